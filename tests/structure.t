@@ -38,7 +38,7 @@ writable_globals() {
 once_a_process='
 util.o: stop_came stop_time end_all_ranks ranks_are_processes usage_wait
 comm_emu.o: stage
-comm_mpi.o: status_at_end longest_wait looked here crowded under_way piece host there mpi_meanwhile
+comm_mpi.o: status_at_end longest_wait last_look node crowded under_way piece host original mpi_meanwhile
 waits.o: ranks slot_bytes slots seconds me window seen suspected next_look
 device_cpu.o: device_threads device_meanwhile
 clock.o: config
@@ -158,10 +158,16 @@ missing_header_lines() {
     for file in $(lessons); do "$root/tools/lesson-info" tsv "$file" >/dev/null; done
 }
 
+# A line has at most 100 columns. What is not yet so has at most 120: the chapters, judge/run_00.c, tests and tools.
 long_lines() {
-    # shellcheck disable=SC2016    # perl's variables
-    find common judge [0-9][0-9]_* tests tools -maxdepth 2 -name '*.[ch]' -exec \
-        perl -CSD -ne 'chomp; print "$ARGV:$.\n" if length > 120; close ARGV if eof' {} +
+    find common judge [0-9][0-9]_* tests tools -maxdepth 2 -name '*.[ch]' | while read -r file; do
+        case $file in
+            judge/run_00.c) most=120 ;;
+            common/* | judge/*) most=100 ;;
+            *) most=120 ;;
+        esac
+        MOST=$most perl -CSD -ne 'chomp; print "$ARGV:$.\n" if length > $ENV{MOST}' "$file"
+    done
 }
 
 # A numbered file is the technique alone: at most 220 lines, aim 150.
@@ -291,6 +297,7 @@ mkdir "$bad/tools"
 printf '#!/usr/bin/perl\nuse warnings;\nprint qw(1,2);\n' >"$bad/tools/warns"
 printf '#!/usr/bin/perl\nuse warnings;\nprint 1, 2;\n' >"$bad/tools/fine"
 { yes '// a long lesson' | head -n 300; printf '//%0119d\n' 0; } >"$bad/03_three/02_long.c"
+printf '//%098d\n//%099d\n' 0 0 >"$bad/common/long.h"
 printf '// EXERCISE 02.01%s (3 points): a task\n' a b c >>"$bad/02_two/01_by_hand.c"
 printf '## The question\n## On a 2×2 example\n## The picture\n' >"$bad/02_two/README.md"
 yes word | head -n 1900 >>"$bad/02_two/README.md"
@@ -341,8 +348,9 @@ has "the check of header lines sees missing and malformed ones" "02_long.c.*rank
 has "the check of length sees 301 lines" "02_long.c" \
     long_techniques
 has "the check of heads sees one that says nothing" "02_long.c.*Holds 02_long.c.*Costs" headless_techniques
-has "the check of lines sees one of 121 columns" "02_long.c:301" \
+has "the check of lines sees one of 121 columns, in common/ of 101" "02_long.c:301 common/long.h:2" \
     long_lines
+clean "and lets 100 columns in common/ pass" among "long.h:1" long_lines
 has "the check of pages sees a missing page and headings in the wrong order" "03_three/README.md 02_two/README.md:2 02_two/README.md:.*words" \
     wrong_pages
 has "and in the page of a lesson, and a page without a lesson" "02_two/01_by_hand.md:3 02_two/03_gone.md:.no.lesson" \
@@ -377,7 +385,7 @@ clean "make list has every lesson" unlisted_lessons
 clean "the pages list every marked exercise with its file and points" unlisted_exercises
 clean "no technique is longer than 220 lines" long_techniques
 clean "the head of every technique says what it holds, sends, saves and costs" headless_techniques
-clean "no line is wider than 120 columns" long_lines
+clean "no line is wider than 100 columns in common/ and judge/, 120 elsewhere" long_lines
 clean "Perl compiles its files without a warning" perl_warnings
 clean "every chapter has its page, and pages have their headings in order" wrong_pages
 if command -v shellcheck >/dev/null; then

@@ -1,4 +1,4 @@
-// input.c: see input.h.
+// input.c: opening and reading regular files.
 #include "common/base/input.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include "common/base/util.h"
 
-// NULL: a regular file.
+// Returns NULL for a regular file.
 static const char *special_kind(mode_t mode) {
     if (S_ISREG(mode)) return NULL;
     if (S_ISDIR(mode)) return "folder";
@@ -25,16 +25,18 @@ static int refuse(int file, char why[INPUT_WHY], const char *kind) {
 }
 
 int input_open(const char *path, size_t *bytes, char why[INPUT_WHY]) {
-    struct stat is;
+    struct stat info;
     *bytes = 0;
-    // Opening a pipe would end its writer, and opening a device may act on it. So the name is looked at first.
-    if (stat(path, &is) != 0) return refuse(-1, why, NULL);
-    if (special_kind(is.st_mode)) return refuse(-1, why, special_kind(is.st_mode));
-    // O_NONBLOCK, because the name may mean a pipe by now; fstat then sees what was really opened.
+    // The name is looked at before it is opened: opening a pipe would end its writer, and opening a
+    // device may act on it.
+    if (stat(path, &info) != 0) return refuse(-1, why, NULL);
+    if (special_kind(info.st_mode)) return refuse(-1, why, special_kind(info.st_mode));
+    // O_NONBLOCK, because the name may mean a pipe by now. fstat then sees the file that was
+    // opened.
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0 || fstat(file, &is) != 0) return refuse(file, why, NULL);
-    if (special_kind(is.st_mode)) return refuse(file, why, special_kind(is.st_mode));
-    *bytes = (size_t)is.st_size;
+    if (file < 0 || fstat(file, &info) != 0) return refuse(file, why, NULL);
+    if (special_kind(info.st_mode)) return refuse(file, why, special_kind(info.st_mode));
+    *bytes = (size_t)info.st_size;
     return file;
 }
 
@@ -54,6 +56,6 @@ char *input_text(const char *path, size_t most, size_t *bytes, char why[INPUT_WH
         if (got > 0) n += (size_t)got;
     }
     close(file);
-    *bytes = n;                                    // fewer, if the file was cut meanwhile
+    *bytes = n; // fewer, if the file was cut while it was read
     return text;
 }

@@ -1,9 +1,11 @@
-// meter.h: what products and arenas report about themselves. The clock and the recorder (comm/) listen; this folder and
-// tensor/ do not know them. Per rank; NULL: nobody listens.
+// meter.h: products and arenas report here. The clock and the recorder (comm/) listen; base/ and
+// tensor/ do not know them. Each rank has its own listeners; NULL: none.
 #ifndef METER_H
 #define METER_H
 #include <stddef.h>
 
-extern _Thread_local void (*meter_product)(double flops);                  // a matrix product of so many FLOPs begins
-extern _Thread_local void (*meter_bytes)(int category, size_t live);       // bytes live of a category have changed
+// a matrix product of that many FLOPs begins
+extern _Thread_local void (*meter_product)(double flops);
+// the live bytes of a category have changed
+extern _Thread_local void (*meter_bytes)(int category, size_t live);
 #endif

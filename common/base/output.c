@@ -1,4 +1,4 @@
-// output.c: see output.h.
+// output.c: writing a file beside its final place, then renaming it.
 #include "common/base/output.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -10,11 +10,12 @@
 #include "common/base/util.h"
 
 static bool in_place(const char *file) {
-    struct stat there;
-    return stat(file, &there) == 0 && !S_ISREG(there.st_mode);
+    struct stat info;
+    return stat(file, &info) == 0 && !S_ISREG(info.st_mode);
 }
 
-// A new file beside the one asked for: FILE.tmp, or FILE.tmp2 and so on where that is taken. Such a file is not ours.
+// Opens a new file beside the requested one: FILE.tmp, or FILE.tmp2 and so on if that name is
+// taken.
 static FILE *open_part(const char *file, char *part) {
     enum { TRIES = 100 };
     for (int n = 1; n <= TRIES; n++) {
@@ -26,9 +27,11 @@ static FILE *open_part(const char *file, char *part) {
     return NULL;
 }
 
-// f is NULL where that is not possible; errno says why.
+// On failure f is NULL, and errno says why.
 static Output try_open(const char *option, const char *file) {
-    Output o = { .part = strcpy(host_alloc(strlen(file) + 16), file), .option = option, .file = file };
+    Output o = { .part = strcpy(host_alloc(strlen(file) + 16), file),
+                 .option = option,
+                 .file = file };
     o.f = in_place(file) ? fopen(file, "w") : open_part(file, o.part);
     return o;
 }
@@ -37,8 +40,9 @@ static void forget(const Output *o) {
 }
 
 void output_require(const char *option, const char *file) {
-    struct stat there;
-    if (stat(file, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) return;  // a pipe is opened once
+    struct stat info;
+    // a pipe can be opened only once, so it is not tried here
+    if (stat(file, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) return;
     Output o = try_open(option, file);
     REQUIRE(o.f, "--%s %s: cannot write it: %s; name a file in a folder that exists", option, file,
             strerror(errno));
@@ -54,9 +58,11 @@ Output output_open(const char *option, const char *file) {
 }
 
 void output_close(Output *o) {
-    int trouble = fflush(o->f) != 0 || ferror(o->f) ? (errno ? errno : EIO) : 0;
+    int trouble = 0;
+    if (fflush(o->f) != 0 || ferror(o->f)) trouble = errno ? errno : EIO;
     if (fclose(o->f) != 0 && trouble == 0) trouble = errno;
-    if (trouble == 0 && strcmp(o->part, o->file) != 0 && rename(o->part, o->file) != 0) trouble = errno;
+    if (trouble == 0 && strcmp(o->part, o->file) != 0 && rename(o->part, o->file) != 0)
+        trouble = errno;
     if (trouble != 0) {
         forget(o);
         fault("--%s %s: cannot write it: %s", o->option, o->file, strerror(trouble));

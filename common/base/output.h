@@ -1,13 +1,18 @@
-// output.h: files that are there whole or not at all: written beside their place, under a name that is not taken, and
-// renamed when they are complete. What is not a plain file (a pipe, a device) is written in place: renaming would
-// replace it.
+// output.h: output files that are complete or absent. A file is written beside its final place,
+// under a free name, and renamed when it is complete. Pipes and devices are written in place,
+// because renaming would replace them.
 #ifndef OUTPUT_H
 #define OUTPUT_H
 #include <stdio.h>
 
-typedef struct { FILE *f; char *part; const char *option, *file; } Output;
-void output_require(const char *option, const char *file);     // asked before the work: usage_error()
+typedef struct {
+    FILE *f;
+    char *part;
+    const char *option, *file;
+} Output;
+// called before the work: usage_error() if the file cannot be written
+void output_require(const char *option, const char *file);
 Output output_open(const char *option, const char *file);
-// fault() when not all of it could be written; nothing is left then.
+// fault() if not all of it could be written; then no file is left
 void output_close(Output *o);
 #endif

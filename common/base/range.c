@@ -1,9 +1,10 @@
-// range.c: see util.h. On its own, so that the pages of the book can have it, which end no ranks.
+// range.c: shard_range. It has a file of its own because the book's pages use it without the rest
+// of util.c.
 #include "common/base/util.h"
 
 Range shard_range(size_t n, size_t parts, size_t i) {
     if (i >= parts) fault("shard_range: there is no part %zu of %zu", i, parts);
-    size_t base = n / parts, larger = n % parts;               // the first `larger` parts have base + 1
+    size_t base = n / parts, larger = n % parts; // the first `larger` parts have base + 1
     size_t lo = i * base + (i < larger ? i : larger);
     return (Range){ lo, lo + base + (i < larger) };
 }

@@ -1,7 +1,7 @@
 // real.h: the element type of every tensor.
 //
-// float by default; double when built with PRECISION=fp64. In double what was rounding vanishes (errors near
-// 1e-16 x work) and what was a bug stays, so every lesson is run in both.
+// float by default, double with PRECISION=fp64. In double rounding errors vanish (they are near
+// 1e-16 x work) and bugs remain, so every lesson is run in both.
 #ifndef REAL_H
 #define REAL_H
 

@@ -1,4 +1,4 @@
-// util.c: faults, ranges, time.
+// util.c: faults, signals, time, memory of the process.
 #include "common/base/util.h"
 #include <signal.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 void (*end_all_ranks)(int status) = exit;
 _Thread_local size_t this_rank = 0, this_world_size = 1;
 
-// The whole line goes out in one write, so that lines of several processes do not mix.
+// The whole line goes out in one write, so lines of several processes do not mix.
 static void print_message(const char *prefix, const char *format, va_list arguments) {
     char text[2048];
     vsnprintf(text, sizeof text, format, arguments);
@@ -29,9 +29,11 @@ bool ranks_are_processes;
 long usage_wait = 60;
 
 _Noreturn void usage_error(const char *format, ...) {
-    // A mistake that every rank sees is told once: rank 0 speaks and ends the others, who wait for that. A rank that is
-    // still alive afterwards is alone with its mistake, and speaks for itself. Virtual ranks end together.
-    if (this_rank > 0) nanosleep(&(struct timespec){ .tv_sec = ranks_are_processes ? usage_wait : 0 }, NULL);
+    // Rank 0 alone reports a mistake that every rank sees, and ends the others, which wait for
+    // that. A rank that is still alive after the wait is alone with its mistake, so it reports it
+    // itself. Virtual ranks end together.
+    if (this_rank > 0)
+        nanosleep(&(struct timespec){ .tv_sec = ranks_are_processes ? usage_wait : 0 }, NULL);
     va_list arguments;
     va_start(arguments, format);
     print_message("unsplit: ", format, arguments);
@@ -65,19 +67,19 @@ static volatile sig_atomic_t stop_came;
 static volatile double stop_time;
 static void stop(int signal) {
     (void)signal;
-    if (!stop_came) stop_time = now();             // clock_gettime may be called here
+    if (!stop_came) stop_time = now(); // clock_gettime may be called in a signal handler
     stop_came = 1;
 }
 void stop_catch(void) {
     struct sigaction again = { .sa_handler = stop, .sa_flags = SA_RESTART };
     struct sigaction once = { .sa_handler = stop, .sa_flags = SA_RESTART | (int)SA_RESETHAND };
     sigaction(SIGTERM, &again, NULL);
-    sigaction(SIGUSR1, &again, NULL);              // mpirun and srun pass this one on, and do no more
-    sigaction(SIGINT, &once, NULL);                // a second Ctrl-C ends the process at once
+    sigaction(SIGUSR1, &again, NULL); // mpirun and srun pass SIGUSR1 on and do nothing else
+    sigaction(SIGINT, &once, NULL);   // a second Ctrl-C ends the process at once
 }
 double stop_asked(void) { return stop_came ? now() - stop_time : -1; }
 
-// Not getrusage: what was there before an exec counts in that.
+// getrusage is not used: its peak includes the time before an exec.
 size_t resident_most(void) {
     char line[128];
     size_t kilobytes = 0;

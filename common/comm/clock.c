@@ -1,4 +1,4 @@
-// clock.c: see clock.h.
+// clock.c: the presets of devices and links, and each rank's simulated time.
 #include "common/comm/clock.h"
 #include <math.h>
 #include <time.h>
@@ -6,11 +6,12 @@
 #include "common/base/meter.h"
 #include "common/base/util.h"
 
-// "lesson", "fast" and "slow" are an A100, its NVLink and its InfiniBand slowed down together, to the size of the
-// lessons' models: for a block of width 24, 4 heads and context 12 over t = 4 ranks in fp32, the time of its products
-// and of its two all-reduces stand to each other as for GPT-3's block (width 12288, context 2048, t = 8, bf16) on
-// A100s: compute 1, NVLink 0.19, InfiniBand 2.3 (common/README.md derives it, tests/cost-model.t holds it within 10 %).
-// Latency is a few per cent of an all-reduce, as there.
+// "lesson", "fast" and "slow" are an A100, its NVLink and its InfiniBand, slowed down together to
+// the size of the lessons' models. A lesson's block has width 24, 4 heads, context 12, t = 4 ranks,
+// fp32. Its products and its two all-reduces take time in the same ratio as for GPT-3's block on
+// A100s (width 12288, context 2048, t = 8, bf16): compute 1, NVLink 0.19, InfiniBand 2.3.
+// common/reference.md derives the ratio, and tests/cost-model.t checks it within 10 %. Latency is a
+// few per cent of an all-reduce.
 const ClockDevice clock_devices[] = {
     { "lesson", 1e9, "one FLOP a nanosecond, to the scale of the lessons' models" },
     { "h100", 989.4e12, "NVIDIA H100 SXM data sheet: dense bf16" },
@@ -20,21 +21,27 @@ const ClockDevice clock_devices[] = {
 };
 const ClockLink clock_links[] = {
     { "free", 0, 0, "no time at all: shows what the order of work alone costs" },
-    { "nvlink", 2e-6, 450e9, "NVIDIA H100 data sheet: NVLink 900 GB/s, both directions; 2 us a message assumed" },
-    { "ib", 5e-6, 50e9, "NVIDIA ConnectX-7 data sheet: NDR InfiniBand 400 Gbit/s; 5 us a message assumed" },
+    { "nvlink", 2e-6, 450e9,
+      "NVIDIA H100 data sheet: NVLink 900 GB/s, both directions; 2 us a message assumed" },
+    { "ib", 5e-6, 50e9,
+      "NVIDIA ConnectX-7 data sheet: NDR InfiniBand 400 Gbit/s; 5 us a message assumed" },
     { "ethernet", 30e-6, 1.25e9, "10 Gbit/s Ethernet; 30 us a message assumed" },
-    { "fast", 50e-9, 400e6, "NVLink of an A100, 300 GB/s each way, to the scale of the lessons' models" },
-    { "slow", 250e-9, 400e6 / 12, "InfiniBand, 200 Gbit/s per GPU, to the same scale: a twelfth of the fast link" },
+    { "fast", 50e-9, 400e6,
+      "NVLink of an A100, 300 GB/s each way, to the scale of the lessons' models" },
+    { "slow", 250e-9, 400e6 / 12,
+      "InfiniBand, 200 Gbit/s per GPU, to the same scale: a twelfth of the fast link" },
     { 0 },
 };
 
-static ClockConfig config;                         // set before the ranks start
-static _Thread_local Picoseconds compute;          // simulated clock: this rank's row,
-static _Thread_local bool one_port, own_nodes;     // and the moments from which its ports are free
-static _Thread_local ClockLink only_link;          // in place of config's, where it has a name
+static ClockConfig config;                // set before the ranks start
+static _Thread_local Picoseconds compute; // simulated clock: this rank's row
+// one_port, own_nodes: see the functions that set them
+static _Thread_local bool one_port, own_nodes;
+static _Thread_local ClockLink only_link; // replaces config's links if it has a name
 static _Thread_local Picoseconds out_free, in_free;
-static _Thread_local double begun;                 // wall clock: this rank's time 0
-static _Thread_local double flops, speed = 1;      // speed: of this rank's device, in rates of config.device
+static _Thread_local double begun; // wall clock: this rank's time 0
+// speed: of this rank's device, relative to config.device
+static _Thread_local double flops, speed = 1;
 
 void clock_configure(const ClockConfig *c) { config = *c; }
 const ClockConfig *clock_config(void) { return &config; }
@@ -42,14 +49,16 @@ const ClockConfig *clock_config(void) { return &config; }
 void clock_rank_begin(void) {
     compute = out_free = in_free = 0;
     one_port = own_nodes = false;
-    only_link = (ClockLink){0};
+    only_link = (ClockLink){ 0 };
     flops = 0;
     meter_product = clock_charge_flops;
     speed = 1;
     begun = now();
 }
 
-Picoseconds clock_now(void) { return config.simulated ? compute : (Picoseconds)((now() - begun) * 1e12); }
+Picoseconds clock_now(void) {
+    return config.simulated ? compute : (Picoseconds)((now() - begun) * 1e12);
+}
 double clock_flops(void) { return flops; }
 
 double clock_begun(void) { return begun; }
@@ -59,12 +68,13 @@ void clock_charge_flops(double n) {
     if (ledger_paused()) return;
     flops += n;
     if (!config.simulated) return;
-    double usual = round(n * 1e12 / config.device.flops);      // whole: at half the rate it takes exactly twice as long
+    // whole picoseconds, so half the rate takes exactly twice the time
+    double usual = round(n * 1e12 / config.device.flops);
     compute += (Picoseconds)llround(usual / speed);
 }
 void clock_set_speed(double factor) {
-    if (!(factor > 0) || !isfinite(factor)) fault("clock_set_speed(%g): a speed is above 0, and 1 is the device's own",
-                                                  factor);
+    if (!(factor > 0) || !isfinite(factor))
+        fault("clock_set_speed(%g): a speed is above 0, and 1 is the device's own", factor);
     speed = factor;
 }
 
@@ -73,12 +83,16 @@ bool clock_same_node(size_t a, size_t b) {
     if (own_nodes) return a == b;
     return config.node == 0 || a / config.node == b / config.node;
 }
-void clock_set_link(const ClockLink *link) { only_link = link ? *link : (ClockLink){0}; }
-ClockLink clock_link(bool one_node) { return only_link.name ? only_link : one_node ? config.link : config.between; }
+void clock_set_link(const ClockLink *link) { only_link = link ? *link : (ClockLink){ 0 }; }
+ClockLink clock_link(bool one_node) {
+    if (only_link.name) return only_link;
+    return one_node ? config.link : config.between;
+}
 Picoseconds clock_transfer(bool one_node, size_t steps, size_t bytes) {
     const ClockLink link = clock_link(one_node);
     if (link.beta == 0) return 0;
-    return (Picoseconds)llround((double)steps * link.alpha * 1e12 + (double)bytes * 1e12 / link.beta);
+    return (Picoseconds)llround((double)steps * link.alpha * 1e12 +
+                                (double)bytes * 1e12 / link.beta);
 }
 void clock_wait_until(Picoseconds t) {
     if (config.simulated && t > compute) compute = t;

@@ -1,20 +1,26 @@
-// clock.h: what time it is for a rank: real time, or the time that a model of devices and links predicts.
+// clock.h: the time of each rank: real time, or the time that a model of devices and links
+// predicts.
 //
-// The simulated clock does the arithmetic for real and computes the time: integer picoseconds, so that a run shows the
-// same digits on every machine and transport. A rank has a row for what it computes; a communicator has a lane for its
-// collectives, and one for the messages of each of its ordered pairs of ranks.
-//   compute       only the FLOPs of GEMMs take time, FLOPs / rate
-//   collective    starts when its last member has come and the communicator's lane is free; lasts alpha * steps +
-//                 bytes / beta (steps and bytes of a ring or a chain: comm.h); ends for all members at once
-//   send          leaves when it is issued and the lane of that pair is free; arrives alpha + bytes / beta later; the
-//                 sender goes on
-// So the collectives of one communicator queue; those of two overlap. Lanes do not slow each other down, unless
-// clock_set_one_port says so. Time stands still while the ledger is paused: the unsplit twin costs nothing.
+// Under the simulated clock the arithmetic is really done and the time is computed, in integer
+// picoseconds. So a run prints the same digits on every machine and transport. A rank has a row for
+// its computation. A communicator has a lane for its collectives, and one lane for the messages of
+// each ordered pair of ranks.
+//   compute     only the FLOPs of GEMMs take time: FLOPs / rate
+//   collective  starts when its last member has come and the lane is free; lasts
+//               alpha * steps + bytes / beta (steps and bytes of a ring or a chain: comm.h);
+//               ends on all members at the same time
+//   send        leaves when it is issued and the pair's lane is free; arrives alpha + bytes / beta
+//               later; the sender does not wait
 //
-// Nodes: neighbouring ranks of the world share one. alpha and beta are those of the link inside a node where all ranks
-// of the collective, or both of the message, share a node, and those of the link between nodes elsewhere.
+// The collectives of one communicator queue; those of two overlap. Lanes do not slow each other
+// down, except with clock_set_one_port. Time stands still while the ledger is paused, so the
+// unsplit twin costs nothing.
 //
-// Under the wall clock the same calls stamp real time.
+// Neighbouring ranks of the world share a node. alpha and beta are those of the link inside a node
+// if all ranks of the collective, or both ranks of the message, share a node. Otherwise they are
+// those of the link between nodes.
+//
+// Under the wall clock the same calls record real time.
 #ifndef CLOCK_H
 #define CLOCK_H
 #include <stdbool.h>
@@ -22,48 +28,61 @@
 #include <stdint.h>
 
 typedef uint64_t Picoseconds;
-typedef struct { const char *name; double flops; const char *source; } ClockDevice;      // FLOP/s
-typedef struct { const char *name; double alpha, beta; const char *source; } ClockLink;  // seconds, bytes/s; 0, 0: free
-extern const ClockDevice clock_devices[];          // end with name NULL
+typedef struct {
+    const char *name;
+    double flops;
+    const char *source;
+} ClockDevice; // FLOP/s
+// alpha in seconds, beta in bytes/s; 0, 0: free
+typedef struct {
+    const char *name;
+    double alpha, beta;
+    const char *source;
+} ClockLink;
+extern const ClockDevice clock_devices[]; // the last entry has name NULL
 extern const ClockLink clock_links[];
 
 typedef struct {
     bool simulated;
     ClockDevice device;
-    ClockLink link, between;                       // inside a node, between nodes
-    size_t node;                                   // ranks of a node; 0: all of them share one
+    ClockLink link, between; // inside a node, between nodes
+    size_t node;             // ranks of a node; 0: all ranks share one
 } ClockConfig;
-void clock_configure(const ClockConfig *c);        // once per process, before the ranks start
+void clock_configure(const ClockConfig *c); // once per process, before the ranks start
 const ClockConfig *clock_config(void);
-bool clock_same_node(size_t a, size_t b);          // do two ranks of the world share a node?
+bool clock_same_node(size_t a, size_t b); // do two ranks of the world share a node?
 
-void clock_rank_begin(void);                       // this rank's time 0: all its rows are free
-Picoseconds clock_now(void);                       // of this rank's compute row
-void clock_charge_flops(double flops);             // hears every GEMM (base/meter.h)
-// From now on this rank's device computes at factor times the rate of --device; 1 after clock_rank_begin. For devices
-// of unequal speed. Only the simulated clock has it.
+void clock_rank_begin(void);           // time 0 of this rank: all its rows are free
+Picoseconds clock_now(void);           // of this rank's compute row
+void clock_charge_flops(double flops); // called for every GEMM (base/meter.h)
+// From now on this rank's device computes at factor times the rate of --device, for devices of
+// unequal speed. clock_rank_begin sets 1. Simulated clock only.
 void clock_set_speed(double factor);
-// From now on this rank has one port out and one port in (off after clock_rank_begin): a message leaves when the one
-// before has left, whoever it is for, and those that are received come in one after the other, in the order of the
-// calls (or waits); each takes alpha + bytes / beta. For what a rank that everybody writes to costs. Not for
-// collectives, and comm_arrival says when a message comes to the port.
+// From now on this rank has one port out and one port in (off after clock_rank_begin). A message
+// leaves after the previous one has left, to whichever rank it goes. Received messages come in one
+// after the other, in the order of the calls (or waits). Each takes alpha + bytes / beta. This is
+// the cost of a rank that all ranks write to. Collectives are not affected. comm_arrival returns
+// the time when a message reaches the port.
 void clock_set_one_port(bool on);
-// From now on this rank's messages to others go over the link between nodes, whoever shares its node (off after
-// clock_rank_begin). On both ends. Not for collectives.
+// From now on this rank's messages take the link between nodes, even inside its node (off after
+// clock_rank_begin). Call it on both ends. Collectives are not affected.
 void clock_set_own_nodes(bool on);
-// From now on all of this rank's communication takes this link, which has a name, wherever its ranks are (NULL, and
-// after clock_rank_begin: as --link and --node say). For a lesson that compares links: on all ranks at the same place.
+// From now on all communication of this rank takes this link, which has a name. NULL, and
+// clock_rank_begin: as --link and --node say. For lessons that compare links: call it on all ranks
+// at the same place.
 void clock_set_link(const ClockLink *link);
-ClockLink clock_link(bool one_node);               // what a message inside a node, or between two, takes now
-double clock_flops(void);                          // FLOPs this rank has charged so far, under either clock
+ClockLink clock_link(bool one_node); // the present link of a message inside a node, or between two
+double clock_flops(void);            // FLOPs that this rank has charged so far, under either clock
 // ---- for picture.c, under the wall clock: time 0 of this rank, in seconds of now() ----
 double clock_begun(void);
 void clock_set_begun(double t);
 
-// ---- for comm.c: each does nothing under the wall clock ----
-// How long steps messages of bytes / steps each take, on the link inside a node or between nodes.
+// ---- for comm.c: these do nothing under the wall clock ----
+// The time of `steps` messages of bytes / steps each, on the link inside a node or between nodes.
 Picoseconds clock_transfer(bool one_node, size_t steps, size_t bytes);
-void clock_wait_until(Picoseconds t);                      // the compute row stands idle until t, if that is later
-Picoseconds clock_port_out(Picoseconds ready, Picoseconds takes);      // when a message that is ready then leaves
-Picoseconds clock_port_in(Picoseconds arrives, Picoseconds takes);     // when one that arrives then is all here
+void clock_wait_until(Picoseconds t); // the compute row is idle until t, if t is later
+// the time when a message that is ready at `ready` leaves
+Picoseconds clock_port_out(Picoseconds ready, Picoseconds takes);
+// the time when a message that arrives at `arrives` has come in
+Picoseconds clock_port_in(Picoseconds arrives, Picoseconds takes);
 #endif

@@ -1,6 +1,5 @@
-// comm.c: what all transports share: checks of arguments, the ledger, copies in and out, sums in
-// rank order. Moving bytes between ranks is comm_emu.c, comm_mpi.c and comm_nccl.c, behind
-// transport.h.
+// comm.c: the part that all transports share: checks of arguments, the ledger, copies in and out,
+// sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes, behind transport.h.
 #include "common/comm/transport.h"
 #include "common/device/device.h"
 #include "common/tensor/random.h"
@@ -15,11 +14,14 @@ const char *const comm_kind_name[COMM_KINDS] = {
     "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce", "send",
 };
 
-static _Thread_local Comm *side;           // this rank's side channel: a second Comm over the whole world
+static _Thread_local Comm *side; // this rank's side channel: a second Comm over the whole world
 
 // ---- 1. Requests ----
 
-size_t element_size(Element e) { return e == REALS ? sizeof(real) : e == DOUBLES ? sizeof(double) : 1; }
+size_t element_size(Element e) {
+    if (e == REALS) return sizeof(real);
+    return e == DOUBLES ? sizeof(double) : 1;
+}
 
 static char *pinned(Pinned *p, size_t bytes) {
     if (p->data && p->capacity >= bytes) return p->data;
@@ -31,11 +33,13 @@ static char *pinned(Pinned *p, size_t bytes) {
 bool request_is_message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
 static bool collective(const Request *r) { return !request_is_message(r); }
 
-// A collective in a group of one. It is booked and timed like any other, but nobody is met, and its
-// result is its input: nothing is copied to buffers and back.
+// A collective in a group of one. It is booked and timed like any other. It meets no rank, and its
+// result is its input, so nothing is copied.
 static bool alone(const Request *r) { return r->comm->size == 1 && collective(r); }
 
-bool request_adds(const Request *r) { return r->action <= DO_REDUCE_SCATTER || r->action == DO_REDUCE; }
+bool request_adds(const Request *r) {
+    return r->action <= DO_REDUCE_SCATTER || r->action == DO_REDUCE;
+}
 
 bool request_simulated(const Request *r) { return r->booked && clock_config()->simulated; }
 
@@ -57,13 +61,16 @@ Range request_piece(const Request *r, size_t rank, size_t offset, size_t most) {
 
 void describe(const Request *r, char text[200]) {
     char whom[48] = " on";
-    if (r->action == DO_SEND || r->action == DO_REDUCE) snprintf(whom, sizeof whom, " to rank %zu of", r->peer);
-    if (r->action == DO_RECV || r->action == DO_BROADCAST) snprintf(whom, sizeof whom, " from rank %zu of", r->peer);
+    if (r->action == DO_SEND || r->action == DO_REDUCE)
+        snprintf(whom, sizeof whom, " to rank %zu of", r->peer);
+    if (r->action == DO_RECV || r->action == DO_BROADCAST)
+        snprintf(whom, sizeof whom, " from rank %zu of", r->peer);
     size_t bytes = r->count * element_size(r->element);
     int length = snprintf(text, 200, "%s%s %.60s", r->call, whom, r->comm->name);
     char rows[40] = "";
     if (r->row > 1) snprintf(rows, sizeof rows, " in rows of %zu", r->row);
-    if (r->element != BYTES) snprintf(text + length, 90, " (%zu elements%s, %zu bytes)", r->count, rows, bytes);
+    if (r->element != BYTES)
+        snprintf(text + length, 90, " (%zu elements%s, %zu bytes)", r->count, rows, bytes);
     else if (bytes > 0) snprintf(text + length, 60, " (%zu bytes)", bytes);
 }
 
@@ -80,35 +87,64 @@ static bool list_remove(Request **list, Request *r) {
     return true;
 }
 
-// Its parts are whole rows of so many elements; 1: any elements.
+// Cuts a request between rows of `row` elements; 1: between any elements.
 static Request *cut_by_rows(Request *r, size_t row) {
     r->row = row;
     bool root = r->comm->rank == r->peer;
     size_t part = range_size(request_part(r, r->comm->rank));
     switch (r->action) {
     case DO_ALL_REDUCE:
-    case DO_ALL_REDUCE_MAX: r->in_count = r->count;            r->out_count = r->count;            break;
-    case DO_REDUCE_SCATTER: r->in_count = r->count;            r->out_count = part;                break;
-    case DO_ALL_GATHER:     r->in_count = part;                r->out_count = r->count;            break;
-    case DO_ALL_TO_ALL:     r->in_count = r->count;            r->out_count = r->comm->size * part; break;
-    case DO_BROADCAST:      r->in_count = root ? r->count : 0; r->out_count = root ? 0 : r->count; break;
-    case DO_REDUCE:         r->in_count = r->count;            r->out_count = root ? r->count : 0; break;
-    case DO_SEND:           r->in_count = r->count;                                                break;
-    case DO_RECV:                                              r->out_count = r->count;            break;
-    case DO_BARRIER:                                                                               break;
+    case DO_ALL_REDUCE_MAX:
+        r->in_count = r->count;
+        r->out_count = r->count;
+        break;
+    case DO_REDUCE_SCATTER:
+        r->in_count = r->count;
+        r->out_count = part;
+        break;
+    case DO_ALL_GATHER:
+        r->in_count = part;
+        r->out_count = r->count;
+        break;
+    case DO_ALL_TO_ALL:
+        r->in_count = r->count;
+        r->out_count = r->comm->size * part;
+        break;
+    case DO_BROADCAST:
+        r->in_count = root ? r->count : 0;
+        r->out_count = root ? 0 : r->count;
+        break;
+    case DO_REDUCE:
+        r->in_count = r->count;
+        r->out_count = root ? r->count : 0;
+        break;
+    case DO_SEND: r->in_count = r->count; break;
+    case DO_RECV: r->out_count = r->count; break;
+    case DO_BARRIER: break;
     }
     return r;
 }
 
-static Request *request_new(Comm *c, Action action, const char *call, Element element, size_t count, size_t peer) {
+static Request *request_new(Comm *c, Action action, const char *call, Element element, size_t count,
+                            size_t peer) {
     Request *r = c->state->idle;
     if (r) c->state->idle = r->next;
     else r = host_alloc(sizeof *r);
     Request kept = *r;
-    *r = (Request){ .comm = c, .action = action, .call = call, .element = element, .count = count, .peer = peer,
-                    .held = arena(MEM_COMMUNICATION), .shadow = arena(MEM_REFERENCE), .staged = kept.staged,
-                    .staged_scratch = kept.staged_scratch, .extra = kept.extra, .more = kept.more };
-    if (peer >= c->size) fault("%s on %s names rank %zu, but there are %zu ranks", call, c->name, peer, c->size);
+    *r = (Request){ .comm = c,
+                    .action = action,
+                    .call = call,
+                    .element = element,
+                    .count = count,
+                    .peer = peer,
+                    .held = arena(MEM_COMMUNICATION),
+                    .shadow = arena(MEM_REFERENCE),
+                    .staged = kept.staged,
+                    .staged_scratch = kept.staged_scratch,
+                    .extra = kept.extra,
+                    .more = kept.more };
+    if (peer >= c->size)
+        fault("%s on %s names rank %zu, but there are %zu ranks", call, c->name, peer, c->size);
     if (c->state->grouping && collective(r))
         fault("%s on %s inside a group: only sends and receives may be grouped", call, c->name);
     if (collective(r)) c->state->meetings++;
@@ -134,39 +170,44 @@ static void request_free_list(Request *r) {
     }
 }
 
-// Where contributions meet, a block at a time: small enough for the first cache. The order of the
-// ranks is the order of the loop over them.
-#define COMBINE(type, expression) do {                                                       \
-    type sum[BLOCK_ELEMENTS];                                                                \
-    for (size_t at = 0, n; at < count; at += n) {                                            \
-        n = count - at < BLOCK_ELEMENTS ? count - at : (size_t)BLOCK_ELEMENTS;               \
-        memcpy(sum, (const type *)parts[0] + at, n * sizeof *sum);                           \
-        for (size_t rank = 1; rank < r->comm->size; rank++) {                                \
-            const type *x = (const type *)parts[rank] + at;                                  \
-            for (size_t i = 0; i < n; i++) sum[i] = (expression);                            \
-        }                                                                                    \
-        memcpy((type *)out + at, sum, n * sizeof *sum);                                      \
-    }                                                                                        \
-} while (0)
+// Adds the contributions a block at a time, small enough for the first cache. The loop over ranks
+// has the order of the ranks.
+#define COMBINE(type, expression) \
+    do { \
+        type sum[BLOCK_ELEMENTS]; \
+        for (size_t at = 0, n; at < count; at += n) { \
+            n = count - at < BLOCK_ELEMENTS ? count - at : (size_t)BLOCK_ELEMENTS; \
+            memcpy(sum, (const type *)parts[0] + at, n * sizeof *sum); \
+            for (size_t rank = 1; rank < r->comm->size; rank++) { \
+                const type *x = (const type *)parts[rank] + at; \
+                for (size_t i = 0; i < n; i++) sum[i] = (expression); \
+            } \
+            memcpy((type *)out + at, sum, n * sizeof *sum); \
+        } \
+    } while (0)
 
 enum { BLOCK_ELEMENTS = 2048 };
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count) {
-    if (r->action == DO_ALL_REDUCE_MAX) COMBINE(real, x[i] > sum[i] || isnan(x[i]) ? x[i] : sum[i]);   // NaN stays
+    // NaN stays
+    if (r->action == DO_ALL_REDUCE_MAX) COMBINE(real, x[i] > sum[i] || isnan(x[i]) ? x[i] : sum[i]);
     else if (r->element == DOUBLES) COMBINE(double, sum[i] + x[i]);
     else COMBINE(real, sum[i] + x[i]);
 }
 
-void parcels_of_contributions(const Request *r, char *scratch, size_t offset, size_t most, Parcel parcel[]) {
+void parcels_of_contributions(const Request *r, char *scratch, size_t offset, size_t most,
+                              Parcel parcel[]) {
     size_t size = element_size(r->element), rank = r->comm->rank;
     size_t own = range_size(request_piece(r, rank, offset, most));
     for (size_t i = 0; i < r->comm->size; i++) {
         Range piece = request_piece(r, i, offset, most);
-        parcel[i] = (Parcel){ r->in + piece.lo * size, scratch + i * most * size, range_size(piece), own };
+        parcel[i] =
+            (Parcel){ r->in + piece.lo * size, scratch + i * most * size, range_size(piece), own };
     }
     parcel[rank] = (Parcel){ 0 };
 }
 
-void parcels_of_sums(const Request *r, const char *sum, size_t offset, size_t most, Parcel parcel[]) {
+void parcels_of_sums(const Request *r, const char *sum, size_t offset, size_t most,
+                     Parcel parcel[]) {
     size_t size = element_size(r->element), rank = r->comm->rank;
     size_t own = range_size(request_piece(r, rank, offset, most));
     for (size_t i = 0; i < r->comm->size; i++) {
@@ -176,20 +217,22 @@ void parcels_of_sums(const Request *r, const char *sum, size_t offset, size_t mo
     parcel[rank] = (Parcel){ 0 };
 }
 
-// All parts that this rank gets are as long as its own.
+// All parts that this rank receives have the length of its own part.
 void parcels_to_all(const Request *r, Parcel parcel[]) {
-    size_t size = element_size(r->element), rank = r->comm->rank, length = range_size(request_part(r, rank));
+    size_t size = element_size(r->element), rank = r->comm->rank,
+           length = range_size(request_part(r, rank));
     for (size_t i = 0; i < r->comm->size; i++) {
         Range part = request_part(r, i);
-        parcel[i] = (Parcel){ r->in + part.lo * size, r->out + i * length * size, range_size(part), length };
+        parcel[i] = (Parcel){ r->in + part.lo * size, r->out + i * length * size, range_size(part),
+                              length };
     }
     parcel[rank] = (Parcel){ 0 };
 }
 
 // ---- 2. Tensors in, tensors out ----
 
-static Request *tensor_request(Comm *c, Action action, const char *call, size_t count, size_t peer, Tensor input,
-                               Tensor output) {
+static Request *tensor_request(Comm *c, Action action, const char *call, size_t count, size_t peer,
+                               Tensor input, Tensor output) {
     if (!tensor_contiguous(input) || !tensor_contiguous(output))
         fault("%s on %s: the tensor is not contiguous", call, c->name);
     Request *r = request_new(c, action, call, REALS, count, peer);
@@ -201,22 +244,26 @@ static Request *tensor_request(Comm *c, Action action, const char *call, size_t 
 }
 
 static bool staged(const Request *r) {
-    return r->element == REALS && device_is_gpu() && !r->comm->state->wire->device_memory && !alone(r);
+    return r->element == REALS && device_is_gpu() && !r->comm->state->wire->device_memory &&
+           !alone(r);
 }
 
-// The whole in pinned memory; what is a part of it lies in its place. Of an all-to-all what comes
-// lies behind it.
+// Puts the whole into pinned memory; a part lies at its place in the whole. The result of an
+// all-to-all lies behind its input.
 static void stage_in(Request *r) {
-    size_t my_place = request_part(r, r->comm->rank).lo * sizeof(real), bytes = r->count * sizeof(real);
+    size_t my_place = request_part(r, r->comm->rank).lo * sizeof(real),
+           bytes = r->count * sizeof(real);
     bool beside = r->action == DO_ALL_TO_ALL;
     char *whole = pinned(&r->staged, bytes + (beside ? r->out_count * sizeof(real) : 0));
     r->in = whole + (r->action == DO_ALL_GATHER ? my_place : 0);
-    r->out = whole + (beside ? bytes : r->action == DO_REDUCE_SCATTER ? my_place : 0);
+    r->out = whole;
+    if (beside) r->out += bytes;
+    if (r->action == DO_REDUCE_SCATTER) r->out += my_place;
     if (r->in_count) tensor_download((real *)r->in, r->input);
 }
 
-// Started, not done at once: r must hold until the wait all that others may still read, or must not
-// see yet.
+// For a started operation: until the wait, r holds everything that others may still read or that
+// the caller must not see yet.
 static void hold(Request *r) {
     r->later = true;
     if (alone(r)) return;
@@ -234,7 +281,8 @@ static void hold(Request *r) {
 static void wire_begin(Request *r) {
     if (staged(r)) {
         stage_in(r);
-        if (r->scratch) r->scratch = pinned(&r->staged_scratch, arena_bytes(&r->held));    // the device's stays unused
+        // the device's scratch stays unused
+        if (r->scratch) r->scratch = pinned(&r->staged_scratch, arena_bytes(&r->held));
     }
     if (!alone(r)) r->comm->state->wire->start(r);
 }
@@ -245,7 +293,7 @@ static void wire_finish(Request *r) {
     if (!alone(r)) r->comm->state->wire->finish(r);
 }
 
-// Brings to the caller's tensor what the transport did not put there.
+// Copies the result to the caller's tensor, unless the transport has put it there.
 static void deliver(Request *r) {
     if (r->out_count == 0) return;
     if (staged(r)) tensor_upload(r->output, (const real *)r->out);
@@ -254,23 +302,32 @@ static void deliver(Request *r) {
         tensor_copy(tensor_reshape(r->output, 1, r->count), tensor_reshape(r->input, 1, r->count));
 }
 
-// ---- 2b. Time (clock.h): when operations begin and end, and what is recorded of them ----
+// ---- 2b. Time (clock.h): begin and end of operations, and their recording ----
 
 static bool one_node(const Request *r) {
     const size_t *world_rank = r->comm->state->world_rank;
-    return collective(r) ? r->comm->one_node : clock_same_node(world_rank[r->comm->rank], world_rank[r->peer]);
+    return collective(r) ? r->comm->one_node
+                         : clock_same_node(world_rank[r->comm->rank], world_rank[r->peer]);
 }
-static Picoseconds duration(const Request *r) { return clock_transfer(one_node(r), r->steps, r->bytes); }
+static Picoseconds duration(const Request *r) {
+    return clock_transfer(one_node(r), r->steps, r->bytes);
+}
 static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
 
 static void record(const Request *r, EventKind kind, Picoseconds start, Picoseconds end) {
-    RecordedEvent e = { .start = start, .end = end, .waited = r->waited, .flow = r->flow, .bytes = r->bytes,
-                        .kind = (uint8_t)kind, .call = (uint8_t)r->kind,
-                        .peer = (uint16_t)(collective(r) ? r->peer : r->comm->state->world_rank[r->peer]) };
+    RecordedEvent e = { .start = start,
+                        .end = end,
+                        .waited = r->waited,
+                        .flow = r->flow,
+                        .bytes = r->bytes,
+                        .kind = (uint8_t)kind,
+                        .call = (uint8_t)r->kind,
+                        .peer = (uint16_t)(collective(r) ? r->peer
+                                                         : r->comm->state->world_rank[r->peer]) };
     record_transfer(e, r->comm->name);
 }
 
-// Simulated: finds out when a collective ends. The next one of the Comm begins no earlier.
+// Simulated clock: computes the end of a collective. The Comm's next collective begins no earlier.
 static void meet(Request *r) {
     if (r->met) return;
     r->met = true;
@@ -284,7 +341,7 @@ static void meet_open(const Comm *c) {
         if (r->timed && collective(r)) meet(r);
 }
 
-// Equal on all ranks that take part, and different for every operation.
+// The same number on all ranks that take part, and a different one for every operation.
 static uint64_t flow_number(const Request *r) {
     struct CommState *s = r->comm->state;
     if (collective(r)) return random_key(random_key(s->id, s->meetings), UINT64_MAX);
@@ -324,15 +381,17 @@ static void time_ends(Request *r) {
         else record(r, EVENT_COLLECTIVE, r->issued, record_moment());
     } else if (r->action == DO_RECV) {
         bool from_itself = r->peer == r->comm->rank;
-        if (simulated) clock_wait_until(from_itself ? r->arrives : clock_port_in(r->arrives, duration(r)));
+        if (simulated)
+            clock_wait_until(from_itself ? r->arrives : clock_port_in(r->arrives, duration(r)));
         record(r, EVENT_RECV, r->waited, record_moment());
     } else if (!simulated) {
-        record(r, EVENT_SEND, r->issued, r->issued);           // its receive says when it ends: picture.c finds that
+        // the receive knows when the message ends; picture.c looks there
+        record(r, EVENT_SEND, r->issued, r->issued);
     }
     record_resume_compute();
 }
 
-// The call has started the operation when begin() returns. Its result comes with finish_in_time().
+// Starts the operation. finish_in_time() delivers the result.
 static void begin(Request *r) {
     time_begins(r);
     wire_begin(r);
@@ -345,7 +404,7 @@ static void finish_in_time(Request *r) {
         meet(r);
         meet_open(r->comm);
     }
-    if (!r->here) wire_finish(r);
+    if (!r->found) wire_finish(r);
     time_ends(r);
 }
 
@@ -370,7 +429,7 @@ static void run_now(Request *r) {
 static Request *run_later(Request *r) {
     hold(r);
     begin(r);
-    list_append(&r->comm->state->open, r);     // after begin(), which meets the older ones
+    list_append(&r->comm->state->open, r); // after begin(), which meets the older requests
     return r;
 }
 
@@ -382,9 +441,10 @@ static void in_group_or_now(Request *r) {
 
 // ---- 3. The ledger ----
 
-// Books what this rank sends and receives; the operation takes the time of `steps` messages of
-// `bytes` in all. A message is a call of its sender.
-static Request *booked(Request *r, CommKind kind, size_t sent, size_t received, size_t steps, size_t bytes) {
+// Books the bytes that this rank sends and receives. The operation takes the time of `steps`
+// messages with `bytes` in all. A message is a call of its sender.
+static Request *booked(Request *r, CommKind kind, size_t sent, size_t received, size_t steps,
+                       size_t bytes) {
     Comm *c = r->comm;
     if (!ledger_paused()) {
         c->ledger[kind].calls += r->action != DO_RECV;
@@ -398,14 +458,14 @@ static Request *booked(Request *r, CommKind kind, size_t sent, size_t received, 
     return r;
 }
 
-// `rounds` ring passes over all links but one, each with a chunk as long as the longest part.
+// `rounds` ring passes over all links but one, each with chunks as long as the longest part.
 static Request *ring(Request *r, CommKind kind, size_t rounds) {
     size_t n = r->comm->size, steps = rounds * (n - 1);
     size_t bytes = steps * request_longest_part(r) * element_size(r->element);
     return booked(r, kind, bytes, bytes, steps, bytes);
 }
 
-// A chain of all ranks (comm.h): n - 1 steps, and S bytes over each of its links at the same time.
+// A chain of all ranks (comm.h): n - 1 steps, and S bytes on each of its links at the same time.
 static Request *chain(Request *r, CommKind kind, bool sends, bool receives) {
     size_t steps = r->comm->size - 1, bytes = steps > 0 ? r->count * element_size(r->element) : 0;
     return booked(r, kind, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
@@ -426,58 +486,66 @@ size_t comm_bytes_received(const Comm *c) {
 
 // ---- 4. Collectives ----
 
-static void check_part(const Comm *c, const char *call, Tensor mine, Tensor whole) {
+static void check_part(const Comm *c, const char *call, Tensor local, Tensor whole) {
     size_t part = range_size(shard_range(tensor_count(whole), c->size, c->rank));
-    if (tensor_count(mine) != part)
-        fault("%s on %s: my part of %zu elements is %zu, but the tensor given for it has %zu", call, c->name,
-              tensor_count(whole), part, tensor_count(mine));
+    if (tensor_count(local) != part)
+        fault("%s on %s: my part of %zu elements is %zu, but the tensor given for it has %zu", call,
+              c->name, tensor_count(whole), part, tensor_count(local));
 }
 
 static Request *all_reduce(Comm *c, Tensor t) {
-    return ring(tensor_request(c, DO_ALL_REDUCE, "all-reduce", tensor_count(t), 0, t, t), COMM_ALL_REDUCE, 2);
+    return ring(tensor_request(c, DO_ALL_REDUCE, "all-reduce", tensor_count(t), 0, t, t),
+                COMM_ALL_REDUCE, 2);
 }
 
-static Request *reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
-    check_part(c, "reduce-scatter", mine, whole);
-    return ring(tensor_request(c, DO_REDUCE_SCATTER, "reduce-scatter", tensor_count(whole), 0, whole, mine),
+static Request *reduce_scatter(Comm *c, Tensor local, Tensor whole) {
+    check_part(c, "reduce-scatter", local, whole);
+    return ring(tensor_request(c, DO_REDUCE_SCATTER, "reduce-scatter", tensor_count(whole), 0,
+                               whole, local),
                 COMM_REDUCE_SCATTER, 1);
 }
 
-static Request *all_gather(Comm *c, Tensor whole, Tensor mine) {
-    check_part(c, "all-gather", mine, whole);
-    return ring(tensor_request(c, DO_ALL_GATHER, "all-gather", tensor_count(whole), 0, mine, whole),
+static Request *all_gather(Comm *c, Tensor whole, Tensor local) {
+    check_part(c, "all-gather", local, whole);
+    return ring(tensor_request(c, DO_ALL_GATHER, "all-gather", tensor_count(whole), 0, local,
+                               whole),
                 COMM_ALL_GATHER, 1);
 }
 
-// mine: my rows of whole.
-static void check_rows(const Comm *c, const char *call, Tensor mine, Tensor whole) {
+// Checks the shape of `local`, this rank's rows of whole.
+static void check_rows(const Comm *c, const char *call, Tensor local, Tensor whole) {
     size_t rows = range_size(shard_range(whole.rows, c->size, c->rank));
-    if (mine.rows != rows || mine.cols != whole.cols)
-        fault("%s on %s: my rows of [%zu, %zu] are [%zu, %zu], but the tensor given for them is [%zu, %zu]", call,
-              c->name, whole.rows, whole.cols, rows, whole.cols, mine.rows, mine.cols);
+    if (local.rows != rows || local.cols != whole.cols)
+        fault("%s on %s: my rows of [%zu, %zu] are [%zu, %zu], but the tensor given for them is "
+              "[%zu, %zu]",
+              call, c->name, whole.rows, whole.cols, rows, whole.cols, local.rows, local.cols);
 }
 static size_t row_of(Tensor whole) { return whole.cols > 0 ? whole.cols : 1; }
 
 void comm_all_reduce(Comm *c, Tensor t) { run_now(all_reduce(c, t)); }
 Request *comm_start_all_reduce(Comm *c, Tensor t) { return run_later(all_reduce(c, t)); }
-void comm_reduce_scatter(Comm *c, Tensor mine, Tensor whole) { run_now(reduce_scatter(c, mine, whole)); }
-Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
-    return run_later(reduce_scatter(c, mine, whole));
+void comm_reduce_scatter(Comm *c, Tensor local, Tensor whole) {
+    run_now(reduce_scatter(c, local, whole));
 }
-void comm_all_gather(Comm *c, Tensor whole, Tensor mine) { run_now(all_gather(c, whole, mine)); }
-Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine) { return run_later(all_gather(c, whole, mine)); }
+Request *comm_start_reduce_scatter(Comm *c, Tensor local, Tensor whole) {
+    return run_later(reduce_scatter(c, local, whole));
+}
+void comm_all_gather(Comm *c, Tensor whole, Tensor local) { run_now(all_gather(c, whole, local)); }
+Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor local) {
+    return run_later(all_gather(c, whole, local));
+}
 
-void comm_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole) {
+void comm_reduce_scatter_rows(Comm *c, Tensor local, Tensor whole) {
     const char *call = "reduce-scatter of rows";
-    check_rows(c, call, mine, whole);
-    Request *r = tensor_request(c, DO_REDUCE_SCATTER, call, tensor_count(whole), 0, whole, mine);
+    check_rows(c, call, local, whole);
+    Request *r = tensor_request(c, DO_REDUCE_SCATTER, call, tensor_count(whole), 0, whole, local);
     run_now(ring(cut_by_rows(r, row_of(whole)), COMM_REDUCE_SCATTER, 1));
 }
 
-void comm_all_gather_rows(Comm *c, Tensor whole, Tensor mine) {
+void comm_all_gather_rows(Comm *c, Tensor whole, Tensor local) {
     const char *call = "all-gather of rows";
-    check_rows(c, call, mine, whole);
-    Request *r = tensor_request(c, DO_ALL_GATHER, call, tensor_count(whole), 0, mine, whole);
+    check_rows(c, call, local, whole);
+    Request *r = tensor_request(c, DO_ALL_GATHER, call, tensor_count(whole), 0, local, whole);
     run_now(ring(cut_by_rows(r, row_of(whole)), COMM_ALL_GATHER, 1));
 }
 
@@ -492,36 +560,43 @@ void comm_reduce(Comm *c, Tensor t, size_t root) {
 }
 
 void comm_all_reduce_max(Comm *c, Tensor t) {
-    run_now(ring(tensor_request(c, DO_ALL_REDUCE_MAX, "all-reduce of maxima", tensor_count(t), 0, t, t),
-                 COMM_ALL_REDUCE, 2));
+    run_now(
+        ring(tensor_request(c, DO_ALL_REDUCE_MAX, "all-reduce of maxima", tensor_count(t), 0, t, t),
+             COMM_ALL_REDUCE, 2));
 }
 
 void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
     size_t count = tensor_count(in), part = range_size(shard_range(count, c->size, c->rank));
     if (tensor_count(out) != c->size * part)
-        fault("all-to-all on %s: %zu ranks have %zu elements each for me, but the tensor given for them has %zu",
+        fault("all-to-all on %s: %zu ranks have %zu elements each for me, but the tensor given for "
+              "them has %zu",
               c->name, c->size, part, tensor_count(out));
     if (count > 0 && out.data < in.data + count && in.data < out.data + tensor_count(out))
         fault("all-to-all on %s: out and in overlap", c->name);
-    run_now(ring(tensor_request(c, DO_ALL_TO_ALL, "all-to-all", count, 0, in, out), COMM_ALL_TO_ALL, 1));
+    run_now(ring(tensor_request(c, DO_ALL_TO_ALL, "all-to-all", count, 0, in, out), COMM_ALL_TO_ALL,
+                 1));
 }
 
-// The same with host memory. Only what was booked before takes time.
+// Runs an operation on host memory. Only booked operations take time.
 static void host_run(Request *r, const void *in, void *out) {
     r->in = in;
     r->out = out;
     begin(r);
     finish_in_time(r);
-    if (alone(r) && out && in && out != in) memcpy(out, in, r->out_count * element_size(r->element));
+    if (alone(r) && out && in && out != in)
+        memcpy(out, in, r->out_count * element_size(r->element));
     request_recycle(r);
 }
 
 void comm_all_reduce_doubles(Comm *c, double *values, size_t n) {
-    host_run(ring(request_new(c, DO_ALL_REDUCE, "all-reduce of doubles", DOUBLES, n, 0), COMM_ALL_REDUCE, 2),
+    host_run(ring(request_new(c, DO_ALL_REDUCE, "all-reduce of doubles", DOUBLES, n, 0),
+                  COMM_ALL_REDUCE, 2),
              values, values);
 }
 
-void comm_barrier(Comm *c) { host_run(request_new(c, DO_BARRIER, "barrier", BYTES, 0, 0), NULL, NULL); }
+void comm_barrier(Comm *c) {
+    host_run(request_new(c, DO_BARRIER, "barrier", BYTES, 0, 0), NULL, NULL);
+}
 
 // ---- 5. Point to point ----
 
@@ -531,17 +606,23 @@ void comm_connect(Comm *c, CommPeers peers) {
     c->state->connected = peers;
 }
 
-// NCCL must know before the first message; so that this is seen everywhere, all transports want to.
+// NCCL must know the pairs before the first message. All transports require it, so that a missing
+// call is seen everywhere.
 static void require_connected(const Comm *c, const char *call, size_t peer) {
-    bool neighbours = peer == c->rank || peer == (c->rank + 1) % c->size || c->rank == (peer + 1) % c->size;
-    if (c->state->connected == COMM_EVERYBODY || (c->state->connected == COMM_NEIGHBOURS && neighbours)) return;
-    fault("%s between ranks %zu and %zu of %s, which comm_connect has not connected", call, c->rank, peer, c->name);
+    bool neighbours =
+        peer == c->rank || peer == (c->rank + 1) % c->size || c->rank == (peer + 1) % c->size;
+    if (c->state->connected == COMM_EVERYBODY ||
+        (c->state->connected == COMM_NEIGHBOURS && neighbours))
+        return;
+    fault("%s between ranks %zu and %zu of %s, which comm_connect has not connected", call, c->rank,
+          peer, c->name);
 }
 
 static Request *send_to(Comm *c, Tensor t, size_t to) {
     size_t bytes = to != c->rank ? tensor_count(t) * sizeof(real) : 0;
     if (to < c->size) require_connected(c, "send", to);
-    return booked(tensor_request(c, DO_SEND, "send", tensor_count(t), to, t, t), COMM_SEND, bytes, 0, 1, bytes);
+    return booked(tensor_request(c, DO_SEND, "send", tensor_count(t), to, t, t), COMM_SEND, bytes,
+                  0, 1, bytes);
 }
 
 void comm_send(Comm *c, Tensor t, size_t to) {
@@ -558,18 +639,22 @@ static Request *recv_from(Comm *c, Tensor t, size_t from) {
 }
 
 void comm_recv(Comm *c, Tensor t, size_t from) { in_group_or_now(recv_from(c, t, from)); }
-Request *comm_start_recv(Comm *c, Tensor t, size_t from) { return run_later(recv_from(c, t, from)); }
+Request *comm_start_recv(Comm *c, Tensor t, size_t from) {
+    return run_later(recv_from(c, t, from));
+}
 Request *comm_start_send(Comm *c, Tensor t, size_t to) { return run_later(send_to(c, t, to)); }
 
 void comm_group_start(Comm *c) {
-    if (c->state->grouping) fault("comm_group_start on %s inside a group: groups do not nest", c->name);
+    if (c->state->grouping)
+        fault("comm_group_start on %s inside a group: groups do not nest", c->name);
     c->state->grouping = true;
 }
 
 void comm_group_end(Comm *c) {
     if (!c->state->grouping) fault("comm_group_end on %s without comm_group_start", c->name);
     c->state->grouping = false;
-    for (Request *r = c->state->open, *next; r; r = next) {    // all are under way: one after the other will do
+    // all are in flight, so they can be waited for one after the other
+    for (Request *r = c->state->open, *next; r; r = next) {
         next = r->next;
         if (!r->grouped) continue;
         list_remove(&c->state->open, r);
@@ -595,43 +680,52 @@ Picoseconds comm_arrival(Request *r) {
     if (!r) fault("comm_arrival of no receive: NULL");
     const Request *o = r->comm->state->open;
     while (o && o != r) o = o->next;
-    if (!o) fault("comm_arrival on %s for one %s that was waited for before", r->comm->name, r->call);
-    if (r->action != DO_RECV) fault("comm_arrival on %s of one %s: it is for started receives", r->comm->name, r->call);
-    if (r->here) return r->arrives;
+    if (!o)
+        fault("comm_arrival on %s for one %s that was waited for before", r->comm->name, r->call);
+    if (r->action != DO_RECV)
+        fault("comm_arrival on %s of one %s: it is for started receives", r->comm->name, r->call);
+    if (r->found) return r->arrives;
     if (r->timed) record_pause_compute();
     wire_finish(r);
     if (!r->timed || !clock_config()->simulated) r->arrives = clock_now();
     if (r->timed) record_resume_compute();
-    r->here = true;
+    r->found = true;
     return r->arrives;
 }
 
 // ---- 6. Communicators ----
 
-Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank, const Wire *wire, void *link,
-               ReduceOrder reduce, double timeout) {
+Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank,
+               const Wire *wire, void *link, ReduceOrder reduce, double timeout) {
     Comm *c = host_alloc(sizeof *c);
     *c = (Comm){ .name = name, .rank = rank, .size = size, .state = host_alloc(sizeof *c->state) };
-    *c->state = (struct CommState){ .wire = wire, .link = link, .reduce = reduce, .timeout = timeout };
+    *c->state =
+        (struct CommState){ .wire = wire, .link = link, .reduce = reduce, .timeout = timeout };
     c->state->peer = host_alloc(size * sizeof *c->state->peer);
     c->state->world_rank = host_alloc(size * sizeof *c->state->world_rank);
     for (size_t i = 0; i < size; i++) c->state->world_rank[i] = world_rank ? world_rank[i] : i;
     c->one_node = true;
     for (size_t i = 1; i < size; i++)
-        c->one_node = c->one_node && clock_same_node(c->state->world_rank[0], c->state->world_rank[i]);
+        c->one_node =
+            c->one_node && clock_same_node(c->state->world_rank[0], c->state->world_rank[i]);
     return c;
 }
 
 Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
-    typedef struct { size_t colour, key; } Wish;
-    Wish mine = { colour, key };
+    typedef struct {
+        size_t colour, key;
+    } Wish;
+    Wish local = { colour, key };
     Wish *wish = host_alloc(parent->size * sizeof *wish);
     size_t *member = host_alloc(parent->size * sizeof *member), n = 0, me = 0;
-    host_run(request_new(parent, DO_ALL_GATHER, "split", BYTES, parent->size * sizeof *wish, 0), &mine, wish);
-    for (size_t rank = 0; rank < parent->size; rank++) {       // insertion by key; equal keys keep this order
+    host_run(request_new(parent, DO_ALL_GATHER, "split", BYTES, parent->size * sizeof *wish, 0),
+             &local, wish);
+    // insertion sort by key; equal keys keep this order
+    for (size_t rank = 0; rank < parent->size; rank++) {
         if (wish[rank].colour != colour) continue;
         size_t place = n++;
-        for (; place > 0 && wish[member[place - 1]].key > wish[rank].key; place--) member[place] = member[place - 1];
+        for (; place > 0 && wish[member[place - 1]].key > wish[rank].key; place--)
+            member[place] = member[place - 1];
         member[place] = rank;
     }
     while (member[me] != parent->rank) me++;
@@ -646,10 +740,16 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
 }
 
 CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth) {
-    REQUIRE(rows * cols * depth == c->size, "a grid of %zu x %zu x %zu ranks needs %zu, but %s has %zu: start as many, "
-            "or choose another grid", rows, cols, depth, rows * cols * depth, c->name, c->size);
-    CommGrid g = { .rows = rows, .cols = cols, .depth = depth,
-                   .row = c->rank / cols % rows, .col = c->rank % cols, .layer = c->rank / (cols * rows) };
+    REQUIRE(rows * cols * depth == c->size,
+            "a grid of %zu x %zu x %zu ranks needs %zu, but %s has %zu: start as many, or choose "
+            "another grid",
+            rows, cols, depth, rows * cols * depth, c->name, c->size);
+    CommGrid g = { .rows = rows,
+                   .cols = cols,
+                   .depth = depth,
+                   .row = c->rank / cols % rows,
+                   .col = c->rank % cols,
+                   .layer = c->rank / (cols * rows) };
     g.in_row = comm_split(c, g.row + rows * g.layer, g.col, "row");
     g.in_col = comm_split(c, g.col + cols * g.layer, g.row, "column");
     g.in_depth = comm_split(c, g.col + cols * g.row, g.layer, "depth");
@@ -664,7 +764,8 @@ void comm_grid_free(CommGrid *g) {
 
 void comm_free(Comm *c) {
     if (!c) return;
-    if (c->state->grouping) fault("comm_free of %s inside a group: comm_group_end is missing", c->name);
+    if (c->state->grouping)
+        fault("comm_free of %s inside a group: comm_group_end is missing", c->name);
     if (c->state->open) {
         char text[200];
         describe(c->state->open, text);
@@ -680,42 +781,49 @@ void comm_free(Comm *c) {
 
 // ---- 7. The side channel ----
 
-// A transport may count the bytes of a message in an int, and keeps a copy of it: long ones go in
+// A transport may count bytes in an int, and keeps a copy of a message. So long messages go in
 // pieces.
 enum { PIECE_BYTES = 1 << 24 };
-static size_t piece(size_t bytes, size_t at) { return bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES; }
+static size_t piece(size_t bytes, size_t at) {
+    return bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+}
 
-// Whatever rank 0 does alone (the unsplit twin, comparing, drawing, writing to a slow disk), the
-// others wait for it, a hundred times as long as in any other call. Should it die, the launcher
-// ends them at once.
+// The others wait here while rank 0 works alone (the unsplit twin, comparing, drawing, a slow
+// disk), a hundred times as long as in any other call. If rank 0 dies, the launcher ends them at
+// once.
 static void from_rank_0(const char *call, void *data, size_t bytes) {
     Request *r = request_new(side, DO_BROADCAST, call, BYTES, bytes, 0);
     r->patient = true;
     host_run(r, data, data);
 }
 
-void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context) {
-    char here = 0;
-    from_rank_0("side_gather", &here, sizeof here);
+void side_gather_each(const void *local, size_t bytes, SideTake *take, void *context) {
+    char begin = 0;
+    from_rank_0("side_gather", &begin, sizeof begin);
     size_t *size = host_alloc(side->size * sizeof *size);
-    host_run(request_new(side, DO_ALL_GATHER, "side_gather", BYTES, side->size * sizeof *size, 0), &bytes, size);
+    host_run(request_new(side, DO_ALL_GATHER, "side_gather", BYTES, side->size * sizeof *size, 0),
+             &bytes, size);
     for (size_t at = 0; side->rank > 0 && at < bytes; at += piece(bytes, at)) {
         Request *r = request_new(side, DO_SEND, "side_gather", BYTES, piece(bytes, at), 0);
-        r->patient = true;                     // rank 0 takes one rank's after the other's
-        host_run(r, (const char *)mine + at, NULL);
+        r->patient = true; // rank 0 takes one rank after the other
+        host_run(r, (const char *)local + at, NULL);
     }
-    if (side->rank == 0) take(context, 0, mine, bytes);
+    if (side->rank == 0) take(context, 0, local, bytes);
     for (size_t rank = 1; side->rank == 0 && rank < side->size; rank++) {
         char *theirs = host_alloc(size[rank]);
         for (size_t at = 0; at < size[rank]; at += piece(size[rank], at))
-            host_run(request_new(side, DO_RECV, "side_gather", BYTES, piece(size[rank], at), rank), NULL, theirs + at);
+            host_run(request_new(side, DO_RECV, "side_gather", BYTES, piece(size[rank], at), rank),
+                     NULL, theirs + at);
         take(context, rank, theirs, size[rank]);
         free(theirs);
     }
     free(size);
 }
 
-typedef struct { char *all; size_t bytes, *sizes; } Gathered;
+typedef struct {
+    char *all;
+    size_t bytes, *sizes;
+} Gathered;
 static void append(void *gathered, size_t rank, const void *data, size_t bytes) {
     Gathered *g = gathered;
     g->all = realloc(g->all, g->bytes + bytes + 1);
@@ -724,9 +832,9 @@ static void append(void *gathered, size_t rank, const void *data, size_t bytes) 
     g->bytes += bytes;
     g->sizes[rank] = bytes;
 }
-void *side_gather(const void *mine, size_t bytes, size_t **sizes) {
+void *side_gather(const void *local, size_t bytes, size_t **sizes) {
     Gathered g = { .sizes = side->rank == 0 ? host_alloc(side->size * sizeof *g.sizes) : NULL };
-    side_gather_each(mine, bytes, append, &g);
+    side_gather_each(local, bytes, append, &g);
     if (side->rank == 0) *sizes = g.sizes;
     return g.all;
 }
@@ -738,10 +846,10 @@ void side_broadcast(void *data, size_t bytes) {
         at += piece(bytes, at);
     } while (at < bytes);
 }
-bool side_any(bool mine) {
+bool side_any(bool local) {
     bool any = false;
     size_t *sizes = NULL;
-    bool *all = side_gather(&mine, sizeof mine, &sizes);
+    bool *all = side_gather(&local, sizeof local, &sizes);
     for (size_t r = 0; all && r < this_world_size; r++) any |= all[r];
     free(all);
     free(sizes);
@@ -752,19 +860,22 @@ bool side_any(bool mine) {
 // ---- 8. The launch ----
 
 // srun without a PMI plugin starts processes that do not know of each other: each would be a world
-// of one.
+// of one rank.
 static void refuse_silent_singletons(void) {
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *process = getenv("SLURM_PROCID");
     if (!tasks) tasks = getenv("SLURM_NTASKS");
     if (!tasks || !process || atol(tasks) <= 1) return;
-    if (atol(process) > 0) _exit(STATUS_USAGE);                // all see the same environment; the first one speaks
-    usage_error("Slurm gave this step %s tasks, but no way for them to find each other. Start it with "
-                "`srun --mpi=pmix` or with mpirun; `--emulate %s` runs virtual ranks in one process.", tasks, tasks);
+    // all processes see this; the first one prints the message
+    if (atol(process) > 0) _exit(STATUS_USAGE);
+    usage_error(
+        "Slurm gave this step %s tasks, but no way for them to find each other. Start it with "
+        "`srun --mpi=pmix` or with mpirun; `--emulate %s` runs virtual ranks in one process.",
+        tasks, tasks);
 }
 
 const char *const transport_name[] = { NULL, "emu", "mpi", "staged", "nccl" };
 
-// Processes with GPUs: NCCL wants one GPU for every rank.
+// Processes with GPUs: NCCL needs one GPU for every rank.
 static void choose_for_gpus(const LaunchOptions *o, LaunchChoice *choice) {
     size_t gpus = device_gpus();
     char id[32];
@@ -772,17 +883,21 @@ static void choose_for_gpus(const LaunchOptions *o, LaunchChoice *choice) {
     device_id(id);
     bool one_each = mpi_all_different(id);
     if (o->transport == TRANSPORT_NCCL) {
-        REQUIRE(one_each, "--transport nccl needs a GPU for every rank, and %zu ranks have to share here, where there "
-                "%s %zu: start no more ranks than GPUs, or let them share with --transport staged", choice->ranks,
-                gpus == 1 ? "is" : "are", gpus);
+        REQUIRE(one_each,
+                "--transport nccl needs a GPU for every rank, and %zu ranks have to share here, "
+                "where there %s %zu: start no more ranks than GPUs, or let them share with "
+                "--transport staged",
+                choice->ranks, gpus == 1 ? "is" : "are", gpus);
         REQUIRE(nccl_missing() == NULL, "--transport nccl: %s", nccl_missing());
     }
-    bool nccl = o->transport == TRANSPORT_NCCL || (o->transport == TRANSPORT_AUTO && one_each && !nccl_missing());
+    bool nccl = o->transport == TRANSPORT_NCCL ||
+                (o->transport == TRANSPORT_AUTO && one_each && !nccl_missing());
     choice->transport = transport_name[nccl ? TRANSPORT_NCCL : TRANSPORT_STAGED];
     snprintf(choice->why, sizeof choice->why, "processes: %s",
-             !one_each ? "more ranks than GPUs, so they share"
-             : nccl    ? "a GPU for each rank"
-                       : o->transport == TRANSPORT_STAGED ? "--transport staged" : "built without NCCL");
+             !one_each                          ? "more ranks than GPUs, so they share"
+             : nccl                             ? "a GPU for each rank"
+             : o->transport == TRANSPORT_STAGED ? "--transport staged"
+                                                : "built without NCCL");
 }
 
 LaunchChoice comm_choose(const LaunchOptions *o) {
@@ -794,12 +909,15 @@ LaunchChoice comm_choose(const LaunchOptions *o) {
             "--emulate makes virtual ranks and --transport %s processes: leave one of them out",
             transport_name[o->transport]);
     REQUIRE(!(wants_emu && launched && size > 1),
-            "%s makes virtual ranks in one process, but mpirun started %zu processes: leave out one of the two",
+            "%s makes virtual ranks in one process, but mpirun started %zu processes: leave out "
+            "one of the two",
             o->emulate > 0 ? "--emulate" : "--transport emu", size);
     REQUIRE(launched || !wants_processes,
-            "--transport %s needs processes: start it as `mpirun -np %zu ...`, or as `tools/launch %zu ...`",
+            "--transport %s needs processes: start it as `mpirun -np %zu ...`, or as `tools/launch "
+            "%zu ...`",
             transport_name[o->transport], o->default_ranks, o->default_ranks);
-    REQUIRE(o->emulate <= 512, "--emulate %zu is too many: at most 512 virtual ranks fit in one process", o->emulate);
+    REQUIRE(o->emulate <= 512,
+            "--emulate %zu is too many: at most 512 virtual ranks fit in one process", o->emulate);
     LaunchChoice choice = { .transport = "mpi", .ranks = size };
     if (launched && !wants_emu) {
         if (device_is_gpu()) choose_for_gpus(o, &choice);
@@ -809,7 +927,8 @@ LaunchChoice comm_choose(const LaunchOptions *o) {
     if (!wants_emu) refuse_silent_singletons();
     choice.transport = "emu";
     choice.ranks = o->emulate > 0 ? o->emulate : o->default_ranks;
-    if (o->emulate > 0) snprintf(choice.why, sizeof choice.why, "virtual ranks: --emulate %zu", o->emulate);
+    if (o->emulate > 0)
+        snprintf(choice.why, sizeof choice.why, "virtual ranks: --emulate %zu", o->emulate);
     else strcpy(choice.why, "virtual ranks: started without mpirun, the lesson's own count");
     return choice;
 }
@@ -819,7 +938,7 @@ void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     memory_rank_begin();
     clock_rank_begin();
     body.body(world, body.context);
-    // Nobody leaves before all have come: who ended too early is then named like any other
+    // No rank leaves before all have come. So a rank that ends too early is reported like any other
     // mismatch.
     host_run(request_new(world, DO_BARRIER, "end-of-run barrier", BYTES, 0, 0), NULL, NULL);
     comm_free(world);
@@ -829,8 +948,8 @@ void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     record_free();
 }
 
-void comm_run(const LaunchOptions *o, const LaunchChoice *choice, void (*body)(Comm *world, void *context),
-              void *context) {
+void comm_run(const LaunchOptions *o, const LaunchChoice *choice,
+              void (*body)(Comm *world, void *context), void *context) {
     RankBody whole = { body, context };
     if (strcmp(choice->transport, "emu") == 0) emu_run(o, choice->ranks, whole);
     else if (strcmp(choice->transport, "nccl") == 0) nccl_run(o, whole);

@@ -1,14 +1,14 @@
-// comm_emu.c: virtual ranks. Each is a thread, but only the one that holds the baton runs, so a run
-// is deterministic, steps in a debugger, and needs no lock around shared data.
+// comm_emu.c: virtual ranks. Each rank is a thread, but only the one that holds the baton runs. So
+// a run is deterministic, steps in a debugger, and needs no lock around shared data.
 //
-// A rank that must wait names the request it waits for and hands the baton to the next rank (round
-// robin) that can go on. When there is none, the ranks wait for each other: a deadlock, and what
-// each waits for is the message.
+// A rank that must wait names its request and hands the baton to the next rank (round robin) that
+// can go on. If there is none, the ranks wait for each other: a deadlock. The message lists all
+// waits.
 //
-//   1 the baton   2 collectives: a meeting   3 point to point: two queues per pair   4 groups of ranks   5 the launch
+// Sections: 1 the baton, 2 collectives, 3 point to point, 4 groups of ranks, 5 the launch.
 //
-// Tensors are read and written where they are, on a GPU too: all virtual ranks share it. --reduce
-// fast is the same as ordered here: there is no library with an order of its own.
+// Tensors are read and written in place, on a GPU too, because all virtual ranks share it. Here
+// --reduce fast is the same as ordered, because no library adds.
 #include "common/comm/transport.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -23,12 +23,12 @@ enum { STACK_BYTES = 16 << 20 };
 typedef struct {
     pthread_t thread;
     pthread_cond_t wake;
-    const Request *waits_for;              // NULL: can go on
+    const Request *waits_for; // NULL: the rank can go on
     bool ended;
     Comm *world, *side;
 } Rank;
 
-// Owned by the rank that holds the baton.
+// The state of all ranks. It belongs to the rank that holds the baton.
 static struct {
     pthread_mutex_t lock;
     size_t ranks, running;
@@ -36,20 +36,26 @@ static struct {
     RankBody body;
 } stage = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-// A collective where not all have arrived.
+// A collective that has started but has not met all members.
 typedef struct Meeting {
     struct Meeting *next;
     size_t number, arrived;
-    Request *of[];                         // by rank; NULL: not yet here
+    Request *of[]; // by rank; NULL: not yet arrived
 } Meeting;
 
+// The messages of a pair that have met no partner. At least one of the two queues is empty.
+typedef struct {
+    Request *sends, *recvs;
+} PairQueues;
+
 typedef struct Group {
-    struct Group *next;                    // among the children that not all members have joined
+    struct Group *next; // next child that not all members have joined
     struct Group *children;
-    size_t number, first;                  // a child's: the parent's meetings when it was split, and its first member
+    // of a child: the parent's meetings when it was split, and its first member
+    size_t number, first;
     size_t size, joined, left;
     Meeting *meetings;
-    struct { Request *sends, *recvs; } *pair;      // [from * size + to]; at most one of the two is not empty
+    PairQueues *pair; // [from * size + to]
     size_t world_rank[];
 } Group;
 
@@ -68,7 +74,7 @@ static void print_missing(const Request *r) {
         if (!m->of[i]) fprintf(stderr, " rank %zu", group_of(r)->world_rank[i]);
 }
 
-// No rank has ended yet: that would need the barrier at the end of the run, which needs all.
+// No rank has ended yet, because the barrier at the end of the run needs all ranks.
 _Noreturn static void deadlock(void) {
     fflush(stdout);
     fprintf(stderr, "unsplit: deadlock: no rank can go on\n");
@@ -83,7 +89,7 @@ _Noreturn static void deadlock(void) {
     _exit(STATUS_FAULT);
 }
 
-// Called with the lock held. False when all have ended.
+// Called with the lock held. Returns false if all ranks have ended.
 static bool hand_on(void) {
     bool all_ended = true;
     for (size_t step = 1; step <= stage.ranks; step++) {
@@ -112,11 +118,12 @@ static void wait_until_done(Request *r) {
     pthread_mutex_unlock(&stage.lock);
 }
 
-// ---- 2. Collectives: a meeting. The last rank to arrive computes all outputs. ----
+// ---- 2. Collectives: the last rank to arrive computes all outputs ----
 
 static Meeting *meeting_of(Request *r) {
     Group *g = group_of(r);
-    size_t number = r->comm->state->meetings;                  // my n-th collective meets everybody's n-th
+    // this rank's n-th collective meets the n-th of all others
+    size_t number = r->comm->state->meetings;
     for (Meeting *m = g->meetings; m; m = m->next)
         if (m->number == number) return m;
     Meeting *m = host_alloc(sizeof *m + g->size * sizeof m->of[0]);
@@ -125,18 +132,18 @@ static Meeting *meeting_of(Request *r) {
     return g->meetings = m;
 }
 
-static void check_same_call(const Request *mine, const Meeting *m) {
+static void check_same_call(const Request *local, const Meeting *m) {
     const Request *other = NULL;
-    for (size_t i = 0; i < mine->comm->size && !other; i++) other = m->of[i];
+    for (size_t i = 0; i < local->comm->size && !other; i++) other = m->of[i];
     if (!other) return;
-    bool same_call = strcmp(mine->call, other->call) == 0;
-    bool same_sizes = mine->count == other->count && mine->row == other->row;
-    if (same_call && same_sizes && mine->peer == other->peer) return;
+    bool same_call = strcmp(local->call, other->call) == 0;
+    bool same_sizes = local->count == other->count && local->row == other->row;
+    if (same_call && same_sizes && local->peer == other->peer) return;
     char my_text[200], other_text[200];
-    describe(mine, my_text);
+    describe(local, my_text);
     describe(other, other_text);
-    fault("calls do not match: rank %zu calls %s, where rank %zu calls %s", world_rank(mine), my_text,
-          world_rank(other), other_text);
+    fault("calls do not match: rank %zu calls %s, where rank %zu calls %s", world_rank(local),
+          my_text, world_rank(other), other_text);
 }
 
 static void copy(const Request *r, char *to, const char *from, size_t count) {
@@ -146,15 +153,18 @@ static void copy(const Request *r, char *to, const char *from, size_t count) {
     else memmove(to, from, bytes);
 }
 
-// A GPU's sums, in rank order too: op by op, in pieces that are held in the memory of checks.
-enum { PIECE = 1 << 18 };                  // elements
-static void combine_on_device(const Request *r, char *out, const char *const parts[], size_t count) {
+// Sums on a GPU, in rank order too: op by op, in pieces. The pieces are MEM_REFERENCE.
+enum { PIECE = 1 << 18 }; // elements
+static void combine_on_device(const Request *r, char *out, const char *const parts[],
+                              size_t count) {
     Arena scratch = arena(MEM_REFERENCE);
     Tensor sum = tensor_new(&scratch, 1, count < PIECE ? count : PIECE);
     for (size_t at = 0; at < count; at += sum.cols) {
         if (sum.cols > count - at) sum = tensor_flat_range(sum, 0, count - at);
         for (size_t i = 0; i < r->comm->size; i++) {
-            Tensor part = { .data = (real *)parts[i] + at, .rows = 1, .cols = sum.cols, .ld = sum.cols };
+            Tensor part = {
+                .data = (real *)parts[i] + at, .rows = 1, .cols = sum.cols, .ld = sum.cols
+            };
             if (i == 0) tensor_copy(sum, part);
             else if (r->action == DO_ALL_REDUCE_MAX) op_max(sum, sum, part);
             else op_add(sum, sum, part);
@@ -168,7 +178,7 @@ static void combine(const Request *r, char *out, const char *const parts[], size
     else combine_in_rank_order(r, out, parts, count);
 }
 
-// A started sum must not change its tensor before the wait.
+// A started sum must not change its tensor before the wait, so it writes to scratch.
 static char *out_of(const Request *r) { return r->scratch ? r->scratch : r->out; }
 
 static void collect(Request *const of[], size_t n) {
@@ -181,9 +191,7 @@ static void collect(Request *const of[], size_t n) {
         combine(of[0], out_of(of[0]), parts, count);
         for (size_t i = 1; i < n; i++) copy(of[i], out_of(of[i]), out_of(of[0]), count);
         break;
-    case DO_REDUCE:
-        combine(of[root], out_of(of[root]), parts, count);
-        break;
+    case DO_REDUCE: combine(of[root], out_of(of[root]), parts, count); break;
     case DO_REDUCE_SCATTER:
         for (size_t to = 0; to < n; to++) {
             Range part = request_part(of[0], to);
@@ -194,22 +202,23 @@ static void collect(Request *const of[], size_t n) {
     case DO_ALL_GATHER:
         for (size_t from = 0; from < n; from++) {
             Range part = request_part(of[0], from);
-            for (size_t i = 0; i < n; i++) copy(of[i], of[i]->out + part.lo * size, parts[from], range_size(part));
+            for (size_t i = 0; i < n; i++)
+                copy(of[i], of[i]->out + part.lo * size, parts[from], range_size(part));
         }
         break;
     case DO_ALL_TO_ALL:
         for (size_t to = 0; to < n; to++) {
             Range part = request_part(of[0], to);
             for (size_t from = 0; from < n; from++)
-                copy(of[to], of[to]->out + from * range_size(part) * size, parts[from] + part.lo * size,
-                     range_size(part));
+                copy(of[to], of[to]->out + from * range_size(part) * size,
+                     parts[from] + part.lo * size, range_size(part));
         }
         break;
     case DO_BROADCAST:
         for (size_t i = 0; i < n; i++)
             if (i != root) copy(of[i], of[i]->out, parts[root], count);
         break;
-    default: break;                                            // a barrier moves nothing
+    default: break; // a barrier moves nothing
     }
 }
 
@@ -224,7 +233,7 @@ static void arrive(Request *r) {
     Group *g = group_of(r);
     Meeting *m = meeting_of(r);
     check_same_call(r, m);
-    r->extra = m;                                              // for the table of a deadlock
+    r->extra = m; // for the table of a deadlock
     m->of[r->comm->rank] = r;
     if (++m->arrived < g->size) return;
     collect(m->of, g->size);
@@ -240,7 +249,7 @@ static void arrive(Request *r) {
     free(m);
 }
 
-// ---- 3. Point to point: a send meets the oldest recv in the queue of its pair, or waits there; so does a recv. ----
+// ---- 3. Point to point: a send meets the pair's oldest recv, or queues; so does a recv ----
 
 static void enqueue(Request **queue, Request *r) {
     while (*queue) queue = &(*queue)->queued;
@@ -251,14 +260,16 @@ static void exchange(Request *r) {
     Group *g = group_of(r);
     bool sends = r->action == DO_SEND;
     size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
-    Request **sent = &g->pair[from * g->size + to].sends, **received = &g->pair[from * g->size + to].recvs;
+    Request **sent = &g->pair[from * g->size + to].sends,
+            **received = &g->pair[from * g->size + to].recvs;
     enqueue(sends ? sent : received, r);
     if (!*sent || !*received) return;
     Request *send = *sent, *recv = *received;
     size_t size = element_size(r->element);
     if (send->count != recv->count)
-        fault("sizes do not match on %s: rank %zu sends %zu bytes, where rank %zu receives %zu", r->comm->name,
-              g->world_rank[from], send->count * size, g->world_rank[to], recv->count * size);
+        fault("sizes do not match on %s: rank %zu sends %zu bytes, where rank %zu receives %zu",
+              r->comm->name, g->world_rank[from], send->count * size, g->world_rank[to],
+              recv->count * size);
     copy(recv, recv->out, send->in, send->count);
     if (r->element == REALS) device_synchronize();
     if (request_simulated(recv)) recv->arrives = send->arrives;
@@ -270,7 +281,8 @@ static void exchange(Request *r) {
 }
 
 static void emu_start(Request *r) {
-    if (r->element == REALS) device_synchronize();             // other ranks, on other streams, may use its tensors now
+    // from now on other ranks may use its tensors, on other streams
+    if (r->element == REALS) device_synchronize();
     if (request_is_message(r)) exchange(r);
     else arrive(r);
 }
@@ -289,13 +301,14 @@ static Group *group_new(size_t size) {
     return g;
 }
 
-// The first member that comes makes the group; the last takes it from the parent's list.
+// The first member to come makes the group. The last one removes it from the parent's list.
 static void *emu_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     (void)me;
     Group *p = parent->state->link;
     size_t number = parent->state->meetings;
     Group **place = &p->children;
-    while (*place && !((*place)->number == number && (*place)->first == members[0])) place = &(*place)->next;
+    while (*place && !((*place)->number == number && (*place)->first == members[0]))
+        place = &(*place)->next;
     if (!*place) {
         *place = group_new(n);
         (*place)->number = number;
@@ -316,9 +329,10 @@ static void emu_close(Comm *c) {
 
 // ---- 5. The launch ----
 
-static const Wire wire_emu = { true, emu_start, emu_finish, wait_until_done, NULL, emu_split, emu_close };
+static const Wire wire_emu = { true, emu_start, emu_finish, wait_until_done,
+                               NULL, emu_split, emu_close };
 
-// Nothing is unwound: the other threads stand in the middle of their calls.
+// Nothing is unwound, because the other threads are in the middle of their calls.
 static void end_process(int status) {
     fflush(stdout);
     _exit(status);
@@ -358,7 +372,7 @@ void emu_run(const LaunchOptions *o, size_t ranks, RankBody body) {
         r->side = comm_new("side channel", i, ranks, NULL, &wire_emu, side, o->reduce, o->timeout);
         pthread_cond_init(&r->wake, NULL);
     }
-    // All stand ready before the first one runs.
+    // All threads are ready before the first one runs.
     pthread_mutex_lock(&stage.lock);
     for (size_t i = 0; i < ranks; i++)
         if (pthread_create(&stage.rank[i].thread, &attributes, rank_main, &stage.rank[i]) != 0)

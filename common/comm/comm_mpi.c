@@ -1,19 +1,19 @@
-// comm_mpi.c: ranks are MPI processes. Works with MPI 3.1 (no large counts). With GPUs this is the
-// transport "staged": comm.c has copied what is sent to host memory.
+// comm_mpi.c: ranks are MPI processes. Needs MPI 3.1 (no large counts). With GPUs this is the
+// transport "staged": comm.c has copied the tensors to host memory.
 //
-// Every operation is started nonblocking, and every wait is a loop around MPI_Testall with a
-// deadline: a lost or confused rank becomes a message, not a hang. The loop yields the core,
-// because tests run more ranks than there are cores. While a rank computes, device_meanwhile lets
-// MPI move on what is under way.
+// Every operation is nonblocking, and every wait is a loop around MPI_Testall with a deadline. So a
+// lost or confused rank becomes a message, not a hang. The loop yields the core, because tests run
+// more ranks than cores. While a rank computes, device_meanwhile lets MPI move its messages.
 //
-// --reduce ordered: an exchange in which rank i gets part i of every rank, a sum in rank order, and
-// an exchange of the sums. That moves as many bytes as a ring does, and gives the bits of a sum
-// from rank 0 to rank n-1. A blocking sum is done in place, piece by piece: it needs PIECE_BYTES,
-// and a piece stays in the cache. A started sum has its request's scratch. --reduce fast is the
-// library's own algorithm, for blocking sums.
+// --reduce ordered has three phases: an exchange in which rank i gets part i of every rank, a sum
+// in rank order, and an exchange of the sums. It moves as many bytes as a ring, and it gives the
+// bits of a sum from rank 0 to rank n-1. A blocking sum is done in place, piece by piece: it needs
+// PIECE_BYTES, and a piece stays in the cache. A started sum uses its request's scratch. --reduce
+// fast is the library's own algorithm, for blocking sums.
 //
-//   1 checked calls and deadlines   2 messages   3 sums   4 other collectives   5 communicators   6 the launch
-#define _GNU_SOURCE            // process_vm_readv
+// Sections: 1 checked calls and deadlines, 2 messages, 3 sums, 4 other collectives, 5
+// communicators, 6 the launch.
+#define _GNU_SOURCE // process_vm_readv
 #include "common/comm/comm_mpi.h"
 #include <limits.h>
 #include <math.h>
@@ -29,13 +29,13 @@
 #include "common/comm/waits.h"
 #include "common/device/device.h"
 
-// What a Request keeps while it is under way.
+// The state of a Request in flight.
 typedef struct {
-    MPI_Request time_request, *request;    // [2 * size]
+    MPI_Request time_request, *request; // [2 * size]
     MPI_Status *status;
-    Parcel *parcel;                        // [size]
+    Parcel *parcel; // [size]
     int requests, tag;
-    Picoseconds time;                      // simulated: a collective's ready, then all_ready; a message's arrives
+    Picoseconds time; // simulated clock: a collective's ready, then all_ready; a message's arrives
 } Flight;
 
 static MpiLink *link_of(const Request *r) { return r->comm->state->link; }
@@ -51,27 +51,36 @@ void check_mpi(int error, const char *call) {
 }
 
 static int fits_int(size_t n) {
-    if (n > INT_MAX) fault("%zu elements are too many for one call of MPI, which counts up to %d", n, INT_MAX);
+    if (n > INT_MAX)
+        fault("%zu elements are too many for one call of MPI, which counts up to %d", n, INT_MAX);
     return (int)n;
 }
 
 void (*mpi_meanwhile)(void);
 
-// After SIGTERM a rank keeps running so that it can write its checkpoint (stop_catch). mpirun warns
-// the survivors of a killed rank, too: if a peer is silent for longer than any wait so far, a
-// warned rank exits.
+// After SIGTERM a rank keeps running so that it can write its checkpoint (stop_catch). mpirun also
+// sends SIGTERM to the survivors of a killed rank. So a warned rank exits if a peer is silent for
+// longer than any wait so far.
 static double longest_wait;
 static void others_are_gone(void) {
-    enum { PATIENCE = 4 };                         // seconds
+    enum { PATIENCE = 4 }; // seconds
     if (stop_asked() > PATIENCE + 2 * longest_wait)
-        fault("a signal to stop came %.0f s ago, and another rank has not answered since: it is gone", stop_asked());
+        fault(
+            "a signal to stop came %.0f s ago, and another rank has not answered since: it is gone",
+            stop_asked());
 }
 
-// The ranks on this node and their processes. A killed rank says nothing, and mpirun ends the
-// others a second after the kill, or later. So a rank that waits for long looks whether all these
-// processes exist.
-static struct { int n; struct { int rank, pid; } *of; } here;
-static MPI_Comm host;                      // all of them, from comm_process_begin to comm_process_end
+// The ranks of this node and their processes. A killed rank sends nothing, and mpirun ends the
+// others a second later at the earliest. So a rank that waits for long checks whether all these
+// processes still exist.
+typedef struct {
+    int rank, pid;
+} NodeProcess;
+static struct {
+    int n;
+    NodeProcess *of; // [n]
+} node;
+static MPI_Comm host; // all processes of the node, from comm_process_begin to comm_process_end
 static bool is_there(int pid) {
     char name[40], state = 0;
     snprintf(name, sizeof name, "/proc/%d/stat", pid);
@@ -80,39 +89,40 @@ static bool is_there(int pid) {
     if (f) fclose(f);
     return read && state != 'Z' && state != 'X';
 }
-static bool crowded;                       // more ranks than cores on this node
+static bool crowded; // more ranks than cores on this node
 static void look_around(void) {
-    int mine[2] = { (int)this_rank, (int)getpid() };
-    MPI(MPI_Comm_size(host, &here.n));
-    crowded = here.n > sysconf(_SC_NPROCESSORS_ONLN);
-    here.of = host_alloc((size_t)here.n * sizeof *here.of);
-    MPI(MPI_Allgather(mine, 2, MPI_INT, here.of, 2, MPI_INT, host));
-    for (int i = 0; i < here.n; i++)
-        if (!is_there(here.of[i].pid)) here.n = 0;         // numbers of another container: they say nothing here
-    MPI(MPI_Barrier(host));                                // all have looked while all were there
+    int own[2] = { (int)this_rank, (int)getpid() };
+    MPI(MPI_Comm_size(host, &node.n));
+    crowded = node.n > sysconf(_SC_NPROCESSORS_ONLN);
+    node.of = host_alloc((size_t)node.n * sizeof *node.of);
+    MPI(MPI_Allgather(own, 2, MPI_INT, node.of, 2, MPI_INT, host));
+    for (int i = 0; i < node.n; i++)
+        // the numbers are those of another container, so they are useless
+        if (!is_there(node.of[i].pid)) node.n = 0;
+    MPI(MPI_Barrier(host)); // all have checked while all existed
 }
 static void require_all_there(double waited) {
-    const double every = 0.4;                              // seconds
-    static double looked;
-    if (waited < every || now() < looked + every) return;
-    looked = now();
-    for (int i = 0; i < here.n; i++)
-        if (!is_there(here.of[i].pid) && !waits_told((size_t)here.of[i].rank))
-            fault("rank %d is gone: its process has ended", here.of[i].rank);
+    const double every = 0.4; // seconds
+    static double last_look;
+    if (waited < every || now() < last_look + every) return;
+    last_look = now();
+    for (int i = 0; i < node.n; i++)
+        if (!is_there(node.of[i].pid) && !waits_told((size_t)node.of[i].rank))
+            fault("rank %d is gone: its process has ended", node.of[i].rank);
 }
 
-// A rank that only yields still gets its share of the core. It takes that share from the work that
-// it waits for: another rank, or another program. So a long wait sleeps. Where each rank has a
-// core, sleeping begins later and is shorter.
+// A rank that only yields keeps its share of the core and takes it from the rank or program that it
+// waits for. So a long wait sleeps. If each rank has a core, sleeping begins later and is shorter.
 void give_core_away(double waited) {
-    const double spin = crowded ? 20e-6 : 1e-3, most_sleep = crowded ? 500e-6 : 100e-6;    // seconds
+    const double spin = crowded ? 20e-6 : 1e-3, most_sleep = crowded ? 500e-6 : 100e-6; // seconds
     if (waited > spin) usleep((useconds_t)(1e6 * fmin(spin + waited / 8, most_sleep)));
     else sched_yield();
 }
 
-// Waits until all n requests are complete. False: the deadline has passed. After a while the rank
-// says to the others of its node what it waits for: r, or nothing if that is NULL.
-static bool poll_until(const Request *r, int n, MPI_Request *request, MPI_Status *status, double timeout, int *error) {
+// Waits until all n requests are complete. Returns false if the deadline has passed. After a while
+// it posts r for the deadlock search of the node; r NULL: nothing is posted.
+static bool poll_until(const Request *r, int n, MPI_Request *request, MPI_Status *status,
+                       double timeout, int *error) {
     const double long_wait = 0.2;
     double since = now();
     bool posted = false;
@@ -137,11 +147,12 @@ static bool poll_until(const Request *r, int n, MPI_Request *request, MPI_Status
 
 _Noreturn void too_late(double timeout, const char *where) {
     waits_print();
-    fault("waited %g s in %s; --timeout sets how long. Virtual ranks (make emu-..., --emulate N) say at once who waits "
-          "for whom", timeout, where);
+    fault("waited %g s in %s; --timeout sets how long. Virtual ranks (make emu-..., --emulate N) "
+          "say at once who waits for whom",
+          timeout, where);
 }
 
-// The error is 0, or that a message was longer than its receive: finish_message() says it better.
+// The error is 0, or the message was longer than its receive; finish_message() reports that better.
 static void wait_for(const Request *r, int n, MPI_Request *request, MPI_Status *status) {
     int error, class;
     char text[200];
@@ -168,7 +179,7 @@ static MPI_Datatype datatype(Element e) {
 
 static Flight *flight_of(Request *r) {
     size_t n = r->comm->size;
-    if (!r->extra) {                       // one block, freed with the request
+    if (!r->extra) { // one block, freed with the request
         size_t each = 2 * sizeof(MPI_Request) + 2 * sizeof(MPI_Status) + sizeof(Parcel);
         Flight *f = host_alloc(sizeof *f + n * each);
         f->parcel = (Parcel *)(f + 1);
@@ -181,22 +192,24 @@ static Flight *flight_of(Request *r) {
 
 // ---- 2. Messages ----
 
-// Messages have one tag: those of a pair of ranks arrive in the order in which they were sent. The
-// parcels of a collective have a tag of its number, and so cannot meet those of another collective.
-enum { TAG_DATA, TAG_TIME, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 };           // MPI has 32767 tags at least
+// Messages have one tag, so those of a pair arrive in the order of their sends. The parcels of a
+// collective have a tag with its number, so they cannot meet those of another collective.
+enum { TAG_DATA, TAG_TIME, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 }; // MPI guarantees 32767 tags
 
 static void send_to(const Request *r, const char *from, size_t count, size_t to, int tag) {
     Flight *f = r->extra;
     MPI_Request *request = &f->request[f->requests++];
-    MPI(MPI_Isend(from, fits_int(count), datatype(r->element), (int)to, tag, link_of(r)->comm, request));
+    MPI(MPI_Isend(from, fits_int(count), datatype(r->element), (int)to, tag, link_of(r)->comm,
+                  request));
 }
 static void receive_from(const Request *r, char *to, size_t count, size_t from, int tag) {
     Flight *f = r->extra;
     MPI_Request *request = &f->request[f->requests++];
-    MPI(MPI_Irecv(to, fits_int(count), datatype(r->element), (int)from, tag, link_of(r)->comm, request));
+    MPI(MPI_Irecv(to, fits_int(count), datatype(r->element), (int)from, tag, link_of(r)->comm,
+                  request));
 }
 
-// One round of a collective. Its second round has another tag.
+// One round of a collective. The second round has another tag.
 static void start_parcels(const Request *r, int round) {
     const Flight *f = r->extra;
     for (size_t i = 0; i < r->comm->size; i++) {
@@ -209,7 +222,7 @@ static void start_parcels(const Request *r, int round) {
     }
 }
 
-// Waits for all that this request has started.
+// Waits for everything that this request has started.
 static void wait_for_parts(const Request *r) {
     Flight *f = r->extra;
     wait_for(r, f->requests, f->request, f->status);
@@ -223,13 +236,13 @@ static void start_message(Request *r) {
         return;
     }
     MPI_Request *request = &f->request[f->requests++];
-    // Synchronous: complete when it is received, whatever its size.
-    MPI(MPI_Issend(r->in, fits_int(r->count), datatype(r->element), fits_int(r->peer), TAG_DATA, link_of(r)->comm,
-                   request));
+    // Synchronous: complete when the message is received, whatever its size.
+    MPI(MPI_Issend(r->in, fits_int(r->count), datatype(r->element), fits_int(r->peer), TAG_DATA,
+                   link_of(r)->comm, request));
 }
 
 static size_t bytes_of(MPI_Status *status) {
-    MPI_Count bytes;                       // an int would not do for 2 GiB
+    MPI_Count bytes; // an int cannot count 2 GiB
     MPI(MPI_Get_elements_x(status, MPI_BYTE, &bytes));
     return (size_t)bytes;
 }
@@ -243,8 +256,8 @@ static void finish_message(Request *r) {
     fault("sizes do not match in %s: the message has %zu bytes", text, bytes_of(f->status));
 }
 
-// Simulated times travel beside the data: the maximum over the members of a collective; with a
-// message, a second one.
+// Simulated times travel beside the data. A collective sends its ready and gets the maximum over
+// all members. A message has a second message with its time.
 static void start_time(Request *r) {
     Flight *f = r->extra;
     MPI_Comm comm = link_of(r)->comm;
@@ -252,9 +265,13 @@ static void start_time(Request *r) {
     f->time_request = MPI_REQUEST_NULL;
     if (!request_simulated(r)) return;
     f->time = r->action == DO_SEND ? r->arrives : r->ready;
-    if (r->action == DO_SEND) MPI(MPI_Isend(&f->time, 1, MPI_UINT64_T, peer, TAG_TIME, comm, &f->time_request));
-    else if (r->action == DO_RECV) MPI(MPI_Irecv(&f->time, 1, MPI_UINT64_T, peer, TAG_TIME, comm, &f->time_request));
-    else MPI(MPI_Iallreduce(MPI_IN_PLACE, &f->time, 1, MPI_UINT64_T, MPI_MAX, comm, &f->time_request));
+    if (r->action == DO_SEND)
+        MPI(MPI_Isend(&f->time, 1, MPI_UINT64_T, peer, TAG_TIME, comm, &f->time_request));
+    else if (r->action == DO_RECV)
+        MPI(MPI_Irecv(&f->time, 1, MPI_UINT64_T, peer, TAG_TIME, comm, &f->time_request));
+    else
+        MPI(MPI_Iallreduce(MPI_IN_PLACE, &f->time, 1, MPI_UINT64_T, MPI_MAX, comm,
+                           &f->time_request));
 }
 
 void mpi_meet(Request *r) {
@@ -268,7 +285,7 @@ void mpi_meet(Request *r) {
 // ---- 3. Sums ----
 
 enum { PIECE_BYTES = 1 << 20 };
-static char *piece;                        // this process's, of PIECE_BYTES: where the contributions of a piece meet
+static char *piece; // of PIECE_BYTES: the contributions of a piece meet here
 
 static void start_contributions(const Request *r, char *scratch, size_t offset, size_t most) {
     parcels_of_contributions(r, scratch, offset, most, ((Flight *)r->extra)->parcel);
@@ -300,12 +317,11 @@ static void sum_by_pieces(Request *r) {
     }
 }
 
-// The order of maxima and of doubles is always fixed. Two ranks need no library, because a + b = b
-// + a and our sums are faster. The library gets pieces, because its scratch is as large as what it
-// is given.
+// Maxima and doubles always have a fixed order. Two ranks need no library, because a + b = b + a,
+// and our sums are faster. The library gets pieces, because its scratch is as large as its input.
 static bool library_sums(const Request *r) {
-    return r->comm->state->reduce == REDUCE_FAST && r->comm->size > 2 && r->element == REALS && !r->later &&
-           (r->action == DO_ALL_REDUCE || r->action == DO_REDUCE);
+    return r->comm->state->reduce == REDUCE_FAST && r->comm->size > 2 && r->element == REALS &&
+           !r->later && (r->action == DO_ALL_REDUCE || r->action == DO_REDUCE);
 }
 static void sum_by_library(Request *r) {
     MPI_Comm comm = link_of(r)->comm;
@@ -315,19 +331,21 @@ static void sum_by_library(Request *r) {
         int count = fits_int(r->count - at < most ? r->count - at : most);
         const real *in = (const real *)r->in + at;
         real *out = (real *)r->out + at;
-        bool gets = r->action == DO_ALL_REDUCE || r->comm->rank == r->peer, in_place = gets && in == out;
+        bool gets = r->action == DO_ALL_REDUCE || r->comm->rank == r->peer,
+             in_place = gets && in == out;
         if (r->action == DO_ALL_REDUCE)
-            MPI(MPI_Iallreduce(in_place ? MPI_IN_PLACE : in, out, count, datatype(REALS), MPI_SUM, comm, &request));
+            MPI(MPI_Iallreduce(in_place ? MPI_IN_PLACE : in, out, count, datatype(REALS), MPI_SUM,
+                               comm, &request));
         else
-            MPI(MPI_Ireduce(in_place ? MPI_IN_PLACE : in, gets ? out : NULL, count, datatype(REALS), MPI_SUM,
-                            (int)r->peer, comm, &request));
+            MPI(MPI_Ireduce(in_place ? MPI_IN_PLACE : in, gets ? out : NULL, count, datatype(REALS),
+                            MPI_SUM, (int)r->peer, comm, &request));
         wait_for(r, 1, &request, MPI_STATUSES_IGNORE);
     }
 }
 
 // ---- 4. Other collectives ----
 
-// Copies this rank's own part to its place, unless it is there already.
+// Copies this rank's own part to its place, unless it is already there.
 static void keep_own(const Request *r, char *to, const char *from) {
     size_t bytes = range_size(request_part(r, r->comm->rank)) * element_size(r->element);
     if (bytes && to != from) memcpy(to, from, bytes);
@@ -352,10 +370,11 @@ static void start_broadcast(Request *r) {
     Flight *f = r->extra;
     void *data = r->comm->rank == r->peer ? (void *)r->in : r->out;
     MPI_Request *request = &f->request[f->requests++];
-    MPI(MPI_Ibcast(data, fits_int(r->count), datatype(r->element), (int)r->peer, link_of(r)->comm, request));
+    MPI(MPI_Ibcast(data, fits_int(r->count), datatype(r->element), (int)r->peer, link_of(r)->comm,
+                   request));
 }
 
-static size_t under_way;                   // started operations of this rank
+static size_t under_way; // started operations of this rank that are in flight
 
 void mpi_start(Request *r) {
     Flight *f = flight_of(r);
@@ -366,7 +385,8 @@ void mpi_start(Request *r) {
     else if (r->action == DO_ALL_GATHER) start_all_gather(r);
     else if (r->action == DO_ALL_TO_ALL) start_all_to_all(r);
     else if (r->action == DO_BROADCAST) start_broadcast(r);
-    else if (r->action == DO_BARRIER) MPI(MPI_Ibarrier(link_of(r)->comm, &f->request[f->requests++]));
+    else if (r->action == DO_BARRIER)
+        MPI(MPI_Ibarrier(link_of(r)->comm, &f->request[f->requests++]));
     else if (r->later) start_contributions(r, r->scratch, 0, request_longest_part(r));
     start_time(r);
 }
@@ -381,12 +401,13 @@ void mpi_finish(Request *r) {
     mpi_meet(r);
 }
 
-// A long message moves only while MPI is called, at one end or at both. Called between the products
-// of a rank that computes, and while it waits for its GPU.
+// A long message moves only while MPI is called, on one end or on both. This function is called
+// between the products of a computing rank, and while the rank waits for its GPU.
 static void move_on(double waited) {
     int any;
     (void)waited;
-    if (under_way) MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
+    if (under_way)
+        MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
 }
 
 // ---- 5. Communicators ----
@@ -401,12 +422,12 @@ static MpiLink *link_new(MPI_Comm comm) {
     return l;
 }
 
-// All members have just met in the parent, so this blocking call does not wait for a rank that is
-// elsewhere.
+// All members have just met in the parent, so this blocking call does not wait long.
 MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t n, size_t me) {
     MPI_Comm comm;
     int size, rank;
-    MPI(MPI_Comm_split(((MpiLink *)parent->state->link)->comm, fits_int(members[0]), fits_int(me), &comm));
+    MPI(MPI_Comm_split(((MpiLink *)parent->state->link)->comm, fits_int(members[0]), fits_int(me),
+                       &comm));
     MPI(MPI_Comm_size(comm, &size));
     MPI(MPI_Comm_rank(comm, &rank));
     if ((size_t)size != n || (size_t)rank != me)
@@ -421,10 +442,13 @@ void mpi_link_close(Comm *c) {
     MpiLink *l = c->state->link;
     MPI_Status status;
     int forgotten;
-    char size[40] = "";                    // of what travels beside a message it would mean nothing
+    char size[40] = ""; // "" for the parts that travel beside a message
     MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, l->comm, &forgotten, &status));
-    if (forgotten && status.MPI_TAG == TAG_DATA) snprintf(size, sizeof size, " of %zu bytes", bytes_of(&status));
-    if (forgotten) fault("a message%s from rank %d of %s was never received", size, status.MPI_SOURCE, c->name);
+    if (forgotten && status.MPI_TAG == TAG_DATA)
+        snprintf(size, sizeof size, " of %zu bytes", bytes_of(&status));
+    if (forgotten)
+        fault("a message%s from rank %d of %s was never received", size, status.MPI_SOURCE,
+              c->name);
     MPI(MPI_Comm_free(&l->comm));
 }
 static void mpi_close(Comm *c) {
@@ -446,12 +470,13 @@ static bool number_in_environment(const char *const *names, size_t *value) {
     return false;
 }
 
-// Open MPI's mpirun; PMIx (srun --mpi=pmix); PMI (MPICH, srun --mpi=pmi2). PMIx does not tell the
-// size, Slurm does.
+// Variables of Open MPI's mpirun, PMIx (srun --mpi=pmix) and PMI (MPICH, srun --mpi=pmi2). PMIx
+// does not set the size; Slurm does.
 bool comm_launched_by_mpi(size_t *rank, size_t *size) {
-    static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL };
-    static const char *const size_names[] =
-        { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", NULL };
+    static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                              NULL };
+    static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                              "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", NULL };
     int initialized, r, s;
     MPI_Initialized(&initialized);
     *rank = 0;
@@ -478,7 +503,7 @@ bool mpi_all_different(const char id[32]) {
     int rank, size, different = 1, everywhere;
     MPI(MPI_Comm_rank(host, &rank));
     MPI(MPI_Comm_size(host, &size));
-    char (*all)[32] = host_alloc((size_t)size * sizeof *all);
+    char(*all)[32] = host_alloc((size_t)size * sizeof *all);
     MPI(MPI_Allgather(id, sizeof *all, MPI_CHAR, all, sizeof *all, MPI_CHAR, host));
     for (int i = 0; i < size; i++)
         if (i != rank && strncmp(all[i], id, sizeof *all) == 0) different = 0;
@@ -494,27 +519,29 @@ static void abort_all(int status) {
     _exit(status);
 }
 
-// May one process read the memory of another here? Open MPI's receivers take long messages so,
-// while their senders compute. Where it is forbidden, as in many containers, Open MPI would
-// complain about every message.
+// May a process read the memory of another one here? Open MPI's receivers take long messages this
+// way, while their senders compute. Many containers forbid it, and then Open MPI would complain
+// about every message.
 static bool single_copy_works(void) {
-    static volatile int there = 1;
-    int here = 0, status = 1;
+    static volatile int original = 1;
+    int copied = 0, status = 1;
     pid_t parent = getpid();
-    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);        // as Open MPI does
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); // as Open MPI does
     pid_t child = fork();
     if (child == 0) {
-        struct iovec to = { &here, sizeof here }, from = { (void *)&there, sizeof there };
-        there = 0;                         // the child's own: the parent's is still 1
-        _exit(process_vm_readv(parent, &to, 1, &from, 1, 0) == sizeof here && here == 1 ? 0 : 1);
+        struct iovec to = { &copied, sizeof copied }, from = { (void *)&original, sizeof original };
+        original = 0; // the child's copy; the parent's is still 1
+        _exit(process_vm_readv(parent, &to, 1, &from, 1, 0) == sizeof copied && copied == 1 ? 0
+                                                                                            : 1);
     }
     return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
-// MPI_Init waits for all ranks, and knows no deadline: a rank that is stopped meanwhile would stop
-// the others for ever. The options have not been read yet, so --timeout is looked up here.
+// MPI_Init waits for all ranks without a deadline, so a stopped rank would stop the others for
+// ever. The options have not been read yet, so this code reads --timeout itself.
 static void started_too_late(int signal) {
-    static const char text[] = "unsplit: a rank has not started within twice --timeout: it is stopped, or lost\n";
+    static const char text[] =
+        "unsplit: a rank has not started within twice --timeout: it is stopped, or lost\n";
     (void)signal;
     if (write(STDERR_FILENO, text, sizeof text - 1) > 0) _exit(STATUS_FAULT);
     _exit(STATUS_FAULT);
@@ -534,15 +561,16 @@ void comm_process_begin(int *argc, char ***argv) {
     if (!comm_launched_by_mpi(&rank, &size)) return;
     watch_start(*argc, *argv);
     if (!single_copy_works()) {
-        setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);         // Open MPI 4
-        setenv("OMPI_MCA_smsc", "^cma", 0);                                    // Open MPI 5
+        setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0); // Open MPI 4
+        setenv("OMPI_MCA_smsc", "^cma", 0);                            // Open MPI 5
     }
-    // With more ranks than cores, a rank that waits must give its core away, or every message takes
+    // With more ranks than cores a waiting rank must yield its core. Otherwise every message takes
     // a time slice.
     const char *local = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-    if (local && atol(local) > sysconf(_SC_NPROCESSORS_ONLN)) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    if (local && atol(local) > sysconf(_SC_NPROCESSORS_ONLN))
+        setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     device_prepare();
-    // Only the thread that runs the rank calls MPI; others may compute.
+    // Only the rank's own thread calls MPI; other threads may compute.
     int provided;
     MPI(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
     MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
@@ -553,9 +581,9 @@ void comm_process_begin(int *argc, char ***argv) {
     look_around();
 }
 
-// Open MPI 4.1.4 frees and unloads in MPI_Finalize what its helper thread may still use. On a busy
-// machine one run in 600 ended with a fault there, after its verdict. All ranks have finished then,
-// so the process ends with its own status.
+// Open MPI 4.1.4 frees and unloads in MPI_Finalize memory that its helper thread may still use. On
+// a busy machine one run in 600 ended with a fault there, after its verdict. All ranks have
+// finished by then, so the process ends with its own status.
 static int status_at_end;
 static void end_in_finalize(int signal) {
     (void)signal;
@@ -578,12 +606,13 @@ void comm_process_end(int status) {
 static Comm *duplicate_world(const LaunchOptions *o, const char *name) {
     MPI_Comm comm;
     MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
-    return comm_new(name, this_rank, this_world_size, NULL, &wire_mpi, link_new(comm), o->reduce, o->timeout);
+    return comm_new(name, this_rank, this_world_size, NULL, &wire_mpi, link_new(comm), o->reduce,
+                    o->timeout);
 }
 
 Comm *mpi_side_channel(const LaunchOptions *o) {
     Comm *side_channel = duplicate_world(o, "side channel");
-    alarm(0);                              // all ranks have started
+    alarm(0); // all ranks have started
     return side_channel;
 }
 
@@ -598,8 +627,8 @@ void mpi_run(const LaunchOptions *o, RankBody body) {
 
 void mpi_leave_together(const LaunchOptions *o) {
     free(piece);
-    // No process may finalize while another can still fail: Open MPI's mpirun then sometimes hangs
-    // or crashes.
+    // No process may finalize while another can still fail, because Open MPI's mpirun then
+    // sometimes hangs or crashes.
     MPI_Request request;
     int error;
     MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));

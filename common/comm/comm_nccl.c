@@ -1,30 +1,28 @@
-// comm_nccl.c: ranks are processes with a GPU each; NCCL moves their tensors, from and to where
-// they are. MPI starts it and carries what lies in host memory (comm_mpi.c). Where memory is
-// poisoned (lessons, --check), and under the model clock, it carries a note beside every tensor,
-// too: what this rank thinks it is calling, and when. NCCL compares nothing: of calls that do not
-// match it makes a hang, or mixed up bytes. Empty where NCCL is not built in.
+// comm_nccl.c: ranks are processes with a GPU each, and NCCL moves their tensors in place. MPI
+// starts NCCL and carries host memory (comm_mpi.c). If memory is poisoned (lessons, --check), and
+// under the simulated clock, MPI also carries a note beside every tensor: which call this rank
+// makes, and when. NCCL compares nothing, so calls that do not match would hang or mix up bytes.
+// The file is empty if NCCL is not built in.
 //
 // Streams. The ops of a rank run on its compute stream. Every communicator has a stream of its own,
-// its lane, so that a group whose last member is late keeps no other group waiting. Onto the lanes
-// collectives go in program order, the same on all ranks, as NCCL demands: two of them in different
-// orders on two ranks could wait for each other. Messages have a lane and a communicator of two
-// ranks for every ordered pair of ranks that comm_connect names, made there: so a send whose
-// receiver is not ready keeps nobody waiting, and the sends and receives of a group go on side by
-// side. An operation first waits, on the GPU, for what the compute stream was told before it
-// (ready); after its wait the compute stream waits, on the GPU, for its end (done). The host waits
-// for notes only.
+// its lane, so a group with a late member delays no other group. Collectives go onto the lanes in
+// program order, which is the same on all ranks. NCCL demands that: two collectives in different
+// orders on two ranks could wait for each other. comm_connect gives every ordered pair of ranks a
+// lane and a communicator of two ranks for messages. So a send with a late receiver delays nothing
+// else, and the sends and receives of a group progress side by side. On the GPU an operation first
+// waits for the earlier work of the compute stream (ready). After its wait the compute stream
+// waits, on the GPU, for its end (done). The host waits for notes only.
 //
-// Nothing blocks the host inside of NCCL (blocking = 0). A call that must wait for other ranks, as
-// the first one does to connect, stays "in progress", and the communicator takes no other before
-// that is settled. So operations stand in a queue until they are on their stream, and whoever
-// waits, here, in MPI or for the GPU, moves all of them on. Every wait looks for errors and has a
-// deadline.
+// Nothing blocks the host inside of NCCL (blocking = 0). A call that must wait for other ranks
+// stays "in progress", and until then the communicator takes no other call. So operations stand in
+// a queue until they are on their stream. Every wait, here, in MPI or for the GPU, moves all queues
+// on. Every wait checks for errors and has a deadline.
 //
-// --reduce ordered: each rank gets its part of everybody's whole, adds in rank order, and passes
-// the sum around, piece by piece, as in comm_mpi.c. --reduce fast is NCCL's own algorithm.
+// --reduce ordered: each rank gets its part of all wholes, adds in rank order, and sends the sum to
+// all, piece by piece, as in comm_mpi.c. --reduce fast is NCCL's own algorithm.
 //
-//   1 errors   2 communicators and connections   3 notes   4 what goes on a stream   5 queues   6 start and finish
-//   7 groups   8 the launch
+// Sections: 1 errors, 2 communicators and connections, 3 notes, 4 what goes on a stream, 5 queues,
+// 6 start and finish, 7 groups, 8 the launch.
 #include "common/comm/transport.h"
 #ifndef HAVE_NCCL
 
@@ -48,62 +46,62 @@ void nccl_run(const LaunchOptions *o, RankBody body) {
 #include "common/tensor/ops.h"
 #include "common/tensor/random.h"
 
-// A stream, and what is to go on it when it can, oldest first.
+// A stream and its queue of operations, oldest first.
 typedef struct Lane {
     cudaStream_t stream;
     struct Flight *waiting;
     struct Lane *next;
 } Lane;
 
-// What ranks tell each other beside a tensor. CALL: a message's length; a collective's number of
-// what it is. The largest CALL of all members and the largest INVERSE, which is ~CALL, belong
-// together only if all CALLs are equal.
+// The fields of a note. CALL is a message's length, or the hash of a collective's call. INVERSE is
+// ~CALL. All CALLs are equal only if the largest CALL and the largest INVERSE over all members
+// belong together.
 enum { NOTE_TIME, NOTE_CALL, NOTE_INVERSE, NOTE_LENGTH };
 
-// An operation under way.
+// An operation in flight.
 typedef struct Flight {
-    struct Flight *behind;                 // in its queue
-    struct Flight *next;                   // among the spare ones
-    Request what;                          // as it was started
+    struct Flight *behind; // next in its queue
+    struct Flight *next;   // next among the spare ones
+    Request what;          // the request as it was started
     Lane *lane;
     ncclComm_t comm;
-    struct Pair *pair;                     // of a message
-    size_t steps;                          // that are on the stream
-    bool launched;                         // all of it
+    struct Pair *pair; // for a message
+    size_t steps;      // number of steps that are on the stream
+    bool launched;     // all steps are on the stream
     cudaEvent_t ready, done;
     MPI_Request note_request;
     uint64_t note[NOTE_LENGTH];
 } Flight;
 
-// Messages from one rank to another, of one Comm.
+// Messages from one rank to another, in one Comm.
 typedef struct Pair {
     Lane lane;
     bool to_myself;
     ncclComm_t nccl;
-    ncclUniqueId id;                       // made by the sender, which tells the receiver
+    ncclUniqueId id; // made by the sender, which sends it to the receiver
 } Pair;
 
 typedef struct {
-    MpiLink mpi;                           // first: comm_mpi.c sees only this
-    ncclComm_t nccl;                       // NULL in a group of one
-    Lane lane;                             // of its collectives; they wait in mine.waiting
-    char *piece;                           // [PIECE]: where the contributions of a sum meet, under --reduce ordered
-    Pair **to, **from;                     // by rank; NULL: not connected
+    MpiLink mpi;       // must be first: comm_mpi.c sees only this
+    ncclComm_t nccl;   // NULL in a group of one
+    Lane lane;         // for its collectives, which wait in process.waiting
+    char *piece;       // [PIECE] the contributions of a sum meet here, under --reduce ordered
+    Pair **to, **from; // by rank; NULL: not connected
 } Link;
 
-// This process's only rank.
+// The state of this process's only rank.
 static struct {
-    Flight *waiting;                       // collectives of all lanes, in program order
-    Lane *lanes;                           // all of them
+    Flight *waiting; // collectives of all lanes, in program order
+    Lane *lanes;     // all of them
     Flight *spare;
-    Request latest;                        // the operation waited for last: who waits for the GPU waits for it, too
+    Request latest; // the operation waited for last; a wait for the GPU waits for it, too
     double timeout;
     ncclComm_t *communicators;
     size_t n_communicators;
-} mine;
+} process;
 
-enum { TAG_NOTE = 2, TAG_ID };             // between the tags of comm_mpi.c
-enum { PIECE = 1 << 18 };                  // elements
+enum { TAG_NOTE = 2, TAG_ID }; // apart from the tags of comm_mpi.c
+enum { PIECE = 1 << 18 };      // elements
 
 static Link *link_of(const Comm *c) { return c->state->link; }
 
@@ -111,13 +109,13 @@ static Link *link_of(const Comm *c) { return c->state->link; }
 
 static void check_nccl(ncclResult_t result, const char *doing, size_t length) {
     if (result == ncclSuccess || result == ncclInProgress) return;
-    fault("%.*s failed: %s: %s; with NCCL_DEBUG=WARN it says more", (int)length, doing, ncclGetErrorString(result),
-          ncclGetLastError(NULL));
+    fault("%.*s failed: %s: %s; with NCCL_DEBUG=WARN it says more", (int)length, doing,
+          ncclGetErrorString(result), ncclGetLastError(NULL));
 }
 #define NCCL(call) check_nccl(call, #call, strcspn(#call, "("))
 
-// May the communicator be called again? fault() when it has failed. A rank that was lost by a fault
-// has said why and is ending all others: this one speaks only if it is still alive after a while.
+// May the communicator be called again? fault() if it has failed. A rank that faults says why and
+// ends all others. So this rank reports the failure only if it is still alive after a while.
 static bool settled(ncclComm_t comm, const char *doing) {
     ncclResult_t state;
     NCCL(ncclCommGetAsyncError(comm, &state));
@@ -126,9 +124,9 @@ static bool settled(ncclComm_t comm, const char *doing) {
     return state != ncclInProgress;
 }
 
-// A turn of a loop that waits. MPI's messages move only while MPI is called. No NCCL communicator
-// is aborted when a deadline has passed: fault() ends the process, and with it its kernels, but
-// ncclCommAbort could wait for one of them.
+// One turn of a waiting loop. MPI's messages move only while MPI is called. No communicator is
+// aborted after a deadline: fault() ends the process with its kernels, but ncclCommAbort could wait
+// for one of them.
 static void move_on(void);
 static void turn(double since, double timeout, const char *where) {
     int any;
@@ -140,16 +138,18 @@ static void turn(double since, double timeout, const char *where) {
 
 static const ncclDataType_t REAL = sizeof(real) == sizeof(double) ? ncclDouble : ncclFloat;
 
-// ---- 2. Communicators. They are ended all together, at the end of the run, as that is a meeting of their ranks. ----
+// ---- 2. Communicators. All end together at the end of the run, because ending one is collective.
+// ----
 
 static void keep(ncclComm_t comm) {
-    mine.communicators = realloc(mine.communicators, ++mine.n_communicators * sizeof comm);
-    if (!mine.communicators) fault("out of memory for %zu communicators", mine.n_communicators);
-    mine.communicators[mine.n_communicators - 1] = comm;
+    process.communicators = realloc(process.communicators, ++process.n_communicators * sizeof comm);
+    if (!process.communicators)
+        fault("out of memory for %zu communicators", process.n_communicators);
+    process.communicators[process.n_communicators - 1] = comm;
 }
 
-// most_blocks: of a kernel on the GPU; 0: NCCL's choice. Returns at once; settled() says when all
-// have come.
+// most_blocks: limit of a kernel's blocks on the GPU; 0: NCCL's choice. Returns at once; settled()
+// is true when all ranks have come.
 static ncclComm_t join(ncclUniqueId id, int size, int rank, int most_blocks) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t comm;
@@ -166,29 +166,29 @@ static void settle(ncclComm_t comm, double timeout, const char *doing) {
 
 static void lane_open(Lane *l) {
     CUDA(cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking));
-    l->next = mine.lanes;
-    mine.lanes = l;
+    l->next = process.lanes;
+    process.lanes = l;
 }
 static void lane_close(Lane *l) {
-    Lane **place = &mine.lanes;
+    Lane **place = &process.lanes;
     while (*place != l) place = &(*place)->next;
     *place = l->next;
     CUDA(cudaStreamDestroy(l->stream));
 }
 
-// Until all that is on a lane has been done.
+// Waits until everything on a lane is done.
 static void drain(const Lane *l, double timeout, const char *where) {
     cudaError_t state;
     for (double since = now(); (state = cudaStreamQuery(l->stream)) == cudaErrorNotReady;) {
-        cudaGetLastError();                                    // it is none: do not let the next launch find it
+        // cudaErrorNotReady is no error here, so the next launch must not find it
+        cudaGetLastError();
         turn(since, timeout, where);
     }
     check_cuda(state, "cudaStreamQuery");
 }
 
-// NCCL connects ranks when an operation needs it for the first time. Later that would happen while
-// kernels wait for each other, and may hang: so here are operations that need all connections of
-// the communicator.
+// NCCL connects ranks when an operation first needs it. Later, while kernels wait for each other,
+// connecting may hang. So these operations use all connections of the communicator at the start.
 static void use_all_connections(ncclComm_t comm, const Lane *l, int me, int size, double timeout) {
     size_t bytes = (size_t)(size + 1) * sizeof(real);
     real *element = device_alloc(bytes);
@@ -209,9 +209,9 @@ static void use_all_connections(ncclComm_t comm, const Lane *l, int me, int size
     device_free(element);
 }
 
-// A send's kernel waits on the GPU for its receiver. Few blocks, so that those of all pairs find a
-// place beside the collectives and the ops: a kernel that finds none, while those that have one
-// wait for it, would wait for ever.
+// A send's kernel waits on the GPU for its receiver. Few blocks, so that the kernels of all pairs
+// fit beside the collectives and the ops. A kernel without a place, while the others wait for it,
+// would wait for ever.
 enum { PAIR_BLOCKS = 4 };
 
 static Pair *pair_new(bool to_myself) {
@@ -226,13 +226,13 @@ static void pair_free(Pair *p) {
     free(p);
 }
 
-// Before anything waits for a message: to join a communicator while kernels wait for each other may
-// hang.
+// Called before any message is waited for, because joining a communicator while kernels wait for
+// each other may hang.
 static void nccl_connect(Comm *c, CommPeers peers) {
     Link *l = link_of(c);
     size_t n = c->size, me = c->rank, requests = 0;
     MPI_Request *request = host_alloc(2 * n * sizeof *request);
-    bool *joins = host_alloc(2 * n * sizeof *joins);           // [to, from] by rank
+    bool *joins = host_alloc(2 * n * sizeof *joins); // [to, from] by rank
     int told = 0;
     for (size_t peer = 0; peer < n; peer++) {
         bool neighbour = peer == (me + 1) % n || me == (peer + 1) % n;
@@ -240,14 +240,17 @@ static void nccl_connect(Comm *c, CommPeers peers) {
         Pair *to = l->to[peer] = pair_new(false), *from = l->from[peer] = pair_new(false);
         joins[peer] = true;
         NCCL(ncclGetUniqueId(&to->id));
-        MPI(MPI_Isend(&to->id, sizeof to->id, MPI_BYTE, (int)peer, TAG_ID, l->mpi.comm, &request[requests++]));
-        MPI(MPI_Irecv(&from->id, sizeof from->id, MPI_BYTE, (int)peer, TAG_ID, l->mpi.comm, &request[requests++]));
+        MPI(MPI_Isend(&to->id, sizeof to->id, MPI_BYTE, (int)peer, TAG_ID, l->mpi.comm,
+                      &request[requests++]));
+        MPI(MPI_Irecv(&from->id, sizeof from->id, MPI_BYTE, (int)peer, TAG_ID, l->mpi.comm,
+                      &request[requests++]));
     }
     for (double since = now(); !told; turn(since, c->state->timeout, "comm_connect"))
         MPI(MPI_Testall((int)requests, request, &told, MPI_STATUSES_IGNORE));
     for (size_t peer = 0; peer < n; peer++) {
         if (!joins[peer]) continue;
-        l->to[peer]->nccl = join(l->to[peer]->id, 2, 0, PAIR_BLOCKS);          // rank 0 sends to rank 1
+        // in this communicator rank 0 sends to rank 1
+        l->to[peer]->nccl = join(l->to[peer]->id, 2, 0, PAIR_BLOCKS);
         l->from[peer]->nccl = join(l->from[peer]->id, 2, 1, PAIR_BLOCKS);
     }
     for (size_t peer = 0; peer < n; peer++) {
@@ -255,11 +258,12 @@ static void nccl_connect(Comm *c, CommPeers peers) {
         settle(l->to[peer]->nccl, c->state->timeout, "comm_connect");
         settle(l->from[peer]->nccl, c->state->timeout, "comm_connect");
     }
-    for (size_t lo = 0; lo < n; lo++)                          // pair by pair, in one order on all ranks
+    for (size_t lo = 0; lo < n; lo++) // pair by pair, in the same order on all ranks
         for (size_t hi = lo + 1; hi < n; hi++) {
             size_t peer = me == lo ? hi : lo;
             if ((me != lo && me != hi) || !joins[peer]) continue;
-            Pair *up = me == lo ? l->to[peer] : l->from[peer], *down = me == lo ? l->from[peer] : l->to[peer];
+            Pair *up = me == lo ? l->to[peer] : l->from[peer],
+                 *down = me == lo ? l->from[peer] : l->to[peer];
             use_all_connections(up->nccl, &up->lane, me == lo ? 0 : 1, 2, c->state->timeout);
             use_all_connections(down->nccl, &down->lane, me == lo ? 1 : 0, 2, c->state->timeout);
         }
@@ -276,9 +280,9 @@ static Pair *pair_of(const Request *r) {
 
 // ---- 3. Notes ----
 
-// The note of a collective carries the largest `ready` of the simulated clock, and says whether all
-// members make the same call. The note of a message carries `arrives` and the length. A send waits
-// for its receiver by its note, because NCCL takes short messages into a buffer.
+// The note of a collective carries the largest `ready` of the simulated clock, and shows whether
+// all members make the same call. The note of a message carries `arrives` and the length. A send
+// waits for its receiver by its note, because NCCL buffers short messages.
 static void start_note(Flight *f) {
     Request *r = &f->what;
     f->note_request = MPI_REQUEST_NULL;
@@ -289,9 +293,13 @@ static void start_note(Flight *f) {
     f->note[NOTE_CALL] = request_is_message(r) ? r->count : random_key(key, r->row);
     f->note[NOTE_INVERSE] = ~f->note[NOTE_CALL];
     const int n = NOTE_LENGTH, peer = (int)r->peer;
-    if (r->action == DO_RECV) MPI(MPI_Irecv(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
-    else if (r->action == DO_SEND) MPI(MPI_Issend(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
-    else MPI(MPI_Iallreduce(MPI_IN_PLACE, f->note, n, MPI_UINT64_T, MPI_MAX, comm, &f->note_request));
+    if (r->action == DO_RECV)
+        MPI(MPI_Irecv(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
+    else if (r->action == DO_SEND)
+        MPI(MPI_Issend(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
+    else
+        MPI(MPI_Iallreduce(MPI_IN_PLACE, f->note, n, MPI_UINT64_T, MPI_MAX, comm,
+                           &f->note_request));
 }
 
 static bool note_came(Flight *f) {
@@ -303,18 +311,21 @@ static bool note_came(Flight *f) {
     if (!came) return false;
     describe(r, text);
     if (r->action == DO_RECV && f->note[NOTE_CALL] != r->count)
-        fault("sizes do not match in %s: the message has %zu bytes", text, (size_t)f->note[NOTE_CALL] * sizeof(real));
+        fault("sizes do not match in %s: the message has %zu bytes", text,
+              (size_t)f->note[NOTE_CALL] * sizeof(real));
     if (!request_is_message(r) && f->note[NOTE_CALL] != ~f->note[NOTE_INVERSE])
-        fault("calls do not match in %s: another rank makes another call, or with another size or root", text);
+        fault("calls do not match in %s: another rank makes another call, or with another size or "
+              "root",
+              text);
     return true;
 }
 
-// ---- 4. What goes on a stream: two steps, the second of them empty but for sums in rank order ----
+// ---- 4. What goes on a stream: one step, or two per piece of a sum in rank order ----
 
 static bool equal_parts(const Request *r) { return r->count % (r->comm->size * r->row) == 0; }
 
-// A maximum never is NCCL's, as it does not promise that a NaN stays; a reduce-scatter only in
-// equal parts.
+// NCCL never does a maximum, because it does not promise to keep a NaN. It does a reduce-scatter
+// only with equal parts.
 static bool library_sums(const Request *r) {
     return r->comm->state->reduce == REDUCE_FAST && r->action != DO_ALL_REDUCE_MAX &&
            (r->action != DO_REDUCE_SCATTER || equal_parts(r));
@@ -327,11 +338,16 @@ static void copy(void *to, const void *from, size_t count, cudaStream_t stream) 
 }
 
 // A started sum is one piece, in its request's scratch.
-static size_t piece_size(const Request *r) { return r->scratch ? request_longest_part(r) : PIECE / r->comm->size; }
-static char *scratch_of(const Request *r) { return r->scratch ? r->scratch : link_of(r->comm)->piece; }
+static size_t piece_size(const Request *r) {
+    return r->scratch ? request_longest_part(r) : PIECE / r->comm->size;
+}
+static char *scratch_of(const Request *r) {
+    return r->scratch ? r->scratch : link_of(r->comm)->piece;
+}
 
-// One round of a collective: all of its parcels make progress together.
-static void exchange(const Request *r, const Parcel parcel[], ncclComm_t comm, cudaStream_t stream) {
+// One round of a collective: all of its parcels progress together.
+static void exchange(const Request *r, const Parcel parcel[], ncclComm_t comm,
+                     cudaStream_t stream) {
     NCCL(ncclGroupStart());
     for (size_t i = 0; i < r->comm->size; i++) {
         const Parcel *p = &parcel[i];
@@ -341,7 +357,8 @@ static void exchange(const Request *r, const Parcel parcel[], ncclComm_t comm, c
     NCCL(ncclGroupEnd());
 }
 
-static void exchange_contributions(const Request *r, size_t offset, ncclComm_t comm, cudaStream_t stream) {
+static void exchange_contributions(const Request *r, size_t offset, ncclComm_t comm,
+                                   cudaStream_t stream) {
     Parcel parcel[r->comm->size];
     parcels_of_contributions(r, scratch_of(r), offset, piece_size(r), parcel);
     exchange(r, parcel, comm, stream);
@@ -384,32 +401,39 @@ static void gather(const Request *r, ncclComm_t comm, cudaStream_t stream) {
 static void all_to_all(const Request *r, ncclComm_t comm, cudaStream_t stream) {
     Range own = request_part(r, r->comm->rank);
     Parcel parcel[r->comm->size];
-    copy((real *)r->out + r->comm->rank * range_size(own), (const real *)r->in + own.lo, range_size(own), stream);
+    copy((real *)r->out + r->comm->rank * range_size(own), (const real *)r->in + own.lo,
+         range_size(own), stream);
     parcels_to_all(r, parcel);
     exchange(r, parcel, comm, stream);
 }
 
 static void whole_operation(const Request *r, ncclComm_t comm, cudaStream_t stream) {
     const real *in = (const real *)r->in;
-    real *out = (real *)(r->scratch ? r->scratch : r->out);    // of a started sum: finish takes it from there
+    // for a started sum, finish copies it from there
+    real *out = (real *)(r->scratch ? r->scratch : r->out);
     int root = (int)r->peer;
     switch (r->action) {
     case DO_SEND: NCCL(ncclSend(in, r->count, REAL, 1, comm, stream)); break;
     case DO_RECV: NCCL(ncclRecv(out, r->count, REAL, 0, comm, stream)); break;
     case DO_BROADCAST:
-        NCCL(ncclBroadcast(in, r->comm->rank == r->peer ? (real *)in : out, r->count, REAL, root, comm, stream));
+        NCCL(ncclBroadcast(in, r->comm->rank == r->peer ? (real *)in : out, r->count, REAL, root,
+                           comm, stream));
         break;
     case DO_ALL_GATHER: gather(r, comm, stream); break;
     case DO_ALL_TO_ALL: all_to_all(r, comm, stream); break;
     case DO_ALL_REDUCE: NCCL(ncclAllReduce(in, out, r->count, REAL, ncclSum, comm, stream)); break;
     case DO_REDUCE: NCCL(ncclReduce(in, out, r->count, REAL, ncclSum, root, comm, stream)); break;
-    default: NCCL(ncclReduceScatter(in, out, r->count / r->comm->size, REAL, ncclSum, comm, stream)); break;
+    default:
+        NCCL(ncclReduceScatter(in, out, r->count / r->comm->size, REAL, ncclSum, comm, stream));
+        break;
     }
 }
 
-// A sum in rank order has two steps a piece; everything else is one.
+// A sum in rank order has two steps per piece; everything else has one step.
 static size_t steps_of(const Request *r) {
-    return r->count == 0 ? 0 : summed_here(r) ? 2 * ceil_div(request_longest_part(r), piece_size(r)) : 1;
+    return r->count == 0    ? 0
+           : summed_here(r) ? 2 * ceil_div(request_longest_part(r), piece_size(r))
+                            : 1;
 }
 static void one_step(const Request *r, size_t step, ncclComm_t comm, cudaStream_t stream) {
     size_t at = step / 2 * piece_size(r);
@@ -434,13 +458,13 @@ static bool launch(Flight *f) {
         if (f->steps == 0) CUDA(cudaStreamWaitEvent(f->lane->stream, f->ready, 0));
         one_step(r, f->steps, f->comm, f->lane->stream);
     }
-    if (!settled(f->comm, text)) return false;                 // only now all of it is on the stream
+    if (!settled(f->comm, text)) return false; // only now everything is on the stream
     launched(f);
     return true;
 }
 
-// A send and a receive of one rank make a copy, once both are there. Takes the partner out of the
-// queue.
+// A send and a receive of the same rank become a copy, once both are there. Removes the partner
+// from the queue.
 static bool launch_to_myself(Lane *l) {
     Flight *f = l->waiting, **other = &f->behind;
     while (*other && (*other)->what.action == f->what.action) other = &(*other)->behind;
@@ -451,39 +475,41 @@ static bool launch_to_myself(Lane *l) {
     const Request *recv = send == &f->what ? &g->what : &f->what;
     CUDA(cudaStreamWaitEvent(l->stream, f->ready, 0));
     CUDA(cudaStreamWaitEvent(l->stream, g->ready, 0));
-    if (send->count == recv->count)                            // if not, their notes will say so
+    if (send->count == recv->count) // otherwise their notes report the mismatch
         copy(recv->out, send->in, send->count, l->stream);
     launched(f);
     launched(g);
     return true;
 }
 
-// Collectives one after the other, in the order of the program.
+// Collectives in the order of the program.
 static void move_on(void) {
-    while (mine.waiting && launch(mine.waiting)) mine.waiting = mine.waiting->behind;
-    for (Lane *l = mine.lanes; l; l = l->next)
+    while (process.waiting && launch(process.waiting)) process.waiting = process.waiting->behind;
+    for (Lane *l = process.lanes; l; l = l->next)
         for (Flight *f; (f = l->waiting) != NULL; l->waiting = f->behind)
             if (f->pair->to_myself ? !launch_to_myself(l) : !launch(f)) break;
 }
 
-// While the host waits for the GPU, which waits for other ranks.
+// Called while the host waits for the GPU, which may wait for other ranks.
 static void meanwhile(double waited) {
     char text[200] = "the GPU";
     int any;
     move_on();
-    if (waited > 0) MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
-    for (size_t i = 0; i < mine.n_communicators && waited > 0.1; i++) settled(mine.communicators[i], "an operation");
-    if (waited < mine.timeout) return;
-    if (mine.latest.comm) describe(&mine.latest, text);
-    too_late(mine.timeout, text);
+    if (waited > 0)
+        MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
+    for (size_t i = 0; i < process.n_communicators && waited > 0.1; i++)
+        settled(process.communicators[i], "an operation");
+    if (waited < process.timeout) return;
+    if (process.latest.comm) describe(&process.latest, text);
+    too_late(process.timeout, text);
 }
 
 // ---- 6. Start and finish ----
 
 static Flight *flight_new(void) {
-    Flight *f = mine.spare;
+    Flight *f = process.spare;
     if (f) {
-        mine.spare = f->next;
+        process.spare = f->next;
     } else {
         f = host_alloc(sizeof *f);
         CUDA(cudaEventCreateWithFlags(&f->ready, cudaEventDisableTiming));
@@ -510,7 +536,7 @@ static void nccl_start(Request *r) {
     f->comm = f->pair ? f->pair->nccl : l->nccl;
     CUDA(cudaEventRecord(f->ready, device_stream()));
     start_note(f);
-    Flight **last = f->pair ? &f->lane->waiting : &mine.waiting;
+    Flight **last = f->pair ? &f->lane->waiting : &process.waiting;
     while (*last) last = &(*last)->behind;
     *last = f;
     move_on();
@@ -547,14 +573,15 @@ static void nccl_finish(Request *r) {
         mpi_finish(r);
         return;
     }
-    mine.latest = *r;
+    process.latest = *r;
     wait_until(note_came, f, r);
     wait_until(is_launched, f, r);
     take_time(r);
-    CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));    // what this rank does next comes after it
+    // later work of this rank comes after it
+    CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));
     if (r->scratch && library_sums(r)) device_copy(r->out, r->scratch, r->out_count * sizeof(real));
-    f->next = mine.spare;
-    mine.spare = f;
+    f->next = process.spare;
+    process.spare = f;
     r->more = NULL;
 }
 
@@ -569,16 +596,17 @@ static Link *link_new(MPI_Comm comm, size_t size) {
     return l;
 }
 
-// NCCL splits a communicator only when nothing is under way on it. A group of one needs none.
+// NCCL splits a communicator only if nothing is in flight on it. A group of one rank needs no
+// split.
 static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     Link *from = link_of(parent), *l = link_new(mpi_split_comm(parent, members, n, me), n);
     double timeout = parent->state->timeout;
-    for (double since = now(); mine.waiting; turn(since, timeout, "a split")) {}
+    for (double since = now(); process.waiting; turn(since, timeout, "a split")) {}
     if (!from->nccl) return l;
     drain(&from->lane, timeout, "a split");
     int colour = n > 1 ? (int)members[0] : NCCL_SPLIT_NOCOLOR;
     NCCL(ncclCommSplit(from->nccl, colour, (int)me, &l->nccl, NULL));
-    settle(from->nccl, timeout, "a split");                    // then it has set the new one
+    settle(from->nccl, timeout, "a split"); // after that NCCL has set the new communicator
     if (n == 1) return l;
     settle(l->nccl, timeout, "a split");
     keep(l->nccl);
@@ -596,7 +624,7 @@ static void nccl_close(Comm *c) {
         pair_free(l->from[i]);
     }
     drain(&l->lane, timeout, "the last operations");
-    if (mine.latest.comm == c) mine.latest.comm = NULL;
+    if (process.latest.comm == c) process.latest.comm = NULL;
     lane_close(&l->lane);
     if (l->piece) device_free(l->piece);
     mpi_link_close(c);
@@ -605,20 +633,24 @@ static void nccl_close(Comm *c) {
     free(l);
 }
 
-static const Wire wire_nccl = { true, nccl_start, nccl_finish, nccl_meet, nccl_connect, nccl_split, nccl_close };
+static const Wire wire_nccl = { true,         nccl_start, nccl_finish, nccl_meet,
+                                nccl_connect, nccl_split, nccl_close };
 
 // ---- 8. The launch ----
 
 const char *nccl_missing(void) { return NULL; }
 
-// All of them are told, then all are waited for: so ranks may come to theirs in any order.
+// First ends all of them, then waits for all. So ranks may come in any order.
 static void end_communicators(double timeout) {
-    for (size_t i = 0; i < mine.n_communicators; i++) NCCL(ncclCommFinalize(mine.communicators[i]));
-    for (size_t i = 0; i < mine.n_communicators; i++) settle(mine.communicators[i], timeout, "the end of NCCL");
-    for (size_t i = 0; i < mine.n_communicators; i++) NCCL(ncclCommDestroy(mine.communicators[i]));
-    free(mine.communicators);
-    for (Flight *f; (f = mine.spare) != NULL;) {
-        mine.spare = f->next;
+    for (size_t i = 0; i < process.n_communicators; i++)
+        NCCL(ncclCommFinalize(process.communicators[i]));
+    for (size_t i = 0; i < process.n_communicators; i++)
+        settle(process.communicators[i], timeout, "the end of NCCL");
+    for (size_t i = 0; i < process.n_communicators; i++)
+        NCCL(ncclCommDestroy(process.communicators[i]));
+    free(process.communicators);
+    for (Flight *f; (f = process.spare) != NULL;) {
+        process.spare = f->next;
         CUDA(cudaEventDestroy(f->ready));
         CUDA(cudaEventDestroy(f->done));
         free(f);
@@ -628,8 +660,8 @@ static void end_communicators(double timeout) {
 void nccl_run(const LaunchOptions *o, RankBody body) {
     MPI_Comm comm;
     ncclUniqueId id;
-    device_stream();                                           // from now on this process uses its GPU
-    mine.timeout = o->timeout;
+    device_stream(); // the process uses its GPU from here on
+    process.timeout = o->timeout;
     MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
     Link *l = link_new(comm, this_world_size);
     if (this_world_size > 1) {
@@ -641,7 +673,8 @@ void nccl_run(const LaunchOptions *o, RankBody body) {
     }
     mpi_meanwhile = move_on;
     device_meanwhile = meanwhile;
-    comm_run_rank(comm_new("world", this_rank, this_world_size, NULL, &wire_nccl, l, o->reduce, o->timeout),
+    comm_run_rank(comm_new("world", this_rank, this_world_size, NULL, &wire_nccl, l, o->reduce,
+                           o->timeout),
                   mpi_side_channel(o), body);
     mpi_meanwhile = NULL;
     device_meanwhile = NULL;

@@ -1,5 +1,5 @@
-// cores.c: which cores and GPUs the ranks compute on, and how many ranks share them. See comm.h.
-#define _GNU_SOURCE            // cpu_set_t
+// cores.c: the cores and GPUs that the ranks compute on, and the number of ranks that share them.
+#define _GNU_SOURCE // cpu_set_t
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,12 +7,15 @@
 #include "common/comm/comm.h"
 #include "common/device/device.h"
 
-// What one rank computes on. Ranks that a launcher has bound to cores of their own share none.
-typedef struct { char host[64], gpu[32]; cpu_set_t cores; } Place;
+// The cores and the GPU of one rank. Ranks bound to different cores by a launcher share none.
+typedef struct {
+    char host[64], gpu[32];
+    cpu_set_t cores;
+} Place;
 
 static size_t cores_of(const Place *p) { return (size_t)CPU_COUNT(&p->cores); }
 
-// The places of all ranks, malloc'ed: on rank 0. NULL on the others.
+// The places of all ranks, malloc'ed, on rank 0; NULL on the others.
 static Place *gather_places(void) {
     Place place;
     size_t *sizes = NULL;
@@ -52,7 +55,7 @@ double side_at_once(void) {
     for (size_t i = 0; all && i < this_world_size; i++) {
         size_t first = 0;
         while (!share(&all[first], &all[i], gpu)) first++;
-        if (first < i) continue;               // ranks that share a GPU, or a set of cores, count it once
+        if (first < i) continue; // a GPU or a set of cores counts once, whatever ranks share it
         at_once += gpu ? 1 : (double)cores_of(&all[i]) / device_threads;
     }
     if (!ranks_are_processes && at_once > 1) at_once = 1;

@@ -1,15 +1,17 @@
-// record.c: see record.h.
+// record.c: recording the events of each rank.
 #include "common/comm/record.h"
 #include <stdlib.h>
 #include <string.h>
 #include "common/base/meter.h"
 #include "common/device/device.h"
 
-const char *const event_name[EVENT_KINDS] = {
-    "forward", "backward", "weights", "update", "collective", "send", "recv" };
+const char *const event_name[EVENT_KINDS] = { "forward",    "backward", "weights", "update",
+                                              "collective", "send",     "recv" };
 
 enum { DEPTH = 8 };
-typedef struct { uint8_t kind, number, chunk; } Doing;
+typedef struct {
+    uint8_t kind, number, chunk;
+} Doing;
 
 static _Thread_local struct {
     bool on;
@@ -17,10 +19,10 @@ static _Thread_local struct {
     RecordedEvent *events;
     MemorySample *samples;
     size_t n, room, samples_n, samples_room;
-    Doing doing[DEPTH];                            // what is going on, innermost last
+    Doing doing[DEPTH]; // the present activities, innermost last
     size_t depth;
-    Picoseconds since;                             // start of the busy stretch
-    Picoseconds begun;                             // when mark 0 was set
+    Picoseconds since; // start of the busy stretch
+    Picoseconds begun; // when mark 0 was set
 } self;
 
 static RecordedEvent *event_new(void) {
@@ -34,12 +36,14 @@ static RecordedEvent *event_new(void) {
 
 static bool record_on(void) { return self.on && !ledger_paused(); }
 
-// Real time is the device's, and a GPU is behind the host that tells it what to do. To wait for it at every stamp would
-// change what is measured, so stamps are marks, read when all is over.
+// Real time is the device's, and a GPU runs behind the host. Waiting for it at every stamp would
+// change the measurement. So stamps are marks, which are read at the end.
 static const Picoseconds MARK = (Picoseconds)1 << 63;
 static bool on_device(void) { return device_is_gpu() && !clock_config()->simulated; }
 
-Picoseconds record_moment(void) { return record_on() && on_device() ? MARK | device_mark() : clock_now(); }
+Picoseconds record_moment(void) {
+    return record_on() && on_device() ? MARK | device_mark() : clock_now();
+}
 
 static void read_mark(Picoseconds *t) {
     if (*t & MARK) *t = self.begun + (Picoseconds)(device_mark_seconds(*t & ~MARK) * 1e12);
@@ -73,8 +77,14 @@ void record_free(void) {
     memset(&self, 0, sizeof self);
     meter_bytes = NULL;
 }
-const RecordedEvent *record_events(size_t *n) { *n = self.n; return self.events; }
-const MemorySample *record_memory(size_t *n) { *n = self.samples_n; return self.samples; }
+const RecordedEvent *record_events(size_t *n) {
+    *n = self.n;
+    return self.events;
+}
+const MemorySample *record_memory(size_t *n) {
+    *n = self.samples_n;
+    return self.samples;
+}
 
 // ---- the compute row ----
 
@@ -82,17 +92,20 @@ static void close_stretch(void) {
     Picoseconds end = record_moment();
     if (self.depth == 0 || end == self.since) return;
     Doing d = self.doing[self.depth - 1];
-    // Where nothing came between, the last stretch goes on.
+    // If nothing came between, the last stretch is continued.
     for (size_t i = self.n; i-- > 0;) {
         RecordedEvent *e = &self.events[i];
         if (e->kind > EVENT_UPDATE) continue;
-        if (e->kind != d.kind || e->number != d.number || e->chunk != d.chunk || e->end != self.since) break;
+        if (e->kind != d.kind || e->number != d.number || e->chunk != d.chunk ||
+            e->end != self.since)
+            break;
         e->end = end;
         return;
     }
     RecordedEvent *e = event_new();
-    *e = (RecordedEvent){ .start = self.since, .end = end, .kind = d.kind, .number = d.number,
-                         .chunk = d.chunk };
+    *e = (RecordedEvent){
+        .start = self.since, .end = end, .kind = d.kind, .number = d.number, .chunk = d.chunk
+    };
 }
 
 void record_enter(EventKind kind, size_t number) { record_enter_chunk(kind, number, 0); }
@@ -100,8 +113,8 @@ void record_enter_chunk(EventKind kind, size_t number, size_t chunk) {
     if (!record_on()) return;
     close_stretch();
     if (self.depth == DEPTH) fault("record_enter: more than %d levels", DEPTH);
-    self.doing[self.depth++] = (Doing){ (uint8_t)kind, number < NO_NUMBER ? (uint8_t)number : NO_NUMBER,
-                                         (uint8_t)chunk };
+    self.doing[self.depth++] =
+        (Doing){ (uint8_t)kind, number < NO_NUMBER ? (uint8_t)number : NO_NUMBER, (uint8_t)chunk };
     self.since = record_moment();
 }
 void record_leave(void) {
@@ -110,8 +123,12 @@ void record_leave(void) {
     self.depth--;
     self.since = record_moment();
 }
-void record_pause_compute(void) { if (record_on()) close_stretch(); }
-void record_resume_compute(void) { if (record_on()) self.since = record_moment(); }
+void record_pause_compute(void) {
+    if (record_on()) close_stretch();
+}
+void record_resume_compute(void) {
+    if (record_on()) self.since = record_moment();
+}
 
 // ---- the communication row, memory ----
 
@@ -126,7 +143,7 @@ static void sample_bytes(int category, size_t bytes) {
     if (!record_on() || (MemoryCategory)category != self.watched) return;
     Picoseconds at = record_moment();
     MemorySample *last = self.samples_n ? &self.samples[self.samples_n - 1] : NULL;
-    if (last && last->at == at) {                  // several changes at one moment
+    if (last && last->at == at) { // several changes at the same time
         if (bytes > last->high) last->high = bytes;
         last->bytes = bytes;
         return;

@@ -1,125 +1,160 @@
 // transport.h: what comm.c asks of a transport. Private to the comm_*.c files; chapters include
 // comm.h.
 //
-// Every operation is a Request. The transport finds what this rank gives at `in` and puts what it
-// gets at `out`: the memory of the caller's tensors, so nothing is copied on the way. Three
-// exceptions, all made by comm.c:
-//   staged      MPI moves the tensors of a GPU: in and out are pinned host memory
-//   a shadow    of a started operation, where memory is poisoned (lessons, --check): in is a copy with which the tensor
-//               is compared at the wait, and out is delivered there, so a forgotten wait is always wrong. MEM_REFERENCE
-//   scratch     of a started sum, as large as the whole: where contributions meet until the wait. MEM_COMMUNICATION,
-//               the same on every transport
+// Every operation is a Request. The transport reads this rank's contribution at `in` and writes the
+// result at `out`. Both are the memory of the caller's tensors, so nothing is copied. comm.c makes
+// three exceptions:
+//   staged   MPI moves the tensors of a GPU: in and out are pinned host memory.
+//   shadow   For a started operation if memory is poisoned (lessons, --check). `in` is a copy, with
+//            which the tensor is compared at the wait; `out` is delivered at the wait. So a
+//            forgotten wait is always wrong. MEM_REFERENCE.
+//   scratch  For a started sum, as large as the whole: contributions meet there until the wait.
+//            MEM_COMMUNICATION, the same on every transport.
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
 #include "common/comm/comm.h"
 
-typedef enum { DO_ALL_REDUCE, DO_ALL_REDUCE_MAX, DO_REDUCE_SCATTER, DO_ALL_GATHER, DO_ALL_TO_ALL, DO_BROADCAST,
-               DO_REDUCE, DO_BARRIER, DO_SEND, DO_RECV } Action;
-typedef enum { REALS, DOUBLES, BYTES } Element;                // doubles and bytes are always in host memory
+typedef enum {
+    DO_ALL_REDUCE,
+    DO_ALL_REDUCE_MAX,
+    DO_REDUCE_SCATTER,
+    DO_ALL_GATHER,
+    DO_ALL_TO_ALL,
+    DO_BROADCAST,
+    DO_REDUCE,
+    DO_BARRIER,
+    DO_SEND,
+    DO_RECV
+} Action;
+typedef enum { REALS, DOUBLES, BYTES } Element; // doubles and bytes are always in host memory
 size_t element_size(Element e);
 
-typedef struct { char *data; size_t capacity; } Pinned;        // host memory of a staged operation: grows, is kept
+// Host memory of a staged operation. It grows and is kept.
+typedef struct {
+    char *data;
+    size_t capacity;
+} Pinned;
 
 struct Request {
     Comm *comm;
     Action action;
-    const char *call;                      // its name in messages, "all-reduce"; equal on all ranks of a meeting
+    const char *call; // name in messages, "all-reduce"; the same on all ranks of a collective
     Element element;
-    size_t count;                          // elements of the whole (a message, for send and recv)
-    size_t row;                            // elements that no cut divides: of a row, or 1
-    size_t peer;                           // the root, or the other rank; 0 where there is none
-    bool later;                            // others may run between its start and its finish
-    bool patient;                          // may wait for as long as it takes
-    bool done;                             // out holds the result (kept by the emu transport)
-    bool grouped;                          // finished by comm_group_end
-    bool here;                             // comm_arrival found the message: it has come
-    size_t in_count, out_count;            // elements of in and out on this rank
-    const char *in;                        // of a whole and its part, out may be in, or each other's place in the whole
+    size_t count;               // elements of the whole (a message, for send and recv)
+    size_t row;                 // elements that no cut divides: a row's, or 1
+    size_t peer;                // the root, or the other rank; 0 if there is none
+    bool later;                 // other operations may run between its start and its finish
+    bool patient;               // may wait without a limit
+    bool done;                  // out holds the result (emu only)
+    bool grouped;               // finished by comm_group_end
+    bool found;                 // comm_arrival has found the message
+    size_t in_count, out_count; // elements of in and out on this rank
+    // of a collective on a whole and a part, one of in and out may be a window of the other
+    const char *in;
     char *out;
-    char *scratch;                         // of a started sum: size * request_longest_part; NULL: a blocking one
-    Tensor input, output;                  // the caller's
-    Arena held, shadow;                    // of scratch; of the shadow's two tensors:
+    char *scratch;        // for a started sum: size * request_longest_part; NULL: a blocking sum
+    Tensor input, output; // the caller's tensors
+    Arena held, shadow; // held: for scratch. shadow: for the shadow's two tensors, seen and result
     Tensor seen, result;
     Pinned staged, staged_scratch;
-    void *extra, *more;                    // the transport's own, freed with the request; more: of one built on another
-    Request *queued;                       // emu: the next message in the queue of its pair
-    // Time that the transports carry, only where request_simulated() holds.
-    Picoseconds ready;                     // collective: this rank can begin; before start
-    Picoseconds all_ready;                 // collective: its last member can begin; after meet
-    Picoseconds arrives;                   // message: at its receiver. A send knows it before start,
-                                           // a recv after finish
-    Picoseconds issued, waited, end;       // waited: this rank began to wait for it
-    bool met;                              // simulated collective: end is known
-    size_t steps, bytes;                   // of the ring or the chain that carries it
-    uint64_t flow;                         // equal on all ranks that take part
+    // The transport's own, freed with the request. more: of a transport built on another one.
+    void *extra, *more;
+    Request *queued; // emu: the next message in the queue of its pair
+    // Times that the transports carry, valid only if request_simulated().
+    Picoseconds ready;     // collective: when this rank can begin; set before start
+    Picoseconds all_ready; // collective: when its last member can begin; set by meet
+    // message: when it reaches its receiver. A send knows it before start, a recv after finish.
+    Picoseconds arrives;
+    Picoseconds issued, waited, end; // waited: when this rank began to wait for it
+    bool met;                        // simulated collective: its end is known
+    size_t steps, bytes;             // of its ring or chain
+    uint64_t flow;                   // equal on all ranks that take part
     CommKind kind;
-    bool booked, timed;                    // an operation of the ledger; not while that is paused
-    Request *next;                         // in the list of the Comm it is in
+    bool booked, timed; // booked: the ledger counts it (not while paused)
+    Request *next;      // in its Comm's list
 };
 
 // out = ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, in host memory.
-// The order is the same on every transport, so the bits are. out may be one of the parts.
+// The order is the same on every transport, so the bits are the same. out may be one of the parts.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
-void describe(const Request *r, char text[200]);               // "recv from rank 1 of tp (1024 elements, 4096 bytes)"
-bool request_is_message(const Request *r);                     // a send or a recv, no collective
-bool request_adds(const Request *r);                           // contributions of several ranks become one
-bool request_simulated(const Request *r);                      // the transport carries its time; equal on all ranks
-// Elements of the whole that a rank gets or adds up: its part. The root of a reduce adds up all of
-// it.
+// "recv from rank 1 of tp (1024 elements, 4096 bytes)"
+void describe(const Request *r, char text[200]);
+bool request_is_message(const Request *r); // a send or a recv
+bool request_adds(const Request *r);       // a sum, or a maximum, over ranks
+bool request_simulated(const Request *r);  // the transport carries its time; equal on all ranks
+// The part of the whole that a rank gets or adds up. The root of a reduce adds up the whole.
 Range request_part(const Request *r, size_t rank);
 size_t request_longest_part(const Request *r);
-// Elements [offset, offset + most) of that part, as far as the part has them.
+// Elements [offset, offset + most) of that part, if the part is that long.
 Range request_piece(const Request *r, size_t rank, size_t offset, size_t most);
 
-// What this rank sends to another rank and receives from that rank in one round of a collective.
-// Counts of elements.
-typedef struct { const char *send; char *receive; size_t sends, receives; } Parcel;
-// They fill parcel[size], by rank; a rank's parcel to itself is empty. Of a sum the two rounds of a
-// piece: every rank sends its contributions, which meet in the receiver's scratch, `most` elements
-// apart;
-void parcels_of_contributions(const Request *r, char *scratch, size_t offset, size_t most, Parcel parcel[]);
-// every rank sends the sum of its own piece. An all-gather is this round with the parts themselves.
-void parcels_of_sums(const Request *r, const char *sum, size_t offset, size_t most, Parcel parcel[]);
-void parcels_to_all(const Request *r, Parcel parcel[]);        // all-to-all
+// What this rank sends to another rank and receives from it in one round of a collective. Counts of
+// elements.
+typedef struct {
+    const char *send;
+    char *receive;
+    size_t sends, receives;
+} Parcel;
+// These functions fill parcel[size], by rank. A rank's parcel to itself is empty. A sum has two
+// rounds per piece. First round: every rank sends its contributions, which meet in the receiver's
+// scratch, `most` elements apart.
+void parcels_of_contributions(const Request *r, char *scratch, size_t offset, size_t most,
+                              Parcel parcel[]);
+// Second round: every rank sends the sum of its own piece. An all-gather is this round with the
+// parts themselves.
+void parcels_of_sums(const Request *r, const char *sum, size_t offset, size_t most,
+                     Parcel parcel[]);
+void parcels_to_all(const Request *r, Parcel parcel[]); // all-to-all
 
 typedef struct {
-    bool device_memory;                    // takes tensors where they are; else from host memory
-    void (*start)(Request *r);             // never waits for another rank
-    void (*finish)(Request *r);            // waits; afterwards out is complete and in is free
-    void (*meet)(Request *r);              // waits until all members have started it; sets all_ready
-    void (*connect)(Comm *c, CommPeers peers);     // collective; NULL: messages need no preparation
-    // The link of a new Comm over these ranks of the parent, of which I am number me. All of them
-    // call it.
+    bool device_memory;         // takes tensors in device memory; otherwise host memory only
+    void (*start)(Request *r);  // never waits for another rank
+    void (*finish)(Request *r); // waits; afterwards out is complete, and in may be reused
+    void (*meet)(Request *r);   // waits until all members have started it; sets all_ready
+    void (*connect)(Comm *c, CommPeers peers); // collective; NULL: messages need no preparation
+    // The link of a new Comm over these ranks of the parent; this rank is number `me`. Collective
+    // over the parent.
     void *(*split)(Comm *parent, const size_t *members, size_t n, size_t me);
     void (*close)(Comm *c);
 } Wire;
 
+// The messages to and from a peer so far, and when the next one can leave.
+typedef struct {
+    size_t sent, received;
+    Picoseconds lane_free;
+} PeerLane;
+
 struct CommState {
     const Wire *wire;
-    void *link;                            // the wire's own
+    void *link; // state of the wire
     ReduceOrder reduce;
     double timeout;
-    size_t meetings;                       // collectives started so far: the same on all ranks
-    Request *open;                         // started or grouped, not waited for; oldest first
-    Request *idle;                         // finished, kept for the next ones
-    bool grouping;                         // between group_start and group_end
-    CommPeers connected;                   // with whom messages may be exchanged
-    uint64_t id;                           // equal on all members, different for every Comm
-    size_t *world_rank;                    // of every member
-    Picoseconds lane_free;                 // simulated clock: the next collective can begin
-    struct { size_t sent, received; Picoseconds lane_free; } *peer;        // messages so far; when the next can leave
+    size_t meetings;       // collectives started so far: the same on all ranks
+    Request *open;         // started or grouped, but not waited for; oldest first
+    Request *idle;         // finished requests, kept for reuse
+    bool grouping;         // between group_start and group_end
+    CommPeers connected;   // the pairs that may exchange messages
+    uint64_t id;           // equal on all members, different for every Comm
+    size_t *world_rank;    // [size]: each member's number in the world
+    Picoseconds lane_free; // simulated clock: when the next collective can begin
+    PeerLane *peer;        // [size]
 };
 
-typedef struct { void (*body)(Comm *world, void *context); void *context; } RankBody;
-// world_rank: of every member; NULL: these are the ranks of the world.
-Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank, const Wire *wire, void *link,
-               ReduceOrder reduce, double timeout);
-// One rank from its first to its last line; the links are those of world and side channel.
+typedef struct {
+    void (*body)(Comm *world, void *context);
+    void *context;
+} RankBody;
+// world_rank: each member's number in the world; NULL: the ranks are those of the world.
+Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank,
+               const Wire *wire, void *link, ReduceOrder reduce, double timeout);
+// Runs one rank from its first to its last line, with the links of the world and of the side
+// channel.
 void comm_run_rank(Comm *world, Comm *side, RankBody body);
 void emu_run(const LaunchOptions *o, size_t ranks, RankBody body);
-void mpi_run(const LaunchOptions *o, RankBody body);           // also staged
-size_t mpi_local_rank(void);                                   // this process's number among those of its host
-bool mpi_all_different(const char id[32]);                     // no two processes of one host have the same; collective
+void mpi_run(const LaunchOptions *o, RankBody body); // also for staged
+size_t mpi_local_rank(void); // this process's number among those of its host
+// collective: true if no two processes of one host have the same id
+bool mpi_all_different(const char id[32]);
 void nccl_run(const LaunchOptions *o, RankBody body);
-const char *nccl_missing(void);                                // why not; NULL: it is built in
+const char *nccl_missing(void); // why NCCL cannot be used; NULL: it is built in
 #endif

@@ -1,5 +1,4 @@
-// waits.c: the table of who waits for whom on one node, and the search for a cycle in it. See
-// waits.h.
+// waits.c: the table of waits on one node, and the search for a cycle in it.
 #include "common/comm/waits.h"
 #include <stdatomic.h>
 #include <stdio.h>
@@ -9,27 +8,30 @@
 
 enum { POLLS = 1000, NONE = -1 };
 
-// One process writes it; the others read it.
+// One process writes a slot; the others read it.
 typedef struct {
-    _Atomic uint64_t number;               // of its waits: odd while it waits
-    _Atomic uint64_t polls;                // how often it has asked MPI
-    _Atomic bool told;                     // it has said why it ends all ranks
-    _Atomic bool printed;                  // in the first slot only: a process has printed the table
-    size_t rank;                           // in the world
-    double since, patience;                // when its wait began; after how many seconds that is suspicious
+    _Atomic uint64_t number; // number of waits so far, doubled; odd while it waits
+    _Atomic uint64_t polls;  // number of MPI polls
+    _Atomic bool told;       // it has said why it ends all ranks
+    _Atomic bool printed;    // in the first slot only: a process has printed the table
+    size_t rank;             // in the world
+    double since, patience; // the start of its wait; the seconds after which the wait is suspicious
     char text[200], comm[64];
-    uint64_t id;                           // of the Comm, with its name
-    int meeting;                           // the number of the collective, or NONE: a message
+    uint64_t id; // of the Comm, with its name
+    int meeting; // the collective's number, or NONE for a message
     bool sends;
     size_t n;
-    uint32_t whom[];                       // [n] world ranks: the peer, or all members
+    uint32_t whom[]; // [n] world ranks: the peer, or all members
 } Slot;
 
 static MPI_Win window = MPI_WIN_NULL;
-static char *slots;                        // [ranks], each of slot_bytes
+static char *slots; // [ranks], each of slot_bytes
 static size_t ranks, slot_bytes, me;
 static double seconds;
-static struct { uint64_t number, polls; } *seen;               // [ranks] when the cycle was first seen
+typedef struct {
+    uint64_t number, polls;
+} Seen;
+static Seen *seen; // [ranks] the waits when the cycle was first seen
 static bool suspected;
 static double next_look;
 
@@ -45,9 +47,10 @@ void waits_open(MPI_Comm host, double deadlock) {
     me = (size_t)rank;
     seconds = deadlock;
     slot_bytes = ceil_div(sizeof(Slot) + this_world_size * sizeof(uint32_t), 64) * 64;
-    bytes = me == 0 ? (MPI_Aint)(ranks * slot_bytes) : 0;      // the first process owns the whole table
-    // Where MPI cannot share memory there is no table, and --timeout remains.
-    if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, host, &memory, &window) != MPI_SUCCESS) return;
+    bytes = me == 0 ? (MPI_Aint)(ranks * slot_bytes) : 0; // the first process owns the whole table
+    // If MPI cannot share memory there is no table; --timeout remains.
+    if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, host, &memory, &window) != MPI_SUCCESS)
+        return;
     MPI_Win_shared_query(window, 0, &bytes, &unit, &memory);
     slots = memory;
     seen = host_alloc(ranks * sizeof *seen);
@@ -85,7 +88,7 @@ void waits_clear(void) {
     if (slots) atomic_fetch_add(&slot(me)->number, 1);
 }
 
-static Slot *slot_of(size_t rank) {        // NULL: on another node
+static Slot *slot_of(size_t rank) { // NULL: on another node
     for (size_t i = 0; slots && i < ranks; i++)
         if (slot(i)->rank == rank) return slot(i);
     return NULL;
@@ -99,14 +102,17 @@ bool waits_told(size_t rank) {
     return s && atomic_load(&s->told);
 }
 
-// ---- who waits for whom ----
+// ---- which rank waits for which ----
 
 static bool waiting(const Slot *s) { return atomic_load(&s->number) % 2 == 1; }
-static bool too_long(const Slot *s, double time) { return waiting(s) && time > s->since + s->patience; }
+static bool too_long(const Slot *s, double time) {
+    return waiting(s) && time > s->since + s->patience;
+}
 
 // Are both in the same collective, or in a send and its receive?
 static bool meets(const Slot *a, const Slot *b) {
-    if (!waiting(b) || a->id != b->id || strcmp(a->comm, b->comm) != 0 || a->meeting != b->meeting) return false;
+    if (!waiting(b) || a->id != b->id || strcmp(a->comm, b->comm) != 0 || a->meeting != b->meeting)
+        return false;
     if (a->meeting != NONE) return strcmp(a->text, b->text) == 0;
     return a->whom[0] == b->rank && b->whom[0] == a->rank && a->sends != b->sends;
 }
@@ -117,17 +123,17 @@ static bool waits_for(const Slot *a, const Slot *b) {
     return false;
 }
 
-// The next stuck rank for which i waits; `ranks`: there is none.
+// The next stuck rank that i waits for, or `ranks` if there is none.
 static size_t next_stuck(size_t i, const bool *stuck) {
     size_t to = 0;
     while (to < ranks && !(stuck[to] && waits_for(slot(i), slot(to)))) to++;
     return to;
 }
 
-// Writes the ranks of a cycle to cycle[] and returns how many they are; 0: there is none. First all
-// ranks that have waited for too long are stuck. A rank that waits for no stuck rank is not stuck
-// itself. Of those that remain, each waits for another one, so after `ranks` steps from any of them
-// the walk is in a cycle.
+// Writes the ranks of a cycle to cycle[] and returns their number; 0: no cycle. First, every rank
+// that has waited for too long counts as stuck. Then a rank that waits for no stuck rank is
+// removed, until none is left to remove. Each remaining rank waits for another remaining one. So
+// after `ranks` steps from any of them the walk is in a cycle.
 static size_t find_cycle(size_t *cycle, double time) {
     bool *stuck = host_alloc(ranks);
     size_t at = 0, n = 0, next;
@@ -142,10 +148,11 @@ static size_t find_cycle(size_t *cycle, double time) {
     }
     while (at < ranks && !stuck[at]) at++;
     for (size_t step = 0; step < ranks && at < ranks; step++) at = next_stuck(at, stuck);
-    for (next = at; next < ranks && n < ranks && (n == 0 || next != at); next = next_stuck(next, stuck))
+    for (next = at; next < ranks && n < ranks && (n == 0 || next != at);
+         next = next_stuck(next, stuck))
         cycle[n++] = next;
     free(stuck);
-    return next == at ? n : 0;             // a wait may have ended meanwhile
+    return next == at ? n : 0; // a wait may have ended during the search
 }
 
 // ---- the table ----
@@ -171,8 +178,7 @@ static void print_rank(FILE *f, const Slot *s) {
     fprintf(f, "\n");
 }
 
-// One write to stderr, so that lines of several processes do not mix. The first process prints; the
-// others do not.
+// One write to stderr, so lines of several processes do not mix. Only the first process prints.
 static bool print_table(const char *title, const size_t *cycle, size_t n) {
     char *text = NULL;
     size_t length = 0;
@@ -181,7 +187,8 @@ static bool print_table(const char *title, const size_t *cycle, size_t n) {
     fprintf(f, "%s", title);
     for (size_t i = 0; i < ranks; i++) print_rank(f, slot(i));
     for (size_t i = 0; i < n; i++)
-        fprintf(f, i == 0 ? "  the cycle: rank %zu waits for" : " rank %zu, who waits for", slot(cycle[i])->rank);
+        fprintf(f, i == 0 ? "  the cycle: rank %zu waits for" : " rank %zu, who waits for",
+                slot(cycle[i])->rank);
     if (n > 0) fprintf(f, " rank %zu\n", slot(cycle[0])->rank);
     fclose(f);
     fflush(stdout);
@@ -195,7 +202,7 @@ void waits_print(void) {
     if (slots && seconds > 0) print_table("", NULL, 0);
 }
 
-// Has each rank of the cycle been in the same wait since the cycle was first seen, and asked often
+// Has each rank of the cycle been in the same wait since the cycle was first seen, and polled often
 // enough?
 static bool confirmed(const size_t *cycle, size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -217,8 +224,10 @@ void waits_look(void) {
         bool all = ranks == this_world_size;
         for (size_t i = 0; i < ranks; i++) all = all && too_long(slot(i), time);
         char title[200];
-        snprintf(title, sizeof title, "unsplit: deadlock: %s for more than %g s (--deadlock), and none of these can go "
-                 "on\n", all ? "all ranks have waited" : "some ranks of this node have waited", seconds);
+        snprintf(
+            title, sizeof title,
+            "unsplit: deadlock: %s for more than %g s (--deadlock), and none of these can go on\n",
+            all ? "all ranks have waited" : "some ranks of this node have waited", seconds);
         if (print_table(title, cycle, n)) {
             end_all_ranks(STATUS_FAULT);
             _exit(STATUS_FAULT);

@@ -1,30 +1,29 @@
-// blas_kernels.c: which of OpenBLAS's kernels compute the products, and which would be better. See
-// blas_kernels.h.
+// blas_kernels.c: the names and vector units of OpenBLAS's kernels.
 //
-// OpenBLAS reads OPENBLAS_CORETYPE while it is loaded, before any code of ours, so a program cannot
-// choose its kernels. tools/kernels asks a program which kernels would be better, and tools/launch
-// sets the variable.
+// OpenBLAS reads OPENBLAS_CORETYPE while it is loaded, before main, so a program cannot choose its
+// kernels. tools/kernels asks a program for better kernels, and tools/launch sets the variable.
 #include "common/device/blas_kernels.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// OpenBLAS only; weak, so that any other CBLAS links too, and none.
+// OpenBLAS only. Weak, so that any other CBLAS links, too.
 char *openblas_get_corename(void) __attribute__((weak));
 
-// The names by which OpenBLAS knows its kernels; the first of a row is what is asked for. Left
-// alone are names that do not stand here: those of other processors, of a later OpenBLAS, and of
-// one that was built for a single processor and has no choice (it writes them in capitals). So is
-// Bobcat, whose successor's AVX is two halves of SSE.
+// OpenBLAS's names of its kernels; the first name of a row is the one to ask for. Other names are
+// left alone: those of other processors, of a later OpenBLAS, and of an OpenBLAS built for one
+// processor (in capitals), which has no choice. Bobcat is left out because its successor's AVX is
+// two halves of SSE.
 static const char *const cores[][16] = {
-    [VECTORS_SSE] = { "Prescott", "Katmai", "Coppermine", "Northwood", "Banias", "Atom", "Core2", "Penryn",
-                      "Dunnington", "Nehalem", "Athlon", "Opteron", "Opteron_SSE3", "Barcelona", "Nano" },
+    [VECTORS_SSE] = { "Prescott", "Katmai", "Coppermine", "Northwood", "Banias", "Atom", "Core2",
+                      "Penryn", "Dunnington", "Nehalem", "Athlon", "Opteron", "Opteron_SSE3",
+                      "Barcelona", "Nano" },
     [VECTORS_AVX] = { "Sandybridge", "Bulldozer", "Piledriver", "Steamroller" },
     [VECTORS_AVX2] = { "Haswell", "Zen", "Excavator" },
     [VECTORS_AVX512] = { "SkylakeX", "Cooperlake", "SapphireRapids" },
 };
 
-// Vectors, or -1 for a name that is not known.
+// The vector units of a name, or -1 for an unknown name.
 static int vectors_of(const char *core) {
     for (int v = VECTORS_SSE; v <= VECTORS_AVX512; v++)
         for (const char *const *name = cores[v]; *name; name++)
@@ -40,8 +39,10 @@ const char *kernels_better(const char *core, Vectors processor) {
 Vectors kernels_processor(void) {
 #ifdef __x86_64__
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd")) return VECTORS_AVX512;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512cd"))
+        return VECTORS_AVX512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return VECTORS_AVX2;
     if (__builtin_cpu_supports("avx")) return VECTORS_AVX;
 #endif

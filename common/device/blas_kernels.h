@@ -1,21 +1,19 @@
-// blas_kernels.h: which of OpenBLAS's kernels compute the products, and whether better ones fit
-// this processor. OpenBLAS has kernels for many processors and chooses by the processor's model
-// when it is loaded. On a processor that is newer than OpenBLAS it may choose the oldest kernels
-// there are, at a fifth of the speed.
+// blas_kernels.h: the kernels that OpenBLAS uses, and better ones for this processor. OpenBLAS
+// chooses kernels by the processor's model when it is loaded. On a processor newer than OpenBLAS it
+// may choose its oldest kernels, at a fifth of the speed.
 #ifndef BLAS_KERNELS_H
 #define BLAS_KERNELS_H
 
-// Vector units, of kernels and of processors; each has those before it too. AVX2 means with FMA;
-// AVX512 means with what all servers since Skylake have (F, DQ, BW, VL, CD).
+// Vector units of kernels and of processors; each includes the ones before it. AVX2 includes FMA.
+// AVX512 includes F, DQ, BW, VL and CD, as all servers since Skylake do.
 typedef enum { VECTORS_SSE, VECTORS_AVX, VECTORS_AVX2, VECTORS_AVX512 } Vectors;
 
-// Where the environment has UNSPLIT_KERNELS, prints kernels_advised() and ends the process: so
-// tools/kernels asks a program.
+// If UNSPLIT_KERNELS is set, prints kernels_advised() and ends the process. tools/kernels uses it.
 void kernels_answer(void);
 
-const char *kernels_in_use(void);              // "SkylakeX"; NULL: this BLAS does not say
-const char *kernels_advised(void);             // better than those in use; NULL: there are none
-Vectors kernels_processor(void);               // what this processor has; VECTORS_SSE where it is no x86-64
-// Better kernels than `core` for such a processor; NULL: there are none, or `core` is not known.
+const char *kernels_in_use(void);  // "SkylakeX"; NULL: unknown for this BLAS
+const char *kernels_advised(void); // better kernels than those in use; NULL: none
+Vectors kernels_processor(void);   // vector units of this processor; VECTORS_SSE if it is no x86-64
+// Better kernels than `core` for a processor with these units. NULL: none, or `core` is unknown.
 const char *kernels_better(const char *core, Vectors processor);
 #endif

@@ -20,20 +20,21 @@ void openblas_set_num_threads(int threads) __attribute__((weak));
 #define CBLAS_GEMV cblas_sgemv
 #endif
 
-enum { ALIGNMENT = 64 };      // a cache line, and the widest vector
+enum { ALIGNMENT = 64 }; // a cache line, and the widest vector
 
 const char *device_name(void) { return "cpu"; }
 void (*device_meanwhile)(double waited);
 int device_threads = 1;
 
-// Before main, because a program that tools/kernels asks must do nothing else.
+// Runs before main, because a program that tools/kernels asks must do nothing else.
 __attribute__((constructor)) static void answer(void) { kernels_answer(); }
 
-// A BLAS with threads of its own would fight the ranks, and ours, for the cores.
+// Threads of the BLAS would compete with the ranks for the cores.
 void device_init(void) {
     if (openblas_set_num_threads) openblas_set_num_threads(1);
-    // One heap for all threads, as only one virtual rank runs at a time; it grows, and what is freed stays in it. The
-    // usual way gives large blocks back to the system at once, and every step would pay for fresh pages.
+    // One heap for all threads, because only one virtual rank runs at a time. The heap keeps freed
+    // memory. By default malloc returns large blocks to the system at once, so every step would
+    // fetch fresh pages.
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, -1);
@@ -41,27 +42,30 @@ void device_init(void) {
 
 void device_set_threads(size_t threads) {
 #ifndef _OPENMP
-    REQUIRE(threads == 1, "--threads %zu: this program was built without OpenMP, so a rank has one thread; install it "
-            "(clang: libomp-dev) and make again", threads);
+    REQUIRE(threads == 1,
+            "--threads %zu: this program was built without OpenMP, so a rank has one thread; "
+            "install it (clang: libomp-dev) and make again",
+            threads);
 #endif
     device_threads = (int)threads;
 }
 
-void device_prepare(void) { }
-void device_rank_end(void) { }
+void device_prepare(void) {}
+void device_rank_end(void) {}
 
 bool device_is_gpu(void) { return false; }
 size_t device_gpus(void) { return 0; }
 void device_choose(size_t local_rank) { (void)local_rank; }
 void device_id(char id[32]) { id[0] = 0; }
-void device_allow_tf32(void) { }
+void device_allow_tf32(void) {}
 
-// aligned_alloc would leave gaps that no later request fits. Before the block stands where malloc's begins.
+// aligned_alloc would leave gaps that no later request fits. The word before the block holds
+// malloc's own address.
 void *device_alloc(size_t bytes) {
     char *all = malloc(bytes + ALIGNMENT);
     if (!all) return NULL;
     char *p = all + ALIGNMENT - (uintptr_t)all % ALIGNMENT;
-    ((char **)p)[-1] = all;                        // malloc's is aligned to 16 bytes: there is room
+    ((char **)p)[-1] = all; // malloc aligns to 16 bytes, so there is room for it
     return p;
 }
 
@@ -81,24 +85,27 @@ void device_download(void *to, const void *from, size_t bytes) { device_copy(to,
 void device_fill(void *p, int byte, size_t bytes) {
     if (bytes) memset(p, byte, bytes);
 }
-void device_synchronize(void) { }
+void device_synchronize(void) {}
 
-// The host's clock will do: nothing is queued here.
-void device_mark_start(void) { }
+// Nothing is queued on a CPU, so the host's clock will do.
+void device_mark_start(void) {}
 size_t device_mark(void) { return 0; }
-double device_mark_seconds(size_t mark) { (void)mark; return 0; }
-
-static void product(int a_transposed, int b_transposed, int m, int n, int k,
-                    const real *a, int lda, const real *b, int ldb, real *c, int ldc) {
-    CBLAS_GEMM(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans,
-               m, n, k, 1, a, lda, b, ldb, 0, c, ldc);
+double device_mark_seconds(size_t mark) {
+    (void)mark;
+    return 0;
 }
 
-// One row of a and a large b need no product of matrices, which copies b into panels first: b is read
-// once, as it lies. c is cleared, because BLAS implementations differ in what 0 * NaN leaves there.
-enum { LARGE = 1 << 14 };                          // elements of b; below, the copy costs hardly anything
-static void matrix_or_row(int a_transposed, int b_transposed, int m, int n, int k,
-                          const real *a, int lda, const real *b, int ldb, real *c, int ldc) {
+static void product(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
+                    const real *b, int ldb, real *c, int ldc) {
+    CBLAS_GEMM(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans,
+               b_transposed ? CblasTrans : CblasNoTrans, m, n, k, 1, a, lda, b, ldb, 0, c, ldc);
+}
+
+// For a row of a and a large b, a matrix product would first copy b into panels. The vector product
+// reads b once, in place. c is cleared, because BLAS libraries differ in the value of 0 * NaN.
+enum { LARGE = 1 << 14 }; // elements of b; below this size the copy costs little
+static void matrix_or_row(int a_transposed, int b_transposed, int m, int n, int k, const real *a,
+                          int lda, const real *b, int ldb, real *c, int ldc) {
     if (m > 1 || a_transposed || (size_t)n * (size_t)k < LARGE) {
         product(a_transposed, b_transposed, m, n, k, a, lda, b, ldb, c, ldc);
         return;
@@ -108,11 +115,11 @@ static void matrix_or_row(int a_transposed, int b_transposed, int m, int n, int 
     else CBLAS_GEMV(CblasRowMajor, CblasTrans, k, n, 1, b, ldb, a, 1, 1, c, 1);
 }
 
-// With threads c is cut along its longer side, in pieces of whole vectors. Each has a product of its own, which the
-// BLAS does on one thread: so there is one set of threads, and not the BLAS's beside OpenMP's.
+// With threads, c is cut along its longer side in pieces of whole vectors. Each piece is a product
+// that the BLAS does on one thread. So only OpenMP's threads run.
 enum { PIECE_OF = 16 };
-void device_gemm(int a_transposed, int b_transposed, int m, int n, int k,
-                 const real *a, int lda, const real *b, int ldb, real *c, int ldc) {
+void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
+                 const real *b, int ldb, real *c, int ldc) {
     const bool by_rows = m >= n;
     const size_t pieces = ceil_div((size_t)(by_rows ? m : n), PIECE_OF);
     const size_t parts = pieces < (size_t)device_threads ? pieces : (size_t)device_threads;
@@ -122,11 +129,12 @@ void device_gemm(int a_transposed, int b_transposed, int m, int n, int k,
     }
     FOR_EACH(i, parts, {
         Range r = shard_range(pieces, parts, i);
-        size_t lo = r.lo * PIECE_OF, hi = r.hi * PIECE_OF, most = (size_t)(by_rows ? m : n), ld_a = (size_t)lda;
+        size_t lo = r.lo * PIECE_OF, hi = r.hi * PIECE_OF, most = (size_t)(by_rows ? m : n),
+               ld_a = (size_t)lda;
         int size = (int)((hi < most ? hi : most) - lo);
         if (by_rows)
-            product(a_transposed, b_transposed, size, n, k, a + (a_transposed ? lo : lo * ld_a), lda, b, ldb,
-                    c + lo * (size_t)ldc, ldc);
+            product(a_transposed, b_transposed, size, n, k, a + (a_transposed ? lo : lo * ld_a),
+                    lda, b, ldb, c + lo * (size_t)ldc, ldc);
         else
             matrix_or_row(a_transposed, b_transposed, m, size, k, a, lda,
                           b + (b_transposed ? lo * (size_t)ldb : lo), ldb, c + lo, ldc);
@@ -135,13 +143,14 @@ void device_gemm(int a_transposed, int b_transposed, int m, int n, int k,
 
 static size_t at(BatchSteps s, size_t i, size_t j) { return i * s.step[0] + j * s.step[1]; }
 
-void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k, const size_t count[2],
-                       const real *a, int lda, BatchSteps a_steps, const real *b, int ldb, BatchSteps b_steps,
-                       real *c, int ldc, BatchSteps c_steps) {
+void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
+                       const size_t count[2], const real *a, int lda, BatchSteps a_steps,
+                       const real *b, int ldb, BatchSteps b_steps, real *c, int ldc,
+                       BatchSteps c_steps) {
     const size_t columns = count[1];
     FOR_EACH(number, count[0] * columns, {
         const size_t i = number / columns, j = number % columns;
-        product(a_transposed, b_transposed, m, n, k, a + at(a_steps, i, j), lda, b + at(b_steps, i, j), ldb,
-                c + at(c_steps, i, j), ldc);
+        product(a_transposed, b_transposed, m, n, k, a + at(a_steps, i, j), lda,
+                b + at(b_steps, i, j), ldb, c + at(c_steps, i, j), ldc);
     });
 }

@@ -1,10 +1,12 @@
-// device_cuda.c: the device is a GPU: CUDA's runtime and cuBLAS. Plain C; the kernels are made by for_each_cuda.h.
+// device_cuda.c: the device is a GPU, by CUDA's runtime and cuBLAS. Plain C; for_each_cuda.h makes
+// the kernels.
 //
-// A rank has one stream, on which all its ops, copies and products run in the order of the calls, and a cuBLAS handle
-// of its own. Both are made when they are first needed, because a virtual rank is a thread, and a thread has no GPU
-// until it asks.
+// A rank has one stream, on which its ops, copies and products run in the order of the calls, and a
+// cuBLAS handle. Both are made on first use, because a virtual rank is a thread, and a thread has
+// no GPU until it asks for one.
 //
-//   1 errors   2 the GPU of a process   3 what a rank has   4 kernels   5 memory   6 products   7 marks
+// Sections: 1 errors, 2 the GPU of a process, 3 what a rank has, 4 kernels, 5 memory, 6 products, 7
+// marks.
 #include "common/device/device_cuda.h"
 #include <cublas_v2.h>
 #include <sched.h>
@@ -13,52 +15,59 @@
 #include "common/device/device.h"
 #include "common/base/util.h"
 
-static struct { int gpu; bool tf32; } chosen;      // set before the ranks start
+static struct {
+    int gpu;
+    bool tf32;
+} chosen; // set before the ranks start
 static _Thread_local struct {
     bool ready;
-    cudaStream_t stream, other;                    // other: where ops go instead, if not NULL
+    cudaStream_t stream, other; // other: ops go to this stream if it is not NULL
     cublasHandle_t blas;
-    const char *last;                              // the op launched last: what fails, fails here or before
-    cudaEvent_t *mark;                             // [made]: events on `stream`, of which `marks` are in use
+    const char *last;  // the op launched last; an error comes from it or from an earlier one
+    cudaEvent_t *mark; // [made] events on `stream`; `marks` of them are in use
     size_t made, marks;
-    bool marked;                                   // nothing was queued since the last one
-} mine;
+    bool marked; // nothing was queued since the last mark
+} rank_gpu;
 
 // ---- 1. Errors ----
 
-// What to do about it, where that is known.
+// What the user can do about an error; "" if unknown.
 static const char *advice(cudaError_t error) {
     switch (error) {
     case cudaErrorMemoryAllocation:
         return "; the GPU is full: take fewer ranks, a smaller batch or a smaller model";
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
-        return "; nvidia-smi shows the GPUs and the driver; without them, build without BACKEND=cuda";
+        return "; nvidia-smi shows the GPUs and the driver; without them, build without "
+               "BACKEND=cuda";
     case cudaErrorNoKernelImageForDevice:
-        return "; the program was built for other GPUs: make clean, then make BACKEND=cuda ARCH=all-major";
+        return "; the program was built for other GPUs: make clean, then make BACKEND=cuda "
+               "ARCH=all-major";
     case cudaErrorDevicesUnavailable:
         return "; another process has the GPU to itself (nvidia-smi -q -d COMPUTE shows its mode)";
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
-        return "; an op went wrong before this call: with CUDA_LAUNCH_BLOCKING=1 (not under nccl) the message names "
-               "it, and compute-sanitizer the line";
-    default:
-        return "";
+        return "; an op went wrong before this call: with CUDA_LAUNCH_BLOCKING=1 (not under nccl) "
+               "the message names it, and compute-sanitizer the line";
+    default: return "";
     }
 }
 
 void check_cuda(cudaError_t error, const char *call) {
     if (error == cudaSuccess) return;
-    bool later = mine.last && (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure);
+    bool later =
+        rank_gpu.last && (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure);
     fault("%.*s failed: %s (%s)%s%s%s", (int)strcspn(call, "("), call, cudaGetErrorString(error),
-          cudaGetErrorName(error), later ? "; the last op launched is " : "", later ? mine.last : "", advice(error));
+          cudaGetErrorName(error), later ? "; the last op launched is " : "",
+          later ? rank_gpu.last : "", advice(error));
 }
 
 static void check_cublas(cublasStatus_t status, const char *call) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
     fault("%.*s failed: %s%s", (int)strcspn(call, "("), call, cublasGetStatusString(status),
           status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED
-              ? "; is the GPU full? fewer ranks on it need less" : "");
+              ? "; is the GPU full? fewer ranks on it need less"
+              : "");
 }
 #define CUBLAS(call) check_cublas(call, #call)
 
@@ -83,13 +92,16 @@ size_t device_gpus(void) {
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     REQUIRE(driver == 0 || error != cudaErrorInsufficientDriver,
-            "the GPU's driver knows CUDA up to %d.%d, but this program was built with CUDA %d.%d: update the driver, "
-            "or build with an older toolkit (make clean, then make BACKEND=cuda CUDA_HOME=/its/folder)",
+            "the GPU's driver knows CUDA up to %d.%d, but this program was built with CUDA %d.%d: "
+            "update the driver, or build with an older toolkit (make clean, then make BACKEND=cuda "
+            "CUDA_HOME=/its/folder)",
             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
-    usage_error("this program was built for GPUs, and there is none here (%s): run it on a machine with an NVIDIA GPU "
-                "and its driver, or leave BACKEND=cuda out",
-                driver == 0 ? "there is no NVIDIA driver" : error == cudaSuccess || error == cudaErrorNoDevice
-                ? "the driver shows none; CUDA_VISIBLE_DEVICES may hide them" : cudaGetErrorString(error));
+    usage_error("this program was built for GPUs, and there is none here (%s): run it on a machine "
+                "with an NVIDIA GPU and its driver, or leave BACKEND=cuda out",
+                driver == 0 ? "there is no NVIDIA driver"
+                : error == cudaSuccess || error == cudaErrorNoDevice
+                    ? "the driver shows none; CUDA_VISIBLE_DEVICES may hide them"
+                    : cudaGetErrorString(error));
 }
 
 void device_choose(size_t local_rank) { chosen.gpu = (int)(local_rank % device_gpus()); }
@@ -97,9 +109,9 @@ void device_id(char id[32]) { CUDA(cudaDeviceGetPCIBusId(id, 32, chosen.gpu)); }
 void device_allow_tf32(void) { chosen.tf32 = true; }
 void device_init(void) { device_gpus(); }
 
-// A kernel would be loaded at its first launch, and loading may wait for everything on the GPU: for a message, too,
-// whose receiver waits for the rank that now waits; so whatever the environment says. And streams beyond 8 would share
-// queues, and wait in them for each other.
+// EAGER, whatever the environment says: otherwise a kernel is loaded at its first launch, and
+// loading may wait for everything on the GPU. That may be a message whose receiver waits for this
+// rank. 32 connections: otherwise streams beyond 8 share queues and wait for each other in them.
 void device_prepare(void) {
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -108,42 +120,43 @@ void device_prepare(void) {
 // ---- 3. What a rank has ----
 
 static void make_ready(void) {
-    if (mine.ready) return;
+    if (rank_gpu.ready) return;
     cudaMemPool_t pool;
     uint64_t all = UINT64_MAX;
     CUDA(cudaSetDevice(chosen.gpu));
-    // What is freed stays in the pool for the next request, and is not given back at every wait.
+    // The pool keeps freed memory for later requests. By default it returns memory at every wait.
     CUDA(cudaDeviceGetDefaultMemPool(&pool, chosen.gpu));
     CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
-    CUDA(cudaStreamCreateWithFlags(&mine.stream, cudaStreamNonBlocking));
-    CUBLAS(cublasCreate(&mine.blas));
-    CUBLAS(cublasSetStream(mine.blas, mine.stream));
-    // Pedantic: fp32 is fp32, whatever the environment would allow.
-    CUBLAS(cublasSetMathMode(mine.blas, chosen.tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_PEDANTIC_MATH));
-    mine.ready = true;
+    CUDA(cudaStreamCreateWithFlags(&rank_gpu.stream, cudaStreamNonBlocking));
+    CUBLAS(cublasCreate(&rank_gpu.blas));
+    CUBLAS(cublasSetStream(rank_gpu.blas, rank_gpu.stream));
+    // Pedantic: fp32 stays fp32, whatever the environment allows.
+    CUBLAS(cublasSetMathMode(rank_gpu.blas,
+                             chosen.tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_PEDANTIC_MATH));
+    rank_gpu.ready = true;
 }
 
 void device_rank_end(void) {
-    if (!mine.ready) return;
+    if (!rank_gpu.ready) return;
     device_synchronize();
-    for (size_t i = 0; i < mine.made; i++) CUDA(cudaEventDestroy(mine.mark[i]));
-    free(mine.mark);
-    CUBLAS(cublasDestroy(mine.blas));
-    CUDA(cudaStreamDestroy(mine.stream));
-    memset(&mine, 0, sizeof mine);
+    for (size_t i = 0; i < rank_gpu.made; i++) CUDA(cudaEventDestroy(rank_gpu.mark[i]));
+    free(rank_gpu.mark);
+    CUBLAS(cublasDestroy(rank_gpu.blas));
+    CUDA(cudaStreamDestroy(rank_gpu.stream));
+    memset(&rank_gpu, 0, sizeof rank_gpu);
 }
 
 static cudaStream_t current_stream(void) {
     make_ready();
-    return mine.other ? mine.other : mine.stream;
+    return rank_gpu.other ? rank_gpu.other : rank_gpu.stream;
 }
 
 cudaStream_t device_stream(void) {
-    mine.marked = false;                           // whoever asks is about to use it
+    rank_gpu.marked = false; // the caller is about to use the stream
     return current_stream();
 }
 
-void device_divert(cudaStream_t stream) { mine.other = stream; }
+void device_divert(cudaStream_t stream) { rank_gpu.other = stream; }
 
 void device_synchronize(void) {
     cudaStream_t stream = current_stream();
@@ -151,7 +164,8 @@ void device_synchronize(void) {
     for (double since = now(); device_meanwhile && state == cudaErrorNotReady; sched_yield()) {
         state = cudaStreamQuery(stream);
         if (state != cudaErrorNotReady) break;
-        cudaGetLastError();                        // it is none: do not let the next launch find it
+        // cudaErrorNotReady is no error here, so the next launch must not find it
+        cudaGetLastError();
         device_meanwhile(now() - since);
     }
     if (state == cudaErrorNotReady) state = cudaStreamSynchronize(stream);
@@ -167,7 +181,7 @@ unsigned device_blocks(const char *op, size_t n) {
 }
 
 void device_launched(const char *op, cudaError_t error) {
-    mine.last = op;
+    rank_gpu.last = op;
     check_cuda(error, op);
 }
 
@@ -177,26 +191,27 @@ void *device_alloc(size_t bytes) {
     void *p = NULL;
     cudaMemPool_t pool;
     make_ready();
-    cudaError_t error = cudaMallocAsync(&p, bytes ? bytes : 1, mine.stream);
-    if (error == cudaErrorMemoryAllocation) {      // once more, without what the pool holds and nobody uses
+    cudaError_t error = cudaMallocAsync(&p, bytes ? bytes : 1, rank_gpu.stream);
+    // try again after the pool has returned its unused memory
+    if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         device_synchronize();
         CUDA(cudaDeviceGetDefaultMemPool(&pool, chosen.gpu));
         CUDA(cudaMemPoolTrimTo(pool, 0));
-        error = cudaMallocAsync(&p, bytes ? bytes : 1, mine.stream);
+        error = cudaMallocAsync(&p, bytes ? bytes : 1, rank_gpu.stream);
     }
     if (error == cudaErrorMemoryAllocation) {
-        cudaGetLastError();                        // it is told now: forget it
+        cudaGetLastError(); // the error has been reported, so clear it
         return NULL;
     }
     check_cuda(error, "cudaMallocAsync");
     return p;
 }
 
-// In the order of the stream. cudaFree would wait for everything on the GPU, and there may be a message whose receiver
-// is not ready, which waits for this rank to go on.
+// Freed in the order of the stream. cudaFree would wait for everything on the GPU, also for a
+// message whose receiver waits for this rank.
 void device_free(void *p) {
-    if (mine.ready) CUDA(cudaFreeAsync(p, mine.stream));
+    if (rank_gpu.ready) CUDA(cudaFreeAsync(p, rank_gpu.stream));
     else CUDA(cudaFree(p));
 }
 
@@ -212,7 +227,7 @@ void device_copy(void *to, const void *from, size_t bytes) {
     if (bytes) CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, device_stream()));
 }
 
-// Waits, because the caller may write to `from` as soon as this returns.
+// Waits, because the caller may write to `from` as soon as this call returns.
 void device_upload(void *to, const void *from, size_t bytes) {
     if (bytes == 0) return;
     CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, device_stream()));
@@ -237,14 +252,15 @@ void device_fill(void *p, int byte, size_t bytes) {
 #define CUBLAS_GEMM cublasSgemm
 #endif
 
-// cuBLAS counts columns first. Read so, our row-major c is its transpose, and c^T = op(b)^T op(a)^T: the factors change
-// places, and nothing is transposed that was not before.
-void device_gemm(int a_transposed, int b_transposed, int m, int n, int k,
-                 const real *a, int lda, const real *b, int ldb, real *c, int ldc) {
+// cuBLAS stores columns first, so it reads our row-major c as c^T = op(b)^T op(a)^T. The factors
+// change places, and no further transposition is needed.
+void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
+                 const real *b, int ldb, real *c, int ldc) {
     const real one = 1, zero = 0;
     device_stream();
-    CUBLAS(CUBLAS_GEMM(mine.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
-                       n, m, k, &one, b, ldb, a, lda, &zero, c, ldc));
+    CUBLAS(CUBLAS_GEMM(rank_gpu.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                       a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one, b, ldb, a, lda,
+                       &zero, c, ldc));
 }
 
 #ifdef REAL_IS_DOUBLE
@@ -253,46 +269,49 @@ void device_gemm(int a_transposed, int b_transposed, int m, int n, int k,
 #define CUBLAS_GEMM_BATCH cublasSgemmStridedBatched
 #endif
 
-// cuBLAS knows one step: a call for every i.
-void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k, const size_t count[2],
-                       const real *a, int lda, BatchSteps a_steps, const real *b, int ldb, BatchSteps b_steps,
-                       real *c, int ldc, BatchSteps c_steps) {
+// cuBLAS takes one step per matrix, so each i is a call.
+void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
+                       const size_t count[2], const real *a, int lda, BatchSteps a_steps,
+                       const real *b, int ldb, BatchSteps b_steps, real *c, int ldc,
+                       BatchSteps c_steps) {
     const real one = 1, zero = 0;
     device_stream();
     for (size_t i = 0; i < count[0]; i++)
-        CUBLAS(CUBLAS_GEMM_BATCH(mine.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+        CUBLAS(CUBLAS_GEMM_BATCH(rank_gpu.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                                  a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one,
                                  b + i * b_steps.step[0], ldb, (long long)b_steps.step[1],
                                  a + i * a_steps.step[0], lda, (long long)a_steps.step[1], &zero,
-                                 c + i * c_steps.step[0], ldc, (long long)c_steps.step[1], (int)count[1]));
+                                 c + i * c_steps.step[0], ldc, (long long)c_steps.step[1],
+                                 (int)count[1]));
 }
 
 // ---- 7. Marks ----
 
 size_t device_mark(void) {
     make_ready();
-    if (mine.marked) return mine.marks - 1;
-    if (mine.marks == mine.made) {
-        size_t more = mine.made ? 2 * mine.made : 256;
-        cudaEvent_t *all = realloc(mine.mark, more * sizeof *all);
+    if (rank_gpu.marked) return rank_gpu.marks - 1;
+    if (rank_gpu.marks == rank_gpu.made) {
+        size_t more = rank_gpu.made ? 2 * rank_gpu.made : 256;
+        cudaEvent_t *all = realloc(rank_gpu.mark, more * sizeof *all);
         if (!all) fault("out of memory while recording");
-        for (mine.mark = all; mine.made < more; mine.made++) CUDA(cudaEventCreate(&mine.mark[mine.made]));
+        for (rank_gpu.mark = all; rank_gpu.made < more; rank_gpu.made++)
+            CUDA(cudaEventCreate(&rank_gpu.mark[rank_gpu.made]));
     }
-    CUDA(cudaEventRecord(mine.mark[mine.marks], mine.stream));
-    mine.marked = true;
-    return mine.marks++;
+    CUDA(cudaEventRecord(rank_gpu.mark[rank_gpu.marks], rank_gpu.stream));
+    rank_gpu.marked = true;
+    return rank_gpu.marks++;
 }
 
 void device_mark_start(void) {
     device_synchronize();
-    mine.marks = 0;
-    mine.marked = false;
+    rank_gpu.marks = 0;
+    rank_gpu.marked = false;
     device_mark();
 }
 
 double device_mark_seconds(size_t mark) {
     float milliseconds;
-    CUDA(cudaEventSynchronize(mine.mark[mark]));
-    CUDA(cudaEventElapsedTime(&milliseconds, mine.mark[0], mine.mark[mark]));
+    CUDA(cudaEventSynchronize(rank_gpu.mark[mark]));
+    CUDA(cudaEventElapsedTime(&milliseconds, rank_gpu.mark[0], rank_gpu.mark[mark]));
     return milliseconds * 1e-3;
 }

@@ -1,52 +1,59 @@
-// for_each.h: the one place that knows which compiler runs. An op is written once, as a function of one item; FOR_EACH
-// runs it for every item: a loop in C, a kernel in CUDA C++ (for_each_cuda.h). Bodies stay in the common subset of C
-// and C++. They see the variables around them as they are at the launch, and must not change them: a kernel has copies.
+// for_each.h: the one place that knows which compiler runs. An op is written once, as a function of
+// one item. FOR_EACH runs the function for every item: a loop in C, a kernel in CUDA C++
+// (for_each_cuda.h). Bodies use the common subset of C and C++. They must not change the variables
+// around them, because a kernel has copies.
 #ifndef FOR_EACH_H
 #define FOR_EACH_H
 #ifdef __cplusplus
 #include "common/device/for_each_cuda.h"
 #else
 #define ITEM static inline
-// Before a loop whose turns do not depend on each other, though their pointers may be equal (an op in place): the
-// compiler need not fear that a store changes a later load.
+// Stands before a loop with independent iterations. Pointers may be equal (an op in place), so the
+// compiler alone could not know that a store never changes a later load.
 #ifdef __clang__
-#pragma clang diagnostic ignored "-Wpass-failed"    // where flags or the target forbid it, the plain loop is right too
+#pragma clang diagnostic ignored \
+    "-Wpass-failed" // if flags or the target forbid vectors, the plain loop is right, too
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
-// A rank's threads, 1 unless --threads says more (OpenMP's; device.h). An item is done by one of them.
+// Threads of this rank, 1 without --threads (device.h). One thread does an item.
 extern int device_threads;
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
 #ifdef _OPENMP
-#define ON_THREADS(enough) PRAGMA(omp parallel for schedule(static) num_threads(device_threads) if (enough))
+#define ON_THREADS(enough) \
+    PRAGMA(omp parallel for schedule(static) num_threads(device_threads) if (enough))
 #else
 #define ON_THREADS(enough)
 #endif
-// FOR_EACH(i, n, body): body for every i in [0, n). Items must not depend on each other. The body is the last argument
-// and may contain commas, but no continue or return.
-#define FOR_EACH(i, n, ...) do { \
-    const size_t i##_end = (n); \
-    ON_THREADS(device_threads > 1 && i##_end > 1) \
-    for (size_t i = 0; i < i##_end; i++) __VA_ARGS__ \
-} while (0)
-// FOR_EACH_PART(r, lo, hi, rows, cols, body): every element of a matrix; the body does columns lo <= c < hi of row r.
-// On a CPU a part is a whole row, so that what a row shares is worked out once and the loop vectorises; where there are
-// fewer rows than threads, a part of the row for each thread. On a GPU it is one element.
-#define FOR_EACH_PART(r, lo, hi, rows, cols, ...) do { \
-    const size_t r##_rows = (rows), r##_cols = (cols), r##_threads = (size_t)device_threads; \
-    const size_t r##_cuts = r##_rows < r##_threads ? r##_threads : 1; \
-    ON_THREADS(device_threads > 1 && r##_rows * r##_cols >= PART_MOST) \
-    for (size_t r##_part = 0; r##_part < r##_rows * r##_cuts; r##_part++) { \
-        const size_t r = r##_part / r##_cuts, r##_cut = r##_part % r##_cuts; \
-        const size_t lo = r##_cut * r##_cols / r##_cuts, hi = (r##_cut + 1) * r##_cols / r##_cuts; \
-        (void)lo, (void)hi; \
-        __VA_ARGS__ \
-    } \
-} while (0)
-enum { PART_MOST = 4096 };                     // elements that one thread does sooner alone
-// Column sums walk down a strip of neighbouring columns: wide enough to vectorise on a CPU, one on a GPU. A column's
-// sum is added in row order whatever the width, so the width does not change a bit.
+// FOR_EACH(i, n, body): body for every i in [0, n). Items must not depend on each other. The body
+// is the last argument and may contain commas, but no continue or return.
+#define FOR_EACH(i, n, ...) \
+    do { \
+        const size_t i##_end = (n); \
+        ON_THREADS(device_threads > 1 && i##_end > 1) \
+        for (size_t i = 0; i < i##_end; i++) __VA_ARGS__ \
+    } while (0)
+// FOR_EACH_PART(r, lo, hi, rows, cols, body): every element of a matrix. The body does columns lo
+// <= c < hi of row r. On a CPU a part is a whole row, so the loop vectorises and row-wide values
+// are computed once. With fewer rows than threads a row is cut into one part per thread. On a GPU a
+// part is one element.
+#define FOR_EACH_PART(r, lo, hi, rows, cols, ...) \
+    do { \
+        const size_t r##_rows = (rows), r##_cols = (cols), r##_threads = (size_t)device_threads; \
+        const size_t r##_cuts = r##_rows < r##_threads ? r##_threads : 1; \
+        ON_THREADS(device_threads > 1 && r##_rows * r##_cols >= PART_MOST) \
+        for (size_t r##_part = 0; r##_part < r##_rows * r##_cuts; r##_part++) { \
+            const size_t r = r##_part / r##_cuts, r##_cut = r##_part % r##_cuts; \
+            const size_t lo = r##_cut * r##_cols / r##_cuts, \
+                         hi = (r##_cut + 1) * r##_cols / r##_cuts; \
+            (void)lo, (void)hi; \
+            __VA_ARGS__ \
+        } \
+    } while (0)
+enum { PART_MOST = 4096 }; // below this many elements one thread is faster
+// Column sums walk down a strip of neighbouring columns: wide enough to vectorise on a CPU, one
+// column on a GPU. Each column is summed in row order, so the width does not change the bits.
 enum { STRIP = 64 };
 #endif
 #endif

@@ -1,12 +1,12 @@
-// for_each_cuda.h: for_each.h for the compilers of CUDA C++. FOR_EACH makes the body a lambda that holds copies of what
-// it uses, and launches it as a kernel on this rank's compute stream: one thread an item. Nobody waits here; the next
-// download does.
+// for_each_cuda.h: for_each.h for CUDA C++. FOR_EACH turns the body into a lambda with copies of
+// the variables that it uses, and launches the lambda as a kernel on this rank's stream, one thread
+// per item. The launch does not wait; the next download does.
 //
-// With CUDA_STANDIN the compiler is a plain C++ one, and a kernel is a function that a stand-in for the CUDA runtime
-// (tests/standin) queues on its stream: so the host's code is tested without a GPU.
+// With CUDA_STANDIN the compiler is a plain C++ one. A kernel is then a function that the stand-in
+// for the CUDA runtime (tests/standin) queues, so the host's code is tested without a GPU.
 //
-// The C file is compiled inside extern "C" { } (see the Makefile), hence extern "C++" for templates, and here the words
-// of C that C++ lacks.
+// The Makefile compiles the C file inside extern "C" { }, so templates need extern "C++". The words
+// of C that C++ lacks are defined here.
 #ifndef FOR_EACH_CUDA_H
 #define FOR_EACH_CUDA_H
 #include <cuda_runtime.h>
@@ -36,7 +36,7 @@ extern "C" {
 
 extern "C++" {
 #ifdef CUDA_STANDIN
-// Items are promised not to depend on each other: the last one comes first.
+// Items are independent, so the stand-in runs the last one first.
 template <typename Body> struct EachItem {
     size_t n;
     Body body;
@@ -63,15 +63,21 @@ template <typename Body> void launch_parts(const char *op, size_t rows, size_t c
     device_launched(op, cudaGetLastError());
 }
 #else
-template <typename Body> __global__ void __launch_bounds__(THREADS) item_kernel(size_t n, Body body) {
+template <typename Body>
+__global__ void __launch_bounds__(THREADS) item_kernel(size_t n, Body body) {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) body(i);
 }
-// Neighbouring threads do neighbouring columns. Dividing in 64 bits is slow, and mostly not needed.
-template <typename Body> __global__ void __launch_bounds__(THREADS) part_kernel(size_t n, size_t cols, Body body) {
+// Neighbouring threads do neighbouring columns. 64-bit division is slow and rarely needed, so it is
+// avoided.
+template <typename Body>
+__global__ void __launch_bounds__(THREADS) part_kernel(size_t n, size_t cols, Body body) {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
-    const size_t r = n == cols ? 0 : n >> 32 ? i / cols : (uint32_t)i / (uint32_t)cols, c = i - r * cols;
+    const size_t r = n == cols ? 0
+                     : n >> 32 ? i / cols
+                               : (uint32_t)i / (uint32_t)cols,
+                 c = i - r * cols;
     body(r, c, c + 1);
 }
 template <typename Body> void launch_items(const char *op, size_t n, Body body) {
@@ -81,7 +87,8 @@ template <typename Body> void launch_items(const char *op, size_t n, Body body) 
 }
 template <typename Body> void launch_parts(const char *op, size_t rows, size_t cols, Body body) {
     if (rows == 0 || cols == 0) return;
-    part_kernel<<<device_blocks(op, rows * cols), THREADS, 0, device_stream()>>>(rows * cols, cols, body);
+    part_kernel<<<device_blocks(op, rows * cols), THREADS, 0, device_stream()>>>(rows * cols, cols,
+                                                                                 body);
     device_launched(op, cudaGetLastError());
 }
 #endif
@@ -89,5 +96,6 @@ template <typename Body> void launch_parts(const char *op, size_t rows, size_t c
 #define FOR_EACH(i, n, ...) launch_items(__func__, (n), BODY([[maybe_unused]] size_t i) __VA_ARGS__)
 #define FOR_EACH_PART(r, lo, hi, rows, cols, ...) \
     launch_parts(__func__, (rows), (cols), \
-                 BODY([[maybe_unused]] size_t r, [[maybe_unused]] size_t lo, [[maybe_unused]] size_t hi) __VA_ARGS__)
+                 BODY([[maybe_unused]] size_t r, [[maybe_unused]] size_t lo, \
+                      [[maybe_unused]] size_t hi) __VA_ARGS__)
 #endif

@@ -1,9 +1,9 @@
-// attention.c: see attention.h.
+// attention.c: attention in tiles of queries and keys, forward and backward.
 #include "common/model/attention.h"
 #include <math.h>
 #include <stdlib.h>
 
-// ---------------------------------------------------------------- tiles
+// ---- tiles ----
 
 size_t positions_count(const Positions *p) {
     size_t n = 0;
@@ -16,10 +16,14 @@ static Range tile_of(Range chunk, size_t i) {
     return (Range){ lo, lo + ATTENTION_TILE < chunk.hi ? lo + ATTENTION_TILE : chunk.hi };
 }
 
-typedef struct { Range query, key; size_t query_row, key_row; } Tile;      // positions; their rows in a sequence
+// positions; their rows in a sequence
+typedef struct {
+    Range query, key;
+    size_t query_row, key_row;
+} Tile;
 
-// Calls visit for each tile with anything to see, in a fixed order. Chunks of queries and keys must be the same or
-// apart.
+// Calls visit for each tile that the causal mask leaves, in a fixed order. Chunks of queries and
+// keys must be equal or disjoint.
 static void attention_tiles(const Positions *queries, const Positions *keys,
                             void (*visit)(void *context, const Tile *t), void *context) {
     size_t query_row = 0, key_row;
@@ -30,24 +34,26 @@ static void attention_tiles(const Positions *queries, const Positions *keys,
             for (size_t j = 0; j < keys->n; key_row += range_size(keys->chunk[j++]))
                 for (size_t l = 0; l < tiles_of(keys->chunk[j]); l++) {
                     Range key = tile_of(keys->chunk[j], l);
-                    if (key.lo >= query.hi) continue;      // they all come after the queries
+                    if (key.lo >= query.hi) continue; // all keys come after the queries
                     if (key.hi > query.lo && key.lo != query.lo)
-                        fault("attention of positions %zu to %zu to keys %zu to %zu: chunks are the same or apart",
+                        fault("attention of positions %zu to %zu to keys %zu to %zu: chunks are "
+                              "the same or apart",
                               query.lo, query.hi, key.lo, key.hi);
-                    visit(context, &(Tile){ query, key, query_row + k * ATTENTION_TILE, key_row + l * ATTENTION_TILE });
+                    visit(context, &(Tile){ query, key, query_row + k * ATTENTION_TILE,
+                                            key_row + l * ATTENTION_TILE });
                 }
         }
 }
 
-// ---------------------------------------------------------------- what a tile works on
+// ---- the arguments of a tile ----
 
 typedef struct {
     const AttentionHeads *h;
-    size_t Tq, Tk, A;                              // rows of a sequence here and in kv; columns of all heads
-    Tensor q, kv, o, lse;                          // forward
-    Tensor dq, dkv, d_o, dot;                      // backward
-    const int *position;                           // 0, 1, 2, ...
-    MergeHeads *merge;                             // forward
+    size_t Tq, Tk, A;         // local rows of a sequence, and its rows in kv; columns of all heads
+    Tensor q, kv, o, lse;     // forward
+    Tensor dq, dkv, d_o, dot; // backward
+    const int *position;      // 0, 1, 2, ...
+    MergeHeads *merge;        // forward
 } Attending;
 
 static Tensor rows(Tensor t, size_t sequence, size_t T, size_t row, Range positions) {
@@ -57,17 +63,21 @@ static Tensor rows(Tensor t, size_t sequence, size_t T, size_t row, Range positi
 static Tensor my_rows(const Attending *a, Tensor t, size_t sequence, const Tile *tile) {
     return rows(t, sequence, a->Tq, tile->query_row, tile->query);
 }
-static Tensor their_rows(const Attending *a, Tensor t, size_t sequence, const Tile *tile, size_t which) {      // k or v
+// which: keys or values
+static Tensor their_rows(const Attending *a, Tensor t, size_t sequence, const Tile *tile,
+                         size_t which) {
     Tensor both = rows(t, sequence, a->Tk, tile->key_row, tile->key);
     return tensor_col_range(both, which * a->A, (which + 1) * a->A);
 }
 static real score_scale(const AttentionHeads *h) { return (real)(1 / sqrt((double)h->D)); }
 static HeadsPlace place_of(const Attending *a, const Tile *t) {
-    return (HeadsPlace){ 1, range_size(a->h->heads), a->position + t->query.lo, a->position + t->key.lo };
+    return (HeadsPlace){ 1, range_size(a->h->heads), a->position + t->query.lo,
+                         a->position + t->key.lo };
 }
 static void drop(const Attending *a, size_t sequence, const Tile *t, Tensor y, Tensor x) {
     const AttentionHeads *h = a->h;
-    op_dropout_heads(y, x, h->key, h->drop, h->first_sequence + sequence, h->heads.lo, place_of(a, t));
+    op_dropout_heads(y, x, h->key, h->drop, h->first_sequence + sequence, h->heads.lo,
+                     place_of(a, t));
 }
 typedef void Product(Tensor to, Tensor a, Tensor b, size_t B, size_t heads);
 static Product *product(const Tile *t, Product *whole, Product *triangle) {
@@ -81,18 +91,25 @@ static int *count_up(Arena *scratch, size_t n) {
     free(host);
     return device;
 }
-static Attending attending(const AttentionHeads *h, const Positions *queries, Tensor kv, const Positions *keys,
-                           const Saved *s, Arena *scratch) {
+static Attending attending(const AttentionHeads *h, const Positions *queries, Tensor kv,
+                           const Positions *keys, const Saved *s, Arena *scratch) {
     size_t A = range_size(h->heads) * h->D;
     if (positions_count(queries) != h->T || kv.rows != h->B * positions_count(keys))
-        fault("attention: %zu positions for %zu rows, and %zu keys a sequence for %zu rows of %zu sequences",
+        fault("attention: %zu positions for %zu rows, and %zu keys a sequence for %zu rows of %zu "
+              "sequences",
               positions_count(queries), h->T, positions_count(keys), kv.rows, h->B);
-    return (Attending){ .h = h, .Tq = h->T, .Tk = positions_count(keys), .A = A, .kv = kv,
-                        .q = tensor_col_range(s->t[S_QKV], 0, A), .o = s->t[S_MIX], .lse = s->t[S_LSE],
+    return (Attending){ .h = h,
+                        .Tq = h->T,
+                        .Tk = positions_count(keys),
+                        .A = A,
+                        .kv = kv,
+                        .q = tensor_col_range(s->t[S_QKV], 0, A),
+                        .o = s->t[S_MIX],
+                        .lse = s->t[S_LSE],
                         .position = count_up(scratch, h->length) };
 }
 
-// ---------------------------------------------------------------- forward: scores, their softmax, one more merge
+// ---- forward: scores, their softmax, a merge ----
 
 static void attend_tile(void *attending, const Tile *t) {
     const Attending *a = attending;
@@ -101,10 +118,12 @@ static void attend_tile(void *attending, const Tile *t) {
         Arena scratch = arena(MEM_WORKSPACE);
         Tensor p = tensor_new(&scratch, heads * n, m), o = tensor_new(&scratch, n, a->A);
         Tensor lse = tensor_new(&scratch, n, heads), q = my_rows(a, a->q, i, t);
-        product(t, op_heads_scores, op_heads_scores_triangle)(p, q, their_rows(a, a->kv, i, t, 0), 1, heads);
+        product(t, op_heads_scores, op_heads_scores_triangle)(p, q, their_rows(a, a->kv, i, t, 0),
+                                                              1, heads);
         op_causal_softmax_lse(p, lse, p, score_scale(a->h), place_of(a, t));
         drop(a, i, t, p, p);
-        product(t, op_heads_mix, op_heads_mix_triangle)(o, p, their_rows(a, a->kv, i, t, 1), 1, heads);
+        product(t, op_heads_mix, op_heads_mix_triangle)(o, p, their_rows(a, a->kv, i, t, 1), 1,
+                                                        heads);
         a->merge(my_rows(a, a->o, i, t), my_rows(a, a->lse, i, t), o, lse);
         arena_free(&scratch);
     }
@@ -115,8 +134,8 @@ void attention_begin(const AttentionHeads *h, Saved *s) {
     tensor_fill(s->t[S_MIX], 0);
     tensor_fill(s->t[S_LSE], -(real)HUGE_VAL);
 }
-void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv, const Positions *keys, Saved *s,
-                      MergeHeads *merge) {
+void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv,
+                      const Positions *keys, Saved *s, MergeHeads *merge) {
     Arena scratch = arena(MEM_WORKSPACE);
     Attending a = attending(h, queries, kv, keys, s, &scratch);
     a.merge = merge;
@@ -124,7 +143,7 @@ void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor 
     arena_free(&scratch);
 }
 
-// ---------------------------------------------------------------- backward: scores again, then four products
+// ---- backward: scores again, then four products ----
 
 static void attend_tile_backward(void *attending, const Tile *t) {
     const Attending *a = attending;
@@ -143,30 +162,34 @@ static void attend_tile_backward(void *attending, const Tile *t) {
         scores(p, q, k, 1, heads);
         op_causal_probabilities(p, p, my_rows(a, a->lse, i, t), scale, place_of(a, t));
         drop(a, i, t, dp, p);
-        mix_t(dv, dp, d_o, 1, heads);                                              // dV = dropout(P)^T dO
-        scores(dp, d_o, v, 1, heads);                                              // dP = dO V^T
+        mix_t(dv, dp, d_o, 1, heads); // dV = dropout(P)^T dO
+        scores(dp, d_o, v, 1, heads); // dP = dO V^T
         drop(a, i, t, dp, dp);
-        op_causal_scores_backward(dp, p, dp, my_rows(a, a->dot, i, t), scale, place_of(a, t));     // dS
-        mix(dq, dp, k, 1, heads);                                                  // dQ = dS K
-        mix_t(dk, dp, q, 1, heads);                                                // dK = dS^T Q
+        op_causal_scores_backward(dp, p, dp, my_rows(a, a->dot, i, t), scale, place_of(a, t)); // dS
+        mix(dq, dp, k, 1, heads);   // dQ = dS K
+        mix_t(dk, dp, q, 1, heads); // dK = dS^T Q
         op_add(my_rows(a, a->dq, i, t), my_rows(a, a->dq, i, t), dq);
         op_add(their_rows(a, a->dkv, i, t, 0), their_rows(a, a->dkv, i, t, 0), dk);
         op_add(their_rows(a, a->dkv, i, t, 1), their_rows(a, a->dkv, i, t, 1), dv);
         arena_free(&scratch);
     }
 }
-void attention_attend_backward(const AttentionHeads *h, const Positions *queries, Tensor dq, Tensor dkv, Tensor kv,
-                               const Positions *keys, Tensor dmix, Tensor dot, const Saved *s) {
+void attention_attend_backward(const AttentionHeads *h, const Positions *queries, Tensor dq,
+                               Tensor dkv, Tensor kv, const Positions *keys, Tensor dmix,
+                               Tensor dot, const Saved *s) {
     Arena scratch = arena(MEM_WORKSPACE);
     Attending a = attending(h, queries, kv, keys, s, &scratch);
-    a.dq = dq, a.dkv = dkv, a.d_o = dmix, a.dot = dot;
+    a.dq = dq;
+    a.dkv = dkv;
+    a.d_o = dmix;
+    a.dot = dot;
     attention_tiles(queries, keys, attend_tile_backward, &a);
     arena_free(&scratch);
 }
 
-// ---------------------------------------------------------------- a whole sequence on this rank
+// ---- a whole sequence on this rank ----
 
-static Positions whole(const AttentionHeads *h) { return (Positions){ 1, { {0, h->T} } }; }
+static Positions whole(const AttentionHeads *h) { return (Positions){ 1, { { 0, h->T } } }; }
 
 static void blockwise_forward(const AttentionHeads *h, Saved *s) {
     Positions all = whole(h);
@@ -183,5 +206,6 @@ static void blockwise_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix
                               attention_keys_values(s->t[S_QKV]), &all, dmix, dot, s);
     arena_free(&scratch);
 }
-const AttentionKind attention_blockwise = { .name = "blockwise", .forward = blockwise_forward,
+const AttentionKind attention_blockwise = { .name = "blockwise",
+                                            .forward = blockwise_forward,
                                             .backward = blockwise_backward };

@@ -1,11 +1,11 @@
-// block.h: the one table of a block's tensors: names, sizes, cuts, initial values. The unsplit block
-// is made from it, and so the parameters of every split block, of checkpoints and of exports.
+// block.h: the table of a block's tensors: names, sizes, cuts, initial values. The unsplit block,
+// every split block, checkpoints and exports use this one table.
 #ifndef BLOCK_H
 #define BLOCK_H
 #include "common/model/layer.h"
 
-// How tensor parallelism cuts a tensor (Shoeybi et al. 2019, section 3): not at all; its columns by
-// heads or by hidden features; its rows by heads or by hidden features.
+// How tensor parallelism cuts a tensor (Shoeybi et al. 2019, section 3): not at all; columns by
+// heads or by hidden features; rows by heads or by hidden features.
 typedef enum {
     CUT_NOTHING,
     CUT_COLUMNS_BY_HEADS,
@@ -15,13 +15,14 @@ typedef enum {
 } BlockCut;
 
 typedef struct {
-    const char *name;                              // Hugging Face's, behind "h.0."
-    size_t rows, cols;                             // of the whole tensor; rows 0: a vector [cols]
-    size_t blocks;                                 // equal blocks of columns (q | k | v: 3), each cut by itself
+    const char *name;  // Hugging Face's name, without "h.0."
+    size_t rows, cols; // of the whole tensor; rows 0: a vector [cols]
+    size_t blocks;     // equal blocks of columns, each cut separately (q | k | v: 3)
     BlockCut cut;
-    bool gain;                                     // initial values lie around 1, else around 0
-    bool into_residual;                            // its product is added to the residual stream: GPT-2 scales its
-                                                   // initial values by 1 / sqrt(2 L)
+    bool gain; // initial values lie around 1, else around 0
+    // its product is added to the residual stream, so GPT-2 scales its initial values by 1 / sqrt(2
+    // L)
+    bool into_residual;
 } BlockTensor;
 // The tensors of one block, in the order of its unit.
 void block_tensors(const ModelConfig *c, BlockTensor tensor[BLOCK_PARAMS]);

@@ -1,47 +1,59 @@
-// costs.c: see costs.h.
+// costs.c: the cost model's formulas.
 #include "common/model/costs.h"
 #include <math.h>
 #include "common/comm/clock.h"
 #include "common/model/block.h"
 
-// ---------------------------------------------------------------- sizes
+// ---- sizes ----
 
 size_t part_size(size_t n, size_t parts, size_t i) { return n / parts + (i < n % parts); }
 
 CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i) {
-    return (CutSizes){ .C = c->width, .D = c->width / c->heads, .T = c->context, .Tk = c->context,
+    return (CutSizes){ .C = c->width,
+                       .D = c->width / c->heads,
+                       .T = c->context,
+                       .Tk = c->context,
                        .heads = part_size(c->heads, t, i),
-                       .hidden = part_size(block_hidden(c), t, i), .vocab = part_size(c->vocab, t, i),
-                       .blocks = c->layers, .first = true, .last = true, .dropout = c->dropout > 0,
-                       .t = t, .rank = i };
+                       .hidden = part_size(block_hidden(c), t, i),
+                       .vocab = part_size(c->vocab, t, i),
+                       .blocks = c->layers,
+                       .first = true,
+                       .last = true,
+                       .dropout = c->dropout > 0,
+                       .t = t,
+                       .rank = i };
 }
 CutSizes cut_sequence(CutSizes z, bool whole_inputs) {
     z.sequence = true;
     z.whole_inputs = whole_inputs;
     return z;
 }
-size_t cut_rows(const CutSizes *z, size_t B) { return z->sequence ? part_size(B * z->T, z->t, z->rank) : B * z->T; }
+size_t cut_rows(const CutSizes *z, size_t B) {
+    return z->sequence ? part_size(B * z->T, z->t, z->rank) : B * z->T;
+}
 CutSizes cut_stage(CutSizes z, size_t p, size_t i) {
     z.blocks = part_size(z.blocks, p, i);
     z.first = i == 0;
     z.last = i + 1 == p;
     return z;
 }
-CutSizes cut_positions(CutSizes z, const Positions *mine, bool online) {
-    z.mine = mine->n ? *mine : (Positions){ 1, { {0, z.Tk} } };
-    z.T = positions_count(&z.mine);
+CutSizes cut_positions(CutSizes z, const Positions *positions, bool online) {
+    z.positions = positions->n ? *positions : (Positions){ 1, { { 0, z.Tk } } };
+    z.T = positions_count(&z.positions);
     z.online = online;
     return z;
 }
 size_t cut_layers(const CutSizes *z) { return z->first + z->blocks + z->last; }
-static size_t columns(const CutSizes *z) { return z->heads * z->D; }             // of this rank's heads together
+// columns of this rank's heads together
+static size_t columns(const CutSizes *z) { return z->heads * z->D; }
 
-// ---------------------------------------------------------------- parameters
+// ---- parameters ----
 
 void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]) {
     size_t C = z->C, A = columns(z), F = z->hidden;
-    const size_t elements[TENSORS_OF_BLOCK] = { C, C, C * 3 * A, 3 * A, A * C, C,          // norm, q|k|v, projection
-                                                C, C, C * F, F, F * C, C };                // norm, fc, out
+    // norm, q|k|v, projection
+    const size_t elements[TENSORS_OF_BLOCK] = { C, C, C * 3 * A, 3 * A, A * C, C,
+                                                C, C, C * F,     F,     F * C, C }; // norm, fc, out
     for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
 }
 size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]) {
@@ -68,10 +80,11 @@ size_t elements_gradients(const CutSizes *z) {
     return elements_stage(z) + (z->first && z->last ? elements_wte(z) : 0);
 }
 
-// ---------------------------------------------------------------- kept activations
+// ---- kept activations ----
 
 void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]) {
-    size_t C = z->C, A = columns(z), F = z->hidden, scores = z->online ? 0 : z->heads * z->Tk, dropout = z->dropout;
+    size_t C = z->C, A = columns(z), F = z->hidden, scores = z->online ? 0 : z->heads * z->Tk,
+           dropout = z->dropout;
     bool rows = z->sequence, inputs = rows && !z->whole_inputs;
     const KeptItem list[KEPT_ITEMS] = {
         { "input of norm 1 (the block's x)", KEPT_INPUT, C, 0, rows },
@@ -82,7 +95,8 @@ void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]) {
         { "softmax output", KEPT_SCORES, scores, 0, false },
         { "logarithm of softmax's sum", KEPT_STATISTICS, z->online ? z->heads : 0, 0, false },
         { "attention dropout mask", KEPT_SCORES, 0, dropout * scores, false },
-        { "attention dropout output", KEPT_SCORES, dropout * scores, 0, false },   // without dropout: softmax's
+        { "attention dropout output", KEPT_SCORES, dropout * scores, 0,
+          false }, // without dropout this is the softmax output
         { "input of the projection", KEPT_DENSE, A, 0, false },
         { "dropout mask 1", KEPT_DENSE, 0, dropout * C, rows },
         { "input of norm 2", KEPT_DENSE, C, 0, rows },
@@ -98,19 +112,22 @@ size_t kept_scores(const CutSizes *z) {
     KeptItem item[KEPT_ITEMS];
     size_t sum = 0;
     kept_items(z, item);
-    for (size_t i = 0; i < KEPT_ITEMS; i++) sum += item[i].kind == KEPT_SCORES ? item[i].elements : 0;
+    for (size_t i = 0; i < KEPT_ITEMS; i++)
+        sum += item[i].kind == KEPT_SCORES ? item[i].elements : 0;
     return sum;
 }
 size_t kept_block(const CutSizes *z) {
     KeptItem item[KEPT_ITEMS];
     size_t sum = 0;
     kept_items(z, item);
-    for (size_t i = 0; i < KEPT_ITEMS; i++) sum += item[i].kind == KEPT_INPUT ? 0 : item[i].elements;
+    for (size_t i = 0; i < KEPT_ITEMS; i++)
+        sum += item[i].kind == KEPT_INPUT ? 0 : item[i].elements;
     return sum;
 }
-size_t kept_head(const CutSizes *z) { return z->C + 2 + z->vocab + 1; }    // norm, its statistics, logits, their sum
-// The output of a layer is the input of the next one. Tokens, the first layer's input, are none of it; the last layer's
-// output leaves the stage.
+// norm, its statistics, logits, their sum
+size_t kept_head(const CutSizes *z) { return z->C + 2 + z->vocab + 1; }
+// The output of a layer is the input of the next one. The first layer's input, the tokens, does not
+// count; the last layer's output leaves the stage.
 size_t kept_between(const CutSizes *z) { return (!z->first + cut_layers(z) - 1) * z->C; }
 size_t kept_stage(const CutSizes *z) {
     return kept_between(z) + z->blocks * kept_block(z) + (z->last ? kept_head(z) : 0);
@@ -120,7 +137,7 @@ size_t kept_model(const ModelConfig *c) {
     return kept_stage(&z);
 }
 
-// Of B sequences: so many elements per token, and so many per row of mine.
+// Elements of B sequences: per_token for each token, and per_row for each local row.
 static size_t activations(const CutSizes *z, size_t B, size_t per_token, size_t per_row) {
     return B * z->T * per_token + cut_rows(z, B) * per_row;
 }
@@ -128,25 +145,34 @@ size_t activations_block(const CutSizes *z, size_t B) {
     KeptItem item[KEPT_ITEMS];
     size_t per[2] = { 0, 0 };
     kept_items(z, item);
-    for (size_t i = 0; i < KEPT_ITEMS; i++) per[item[i].by_row] += item[i].kind == KEPT_INPUT ? 0 : item[i].elements;
+    for (size_t i = 0; i < KEPT_ITEMS; i++)
+        per[item[i].by_row] += item[i].kind == KEPT_INPUT ? 0 : item[i].elements;
     return activations(z, B, per[0], per[1]);
 }
-size_t activations_scores(const CutSizes *z, size_t B) { return activations(z, B, kept_scores(z), 0); }
+size_t activations_scores(const CutSizes *z, size_t B) {
+    return activations(z, B, kept_scores(z), 0);
+}
 size_t activations_head(const CutSizes *z, size_t B) {
     size_t input = z->whole_inputs ? 0 : z->C;
     return activations(z, B, kept_head(z) - input - 2, input + 2);
 }
-size_t activations_between(const CutSizes *z, size_t B) { return activations(z, B, 0, kept_between(z)); }
-size_t activations_stage(const CutSizes *z, size_t B) {
-    return activations_between(z, B) + z->blocks * activations_block(z, B) + (z->last ? activations_head(z, B) : 0);
+size_t activations_between(const CutSizes *z, size_t B) {
+    return activations(z, B, 0, kept_between(z));
 }
-// Features of x and dy: C and 3C/t of q, k, v; C/t and C of the projection; C and 4C/t of fc; 4C/t and C of the last
-// one. With sequence parallelism dy of the two biases that are added after a sum is of my rows, and apart.
+size_t activations_stage(const CutSizes *z, size_t B) {
+    return activations_between(z, B) + z->blocks * activations_block(z, B) +
+           (z->last ? activations_head(z, B) : 0);
+}
+// Features of x and dy: C and 3C/t of q, k, v; C/t and C of the projection; C and 4C/t of fc; 4C/t
+// and C of the MLP's second matrix. With sequence parallelism, dy of the two biases that are added
+// after a sum is kept separately, for the local rows.
 size_t deferred_block(const CutSizes *z, size_t B) {
     size_t C = z->C, A = columns(z), F = z->hidden;
     return activations(z, B, 4 * C + 4 * A + 2 * F, (z->sequence ? 5 : 3) * C + 4);
 }
-size_t deferred_head(const CutSizes *z, size_t B) { return activations(z, B, z->vocab + z->C, z->C + 2); }
+size_t deferred_head(const CutSizes *z, size_t B) {
+    return activations(z, B, z->vocab + z->C, z->C + 2);
+}
 double kept_bytes(const CutSizes *z, size_t B, size_t element, size_t mask, bool scores) {
     KeptItem item[KEPT_ITEMS];
     size_t per[2] = { 0, 0 };
@@ -157,10 +183,10 @@ double kept_bytes(const CutSizes *z, size_t B, size_t element, size_t mask, bool
     return (double)activations(z, B, per[0], per[1]);
 }
 
-// ---------------------------------------------------------------- FLOPs
+// ---- FLOPs ----
 
 Work work_product(size_t m, size_t n, size_t k) {
-    double flops = 2 * (double)m * (double)n * (double)k;        // a multiplication and an addition each
+    double flops = 2 * (double)m * (double)n * (double)k; // a multiplication and an addition each
     return (Work){ flops, round(flops * 1e12 / clock_config()->device.flops) };
 }
 Work work_times(double times, Work w) { return (Work){ times * w.flops, times * w.time }; }
@@ -168,19 +194,21 @@ Work work_sum(Work a, Work b) { return (Work){ a.flops + b.flops, a.time + b.tim
 
 Work work_scores(const CutSizes *z, size_t B) {
     if (!z->online) return work_times((double)(B * z->heads), work_product(z->T, z->Tk, z->D));
-    size_t pairs = 0;                              // position t sees t + 1 keys
-    for (size_t i = 0; i < z->mine.n; i++) {
-        Range r = z->mine.chunk[i];
+    size_t pairs = 0; // position t sees t + 1 keys
+    for (size_t i = 0; i < z->positions.n; i++) {
+        Range r = z->positions.chunk[i];
         pairs += (r.hi * (r.hi + 1) - r.lo * (r.lo + 1)) / 2;
     }
     return work_times((double)(B * z->heads), work_product(pairs, 1, z->D));
 }
-// If it is whole: 24 M C^2 + 4 M T C, PTD-P's 24 B s h^2 + 4 B s^2 h.
+// Unsplit: 24 M C^2 + 4 M T C. In PTD-P's letters 24 B s h^2 + 4 B s^2 h.
 Work work_block(const CutSizes *z, size_t B) {
     size_t M = B * z->T, C = z->C, A = columns(z), F = z->hidden;
-    Work attention = work_sum(work_product(M, 3 * A, C), work_product(M, C, A));                 // q, k, v; projection
-    Work mlp = work_sum(work_product(M, F, C), work_product(M, C, F));                           // fc, out
-    return work_sum(work_sum(attention, mlp), work_times(2, work_scores(z, B)));     // q k^T, and its product with v
+    // q, k, v; projection
+    Work attention = work_sum(work_product(M, 3 * A, C), work_product(M, C, A));
+    Work mlp = work_sum(work_product(M, F, C), work_product(M, C, F)); // fc, out
+    // q k^T, and its product with v
+    return work_sum(work_sum(attention, mlp), work_times(2, work_scores(z, B)));
 }
 
 Work work_head(const CutSizes *z, size_t B) { return work_product(B * z->T, z->vocab, z->C); }
@@ -193,21 +221,24 @@ Work work_model(const ModelConfig *c, size_t B) {
     return work_times(3, work_stage(&z, B));
 }
 
-// ---------------------------------------------------------------- traffic
+// ---- traffic ----
 
 double ring_bytes(size_t passes, size_t n, size_t count, size_t size) {
-    return (double)(passes * (n - 1) * ceil_div(count, n) * size);               // n - 1 chunks in a pass
+    return (double)(passes * (n - 1) * ceil_div(count, n) * size); // n - 1 chunks in a pass
 }
 static double time_of(bool one_node, size_t messages, double bytes) {
     const ClockLink link = clock_link(one_node);
-    return link.beta == 0 ? 0 : round((double)messages * link.alpha * 1e12 + bytes * 1e12 / link.beta);
+    return link.beta == 0 ? 0
+                          : round((double)messages * link.alpha * 1e12 + bytes * 1e12 / link.beta);
 }
 double ring_time(size_t passes, size_t n, size_t count, size_t size) {
     bool one_node = clock_config()->node == 0 || n <= clock_config()->node;
     return time_of(one_node, passes * (n - 1), ring_bytes(passes, n, count, size));
 }
 double chain_time(size_t n, size_t bytes) {
-    return n == 1 ? 0 : time_of(clock_config()->node == 0 || n <= clock_config()->node, n - 1, (double)bytes);
+    return n == 1 ? 0
+                  : time_of(clock_config()->node == 0 || n <= clock_config()->node, n - 1,
+                            (double)bytes);
 }
 double send_time(size_t bytes) { return time_of(true, 1, (double)bytes); }
 
@@ -215,26 +246,35 @@ size_t message_elements(const CutSizes *z, size_t B) { return cut_rows(z, B) * z
 
 Traffic traffic_tensor_parallel(const CutSizes *z, size_t t, size_t B, bool forward_again) {
     size_t M = B * z->T, passes = ALL_REDUCE_PASSES, e = sizeof(real);
-    double wide = (double)(z->blocks * (forward_again ? 6 : 4) + z->first + z->last), narrow = z->last ? 3 : 0;
-    return (Traffic){ .calls = wide + narrow,
-                      .bytes = wide * ring_bytes(passes, t, M * z->C, e) + narrow * ring_bytes(passes, t, M, e),
-                      .time = wide * ring_time(passes, t, M * z->C, e) + narrow * ring_time(passes, t, M, e) };
+    double wide = (double)(z->blocks * (forward_again ? 6 : 4) + z->first + z->last),
+           narrow = z->last ? 3 : 0;
+    return (Traffic){
+        .calls = wide + narrow,
+        .bytes = wide * ring_bytes(passes, t, M * z->C, e) + narrow * ring_bytes(passes, t, M, e),
+        .time = wide * ring_time(passes, t, M * z->C, e) + narrow * ring_time(passes, t, M, e)
+    };
 }
 
 SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again) {
-    size_t t = z->t, M = B * z->T, rows = t * ceil_div(M, t), e = sizeof(real);    // a chunk is the largest part
-    double again = z->whole_inputs ? 0 : 1, blocks = (double)z->blocks, repeated = forward_again ? blocks * 2 : 0;
-    SequenceTraffic s = { .gathers = blocks * (4 + 2 * again) + repeated + z->first + z->last * (1 + again),
-                          .scatters = blocks * 4 + repeated + z->first + z->last, .sums = z->last ? 3 : 0 };
+    // a chunk is the largest part
+    size_t t = z->t, M = B * z->T, rows = t * ceil_div(M, t), e = sizeof(real);
+    double again = z->whole_inputs ? 0 : 1, blocks = (double)z->blocks,
+           repeated = forward_again ? blocks * 2 : 0;
+    SequenceTraffic s = { .gathers = blocks * (4 + 2 * again) + repeated + z->first +
+                                     z->last * (1 + again),
+                          .scatters = blocks * 4 + repeated + z->first + z->last,
+                          .sums = z->last ? 3 : 0 };
     double wide = s.gathers + s.scatters;
-    s.bytes = wide * ring_bytes(ONE_PASS, t, rows * z->C, e) + s.sums * ring_bytes(ALL_REDUCE_PASSES, t, M, e);
-    s.time = wide * ring_time(ONE_PASS, t, rows * z->C, e) + s.sums * ring_time(ALL_REDUCE_PASSES, t, M, e);
+    s.bytes = wide * ring_bytes(ONE_PASS, t, rows * z->C, e) +
+              s.sums * ring_bytes(ALL_REDUCE_PASSES, t, M, e);
+    s.time = wide * ring_time(ONE_PASS, t, rows * z->C, e) +
+             s.sums * ring_time(ALL_REDUCE_PASSES, t, M, e);
     return s;
 }
 
 Traffic traffic_partial_sums(const CutSizes *z) {
-    size_t together[] = { 2, 3, 1, 2 };            // norm 1; projection's bias, norm 2; out's bias; last norm
-    Traffic sum = {0};
+    size_t together[] = { 2, 3, 1, 2 }; // norm 1; projection's bias, norm 2; out's bias; last norm
+    Traffic sum = { 0 };
     for (size_t i = 0; i < 4; i++) {
         double times = i < 3 ? (double)z->blocks : z->last;
         sum.calls += times;

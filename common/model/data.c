@@ -1,4 +1,4 @@
-// data.c: see data.h.
+// data.c: synthetic tokens, and tokens of files.
 #include "common/model/data.h"
 #include <errno.h>
 #include <glob.h>
@@ -12,22 +12,26 @@
 #include "common/base/input.h"
 #include "common/tensor/random.h"
 
-enum { KEY_DATA = 3, KEY_LENGTH = 4 };             // beside unit.c's and layer.c's: what a random number is for
+// continues the keys of unit.c and layer.c: the purpose of a random number
+enum { KEY_DATA = 3, KEY_LENGTH = 4 };
 
 #ifndef DEFAULT_TEXT
-#define DEFAULT_TEXT "build/text.txt"              // Markdown and sources of this tree, gathered by make
+#define DEFAULT_TEXT "build/text.txt" // Markdown and sources of this tree, gathered by make
 #endif
 
 Data data_synthetic(size_t vocab, size_t context, uint64_t seed) {
     return (Data){ .vocab = vocab, .context = context, .seed = seed, .ragged = true };
 }
 
-// The file is mapped, so all ranks of a node share its pages. NULL: it is empty, or why[] says what is wrong.
+// Maps the file, so all ranks of a node share its pages. NULL: the file is empty, or why[] holds
+// the reason.
 static const unsigned char *map(const char *path, size_t *bytes, char why[DATA_WHY]) {
     char reason[INPUT_WHY];
     int file = input_open(path, bytes, reason);
     if (file < 0) {
-        snprintf(why, DATA_WHY, "cannot read the text %s: %s; give --data FILE a readable text file", path, reason);
+        snprintf(why, DATA_WHY,
+                 "cannot read the text %s: %s; give --data FILE a readable text file", path,
+                 reason);
         return NULL;
     }
     void *text = *bytes ? mmap(NULL, *bytes, PROT_READ, MAP_SHARED, file, 0) : NULL;
@@ -39,7 +43,7 @@ static const unsigned char *map(const char *path, size_t *bytes, char why[DATA_W
     return NULL;
 }
 
-// Is it the same text on another machine? Looks at some of its pages, so that the others need not be read.
+// A hash of some pages, to see whether another machine has the same text without reading it all.
 static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
     enum { PLACES = 64, EACH = 512 };
     uint64_t key = random_key(0, bytes);
@@ -49,7 +53,8 @@ static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
     return key;
 }
 
-// Rank 0's text for those who cannot see the file, or see another one. The others take part, and forget it.
+// Sends rank 0's text to the ranks that lack the file or see another one. The others take part and
+// drop the text.
 static void send_text(DataFile *f, bool missing) {
     enum { PIECE = 1 << 20 };
     unsigned char *scratch = host_alloc(PIECE), *whole = missing ? host_alloc(f->bytes) : NULL;
@@ -70,27 +75,30 @@ static void file_free(DataFile *f) {
     f->mapped = false;
 }
 
-// All have rank 0's text afterwards.
+// Afterwards all ranks have rank 0's text.
 static void share_text(DataFile *f) {
-    struct { uint64_t print; size_t bytes; } first = { f->text ? fingerprint(f->text, f->bytes) : 0, f->bytes };
-    uint64_t mine = first.print;
+    struct {
+        uint64_t print;
+        size_t bytes;
+    } first = { f->text ? fingerprint(f->text, f->bytes) : 0, f->bytes };
+    uint64_t local = first.print;
     side_broadcast(&first, sizeof first);
-    bool missing = this_rank > 0 && mine != first.print;
+    bool missing = this_rank > 0 && local != first.print;
     if (missing) file_free(f);
     f->bytes = first.bytes;
     if (side_any(missing)) send_text(f, missing);
 }
 
-// ---------------------------------------------------------------- token files
+// ---- token files ----
 
-enum { LLMC_MAGIC = 20240520, LLMC_INTS = 256 };   // magic, version, tokens; the rest is not used
+enum { LLMC_MAGIC = 20240520, LLMC_INTS = 256 }; // magic, version, tokens; the rest is not used
 
 static uint32_t header_int(const DataFile *f, size_t i) {
     uint32_t value;
     memcpy(&value, f->text + i * sizeof value, sizeof value);
     return value;
 }
-// Which file has token i of all.
+// The file with token i of all tokens.
 static size_t file_of(const Data *d, size_t i) {
     size_t lo = 0, hi = d->n_files;
     while (hi - lo > 1) {
@@ -103,61 +111,78 @@ static size_t file_of(const Data *d, size_t i) {
 static size_t token_at(const Data *d, size_t i) {
     const DataFile *f = &d->files[file_of(d, i)];
     const unsigned char *at = f->text + f->begin + (i - f->first) * d->token_bytes;
-    return d->token_bytes == 1 ? at[0] : at[0] | (size_t)at[1] << 8;               // little-endian
+    return d->token_bytes == 1 ? at[0] : at[0] | (size_t)at[1] << 8; // little-endian
 }
 static bool ends_in_bin(const char *path) {
     size_t n = strlen(path);
     return n > 4 && strcmp(path + n - 4, ".bin") == 0;
 }
 
-// Has the beginning of the file the bytes of a text? Every token file has control characters there.
+// Does the file begin like text? Every token file has control characters there.
 static bool looks_like_text(const DataFile *f) {
     enum { LOOK = 4096 };
     size_t n = f->bytes < LOOK ? f->bytes : LOOK, i = 0;
-    while (i < n && ((f->text[i] >= ' ' && f->text[i] != 127) || (f->text[i] >= '\t' && f->text[i] <= '\r'))) i++;
+    while (i < n &&
+           ((f->text[i] >= ' ' && f->text[i] != 127) || (f->text[i] >= '\t' && f->text[i] <= '\r')))
+        i++;
     return i == n;
 }
 
-// What kind of file is it, and how many tokens has it? why[]: it is none. named: --data or --data-eval names it.
+// Determines the kind of the file and its number of tokens. On failure why[] holds the reason.
+// named: --data or --data-eval names the file.
 static void recognise(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
     bool header = f->bytes >= 4 && header_int(f, 0) == LLMC_MAGIC;
     size_t token_bytes = header || ends_in_bin(f->path) ? 2 : 1;
     if (!d->token_bytes) d->token_bytes = token_bytes;
     f->begin = header ? LLMC_INTS * sizeof(uint32_t) : 0;
     if (f->bytes < f->begin) {
-        snprintf(why, DATA_WHY, "%s is cut short: llm.c's header has %zu bytes, and the file %zu", f->path, f->begin,
-                 f->bytes);
+        snprintf(why, DATA_WHY, "%s is cut short: llm.c's header has %zu bytes, and the file %zu",
+                 f->path, f->begin, f->bytes);
         return;
     }
     size_t rest = f->bytes - f->begin;
     f->tokens = rest / token_bytes;
     if (header && header_int(f, 1) != 1)
-        snprintf(why, DATA_WHY, "%s has version %u of llm.c's token files: expected 1, of uint16 tokens (GPT-2)",
+        snprintf(why, DATA_WHY,
+                 "%s has version %u of llm.c's token files: expected 1, of uint16 tokens (GPT-2)",
                  f->path, header_int(f, 1));
     else if (header && (rest % 2 || header_int(f, 2) != f->tokens))
-        snprintf(why, DATA_WHY, "%s is corrupt or cut short: its header says %u tokens, and it has %zu bytes of them",
-                 f->path, header_int(f, 2), rest);
+        snprintf(
+            why, DATA_WHY,
+            "%s is corrupt or cut short: its header says %u tokens, and it has %zu bytes of them",
+            f->path, header_int(f, 2), rest);
     else if (token_bytes == 2 && !header && f->bytes > 0 && looks_like_text(f))
-        snprintf(why, DATA_WHY, "%s is text: a file whose name ends in .bin must have uint16 tokens. To learn its "
-                 "bytes, give it another name, such as text.txt", f->path);
+        snprintf(why, DATA_WHY,
+                 "%s is text: a file whose name ends in .bin must have uint16 tokens. To learn its "
+                 "bytes, give it another name, such as text.txt",
+                 f->path);
     else if (rest % token_bytes)
-        snprintf(why, DATA_WHY, "%s is no file of uint16 tokens, or cut short: it has an odd number of bytes, %zu",
+        snprintf(why, DATA_WHY,
+                 "%s is no file of uint16 tokens, or cut short: it has an odd number of bytes, %zu",
                  f->path, rest);
     else if (token_bytes != d->token_bytes)
-        snprintf(why, DATA_WHY, "%s has %s, and %s has %s: --data and --data-eval take one kind of file", f->path,
-                 token_bytes == 1 ? "text" : "tokens", d->files[0].path, d->token_bytes == 1 ? "text" : "tokens");
+        snprintf(why, DATA_WHY,
+                 "%s has %s, and %s has %s: --data and --data-eval take one kind of file", f->path,
+                 token_bytes == 1 ? "text" : "tokens", d->files[0].path,
+                 d->token_bytes == 1 ? "text" : "tokens");
     else if (token_bytes == 2 && d->vocab == 0)
-        snprintf(why, DATA_WHY, "%s has token ids: give --vocab, the entries of their vocabulary (GPT-2: 50257)",
+        snprintf(why, DATA_WHY,
+                 "%s has token ids: give --vocab, the entries of their vocabulary (GPT-2: 50257)",
                  f->path);
     else if (token_bytes == 1 && d->vocab && d->vocab < 256)
-        snprintf(why, DATA_WHY, "%s is text, whose tokens are bytes: --vocab %zu is less than 256", f->path, d->vocab);
+        snprintf(why, DATA_WHY, "%s is text, whose tokens are bytes: --vocab %zu is less than 256",
+                 f->path, d->vocab);
     else if (token_bytes == 1 && d->vocab > 256 && named)
-        snprintf(why, DATA_WHY, "%s is text, whose tokens are bytes, and --vocab %zu is of token files: leave --vocab "
-                 "out, or give a .bin of llm.c or nanoGPT", f->path, d->vocab);
+        snprintf(why, DATA_WHY,
+                 "%s is text, whose tokens are bytes, and --vocab %zu is of token files: leave "
+                 "--vocab out, or give a .bin of llm.c or nanoGPT",
+                 f->path, d->vocab);
 }
 
-// Each rank looks at its part of the tokens; all learn the largest one, and its file.
-typedef struct { size_t token, file; } Largest;
+// Each rank reads its part of the tokens. All ranks get the largest token, and its file.
+typedef struct {
+    size_t token, file;
+} Largest;
 static void largest(void *context, size_t rank, const void *data, size_t bytes) {
     Largest *most = context, theirs;
     (void)rank;
@@ -166,31 +191,33 @@ static void largest(void *context, size_t rank, const void *data, size_t bytes) 
 }
 static void require_ids(const Data *d, char why[DATA_WHY]) {
     Range part = shard_range(d->tokens, this_world_size ? this_world_size : 1, this_rank);
-    Largest mine = {0}, most = {0};
+    Largest local = { 0 }, most = { 0 };
     for (size_t i = part.lo; i < part.hi; i++) {
         size_t token = token_at(d, i);
-        if (token > mine.token) mine = (Largest){ token, file_of(d, i) };
+        if (token > local.token) local = (Largest){ token, file_of(d, i) };
     }
     if (this_world_size > 1) {
-        side_gather_each(&mine, sizeof mine, largest, &most);
+        side_gather_each(&local, sizeof local, largest, &most);
         side_broadcast(&most, sizeof most);
     } else {
-        most = mine;
+        most = local;
     }
     if (most.token >= d->vocab)
-        snprintf(why, DATA_WHY, "%s has token id %zu, and a vocabulary of --vocab %zu ends at %zu: is it of another "
-                 "tokenizer, or no file of uint16 tokens?", d->files[most.file].path, most.token, d->vocab,
-                 d->vocab - 1);
+        snprintf(why, DATA_WHY,
+                 "%s has token id %zu, and a vocabulary of --vocab %zu ends at %zu: is it of "
+                 "another tokenizer, or no file of uint16 tokens?",
+                 d->files[most.file].path, most.token, d->vocab, d->vocab - 1);
 }
 
-// ---------------------------------------------------------------- one or several files
+// ---- one or several files ----
 
-// Rank 0: adds to d->names the files that a pattern means, sorted; a file of just this name is meant before a pattern.
-// Where nothing matches, the pattern itself, so that opening it says what is wrong.
+// Rank 0 adds the files of a pattern to d->names, sorted. A file with exactly this name has
+// priority over a pattern. If nothing matches, the pattern itself is added, and opening it reports
+// the error.
 static void add_names(Data *d, const char *pattern, size_t *room) {
-    glob_t found = {0};
-    struct stat is;
-    bool several = stat(pattern, &is) != 0 && glob(pattern, 0, NULL, &found) == 0;
+    glob_t found = { 0 };
+    struct stat info;
+    bool several = stat(pattern, &info) != 0 && glob(pattern, 0, NULL, &found) == 0;
     size_t n = several ? found.gl_pathc : 1;
     for (size_t i = 0; i < n; i++) {
         const char *name = several ? found.gl_pathv[i] : pattern;
@@ -203,9 +230,12 @@ static void add_names(Data *d, const char *pattern, size_t *room) {
     globfree(&found);
 }
 
-// The files of --data, and behind them those of --data-eval, as rank 0 finds them. Returns how many are of --data.
+// Lists the files of --data, then those of --data-eval, as rank 0 finds them. Returns the number of
+// files of --data.
 static size_t list_files(Data *d, const char *path, const char *eval) {
-    struct { size_t n, train, room; } all = {0};
+    struct {
+        size_t n, train, room;
+    } all = { 0 };
     if (this_rank == 0) {
         add_names(d, path, &all.room);
         all.train = d->n_files;
@@ -230,7 +260,8 @@ static size_t list_files(Data *d, const char *path, const char *eval) {
 static void open_file(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
     f->text = map(f->path, &f->bytes, why);
     f->mapped = f->text != NULL;
-    if (this_world_size > 1) side_broadcast(why, DATA_WHY);                // what is wrong on rank 0 is wrong for all
+    // an error on rank 0 is an error for all ranks
+    if (this_world_size > 1) side_broadcast(why, DATA_WHY);
     if (!why[0] && this_world_size > 1) share_text(f);
     if (!why[0]) recognise(d, f, named, why);
 }
@@ -241,16 +272,19 @@ static void require_length(const Data *d, const char *path, const char *eval, ch
     const char *unit = d->token_bytes == 1 ? "bytes" : "tokens";
     if (held_out >= least && d->train_tokens >= least) return;
     if (!eval)
-        snprintf(why, DATA_WHY, "the text %s has %zu %s, too few for --context %zu: at least %zu are needed (a "
-                 "tenth is held out)", path, d->tokens, unit, d->context, 10 * least);
+        snprintf(why, DATA_WHY,
+                 "the text %s has %zu %s, too few for --context %zu: at least %zu are needed (a "
+                 "tenth is held out)",
+                 path, d->tokens, unit, d->context, 10 * least);
     else
-        snprintf(why, DATA_WHY, "the text %s has %zu %s, too few for --context %zu: at least %zu are needed",
-                 held_out < least ? eval : path, held_out < least ? held_out : d->train_tokens, unit, d->context,
-                 least);
+        snprintf(why, DATA_WHY,
+                 "the text %s has %zu %s, too few for --context %zu: at least %zu are needed",
+                 held_out < least ? eval : path, held_out < least ? held_out : d->train_tokens,
+                 unit, d->context, least);
 }
 
-bool data_open(Data *d, const char *path, const char *eval, size_t vocab, size_t context, uint64_t seed,
-               char why[DATA_WHY]) {
+bool data_open(Data *d, const char *path, const char *eval, size_t vocab, size_t context,
+               uint64_t seed, char why[DATA_WHY]) {
     *d = (Data){ .vocab = vocab, .context = context, .seed = seed };
     memset(why, 0, DATA_WHY);
     size_t train = list_files(d, path ? path : DEFAULT_TEXT, eval);
@@ -297,9 +331,10 @@ uint64_t data_fingerprint(const Data *d, size_t *bytes) {
 static uint64_t sequence_key(const Data *d, int what, uint64_t step, size_t n) {
     return random_key(random_key(random_key(d->seed, (uint64_t)what), step), n);
 }
-// How many targets of a sequence count: all of them, or, ragged, between half and all.
+// The number of counted targets of a sequence: all of them, or, if ragged, between half and all.
 static size_t counted(const Data *d, uint64_t step, size_t n) {
-    return d->ragged ? d->context - sequence_key(d, KEY_LENGTH, step, n) % (d->context / 2 + 1) : d->context;
+    return d->ragged ? d->context - sequence_key(d, KEY_LENGTH, step, n) % (d->context / 2 + 1)
+                     : d->context;
 }
 size_t data_count(const Data *d, uint64_t step, size_t first, size_t B) {
     size_t tokens = 0;
@@ -307,16 +342,19 @@ size_t data_count(const Data *d, uint64_t step, size_t first, size_t B) {
     return tokens;
 }
 
-// Uploads B sequences of `context` tokens, or these positions of each. Token t of a sequence is byte[t], its target
-// byte[t+1].
+// Uploads B sequences of `context` tokens, or the local positions of each. Token t of a sequence is
+// byte[t], and its target is byte[t+1].
 static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targets, size_t B) {
-    Positions mine = d->positions.n ? d->positions : (Positions){ 1, { {0, d->context} } };
-    size_t T = positions_count(&mine), M = B * T, row = 0;
-    int *device[3], *host[3];                      // tokens, targets, positions
-    for (int i = 0; i < 3; i++) device[i] = ints_new(a, M), host[i] = host_alloc((M + 1) * sizeof(int));
+    Positions local = d->positions.n ? d->positions : (Positions){ 1, { { 0, d->context } } };
+    size_t T = positions_count(&local), M = B * T, row = 0;
+    int *device[3], *host[3]; // tokens, targets, positions
+    for (int i = 0; i < 3; i++) {
+        device[i] = ints_new(a, M);
+        host[i] = host_alloc((M + 1) * sizeof(int));
+    }
     for (size_t s = 0; s < B; s++)
-        for (size_t i = 0; i < mine.n; i++)
-            for (size_t t = mine.chunk[i].lo; t < mine.chunk[i].hi; t++, row++) {
+        for (size_t i = 0; i < local.n; i++)
+            for (size_t t = local.chunk[i].lo; t < local.chunk[i].hi; t++, row++) {
                 host[0][row] = tokens[s * d->context + t];
                 host[1][row] = targets[s * d->context + t];
                 host[2][row] = (int)t;
@@ -325,18 +363,22 @@ static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targe
         ints_upload(device[i], host[i], M);
         free(host[i]);
     }
-    return (Batch){ .B = B, .T = T, .tokens = device[0], .targets = device[1], .position = device[2] };
+    return (
+        Batch){ .B = B, .T = T, .tokens = device[0], .targets = device[1], .position = device[2] };
 }
 
-// Which window of the training part is sequence n of a step: of all sequences since the beginning it is number
-// step * batch + n, and each epoch is a permutation of all windows. What is left behind the last window is not used.
+// The window of sequence n of a step. Counted from the beginning of the training it is sequence
+// number step * batch + n. Each epoch is a permutation of all windows. Tokens after the last window
+// are not used.
 size_t data_windows(const Data *d) { return (d->train_tokens - 1) / d->context; }
 size_t data_window(const Data *d, uint64_t step, size_t n) {
     size_t windows = data_windows(d), which = 0;
     if (!d->batch) fault("the order of a file's windows needs Data.batch, the sequences of a step");
-    // EXERCISE 08.train-b (3 points): epochs without replacement. which: the window of sequence n of this step, whose
-    // step * d->batch + n sequences before it filled earlier epochs of `windows` each. random_permute(key, i, windows)
-    // has each window once for i from 0 on; every epoch its own key: random_key of that of (d->seed, KEY_DATA) and it.
+    // EXERCISE 08.train-b (3 points): epochs without replacement. which: the window of sequence n
+    // of this step. step * d->batch + n sequences come before it and filled earlier epochs of
+    // `windows` each. random_permute(key, i, windows) visits each window once for i from 0 on.
+    // Every epoch has a key of its own: the random_key of the key of (d->seed, KEY_DATA) and the
+    // epoch.
     uint64_t number = step * d->batch + n;
     uint64_t key = random_key(random_key(d->seed, KEY_DATA), number / windows);
     which = (size_t)random_permute(key, number % windows, windows);
@@ -344,12 +386,15 @@ size_t data_window(const Data *d, uint64_t step, size_t n) {
     return which;
 }
 
-Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, double token_weight) {
+Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B,
+                       double token_weight) {
     size_t T = d->context;
-    int *tokens = host_alloc((B * T + 1) * sizeof(int)), *targets = host_alloc((B * T + 1) * sizeof(int));
+    int *tokens = host_alloc((B * T + 1) * sizeof(int)),
+        *targets = host_alloc((B * T + 1) * sizeof(int));
     for (size_t s = 0; s < B; s++) {
         uint64_t key = sequence_key(d, KEY_DATA, step, first + s);
-        size_t start = d->files ? data_window(d, step, first + s) * T : 0, end = counted(d, step, first + s);
+        size_t start = d->files ? data_window(d, step, first + s) * T : 0,
+               end = counted(d, step, first + s);
         for (size_t t = 0; t <= T; t++) {
             int token = (int)(d->files ? token_at(d, start + t) : random_key(key, t) % d->vocab);
             if (t < T) tokens[s * T + t] = token;
@@ -377,8 +422,10 @@ size_t data_eval_windows(const Data *d) {
 
 Batch data_eval_batch(const Data *d, Arena *a, size_t first, size_t B, size_t some) {
     size_t T = d->context, all = data_eval_windows(d);
-    int *tokens = host_alloc((B * T + 1) * sizeof(int)), *targets = host_alloc((B * T + 1) * sizeof(int));
-    if (first + B > some || some > all) fault("%zu windows from %zu on, of %zu out of %zu", B, first, some, all);
+    int *tokens = host_alloc((B * T + 1) * sizeof(int)),
+        *targets = host_alloc((B * T + 1) * sizeof(int));
+    if (first + B > some || some > all)
+        fault("%zu windows from %zu on, of %zu out of %zu", B, first, some, all);
     for (size_t i = 0; i < B * T; i++) {
         size_t at = d->train_tokens + (first + i / T) * all / some * T + i % T;
         tokens[i] = (int)token_at(d, at);

@@ -1,11 +1,11 @@
-// layer.c: the unsplit layers, which are the reference of everything; the plain walk. See layer.h.
+// layer.c: the unsplit layers, the reference of every split layer; the plain walk.
 #include "common/model/layer.h"
 #include <stdlib.h>
 #include <string.h>
 #include "common/tensor/random.h"
 #include "common/comm/record.h"
 
-enum { KEY_DROPOUT = 2 };                          // beside unit.c's: what a random number is for
+enum { KEY_DROPOUT = 2 }; // continues the keys of unit.c: the purpose of a random number
 
 Saved saved_new(void) {
     return (Saved){ .arena = arena(MEM_ACTIVATIONS), .attention = arena(MEM_ACTIVATIONS) };
@@ -18,23 +18,34 @@ void saved_tensor(Saved *s, int name, size_t rows, size_t cols) {
     s->t[name] = tensor_new(&s->arena, rows, cols);
 }
 
-// ---------------------------------------------------------------- pieces
+// ---- pieces ----
 
-Shape hidden_shape(const Layer *l, const Batch *b) { return (Shape){ b->B * b->T, l->config->width }; }
-Shape logits_shape(const Layer *l, const Batch *b) { return (Shape){ b->B * b->T, range_size(l->vocab) }; }
-Shape token_shape(const Layer *l, const Batch *b) { (void)l; return (Shape){ b->B * b->T, 1 }; }
+Shape hidden_shape(const Layer *l, const Batch *b) {
+    return (Shape){ b->B * b->T, l->config->width };
+}
+Shape logits_shape(const Layer *l, const Batch *b) {
+    return (Shape){ b->B * b->T, range_size(l->vocab) };
+}
+Shape token_shape(const Layer *l, const Batch *b) {
+    (void)l;
+    return (Shape){ b->B * b->T, 1 };
+}
 
 Dropout layer_dropout(const Layer *l, const Batch *b, int site) {
     uint64_t key = random_key(random_key(l->config->seed, KEY_DROPOUT), b->step);
     key = random_key(random_key(key, l->number), (uint64_t)site);
-    return (Dropout){ .key = key, .p = b->training ? l->config->dropout : 0, .T = b->T, .length = l->config->context,
-                      .first_sequence = b->first_sequence, .position = b->position };
+    return (Dropout){ .key = key,
+                      .p = b->training ? l->config->dropout : 0,
+                      .T = b->T,
+                      .length = l->config->context,
+                      .first_sequence = b->first_sequence,
+                      .position = b->position };
 }
 
 void linear(Tensor y, Tensor x, const Param *w) { op_matmul(y, x, w->w); }
 
-// A contribution is finished from zero and added once, so that its bits do not depend on what was there before. The
-// first one after zeroing is written in place.
+// A contribution is computed from zero and added once, so its bits do not depend on the gradient
+// before it. The first contribution after zeroing is written in place.
 static Tensor contribution(const Param *p, Arena *scratch) {
     return p->gradient_empty ? p->g : tensor_new(scratch, p->g.rows, p->g.cols);
 }
@@ -43,7 +54,8 @@ static void add_contribution(Param *p, Tensor c) {
     p->gradient_empty = false;
 }
 
-// What waits in s for backward of weights is copied, but for x, which the walker keeps: so that all else can be freed.
+// Backward of weights needs copies of its arguments in s, so that everything else can be freed. x
+// is not copied, because the walker keeps it.
 static Tensor kept(Saved *s, Tensor t) {
     if (!t.data || t.data == s->input.data) return t;
     Tensor copy = tensor_new(&s->later, t.rows, t.cols);
@@ -51,7 +63,8 @@ static Tensor kept(Saved *s, Tensor t) {
     return copy;
 }
 static void defer(Saved *s, WeightGradient g) {
-    if (s->n_deferred == SAVED_GRADIENTS) fault("a layer has more than %d weight gradients to defer", SAVED_GRADIENTS);
+    if (s->n_deferred == SAVED_GRADIENTS)
+        fault("a layer has more than %d weight gradients to defer", SAVED_GRADIENTS);
     g.x = kept(s, g.x);
     g.stats = kept(s, g.stats);
     g.dy = kept(s, g.dy);
@@ -59,13 +72,13 @@ static void defer(Saved *s, WeightGradient g) {
 }
 
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
-    if (w->deferred) {                             // only the first half of a backward is wanted now
-        defer(w->deferred, (WeightGradient){ w, bias, x, {0}, dy, .norm = false });
+    if (w->deferred) { // only the first half of a backward is wanted now
+        defer(w->deferred, (WeightGradient){ w, bias, x, { 0 }, dy, .norm = false });
         return;
     }
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dw = contribution(w, &scratch);
-    op_matmul_tn(dw, x, dy);                       // dW[K,N] = x[M,K]^T dy[M,N]
+    op_matmul_tn(dw, x, dy); // dW[K,N] = x[M,K]^T dy[M,N]
     add_contribution(w, dw);
     arena_free(&scratch);
     if (bias) bias_gradient(bias, dy);
@@ -107,11 +120,13 @@ void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved
     defer_gradients(l, s);
     layer_backward(l, b, x, dy, dx, s);
     defer_gradients(l, NULL);
-    saved_free(s);                                 // q, k, v, scores, ...: only the first half needs them
+    saved_free(s); // only the first half needs q, k, v, scores, ...
     s->arena = s->later;
 }
 void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s) {
-    (void)l; (void)b; (void)x;
+    (void)l;
+    (void)b;
+    (void)x;
     for (size_t i = 0; i < s->n_deferred; i++) {
         const WeightGradient *g = &s->deferred[i];
         if (g->norm) norm_gradients(g->w, g->bias, g->x, g->stats, g->dy);
@@ -122,18 +137,19 @@ void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s) {
 
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     if (l->inner && !l->kind->backward_inputs)
-        fault("layer %zu (%s): its backward has no halves: choose a schedule of whole backwards", l->number,
-              l->kind->name);
+        fault("layer %zu (%s): its backward has no halves: choose a schedule of whole backwards",
+              l->number, l->kind->name);
     (l->kind->backward_inputs ? l->kind->backward_inputs : layer_defer)(l, b, x, dy, dx, s);
 }
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
     (l->kind->backward_weights ? l->kind->backward_weights : layer_deferred)(l, b, x, s);
 }
 
-// ---------------------------------------------------------------- embedding: y = dropout(wte[token] + wpe[position])
+// ---- embedding: y = dropout(wte[token] + wpe[position]) ----
 
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    (void)x; (void)s;                              // nothing is kept: backward reads the tokens again
+    (void)x;
+    (void)s; // nothing is kept: backward reads the tokens again
     op_embed_tokens(y, l->units[0]->params[0].w, b->tokens, l->vocab.lo);
     op_add_positions(y, y, l->units[1]->params[0].w, b->position);
     op_dropout(y, y, layer_dropout(l, b, SITE_EMBEDDING));
@@ -153,12 +169,17 @@ void embedding_gradients(Layer *l, const Batch *b, Tensor dy) {
 }
 
 static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    (void)x; (void)dx; (void)s;                    // tokens have no gradient
+    (void)x;
+    (void)dx;
+    (void)s; // tokens have no gradient
     embedding_gradients(l, b, dy);
 }
 
 void embedding_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    (void)l; (void)b; (void)x; (void)dx;
+    (void)l;
+    (void)b;
+    (void)x;
+    (void)dx;
     saved_tensor(s, S_DY, dy.rows, dy.cols);
     tensor_copy(s->t[S_DY], dy);
 }
@@ -168,37 +189,53 @@ void embedding_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
 }
 
 const LayerKind layer_embedding = {
-    .name = "embedding", .output = hidden_shape, .forward = embedding_forward, .backward = embedding_backward,
-    .backward_inputs = embedding_backward_inputs, .backward_weights = embedding_backward_weights,
+    .name = "embedding",
+    .output = hidden_shape,
+    .forward = embedding_forward,
+    .backward = embedding_backward,
+    .backward_inputs = embedding_backward_inputs,
+    .backward_weights = embedding_backward_weights,
 };
 
-// ---------------------------------------------------------------- attention, over the heads that are mine
+// ---- attention, over the local heads ----
 
 AttentionHeads layer_heads(const Layer *l, const Batch *b) {
     Dropout d = layer_dropout(l, b, SITE_ATTENTION);
-    return (AttentionHeads){ .B = b->B, .T = b->T, .D = l->config->width / l->config->heads, .heads = l->heads,
-                             .key = d.key, .drop = d.p, .first_sequence = b->first_sequence, .position = b->position,
-                             .kind = l->attention, .cp = l->cp, .length = l->config->context };
+    return (AttentionHeads){ .B = b->B,
+                             .T = b->T,
+                             .D = l->config->width / l->config->heads,
+                             .heads = l->heads,
+                             .key = d.key,
+                             .drop = d.p,
+                             .first_sequence = b->first_sequence,
+                             .position = b->position,
+                             .kind = l->attention,
+                             .cp = l->cp,
+                             .length = l->config->context };
 }
 
-static Tensor part_of(const AttentionHeads *h, Tensor qkv, size_t which) {     // q, k or v: [B*T, my heads * D]
+// q, k or v: [B*T, local heads * D]
+static Tensor part_of(const AttentionHeads *h, Tensor qkv, size_t which) {
     size_t width = range_size(h->heads) * h->D;
     return tensor_col_range(qkv, which * width, (which + 1) * width);
 }
-static real score_scale(const AttentionHeads *h) { return (real)(1 / __builtin_sqrt((double)h->D)); }
-static HeadsPlace heads_place(const AttentionHeads *h) {               // every query, every key
+static real score_scale(const AttentionHeads *h) {
+    return (real)(1 / __builtin_sqrt((double)h->D));
+}
+static HeadsPlace heads_place(const AttentionHeads *h) { // every query, every key
     return (HeadsPlace){ h->B, range_size(h->heads), h->position, h->position };
 }
 static void dropped(const AttentionHeads *h, Tensor y, Tensor x) {
     op_dropout_heads(y, x, h->key, h->drop, h->first_sequence, h->heads.lo, heads_place(h));
 }
 
-static void probabilities(const AttentionHeads *h, Saved *s) {         // S_PROBS and S_DROPPED from S_QKV
+static void probabilities(const AttentionHeads *h, Saved *s) { // S_PROBS and S_DROPPED from S_QKV
     size_t heads = range_size(h->heads);
-    s->t[S_PROBS] = tensor_new(&s->attention, h->B * heads * h->T, h->T);          // [B*H/tp*T, T]
-    op_heads_scores(s->t[S_PROBS], part_of(h, s->t[S_QKV], 0), part_of(h, s->t[S_QKV], 1), h->B, heads);
+    s->t[S_PROBS] = tensor_new(&s->attention, h->B * heads * h->T, h->T); // [B*H/tp*T, T]
+    op_heads_scores(s->t[S_PROBS], part_of(h, s->t[S_QKV], 0), part_of(h, s->t[S_QKV], 1), h->B,
+                    heads);
     op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], score_scale(h), heads_place(h));
-    s->t[S_DROPPED] = s->t[S_PROBS];                                               // without dropout they are one
+    s->t[S_DROPPED] = s->t[S_PROBS]; // without dropout the two are the same tensor
     if (h->drop == 0) return;
     s->t[S_DROPPED] = tensor_new(&s->attention, h->B * heads * h->T, h->T);
     dropped(h, s->t[S_DROPPED], s->t[S_PROBS]);
@@ -206,25 +243,28 @@ static void probabilities(const AttentionHeads *h, Saved *s) {         // S_PROB
 
 static void plain_forward(const AttentionHeads *h, Saved *s) {
     probabilities(h, s);
-    op_heads_mix(s->t[S_MIX], s->t[S_DROPPED], part_of(h, s->t[S_QKV], 2), h->B, range_size(h->heads));
+    op_heads_mix(s->t[S_MIX], s->t[S_DROPPED], part_of(h, s->t[S_QKV], 2), h->B,
+                 range_size(h->heads));
 }
 
 static void plain_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     size_t heads = range_size(h->heads);
-    Tensor q = part_of(h, s->t[S_QKV], 0), k = part_of(h, s->t[S_QKV], 1), v = part_of(h, s->t[S_QKV], 2);
+    Tensor q = part_of(h, s->t[S_QKV], 0), k = part_of(h, s->t[S_QKV], 1),
+           v = part_of(h, s->t[S_QKV], 2);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dp = tensor_new(&scratch, s->t[S_PROBS].rows, h->T);
-    op_heads_mix_t(part_of(h, dqkv, 2), s->t[S_DROPPED], dmix, h->B, heads);       // dV = P^T dO
-    op_heads_scores(dp, dmix, v, h->B, heads);                                     // dP = dO V^T
+    op_heads_mix_t(part_of(h, dqkv, 2), s->t[S_DROPPED], dmix, h->B, heads); // dV = P^T dO
+    op_heads_scores(dp, dmix, v, h->B, heads);                               // dP = dO V^T
     dropped(h, dp, dp);
-    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), heads_place(h));         // dS
-    op_heads_mix(part_of(h, dqkv, 0), dp, k, h->B, heads);                         // dQ = dS K
-    op_heads_mix_t(part_of(h, dqkv, 1), dp, q, h->B, heads);                       // dK = dS^T Q
+    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), heads_place(h)); // dS
+    op_heads_mix(part_of(h, dqkv, 0), dp, k, h->B, heads);                             // dQ = dS K
+    op_heads_mix_t(part_of(h, dqkv, 1), dp, q, h->B, heads); // dK = dS^T Q
     arena_free(&scratch);
 }
 
-static const AttentionKind plain = { .name = "plain", .forward = plain_forward, .backward = plain_backward,
-                                     .rebuild = probabilities };
+static const AttentionKind plain = {
+    .name = "plain", .forward = plain_forward, .backward = plain_backward, .rebuild = probabilities
+};
 static const AttentionKind *kind_of(const AttentionHeads *h) { return h->kind ? h->kind : &plain; }
 void attention_forward(const AttentionHeads *h, Saved *s) { kind_of(h)->forward(h, s); }
 void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
@@ -234,19 +274,22 @@ void attention_rebuild(const AttentionHeads *h, Saved *s) {
     if (kind_of(h)->rebuild) kind_of(h)->rebuild(h, s);
 }
 
-// ---------------------------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
-// The twin of these two functions, with parts of the weights and four all-reduces, is in chapter 03: compare them.
+// ---- block: x + attention(norm(x)), then + mlp(norm(.)) ----
+// Compare these two functions with those of chapter 03, which have parts of the weights and four
+// all-reduces.
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
-    size_t M = b->B * b->T, C = l->config->width, A = range_size(l->heads) * (C / l->config->heads), F = p[FC_W].w.cols;
+    size_t M = b->B * b->T, C = l->config->width, A = range_size(l->heads) * (C / l->config->heads),
+           F = p[FC_W].w.cols;
 
-    saved_tensor(s, S_LN1, M, C); saved_tensor(s, S_STATS1, M, 2);
+    saved_tensor(s, S_LN1, M, C);
+    saved_tensor(s, S_STATS1, M, 2);
     op_layer_norm(s->t[S_LN1], s->t[S_STATS1], x, p[LN1_GAIN].w, p[LN1_BIAS].w);
-    saved_tensor(s, S_QKV, M, 3 * A);                                              // [B*T, 3C]: q | k | v
+    saved_tensor(s, S_QKV, M, 3 * A); // [B*T, 3C]: q | k | v
     linear(s->t[S_QKV], s->t[S_LN1], &p[QKV_W]);
     op_add_bias(s->t[S_QKV], s->t[S_QKV], p[QKV_B].w);
-    saved_tensor(s, S_MIX, M, A);                                                  // [B*T, C]: the heads side by side
+    saved_tensor(s, S_MIX, M, A); // [B*T, C]: the heads side by side
     AttentionHeads heads = layer_heads(l, b);
     attention_forward(&heads, s);
     saved_tensor(s, S_MIDDLE, M, C);
@@ -256,9 +299,11 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     op_dropout(middle, middle, layer_dropout(l, b, SITE_MIDDLE));
     op_add(middle, x, middle);
 
-    saved_tensor(s, S_LN2, M, C); saved_tensor(s, S_STATS2, M, 2);
+    saved_tensor(s, S_LN2, M, C);
+    saved_tensor(s, S_STATS2, M, 2);
     op_layer_norm(s->t[S_LN2], s->t[S_STATS2], middle, p[LN2_GAIN].w, p[LN2_BIAS].w);
-    saved_tensor(s, S_FC, M, F); saved_tensor(s, S_ACT, M, F);                     // [B*T, 4C] each
+    saved_tensor(s, S_FC, M, F);
+    saved_tensor(s, S_ACT, M, F); // [B*T, 4C] each
     linear(s->t[S_FC], s->t[S_LN2], &p[FC_W]);
     op_add_bias(s->t[S_FC], s->t[S_FC], p[FC_B].w);
     op_gelu(s->t[S_ACT], s->t[S_FC]);
@@ -272,9 +317,11 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     Param *p = l->units[0]->params;
     size_t M = b->B * b->T, C = l->config->width;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor d = tensor_new(&scratch, M, C), dnorm = tensor_new(&scratch, M, C), dmiddle = tensor_new(&scratch, M, C);
+    Tensor d = tensor_new(&scratch, M, C), dnorm = tensor_new(&scratch, M, C),
+           dmiddle = tensor_new(&scratch, M, C);
     Tensor dfc = tensor_new(&scratch, M, s->t[S_FC].cols);
-    Tensor dmix = tensor_new(&scratch, M, s->t[S_MIX].cols), dqkv = tensor_new(&scratch, M, s->t[S_QKV].cols);
+    Tensor dmix = tensor_new(&scratch, M, s->t[S_MIX].cols),
+           dqkv = tensor_new(&scratch, M, s->t[S_QKV].cols);
 
     op_dropout(d, dy, layer_dropout(l, b, SITE_OUT));
     linear_gradients(&p[OUT_W], &p[OUT_B], s->t[S_ACT], d);
@@ -284,7 +331,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     op_matmul_nt(dnorm, dfc, p[FC_W].w);
     norm_gradients(&p[LN2_GAIN], &p[LN2_BIAS], s->t[S_MIDDLE], s->t[S_STATS2], dnorm);
     op_layer_norm_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
-    op_add(dmiddle, dy, dmiddle);                                                  // the residual path
+    op_add(dmiddle, dy, dmiddle); // the residual path
 
     op_dropout(d, dmiddle, layer_dropout(l, b, SITE_MIDDLE));
     linear_gradients(&p[PROJ_W], &p[PROJ_B], s->t[S_MIX], d);
@@ -305,17 +352,22 @@ void block_rebuild(Layer *l, const Batch *b, Saved *s) {
     attention_rebuild(&heads, s);
 }
 
-const LayerKind layer_block = { .name = "block", .output = hidden_shape, .forward = block_forward,
-                                .backward = block_backward, .shed = block_shed, .rebuild = block_rebuild };
+const LayerKind layer_block = { .name = "block",
+                                .output = hidden_shape,
+                                .forward = block_forward,
+                                .backward = block_backward,
+                                .shed = block_shed,
+                                .rebuild = block_rebuild };
 
-// ---------------------------------------------------------------- head: logits = norm(x) wte^T
+// ---- head: logits = norm(x) wte^T ----
 
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)b;
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
-    saved_tensor(s, S_LN, x.rows, x.cols); saved_tensor(s, S_STATS, x.rows, 2);
+    saved_tensor(s, S_LN, x.rows, x.cols);
+    saved_tensor(s, S_STATS, x.rows, 2);
     op_layer_norm(s->t[S_LN], s->t[S_STATS], x, p[0].w, p[1].w);
-    op_matmul_nt(y, s->t[S_LN], wte->w);                                           // [B*T, V]
+    op_matmul_nt(y, s->t[S_LN], wte->w); // [B*T, V]
 }
 
 static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
@@ -323,17 +375,20 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
-    linear_gradients(wte, NULL, dy, s->t[S_LN]);                                   // dwte[V,C] = dlogits^T norm(x)
+    linear_gradients(wte, NULL, dy, s->t[S_LN]); // dwte[V,C] = dlogits^T norm(x)
     op_matmul(dnorm, dy, wte->w);
     norm_gradients(&p[0], &p[1], x, s->t[S_STATS], dnorm);
     op_layer_norm_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
     arena_free(&scratch);
 }
 
-const LayerKind layer_head = { .name = "head", .output = logits_shape, .input = hidden_shape, .forward = head_forward,
+const LayerKind layer_head = { .name = "head",
+                               .output = logits_shape,
+                               .input = hidden_shape,
+                               .forward = head_forward,
                                .backward = head_backward };
 
-// ---------------------------------------------------------------- loss: -log softmax(logits)[target], of every token
+// ---- loss: -log softmax(logits)[target], of every token ----
 
 static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Arena scratch = arena(MEM_WORKSPACE);
@@ -341,7 +396,7 @@ static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     saved_tensor(s, S_SUM, x.rows, 1);
     op_row_max(max, x);
     op_pick_target(picked, x, b->targets, l->vocab.lo);
-    op_exp_sum(s->t[S_SUM], x, max);                                               // x: exponentials from here on
+    op_exp_sum(s->t[S_SUM], x, max); // from here on x holds exponentials
     op_token_loss(y, picked, max, s->t[S_SUM], b->targets);
     arena_free(&scratch);
 }
@@ -351,12 +406,17 @@ void loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Sav
     if (dx.data != x.data) tensor_copy(dx, x);
 }
 
-const LayerKind layer_loss = { .name = "loss", .output = token_shape, .input = logits_shape, .in_place = true,
-                               .forward = loss_forward, .backward = loss_backward };
+const LayerKind layer_loss = { .name = "loss",
+                               .output = token_shape,
+                               .input = logits_shape,
+                               .in_place = true,
+                               .forward = loss_forward,
+                               .backward = loss_backward };
 
-// ---------------------------------------------------------------- what every layer can be asked
+// ---- questions to any layer ----
 
-// A wrapper, which says no shapes, has those of its inner layers: the input of the first, the output of the last.
+// A wrapper without shapes has those of its inner layers: the input of the first, the output of the
+// last.
 Shape layer_output(const Layer *l, const Batch *b) {
     while (!l->kind->output) l = &l->inner[l->n_inner - 1];
     return l->kind->output(l, b);
@@ -365,7 +425,8 @@ Shape layer_input(const Layer *l, const Batch *b) {
     while (!l->kind->output) l = l->inner;
     return l->kind->input ? l->kind->input(l, b) : l->kind->output(l, b);
 }
-// A wrapper around one layer changes nothing about it; a wrapper around several keeps their tensors to itself.
+// A wrapper around one layer has that layer's property. A wrapper around several keeps their
+// tensors to itself.
 bool layer_in_place(const Layer *l) {
     while (!l->kind->output && l->n_inner == 1) l = l->inner;
     return l->kind->in_place;
@@ -382,10 +443,10 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
     return inner;
 }
 
-// ---------------------------------------------------------------- the plain walk
+// ---- the plain walk ----
 
-// Layer i of n, if there is one, and what is inside of it. (i - 1 of 0 is none.) Several inner layers are a walk of
-// their own.
+// Prepares layer i of n, if there is one, and its inner layer. (i - 1 of 0 is none.) Several inner
+// layers are a walk of their own.
 static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
     for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->n_inner == 1 ? l->inner : NULL)
         if (l->kind->prepare) l->kind->prepare(l, backward);
@@ -401,7 +462,8 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
     for (size_t i = 0; i < n; i++) {
         prepare(layers, n, i + 1, false);
         f->layer[i].arena = arena(MEM_ACTIVATIONS);
-        f->layer[i].y = i + 1 == n ? y : tensor_shaped(&f->layer[i].arena, layer_output(&layers[i], b));
+        f->layer[i].y =
+            i + 1 == n ? y : tensor_shaped(&f->layer[i].arena, layer_output(&layers[i], b));
         f->layer[i].saved = saved_new();
         layer_forward(&layers[i], b, x, f->layer[i].y, &f->layer[i].saved);
         x = f->layer[i].y;
@@ -410,23 +472,27 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
     return f;
 }
 
-// y of this layer, which the layer above has read, and what it keeps.
+// Frees y of this layer, which the layer above has read, and its saved items.
 static void free_layer(ActivationStash *f, size_t i) {
     saved_free(&f->layer[i].saved);
     arena_free(&f->layer[i].arena);
 }
 
-// whole: with the gradients of weights, and frees.
-static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx, bool whole) {
+// whole: also computes the gradients of weights, and frees.
+static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
+                      Tensor dx, bool whole) {
     record_enter_chunk(EVENT_BACKWARD, b->number, layers[0].chunk);
-    Arena incoming = arena(MEM_WORKSPACE);         // holds dy, once it is ours
+    Arena incoming = arena(MEM_WORKSPACE); // holds dy, if this walk owns it
     prepare(layers, n, n - 1, true);
     for (size_t i = n; i-- > 0;) {
         prepare(layers, n, i - 1, true);
         Arena outgoing = arena(MEM_WORKSPACE);
         Tensor x = i ? f->layer[i - 1].y : f->x;
-        Tensor d = i == 0 ? dx : layer_in_place(&layers[i]) ? x : tensor_new(&outgoing, x.rows, x.cols);
-        (whole ? layer_backward : layer_backward_inputs)(&layers[i], b, x, dy, d, &f->layer[i].saved);
+        Tensor d = i == 0                       ? dx
+                   : layer_in_place(&layers[i]) ? x
+                                                : tensor_new(&outgoing, x.rows, x.cols);
+        (whole ? layer_backward : layer_backward_inputs)(&layers[i], b, x, dy, d,
+                                                         &f->layer[i].saved);
         if (whole) free_layer(f, i);
         arena_free(&incoming);
         incoming = outgoing;
@@ -436,11 +502,13 @@ static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *
     record_leave();
 }
 
-void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx) {
+void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
+                   Tensor dx) {
     walk_back(layers, n, b, f, dy, dx, true);
     activation_stash_free(f);
 }
-void walk_backward_inputs(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx) {
+void walk_backward_inputs(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
+                          Tensor dx) {
     walk_back(layers, n, b, f, dy, dx, false);
 }
 void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationStash *f) {
@@ -455,7 +523,7 @@ void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationSt
 
 void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
     record_enter(EVENT_FORWARD, b->number);
-    Arena incoming = arena(MEM_ACTIVATIONS);       // holds x, once it is ours
+    Arena incoming = arena(MEM_ACTIVATIONS); // holds x, if this walk owns it
     prepare(layers, n, 0, false);
     for (size_t i = 0; i < n; i++) {
         prepare(layers, n, i + 1, false);

@@ -1,4 +1,4 @@
-// model.c: the unsplit GPT-2 as a list of layers, and what every technique asks of a model. See model.h.
+// model.c: GPT-2 as a list of layers: description, allocation, one micro-batch, gradient norm.
 #include "common/model/model.h"
 #include "common/model/block.h"
 #include "common/model/costs.h"
@@ -7,9 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---------------------------------------------------------------- description
+// ---- description ----
 
-enum { MOST_LAYERS = 1 << 16, MOST_WIDTH = 1 << 20, MOST_CONTEXT = 1 << 20 };      // no count of elements overflows
+// limits, so that no count of elements overflows
+enum { MOST_LAYERS = 1 << 16, MOST_WIDTH = 1 << 20, MOST_CONTEXT = 1 << 20 };
 
 void config_require(const ModelConfig *c) {
     REQUIRE(c->layers && c->width && c->heads && c->context && c->vocab,
@@ -17,9 +18,11 @@ void config_require(const ModelConfig *c) {
     REQUIRE(c->layers <= MOST_LAYERS && c->width <= MOST_WIDTH && c->context <= MOST_CONTEXT,
             "a model has at most %d layers, %d columns and %d positions, not %zu, %zu and %zu",
             MOST_LAYERS, MOST_WIDTH, MOST_CONTEXT, c->layers, c->width, c->context);
-    REQUIRE(c->width % c->heads == 0, "width %zu does not divide into %zu heads: choose --width as a multiple of "
-            "--heads", c->width, c->heads);
-    REQUIRE(c->dropout >= 0 && c->dropout < 1, "dropout must be at least 0 and less than 1, not %g", c->dropout);
+    REQUIRE(c->width % c->heads == 0,
+            "width %zu does not divide into %zu heads: choose --width as a multiple of --heads",
+            c->width, c->heads);
+    REQUIRE(c->dropout >= 0 && c->dropout < 1, "dropout must be at least 0 and less than 1, not %g",
+            c->dropout);
 }
 size_t config_parameters(const ModelConfig *c) {
     CutSizes whole = cut_sizes(c, 1, 0);
@@ -30,9 +33,11 @@ size_t config_tensors(const ModelConfig *c) { return 2 + BLOCK_PARAMS * c->layer
 static Unit unit_new(size_t n_params) {
     return (Unit){ .params = host_alloc(n_params * sizeof(Param)), .n_params = n_params };
 }
-// Initial weights: 0.02 at GPT-2's width 768, and as 1/sqrt(C) at others, so that small models have signal too. Biases
-// are not zero and gains not one, so that a fault in their handling shows from the first step.
-static Param model_param(const ModelConfig *c, size_t number, Param p, double mean, double deviation) {
+// Initial weights: 0.02 at GPT-2's width 768, and proportional to 1/sqrt(C) at others, so that
+// small models have signal, too. Biases are not zero and gains not one, so that a fault in their
+// handling shows from the first step.
+static Param model_param(const ModelConfig *c, size_t number, Param p, double mean,
+                         double deviation) {
     p.number = number;
     p.mean = mean;
     p.deviation = deviation * sqrt(768.0 / (double)c->width);
@@ -65,13 +70,16 @@ static Unit unit_block(const ModelConfig *c, size_t block) {
     return u;
 }
 
-Model *model_describe(const ModelConfig *c, Range layers) { return model_describe_chunks(c, &layers, 1); }
+Model *model_describe(const ModelConfig *c, Range layers) {
+    return model_describe_chunks(c, &layers, 1);
+}
 
 Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n_chunks) {
     Model *m = host_alloc(sizeof *m);
     size_t L = c->layers;
     m->config = *c;
-    m->parameters = arena(MEM_PARAMETERS); m->gradients = arena(MEM_GRADIENTS);
+    m->parameters = arena(MEM_PARAMETERS);
+    m->gradients = arena(MEM_GRADIENTS);
     m->optimizer = arena(MEM_OPTIMIZER);
     m->gathered = arena(MEM_COMMUNICATION);
     m->buffers = arena(MEM_COMMUNICATION);
@@ -80,14 +88,21 @@ Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n
         m->n_layers += range_size(chunks[i]);
     }
     m->layers = host_alloc(m->n_layers * sizeof(Layer));
-    m->units = host_alloc((m->n_layers + 3) * sizeof(Unit));     // the embedding brings two, the head two
+    // the embedding brings two, the head two
+    m->units = host_alloc((m->n_layers + 3) * sizeof(Unit));
     m->units_of_layers = host_alloc((m->n_layers + 3) * sizeof *m->units_of_layers);
     for (size_t i = 0, chunk = 0, n = chunks[0].lo; i < m->n_layers; i++, n++) {
         if (n == chunks[chunk].hi) n = chunks[++chunk].lo;
         Layer *l = &m->layers[i];
-        *l = (Layer){ .config = &m->config, .number = n, .chunk = chunk, .heads = {0, c->heads},
-                      .vocab = {0, c->vocab} };
-        l->kind = n == 0 ? &layer_embedding : n <= L ? &layer_block : n == L + 1 ? &layer_head : &layer_loss;
+        *l = (Layer){ .config = &m->config,
+                      .number = n,
+                      .chunk = chunk,
+                      .heads = { 0, c->heads },
+                      .vocab = { 0, c->vocab } };
+        l->kind = n == 0       ? &layer_embedding
+                  : n <= L     ? &layer_block
+                  : n == L + 1 ? &layer_head
+                               : &layer_loss;
         Unit *u = &m->units[m->n_units];
         if (n == 0) {
             u[0] = unit_table(c, 0, "wte.weight", c->vocab);
@@ -98,20 +113,24 @@ Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n
         } else if (n <= L) {
             u[0] = unit_block(c, n - 1);
         }
-        l->n_units = n == 0 || n == L + 1 ? 2 : n <= L ? 1 : 0;
+        if (n <= L) l->n_units = 1;
+        if (n == 0 || n == L + 1) l->n_units = 2;
         l->units = &m->units_of_layers[m->n_units];
         for (size_t k = 0; k < l->n_units; k++) l->units[k] = &u[k];
         m->n_units += l->n_units;
     }
     Unit *first = model_wte(m), *last = model_wte_head(m);
-    if (first && last) { first->tied_use = last; last->tied_to = first; }        // same weights, two gradients
-    else if (last) last->tied_copy = true;                                       // the other copy is on the first stage
+    // same weights, two gradients
+    if (first && last) {
+        first->tied_use = last;
+        last->tied_to = first;
+    } else if (last) last->tied_copy = true; // the other copy is on the first stage
     return m;
 }
 
 size_t model_chunks(const Model *m) { return m->layers[m->n_layers - 1].chunk + 1; }
 Range model_chunk(const Model *m, size_t chunk) {
-    Range r = {0, 0};
+    Range r = { 0, 0 };
     while (r.lo < m->n_layers && m->layers[r.lo].chunk < chunk) r.lo++;
     for (r.hi = r.lo; r.hi < m->n_layers && m->layers[r.hi].chunk == chunk;) r.hi++;
     return r;
@@ -119,13 +138,22 @@ Range model_chunk(const Model *m, size_t chunk) {
 
 Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Comm *comm) {
     if (n == 0 || lo + n > m->n_layers || m->layers[lo].chunk != m->layers[lo + n - 1].chunk)
-        fault("%s around layers %zu to %zu of %zu: they must be neighbours in one chunk", kind->name, lo, lo + n - 1,
-              m->n_layers);
+        fault("%s around layers %zu to %zu of %zu: they must be neighbours in one chunk",
+              kind->name, lo, lo + n - 1, m->n_layers);
     Layer *l = &m->layers[lo], *inner = host_alloc(n * sizeof *inner);
     memcpy(inner, l, n * sizeof *inner);
-    *l = (Layer){ .kind = kind, .config = &m->config, .number = l->number, .chunk = l->chunk, .units = inner[0].units,
-                  .heads = inner[0].heads, .vocab = inner[0].vocab, .comm = comm, .inner = inner, .n_inner = n };
-    for (size_t i = 0; i < n; i++) l->n_units += inner[i].n_units;               // of neighbours: one after another
+    *l = (Layer){ .kind = kind,
+                  .config = &m->config,
+                  .number = l->number,
+                  .chunk = l->chunk,
+                  .units = inner[0].units,
+                  .heads = inner[0].heads,
+                  .vocab = inner[0].vocab,
+                  .comm = comm,
+                  .inner = inner,
+                  .n_inner = n };
+    // the inner layers are neighbours, so their units follow one another
+    for (size_t i = 0; i < n; i++) l->n_units += inner[i].n_units;
     memmove(l + 1, l + n, (m->n_layers - lo - n) * sizeof *l);
     m->n_layers -= n - 1;
     return l;
@@ -143,7 +171,7 @@ Unit *model_unit(Model *m, const char *first_param) {
     return NULL;
 }
 
-// ---------------------------------------------------------------- allocation
+// ---- allocation ----
 
 static void unit_measure(Unit *u) {
     u->size = 0;
@@ -151,7 +179,7 @@ static void unit_measure(Unit *u) {
         u->params[i].offset = u->size;
         u->size += param_local_rows(&u->params[i]) * param_local_cols(&u->params[i]);
     }
-    u->own = (Range){0, u->size};
+    u->own = (Range){ 0, u->size };
 }
 
 void model_measure(Model *m) {
@@ -171,7 +199,7 @@ void model_attach_weights(Model *m, Tensor w) {
     size_t offset = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
-        if (u->tied_to) continue;                  // attached with the embedding's
+        if (u->tied_to) continue; // attached together with the embedding's
         unit_attach_weights(u, tensor_flat_range(w, offset, offset + u->size));
         offset += u->size;
     }
@@ -200,7 +228,8 @@ void model_allocate(Model *m) {
         offset += u->size;
     }
     Unit *wte = model_wte(m);
-    if (wte && wte->tied_use) unit_attach_gradients(wte->tied_use, tensor_new(&m->gradients, 1, wte->size));
+    if (wte && wte->tied_use)
+        unit_attach_gradients(wte->tied_use, tensor_new(&m->gradients, 1, wte->size));
     model_zero_gradients(m);
 }
 
@@ -209,7 +238,8 @@ static void free_inner(Layer *l) {
     free(l->inner);
 }
 void model_free(Model *m) {
-    arena_free(&m->parameters); arena_free(&m->gradients);
+    arena_free(&m->parameters);
+    arena_free(&m->gradients);
     arena_free(&m->optimizer);
     arena_free(&m->gathered);
     arena_free(&m->buffers);
@@ -221,7 +251,7 @@ void model_free(Model *m) {
     free(m);
 }
 
-// ---------------------------------------------------------------- one micro-batch
+// ---- one micro-batch ----
 
 void model_zero_gradients(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) unit_zero_gradients(&m->units[i]);
@@ -230,7 +260,7 @@ void model_zero_gradients(Model *m) {
 double model_forward_backward(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
     Shape losses = layer_output(&m->layers[m->n_layers - 1], b);
-    Tensor y = tensor_shaped(&outside, losses), dy = tensor_shaped(&outside, losses), none = {0};
+    Tensor y = tensor_shaped(&outside, losses), dy = tensor_shaped(&outside, losses), none = { 0 };
     ActivationStash *f = walk_forward(m->layers, m->n_layers, b, none, y);
     double loss = tensor_sum(y);
     tensor_fill(dy, (real)b->token_weight);
@@ -241,7 +271,7 @@ double model_forward_backward(Model *m, const Batch *b) {
 
 double model_loss(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
-    Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], b)), none = {0};
+    Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], b)), none = { 0 };
     walk_forward_only(m->layers, m->n_layers, b, none, y);
     double loss = tensor_sum(y);
     arena_free(&outside);
@@ -255,17 +285,18 @@ void model_partial_sums(Model *m) {
 
 void model_fold_tied(Model *m) {
     Unit *wte = model_wte(m);
-    if (wte && wte->tied_use) op_add(wte->g, wte->tied_use->g, wte->g);          // head, then embedding
+    // order: head, then embedding
+    if (wte && wte->tied_use) op_add(wte->g, wte->tied_use->g, wte->g);
 }
 
-// ---------------------------------------------------------------- norm, clipping
+// ---- norm, clipping ----
 
-// The part of parameter p that this rank owns, as a range of its unit's elements.
+// The elements of its unit that belong to parameter p and this rank.
 Range param_owned(const Unit *u, const Param *p) {
     size_t lo = p->offset, hi = lo + param_local_rows(p) * param_local_cols(p);
     if (lo < u->own.lo) lo = u->own.lo;
     if (hi > u->own.hi) hi = u->own.hi;
-    return (Range){lo, hi < lo ? lo : hi};
+    return (Range){ lo, hi < lo ? lo : hi };
 }
 Tensor param_owned_part(const Unit *u, Tensor own, Range r) {
     return tensor_flat_range(own, r.lo - u->own.lo, r.hi - u->own.lo);
@@ -275,7 +306,7 @@ void model_grad_squares(const Model *m, double *squares) {
     memset(squares, 0, config_tensors(&m->config) * sizeof *squares);
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
-        if (u->tied_to || u->tied_copy) continue;                                // counted once, where the embedding is
+        if (u->tied_to || u->tied_copy) continue; // counted once, on the embedding's rank
         for (size_t k = 0; k < u->n_params; k++) {
             const Param *p = &u->params[k];
             Range r = param_owned(u, p);

@@ -1,85 +1,98 @@
-// model.h: GPT-2 (pre-norm, learned positions, tanh GELU, tied embeddings, biases) as a list of layers, whole or a part
-// of it.
+// model.h: GPT-2 (pre-norm, learned positions, tanh GELU, tied embeddings, biases) as a list of
+// layers, whole or a part of it.
 //
-// A model is DESCRIBED first; the techniques then change the description (cut parameters, wrap layers); then it is
-// allocated.
-//     Model *m = model_describe(&config, model_layers(&config));     // or a pipeline stage's part of the list
-//     tensor_parallel(m, tp);                                         // chapter 03, where wanted
-//     recompute(m, RECOMPUTE_FULL);                                   // chapter 07
-//     model_allocate(m);                                              // or zero3_allocate(m, dp), chapter 06
+// A model is DESCRIBED first. The techniques then change the description (cut parameters, wrap
+// layers). Then it is allocated.
+//     Model *m = model_describe(&config, model_layers(&config)); // or a pipeline stage's part
+//     tensor_parallel(m, tp);                                    // chapter 03, if wanted
+//     recompute(m, RECOMPUTE_FULL);                              // chapter 07, if wanted
+//     model_allocate(m);                                         // or zero3_allocate(m, dp)
 #ifndef MODEL_H
 #define MODEL_H
 #include "common/model/layer.h"
 
 typedef struct Model {
     ModelConfig config;
-    Layer *layers;                                 // embedding, L blocks, head, loss; or some neighbours of that list,
-                                                   // or several such chunks, one after another
+    // embedding, L blocks, head, loss; or a part of that list; or several such parts (chunks)
+    Layer *layers;
     size_t n_layers;
-    Unit *units;                                   // in model order: wte, wpe, h.0, ..., ln_f, the head's use of wte
-    Unit **units_of_layers;                        // a pointer to each; Layer.units points into this list
+    Unit *units;            // in model order: wte, wpe, h.0, ..., ln_f, the head's use of wte
+    Unit **units_of_layers; // pointers to units; Layer.units points into this list
     size_t n_units;
-    Tensor w, g;                                   // [1, size]: all units but the tied use, one after another, where
-                                                   // they are whole
-    size_t size;                                   // local elements, a tied tensor once
+    Tensor w, g; // [1, size]: all units but the tied use, one after another, if they are whole
+    size_t size; // local elements; a tied tensor counts once
     Arena parameters, gradients, optimizer;
-    Arena gathered, buffers;                       // MEM_COMMUNICATION, under ZeRO: weights of all ranks that a unit
-                                                   // keeps for a step; its whole gradients
+    // MEM_COMMUNICATION under ZeRO. gathered: whole weights that a unit keeps for a step. buffers:
+    // its whole gradients.
+    Arena gathered, buffers;
 } Model;
 
-// The whole list is layers [0, L+3): the embedding, L blocks, the head, the loss. Without the last, y is the logits.
-static inline Range model_layers(const ModelConfig *c) { return (Range){0, c->layers + 3}; }
-void config_require(const ModelConfig *c);         // usage_error() for sizes no model can have
-size_t config_parameters(const ModelConfig *c);    // of the whole model, tied once: V*C + T*C + L*(12*C*C + 13*C) + 2*C
-size_t config_tensors(const ModelConfig *c);       // 2 + 12 L + 2
+// The whole list is layers [0, L+3): embedding, L blocks, head, loss. Without the loss, y is the
+// logits.
+static inline Range model_layers(const ModelConfig *c) { return (Range){ 0, c->layers + 3 }; }
+void config_require(const ModelConfig *c); // usage_error() for impossible sizes
+// of the whole model; wte counts once: V*C + T*C + L*(12*C*C + 13*C) + 2*C
+size_t config_parameters(const ModelConfig *c);
+size_t config_tensors(const ModelConfig *c); // 2 + 12 L + 2
 
 Model *model_describe(const ModelConfig *c, Range layers);
-// The replicas of all units that have none of their own yet; after the description, before the allocation.
+// Sets the replicas of all units that have none yet. Call it between description and allocation.
 void model_replicas(Model *m, Comm *dp);
-// Puts one layer around layers [lo, lo + n) of a described model: they become its inner layers, and the list has n - 1
-// layers less. Returns it.
+// Wraps layers [lo, lo + n) of a described model in one layer. They become its inner layers, and
+// the list has n - 1 layers less. Returns the new layer.
 Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Comm *comm);
-// A rank's chunks of the list, in model order (interleaved pipelines; Narayanan et al. 2021, section 2.2).
+// A model of several chunks of the list, in model order, for interleaved pipelines (Narayanan et
+// al. 2021, section 2.2).
 Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n);
-size_t model_chunks(const Model *m);               // 1 in all other models
-Range model_chunk(const Model *m, size_t chunk);   // of m->layers
-void model_allocate(Model *m);                     // weights (initialised) and gradients, replicated
-void model_allocate_weights(Model *m);             // the first half of it: where gradients are somebody else's matter
-// Lets every unit read its weights from w [1, size], laid out as m->w: another version of them.
+size_t model_chunks(const Model *m);             // 1 without interleaving
+Range model_chunk(const Model *m, size_t chunk); // of m->layers
+void model_allocate(Model *m);                   // weights (initialised) and gradients, replicated
+// the weights only; the caller provides gradients
+void model_allocate_weights(Model *m);
+// Every unit then reads its weights from w [1, size], laid out as m->w: another version of the
+// weights.
 void model_attach_weights(Model *m, Tensor w);
 void model_free(Model *m);
-// Places parameters in their units, and counts: called by the allocators, after every change to the description.
+// Places parameters in their units and counts them. Allocators call it, after all changes of the
+// description.
 void model_measure(Model *m);
-Unit *model_unit(Model *m, const char *first_param);       // the unit whose first parameter has this name, or NULL
-// The embedding's wte and the head's use (or copy) of it; NULL where this part of the list has none.
+// the unit whose first parameter has this name, or NULL
+Unit *model_unit(Model *m, const char *first_param);
+// The embedding's wte, and the head's use (or copy) of it. NULL if this part of the list has none.
 Unit *model_wte(Model *m);
 Unit *model_wte_head(Model *m);
 
 void model_zero_gradients(Model *m);
-// Walks one micro-batch forward and backward; gradients are added; returns the sum of token losses (not yet times
-// token_weight).
+// Walks one micro-batch forward and backward. Gradients are added. Returns the sum of token losses,
+// without token_weight.
 double model_forward_backward(Model *m, const Batch *b);
-double model_loss(Model *m, const Batch *b);       // forward only: nothing is kept
-// Once a step, after the last backward and before model_fold_tied: unit_partial_sums of each unit whose whole gradient
-// is there. Where it is not (ZeRO 2 and 3), backward has called that before it reduced and dropped it.
+double model_loss(Model *m, const Batch *b); // forward only: nothing is kept
+// Once a step, after the last backward and before model_fold_tied: calls unit_partial_sums for each
+// unit with its whole gradient. Under ZeRO 2 and 3 backward has already called it, before it
+// reduced and dropped the gradient.
 void model_partial_sums(Model *m);
-// Adds the head's gradient of wte to the embedding's, where both are on this rank. Once a step.
+// Adds the head's gradient of wte to the embedding's if both are on this rank. Once a step.
 void model_fold_tied(Model *m);
 
-// What a step comes to: mean loss a counted token, gradient norm before clipping; the same on all ranks.
-typedef struct { double loss, norm; } StepResult;
+// The result of a step: mean loss per counted token, gradient norm before clipping. The same on all
+// ranks.
+typedef struct {
+    double loss, norm;
+} StepResult;
 
-// Elements [lo, hi) of the unit that are of this parameter and mine, and that part of one of the unit's [own] tensors.
+// Elements [lo, hi) of the unit that belong to this parameter and this rank; and that part of one
+// of the unit's [own] tensors.
 Range param_owned(const Unit *u, const Param *p);
 Tensor param_owned_part(const Unit *u, Tensor own, Range r);
 
-// Sums of squares of the final gradients, per tensor of the whole model [config_tensors]: of the elements
-// that this rank owns, where they are in_norm.
+// Sums of squares of the final gradients, per tensor of the whole model [config_tensors], over the
+// elements that this rank owns and that are in_norm.
 void model_grad_squares(const Model *m, double *squares);
-double norm_of_squares(const double *squares, size_t n);   // tensors added in model order
-// The norm of the whole gradient: the squares added over the ranks of `ranks`, among which the gradient is spread
-// (NULL: it is all here), then over the tensors. Every element has one owner, the others add zeros.
+double norm_of_squares(const double *squares, size_t n); // adds the tensors in model order
+// The norm of the whole gradient. The squares are added over `ranks`, the ranks that share the
+// gradient (NULL: it is all here), then over the tensors. Every element has one owner; other ranks
+// add zeros.
 double model_grad_norm(const Model *m, Comm *ranks);
-// What clipping multiplies every gradient with: min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0.
+// The factor of clipping: min(1, max_norm / (norm + 1e-6)); 1 if max_norm is 0.
 double clip_factor(double norm, double max_norm);
 #endif

@@ -1,4 +1,4 @@
-// optimizer.c: see optimizer.h.
+// optimizer.c: the update rules, element by element.
 #include "common/model/optimizer.h"
 #include <math.h>
 #include "common/comm/record.h"
@@ -21,7 +21,8 @@ void optimizer_allocate(const Optimizer *o, Model *m) {
     }
 }
 
-// Whatever was cut where, the rule is element by element: elements [lo, hi) of the unit, all of one parameter.
+// The rule is element by element, so it does not depend on cuts. Elements [lo, hi) of the unit are
+// of one parameter.
 static void update(const Optimizer *o, Unit *u, size_t lo, size_t hi, bool decay, double scale) {
     lo -= u->own.lo;
     hi -= u->own.lo;
@@ -30,8 +31,8 @@ static void update(const Optimizer *o, Unit *u, size_t lo, size_t hi, bool decay
     if (o->kind == SGD && o->momentum > 0) {
         Tensor m = tensor_flat_range(u->m, lo, hi);
         op_scale(m, m, (real)o->momentum);
-        op_sgd(m, g, (real)scale, -1, 0);                  // m += scale g
-        op_sgd(m, w, (real)weight_decay, -1, 0);           // m += weight_decay w
+        op_sgd(m, g, (real)scale, -1, 0);        // m += scale g
+        op_sgd(m, w, (real)weight_decay, -1, 0); // m += weight_decay w
         op_sgd(w, m, 1, (real)o->lr, 0);
         return;
     }
@@ -39,10 +40,15 @@ static void update(const Optimizer *o, Unit *u, size_t lo, size_t hi, bool decay
         op_sgd(w, g, (real)scale, (real)o->lr, (real)weight_decay);
         return;
     }
-    AdamW a = { .lr = (real)o->lr, .beta1 = (real)o->beta1, .beta2 = (real)o->beta2, .epsilon = (real)o->epsilon,
-                .weight_decay = (real)weight_decay, .correction1 = (real)(1 - pow(o->beta1, (double)o->step)),
+    AdamW a = { .lr = (real)o->lr,
+                .beta1 = (real)o->beta1,
+                .beta2 = (real)o->beta2,
+                .epsilon = (real)o->epsilon,
+                .weight_decay = (real)weight_decay,
+                .correction1 = (real)(1 - pow(o->beta1, (double)o->step)),
                 .correction2 = (real)(1 - pow(o->beta2, (double)o->step)) };
-    op_adamw(w, g, tensor_flat_range(u->m, lo, hi), tensor_flat_range(u->v, lo, hi), (real)scale, a);
+    op_adamw(w, g, tensor_flat_range(u->m, lo, hi), tensor_flat_range(u->v, lo, hi), (real)scale,
+             a);
 }
 
 void optimizer_step_unit(const Optimizer *o, Unit *u, double scale) {
@@ -59,6 +65,7 @@ void optimizer_step(Optimizer *o, Model *m, double scale) {
     record_enter(EVENT_UPDATE, NO_NUMBER);
     o->step++;
     for (size_t i = 0; i < m->n_units; i++)
-        if (!m->units[i].tied_to) optimizer_step_unit(o, &m->units[i], scale);     // its owner is updated
+        // a tied use is updated with its owner
+        if (!m->units[i].tied_to) optimizer_step_unit(o, &m->units[i], scale);
     record_leave();
 }

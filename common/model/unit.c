@@ -1,14 +1,18 @@
-// unit.c: see unit.h.
+// unit.c: describing, placing and initialising parameters.
 #include "common/model/unit.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include "common/tensor/ops.h"
 #include "common/tensor/random.h"
 
-enum { KEY_WEIGHTS = 1 };                          // first coordinate of every random number: what it is for
+enum { KEY_WEIGHTS = 1 }; // first coordinate of every random number: its purpose
 
 Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks) {
-    Param p = { .rows = rows ? rows : 1, .cols = cols, .vector = rows == 0, .blocks = blocks, .decay = rows > 0,
+    Param p = { .rows = rows ? rows : 1,
+                .cols = cols,
+                .vector = rows == 0,
+                .blocks = blocks,
+                .decay = rows > 0,
                 .in_norm = true };
     snprintf(p.name, sizeof p.name, "%s", name);
     p.my_rows = (Range){ 0, p.rows };
@@ -18,7 +22,9 @@ Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks) 
 
 size_t param_local_rows(const Param *p) { return range_size(p->my_rows); }
 size_t param_local_cols(const Param *p) { return p->blocks * range_size(p->my_cols); }
-bool param_is_whole(const Param *p) { return param_local_rows(p) == p->rows && param_local_cols(p) == p->cols; }
+bool param_is_whole(const Param *p) {
+    return param_local_rows(p) == p->rows && param_local_cols(p) == p->cols;
+}
 
 void param_add_gradient(Param *p, Tensor g) {
     if (p->gradient_empty) tensor_copy(p->g, g);
@@ -33,7 +39,7 @@ size_t param_global_index(const Param *p, size_t i) {
 }
 
 static Tensor param_view(const Param *p, Tensor unit) {
-    if (!unit.data) return (Tensor){0};
+    if (!unit.data) return (Tensor){ 0 };
     size_t rows = param_local_rows(p), cols = param_local_cols(p);
     return tensor_reshape(tensor_flat_range(unit, p->offset, p->offset + rows * cols), rows, cols);
 }
@@ -65,9 +71,13 @@ void unit_partial_sums(Unit *u) {
 
 Tensor unit_own(const Unit *u, UnitTensor what) {
     static const char *const name[] = { "weights", "gradient", "m", "v" };
-    Tensor t = what == UNIT_WEIGHTS ? u->own_w : what == UNIT_GRADIENTS ? u->own_g : what == UNIT_M ? u->m : u->v;
+    Tensor t = what == UNIT_WEIGHTS     ? u->own_w
+               : what == UNIT_GRADIENTS ? u->own_g
+               : what == UNIT_M         ? u->m
+                                        : u->v;
     if (tensor_count(t) != range_size(u->own))
-        fault("the unit of %s has no %s: allocate them first (SGD has no m and v)", u->params[0].name, name[what]);
+        fault("the unit of %s has no %s: allocate them first (SGD has no m and v)",
+              u->params[0].name, name[what]);
     return t;
 }
 
@@ -76,7 +86,8 @@ void unit_fill(const Unit *u, Tensor t, Range range, UnitElement *element, void 
     for (size_t k = 0; k < u->n_params; k++) {
         const Param *p = &u->params[k];
         size_t end = p->offset + param_local_rows(p) * param_local_cols(p);
-        size_t lo = range.lo > p->offset ? range.lo : p->offset, hi = range.hi < end ? range.hi : end;
+        size_t lo = range.lo > p->offset ? range.lo : p->offset,
+               hi = range.hi < end ? range.hi : end;
         for (size_t i = lo; i < hi; i++)
             values[i - range.lo] = element(context, p, param_global_index(p, i - p->offset));
     }

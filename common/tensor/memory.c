@@ -1,11 +1,12 @@
-// memory.c: arenas and the ledger of bytes. What is live in the ledger is what the device has given out, block by
-// block; what is freed goes back to it. That a step does not cost the operating system anything is the device's affair.
+// memory.c: arenas and the ledger of bytes. Live bytes are those that the device has given out,
+// block by block; freed blocks go back to the device. The device keeps freed memory for the next
+// step.
 //
-// Everything here belongs to one rank. Ranks may be threads of one process, so the state is thread-local, and a block
-// remembers whose it is.
+// Everything here belongs to one rank. Ranks may be threads of one process, so the state is
+// thread-local, and a block knows its rank.
 //
-// Behind every block lie a few guard bytes, looked at when the block is freed: on a GPU no sanitizer sees a write past
-// the end.
+// A few guard bytes follow each block and are checked when the block is freed, because on a GPU no
+// sanitizer sees a write past the end.
 #include "common/tensor/memory.h"
 #include "common/base/meter.h"
 #include <stdlib.h>
@@ -19,24 +20,24 @@ const char *const memory_category_name[MEM_CATEGORIES] = {
     "parameters", "gradients", "optimizer", "activations", "communication", "workspace", "reference"
 };
 
-// The description of a block is host memory, its data is the device's.
+// A block's description is in host memory, its data in device memory.
 typedef struct Block Block;
 struct Block {
-    Block *next;                        // in its arena
+    Block *next; // next block of the same arena
     char *data;
     size_t bytes, rank;
-    MemoryCategory category;            // as booked, which is not the arena's while the ledger is paused
+    MemoryCategory category; // as booked: MEM_REFERENCE if the ledger was paused, else the arena's
     bool guarded;
 };
 
 static _Thread_local struct {
     size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES];
-    size_t total, total_most;                      // without MEM_REFERENCE; most: never reset
+    size_t total, total_most; // without MEM_REFERENCE; total_most is never reset
     size_t pauses;
     bool poison_off;
-} mine;
+} ledger;
 
-// Of all ranks of this process, reference too. One runs at a time.
+// Of all ranks of this process, with MEM_REFERENCE. One rank runs at a time.
 static size_t process, process_most;
 
 // ---- the ledger ----
@@ -46,39 +47,37 @@ static void raise_peak(size_t *peak, size_t now) {
 }
 
 static void book(MemoryCategory c, size_t bytes) {
-    mine.now[c] += bytes;
-    raise_peak(&mine.peak[c], mine.now[c]);
+    ledger.now[c] += bytes;
+    raise_peak(&ledger.peak[c], ledger.now[c]);
     raise_peak(&process_most, process += bytes);
-    if (meter_bytes) meter_bytes(c, mine.now[c]);
+    if (meter_bytes) meter_bytes(c, ledger.now[c]);
     if (c == MEM_REFERENCE) return;
-    mine.total += bytes;
-    raise_peak(&mine.total_most, mine.total);
+    ledger.total += bytes;
+    raise_peak(&ledger.total_most, ledger.total);
 }
 
 static void unbook(MemoryCategory c, size_t bytes) {
-    mine.now[c] -= bytes;
+    ledger.now[c] -= bytes;
     process -= bytes;
-    if (meter_bytes) meter_bytes(c, mine.now[c]);
-    if (c != MEM_REFERENCE) mine.total -= bytes;
+    if (meter_bytes) meter_bytes(c, ledger.now[c]);
+    if (c != MEM_REFERENCE) ledger.total -= bytes;
 }
 
-size_t memory_now(MemoryCategory c) { return mine.now[c]; }
-size_t memory_peak(MemoryCategory c) { return mine.peak[c]; }
-size_t memory_most(void) { return mine.total_most; }
+size_t memory_now(MemoryCategory c) { return ledger.now[c]; }
+size_t memory_peak(MemoryCategory c) { return ledger.peak[c]; }
+size_t memory_most(void) { return ledger.total_most; }
 size_t memory_process_most(void) { return process_most; }
 
-void memory_reset_peaks(void) {
-    memcpy(mine.peak, mine.now, sizeof mine.peak);
-}
+void memory_reset_peaks(void) { memcpy(ledger.peak, ledger.now, sizeof ledger.peak); }
 
-void memory_set_poison(bool on) { mine.poison_off = !on; }
-bool memory_poison(void) { return !mine.poison_off; }
+void memory_set_poison(bool on) { ledger.poison_off = !on; }
+bool memory_poison(void) { return !ledger.poison_off; }
 
-void ledger_pause(void) { mine.pauses++; }
-bool ledger_paused(void) { return mine.pauses > 0; }
+void ledger_pause(void) { ledger.pauses++; }
+bool ledger_paused(void) { return ledger.pauses > 0; }
 void ledger_resume(void) {
-    if (mine.pauses == 0) fault("ledger_resume without a ledger_pause");
-    mine.pauses--;
+    if (ledger.pauses == 0) fault("ledger_resume without a ledger_pause");
+    ledger.pauses--;
 }
 
 // ---- blocks ----
@@ -88,10 +87,11 @@ static Block *new_block(size_t bytes, MemoryCategory category) {
     if (!b) fault("out of host memory: the description of a buffer of %zu bytes", bytes);
     b->data = device_alloc(bytes + GUARD);
     if (!b->data)
-        fault("out of memory: %zu bytes (%.1f MiB) for one buffer of %s, beside the %.1f MiB that this rank holds; "
-              "fewer ranks on one machine or GPU, a smaller batch or model, or recomputation take less",
+        fault("out of memory: %zu bytes (%.1f MiB) for one buffer of %s, beside the %.1f MiB that "
+              "this rank holds; fewer ranks on one machine or GPU, a smaller batch or model, or "
+              "recomputation take less",
               bytes, (double)bytes / (1 << 20), memory_category_name[category],
-              (double)(mine.total + mine.now[MEM_REFERENCE]) / (1 << 20));
+              (double)(ledger.total + ledger.now[MEM_REFERENCE]) / (1 << 20));
     b->bytes = bytes;
     b->rank = this_rank;
     return b;
@@ -99,7 +99,8 @@ static Block *new_block(size_t bytes, MemoryCategory category) {
 
 static void check_owner(const Block *b, const char *what) {
     if (b->rank != this_rank)
-        fault("%s: a buffer of rank %zu (%zu bytes of %s) was given to rank %zu; an arena belongs to one rank",
+        fault("%s: a buffer of rank %zu (%zu bytes of %s) was given to rank %zu; an arena belongs "
+              "to one rank",
               what, b->rank, b->bytes, memory_category_name[b->category], this_rank);
 }
 
@@ -116,17 +117,16 @@ static void check_guard(const Block *b) {
 
 // ---- arenas ----
 
-Arena arena(MemoryCategory category) {
-    return (Arena){ .category = category, .blocks = NULL };
-}
+Arena arena(MemoryCategory category) { return (Arena){ .category = category, .blocks = NULL }; }
 
-// Zero bytes are a request like any other: the address is valid, nothing may be stored there.
+// A request of zero bytes gets a valid address; nothing may be stored there.
 void *arena_alloc(Arena *a, size_t bytes) {
     if (a->blocks) check_owner(a->blocks, "arena_alloc");
-    if (bytes > SIZE_MAX / 2) fault("arena_alloc: %zu bytes of %s", bytes, memory_category_name[a->category]);
+    if (bytes > SIZE_MAX / 2)
+        fault("arena_alloc: %zu bytes of %s", bytes, memory_category_name[a->category]);
     Block *b = new_block(bytes, a->category);
     b->category = ledger_paused() ? MEM_REFERENCE : a->category;
-    b->guarded = !mine.poison_off;
+    b->guarded = !ledger.poison_off;
     if (b->guarded) {
         device_fill(b->data, POISON_BYTE, bytes);
         write_guard(b);
@@ -153,7 +153,7 @@ void arena_rebook(Arena *a, MemoryCategory category) {
     a->category = category;
     for (Block *b = a->blocks; b; b = b->next) {
         check_owner(b, "arena_rebook");
-        if (b->category == MEM_REFERENCE) continue;            // made while the ledger was paused
+        if (b->category == MEM_REFERENCE) continue; // allocated while the ledger was paused
         unbook(b->category, b->bytes);
         b->category = category;
         book(category, b->bytes);
@@ -174,13 +174,14 @@ bool arena_holds(const Arena *a, const void *p) {
 
 // ---- a rank's beginning and end ----
 
-void memory_rank_begin(void) {
-    memset(&mine, 0, sizeof mine);
-}
+void memory_rank_begin(void) { memset(&ledger, 0, sizeof ledger); }
 
 void memory_rank_end(void) {
     for (int c = 0; c < MEM_CATEGORIES; c++)
-        if (mine.now[c])
-            fault("leak: %zu bytes of %s are still live at the end of the rank", mine.now[c], memory_category_name[c]);
-    if (mine.pauses) fault("ledger_pause without ledger_resume: the ledger is still paused at the end of the rank");
+        if (ledger.now[c])
+            fault("leak: %zu bytes of %s are still live at the end of the rank", ledger.now[c],
+                  memory_category_name[c]);
+    if (ledger.pauses)
+        fault("ledger_pause without ledger_resume: the ledger is still paused at the end of the "
+              "rank");
 }

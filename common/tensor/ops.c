@@ -1,10 +1,13 @@
-// ops.c: the ops of ops.h, once for every device. An op is a function of one item (an element, part of a row, a row, a
-// strip of columns), run for every item by FOR_EACH, and stays in the common subset of C and C++. GEMM is a library's.
+// ops.c: the ops of ops.h, once for every device. An op is a function of one item (an element, part
+// of a row, a row, a strip of columns). FOR_EACH runs it for every item, so it stays in the common
+// subset of C and C++. A library does GEMM.
 //
-// Sums down a column are added in row order, sums along a row in an order that depends on its length alone. No op
-// allocates, and no item writes what another one reads: so there are no atomics, and a result never depends on timing.
+// Sums down a column are added in row order. Sums along a row have an order that depends on the
+// row's length alone. No op allocates. No item writes what another item reads, so there are no
+// atomics, and no result depends on timing.
 //
-//   shapes - products - element by element - dropout - layer norm - attention - embedding - cross entropy - optimizers
+// Sections: shapes, products, element by element, dropout, layer norm, attention, embedding, cross
+// entropy, optimizers.
 #include "common/tensor/ops.h"
 #include "common/base/meter.h"
 #include "common/device/device.h"
@@ -13,53 +16,58 @@
 #include "common/tensor/real_math.h"
 #include "common/base/util.h"
 
-// A BLAS counts in int, and wants ld >= columns even of a matrix of one row, where it has no meaning.
+// A BLAS counts in int. It requires ld >= columns even for one row, where ld has no meaning.
 static int blas_int(size_t n) {
     if (n > 0x7fffffff) fault("a matrix dimension of %zu is more than this BLAS can count", n);
     return (int)n;
 }
 static int blas_ld(size_t ld, size_t columns) {
-    return blas_int(ld < columns ? columns : ld < 1 ? 1 : ld);
+    if (ld < columns) return blas_int(columns);
+    return blas_int(ld < 1 ? 1 : ld);
 }
 
-// The only arithmetic that the simulated clock charges.
+// Products are the only arithmetic that the simulated clock charges.
 static void charge(size_t m, size_t n, size_t k) {
     if (meter_product) meter_product(2.0 * (double)m * (double)n * (double)k);
     if (device_meanwhile) device_meanwhile(0);
 }
 
-// The one way to the library, beside batches of products.
-static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, const real *a, size_t lda,
-                 const real *b, size_t ldb, real *c, size_t ldc) {
+// All single products go through this function; batches have gemm_batch().
+static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, const real *a,
+                 size_t lda, const real *b, size_t ldb, real *c, size_t ldc) {
     charge(m, n, k);
     if (m == 0 || n == 0) return;
-    if (k == 0) {                                  // an empty sum
+    if (k == 0) { // an empty sum
         for (size_t i = 0; i < m; i++) device_fill(c + i * ldc, 0, n * sizeof *c);
         return;
     }
-    device_gemm(a_transposed, b_transposed, blas_int(m), blas_int(n), blas_int(k),
-                a, blas_ld(lda, a_transposed ? m : k), b, blas_ld(ldb, b_transposed ? k : n), c, blas_ld(ldc, n));
+    device_gemm(a_transposed, b_transposed, blas_int(m), blas_int(n), blas_int(k), a,
+                blas_ld(lda, a_transposed ? m : k), b, blas_ld(ldb, b_transposed ? k : n), c,
+                blas_ld(ldc, n));
 }
 
-// count[0] * count[1] of them; k > 0.
-static void gemm_batch(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, const size_t count[2],
-                       Tensor a, BatchSteps a_steps, Tensor b, BatchSteps b_steps, Tensor c, BatchSteps c_steps) {
-    for (size_t i = 0; i < count[0] * count[1]; i++) charge(m, n, k);          // one by one: times are rounded
+// count[0] * count[1] products; k > 0.
+static void gemm_batch(int a_transposed, int b_transposed, size_t m, size_t n, size_t k,
+                       const size_t count[2], Tensor a, BatchSteps a_steps, Tensor b,
+                       BatchSteps b_steps, Tensor c, BatchSteps c_steps) {
+    // one charge per product, because each time is rounded
+    for (size_t i = 0; i < count[0] * count[1]; i++) charge(m, n, k);
     if (m == 0 || n == 0 || count[0] * count[1] == 0) return;
     if (k == 0) fault("%zu products of [%zu, 0] and [0, %zu]", count[0] * count[1], m, n);
     device_gemm_batch(a_transposed, b_transposed, blas_int(m), blas_int(n), blas_int(k), count,
-                      a.data, blas_ld(a.ld, a_transposed ? m : k), a_steps, b.data, blas_ld(b.ld, b_transposed ? k : n),
-                      b_steps, c.data, blas_ld(c.ld, n), c_steps);
+                      a.data, blas_ld(a.ld, a_transposed ? m : k), a_steps, b.data,
+                      blas_ld(b.ld, b_transposed ? k : n), b_steps, c.data, blas_ld(c.ld, n),
+                      c_steps);
 }
 
 // ---- shapes ----
 
-// t must be [rows, cols] because of what `by` is.
+// fault() unless t is [rows, cols], as the shape of `by` requires.
 static void need_shape(const char *op, const char *name, Tensor t, size_t rows, size_t cols,
                        const char *by, Tensor other) {
     if (t.rows != rows || t.cols != cols)
-        fault("%s: %s is [%zu, %zu], but %s [%zu, %zu] needs [%zu, %zu]",
-              op, name, t.rows, t.cols, by, other.rows, other.cols, rows, cols);
+        fault("%s: %s is [%zu, %zu], but %s [%zu, %zu] needs [%zu, %zu]", op, name, t.rows, t.cols,
+              by, other.rows, other.cols, rows, cols);
 }
 static void need_same(const char *op, const char *name, Tensor t, const char *by, Tensor other) {
     need_shape(op, name, t, other.rows, other.cols, by, other);
@@ -67,19 +75,21 @@ static void need_same(const char *op, const char *name, Tensor t, const char *by
 
 ITEM real *row_of(Tensor t, size_t r) { return t.data + r * t.ld; }
 
-// Element by element the shape does not matter: contiguous tensors are done as one long row.
+// Element-wise ops ignore the shape, so contiguous tensors are done as one long row.
 static Tensor as_one_row(Tensor t, bool contiguous) {
     return contiguous ? tensor_reshape(t, 1, tensor_count(t)) : t;
 }
 
 // ---- products ----
 
-static void matmul(const char *op, Tensor y, Tensor x, Tensor w, int x_transposed, int w_transposed) {
+static void matmul(const char *op, Tensor y, Tensor x, Tensor w, int x_transposed,
+                   int w_transposed) {
     const size_t m = x_transposed ? x.cols : x.rows, k = x_transposed ? x.rows : x.cols;
     const size_t n = w_transposed ? w.rows : w.cols, k_of_w = w_transposed ? w.cols : w.rows;
     if (y.rows != m || y.cols != n || k != k_of_w)
-        fault("%s: y is [%zu, %zu], but x [%zu, %zu]%s times w [%zu, %zu]%s does not fit", op, y.rows, y.cols,
-              x.rows, x.cols, x_transposed ? "^T" : "", w.rows, w.cols, w_transposed ? "^T" : "");
+        fault("%s: y is [%zu, %zu], but x [%zu, %zu]%s times w [%zu, %zu]%s does not fit", op,
+              y.rows, y.cols, x.rows, x.cols, x_transposed ? "^T" : "", w.rows, w.cols,
+              w_transposed ? "^T" : "");
     gemm(x_transposed, w_transposed, m, n, k, x.data, x.ld, w.data, w.ld, y.data, y.ld);
 }
 
@@ -89,12 +99,14 @@ void op_matmul_tn(Tensor y, Tensor x, Tensor w) { matmul("op_matmul_tn", y, x, w
 
 // ---- element by element ----
 
-// y from a and b, of one shape; one long row each where all are contiguous.
+// Checks that y, a and b have one shape, and makes each one long row if all are contiguous.
 static void need_pair(const char *op, Tensor *y, Tensor *a, Tensor *b) {
     need_same(op, "y", *y, "a", *a);
     need_same(op, "b", *b, "a", *a);
     const bool flat = tensor_contiguous(*y) && tensor_contiguous(*a) && tensor_contiguous(*b);
-    *y = as_one_row(*y, flat), *a = as_one_row(*a, flat), *b = as_one_row(*b, flat);
+    *y = as_one_row(*y, flat);
+    *a = as_one_row(*a, flat);
+    *b = as_one_row(*b, flat);
 }
 
 ITEM void add_part(real *y, const real *a, const real *b, size_t lo, size_t hi) {
@@ -103,7 +115,8 @@ ITEM void add_part(real *y, const real *a, const real *b, size_t lo, size_t hi) 
 }
 void op_add(Tensor y, Tensor a, Tensor b) {
     need_pair("op_add", &y, &a, &b);
-    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { add_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
+                  { add_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
 }
 
 ITEM void max_part(real *y, const real *a, const real *b, size_t lo, size_t hi) {
@@ -112,7 +125,8 @@ ITEM void max_part(real *y, const real *a, const real *b, size_t lo, size_t hi) 
 }
 void op_max(Tensor y, Tensor a, Tensor b) {
     need_pair("op_max", &y, &a, &b);
-    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { max_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
+                  { max_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
 }
 
 ITEM void scale_part(real *y, const real *x, real s, size_t lo, size_t hi) {
@@ -122,8 +136,10 @@ ITEM void scale_part(real *y, const real *x, real s, size_t lo, size_t hi) {
 void op_scale(Tensor y, Tensor x, real s) {
     need_same("op_scale", "y", y, "x", x);
     const bool flat = tensor_contiguous(y) && tensor_contiguous(x);
-    y = as_one_row(y, flat), x = as_one_row(x, flat);
-    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { scale_part(row_of(y, r), row_of(x, r), s, lo, hi); });
+    y = as_one_row(y, flat);
+    x = as_one_row(x, flat);
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
+                  { scale_part(row_of(y, r), row_of(x, r), s, lo, hi); });
 }
 
 ITEM void multiply_part(real *y, const real *a, const real *b, size_t lo, size_t hi) {
@@ -132,20 +148,32 @@ ITEM void multiply_part(real *y, const real *a, const real *b, size_t lo, size_t
 }
 void op_multiply(Tensor y, Tensor a, Tensor b) {
     need_pair("op_multiply", &y, &a, &b);
-    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { multiply_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
+                  { multiply_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
 }
 
 void op_add_bias(Tensor y, Tensor x, Tensor bias) {
     need_same("op_add_bias", "y", y, "x", x);
     need_shape("op_add_bias", "bias", bias, 1, x.cols, "x", x);
-    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { add_part(row_of(y, r), row_of(x, r), bias.data, lo, hi); });
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
+                  { add_part(row_of(y, r), row_of(x, r), bias.data, lo, hi); });
 }
 
-// Strips are mostly full, and a loop of constant length is a handful of vector instructions: so strip functions are
-// inlined twice, once with width STRIP.
-#define BY_STRIP(width, call) do { if ((width) == STRIP) { const size_t width_ = STRIP; call; } \
-                                   else { const size_t width_ = (width); call; } } while (0)
-ITEM size_t strip_width(size_t first, size_t cols) { return cols - first < STRIP ? cols - first : (size_t)STRIP; }
+// Most strips are full, and a loop of constant length becomes a few vector instructions. So a strip
+// function is inlined twice, once with the constant width STRIP.
+#define BY_STRIP(width, call) \
+    do { \
+        if ((width) == STRIP) { \
+            const size_t width_ = STRIP; \
+            call; \
+        } else { \
+            const size_t width_ = (width); \
+            call; \
+        } \
+    } while (0)
+ITEM size_t strip_width(size_t first, size_t cols) {
+    return cols - first < STRIP ? cols - first : (size_t)STRIP;
+}
 
 ITEM void sum_rows_strip(real *sum, Tensor x, size_t first, size_t width) {
     real s[STRIP];
@@ -164,10 +192,12 @@ void op_sum_rows(Tensor sum, Tensor x) {
     });
 }
 
-// x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016) is x sigmoid(2u): one exp, and
-// no cancellation for negative x.
+// GELU is x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016).
+// This equals x sigmoid(2u), which needs one exp and does not cancel for negative x.
 ITEM real gelu_2u(real x) { return (real)1.5957691216057308 * (x + (real)0.044715 * x * x * x); }
-ITEM real gelu_2u_derivative(real x) { return (real)1.5957691216057308 * (1 + (real)(3 * 0.044715) * x * x); }
+ITEM real gelu_2u_derivative(real x) {
+    return (real)1.5957691216057308 * (1 + (real)(3 * 0.044715) * x * x);
+}
 
 ITEM void gelu_part(real *y, const real *x, size_t lo, size_t hi) {
     INDEPENDENT
@@ -176,7 +206,8 @@ ITEM void gelu_part(real *y, const real *x, size_t lo, size_t hi) {
 void op_gelu(Tensor y, Tensor x) {
     need_same("op_gelu", "y", y, "x", x);
     const bool flat = tensor_contiguous(y) && tensor_contiguous(x);
-    y = as_one_row(y, flat), x = as_one_row(x, flat);
+    y = as_one_row(y, flat);
+    x = as_one_row(x, flat);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { gelu_part(row_of(y, r), row_of(x, r), lo, hi); });
 }
 
@@ -191,22 +222,26 @@ void op_gelu_backward(Tensor dx, Tensor x, Tensor dy) {
     need_same("op_gelu_backward", "dx", dx, "x", x);
     need_same("op_gelu_backward", "dy", dy, "x", x);
     const bool flat = tensor_contiguous(dx) && tensor_contiguous(x) && tensor_contiguous(dy);
-    dx = as_one_row(dx, flat), x = as_one_row(x, flat), dy = as_one_row(dy, flat);
-    FOR_EACH_PART(r, lo, hi, x.rows, x.cols, {
-        gelu_backward_part(row_of(dx, r), row_of(x, r), row_of(dy, r), lo, hi);
-    });
+    dx = as_one_row(dx, flat);
+    x = as_one_row(x, flat);
+    dy = as_one_row(dy, flat);
+    FOR_EACH_PART(r, lo, hi, x.rows, x.cols,
+                  { gelu_backward_part(row_of(dx, r), row_of(x, r), row_of(dy, r), lo, hi); });
 }
 
 // ---- dropout ----
 
-// An element stays where random_unit of its key is at least p: where its key's upper 53 bits are at least p 2^53.
-ITEM void dropout_part(real *y, const real *x, uint64_t row_key, uint64_t first, uint64_t limit, real scale,
-                       size_t lo, size_t hi) {
+// An element is kept if random_unit of its key is at least p, which means: the key's upper 53 bits
+// are at least p 2^53.
+ITEM void dropout_part(real *y, const real *x, uint64_t row_key, uint64_t first, uint64_t limit,
+                       real scale, size_t lo, size_t hi) {
     INDEPENDENT
-    for (size_t c = lo; c < hi; c++) y[c] = random_key(row_key, first + c) >> 11 >= limit ? x[c] * scale : 0;
+    for (size_t c = lo; c < hi; c++)
+        y[c] = random_key(row_key, first + c) >> 11 >= limit ? x[c] * scale : 0;
 }
 static uint64_t dropout_limit(const char *op, double p) {
-    if (!(p >= 0 && p < 1)) fault("%s: the probability is %g; it must be at least 0 and less than 1", op, p);
+    if (!(p >= 0 && p < 1))
+        fault("%s: the probability is %g; it must be at least 0 and less than 1", op, p);
     return (uint64_t)(p * 0x1p53);
 }
 
@@ -230,7 +265,8 @@ void op_dropout(Tensor y, Tensor x, Dropout d) {
 
 // ---- layer norm ----
 
-ITEM void layer_norm_row(real *y, real *stats, const real *x, const real *gain, const real *bias, size_t n) {
+ITEM void layer_norm_row(real *y, real *stats, const real *x, const real *gain, const real *bias,
+                         size_t n) {
     double sum, squares;
     ROW_SUM(real, sum, c, n, x[c]);
     const real mean = (real)(sum / (double)n);
@@ -252,15 +288,16 @@ void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias) {
 }
 
 // With h = (x - mean) scale and g = dy gain: dx = scale (g - mean(g) - h mean(g h)).
-ITEM void layer_norm_backward_row(real *dx, const real *x, const real *stats, const real *gain, const real *dy,
-                                  size_t n) {
+ITEM void layer_norm_backward_row(real *dx, const real *x, const real *stats, const real *gain,
+                                  const real *dy, size_t n) {
     const real mean = stats[0], scale = stats[1];
     double sum_g, sum_gh;
     ROW_SUM(real, sum_g, c, n, dy[c] * gain[c]);
     ROW_SUM(real, sum_gh, c, n, dy[c] * gain[c] * ((x[c] - mean) * scale));
     const real mean_g = (real)(sum_g / (double)n), mean_gh = (real)(sum_gh / (double)n);
     INDEPENDENT
-    for (size_t c = 0; c < n; c++) dx[c] = scale * (dy[c] * gain[c] - mean_g - (x[c] - mean) * scale * mean_gh);
+    for (size_t c = 0; c < n; c++)
+        dx[c] = scale * (dy[c] * gain[c] - mean_g - (x[c] - mean) * scale * mean_gh);
 }
 void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy) {
     need_same("op_layer_norm_backward", "dx", dx, "x", x);
@@ -268,7 +305,8 @@ void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tens
     need_shape("op_layer_norm_backward", "stats", stats, x.rows, 2, "x", x);
     need_shape("op_layer_norm_backward", "gain", gain, 1, x.cols, "x", x);
     FOR_EACH(r, x.rows, {
-        layer_norm_backward_row(row_of(dx, r), row_of(x, r), row_of(stats, r), gain.data, row_of(dy, r), x.cols);
+        layer_norm_backward_row(row_of(dx, r), row_of(x, r), row_of(stats, r), gain.data,
+                                row_of(dy, r), x.cols);
     });
 }
 
@@ -311,29 +349,31 @@ void op_layer_norm_sums(Tensor sums, Tensor x) {
     FOR_EACH(r, x.rows, { layer_norm_sums_row(row_of(sums, r), row_of(x, r), x.cols); });
 }
 
-ITEM void layer_norm_apply_row(real *y, real *stats, const real *sums, const real *x, const real *gain,
-                               const real *bias, size_t n, size_t whole) {
-    const double first = (double)sums[0] / (double)whole, variance = (double)sums[1] / (double)whole - first * first;
+ITEM void layer_norm_apply_row(real *y, real *stats, const real *sums, const real *x,
+                               const real *gain, const real *bias, size_t n, size_t whole) {
+    const double first = (double)sums[0] / (double)whole,
+                 variance = (double)sums[1] / (double)whole - first * first;
     const real mean = (real)first, scale = (real)(1 / sqrt((variance > 0 ? variance : 0) + 1e-5));
     INDEPENDENT
     for (size_t c = 0; c < n; c++) y[c] = (x[c] - mean) * scale * gain[c] + bias[c];
     stats[0] = mean;
     stats[1] = scale;
 }
-void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias, size_t whole) {
+void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias,
+                         size_t whole) {
     need_same("op_layer_norm_apply", "y", y, "x", x);
     need_shape("op_layer_norm_apply", "stats", stats, x.rows, 2, "x", x);
     need_shape("op_layer_norm_apply", "sums", sums, x.rows, 2, "x", x);
     need_shape("op_layer_norm_apply", "gain", gain, 1, x.cols, "x", x);
     need_shape("op_layer_norm_apply", "bias", bias, 1, x.cols, "x", x);
     FOR_EACH(r, x.rows, {
-        layer_norm_apply_row(row_of(y, r), row_of(stats, r), row_of(sums, r), row_of(x, r), gain.data, bias.data,
-                             x.cols, whole);
+        layer_norm_apply_row(row_of(y, r), row_of(stats, r), row_of(sums, r), row_of(x, r),
+                             gain.data, bias.data, x.cols, whole);
     });
 }
 
-ITEM void layer_norm_backward_sums_row(real *sums, const real *x, const real *stats, const real *gain, const real *dy,
-                                       size_t n) {
+ITEM void layer_norm_backward_sums_row(real *sums, const real *x, const real *stats,
+                                       const real *gain, const real *dy, size_t n) {
     const real mean = stats[0], scale = stats[1];
     double sum_g, sum_gh;
     ROW_SUM(real, sum_g, c, n, dy[c] * gain[c]);
@@ -347,42 +387,49 @@ void op_layer_norm_backward_sums(Tensor sums, Tensor x, Tensor stats, Tensor gai
     need_shape("op_layer_norm_backward_sums", "stats", stats, x.rows, 2, "x", x);
     need_shape("op_layer_norm_backward_sums", "gain", gain, 1, x.cols, "x", x);
     FOR_EACH(r, x.rows, {
-        layer_norm_backward_sums_row(row_of(sums, r), row_of(x, r), row_of(stats, r), gain.data, row_of(dy, r), x.cols);
+        layer_norm_backward_sums_row(row_of(sums, r), row_of(x, r), row_of(stats, r), gain.data,
+                                     row_of(dy, r), x.cols);
     });
 }
 
-ITEM void layer_norm_backward_apply_row(real *dx, const real *sums, const real *x, const real *stats, const real *gain,
-                                        const real *dy, size_t n, size_t whole) {
+ITEM void layer_norm_backward_apply_row(real *dx, const real *sums, const real *x,
+                                        const real *stats, const real *gain, const real *dy,
+                                        size_t n, size_t whole) {
     const real mean = stats[0], scale = stats[1];
-    const real mean_g = (real)((double)sums[0] / (double)whole), mean_gh = (real)((double)sums[1] / (double)whole);
+    const real mean_g = (real)((double)sums[0] / (double)whole),
+               mean_gh = (real)((double)sums[1] / (double)whole);
     INDEPENDENT
-    for (size_t c = 0; c < n; c++) dx[c] = scale * (dy[c] * gain[c] - mean_g - (x[c] - mean) * scale * mean_gh);
+    for (size_t c = 0; c < n; c++)
+        dx[c] = scale * (dy[c] * gain[c] - mean_g - (x[c] - mean) * scale * mean_gh);
 }
-void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy,
-                                  size_t whole) {
+void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats, Tensor gain,
+                                  Tensor dy, size_t whole) {
     need_same("op_layer_norm_backward_apply", "dx", dx, "x", x);
     need_same("op_layer_norm_backward_apply", "dy", dy, "x", x);
     need_shape("op_layer_norm_backward_apply", "sums", sums, x.rows, 2, "x", x);
     need_shape("op_layer_norm_backward_apply", "stats", stats, x.rows, 2, "x", x);
     need_shape("op_layer_norm_backward_apply", "gain", gain, 1, x.cols, "x", x);
     FOR_EACH(r, x.rows, {
-        layer_norm_backward_apply_row(row_of(dx, r), row_of(sums, r), row_of(x, r), row_of(stats, r), gain.data,
-                                      row_of(dy, r), x.cols, whole);
+        layer_norm_backward_apply_row(row_of(dx, r), row_of(sums, r), row_of(x, r),
+                                      row_of(stats, r), gain.data, row_of(dy, r), x.cols, whole);
     });
 }
 
 // ---- attention ----
 
-// queries and keys are what p's rows and columns belong to: [B Tq, heads D] and [B Tk, heads D]. Returns D.
-static size_t need_heads(const char *op, const char *q, Tensor queries, const char *k, Tensor keys, Tensor p, size_t B,
-                         size_t heads) {
-    if (p.rows != heads * queries.rows || keys.rows != B * p.cols || (B ? queries.rows % B : queries.rows) != 0 ||
-        queries.cols != keys.cols || (heads ? keys.cols % heads : keys.cols) != 0)
-        fault("%s: %s is [%zu, %zu], %s [%zu, %zu] and p [%zu, %zu]: that is not %zu sequences with %zu heads", op, q,
-              queries.rows, queries.cols, k, keys.rows, keys.cols, p.rows, p.cols, B, heads);
+// Checks the shapes of queries [B Tq, heads D] and keys [B Tk, heads D] against p. Returns D.
+static size_t need_heads(const char *op, const char *q, Tensor queries, const char *k, Tensor keys,
+                         Tensor p, size_t B, size_t heads) {
+    if (p.rows != heads * queries.rows || keys.rows != B * p.cols ||
+        (B ? queries.rows % B : queries.rows) != 0 || queries.cols != keys.cols ||
+        (heads ? keys.cols % heads : keys.cols) != 0)
+        fault("%s: %s is [%zu, %zu], %s [%zu, %zu] and p [%zu, %zu]: that is not %zu sequences "
+              "with %zu heads",
+              op, q, queries.rows, queries.cols, k, keys.rows, keys.cols, p.rows, p.cols, B, heads);
     return heads ? keys.cols / heads : 0;
 }
-// One product for every sequence and head. Where x's begin: sequences lie T rows apart, heads D columns; p's Tq rows.
+// Distances between the matrices of a batch with one product per sequence and head: sequences are T
+// rows apart, heads D columns, rows of p Tq.
 static BatchSteps head_steps(Tensor x, size_t T, size_t D) {
     BatchSteps s = { { T * x.ld, D } };
     return s;
@@ -394,32 +441,40 @@ static BatchSteps score_steps(Tensor p, size_t Tq, size_t heads) {
 static size_t per_sequence(Tensor x, size_t B) { return B ? x.rows / B : 0; }
 
 void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads) {
-    const size_t D = need_heads("op_heads_scores", "q", q, "k", k, p, B, heads), count[2] = { B, heads };
+    const size_t D = need_heads("op_heads_scores", "q", q, "k", k, p, B, heads),
+                 count[2] = { B, heads };
     const size_t Tq = per_sequence(q, B), Tk = p.cols;
-    gemm_batch(0, 1, Tq, Tk, D, count, q, head_steps(q, Tq, D), k, head_steps(k, Tk, D), p, score_steps(p, Tq, heads));
+    gemm_batch(0, 1, Tq, Tk, D, count, q, head_steps(q, Tq, D), k, head_steps(k, Tk, D), p,
+               score_steps(p, Tq, heads));
 }
 void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
-    const size_t D = need_heads("op_heads_mix", "o", o, "v", v, p, B, heads), count[2] = { B, heads };
+    const size_t D = need_heads("op_heads_mix", "o", o, "v", v, p, B, heads),
+                 count[2] = { B, heads };
     const size_t Tq = per_sequence(o, B), Tk = p.cols;
-    gemm_batch(0, 0, Tq, D, Tk, count, p, score_steps(p, Tq, heads), v, head_steps(v, Tk, D), o, head_steps(o, Tq, D));
+    gemm_batch(0, 0, Tq, D, Tk, count, p, score_steps(p, Tq, heads), v, head_steps(v, Tk, D), o,
+               head_steps(o, Tq, D));
 }
 void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
-    const size_t D = need_heads("op_heads_mix_t", "v", v, "o", o, p, B, heads), count[2] = { B, heads };
+    const size_t D = need_heads("op_heads_mix_t", "v", v, "o", o, p, B, heads),
+                 count[2] = { B, heads };
     const size_t Tq = per_sequence(v, B), Tk = p.cols;
-    gemm_batch(1, 0, Tk, D, Tq, count, p, score_steps(p, Tq, heads), v, head_steps(v, Tq, D), o, head_steps(o, Tk, D));
+    gemm_batch(1, 0, Tk, D, Tq, count, p, score_steps(p, Tq, heads), v, head_steps(v, Tq, D), o,
+               head_steps(o, Tk, D));
 }
 
-// p's queries a sequence.
+// Queries per sequence in p.
 static size_t need_place(const char *op, Tensor p, HeadsPlace at) {
     const size_t n = at.B * at.heads;
     if (n ? p.rows % n : p.rows)
-        fault("%s: p is [%zu, %zu]: that is not %zu sequences with %zu heads", op, p.rows, p.cols, at.B, at.heads);
+        fault("%s: p is [%zu, %zu]: that is not %zu sequences with %zu heads", op, p.rows, p.cols,
+              at.B, at.heads);
     return n ? p.rows / n : 0;
 }
 ITEM size_t query_position(HeadsPlace at, size_t Tq, size_t r) {
     return at.query ? (size_t)at.query[r / (at.heads * Tq) * Tq + r % Tq] : r % Tq;
 }
-// How many of its sequence's Tk keys do not come after the query of row r: as positions ascend, the first ones.
+// The number of its sequence's Tk keys that do not come after the query of row r. Positions ascend,
+// so these are the first keys.
 ITEM size_t keys_seen(HeadsPlace at, size_t Tq, size_t Tk, size_t r) {
     const size_t query = query_position(at, Tq, r);
     if (!at.key) return query < Tk ? query + 1 : Tk;
@@ -433,13 +488,14 @@ ITEM size_t keys_seen(HeadsPlace at, size_t Tq, size_t Tk, size_t r) {
     return lo;
 }
 
-ITEM void dropout_keys_part(real *y, const real *x, uint64_t row_key, const int *key, uint64_t limit, real scale,
-                            size_t lo, size_t hi) {
+ITEM void dropout_keys_part(real *y, const real *x, uint64_t row_key, const int *key,
+                            uint64_t limit, real scale, size_t lo, size_t hi) {
     INDEPENDENT
-    for (size_t c = lo; c < hi; c++) y[c] = random_key(row_key, (uint64_t)key[c]) >> 11 >= limit ? x[c] * scale : 0;
+    for (size_t c = lo; c < hi; c++)
+        y[c] = random_key(row_key, (uint64_t)key[c]) >> 11 >= limit ? x[c] * scale : 0;
 }
-void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t first_sequence, size_t head0,
-                      HeadsPlace at) {
+void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t first_sequence,
+                      size_t head0, HeadsPlace at) {
     const uint64_t limit = dropout_limit("op_dropout_heads", prob);
     const real scale = (real)(1 / (1 - prob));
     need_same("op_dropout_heads", "y", y, "x", x);
@@ -454,18 +510,23 @@ void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t firs
         const uint64_t of_query = random_key(of_sequence, query_position(at, Tq, r));
         const uint64_t row_key = random_key(of_query, head0 + head);
         if (at.key)
-            dropout_keys_part(row_of(y, r), row_of(x, r), row_key, at.key + sequence * y.cols, limit, scale, lo, hi);
+            dropout_keys_part(row_of(y, r), row_of(x, r), row_key, at.key + sequence * y.cols,
+                              limit, scale, lo, hi);
         else dropout_part(row_of(y, r), row_of(x, r), row_key, 0, limit, scale, lo, hi);
     });
 }
 
-// Only keys below `live` count. What the loops after the first need is rounded up to whole vectors: the extra keys have
-// score -inf, so probability 0.
+// Only keys below `live` count. Later loops round this up to whole vectors: the extra keys have
+// score -inf, so their probability is 0.
 ITEM size_t whole_lanes(size_t live, size_t n) {
     const size_t rounded = (live + LANES - 1) / LANES * LANES;
     return rounded < n ? rounded : n;
 }
-typedef struct { real max; double sum; } SoftmaxRow;   // the largest score; the sum of e^(score - max)
+// the largest score; the sum of e^(score - max)
+typedef struct {
+    real max;
+    double sum;
+} SoftmaxRow;
 ITEM SoftmaxRow causal_softmax_row(real *p, const real *s, real scale, size_t live, size_t n) {
     const size_t near = whole_lanes(live, n);
     double sum;
@@ -495,7 +556,8 @@ void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at) {
 }
 
 // ds = scale p (dp - sum(p dp)).
-ITEM void causal_softmax_backward_row(real *ds, const real *p, const real *dp, real scale, size_t live, size_t n) {
+ITEM void causal_softmax_backward_row(real *ds, const real *p, const real *dp, real scale,
+                                      size_t live, size_t n) {
     const size_t near = whole_lanes(live, n);
     double sum;
     INDEPENDENT
@@ -512,7 +574,8 @@ void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, Head
     const size_t Tq = need_place("op_causal_softmax_backward", p, at);
     FOR_EACH(r, p.rows, {
         const size_t live = keys_seen(at, Tq, p.cols, r);
-        causal_softmax_backward_row(row_of(ds, r), row_of(p, r), row_of(dp, r), scale, live, p.cols);
+        causal_softmax_backward_row(row_of(ds, r), row_of(p, r), row_of(dp, r), scale, live,
+                                    p.cols);
     });
 }
 
@@ -531,16 +594,17 @@ void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlac
     FOR_EACH(r, p.rows, {
         const size_t live = keys_seen(at, Tq, p.cols, r);
         const SoftmaxRow row = causal_softmax_row(row_of(p, r), row_of(s, r), scale, live, p.cols);
-        // of no key: -inf
-        row_of(lse, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)] = (real)((double)row.max + log(row.sum));
+        // no key seen: -inf
+        row_of(lse, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)] =
+            (real)((double)row.max + log(row.sum));
     });
 }
 
-// Two softmaxes over different keys become one over both: each o weighs as its sum of exponentials, e^lse. The larger
-// lse is taken out first: e^100 is more than a float can hold.
+// Two softmaxes over different keys become one over both. Each o has the weight e^lse, its sum of
+// exponentials. The larger lse is subtracted first, because e^100 exceeds the range of float.
 ITEM void merge_heads_item(real *o, real *lse, const real *o_more, real lse_more, size_t D) {
     const real max = *lse > lse_more ? *lse : lse_more;
-    if (lse_more == -(real)HUGE_VAL) return;       // none of these keys is seen
+    if (lse_more == -(real)HUGE_VAL) return; // no key seen here
     const real mine = real_exp(*lse - max), more = real_exp(lse_more - max), sum = mine + more;
     for (size_t c = 0; c < D; c++) o[c] = mine / sum * o[c] + more / sum * o_more[c];
     *lse = (real)((double)max + log((double)sum));
@@ -552,12 +616,13 @@ void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more) {
     const size_t heads = lse.cols, D = heads ? o.cols / heads : 0;
     FOR_EACH(i, o.rows * heads, {
         const size_t r = i / heads, h = i % heads;
-        merge_heads_item(row_of(o, r) + h * D, row_of(lse, r) + h, row_of(o_more, r) + h * D, row_of(lse_more, r)[h],
-                         D);
+        merge_heads_item(row_of(o, r) + h * D, row_of(lse, r) + h, row_of(o_more, r) + h * D,
+                         row_of(lse_more, r)[h], D);
     });
 }
 
-ITEM void causal_probabilities_row(real *p, const real *s, real lse, real scale, size_t live, size_t n) {
+ITEM void causal_probabilities_row(real *p, const real *s, real lse, real scale, size_t live,
+                                   size_t n) {
     INDEPENDENT
     for (size_t c = 0; c < live; c++) p[c] = real_exp(scale * s[c] - lse);
     for (size_t c = live; c < n; c++) p[c] = 0;
@@ -568,7 +633,8 @@ void op_causal_probabilities(Tensor p, Tensor s, Tensor lse, real scale, HeadsPl
     const size_t Tq = need_place("op_causal_probabilities", p, at);
     FOR_EACH(r, p.rows, {
         const real of_row = row_of(lse, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)];
-        causal_probabilities_row(row_of(p, r), row_of(s, r), of_row, scale, keys_seen(at, Tq, p.cols, r), p.cols);
+        causal_probabilities_row(row_of(p, r), row_of(s, r), of_row, scale,
+                                 keys_seen(at, Tq, p.cols, r), p.cols);
     });
 }
 
@@ -587,13 +653,14 @@ void op_heads_dot(Tensor dot, Tensor o, Tensor d_o) {
     });
 }
 
-ITEM void causal_scores_backward_row(real *ds, const real *p, const real *dp, real dot, real scale, size_t live,
-                                     size_t n) {
+ITEM void causal_scores_backward_row(real *ds, const real *p, const real *dp, real dot, real scale,
+                                     size_t live, size_t n) {
     INDEPENDENT
     for (size_t c = 0; c < live; c++) ds[c] = scale * p[c] * (dp[c] - dot);
     for (size_t c = live; c < n; c++) ds[c] = 0;
 }
-void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale, HeadsPlace at) {
+void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale,
+                               HeadsPlace at) {
     need_same("op_causal_scores_backward", "ds", ds, "p", p);
     need_same("op_causal_scores_backward", "dp", dp, "p", p);
     need_tokens("op_causal_scores_backward", "dot", dot, p, at);
@@ -605,44 +672,49 @@ void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real 
     });
 }
 
-// Row by row, or column by column, of the triangle: a product for every sequence and head.
+// The triangle of p, row by row or column by column: one product per sequence and head.
 static void need_square(const char *op, Tensor p, size_t B, size_t Tq) {
     if (B && p.cols != Tq)
-        fault("%s: p has %zu queries and %zu keys a sequence: a triangle has as many", op, Tq, p.cols);
+        fault("%s: p has %zu queries and %zu keys a sequence: a triangle has as many", op, Tq,
+              p.cols);
 }
-static Tensor part(Tensor t, size_t row, size_t col) {     // begins there; its size is the caller's to know
+// A window that begins at (row, col); the caller knows its size.
+static Tensor part(Tensor t, size_t row, size_t col) {
     t.data += row * t.ld + col;
     return t;
 }
 void op_heads_scores_triangle(Tensor p, Tensor q, Tensor k, size_t B, size_t heads) {
-    const size_t D = need_heads("op_heads_scores_triangle", "q", q, "k", k, p, B, heads), count[2] = { B, heads };
+    const size_t D = need_heads("op_heads_scores_triangle", "q", q, "k", k, p, B, heads),
+                 count[2] = { B, heads };
     const size_t T = per_sequence(q, B);
     need_square("op_heads_scores_triangle", p, B, T);
-    for (size_t i = 0; i < T; i++)                 // p[i, 0..i] = q[i] k[0..i]^T
-        gemm_batch(0, 1, 1, i + 1, D, count, part(q, i, 0), head_steps(q, T, D), k, head_steps(k, T, D), part(p, i, 0),
-                   score_steps(p, T, heads));
+    for (size_t i = 0; i < T; i++) // p[i, 0..i] = q[i] k[0..i]^T
+        gemm_batch(0, 1, 1, i + 1, D, count, part(q, i, 0), head_steps(q, T, D), k,
+                   head_steps(k, T, D), part(p, i, 0), score_steps(p, T, heads));
 }
 void op_heads_mix_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
-    const size_t D = need_heads("op_heads_mix_triangle", "o", o, "v", v, p, B, heads), count[2] = { B, heads };
+    const size_t D = need_heads("op_heads_mix_triangle", "o", o, "v", v, p, B, heads),
+                 count[2] = { B, heads };
     const size_t T = per_sequence(o, B);
     need_square("op_heads_mix_triangle", p, B, T);
-    for (size_t i = 0; i < T; i++)                 // o[i] = p[i, 0..i] v[0..i]
-        gemm_batch(0, 0, 1, D, i + 1, count, part(p, i, 0), score_steps(p, T, heads), v, head_steps(v, T, D),
-                   part(o, i, 0), head_steps(o, T, D));
+    for (size_t i = 0; i < T; i++) // o[i] = p[i, 0..i] v[0..i]
+        gemm_batch(0, 0, 1, D, i + 1, count, part(p, i, 0), score_steps(p, T, heads), v,
+                   head_steps(v, T, D), part(o, i, 0), head_steps(o, T, D));
 }
 void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
-    const size_t D = need_heads("op_heads_mix_t_triangle", "v", v, "o", o, p, B, heads), count[2] = { B, heads };
+    const size_t D = need_heads("op_heads_mix_t_triangle", "v", v, "o", o, p, B, heads),
+                 count[2] = { B, heads };
     const size_t T = per_sequence(v, B);
     need_square("op_heads_mix_t_triangle", p, B, T);
-    for (size_t i = 0; i < T; i++)                 // o[i] = p[i.., i]^T v[i..]
+    for (size_t i = 0; i < T; i++) // o[i] = p[i.., i]^T v[i..]
         gemm_batch(1, 0, 1, D, T - i, count, part(p, i, i), score_steps(p, T, heads), part(v, i, 0),
                    head_steps(v, T, D), part(o, i, 0), head_steps(o, T, D));
 }
 
 // ---- embedding ----
 
-// The row of a slice that starts at vocabulary entry vocab0; a foreign or negative token wraps around to beyond any
-// slice.
+// The row in a slice that begins at vocabulary entry vocab0. A foreign or negative token wraps
+// around to a number beyond any slice.
 ITEM size_t vocab_row(int token, size_t vocab0) { return (size_t)token - vocab0; }
 
 ITEM void embed_part(real *y, Tensor wte, size_t row, size_t lo, size_t hi) {
@@ -652,10 +724,12 @@ ITEM void embed_part(real *y, Tensor wte, size_t row, size_t lo, size_t hi) {
 }
 void op_embed_tokens(Tensor y, Tensor wte, const int *tokens, size_t vocab0) {
     need_shape("op_embed_tokens", "y", y, y.rows, wte.cols, "wte", wte);
-    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { embed_part(row_of(y, r), wte, vocab_row(tokens[r], vocab0), lo, hi); });
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
+                  { embed_part(row_of(y, r), wte, vocab_row(tokens[r], vocab0), lo, hi); });
 }
 
-ITEM void embed_grad_strip(Tensor dwte, const int *tokens, Tensor dy, size_t vocab0, size_t first, size_t width) {
+ITEM void embed_grad_strip(Tensor dwte, const int *tokens, Tensor dy, size_t vocab0, size_t first,
+                           size_t width) {
     for (size_t r = 0; r < dy.rows; r++) {
         const size_t row = vocab_row(tokens[r], vocab0);
         if (row >= dwte.rows) continue;
@@ -669,13 +743,16 @@ void op_embed_tokens_grad(Tensor dwte, const int *tokens, Tensor dy, size_t voca
     tensor_fill(dwte, 0);
     FOR_EACH(i, ceil_div(dwte.cols, STRIP), {
         const size_t first = i * STRIP;
-        BY_STRIP(strip_width(first, dwte.cols), embed_grad_strip(dwte, tokens, dy, vocab0, first, width_));
+        BY_STRIP(strip_width(first, dwte.cols),
+                 embed_grad_strip(dwte, tokens, dy, vocab0, first, width_));
     });
 }
 
-ITEM void add_position_part(real *y, const real *x, Tensor wpe, size_t position, size_t lo, size_t hi) {
+ITEM void add_position_part(real *y, const real *x, Tensor wpe, size_t position, size_t lo,
+                            size_t hi) {
     if (position < wpe.rows) add_part(y, x, row_of(wpe, position), lo, hi);
-    else for (size_t c = lo; c < hi; c++) y[c] = (real)NAN;
+    else
+        for (size_t c = lo; c < hi; c++) y[c] = (real)NAN;
 }
 void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position) {
     need_same("op_add_positions", "y", y, "x", x);
@@ -685,7 +762,8 @@ void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position) {
     });
 }
 
-ITEM void positions_grad_part(real *dwpe, const int *position, Tensor dy, size_t t, size_t lo, size_t hi) {
+ITEM void positions_grad_part(real *dwpe, const int *position, Tensor dy, size_t t, size_t lo,
+                              size_t hi) {
     for (size_t c = lo; c < hi; c++) dwpe[c] = 0;
     for (size_t r = 0; r < dy.rows; r++) {
         if ((size_t)position[r] != t) continue;
@@ -696,7 +774,8 @@ ITEM void positions_grad_part(real *dwpe, const int *position, Tensor dy, size_t
 }
 void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy) {
     need_shape("op_add_positions_grad", "dy", dy, dy.rows, dwpe.cols, "dwpe", dwpe);
-    FOR_EACH_PART(t, lo, hi, dwpe.rows, dwpe.cols, { positions_grad_part(row_of(dwpe, t), position, dy, t, lo, hi); });
+    FOR_EACH_PART(t, lo, hi, dwpe.rows, dwpe.cols,
+                  { positions_grad_part(row_of(dwpe, t), position, dy, t, lo, hi); });
 }
 
 // ---- cross entropy ----
@@ -710,7 +789,8 @@ ITEM real pick_row(const real *logits, size_t row, size_t n) { return row < n ? 
 void op_pick_target(Tensor picked, Tensor logits, const int *targets, size_t vocab0) {
     need_shape("op_pick_target", "picked", picked, logits.rows, 1, "logits", logits);
     FOR_EACH(r, logits.rows, {
-        *row_of(picked, r) = pick_row(row_of(logits, r), vocab_row(targets[r], vocab0), logits.cols);
+        *row_of(picked, r) =
+            pick_row(row_of(logits, r), vocab_row(targets[r], vocab0), logits.cols);
     });
 }
 
@@ -723,7 +803,8 @@ ITEM real exp_sum_row(real *x, real max, size_t n) {
 void op_exp_sum(Tensor sum, Tensor logits, Tensor max) {
     need_shape("op_exp_sum", "sum", sum, logits.rows, 1, "logits", logits);
     need_shape("op_exp_sum", "max", max, logits.rows, 1, "logits", logits);
-    FOR_EACH(r, logits.rows, { *row_of(sum, r) = exp_sum_row(row_of(logits, r), *row_of(max, r), logits.cols); });
+    FOR_EACH(r, logits.rows,
+             { *row_of(sum, r) = exp_sum_row(row_of(logits, r), *row_of(max, r), logits.cols); });
 }
 
 ITEM real token_loss_item(real picked, real max, real sum, int target) {
@@ -735,41 +816,47 @@ void op_token_loss(Tensor loss, Tensor picked, Tensor max, Tensor sum, const int
     need_same("op_token_loss", "max", max, "picked", picked);
     need_same("op_token_loss", "sum", sum, "picked", picked);
     FOR_EACH(r, loss.rows, {
-        *row_of(loss, r) = token_loss_item(*row_of(picked, r), *row_of(max, r), *row_of(sum, r), targets[r]);
+        *row_of(loss, r) =
+            token_loss_item(*row_of(picked, r), *row_of(max, r), *row_of(sum, r), targets[r]);
     });
 }
 
-ITEM void cross_entropy_backward_part(real *x, real sum, int target, real dloss, size_t vocab0, size_t lo, size_t hi) {
+ITEM void cross_entropy_backward_part(real *x, real sum, int target, real dloss, size_t vocab0,
+                                      size_t lo, size_t hi) {
     const real inverse = 1 / sum;
     const size_t own = vocab_row(target, vocab0);
     const real at_target = own >= lo && own < hi ? x[own] : 0;
     for (size_t c = lo; c < hi; c++) x[c] = target < 0 ? 0 : x[c] * inverse * dloss;
     if (own >= lo && own < hi) x[own] = (at_target * inverse - 1) * dloss;
 }
-void op_cross_entropy_backward(Tensor logits, Tensor sum, const int *targets, Tensor dloss, size_t vocab0) {
+void op_cross_entropy_backward(Tensor logits, Tensor sum, const int *targets, Tensor dloss,
+                               size_t vocab0) {
     need_shape("op_cross_entropy_backward", "sum", sum, logits.rows, 1, "logits", logits);
     need_shape("op_cross_entropy_backward", "dloss", dloss, logits.rows, 1, "logits", logits);
     FOR_EACH_PART(r, lo, hi, logits.rows, logits.cols, {
-        cross_entropy_backward_part(row_of(logits, r), *row_of(sum, r), targets[r], *row_of(dloss, r), vocab0, lo, hi);
+        cross_entropy_backward_part(row_of(logits, r), *row_of(sum, r), targets[r],
+                                    *row_of(dloss, r), vocab0, lo, hi);
     });
 }
 
 // ---- optimizers ----
 
-ITEM void sgd_part(real *w, const real *g, real scale, real lr, real weight_decay, size_t lo, size_t hi) {
+ITEM void sgd_part(real *w, const real *g, real scale, real lr, real weight_decay, size_t lo,
+                   size_t hi) {
     INDEPENDENT
     for (size_t c = lo; c < hi; c++) w[c] -= lr * (scale * g[c] + weight_decay * w[c]);
 }
 void op_sgd(Tensor w, Tensor g, real scale, real lr, real weight_decay) {
     need_same("op_sgd", "g", g, "w", w);
     const bool flat = tensor_contiguous(w) && tensor_contiguous(g);
-    w = as_one_row(w, flat), g = as_one_row(g, flat);
-    FOR_EACH_PART(r, lo, hi, w.rows, w.cols, {
-        sgd_part(row_of(w, r), row_of(g, r), scale, lr, weight_decay, lo, hi);
-    });
+    w = as_one_row(w, flat);
+    g = as_one_row(g, flat);
+    FOR_EACH_PART(r, lo, hi, w.rows, w.cols,
+                  { sgd_part(row_of(w, r), row_of(g, r), scale, lr, weight_decay, lo, hi); });
 }
 
-ITEM void adamw_part(real *w, const real *g, real *m, real *v, real scale, AdamW a, size_t lo, size_t hi) {
+ITEM void adamw_part(real *w, const real *g, real *m, real *v, real scale, AdamW a, size_t lo,
+                     size_t hi) {
     const real inverse1 = 1 / a.correction1, inverse2 = 1 / a.correction2;
     INDEPENDENT
     for (size_t c = lo; c < hi; c++) {
@@ -784,8 +871,12 @@ void op_adamw(Tensor w, Tensor g, Tensor m, Tensor v, real scale, AdamW a) {
     need_same("op_adamw", "g", g, "w", w);
     need_same("op_adamw", "m", m, "w", w);
     need_same("op_adamw", "v", v, "w", w);
-    const bool flat = tensor_contiguous(w) && tensor_contiguous(g) && tensor_contiguous(m) && tensor_contiguous(v);
-    w = as_one_row(w, flat), g = as_one_row(g, flat), m = as_one_row(m, flat), v = as_one_row(v, flat);
+    const bool flat = tensor_contiguous(w) && tensor_contiguous(g) && tensor_contiguous(m) &&
+                      tensor_contiguous(v);
+    w = as_one_row(w, flat);
+    g = as_one_row(g, flat);
+    m = as_one_row(m, flat);
+    v = as_one_row(v, flat);
     FOR_EACH_PART(r, lo, hi, w.rows, w.cols, {
         adamw_part(row_of(w, r), row_of(g, r), row_of(m, r), row_of(v, r), scale, a, lo, hi);
     });

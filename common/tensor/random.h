@@ -1,34 +1,39 @@
-// random.h: counter-based randomness. A value is a function of WHERE it is used (seed, tensor, global index; or step,
-// layer, site, sequence, position, feature), never of a rank, a micro-batch or a local index. So every split of a
-// computation draws the same numbers, and a recomputed forward pass draws them again.
+// random.h: counter-based randomness. A value is a function of its place (seed, tensor, global
+// index; or step, layer, site, sequence, position, feature). It never depends on a rank, a
+// micro-batch or a local index. So every split draws the same numbers, and a recomputed forward
+// draws them again.
 //
-// Plain functions in the common subset of C and C++, so that the ops can call them on any device.
+// Plain functions in the common subset of C and C++, so ops can call them on any device.
 #ifndef RANDOM_H
 #define RANDOM_H
 #include <stdint.h>
 #include <math.h>
 #include "common/device/for_each.h"
 
-// splitmix64's finaliser (Steele, Lea, Flood 2014): a bijection that mixes every bit into every other.
+// splitmix64's finaliser (Steele, Lea, Flood 2014): a bijection that mixes every bit into all
+// others.
 ITEM uint64_t random_mix(uint64_t x) {
-    x ^= x >> 30; x *= UINT64_C(0xbf58476d1ce4e5b9);
-    x ^= x >> 27; x *= UINT64_C(0x94d049bb133111eb);
+    x ^= x >> 30;
+    x *= UINT64_C(0xbf58476d1ce4e5b9);
+    x ^= x >> 27;
+    x *= UINT64_C(0x94d049bb133111eb);
     return x ^ (x >> 31);
 }
-// A key grown by one more coordinate. Order matters: key(key(s, a), b) differs from key(key(s, b), a).
+// A key with one more coordinate. The order matters: key(key(s, a), b) differs from key(key(s, b),
+// a).
 ITEM uint64_t random_key(uint64_t key, uint64_t coordinate) {
     return random_mix(key + UINT64_C(0x9e3779b97f4a7c15) * (coordinate + 1));
 }
-ITEM double random_unit(uint64_t key) { return ((double)(key >> 11) + 0.5) * 0x1p-53; }          // in (0, 1)
-// Normal with mean 0 and deviation 1 (Box and Muller 1958). In double, then rounded: the same weights in both
-// precisions.
+ITEM double random_unit(uint64_t key) { return ((double)(key >> 11) + 0.5) * 0x1p-53; } // in (0, 1)
+// Normal with mean 0 and deviation 1 (Box and Muller 1958). Computed in double, then rounded: both
+// precisions get the same weights.
 ITEM double random_normal(uint64_t key) {
     double u = random_unit(key), v = random_unit(random_key(key, 1));
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }
-// Where a shuffle of 0 .. n-1 puts i, without the shuffled list: a Feistel network over the next power of 4, whose two
-// halves of bits take turns (Luby and Rackoff 1988), walked on until it is back among the n (cycle walking; Black and
-// Rogaway 2002). Each key is another permutation.
+// The place of i in a shuffle of 0 .. n-1, without storing the list. A Feistel network permutes the
+// numbers below the next power of 4 (Luby and Rackoff 1988). Steps repeat until the result is below
+// n (cycle walking; Black and Rogaway 2002). Each key gives another permutation.
 ITEM uint64_t random_permute(uint64_t key, uint64_t i, uint64_t n) {
     int half = 0;
     while (half < 31 && (UINT64_C(1) << 2 * half) < n) half++;

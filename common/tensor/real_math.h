@@ -1,5 +1,6 @@
-// real_math.h: exp and sums that a compiler can vectorise without fast-math, in the common subset of C and C++. libm's
-// exp is a call per element; this one is a dozen multiplications and additions without a branch.
+// real_math.h: exp and sums that a compiler can vectorise without fast-math, in the common subset
+// of C and C++. libm's exp is a call per element; this exp is a dozen multiplications and additions
+// without a branch.
 #ifndef REAL_MATH_H
 #define REAL_MATH_H
 #include <math.h>
@@ -9,12 +10,13 @@
 #include "common/device/for_each.h"
 #include "common/base/real.h"
 
-// exp(x) = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, ln 2 in two parts so that n times the first is exact
-// (Cody and Waite 1980). Adding SHIFT, 1.5 * 2^(mantissa bits) and a bias, rounds to an integer and leaves n + bias in
-// the low bits; shifted into the exponent field that is 2^(n-1): one less than n, so that the largest results need no
-// infinite factor, and the polynomial is doubled instead. e^r = 1 + r + r^2 q(r), q fitted at Chebyshev's points.
-// At most 2 units in the last place off; infinity above the largest number, 0 below LOW (results under 2.4e-38, in
-// fp64 4.5e-308), NaN for NaN.
+// exp(x) = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2. ln 2 has two parts, so n times the
+// first part is exact (Cody and Waite 1980). SHIFT is 1.5 * 2^(mantissa bits) plus a bias. Adding
+// it rounds to an integer and leaves n + bias in the low bits. Shifted into the exponent field,
+// that is 2^(n-1): one less than n, so the largest results need no infinite factor, and the
+// polynomial is doubled instead. e^r = 1 + r + r^2 q(r), with q fitted at Chebyshev's points. The
+// error is at most 2 units in the last place. Results are infinity above the largest number, 0
+// below LOW (under 2.4e-38, in fp64 4.5e-308), NaN for NaN.
 #ifdef REAL_IS_DOUBLE
 ITEM double real_exp(double x) {
     const double SHIFT = 0x1.8p52 + 1022, LOW = -707.7, HIGH = 709.782712893383973;
@@ -26,7 +28,8 @@ ITEM double real_exp(double x) {
     uint64_t bits;
     q = 0x1.71de0d85293b8p-19 + r * (0x1.2891d4ffbb0f9p-22 + r * 0x1.af390ba7e6f47p-26);
     q = 0x1.6c16c1789d1d7p-10 + r * (0x1.a01a01a7cebcdp-13 + r * (0x1.a019b8ca26fcfp-16 + r * q));
-    q = 0.5 + r * (0x1.5555555555556p-3 + r * (0x1.5555555553d37p-5 + r * (0x1.11111111109a6p-7 + r * q)));
+    q = 0.5 + r * (0x1.5555555555556p-3 +
+                   r * (0x1.5555555553d37p-5 + r * (0x1.11111111109a6p-7 + r * q)));
     memcpy(&bits, &t, sizeof bits);
     bits <<= 52;
     bits = x < LOW ? 0 : x > HIGH ? INFINITE : bits;
@@ -57,25 +60,30 @@ ITEM float real_sqrt(float x) { return sqrtf(x); }
 #endif
 ITEM real real_sigmoid(real x) { return 1 / (1 + real_exp(-x)); }
 
-// ROW_SUM(type, total, i, n, term): total = the sum of term over i in [0, n), added in an order that depends on n
-// alone: LANES running sums that a CPU adds side by side, folded every BLOCK terms into a sum in double. So a long row
-// (a vocabulary) costs no accuracy, and every split of the rows gives the same bits.
+// ROW_SUM(type, total, i, n, term): total = the sum of term over i in [0, n), in an order that
+// depends on n alone. A CPU adds LANES running sums side by side; every BLOCK terms they are folded
+// into a sum in double. So a long row (a vocabulary) loses no accuracy, and every split of the rows
+// gives the same bits.
 enum { LANES = 32, BLOCK = 512 };
-#define ROW_SUM(type, total, i, n, ...) do { \
-    total = 0; \
-    for (size_t begin_ = 0; begin_ < (n); begin_ += BLOCK) { \
-        const size_t end_ = (n) - begin_ < BLOCK ? (n) : begin_ + BLOCK; \
-        type lane_[LANES]; \
-        size_t base_ = begin_; \
-        for (int l_ = 0; l_ < LANES; l_++) lane_[l_] = 0; \
-        for (; base_ + LANES <= end_; base_ += LANES) \
-            for (size_t l_ = 0; l_ < LANES; l_++) { const size_t i = base_ + l_; lane_[l_] += (__VA_ARGS__); } \
-        for (size_t i = base_; i < end_; i++) lane_[i - base_] += (__VA_ARGS__); \
-        for (int half_ = LANES / 2; half_ > 0; half_ /= 2) \
-            for (int l_ = 0; l_ < half_; l_++) lane_[l_] += lane_[l_ + half_]; \
-        total += (double)lane_[0]; \
-    } \
-} while (0)
+#define ROW_SUM(type, total, i, n, ...) \
+    do { \
+        total = 0; \
+        for (size_t begin_ = 0; begin_ < (n); begin_ += BLOCK) { \
+            const size_t end_ = (n)-begin_ < BLOCK ? (n) : begin_ + BLOCK; \
+            type lane_[LANES]; \
+            size_t base_ = begin_; \
+            for (int l_ = 0; l_ < LANES; l_++) lane_[l_] = 0; \
+            for (; base_ + LANES <= end_; base_ += LANES) \
+                for (size_t l_ = 0; l_ < LANES; l_++) { \
+                    const size_t i = base_ + l_; \
+                    lane_[l_] += (__VA_ARGS__); \
+                } \
+            for (size_t i = base_; i < end_; i++) lane_[i - base_] += (__VA_ARGS__); \
+            for (int half_ = LANES / 2; half_ > 0; half_ /= 2) \
+                for (int l_ = 0; l_ < half_; l_++) lane_[l_] += lane_[l_ + half_]; \
+            total += (double)lane_[0]; \
+        } \
+    } while (0)
 
 ITEM real row_max(const real *x, size_t n) {
     real lane[LANES];
@@ -83,9 +91,11 @@ ITEM real row_max(const real *x, size_t n) {
     for (int l = 0; l < LANES; l++) lane[l] = -(real)HUGE_VAL;
     for (; base + LANES <= n; base += LANES)
         for (size_t l = 0; l < LANES; l++) lane[l] = x[base + l] > lane[l] ? x[base + l] : lane[l];
-    for (size_t i = base; i < n; i++) lane[i - base] = x[i] > lane[i - base] ? x[i] : lane[i - base];
+    for (size_t i = base; i < n; i++)
+        lane[i - base] = x[i] > lane[i - base] ? x[i] : lane[i - base];
     for (int half = LANES / 2; half > 0; half /= 2)
-        for (int l = 0; l < half; l++) lane[l] = lane[l + half] > lane[l] ? lane[l + half] : lane[l];
+        for (int l = 0; l < half; l++)
+            lane[l] = lane[l + half] > lane[l] ? lane[l + half] : lane[l];
     return lane[0];
 }
 #endif

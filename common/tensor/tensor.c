@@ -1,4 +1,4 @@
-// tensor.c: making, viewing, filling and moving tensors. In the common subset of C and C++, as ops.c.
+// tensor.c: creating, viewing, filling and moving tensors, in the common subset of C and C++.
 #include "common/tensor/tensor.h"
 #include "common/device/device.h"
 #include "common/device/for_each.h"
@@ -16,25 +16,23 @@ Tensor tensor_new(Arena *a, size_t rows, size_t cols) {
     return t;
 }
 
-int *ints_new(Arena *a, size_t n) {
-    return (int *)arena_alloc(a, n * sizeof(int));
-}
+int *ints_new(Arena *a, size_t n) { return (int *)arena_alloc(a, n * sizeof(int)); }
 
-void ints_upload(int *to, const int *from, size_t n) {
-    device_upload(to, from, n * sizeof(int));
-}
+void ints_upload(int *to, const int *from, size_t n) { device_upload(to, from, n * sizeof(int)); }
 
 // ---- views ----
 
 Tensor tensor_row_range(Tensor t, size_t lo, size_t hi) {
-    if (lo > hi || hi > t.rows) fault("tensor_row_range: rows %zu to %zu of [%zu, %zu]", lo, hi, t.rows, t.cols);
+    if (lo > hi || hi > t.rows)
+        fault("tensor_row_range: rows %zu to %zu of [%zu, %zu]", lo, hi, t.rows, t.cols);
     t.data += lo * t.ld;
     t.rows = hi - lo;
     return t;
 }
 
 Tensor tensor_col_range(Tensor t, size_t lo, size_t hi) {
-    if (lo > hi || hi > t.cols) fault("tensor_col_range: columns %zu to %zu of [%zu, %zu]", lo, hi, t.rows, t.cols);
+    if (lo > hi || hi > t.cols)
+        fault("tensor_col_range: columns %zu to %zu of [%zu, %zu]", lo, hi, t.rows, t.cols);
     t.data += lo;
     t.cols = hi - lo;
     return t;
@@ -42,7 +40,8 @@ Tensor tensor_col_range(Tensor t, size_t lo, size_t hi) {
 
 static void need_contiguous(Tensor t, const char *who) {
     if (!tensor_contiguous(t))
-        fault("%s: [%zu, %zu] with %zu elements from row to row is not contiguous", who, t.rows, t.cols, t.ld);
+        fault("%s: [%zu, %zu] with %zu elements from row to row is not contiguous", who, t.rows,
+              t.cols, t.ld);
 }
 
 Tensor tensor_flat_range(Tensor t, size_t lo, size_t hi) {
@@ -57,7 +56,8 @@ Tensor tensor_flat_range(Tensor t, size_t lo, size_t hi) {
 
 Tensor tensor_reshape(Tensor t, size_t rows, size_t cols) {
     need_contiguous(t, "tensor_reshape");
-    if (rows * cols != tensor_count(t)) fault("tensor_reshape: [%zu, %zu] to [%zu, %zu]", t.rows, t.cols, rows, cols);
+    if (rows * cols != tensor_count(t))
+        fault("tensor_reshape: [%zu, %zu] to [%zu, %zu]", t.rows, t.cols, rows, cols);
     t.rows = rows;
     t.cols = t.ld = cols;
     return t;
@@ -84,7 +84,8 @@ void tensor_copy(Tensor to, Tensor from) {
         device_copy(to.data, from.data, tensor_count(to) * sizeof(real));
         return;
     }
-    FOR_EACH_PART(r, lo, hi, to.rows, to.cols, { copy_part(to.data + r * to.ld, from.data + r * from.ld, lo, hi); });
+    FOR_EACH_PART(r, lo, hi, to.rows, to.cols,
+                  { copy_part(to.data + r * to.ld, from.data + r * from.ld, lo, hi); });
 }
 
 void tensor_upload(Tensor to, const real *from) {
@@ -105,8 +106,10 @@ void tensor_download(real *to, Tensor from) {
         device_download(to + r * from.cols, from.data + r * from.ld, from.cols * sizeof(real));
 }
 
-ITEM void randomize_part(real *y, uint64_t key, double deviation, uint64_t first, size_t lo, size_t hi) {
-    for (size_t c = lo; c < hi; c++) y[c] = (real)(random_normal(random_key(key, first + c)) * deviation);
+ITEM void randomize_part(real *y, uint64_t key, double deviation, uint64_t first, size_t lo,
+                         size_t hi) {
+    for (size_t c = lo; c < hi; c++)
+        y[c] = (real)(random_normal(random_key(key, first + c)) * deviation);
 }
 void tensor_randomize(Tensor t, uint64_t key, double deviation) {
     FOR_EACH_PART(r, lo, hi, t.rows, t.cols, {
@@ -116,7 +119,8 @@ void tensor_randomize(Tensor t, uint64_t key, double deviation) {
 
 // ---- sums for the host ----
 
-// ROW_SUM's blocks are the items, so that a long row keeps a GPU busy: folded in order, they give ROW_SUM's bits.
+// The items are ROW_SUM's blocks, so a long row keeps a GPU busy. Folded in order, they give
+// ROW_SUM's bits.
 ITEM double sum_block(const real *x, size_t n) {
     double sum;
     ROW_SUM(double, sum, c, n, (double)x[c]);
@@ -128,14 +132,15 @@ ITEM double sum_of_squares_block(const real *x, size_t n) {
     return sum;
 }
 
-// The sums of the blocks are made where the tensor is, CHUNK at a time, and added by the host: as many as keep a GPU
-// busy for longer than the host takes to fetch them. This scratch is small, not a cost of any technique, so it counts
-// as reference.
+// The sums of blocks are computed on the device, CHUNK at a time, and added by the host. CHUNK
+// keeps a GPU busy for longer than the host needs to fetch the sums. This scratch belongs to no
+// technique, so it counts as reference.
 enum { CHUNK = 8192 };
 static double sum_of_rows(Tensor t, bool squares) {
     const size_t per_row = ceil_div(t.cols, BLOCK), blocks = t.rows * per_row;
     Arena scratch = arena(MEM_REFERENCE);
-    double *device = (double *)arena_alloc(&scratch, (blocks < CHUNK ? blocks : (size_t)CHUNK) * sizeof *device);
+    double *device =
+        (double *)arena_alloc(&scratch, (blocks < CHUNK ? blocks : (size_t)CHUNK) * sizeof *device);
     double sum = 0, row_sum = 0, host[CHUNK];
     for (size_t first = 0; first < blocks; first += CHUNK) {
         const size_t n = blocks - first < CHUNK ? blocks - first : (size_t)CHUNK;
@@ -168,7 +173,7 @@ ITEM bool same_bits(real a, real b) {
 }
 ITEM void differ_part(int *differs, const real *a, const real *b, size_t lo, size_t hi) {
     for (size_t c = lo; c < hi; c++)
-        if (!same_bits(a[c], b[c])) *differs = 1;              // whoever writes, writes the same
+        if (!same_bits(a[c], b[c])) *differs = 1; // all writers write the same value
 }
 bool tensor_equal(Tensor a, Tensor b) {
     need_contiguous(a, "tensor_equal");
@@ -178,7 +183,8 @@ bool tensor_equal(Tensor a, Tensor b) {
     Arena scratch = arena(MEM_REFERENCE);
     int no = 0, answer, *differs = ints_new(&scratch, 1);
     ints_upload(differs, &no, 1);
-    FOR_EACH_PART(r, lo, hi, 1, tensor_count(a), { differ_part(differs + r, a.data, b.data, lo, hi); });
+    FOR_EACH_PART(r, lo, hi, 1, tensor_count(a),
+                  { differ_part(differs + r, a.data, b.data, lo, hi); });
     device_download(&answer, differs, sizeof answer);
     arena_free(&scratch);
     return answer == 0;

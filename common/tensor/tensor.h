@@ -1,5 +1,6 @@
-// tensor.h: a tensor is a row-major matrix, or a window on one: rows of `cols` neighbours, `ld` elements from row to
-// row. Higher shapes are matrices by convention: [B*T, C] are B sequences of T positions with C features.
+// tensor.h: a tensor is a row-major matrix, or a window on one: rows of `cols` neighbours, `ld`
+// elements from row to row. Higher shapes are matrices by convention: [B*T, C] are B sequences of T
+// positions with C features.
 #ifndef TENSOR_H
 #define TENSOR_H
 #include <stdbool.h>
@@ -8,32 +9,37 @@
 #include "common/tensor/memory.h"
 #include "common/base/real.h"
 
-// data may be device memory: chapters never look inside.
-typedef struct { real *data; size_t rows, cols, ld; } Tensor;
-typedef struct { size_t rows, cols; } Shape;
+// data may be device memory, so chapters never read it.
+typedef struct {
+    real *data;
+    size_t rows, cols, ld;
+} Tensor;
+typedef struct {
+    size_t rows, cols;
+} Shape;
 
-Tensor tensor_new(Arena *a, size_t rows, size_t cols);           // poisoned, not zeroed
+Tensor tensor_new(Arena *a, size_t rows, size_t cols); // filled with NaN, not with zeros
 static inline Tensor tensor_shaped(Arena *a, Shape s) { return tensor_new(a, s.rows, s.cols); }
 static inline size_t tensor_count(Tensor t) { return t.rows * t.cols; }
 static inline bool tensor_contiguous(Tensor t) { return t.ld == t.cols || t.rows <= 1; }
 
-// Views: no copy; fault() when out of range.
-Tensor tensor_row_range(Tensor t, size_t lo, size_t hi);         // rows lo <= r < hi
-Tensor tensor_col_range(Tensor t, size_t lo, size_t hi);         // columns lo <= c < hi
+// Views do not copy; fault() if they are out of range.
+Tensor tensor_row_range(Tensor t, size_t lo, size_t hi); // rows lo <= r < hi
+Tensor tensor_col_range(Tensor t, size_t lo, size_t hi); // columns lo <= c < hi
 // Elements lo <= i < hi of a contiguous tensor, as [1, hi-lo].
 Tensor tensor_flat_range(Tensor t, size_t lo, size_t hi);
-Tensor tensor_reshape(Tensor t, size_t rows, size_t cols);       // same elements, contiguous
+Tensor tensor_reshape(Tensor t, size_t rows, size_t cols); // same elements, contiguous
 
 void tensor_fill(Tensor t, real value);
-void tensor_copy(Tensor to, Tensor from);                        // same shape
-void tensor_upload(Tensor to, const real *from);                 // from: contiguous host memory, rows*cols
+void tensor_copy(Tensor to, Tensor from);        // same shape
+void tensor_upload(Tensor to, const real *from); // from: contiguous host memory, rows*cols
 void tensor_download(real *to, Tensor from);
-// Normal; element (r, c) is a function of key and r*cols + c.
+// Normal values. Element (r, c) is a function of key and r*cols + c.
 void tensor_randomize(Tensor t, uint64_t key, double deviation);
-double tensor_sum(Tensor t);                                     // in double, rows first, then row sums in order
-double tensor_sum_of_squares(Tensor t);                          // same order
-bool tensor_equal(Tensor a, Tensor b);                           // of equal shape: every bit
+double tensor_sum(Tensor t);            // computed in double: each row, then the rows in order
+double tensor_sum_of_squares(Tensor t); // in the same order
+bool tensor_equal(Tensor a, Tensor b);  // equal shape and equal bits
 
-int *ints_new(Arena *a, size_t n);                               // device memory for tokens and targets
+int *ints_new(Arena *a, size_t n); // device memory for tokens and targets
 void ints_upload(int *to, const int *from, size_t n);
 #endif

@@ -1,6 +1,6 @@
-// page.c: the page, which a reader sees without --verbose: the title, the lesson's own lines, pictures and table of
-// results, one line about all that was compared, the answer, and everything that failed in full. report.c prints the
-// log, with a line per check and cost.
+// page.c: the page, which is printed without --verbose: the title, the lesson's own lines, pictures
+// and table of results, one line about all comparisons, the answer, and every failure in full.
+// report.c prints the log, with a line per check and cost.
 #include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include "common/device/blas_kernels.h"
@@ -14,9 +14,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { NARROW = 40, WIDE = 512, USUAL = 100};         // columns
+enum { NARROW = 40, WIDE = 512, USUAL = 100 }; // columns
 
-// A launcher gives its processes terminals of their own, wherever their output goes.
+// A launcher gives its processes terminals of their own, so isatty alone says nothing about the
+// final output.
 bool page_on_terminal(void) {
     size_t rank, size;
     return isatty(STDOUT_FILENO) && !comm_launched_by_mpi(&rank, &size);
@@ -25,18 +26,19 @@ size_t page_width(void) {
     struct winsize window;
     const char *columns = getenv("COLUMNS");
     size_t width = columns ? (size_t)strtoul(columns, NULL, 10) : 0;
-    if (!width && page_on_terminal() && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) width = window.ws_col;
+    if (!width && page_on_terminal() && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0)
+        width = window.ws_col;
     return width >= NARROW && width <= WIDE ? width : USUAL;
 }
 
-// ---------------------------------------------------------------- progress, on a terminal's stderr
+// ---- progress, on a terminal's stderr ----
 
 void page_clear_progress(Run *run) {
     if (run->state->progressed > 0) fprintf(stderr, "\r\033[K");
     run->state->progressed = 0;
 }
 void progress(Run *run, const char *what, size_t done, size_t all) {
-    enum { PATIENCE = 2 };                     // seconds
+    enum { PATIENCE = 2 }; // seconds
     const double pause = 0.2, t = now();
     struct RunState *s = run->state;
     size_t rank, size;
@@ -48,7 +50,7 @@ void progress(Run *run, const char *what, size_t done, size_t all) {
     }
 }
 
-// ---------------------------------------------------------------- text that is broken at spaces
+// ---- text broken at spaces ----
 
 // Prints text from column `at` on; further lines begin at column `indent`.
 void page_wrap(const char *text, size_t at, size_t indent) {
@@ -81,36 +83,48 @@ void page_title(const Program *p, size_t ranks) {
     size_t n = 0, indent = strlen(p->tag) + 2;
     printf("%s  ", p->tag);
     page_wrap(lesson_info.question, indent, indent);
-    n += (size_t)snprintf(text + n, sizeof text - n, "%zu rank%s, %s (%s); %s %s%s; ", ranks, ranks == 1 ? "" : "s",
-                          p->choice.transport, p->choice.why, device_name(), REAL_NAME, p->tf32 ? " in tf32" : "");
+    n += (size_t)snprintf(text + n, sizeof text - n, "%zu rank%s, %s (%s); %s %s%s; ", ranks,
+                          ranks == 1 ? "" : "s", p->choice.transport, p->choice.why, device_name(),
+                          REAL_NAME, p->tf32 ? " in tf32" : "");
     if (p->threads > 1)
-        n += (size_t)snprintf(text + n, sizeof text - n, "%zu threads each%s; ", p->threads, threads_advice());
+        n += (size_t)snprintf(text + n, sizeof text - n, "%zu threads each%s; ", p->threads,
+                              threads_advice());
     const ClockConfig *c = clock_config();
     if (c->simulated)
-        n += (size_t)snprintf(text + n, sizeof text - n, "simulated clock: device %s, link %s", c->device.name,
-                              c->link.name);
+        n += (size_t)snprintf(text + n, sizeof text - n, "simulated clock: device %s, link %s",
+                              c->device.name, c->link.name);
     if (c->simulated && c->node > 0)
-        n += (size_t)snprintf(text + n, sizeof text - n, " in nodes of %zu, %s between", c->node, c->between.name);
+        n += (size_t)snprintf(text + n, sizeof text - n, " in nodes of %zu, %s between", c->node,
+                              c->between.name);
     if (c->simulated) n += (size_t)snprintf(text + n, sizeof text - n, "; ");
     if (kernels_advised() && !getenv("OPENBLAS_CORETYPE"))
-        n += (size_t)snprintf(text + n, sizeof text - n, "%s kernels (faster: OPENBLAS_CORETYPE=%s); ",
-                              kernels_in_use(), kernels_advised());
-    snprintf(text + n, sizeof text - n, "%sseed %" PRIu64, p->launch.reduce == REDUCE_FAST ? "reduce fast; " : "",
-             p->seed);
+        n += (size_t)snprintf(text + n, sizeof text - n,
+                              "%s kernels (faster: OPENBLAS_CORETYPE=%s); ", kernels_in_use(),
+                              kernels_advised());
+    snprintf(text + n, sizeof text - n, "%sseed %" PRIu64,
+             p->launch.reduce == REDUCE_FAST ? "reduce fast; " : "", p->seed);
     printf("%*s", (int)indent, "");
     page_wrap(text, indent, indent);
     putchar('\n');
 }
 
-// ---------------------------------------------------------------- units for people
+// ---- units for people ----
 
 // Three digits and the unit's prefix: 2.60 ms, 338 kB.
 static void scaled(char *text, size_t room, double value, const char *unit, bool time) {
-    static const char *const large[] = { "", "k", "M", "G", "T", "P" }, *const small[] = { "p", "n", "u", "m", "" };
+    static const char *const large[] = { "", "k", "M", "G", "T", "P" }, *const small[] = { "p", "n",
+                                                                                           "u", "m",
+                                                                                           "" };
     const char *const *prefix = time ? small : large;
     size_t last = time ? 4 : 5, i = 0;
-    while (i < last && fabs(value) >= 999.5) { value /= 1000; i++; }
-    int digits = value == floor(value) && i == 0 ? 0 : fabs(value) < 9.995 ? 2 : fabs(value) < 99.95 ? 1 : 0;
+    while (i < last && fabs(value) >= 999.5) {
+        value /= 1000;
+        i++;
+    }
+    int digits = value == floor(value) && i == 0 ? 0
+                 : fabs(value) < 9.995           ? 2
+                 : fabs(value) < 99.95           ? 1
+                                                 : 0;
     if (time && value == 0) snprintf(text, room, "0 s");
     else snprintf(text, room, "%.*f %s%s", digits, value, prefix[i], unit);
 }
@@ -127,7 +141,7 @@ void page_cell(char cell[24], double value, const char *unit) {
     page_value(cell + 1, 23, value, unit);
 }
 
-// ---------------------------------------------------------------- the table of results
+// ---- the table of results ----
 
 static void cell_text(Run *run, const char *cell, char text[64]) {
     *text = 0;
@@ -142,13 +156,14 @@ static void cell_text(Run *run, const char *cell, char text[64]) {
     page_value(hi, sizeof hi, c->hi.measured, c->unit);
     const char *a = strrchr(lo, ' '), *b = strrchr(hi, ' ');
     if (!strcmp(lo, hi)) snprintf(text, 64, "%s", lo);
-    else if (a && b && !strcmp(a, b)) snprintf(text, 64, "%.*s..%s", (int)(a - lo), lo, hi);     // 46..246 kB
+    else if (a && b && !strcmp(a, b))
+        snprintf(text, 64, "%.*s..%s", (int)(a - lo), lo, hi); // 46..246 kB
     else snprintf(text, 64, "%s..%s", lo, hi);
 }
 
 void results(Run *run, const char *const *columns, const Result *rows) {
     if (!run->is_root) return;
-    size_t label = 0, width[RESULT_COLUMNS] = {0}, n = 0;
+    size_t label = 0, width[RESULT_COLUMNS] = { 0 }, n = 0;
     char text[64];
     for (; n < RESULT_COLUMNS && columns[n]; n++) width[n] = strlen(columns[n]);
     for (const Result *r = rows; r->what; r++) {
@@ -173,26 +188,28 @@ void results(Run *run, const char *const *columns, const Result *rows) {
     }
 }
 
-// ---------------------------------------------------------------- what was compared
+// ---- the comparisons ----
 
-// A line of the page's end: its head, and a text that is broken at spaces.
+// A line of the page's end: its head, and a text broken at spaces.
 static void page_ending(const char *head, const char *text) {
     enum { INDENT = 15 };
     printf("  %-*s", INDENT - 2, head);
     page_wrap(text, INDENT, INDENT);
 }
 
-// Adds "3 hold" to the text; nothing where count is 0.
+// Adds "3 hold" to the text; nothing if count is 0.
 static void add_kind(char text[256], size_t count, const char *kind) {
     size_t length = strlen(text);
-    if (count > 0) snprintf(text + length, 256 - length, "%s%zu %s", length > 0 ? ", " : "", count, kind);
+    if (count > 0)
+        snprintf(text + length, 256 - length, "%s%zu %s", length > 0 ? ", " : "", count, kind);
 }
 
-// "27 comparisons: 20 equal in every bit, 6 within rounding (largest error 1.2e-06, limit 1.0e-05), 1 holds".
-// The error is the one that comes nearest to its limit. Failed checks stand above in full.
+// "27 comparisons: 20 equal in every bit, 6 within rounding (largest error 1.2e-06, limit 1.0e-05),
+// 1 statement holds". The printed error is the one nearest to its limit. Failed checks have been
+// printed in full.
 void page_checked(Run *run) {
     const struct RunState *s = run->state;
-    size_t kinds[CHECK_KINDS] = {0};
+    size_t kinds[CHECK_KINDS] = { 0 };
     const CheckRecord *worst = NULL;
     char text[256] = "", close[96] = "";
     for (size_t i = 0; i < s->check_count; i++) {
@@ -203,23 +220,26 @@ void page_checked(Run *run) {
         if (worst == NULL || c->error * worst->limit > worst->error * c->limit) worst = c;
     }
     if (worst != NULL)
-        snprintf(close, sizeof close, "within rounding (largest error %.1e, limit %.1e)", worst->error, worst->limit);
+        snprintf(close, sizeof close, "within rounding (largest error %.1e, limit %.1e)",
+                 worst->error, worst->limit);
     add_kind(text, s->checks_failed, "failed");
     add_kind(text, kinds[CHECK_BITS], "equal in every bit");
     add_kind(text, kinds[CHECK_CLOSE], close);
-    add_kind(text, kinds[CHECK_HOLDS], kinds[CHECK_HOLDS] == 1 ? "statement holds" : "statements hold");
-    add_kind(text, kinds[CHECK_DIFFERS], kinds[CHECK_DIFFERS] == 1 ? "differs, as it must" : "differ, as they must");
+    add_kind(text, kinds[CHECK_HOLDS],
+             kinds[CHECK_HOLDS] == 1 ? "statement holds" : "statements hold");
+    add_kind(text, kinds[CHECK_DIFFERS],
+             kinds[CHECK_DIFFERS] == 1 ? "differs, as it must" : "differ, as they must");
     char line[512];
     size_t length = (size_t)snprintf(line, sizeof line, "%zu comparison%s: %s", s->check_count,
                                      s->check_count == 1 ? "" : "s", text);
     if (s->cost_count > 0)
-        snprintf(line + length, sizeof line - length, "; %zu of %zu costs exact", s->cost_count - s->costs_failed,
-                 s->cost_count);
+        snprintf(line + length, sizeof line - length, "; %zu of %zu costs exact",
+                 s->cost_count - s->costs_failed, s->cost_count);
     putchar('\n');
     page_ending("Compared:", line);
 }
 
-// ---------------------------------------------------------------- the answer
+// ---- the answer ----
 
 const char *cost_text(Run *run, const char *id) {
     struct RunState *s = run->state;
@@ -230,12 +250,14 @@ const char *cost_text(Run *run, const char *id) {
     return text;
 }
 
-double cost_value(Run *run, const char *id) { return run->is_root ? report_cost(run, id)->hi.measured : 0; }
+double cost_value(Run *run, const char *id) {
+    return run->is_root ? report_cost(run, id)->hi.measured : 0;
+}
 
 static void keep_ending(Run *run, int which, const char *format, va_list args) {
     char **ending = &run->state->endings[which], text[1024];
     if (!run->is_root) return;
-    if (*ending != NULL) fault("this line of the page was said before: %s", *ending);
+    if (*ending != NULL) fault("the page already has this line: %s", *ending);
     vsnprintf(text, sizeof text, format, args);
     *ending = strcpy(host_alloc(strlen(text) + 1), text);
 }

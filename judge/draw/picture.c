@@ -1,4 +1,4 @@
-// picture.c: see picture.h. Everything is drawn on rank 0 from the events of all ranks, over the side channel.
+// picture.c: gathers the events of all ranks on rank 0, over the side channel, and draws them.
 #include "judge/draw/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,24 +8,29 @@
 #include "common/comm/record.h"
 #include "judge/draw/svg.h"
 
-// ---------------------------------------------------------------- gathering
+// ---- gathering ----
 
-static _Thread_local double flops_before;          // charged before the recording began
+static _Thread_local double flops_before; // charged before the recording began
 
-// Under the wall clock ranks count from moments of their own. On one machine they read the same clock, so the first
-// rank's moment will do for all; on others the end of a common call stands for the same moment.
+// Under the wall clock each rank counts from its own start. On one machine all ranks read the same
+// clock, so the first rank's start serves for all. On several machines the end of a common call
+// serves as the same moment.
 static void common_time(Run *run) {
-    struct { char host[64]; double begun, now; } first = { .begun = clock_begun() };
+    struct {
+        char host[64];
+        double begun, now;
+    } first = { .begun = clock_begun() };
     char host[sizeof first.host] = "";
     gethostname(host, sizeof host - 1);
     memcpy(first.host, host, sizeof host);
     comm_barrier(run->world);
     first.now = now();
     side_broadcast(&first, sizeof first);
-    clock_set_begun(strcmp(host, first.host) == 0 ? first.begun : now() - (first.now - first.begun));
+    clock_set_begun(strcmp(host, first.host) == 0 ? first.begun
+                                                  : now() - (first.now - first.begun));
 }
 
-static _Thread_local MemoryCategory watched;         // by the last recording
+static _Thread_local MemoryCategory watched; // by the last recording
 
 void picture_begin(Run *run, MemoryCategory category) {
     watched = category;
@@ -45,11 +50,15 @@ static int by_start(const void *a, const void *b) {
 }
 
 static int by_flow(const void *a, const void *b) {
-    uint64_t x = (*(const RecordedEvent *const *)a)->flow, y = (*(const RecordedEvent *const *)b)->flow;
+    uint64_t x = (*(const RecordedEvent *const *)a)->flow,
+             y = (*(const RecordedEvent *const *)b)->flow;
     return x < y ? -1 : x > y;
 }
-// All events of a kind, of all ranks, by flow.
-typedef struct { RecordedEvent **event; size_t n; } ByFlow;
+// All events of one kind, of all ranks, sorted by flow.
+typedef struct {
+    RecordedEvent **event;
+    size_t n;
+} ByFlow;
 static ByFlow events_by_flow(const Recording *all, EventKind kind) {
     size_t room = 1;
     for (size_t r = 0; all->rank && r < all->ranks; r++) room += all->rank[r].n;
@@ -60,12 +69,12 @@ static ByFlow events_by_flow(const Recording *all, EventKind kind) {
     qsort(list.event, list.n, sizeof *list.event, by_flow);
     return list;
 }
-// NULL: what e belongs to was before or after the recording.
+// The event that belongs to e. NULL: it happened before or after the recording.
 static RecordedEvent **find_flow(const ByFlow *list, const RecordedEvent *e) {
     return bsearch(&e, list->event, list->n, sizeof *list->event, by_flow);
 }
 
-// In real time a sender does not see when its message arrives. Its receiver does.
+// In real time only the receiver sees when a message arrives, so it sets the end of the send.
 static void end_sends(Recording *all) {
     ByFlow sends = events_by_flow(all, EVENT_SEND), receives = events_by_flow(all, EVENT_RECV);
     for (size_t i = 0; i < sends.n; i++) {
@@ -105,7 +114,8 @@ Recording recording_gather(Run *run) {
         for (size_t r = 0; r < all.ranks; r++)
             for (size_t i = 0; i < all.rank[r].n; i++) {
                 const RecordedEvent *e = &all.rank[r].events[i];
-                bool waited = e->kind == EVENT_COLLECTIVE || e->kind == EVENT_RECV;  // a send may go on after the step
+                // a send may end after the step
+                bool waited = e->kind == EVENT_COLLECTIVE || e->kind == EVENT_RECV;
                 if (e->kind > EVENT_UPDATE && !waited) continue;
                 if (e->kind != EVENT_RECV && e->start < all.begin) all.begin = e->start;
                 if (e->end > all.end) all.end = e->end;
@@ -122,12 +132,18 @@ void recording_free(Recording *r) {
     free(r->rank);
 }
 
-// ---------------------------------------------------------------- times
+// ---- times ----
 
-// The busy stretches of a compute row in order, and how much was busy before each: asked many times, so by binary
-// search.
-typedef struct { Picoseconds start, end, before; } Stretch;
-typedef struct { Stretch *stretch; size_t n; Picoseconds sum; } Busy;
+// The busy stretches of a compute row in order, and the busy time before each. Searched often, so
+// by binary search.
+typedef struct {
+    Picoseconds start, end, before;
+} Stretch;
+typedef struct {
+    Stretch *stretch;
+    size_t n;
+    Picoseconds sum;
+} Busy;
 
 static Busy busy_of(const RankRecording *r) {
     Busy b = { .stretch = host_alloc((r->n + 1) * sizeof *b.stretch) };
@@ -140,7 +156,7 @@ static Busy busy_of(const RankRecording *r) {
     return b;
 }
 static Picoseconds busy_until(const Busy *b, Picoseconds t) {
-    size_t lo = 0, hi = b->n;                      // stretches [0, lo) begin before t
+    size_t lo = 0, hi = b->n; // stretches [0, lo) begin before t
     while (lo < hi) {
         size_t middle = (lo + hi) / 2;
         if (b->stretch[middle].start < t) lo = middle + 1;
@@ -151,13 +167,14 @@ static Picoseconds busy_until(const Busy *b, Picoseconds t) {
     return last->before + (t < last->end ? t : last->end) - last->start;
 }
 
-// The simulated clock knows when a message is on its way: adds what rank k communicates while it waits, and while it
-// computes.
-static void add_communication(Timing *t, const RankRecording *k, const Busy *busy, const ByFlow *sends) {
+// The simulated clock knows when a message moves. Adds rank k's communication while it waits, and
+// while it computes.
+static void add_communication(Timing *t, const RankRecording *k, const Busy *busy,
+                              const ByFlow *sends) {
     for (size_t i = 0; i < k->n; i++) {
         const RecordedEvent *e = &k->events[i], *m = e;
         if (e->kind == EVENT_RECV) {
-            RecordedEvent **sent = find_flow(sends, e);        // the message that it took
+            RecordedEvent **sent = find_flow(sends, e); // the send of the received message
             if (!sent) continue;
             m = *sent;
         } else if (e->kind != EVENT_COLLECTIVE) {
@@ -169,10 +186,11 @@ static void add_communication(Timing *t, const RankRecording *k, const Busy *bus
     }
 }
 
-// In real time it is known when rank k waited, and since when there was something to wait for: since the message was
-// sent, or the last member came to the collective. Whether something moved before the wait, while k computed, nobody
-// sees.
-static void add_waits(Timing *t, const RankRecording *k, const ByFlow *sends, const ByFlow *collectives) {
+// In real time the start and end of rank k's waits are known, and the earliest time of a transfer:
+// the send of the message, or the arrival of the collective's last member. Whether data moved
+// before the wait, while k computed, is unknown.
+static void add_waits(Timing *t, const RankRecording *k, const ByFlow *sends,
+                      const ByFlow *collectives) {
     for (size_t i = 0; i < k->n; i++) {
         const RecordedEvent *e = &k->events[i];
         const ByFlow *list = e->kind == EVENT_RECV ? sends : collectives;
@@ -191,13 +209,14 @@ static void add_waits(Timing *t, const RankRecording *k, const ByFlow *sends, co
 }
 
 Timing picture_timing(Run *run) {
-    Timing t = {0};
+    Timing t = { 0 };
     double flops = clock_flops() - flops_before;
     Recording all = recording_gather(run);
     ledger_pause();
     comm_all_reduce_doubles(run->world, &flops, 1);
     ledger_resume();
-    ByFlow sends = events_by_flow(&all, EVENT_SEND), collectives = events_by_flow(&all, EVENT_COLLECTIVE);
+    ByFlow sends = events_by_flow(&all, EVENT_SEND),
+           collectives = events_by_flow(&all, EVENT_COLLECTIVE);
     for (size_t r = 0; all.rank && r < all.ranks; r++) {
         Busy busy = busy_of(&all.rank[r]);
         t.busy += busy.sum;
@@ -214,7 +233,9 @@ Timing picture_timing(Run *run) {
         t.idle_of_ideal = (double)t.step / (double)t.busiest - 1;
     }
     t.flops = flops;
-    if (t.step) t.utilisation = flops * 1e12 / ((double)all.ranks * (double)t.step * clock_config()->device.flops);
+    if (t.step)
+        t.utilisation =
+            flops * 1e12 / ((double)all.ranks * (double)t.step * clock_config()->device.flops);
     recording_free(&all);
     side_broadcast(&t, sizeof t);
     return t;
@@ -238,30 +259,36 @@ static const char *length_of(char text[32], const Recording *all) {
 void picture_summary(Run *run, const Timing *t) {
     char a[32], b[32], c[32];
     double ranks = (double)run->world->size;
-    Picoseconds exposed = (Picoseconds)((double)t->exposed / ranks), hidden = (Picoseconds)((double)t->hidden / ranks);
-    say(run, "step %s, idle %.1f %%; communication per rank: %s exposed, %s hidden", duration(a, t->step),
-        100 * t->idle_of_total, duration(b, exposed), t->hidden_unknown ? "unknown time" : duration(c, hidden));
-    say_detail(run, "idle %.1f %% on top of the ideal; GEMMs %.3g FLOPs", 100 * t->idle_of_ideal, t->flops);
-    // In real time a share of the made-up device of the lessons would mean nothing.
+    Picoseconds exposed = (Picoseconds)((double)t->exposed / ranks),
+                hidden = (Picoseconds)((double)t->hidden / ranks);
+    say(run, "step %s, idle %.1f %%; communication per rank: %s exposed, %s hidden",
+        duration(a, t->step), 100 * t->idle_of_total, duration(b, exposed),
+        t->hidden_unknown ? "unknown time" : duration(c, hidden));
+    say_detail(run, "idle %.1f %% on top of the ideal; GEMMs %.3g FLOPs", 100 * t->idle_of_ideal,
+               t->flops);
+    // In real time a share of the lessons' invented device would mean nothing.
     if (!clock_config()->simulated && !option_given(run, "device")) return;
-    say_detail(run, "%s %.1f %% of %zu devices at %.4g FLOP/s (%s)", clock_config()->simulated ? "utilisation" : "MFU",
-               100 * t->utilisation, run->world->size, clock_config()->device.flops, clock_config()->device.name);
+    say_detail(run, "%s %.1f %% of %zu devices at %.4g FLOP/s (%s)",
+               clock_config()->simulated ? "utilisation" : "MFU", 100 * t->utilisation,
+               run->world->size, clock_config()->device.flops, clock_config()->device.name);
 }
 
-// ---------------------------------------------------------------- the chart
+// ---- the chart ----
 
 enum { LABEL = 8, WIDE = 512 };
-static const char *const colour_of[] = { "36", "33", "32", "35", "31", "2" };        // by what happens: see ChartRow
+static const char *const colour_of[] = {
+    "36", "33", "32", "35", "31", "2"
+}; // one count per kind of event: see ChartRow
 
-// One row: what happens in each column, to which micro-batch, in which chunk. A run of equal columns begins with its
-// label, such as F0. Stages with several chunks have short ops: there one letter names the micro-batch, its case the
-// chunk.
+// One row of the chart. For each column: the kind of event, the micro-batch, the chunk. A run of
+// equal columns begins with its label, such as F0. Stages with several chunks have short ops: there
+// one letter names the micro-batch, and its case the chunk.
 enum { COMMUNICATES = EVENT_UPDATE + 1, IDLE };
 typedef struct {
     uint8_t what[WIDE], number[WIDE], chunk[WIDE];
     char text[WIDE];
     size_t width;
-    bool chunks;                                   // the recording has stages with several chunks
+    bool chunks; // the recording has stages with several chunks
 } ChartRow;
 
 static void put_label(ChartRow *row, size_t lo, size_t hi) {
@@ -270,20 +297,21 @@ static void put_label(ChartRow *row, size_t lo, size_t hi) {
     int what = row->what[lo];
     bool numbered = what < EVENT_UPDATE && row->number[lo] != NO_NUMBER;
     if (numbered && row->chunks)
-        snprintf(label, sizeof label, "%c", (row->chunk[lo] % 2 ? 'a' : 'A') + row->number[lo] % 26);
-    else if (numbered)
-        snprintf(label, sizeof label, "%c%u", letter[what], row->number[lo]);
-    else
-        snprintf(label, sizeof label, "%c", letter[what]);
+        snprintf(label, sizeof label, "%c",
+                 (row->chunk[lo] % 2 ? 'a' : 'A') + row->number[lo] % 26);
+    else if (numbered) snprintf(label, sizeof label, "%c%u", letter[what], row->number[lo]);
+    else snprintf(label, sizeof label, "%c", letter[what]);
     for (size_t x = lo; x < hi; x++) {
         size_t k = x - lo;
-        row->text[x] = k < strlen(label) && (hi - lo >= strlen(label) || k == 0) ? label[k] : fill[what];
+        row->text[x] =
+            k < strlen(label) && (hi - lo >= strlen(label) || k == 0) ? label[k] : fill[what];
     }
 }
 static void put_labels(ChartRow *row) {
     for (size_t lo = 0, hi; lo < row->width; lo = hi) {
         for (hi = lo + 1; hi < row->width && row->what[hi] == row->what[lo] &&
-                          row->number[hi] == row->number[lo] && row->chunk[hi] == row->chunk[lo]; hi++) {}
+                          row->number[hi] == row->number[lo] && row->chunk[hi] == row->chunk[lo];
+             hi++) {}
         put_label(row, lo, hi);
     }
 }
@@ -291,7 +319,8 @@ static void put_labels(ChartRow *row) {
 static size_t column(const Recording *all, size_t width, Picoseconds t) {
     if (t <= all->begin) return 0;
     if (t >= all->end) return width;
-    return (size_t)((double)(t - all->begin) / (double)(all->end - all->begin) * (double)width + 0.5);
+    return (size_t)((double)(t - all->begin) / (double)(all->end - all->begin) * (double)width +
+                    0.5);
 }
 
 // Chunks per stage: one more than the largest chunk of an op.
@@ -310,10 +339,12 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
     memset(row.what, IDLE, width);
     memset(row.number, NO_NUMBER, width);
     const RankRecording *r = &all->rank[rank];
-    for (int computes = 0; computes < 2; computes++)            // computing is drawn over communication
+    for (int computes = 0; computes < 2; computes++) // computing is drawn over communication
         for (size_t i = 0; i < r->n; i++) {
             const RecordedEvent *e = &r->events[i];
-            if ((e->kind <= EVENT_UPDATE) != computes || e->kind == EVENT_SEND || e->kind == EVENT_RECV) continue;
+            if ((e->kind <= EVENT_UPDATE) != computes || e->kind == EVENT_SEND ||
+                e->kind == EVENT_RECV)
+                continue;
             for (size_t x = column(all, width, e->start); x < column(all, width, e->end); x++) {
                 row.what[x] = computes ? e->kind : COMMUNICATES;
                 row.number[x] = computes ? e->number : NO_NUMBER;
@@ -324,16 +355,20 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
     return row;
 }
 
-// ---- the link: each communication has at least one column, so that none is lost, however short ----
+// ---- the link: each communication has at least one column, so that short ones stay visible ----
 
-// A capital where it begins, then the same small letter. Messages point to the rank that they go to.
+// A capital for the first column, then the small letter. Messages point to the rank that receives
+// them.
 static char link_letter(const RecordedEvent *e, size_t rank) {
-    static const char of_kind[COMM_KINDS] = { [COMM_ALL_REDUCE] = 'A', [COMM_REDUCE_SCATTER] = 'S',
-        [COMM_ALL_GATHER] = 'G', [COMM_BROADCAST] = 'B', [COMM_REDUCE] = 'R' };
+    static const char of_kind[COMM_KINDS] = { [COMM_ALL_REDUCE] = 'A',
+                                              [COMM_REDUCE_SCATTER] = 'S',
+                                              [COMM_ALL_GATHER] = 'G',
+                                              [COMM_BROADCAST] = 'B',
+                                              [COMM_REDUCE] = 'R' };
     if (e->kind == EVENT_SEND) return e->peer > rank ? '>' : '<';
     return of_kind[e->call] ? of_kind[e->call] : 'C';
 }
-// False: nothing of this rank is on a link, or all of it takes no time.
+// Returns false if nothing of this rank is on a link, or if its communication takes no time.
 static bool link_row(ChartRow *row, const Recording *all, size_t rank, size_t width) {
     *row = (ChartRow){ .width = width };
     memset(row->what, IDLE, width);
@@ -352,15 +387,16 @@ static bool link_row(ChartRow *row, const Recording *all, size_t rank, size_t wi
         char letter = link_letter(e, rank);
         for (size_t x = lo; x < hi; x++) {
             row->what[x] = COMMUNICATES;
-            row->text[x] = x == lo || letter == '>' || letter == '<' ? letter : (char)(letter | 0x20);
+            row->text[x] =
+                x == lo || letter == '>' || letter == '<' ? letter : (char)(letter | 0x20);
         }
         free = hi;
     }
     return any;
 }
-// What the letters mean that stand in some row.
+// The meanings of the letters in the rows.
 static void link_key(char *text, size_t room, const Recording *all) {
-    bool kinds[COMM_KINDS] = {0}, messages = false;
+    bool kinds[COMM_KINDS] = { 0 }, messages = false;
     for (size_t k = 0; k < all->ranks; k++)
         for (size_t i = 0; i < all->rank[k].n; i++) {
             const RecordedEvent *e = &all->rank[k].events[i];
@@ -372,10 +408,12 @@ static void link_key(char *text, size_t room, const Recording *all) {
     *text = 0;
     for (size_t k = 0; k < COMM_KINDS && n < room; k++)
         if (kinds[k])
-            n += (size_t)snprintf(text + n, room - n, "%s%c %s", n ? "  " : "",
-                                  link_letter(&(RecordedEvent){ .kind = EVENT_COLLECTIVE, .call = (uint8_t)k }, 0),
-                                  comm_kind_name[k]);
-    if (messages && n < room) snprintf(text + n, room - n, "%s> < messages to a higher, a lower rank", n ? "  " : "");
+            n += (size_t)snprintf(
+                text + n, room - n, "%s%c %s", n ? "  " : "",
+                link_letter(&(RecordedEvent){ .kind = EVENT_COLLECTIVE, .call = (uint8_t)k }, 0),
+                comm_kind_name[k]);
+    if (messages && n < room)
+        snprintf(text + n, room - n, "%s> < messages to a higher, a lower rank", n ? "  " : "");
 }
 
 static bool row_is_empty(const ChartRow *row) {
@@ -390,21 +428,22 @@ static void print_row(Run *run, const char *label, const ChartRow *row) {
     bool colour = run->state->program->color;
     for (size_t x = 0; x < row->width; x++) {
         bool changes = colour && (x == 0 || row->what[x] != row->what[x - 1]);
-        if (changes) n += (size_t)snprintf(line + n, sizeof line - n, "\033[0;%sm", colour_of[row->what[x]]);
+        if (changes)
+            n += (size_t)snprintf(line + n, sizeof line - n, "\033[0;%sm", colour_of[row->what[x]]);
         line[n++] = row->text[x];
     }
     line[n] = 0;
     say(run, "%s%s", line, colour ? "\033[0m" : "");
 }
 
-// Bytes over time, as a digit of ninths of `peak`.
+// Bytes over time, each as a digit: ninths of `peak`.
 static ChartRow memory_row(const Recording *all, size_t rank, size_t width, size_t peak) {
     const RankRecording *r = &all->rank[rank];
     ChartRow row = { .width = width };
     size_t i = 0, level = 0;
     for (size_t x = 0; x < width; x++) {
-        Picoseconds until = all->begin +
-            (Picoseconds)((double)(all->end - all->begin) * (double)(x + 1) / (double)width);
+        Picoseconds until = all->begin + (Picoseconds)((double)(all->end - all->begin) *
+                                                       (double)(x + 1) / (double)width);
         size_t high = level;
         for (; i < r->samples && r->memory[i].at <= until; i++) {
             if (r->memory[i].high > high) high = r->memory[i].high;
@@ -425,12 +464,14 @@ static size_t highest(const Recording *all) {
     return peak;
 }
 
-// A page has room for MOST_ROWS rows of a picture: of more the first ones and the last one are drawn.
+// A page has room for MOST_ROWS rows of a picture. Of more rows the first ones and the last one are
+// drawn.
 enum { MOST_ROWS = 4 };
 static bool row_drawn(Run *run, size_t row, size_t rows) {
     bool room = rows <= MOST_ROWS || run->state->program->verbose;
     bool drawn = room || row + 2 < MOST_ROWS || row + 1 == rows;
-    if (!drawn && row + 2 == MOST_ROWS) say(run, "%-*s%zu rows between: --verbose", LABEL, "...", rows - MOST_ROWS + 1);
+    if (!drawn && row + 2 == MOST_ROWS)
+        say(run, "%-*s%zu rows between: --verbose", LABEL, "...", rows - MOST_ROWS + 1);
     return drawn;
 }
 
@@ -453,8 +494,9 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
     length_of(time, all);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
     say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
-    // The strips of the ranks, the link's and the memory's: one for all where they are alike.
-    ChartRow *link = host_alloc(all->ranks * sizeof *link), *kept = host_alloc(all->ranks * sizeof *kept);
+    // Strips of link and memory; equal neighbours share one.
+    ChartRow *link = host_alloc(all->ranks * sizeof *link),
+             *kept = host_alloc(all->ranks * sizeof *kept);
     ChartRow *work = host_alloc(all->ranks * sizeof *work);
     bool any = false, one_link = true, one_kept = true;
     for (size_t r = 0; r < all->ranks; r++) {
@@ -464,10 +506,12 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         one_link &= !memcmp(link[r].text, link[0].text, width);
         one_kept &= !memcmp(kept[r].text, kept[0].text, width);
     }
-    size_t *end = host_alloc(all->ranks * sizeof *end), rows = 0;          // the last rank of each row
+    size_t *end = host_alloc(all->ranks * sizeof *end), rows = 0; // end: the last rank of each row
     for (size_t r = 0; r < all->ranks; r++) {
-        bool alike = alike_once && r + 1 < all->ranks && !memcmp(work[r].text, work[r + 1].text, width) &&
-                     !memcmp(link[r].text, link[r + 1].text, width) && !memcmp(kept[r].text, kept[r + 1].text, width);
+        bool alike = alike_once && r + 1 < all->ranks &&
+                     !memcmp(work[r].text, work[r + 1].text, width) &&
+                     !memcmp(link[r].text, link[r + 1].text, width) &&
+                     !memcmp(kept[r].text, kept[r + 1].text, width);
         if (!alike) end[rows++] = r;
     }
     for (size_t row = 0; row < rows; row++) {
@@ -475,10 +519,12 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         bool last = row + 1 == rows;
         if (!(what & PICTURE_EVERY_ROW) && !row_drawn(run, row, rows)) continue;
         snprintf(label, sizeof label, first < r ? "%zu to %zu" : "rank %zu", first, r);
-        // A rank that only sends and receives, such as a parameter server, has its link's row alone.
+        // A rank that only sends and receives, such as a parameter server, has its link's row
+        // alone.
         bool works = !any || one_link || !row_is_empty(&work[r]);
         if (works) print_row(run, label, &work[r]);
-        if (any && (!one_link || last)) print_row(run, one_link ? "  links" : works ? "   link" : label, &link[r]);
+        if (any && (!one_link || last))
+            print_row(run, one_link ? "  links" : works ? "   link" : label, &link[r]);
         if (memory && (!one_kept || last)) print_row(run, "   kept", &kept[r]);
     }
     free(end);
@@ -494,12 +540,15 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         page_wrap(links, LABEL, LABEL);
     }
     if (chunks)
-        say(run, "%-*sA: micro-batch 0, B: micro-batch 1, ...; capitals: chunk 0%s, small: chunk 1%s", LABEL, "",
-            most_chunks(all) > 2 ? ", 2, ..." : "", most_chunks(all) > 3 ? ", 3, ..." : "");
-    if (memory) say(run, "%-*skept: %s, in ninths of %s", LABEL, "", memory_category_name[watched], peak);
+        say(run,
+            "%-*sA: micro-batch 0, B: micro-batch 1, ...; capitals: chunk 0%s, small: chunk 1%s",
+            LABEL, "", most_chunks(all) > 2 ? ", 2, ..." : "",
+            most_chunks(all) > 3 ? ", 3, ..." : "");
+    if (memory)
+        say(run, "%-*skept: %s, in ninths of %s", LABEL, "", memory_category_name[watched], peak);
 }
 
-// ---------------------------------------------------------------- the order of work
+// ---- the order of work ----
 
 char *picture_order(Run *run, size_t rank) {
     Recording all = recording_gather(run);
@@ -514,8 +563,11 @@ char *picture_order(Run *run, size_t rank) {
         for (size_t i = 0; i < r->n; i++) {
             const RecordedEvent *e = &r->events[i];
             if (e->kind > EVENT_WEIGHTS) continue;
-            if (before && e->kind == before->kind && e->number == before->number && e->chunk == before->chunk) continue;
-            n += (size_t)sprintf(text + n, "%s%c%u", n ? " " : "", "FBW"[e->kind], e->number);
+            if (before && e->kind == before->kind && e->number == before->number &&
+                e->chunk == before->chunk)
+                continue;
+            const char letter = "FBW"[e->kind];
+            n += (size_t)sprintf(text + n, "%s%c%u", n ? " " : "", letter, e->number);
             if (chunks) n += (size_t)sprintf(text + n, "c%u", e->chunk);
             before = e;
         }
@@ -524,7 +576,7 @@ char *picture_order(Run *run, size_t rank) {
     return text;
 }
 
-static _Thread_local size_t scale;                   // height of the strips in the picture shown last
+static _Thread_local size_t scale; // height of the strips in the previous picture
 
 void picture_show(Run *run, const char *title, int what) {
     Recording all = recording_gather(run);
@@ -534,7 +586,7 @@ void picture_show(Run *run, const char *title, int what) {
 
 void recording_show(Run *run, Recording *all, const char *title, int what) {
     bool memory = what & PICTURE_MEMORY, files = !(what & PICTURE_NO_FILES);
-    size_t peak = all->rank ? highest(all) : 0;     // gathered on rank 0
+    size_t peak = all->rank ? highest(all) : 0; // gathered on rank 0
     if (peak > scale || !(what & PICTURE_SAME_SCALE)) scale = peak;
     all->scale = scale;
     run->state->pictured = true;
@@ -544,21 +596,26 @@ void recording_show(Run *run, Recording *all, const char *title, int what) {
         length_of(time, all);
         if (!(what & PICTURE_DETAIL) || run->state->program->verbose)
             print_chart(run, all, title, what);
-        if (files && svg) svg_write(all, title, time, memory ? memory_category_name[watched] : NULL, svg);
+        if (files && svg)
+            svg_write(all, title, time, memory ? memory_category_name[watched] : NULL, svg);
         if (files && trace) trace_write(all, trace);
     }
 }
 
-// ---------------------------------------------------------------- what each rank holds between steps
+// ---- what each rank holds between steps ----
 
 StateBytes picture_state_now(void) {
-    return (StateBytes){ { memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER) } };
+    return (StateBytes){ { memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS),
+                           memory_now(MEM_OPTIMIZER) } };
 }
 
-static _Thread_local size_t most;                    // bytes of the longest bar drawn so far
+static _Thread_local size_t most; // bytes of the longest bar drawn so far
 
 // The bar of ranks first..last, which hold the same.
-typedef struct { size_t first, last; char bar[WIDE + 1], sum[32]; } StateRow;
+typedef struct {
+    size_t first, last;
+    char bar[WIDE + 1], sum[32];
+} StateRow;
 static StateRow state_row(const StateBytes *held, size_t rank) {
     static const char letter[] = "wgm";
     StateRow row = { .first = rank, .last = rank };
@@ -566,29 +623,31 @@ static StateRow state_row(const StateBytes *held, size_t rank) {
     for (size_t k = 0; k < 3; k++) {
         bytes += held->bytes[k];
         size_t end = (size_t)((double)bytes / (double)most * (double)width + 0.5);
-        if (held->bytes[k] && end <= n) end = n + 1;                         // each kind that is there has a column
+        if (held->bytes[k] && end <= n) end = n + 1; // each kind that is there has a column
         while (n < end && n < WIDE) row.bar[n++] = letter[k];
     }
     row.bar[n] = 0;
     page_value(row.sum, sizeof row.sum, (double)bytes, "bytes");
     return row;
 }
-void picture_state(Run *run, const char *title, StateBytes mine) {
+void picture_state(Run *run, const char *title, StateBytes local) {
     size_t *sizes = NULL;
     ledger_pause();
-    StateBytes *all = side_gather(&mine, sizeof mine, &sizes);
+    StateBytes *all = side_gather(&local, sizeof local, &sizes);
     ledger_resume();
     for (size_t r = 0; run->is_root && r < run->world->size; r++) {
         size_t sum = all[r].bytes[0] + all[r].bytes[1] + all[r].bytes[2];
         if (sum > most) most = sum;
     }
-    if (run->is_root && most) say(run, "%s: w weights  g gradients  m moments of the optimizer", title);
+    if (run->is_root && most)
+        say(run, "%s: w weights  g gradients  m moments of the optimizer", title);
     if (run->is_root && most) {
         StateRow *row = host_alloc(run->world->size * sizeof *row);
         size_t rows = 0;
         for (size_t r = 0; r < run->world->size; r++) {
             StateRow next = state_row(&all[r], r);
-            bool alike = rows && !strcmp(next.bar, row[rows - 1].bar) && !strcmp(next.sum, row[rows - 1].sum);
+            bool alike = rows && !strcmp(next.bar, row[rows - 1].bar) &&
+                         !strcmp(next.sum, row[rows - 1].sum);
             if (alike) row[rows - 1].last = r;
             else row[rows++] = next;
         }

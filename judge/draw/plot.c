@@ -1,4 +1,4 @@
-// plot.c: see plot.h. Axes and their ticks are worked out once, and drawn twice: in characters and as SVG.
+// plot.c: line charts. Axes and ticks are computed once, and drawn in characters and as SVG.
 #include "judge/draw/plot.h"
 #include <math.h>
 #include <stdio.h>
@@ -10,18 +10,20 @@
 
 enum { MOST_LINES = 8, MOST_TICKS = 12, TICK_TEXT = 16 };
 
-// ---------------------------------------------------------------- axes
+// ---- axes ----
 
 typedef struct {
-    double lo, hi;                                 // of the values; of their log10 on a log axis
+    double lo, hi; // of the values; of their log10 on a log axis
     bool log;
     size_t ticks;
-    double tick[MOST_TICKS];                       // as lo and hi
+    double tick[MOST_TICKS]; // in the unit of lo and hi
     char text[MOST_TICKS][TICK_TEXT];
 } Axis;
 
 static bool drawn(double value, bool log) { return isfinite(value) && (value > 0 || !log); }
-static double place(const Axis *a, double value) { return ((a->log ? log10(value) : value) - a->lo) / (a->hi - a->lo); }
+static double place(const Axis *a, double value) {
+    return ((a->log ? log10(value) : value) - a->lo) / (a->hi - a->lo);
+}
 
 static void axis_take(Axis *a, double value) {
     double v = a->log ? log10(value) : value;
@@ -30,8 +32,10 @@ static void axis_take(Axis *a, double value) {
 }
 
 static void tick_text(char text[TICK_TEXT], double v) {
-    static const struct { double unit; char letter[2]; } units[] = {
-        { 1e12, "T" }, { 1e9, "G" }, { 1e6, "M" }, { 1e3, "k" }, { 1, "" } };
+    static const struct {
+        double unit;
+        char letter[2];
+    } units[] = { { 1e12, "T" }, { 1e9, "G" }, { 1e6, "M" }, { 1e3, "k" }, { 1, "" } };
     double size = fabs(v);
     size_t i = 0;
     while (i + 1 < sizeof units / sizeof *units && size < units[i].unit * (1 - 1e-9)) i++;
@@ -45,7 +49,8 @@ static void add_tick(Axis *a, double at, double value) {
     a->tick[a->ticks++] = at;
 }
 
-// Powers of ten, every second one (or third, ...) when there are many; over less than two of them also 2 and 5.
+// Powers of ten; every second one (or third, ...) if there are many. If the axis spans less than
+// two of them, also 2 and 5.
 static void log_ticks(Axis *a) {
     double first = floor(a->lo), last = ceil(a->hi), step = ceil((last - first) / 8);
     static const double between[] = { 1, 2, 5 };
@@ -54,16 +59,19 @@ static void log_ticks(Axis *a) {
         for (size_t i = 0; i < n; i++) add_tick(a, e + log10(between[i]), between[i] * pow(10, e));
 }
 
-// 1, 2 or 5 times a power of ten apart, 4 to 8 steps.
+// A distance of 1, 2 or 5 times a power of ten, for 4 to 8 steps.
 static double nice_step(double range) {
     double power = pow(10, floor(log10(range))), ratio = range / power;
-    return power * (ratio < 1.5 ? 0.2 : ratio < 4 ? 0.5 : ratio < 8 ? 1 : 2);
+    if (ratio < 1.5) return power * 0.2;
+    if (ratio < 4) return power * 0.5;
+    return ratio < 8 ? power : power * 2;
 }
 
 // wide: a linear axis begins and ends at a tick.
 static void axis_finish(Axis *a, bool wide) {
-    if (a->lo > a->hi) a->lo = a->hi = 0;          // no point at all
-    double same = a->log ? 0.5 : a->lo != 0 ? fabs(a->lo) / 2 : 1;
+    if (a->lo > a->hi) a->lo = a->hi = 0; // no point at all
+    double same = a->lo != 0 ? fabs(a->lo) / 2 : 1;
+    if (a->log) same = 0.5;
     if (a->hi - a->lo <= 1e-9 * (fabs(a->lo) + fabs(a->hi))) {
         a->lo -= same;
         a->hi += same;
@@ -72,7 +80,8 @@ static void axis_finish(Axis *a, bool wide) {
         log_ticks(a);
         return;
     }
-    double step = nice_step(a->hi - a->lo), first = floor(a->lo / step + 1e-6), last = ceil(a->hi / step - 1e-6);
+    double step = nice_step(a->hi - a->lo), first = floor(a->lo / step + 1e-6),
+           last = ceil(a->hi / step - 1e-6);
     if (wide) {
         a->lo = first * step;
         a->hi = last * step;
@@ -80,10 +89,14 @@ static void axis_finish(Axis *a, bool wide) {
     for (double k = first; k <= last; k++) add_tick(a, k * step, k * step);
 }
 
-typedef struct { Axis x, y; size_t points, left_out; } Axes;
+typedef struct {
+    Axis x, y;
+    size_t points, left_out;
+} Axes;
 
 static Axes axes_of(const Plot *p) {
-    Axes a = { .x = { INFINITY, -INFINITY, .log = p->log_x }, .y = { INFINITY, -INFINITY, .log = p->log_y } };
+    Axes a = { .x = { INFINITY, -INFINITY, .log = p->log_x },
+               .y = { INFINITY, -INFINITY, .log = p->log_y } };
     for (size_t l = 0; l < p->n_lines; l++)
         for (size_t i = 0; i < p->n; i++) {
             double x = p->x[i], y = p->lines[l].y[i];
@@ -101,24 +114,31 @@ static Axes axes_of(const Plot *p) {
     return a;
 }
 
-// The next point of line l from i on; p->n when there is none.
+// The next point of line l from i on; p->n if there is none.
 static size_t next_point(const Plot *p, size_t l, size_t i) {
     while (i < p->n && !(drawn(p->x[i], p->log_x) && drawn(p->lines[l].y[i], p->log_y))) i++;
     return i;
 }
 
-// ---------------------------------------------------------------- in the terminal
+// ---- in the terminal ----
 
-enum { LABEL = 9, COLUMNS = 67, ROWS = 17 };       // 78 columns in all, with a space and the axis
-typedef struct { char cell[ROWS][COLUMNS + 1]; } Canvas;
+enum { LABEL = 9, COLUMNS = 67, ROWS = 17 }; // 78 columns in all, including a space and the axis
+typedef struct {
+    char cell[ROWS][COLUMNS + 1];
+} Canvas;
 
-static size_t column_of(const Axes *a, double x) { return (size_t)lround(place(&a->x, x) * (COLUMNS - 1)); }
-static size_t row_of(const Axes *a, double y) { return (size_t)lround((1 - place(&a->y, y)) * (ROWS - 1)); }
+static size_t column_of(const Axes *a, double x) {
+    return (size_t)lround(place(&a->x, x) * (COLUMNS - 1));
+}
+static size_t row_of(const Axes *a, double y) {
+    return (size_t)lround((1 - place(&a->y, y)) * (ROWS - 1));
+}
 
 static void draw_points(Canvas *c, const Plot *p, const Axes *a) {
     for (size_t l = 0; l < p->n_lines; l++)
         for (size_t i = next_point(p, l, 0); i < p->n; i = next_point(p, l, i + 1)) {
-            char *cell = &c->cell[row_of(a, p->lines[l].y[i])][column_of(a, p->x[i])], letter = (char)('a' + l);
+            char *cell = &c->cell[row_of(a, p->lines[l].y[i])][column_of(a, p->x[i])],
+                 letter = (char)('a' + l);
             *cell = *cell == ' ' || *cell == letter ? letter : '*';
         }
 }
@@ -126,10 +146,12 @@ static void draw_between(Canvas *c, const Plot *p, const Axes *a) {
     for (size_t l = 0; l < p->n_lines; l++)
         for (size_t i = next_point(p, l, 0), j; (j = next_point(p, l, i + 1)) < p->n; i = j) {
             double x = (double)column_of(a, p->x[i]), y = (double)row_of(a, p->lines[l].y[i]);
-            double dx = (double)column_of(a, p->x[j]) - x, dy = (double)row_of(a, p->lines[l].y[j]) - y;
+            double dx = (double)column_of(a, p->x[j]) - x,
+                   dy = (double)row_of(a, p->lines[l].y[j]) - y;
             double steps = fmax(fabs(dx), fabs(dy));
             for (double k = 1; k < steps; k++) {
-                char *cell = &c->cell[(size_t)lround(y + dy * k / steps)][(size_t)lround(x + dx * k / steps)];
+                char *cell = &c->cell[(size_t)lround(y + dy * k / steps)]
+                                     [(size_t)lround(x + dx * k / steps)];
                 if (*cell == ' ') *cell = '.';
             }
         }
@@ -144,7 +166,8 @@ static void print_canvas(Run *run, const Canvas *c, const Plot *p, const Axes *a
             if ((size_t)lround(at) == row) label = a->y.text[t];
         }
         char line[LABEL + COLUMNS + 3];
-        int n = snprintf(line, sizeof line, "%*s %c%s", LABEL, label, *label ? '+' : '|', c->cell[row]);
+        int n =
+            snprintf(line, sizeof line, "%*s %c%s", LABEL, label, *label ? '+' : '|', c->cell[row]);
         while (n > 0 && line[n - 1] == ' ') line[--n] = 0;
         say(run, "%s", line);
     }
@@ -159,11 +182,12 @@ static void print_x_axis(Run *run, const Plot *p, const Axes *a) {
     line[sizeof line - 1] = text[sizeof text - 1] = 0;
     size_t free_from = 0;
     for (size_t t = 0; t < a->x.ticks; t++) {
-        size_t at = LABEL + 2 + (size_t)lround((a->x.tick[t] - a->x.lo) / (a->x.hi - a->x.lo) * (COLUMNS - 1));
+        size_t at = LABEL + 2 +
+                    (size_t)lround((a->x.tick[t] - a->x.lo) / (a->x.hi - a->x.lo) * (COLUMNS - 1));
         size_t length = strlen(a->x.text[t]), from = at - length / 2;
         line[at] = '+';
         if (from + length > sizeof text - 1) from = sizeof text - 1 - length;
-        if (from < free_from) continue;            // no room beside the one before
+        if (from < free_from) continue; // no room beside the previous label
         memcpy(text + from, a->x.text[t], length);
         free_from = from + length + 1;
     }
@@ -176,7 +200,8 @@ static void print_legend(Run *run, const Plot *p, const Axes *a) {
     size_t n = 0;
     for (size_t l = 0; l < p->n_lines + (p->n_lines > 1); l++) {
         char entry[64];
-        if (l < p->n_lines) snprintf(entry, sizeof entry, "   %c %s", (char)('a' + l), p->lines[l].name);
+        if (l < p->n_lines)
+            snprintf(entry, sizeof entry, "   %c %s", (char)('a' + l), p->lines[l].name);
         else snprintf(entry, sizeof entry, "   * several");
         if (n + strlen(entry) >= sizeof line) {
             say(run, "%s", line);
@@ -186,7 +211,8 @@ static void print_legend(Run *run, const Plot *p, const Axes *a) {
     }
     say(run, "%s", line);
     if (a->left_out)
-        say(run, "   not drawn: %zu point%s, not finite%s", a->left_out, a->left_out == 1 ? "" : "s",
+        say(run, "   not drawn: %zu point%s, not finite%s", a->left_out,
+            a->left_out == 1 ? "" : "s",
             p->log_x || p->log_y ? " or not above 0 on a log axis" : "");
 }
 
@@ -202,61 +228,86 @@ static void print_plot(Run *run, const Plot *p, const Axes *a) {
     free(c);
 }
 
-// ---------------------------------------------------------------- as SVG
+// ---- as SVG ----
 
-enum { WIDTH = 800, HEIGHT = 420, LEFT = 70, RIGHT = 600, TOP = 40, BOTTOM = 370 };      // pixels; the legend is right
+// pixels; the legend is right
+enum { WIDTH = 800, HEIGHT = 420, LEFT = 70, RIGHT = 600, TOP = 40, BOTTOM = 370 };
 
-// As in svg.c; a mark and a dash of its own for every line, so that it needs no colours.
-static const char *const colour[MOST_LINES] = {
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000", "#777" };
-static const char *const dash[MOST_LINES] = { "none", "6 3", "2 2", "8 3 2 3", "none", "6 3", "2 2", "8 3 2 3" };
+// Colours as in svg.c. Every line also has a mark and a dash of its own, so it is readable without
+// colours.
+static const char *const colour[MOST_LINES] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                                "#e69f00", "#56b4e9", "#000",    "#777" };
+static const char *const dash[MOST_LINES] = { "none", "6 3", "2 2", "8 3 2 3",
+                                              "none", "6 3", "2 2", "8 3 2 3" };
 
-static double svg_x(const Axis *a, double at) { return LEFT + (at - a->lo) / (a->hi - a->lo) * (RIGHT - LEFT); }
-static double svg_y(const Axis *a, double at) { return BOTTOM - (at - a->lo) / (a->hi - a->lo) * (BOTTOM - TOP); }
+static double svg_x(const Axis *a, double at) {
+    return LEFT + (at - a->lo) / (a->hi - a->lo) * (RIGHT - LEFT);
+}
+static double svg_y(const Axis *a, double at) {
+    return BOTTOM - (at - a->lo) / (a->hi - a->lo) * (BOTTOM - TOP);
+}
 
 static void svg_axes(FILE *f, const Plot *p, const Axes *a) {
     for (size_t t = 0; t < a->x.ticks; t++) {
         double x = svg_x(&a->x, a->x.tick[t]);
-        fprintf(f, "<path class=\"g\" d=\"M%.1f %dV%d\"/><text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
+        fprintf(f,
+                "<path class=\"g\" d=\"M%.1f %dV%d\"/><text x=\"%.1f\" y=\"%d\" "
+                "text-anchor=\"middle\">%s</text>\n",
                 x, TOP, BOTTOM, x, BOTTOM + 16, a->x.text[t]);
     }
     for (size_t t = 0; t < a->y.ticks; t++) {
         double y = svg_y(&a->y, a->y.tick[t]);
-        fprintf(f, "<path class=\"g\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
+        fprintf(f,
+                "<path class=\"g\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" "
+                "text-anchor=\"end\">%s</text>\n",
                 LEFT, y, RIGHT, LEFT - 6, y + 4, a->y.text[t]);
     }
-    fprintf(f, "<path d=\"M%d %dV%dH%d\" stroke=\"#333\" fill=\"none\"/>\n<text x=\"%d\" y=\"%d\" "
-            "text-anchor=\"middle\">", LEFT, TOP, BOTTOM, RIGHT, (LEFT + RIGHT) / 2, BOTTOM + 36);
+    fprintf(f,
+            "<path d=\"M%d %dV%dH%d\" stroke=\"#333\" fill=\"none\"/>\n<text x=\"%d\" y=\"%d\" "
+            "text-anchor=\"middle\">",
+            LEFT, TOP, BOTTOM, RIGHT, (LEFT + RIGHT) / 2, BOTTOM + 36);
     svg_text(f, p->x_label);
-    fprintf(f, "</text>\n<text transform=\"translate(16 %d)rotate(-90)\" text-anchor=\"middle\">", (TOP + BOTTOM) / 2);
+    fprintf(f, "</text>\n<text transform=\"translate(16 %d)rotate(-90)\" text-anchor=\"middle\">",
+            (TOP + BOTTOM) / 2);
     svg_text(f, p->y_label);
     fprintf(f, "</text>\n");
 }
 
 static void svg_mark(FILE *f, size_t l, double x, double y) {
     switch (l % 4) {
-    case 0: fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>", x, y, colour[l]); break;
-    case 1: fprintf(f, "<path d=\"M%.1f %.1fh6v6h-6z\" fill=\"%s\"/>", x - 3, y - 3, colour[l]); break;
+    case 0:
+        fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>", x, y, colour[l]);
+        break;
+    case 1:
+        fprintf(f, "<path d=\"M%.1f %.1fh6v6h-6z\" fill=\"%s\"/>", x - 3, y - 3, colour[l]);
+        break;
     case 2: fprintf(f, "<path d=\"M%.1f %.1fl4 7h-8z\" fill=\"%s\"/>", x, y - 4, colour[l]); break;
-    case 3: fprintf(f, "<path d=\"M%.1f %.1fl4 4l-4 4l-4-4z\" fill=\"%s\"/>", x, y - 4, colour[l]); break;
+    case 3:
+        fprintf(f, "<path d=\"M%.1f %.1fl4 4l-4 4l-4-4z\" fill=\"%s\"/>", x, y - 4, colour[l]);
+        break;
     }
 }
 
 static void svg_line(FILE *f, const Plot *p, const Axes *a, size_t l) {
-    enum { MOST_MARKS = 40 };                      // more would run into each other
+    enum { MOST_MARKS = 40 }; // more marks would overlap
     size_t points = 0;
-    fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\" stroke-dasharray=\"%s\" points=\"",
+    fprintf(f,
+            "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\" stroke-dasharray=\"%s\" "
+            "points=\"",
             colour[l], dash[l]);
     for (size_t i = next_point(p, l, 0); i < p->n; i = next_point(p, l, i + 1))
-        fprintf(f, "%s%.1f,%.1f", points++ ? " " : "", LEFT + place(&a->x, p->x[i]) * (RIGHT - LEFT),
+        fprintf(f, "%s%.1f,%.1f", points++ ? " " : "",
+                LEFT + place(&a->x, p->x[i]) * (RIGHT - LEFT),
                 BOTTOM - place(&a->y, p->lines[l].y[i]) * (BOTTOM - TOP));
     fprintf(f, "\"/>\n");
-    for (size_t i = next_point(p, l, 0); points <= MOST_MARKS && i < p->n; i = next_point(p, l, i + 1))
+    for (size_t i = next_point(p, l, 0); points <= MOST_MARKS && i < p->n;
+         i = next_point(p, l, i + 1))
         svg_mark(f, l, LEFT + place(&a->x, p->x[i]) * (RIGHT - LEFT),
                  BOTTOM - place(&a->y, p->lines[l].y[i]) * (BOTTOM - TOP));
     int y = TOP + 12 + 20 * (int)l;
-    fprintf(f, "\n<path d=\"M%d %dh30\" stroke=\"%s\" stroke-width=\"1.5\" stroke-dasharray=\"%s\"/>", RIGHT + 15, y,
-            colour[l], dash[l]);
+    fprintf(f,
+            "\n<path d=\"M%d %dh30\" stroke=\"%s\" stroke-width=\"1.5\" stroke-dasharray=\"%s\"/>",
+            RIGHT + 15, y, colour[l], dash[l]);
     svg_mark(f, l, RIGHT + 30, y);
     fprintf(f, "<text x=\"%d\" y=\"%d\">", RIGHT + 52, y + 4);
     svg_text(f, p->lines[l].name);
@@ -265,9 +316,12 @@ static void svg_line(FILE *f, const Plot *p, const Axes *a, size_t l) {
 
 static void write_plot(const Plot *p, const Axes *a, const char *file) {
     Output o = output_open("svg", file);
-    fprintf(o.f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
+    fprintf(o.f,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
+            "font-family=\"sans-serif\" "
             "font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
-            "<style>.g{stroke:#ddd;fill:none}</style>\n<text x=\"%d\" y=\"20\" font-size=\"14\">", WIDTH, HEIGHT, LEFT);
+            "<style>.g{stroke:#ddd;fill:none}</style>\n<text x=\"%d\" y=\"20\" font-size=\"14\">",
+            WIDTH, HEIGHT, LEFT);
     svg_text(o.f, p->title);
     fprintf(o.f, "</text>\n");
     svg_axes(o.f, p, a);
@@ -280,7 +334,8 @@ void plot_show(Run *run, const Plot *p, int what) {
     bool files = !(what & PICTURE_NO_FILES);
     if (files) run->state->plotted = true;
     if (!run->is_root) return;
-    if (p->n_lines > MOST_LINES) fault("a plot of %zu lines: at most %d can be told apart", p->n_lines, MOST_LINES);
+    if (p->n_lines > MOST_LINES)
+        fault("a plot of %zu lines: at most %d can be told apart", p->n_lines, MOST_LINES);
     Axes axes = axes_of(p);
     bool shown = !(what & PICTURE_DETAIL) || run->state->program->verbose;
     if (shown) say(run, "%s%s", p->title, axes.points ? "" : ": no points, nothing to draw");

@@ -1,18 +1,24 @@
-// plot.h: a line chart of numbers a lesson measured: losses, times against sizes. For what happened when: picture.h.
+// plot.h: a line chart of measured numbers, such as losses, or times against sizes. For events in
+// time: picture.h.
 #ifndef PLOT_H
 #define PLOT_H
 #include "judge/draw/picture.h"
 
-// y[n]; NAN: no point here, the line goes on to the next one. On a log axis there are no points at or below 0 either.
-typedef struct { const char *name; const double *y; } PlotLine;
+// y[n]. NAN: no point, and the line goes on to the next point. A log axis has no points at or below
+// 0.
+typedef struct {
+    const char *name;
+    const double *y;
+} PlotLine;
 typedef struct {
     const char *title, *x_label, *y_label;
-    const double *x;                               // [n], from left to right
+    const double *x; // [n], from left to right
     size_t n;
     const PlotLine *lines;
-    size_t n_lines;                                // at most 8
+    size_t n_lines; // at most 8
     bool log_x, log_y;
 } Plot;
-// Rank 0 draws in the terminal, and writes --svg unless what has PICTURE_NO_FILES. The others' p is not looked at.
+// Rank 0 draws in the terminal, and writes --svg unless `what` has PICTURE_NO_FILES. The p of other
+// ranks is not read.
 void plot_show(Run *run, const Plot *p, int what);
 #endif

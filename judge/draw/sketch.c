@@ -1,4 +1,4 @@
-// sketch.c: see sketch.h.
+// sketch.c: draws a curve in the terminal.
 #include "judge/draw/sketch.h"
 #include <math.h>
 #include <string.h>
@@ -15,10 +15,11 @@ void sketch_curve(Run *run, const char *title, const double *y, size_t n) {
         lo = fmin(lo, column[x]);
         hi = fmax(hi, column[x]);
     }
-    if (!(hi > lo)) return;                        // nothing to see: no points, one level, or NaN
+    if (!(hi > lo)) return; // no points, equal points, or NaN: nothing to draw
     say(run, "%s\n", title);
     for (size_t line = 0; line < HEIGHT; line++) {
-        double top = hi - (hi - lo) * (double)line / HEIGHT, bottom = hi - (hi - lo) * (double)(line + 1) / HEIGHT;
+        double top = hi - (hi - lo) * (double)line / HEIGHT,
+               bottom = hi - (hi - lo) * (double)(line + 1) / HEIGHT;
         char text[WIDTH + 1];
         for (size_t x = 0; x < width; x++)
             text[x] = column[x] <= top && (column[x] > bottom || line + 1 == HEIGHT) ? '*' : ' ';

@@ -1,9 +1,9 @@
-// trace.c: a recording as a trace that ui.perfetto.dev and chrome://tracing open. Times are written exactly, in
-// picoseconds.
+// trace.c: writes a recording as a trace for ui.perfetto.dev and chrome://tracing. Times are exact,
+// in picoseconds.
 //
-// A process per rank; its rows: 0 computing, 1 collectives and receives, 2 sends. Slices of one row may not overlap,
-// but two messages may, so where they do the later one goes to a further row (3, 4, ... of collectives, receives and
-// sends alike).
+// One process per rank. Its rows: 0 computation, 1 collectives and receives, 2 sends. Slices of one
+// row must not overlap. If two messages overlap, the later one goes to a further row (3, 4, ...),
+// whether it is a collective, a receive or a send.
 #include <cjson/cJSON.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -13,8 +13,17 @@
 #include "judge/draw/svg.h"
 
 enum { COMPUTE, COMMUNICATION, SENDS, ROWS = 64 };
-typedef struct { uint64_t flow; Picoseconds at; } End;         // of a message
-typedef struct { FILE *f; bool first; const Recording *r; End *sends, *receives; size_t n_sends, n_receives; } Trace;
+typedef struct {
+    uint64_t flow;
+    Picoseconds at;
+} End; // of a message
+typedef struct {
+    FILE *f;
+    bool first;
+    const Recording *r;
+    End *sends, *receives;
+    size_t n_sends, n_receives;
+} Trace;
 
 static void put(Trace *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void put(Trace *t, const char *format, ...) {
@@ -26,17 +35,21 @@ static void put(Trace *t, const char *format, ...) {
     va_end(args);
 }
 
-// Microseconds, to the last digit.
-typedef struct { char text[32]; } Time;
+// Microseconds with all digits of a picosecond.
+typedef struct {
+    char text[32];
+} Time;
 static Time duration_of(Picoseconds ps) {
     Time t;
-    snprintf(t.text, sizeof t.text, "%llu.%06llu",
-             (unsigned long long)(ps / 1000000), (unsigned long long)(ps % 1000000));
+    snprintf(t.text, sizeof t.text, "%llu.%06llu", (unsigned long long)(ps / 1000000),
+             (unsigned long long)(ps % 1000000));
     return t;
 }
-static Picoseconds since_begin(const Trace *t, Picoseconds at) { return at > t->r->begin ? at - t->r->begin : 0; }
+static Picoseconds since_begin(const Trace *t, Picoseconds at) {
+    return at > t->r->begin ? at - t->r->begin : 0;
+}
 
-// ---- messages: a send and its recv have an arrow, unless one of them was before or after the recording ----
+// ---- messages: an arrow from send to recv, if both are in the recording ----
 
 static int by_flow(const void *a, const void *b) {
     const End *x = a, *y = b;
@@ -59,7 +72,8 @@ static const End *end_of(const End *list, size_t n, uint64_t flow) {
     return bsearch(&(End){ .flow = flow }, list, n, sizeof *list, by_flow);
 }
 
-// The arrow begins and ends inside the two slices: it leaves with the send, and comes just before the recv is done.
+// The arrow begins inside the slice of the send, and ends inside the slice of the recv, just before
+// its end.
 static void put_arrow(Trace *t, size_t rank, size_t row, const RecordedEvent *e) {
     enum { JUST_BEFORE = 1000 };
     const End *sent = end_of(t->sends, t->n_sends, e->flow);
@@ -70,9 +84,11 @@ static void put_arrow(Trace *t, size_t rank, size_t row, const RecordedEvent *e)
         at = e->end > e->start + JUST_BEFORE ? e->end - JUST_BEFORE : e->start;
         if (at < sent->at) at = sent->at;
     }
-    put(t, "{\"name\":\"message\",\"cat\":\"message\",\"ph\":\"%s\",%s\"id\":\"%016llx\","
-        "\"ts\":%s,\"pid\":%zu,\"tid\":%zu}", sends ? "s" : "f",
-        sends ? "" : "\"bp\":\"e\",", (unsigned long long)e->flow, duration_of(since_begin(t, at)).text, rank, row);
+    put(t,
+        "{\"name\":\"message\",\"cat\":\"message\",\"ph\":\"%s\",%s\"id\":\"%016llx\","
+        "\"ts\":%s,\"pid\":%zu,\"tid\":%zu}",
+        sends ? "s" : "f", sends ? "" : "\"bp\":\"e\",", (unsigned long long)e->flow,
+        duration_of(since_begin(t, at)).text, rank, row);
 }
 
 // ---- slices ----
@@ -82,20 +98,22 @@ static void put_slice(Trace *t, size_t rank, size_t row, const RecordedEvent *e)
     bool message = e->kind == EVENT_SEND || e->kind == EVENT_RECV;
     Picoseconds start = since_begin(t, e->start), end = since_begin(t, e->end);
     if (row != COMPUTE)
-        snprintf(name, sizeof name, "%s %s", message ? event_name[e->kind] : comm_kind_name[e->call], e->comm);
-    else if (e->number == NO_NUMBER)
-        snprintf(name, sizeof name, "%s", event_name[e->kind]);
-    else
-        snprintf(name, sizeof name, "%s %u", event_name[e->kind], e->number);
-    put(t, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%s,\"dur\":%s,\"pid\":%zu,\"tid\":%zu,"
-        "\"args\":{\"bytes\":%zu}}", name, row == COMPUTE ? "compute" : "communication",
-        duration_of(start).text, duration_of(end - start).text, rank, row, e->bytes);
+        snprintf(name, sizeof name, "%s %s",
+                 message ? event_name[e->kind] : comm_kind_name[e->call], e->comm);
+    else if (e->number == NO_NUMBER) snprintf(name, sizeof name, "%s", event_name[e->kind]);
+    else snprintf(name, sizeof name, "%s %u", event_name[e->kind], e->number);
+    put(t,
+        "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%s,\"dur\":%s,\"pid\":%zu,\"tid\":%zu,"
+        "\"args\":{\"bytes\":%zu}}",
+        name, row == COMPUTE ? "compute" : "communication", duration_of(start).text,
+        duration_of(end - start).text, rank, row, e->bytes);
     if (message) put_arrow(t, rank, row, e);
 }
 
-// Its home row, or the first further one that is free.
+// The event's usual row, or the first further row that is free.
 static size_t row_for(const RecordedEvent *e, Picoseconds free_from[ROWS]) {
-    size_t row = e->kind <= EVENT_UPDATE ? COMPUTE : e->kind == EVENT_SEND ? SENDS : COMMUNICATION;
+    size_t row = e->kind == EVENT_SEND ? SENDS : COMMUNICATION;
+    if (e->kind <= EVENT_UPDATE) row = COMPUTE;
     if (row != COMPUTE && free_from[row] > e->start)
         for (row = SENDS + 1; row + 1 < ROWS && free_from[row] > e->start; row++) {}
     if (free_from[row] < e->end) free_from[row] = e->end;
@@ -103,25 +121,35 @@ static size_t row_for(const RecordedEvent *e, Picoseconds free_from[ROWS]) {
 }
 
 static void put_rank(Trace *t, size_t rank) {
-    static const char *const row_name[] = { "compute", "communication", "sends", "communication at the same time" };
+    static const char *const row_name[] = { "compute", "communication", "sends",
+                                            "communication at the same time" };
     const RankRecording *k = &t->r->rank[rank];
     Picoseconds free_from[ROWS] = { 0 };
     size_t rows = SENDS + 1;
-    put(t, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%zu,\"args\":{\"name\":\"rank %zu\"}}", rank, rank);
-    put(t, "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%zu,\"args\":{\"sort_index\":%zu}}", rank, rank);
+    put(t, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%zu,\"args\":{\"name\":\"rank %zu\"}}",
+        rank, rank);
+    put(t,
+        "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%zu,\"args\":{\"sort_index\":%zu}}",
+        rank, rank);
     for (size_t i = 0; i < k->n; i++) {
         size_t row = row_for(&k->events[i], free_from);
         put_slice(t, rank, row, &k->events[i]);
         if (row >= rows) rows = row + 1;
     }
     for (size_t row = 0; row < rows; row++) {
-        put(t, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%zu,\"tid\":%zu,\"args\":{\"name\":\"%s\"}}", rank, row,
-            row_name[row < SENDS + 1 ? row : SENDS + 1]);
-        put(t, "{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%zu,\"tid\":%zu,\"args\":{\"sort_index\":%zu}}",
+        put(t,
+            "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%zu,\"tid\":%zu,\"args\":{\"name\":\"%"
+            "s\"}}",
+            rank, row, row_name[row < SENDS + 1 ? row : SENDS + 1]);
+        put(t,
+            "{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%zu,\"tid\":%zu,\"args\":{\"sort_"
+            "index\":%zu}}",
             rank, row, row);
     }
     for (size_t i = 0; i < k->samples; i++)
-        put(t, "{\"name\":\"activations\",\"ph\":\"C\",\"ts\":%s,\"pid\":%zu,\"args\":{\"bytes\":%zu}}",
+        put(t,
+            "{\"name\":\"activations\",\"ph\":\"C\",\"ts\":%s,\"pid\":%zu,\"args\":{\"bytes\":%zu}"
+            "}",
             duration_of(since_begin(t, k->memory[i].at)).text, rank, k->memory[i].bytes);
 }
 

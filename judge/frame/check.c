@@ -1,6 +1,7 @@
-// check.c: the judge. Everything is compared on rank 0, on copies that came over the side channel; the verdict goes
-// back to every rank. A check can fail for six reasons: a name only one side has, another shape, an element nobody
-// put, a value that is not finite, replicas that differ, and an error over the limit.
+// check.c: the comparisons. Rank 0 compares copies that came over the side channel, and sends the
+// verdict to every rank. A check fails for one of six reasons: a name that only one side has, a
+// different shape, a missing element, a value that is not finite, replicas that differ, an error
+// over the limit.
 #include "judge/frame/frame.h"
 #include "common/tensor/random.h"
 #include <math.h>
@@ -10,11 +11,16 @@
 #include <string.h>
 
 typedef enum { CLOSE, EQUAL, DIFFERS } Mode;
-enum { LINES_EACH = 6 };                       // more tensors than this share one line; more troubles are counted
+enum { LINES_EACH = 6 }; // more tensors share one line; further faults are counted
 
-typedef struct { const char *name; double error; bool pass; char trouble[360]; } Finding;
+typedef struct {
+    const char *name;
+    double error;
+    bool pass;
+    char trouble[360];
+} Finding;
 
-#define DIGITS (sizeof(real) == 8 ? 17 : 9)    // enough to tell any two reals apart
+#define DIGITS (sizeof(real) == 8 ? 17 : 9) // enough digits to distinguish any two reals
 
 static void __attribute__((format(printf, 2, 3))) trouble(Finding *f, const char *format, ...) {
     va_list args;
@@ -25,18 +31,20 @@ static void __attribute__((format(printf, 2, 3))) trouble(Finding *f, const char
 
 // ---- one tensor ----
 
-// An element that nobody put, or that is not a number to compare with. Equal bits allow infinities, closeness does not.
+// A missing element, or a value that cannot be compared. Equality allows infinities; closeness does
+// not.
 static bool unfit(Finding *f, const Whole *w, const char *side, Mode mode) {
     for (size_t i = 0; i < w->rows * w->cols; i++) {
         size_t row = i / w->cols, col = i % w->cols;
         if (w->owner[i] == 0) {
-            trouble(f, "%s: element (%zu, %zu) of [%zu, %zu] was put by no rank (%s)", w->name, row, col, w->rows,
-                    w->cols, side);
+            trouble(f, "%s: element (%zu, %zu) of [%zu, %zu] was put by no rank (%s)", w->name, row,
+                    col, w->rows, w->cols, side);
             return true;
         }
         if (isnan(w->values[i]) || (mode != EQUAL && !isfinite(w->values[i]))) {
             const char *kind = isnan(w->values[i]) ? "NaN" : "infinity";
-            trouble(f, "%s: %s at (%zu, %zu), put by rank %u (%s)", w->name, kind, row, col, w->owner[i] - 1, side);
+            trouble(f, "%s: %s at (%zu, %zu), put by rank %u (%s)", w->name, kind, row, col,
+                    w->owner[i] - 1, side);
             return true;
         }
     }
@@ -45,16 +53,20 @@ static bool unfit(Finding *f, const Whole *w, const char *side, Mode mode) {
 
 static bool clashes(Finding *f, const Whole *w) {
     if (!w->clash) return false;
-    trouble(f, "%s: ranks %zu and %zu hold different bits at (%zu, %zu): %.*g and %.*g", w->name, w->clash_rank[0],
-            w->clash_rank[1], w->clash_at / w->cols, w->clash_at % w->cols, DIGITS, (double)w->clash_value[0],
-            DIGITS, (double)w->clash_value[1]);
+    trouble(f, "%s: ranks %zu and %zu hold different bits at (%zu, %zu): %.*g and %.*g", w->name,
+            w->clash_rank[0], w->clash_rank[1], w->clash_at / w->cols, w->clash_at % w->cols,
+            DIGITS, (double)w->clash_value[0], DIGITS, (double)w->clash_value[1]);
     return true;
 }
 
-// The largest difference, and where; of equal differences the first element whose bits differ.
-typedef struct { double difference; size_t at, different; } Worst;
+// The largest difference and its place. Of equal differences: the first element with different
+// bits.
+typedef struct {
+    double difference;
+    size_t at, different;
+} Worst;
 static Worst worst_of(const Whole *got, const Whole *want) {
-    Worst w = {0};
+    Worst w = { 0 };
     for (size_t i = 0; i < got->rows * got->cols; i++) {
         if (real_bits(got->values[i]) == real_bits(want->values[i])) continue;
         double d = fabs((double)got->values[i] - (double)want->values[i]);
@@ -72,30 +84,39 @@ static double largest(const Whole *w) {
     return max;
 }
 
-static void compare_tensor(Finding *f, const Whole *got, const Whole *want, double over_all, double limit, Mode mode) {
+static void compare_tensor(Finding *f, const Whole *got, const Whole *want, double over_all,
+                           double limit, Mode mode) {
     f->name = got != NULL ? got->name : want->name;
     f->error = NAN;
     if (got == NULL || want == NULL) {
-        trouble(f, "%s: %s", f->name, got == NULL ? "no rank put this tensor" : "the expected result has no such name");
+        trouble(f, "%s: %s", f->name,
+                got == NULL ? "no rank put this tensor" : "the expected result has no such name");
         return;
     }
     if (got->rows != want->rows || got->cols != want->cols) {
-        trouble(f, "%s: shape [%zu, %zu], expected [%zu, %zu]", f->name, got->rows, got->cols, want->rows, want->cols);
+        trouble(f, "%s: shape [%zu, %zu], expected [%zu, %zu]", f->name, got->rows, got->cols,
+                want->rows, want->cols);
         return;
     }
     if (unfit(f, got, "got", mode) || unfit(f, want, "expected", mode)) return;
     Worst w = worst_of(got, want);
     double scale = fmax(largest(want), 1e-3 * over_all);
-    if (got->clash && mode != DIFFERS)         // the replica that was not compared counts too
-        w.difference = fmax(w.difference, fabs((double)got->clash_value[0] - (double)got->clash_value[1]));
+    // replicas must agree, although only one of them was compared
+    if (got->clash && mode != DIFFERS)
+        w.difference =
+            fmax(w.difference, fabs((double)got->clash_value[0] - (double)got->clash_value[1]));
     f->error = scale > 0 && isfinite(scale) ? w.difference / scale : w.difference;
-    // A trap may leave replicas that differ; whether it was missed by enough is asked of the worst tensor.
+    // A trap may leave replicas that differ. The distance of the worst tensor decides.
     if (mode != DIFFERS && (clashes(f, got) || clashes(f, want))) return;
-    f->pass = mode == DIFFERS ? true : mode == EQUAL ? w.different == 0 : f->error <= limit;
+    f->pass = mode == EQUAL ? w.different == 0 : f->error <= limit;
+    if (mode == DIFFERS) f->pass = true;
     if (f->pass) return;
-    trouble(f, "%s: worst element (%zu, %zu) of [%zu, %zu]: got %.*g from rank %u, expected %.*g; %zu of %zu differ",
-            f->name, w.at / got->cols, w.at % got->cols, got->rows, got->cols, DIGITS, (double)got->values[w.at],
-            got->owner[w.at] - 1, DIGITS, (double)want->values[w.at], w.different, got->rows * got->cols);
+    trouble(f,
+            "%s: worst element (%zu, %zu) of [%zu, %zu]: got %.*g from rank %u, expected %.*g; %zu "
+            "of %zu differ",
+            f->name, w.at / got->cols, w.at % got->cols, got->rows, got->cols, DIGITS,
+            (double)got->values[w.at], got->owner[w.at] - 1, DIGITS, (double)want->values[w.at],
+            w.different, got->rows * got->cols);
 }
 
 // ---- a set of tensors ----
@@ -111,8 +132,9 @@ static uint64_t digest_of(const Snapshot *s) {
     return sum;
 }
 
-// Expected tensors in their order, then those that only got has; one finding at least.
-static size_t compare_all(Finding *findings, Snapshot *got, Snapshot *want, double limit, Mode mode) {
+// Expected tensors in their order, then those that only got has. At least one finding.
+static size_t compare_all(Finding *findings, Snapshot *got, Snapshot *want, double limit,
+                          Mode mode) {
     size_t count = 0;
     double over_all = 0;
     for (size_t i = 0; i < want->count; i++) over_all = fmax(over_all, largest(&want->wholes[i]));
@@ -124,28 +146,36 @@ static size_t compare_all(Finding *findings, Snapshot *got, Snapshot *want, doub
         if (snapshot_find(want, got->wholes[i].name) == NULL)
             compare_tensor(&findings[count++], &got->wholes[i], NULL, over_all, limit, mode);
     if (count == 0) {
-        findings[count] = (Finding){.name = "no tensor", .error = NAN};
+        findings[count] = (Finding){ .name = "no tensor", .error = NAN };
         trouble(&findings[count++], "nothing was put: there is nothing to compare");
     }
     return count;
 }
 
-// Troubles without an error first, then failures, then by size.
+// The order: faults without an error, then failed checks, then larger errors.
 static bool worse(const Finding *a, const Finding *b) {
     if (isnan(a->error) || isnan(b->error)) return isnan(a->error) && !isnan(b->error);
     if (a->pass != b->pass) return !a->pass;
     return a->error > b->error;
 }
 
-static void print_line(Run *run, const char *what, const char *name, const Finding *f, double limit, Mode mode) {
+static void print_line(Run *run, const char *what, const char *name, const Finding *f, double limit,
+                       Mode mode) {
     char error[24], bound[24];
     snprintf(error, sizeof error, mode == EQUAL && f->pass ? "every bit" : "max %.1e", f->error);
-    snprintf(bound, sizeof bound, limit == 0 ? "limit 0" : mode == DIFFERS ? "least %.1e" : "limit %.1e", limit);
-    CheckKind kind = mode == DIFFERS ? CHECK_DIFFERS : mode == EQUAL ? CHECK_BITS : CHECK_CLOSE;
-    report_check(run, (CheckRecord){(char *)what, (char *)name, f->error, limit, f->pass, kind}, error, bound);
+    snprintf(bound, sizeof bound,
+             limit == 0        ? "limit 0"
+             : mode == DIFFERS ? "least %.1e"
+                               : "limit %.1e",
+             limit);
+    CheckKind kind = mode == EQUAL ? CHECK_BITS : CHECK_CLOSE;
+    if (mode == DIFFERS) kind = CHECK_DIFFERS;
+    report_check(run, (CheckRecord){ (char *)what, (char *)name, f->error, limit, f->pass, kind },
+                 error, bound);
 }
 
-static bool print_findings(Run *run, const char *what, const Finding *findings, size_t count, double limit, Mode mode) {
+static bool print_findings(Run *run, const char *what, const Finding *findings, size_t count,
+                           double limit, Mode mode) {
     size_t failed = 0, worst = 0, told = 0;
     for (size_t i = 0; i < count; i++) {
         failed += !findings[i].pass;
@@ -169,7 +199,8 @@ static bool print_findings(Run *run, const char *what, const Finding *findings, 
     return failed == 0;
 }
 
-static bool check(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit, Mode mode) {
+static bool check(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit,
+                  Mode mode) {
     bool pass = false;
     ledger_pause();
     snapshot_join(got);
@@ -199,7 +230,7 @@ bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, do
 
 // ---- fingerprints ----
 
-// Adds up the digests of distinct parts.
+// Adds the digests of distinct parts.
 static void compare_prints(Finding *f, const Whole *w, uint64_t *digest) {
     uint64_t places = 0, all = 0, key = text_hash(w->name);
     size_t count = 0, n = w->rows * w->cols;
@@ -207,12 +238,12 @@ static void compare_prints(Finding *f, const Whole *w, uint64_t *digest) {
     f->error = NAN;
     for (size_t i = 0; i < w->print_count; i++) {
         const PartPrint *p = &w->prints[i];
-        size_t first = 0;                      // the first one that is this part
+        size_t first = 0; // the first print of this part
         while (w->prints[first].places != p->places || w->prints[first].count != p->count) first++;
         if (p->nans > 0) trouble(f, "%s: %zu NaN, put by rank %zu", w->name, p->nans, p->rank);
         if (p->digest != w->prints[first].digest)
-            trouble(f, "%s: ranks %zu and %zu hold different bits of the same %zu elements", w->name,
-                    w->prints[first].rank, p->rank, p->count);
+            trouble(f, "%s: ranks %zu and %zu hold different bits of the same %zu elements",
+                    w->name, w->prints[first].rank, p->rank, p->count);
         if (f->trouble[0] != 0) return;
         if (first < i) continue;
         places += p->places;
@@ -221,8 +252,8 @@ static void compare_prints(Finding *f, const Whole *w, uint64_t *digest) {
     }
     for (size_t i = 0; i < n; i++) all += random_key(key, i);
     if (count != n || places != all)
-        trouble(f, "%s: the ranks' parts have %zu elements of [%zu, %zu], or overlap", w->name, count, w->rows,
-                w->cols);
+        trouble(f, "%s: the ranks' parts have %zu elements of [%zu, %zu], or overlap", w->name,
+                count, w->rows, w->cols);
     else f->error = 0;
     f->pass = f->error == 0;
 }
@@ -233,7 +264,8 @@ bool check_replicas(Run *run, const char *what, Snapshot *got) {
     snapshot_join(got);
     if (run->world->rank == 0) {
         Finding *findings = host_alloc((got->count + 1) * sizeof *findings);
-        for (size_t i = 0; i < got->count; i++) compare_prints(&findings[i], &got->wholes[i], &run->state->digest);
+        for (size_t i = 0; i < got->count; i++)
+            compare_prints(&findings[i], &got->wholes[i], &run->state->digest);
         if (got->count == 0) trouble(&findings[0], "nothing was put: there is nothing to compare");
         pass = print_findings(run, what, findings, got->count > 0 ? got->count : 1, 0, EQUAL);
         free(findings);
@@ -243,7 +275,7 @@ bool check_replicas(Run *run, const char *what, Snapshot *got) {
     return pass;
 }
 
-// ---- numbers that every rank holds alike ----
+// ---- numbers that are the same on every rank ----
 
 static uint64_t double_bits(double x) {
     uint64_t bits;
@@ -252,23 +284,26 @@ static uint64_t double_bits(double x) {
 }
 
 // Does a rank hold other numbers than rank 0? all: n numbers of each rank, in rank order.
-static bool ranks_differ(Finding *f, const double *all, const size_t *sizes, size_t ranks, size_t n) {
+static bool ranks_differ(Finding *f, const double *all, const size_t *sizes, size_t ranks,
+                         size_t n) {
     for (size_t r = 1; r < ranks; r++) {
         if (sizes[r] != n * sizeof *all) {
-            trouble(f, "%s: rank %zu has %zu numbers and rank 0 %zu", f->name, r, sizes[r] / sizeof *all, n);
+            trouble(f, "%s: rank %zu has %zu numbers and rank 0 %zu", f->name, r,
+                    sizes[r] / sizeof *all, n);
             return true;
         }
         for (size_t i = 0; i < n; i++) {
             if (double_bits(all[i]) == double_bits(all[r * n + i])) continue;
-            trouble(f, "%s: ranks 0 and %zu hold different bits at number %zu: %.17g and %.17g", f->name, r, i, all[i],
-                    all[r * n + i]);
+            trouble(f, "%s: ranks 0 and %zu hold different bits at number %zu: %.17g and %.17g",
+                    f->name, r, i, all[i], all[r * n + i]);
             return true;
         }
     }
     return false;
 }
 
-static void compare_numbers(Finding *f, const double *got, const double *want, size_t n, double limit) {
+static void compare_numbers(Finding *f, const double *got, const double *want, size_t n,
+                            double limit) {
     double scale = 0, difference = 0;
     size_t at = 0;
     bool bits = true;
@@ -292,18 +327,19 @@ static void compare_numbers(Finding *f, const double *got, const double *want, s
     f->error = scale > 0 ? difference / scale : difference;
     f->pass = limit > 0 ? f->error <= limit : bits;
     if (!f->pass)
-        trouble(f, "%s: worst is number %zu (from 0) of %zu: got %.17g, expected %.17g (from rank 0)", f->name, at, n,
-                got[at], want[at]);
+        trouble(f,
+                "%s: worst is number %zu (from 0) of %zu: got %.17g, expected %.17g (from rank 0)",
+                f->name, at, n, got[at], want[at]);
 }
 
-bool check_numbers(Run *run, const char *what, const char *name, const double *got, const double *want, size_t n,
-                   double limit) {
+bool check_numbers(Run *run, const char *what, const char *name, const double *got,
+                   const double *want, size_t n, double limit) {
     bool pass = false;
     size_t *sizes = NULL;
     ledger_pause();
     void *all = side_gather(got, n * sizeof *got, &sizes);
     if (run->world->rank == 0) {
-        Finding f = {.name = name};
+        Finding f = { .name = name };
         compare_numbers(&f, got, want, n, limit);
         if (ranks_differ(&f, all, sizes, run->world->size, n)) f.pass = false;
         pass = f.pass;
@@ -313,7 +349,8 @@ bool check_numbers(Run *run, const char *what, const char *name, const double *g
             diagnose_numbers(run, what, name, got, want, n);
         }
         uint64_t key = text_hash(name);
-        for (size_t i = 0; i < n; i++) run->state->digest += random_key(random_key(key, i), double_bits(got[i]));
+        for (size_t i = 0; i < n; i++)
+            run->state->digest += random_key(random_key(key, i), double_bits(got[i]));
     }
     side_broadcast(&pass, sizeof pass);
     ledger_resume();
@@ -323,17 +360,22 @@ bool check_numbers(Run *run, const char *what, const char *name, const double *g
 }
 
 bool check_true(Run *run, const char *what, const char *name, bool holds) {
-    unsigned char mine = holds;
+    unsigned char local = holds;
     size_t missing = 0, first = 0, *sizes = NULL;
     ledger_pause();
-    void *all = side_gather(&mine, sizeof mine, &sizes);
+    void *all = side_gather(&local, sizeof local, &sizes);
     if (run->world->rank == 0) {
         for (size_t r = run->world->size; r-- > 0;)
-            if (!((unsigned char *)all)[r]) { missing++; first = r; }
-        CheckRecord record = {(char *)what, (char *)name, (double)missing, 0, missing == 0, CHECK_HOLDS};
+            if (!((unsigned char *)all)[r]) {
+                missing++;
+                first = r;
+            }
+        CheckRecord record = { (char *)what, (char *)name, (double)missing, 0,
+                               missing == 0, CHECK_HOLDS };
         report_check(run, record, missing == 0 ? "holds" : "does not", "on every rank");
-        Finding f = {.name = name};
-        trouble(&f, "%s: does not hold on %zu of %zu ranks, first on rank %zu", name, missing, run->world->size, first);
+        Finding f = { .name = name };
+        trouble(&f, "%s: does not hold on %zu of %zu ranks, first on rank %zu", name, missing,
+                run->world->size, first);
         if (missing > 0) {
             report_detail(f.trouble);
             diagnose_statement(run, what, name, missing);

@@ -1,5 +1,6 @@
-// diagnose.c: one sentence that says how a failed check is wrong: which tensors, by which factor, on which ranks. Only
-// rank 0 calls these functions. The page shows the sentence of the first check that failed.
+// diagnose.c: one sentence that says how a failed check is wrong: which tensors, by which factor,
+// on which ranks. Only rank 0 calls these functions. The page shows the sentence of the first check
+// that failed.
 #include "judge/frame/frame.h"
 #include <math.h>
 #include <stdarg.h>
@@ -21,8 +22,11 @@ static void wrong(Run *run, const char *format, ...) {
 // ---- one factor ----
 
 // got = factor * want, as far as rounding and a stray element allow.
-typedef struct { double factor; bool fits; } Factor;
-enum { TRUSTED_DIGITS = 1000 };                // a factor explains a difference to one part in so many
+typedef struct {
+    double factor;
+    bool fits;
+} Factor;
+enum { TRUSTED_DIGITS = 1000 }; // a factor explains a difference to one part in so many
 
 static const char *factor_text(char text[48], double factor) {
     if (fabs(factor) < 1e-9) snprintf(text, 48, "all zero");
@@ -40,11 +44,12 @@ static Factor fit(const double *got, const double *want, size_t n) {
         squares += want[i] * want[i];
         largest = fmax(largest, fabs(want[i]));
     }
-    if (!(squares > 0) || !isfinite(products) || !isfinite(squares)) return (Factor){0};
+    if (!(squares > 0) || !isfinite(products) || !isfinite(squares)) return (Factor){ 0 };
     double factor = products / squares;
     for (size_t i = 0; i < n; i++) residual = fmax(residual, fabs(got[i] - factor * want[i]));
     double scale = largest * fmax(fabs(factor), 1e-3);
-    return (Factor){ factor, residual * TRUSTED_DIGITS <= scale && fabs(factor - 1) * TRUSTED_DIGITS > 1 };
+    return (Factor){ factor,
+                     residual * TRUSTED_DIGITS <= scale && fabs(factor - 1) * TRUSTED_DIGITS > 1 };
 }
 
 static Factor fit_whole(const Whole *got, const Whole *want) {
@@ -99,12 +104,13 @@ static const char *step_of(const char *name) {
 
 static double largest_of(const Whole *w) {
     double largest = 0;
-    for (size_t i = 0; i < w->rows * w->cols; i++) largest = fmax(largest, fabs((double)w->values[i]));
+    for (size_t i = 0; i < w->rows * w->cols; i++)
+        largest = fmax(largest, fabs((double)w->values[i]));
     return largest;
 }
 
-// Of the first step that differs only: an error of its gradient is in all that follows. A tensor that is mathematically
-// zero, such as the gradient of the key bias, is left out.
+// Of the first step that differs only: an error of its gradient is in all that follows. A tensor
+// that is mathematically zero, such as the gradient of the key bias, is left out.
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit) {
     size_t ranks = run->world->size, differing = 0, same_factor = 0;
     bool *differs = host_alloc(2 * ranks * sizeof *differs), *holds = differs + ranks;
@@ -112,8 +118,9 @@ void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want,
     const char *first = NULL;
     size_t tensors = 0;
     double over_all = 0;
-    Factor all = {0};
-    for (size_t t = 0; t < want->count; t++) over_all = fmax(over_all, largest_of(&want->wholes[t]));
+    Factor all = { 0 };
+    for (size_t t = 0; t < want->count; t++)
+        over_all = fmax(over_all, largest_of(&want->wholes[t]));
     memset(differs, 0, 2 * ranks * sizeof *differs);
     for (size_t t = 0; t < want->count; t++) {
         const Whole *b = &want->wholes[t], *a = snapshot_find(got, b->name);
@@ -135,10 +142,12 @@ void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want,
         if (first == NULL) {
             first = b->name;
             all = f;
-            if (t > 0 && strcmp(step_of(b->name), step_of(want->wholes[t - 1].name)) != 0) tensors = 1;
+            if (t > 0 && strcmp(step_of(b->name), step_of(want->wholes[t - 1].name)) != 0)
+                tensors = 1;
         }
         differing++;
-        same_factor += f.fits && all.fits && fabs(f.factor - all.factor) * TRUSTED_DIGITS <= fabs(all.factor);
+        same_factor +=
+            f.fits && all.fits && fabs(f.factor - all.factor) * TRUSTED_DIGITS <= fabs(all.factor);
     }
     ranks_text(which, differs, holds, ranks);
     free(differs);
@@ -150,11 +159,12 @@ void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want,
         wrong(run, "%s: %zu of %zu tensors%s are %s%s.", what, differing, tensors, step,
               factor_text(how, all.factor), which);
     else
-        wrong(run, "%s: %zu of %zu tensors%s differ%s, first %.*s; no single factor explains them.", what, differing,
-              tensors, step, which, (int)(strlen(first) - strlen(step)), first);
+        wrong(run, "%s: %zu of %zu tensors%s differ%s, first %.*s; no single factor explains them.",
+              what, differing, tensors, step, which, (int)(strlen(first) - strlen(step)), first);
 }
 
-void diagnose_numbers(Run *run, const char *what, const char *name, const double *got, const double *want, size_t n) {
+void diagnose_numbers(Run *run, const char *what, const char *name, const double *got,
+                      const double *want, size_t n) {
     Factor f = fit(got, want, n);
     char how[48];
     if (f.fits) wrong(run, "%s: %s is %s.", what, name, factor_text(how, f.factor));
@@ -162,7 +172,8 @@ void diagnose_numbers(Run *run, const char *what, const char *name, const double
 }
 
 void diagnose_statement(Run *run, const char *what, const char *name, size_t missing) {
-    wrong(run, "%s: \"%s\" does not hold on %zu of %zu ranks.", what, name, missing, run->world->size);
+    wrong(run, "%s: \"%s\" does not hold on %zu of %zu ranks.", what, name, missing,
+          run->world->size);
 }
 
 void diagnose_cost(Run *run, const CostRecord *cost) {
@@ -170,7 +181,8 @@ void diagnose_cost(Run *run, const CostRecord *cost) {
     char measured[32], predicted[32], times[48] = "";
     page_value(measured, sizeof measured, cost->wrong.measured, cost->unit);
     page_value(predicted, sizeof predicted, cost->wrong.predicted, cost->unit);
-    if (isfinite(factor) && factor > 0) snprintf(times, sizeof times, ", %.4g times as much", factor);
-    wrong(run, "%s: measured %s on rank %zu, predicted %s%s.", cost->name, measured, cost->wrong_rank,
-          predicted, times);
+    if (isfinite(factor) && factor > 0)
+        snprintf(times, sizeof times, ", %.4g times as much", factor);
+    wrong(run, "%s: measured %s on rank %zu, predicted %s%s.", cost->name, measured,
+          cost->wrong_rank, predicted, times);
 }

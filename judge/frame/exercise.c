@@ -1,12 +1,15 @@
-// exercise.c: open exercises, which a student's tree has in the place of solutions: see TODO in util.h.
+// exercise.c: open exercises of a student's tree (see TODO in util.h).
 #include "judge/frame/frame.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MOST_OPEN = 16 };
-typedef struct { char id[16], place[112]; } OpenExercise;
-static _Thread_local OpenExercise met[MOST_OPEN];      // a rank is a process or a thread
+typedef struct {
+    char id[16], place[112];
+} OpenExercise;
+// thread-local, because a rank is a process or a thread
+static _Thread_local OpenExercise met[MOST_OPEN];
 static _Thread_local size_t met_count;
 
 void exercise_open(const char *id, const char *file, int line) {
@@ -18,7 +21,8 @@ void exercise_open(const char *id, const char *file, int line) {
     snprintf(e->place, sizeof e->place, "%s:%d", file, line);
 }
 
-// Not every rank comes by every exercise: a pipeline's last stage has a place of its own.
+// Not every rank meets every exercise: only the last stage of a pipeline computes the loss, for
+// example.
 size_t exercises_report(Comm *world) {
     size_t *sizes = NULL, bytes = 0, count = 0;
     void *all = side_gather(met, met_count * sizeof met[0], &sizes);

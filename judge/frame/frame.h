@@ -1,26 +1,33 @@
-// frame.h: what the parts of the frame share: lesson.c (launch, title, verdict), options.c, report.c (records, JSON),
-// snapshot.c and check.c. Lessons include lesson.h only.
+// frame.h: declarations shared by the files of the frame. Lessons include lesson.h only.
 #ifndef FRAME_H
 #define FRAME_H
 #include "judge/frame/lesson.h"
 
 // ---- options.c ----
-// text: the value given, or fallback, or `copied`, which option_default has allocated. heading: of --help, before this
-// option; mostly NULL.
-typedef struct { Option option; const char *text, *heading; bool given; char *copied; } OptionValue;
+// text: the given value, or fallback, or `copied`, which option_default has allocated. heading:
+// printed by --help before this option; usually NULL.
+typedef struct {
+    Option option;
+    const char *text, *heading;
+    bool given;
+    char *copied;
+} OptionValue;
 enum { MOST_OPTIONS = 96 };
 typedef struct {
-    OptionValue list[MOST_OPTIONS];            // common ones first
+    OptionValue list[MOST_OPTIONS]; // common options first
     size_t count, common;
-    const Option *own;                         // the program's table; NULL: it has none
+    const Option *own; // the program's table, or NULL
     bool help;
 } OptionValues;
-OptionValues options_parse(int argc, char **argv, const Option *own);          // usage_error() on a bad command line
+// usage_error() on a bad command line
+OptionValues options_parse(int argc, char **argv, const Option *own);
 void options_print_help(const OptionValues *s, const char *program);
-const OptionValue *options_find(const OptionValues *s, const char *name);                // fault() when there is none
-void options_free(OptionValues *s);                                            // what option_default has allocated
+// fault() for an unknown name
+const OptionValue *options_find(const OptionValues *s, const char *name);
+void options_free(OptionValues *s); // frees what option_default has allocated
 bool option_value_is_number(const OptionValue *s);
-uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi);           // usage_error() beyond lo..hi
+// usage_error() outside of lo..hi
+uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi);
 double option_value_real(const OptionValue *s);
 
 // ---- lesson.c: one Program per process, read-only while ranks run ----
@@ -29,100 +36,130 @@ typedef struct {
     LaunchOptions launch;
     LaunchChoice choice;
     uint64_t seed;
-    size_t threads;                            // of a rank; 0: the lesson decides
+    size_t threads; // of a rank; 0: the lesson decides
     bool color, tf32, verbose;
     void (*lesson)(Run *run);
     double started;
-    char tag[96];                              // "[03.02 linear]", the head of every line
-    int status;                                // what this process will return
+    char tag[96]; // "[03.02 linear]", the head of every line
+    int status;   // what this process will return
 } Program;
 
-const char *threads_advice(void);              // of the title: "", or what to set where waiting threads take a core
+// part of the title: "", or a setting that helps if waiting threads take a core
+const char *threads_advice(void);
 
 // ---- exercise.c: every rank remembers the open exercises that it has met ----
-size_t exercises_report(Comm *world);          // collective: rank 0 prints a line each; how many
+// collective: rank 0 prints a line for each; returns their number
+size_t exercises_report(Comm *world);
 
-// ---- report.c: what rank 0 remembers for the verdict and the JSON ----
-typedef struct { char *name, *text; double number; } ConfigRecord;                // text NULL: a number
+// ---- report.c: records of rank 0, for the verdict and the JSON ----
+typedef struct {
+    char *name, *text;
+    double number;
+} ConfigRecord; // text NULL: a number
 typedef enum { CHECK_BITS, CHECK_CLOSE, CHECK_HOLDS, CHECK_DIFFERS, CHECK_KINDS } CheckKind;
-typedef struct { char *what, *name; double error, limit; bool pass; CheckKind kind; } CheckRecord;
-// What each rank sends to rank 0. predicted: by the formula, or where there is none by play.
-typedef struct { double predicted, measured; uint64_t id; bool agree; } CostPair;
-typedef struct { char *id, *name, *unit; CostPair lo, hi, wrong; size_t wrong_rank; bool pass, played; } CostRecord;
+typedef struct {
+    char *what, *name;
+    double error, limit;
+    bool pass;
+    CheckKind kind;
+} CheckRecord;
+// The numbers that each rank sends to rank 0. predicted: by the formula, or by the player if there
+// is no formula.
+typedef struct {
+    double predicted, measured;
+    uint64_t id;
+    bool agree;
+} CostPair;
+typedef struct {
+    char *id, *name, *unit;
+    CostPair lo, hi, wrong;
+    size_t wrong_rank;
+    bool pass, played;
+} CostRecord;
 
-enum { PAGE_ANSWER, PAGE_COST, PAGE_USE_WHEN, PAGE_ENDINGS };      // the last lines of a page, before the verdict
+// the last lines of a page, before the verdict
+enum { PAGE_ANSWER, PAGE_COST, PAGE_USE_WHEN, PAGE_ENDINGS };
 
 struct RunState {
     Program *program;
-    OptionValues settings;                     // this rank's own copy of the program's: option_default() changes it
+    // this rank's own copy of the program's options; option_default() changes it
+    OptionValues settings;
     ConfigRecord *configs;
     CheckRecord *checks;
     CostRecord *costs;
     size_t config_count, check_count, checks_failed, cost_count, costs_failed;
-    size_t what_width, name_width;             // columns of the check lines: the widest so far
-    uint64_t digest;                           // 0: nothing was digested; no sum of hashes is 0
-    double progressed;                         // when the line of progress() was drawn; 0: there is none
-    char *wrong;                               // how the first failed check is wrong; NULL: none failed
-    char *endings[PAGE_ENDINGS];               // say_answer, say_cost, say_use_when; NULL: nothing was said
-    char cost_texts[8][64];                    // of cost_text(), used in turn
+    size_t what_width, name_width; // widths of the columns of check lines, the largest so far
+    uint64_t digest;               // 0: nothing was digested; a sum of hashes is never 0
+    double progressed;             // when the line of progress() was drawn; 0: there is none
+    char *wrong;                   // how the first failed check is wrong; NULL: none failed
+    char *endings[PAGE_ENDINGS];   // say_answer, say_cost, say_use_when; NULL: not called
+    char cost_texts[8][64];        // buffers of cost_text(), used in turn
     size_t cost_texts_used;
-    bool pictured, plotted;                    // the lesson has drawn a picture of what happened; a line chart
-    bool stopped;                              // report_stopped() was called
+    bool pictured, plotted; // the lesson has drawn a picture of events; a line chart
+    bool stopped;           // report_stopped() was called
 };
 
-// One line and one record. error_text and limit_text are what the line says: "max 2.1e-07", "limit 1.0e-05".
+// One line and one record. error_text and limit_text are printed: "max 2.1e-07", "limit 1.0e-05".
 void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text);
-void report_detail(const char *text);          // the indented line under a failed check
-void report_costs(Run *run);                   // the table; without --verbose the failed ones only
+void report_detail(const char *text); // the indented line under a failed check
+void report_costs(Run *run);          // the table; without --verbose only the failed costs
 void report_json(Run *run, const char *path, double seconds, bool pass);
 void report_free(Run *run);
-const char *report_mark(Run *run, bool pass, const char *good, const char *bad);  // coloured when asked for
+// coloured if asked for
+const char *report_mark(Run *run, bool pass, const char *good, const char *bad);
 uint64_t text_hash(const char *text);
 
-// ---- page.c: what stands on the page in place of the log ----
+// ---- page.c: the page, which takes the place of the log ----
 bool page_on_terminal(void);
-void page_clear_progress(Run *run);            // before anything else is printed
-size_t page_width(void);                       // columns: COLUMNS, the terminal's, or 100
-void page_wrap(const char *text, size_t at, size_t indent);    // rank 0: text from column `at` on, broken at spaces
+void page_clear_progress(Run *run); // call it before printing anything else
+size_t page_width(void);            // columns: COLUMNS, the terminal's width, or 100
+// rank 0: prints text from column `at` on, broken at spaces
+void page_wrap(const char *text, size_t at, size_t indent);
 void page_title(const Program *p, size_t ranks);
-void page_checked(Run *run);                   // one line: what was compared, and how many costs are exact
-void page_endings(Run *run, bool pass);        // the answer, the cost, when to use it; else what is wrong
-const CostRecord *report_cost(Run *run, const char *id);       // rank 0; fault() when there is none
+void page_checked(Run *run);            // one line: the comparisons, and the number of exact costs
+void page_endings(Run *run, bool pass); // Answer, Cost, Use it when; without pass: Wrong
+const CostRecord *report_cost(Run *run, const char *id); // on rank 0; fault() for an unknown id
 
 // ---- snapshot.c ----
-// What a rank holds of a tensor, without its values: how many elements; which, as a sum over hashes of their places;
-// and what they are, as a sum over hashes of place and bits. Sums do not depend on the order, so those of parts add up.
-typedef struct { uint64_t places, digest; size_t count, nans, rank; } PartPrint;
+// A summary of the part of a tensor that a rank holds: the number of elements; a sum over hashes of
+// their places; a sum over hashes of places and bits. Sums do not depend on the order, so the
+// summaries of parts can be added.
+typedef struct {
+    uint64_t places, digest;
+    size_t count, nans, rank;
+} PartPrint;
 
 typedef struct {
     char *name;
     size_t rows, cols;
-    PartPrint *prints;                         // of a snapshot of fingerprints; no values and owners then
+    PartPrint *prints; // for a snapshot of fingerprints, which has no values and owners
     size_t print_count;
     real *values;
-    unsigned *owner;                           // per element: 1 + the first rank that put it; 0: nobody did
-    bool clash;                                // two puts of one element differ: where, who, what
+    unsigned *owner; // per element: 1 + the first rank that put it; 0: missing
+    bool clash;      // two puts of one element differ: place, ranks, values
     size_t clash_at, clash_rank[2];
     real clash_value[2];
 } Whole;
 
 struct Snapshot {
     Run *run;
-    char label[32];                            // what names end with
-    char *bytes;                               // this rank's puts, serialised, until the join
+    char label[32]; // appended to all names
+    char *bytes;    // this rank's puts, serialised, until the join
     size_t size, capacity;
     bool joined, prints;
-    Whole *wholes;                             // on rank 0, after the join
+    Whole *wholes; // on rank 0, after the join
     size_t count;
 };
+Whole *snapshot_find(Snapshot *s, const char *name); // NULL if the name is unknown
 
-// ---- diagnose.c: rank 0. Each keeps one sentence about a failed check, if none was kept before ----
-void diagnose_tensors(Run *run, const char *what, struct Snapshot *got, struct Snapshot *want, double limit);
-void diagnose_numbers(Run *run, const char *what, const char *name, const double *got, const double *want, size_t n);
+// ---- diagnose.c, on rank 0: each keeps one sentence about a failed check, if none is kept ----
+void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
+void diagnose_numbers(Run *run, const char *what, const char *name, const double *got,
+                      const double *want, size_t n);
 void diagnose_statement(Run *run, const char *what, const char *name, size_t missing);
 void diagnose_cost(Run *run, const CostRecord *cost);
 
-Whole *snapshot_find(Snapshot *s, const char *name);           // NULL when there is none
 uint64_t real_bits(real x);
-uint64_t element_digest(uint64_t name, size_t i, real value);  // of element i of the tensor with this text_hash
+// The digest of element i of the tensor with this text_hash.
+uint64_t element_digest(uint64_t name, size_t i, real value);
 #endif

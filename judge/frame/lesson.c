@@ -17,15 +17,18 @@ const char *threads_advice(void) {
 }
 
 static void print_title(const Program *p, size_t ranks) {
-    printf("%s %s, %s, %s%s, %zu rank%s (%s), ", p->tag, device_name(), p->choice.transport, REAL_NAME,
-           p->tf32 ? " with products in tf32" : "", ranks, ranks == 1 ? "" : "s", p->choice.why);
+    printf("%s %s, %s, %s%s, %zu rank%s (%s), ", p->tag, device_name(), p->choice.transport,
+           REAL_NAME, p->tf32 ? " with products in tf32" : "", ranks, ranks == 1 ? "" : "s",
+           p->choice.why);
     if (p->threads > 1) printf("%zu threads each%s, ", p->threads, threads_advice());
-    printf("reduce %s, seed %" PRIu64 ", ", p->launch.reduce == REDUCE_FAST ? "fast" : "ordered", p->seed);
+    printf("reduce %s, seed %" PRIu64 ", ", p->launch.reduce == REDUCE_FAST ? "fast" : "ordered",
+           p->seed);
     const ClockConfig *c = clock_config();
     if (c->simulated && c->node > 0)
-        printf("clock simulated (device %s, nodes of %zu, link %s inside, %s between)", c->device.name, c->node,
-               c->link.name, c->between.name);
-    else if (c->simulated) printf("clock simulated (device %s, link %s)", c->device.name, c->link.name);
+        printf("clock simulated (device %s, nodes of %zu, link %s inside, %s between)",
+               c->device.name, c->node, c->link.name, c->between.name);
+    else if (c->simulated)
+        printf("clock simulated (device %s, link %s)", c->device.name, c->link.name);
     else printf("clock wall");
     if (kernels_advised() && !getenv("OPENBLAS_CORETYPE"))
         printf(", %s kernels (faster: OPENBLAS_CORETYPE=%s)", kernels_in_use(), kernels_advised());
@@ -34,7 +37,8 @@ static void print_title(const Program *p, size_t ranks) {
 }
 
 static void finish_output(void) {
-    if (fflush(stdout) != 0 || ferror(stdout)) fault("standard output could not be written; is the disk full?");
+    if (fflush(stdout) != 0 || ferror(stdout))
+        fault("standard output could not be written; is the disk full?");
 }
 
 // ---- the verdict ----
@@ -44,38 +48,47 @@ static void print_verdict(Run *run, double seconds, bool pass) {
     size_t checks = s->check_count, costs = s->cost_count;
     printf("%s %s  ", s->program->tag, report_mark(run, pass, "PASS", "FAIL"));
     if (checks + costs == 0) printf("nothing was checked");
-    else if (pass) printf("%zu check%s, %zu cost%s", checks, checks == 1 ? "" : "s", costs, costs == 1 ? "" : "s");
-    else printf("%zu of %zu checks, %zu of %zu costs failed", s->checks_failed, checks, s->costs_failed, costs);
+    else if (pass)
+        printf("%zu check%s, %zu cost%s", checks, checks == 1 ? "" : "s", costs,
+               costs == 1 ? "" : "s");
+    else
+        printf("%zu of %zu checks, %zu of %zu costs failed", s->checks_failed, checks,
+               s->costs_failed, costs);
     if (s->digest) printf("  digest %016" PRIx64, s->digest);
     printf("  %.2f s\n", seconds);
 }
 
-// The same on every rank. The JSON comes first, so that a disk that is full is never hidden behind a PASS.
+// The same on every rank. The JSON is written first, so that a full disk is never hidden behind a
+// PASS.
 static int verdict(Run *run) {
     const struct RunState *s = run->state;
     int status = 0;
     if (run->world->rank == 0) report_costs(run);
-    if (run->world->rank == 0 && !s->program->verbose && s->check_count + s->cost_count > 0) page_checked(run);
+    if (run->world->rank == 0 && !s->program->verbose && s->check_count + s->cost_count > 0)
+        page_checked(run);
     bool open = exercises_report(run->world) > 0;
     if (run->world->rank == 0) {
-        bool pass = s->check_count + s->cost_count > 0 && s->checks_failed + s->costs_failed == 0 && !open;
+        bool pass =
+            s->check_count + s->cost_count > 0 && s->checks_failed + s->costs_failed == 0 && !open;
         page_endings(run, pass);
         double seconds = now() - s->program->started;
         const char *json = option_text(run, "json");
         if (json != NULL) report_json(run, json, seconds, pass);
         print_verdict(run, seconds, pass);
         finish_output();
-        status = !pass ? STATUS_CHECK_FAILED : s->stopped ? STATUS_STOPPED : 0;
+        status = s->stopped ? STATUS_STOPPED : 0;
+        if (!pass) status = STATUS_CHECK_FAILED;
     }
     side_broadcast(&status, sizeof status);
     return status;
 }
 
-// --svg and --trace: looked at before the work, and held against what the lesson did.
+// Checks --svg and --trace before the work, and compares them with what the lesson draws.
 static void require_files(Run *run) {
     static const char *const options[] = { "json", "svg", "trace" };
     for (size_t i = 0; run->is_root && i < sizeof options / sizeof *options; i++)
-        if (option_text(run, options[i]) != NULL) output_require(options[i], option_text(run, options[i]));
+        if (option_text(run, options[i]) != NULL)
+            output_require(options[i], option_text(run, options[i]));
 }
 void report_picture(Run *run) { run->state->plotted = true; }
 void report_stopped(Run *run) { run->state->stopped = true; }
@@ -83,16 +96,20 @@ double run_seconds(const Run *run) { return now() - run->state->program->started
 void report_ended_early(Run *run) { run->state->pictured = true; }
 static void require_picture(Run *run) {
     const struct RunState *s = run->state;
-    REQUIRE(s->pictured || s->plotted || option_text(run, "svg") == NULL,
-            "--svg: this lesson draws no picture; leave the option out, or take one that does");
+    REQUIRE(
+        s->pictured || s->plotted || option_text(run, "svg") == NULL,
+        "--svg: this lesson draws no picture; leave the option out, or choose a lesson that does");
     REQUIRE(s->pictured || option_text(run, "trace") == NULL,
-            "--trace: this lesson draws no picture of what happened when; leave the option out, or take one that does");
+            "--trace: this lesson draws no picture of what happened when; leave the option out, or "
+            "choose a lesson that does");
 }
 
 static void rank_body(Comm *world, void *context) {
     Program *program = context;
-    struct RunState state = {.program = program, .settings = program->settings};
-    Run run = {.world = world, .seed = program->seed, .reduce = program->launch.reduce, .state = &state};
+    struct RunState state = { .program = program, .settings = program->settings };
+    Run run = {
+        .world = world, .seed = program->seed, .reduce = program->launch.reduce, .state = &state
+    };
     run.is_root = world->rank == 0;
     if (run.is_root && program->verbose) print_title(program, world->size);
     if (run.is_root && !program->verbose) page_title(program, world->size);
@@ -100,10 +117,11 @@ static void rank_body(Comm *world, void *context) {
     program->lesson(&run);
     require_picture(&run);
     char written = 0;
-    side_broadcast(&written, sizeof written);  // rank 0 may still write files: all wait for it
-    memory_rank_end();                         // a leak on any rank comes before the verdict, never under a PASS
+    // all ranks wait, because rank 0 may still write files
+    side_broadcast(&written, sizeof written);
+    memory_rank_end(); // a leak on any rank ends the run before the verdict
     comm_barrier(world);
-    program->status = verdict(&run);           // virtual ranks all write the same
+    program->status = verdict(&run); // all virtual ranks write the same value
     report_free(&run);
 }
 
@@ -115,18 +133,20 @@ static void read_common_options(Program *p) {
     const OptionValue *emulate = options_find(s, "emulate"), *timeout = options_find(s, "timeout");
     p->seed = option_value_whole(options_find(s, "seed"), 0, UINT64_MAX);
     const char *terminal = getenv("TERM");
-    p->color = options_find(s, "color")->given ||
-               (page_on_terminal() && !getenv("NO_COLOR") && terminal && strcmp(terminal, "dumb") != 0);
+    p->color = options_find(s, "color")->given || (page_on_terminal() && !getenv("NO_COLOR") &&
+                                                   terminal && strcmp(terminal, "dumb") != 0);
     p->verbose = options_find(s, "verbose")->given;
     p->launch.default_ranks = lesson_info.ranks;
     if (emulate->text != NULL) p->launch.emulate = (size_t)option_value_whole(emulate, 1, 512);
     if (transport != NULL)
-        while (p->launch.transport == TRANSPORT_AUTO || strcmp(transport, transport_name[p->launch.transport]) != 0)
+        while (p->launch.transport == TRANSPORT_AUTO ||
+               strcmp(transport, transport_name[p->launch.transport]) != 0)
             p->launch.transport++;
     p->tf32 = device_is_gpu() && options_find(s, "tf32")->given;
-    REQUIRE(!p->tf32 || sizeof(real) == sizeof(float), "--tf32 makes products of fp32 coarser and faster; this is %s",
-            REAL_NAME);
-    p->launch.reduce = strcmp(options_find(s, "reduce")->text, "fast") == 0 ? REDUCE_FAST : REDUCE_ORDERED;
+    REQUIRE(!p->tf32 || sizeof(real) == sizeof(float),
+            "--tf32 makes products of fp32 coarser and faster; this is %s", REAL_NAME);
+    p->launch.reduce =
+        strcmp(options_find(s, "reduce")->text, "fast") == 0 ? REDUCE_FAST : REDUCE_ORDERED;
     const OptionValue *threads = options_find(s, "threads");
     if (threads->text != NULL) p->threads = (size_t)option_value_whole(threads, 1, 1024);
     p->launch.timeout = option_value_real(timeout);
@@ -134,20 +154,23 @@ static void read_common_options(Program *p) {
             "--timeout %s: expected seconds, more than 0 and at most 1000000", timeout->text);
     p->launch.deadlock = option_value_real(options_find(s, "deadlock"));
     REQUIRE(p->launch.deadlock > 0 && p->launch.deadlock <= 1e6,
-            "--deadlock %s: expected seconds, more than 0 and at most 1000000", options_find(s, "deadlock")->text);
+            "--deadlock %s: expected seconds, more than 0 and at most 1000000",
+            options_find(s, "deadlock")->text);
     usage_wait = 1 + (long)(p->launch.timeout / 2);
 }
 
 static ClockLink link_named(const char *text, size_t length) {
     size_t l = 0;
-    while (clock_links[l].name && (strlen(clock_links[l].name) != length || strncmp(clock_links[l].name, text, length)))
+    while (clock_links[l].name &&
+           (strlen(clock_links[l].name) != length || strncmp(clock_links[l].name, text, length)))
         l++;
-    REQUIRE(clock_links[l].name, "--link %.*s is not known: choose fast, slow, free, nvlink, ib or ethernet",
+    REQUIRE(clock_links[l].name,
+            "--link %.*s is not known: choose fast, slow, free, nvlink, ib or ethernet",
             (int)length, text);
     return clock_links[l];
 }
 
-// Real time says little when ranks take turns on the cores.
+// Real time says little if ranks take turns on the cores.
 static void choose_clock(const Program *p) {
     const OptionValues *s = &p->settings;
     const char *clock = options_find(s, "clock")->text, *device = options_find(s, "device")->text;
@@ -155,27 +178,32 @@ static void choose_clock(const Program *p) {
     const OptionValue *node = options_find(s, "node");
     size_t d = 0, inside = strcspn(link, ",");
     while (clock_devices[d].name && strcmp(clock_devices[d].name, device)) d++;
-    REQUIRE(clock_devices[d].name, "--device %s is not known: choose lesson, h100, a100 or core", device);
+    REQUIRE(clock_devices[d].name, "--device %s is not known: choose lesson, h100, a100 or core",
+            device);
     const char *between = link[inside] ? link + inside + 1 : link;
     REQUIRE(between == link || node->text || !options_find(s, "link")->given,
-            "--link %s names a link between nodes, but all ranks share one: say with --node N how many ranks a node "
-            "has", link);
+            "--link %s names a link between nodes, but all ranks share one node: say with --node N "
+            "how many ranks a node has",
+            link);
     const char *transport = p->choice.transport;
     bool crowded = strcmp(transport, "emu") == 0 || strcmp(transport, "staged") == 0 ||
                    (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);
-    clock_configure(&(ClockConfig){ .simulated = clock ? strcmp(clock, "simulated") == 0 : crowded,
-                                    .device = clock_devices[d], .link = link_named(link, inside),
-                                    .between = link_named(between, strlen(between)),
-                                    .node = node->text ? (size_t)option_value_whole(node, 1, SIZE_MAX) : 0 });
+    clock_configure(
+        &(ClockConfig){ .simulated = clock ? strcmp(clock, "simulated") == 0 : crowded,
+                        .device = clock_devices[d],
+                        .link = link_named(link, inside),
+                        .between = link_named(between, strlen(between)),
+                        .node = node->text ? (size_t)option_value_whole(node, 1, SIZE_MAX) : 0 });
 }
 
 void require_one_link(Run *run) {
     const ClockConfig *c = clock_config();
     bool differ = c->link.alpha != c->between.alpha || c->link.beta != c->between.beta;
     bool nodes = c->simulated && c->node > 0 && c->node < run->world->size;
-    REQUIRE(!nodes || !differ, "--node %zu: this lesson predicts times for one link only, but link %s inside a node "
-            "and link %s between nodes differ: leave --node out, or name one link with --link %s", c->node,
-            c->link.name, c->between.name, c->between.name);
+    REQUIRE(!nodes || !differ,
+            "--node %zu: this lesson predicts times for one link only, but link %s inside a node "
+            "and link %s between nodes differ: leave --node out, or name one link with --link %s",
+            c->node, c->link.name, c->between.name, c->between.name);
 }
 
 static int help(const OptionValues *s, const char *program) {
@@ -187,23 +215,27 @@ static int help(const OptionValues *s, const char *program) {
     return 0;
 }
 
-// The launcher of another MPI than the program's starts processes that do not know of each other: worlds of one.
+// A launcher of another MPI than the program's starts processes that do not know of each other:
+// each is a world of one rank.
 static void begin_process(int *argc, char ***argv) {
     size_t rank, started;
-    comm_launched_by_mpi(&rank, &started);     // what the launcher says, before MPI does
+    comm_launched_by_mpi(&rank, &started); // the launcher's numbers, before MPI's are known
     comm_process_begin(argc, argv);
     if (started == 1 || this_world_size > 1) return;
-    this_rank = rank;                          // the first one speaks
-    usage_wait = 3;                            // and this launcher may leave the others alone
-    usage_error("the launcher started %zu processes, but MPI sees each of them alone: the program was built with "
-                "another MPI than the launcher's. Name both, as in make CC=mpicc.mpich MPIRUN=mpirun.mpich", started);
+    this_rank = rank; // so that only the first process prints the message
+    usage_wait = 3;   // seconds, because this launcher may not end the other processes
+    usage_error("the launcher started %zu processes, but MPI sees each of them alone: the program "
+                "was built with another MPI than the launcher's. Name both, as in make "
+                "CC=mpicc.mpich MPIRUN=mpirun.mpich",
+                started);
 }
 
 int experiment_main(int argc, char **argv, const Experiment *experiment) {
-    Program program = {.lesson = experiment->run, .started = now(), .status = STATUS_FAULT};
-    setvbuf(stdout, NULL, _IOLBF, 0);          // a line is seen when it is true, in a pipe too
-    signal(SIGXFSZ, SIG_IGN);                  // a write beyond `ulimit -f` then fails: a message, status 3
-    signal(SIGINT, SIG_DFL);                   // tools/launch starts programs in the background, where shells ignore it
+    Program program = { .lesson = experiment->run, .started = now(), .status = STATUS_FAULT };
+    setvbuf(stdout, NULL, _IOLBF, 0); // every line is written at once, into a pipe too
+    signal(SIGXFSZ, SIG_IGN); // a write beyond `ulimit -f` then fails with a message and status 3
+    // tools/launch starts programs in the background, where shells ignore SIGINT
+    signal(SIGINT, SIG_DFL);
     begin_process(&argc, &argv);
     snprintf(program.tag, sizeof program.tag, "[%s %s]", lesson_info.id, lesson_info.name);
     program.settings = options_parse(argc, argv, experiment->options);

@@ -1,4 +1,4 @@
-// options.c: the command line. Every value is checked here, before any rank has started to work.
+// options.c: the command line. Every value is checked here, before any rank starts to work.
 #include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include <errno.h>
@@ -11,35 +11,43 @@
 #include <sys/stat.h>
 
 static const Option common_options[] = {
-    {"emulate", "N", NULL, "N virtual ranks in this process"},
-    {"transport", "emu|mpi", NULL, "how ranks communicate; without it: mpi when started by a launcher, else emu"},
-    {"reduce", "ordered|fast", "ordered", "add in rank order on every transport, or as the library likes"},
-    {"threads", "N", "1", "of a rank, for products and row-wise ops; the bits of products may depend on it"},
-    {"clock", "wall|simulated", NULL,
-     "real time, or what devices and links would take; without it: simulated for virtual or crowded ranks"},
-    {"device", "NAME", "lesson", "of the simulated clock: lesson, h100, a100, core"},
-    {"link", "NAME[,NAME]", "fast,slow",
-     "of the simulated clock, inside a node and between nodes: fast, slow, free, nvlink, ib, ethernet"},
-    {"node", "N", NULL, "N neighbouring ranks share a node; without it all do"},
-    {"seed", "N", "1", "of weights, data and dropout"},
-    {"json", "FILE", NULL, "write settings, checks, costs and the verdict to FILE"},
-    {"svg", "FILE", NULL, "write the lesson's picture"},
-    {"trace", "FILE", NULL, "write what happened when, as a trace for ui.perfetto.dev"},
-    {"timeout", "SECONDS", "60", "how long a rank may wait in one call, but for what only rank 0 does"},
-    {"deadlock", "SECONDS", "10", "after how long processes that all wait say who waits for whom, and end"},
-    {"verbose", NULL, NULL, "the log: a line for each check and each cost, to the last digit"},
-    {"color", NULL, NULL, "colours, as on a terminal (there NO_COLOR=1 turns them off)"},
-    {"help", NULL, NULL, "print this text"},
-    {0},
+    { "emulate", "N", NULL, "N virtual ranks in this process" },
+    { "transport", "emu|mpi", NULL,
+      "how ranks communicate; without it: mpi under a launcher, else emu" },
+    { "reduce", "ordered|fast", "ordered",
+      "add in rank order on every transport, or in the library's order" },
+    { "threads", "N", "1",
+      "of a rank, for products and row-wise ops; the bits of products may depend on it" },
+    { "clock", "wall|simulated", NULL,
+      "real time, or the computed time of devices and links; without it: simulated for virtual or "
+      "crowded ranks" },
+    { "device", "NAME", "lesson", "of the simulated clock: lesson, h100, a100, core" },
+    { "link", "NAME[,NAME]", "fast,slow",
+      "of the simulated clock, inside a node and between nodes: fast, slow, free, nvlink, ib, "
+      "ethernet" },
+    { "node", "N", NULL, "N neighbouring ranks share a node; without it all do" },
+    { "seed", "N", "1", "of weights, data and dropout" },
+    { "json", "FILE", NULL, "write settings, checks, costs and the verdict to FILE" },
+    { "svg", "FILE", NULL, "write the lesson's picture" },
+    { "trace", "FILE", NULL, "write the events of all ranks, as a trace for ui.perfetto.dev" },
+    { "timeout", "SECONDS", "60",
+      "longest wait of a rank in one call, except for work that rank 0 does alone" },
+    { "deadlock", "SECONDS", "10",
+      "how long processes wait for each other before they report a deadlock and end" },
+    { "verbose", NULL, NULL, "the log: a line for each check and each cost, to the last digit" },
+    { "color", NULL, NULL, "colours, as on a terminal (there NO_COLOR=1 turns them off)" },
+    { "help", NULL, NULL, "print this text" },
+    { 0 },
 };
 
-// With GPUs, added to these, or in their place.
+// With GPUs these are added, or replace common options.
 static const Option gpu_options[] = {
-    {"transport", "emu|staged|nccl", NULL,
-     "how ranks communicate; without it: nccl when started by a launcher with a GPU for each rank, staged when they "
-     "share, else emu"},
-    {"tf32", NULL, NULL, "products may round their factors to 10 bits: faster, and beyond the limits of the checks"},
-    {0},
+    { "transport", "emu|staged|nccl", NULL,
+      "how ranks communicate; without it: nccl when started by a launcher with a GPU for each "
+      "rank, staged when they share, else emu" },
+    { "tf32", NULL, NULL,
+      "products may round their factors to 10 bits: faster, but the checks then fail" },
+    { 0 },
 };
 
 typedef enum { FLAG, WHOLE, REAL, CHOICE, TEXT } Kind;
@@ -52,7 +60,8 @@ static Kind kind_of(const Option *o) {
     return strchr(o->value, '|') != NULL ? CHOICE : TEXT;
 }
 
-// ---- values: the whole string or nothing, no sign in front of a whole number, nothing silently cut to fit ----
+// ---- values: the whole text is one value; whole numbers have no sign; too large ones are refused
+// ----
 
 static bool read_whole(const char *text, uint64_t *value) {
     if (*text == 0 || strspn(text, "0123456789") != strlen(text)) return false;
@@ -85,16 +94,20 @@ static void validate(const OptionValue *s) {
     double number;
     switch (kind_of(o)) {
     case WHOLE:
-        REQUIRE(read_whole(s->text, &whole), "--%s %s: expected a whole number, 0 or more", o->name, s->text);
+        REQUIRE(read_whole(s->text, &whole), "--%s %s: expected a whole number, 0 or more", o->name,
+                s->text);
         break;
     case REAL:
-        REQUIRE(read_real(s->text, &number), "--%s %s: expected a number, such as 0.5", o->name, s->text);
+        REQUIRE(read_real(s->text, &number), "--%s %s: expected a number, such as 0.5", o->name,
+                s->text);
         break;
     case CHOICE:
-        REQUIRE(is_choice(s->text, o->value), "--%s %s: expected one of %s", o->name, s->text, o->value);
+        REQUIRE(is_choice(s->text, o->value), "--%s %s: expected one of %s", o->name, s->text,
+                o->value);
         break;
     case TEXT:
-        REQUIRE(*s->text != 0, "--%s needs a value that is not empty: --%s %s", o->name, o->name, o->value);
+        REQUIRE(*s->text != 0, "--%s needs a value that is not empty: --%s %s", o->name, o->name,
+                o->value);
         break;
     case FLAG: break;
     }
@@ -108,44 +121,49 @@ uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi) {
     uint64_t value;
     if (s->text == NULL) fault("--%s has neither a value nor a default", s->option.name);
     REQUIRE(read_whole(s->text, &value) && lo <= value && value <= hi,
-            "--%s %s: expected a whole number from %" PRIu64 " to %" PRIu64, s->option.name, s->text, lo, hi);
+            "--%s %s: expected a whole number from %" PRIu64 " to %" PRIu64, s->option.name,
+            s->text, lo, hi);
     return value;
 }
 
 double option_value_real(const OptionValue *s) {
     double value;
     if (s->text == NULL) fault("--%s has neither a value nor a default", s->option.name);
-    REQUIRE(read_real(s->text, &value), "--%s %s: expected a number, such as 0.5", s->option.name, s->text);
+    REQUIRE(read_real(s->text, &value), "--%s %s: expected a number, such as 0.5", s->option.name,
+            s->text);
     return value;
 }
 
 // ---- the table ----
 
-// s->count when there is none.
+// The place of an option; s->count if it is unknown.
 static size_t look_up(const OptionValues *s, const char *name) {
     size_t i = 0;
     while (i < s->count && strcmp(s->list[i].option.name, name) != 0) i++;
     return i;
 }
 
-// The place of an option that the program must have.
+// The place of an option that must exist.
 static size_t place_of(const OptionValues *s, const char *name) {
     size_t i = look_up(s, name);
     if (i == s->count) fault("this program has no option --%s", name);
     return i;
 }
 
-const OptionValue *options_find(const OptionValues *s, const char *name) { return &s->list[place_of(s, name)]; }
+const OptionValue *options_find(const OptionValues *s, const char *name) {
+    return &s->list[place_of(s, name)];
+}
 
 void options_free(OptionValues *s) {
     for (size_t i = 0; i < s->count; i++) free(s->list[i].copied);
 }
 
-// An option with the name of one that is there replaces its values and default, and its help, if it has one.
+// An option with the name of an earlier one replaces its values and default, and also its help if
+// it has one.
 static void add_options(OptionValues *s, const Option *o) {
     const char *heading = NULL;
     for (; o != NULL && o->name != NULL; o++) {
-        if (*o->name == 0) {                   // a heading or an example
+        if (*o->name == 0) { // a heading or an example
             heading = o->help;
             continue;
         }
@@ -163,7 +181,7 @@ static void add_options(OptionValues *s, const Option *o) {
 }
 
 static OptionValues options_table(const Option *own) {
-    OptionValues s = {0};
+    OptionValues s = { 0 };
     add_options(&s, common_options);
     if (device_is_gpu()) add_options(&s, gpu_options);
     s.common = s.count;
@@ -173,7 +191,7 @@ static OptionValues options_table(const Option *own) {
     return s;
 }
 
-// How many letters must change, come or go (Levenshtein 1966).
+// The number of letters to change, add or remove (Levenshtein 1966).
 static size_t edit_distance(const char *a, const char *b) {
     size_t row[65], n = strlen(b) < 64 ? strlen(b) : 64;
     for (size_t j = 0; j <= n; j++) row[j] = j;
@@ -191,8 +209,8 @@ static size_t edit_distance(const char *a, const char *b) {
     return row[n];
 }
 
-// The fewest letters by which a word differs from as many words of the help, with - between them: lerning-rate from
-// "highest learning rate" by 1.
+// The smallest distance between a word and the same number of words of the help, joined by -.
+// lerning-rate has distance 1 from "highest learning rate".
 static size_t help_distance(const char *word, const char *help) {
     const char *const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     size_t best = SIZE_MAX, words = 1;
@@ -202,8 +220,10 @@ static size_t help_distance(const char *word, const char *help) {
         from += strcspn(from, letters);
         if (*from == 0) break;
         const char *next = from;
-        for (size_t n = 0; n < words && strlen(phrase) + strspn(next, letters) + 2 < sizeof phrase; n++) {
-            sprintf(phrase + strlen(phrase), "%s%.*s", n ? "-" : "", (int)strspn(next, letters), next);
+        for (size_t n = 0; n < words && strlen(phrase) + strspn(next, letters) + 2 < sizeof phrase;
+             n++) {
+            sprintf(phrase + strlen(phrase), "%s%.*s", n ? "-" : "", (int)strspn(next, letters),
+                    next);
             next += strspn(next, letters);
             next += strcspn(next, letters);
         }
@@ -213,7 +233,8 @@ static size_t help_distance(const char *word, const char *help) {
     return best;
 }
 
-// The option with the nearest name; where no name is near, the one whose help has the word.
+// Suggests the option with the nearest name. If no name is near, it suggests the option whose help
+// has the word.
 static _Noreturn void unknown_option(const OptionValues *s, const char *argument) {
     enum { NEAR = 2, LETTERS_PER_SLIP = 5 };
     char word[64];
@@ -232,45 +253,52 @@ static _Noreturn void unknown_option(const OptionValues *s, const char *argument
         described = &s->list[i].option;
     }
     if (described && edit_distance(word, nearest->name) > NEAR)
-        usage_error("unknown option %s; the nearest is --%s (%s), and --help lists them all", argument,
-                    described->name, described->help);
-    usage_error("unknown option %s; the nearest is --%s, and --help lists them all", argument, nearest->name);
+        usage_error("unknown option %s; the nearest is --%s (%s), and --help lists them all",
+                    argument, described->name, described->help);
+    usage_error("unknown option %s; the nearest is --%s, and --help lists them all", argument,
+                nearest->name);
 }
 
-// getopt_long takes the beginning of a name for the name. Here only the whole name will do: an option that is added
-// one day must not change what an old command line means.
+// getopt_long accepts the beginning of a name. Only the whole name is accepted here, because a
+// later option must not change the meaning of an old command line.
 static void require_whole_name(const OptionValues *s, const Option *o, const char *argument) {
     size_t length = strcspn(argument + 2, "=");
-    if (length != strlen(o->name) || strncmp(argument + 2, o->name, length) != 0) unknown_option(s, argument);
+    if (length != strlen(o->name) || strncmp(argument + 2, o->name, length) != 0)
+        unknown_option(s, argument);
 }
 
 static _Noreturn void bad_option(const OptionValues *s, int answer, char **argv) {
     if (optopt >= 256) {
         const Option *o = &s->list[optopt - 256].option;
         require_whole_name(s, o, argv[optind - 1]);
-        if (answer == ':') usage_error("--%s needs a value: --%s %s (%s)", o->name, o->name, o->value, o->help);
+        if (answer == ':')
+            usage_error("--%s needs a value: --%s %s (%s)", o->name, o->name, o->value, o->help);
         usage_error("--%s takes no value: write only --%s", o->name, o->name);
     }
-    if (optopt != 0) unknown_option(s, (char[]){'-', (char)optopt, 0});
+    if (optopt != 0) unknown_option(s, (char[]){ '-', (char)optopt, 0 });
     unknown_option(s, argv[optind - 1]);
 }
 
-// A path as the system knows it: of a file that is not there yet, its folder and its name.
-typedef struct { dev_t device; ino_t inode; const char *name; } FilePlace;
+// A path as the system knows it. If the file does not exist yet: its folder and its name.
+typedef struct {
+    dev_t device;
+    ino_t inode;
+    const char *name;
+} FilePlace;
 static bool file_place(const char *path, FilePlace *place) {
-    struct stat is;
+    struct stat info;
     const char *slash = strrchr(path, '/');
     char folder[4096] = ".";
     *place = (FilePlace){ .name = "" };
-    if (stat(path, &is) != 0) {
+    if (stat(path, &info) != 0) {
         if (slash) snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
         place->name = slash ? slash + 1 : path;
-        if (stat(folder, &is) != 0) return false;
-    } else if (!S_ISREG(is.st_mode) && !S_ISDIR(is.st_mode)) {
-        return false;                          // a terminal or a pipe takes what several options write
+        if (stat(folder, &info) != 0) return false;
+    } else if (!S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+        return false; // several options may write to the same terminal or pipe
     }
-    place->device = is.st_dev;
-    place->inode = is.st_ino;
+    place->device = info.st_dev;
+    place->inode = info.st_ino;
     return true;
 }
 
@@ -281,43 +309,50 @@ static bool names_a_file(const OptionValue *s) {
     return false;
 }
 
-// No option writes the file that another one reads or writes. Two may name one folder: --save and --resume.
+// No option may write a file that another one reads or writes. Two may name one folder: --save and
+// --resume.
 static void require_different_files(const OptionValues *s) {
     for (size_t i = 0; i < s->count; i++) {
         const OptionValue *a = &s->list[i];
         FilePlace x, y;
-        if (!names_a_file(a) || strcmp(a->option.value, "FILE") != 0 || !file_place(a->text, &x)) continue;
+        if (!names_a_file(a) || strcmp(a->option.value, "FILE") != 0 || !file_place(a->text, &x))
+            continue;
         for (size_t k = 0; k < s->count; k++) {
             const OptionValue *b = &s->list[k];
             if (k == i || !names_a_file(b) || !file_place(b->text, &y)) continue;
             REQUIRE(x.device != y.device || x.inode != y.inode || strcmp(x.name, y.name) != 0,
-                    "--%s %s and --%s %s name the same file: give each a file of its own", a->option.name, a->text,
-                    b->option.name, b->text);
+                    "--%s %s and --%s %s name the same file: give each a file of its own",
+                    a->option.name, a->text, b->option.name, b->text);
         }
     }
 }
 
 OptionValues options_parse(int argc, char **argv, const Option *own) {
     OptionValues s = options_table(own);
-    struct option table[MOST_OPTIONS + 1] = {0};
+    struct option table[MOST_OPTIONS + 1] = { 0 };
     for (size_t i = 0; i < s.count; i++) {
         const Option *o = &s.list[i].option;
-        table[i] = (struct option){o->name, o->value ? required_argument : no_argument, NULL, 256 + (int)i};
+        table[i] = (struct option){ o->name, o->value ? required_argument : no_argument, NULL,
+                                    256 + (int)i };
     }
     opterr = 0;
     for (int answer; (answer = getopt_long(argc, argv, ":", table, NULL)) != -1;) {
         if (answer < 256) bad_option(&s, answer, argv);
         OptionValue *set = &s.list[answer - 256];
-        bool apart = set->option.value != NULL && optarg == argv[optind - 1];         // --name value, not --name=value
+        // --name value, not --name=value
+        bool apart = set->option.value != NULL && optarg == argv[optind - 1];
         require_whole_name(&s, &set->option, argv[optind - (apart ? 2 : 1)]);
         REQUIRE(!set->given, "--%s is given twice: give it once", set->option.name);
         set->given = true;
         if (set->option.value != NULL) set->text = optarg;
         validate(set);
-        if (strcmp(set->option.name, "help") == 0) { s.help = true; break; }
+        if (strcmp(set->option.name, "help") == 0) {
+            s.help = true;
+            break;
+        }
     }
-    REQUIRE(s.help || optind >= argc, "unexpected argument %s: options start with --, and --help lists them",
-            argv[optind]);
+    REQUIRE(s.help || optind >= argc,
+            "unexpected argument %s: options start with --, and --help lists them", argv[optind]);
     require_different_files(&s);
     return s;
 }
@@ -339,7 +374,8 @@ void options_print_help(const OptionValues *s, const char *program) {
     printf("usage: %s [options]\n", program);
     printf("       mpirun -np N %s [options]\n\n", program);
     printf("%s %s: %s\n", lesson_info.id, lesson_info.name, lesson_info.question);
-    printf("Started bare, it emulates %zu rank%s.\n\n", lesson_info.ranks, lesson_info.ranks == 1 ? "" : "s");
+    printf("Started bare, it emulates %zu rank%s.\n\n", lesson_info.ranks,
+           lesson_info.ranks == 1 ? "" : "s");
     if (s->count > s->common) {
         if (!s->list[s->common].heading) printf("Options of this program:\n");
         print_options(s->list + s->common, s->count - s->common);
@@ -350,19 +386,24 @@ void options_print_help(const OptionValues *s, const char *program) {
     print_options(s->list, s->common);
     bool titled = false;
     for (const Option *o = s->own; o && o->name; o++) {
-        if (*o->name || !o->value) continue;   // no example
+        if (*o->name || !o->value) continue; // no example
         if (!titled) printf("\nExamples:\n");
         printf("  %s\n      %s\n", o->value, o->help);
         titled = true;
     }
-    printf("\nExit status: 0 all checks hold, 1 a check failed, 2 usage, 3 a fault while running%s.\n",
-           look_up(s, "exit-after") < s->count ? ", 4 stopped and saved: go on with --resume" : "");
+    printf(
+        "\nExit status: 0 all checks hold, 1 a check failed, 2 usage, 3 a fault while running%s.\n",
+        look_up(s, "exit-after") < s->count ? ", 4 stopped and saved: go on with --resume" : "");
 }
 
-// ---- what a lesson asks ----
+// ---- reading options in a lesson ----
 
-static const OptionValue *asked(Run *run, const char *name) { return options_find(&run->state->settings, name); }
-size_t option_size(Run *run, const char *name) { return (size_t)option_value_whole(asked(run, name), 0, SIZE_MAX); }
+static const OptionValue *asked(Run *run, const char *name) {
+    return options_find(&run->state->settings, name);
+}
+size_t option_size(Run *run, const char *name) {
+    return (size_t)option_value_whole(asked(run, name), 0, SIZE_MAX);
+}
 double option_real(Run *run, const char *name) { return option_value_real(asked(run, name)); }
 const char *option_text(Run *run, const char *name) { return asked(run, name)->text; }
 bool option_flag(Run *run, const char *name) { return asked(run, name)->given; }

@@ -1,4 +1,4 @@
-// report.c: the lines of checks and costs, and the JSON. Only rank 0 prints and remembers.
+// report.c: the lines of checks and costs, and the JSON. Only rank 0 prints and records.
 #include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include "common/base/output.h"
@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDEST_COLUMN = 48 };                   // a longer name moves its own line, not all later ones
+enum { WIDEST_COLUMN = 48 }; // a longer name shifts its own line only
 
 static char *copied(const char *text) { return strcpy(host_alloc(strlen(text) + 1), text); }
 
-// The list with room for one more item; it doubles whenever count reaches a power of two.
+// The list with room for one more item. It doubles when count reaches a power of two.
 static void *grown(void *list, size_t count, size_t item) {
     if ((count & (count - 1)) != 0) return list;
     list = realloc(list, (count == 0 ? 1 : 2 * count) * item);
@@ -30,8 +30,8 @@ uint64_t text_hash(const char *text) {
 }
 
 const char *report_mark(Run *run, bool pass, const char *good, const char *bad) {
-    static const char *const painted[2][2] = {{"\033[31mFAIL\033[0m", "\033[31mFAIL\033[0m"},
-                                              {"\033[32mok\033[0m", "\033[32mPASS\033[0m"}};
+    static const char *const painted[2][2] = { { "\033[31mFAIL\033[0m", "\033[31mFAIL\033[0m" },
+                                               { "\033[32mok\033[0m", "\033[32mPASS\033[0m" } };
     if (!run->state->program->color) return pass ? good : bad;
     return painted[pass][strcmp(good, "PASS") == 0];
 }
@@ -68,14 +68,18 @@ static void config_set(Run *run, const char *name, const char *text, double numb
     while (i < s->config_count && strcmp(s->configs[i].name, name) != 0) i++;
     if (i == s->config_count) {
         s->configs = grown(s->configs, s->config_count++, sizeof *s->configs);
-        s->configs[i] = (ConfigRecord){.name = copied(name)};
+        s->configs[i] = (ConfigRecord){ .name = copied(name) };
     }
     free(s->configs[i].text);
     s->configs[i].text = text == NULL ? NULL : copied(text);
     s->configs[i].number = number;
 }
-void report_config_number(Run *run, const char *name, double value) { config_set(run, name, NULL, value); }
-void report_config_text(Run *run, const char *name, const char *value) { config_set(run, name, value, 0); }
+void report_config_number(Run *run, const char *name, double value) {
+    config_set(run, name, NULL, value);
+}
+void report_config_text(Run *run, const char *name, const char *value) {
+    config_set(run, name, value, 0);
+}
 
 // ---- checks ----
 
@@ -86,8 +90,10 @@ void report_check(Run *run, CheckRecord check, const char *error_text, const cha
     if (what > s->what_width && what <= WIDEST_COLUMN) s->what_width = what;
     if (name > s->name_width && name <= WIDEST_COLUMN) s->name_width = name;
     if (s->program->verbose || !check.pass) {
-        printf("%s %-*s   %-*s   ", s->program->tag, (int)s->what_width, check.what, (int)s->name_width, check.name);
-        printf("%-11s  %-13s  %s\n", error_text, limit_text, report_mark(run, check.pass, "ok", "FAIL"));
+        printf("%s %-*s   %-*s   ", s->program->tag, (int)s->what_width, check.what,
+               (int)s->name_width, check.name);
+        printf("%-11s  %-13s  %s\n", error_text, limit_text,
+               report_mark(run, check.pass, "ok", "FAIL"));
     }
     check.what = copied(check.what);
     check.name = copied(check.name);
@@ -100,10 +106,11 @@ void report_detail(const char *text) { printf("    %s\n", text); }
 
 // ---- costs ----
 
-static bool pair_holds(CostPair p) { return p.agree && p.predicted == p.measured; }        // NaN never holds
+// false for NaN
+static bool pair_holds(CostPair p) { return p.agree && p.predicted == p.measured; }
 
 static CostRecord cost_judge(const CostPair *pairs, size_t ranks) {
-    CostRecord r = {.lo = pairs[0], .hi = pairs[0], .pass = true};
+    CostRecord r = { .lo = pairs[0], .hi = pairs[0], .pass = true };
     for (size_t i = 0; i < ranks; i++) {
         r.lo.predicted = fmin(r.lo.predicted, pairs[i].predicted);
         r.hi.predicted = fmax(r.hi.predicted, pairs[i].predicted);
@@ -118,21 +125,23 @@ static CostRecord cost_judge(const CostPair *pairs, size_t ranks) {
     return r;
 }
 
-void check_cost(Run *run, const char *id, const char *name, const char *unit, Predicted by_formula, Predicted by_play,
-                double measured) {
+void check_cost(Run *run, const char *id, const char *name, const char *unit, Predicted by_formula,
+                Predicted by_play, double measured) {
     struct RunState *s = run->state;
-    if (!by_formula.given && !by_play.given) fault("cost %s: neither a formula nor a list predicts it", id);
-    CostPair mine = { .predicted = by_formula.given ? by_formula.value : by_play.value, .measured = measured,
-                      .id = text_hash(id) };
-    mine.agree = !by_play.given || by_play.value == measured;
+    if (!by_formula.given && !by_play.given)
+        fault("cost %s: neither a formula nor a list predicts it", id);
+    CostPair local = { .predicted = by_formula.given ? by_formula.value : by_play.value,
+                       .measured = measured,
+                       .id = text_hash(id) };
+    local.agree = !by_play.given || by_play.value == measured;
     size_t *sizes = NULL;
     ledger_pause();
-    void *all = side_gather(&mine, sizeof mine, &sizes);
+    void *all = side_gather(&local, sizeof local, &sizes);
     ledger_resume();
     if (run->world->rank == 0) {
         const CostPair *pairs = all;
         for (size_t i = 1; i < run->world->size; i++)
-            if (pairs[i].id != mine.id) fault("cost %s: rank %zu passes another cost here", id, i);
+            if (pairs[i].id != local.id) fault("cost %s: rank %zu passes another cost here", id, i);
         CostRecord r = cost_judge(pairs, run->world->size);
         r.played = !by_formula.given;
         r.id = copied(id);
@@ -158,7 +167,7 @@ static void number_text(char *text, size_t room, double value) {
     snprintf(text, room, value == floor(value) && fabs(value) < 0x1p53 ? "%.0f" : "%.6g", value);
 }
 
-// One number when the ranks agree, else the range.
+// One number if the ranks agree, else the range.
 static void range_text(char text[72], double lo, double hi) {
     char a[32], b[32];
     number_text(a, sizeof a, lo);
@@ -169,7 +178,7 @@ static void range_text(char text[72], double lo, double hi) {
 void report_costs(Run *run) {
     struct RunState *s = run->state;
     char text[72];
-    int widths[4] = {4, 4, 9, 8};              // of the headings below
+    int widths[4] = { 4, 4, 9, 8 }; // at least as wide as the headings
     bool verbose = s->program->verbose;
     if (s->cost_count == 0 || (!verbose && !s->costs_failed)) return;
     for (size_t i = 0; i < s->cost_count; i++) {
@@ -187,22 +196,29 @@ void report_costs(Run *run) {
         const CostRecord *c = &s->costs[i];
         if (c->pass && !verbose) continue;
         range_text(text, c->lo.predicted, c->hi.predicted);
-        printf("%s %-*s   %-*s   %*s   ", s->program->tag, widths[0], c->name, widths[1], c->unit, widths[2], text);
+        printf("%s %-*s   %-*s   %*s   ", s->program->tag, widths[0], c->name, widths[1], c->unit,
+               widths[2], text);
         range_text(text, c->lo.measured, c->hi.measured);
         printf("%*s   %s\n", widths[3], text, report_mark(run, c->pass, "ok", "FAIL"));
         if (!c->pass)
-            printf("    %s: rank %zu measured %.17g, predicted %.17g%s\n", c->name, c->wrong_rank, c->wrong.measured,
-                   c->wrong.predicted, c->wrong.agree ? "" : ", and its list of steps gives another number");
+            printf("    %s: rank %zu measured %.17g, predicted %.17g%s\n", c->name, c->wrong_rank,
+                   c->wrong.measured, c->wrong.predicted,
+                   c->wrong.agree ? "" : ", and its list of steps gives another number");
     }
 }
 
 // ---- JSON ----
 
-// Bytes of the UTF-8 character that text begins with; 0 when it is none, also where it is overlong, half of a pair, or
-// beyond the last one (RFC 3629).
+// Bytes of the UTF-8 character at the beginning of text. 0 if it is not valid: overlong, half of a
+// surrogate pair, or beyond the last character (RFC 3629).
 static size_t utf8_length(const char *text) {
     const unsigned char *c = (const unsigned char *)text;
-    size_t n = c[0] < 0x80 ? 1 : c[0] < 0xc2 ? 0 : c[0] < 0xe0 ? 2 : c[0] < 0xf0 ? 3 : c[0] < 0xf5 ? 4 : 0;
+    size_t n = c[0] < 0x80   ? 1
+               : c[0] < 0xc2 ? 0
+               : c[0] < 0xe0 ? 2
+               : c[0] < 0xf0 ? 3
+               : c[0] < 0xf5 ? 4
+                             : 0;
     for (size_t i = 1; i < n; i++)
         if ((c[i] & 0xc0) != 0x80) return 0;
     if ((c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xed && c[1] > 0x9f)) return 0;
@@ -210,7 +226,7 @@ static size_t utf8_length(const char *text) {
     return n;
 }
 
-// A path may hold any byte, JSON only characters: each byte that belongs to none becomes U+FFFD.
+// A path may hold any byte, JSON only characters. Each invalid byte becomes U+FFFD.
 static void add_text(cJSON *object, const char *name, const char *text) {
     char *valid = host_alloc(3 * strlen(text) + 1), *end = valid;
     while (*text != 0) {
@@ -225,25 +241,27 @@ static void add_text(cJSON *object, const char *name, const char *text) {
     free(valid);
 }
 
-static void add_number(cJSON *object, const char *name, double value) {    // null for NaN and infinity
+static void add_number(cJSON *object, const char *name, double value) { // null for NaN and infinity
     cJSON_AddNumberToObject(object, name, value);
 }
 
-// The program's own options, then what the program itself has set.
+// The program's own options, then values that the program has set.
 static void add_config(cJSON *config, Run *run) {
     const struct RunState *s = run->state;
     const OptionValues *set = &s->settings;
     char seed[24];
     snprintf(seed, sizeof seed, "%" PRIu64, run->seed);
     add_text(config, "reduce", run->reduce == REDUCE_FAST ? "fast" : "ordered");
-    cJSON_AddRawToObject(config, "seed", seed);                // a double has only 53 bits
+    cJSON_AddRawToObject(config, "seed", seed); // as raw text, because a double has only 53 bits
     for (size_t i = set->common; i < set->count; i++) {
         const OptionValue *o = &set->list[i];
         bool replaced = false;
-        for (size_t k = 0; k < s->config_count; k++) replaced |= strcmp(s->configs[k].name, o->option.name) == 0;
+        for (size_t k = 0; k < s->config_count; k++)
+            replaced |= strcmp(s->configs[k].name, o->option.name) == 0;
         if (replaced || (o->option.value != NULL && o->text == NULL)) continue;
         if (o->option.value == NULL) cJSON_AddBoolToObject(config, o->option.name, o->given);
-        else if (option_value_is_number(o)) add_number(config, o->option.name, option_value_real(o));
+        else if (option_value_is_number(o))
+            add_number(config, o->option.name, option_value_real(o));
         else add_text(config, o->option.name, o->text);
     }
     for (size_t i = 0; i < s->config_count; i++) {
@@ -269,7 +287,8 @@ static void add_check(cJSON *item, const CheckRecord *c) {
 }
 
 static void add_cost(cJSON *item, const CostRecord *c) {
-    const CostPair *pair = c->pass ? &c->hi : &c->wrong;       // the largest rank's numbers, or the first wrong rank's
+    // the numbers of the largest rank, or of the first wrong one
+    const CostPair *pair = c->pass ? &c->hi : &c->wrong;
     add_text(item, "id", c->id);
     add_text(item, "name", c->name);
     add_text(item, "unit", c->unit);
@@ -290,7 +309,8 @@ void report_json(Run *run, const char *path, double seconds, bool pass) {
     add_text(page, "precision", REAL_NAME);
     add_number(page, "ranks", (double)run->world->size);
     add_config(cJSON_AddObjectToObject(page, "config"), run);
-    cJSON *checks = cJSON_AddArrayToObject(page, "checks"), *costs = cJSON_AddArrayToObject(page, "costs");
+    cJSON *checks = cJSON_AddArrayToObject(page, "checks"),
+          *costs = cJSON_AddArrayToObject(page, "costs");
     for (size_t i = 0; i < s->check_count; i++) add_check(new_item(checks), &s->checks[i]);
     for (size_t i = 0; i < s->cost_count; i++) add_cost(new_item(costs), &s->costs[i]);
     static const char *const endings[PAGE_ENDINGS] = { "answer", "cost", "use_when" };
@@ -312,8 +332,14 @@ void report_json(Run *run, const char *path, double seconds, bool pass) {
 
 void report_free(Run *run) {
     struct RunState *s = run->state;
-    for (size_t i = 0; i < s->config_count; i++) { free(s->configs[i].name); free(s->configs[i].text); }
-    for (size_t i = 0; i < s->check_count; i++) { free(s->checks[i].what); free(s->checks[i].name); }
+    for (size_t i = 0; i < s->config_count; i++) {
+        free(s->configs[i].name);
+        free(s->configs[i].text);
+    }
+    for (size_t i = 0; i < s->check_count; i++) {
+        free(s->checks[i].what);
+        free(s->checks[i].name);
+    }
     for (size_t i = 0; i < s->cost_count; i++) {
         free(s->costs[i].id);
         free(s->costs[i].name);

@@ -1,6 +1,7 @@
-// snapshot.c: whole tensors put together on rank 0 from what the ranks hold. Each rank writes its puts into one buffer
-// of records (a head, the name, the indices if any, the values); the join takes rank after rank's buffer and lays the
-// values out. A snapshot of fingerprints holds three numbers for every part instead of its values.
+// snapshot.c: whole tensors, assembled on rank 0 from the parts of the ranks. Each rank writes its
+// puts into one buffer of records (a head, the name, the indices if any, the values). The join
+// reads the buffer of one rank after the other and places the values. A snapshot of fingerprints
+// holds three numbers per part instead of values.
 #include "judge/frame/frame.h"
 #include "common/tensor/random.h"
 #include <stdio.h>
@@ -10,10 +11,11 @@
 typedef enum { BLOCK, FLAT, INDEXED } PutKind;
 typedef struct {
     size_t kind, name_bytes, rows, cols, part_rows, part_cols;
-    size_t at, at_col;                         // where the part starts: row and column of a block, index of a flat part
+    size_t at, at_col; // beginning of the part: row and column of a block, or index of a flat part
 } PutHead;
 
-static size_t padded(size_t bytes) { return ceil_div(bytes, 8) * 8; }      // so that every record starts aligned
+// Rounds up, so that every record begins aligned.
+static size_t padded(size_t bytes) { return ceil_div(bytes, 8) * 8; }
 
 uint64_t real_bits(real x) {
     uint64_t bits = 0;
@@ -33,7 +35,9 @@ Snapshot *snapshot_new_prints(Run *run) {
     return s;
 }
 
-void snapshot_label(Snapshot *s, const char *label) { snprintf(s->label, sizeof s->label, "%s", label); }
+void snapshot_label(Snapshot *s, const char *label) {
+    snprintf(s->label, sizeof s->label, "%s", label);
+}
 
 static void *room_for(Snapshot *s, size_t bytes) {
     size_t old = s->size;
@@ -57,8 +61,9 @@ uint64_t element_digest(uint64_t name, size_t i, real value) {
     return random_key(random_key(name, i), real_bits(value));
 }
 
-// Of a snapshot of fingerprints: what these elements are, in three numbers.
-static void fingerprint(PartPrint *p, const PutHead *head, uint64_t name, Tensor part, const size_t *index) {
+// The three numbers of these elements, for a snapshot of fingerprints.
+static void fingerprint(PartPrint *p, const PutHead *head, uint64_t name, Tensor part,
+                        const size_t *index) {
     enum { PIECE = 1 << 14 };
     real *values = host_alloc(PIECE * sizeof *values);
     Tensor flat = tensor_reshape(part, 1, tensor_count(part));
@@ -102,25 +107,30 @@ static void put(Snapshot *s, PutHead head, const char *name, Tensor part, const 
     ledger_resume();
 }
 
-void snapshot_put(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, size_t row0, size_t col0) {
+void snapshot_put(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, size_t row0,
+                  size_t col0) {
     if (row0 + part.rows > rows || col0 + part.cols > cols)
-        fault("snapshot: a block [%zu, %zu] at (%zu, %zu) does not lie in %s [%zu, %zu]", part.rows, part.cols,
-              row0, col0, name, rows, cols);
-    put(s, (PutHead){.kind = BLOCK, .rows = rows, .cols = cols, .at = row0, .at_col = col0}, name, part, NULL);
+        fault("snapshot: a block [%zu, %zu] at (%zu, %zu) does not lie in %s [%zu, %zu]", part.rows,
+              part.cols, row0, col0, name, rows, cols);
+    put(s, (PutHead){ .kind = BLOCK, .rows = rows, .cols = cols, .at = row0, .at_col = col0 }, name,
+        part, NULL);
 }
 
-void snapshot_put_flat(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, size_t first) {
+void snapshot_put_flat(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part,
+                       size_t first) {
     if (first + tensor_count(part) > rows * cols)
-        fault("snapshot: %zu elements from %zu on do not lie in %s [%zu, %zu]", tensor_count(part), first,
-              name, rows, cols);
-    put(s, (PutHead){.kind = FLAT, .rows = rows, .cols = cols, .at = first}, name, part, NULL);
+        fault("snapshot: %zu elements from %zu on do not lie in %s [%zu, %zu]", tensor_count(part),
+              first, name, rows, cols);
+    put(s, (PutHead){ .kind = FLAT, .rows = rows, .cols = cols, .at = first }, name, part, NULL);
 }
 
-void snapshot_put_indexed(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, const size_t *index) {
+void snapshot_put_indexed(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part,
+                          const size_t *index) {
     for (size_t i = 0; i < tensor_count(part); i++)
         if (index[i] >= rows * cols)
-            fault("snapshot: element %zu does not lie in %s [%zu, %zu]", index[i], name, rows, cols);
-    put(s, (PutHead){.kind = INDEXED, .rows = rows, .cols = cols}, name, part, index);
+            fault("snapshot: element %zu does not lie in %s [%zu, %zu]", index[i], name, rows,
+                  cols);
+    put(s, (PutHead){ .kind = INDEXED, .rows = rows, .cols = cols }, name, part, index);
 }
 
 // ---- the join ----
@@ -137,14 +147,16 @@ static Whole *whole_of(Snapshot *s, const char *name, size_t rows, size_t cols, 
         s->wholes = realloc(s->wholes, (s->count + 1) * sizeof *s->wholes);
         if (s->wholes == NULL) fault("out of memory: a snapshot of %zu tensors", s->count + 1);
         w = &s->wholes[s->count++];
-        *w = (Whole){.name = strcpy(host_alloc(strlen(name) + 1), name), .rows = rows, .cols = cols};
+        *w = (Whole){ .name = strcpy(host_alloc(strlen(name) + 1), name),
+                      .rows = rows,
+                      .cols = cols };
         if (s->prints) return w;
         w->values = host_alloc(rows * cols * sizeof *w->values);
         w->owner = host_alloc(rows * cols * sizeof *w->owner);
     }
     if (w->rows != rows || w->cols != cols)
-        fault("snapshot: %s is [%zu, %zu] for rank %zu and was [%zu, %zu] before", name, rows, cols, rank, w->rows,
-              w->cols);
+        fault("snapshot: %s is [%zu, %zu] for rank %zu and was [%zu, %zu] before", name, rows, cols,
+              rank, w->rows, w->cols);
     return w;
 }
 
@@ -168,7 +180,7 @@ static void lay_print(Whole *w, PartPrint print) {
     w->prints[w->print_count++] = print;
 }
 
-// Lays one rank's record; returns the bytes it takes.
+// Places one record of a rank. Returns the record's bytes.
 static size_t lay_record(Snapshot *s, const char *record, size_t rank) {
     PutHead head;
     memcpy(&head, record, sizeof head);
@@ -193,9 +205,10 @@ static size_t lay_record(Snapshot *s, const char *record, size_t rank) {
 
 static void lay_rank(void *snapshot, size_t rank, const void *data, size_t bytes) {
     Snapshot *s = snapshot;
-    for (const char *record = data, *end = record + bytes; record < end;) record += lay_record(s, record, rank);
+    for (const char *record = data, *end = record + bytes; record < end;)
+        record += lay_record(s, record, rank);
     if (rank > 0) return;
-    free(s->bytes);                            // they are laid out now: not twice in memory
+    free(s->bytes); // the values have been placed, so free the second copy
     s->bytes = NULL;
 }
 
@@ -210,12 +223,14 @@ void snapshot_join(Snapshot *s) {
 }
 
 const real *snapshot_values(Snapshot *s, const char *name) {
-    if (!s->joined || s->run->world->rank != 0) fault("snapshot: values are read on rank 0, after the join");
+    if (!s->joined || s->run->world->rank != 0)
+        fault("snapshot: values are read on rank 0, after the join");
     Whole *w = snapshot_find(s, name);
-    if (w == NULL) fault("snapshot: nobody put %s", name);
+    if (w == NULL) fault("snapshot: no rank put %s", name);
     for (size_t i = 0; i < w->rows * w->cols; i++)
         if (w->owner[i] == 0)
-            fault("snapshot: element (%zu, %zu) of %s was put by no rank", i / w->cols, i % w->cols, name);
+            fault("snapshot: element (%zu, %zu) of %s was put by no rank", i / w->cols, i % w->cols,
+                  name);
     return w->values;
 }
 

@@ -1,10 +1,11 @@
-// training.c: see training.h.
+// training.c: the frame of a short training, and the comparison of two trainings.
 #include "judge/frame/training.h"
 #include "judge/draw/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
 
-Data training_text(Run *run, const char *path, const char *eval, size_t vocab, size_t context, size_t sequences) {
+Data training_text(Run *run, const char *path, const char *eval, size_t vocab, size_t context,
+                   size_t sequences) {
     Data d;
     char why[DATA_WHY];
     REQUIRE(data_open(&d, path, eval, vocab, context, run->seed, why), "%s", why);
@@ -12,19 +13,21 @@ Data training_text(Run *run, const char *path, const char *eval, size_t vocab, s
     return d;
 }
 
-static Range micro_batch(const Training *t, Range mine, size_t k) {
-    Range r = shard_range(range_size(mine), t->micro_batches, k);
-    return (Range){ mine.lo + r.lo, mine.lo + r.hi };
+static Range micro_batch(const Training *t, Range local, size_t k) {
+    Range r = shard_range(range_size(local), t->micro_batches, k);
+    return (Range){ local.lo + r.lo, local.lo + r.hi };
 }
 Range training_micro_batch(const Training *t, size_t shards, size_t shard, size_t k) {
     return micro_batch(t, shard_range(t->sequences, shards, shard), k);
 }
 
-Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t shards, size_t shard) {
+Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t shards,
+                        size_t shard) {
     Batch *batch = host_alloc(t->micro_batches * sizeof *batch);
-    Range mine = t->shares ? t->shares[step * shards + shard] : shard_range(t->sequences, shards, shard);
+    Range local =
+        t->shares ? t->shares[step * shards + shard] : shard_range(t->sequences, shards, shard);
     for (size_t k = 0; k < t->micro_batches; k++) {
-        Range r = micro_batch(t, mine, k);
+        Range r = micro_batch(t, local, k);
         batch[k] = data_batch(&t->data, tokens, step, r.lo, range_size(r), t->sequences);
         batch[k].number = k;
     }
@@ -35,11 +38,14 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 
 void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what) {
     size_t all = param_local_rows(p) * param_local_cols(p);
-    bool whole = what == UNIT_WEIGHTS && p->w.data;                              // more than I own, under ZeRO-1 and 2
-    Range r = whole ? (Range){p->offset, p->offset + all} : param_owned(u, p);
+    // under ZeRO-1 and 2 a rank holds more weights than it owns
+    bool whole = what == UNIT_WEIGHTS && p->w.data;
+    Range r = whole ? (Range){ p->offset, p->offset + all } : param_owned(u, p);
     size_t n = range_size(r), first = r.lo - p->offset;
-    Tensor part = whole ? p->w : n ? param_owned_part(u, unit_own(u, what), r) : (Tensor){0};
-    if (param_local_cols(p) == p->cols) {                                        // it lies together in the whole, too
+    Tensor part = { 0 };
+    if (whole) part = p->w;
+    else if (n) part = param_owned_part(u, unit_own(u, what), r);
+    if (param_local_cols(p) == p->cols) { // then the part is also contiguous in the whole
         snapshot_put_flat(s, p->name, p->rows, p->cols, part, n ? param_global_index(p, first) : 0);
         return;
     }
@@ -60,9 +66,14 @@ void model_snapshot(const Model *m, Snapshot *s, UnitTensor what, Which which) {
 // ---- the record ----
 
 Trajectory trajectory_new(Run *run, const Training *t) {
-    return (Trajectory){ .run = run, .steps = t->steps, .adamw = t->optimizer.kind == ADAMW,
-                     .loss = host_alloc(t->steps * sizeof(double)), .norm = host_alloc(t->steps * sizeof(double)),
-                     .first = snapshot_new(run), .gradients = snapshot_new(run), .weights = snapshot_new(run) };
+    return (Trajectory){ .run = run,
+                         .steps = t->steps,
+                         .adamw = t->optimizer.kind == ADAMW,
+                         .loss = host_alloc(t->steps * sizeof(double)),
+                         .norm = host_alloc(t->steps * sizeof(double)),
+                         .first = snapshot_new(run),
+                         .gradients = snapshot_new(run),
+                         .weights = snapshot_new(run) };
 }
 
 void trajectory_free(Trajectory *c) {
@@ -85,7 +96,8 @@ void trajectory_record(Trajectory *c, size_t step, const Model *m, double loss, 
     model_snapshot(m, c->weights, UNIT_WEIGHTS, NULL);
 }
 
-void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, size_t shard, Step *step, void *lesson) {
+void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, size_t shard,
+                  Step *step, void *lesson) {
     Optimizer o = t->optimizer;
     optimizer_allocate(&o, m);
     for (size_t s = 0; s < t->steps; s++) {
@@ -106,10 +118,11 @@ void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, siz
 
 // ---- the unsplit training ----
 
-static double shard_gradients(Model *m, const Training *t, size_t step, size_t shards, size_t shard) {
+static double shard_gradients(Model *m, const Training *t, size_t step, size_t shards,
+                              size_t shard) {
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = training_batches(t, &tokens, step, shards, shard);
-    double loss = 0, weight = batch[0].token_weight;       // 1 / counted tokens of the whole batch
+    double loss = 0, weight = batch[0].token_weight; // 1 / counted tokens of the whole batch
     model_zero_gradients(m);
     for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(m, &batch[k]);
     model_fold_tied(m);
@@ -154,14 +167,16 @@ Trajectory training_unsplit(Run *run, const Training *t, size_t shards) {
 
 // ---- the comparison ----
 
-static void compare(Run *run, const char *what, const char *which, Snapshot *got, Snapshot *want, double limit) {
+static void compare(Run *run, const char *what, const char *which, Snapshot *got, Snapshot *want,
+                    double limit) {
     char line[96];
     snprintf(line, sizeof line, "%s, %s", what, which);
     if (limit > 0) check_close(run, line, got, want, limit);
     else check_equal(run, line, got, want);
 }
 
-void training_compare_tensors(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {
+void training_compare_tensors(Run *run, const char *what, Trajectory *got, Trajectory *want,
+                              double limit) {
     char line[96];
     snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
     if (limit > 0 && got->adamw && sizeof(real) == 4) {
@@ -172,11 +187,13 @@ void training_compare_tensors(Run *run, const char *what, Trajectory *got, Traje
     }
 }
 
-void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {
+void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want,
+                              double limit) {
     char line[96];
     snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
     check_numbers(run, line, "loss of every step", got->loss, want->loss, got->steps, limit);
-    check_numbers(run, line, "gradient norm of every step", got->norm, want->norm, got->steps, limit);
+    check_numbers(run, line, "gradient norm of every step", got->norm, want->norm, got->steps,
+                  limit);
 }
 
 void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {
@@ -190,7 +207,8 @@ bool trajectory_clipped(const Trajectory *c, double clip) {
     return clipped;
 }
 
-void training_both(Run *run, const char *what, const Training *t, SplitTraining *split, void *lesson) {
+void training_both(Run *run, const char *what, const Training *t, SplitTraining *split,
+                   void *lesson) {
     for (size_t i = 0; i < 2; i++) {
         Training one = *t;
         one.optimizer = i ? adamw(0.01) : sgd(0.5);
@@ -198,7 +216,8 @@ void training_both(Run *run, const char *what, const Training *t, SplitTraining 
         Trajectory got = trajectory_new(run, &one), want = training_unsplit(run, &one, 1);
         split(lesson, &one, &got);
         training_compare(run, what, &got, &want, LIMIT_ROUNDING);
-        check_true(run, i ? "AdamW" : "SGD", "every step is clipped", trajectory_clipped(&got, t->clip));
+        check_true(run, i ? "AdamW" : "SGD", "every step is clipped",
+                   trajectory_clipped(&got, t->clip));
         trajectory_free(&got);
         trajectory_free(&want);
     }

@@ -1,4 +1,4 @@
-// play.c: see play.h.
+// play.c: the player's lists of steps, the rules of their times, and the results.
 #include "judge/play/play.h"
 #include <math.h>
 #include <stdio.h>
@@ -7,18 +7,18 @@
 
 typedef struct {
     PlayStep *step;
-    size_t n, done, recorded;                      // recorded: the first step that counts
+    size_t n, done, recorded; // recorded: the first counted step
     size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES], total, total_peak;
-    Picoseconds clock;                             // when the last step was done
+    Picoseconds clock; // the end of the last step done
 } Rank;
-// The collectives of a group in their order, and where they stand in the lists of its members.
+// The collectives of a group in order, and their places in the members' lists.
 typedef struct {
     CommKind kind;
     size_t root, count, size;
-    size_t arrived;                                // members that have started it
-    Picoseconds begin, end; // begin: the latest start of a member, until all have started it
+    size_t arrived;         // number of members that have started it
+    Picoseconds begin, end; // begin: until all members have started it, the latest start so far
 } Meeting;
-// The messages from one rank to another: the places of their sends and receives in the lists.
+// The messages from one rank to another: places of their sends and receives in the lists.
 typedef struct {
     size_t *send, *post;
     size_t sends, posts;
@@ -26,13 +26,14 @@ typedef struct {
 } Lane;
 typedef struct {
     char name[12];
-    size_t n, *rank;                               // [n] ascending
+    size_t n, *rank; // [n] ascending
     bool one_node;
-    PlayCount (*count)[COMM_KINDS];                // [n]
-    size_t *listed, *started; // [n] collectives in the member's list; those that it has started
+    PlayCount (*count)[COMM_KINDS]; // [n]
+    // [n] collectives in the member's list; collectives that the member has started
+    size_t *listed, *started;
     Meeting *meeting;
     size_t meetings;
-    Lane *lane;                                    // [n n]: from, to; NULL before the first message
+    Lane *lane; // [n n] by sender and receiver; NULL before the first message
 } Group;
 struct Play {
     bool links;
@@ -42,7 +43,7 @@ struct Play {
     Group *group;
 };
 
-// array [n] with room for one more; rooms are powers of two.
+// array [n] with room for one more item; the room is a power of two.
 static void *grown(void *array, size_t n, size_t size) {
     if ((n & (n - 1)) != 0) return array;
     array = realloc(array, (n ? 2 * n : 1) * size);
@@ -112,7 +113,7 @@ size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stri
 }
 bool play_one_node(const Play *p, size_t group) { return p->group[group].one_node; }
 
-// The place of a rank among the members, by halves; n: it is none.
+// The place of a rank among the members, by binary search; n if it is no member.
 static size_t find_member(const Group *g, size_t rank) {
     size_t lo = 0, hi = g->n;
     while (lo < hi) {
@@ -129,7 +130,7 @@ static size_t member_of(const Group *g, size_t rank) {
 }
 static Lane *lane_of(const Group *g, size_t from, size_t to) { return &g->lane[from * g->n + to]; }
 
-// ---------------------------------------------------------------- lists
+// ---- lists ----
 
 static size_t add(Play *p, size_t rank, PlayStep s) {
     Rank *r = &p->rank[rank];
@@ -150,8 +151,8 @@ static Picoseconds transfer(const Play *p, bool one_node, size_t steps, size_t b
                                 (double)bytes * 1e12 / link.beta);
 }
 
-// What member `me` sends and receives in a collective, and how long it takes: comm.h has the ring
-// and the chain.
+// The bytes that member `me` sends and receives in a collective, and its time: a ring or a chain,
+// as in comm.h.
 static Picoseconds collective(const Play *p, const Group *g, size_t me, const Meeting *m,
                               PlayCount *books) {
     bool chain = m->kind == COMM_BROADCAST || m->kind == COMM_REDUCE;
@@ -161,7 +162,7 @@ static Picoseconds collective(const Play *p, const Group *g, size_t me, const Me
     if (chain) {
         size_t head = m->kind == COMM_BROADCAST
                           ? m->root
-                          : (m->root + 1) % g->n; // the first one of the chain
+                          : (m->root + 1) % g->n; // the first member of the chain
         bool sends = (me == m->root) == (m->kind == COMM_BROADCAST);
         bytes = g->n > 1 ? m->count * m->size : 0;
         *books = (PlayCount){ 1, sends ? bytes : 0, me != head ? bytes : 0 };
@@ -176,7 +177,7 @@ static void book(Group *g, size_t member, CommKind kind, PlayCount c) {
     sum->received += c.received;
 }
 
-// Appends the next collective of a rank. All members must agree about it.
+// Appends the rank's next collective. All members must make the same call.
 static size_t start(Play *p, size_t rank, size_t group, Meeting m, Picoseconds takes) {
     Group *g = &p->group[group];
     size_t number = g->listed[member_of(g, rank)]++;
@@ -289,18 +290,18 @@ void play_record(Play *p, size_t rank) {
     }
 }
 
-// ---------------------------------------------------------------- playing
+// ---- playing ----
 
 static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
 static bool has_met(const Group *g, size_t number) { return g->meeting[number].arrived == g->n; }
 
-// Have all members started every collective that this member has started? Only the last of them can
-// be missing.
+// Have all members started every collective that this member has started? Only its latest one can
+// be incomplete.
 static bool all_met(const Group *g, size_t member) {
     return g->started[member] == 0 || has_met(g, g->started[member] - 1);
 }
 
-// A member comes to a collective. The last one knows when it begins and ends.
+// A member comes to a collective. The last member sets begin and end.
 static bool join(Group *g, size_t member, const PlayStep *s, Picoseconds now) {
     if (!all_met(g, member)) return false;
     Meeting *m = &g->meeting[s->number];
@@ -312,7 +313,7 @@ static bool join(Group *g, size_t member, const PlayStep *s, Picoseconds now) {
     return true;
 }
 
-// The step of another rank that this message's step meets; NULL: that rank has not done it.
+// The matching step of the other rank of a message; NULL: not done yet.
 static const PlayStep *other_end(const Play *p, size_t rank, const PlayStep *s) {
     const Group *g = &p->group[s->group];
     size_t me = member_of(g, rank);
@@ -331,7 +332,7 @@ static const PlayStep *other_end(const Play *p, size_t rank, const PlayStep *s) 
     return &other->step[at];
 }
 
-// Can this rank go on past a wait for its step s? *until: when it may.
+// Can this rank continue after a wait for its step s? *until: from when on.
 static bool is_over(const Play *p, size_t rank, const PlayStep *s, Picoseconds *until) {
     const Group *g = &p->group[s->group];
     const PlayStep *other;
@@ -346,12 +347,13 @@ static bool is_over(const Play *p, size_t rank, const PlayStep *s, Picoseconds *
         other = other_end(p, rank, s);
         if (other) *until = other->end;
         return other != NULL;
-    case PLAY_WORK: case PLAY_WAIT: break;
+    case PLAY_WORK:
+    case PLAY_WAIT: break;
     }
     return true;
 }
 
-// The next step of a rank, if the rank can do it.
+// Does the next step of a rank, if that is possible.
 static bool do_step(Play *p, size_t rank) {
     Rank *r = &p->rank[rank];
     if (r->done == r->n) return false;
@@ -386,8 +388,7 @@ static bool do_step(Play *p, size_t rank) {
     return true;
 }
 
-// No step takes away what another rank needs, so the order in which ranks are asked changes
-// nothing.
+// No step prevents another rank's step, so the order of the ranks does not matter.
 bool play_run(Play *p) {
     for (bool moved = true; moved;) {
         moved = false;
@@ -408,7 +409,7 @@ bool play_run(Play *p) {
     return all;
 }
 
-// ---------------------------------------------------------------- results
+// ---- results ----
 
 PlayCount play_count(const Play *p, size_t rank, size_t group, CommKind kind) {
     const Group *g = &p->group[group];
@@ -437,11 +438,12 @@ const PlayStep *play_stuck(const Play *p, size_t rank) {
     return r->done < r->n ? &r->step[r->done] : NULL;
 }
 
-// How long this rank was busy before moment t. The recorded products stand in their order: work
-// [n].
-typedef struct { Picoseconds begin, end, before; } Stretch;
+// The time that this rank was busy before t. work[n] are the recorded products, in order.
+typedef struct {
+    Picoseconds begin, end, before;
+} Stretch;
 static Picoseconds busy_until(const Stretch *work, size_t n, Picoseconds t) {
-    size_t lo = 0, hi = n;                         // products [0, lo) begin before t
+    size_t lo = 0, hi = n; // products [0, lo) begin before t
     while (lo < hi) {
         size_t middle = (lo + hi) / 2;
         if (work[middle].begin < t) lo = middle + 1;
@@ -460,7 +462,7 @@ Picoseconds play_busy(const Play *p, size_t rank) {
     return sum;
 }
 
-// The communication that step i of a rank ends: a collective, or the message that a receive takes;
+// The communication that step i of a rank completes: a collective, or the message of a receive;
 // NULL: none.
 static const PlayStep *communication(const Play *p, size_t rank, size_t i) {
     const Rank *r = &p->rank[rank];
@@ -471,7 +473,7 @@ static const PlayStep *communication(const Play *p, size_t rank, size_t i) {
 }
 
 PlayTiming play_timing(const Play *p) {
-    PlayTiming t = {0};
+    PlayTiming t = { 0 };
     Picoseconds first = UINT64_MAX, last = 0;
     for (size_t k = 0; k < p->ranks; k++) {
         const Rank *r = &p->rank[k];
@@ -502,9 +504,9 @@ PlayTiming play_timing(const Play *p) {
     return t;
 }
 
-// ---------------------------------------------------------------- who waits for whom
+// ---- which rank waits for which ----
 
-// Members that have not started this collective.
+// Lists the members that have not started this collective.
 static void add_missing(const Group *g, size_t number, char *text, size_t room) {
     for (size_t me = 0; me < g->n; me++) {
         size_t length = strlen(text);
@@ -527,7 +529,7 @@ char *play_why(const Play *p) {
         const Group *g = &p->group[s->group];
         size_t room = LINE - 1;
         if (s->what == PLAY_START) {
-            size_t number = g->started[member_of(g, k)] - 1;       // the one that is not met
+            size_t number = g->started[member_of(g, k)] - 1; // the first incomplete one
             const Meeting *m = &g->meeting[number];
             char root[32] = "on";
             if (m->kind == COMM_BROADCAST) snprintf(root, sizeof root, "from rank %zu of", m->root);

@@ -1,8 +1,8 @@
-// play.h: the player. An experiment writes down, from sizes alone, which steps it expects each rank
-// to do: products, collectives, messages, bytes held and dropped. The player tells what these steps
-// cost: calls and bytes, peaks of memory, the time of the step, which communication is exposed and
-// which is hidden. If the ranks wait for each other, the player says who waits for whom. The player
-// computes nothing of a model, and it calls nothing of common/comm.
+// play.h: the player. An experiment writes down, from sizes alone, the expected steps of each rank:
+// products, collectives, messages, bytes held and dropped. The player computes their cost: calls
+// and bytes, peaks of memory, the time of the step, exposed and hidden communication. If the ranks
+// wait for each other, the player says which rank waits for which. It computes nothing of a model
+// and calls nothing of common/comm.
 //
 //     Play *p = play_new(4, clock_config());
 //     size_t world = play_group(p, "world", 0, 4, 1);
@@ -15,99 +15,103 @@
 //
 // Time is the simulated clock's (clock.h). A rank does its steps in their order. A group has one
 // lane for its collectives: a collective starts when its last member has started it and the lane is
-// free. An ordered pair of ranks of a group has one lane for its messages: a message leaves when it
-// is sent and the lane is free. A collective takes the time of the ring or the chain that comm.h
-// describes. A rank that starts a collective, or waits for one, first waits until all members have
-// started every collective that this rank has started on the group: comm.c must know by then when
-// these end. The player knows no ports (clock_set_one_port) and no clock_set_own_nodes.
+// free. It takes the time of the ring or the chain in comm.h. An ordered pair of ranks of a group
+// has one lane for its messages: a message leaves when it is sent and the lane is free. Before a
+// rank starts a collective, or waits for one, it waits until all members have started every
+// collective that this rank has started on the group, because comm.c must then know their ends. The
+// player has no clock_set_one_port and no clock_set_own_nodes.
 //
-// Messages carry no names: the n-th receive that a rank posts for a peer takes the n-th message of
-// that peer. The sender's wait ends when the receive of its message is posted.
+// Messages have no names: the n-th receive that a rank posts for a peer takes the n-th message of
+// that peer. The sender's wait ends when the receive is posted.
 #ifndef PLAY_H
 #define PLAY_H
 #include "common/comm/comm.h"
 
 typedef struct Play Play;
-// links and nodes as in clock; NULL: no link takes time. The caller may change a copy of
-// clock_config() to play other links.
+// Links and nodes as in `clock`; NULL: no link takes time. To play other links, pass a changed copy
+// of clock_config().
 Play *play_new(size_t ranks, const ClockConfig *clock);
 void play_free(Play *p);
 // A communicator: the n ranks first, first + stride, ... Member i of the group is rank first + i *
 // stride.
 size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stride);
-// The same of any ranks, in ascending order.
+// The same with any ranks, in ascending order.
 size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank);
-bool play_one_node(const Play *p, size_t group);   // do all members share a node?
+bool play_one_node(const Play *p, size_t group); // do all members share a node?
 
-// ------------------------------------------------------------ the steps of a rank, in their order
+// ---- the steps of a rank, in their order ----
 
-// Each call appends a step to the list of this rank. Most return the step's place in the list.
-size_t play_length(const Play *p, size_t rank);    // how many steps the list has
+// Each call appends a step to this rank's list. Most return the step's place in the list.
+size_t play_length(const Play *p, size_t rank); // the number of steps in the list
 size_t play_work(Play *p, size_t rank, Picoseconds takes);
-// count: elements of the whole tensor, size: bytes per element. A call that ends in _rows cuts
-// between rows: count is the number of rows then, and size the bytes per row.
+// count: elements of the whole tensor; size: bytes per element. Calls that end in _rows cut between
+// rows: count is then the number of rows, and size the bytes per row.
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
 // A broadcast from member root, or a reduce to it.
 size_t play_start_rooted(Play *p, size_t rank, size_t group, CommKind kind, size_t root,
                          size_t count, size_t size);
 // to, from: members of the group. play_post starts a receive.
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes);
-// The same for a message that takes this time, whatever the link is.
+// The same for a message with a given time, on any link.
 size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t bytes,
                         Picoseconds takes);
 size_t play_post(Play *p, size_t rank, size_t group, size_t from, size_t bytes);
-// Waits for a collective, a message that was posted, or a message that was sent. PLAY_NEVER, or a
-// step that the list has later: the rank waits for ever.
+// Waits for a collective, a posted message or a sent message. PLAY_NEVER, or a step later in the
+// list: the rank waits for ever.
 void play_wait(Play *p, size_t rank, size_t step);
 static const size_t PLAY_NEVER = SIZE_MAX;
 // Starts a collective and waits for it.
 void play_call(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
-// All members meet, and something of theirs takes this time on the group's lane: a hand-written
-// collective. Nothing is booked.
+// A hand-written collective: all members meet, and the group's lane is taken for this time. Nothing
+// is booked.
 void play_call_taking(Play *p, size_t rank, size_t group, Picoseconds takes);
 void play_hold(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes);
-// From here on this rank's calls, bytes and times count; peaks begin with the bytes that the rank
+// From here on this rank's calls, bytes and times count. Peaks begin with the bytes that the rank
 // holds now.
 void play_record(Play *p, size_t rank);
 
-// ---------------------------------------------------------------- what the steps cost
+// ---- the cost of the steps ----
 
-// Plays all lists. false: they deadlock. A fault() where members of a group call different
-// collectives, or where a message is not as long as its receive.
+// Plays all lists. Returns false if they deadlock. fault() if members of a group call different
+// collectives, or if the lengths of a message and its receive differ.
 bool play_run(Play *p);
 
-typedef struct { size_t calls, bytes, received; } PlayCount;       // bytes: sent
+typedef struct {
+    size_t calls, bytes, received;
+} PlayCount; // bytes: sent bytes
 PlayCount play_count(const Play *p, size_t rank, size_t group, CommKind kind);
-size_t play_bytes_sent(const Play *p, size_t rank, size_t group);  // over all kinds
+size_t play_bytes_sent(const Play *p, size_t rank, size_t group); // over all kinds
 size_t play_now(const Play *p, size_t rank, MemoryCategory category);
 size_t play_peak(const Play *p, size_t rank, MemoryCategory category);
-size_t play_peak_total(const Play *p, size_t rank);                // without MEM_REFERENCE
+size_t play_peak_total(const Play *p, size_t rank); // without MEM_REFERENCE
 Picoseconds play_busy(const Play *p, size_t rank);
-Picoseconds play_end(const Play *p, size_t rank); // when this rank has done its last step
+Picoseconds play_end(const Play *p, size_t rank); // the end of this rank's last step
 
-// As Timing of judge/draw/picture.h, for the recorded steps of all ranks: from the first start to
-// the last end of a product, of a collective or of a message received. exposed and hidden are added
-// over the ranks.
-typedef struct { Picoseconds step, busy, busiest, exposed, hidden; } PlayTiming;
+// Times of the recorded steps of all ranks, as Timing of judge/draw/picture.h: from the first start
+// to the last end of a product, of a collective or of a received message. exposed and hidden are
+// added over the ranks.
+typedef struct {
+    Picoseconds step, busy, busiest, exposed, hidden;
+} PlayTiming;
 PlayTiming play_timing(const Play *p);
 
-// One step, after play_run. begin and end: of a product, of a collective, of a message on its lane,
-// of a wait.
+// One step, after play_run. begin and end of a product, of a collective, of a message on its lane,
+// or of a wait.
 typedef enum { PLAY_WORK, PLAY_START, PLAY_SEND, PLAY_POST, PLAY_WAIT } PlayWhat;
 typedef struct {
     PlayWhat what;
     CommKind kind;
-    size_t group, peer; // peer: member of the group, of a message or the root of a chain
-    size_t number;      // of the group's collectives, or of the pair's messages: from 0
-    size_t count, size;                            // of a message: its bytes in count
-    size_t target;                                 // PLAY_WAIT: the step that it waits for
+    size_t group, peer; // peer: a member of the group, of a message or the root of a chain
+    size_t number;      // among the group's collectives, or the pair's messages; from 0
+    size_t count, size; // for a message: bytes in count
+    size_t target;      // PLAY_WAIT: the step to wait for
     Picoseconds takes, begin, end;
 } PlayStep;
-size_t play_done(const Play *p, size_t rank);      // how many steps this rank has done
+size_t play_done(const Play *p, size_t rank); // number of steps that this rank has done
 const PlayStep *play_step(const Play *p, size_t rank, size_t step);
 const PlayStep *play_stuck(const Play *p,
-                           size_t rank); // the step that this rank cannot do; NULL: none
-// Of each rank that is stuck a line: in which call it waits, and for whom. free() it.
+                           size_t rank); // the step at which this rank is stuck; NULL: none
+// A line for each rank that is stuck: its call, and the rank it waits for. free() it.
 char *play_why(const Play *p);
 #endif
