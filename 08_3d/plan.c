@@ -2,45 +2,53 @@
 // level: core
 // question: A model and a cluster: which layout is the fastest that fits, and what would it take?
 //
-// Computes, without training, what a step takes in every layout dp x tp x pp x cp: micro-batches, interleaved chunks,
-// ZeRO, recomputation and sequence parallelism, too. Memory, traffic and time follow from sizes alone, by the cost
-// model that the lessons are checked against; here the sizes are those of published models, and the device and links
-// those of published clusters. The heart is plan_stage.c (what a stage holds, sends and computes), plan_ring.c (its
-// attention) and plan_time.c (the schedule, played); plan_search.c tries all layouts.
+// Computes, without training, what a step takes in every layout dp x tp x pp x cp: micro-batches,
+// interleaved chunks, ZeRO, recomputation and sequence parallelism, too. Memory, traffic and time
+// follow from sizes alone, by the cost model that the lessons are checked against; here the sizes
+// are those of published models, and the device and links those of published clusters. The heart is
+// plan_stage.c (what a stage holds, sends and computes), plan_ring.c (its attention) and
+// plan_time.c (the schedule, played); plan_search.c tries all layouts.
 //
-// Left out: overlap of communication with computing, but for the ring's, and ranks of unequal speed.
+// Left out: overlap of communication with computing, but for the ring's, and ranks of unequal
+// speed.
 //
-// Papers: PTD-P (Narayanan et al. 2021) sections 3 and 5; ZeRO (Rajbhandari et al. 2020) sections 5 and 7; Korthikanti
-// et al. 2022, section 4.
+// Papers: PTD-P (Narayanan et al. 2021) sections 3 and 5; ZeRO (Rajbhandari et al. 2020) sections 5
+// and 7; Korthikanti et al. 2022, section 4.
 #include <stdio.h>
 #include <string.h>
 #include "08_3d/plan.h"
 #include "08_3d/experiments/experiments.h"
 #include "common/base/output.h"
 
-// The preset of this name, or a message that lists the names. first: of an array of these, which begin with their name.
+// The preset of this name, or a message that lists the names. first: of an array of these, which
+// begin with their name.
 static const void *preset(const char *option, const char *name, const void *first, size_t size) {
     char names[400] = "";
     for (const char *p = first; *(const char *const *)(const void *)p; p += size) {
         const char *this = *(const char *const *)(const void *)p;
         if (!strcmp(this, name)) return p;
-        if (strlen(names) + strlen(this) + 3 < sizeof names) { strcat(names, " "); strcat(names, this); }
+        if (strlen(names) + strlen(this) + 3 < sizeof names) {
+            strcat(names, " ");
+            strcat(names, this);
+        }
     }
     usage_error("--%s %s: expected one of%s", option, name, names);
 }
 static size_t own(Run *run, const char *option, size_t preset_value) {
     size_t value = option_given(run, option) ? option_size(run, option) : preset_value;
-    REQUIRE(value > 0 && value < (size_t)1 << 31, "--%s must be at least 1, and below 2^31", option);
+    REQUIRE(value > 0 && value < (size_t)1 << 31, "--%s must be at least 1, and below 2^31",
+            option);
     return value;
 }
 
 static PlanTask task(Run *run) {
     PlanTask t = {
-        .model = *(const PlanModel *)preset("model", option_text(run, "model"), plan_models, sizeof *plan_models),
-        .cluster = *(const PlanCluster *)preset("cluster", option_text(run, "cluster"), plan_clusters,
-                                                sizeof *plan_clusters),
-        .format = *(const PlanFormat *)preset("precision", option_text(run, "precision"), plan_formats,
-                                              sizeof *plan_formats),
+        .model = *(const PlanModel *)preset("model", option_text(run, "model"), plan_models,
+                                            sizeof *plan_models),
+        .cluster = *(const PlanCluster *)preset("cluster", option_text(run, "cluster"),
+                                                plan_clusters, sizeof *plan_clusters),
+        .format = *(const PlanFormat *)preset("precision", option_text(run, "precision"),
+                                              plan_formats, sizeof *plan_formats),
         .gpus = own(run, "gpus", option_size(run, "gpus")),
     };
     ModelConfig *m = &t.model.model;
@@ -61,26 +69,39 @@ static PlanTask task(Run *run) {
     if (option_given(run, "efficiency")) c->efficiency = option_real(run, "efficiency");
     if (option_given(run, "inside")) c->inside.beta = 1e9 * option_real(run, "inside");
     if (option_given(run, "between")) c->between.beta = 1e9 * option_real(run, "between");
-    REQUIRE(c->efficiency <= 1, "--efficiency %g: a share of the peak is above 0 and at most 1; without the option "
-            "%g", c->efficiency, preset_efficiency);
-    REQUIRE(c->memory > 0 && c->flops > 0 && c->efficiency > 0 && c->inside.beta > 0 && c->between.beta > 0,
+    REQUIRE(c->efficiency <= 1,
+            "--efficiency %g: a share of the peak is above 0 and at most 1; without the option "
+            "%g",
+            c->efficiency, preset_efficiency);
+    REQUIRE(c->memory > 0 && c->flops > 0 && c->efficiency > 0 && c->inside.beta > 0 &&
+                    c->between.beta > 0,
             "--memory, --peak, --efficiency, --inside and --between must be above 0");
     return t;
 }
 static int one_of(Run *run, const char *option, const char *const *names) {
     int i = 0;
     if (!option_given(run, option)) return -1;
-    while (strcmp(names[i], option_text(run, option))) i++;    // options.c has seen to it that it is one of them
+    // options.c has seen to it that it is one of them
+    while (strcmp(names[i], option_text(run, option))) i++;
     return i;
 }
 static PlanFixed fixed(Run *run) {
-    static const char *const zero[] = { "0", "1", "2", "3" }, *const recompute[] = { "none", "selective", "full" };
+    static const char *const zero[] = { "0", "1", "2", "3" }, *const recompute[] = { "none",
+                                                                                     "selective",
+                                                                                     "full" };
     static const char *const sequence[] = { "no", "yes" };
-    PlanFixed f = { .zero = one_of(run, "zero", zero), .recompute = one_of(run, "recompute", recompute),
+    PlanFixed f = { .zero = one_of(run, "zero", zero),
+                    .recompute = one_of(run, "recompute", recompute),
                     .sequence = one_of(run, "sequence-parallel", sequence) };
-    const struct { const char *option; size_t *value; } number[] = {
-        { "dp", &f.dp }, { "tp", &f.tp }, { "pp", &f.pp }, { "cp", &f.cp },
-        { "micro-batch", &f.micro_batch }, { "chunks", &f.chunks } };
+    const struct {
+        const char *option;
+        size_t *value;
+    } number[] = { { "dp", &f.dp },
+                   { "tp", &f.tp },
+                   { "pp", &f.pp },
+                   { "cp", &f.cp },
+                   { "micro-batch", &f.micro_batch },
+                   { "chunks", &f.chunks } };
     for (size_t i = 0; i < sizeof number / sizeof *number; i++)
         if (option_given(run, number[i].option)) *number[i].value = own(run, number[i].option, 0);
     return f;
@@ -89,27 +110,33 @@ static PlanFixed fixed(Run *run) {
 // "16,8,8" or "8,8,8,2" for --explain: the layout; what no option says of it is the plainest.
 static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayout *l) {
     if (!option_given(run, "explain")) return false;
-    Degrees n = {0};
+    Degrees n = { 0 };
     char rest;
     const char *text = option_text(run, "explain");
     bool three = sscanf(text, "%zu,%zu,%zu%c", &n.dp, &n.tp, &n.pp, &rest) == 3;
     if (three) n.cp = f->cp ? f->cp : 1;
-    REQUIRE((three || sscanf(text, "%zu,%zu,%zu,%zu%c", &n.dp, &n.tp, &n.pp, &n.cp, &rest) == 4) && n.dp && n.tp &&
-            n.pp && n.cp, "--explain %s: expected dp,tp,pp or dp,tp,pp,cp, such as 16,8,8 or 8,8,8,2", text);
-    *l = (PlanLayout){ .n = n, .micro_batch = f->micro_batch ? f->micro_batch : 1, .chunks = f->chunks ? f->chunks : 1,
-                       .zero = f->zero > 0 ? (size_t)f->zero : 0, .sequence = f->sequence == 1,
+    REQUIRE((three || sscanf(text, "%zu,%zu,%zu,%zu%c", &n.dp, &n.tp, &n.pp, &n.cp, &rest) == 4) &&
+                    n.dp && n.tp && n.pp && n.cp,
+            "--explain %s: expected dp,tp,pp or dp,tp,pp,cp, such as 16,8,8 or 8,8,8,2", text);
+    *l = (PlanLayout){ .n = n,
+                       .micro_batch = f->micro_batch ? f->micro_batch : 1,
+                       .chunks = f->chunks ? f->chunks : 1,
+                       .zero = f->zero > 0 ? (size_t)f->zero : 0,
+                       .sequence = f->sequence == 1,
                        .recompute = f->recompute > 0 ? (Recompute)f->recompute : RECOMPUTE_NONE };
     char why[200];
     REQUIRE(plan_possible(t, l, why, sizeof why), "--explain %s: %s", text, why);
     return true;
 }
 
-// Names without a unit are those of the trainer's costs, or older: step is in picoseconds, memory in bytes.
+// Names without a unit are those of the trainer's costs, or older: step is in picoseconds, memory
+// in bytes.
 static void record(Run *run, const PlanResult *r) {
     static const char *const name[PLAN_MEMORY][2] = {
-        { "parameters", "weights_bytes" }, { "gradients", "gradients_bytes" },
+        { "parameters", "weights_bytes" },        { "gradients", "gradients_bytes" },
         { "optimizer state", "optimizer_bytes" }, { "activations, peak", "activations_peak_bytes" },
-        { "gathered", "gathered_bytes" }, { "ring", "ring_bytes" } };
+        { "gathered", "gathered_bytes" },         { "ring", "ring_bytes" }
+    };
     for (size_t i = 0; i < PLAN_MEMORY; i++)
         for (size_t k = 0; k < 2; k++) report_config_number(run, name[i][k], r->largest.bytes[i]);
     report_config_number(run, "tp_bytes", r->tp_bytes);
@@ -148,13 +175,12 @@ static void plan(Run *run) {
     PlanLayout l;
     const ModelConfig *m = &t.model.model;
     say(run, "%s: L %zu, C %zu, %zu heads, T %zu, V %zu: %.4g billion parameters; batch %zu; %s",
-        t.model.name,
-        m->layers, m->width, m->heads, m->context, m->vocab, 1e-9 * (double)config_parameters(m), t.model.batch,
-        t.format.name);
-    say(run, "%zu GPUs, %s: %.4g TFLOP/s, %.3g GB, nodes of %zu, %.3g GB/s inside, %.3g GB/s between", t.gpus,
-        t.cluster.name,
-        1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory, t.cluster.node, 1e-9 * t.cluster.inside.beta,
-        1e-9 * t.cluster.between.beta);
+        t.model.name, m->layers, m->width, m->heads, m->context, m->vocab,
+        1e-9 * (double)config_parameters(m), t.model.batch, t.format.name);
+    say(run,
+        "%zu GPUs, %s: %.4g TFLOP/s, %.3g GB, nodes of %zu, %.3g GB/s inside, %.3g GB/s between",
+        t.gpus, t.cluster.name, 1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory, t.cluster.node,
+        1e-9 * t.cluster.inside.beta, 1e-9 * t.cluster.between.beta);
     say_detail(run, "model: %s; cluster: %s", t.model.source, t.cluster.source);
     bool one = explained(run, &t, &f, &l);
     if (one && run->is_root) {
@@ -162,19 +188,23 @@ static void plan(Run *run) {
         plan_explain(run, &t, &r);
         record(run, &r);
     }
-    if (!one && run->is_root) {                    // the others have nothing to add
+    if (!one && run->is_root) { // the others have nothing to add
         if (option_given(run, "layouts")) output_require("layouts", option_text(run, "layouts"));
         PlanList list = plan_search(run, &t, &f);
         char why[500];
         if (list.n == 0) plan_why_none(&t, &f, why, sizeof why);
-        REQUIRE(list.n > 0, "no layout has equal parts: %s; choose other --gpus or --batch, or fix fewer of --dp, "
-                "--tp, --pp, ...", why);
+        REQUIRE(list.n > 0,
+                "no layout has equal parts: %s; choose other --gpus or --batch, or fix fewer of "
+                "--dp, "
+                "--tp, --pp, ...",
+                why);
         plan_reason(&t, &list, why, sizeof why);
         plan_table(run, &t, &list);
         say_wrapped(run, why);
         record(run, &list.result[0]);
         report_config_text(run, "reason", why);
-        if (option_given(run, "layouts")) plan_write_layouts(&t, &list, option_text(run, "layouts"));
+        if (option_given(run, "layouts"))
+            plan_write_layouts(&t, &list, option_text(run, "layouts"));
         if (option_given(run, "svg")) plan_svg(&t, &list, option_text(run, "svg"));
         plan_list_free(&list);
     }
@@ -188,7 +218,8 @@ static const Option options[] = {
     { "cluster", "NAME", "dgx-a100", "dgx-a100, dgx-a100-40, dgx-h100, lesson" },
     { "gpus", "N", "1024", "of the cluster" },
     { "precision", "NAME", "mixed", "mixed: 2 + 2 + 12 bytes per parameter; fp32: 4 + 4 + 8" },
-    { "attention", "plain|blockwise", "blockwise", "keep all scores, or none: in blocks; with --cp always blockwise" },
+    { "attention", "plain|blockwise", "blockwise",
+      "keep all scores, or none: in blocks; with --cp always blockwise" },
     { "layers", "N", NULL, "blocks, instead of the model's; so are the next ones" },
     { "width", "N", NULL, "features of a token" },
     { "heads", "N", NULL, "attention heads" },
@@ -209,10 +240,12 @@ static const Option options[] = {
     { "micro-batch", "N", NULL, "sequences of a micro-batch" },
     { "chunks", "N", NULL, "of the model on each stage: v, interleaved" },
     { "zero", "0|1|2|3", NULL, "stage of ZeRO" },
-    { "sequence-parallel", "no|yes", NULL, "norms, dropout and residual paths on 1/tp of the rows" },
+    { "sequence-parallel", "no|yes", NULL,
+      "norms, dropout and residual paths on 1/tp of the rows" },
     { "recompute", "none|selective|full", NULL, "what backward computes again" },
-    { "explain", "LAYOUT", NULL, "dp,tp,pp or dp,tp,pp,cp: derive it line by line; the options above say the rest" },
+    { "explain", "LAYOUT", NULL,
+      "dp,tp,pp or dp,tp,pp,cp: derive it line by line; the options above say the rest" },
     { "layouts", "FILE", NULL, "write all layouts, a JSON object a line" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(plan, options);

@@ -22,7 +22,7 @@
 #include "judge/draw/sketch.h"
 #include "judge/frame/training.h"
 
-// ---------------------------------------------------------------- the unsplit model beside it (rank 0, --check)
+// --------------------------------------------------- the unsplit model beside it (rank 0, --check)
 
 // rule: the compression of --compress, on one device; else NULL.
 typedef struct { Model *model; Optimizer optimizer; Compressed *rule; } Unsplit;

@@ -2,7 +2,7 @@
 // in two halves.
 #include "08_3d/zero_step.h"
 
-// ------------------------------------------------ backwards in two halves (05.06, zero bubble)
+// ---------------------------------------------------- backwards in two halves (05.06, zero bubble)
 
 // dx first, which needs no whole gradient: of stage 3 it needs the weights, of stage 2 nothing.
 static void zero2_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {

@@ -2,8 +2,9 @@
 // level: core
 // question: Does the unsplit model learn, and is its backward pass the derivative of its forward pass?
 //
-// Week 0. Everything later is compared with the model trained here, so it is held against mathematics first: central
-// finite differences, (loss(w + h v) - loss(w - h v)) / 2h along directions v, tensor by tensor, dropout included.
+// Week 0. Everything later is compared with the model trained here, so it is held against
+// mathematics first: central finite differences, (loss(w + h v) - loss(w - h v)) / 2h along
+// directions v, tensor by tensor, dropout included.
 #include "common/model/data.h"
 #include "judge/frame/lesson.h"
 #include "common/model/model.h"
@@ -13,7 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
+static const ModelConfig tiny = {
+    .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
+};
 
 // ---------------------------------------------------------------- gradient check
 
@@ -34,7 +37,8 @@ static double dot(Tensor a, Tensor b, Arena *scratch) {
     return tensor_sum(product);
 }
 
-// The k-th way to move a tensor: element k of a gain or bias alone; of a matrix a random mixture of all its elements.
+// The k-th way to move a tensor: element k of a gain or bias alone; of a matrix a random mixture of
+// all its elements.
 static void direction(Tensor v, const Param *p, size_t k) {
     if (p->rows > 1) {
         tensor_randomize(v, random_key(k, p->number), 1 / sqrt((double)tensor_count(v)));
@@ -44,20 +48,26 @@ static void direction(Tensor v, const Param *p, size_t k) {
     tensor_fill(tensor_flat_range(v, k, k + 1), 1);
 }
 
-static double larger(double a, double b) { return isnan(a) || b <= a ? a : b; }     // fmax would forget a NaN
+// fmax would forget a NaN
+static double larger(double a, double b) { return isnan(a) || b <= a ? a : b; }
 
-typedef struct { double difference, largest; } Found;      // of one tensor: worst disagreement, largest derivative
+// of one tensor: worst disagreement, largest derivative
+typedef struct {
+    double difference, largest;
+} Found;
 
 static Found differentiate(Model *m, const Batch *b, Param *p) {
-    Found f = {0};
+    Found f = { 0 };
     double h = sizeof(real) == 8 ? 1e-4 : 2e-2;
     for (size_t k = 0, n = p->rows > 1 ? MIXTURES : p->cols; k < n; k++) {
         Arena scratch = arena(MEM_WORKSPACE);
-        Tensor v = tensor_new(&scratch, p->w.rows, p->w.cols), w = tensor_new(&scratch, p->w.rows, p->w.cols);
+        Tensor v = tensor_new(&scratch, p->w.rows, p->w.cols),
+               w = tensor_new(&scratch, p->w.rows, p->w.cols);
         direction(v, p, k);
         tensor_copy(w, p->w);
         double analytic = dot(p->g, v, &scratch);
-        double numeric = (loss_along(m, b, p->w, w, v, h) - loss_along(m, b, p->w, w, v, -h)) / (2 * h);
+        double numeric =
+                (loss_along(m, b, p->w, w, v, h) - loss_along(m, b, p->w, w, v, -h)) / (2 * h);
         f.difference = larger(f.difference, fabs(analytic - numeric));
         f.largest = larger(f.largest, fabs(numeric));
         arena_free(&scratch);
@@ -65,8 +75,8 @@ static Found differentiate(Model *m, const Batch *b, Param *p) {
     return f;
 }
 
-// A tensor's error is relative to its largest derivative, or to 1e-3 of the largest of the model: the key bias has a
-// derivative of exactly zero, which only rounding disturbs.
+// A tensor's error is relative to its largest derivative, or to 1e-3 of the largest of the model:
+// the key bias has a derivative of exactly zero, which only rounding disturbs.
 static void gradient_check(Run *run, const Data *data) {
     ModelConfig c = tiny;
     c.seed = run->seed;
@@ -91,11 +101,14 @@ static void gradient_check(Run *run, const Data *data) {
         double error = found[i].difference / fmax(found[i].largest, 1e-3 * largest);
         if (!isnan(worst) && !(error <= worst)) worst = error, where = i;
     }
-    say(run, "derivatives by finite differences: each element of gains and biases, %d random directions of a matrix",
+    say(run,
+        "derivatives by finite differences: each element of gains and biases, %d random directions "
+        "of a matrix",
         MIXTURES);
-    say(run, "%zu tensors, worst %s: backward differs by %.1e of its largest derivative\n\n", config_tensors(&c),
-        name[where], worst);
-    // fp32 loses half its digits in the difference of two losses: it only shows that nothing is grossly wrong there.
+    say(run, "%zu tensors, worst %s: backward differs by %.1e of its largest derivative\n\n",
+        config_tensors(&c), name[where], worst);
+    // fp32 loses half its digits in the difference of two losses: it only shows that nothing is
+    // grossly wrong there.
     double limit = sizeof(real) == 8 ? 1e-6 : 1e-2;
     check_numbers(run, "backward = finite differences", "every tensor", &worst, &zero, 1, limit);
     free(found);
@@ -115,10 +128,11 @@ static void training(Run *run, const Data *data) {
     optimizer_allocate(&o, m);
     size_t steps = option_size(run, "steps"), n = config_tensors(&c);
     double *squares = host_alloc(n * sizeof *squares), first = 0, loss = 0;
-    say(run, "%zu parameters, AdamW, one batch of 4 sequences learned by heart\n", config_parameters(&c));
+    say(run, "%zu parameters, AdamW, one batch of 4 sequences learned by heart\n",
+        config_parameters(&c));
     Arena tokens = arena(MEM_WORKSPACE);
     Batch b = data_batch(data, &tokens, 0, 0, 4, 4);
-    b.training = false;                                    // dropout off: the loss may go to zero
+    b.training = false; // dropout off: the loss may go to zero
     for (size_t step = 0; step < steps; step++) {
         model_zero_gradients(m);
         loss = model_forward_backward(m, &b) * b.token_weight;
@@ -130,26 +144,33 @@ static void training(Run *run, const Data *data) {
         if (step % 20 == 0 || step + 1 == steps)
             say(run, "step %3zu   loss %.4f   gradient norm %.3f\n", step, loss, norm);
     }
-    check_true(run, "training", "the loss falls below a tenth of where it started", loss < 0.1 * first);
-    check_cost(run, "parameters", "parameters", "bytes", formula((double)(config_parameters(&c) * sizeof(real))),
-               NOT_PREDICTED, (double)memory_now(MEM_PARAMETERS));
+    check_true(run, "training", "the loss falls below a tenth of where it started",
+               loss < 0.1 * first);
+    check_cost(run, "parameters", "parameters", "bytes",
+               formula((double)(config_parameters(&c) * sizeof(real))), NOT_PREDICTED,
+               (double)memory_now(MEM_PARAMETERS));
     check_cost(run, "gradients", "gradients (wte twice)", "bytes",
-               formula((double)((config_parameters(&c) + c.vocab * c.width) * sizeof(real))), NOT_PREDICTED,
-               (double)memory_now(MEM_GRADIENTS));
+               formula((double)((config_parameters(&c) + c.vocab * c.width) * sizeof(real))),
+               NOT_PREDICTED, (double)memory_now(MEM_GRADIENTS));
     check_cost(run, "optimizer", "AdamW's m and v", "bytes",
                formula((double)(2 * config_parameters(&c) * sizeof(real))), NOT_PREDICTED,
                (double)memory_now(MEM_OPTIMIZER));
     char begun[16], ended[16];
     snprintf(begun, sizeof begun, "=%.4f", first);
     snprintf(ended, sizeof ended, "=%.4f", loss);
-    results(run, (const char *const[]){ "", NULL }, (const Result[]){
-        { "loss before training", "ln V = 4.11: nothing is known of 61 vocabulary entries", { begun } },
-        { "loss at the last step", "0: the batch is known by heart", { ended } },
-        { "parameters", "P = VC + TC + L(12C^2 + 13C) + 2C elements", { "parameters" } },
-        { "gradients", "P + VC: the table wte is used twice", { "gradients" } },
-        { "AdamW's m and v", "2P", { "optimizer" } },
-        { 0 },
-    });
+    results(run, (const char *const[]){ "", NULL },
+            (const Result[]){
+                    { "loss before training",
+                      "ln V = 4.11: nothing is known of 61 vocabulary entries",
+                      { begun } },
+                    { "loss at the last step", "0: the batch is known by heart", { ended } },
+                    { "parameters",
+                      "P = VC + TC + L(12C^2 + 13C) + 2C elements",
+                      { "parameters" } },
+                    { "gradients", "P + VC: the table wte is used twice", { "gradients" } },
+                    { "AdamW's m and v", "2P", { "optimizer" } },
+                    { 0 },
+            });
     free(squares);
     arena_free(&tokens);
     model_free(m);
@@ -166,6 +187,6 @@ static void unsplit(Run *run) {
 static const Option options[] = {
     { "steps", "N", "100", "training steps" },
     { "lr", "X", "0.01", "learning rate" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(unsplit, options);

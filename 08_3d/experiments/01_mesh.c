@@ -5,7 +5,7 @@
 #include <string.h>
 #include "08_3d/experiments/experiments.h"
 
-// ---------------------------------------------------------------- the map, without any communication
+// -------------------------------------------------------------- the map, without any communication
 
 typedef enum { DP, TP, PP, CP, KINDS } Kind;
 static const char *const kind_name[KINDS] = { "dp", "tp", "pp", "cp" };

@@ -38,7 +38,7 @@ static TrainerConfig config_of(Run *run, Degrees n) {
     return c;
 }
 
-// ---------------------------------------------------------------- expected: what a layout sends, by link
+// ---------------------------------------------------------- expected: what a layout sends, by link
 
 // Bytes that one rank sends in a step: inside its node, and to other nodes.
 typedef struct { double inside, between; } LayoutTraffic;
