@@ -1,16 +1,16 @@
 // ranks: 1
 // level: core
-// question: A model and a cluster: which layout is the fastest that fits, and what would it take?
+// question: Which layout of a model on a cluster is the fastest that fits, and what does it take?
 //
-// Computes, without training, what a step takes in every layout dp x tp x pp x cp: micro-batches,
-// interleaved chunks, ZeRO, recomputation and sequence parallelism, too. Memory, traffic and time
-// follow from sizes alone, by the cost model that the lessons are checked against; here the sizes
-// are those of published models, and the device and links those of published clusters. The heart is
-// plan_stage.c (what a stage holds, sends and computes), plan_ring.c (its attention) and
-// plan_time.c (the schedule, played); plan_search.c tries all layouts.
+// Computes a training step in every layout dp x tp x pp x cp, without training: with all micro-batch
+// sizes, interleaved chunks, ZeRO stages, recomputation and sequence parallelism. Memory, traffic
+// and time follow from sizes alone, by the cost model that the lessons assert. Here the sizes are
+// those of published models, and the devices and links those of published clusters.
 //
-// Left out: overlap of communication with computing, but for the ring's, and ranks of unequal
-// speed.
+// plan_stage.c: the memory, messages and products of a stage. plan_ring.c: its attention.
+// plan_time.c plays the schedule. plan_search.c tries all layouts.
+//
+// Left out: overlap of communication with computation, except in the ring; ranks of unequal speed.
 //
 // Papers: PTD-P (Narayanan et al. 2021) sections 3 and 5; ZeRO (Rajbhandari et al. 2020) sections 5
 // and 7; Korthikanti et al. 2022, section 4.
@@ -129,8 +129,8 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
     return true;
 }
 
-// Names without a unit are those of the trainer's costs, or older: step is in picoseconds, memory
-// in bytes.
+// The layout's numbers in the JSON. A name without a unit is that of the trainer's cost: its step is in
+// picoseconds, its memory in bytes.
 static void record(Run *run, const PlanResult *r) {
     static const char *const name[PLAN_MEMORY][2] = {
         { "parameters", "weights_bytes" },        { "gradients", "gradients_bytes" },
@@ -157,16 +157,23 @@ static void record(Run *run, const PlanResult *r) {
     report_config_text(run, "fits", r->fits ? "yes" : "no");
 }
 
-// One sentence on lines of at most 98 columns.
-static void say_wrapped(Run *run, const char *text) {
-    enum { COLUMNS = 98 };
-    while (strlen(text) > COLUMNS) {
-        int n = COLUMNS;
-        while (n > 1 && text[n] != ' ') n--;
-        say(run, "%.*s", n, text);
-        text += n + 1;
-    }
-    say(run, "%s", text);
+static void answer(Run *run, const PlanTask *t, const PlanResult *r, bool searched) {
+    const double G = 1e-9, held = plan_memory_sum(&r->fullest) * G, room = t->cluster.memory * G;
+    char name[PLAN_NAME], step[32];
+    plan_layout_name(name, &r->layout);
+    page_value(step, sizeof step, r->step, "ps");
+    if (r->fits)
+        say_answer(run, "%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per GPU.", name,
+                   searched ? " is the fastest that fits" : " fits", step, 100 * r->mfu, held, room);
+    else
+        say_answer(run, "%s. %s needs %.1f GB per GPU and has %.3g GB.",
+                   searched ? "No layout fits" : "It does not fit", name, held, room);
+    say_cost(run,
+             "a GPU sends up to %.3g GB per step over tp, %.3g GB over pp and %.3g GB over dp; the "
+             "pipeline idles %.1f %% of its time.",
+             r->tp_bytes * G, r->pp_bytes * G, (r->dp_bytes + r->tied_bytes) * G, 100 * r->bubble);
+    say_use_when(run, "you choose a layout before you reserve a cluster. Then measure the best few, "
+                      "because frameworks overlap more communication than this plan.");
 }
 
 static void plan(Run *run) {
@@ -187,20 +194,20 @@ static void plan(Run *run) {
         PlanResult r = plan_layout(&t, &l);
         plan_explain(run, &t, &r);
         record(run, &r);
+        answer(run, &t, &r, false);
     }
-    if (!one && run->is_root) { // the others have nothing to add
+    if (!one && run->is_root) {                    // one rank searches; the others would find the same
         if (option_given(run, "layouts")) output_require("layouts", option_text(run, "layouts"));
         PlanList list = plan_search(run, &t, &f);
         char why[500];
         if (list.n == 0) plan_why_none(&t, &f, why, sizeof why);
         REQUIRE(list.n > 0,
-                "no layout has equal parts: %s; choose other --gpus or --batch, or fix fewer of "
-                "--dp, "
-                "--tp, --pp, ...",
-                why);
+                "no layout has equal parts: %s; choose other --gpus or --batch, or fix fewer of --dp, "
+                "--tp, --pp, ...", why);
         plan_reason(&t, &list, why, sizeof why);
         plan_table(run, &t, &list);
-        say_wrapped(run, why);
+        if (list.feasible == 0) say(run, "%s", why);
+        answer(run, &t, &list.result[0], true);
         record(run, &list.result[0]);
         report_config_text(run, "reason", why);
         if (option_given(run, "layouts"))

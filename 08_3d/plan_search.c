@@ -164,35 +164,27 @@ static const PlanResult *best_with(const PlanList *list, size_t tp, size_t pp, s
     }
     return NULL;
 }
-// What the other one spends most of its additional time on.
+// Where the other layout spends most of its additional time.
 static const char *cause(const PlanResult *best, const PlanResult *other) {
-    const double more[] = { other->computing - best->computing,
-                            other->tp - best->tp,
-                            other->cp - best->cp,
-                            other->dp - best->dp,
-                            other->end - best->end,
-                            other->idle - best->idle };
-    static const char *const name[] = { "computing",          "tensor-parallel sums",
+    const double more[] = { other->computing - best->computing, other->tp - best->tp,
+                            other->cp - best->cp,               other->dp - best->dp,
+                            other->end - best->end,             other->idle - best->idle };
+    static const char *const name[] = { "computing",         "tensor-parallel sums",
                                         "waits for the ring", "ZeRO's gathers",
-                                        "the sum over dp",    "the bubble" };
+                                        "the sum over dp",   "the bubble" };
     size_t most = 0;
     for (size_t i = 1; i < sizeof more / sizeof *more; i++) most = more[i] > more[most] ? i : most;
     return name[most];
 }
-void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room) {
-    if (list->feasible == 0) {
-        snprintf(text, room,
-                 "Nothing fits: even the layout that needs least memory exceeds %.3g GB.",
-                 t->cluster.memory * 1e-9);
-        return;
-    }
+size_t plan_alternatives(const PlanList *list, PlanAlternative found[PLAN_ALTERNATIVES]) {
+    if (list->feasible == 0) return 0;
     const PlanResult *best = &list->result[0];
     const PlanLayout *l = &best->layout;
     const size_t tp = l->n.tp, pp = l->n.pp, cp = mesh_cp(l->n), b = l->micro_batch;
     const struct {
         const char *name;
         size_t value, tp, pp, cp, b;
-    } other[] = {
+    } other[PLAN_ALTERNATIVES] = {
         { "tp", tp / 2, tp / 2, 0, 0, 0 },
         { "tp", 2 * tp, 2 * tp, 0, 0, 0 },
         { "pp", pp / 2, tp, pp / 2, 0, 0 },
@@ -201,19 +193,33 @@ void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t roo
         { "cp", 2 * cp, 0, 0, 2 * cp, 0 },
         { "micro-batches of", 2 * b, tp, pp, cp, 2 * b },
     };
-    char ring[30] = "";
-    if (cp > 1) snprintf(ring, sizeof ring, " x cp %zu", cp);
-    size_t n = (size_t)snprintf(text, room, "dp %zu x tp %zu x pp %zu%s is the fastest that fits",
-                                l->n.dp, tp, pp, ring);
-    const char *comma = ":";
-    for (size_t i = 0; i < sizeof other / sizeof *other && n < room; i++) {
+    size_t n = 0;
+    for (size_t i = 0; i < PLAN_ALTERNATIVES; i++) {
         if (other[i].value == 0) continue;
-        const PlanResult *o = best_with(list, other[i].tp, other[i].pp, other[i].cp, other[i].b);
-        if (!o) continue; // there is none that fits, or none at all
-        n += (size_t)snprintf(text + n, room - n, "%s %s %zu takes %.3g times as long (%s)", comma,
-                              other[i].name, other[i].value, o->step / best->step, cause(best, o));
-        comma = ",";
+        const PlanResult *o =
+                best_with(list, other[i].tp, other[i].pp, other[i].cp, other[i].b);
+        if (!o) continue;                          // no such layout fits
+        found[n] = (PlanAlternative){ .times = o->step / best->step, .cause = cause(best, o) };
+        snprintf(found[n].name, sizeof found[n].name, "%s %zu", other[i].name, other[i].value);
+        n++;
     }
+    return n;
+}
+void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room) {
+    PlanAlternative other[PLAN_ALTERNATIVES];
+    if (list->feasible == 0) {
+        snprintf(text, room,
+                 "Nothing fits: even the layout that needs least memory exceeds %.3g GB.",
+                 t->cluster.memory * 1e-9);
+        return;
+    }
+    char name[PLAN_NAME];
+    const size_t alternatives = plan_alternatives(list, other);
+    size_t n = (size_t)snprintf(text, room, "%s is the fastest that fits",
+                                plan_layout_name(name, &list->result[0].layout));
+    for (size_t i = 0; i < alternatives && n < room; i++)
+        n += (size_t)snprintf(text + n, room - n, "%s %s takes %.3g times as long (%s)",
+                              i ? "," : ":", other[i].name, other[i].times, other[i].cause);
     if (n < room) snprintf(text + n, room - n, ".");
 }
 void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room) {

@@ -1,4 +1,4 @@
-// plan_show.c: see plan.h. The table, the picture and the file of all layouts.
+// plan_show.c: the table of the best layouts, the picture and the file of all layouts.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,14 +11,21 @@ const char *plan_recompute_name(Recompute r) {
 
 // ---------------------------------------------------------------- the table
 
-enum { ROWS = 8, UNFIT_ROWS = 5 };
+const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l) {
+    char ring[30] = "";
+    if (mesh_cp(l->n) > 1) snprintf(ring, sizeof ring, " x cp %zu", l->n.cp);
+    snprintf(text, PLAN_NAME, "dp %zu x tp %zu x pp %zu%s", l->n.dp, l->n.tp, l->n.pp, ring);
+    return text;
+}
+
+enum { ROWS = 6, UNFIT_ROWS = 5 };
 
 static bool same_mesh(const PlanResult *a, const PlanResult *b) {
     Degrees m = a->layout.n, n = b->layout.n;
     return m.tp == n.tp && m.pp == n.pp && mesh_cp(m) == mesh_cp(n);
 }
-// Is a layout of this mesh listed before? The list's order makes the first one the best of its
-// mesh.
+// Is no earlier layout of the list on the same mesh? The list is sorted, so the first layout of a
+// mesh is its best.
 static bool is_first(const PlanList *list, size_t i) {
     for (size_t k = 0; k < i; k++)
         if (same_mesh(&list->result[k], &list->result[i])) return false;
@@ -47,8 +54,24 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
         (m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER]) * G, m[PLAN_ACTIVATIONS] * G,
         r->tp_bytes * G, r->cp_bytes * G, r->pp_bytes * G, (r->dp_bytes + r->tied_bytes) * G, end);
 }
+// The fastest layouts with another degree, and how much longer they take.
+static void alternatives(Run *run, const PlanList *list) {
+    PlanAlternative other[PLAN_ALTERNATIVES];
+    Result rows[PLAN_ALTERNATIVES + 1] = { { 0 } };
+    char times[PLAN_ALTERNATIVES][24], cause[PLAN_ALTERNATIVES][40];
+    const size_t n = plan_alternatives(list, other);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(times[i], sizeof times[i], "=%.2f times", other[i].times);
+        snprintf(cause[i], sizeof cause[i], "=%s", other[i].cause);
+        rows[i] = (Result){ .what = other[i].name, .cell = { times[i], cause[i] } };
+    }
+    if (n > 0)
+        results(run, (const char *const[]){ "the fastest step", "more time for", NULL }, rows);
+}
+
 void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
-    say(run, "  dp  tp  pp cp  b  v Z sp recompute    GB state  kept sent:tp    cp    pp    dp  "
+    say(run, "                                    GB held       GB sent per step over");
+    say(run, "  dp  tp  pp cp  B  v Z sp recompute   all state   act     tp    cp    pp    dp  "
              "idle    step   MFU");
     size_t shown = 0, unfit = 0;
     for (size_t i = 0; i < list->feasible && shown < ROWS; i++)
@@ -59,20 +82,21 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
     for (size_t i = list->feasible; i < list->n && unfit < UNFIT_ROWS; i++) {
         if (!is_first(list, i)) continue;
         if (unfit++ == 0)
-            say(run,
-                "do not fit, with any b, v, ZeRO (Z) and recomputation; with the least memory:");
+            say(run, "these do not fit with any B, v, Z or recomputation; least memory first:");
         row(run, t, &list->result[i]);
     }
-    say(run, "  GB of the rank that has most; b: sequences of a micro-batch; v: chunks of a stage; "
-             "Z: ZeRO; the");
-    say(run, "  best of each dp x tp x pp x cp, of %zu layouts, of which %zu fit", list->n,
-        list->feasible);
+    say(run, "  GB: of the GPU that has most. B: sequences per micro-batch. v: chunks per stage. Z: ZeRO "
+             "stage.");
+    say(run, "  sp: sequence parallelism. state: weights, gradients, optimizer. act: activations. One row "
+             "per");
+    say(run, "  mesh, its best of %zu layouts, of which %zu fit.", list->n, list->feasible);
+    alternatives(run, list);
 }
 
 // ---------------------------------------------------------------- the file of all layouts
 
-// Times in seconds, memory and traffic in bytes, as each line says. What a rank's step consists of:
-// computing, tp_time, dp_time, end_time and idle (PlanResult).
+// Times are in seconds, memory and traffic in bytes; each line names its units. A rank's step consists
+// of computing, tp_time, dp_time, end_time and idle (PlanResult).
 void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room) {
     const PlanLayout *l = &r->layout;
     size_t n = (size_t)snprintf(text, room,

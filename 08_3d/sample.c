@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: Why does a model that writes need its keys and values again, and not its text?
+// question: Why does a model that writes text keep the keys and values of earlier tokens?
 // vary: ranks 1|2|3|4|6
 //
 // Writes text with a trained model, at any tp x pp: --from names a checkpoint (train --save), an
@@ -247,7 +247,7 @@ void sampler_free(Sampler *s) {
 
 static const Option options[] = {
     { "from", "PATH", NULL,
-      "checkpoints, an exported model's folder, or its file; without it: untrained" },
+      "checkpoints, an exported model's folder, or its file; without it: a small one, trained first" },
     { "heads", "N", NULL, "attention heads, where a file does not say (GPT-2: 12)" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: the ranks that --pp leaves" },
     { "pp", "N", "1", "pipeline stages" },

@@ -97,8 +97,10 @@ Weights weights_open(Comm *world, const char *from, const size_t *heads, uint64_
     return w;
 }
 
+static real element(void *values, const Param *p, size_t i) { return ((real **)values)[p->number][i]; }
+
 void weights_load(const Weights *w, Model *m) {
-    if (!w->from) {
+    if (!w->from && !w->values) {
         model_allocate_weights(m);
         return;
     }
@@ -112,7 +114,10 @@ void weights_load(const Weights *w, Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         Filling f = { .weights = w };
-        if (!u->tied_to) unit_fill(u, u->w, (Range){0, u->size}, value, &f);
+        const Range whole = { 0, u->size };
+        if (u->tied_to) continue;
+        if (w->values) unit_fill(u, u->w, whole, element, w->values);
+        else unit_fill(u, u->w, whole, value, &f);
     }
 }
 
@@ -120,4 +125,6 @@ void weights_close(Weights *w) {
     if (w->checkpoint) checkpoint_free(w->checkpoint);
     tensor_file_close(&w->file);
     free(w->found);
+    if (w->values) free(w->values[0]);
+    free(w->values);
 }

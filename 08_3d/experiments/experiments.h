@@ -116,7 +116,10 @@ void train_show_memory(Run *run);                  // collective
 // ---------------------------------------------------------------- the program sample
 // sample_run.c: the options of 08_3d/sample, its loop, its checks, its page.
 void sample_run(Run *run);
-// sample_costs.c: what a rank sends and keeps while it writes, from sizes alone.
+// sample_train.c: trains the model of w on a text of this tree, on rank 0, for a few seconds, and
+// gives all ranks its weights. Collective.
+void sample_train(Run *run, Weights *w);
+// sample_costs.c: the bytes that a rank sends and keeps while it writes, from sizes alone.
 typedef struct { size_t tp, pp, tp_rank, pp_rank, top_k, prompt, tokens; } SampleSizes;
 typedef struct {
     double rows, tp_bytes, pp_bytes, cache;

@@ -244,7 +244,8 @@ static Choice choice_of(Run *run) {
             c.temperature);
     return c;
 }
-static const ModelConfig untrained = {
+// The sizes of a model without --from: none of them divides by 2, 3 or 4 ranks alike.
+static const ModelConfig small = {
     .layers = 4, .width = 36, .heads = 9, .context = 24, .vocab = 256
 };
 
@@ -256,7 +257,7 @@ void sample_run(Run *run) {
             "--tp %zu x --pp %zu is not %zu ranks: start as many (--emulate %zu), or leave --tp "
             "out",
             tp, pp, world, tp * pp);
-    Weights w = { .model = untrained };
+    Weights w = { .model = small };
     w.model.seed = run->seed;
     bool from = option_given(run, "from"), check = option_flag(run, "check") || !from,
          ids = option_given(run, "ids");
@@ -272,7 +273,9 @@ void sample_run(Run *run) {
     if (run->is_root && option_given(run, "logits"))
         output_require("logits", option_text(run, "logits"));
     Text text = text_begin(run, w.model.vocab);
-    memory_set_poison(check); // otherwise speed counts
+    memory_set_poison(false);                      // not while the model trains: speed counts
+    if (!from) sample_train(run, &w);
+    memory_set_poison(check);
 
     size_t before = memory_now(MEM_ACTIVATIONS);
     Sampler s = sampler_new(run->world, &w, tp, pp, choice_of(run));
@@ -309,7 +312,7 @@ void sample_run(Run *run) {
     sample_costs(run, &w.model, &z, &r);
     if (got) snapshot_free(got);
     sampler_free(&s);
-    if (from) weights_close(&w);
+    weights_close(&w);
     free(text.token);
     free(windows.window);
 }
