@@ -1,4 +1,5 @@
-// sample_run.c: what 08_3d/sample does with its sampler: options, the loop, the checks, the page.
+// sample_run.c: the program 08_3d/sample: reads its options, writes the text with the sampler, checks
+// it and shows the page.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -9,10 +10,9 @@
 
 // ---------------------------------------------------------------- tokens
 
-// n of all are there; the first ones are the prompt
 typedef struct {
-    int *token;
-    size_t n, all, prompt;
+    int *token;                                    // [all], of which n are written
+    size_t n, all, prompt;                         // the first `prompt` tokens are given
 } Text;
 
 static Text text_of_ids(Run *run, size_t vocab, size_t more) {
@@ -76,7 +76,7 @@ static void text_show(Run *run, const Text *t, bool ids) {
 
 // ---------------------------------------------------------------- the loop
 
-// The text as the model saw it: of positions [start, end), one window after another.
+// The ranges [start, end) of the text that the model saw at once, one after another.
 typedef struct {
     Range *window;
     size_t n;
@@ -94,8 +94,8 @@ static void write_text(Run *run, Sampler *s, Text *t, Windows *w, Snapshot *got,
     w->window = host_alloc((t->all + 1) * sizeof *w->window);
     for (w->n = 0; t->n < t->all; t->n++) {
         if (s->n == 0 || t->n - start > T) {
-            // Positions are learned: what a token's keys are depends on where it stands. So when
-            // the context is full, the text moves, and its last half is read again.
+            // Positions are learned, so a token's keys depend on its position. When the context is
+            // full, the text moves up, and its last half is read again from position 0.
             if (t->n - start > T) start = t->n - (T > 1 ? T / 2 : 1);
             sampler_forget(s);
             // nothing follows the last token
@@ -133,8 +133,8 @@ static void without_cache(Sampler *s, const Text *t, const Windows *w, Snapshot 
     }
 }
 
-// The choice of this row again, with everything in one place. True: it was this token, or rounding
-// decides.
+// Makes the choice of this row again on one rank. True: the choice is this token, or rounding could
+// make it this token.
 static int by_value(const void *a, const void *b) {
     real x = *(const real *)a, y = *(const real *)b;
     return (x < y) - (x > y);
@@ -145,16 +145,17 @@ static bool is_choice(const Choice *c, const real *row, size_t V, size_t number,
     memcpy(sorted, row, V * sizeof *sorted);
     qsort(sorted, V, sizeof *sorted, by_value);
     real least = sorted[k - 1];
-    // how many that are equal to it may win: the first ones
+    // ties: the number of entries with exactly this logit that are among the k. The first ones are.
     while (sorted[k - ties] > least) ties--;
-    double most = 0, its = -HUGE_VAL, near = 100 * LIMIT_ROUNDING * (1 + fabs((double)sorted[0]));
-    // who is among the k
+    double most = 0, score_of_token = -HUGE_VAL;
+    double near = 100 * LIMIT_ROUNDING * (1 + fabs((double)sorted[0]));
+    // Could rounding change which entries are among the k?
     bool unsure = k < V && sorted[k] != least && (double)(least - sorted[k]) < near;
     for (size_t v = 0; v < V; v++) {
         if (row[v] < least || (row[v] == least && !ties)) continue;
         ties -= row[v] == least;
         double score = sampler_score(c, (double)row[v], number, v);
-        if (v == token) its = score;
+        if (v == token) score_of_token = score;
         if (choice == V || score > most) {
             most = score;
             choice = v;
@@ -162,12 +163,12 @@ static bool is_choice(const Choice *c, const real *row, size_t V, size_t number,
     }
     free(sorted);
     if (c->temperature > 0) near /= c->temperature;
-    return choice == token || (its != most && most - its < near) ||
+    return choice == token || (score_of_token != most && most - score_of_token < near) ||
            (unsure && (double)(row[token] - least) > -near);
 }
 
-// Rank 0 has the whole model, and looks at each window at once. True: all tokens are those that it
-// would have chosen.
+// On rank 0: forwards of the whole model over each whole window. True: this model would have chosen
+// every token.
 static bool unsplit(const Weights *w, const Choice *c, const Text *t, const Windows *windows,
                     Snapshot *want) {
     Model *m = model_describe(&w->model, (Range){ 0, w->model.layers + 2 }); // no loss
@@ -189,8 +190,8 @@ static bool unsplit(const Weights *w, const Choice *c, const Text *t, const Wind
         put(want, windows, k, V, logits, 0, 0);
         real *row = host_alloc(V * sizeof *row);
         size_t first = r.lo + 1 > t->prompt ? r.lo + 1 : t->prompt;
-        // Each token that was written while this was the window: the next window begins with the
-        // token after this one's last position, and its first choice is its last position's.
+        // The tokens that were chosen in this window. The previous window has chosen the token
+        // after its last position, so the first choice of this window is behind that.
         size_t known = k ? windows->window[k - 1].hi + 1 : 0;
         for (size_t i = first > known ? first : known; i <= r.hi; i++) {
             tensor_download(row, tensor_row_range(logits, i - 1 - r.lo, i - r.lo));
@@ -254,13 +255,12 @@ void sample_run(Run *run) {
     REQUIRE(pp > 0 && world % pp == 0, "--pp %zu: %zu ranks are not a multiple of it", pp, world);
     size_t tp = option_given(run, "tp") ? option_size(run, "tp") : world / pp;
     REQUIRE(tp * pp == world,
-            "--tp %zu x --pp %zu is not %zu ranks: start as many (--emulate %zu), or leave --tp "
-            "out",
+            "--tp %zu x --pp %zu is not %zu ranks: start as many (--emulate %zu), or leave --tp out",
             tp, pp, world, tp * pp);
     Weights w = { .model = small };
     w.model.seed = run->seed;
-    bool from = option_given(run, "from"), check = option_flag(run, "check") || !from,
-         ids = option_given(run, "ids");
+    bool from = option_given(run, "from"), ids = option_given(run, "ids");
+    bool check = option_flag(run, "check") || !from;
     size_t heads = option_given(run, "heads") ? option_size(run, "heads") : 0;
     if (from)
         w = weights_open(run->world, option_text(run, "from"),
@@ -273,12 +273,13 @@ void sample_run(Run *run) {
     if (run->is_root && option_given(run, "logits"))
         output_require("logits", option_text(run, "logits"));
     Text text = text_begin(run, w.model.vocab);
-    memory_set_poison(false);                      // not while the model trains: speed counts
+    Choice choice = choice_of(run);
+    memory_set_poison(false);                      // the training shall be fast
     if (!from) sample_train(run, &w);
     memory_set_poison(check);
 
     size_t before = memory_now(MEM_ACTIVATIONS);
-    Sampler s = sampler_new(run->world, &w, tp, pp, choice_of(run));
+    Sampler s = sampler_new(run->world, &w, tp, pp, choice);
     SampleMeasured r = { .cache = (double)(memory_now(MEM_ACTIVATIONS) - before) };
     say(run,
         "%zu parameters, %zu blocks of %zu columns, %zu heads, context %zu, %zu entries; tp %zu x "
