@@ -166,7 +166,7 @@ void train_results(Run *run, const Trainer *t) {
     const Result rows[] = {
         { "tensor parallel, sent", layers, { "tp.sent", mesh_link(m->tp, link[0]) } },
         { "pipeline, sent",
-          t->config.sequence ? "[tokens/tp, C] on and back" : "[tokens, C] on and back",
+          t->config.sequence ? "[tokens/tp, C] forward and back" : "[tokens, C] forward and back",
           { "pp.sent", mesh_link(m->pp, link[1]) } },
         { "data parallel, sent",
           compressed ? compressed
