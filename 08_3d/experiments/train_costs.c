@@ -216,6 +216,6 @@ void train_say_faster(Run *run, const Trainer *t, const Timing *timing) {
             "  By the cost model no other dp x tp x pp of these ranks would have been faster.\n");
     else
         say(run,
-            "  By the cost model dp %zu x tp %zu x pp %zu would have been %.2f times as fast: a "
+            "  By the cost model dp %zu x tp %zu x pp %zu would be %.2f times as fast: a "
             "step of %s, not %s.\n", n.dp, n.tp, n.pp, mine / time, text[0], text[1]);
 }
