@@ -1,5 +1,4 @@
-// plan_stage.c: see plan.h. What one stage of a pipeline does, in picoseconds, and what its ranks
-// send.
+// plan_stage.c: the time of one stage of a pipeline, in picoseconds, and the bytes that its ranks send.
 #include "08_3d/plan.h"
 #include <math.h>
 
@@ -20,7 +19,7 @@ bool plan_near(const PlanTask *t, size_t first, size_t last) {
 }
 
 // Chunk k of stage i is part k pp + i of the model. ZeRO 2 and 3 communicate over dp in every
-// micro-batch, so that the replicas go in step: there the slowest group of all replicas decides.
+// micro-batch, so all replicas keep step, and the slowest group of all replicas decides.
 PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i, size_t k) {
     size_t tp = l->n.tp, dp = l->n.dp, cp = mesh_cp(l->n);
     PlanStage s = { .z = cut_stage(cut_sizes(&t->model.model, tp, 0), l->n.pp * l->chunks,
@@ -35,9 +34,9 @@ PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i,
     for (size_t slice = 0; s.dp_near && slice < tp; slice++)
         s.dp_near =
                 plan_near(t, plan_rank(l, 0, 0, slice, i), plan_rank(l, dp - 1, cp - 1, slice, i));
-    Positions mine = { 0 }; // all
-    if (cp > 1) mine = plan_positions_of(t, l, plan_most_positions(t, l));
-    if (plan_in_blocks(t, l)) s.z = cut_positions(s.z, &mine, true);
+    Positions local = { 0 };                       // n 0: all positions
+    if (cp > 1) local = plan_positions_of(t, l, plan_most_positions(t, l));
+    if (plan_in_blocks(t, l)) s.z = cut_positions(s.z, &local, true);
     if (l->sequence) s.z = cut_sequence(s.z, false);
     return s;
 }
@@ -56,7 +55,7 @@ PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i)
         s.z.blocks += part_size(t->model.model.layers, l->n.pp * l->chunks, k * l->n.pp + i);
     return s;
 }
-// Do the groups of a kind lie alike in the nodes?
+// Do all groups of one kind lie in the nodes in the same way?
 static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
 bool plan_alike(const PlanTask *t, const PlanLayout *l) {
     size_t node = t->cluster.node;
@@ -64,8 +63,8 @@ bool plan_alike(const PlanTask *t, const PlanLayout *l) {
     return node == 0 ||
            (divides(l->n.tp, node) && divides(ring, node) && divides(ring * l->n.dp, node));
 }
-// Slice `slice` of it: over dp it communicates on its own, and may be smaller and on another link
-// than the largest.
+// Slice `slice` of stage s. It communicates over dp with the same slice of other replicas, and may be
+// smaller than the largest slice, and on another link.
 PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t slice) {
     PlanStage one = *s;
     CutSizes z = cut_sizes(&t->model.model, l->n.tp, slice);
@@ -77,7 +76,7 @@ PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
                             plan_rank(l, l->n.dp - 1, mesh_cp(l->n) - 1, slice, s->i));
     return one;
 }
-// that differ
+// The number of slices that differ.
 size_t plan_slices(const PlanTask *t, const PlanLayout *l) {
     return plan_alike(t, l) ? 1 : l->n.tp;
 }
@@ -86,10 +85,10 @@ size_t plan_slices(const PlanTask *t, const PlanLayout *l) {
 
 static double picoseconds(double seconds) { return round(seconds * 1e12); }
 
-// `count` products of [m, k] and [k, n] in one kernel: a roofline whose two parts add, as no kernel
-// hides one wholly behind the other (Williams et al. 2009). Multiprocessors compute tiles in waves,
-// of which the last one is not full (NVIDIA, "Matrix Multiplication Background"). accumulates: [m,
-// n] is the gradient of a weight, read and written.
+// The time of `count` products of [m, k] and [k, n] in one kernel: a roofline (Williams et al. 2009)
+// whose two parts add, because no kernel hides one part completely behind the other. Multiprocessors
+// compute tiles in waves, and the last wave is not full (NVIDIA, "Matrix Multiplication Background").
+// accumulates: [m, n] is the gradient of a weight, which is read and written.
 enum { TILE_M = 128, TILE_N = 256 };
 double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k,
                          bool accumulates) {
@@ -230,17 +229,17 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
         add_tp(&op, t, s, halves, ONE_PASS, rows);
     else
         add_tp(&op, t, s, halves / 2, ALL_REDUCE_PASSES, rows);
-    // the loss: [M, 1]
+    // The loss: three sums of [M, 1].
     if (forward && z->last) add_tp(&op, t, s, 3, ALL_REDUCE_PASSES, M);
     // ZeRO: each micro-batch gathers the weights for forward and for backward, and reduces its
-    // gradients. they wait for the slowest
+    // gradients. The slices wait for the slowest one.
     for (size_t slice = 0; l->zero >= 2 && slice < plan_slices(t, l); slice++) {
         PlanStage one = plan_slice(t, l, s, slice);
-        PlanOp its = { 0 };
-        if (l->zero == 3) add_units(&its, t, dp, &one, 1, t->format.weight);
-        if (!forward) add_units(&its, t, dp, &one, 1, t->format.gradient);
-        op.dp = fmax(op.dp, its.dp);
-        op.dp_bytes = fmax(op.dp_bytes, its.dp_bytes);
+        PlanOp units = { 0 };
+        if (l->zero == 3) add_units(&units, t, dp, &one, 1, t->format.weight);
+        if (!forward) add_units(&units, t, dp, &one, 1, t->format.gradient);
+        op.dp = fmax(op.dp, units.dp);
+        op.dp_bytes = fmax(op.dp_bytes, units.dp_bytes);
     }
     if (!forward && l->sequence && l->zero >= 2) {
         PlanOp sums = plan_partial_sums(t, l, s);
@@ -251,7 +250,7 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
 }
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B) {
     PlanOp op = plan_op_alone(t, l, s, forward, B);
-    if (!s->z.online) return op; // whole rows of scores, among the products
+    if (!s->z.online) return op;                   // plain attention is among the products already
     double blocks = (double)s->z.blocks;
     if (forward || l->recompute == RECOMPUTE_FULL)
         add_ring(&op, plan_ring(t, l, s, true, B), blocks);
@@ -261,8 +260,8 @@ PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool 
 
 // ---------------------------------------------------------------- once per step
 
-// With sequence parallelism a rank has seen its rows only: gradients of norms and biases (costs.h,
-// the same four).
+// With sequence parallelism a rank sees only its own rows, so the gradients of norms and biases are
+// partial sums (the same four as in costs.h).
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const size_t together[] = { 2, 3, 1 };
     PlanOp op = { 0 };
@@ -284,7 +283,7 @@ PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s
 PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     PlanOp op = { 0 };
     if (l->zero == 1 || l->zero == 2) add_units(&op, t, plan_replicas(l), s, 1, t->format.weight);
-    // stage 3: before the first forward
+    // Under stage 3 before the first forward.
     if (l->zero >= 1) add_table(&op, t, plan_replicas(l), s, t->format.weight);
     return op;
 }

@@ -1,14 +1,14 @@
-// plan_time.c: see plan.h. A step of a layout: the schedule's lists played through, stage by stage,
-// by the times of plan_stage.c; what is in flight is counted at the same time.
+// plan_time.c: plays the schedule of a layout, stage by stage, with the times of plan_stage.c, and
+// counts the bytes in flight on the way.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "08_3d/plan_player.h"
 
-// A pipeline repeats itself once it is full: of many micro-batches PLAYED times pp are played, and
-// the others add their time. With unequal stages that takes a while, so small pipelines are played
-// whole. And ranks of a ring that are not alike are played each where that is not much work; in a
-// large model only the last one of each op.
+// A full pipeline repeats itself, so only PLAYED times pp of many micro-batches are played; the others
+// add the same time. Pipelines of at most MOST_OPS ops are played whole, because unequal stages need
+// some time until they repeat. Each rank of a ring of unequal ranks is played on its own if that
+// takes at most MOST_STEPS steps, else only the slowest rank of each op.
 enum { PLAYED = 3, MOST_OPS = 1000, MOST_STEPS = 20000, FORWARDS = 0, BACKWARDS = 1 };
 
 static size_t sequences_of(const PlanPlayer *p, size_t k) {
@@ -34,7 +34,7 @@ size_t plan_message_bytes(const PlanPlayer *p, size_t B) {
 bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
     const PlanLayout *l = p->l;
     size_t inner = l->n.tp * mesh_cp(l->n);
-    bool near = true, all = l->zero >= 2; // replicas that go in step
+    bool near = true, all = l->zero >= 2;          // ZeRO 2 and 3: all replicas keep step
     for (size_t d = all ? 0 : p->d; near && d < (all ? l->n.dp : p->d + 1); d++)
         for (size_t r = 0; near && r < inner; r++)
             near = plan_near(p->t, plan_rank(l, d, r / l->n.tp, r % l->n.tp, from),
@@ -50,7 +50,7 @@ static PlanOp *ops_of_ranks(const PlanPlayer *p, const PlanStage *s, bool forwar
     }
     return each;
 }
-// like: another stage whose chunks and ranks are the same, or NULL.
+// like: another stage with the same chunks and ranks, whose times are copied; or NULL.
 static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTime *like) {
     size_t v = p->l->chunks, n = v * p->m;
     PlanStageTime s = { .chunk = host_alloc(v * sizeof(PlanChunk)),
@@ -99,9 +99,9 @@ static void count_memory(PlanStageTime *s, const PlanChunk *c, bool forward, siz
     s->held = others + (forward ? c->held[small] : 0);
 }
 
-// What an op takes from when its last rank can begin until its last rank has done it. Ranks of cp
-// that are not alike begin at their own times; sender's: by how much theirs came before the last
-// message.
+// The time of an op, from the moment when its last rank can begin until its last rank ends. Unequal
+// ranks of cp begin at their own times. senders[r]: the time by which the message of rank r came
+// before the last message.
 static double op_takes(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, PipeOp op,
                        double there, const double *senders) {
     int what = op.what == FORWARD ? FORWARDS : BACKWARDS;
@@ -118,7 +118,7 @@ static double op_takes(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c
     return end - fmax(s->now, there);
 }
 
-// The next op of stage i, if what it needs has been sent.
+// Plays the next op of stage i. False: there is none, or its message has not been sent.
 static bool play_op(PlanPlayer *p, size_t i) {
     PlanStageTime *s = &p->stage[i];
     if (s->done == s->list.n) return false;
@@ -136,12 +136,12 @@ static bool play_op(PlanPlayer *p, size_t i) {
     if (there < 0) return false;
     double takes = op_takes(p, s, c, op, there, senders);
     slot = op.chunk * p->m + op.micro_batch;
-    // EXERCISE 08.02a (4 points): play a pipeline's op. there: when what it needs has come. takes:
-    // its time; add that to s->busy, and let s->now be its end. Its message, if pipe_op_feeds says
-    // that another stage takes one, has B sequences (plan_message_bytes), goes on s->lane[on] (on:
-    // 1 to the next stage, 0 to the one before), leaves when the op has ended and the lane is free,
-    // and takes plan_link_time on the link near[on]. s->arrives[what][slot]: when it is there;
-    // without one, when the op has ended.
+    // EXERCISE 08.02a (4 points): play a pipeline's op. Its input arrives at time `there`, and the op
+    // takes `takes`. Add that to s->busy, and set s->now to the end of the op. If pipe_op_feeds says
+    // that another stage needs the result, send a message of B sequences (plan_message_bytes) on
+    // s->lane[on]; on is 1 to the next stage, 0 to the previous one. The message leaves when the op
+    // has ended and the lane is free, and takes plan_link_time on the link near[on]. Set
+    // s->arrives[what][slot] to its arrival; without a message, to the end of the op.
     s->now = fmax(s->now, there) + takes;
     s->busy += takes;
     s->arrives[what][slot] = s->now;
@@ -152,16 +152,15 @@ static bool play_op(PlanPlayer *p, size_t i) {
     }
     // END
     add(&s->sum, &c->op[what][small], 1);
-    // 0 where the ranks of cp are alike
+    // The additional time of unequal ranks of cp; 0 where they are alike.
     s->sum.cp += takes - plan_op_time(&c->op[what][small]);
     count_memory(s, c, op.what == FORWARD, small);
     s->done++;
     return true;
 }
 
-// A stage before stage i with the same chunks and links, so with the same ops: both are inner
-// stages, have as many blocks, and begin at the same place of a node. NULL: there is none, or ranks
-// of a ring are played each.
+// An earlier stage with the same ops as stage i: both are inner stages with as many blocks, and begin
+// at the same place of a node. NULL: there is none, or each rank of a ring is played on its own.
 static const PlanStageTime *stage_like(const PlanPlayer *p, size_t i) {
     const PlanLayout *l = p->l;
     size_t pp = l->n.pp, place = plan_rank(l, 0, 0, 0, i), node = p->t->cluster.node;
@@ -179,7 +178,7 @@ static void play(PlanPlayer *p) {
     p->stage = host_alloc(pp * sizeof *p->stage);
     for (size_t i = 0; i < pp; i++) {
         p->stage[i] = stage_new(p, i, stage_like(p, i));
-        if (p->l->zero == 3) { // wte is gathered once, before all others
+        if (p->l->zero == 3) {                     // wte is gathered once, before all other units
             PlanStage s = plan_stage(p->t, p->l, p->d, i);
             PlanOp table = plan_gather(p->t, p->l, &s);
             p->stage[i].now = p->stage[i].busy = table.dp;
@@ -197,8 +196,8 @@ void plan_player_free(PlanPlayer *p) {
     free(p->stage);
 }
 
-// Replica d from the first forward to the last backward. Where its micro-batches are alike and
-// many, some are played, and pp fewer of them: their difference is the time of pp more.
+// Plays replica d from the first forward to the last backward. Of many equal micro-batches it plays
+// `few`, and then pp fewer. The difference is the time of pp further micro-batches.
 void plan_play_replica(PlanPlayer *p) {
     size_t m = p->m, pp = p->l->n.pp;
     if (m <= (PLAYED + 1) * pp || m * pp * p->l->chunks <= MOST_OPS || p->sequences % m) {
