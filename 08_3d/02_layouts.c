@@ -3,8 +3,8 @@
 // question: Which dp x tp x pp layout of eight devices in two nodes is the fastest, and why?
 //
 // Holds:  per rank 1/(tp pp) of the model; dp ranks hold the same part.
-// Sends:  over tp 8(t-1)/t B T C elements per block and micro-batch; over dp 2(N-1)/N of the gradient
-//         per step; over pp one [B T, C] per micro-batch and stage, and its gradient.
+// Sends:  over tp 8(t-1)/t B T C elements per block and micro-batch; over dp 2(N-1)/N of the
+//         gradient per step; over pp one [B T, C] per micro-batch and stage, and its gradient.
 // Saves:  time: nothing hides tp's messages, so tp ranks stay in a node; dp and pp may cross nodes.
 // Costs:  nothing: all layouts compute the same loss and the same gradients.
 // Narayanan et al. 2021 (PTD-P), section 5.
@@ -30,8 +30,8 @@ size_t wrong_way_round(Degrees n, size_t r) {
     return c.pp + n.pp * (c.dp + n.dp * c.tp);
 }
 
-// Returns a world of the same ranks in which process(r) is rank r. Each process searches for its own
-// r, which becomes its rank in the new world. The split sends a few numbers, once.
+// Returns a world of the same ranks in which process(r) is rank r. Each process searches for its
+// own r, which becomes its rank in the new world. The split sends a few numbers, once.
 Comm *layout_reordered(Comm *world, Degrees n, LayoutOrder *process) {
     size_t key = 0;
     while (process(n, key) != world->rank) key++;

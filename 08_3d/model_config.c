@@ -10,10 +10,10 @@
 #include "common/base/output.h"
 
 static const char mark_key[] = "exported_by", mark[] = "unsplit";
-// a config.json of Hugging Face's GPT-2 has less than 1 kB
+// A config.json of Hugging Face's GPT-2 has less than 1 kB.
 enum { MOST_BYTES = 1 << 20 };
 
-// Of the config.json in the folder of a file; free() it.
+// The path of the config.json in the folder of a file. free() it.
 static char *path_beside(const char *weights) {
     const char *slash = strrchr(weights, '/');
     int folder = slash ? (int)(slash + 1 - weights) : 0;
@@ -34,7 +34,7 @@ static cJSON *read_config(const char *path) {
     return config;
 }
 
-// May --export write this file? Yes where there is none, or where it has our mark.
+// May --export write this file? Yes if there is none, or if it has the mark of --export.
 static bool may_write(const char *path) {
     struct stat found;
     if (lstat(path, &found) != 0) return true;
@@ -65,8 +65,8 @@ void model_config_require(const char *weights) {
     free(path);
 }
 
-// Ids of text's begin and end: GPT-2's vocabulary has one entry for both, a vocabulary of bytes has
-// none.
+// The id for begin and end of a text. GPT-2's vocabulary has one entry for both, a vocabulary of
+// bytes has none.
 static const char *text_end(const ModelConfig *c) { return c->vocab == 50257 ? "50256" : "null"; }
 
 void model_config_write(const ModelConfig *c, const char *weights) {

@@ -2,10 +2,10 @@
 // level: core
 // question: Which layout of a model on a cluster is the fastest that fits, and what does it take?
 //
-// Computes a training step in every layout dp x tp x pp x cp, without training: with all micro-batch
-// sizes, interleaved chunks, ZeRO stages, recomputation and sequence parallelism. Memory, traffic
-// and time follow from sizes alone, by the cost model that the lessons assert. Here the sizes are
-// those of published models, and the devices and links those of published clusters.
+// Computes a training step in every layout dp x tp x pp x cp, without training: with all
+// micro-batch sizes, interleaved chunks, ZeRO stages, recomputation and sequence parallelism.
+// Memory, traffic and time follow from sizes alone, by the cost model that the lessons assert. Here
+// the sizes are those of published models, and the devices and links those of published clusters.
 //
 // plan_stage.c: the memory, messages and products of a stage. plan_ring.c: its attention.
 // plan_time.c plays the schedule. plan_search.c tries all layouts.
@@ -129,8 +129,8 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
     return true;
 }
 
-// The layout's numbers in the JSON. A name without a unit is that of the trainer's cost: its step is in
-// picoseconds, its memory in bytes.
+// The layout's numbers in the JSON. A name without a unit is that of the trainer's cost: its step
+// is in picoseconds, its memory in bytes.
 static void record(Run *run, const PlanResult *r) {
     static const char *const name[PLAN_MEMORY][2] = {
         { "parameters", "weights_bytes" },        { "gradients", "gradients_bytes" },
@@ -163,8 +163,9 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, bool search
     plan_layout_name(name, &r->layout);
     page_value(step, sizeof step, r->step, "ps");
     if (r->fits)
-        say_answer(run, "%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per GPU.", name,
-                   searched ? " is the fastest that fits" : " fits", step, 100 * r->mfu, held, room);
+        say_answer(run, "%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per GPU.",
+                   name, searched ? " is the fastest that fits" : " fits", step, 100 * r->mfu, held,
+                   room);
     else
         say_answer(run, "%s. %s needs %.1f GB per GPU and has %.3g GB.",
                    searched ? "No layout fits" : "It does not fit", name, held, room);
@@ -172,8 +173,9 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, bool search
              "a GPU sends up to %.3g GB per step over tp, %.3g GB over pp and %.3g GB over dp; the "
              "pipeline idles %.1f %% of its time.",
              r->tp_bytes * G, r->pp_bytes * G, (r->dp_bytes + r->tied_bytes) * G, 100 * r->bubble);
-    say_use_when(run, "you choose a layout before you reserve a cluster. Then measure the best few, "
-                      "because frameworks overlap more communication than this plan.");
+    say_use_when(run,
+                 "you choose a layout before you reserve a cluster. Then measure the best few, "
+                 "because frameworks overlap more communication than this plan.");
 }
 
 static void plan(Run *run) {
@@ -196,14 +198,16 @@ static void plan(Run *run) {
         record(run, &r);
         answer(run, &t, &r, false);
     }
-    if (!one && run->is_root) {                    // one rank searches; the others would find the same
+    // one rank searches; the others would find the same
+    if (!one && run->is_root) {
         if (option_given(run, "layouts")) output_require("layouts", option_text(run, "layouts"));
         PlanList list = plan_search(run, &t, &f);
         char why[500];
         if (list.n == 0) plan_why_none(&t, &f, why, sizeof why);
         REQUIRE(list.n > 0,
-                "no layout has equal parts: %s; choose other --gpus or --batch, or fix fewer of --dp, "
-                "--tp, --pp, ...", why);
+                "no layout has equal parts: %s; choose other --gpus or --batch, or fix fewer of "
+                "--dp, --tp, --pp, ...",
+                why);
         plan_reason(&t, &list, why, sizeof why);
         plan_table(run, &t, &list);
         if (list.feasible == 0) say(run, "%s", why);

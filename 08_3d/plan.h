@@ -1,8 +1,8 @@
 // plan.h: the memory, traffic and time of a training step of a model on a cluster, in every layout,
 // from sizes alone (PTD-P section 3; ZeRO sections 5 and 7; Korthikanti section 4). The sizes are
 // those of the cost model (common/model/costs.h), and the order of work is that of the schedules of
-// chapter 05. The time of a product is a roofline, and the time of a message is alpha + bytes / beta.
-// The plan calls nothing of the simulated clock, so the trainer can be compared with it.
+// chapter 05. The time of a product is a roofline, and the time of a message is alpha + bytes /
+// beta. The plan calls nothing of the simulated clock, so the trainer can be compared with it.
 #ifndef PLAN_H
 #define PLAN_H
 #include "07_recompute/recompute.h"
@@ -26,7 +26,8 @@ typedef struct {
     double efficiency;                             // share of the peak that large products reach
     double bandwidth;                              // bytes/s of memory; 0: memory takes no time
     double launch;                                 // seconds per kernel
-    size_t multiprocessors;                        // 0: small products are as efficient as large ones
+    // 0: small products are as efficient as large ones
+    size_t multiprocessors;
     double memory;                                 // bytes
     size_t node;                                   // GPUs per node; 0: one node for all
     PlanLink inside, between;                      // the links inside a node and between nodes
@@ -202,7 +203,8 @@ size_t plan_front(const PlanList *list, const PlanResult **on);
 
 // ---- The page and the files (plan_show.c, plan_explain.c) ----
 enum { PLAN_NAME = 100 };
-const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l);       // "dp 2 x tp 2 x pp 2"
+// "dp 2 x tp 2 x pp 2"
+const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l);
 const char *plan_recompute_name(Recompute r);
 void plan_table(Run *run, const PlanTask *t, const PlanList *list);
 void plan_svg(const PlanTask *t, const PlanList *list, const char *file);

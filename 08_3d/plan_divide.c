@@ -1,4 +1,4 @@
-// plan_divide.c: why no layout of a search has equal parts: which number does not divide.
+// plan_divide.c: says why no layout of a search has equal parts: the number that does not divide.
 #include <stdio.h>
 #include "08_3d/plan.h"
 
@@ -15,7 +15,7 @@ static size_t power_in(size_t prime, size_t n) {
     for (; n > 0 && n % prime == 0; n /= prime) power *= prime;
     return power;
 }
-// Of that power, how much all free degrees together can take.
+// The part of that power that all free degrees together can take.
 static size_t power_taken(const Cut *cut, size_t prime) {
     size_t taken = 1;
     for (size_t i = 0; i < CUTS; i++) taken *= cut[i].fixed ? 1 : power_in(prime, cut[i].count);
@@ -53,7 +53,7 @@ static void say_missing(const Cut *cut, const PlanTask *t, size_t rest, size_t p
 
 void plan_why_none(const PlanTask *t, const PlanFixed *f, char *why, size_t room) {
     const ModelConfig *m = &t->model.model;
-    // a rank of cp has two chunks
+    // Each rank of cp has two chunks.
     size_t pairs = m->context % 2 == 0 ? m->context / 2 : 1;
     const Cut cut[CUTS] = { { "tp", "heads", f->tp, m->heads },
                             { "pp", "blocks", f->pp, m->layers },
@@ -91,8 +91,7 @@ void plan_why_none(const PlanTask *t, const PlanFixed *f, char *why, size_t room
     else if (f->chunks)
         snprintf(why, room,
                  "--chunks %zu: up to 4 are tried with --pp above 1 where a stage's blocks divide "
-                 "by them, "
-                 "and a replica's micro-batches by pp",
+                 "by them, and a replica's micro-batches by pp",
                  f->chunks);
     else
         snprintf(why, room,

@@ -1,9 +1,10 @@
-// plan_explain.c: see plan.h. One layout, line by line: from sizes to memory, from products to the
+// plan_explain.c: derives one layout line by line, from sizes to memory and from products to the
 // step.
 #include <stdio.h>
 #include "08_3d/plan.h"
 
-static const double G = 1e-9, MS = 1e-9, S = 1e-12; // of bytes; of picoseconds
+static const double G = 1e-9;                      // GB of bytes
+static const double MS = 1e-9, S = 1e-12;          // of picoseconds
 
 static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, const PlanStage *s) {
     const PlanLayout *l = &r->layout;
@@ -57,8 +58,8 @@ static void explain_op(Run *run, const PlanOp *op, const char *name) {
         plan_op_time(op) * MS);
 }
 
-// A rank has 1/cp of the positions; what it sends of them, and what of that the products do not
-// hide.
+// The ring: a rank has 1/cp of the positions. Shows the bytes that it sends, and the times of the
+// ring and of its products.
 static void explain_ring(Run *run, const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     size_t cp = mesh_cp(l->n), b = l->micro_batch;
     if (cp == 1) return;

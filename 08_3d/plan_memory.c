@@ -1,5 +1,5 @@
-// plan_memory.c: see plan.h. Bytes that a rank holds: ZeRO's states by their units, and what
-// forward keeps.
+// plan_memory.c: the bytes that a rank holds: its state under ZeRO, unit by unit, and the
+// activations that forward keeps for backward.
 #include "08_3d/plan.h"
 
 double plan_memory_sum(const PlanMemory *m) {
@@ -8,7 +8,7 @@ double plan_memory_sum(const PlanMemory *m) {
     return sum;
 }
 
-// Rank 0 of the replicas, whose shards are the largest: of wte, and of each layer.
+// The elements of rank 0's shards, which are the largest: of wte, and of each layer.
 static size_t sharded(const CutSizes *z, size_t n) {
     size_t sum = z->first || z->last ? part_size(elements_wte(z), n, 0) : 0;
     for (size_t i = 0; i < cut_layers(z); i++) sum += part_size(elements_unit(z, i), n, 0);
@@ -17,9 +17,9 @@ static size_t sharded(const CutSizes *z, size_t n) {
 
 double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n) {
     double bytes = 0;
-    // EXERCISE 08.plan-a (2 points): ZeRO's memory. bytes: of one parameter on one of n replicas
-    // under stage `zero`. Stage 1 shards the optimizer's state, 2 the gradient, too, 3 also the
-    // weight (f->state, f->gradient, f->weight).
+    // EXERCISE 08.plan-a (2 points): ZeRO's memory. Compute the bytes of one parameter on one of n
+    // replicas under stage `zero`. Stage 1 shards the optimizer state (f->state), stage 2 also the
+    // gradient (f->gradient), stage 3 also the weight (f->weight).
     bytes = (double)f->weight / (zero < 3 ? 1 : n) + (double)f->gradient / (zero < 2 ? 1 : n) +
             (double)f->state / (zero < 1 ? 1 : n);
     // END
@@ -47,7 +47,7 @@ PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s
     return m;
 }
 
-// Of B sequences in a block, but its input, which is counted between layers.
+// Bytes kept for B sequences in a block, without its input, which is counted between layers.
 double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool only_scores) {
     KeptItem item[KEPT_ITEMS];
     const PlanFormat *f = &t->format;
@@ -70,8 +70,8 @@ static double head_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
            (double)(B * z->T) * (double)((z->vocab + 1) * f->logit);
 }
 
-// What a chunk keeps of one micro-batch until its backward. working: while a layer is at work,
-// which has the head's, or what recomputation brings back.
+// Bytes that a chunk keeps of one micro-batch until its backward. working: also those of the layer
+// that computes now, which are the head's, or those that recomputation restores.
 double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
                       bool working) {
     double inputs = (double)cut_rows(z, B) * (double)(kept_between(z) * t->format.element),

@@ -4,7 +4,8 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/plan.h"
 
-// The forwards and backwards of a chunk. Index [forward or backward][larger or smaller micro-batch].
+// The forwards and backwards of a chunk. Index [forward or backward][larger or smaller
+// micro-batch].
 typedef struct {
     PlanStage stage;
     PlanOp op[2][2];
@@ -16,18 +17,22 @@ typedef struct {
     Schedule list;
     size_t done;                                   // ops of the list
     double now, busy;                              // picoseconds
-    double lane[2];                                // when the lane to the previous, the next stage is free
-    double *arrives[2];                            // when each op's message arrives; below 0: not sent
+    // when the lane to the previous, the next stage is free
+    double lane[2];
+    // when each op's message arrives; below 0: not sent
+    double *arrives[2];
     bool near[2];                                  // is the previous, the next stage in this node?
     double held, peak;                             // bytes in flight
     PlanOp sum;
-    // Unequal ranks of cp: the time by which each ended before the last rank; the same for each message.
+    // Unequal ranks of cp: the time by which each ended before the last rank; the same for each
+    // message.
     double *early, *sent_early[2];
 } PlanStageTime;
 typedef struct {
     const PlanTask *t;
     const PlanLayout *l;
-    size_t ring;                                   // ranks of cp that are played; 1 where they are alike
+    // ranks of cp that are played; 1 where they are alike
+    size_t ring;
     size_t d, m;                                   // the replica; its micro-batches that are played
     size_t sequences, large;                       // of these micro-batches; of the largest one
     PlanStageTime *stage;

@@ -23,8 +23,8 @@ const PlanModel plan_models[] = {
     { "ptdp-310b", GPT(96, 16384, 128), 2160, "PTD-P, table 1" },
     { "ptdp-530b", GPT(105, 20480, 128), 2520, "PTD-P, table 1" },
     { "ptdp-1t", GPT(128, 25600, 160), 3072, "PTD-P, table 1" },
-    // layers and width: ZeRO's table 4. Heads and batch: its appendix. Context and vocabulary:
-    // GPT-2's, assumed.
+    // Layers and width are from ZeRO's table 4, heads and batch from its appendix. Context and
+    // vocabulary are GPT-2's, assumed.
     { "zero-100b",
       { .layers = 125,
         .width = 8192,
@@ -34,9 +34,9 @@ const PlanModel plan_models[] = {
         .dropout = 0.1 },
       800,
       "ZeRO (Rajbhandari et al. 2020), table 4: 100 billion parameters on 400 GPUs" },
-    // Table 1 of the paper: 4K positions, batches of 4M tokens; the files params.json of the
-    // weights: the dimensions. The real blocks have three matrices in the MLP, and at 70B 8 heads
-    // of keys and values: 6.74 and 69.0 billion.
+    // Table 1 of the paper has 4K positions and batches of 4M tokens; the dimensions are those of
+    // params.json beside the weights. The real blocks have three matrices in the MLP, and at 70B 8
+    // heads of keys and values: 6.74 and 69.0 billion parameters.
     { "llama-7b",
       { .layers = 32, .width = 4096, .heads = 32, .context = 4096, .vocab = 32000 },
       1024,
@@ -68,11 +68,11 @@ const PlanCluster plan_clusters[] = {
 };
 
 const PlanFormat plan_formats[] = {
-    // ZeRO section 3.1; kept: Korthikanti section 4.1, which leaves the norms' statistics out;
-    // logits in fp32
+    // State: ZeRO section 3.1. Activations: Korthikanti section 4.1, which leaves out the norms'
+    // statistics. Logits are in fp32.
     { "mixed", .weight = 2, .gradient = 2, .state = 12, .element = 2, .mask = 1, .statistic = 0,
       .logit = 4 },
-    // the book's trainer: masks are functions of a counter
+    // The book's trainer stores no masks, because they are functions of a counter.
     { "fp32", .weight = 4, .gradient = 4, .state = 8, .element = 4, .mask = 0, .statistic = 4,
       .logit = 4 },
     { 0 },

@@ -1,11 +1,11 @@
-// plan_ring.c: the time of ring attention as 03.08 runs it. Queries stay. Keys and values go round, one
-// step ahead of the products that use them. In backward their gradients follow one step behind.
+// plan_ring.c: the time of ring attention as 03.08 runs it. Queries stay. Keys and values go round,
+// one step ahead of the products that use them. In backward their gradients follow one step behind.
 #include "08_3d/plan.h"
 #include <math.h>
 #include <stdlib.h>
 
-// Zigzag: rank cp has one chunk from the front and one from the back. Where 2 cp does not divide the
-// context, the remainder decides which rank has most positions and products.
+// Zigzag: rank cp has one chunk from the front and one from the back. Where 2 cp does not divide
+// the context, the remainder decides which rank has most positions and products.
 Positions plan_positions_of(const PlanTask *t, const PlanLayout *l, size_t cp) {
     size_t T = t->model.model.context, n = mesh_cp(l->n);
     if (n == 1) return (Positions){ 1, { { 0, T } } };
@@ -44,7 +44,8 @@ size_t plan_ring_players(const PlanTask *t, const PlanLayout *l) {
     bool links = node == 0 || node % (l->n.tp * n) == 0 || l->n.tp % node == 0;
     return links && t->model.model.context % (2 * n) == 0 ? 1 : n;
 }
-// Is the link from rank r to the next one inside a node, for all slices and all replicas that keep step?
+// Is the link from rank r to the next one inside a node, for all slices and all replicas that keep
+// step?
 static bool link_near(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t r) {
     size_t next = (r + 1) % mesh_cp(l->n), all = l->zero >= 2 && !plan_alike(t, l);
     bool near = true;
@@ -57,8 +58,8 @@ static bool link_near(const PlanTask *t, const PlanLayout *l, const PlanStage *s
 static double block_bytes(const PlanTask *t, const CutSizes *z, const Positions *p, size_t B) {
     return (double)(B * count(p) * 2 * z->heads * z->D * t->format.element);
 }
-// In flight are two blocks of keys and values, and three of gradients: one leaves, one arrives, and one
-// is being computed. With two ranks one of these is missing.
+// In flight are two blocks of keys and values, and three of gradients: one leaves, one arrives, and
+// one is being computed. With two ranks one of these is missing.
 double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B) {
     size_t n = mesh_cp(l->n);
     Positions most = plan_positions_of(t, l, plan_most_positions(t, l));
@@ -73,11 +74,12 @@ typedef struct {
 typedef struct {
     size_t n, players;                             // ranks of the ring; ranks that are played
     Block *block;                                  // [n]
-    double own, other;                             // if equal: products with the own block, with another
+    // if equal: products with the own block, with another
+    double own, other;
     bool forward, equal;
 } Ring;
-// One rank, in picoseconds: the end of its computation, the time when its lane is free, the arrival of
-// the block and of the sum of gradients that it waits for, and the sum of its products.
+// One rank, in picoseconds: the end of its computation, the time when its lane is free, the arrival
+// of the block and of the sum of gradients that it waits for, and the sum of its products.
 typedef struct {
     double at, lane, block, sum, products;
     bool near;                                     // is the next rank in the same node?
@@ -176,8 +178,8 @@ static void pass(const PlanTask *t, const PlanStage *s, const Ring *g, Player *p
     play(t, &s->z, g, p, B);
     for (size_t r = 0; r < g->n; r++) at[r] = fmax(p[r].at, p[r].sum);
 }
-// Each block is a part before attention, the ring, and a part after it. About a quarter of a block's
-// products, those of q, k and v, come before attention.
+// Each block is a part before attention, the ring, and a part after it. About a quarter of a
+// block's products, those of q, k and v, come before attention.
 void plan_ring_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, const PlanOp *each,
                   bool forward, size_t B, double *at) {
     bool full = !forward && l->recompute == RECOMPUTE_FULL;

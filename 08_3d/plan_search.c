@@ -1,4 +1,4 @@
-// plan_search.c: see plan.h. Every layout of a task; which is the fastest that fits, and why.
+// plan_search.c: tries every layout of a task, finds the fastest that fits, and says why.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,8 +25,8 @@ static void try_layout(Search *s, PlanLayout l) {
     }
     s->list.result[s->list.n++] = plan_layout(s->t, &l);
 }
-// A mesh, a micro-batch and chunks: with every ZeRO, recomputation and sequence parallelism that
-// makes a difference.
+// Tries one mesh, micro-batch and number of chunks with every ZeRO stage, recomputation and
+// sequence parallelism that makes a difference.
 static void try_memory(Search *s, PlanLayout l) {
     const PlanFixed *f = s->fixed;
     for (size_t zero = 0; zero < ZERO_STAGES; zero++)
@@ -36,7 +36,7 @@ static void try_memory(Search *s, PlanLayout l) {
                 if (!may_be(f->recompute, (int)r)) continue;
                 if ((zero && plan_replicas(&l) == 1 && f->zero < 0) || (sequence && l.n.tp == 1))
                     continue;
-                // Attention in blocks keeps no scores that selective recomputation could shed.
+                // Attention in blocks keeps no scores, so selective recomputation drops nothing.
                 if (plan_in_blocks(s->t, &l) && r == RECOMPUTE_SELECTIVE && f->recompute < 0)
                     continue;
                 l.zero = zero;
@@ -69,10 +69,10 @@ bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t roo
         return true;
     return false;
 }
-// All parts equal: heads over tp, positions over 2 cp chunks, blocks over the chunks of all stages,
-// sequences over dp and micro-batches. Unless cp is asked for: with plain attention it is 1, as a
-// ring keeps no scores, and that would be what is compared; and chunks are at least as long as a
-// tile of a product.
+// Tries a mesh only if all parts are equal: heads over tp, positions over 2 cp chunks, blocks over
+// the chunks of all stages, sequences over dp and micro-batches. Without --cp, cp is 1 with plain
+// attention, because a ring keeps no scores and would win by that alone, and a chunk has at least
+// PLAN_LEAST_CHUNK positions.
 static void try_mesh(Search *s, Degrees n) {
     const ModelConfig *m = &s->t->model.model;
     size_t batch = s->t->model.batch;
@@ -91,7 +91,7 @@ static void try_mesh(Search *s, Degrees n) {
         }
 }
 
-// What fits before what does not, by time; what does not, by memory; what is alike in both in the
+// The order of the list: layouts that fit, by time; then the others, by memory; equal ones in the
 // order of the search.
 static int searched_first(const PlanLayout *x, const PlanLayout *y) {
     const size_t p[] = { x->n.tp,   x->n.pp, mesh_cp(x->n), x->micro_batch,
@@ -114,8 +114,8 @@ static int best_first(const void *a, const void *b) {
     return p == q ? searched_first(&x->layout, &y->layout) : (p > q) - (p < q);
 }
 
-// Meshes of all GPUs, in the order of the search. n: room for all of them, or NULL, which only
-// counts.
+// The meshes of all GPUs, in the order of the search. Returns their number. n: room for all of
+// them, or NULL: they are only counted.
 static size_t meshes(const PlanTask *t, const PlanFixed *fixed, Degrees *n) {
     const size_t heads = t->model.model.heads, most = heads < PLAN_MOST_TP ? heads : PLAN_MOST_TP;
     size_t count = 0;

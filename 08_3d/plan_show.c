@@ -85,18 +85,18 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
             say(run, "these do not fit with any B, v, Z or recomputation; least memory first:");
         row(run, t, &list->result[i]);
     }
-    say(run, "  GB: of the GPU that has most. B: sequences per micro-batch. v: chunks per stage. Z: ZeRO "
-             "stage.");
-    say(run, "  sp: sequence parallelism. state: weights, gradients, optimizer. act: activations. One row "
-             "per");
+    say(run, "  GB: of the GPU that has most. B: sequences per micro-batch. v: chunks per stage. "
+             "Z: ZeRO stage.");
+    say(run, "  sp: sequence parallelism. state: weights, gradients, optimizer. act: activations. "
+             "One row per");
     say(run, "  mesh, its best of %zu layouts, of which %zu fit.", list->n, list->feasible);
     alternatives(run, list);
 }
 
 // ---------------------------------------------------------------- the file of all layouts
 
-// Times are in seconds, memory and traffic in bytes; each line names its units. A rank's step consists
-// of computing, tp_time, dp_time, end_time and idle (PlanResult).
+// Times are in seconds, memory and traffic in bytes; each line names its units. A rank's step
+// consists of computing, tp_time, dp_time, end_time and idle (PlanResult).
 void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room) {
     const PlanLayout *l = &r->layout;
     size_t n = (size_t)snprintf(text, room,
@@ -117,8 +117,8 @@ void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t
                 "\"pp_bytes\": %.0f, \"dp_bytes\": %.0f, \"tied_bytes\": %.0f, \"step\": %.9g, "
                 "\"computing\": %.6g, \"tp_time\": %.6g, \"cp_time\": %.6g, "
                 "\"dp_time\": %.6g, \"end_time\": %.6g, \"idle\": %.6g, \"bubble\": %.6g, \"mfu\": "
-                "%.6g, "
-                "\"hfu\": %.6g, \"units\": {\"time\": \"s\", \"memory\": \"bytes\", \"traffic\": "
+                "%.6g, \"hfu\": %.6g, \"units\": {\"time\": \"s\", \"memory\": \"bytes\", "
+                "\"traffic\": "
                 "\"bytes\"}",
                 plan_memory_sum(&r->fullest), r->tp_bytes, r->cp_bytes, r->pp_bytes, r->dp_bytes,
                 r->tied_bytes, r->step * 1e-12, r->computing * 1e-12, r->tp * 1e-12, r->cp * 1e-12,
@@ -173,7 +173,7 @@ static void ticks(FILE *f, Axis a, bool x, double unit, const char *name) {
                         LEFT, at, WIDTH, LEFT - 6, at + 4, decade * i, name);
         }
 }
-// Points by their tensor parallelism; of those that fall on one cell only one is drawn.
+// Draws points, coloured by tp. Of several points in one cell only one is drawn.
 static size_t colour(size_t tp) { return tp < 2 ? 0 : tp < 4 ? 1 : tp < 8 ? 2 : tp == 8 ? 3 : 4; }
 static void points(FILE *f, const PlanList *list, Axis memory, Axis time) {
     enum { X = WIDTH / CELL + 2, Y = HEIGHT / CELL + 2 };
@@ -195,7 +195,7 @@ static int by_memory(const void *a, const void *b) {
     // alike: in the order of the list
     return p == q ? (x > y) - (x < y) : (p > q) - (p < q);
 }
-// on: room for all of them, the least memory first. How many they are.
+// on: room for the front, the least memory first. Returns the number of its layouts.
 size_t plan_front(const PlanList *list, const PlanResult **on) {
     size_t n = 0;
     for (size_t i = 0; i < list->n; i++) on[i] = &list->result[i];
@@ -240,8 +240,7 @@ void plan_svg(const PlanTask *t, const PlanList *list, const char *file) {
     for (size_t i = 0; i < 5; i++) fprintf(f, ".t%zu{fill:%s;fill-opacity:.7}", i, fill[i]);
     fprintf(f,
             "</style>\n<text x=\"%d\" y=\"20\" font-size=\"14\">%s on %zu GPUs, %s: %zu layouts, "
-            "%zu "
-            "fit</text>\n",
+            "%zu fit</text>\n",
             LEFT, t->model.name, t->gpus, t->cluster.name, list->n, list->feasible);
     for (size_t i = 0, x = LEFT; i < 5; i++, x += 90)
         fprintf(f,

@@ -1,4 +1,5 @@
-// plan_stage.c: the time of one stage of a pipeline, in picoseconds, and the bytes that its ranks send.
+// plan_stage.c: the time of one stage of a pipeline, in picoseconds, and the bytes that its ranks
+// send.
 #include "08_3d/plan.h"
 #include <math.h>
 
@@ -63,8 +64,8 @@ bool plan_alike(const PlanTask *t, const PlanLayout *l) {
     return node == 0 ||
            (divides(l->n.tp, node) && divides(ring, node) && divides(ring * l->n.dp, node));
 }
-// Slice `slice` of stage s. It communicates over dp with the same slice of other replicas, and may be
-// smaller than the largest slice, and on another link.
+// Slice `slice` of stage s. It communicates over dp with the same slice of other replicas, and may
+// be smaller than the largest slice, and on another link.
 PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t slice) {
     PlanStage one = *s;
     CutSizes z = cut_sizes(&t->model.model, l->n.tp, slice);
@@ -85,10 +86,11 @@ size_t plan_slices(const PlanTask *t, const PlanLayout *l) {
 
 static double picoseconds(double seconds) { return round(seconds * 1e12); }
 
-// The time of `count` products of [m, k] and [k, n] in one kernel: a roofline (Williams et al. 2009)
-// whose two parts add, because no kernel hides one part completely behind the other. Multiprocessors
-// compute tiles in waves, and the last wave is not full (NVIDIA, "Matrix Multiplication Background").
-// accumulates: [m, n] is the gradient of a weight, which is read and written.
+// The time of `count` products of [m, k] and [k, n] in one kernel: a roofline (Williams et al.
+// 2009) whose two parts add, because no kernel hides one part completely behind the other.
+// Multiprocessors compute tiles in waves, and the last wave is not full (NVIDIA, "Matrix
+// Multiplication Background"). accumulates: [m, n] is the gradient of a weight, which is read and
+// written.
 enum { TILE_M = 128, TILE_N = 256 };
 double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k,
                          bool accumulates) {

@@ -1,19 +1,19 @@
-// plan_step.c: see plan.h. The whole step of a layout: its replicas' schedules played, then what
-// follows the last backward; memory, traffic and time of the rank that has most.
+// plan_step.c: the whole step of a layout: plays the replicas' schedules, adds the work after the
+// last backward, and finds memory, traffic and time of the rank with most of each.
 #include "08_3d/plan_player.h"
 #include <math.h>
 #include <stdlib.h>
 
-// Where groups lie alike in the nodes all replicas take the same time; elsewhere each is played, or
-// the first ones.
+// If all groups lie in the nodes in the same way, all replicas take the same time. Otherwise each
+// replica is played, but at most MOST_REPLICAS.
 enum { MOST_REPLICAS = 8 };
 static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
     size_t dp = l->n.dp;
     return plan_alike(t, l) || l->zero >= 2 ? 1 : dp < MOST_REPLICAS ? dp : MOST_REPLICAS;
 }
 
-// Replicas that begin at the same place of a node have the same links, and with as many sequences
-// the same times.
+// Replicas that begin at the same place of a node have the same links. With as many sequences they
+// take the same time.
 static bool played_before(const PlanTask *t, const PlanLayout *l, size_t d) {
     size_t node = t->cluster.node, batch = t->model.batch;
     for (size_t before = 0; before < d; before++)
@@ -35,7 +35,7 @@ static void take_memory(PlanResult *r, const PlanStage *s, const PlanTask *t, do
         r->largest.bytes[k] = fmax(r->largest.bytes[k], m.bytes[k]);
 }
 
-// Between stages, both ways: of stage i.
+// The bytes that stage i sends to both neighbours.
 static double sent_on(const PlanPlayer *p, size_t i) {
     size_t ends = (i == 0) + (i + 1 == p->l->n.pp), full = p->sequences / p->m,
            more = p->sequences % p->m;
@@ -44,7 +44,7 @@ static double sent_on(const PlanPlayer *p, size_t i) {
     return p->l->n.pp == 1 ? 0 : (double)(2 * p->l->chunks - ends) * all;
 }
 
-// Forward and backward of the whole model, and what the ranks do beyond it.
+// FLOPs of forward and backward of the whole model, and of the recomputation beside them.
 static void utilisation(const PlanTask *t, PlanResult *r) {
     const ModelConfig *m = &t->model.model;
     size_t batch = t->model.batch;
@@ -58,7 +58,7 @@ static void utilisation(const PlanTask *t, PlanResult *r) {
     r->hfu = (model + again) / could;
 }
 
-// After the last backward of stage i; ready: all its replicas are there.
+// The work of stage i after its last backward. ready: the time when all its replicas have ended.
 typedef struct {
     double done, gathers;
 } Ending;
@@ -117,7 +117,7 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
                 p.stage[i].sum.tp_bytes += sums.tp_bytes;
             }
         }
-        // the tied embedding: its two stages wait for each other
+        // The tied embedding: its two stages wait for each other.
         if (n.pp > 1) {
             size_t table = elements_wte(&s.z), g = t->format.gradient;
             double both = fmax(p.stage[0].now, p.stage[n.pp - 1].now) +

@@ -5,10 +5,10 @@
 #include <string.h>
 #include "08_3d/plan_player.h"
 
-// A full pipeline repeats itself, so only PLAYED times pp of many micro-batches are played; the others
-// add the same time. Pipelines of at most MOST_OPS ops are played whole, because unequal stages need
-// some time until they repeat. Each rank of a ring of unequal ranks is played on its own if that
-// takes at most MOST_STEPS steps, else only the slowest rank of each op.
+// A full pipeline repeats itself, so only PLAYED times pp of many micro-batches are played; the
+// others add the same time. Pipelines of at most MOST_OPS ops are played whole, because unequal
+// stages need some time until they repeat. Each rank of a ring of unequal ranks is played on its
+// own if that takes at most MOST_STEPS steps, else only the slowest rank of each op.
 enum { PLAYED = 3, MOST_OPS = 1000, MOST_STEPS = 20000, FORWARDS = 0, BACKWARDS = 1 };
 
 static size_t sequences_of(const PlanPlayer *p, size_t k) {
@@ -136,11 +136,11 @@ static bool play_op(PlanPlayer *p, size_t i) {
     if (there < 0) return false;
     double takes = op_takes(p, s, c, op, there, senders);
     slot = op.chunk * p->m + op.micro_batch;
-    // EXERCISE 08.02a (4 points): play a pipeline's op. Its input arrives at time `there`, and the op
-    // takes `takes`. Add that to s->busy, and set s->now to the end of the op. If pipe_op_feeds says
-    // that another stage needs the result, send a message of B sequences (plan_message_bytes) on
-    // s->lane[on]; on is 1 to the next stage, 0 to the previous one. The message leaves when the op
-    // has ended and the lane is free, and takes plan_link_time on the link near[on]. Set
+    // EXERCISE 08.02a (4 points): play a pipeline's op. Its input arrives at time `there`, and the
+    // op takes `takes`. Add that to s->busy, and set s->now to the end of the op. If pipe_op_feeds
+    // says that another stage needs the result, send a message of B sequences (plan_message_bytes)
+    // on s->lane[on]; on is 1 to the next stage, 0 to the previous one. The message leaves when the
+    // op has ended and the lane is free, and takes plan_link_time on the link near[on]. Set
     // s->arrives[what][slot] to its arrival; without a message, to the end of the op.
     s->now = fmax(s->now, there) + takes;
     s->busy += takes;
@@ -159,8 +159,9 @@ static bool play_op(PlanPlayer *p, size_t i) {
     return true;
 }
 
-// An earlier stage with the same ops as stage i: both are inner stages with as many blocks, and begin
-// at the same place of a node. NULL: there is none, or each rank of a ring is played on its own.
+// An earlier stage with the same ops as stage i: both are inner stages with as many blocks, and
+// begin at the same place of a node. NULL: there is none, or each rank of a ring is played on its
+// own.
 static const PlanStageTime *stage_like(const PlanPlayer *p, size_t i) {
     const PlanLayout *l = p->l;
     size_t pp = l->n.pp, place = plan_rank(l, 0, 0, 0, i), node = p->t->cluster.node;

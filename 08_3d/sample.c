@@ -4,9 +4,9 @@
 // vary: ranks 1|2|3|4|6
 //
 // Writes text with a trained model, at any tp x pp. --from names a checkpoint (train --save), an
-// exported file, or Hugging Face's GPT-2. In every block a new token needs the keys and values of all
-// earlier tokens. These never change, because no position sees a later one. So each rank keeps them
-// for its heads and blocks, and a step is a forward of one row.
+// exported file, or Hugging Face's GPT-2. In every block a new token needs the keys and values of
+// all earlier tokens. These never change, because no position sees a later one. So each rank keeps
+// them for its heads and blocks, and a step is a forward of one row.
 //
 // Left out: many texts at once, which makes writing efficient (Pope et al. 2022; Kwon et al. 2023);
 // data parallelism, which would be several runs.
@@ -23,8 +23,8 @@
 
 // -------------------------------------------------------- attention of new positions to all so far
 
-// S_QKV [T, 3A] has the T new positions only. Their keys and values join the cache, then their queries
-// attend to the whole cache.
+// S_QKV [T, 3A] has the T new positions only. Their keys and values join the cache, then their
+// queries attend to the whole cache.
 static void cached_forward(const AttentionHeads *h, Saved *s) {
     Cache *c = (Cache *)h->kind;
     size_t heads = range_size(h->heads), A = heads * h->D, all = c->n + h->T;
@@ -113,8 +113,8 @@ void sampler_forget(Sampler *s) {
 
 // The largest of logit / temperature + Gumbel number is an entry drawn with probability
 // softmax(logit / temperature) (Maddison et al. 2014). The Gumbel number is a function of (seed,
-// number of the token, entry). So the choice does not depend on which rank has which entries, and no
-// rank needs all of them.
+// number of the token, entry). So the choice does not depend on which rank has which entries, and
+// no rank needs all of them.
 enum { KEY_SAMPLE = 5 };                           // keys 1 to 4 belong to common/model
 typedef struct {
     double logit, score;
@@ -129,8 +129,8 @@ static bool better(const Candidate *x, const Candidate *y) {
     return x->score != y->score ? x->score > y->score : x->entry < y->entry;
 }
 
-// The k best candidates so far, in a heap with the worst of them at its root. Most candidates are worse
-// than the root and cost one comparison, so the vocabulary is never sorted.
+// The k best candidates so far, in a heap with the worst of them at its root. Most candidates are
+// worse than the root and cost one comparison, so the vocabulary is never sorted.
 typedef struct {
     Candidate *list;
     size_t n, k;                                   // n: the number of candidates in the heap
@@ -159,8 +159,8 @@ static void offer_logit(Best *best, const Choice *c, double logit, size_t number
     offer(best, (Candidate){ .logit = logit, .score = score, .entry = entry });
 }
 
-// On the last stage: gathers each rank's k candidates, keeps the k best of all, and returns the entry
-// with the best score.
+// On the last stage: gathers each rank's k candidates, keeps the k best of all, and returns the
+// entry with the best score.
 static size_t choose(Sampler *s, Tensor logits, size_t number) {
     Comm *tp = s->mesh.tp;
     const Choice *c = &s->choice;
@@ -250,7 +250,8 @@ void sampler_free(Sampler *s) {
 
 static const Option options[] = {
     { "from", "PATH", NULL,
-      "checkpoints, an exported model's folder, or its file; without it: a small one, trained first" },
+      "checkpoints, an exported model's folder, or its file; without it: a small one, trained "
+      "first" },
     { "heads", "N", NULL, "attention heads, where a file does not say (GPT-2: 12)" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: the ranks that --pp leaves" },
     { "pp", "N", "1", "pipeline stages" },

@@ -1,12 +1,12 @@
-// sampler.h: writes text with a model that is cut over tp x pp, one token after another, and keeps a
-// cache of keys and values.
+// sampler.h: writes text with a model that is cut over tp x pp, one token after another, and keeps
+// a cache of keys and values.
 #ifndef SAMPLER_H
 #define SAMPLER_H
 #include "08_3d/mesh.h"
 #include "08_3d/weights.h"
 
-// The keys and values of one block and this rank's heads. kind must be the first member, because the
-// attention gets a pointer to kind and casts it to a pointer to the Cache.
+// The keys and values of one block and this rank's heads. kind must be the first member, because
+// the attention gets a pointer to kind and casts it to a pointer to the Cache.
 typedef struct {
     AttentionKind kind;
     Tensor k, v;                                   // [context, heads/tp * D] each
@@ -19,7 +19,8 @@ typedef struct {
 } Choice;
 typedef struct {
     Mesh mesh;
-    Model *m;                                      // this rank's part of its stage's layers; no loss
+    // this rank's part of its stage's layers; no loss
+    Model *m;
     Layer *head;                                   // the last layer on the last stage; else NULL
     Cache *cache;                                  // [blocks]
     size_t blocks;                                 // blocks of this stage
@@ -31,8 +32,8 @@ typedef struct {
 // ---- All functions are collective, but for the last one. ----
 Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice choice);
 void sampler_free(Sampler *s);
-// Forward of `count` tokens behind those in the cache. On the last stage: logits [rows, V/tp] of all
-// these tokens, or of the last one. On other stages: an empty tensor.
+// Forward of `count` tokens behind those in the cache. On the last stage: logits [rows, V/tp] of
+// all these tokens, or of the last one. On other stages: an empty tensor.
 Tensor sampler_forward(Sampler *s, Arena *a, const int *tokens, size_t count, bool all);
 // The same from position 0, without the cache. Leaves the cache as it is.
 Tensor sampler_forward_whole(Sampler *s, Arena *a, const int *tokens, size_t count);

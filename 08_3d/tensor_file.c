@@ -1,4 +1,4 @@
-// tensor_file.c: see tensor_file.h.
+// tensor_file.c: parses the header of a safetensors file and finds its tensors.
 #include "08_3d/tensor_file.h"
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -21,13 +21,13 @@ static bool whole(const cJSON *j, size_t *value) {
 }
 
 // GPT-2's files may have causal masks in them, of any type: "h.0.attn.bias",
-// "h.0.attn.masked_bias". Nobody needs them.
+// "h.0.attn.masked_bias". No program needs them.
 static bool is_mask(const char *name) {
     const char *end = strstr(name, ".attn.");
     return end && (strcmp(end, ".attn.bias") == 0 || strcmp(end, ".attn.masked_bias") == 0);
 }
 
-// NULL, or what is wrong with the tensor.
+// Returns NULL, or the text of an error in the tensor.
 static const char *tensor_of(FileTensor *t, const cJSON *j, const unsigned char *data,
                              size_t bytes) {
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(j, "dtype");

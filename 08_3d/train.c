@@ -58,8 +58,8 @@ static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     say(run, "%s", note);
 }
 
-// After a step of `seconds`: writes a checkpoint if one is due. True: the training ends here, because
-// it was told to stop, or because its weights are not finite.
+// After a step of `seconds`: writes a checkpoint if one is due. True: the training ends here,
+// because it was told to stop, or because its weights are not finite.
 static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log,
                           SavedRun *saved, size_t done, size_t steps, double seconds,
                           double eval_loss) {
@@ -172,7 +172,8 @@ static void say_saved(Run *run, size_t done) {
 
 // "fell from 5.8162 to 5.5976 nats per byte in 3 steps"
 enum { LOSS_TEXT = 96 };
-static void loss_text(char text[LOSS_TEXT], const char *unit, double first, double last, size_t steps) {
+static void loss_text(char text[LOSS_TEXT], const char *unit, double first, double last,
+                      size_t steps) {
     if (!isfinite(first) || !isfinite(last))
         snprintf(text, LOSS_TEXT, "was not finite at the first or the last of %zu steps", steps);
     else if (steps == 1)
@@ -183,7 +184,8 @@ static void loss_text(char text[LOSS_TEXT], const char *unit, double first, doub
 }
 
 // The last lines of the page. done: the steps of this run.
-static void answer(Run *run, const Trainer *t, const Data *d, Range done, LossCurve got, Speed speed) {
+static void answer(Run *run, const Trainer *t, const Data *d, Range done, LossCurve got,
+                   Speed speed) {
     char loss[LOSS_TEXT];
     const Timing timing = picture_timing(run);
     loss_text(loss, d->token_bytes == 1 ? "byte" : "token", got.loss[done.lo],
@@ -193,14 +195,15 @@ static void answer(Run *run, const Trainer *t, const Data *d, Range done, LossCu
                                          : "They train together; --check compares with one device.",
                loss, speed.tokens / speed.seconds);
     say_cost(run,
-             "a rank sends %s over tp, %s over pp and %s over dp per step; ranks are idle for %.1f %% "
-             "of the last step.",
+             "a rank sends %s over tp, %s over pp and %s over dp per step; ranks are idle for %.1f "
+             "%% of the last step.",
              cost_text(run, "tp.sent"), cost_text(run, "pp.sent"), cost_text(run, "dp.sent"),
              100 * timing.idle_of_total);
-    say_use_when(run, t->mesh.world->size == 1
-                              ? "the model fits one device."
-                              : "the model's state does not fit a node: tp inside a node, pp until a "
-                                "stage fits, dp for the rest.");
+    say_use_when(run,
+                 t->mesh.world->size == 1
+                         ? "the model fits one device."
+                         : "the model's state does not fit a node: tp inside a node, pp until a "
+                           "stage fits, dp for the rest.");
 }
 
 static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log, size_t from,

@@ -1,4 +1,4 @@
-// train_options.h: what 08_3d/train can be asked. settings.c says what the values mean.
+// train_options.h: the options of 08_3d/train. settings.c turns their texts into values.
 #ifndef TRAIN_OPTIONS_H
 #define TRAIN_OPTIONS_H
 #include "judge/frame/lesson.h"

@@ -183,8 +183,7 @@ static void training(Run *run, const Data *data, double error) {
             });
     say_answer(run,
                "Yes to both. The loss fell from %.4f to %.4f in %zu steps; backward differs from "
-               "finite "
-               "differences by at most %.1e of a tensor's largest derivative.",
+               "finite differences by at most %.1e of a tensor's largest derivative.",
                first, loss, steps, error);
     say_cost(run,
              "one device holds everything: %s of parameters, %s of gradients, %s of optimizer "

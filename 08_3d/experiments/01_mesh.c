@@ -1,5 +1,5 @@
-// experiments/01_mesh.c: checks the map rank -> coordinates by counting, then the communicators that
-// are made from it, and shows on which link each group communicates.
+// experiments/01_mesh.c: checks the map rank -> coordinates by counting, then the communicators
+// that are made from it, and shows on which link each group communicates.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,7 +105,8 @@ static void group_checks(Run *run, Mesh *m) {
     free(mark);
 }
 
-// The members of rank 0's group along these axes: "0 2", or "0 1 2 3 4 5 6..." where there are many.
+// The members of rank 0's group along these axes: "0 2", or "0 1 2 3 4 5 6..." where there are
+// many.
 enum { LIST = 40 };
 static void group_of_rank_0(char text[LIST], const Run *run, const Mesh *m, unsigned axes) {
     const size_t full = 20;
@@ -162,10 +163,12 @@ static void group_text(char text[112], Run *run, Mesh *m, Kind k) {
 static void answer(Run *run, Mesh *m) {
     char group[3][112];
     for (Kind k = DP; k <= PP; k++) group_text(group[k], run, m, k);
-    say_answer(run, "Rank 0 is in the %s, the %s and the %s. tp ranks are neighbours because tp sends "
+    say_answer(run,
+               "Rank 0 is in the %s, the %s and the %s. tp ranks are neighbours because tp sends "
                "most.",
                group[TP], group[DP], group[PP]);
-    say_cost(run, "no messages in a training step; every rank makes its groups once, at the start.");
+    say_cost(run,
+             "no messages in a training step; every rank makes its groups once, at the start.");
     say_use_when(run, "two or more kinds of parallelism share one set of ranks.");
 }
 

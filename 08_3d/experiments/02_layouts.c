@@ -1,8 +1,8 @@
-// experiments/02_layouts.c: trains one step of the same model and batch in every layout of the world,
-// with the trainer's own functions, on the simulated clock: nodes of four ranks, a fast link inside a
-// node (at NVLink's scale) and a slow link between nodes (at InfiniBand's). The layouts differ in
-// time, in memory and in the traffic on each link. The fastest layout runs once more with its ranks
-// numbered in the opposite order.
+// experiments/02_layouts.c: trains one step of the same model and batch in every layout of the
+// world, with the trainer's own functions, on the simulated clock: nodes of four ranks, a fast link
+// inside a node (at NVLink's scale) and a slow link between nodes (at InfiniBand's). The layouts
+// differ in time, in memory and in the traffic on each link. The fastest layout runs once more with
+// its ranks numbered in the opposite order.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,8 +95,8 @@ static LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p,
 
 // ---------------------------------------------------------------- measured
 
-// Adds this rank's bytes to the link on which they were sent. Both neighbours in the pipeline get as
-// many bytes. process(r): the rank of the world that is rank r of the mesh.
+// Adds this rank's bytes to the link on which they were sent. Both neighbours in the pipeline get
+// as many bytes. process(r): the rank of the world that is rank r of the mesh.
 static void add_traffic(Layout *l, const Mesh *m, LayoutOrder *process) {
     const Comm *groups[] = { m->tp, m->dp, m->model, m->world, m->tied };
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
@@ -268,8 +268,10 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong)
         for (size_t k = 0; k < 5; k++) rows[i].cell[k] = text[i].cell[k];
     }
     results(run, columns, rows);
-    say(run, "  bytes of the rank that has most: sent inside its node and between nodes; state: weights,\n"
-             "  gradients, optimizer; activations: their peak. opposite: pp varies fastest, not tp");
+    say(run,
+        "  bytes of the rank that has most: sent inside its node and between nodes; state: "
+        "weights,\n"
+        "  gradients, optimizer; activations: their peak. opposite: pp varies fastest, not tp");
 }
 
 // A bar per layout, as long as its step: how the mean rank spends it.
@@ -306,14 +308,16 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong
         say_answer(run, "One rank has one layout; its step takes %s.", step);
     else
         say_answer(run,
-                   "%s, with %s per step. The slowest, %s, takes %.2f times as long, mostly because %s.",
+                   "%s, with %s per step. The slowest, %s, takes %.2f times as long, mostly "
+                   "because %s.",
                    layout_name(name[0], fast), step, layout_name(name[1], slow),
                    slow->step / fast->step, cause(fast, slow));
     say_cost(run,
              "nothing in the results: every layout has the same loss. Ranks in the opposite order "
              "make the fastest layout take %.2f times as long.", wrong->step / fast->step);
-    say_use_when(run, "one kind of parallelism no longer fits: keep tp inside a node, let pp and dp "
-                      "cross nodes, then measure.");
+    say_use_when(run,
+                 "one kind of parallelism no longer fits: keep tp inside a node, let pp and dp "
+                 "cross nodes, then measure.");
 }
 
 static void layouts(Run *run) {

@@ -71,8 +71,7 @@ static BlockTimes times_of_a_block(Run *run) {
         sum[i] = forward + backward;
         say_detail(run,
                    "Korthikanti table 4: %s: forward %.1f ms, printed %.1f; backward %.1f, printed "
-                   "%.1f; together "
-                   "%+.0f %% of the first row, printed %+.0f %%",
+                   "%.1f; together %+.0f %% of the first row, printed %+.0f %%",
                    table4[i].name, forward, table4[i].forward, backward, table4[i].backward,
                    100 * (sum[i] / sum[0] - 1), 100 * (want / base - 1));
         holds.near &= paper_within(sum[i], want, 0.15);
@@ -122,8 +121,7 @@ static Runs runs(Run *run) {
         double step = seconds(&t, i, false), full = table5[i].full > 0 ? seconds(&t, i, true) : 0;
         say_detail(run,
                    "Korthikanti table 5: %zu GPUs: MFU %.1f %%, HFU %.1f %% by its equation 8, "
-                   "%.1f %% by its "
-                   "text; step %.2f s, printed %.2f (%+.1f %%)",
+                   "%.1f %% by its text; step %.2f s, printed %.2f (%+.1f %%)",
                    t.gpus, 100 * model / peak, 100 * (model + 3 * scores) / peak,
                    100 * (model + scores) / peak, step, table5[i].seconds,
                    100 * (step / table5[i].seconds - 1));

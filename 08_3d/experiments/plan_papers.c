@@ -155,8 +155,7 @@ static bool ptdp_speeds(Run *run, bool *fit) {
         double speed = teraflops(&t, &r);
         say_detail(run,
                    "PTD-P table 1: %7s billion, b %zu, v %zu: %5.1f TFLOP/s per GPU, printed %3.0f "
-                   "(%+.1f %%), "
-                   "%.1f GB",
+                   "(%+.1f %%), %.1f GB",
                    table1[i].billions, table1[i].b, table1[i].v, speed, table1[i].teraflops,
                    100 * (speed / table1[i].teraflops - 1), 1e-9 * plan_memory_sum(&r.fullest));
         holds &= paper_within(speed, table1[i].teraflops, 0.15);

@@ -51,16 +51,17 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
     char without[24];
     snprintf(without, sizeof without, "=%zu", again);
     results(run, (const char *const[]){ "with the cache", "without", NULL },
-            (const Result[]){
-                    { "positions computed",
-                      "one per token; without: all so far",
-                      { "positions", without } },
-                    { "keys and values kept", "2 L/pp T C/tp", { "cache", "=0 B" } },
-                    { "tensor parallel, sent",
-                      "2 all-reduces of [positions, C] per block",
-                      { "tp.sent", NULL } },
-                    { "pipeline, sent", "[positions, C] forward, a token back", { "pp.sent", NULL } },
-                    { 0 } });
+            (const Result[]){ { "positions computed",
+                                "one per token; without: all so far",
+                                { "positions", without } },
+                              { "keys and values kept", "2 L/pp T C/tp", { "cache", "=0 B" } },
+                              { "tensor parallel, sent",
+                                "2 all-reduces of [positions, C] per block",
+                                { "tp.sent", NULL } },
+                              { "pipeline, sent",
+                                "[positions, C] forward, a token back",
+                                { "pp.sent", NULL } },
+                              { 0 } });
     const double computed = cost_value(run, "positions");
     if ((double)again > computed)
         say_answer(run,
@@ -73,6 +74,7 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
                    "positions, the same as without a cache.",
                    z->tokens, z->tokens == 1 ? "" : "s", computed);
     say_cost(run, "%s of keys and values per rank, for one text.", cost_text(run, "cache"));
-    say_use_when(run, "a model writes token by token. For throughput write many texts at once: one row "
-                      "per product leaves a device idle.");
+    say_use_when(run,
+                 "a model writes token by token. For throughput write many texts at once: one row "
+                 "per product leaves a device idle.");
 }

@@ -1,5 +1,5 @@
-// sample_run.c: the program 08_3d/sample: reads its options, writes the text with the sampler, checks
-// it and shows the page.
+// sample_run.c: the program 08_3d/sample: reads its options, writes the text with the sampler,
+// checks it and shows the page.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -255,7 +255,8 @@ void sample_run(Run *run) {
     REQUIRE(pp > 0 && world % pp == 0, "--pp %zu: %zu ranks are not a multiple of it", pp, world);
     size_t tp = option_given(run, "tp") ? option_size(run, "tp") : world / pp;
     REQUIRE(tp * pp == world,
-            "--tp %zu x --pp %zu is not %zu ranks: start as many (--emulate %zu), or leave --tp out",
+            "--tp %zu x --pp %zu is not %zu ranks: start as many (--emulate %zu), or leave --tp "
+            "out",
             tp, pp, world, tp * pp);
     Weights w = { .model = small };
     w.model.seed = run->seed;

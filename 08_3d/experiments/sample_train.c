@@ -9,8 +9,8 @@
 
 // A text of this tree that does not change, so that the model always writes the same.
 static const char text_file[] = "LICENSE";
-// The number of steps is fixed, because seconds would depend on the machine. They take two seconds on
-// a fast core and five on a slow one.
+// The number of steps is fixed, because seconds would depend on the machine. They take two seconds
+// on a fast core and five on a slow one.
 enum { STEPS = 600, SEQUENCES = 8, WARMUP = 10, MOST_TEXT = 1 << 20, KEY_WINDOW = 6 };
 static const double highest_rate = 0.005;
 
@@ -53,7 +53,8 @@ static Losses train(Run *run, const ModelConfig *c, const char *text, size_t byt
     double begun = now();
     Model *m = model_describe(c, model_layers(c));
     Optimizer o = adamw(highest_rate);
-    o.beta2 = 0.99;                                // few sequences per step: average over more steps
+    // few sequences per step: average over more steps
+    o.beta2 = 0.99;
     o.epsilon = 1e-8;                              // below the gradients of so small a model
     model_allocate(m);
     optimizer_allocate(&o, m);
@@ -102,7 +103,8 @@ void sample_train(Run *run, Weights *w) {
     bool enough = text && bytes > w->model.context + 1;
     side_broadcast(&enough, sizeof enough);
     if (!enough) {
-        say(run, "not trained, because %s is not here: start in the root of this tree, or give --from",
+        say(run,
+            "not trained, because %s is not here: start in the root of this tree, or give --from",
             text_file);
         free(text);
         return;
@@ -112,7 +114,9 @@ void sample_train(Run *run, Weights *w) {
     if (run->is_root) losses = train(run, &w->model, text, bytes, w->values);
     ledger_resume();
     side_broadcast(w->values[0], all * sizeof(real));
-    say(run, "trained for %d steps on %s in %.1f s: loss %.2f to %.2f nats per byte (--from: another "
-             "model)", STEPS, text_file, losses.seconds, losses.first, losses.last);
+    say(run,
+        "trained for %d steps on %s in %.1f s: loss %.2f to %.2f nats per byte (--from: another "
+        "model)",
+        STEPS, text_file, losses.seconds, losses.first, losses.last);
     free(text);
 }

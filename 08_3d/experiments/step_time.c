@@ -279,7 +279,8 @@ Degrees step_time_best(const TrainerConfig *c, double *time) {
             if (world % (tp * pp) || tp > c->model.heads || pp > c->model.layers ||
                 other.mesh.dp > c->batch)
                 continue;
-            if (c->reduction == REDUCE_COMPRESSED && (other.mesh.dp == 1 || (c->compression.method == TOP_K && tp > 1)))
+            if (c->reduction == REDUCE_COMPRESSED &&
+                (other.mesh.dp == 1 || (c->compression.method == TOP_K && tp > 1)))
                 continue;
             other.stage_blocks = pp == c->mesh.pp ? c->stage_blocks : NULL;
             other.chunks =

@@ -86,8 +86,8 @@ void train_checks_require(Run *run, const TrainerConfig *c) {
     enum { LEAST_ON_A_GRID = 8 };
     if (!option_flag(run, "check")) return;
     REQUIRE(sizeof(real) == 8 || pow(c->model.dropout, (double)c->model.width) <= 0.6,
-            "--check: --dropout %g empties most rows of --width %zu, and a norm makes rounding large "
-            "in an empty row: choose a smaller --dropout, more --width, or PRECISION=fp64",
+            "--check: --dropout %g empties most rows of --width %zu, and a norm makes rounding "
+            "large in an empty row: choose a smaller --dropout, more --width, or PRECISION=fp64",
             c->model.dropout, c->model.width);
     REQUIRE(c->model.width != 2,
             "--check: the gradient that a norm of --width 2 lets through is mostly rounding: "
