@@ -169,10 +169,13 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, bool search
     else
         say_answer(run, "%s. %s needs %.1f GB per GPU and has %.3g GB.",
                    searched ? "No layout fits" : "It does not fit", name, held, room);
+    char sent[3][32];
+    const double bytes[] = { r->tp_bytes, r->pp_bytes, r->dp_bytes + r->tied_bytes };
+    for (size_t i = 0; i < 3; i++) page_value(sent[i], sizeof sent[i], bytes[i], "bytes");
     say_cost(run,
-             "a GPU sends up to %.3g GB per step over tp, %.3g GB over pp and %.3g GB over dp; the "
-             "pipeline idles %.1f %% of its time.",
-             r->tp_bytes * G, r->pp_bytes * G, (r->dp_bytes + r->tied_bytes) * G, 100 * r->bubble);
+             "a GPU sends up to %s per step over tp, %s over pp and %s over dp; the pipeline idles "
+             "%.1f %% of its time.",
+             sent[0], sent[1], sent[2], 100 * r->bubble);
     say_use_when(run,
                  "you choose a layout before you reserve a cluster. Then measure the best few, "
                  "because frameworks overlap more communication than this plan.");

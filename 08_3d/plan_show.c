@@ -61,12 +61,12 @@ static void alternatives(Run *run, const PlanList *list) {
     char times[PLAN_ALTERNATIVES][24], cause[PLAN_ALTERNATIVES][40];
     const size_t n = plan_alternatives(list, other);
     for (size_t i = 0; i < n; i++) {
-        snprintf(times[i], sizeof times[i], "=%.2f times", other[i].times);
+        snprintf(times[i], sizeof times[i], "=%.2f", other[i].times);
         snprintf(cause[i], sizeof cause[i], "=%s", other[i].cause);
         rows[i] = (Result){ .what = other[i].name, .cell = { times[i], cause[i] } };
     }
     if (n > 0)
-        results(run, (const char *const[]){ "the fastest step", "more time for", NULL }, rows);
+        results(run, (const char *const[]){ "step / fastest", "more time for", NULL }, rows);
 }
 
 void plan_table(Run *run, const PlanTask *t, const PlanList *list) {

@@ -1,4 +1,4 @@
-// predict.c: what a step of the trainer costs one rank, from the sizes alone.
+// predict.c: predicts the costs of a trainer's step on one rank, from sizes alone.
 #include <stdlib.h>
 #include "01_data_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/context_parallel.h"
@@ -11,7 +11,7 @@
 
 enum { E = sizeof(real) };
 
-// What each of n ranks sends in a ring for `count` elements.
+// Bytes that each of n ranks sends in a ring for `count` elements.
 static size_t ring_sent(size_t passes, size_t n, size_t count) {
     return (size_t)ring_bytes(passes, n, count, E);
 }
@@ -21,7 +21,7 @@ static GridPlace grid_place_in(const TrainerConfig *c, Coordinates at) {
     return grid_place_of(&c->model, n.q, n.depth, at.tp);
 }
 
-// Who has the same parameters: over them gradients are summed, and ZeRO shards.
+// The number of ranks with the same parameters. They sum gradients, and ZeRO shards over them.
 static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
 static size_t replica(const TrainerConfig *c, Coordinates at) {
     return at.cp + mesh_cp(c->mesh) * at.dp;
@@ -44,7 +44,7 @@ typedef struct {
     bool is_grid, is_cube;
     GridPlace grid;
     CubePlace cube;
-    // Of each block; NULL: all of them as --recompute says.
+    // Recomputation of each block; NULL: all blocks follow --recompute.
     const Recompute *choice;
 } Mine;
 static Mine mine_of(const TrainerConfig *c, Coordinates at) {
@@ -64,7 +64,7 @@ static size_t unit_elements(const Mine *my, size_t i) {
     return my->is_cube ? cube_elements_unit(&my->cube, &my->z, i) :
            my->is_grid ? grid_elements_unit(&my->grid, &my->z, i) : elements_unit(&my->z, i);
 }
-// Of B sequences of a micro-batch those whose activations are here.
+// The number of a micro-batch's B sequences whose activations are on this rank.
 static size_t my_sequences(const Mine *my, size_t B) {
     return my->is_grid ? grid_sequences(&my->grid, B) : B;
 }
@@ -116,7 +116,7 @@ static void reductions(Prediction *out, const TrainerConfig *c, const Mine *my) 
     free(piece);
 }
 
-// The same compressed, unit by unit (01.06).
+// The compressed sum, unit by unit (01.06).
 static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coordinates at,
                                   const Mine *my) {
     const size_t rank = mesh_rank(c->mesh, at);
@@ -132,7 +132,7 @@ static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coord
     out->compression_peak = costs.buffers * E;
 }
 
-// On the rows, columns and depth of a grid: all kinds of calls.
+// All kinds of calls on the rows, columns and depth of a grid.
 static void add_axis(Prediction *out, const AxisTraffic *a, size_t times) {
     for (size_t kind = 0; kind < COMM_KINDS; kind++)
         out->tp_calls += times * (size_t)a->calls[kind];
@@ -147,7 +147,7 @@ static void add_cube(Prediction *out, CubeTraffic t, size_t times) {
     out->tp_received += times * (size_t)cube_bytes(&t);
 }
 
-// In the layers, for forward and backward of B sequences.
+// Tensor-parallel traffic in the layers, for forward and backward of B sequences.
 static void tensor_traffic(Prediction *out, const Mine *my, size_t B, bool again) {
     const CutSizes *z = &my->z;
     if (my->is_cube) {
@@ -169,7 +169,8 @@ static void tensor_traffic(Prediction *out, const Mine *my, size_t B, bool again
     out->tp_bytes += (size_t)s.bytes;
 }
 
-// How many of my blocks run their forward again in backward; and what these send for that.
+// The number of this rank's blocks that run their forward again in backward, and their traffic for
+// it.
 static size_t forwards_again(const TrainerConfig *c, const Mine *my) {
     if (!my->choice) return c->recompute == RECOMPUTE_FULL ? my->z.blocks : 0;
     size_t n = 0;
@@ -189,8 +190,8 @@ static void tensor_traffic_again(Prediction *out, const Mine *my, size_t B, size
     out->tp_received += with.tp_received - without.tp_received;
 }
 
-// Ring attention of B sequences, in a block: k and v of every other rank, but those of the next
-// one, go on from here forward, and again backward (`forwards`); then the gradients of all.
+// Ring attention of B sequences in a block. A rank sends on the keys and values of all ranks except
+// the next one, in each forward pass (`forwards` of them), and in backward the gradients of all.
 static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B,
                            size_t forwards) {
     if (mesh_cp(c->mesh) == 1) return 0;
@@ -199,8 +200,8 @@ static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSize
     return (forwards * (z->Tk - positions_count(&others)) + z->Tk) * B * 2 * z->heads * z->D * E;
 }
 
-// Partial gradients are summed before ZeRO reduces them: once, or, where each micro-batch
-// reduces and drops them, each time; wte's always once.
+// Partial gradients are summed before ZeRO reduces them: once, or in every micro-batch if ZeRO
+// reduces and drops them there. Those of wte are always summed once.
 static void partial_sums(Prediction *out, const TrainerConfig *c, const Mine *my, size_t m) {
     const size_t times = trainer_zero(c) < 2 ? 1 : m;
     if (my->z.sequence) {
@@ -227,7 +228,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
         out->cp_bytes += z->blocks * ring_traffic(c, at, z, B, 2) +
                          again * ring_traffic(c, at, z, B, 1) -
                          again * ring_traffic(c, at, z, B, 0);
-        // Activations on, their gradients back.
+        // Activations go forward, their gradients back.
         size_t messages = 2 * trainer_chunks(c) - z->last - z->first;
         if (c->mesh.pp > 1) out->pp_bytes += messages * my_message(my, B) * E;
     }
@@ -278,8 +279,8 @@ static size_t dropped(const Part *part, const KeptElements *k, size_t i) {
     }
 }
 
-// Elements of one micro-batch of B sequences: while it waits for its backward, and the most while
-// a whole forward or backward works on it.
+// Elements of one micro-batch of B sequences: while it waits for its backward, and the peak during
+// a whole forward or backward.
 typedef struct { size_t waiting, working; } InFlight;
 static InFlight in_flight(const Part *part, size_t B) {
     const CutSizes *z = &part->z;
@@ -296,9 +297,9 @@ static InFlight in_flight(const Part *part, size_t B) {
     return (InFlight){ now, now > highest ? now : highest };
 }
 
-// Of a backward in two halves (05.06): the elements after the first half, and the most while
-// that half runs. Layer by layer from the last one, the rank stores what the second half will
-// read; then it frees the rest of what forward kept.
+// A backward in two halves (05.06): the elements after the first half, and the peak during that
+// half. From the last layer to the first, the rank stores the inputs of the second half, then frees
+// the other tensors that forward has kept.
 typedef struct { size_t highest, after; } Halves;
 static Halves in_halves(const Part *part, size_t B) {
     const CutSizes *z = &part->z;
