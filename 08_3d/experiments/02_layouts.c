@@ -313,11 +313,10 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong
                    layout_name(name[0], fast), step, layout_name(name[1], slow),
                    slow->step / fast->step, cause(fast, slow));
     say_cost(run,
-             "nothing in the results: every layout has the same loss. Ranks in the opposite order "
-             "make the fastest layout take %.2f times as long.", wrong->step / fast->step);
+             "no loss changes; the opposite order of ranks takes %.2f times the fastest step.",
+             wrong->step / fast->step);
     say_use_when(run,
-                 "one kind of parallelism no longer fits: keep tp inside a node, let pp and dp "
-                 "cross nodes, then measure.");
+                 "one parallelism no longer fits. Keep tp in a node; pp and dp may cross nodes.");
 }
 
 static void layouts(Run *run) {
