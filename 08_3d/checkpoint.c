@@ -117,9 +117,9 @@ bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]) 
 // ---------------------------------------------------------------- choosing one, on all ranks alike
 
 // Gives all ranks the error of the first rank that has one. True: no rank has one.
-static bool all_good(const char mine[CHECKPOINT_WHY], char why[CHECKPOINT_WHY]) {
+static bool all_good(const char local_why[CHECKPOINT_WHY], char why[CHECKPOINT_WHY]) {
     size_t *sizes;
-    char *all = side_gather(mine, CHECKPOINT_WHY, &sizes);
+    char *all = side_gather(local_why, CHECKPOINT_WHY, &sizes);
     memset(why, 0, CHECKPOINT_WHY);
     for (size_t r = 0; all && !why[0] && r < this_world_size; r++)
         memcpy(why, all + r * CHECKPOINT_WHY, CHECKPOINT_WHY);
@@ -131,11 +131,11 @@ static bool all_good(const char mine[CHECKPOINT_WHY], char why[CHECKPOINT_WHY]) 
 
 // One of the ranks reads all bytes of each file, once.
 static Checkpoint *read_and_verify(Comm *world, const char *path, char why[CHECKPOINT_WHY]) {
-    char mine[CHECKPOINT_WHY] = "";
-    Checkpoint *c = checkpoint_read(path, mine);
-    for (size_t i = world->rank; c && i < c->index.n && !mine[0]; i += world->size)
-        checkpoint_verify(c, i, mine);
-    if (all_good(mine, why)) return c;
+    char local_why[CHECKPOINT_WHY] = "";
+    Checkpoint *c = checkpoint_read(path, local_why);
+    for (size_t i = world->rank; c && i < c->index.n && !local_why[0]; i += world->size)
+        checkpoint_verify(c, i, local_why);
+    if (all_good(local_why, why)) return c;
     if (c) checkpoint_free(c);
     return NULL;
 }

@@ -229,9 +229,9 @@ void checkpoint_save(Comm *world, const RunOptions *options, const Model *m, con
     if (is_root && !folder_make(dir, part))
         fault("--save %s: cannot make the folder %s in it: %s", dir, part, strerror(errno));
     comm_barrier(world);                      // the folder is there
-    FileSum mine = write_rank(m, o->kind == ADAMW, state, dir, part, file), *all;
+    FileSum local_sum = write_rank(m, o->kind == ADAMW, state, dir, part, file), *all;
     size_t *sizes;
-    all = side_gather(&mine, sizeof mine, &sizes);       // all files are there
+    all = side_gather(&local_sum, sizeof local_sum, &sizes);       // all files are there
     if (is_root) {
         cJSON *index = index_of(options, o, state, saved, step, all, world->size);
         write_text(dir, part, checkpoint_index_print(index));

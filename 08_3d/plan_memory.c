@@ -29,15 +29,15 @@ double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n) {
 PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;
     const CutSizes *z = &s->z;
-    double all = (double)elements_stage(z), mine = (double)sharded(z, plan_replicas(l)), unit = 0;
+    double all = (double)elements_stage(z), shard = (double)sharded(z, plan_replicas(l)), unit = 0;
     for (size_t i = 0; i < cut_layers(z); i++)
         if ((double)elements_unit(z, i) > unit) unit = (double)elements_unit(z, i);
     double wte = z->first || z->last ? (double)elements_wte(z) : 0;
     PlanMemory m = { {
-            [PLAN_WEIGHTS] = (double)f->weight * (l->zero < 3 ? all : mine),
+            [PLAN_WEIGHTS] = (double)f->weight * (l->zero < 3 ? all : shard),
             [PLAN_GRADIENTS] =
-                    (double)f->gradient * (l->zero < 2 ? (double)elements_gradients(z) : mine),
-            [PLAN_OPTIMIZER] = (double)f->state * (l->zero < 1 ? all : mine),
+                    (double)f->gradient * (l->zero < 2 ? (double)elements_gradients(z) : shard),
+            [PLAN_OPTIMIZER] = (double)f->state * (l->zero < 1 ? all : shard),
             [PLAN_GATHERED] = l->zero == 3 ? (double)(f->weight + f->gradient) * unit +
                                                      (double)f->weight * wte
                               : l->zero == 2 ? (double)f->gradient * unit

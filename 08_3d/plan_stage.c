@@ -43,8 +43,8 @@ PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i,
 }
 PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp) {
     PlanStage one = *s;
-    Positions its = plan_positions_of(t, l, cp);
-    one.z = cut_positions(one.z, &its, true);
+    Positions positions = plan_positions_of(t, l, cp);
+    one.z = cut_positions(one.z, &positions, true);
     one.tp_near = plan_near(t, plan_rank(l, s->d, cp, 0, s->i),
                             plan_rank(l, s->d, cp, l->n.tp - 1, s->i));
     return one;
@@ -292,6 +292,6 @@ PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
 // The optimizer reads weight, gradient and state, and writes weight and state.
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;
-    double mine = (double)elements_stage(&s->z) / (l->zero ? (double)plan_replicas(l) : 1);
-    return through_memory(t, mine * (double)(2 * f->weight + f->gradient + 2 * f->state), 1);
+    double elements = (double)elements_stage(&s->z) / (l->zero ? (double)plan_replicas(l) : 1);
+    return through_memory(t, elements * (double)(2 * f->weight + f->gradient + 2 * f->state), 1);
 }

@@ -45,8 +45,8 @@ bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
 static PlanOp *ops_of_ranks(const PlanPlayer *p, const PlanStage *s, bool forward, size_t B) {
     PlanOp *each = host_alloc(p->ring * sizeof *each);
     for (size_t r = 0; r < p->ring; r++) {
-        PlanStage its = plan_as_rank(p->t, p->l, s, r);
-        each[r] = plan_op_alone(p->t, p->l, &its, forward, B);
+        PlanStage stage_of_rank = plan_as_rank(p->t, p->l, s, r);
+        each[r] = plan_op_alone(p->t, p->l, &stage_of_rank, forward, B);
     }
     return each;
 }

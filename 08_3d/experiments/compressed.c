@@ -47,9 +47,9 @@ static Slice *slice_at(const Compressed *c, Coordinates at) {
 Compressed *compressed_new(const Trainer *t) {
     const TrainerConfig *config = &t->config;
     size_t n, *sizes;
-    Described *mine = describe(t->model, &n), *all;
-    all = side_gather(mine, t->mesh.at.dp == 0 ? n * sizeof *mine : 0, &sizes);   // of replica 0
-    free(mine);
+    Described *local = describe(t->model, &n), *all;
+    all = side_gather(local, t->mesh.at.dp == 0 ? n * sizeof *local : 0, &sizes);   // of replica 0
+    free(local);
     if (t->mesh.world->rank > 0) return NULL;
     ledger_pause();
     Compressed *c = host_alloc(sizeof *c);
@@ -118,12 +118,12 @@ static void slice_sum(Slice *s, const size_t *place, real *sum, const real *g, s
     const size_t n = s->shape.size, dp = s->rule.error.rows;
     size_t *at = elements_of(&s->shape, place);
     real *host = host_alloc(dp * n * sizeof *host);
-    Tensor mine = tensor_new(&a, dp, n), believed = tensor_new(&a, 1, n);
+    Tensor gradients = tensor_new(&a, dp, n), reconstructed = tensor_new(&a, 1, n);
     for (size_t k = 0; k < dp; k++)
         for (size_t i = 0; i < n; i++) host[k * n + i] = g[k * size + at[i]];
-    tensor_upload(mine, host);
-    one_device_sum(&s->rule, believed, mine);
-    tensor_download(host, believed);
+    tensor_upload(gradients, host);
+    one_device_sum(&s->rule, reconstructed, gradients);
+    tensor_download(host, reconstructed);
     for (size_t i = 0; i < n; i++) sum[at[i]] = host[i];
     arena_free(&a);
     free(host);
@@ -136,13 +136,13 @@ static double replica_gradient(Model *m, const TrainerConfig *c, const Data *d, 
                                size_t k) {
     const size_t n = trainer_micro_batches(c);
     const double weight = 1 / (double)data_count(d, step, 0, c->batch);
-    const Range mine = shard_range(c->batch, c->mesh.dp, k);
+    const Range sequences = shard_range(c->batch, c->mesh.dp, k);
     double loss = 0;
     model_zero_gradients(m);
     for (size_t i = 0; i < n; i++) {
         Arena tokens = arena(MEM_REFERENCE);
-        Range r = shard_range(range_size(mine), n, i);
-        Batch b = data_micro_batch(d, &tokens, step, mine.lo + r.lo, range_size(r), weight);
+        Range r = shard_range(range_size(sequences), n, i);
+        Batch b = data_micro_batch(d, &tokens, step, sequences.lo + r.lo, range_size(r), weight);
         loss += model_forward_backward(m, &b) * weight;
         arena_free(&tokens);
     }

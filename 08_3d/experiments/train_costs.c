@@ -204,18 +204,18 @@ void train_say_faster(Run *run, const Trainer *t, const Timing *timing) {
     Reduction how = t->config.reduction;
     if (!clock_config()->simulated || how == REDUCE_PREFETCH || how == REDUCE_IN_BUCKETS) return;
     if (t->config.tensor != TENSOR_1D) return;
-    double mine = step_time(&t->config), time;
+    double present = step_time(&t->config), time;
     // The cost model does not know this step, so its advice would mislead.
-    if (fabs(mine / (double)timing->step - 1) > 0.01) return;
+    if (fabs(present / (double)timing->step - 1) > 0.01) return;
     Degrees n = step_time_best(&t->config, &time), here = t->config.mesh;
     char text[2][32];
     page_value(text[0], sizeof text[0], time, "ps");
-    page_value(text[1], sizeof text[1], mine, "ps");
+    page_value(text[1], sizeof text[1], present, "ps");
     if (n.dp == here.dp && n.tp == here.tp)
         say(run,
             "  By the cost model no other dp x tp x pp of these ranks would have been faster.\n");
     else
         say(run,
             "  By the cost model dp %zu x tp %zu x pp %zu would be %.2f times as fast: a "
-            "step of %s, not %s.\n", n.dp, n.tp, n.pp, mine / time, text[0], text[1]);
+            "step of %s, not %s.\n", n.dp, n.tp, n.pp, present / time, text[0], text[1]);
 }
