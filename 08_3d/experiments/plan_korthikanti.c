@@ -1,5 +1,5 @@
-// plan_korthikanti.c: the plan beside Korthikanti et al. 2022 (arXiv 2205.05198): its figure 7,
-// tables 4 and 5. Where the paper and this model differ, both figures are printed.
+// plan_korthikanti.c: compares the plan with figure 7 and tables 4 and 5 of Korthikanti et al. 2022
+// (arXiv 2205.05198). Where they differ, both numbers are printed.
 #include "08_3d/experiments/experiments.h"
 
 // Figure 7: memory of a block with tp 8, sequence parallelism, selective recomputation, both, full:

@@ -1,5 +1,5 @@
-// plan_papers.c: the plan beside the tables of ZeRO (arXiv 1910.02054) and PTD-P (arXiv
-// 2104.04473).
+// plan_papers.c: compares the plan with the tables and figures of ZeRO (arXiv 1910.02054) and PTD-P
+// (arXiv 2104.04473).
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -77,7 +77,8 @@ static bool zero_table1(void) {
                                        zero1[m].cell[i][zero - 1]);
     return holds;
 }
-static bool zero_table2(void) { // the paper multiplies its rounded first row
+// The paper multiplies its rounded first row, so the limit is 2.5 %.
+static bool zero_table2(void) {
     bool holds = true;
     for (size_t zero = 0; zero < 4; zero++)
         for (size_t i = 0; i < 5; i++)
@@ -86,7 +87,7 @@ static bool zero_table2(void) { // the paper multiplies its rounded first row
                                   zero2[zero][i], 0.025);
     return holds;
 }
-// The same of a model with its units; stages 0 and 1 have the tied table's gradient twice.
+// The same for a model with its units. Stages 0 and 1 hold the tied table's gradient twice.
 static bool zero_by_units(void) {
     PlanTask t = paper_task(*model_named("ptdp-7.5b"), 64);
     bool holds = true;
@@ -188,7 +189,8 @@ static bool ptdp_days_planned(Run *run) {
     return holds;
 }
 
-// Its figures 13 to 16: 64 GPUs. Sizes from the text, of figure 16's 91 billion from its script.
+// Figures 13 to 16 of PTD-P, on 64 GPUs. The sizes are from the text; those of the 91 billion of
+// figure 16 are from its script.
 static const ModelConfig model_162b = PAPER_GPT(32, 20480, 128), model_6b = PAPER_GPT(32, 3840, 32);
 static const ModelConfig model_91b = PAPER_GPT(32, 15360, 128);
 
@@ -208,7 +210,7 @@ static void say_speeds(Run *run, const char *what, size_t batch, size_t n, const
         at += (size_t)snprintf(line + at, sizeof line - at, " %.1f", speed[i]);
     say_detail(run, "%s TFLOP/s per GPU", line);
 }
-// Rising to `top`, falling from there.
+// Do the values rise up to `top` and fall from there?
 static bool peaks_at(const double *x, size_t n, size_t top) {
     for (size_t i = 1; i < n; i++)
         if (i <= top ? x[i] <= x[i - 1] : x[i] >= x[i - 1]) return false;
@@ -216,8 +218,8 @@ static bool peaks_at(const double *x, size_t n, size_t top) {
 }
 // ---------------------------------------------------------------- ring attention
 
-// 03.08: (6N - 4) [b T/N, A] are sent in a block, forward and backward; and zigzag shares the
-// products of the causal mask equally. Here on free links, without a memory's time.
+// 03.08: a block sends (6N - 4) [B T/N, A] in forward and backward, and zigzag shares the products
+// of the causal mask equally. Here links and memory take no time.
 static bool ring_closed_form(void) {
     PlanTask t = paper_task(*model_named("gpt3-175b"), 1);
     t.cluster = (PlanCluster){ .flops = 1e9, .efficiency = 1 };
@@ -230,7 +232,7 @@ static bool ring_closed_form(void) {
         PlanStage s = plan_chunk(&t, &l, 0, 0, 0);
         PlanRing forward = plan_ring(&t, &l, &s, true, 1),
                  backward = plan_ring(&t, &l, &s, false, 1);
-        // ps, of all ranks
+        // picoseconds, over all ranks
         double N = (double)n, product = 2 * pairs * (double)m->width * 1e3;
         holds &= forward.bytes + backward.bytes == (6 * N - 4) * all / N * (double)t.format.element;
         holds &= paper_within(forward.time, 2 * product / N, 1e-9);
@@ -253,7 +255,7 @@ static void ptdp_figures(Run *run, bool holds[FIGURES]) {
             say_speeds(run, "PTD-P figure 13, pp 2 to 32, tp 32 to 2", batch, 5, x);
             holds[0] &= peaks_at(x, 5, 2);
         }
-        // with less the sum over dp is most of a step: it is not hidden here
+        // With smaller batches the sum over dp is most of a step, because it is not hidden here.
         if (batch == 512) {
             speeds(&model_6b, batch, 5, ones, up, ones, x);
             say_speeds(run, "PTD-P figure 14, pp 2 to 32, dp 32 to 2", batch, 5, x);
@@ -270,7 +272,7 @@ static void ptdp_figures(Run *run, bool holds[FIGURES]) {
 }
 
 void plan_papers(Run *run) {
-    const bool idle = !run->is_root; // rank 0 judges, and all get its verdict
+    const bool idle = !run->is_root;               // rank 0 judges, and all get its verdict
     bool fit = true, figure[FIGURES] = { true, true, true, true };
     check_true(run, "ZeRO figure 1", "7.5 billion parameters over 64 GPUs, as printed",
                idle || zero_figure1());
