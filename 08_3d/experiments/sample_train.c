@@ -11,8 +11,8 @@
 static const char text_file[] = "LICENSE";
 // The number of steps is fixed, because seconds would depend on the machine. They take two seconds
 // on a fast core and five on a slow one.
-enum { STEPS = 600, SEQUENCES = 8, WARMUP = 10, MOST_TEXT = 1 << 20, KEY_WINDOW = 6 };
-static const double highest_rate = 0.005;
+enum { STEPS = 600, SEQUENCES = 8, WARMUP = 30, MOST_TEXT = 1 << 20, KEY_WINDOW = 6 };
+static const double highest_rate = 0.007;
 
 // Sequences that begin anywhere in the text, because the sampler's windows begin anywhere, too.
 static Batch batch_of(Arena *a, const ModelConfig *c, const char *text, size_t bytes, size_t step) {
@@ -53,8 +53,7 @@ static Losses train(Run *run, const ModelConfig *c, const char *text, size_t byt
     double begun = now();
     Model *m = model_describe(c, model_layers(c));
     Optimizer o = adamw(highest_rate);
-    // few sequences per step: average over more steps
-    o.beta2 = 0.99;
+    o.beta2 = 0.995;                               // a step has few sequences: average over many steps
     o.epsilon = 1e-8;                              // below the gradients of so small a model
     model_allocate(m);
     optimizer_allocate(&o, m);
