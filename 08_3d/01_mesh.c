@@ -1,22 +1,22 @@
 // ranks: 8
 // level: core
-// question: Which ranks of a row form the data, tensor and pipeline groups, and which links do these use?
+// question: Which ranks form the data, tensor and pipeline groups, and on which links?
 //
-// Holds:  per rank its coordinates (dp, tp, pp), with --cp a fourth (03.08), and a communicator
-//         for each group that it is in.
-// Sends:  nothing but the splits of the world. Later tp ranks send in every layer, dp ranks once
-//         per step, pp ranks once per micro-batch and stage.
+// Holds:  per rank its coordinates (dp, tp, pp), with --cp a fourth one (03.08), and a communicator
+//         for each of its groups.
+// Sends:  nothing except to split the world. In training, tp ranks send in every layer, dp ranks
+//         once per step, pp ranks once per micro-batch and stage.
 // Saves:  messages on slow links: tp ranks are neighbours, so most traffic stays inside a node.
 // Costs:  no message and no table: rank = tp_rank + tp (cp_rank + cp (dp_rank + dp pp_rank)).
 // Narayanan et al. 2021 (PTD-P), section 5; Megatron's order of ranks.
-// Left out: what the groups are used for (trainer.c composes chapters 01 to 07 on them).
+// Left out: the use of the groups (trainer.c composes chapters 01 to 07 on them).
 #include "08_3d/mesh.h"
 #include <stdio.h>
 #include "04_pipeline_naive/pipeline.h"
 
 // ---------------------------------------------------------------- coordinates
 
-// tp varies fastest, because its ranks send most: they are neighbours, in one node.
+// tp varies fastest, because tp ranks send most and must be neighbours in one node.
 Coordinates mesh_coordinates(Degrees n, size_t rank) {
     size_t inner = n.tp * mesh_cp(n);
     return (Coordinates){ .tp = rank % n.tp, .cp = rank / n.tp % mesh_cp(n),
@@ -31,13 +31,13 @@ Degrees mesh_degrees(size_t world, Degrees n) {
         { "dp", n.dp }, { "tp", n.tp }, { "pp", n.pp }, { "cp", n.cp } };
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
         REQUIRE(asked[i].n <= world,
-                "--%s %zu is more than the %zu ranks that there are: choose degrees whose product is "
-                "%zu", asked[i].name, asked[i].n, world, world);
+                "--%s %zu is more than the %zu ranks that there are: choose degrees whose product "
+                "is %zu", asked[i].name, asked[i].n, world, world);
     n.cp = mesh_cp(n);
     size_t given = (n.tp ? n.tp : 1) * (n.pp ? n.pp : 1) * (n.dp ? n.dp : 1) * n.cp;
     REQUIRE(world % given == 0,
-            "--dp, --tp and --pp%s ask for a multiple of %zu ranks, but there are %zu: choose degrees "
-            "whose product is %zu", n.cp > 1 ? ", with --cp," : "", given, world, world);
+            "--dp, --tp and --pp%s ask for a multiple of %zu ranks, but there are %zu: choose "
+            "degrees whose product is %zu", n.cp > 1 ? ", with --cp," : "", given, world, world);
     size_t left = world / given;
     if (!n.tp) {
         n.tp = left % 2 ? 1 : 2;
@@ -53,8 +53,8 @@ Degrees mesh_degrees(size_t world, Degrees n) {
 
 // ---------------------------------------------------------------- groups
 
-// The same number on all ranks that differ along these axes only, because it leaves these
-// coordinates out.
+// The number of this rank's group. All ranks that differ along these axes only get the same number,
+// because the coordinates along these axes are set to 0.
 static size_t group_number(Degrees n, Coordinates at, unsigned axes) {
     if (axes & MESH_TP) at.tp = 0;
     if (axes & MESH_DP) at.dp = 0;
@@ -79,12 +79,12 @@ Mesh mesh_new(Comm *world, Degrees n) {
     char cp[40] = "";
     if (mesh_cp(n) > 1) snprintf(cp, sizeof cp, " x cp %zu", n.cp);
     REQUIRE(n.dp && n.tp && n.pp && all == world->size,
-            "dp %zu x tp %zu x pp %zu%s is not %zu ranks: choose --dp, --tp and --pp whose product is "
-            "the number of ranks, or start as many ranks (--emulate %zu, mpirun -np %zu)",
+            "dp %zu x tp %zu x pp %zu%s is not %zu ranks: choose --dp, --tp and --pp whose product "
+            "is the number of ranks, or start as many ranks (--emulate %zu, mpirun -np %zu)",
             n.dp, n.tp, n.pp, cp, world->size, all, all);
     Mesh m = { .n = n, .at = mesh_coordinates(n, world->rank), .world = world,
                .group = { [MESH_ALL] = world } };
-    // Every rank makes every split in this order, because a split is collective over the world.
+    // Every rank makes the splits in the same order, because a split is collective over the world.
     m.tp = mesh_group(&m, MESH_TP);
     m.dp = mesh_group(&m, MESH_DP);
     m.pp = mesh_group(&m, MESH_PP);
@@ -99,7 +99,7 @@ Mesh mesh_new(Comm *world, Degrees n) {
 }
 
 void mesh_free(Mesh *m) {
-    // The last group is the world, which the caller frees.
+    // The group of all axes is the world. The caller frees it.
     for (unsigned axes = 0; axes < MESH_ALL; axes++) comm_free(m->group[axes]);
     comm_free(m->tied);
 }

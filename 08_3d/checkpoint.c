@@ -116,10 +116,10 @@ bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]) 
 
 // ---------------------------------------------------------------- choosing one, on all ranks alike
 
-// The words of the first rank that has some; true: none has.
-static bool all_good(const char mine[CHECKPOINT_WHY], char why[CHECKPOINT_WHY]) {
+// Gives all ranks the error of the first rank that has one. True: no rank has one.
+static bool all_good(const char local_why[CHECKPOINT_WHY], char why[CHECKPOINT_WHY]) {
     size_t *sizes;
-    char *all = side_gather(mine, CHECKPOINT_WHY, &sizes);
+    char *all = side_gather(local_why, CHECKPOINT_WHY, &sizes);
     memset(why, 0, CHECKPOINT_WHY);
     for (size_t r = 0; all && !why[0] && r < this_world_size; r++)
         memcpy(why, all + r * CHECKPOINT_WHY, CHECKPOINT_WHY);
@@ -129,19 +129,19 @@ static bool all_good(const char mine[CHECKPOINT_WHY], char why[CHECKPOINT_WHY]) 
     return !why[0];
 }
 
-// Every file's bytes are read once, by one of the ranks.
+// One of the ranks reads all bytes of each file, once.
 static Checkpoint *read_and_verify(Comm *world, const char *path, char why[CHECKPOINT_WHY]) {
-    char mine[CHECKPOINT_WHY] = "";
-    Checkpoint *c = checkpoint_read(path, mine);
-    for (size_t i = world->rank; c && i < c->index.n && !mine[0]; i += world->size)
-        checkpoint_verify(c, i, mine);
-    if (all_good(mine, why)) return c;
+    char local_why[CHECKPOINT_WHY] = "";
+    Checkpoint *c = checkpoint_read(path, local_why);
+    for (size_t i = world->rank; c && i < c->index.n && !local_why[0]; i += world->size)
+        checkpoint_verify(c, i, local_why);
+    if (all_good(local_why, why)) return c;
     if (c) checkpoint_free(c);
     return NULL;
 }
 
-// Rank 0 looks, so that all ranks take the same one: dir itself, or number `k` in it, the newest
-// first. False: there is none.
+// Rank 0 chooses, so that all ranks take the same checkpoint: dir itself, or number `k` in it, the
+// newest first. False: there is none.
 static bool find(const char *dir, size_t k, char name[FOLDER_NAME]) {
     memset(name, 0, FOLDER_NAME);
     if (this_rank == 0) {
@@ -193,14 +193,15 @@ typedef struct {
     const Checkpoint *c;
     int kind;
     size_t param, piece;
-} Filling; // the place found last
+} Filling;                                         // the piece that was found last
 static bool holds(const CheckpointPiece *p, size_t row, size_t block, size_t col, size_t *at) {
     if (row < p->my_rows.lo || row >= p->my_rows.hi || col < p->my_cols.lo || col >= p->my_cols.hi)
         return false;
     size_t width = range_size(p->my_cols), place = p->first;
-    // EXERCISE 08.train-a (3 points): find an element of the whole tensor in a saved piece. The piece is of a rectangle
-    // whose rows p->my_rows have p->blocks blocks (3 for q, k, v) of the columns p->my_cols, `width` in each. place: of
-    // this element (its row, its block, its column in that block; both ranges have it) in the flattened rectangle.
+    // EXERCISE 08.train-a (3 points): find an element of the whole tensor in a saved piece. The
+    // piece is part of a rectangle: its rows p->my_rows have p->blocks blocks (3 for q, k, v) of
+    // the columns p->my_cols, `width` in each. Set place to the position of this element in the
+    // flattened rectangle. Its row, block and column in the block are given; both ranges have it.
     place = ((row - p->my_rows.lo) * p->blocks + block) * width + col - p->my_cols.lo;
     // END
     if (place < p->first || place >= p->first + p->count) return false;

@@ -79,7 +79,7 @@ static bool is_rank_file(const char *name) {
     return strcmp(name, expected) == 0;
 }
 
-// By its name, its kind and its beginning.
+// Is the file a checkpoint's, by its name, its kind and its first bytes?
 static bool is_our_file(int folder, const char *name) {
     const bool index = strcmp(name, CHECKPOINT_INDEX_NAME) == 0;
     if (!index && !is_rank_file(name)) return false;
@@ -128,8 +128,8 @@ bool folder_is_ours(const char *dir, const char *name, char why[FOLDER_WHY]) {
     return false;
 }
 
-// A complete checkpoint becomes a part first: who is killed here leaves no checkpoint that lacks
-// files.
+// A complete checkpoint is renamed to a part first, so that a run that is killed here leaves no
+// checkpoint without some of its files.
 bool folder_remove(const char *dir, const char *name, char why[FOLDER_WHY]) {
     if (!folder_is_ours(dir, name, why)) return false;
     size_t step;
@@ -208,7 +208,7 @@ FILE *folder_create(const char *dir, const char *name, const char *file) {
     return new < 0 ? NULL : fdopen(new, "w");
 }
 
-// Some file systems cannot do that to a folder (EINVAL), and need not.
+// Some file systems cannot sync a folder (EINVAL), and need not.
 static bool sync_folder(const char *dir, const char *name) {
     DIR *d = open_folder(dir, name);
     bool good = d && (fsync(dirfd(d)) == 0 || errno == EINVAL);

@@ -1,10 +1,10 @@
-// checkpoint_folder.h: the folder of --save. One run at a time writes in it, and nothing is
-// touched there that this program did not write: links are not followed, and a folder is removed
-// only if each file in it is a checkpoint's.
+// checkpoint_folder.h: the folder of --save. One run at a time writes in it. This program touches
+// only its own files there: it follows no link, and removes a folder only if each file in it is a
+// checkpoint's.
 //
 //     DIR/step-000400          a checkpoint, complete
 //     DIR/step-000400.part     a checkpoint while it is written; a killed run leaves it
-//     DIR/.unsplit-lock        locked (flock) by rank 0 of the run that saves, until its process ends
+//     DIR/.unsplit-lock        locked (flock) by rank 0 of the saving run, until its process ends
 //
 // All other names belong to the user. Every function is for one rank alone; none waits for other
 // ranks.
@@ -29,7 +29,7 @@ bool folder_claim(const char *dir);
 // May this program remove dir/name? It must be a folder with files of a checkpoint only. False:
 // why names the file.
 bool folder_is_ours(const char *dir, const char *name, char why[FOLDER_WHY]);
-// Removes such a folder. False: it is not ours, or it could not be removed; why says so.
+// Removes such a folder. False: it is not this program's, or cannot be removed; `why` says so.
 bool folder_remove(const char *dir, const char *name, char why[FOLDER_WHY]);
 
 // Makes the new folder dir/name. False: it cannot be made, or something has that name; errno

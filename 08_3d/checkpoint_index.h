@@ -1,6 +1,6 @@
-// checkpoint_index.h: what a checkpoint says of itself: its index, and the note at each tensor.
-// Both are parsed from bytes in memory, which anybody may have written: tests/fuzz_checkpoint.c
-// gives them any.
+// checkpoint_index.h: the index of a checkpoint, and the note at each tensor. The parsers must bear
+// any bytes, because anybody may have written the file; tests/fuzz_checkpoint.c gives them random
+// bytes.
 #ifndef CHECKPOINT_INDEX_H
 #define CHECKPOINT_INDEX_H
 #include "08_3d/tensor_file.h"
@@ -8,18 +8,19 @@
 
 enum { CHECKPOINT_VERSION = 2, CHECKPOINT_MOST_FILES = 1 << 16 };
 enum { CHECKPOINT_FILE_NAME = 48, RUN_ID = 17 };               // with the 0 at the end
-// How the two kinds of files begin, the second one behind the 8 bytes of a safetensors file's
-// length.
+// The beginnings of the two kinds of files. The second one stands behind the 8 bytes of a
+// safetensors file's length.
 #define CHECKPOINT_INDEX_NAME "index.json"
 #define CHECKPOINT_INDEX_BEGIN "{\n\t\"format\":\t\"unsplit checkpoint\""
 #define CHECKPOINT_FILE_BEGIN "{\"__metadata__\":{\"format\":\"unsplit\""
 void checkpoint_file_name(char name[CHECKPOINT_FILE_NAME], size_t rank);   // rank-0003.safetensors
 
-// FNV-1a (Fowler, Noll, Vo) over bytes, and how many they are: a torn page or a flipped bit
-// changes it.
+// FNV-1a (Fowler, Noll, Vo) over bytes, and their number. A torn page or a flipped bit changes the
+// sum.
 typedef struct { uint64_t sum; size_t bytes; } FileSum;
 FileSum file_sum_of(const void *data, size_t bytes);
-void file_sum_add(FileSum *s, const void *data, size_t bytes);     // s begins as file_sum_of(NULL, 0)
+// s begins as file_sum_of(NULL, 0).
+void file_sum_add(FileSum *s, const void *data, size_t bytes);
 
 // A training from its first step to its last one, whatever number of processes worked at it.
 typedef struct {
@@ -35,23 +36,24 @@ typedef struct {
     size_t step, optimizer_step, n;                // n files
     FileSum *sum;                                  // [n]
 } CheckpointIndex;
-// The text of an index as it is written: with a last member, the sum over all bytes before it.
-// free() it.
+// The text of an index. Its last member is the sum over all bytes before it. free() it.
 char *checkpoint_index_print(const struct cJSON *index);
-// NULL, or what is wrong with it, as the end of a sentence. To be freed in both cases.
+// Returns NULL, or the error as the end of a sentence. Free the index in both cases.
 const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t bytes);
 void checkpoint_index_free(CheckpointIndex *x);
-// What the run was given for an option that defines the training ("options"), or for another one
-// ("layout"). NULL: it does not say.
+// The run's value of an option that defines the training ("options"), or of another one ("layout").
+// NULL: the index does not have it.
 const char *checkpoint_index_option(const CheckpointIndex *x, const char *name);
 const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name);
 
-// A stretch of a rectangle of a whole tensor, and where its values are.
+// A range of a flattened rectangle of a whole tensor, and the tensors with its values.
 typedef struct {
-    size_t rows, cols, blocks, first, count;       // of the whole; elements [first, first + count) of the rectangle
+    size_t rows, cols, blocks;                     // of the whole tensor
+    // elements [first, first + count) of the rectangle
+    size_t first, count;
     Range my_rows, my_cols;                        // the rectangle; my_cols within each block
     const FileTensor *t[3];                        // weights, m, v
 } CheckpointPiece;
-// From the note at a tensor of count elements; t is left as it was. NULL, or what in it is wrong.
+// Parses the note at a tensor of count elements. Leaves t as it was. Returns NULL, or the error.
 const char *checkpoint_piece_parse(CheckpointPiece *p, const char *note, size_t count);
 #endif

@@ -1,5 +1,5 @@
-// checkpoint_write.c: what each rank writes into a checkpoint, its index, and which checkpoints
-// --keep removes.
+// checkpoint_write.c: writes each rank's file and the index of a checkpoint, and removes old
+// checkpoints for --keep.
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -15,8 +15,8 @@
 
 // ---------------------------------------------------------------- what a rank writes
 
-// My elements of p that nobody else writes: [lo, hi) of the unit. Copies are left out (not in
-// the norm; on the last stage), and of equal replicas the first one writes.
+// The elements [lo, hi) of the unit that this rank writes for p. Copies write nothing (copies are
+// not in the norm; wte on the last stage), and of equal replicas only the first one writes.
 Range checkpoint_written(const Unit *u, const Param *p) {
     bool whole = range_size(u->own) == u->size, first = !u->replicas || u->replicas->rank == 0;
     if (u->tied_to || u->tied_copy || !p->in_norm || (whole && !first)) return (Range){0, 0};
@@ -53,8 +53,9 @@ static void each_tensor(const Model *m, bool moments, EachTensor *what, void *co
 }
 
 typedef struct { Text json; size_t offset; } Header;
-// Of the whole tensor: rows, columns, my rows, my columns of each block, blocks; which elements
-// of that rectangle.
+// The nine numbers of a note: rows and columns of the whole tensor; this rank's rows and its
+// columns in each block; the number of blocks; the first element in that rectangle and their
+// number.
 static void add_note(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
     Header *h = context;
     (void)u;
@@ -99,7 +100,7 @@ static Output create(const char *dir, const char *part, const char *file) {
     free(folder);
     return o;
 }
-// All of it is on the disk before the folder gets its name.
+// All bytes are on the disk before the folder gets its final name.
 static void close_on_disk(Output *o) {
     if (fflush(o->f) == 0 && fsync(fileno(o->f)) != 0)
         fault("--%s %s: cannot write it: %s", o->option, o->file, strerror(errno));
@@ -150,7 +151,7 @@ static cJSON *index_of(const RunOptions *options, const Optimizer *o, const Rank
     cJSON_AddStringToObject(index, "run", saved->id);
     cJSON_AddNumberToObject(index, "step", (double)step);
     cJSON_AddNumberToObject(index, "optimizer_step", (double)o->step);
-    // It changes the token counts.
+    // --check changes the token counts.
     cJSON_AddBoolToObject(index, "check", run_option(options, "check") != NULL);
     if (state->n) cJSON_AddStringToObject(index, checkpoint_rank_state, state->layout);
     cJSON_AddStringToObject(index, "dtype", sizeof(real) == 8 ? "F64" : "F32");
@@ -228,9 +229,9 @@ void checkpoint_save(Comm *world, const RunOptions *options, const Model *m, con
     if (is_root && !folder_make(dir, part))
         fault("--save %s: cannot make the folder %s in it: %s", dir, part, strerror(errno));
     comm_barrier(world);                      // the folder is there
-    FileSum mine = write_rank(m, o->kind == ADAMW, state, dir, part, file), *all;
+    FileSum local_sum = write_rank(m, o->kind == ADAMW, state, dir, part, file), *all;
     size_t *sizes;
-    all = side_gather(&mine, sizeof mine, &sizes);       // all files are there
+    all = side_gather(&local_sum, sizeof local_sum, &sizes);       // all files are there
     if (is_root) {
         cJSON *index = index_of(options, o, state, saved, step, all, world->size);
         write_text(dir, part, checkpoint_index_print(index));

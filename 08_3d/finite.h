@@ -11,9 +11,8 @@ typedef struct {
     size_t skipped;                                // in a row, until now
     bool lost;                                     // the training has ended
 } FiniteRule;
-// Between a step's gradients and its update; the same on all ranks, because the loss is a sum
-// over the world, added in rank order, and the norm comes from bits that all replicas have
-// alike, or is such a sum.
+// Decides between a step's gradients and its update. All ranks decide the same, because all have
+// the same bits of the loss and the norm: both are sums in rank order, or come from equal replicas.
 typedef enum { STEP_FINITE, STEP_SKIPPED, STEP_LOST } StepOutcome;
 StepOutcome finite_step(FiniteRule *rule, StepResult r);
 // Are the weights, or the final gradients, that this rank owns finite numbers?

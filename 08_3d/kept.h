@@ -6,8 +6,8 @@
 #include "08_3d/trainer.h"
 #include "common/model/costs.h"
 
-// What the rank at these coordinates has of part `part` of the model: a stage, or a chunk of one.
-// Chunk k of a stage is part k pp + stage.
+// The sizes of part `part` of the model on the rank at these coordinates. A part is a stage, or a
+// chunk of one: chunk k of a stage is part k pp + stage.
 CutSizes kept_part_sizes(const TrainerConfig *c, Coordinates at, size_t part);
 // The number of sequences in micro-batch k of a replica.
 size_t kept_sequences(const TrainerConfig *c, size_t dp_rank, size_t k);
@@ -16,10 +16,10 @@ size_t kept_sequences(const TrainerConfig *c, size_t dp_rank, size_t k);
 // no block recomputes.
 KeptElements kept_elements(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B);
 
-// choice [blocks of the stage]: what each block recomputes, so that no rank of the stage has
-// more activations than c->activation_budget, and as little work as possible is done again
-// (07.04). All ranks of the stage have the same choice. False: nothing fits, because the least
-// budget with a plan is kept_least() bytes.
+// Fills choice [blocks of the stage] with each block's recomputation: no rank of the stage then has
+// more activations than c->activation_budget, and recomputes as little as possible (07.04). All
+// ranks of the stage get the same choice. False: nothing fits; the least budget is kept_least()
+// bytes.
 bool kept_choices(const TrainerConfig *c, size_t stage, Recompute *choice);
 size_t kept_least(const TrainerConfig *c, size_t stage);
 // The first stage that no choice fits; pp: there is none.

@@ -1,13 +1,14 @@
-// log.h: --log FILE, one JSON object a step, one for each event, and one at the end, each with
-// the id of its run.
+// log.h: --log FILE has one JSON object per step, one per event, and one at the end, each with the
+// id of its run.
 #ifndef LOG_H
 #define LOG_H
 #include <stdio.h>
 #include "common/model/model.h"
 
 typedef struct { FILE *file; const char *name, *run; } Log;
-// name NULL, as on all ranks but 0 and without --log: nothing is ever written. append: as a run
-// that resumes does. usage_error() when the file cannot be written; a fault() later on.
+// name NULL: nothing is ever written; so it is without --log, and on all ranks except 0. append:
+// for a run that resumes. usage_error() if the file cannot be written; fault() if that happens
+// later.
 Log log_open(const char *name, bool append, const char *id);
 void log_step(const Log *log, size_t step, StepResult r, double lr, size_t tokens, double seconds);
 // {"event":"eval","step":100,"eval_loss":1.5}: step counts the steps done, as for "checkpoint",

@@ -10,9 +10,10 @@
 #include "common/base/output.h"
 
 static const char mark_key[] = "exported_by", mark[] = "unsplit";
-enum { MOST_BYTES = 1 << 20 };                     // a config.json of Hugging Face's GPT-2 has less than 1 kB
+// A config.json of Hugging Face's GPT-2 has less than 1 kB.
+enum { MOST_BYTES = 1 << 20 };
 
-// Of the config.json in the folder of a file; free() it.
+// The path of the config.json in the folder of a file. free() it.
 static char *path_beside(const char *weights) {
     const char *slash = strrchr(weights, '/');
     int folder = slash ? (int)(slash + 1 - weights) : 0;
@@ -33,7 +34,7 @@ static cJSON *read_config(const char *path) {
     return config;
 }
 
-// May --export write this file? Yes where there is none, or where it has our mark.
+// May --export write this file? Yes if there is none, or if it has the mark of --export.
 static bool may_write(const char *path) {
     struct stat found;
     if (lstat(path, &found) != 0) return true;
@@ -52,34 +53,45 @@ static bool is_plain_file(const char *weights) {
 void model_config_require(const char *weights) {
     if (!is_plain_file(weights)) return;
     char *path = path_beside(weights);
-    REQUIRE(strcmp(path, weights) != 0, "--export %s: config.json is written beside the weights: choose "
-            "another name for these, such as model.safetensors", weights);
-    REQUIRE(may_write(path), "--export %s: %s would be replaced, which --export did not write: move it away, or "
-            "export into another folder", weights, path);
+    REQUIRE(strcmp(path, weights) != 0,
+            "--export %s: config.json is written beside the weights: choose "
+            "another name for these, such as model.safetensors",
+            weights);
+    REQUIRE(may_write(path),
+            "--export %s: %s would be replaced, which --export did not write: move it away, or "
+            "export into another folder",
+            weights, path);
     output_require("export", path);
     free(path);
 }
 
-// Ids of text's begin and end: GPT-2's vocabulary has one entry for both, a vocabulary of bytes has none.
+// The id for begin and end of a text. GPT-2's vocabulary has one entry for both, a vocabulary of
+// bytes has none.
 static const char *text_end(const ModelConfig *c) { return c->vocab == 50257 ? "50256" : "null"; }
 
 void model_config_write(const ModelConfig *c, const char *weights) {
     if (!is_plain_file(weights)) return;
     char *path = path_beside(weights);
     if (!may_write(path))
-        fault("--export %s: the weights are written, but %s is now a file that --export did not write", weights, path);
+        fault("--export %s: the weights are written, but %s is now a file that --export did not "
+              "write",
+              weights, path);
     Output o = output_open("export", path);
-    fprintf(o.f, "{\n  \"%s\": \"%s\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n",
+    fprintf(o.f,
+            "{\n  \"%s\": \"%s\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": "
+            "\"gpt2\",\n",
             mark_key, mark);
-    fprintf(o.f, "  \"vocab_size\": %zu,\n  \"n_positions\": %zu,\n  \"n_ctx\": %zu,\n  \"n_embd\": %zu,\n"
-            "  \"n_layer\": %zu,\n  \"n_head\": %zu,\n  \"n_inner\": null,\n", c->vocab, c->context, c->context,
-            c->width, c->layers, c->heads);
+    fprintf(o.f,
+            "  \"vocab_size\": %zu,\n  \"n_positions\": %zu,\n  \"n_ctx\": %zu,\n  \"n_embd\": "
+            "%zu,\n"
+            "  \"n_layer\": %zu,\n  \"n_head\": %zu,\n  \"n_inner\": null,\n",
+            c->vocab, c->context, c->context, c->width, c->layers, c->heads);
     fprintf(o.f, "  \"activation_function\": \"gelu_new\",\n  \"layer_norm_epsilon\": 1e-05,\n"
-            "  \"scale_attn_weights\": true,\n  \"tie_word_embeddings\": true,\n");
-    fprintf(o.f, "  \"attn_pdrop\": %g,\n  \"embd_pdrop\": %g,\n  \"resid_pdrop\": %g,\n", c->dropout, c->dropout,
-            c->dropout);
-    fprintf(o.f, "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"torch_dtype\": \"%s\"\n}\n", text_end(c),
-            text_end(c), sizeof(real) == 8 ? "float64" : "float32");
+                 "  \"scale_attn_weights\": true,\n  \"tie_word_embeddings\": true,\n");
+    fprintf(o.f, "  \"attn_pdrop\": %g,\n  \"embd_pdrop\": %g,\n  \"resid_pdrop\": %g,\n",
+            c->dropout, c->dropout, c->dropout);
+    fprintf(o.f, "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"torch_dtype\": \"%s\"\n}\n",
+            text_end(c), text_end(c), sizeof(real) == 8 ? "float64" : "float32");
     output_close(&o);
     free(path);
 }
@@ -101,7 +113,7 @@ static bool ends_with(const char *name, const char *end) {
 
 char *model_folder_weights(const char *folder) {
     bool config = false, checkpoints = false, model = false;
-    size_t files = 0, room = strlen(folder) + 2 + sizeof ((struct dirent *)NULL)->d_name;
+    size_t files = 0, room = strlen(folder) + 2 + sizeof((struct dirent *)NULL)->d_name;
     char *path = host_alloc(room);
     DIR *d = opendir(folder);
     for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
@@ -117,8 +129,11 @@ char *model_folder_weights(const char *folder) {
         free(path);
         return NULL;
     }
-    REQUIRE(files > 0, "--from %s: there is a config.json, but no file *.safetensors with weights", folder);
-    REQUIRE(model || files == 1, "--from %s: it has %zu files *.safetensors, and none is model.safetensors: name the "
-            "file", folder, files);
+    REQUIRE(files > 0, "--from %s: there is a config.json, but no file *.safetensors with weights",
+            folder);
+    REQUIRE(model || files == 1,
+            "--from %s: it has %zu files *.safetensors, and none is model.safetensors: name the "
+            "file",
+            folder, files);
     return path;
 }

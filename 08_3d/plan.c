@@ -1,46 +1,54 @@
 // ranks: 1
 // level: core
-// question: A model and a cluster: which layout is the fastest that fits, and what would it take?
+// question: Which layout of a model on a cluster is the fastest that fits, and what does it take?
 //
-// Computes, without training, what a step takes in every layout dp x tp x pp x cp: micro-batches, interleaved chunks,
-// ZeRO, recomputation and sequence parallelism, too. Memory, traffic and time follow from sizes alone, by the cost
-// model that the lessons are checked against; here the sizes are those of published models, and the device and links
-// those of published clusters. The heart is plan_stage.c (what a stage holds, sends and computes), plan_ring.c (its
-// attention) and plan_time.c (the schedule, played); plan_search.c tries all layouts.
+// Computes a training step in every layout dp x tp x pp x cp, without training: with all
+// micro-batch sizes, interleaved chunks, ZeRO stages, recomputation and sequence parallelism.
+// Memory, traffic and time follow from sizes alone, by the cost model that the lessons assert. Here
+// the sizes are those of published models, and the devices and links those of published clusters.
 //
-// Left out: overlap of communication with computing, but for the ring's, and ranks of unequal speed.
+// plan_stage.c: the memory, messages and products of a stage. plan_ring.c: its attention.
+// plan_time.c plays the schedule. plan_search.c tries all layouts.
 //
-// Papers: PTD-P (Narayanan et al. 2021) sections 3 and 5; ZeRO (Rajbhandari et al. 2020) sections 5 and 7; Korthikanti
-// et al. 2022, section 4.
+// Left out: overlap of communication with computation, except in the ring; ranks of unequal speed.
+//
+// Papers: PTD-P (Narayanan et al. 2021) sections 3 and 5; ZeRO (Rajbhandari et al. 2020) sections 5
+// and 7; Korthikanti et al. 2022, section 4.
 #include <stdio.h>
 #include <string.h>
 #include "08_3d/plan.h"
 #include "08_3d/experiments/experiments.h"
 #include "common/base/output.h"
 
-// The preset of this name, or a message that lists the names. first: of an array of these, which begin with their name.
+// The preset of this name, or a message that lists the names. first: of an array of these, which
+// begin with their name.
 static const void *preset(const char *option, const char *name, const void *first, size_t size) {
     char names[400] = "";
     for (const char *p = first; *(const char *const *)(const void *)p; p += size) {
         const char *this = *(const char *const *)(const void *)p;
         if (!strcmp(this, name)) return p;
-        if (strlen(names) + strlen(this) + 3 < sizeof names) { strcat(names, " "); strcat(names, this); }
+        if (strlen(names) + strlen(this) + 3 < sizeof names) {
+            strcat(names, " ");
+            strcat(names, this);
+        }
     }
     usage_error("--%s %s: expected one of%s", option, name, names);
 }
 static size_t own(Run *run, const char *option, size_t preset_value) {
     size_t value = option_given(run, option) ? option_size(run, option) : preset_value;
-    REQUIRE(value > 0 && value < (size_t)1 << 31, "--%s must be at least 1, and below 2^31", option);
+    REQUIRE(value > 0 && value < (size_t)1 << 31, "--%s must be at least 1, and below 2^31",
+            option);
     return value;
 }
 
 static PlanTask task(Run *run) {
     PlanTask t = {
-        .model = *(const PlanModel *)preset("model", option_text(run, "model"), plan_models, sizeof *plan_models),
-        .cluster = *(const PlanCluster *)preset("cluster", option_text(run, "cluster"), plan_clusters,
-                                                sizeof *plan_clusters),
-        .format = *(const PlanFormat *)preset("precision", option_text(run, "precision"), plan_formats,
-                                              sizeof *plan_formats),
+        .model = *(const PlanModel *)preset("model", option_text(run, "model"), plan_models,
+                                            sizeof *plan_models),
+        .cluster = *(const PlanCluster *)preset("cluster", option_text(run, "cluster"),
+                                                plan_clusters, sizeof *plan_clusters),
+        .format = *(const PlanFormat *)preset("precision", option_text(run, "precision"),
+                                              plan_formats, sizeof *plan_formats),
         .gpus = own(run, "gpus", option_size(run, "gpus")),
     };
     ModelConfig *m = &t.model.model;
@@ -61,26 +69,39 @@ static PlanTask task(Run *run) {
     if (option_given(run, "efficiency")) c->efficiency = option_real(run, "efficiency");
     if (option_given(run, "inside")) c->inside.beta = 1e9 * option_real(run, "inside");
     if (option_given(run, "between")) c->between.beta = 1e9 * option_real(run, "between");
-    REQUIRE(c->efficiency <= 1, "--efficiency %g: a share of the peak is above 0 and at most 1; without the option "
-            "%g", c->efficiency, preset_efficiency);
-    REQUIRE(c->memory > 0 && c->flops > 0 && c->efficiency > 0 && c->inside.beta > 0 && c->between.beta > 0,
+    REQUIRE(c->efficiency <= 1,
+            "--efficiency %g: a share of the peak is above 0 and at most 1; without the option "
+            "%g",
+            c->efficiency, preset_efficiency);
+    REQUIRE(c->memory > 0 && c->flops > 0 && c->efficiency > 0 && c->inside.beta > 0 &&
+                    c->between.beta > 0,
             "--memory, --peak, --efficiency, --inside and --between must be above 0");
     return t;
 }
 static int one_of(Run *run, const char *option, const char *const *names) {
     int i = 0;
     if (!option_given(run, option)) return -1;
-    while (strcmp(names[i], option_text(run, option))) i++;    // options.c has seen to it that it is one of them
+    // options.c has seen to it that it is one of them
+    while (strcmp(names[i], option_text(run, option))) i++;
     return i;
 }
 static PlanFixed fixed(Run *run) {
-    static const char *const zero[] = { "0", "1", "2", "3" }, *const recompute[] = { "none", "selective", "full" };
+    static const char *const zero[] = { "0", "1", "2", "3" }, *const recompute[] = { "none",
+                                                                                     "selective",
+                                                                                     "full" };
     static const char *const sequence[] = { "no", "yes" };
-    PlanFixed f = { .zero = one_of(run, "zero", zero), .recompute = one_of(run, "recompute", recompute),
+    PlanFixed f = { .zero = one_of(run, "zero", zero),
+                    .recompute = one_of(run, "recompute", recompute),
                     .sequence = one_of(run, "sequence-parallel", sequence) };
-    const struct { const char *option; size_t *value; } number[] = {
-        { "dp", &f.dp }, { "tp", &f.tp }, { "pp", &f.pp }, { "cp", &f.cp },
-        { "micro-batch", &f.micro_batch }, { "chunks", &f.chunks } };
+    const struct {
+        const char *option;
+        size_t *value;
+    } number[] = { { "dp", &f.dp },
+                   { "tp", &f.tp },
+                   { "pp", &f.pp },
+                   { "cp", &f.cp },
+                   { "micro-batch", &f.micro_batch },
+                   { "chunks", &f.chunks } };
     for (size_t i = 0; i < sizeof number / sizeof *number; i++)
         if (option_given(run, number[i].option)) *number[i].value = own(run, number[i].option, 0);
     return f;
@@ -89,27 +110,33 @@ static PlanFixed fixed(Run *run) {
 // "16,8,8" or "8,8,8,2" for --explain: the layout; what no option says of it is the plainest.
 static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayout *l) {
     if (!option_given(run, "explain")) return false;
-    Degrees n = {0};
+    Degrees n = { 0 };
     char rest;
     const char *text = option_text(run, "explain");
     bool three = sscanf(text, "%zu,%zu,%zu%c", &n.dp, &n.tp, &n.pp, &rest) == 3;
     if (three) n.cp = f->cp ? f->cp : 1;
-    REQUIRE((three || sscanf(text, "%zu,%zu,%zu,%zu%c", &n.dp, &n.tp, &n.pp, &n.cp, &rest) == 4) && n.dp && n.tp &&
-            n.pp && n.cp, "--explain %s: expected dp,tp,pp or dp,tp,pp,cp, such as 16,8,8 or 8,8,8,2", text);
-    *l = (PlanLayout){ .n = n, .micro_batch = f->micro_batch ? f->micro_batch : 1, .chunks = f->chunks ? f->chunks : 1,
-                       .zero = f->zero > 0 ? (size_t)f->zero : 0, .sequence = f->sequence == 1,
+    REQUIRE((three || sscanf(text, "%zu,%zu,%zu,%zu%c", &n.dp, &n.tp, &n.pp, &n.cp, &rest) == 4) &&
+                    n.dp && n.tp && n.pp && n.cp,
+            "--explain %s: expected dp,tp,pp or dp,tp,pp,cp, such as 16,8,8 or 8,8,8,2", text);
+    *l = (PlanLayout){ .n = n,
+                       .micro_batch = f->micro_batch ? f->micro_batch : 1,
+                       .chunks = f->chunks ? f->chunks : 1,
+                       .zero = f->zero > 0 ? (size_t)f->zero : 0,
+                       .sequence = f->sequence == 1,
                        .recompute = f->recompute > 0 ? (Recompute)f->recompute : RECOMPUTE_NONE };
     char why[200];
     REQUIRE(plan_possible(t, l, why, sizeof why), "--explain %s: %s", text, why);
     return true;
 }
 
-// Names without a unit are those of the trainer's costs, or older: step is in picoseconds, memory in bytes.
+// The layout's numbers in the JSON. A name without a unit is that of the trainer's cost: its step
+// is in picoseconds, its memory in bytes.
 static void record(Run *run, const PlanResult *r) {
     static const char *const name[PLAN_MEMORY][2] = {
-        { "parameters", "weights_bytes" }, { "gradients", "gradients_bytes" },
+        { "parameters", "weights_bytes" },        { "gradients", "gradients_bytes" },
         { "optimizer state", "optimizer_bytes" }, { "activations, peak", "activations_peak_bytes" },
-        { "gathered", "gathered_bytes" }, { "ring", "ring_bytes" } };
+        { "gathered", "gathered_bytes" },         { "ring", "ring_bytes" }
+    };
     for (size_t i = 0; i < PLAN_MEMORY; i++)
         for (size_t k = 0; k < 2; k++) report_config_number(run, name[i][k], r->largest.bytes[i]);
     report_config_number(run, "tp_bytes", r->tp_bytes);
@@ -130,16 +157,28 @@ static void record(Run *run, const PlanResult *r) {
     report_config_text(run, "fits", r->fits ? "yes" : "no");
 }
 
-// One sentence on lines of at most 98 columns.
-static void say_wrapped(Run *run, const char *text) {
-    enum { COLUMNS = 98 };
-    while (strlen(text) > COLUMNS) {
-        int n = COLUMNS;
-        while (n > 1 && text[n] != ' ') n--;
-        say(run, "%.*s", n, text);
-        text += n + 1;
-    }
-    say(run, "%s", text);
+static void answer(Run *run, const PlanTask *t, const PlanResult *r, bool searched) {
+    const double G = 1e-9, held = plan_memory_sum(&r->fullest) * G, room = t->cluster.memory * G;
+    char name[PLAN_NAME], step[32];
+    plan_layout_name(name, &r->layout);
+    page_value(step, sizeof step, r->step, "ps");
+    if (r->fits)
+        say_answer(run, "%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per GPU.",
+                   name, searched ? " is the fastest that fits" : " fits", step, 100 * r->mfu, held,
+                   room);
+    else
+        say_answer(run, "%s. %s needs %.1f GB per GPU and has %.3g GB.",
+                   searched ? "No layout fits" : "It does not fit", name, held, room);
+    char sent[3][32];
+    const double bytes[] = { r->tp_bytes, r->pp_bytes, r->dp_bytes + r->tied_bytes };
+    for (size_t i = 0; i < 3; i++) page_value(sent[i], sizeof sent[i], bytes[i], "bytes");
+    say_cost(run,
+             "a GPU sends up to %s per step over tp, %s over pp and %s over dp; the pipeline idles "
+             "%.1f %% of its time.",
+             sent[0], sent[1], sent[2], 100 * r->bubble);
+    say_use_when(run,
+                 "you choose a layout before you reserve a cluster. Then measure the best few, "
+                 "because frameworks overlap more communication than this plan.");
 }
 
 static void plan(Run *run) {
@@ -148,33 +187,38 @@ static void plan(Run *run) {
     PlanLayout l;
     const ModelConfig *m = &t.model.model;
     say(run, "%s: L %zu, C %zu, %zu heads, T %zu, V %zu: %.4g billion parameters; batch %zu; %s",
-        t.model.name,
-        m->layers, m->width, m->heads, m->context, m->vocab, 1e-9 * (double)config_parameters(m), t.model.batch,
-        t.format.name);
-    say(run, "%zu GPUs, %s: %.4g TFLOP/s, %.3g GB, nodes of %zu, %.3g GB/s inside, %.3g GB/s between", t.gpus,
-        t.cluster.name,
-        1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory, t.cluster.node, 1e-9 * t.cluster.inside.beta,
-        1e-9 * t.cluster.between.beta);
+        t.model.name, m->layers, m->width, m->heads, m->context, m->vocab,
+        1e-9 * (double)config_parameters(m), t.model.batch, t.format.name);
+    say(run,
+        "%zu GPUs, %s: %.4g TFLOP/s, %.3g GB, nodes of %zu, %.3g GB/s inside, %.3g GB/s between",
+        t.gpus, t.cluster.name, 1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory, t.cluster.node,
+        1e-9 * t.cluster.inside.beta, 1e-9 * t.cluster.between.beta);
     say_detail(run, "model: %s; cluster: %s", t.model.source, t.cluster.source);
     bool one = explained(run, &t, &f, &l);
     if (one && run->is_root) {
         PlanResult r = plan_layout(&t, &l);
         plan_explain(run, &t, &r);
         record(run, &r);
+        answer(run, &t, &r, false);
     }
-    if (!one && run->is_root) {                    // the others have nothing to add
+    // one rank searches; the others would find the same
+    if (!one && run->is_root) {
         if (option_given(run, "layouts")) output_require("layouts", option_text(run, "layouts"));
         PlanList list = plan_search(run, &t, &f);
         char why[500];
         if (list.n == 0) plan_why_none(&t, &f, why, sizeof why);
-        REQUIRE(list.n > 0, "no layout has equal parts: %s; choose other --gpus or --batch, or fix fewer of --dp, "
-                "--tp, --pp, ...", why);
+        REQUIRE(list.n > 0,
+                "no layout has equal parts: %s; choose other --gpus or --batch, or fix fewer of "
+                "--dp, --tp, --pp, ...",
+                why);
         plan_reason(&t, &list, why, sizeof why);
         plan_table(run, &t, &list);
-        say_wrapped(run, why);
+        if (list.feasible == 0) say(run, "%s", why);
+        answer(run, &t, &list.result[0], true);
         record(run, &list.result[0]);
         report_config_text(run, "reason", why);
-        if (option_given(run, "layouts")) plan_write_layouts(&t, &list, option_text(run, "layouts"));
+        if (option_given(run, "layouts"))
+            plan_write_layouts(&t, &list, option_text(run, "layouts"));
         if (option_given(run, "svg")) plan_svg(&t, &list, option_text(run, "svg"));
         plan_list_free(&list);
     }
@@ -186,33 +230,36 @@ static const Option options[] = {
     { "model", "NAME", "gpt3-175b",
       "gpt3-175b, ptdp-1.7b 3.6b 7.5b 18b 39b 76b 145b 310b 530b 1t, zero-100b, llama-7b 70b" },
     { "cluster", "NAME", "dgx-a100", "dgx-a100, dgx-a100-40, dgx-h100, lesson" },
-    { "gpus", "N", "1024", "of the cluster" },
+    { "gpus", "N", "1024", "number of GPUs" },
     { "precision", "NAME", "mixed", "mixed: 2 + 2 + 12 bytes per parameter; fp32: 4 + 4 + 8" },
-    { "attention", "plain|blockwise", "blockwise", "keep all scores, or none: in blocks; with --cp always blockwise" },
-    { "layers", "N", NULL, "blocks, instead of the model's; so are the next ones" },
+    { "attention", "plain|blockwise", "blockwise",
+      "keep all scores, or none: in blocks; with --cp always blockwise" },
+    { "layers", "N", NULL, "blocks; this and the next options replace the model's values" },
     { "width", "N", NULL, "features of a token" },
     { "heads", "N", NULL, "attention heads" },
     { "context", "N", NULL, "tokens of a sequence" },
     { "vocab", "N", NULL, "vocabulary entries" },
     { "dropout", "X", NULL, "probability of dropping an element" },
-    { "batch", "N", NULL, "sequences of a step" },
-    { "memory", "X", NULL, "GB of a GPU, instead of the cluster's; so are the next ones" },
-    { "peak", "X", NULL, "TFLOP/s of a GPU" },
+    { "batch", "N", NULL, "sequences per step" },
+    { "memory", "X", NULL, "GB per GPU; this and the next options replace the cluster's values" },
+    { "peak", "X", NULL, "TFLOP/s per GPU" },
     { "efficiency", "X", NULL, "share of the peak that large products reach" },
     { "inside", "X", NULL, "GB/s of a GPU's link inside a node, each way" },
     { "between", "X", NULL, "GB/s of a GPU's link between nodes, each way" },
-    { "node", "N", NULL, "GPUs of a node" },
-    { "dp", "N", NULL, "only layouts with this many replicas; so are the next ones" },
+    { "node", "N", NULL, "GPUs per node" },
+    { "dp", "N", NULL, "search only layouts with N replicas; the next options fix other numbers" },
     { "tp", "N", NULL, "tensor-parallel ranks" },
     { "pp", "N", NULL, "pipeline stages" },
     { "cp", "N", NULL, "context-parallel ranks (ring attention, zigzag)" },
-    { "micro-batch", "N", NULL, "sequences of a micro-batch" },
-    { "chunks", "N", NULL, "of the model on each stage: v, interleaved" },
+    { "micro-batch", "N", NULL, "sequences per micro-batch" },
+    { "chunks", "N", NULL, "chunks per stage, interleaved" },
     { "zero", "0|1|2|3", NULL, "stage of ZeRO" },
-    { "sequence-parallel", "no|yes", NULL, "norms, dropout and residual paths on 1/tp of the rows" },
-    { "recompute", "none|selective|full", NULL, "what backward computes again" },
-    { "explain", "LAYOUT", NULL, "dp,tp,pp or dp,tp,pp,cp: derive it line by line; the options above say the rest" },
-    { "layouts", "FILE", NULL, "write all layouts, a JSON object a line" },
-    {0},
+    { "sequence-parallel", "no|yes", NULL,
+      "norms, dropout and residual paths on 1/tp of the rows" },
+    { "recompute", "none|selective|full", NULL, "activations that backward recomputes" },
+    { "explain", "LAYOUT", NULL,
+      "dp,tp,pp or dp,tp,pp,cp: derive this layout line by line, with the options above" },
+    { "layouts", "FILE", NULL, "write all layouts, one JSON object per line" },
+    { 0 },
 };
 EXPERIMENT(plan, options);

@@ -1,7 +1,8 @@
-// plan.h: what a training step of a model takes on a cluster, in every layout, from sizes alone: memory, traffic and
-// time (PTD-P section 3; ZeRO sections 5 and 7; Korthikanti section 4). The sizes are those of the cost model
-// (common/model/costs.h), the order of work that of the schedules (05). The time of a product is a roofline, that of a
-// message alpha + bytes / beta: nothing here calls the simulated clock, so that the trainer can be held against it.
+// plan.h: the memory, traffic and time of a training step of a model on a cluster, in every layout,
+// from sizes alone (PTD-P section 3; ZeRO sections 5 and 7; Korthikanti section 4). The sizes are
+// those of the cost model (common/model/costs.h), and the order of work is that of the schedules of
+// chapter 05. The time of a product is a roofline, and the time of a message is alpha + bytes /
+// beta. The plan calls nothing of the simulated clock, so the trainer can be compared with it.
 #ifndef PLAN_H
 #define PLAN_H
 #include "07_recompute/recompute.h"
@@ -10,132 +11,206 @@
 #include "common/model/costs.h"
 
 // ---- The task ----
-// batch: sequences of a step
-typedef struct { const char *name; ModelConfig model; size_t batch; const char *source; } PlanModel;
-typedef struct { double alpha, beta; } PlanLink;           // seconds of a message; bytes/s of a GPU, each way
 typedef struct {
     const char *name;
-    double flops, efficiency;                              // peak FLOP/s; the share of it that large products reach
-    double bandwidth, launch;                              // bytes/s of memory, 0: no time; seconds a kernel
-    size_t multiprocessors;                                // 0: the size of a product does not matter
-    double memory;                                         // bytes
-    size_t node;                                           // GPUs of a node; 0: all share one
-    PlanLink inside, between;
+    ModelConfig model;
+    size_t batch;                                  // sequences per step
+    const char *source;
+} PlanModel;
+typedef struct {
+    double alpha, beta;                            // seconds per message; bytes/s per GPU, each way
+} PlanLink;
+typedef struct {
+    const char *name;
+    double flops;                                  // peak FLOP/s
+    double efficiency;                             // share of the peak that large products reach
+    double bandwidth;                              // bytes/s of memory; 0: memory takes no time
+    double launch;                                 // seconds per kernel
+    // 0: small products are as efficient as large ones
+    size_t multiprocessors;
+    double memory;                                 // bytes
+    size_t node;                                   // GPUs per node; 0: one node for all
+    PlanLink inside, between;                      // the links inside a node and between nodes
     const char *source;
 } PlanCluster;
-// Bytes of a parameter's weight, gradient and optimizer state; of a kept element, dropout mask, statistic and logit.
-typedef struct { const char *name; size_t weight, gradient, state, element, mask, statistic, logit; } PlanFormat;
-// blockwise: attention in blocks, which keeps no scores (common/model/attention.h); with cp above 1 it always is.
-typedef struct { PlanModel model; PlanCluster cluster; PlanFormat format; size_t gpus; bool blockwise; } PlanTask;
+// Bytes per parameter: weight, gradient, optimizer state. Bytes per kept element, dropout mask,
+// statistic and logit.
+typedef struct {
+    const char *name;
+    size_t weight, gradient, state, element, mask, statistic, logit;
+} PlanFormat;
+typedef struct {
+    PlanModel model;
+    PlanCluster cluster;
+    PlanFormat format;
+    size_t gpus;
+    // Attention in blocks, which keeps no scores (common/model/attention.h). With cp above 1
+    // attention is always in blocks.
+    bool blockwise;
+} PlanTask;
 
-extern const PlanModel plan_models[];                      // these three end with name NULL
+// Each list ends with name NULL.
+extern const PlanModel plan_models[];
 extern const PlanCluster plan_clusters[];
 extern const PlanFormat plan_formats[];
 
 typedef struct {
-    Degrees n;                                             // dp x tp x pp x cp; cp 0 is 1
-    size_t micro_batch, chunks, zero;                      // chunks: v, of the model on each stage; above 1 interleaved
-    bool sequence;
+    Degrees n;                                     // dp x tp x pp x cp; cp 0 means 1
+    size_t micro_batch;                            // sequences
+    size_t chunks;                                 // per stage; above 1 the schedule is interleaved
+    size_t zero;                                   // ZeRO stage
+    bool sequence;                                 // sequence parallelism
     Recompute recompute;
 } PlanLayout;
-size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l);     // of a replica
-bool plan_in_blocks(const PlanTask *t, const PlanLayout *l);            // attention
-size_t plan_replicas(const PlanLayout *l);                 // dp x cp: they have the same parameters, or ZeRO's shards
+size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l);     // per replica
+bool plan_in_blocks(const PlanTask *t, const PlanLayout *l);           // is attention in blocks?
+// dp x cp: the number of ranks with the same parameters, over which ZeRO shards.
+size_t plan_replicas(const PlanLayout *l);
 
 // ---- A layout ----
-enum { PLAN_WEIGHTS, PLAN_GRADIENTS, PLAN_OPTIMIZER, PLAN_ACTIVATIONS, PLAN_GATHERED, PLAN_RING, PLAN_MEMORY };
+// gathered: ZeRO's largest unit while it is whole. ring: keys, values and their gradients in flight
+// over cp.
+enum { PLAN_WEIGHTS, PLAN_GRADIENTS, PLAN_OPTIMIZER, PLAN_ACTIVATIONS, PLAN_GATHERED, PLAN_RING,
+       PLAN_MEMORY };
 extern const char *const plan_memory_name[PLAN_MEMORY];
-// gathered: ZeRO's largest unit while it is whole. ring: keys, values and their gradients that travel over cp.
 typedef struct { double bytes[PLAN_MEMORY]; } PlanMemory;
 double plan_memory_sum(const PlanMemory *m);
 
-// Picoseconds of one forward or backward of a chunk, and the bytes that its rank sends. cp: what the ring takes longer
-// than the products under which its messages travel.
-typedef struct { double products, rest, tp, cp, dp, tp_bytes, cp_bytes, dp_bytes; } PlanOp;
+// One forward or backward of a chunk: picoseconds, and bytes that its rank sends. cp: the time by
+// which the ring's messages exceed the products that hide them.
+typedef struct {
+    double products, rest, tp, cp, dp;
+    double tp_bytes, cp_bytes, dp_bytes;
+} PlanOp;
 double plan_op_time(const PlanOp *op);
 
 typedef struct {
     PlanLayout layout;
-    PlanMemory fullest, largest;                           // of the stage that holds most; the most of each category
-    size_t stage;                                          // the fullest one
-    double tp_bytes, cp_bytes, pp_bytes, dp_bytes, tied_bytes;     // sent in a step by a rank of the stage that sends
-                                                           // most; dp_bytes over all replicas, dp x cp
-    double step;                                           // picoseconds
-    double computing, tp, cp, dp, end, idle;               // of the busiest stage: products and the rest, sums over tp,
-                                                           // waits for the ring, ZeRO's units; after its last
-                                                           // backward; what is left
-    double bubble, mfu, hfu;                               // of the pipeline's time; shares of the peak
+    PlanMemory fullest;                            // of the stage that holds most
+    PlanMemory largest;                            // the largest value of each category
+    size_t stage;                                  // the number of the fullest stage
+    // Bytes sent per step by a rank of the stage that sends most; dp_bytes over dp x cp.
+    double tp_bytes, cp_bytes, pp_bytes, dp_bytes, tied_bytes;
+    double step;                                   // picoseconds
+    // Picoseconds of the busiest stage. computing: products and other ops. tp: sums. cp: waits for
+    // the ring. dp: ZeRO's units. end: after its last backward. idle: the rest of the step.
+    double computing, tp, cp, dp, end, idle;
+    double bubble;                                 // share of the pipeline's time
+    double mfu, hfu;                               // shares of the peak
     bool fits;
 } PlanResult;
 
-// plan_stage.c: what one stage holds and does.
+// ---- One stage (plan_stage.c) ----
 typedef struct {
-    CutSizes z;                                            // of the largest rank of its tp and cp groups
-    size_t d, i;                                           // its replica and number
-    bool tp_near, dp_near;                                 // do these groups share a node?
+    CutSizes z;                                    // of the largest rank of its tp and cp groups
+    size_t d, i;                                   // replica and stage
+    bool tp_near, dp_near;                         // does this group lie in one node?
 } PlanStage;
-bool plan_near(const PlanTask *t, size_t first, size_t last);          // these ranks of the world, and all between
+// Do the ranks first to last of the world share a node?
+bool plan_near(const PlanTask *t, size_t first, size_t last);
 size_t plan_rank(const PlanLayout *l, size_t d, size_t cp, size_t tp, size_t stage);
-size_t plan_positions(const PlanTask *t, const PlanLayout *l);         // of a sequence on the rank that has most
+// Positions of a sequence on the rank with the most.
+size_t plan_positions(const PlanTask *t, const PlanLayout *l);
 PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i, size_t k);
-PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i);      // all chunks of stage i
+// All chunks of stage i together.
+PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i);
 bool plan_alike(const PlanTask *t, const PlanLayout *l);
 PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t slice);
 size_t plan_slices(const PlanTask *t, const PlanLayout *l);
-double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k, bool accumulates);
-// The same of scores or their product with values, of which the causal mask leaves `pairs`; queries [q, D], keys
-// [k, D].
-double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k, size_t D);
+double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k,
+                         bool accumulates);
+// The time of scores, or of probabilities times values. The causal mask leaves `pairs` of them.
+// Queries [q, D], keys [k, D].
+double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
+                           size_t D);
 double plan_link_time(const PlanTask *t, bool near, size_t messages, double bytes);
-double plan_ring_time(const PlanTask *t, bool near, size_t passes, size_t n, size_t count, size_t size);
-PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp);     // as it has it
+double plan_ring_time(const PlanTask *t, bool near, size_t passes, size_t n, size_t count,
+                      size_t size);
+// The stage with the positions of rank cp of its ring.
+PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp);
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);
-PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);  // no ring
+// The same without the ring.
+PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
+                     size_t B);
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
-PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s);     // over dp, after the backwards
-PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s);        // after the update
+// The sum over dp, after the backwards.
+PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
+// ZeRO's gather, after the update.
+PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
-// plan_ring.c: attention in blocks, of B sequences in one transformer block; over cp ring attention, zigzag (03.08).
-typedef struct { double time, products, bytes; } PlanRing;                     // products: of time, on the busiest rank
-PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);
-// Of ranks that are not alike, [cp] of each: at, when they begin and end a chunk's forward or backward of B sequences,
-// in which they take `each` beside attention. plan_ring_players: 1 where they are alike, else cp.
-void plan_ring_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, const PlanOp *each, bool forward,
-                  size_t B, double *at);
+
+// ---- Attention in blocks (plan_ring.c) ----
+// Of B sequences in one transformer block; over cp it is ring attention, zigzag (03.08). products:
+// the part of the time that is products, on the busiest rank.
+typedef struct { double time, products, bytes; } PlanRing;
+PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
+                   size_t B);
+// The ring of ranks that are not alike. at[cp]: in, when each rank begins a chunk's forward or
+// backward of B sequences; out, when it ends. each[cp]: what each rank does beside attention.
+void plan_ring_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, const PlanOp *each,
+                  bool forward, size_t B, double *at);
+// 1 where the ranks of a ring are alike, else cp.
 size_t plan_ring_players(const PlanTask *t, const PlanLayout *l);
-double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B);    // bytes, under way
+// Bytes in flight on the ring.
+double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B);
 Positions plan_positions_of(const PlanTask *t, const PlanLayout *l, size_t cp);
-size_t plan_most_positions(const PlanTask *t, const PlanLayout *l);    // the rank of cp that has most
-// plan_memory.c
-double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n);       // over n replicas: ZeRO figure 1
+// The rank of cp that has most positions.
+size_t plan_most_positions(const PlanTask *t, const PlanLayout *l);
+
+// ---- Memory (plan_memory.c) ----
+// Bytes per parameter when ZeRO shards over n replicas: ZeRO, figure 1.
+double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n);
 PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
-double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B, bool working);  // bytes
+// Bytes that one chunk keeps for B sequences; working: and the layer that computes.
+double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
+                      bool working);
 double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool only_scores);
-// plan_time.c
+
+// ---- The step (plan_time.c) ----
 PlanResult plan_layout(const PlanTask *t, const PlanLayout *l);
 
 // ---- All layouts (plan_search.c) ----
-bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t room);    // if not: why, in a sentence
-// What may vary is 0 or -1; anything else is fixed.
-typedef struct { size_t dp, tp, pp, cp, micro_batch, chunks; int zero, sequence, recompute; } PlanFixed;
-typedef struct { PlanResult *result; size_t n, feasible; } PlanList;   // the feasible ones first, the fastest of them
-enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };    // that a search tries; of positions
-// run: whose progress is shown, or NULL
+// False: `why` says in a sentence why this layout is impossible.
+bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t room);
+// 0 or -1: the search varies this number. Any other value is fixed.
+typedef struct {
+    size_t dp, tp, pp, cp, micro_batch, chunks;
+    int zero, sequence, recompute;
+} PlanFixed;
+// The layouts that fit come first, the fastest of them first of all.
+typedef struct {
+    PlanResult *result;
+    size_t n, feasible;                            // all; those that fit
+} PlanList;
+// The largest tp and cp that a search tries, and the fewest positions of a chunk of the ring.
+enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };
+// run: its page shows the progress; NULL: no progress is shown.
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed);
 void plan_list_free(PlanList *list);
-// Which number does not divide, where a search has found no layout (plan_divide.c).
+// Where a search has found no layout: the number that does not divide (plan_divide.c).
 void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t room);
-void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);    // why the first one is the best
-void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room);     // why this one cannot be
-// The Pareto front: layouts that no other one beats in memory and in time.
+// The fastest layouts with another degree than the fastest of all. times: their step, relative to
+// the fastest. cause: where they spend most of the additional time.
+enum { PLAN_ALTERNATIVES = 7 };
+typedef struct { char name[40]; double times; const char *cause; } PlanAlternative;
+size_t plan_alternatives(const PlanList *list, PlanAlternative found[PLAN_ALTERNATIVES]);
+// The same as one sentence, for the JSON.
+void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);
+// The largest category of memory of a layout that does not fit.
+void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room);
+// The Pareto front: layouts that no other layout beats in both memory and time.
 size_t plan_front(const PlanList *list, const PlanResult **on);
 
-// ---- What is shown (plan_show.c, plan_explain.c) ----
+// ---- The page and the files (plan_show.c, plan_explain.c) ----
+enum { PLAN_NAME = 100 };
+// "dp 2 x tp 2 x pp 2"
+const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l);
 const char *plan_recompute_name(Recompute r);
 void plan_table(Run *run, const PlanTask *t, const PlanList *list);
 void plan_svg(const PlanTask *t, const PlanList *list, const char *file);
-enum { PLAN_JSON = 1024 };                                 // room for a layout
+enum { PLAN_JSON = 1024 };                         // room for a layout
 void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room);
-void plan_write_layouts(const PlanTask *t, const PlanList *list, const char *file);    // a JSON object a line
+// Writes one JSON object per line.
+void plan_write_layouts(const PlanTask *t, const PlanList *list, const char *file);
 void plan_explain(Run *run, const PlanTask *t, const PlanResult *r);
 #endif

@@ -1,9 +1,12 @@
-// plan_divide.c: why no layout of a search has equal parts: which number does not divide.
+// plan_divide.c: says why no layout of a search has equal parts: the number that does not divide.
 #include <stdio.h>
 #include "08_3d/plan.h"
 
 // What a degree of the mesh cuts into equal parts. fixed 0: the search may choose this degree.
-typedef struct { const char *option, *what; size_t fixed, count; } Cut;
+typedef struct {
+    const char *option, *what;
+    size_t fixed, count;
+} Cut;
 enum { CUTS = 4 };
 
 // The largest power of a prime that divides n.
@@ -12,7 +15,7 @@ static size_t power_in(size_t prime, size_t n) {
     for (; n > 0 && n % prime == 0; n /= prime) power *= prime;
     return power;
 }
-// Of that power, how much all free degrees together can take.
+// The part of that power that all free degrees together can take.
 static size_t power_taken(const Cut *cut, size_t prime) {
     size_t taken = 1;
     for (size_t i = 0; i < CUTS; i++) taken *= cut[i].fixed ? 1 : power_in(prime, cut[i].count);
@@ -29,37 +32,46 @@ static size_t missing_prime(const Cut *cut, size_t n) {
 }
 
 // "7 GPUs need the factor 7 in 96 heads (--tp), 96 blocks (--pp), ...: none of them divides by it"
-static void say_missing(const Cut *cut, const PlanTask *t, size_t rest, size_t prime, char *why, size_t room) {
+static void say_missing(const Cut *cut, const PlanTask *t, size_t rest, size_t prime, char *why,
+                        size_t room) {
     size_t taken = power_taken(cut, prime);
     const char *given = rest == t->gpus ? "" : ", with the degrees that are given,", *comma = "";
-    size_t n = (size_t)snprintf(why, room, "%zu GPUs%s need the factor %zu in ", t->gpus, given, power_in(prime, rest));
+    size_t n = (size_t)snprintf(why, room, "%zu GPUs%s need the factor %zu in ", t->gpus, given,
+                                power_in(prime, rest));
     for (size_t i = 0; i < CUTS && n < room; i++) {
         if (cut[i].fixed) continue;
-        n += (size_t)snprintf(why + n, room - n, "%s%zu %s (--%s)", comma, cut[i].count, cut[i].what, cut[i].option);
+        n += (size_t)snprintf(why + n, room - n, "%s%zu %s (--%s)", comma, cut[i].count,
+                              cut[i].what, cut[i].option);
         comma = ", ";
     }
     if (n >= room) return;
-    if (taken == 1) snprintf(why + n, room - n, ": none of them divides by %zu", prime);
-    else snprintf(why + n, room - n, ": together they have the factor %zu", taken);
+    if (taken == 1)
+        snprintf(why + n, room - n, ": none of them divides by %zu", prime);
+    else
+        snprintf(why + n, room - n, ": together they have the factor %zu", taken);
 }
 
 void plan_why_none(const PlanTask *t, const PlanFixed *f, char *why, size_t room) {
     const ModelConfig *m = &t->model.model;
-    size_t pairs = m->context % 2 == 0 ? m->context / 2 : 1;               // a rank of cp has two chunks
-    const Cut cut[CUTS] = {
-        { "tp", "heads", f->tp, m->heads }, { "pp", "blocks", f->pp, m->layers },
-        { "dp", "sequences", f->dp, t->model.batch },
-        { "cp", "pairs of positions", f->cp, f->cp || t->blockwise ? pairs : 1 } };
+    // Each rank of cp has two chunks.
+    size_t pairs = m->context % 2 == 0 ? m->context / 2 : 1;
+    const Cut cut[CUTS] = { { "tp", "heads", f->tp, m->heads },
+                            { "pp", "blocks", f->pp, m->layers },
+                            { "dp", "sequences", f->dp, t->model.batch },
+                            { "cp", "pairs of positions", f->cp,
+                              f->cp || t->blockwise ? pairs : 1 } };
     size_t rest = t->gpus;
     for (size_t i = 0; i < CUTS; i++) {
         if (cut[i].fixed == 0) continue;
         if (cut[i].count % cut[i].fixed) {
-            snprintf(why, room, "%zu %s do not divide by --%s %zu", cut[i].count, cut[i].what, cut[i].option,
-                     cut[i].fixed);
+            snprintf(why, room, "%zu %s do not divide by --%s %zu", cut[i].count, cut[i].what,
+                     cut[i].option, cut[i].fixed);
             return;
         }
         if (rest % cut[i].fixed) {
-            snprintf(why, room, "%zu GPUs do not divide by the degrees that are given, --%s %zu and those before it",
+            snprintf(why, room,
+                     "%zu GPUs do not divide by the degrees that are given, --%s %zu and those "
+                     "before it",
                      t->gpus, cut[i].option, cut[i].fixed);
             return;
         }
@@ -67,16 +79,22 @@ void plan_why_none(const PlanTask *t, const PlanFixed *f, char *why, size_t room
     }
     size_t prime = missing_prime(cut, rest);
     if (f->tp && f->pp && f->dp && f->cp && rest > 1)
-        snprintf(why, room, "--dp x --tp x --pp x --cp is %zu, and there are %zu GPUs", t->gpus / rest, t->gpus);
+        snprintf(why, room, "--dp x --tp x --pp x --cp is %zu, and there are %zu GPUs",
+                 t->gpus / rest, t->gpus);
     else if (prime)
         say_missing(cut, t, rest, prime, why, room);
     else if (f->micro_batch)
-        snprintf(why, room, "--micro-batch %zu: 1, 2, 4 and 8 are tried where a replica's sequences divide by them",
+        snprintf(why, room,
+                 "--micro-batch %zu: 1, 2, 4 and 8 are tried where a replica's sequences divide by "
+                 "them",
                  f->micro_batch);
     else if (f->chunks)
-        snprintf(why, room, "--chunks %zu: up to 4 are tried with --pp above 1 where a stage's blocks divide by them, "
-                 "and a replica's micro-batches by pp", f->chunks);
+        snprintf(why, room,
+                 "--chunks %zu: up to 4 are tried with --pp above 1 where a stage's blocks divide "
+                 "by them, and a replica's micro-batches by pp",
+                 f->chunks);
     else
-        snprintf(why, room, "--tp up to %d is tried, and --cp up to %d where a chunk has %d positions", PLAN_MOST_TP,
-                 PLAN_MOST_CP, PLAN_LEAST_CHUNK);
+        snprintf(why, room,
+                 "--tp up to %d is tried, and --cp up to %d where a chunk has %d positions",
+                 PLAN_MOST_TP, PLAN_MOST_CP, PLAN_LEAST_CHUNK);
 }

@@ -1,8 +1,10 @@
-// plan_explain.c: see plan.h. One layout, line by line: from sizes to memory, from products to the step.
+// plan_explain.c: derives one layout line by line, from sizes to memory and from products to the
+// step.
 #include <stdio.h>
 #include "08_3d/plan.h"
 
-static const double G = 1e-9, MS = 1e-9, S = 1e-12;        // of bytes; of picoseconds
+static const double G = 1e-9;                      // GB of bytes
+static const double MS = 1e-9, S = 1e-12;          // of picoseconds
 
 static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, const PlanStage *s) {
     const PlanLayout *l = &r->layout;
@@ -12,46 +14,62 @@ static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, con
     size_t b = l->micro_batch, v = l->chunks;
     double block = plan_block_bytes(t, z, b, false), scores = plan_block_bytes(t, z, b, true);
     double input = (double)(cut_rows(z, b) * z->C * f->element);
-    double kept = l->recompute == RECOMPUTE_FULL ? 0 : l->recompute == RECOMPUTE_SELECTIVE ? block - scores : block;
+    double kept = l->recompute == RECOMPUTE_FULL        ? 0
+                  : l->recompute == RECOMPUTE_SELECTIVE ? block - scores
+                                                        : block;
     say(run, "Memory of stage %zu, the fullest, in GB", r->stage);
-    say(run, "  a block       (12 C^2 + 7 C)/tp + 6 C                       %11.4g million parameters", 1e-6 *
-        (double)elements_block(z));
+    say(run,
+        "  a block       (12 C^2 + 7 C)/tp + 6 C                       %11.4g million parameters",
+        1e-6 * (double)elements_block(z));
     say(run, "  the stage     %zu blocks%s%s%s        %11.4g billion parameters", z->blocks,
-        z->first ? ", embedding" : "", z->last ? ", last norm" : "", z->first || z->last ? ", a table of V/tp C" : "",
-        1e-9 * (double)elements_stage(z));
-    say(run, "  state         ZeRO-%zu over %zu: %.3g bytes each: %.2f weights + %.2f gradients + %.2f "
+        z->first ? ", embedding" : "", z->last ? ", last norm" : "",
+        z->first || z->last ? ", a table of V/tp C" : "", 1e-9 * (double)elements_stage(z));
+    say(run,
+        "  state         ZeRO-%zu over %zu: %.3g bytes each: %.2f weights + %.2f gradients + %.2f "
         "optimizer",
-        l->zero, plan_replicas(l), plan_parameter_bytes(f, l->zero, (double)plan_replicas(l)), m[PLAN_WEIGHTS] * G,
-        m[PLAN_GRADIENTS] * G, m[PLAN_OPTIMIZER] * G);
-    say(run, "  kept          a block, %zu sequence%s: input %.4g MB, the rest %.4g MB, of which scores %.4g MB", b,
-        b > 1 ? "s" : "", 1e-6 * input, 1e-6 * block, 1e-6 * scores);
-    say(run, "                recomputation %s keeps input + %.4g MB; x %zu blocks per chunk = %.4g GB",
-        plan_recompute_name(
-        l->recompute), 1e-6 * kept, z->blocks / v, (input + kept) * (double)z->blocks / (double)v * G);
-    say(run, "  in flight     on the schedule at most %.3g chunks, the layer at work with them: %.2f activations",
-        (m[PLAN_ACTIVATIONS] / ((input + kept) * (double)z->blocks / (double)v)), m[PLAN_ACTIVATIONS] * G);
-    if (m[PLAN_GATHERED] > 0) say(run, "  gathered      ZeRO's largest unit, whole for a moment  %8.2f",
-                                  m[PLAN_GATHERED] * G);
-    if (m[PLAN_RING] > 0) say(run, "  ring          keys, values and their gradients, under way %5.2f",
-                              m[PLAN_RING] * G);
-    say(run, "  together      %.2f of %.4g: %s", plan_memory_sum(&r->fullest) * G, t->cluster.memory * G,
-        r->fits ? "fits" : "does not fit");
+        l->zero, plan_replicas(l), plan_parameter_bytes(f, l->zero, (double)plan_replicas(l)),
+        m[PLAN_WEIGHTS] * G, m[PLAN_GRADIENTS] * G, m[PLAN_OPTIMIZER] * G);
+    say(run,
+        "  kept          a block, %zu sequence%s: input %.4g MB, the rest %.4g MB, of which scores "
+        "%.4g MB",
+        b, b > 1 ? "s" : "", 1e-6 * input, 1e-6 * block, 1e-6 * scores);
+    say(run,
+        "                recomputation %s keeps input + %.4g MB; x %zu blocks per chunk = %.4g GB",
+        plan_recompute_name(l->recompute), 1e-6 * kept, z->blocks / v,
+        (input + kept) * (double)z->blocks / (double)v * G);
+    say(run,
+        "  in flight     on the schedule at most %.3g chunks, the layer at work with them: %.2f "
+        "activations",
+        (m[PLAN_ACTIVATIONS] / ((input + kept) * (double)z->blocks / (double)v)),
+        m[PLAN_ACTIVATIONS] * G);
+    if (m[PLAN_GATHERED] > 0)
+        say(run, "  gathered      ZeRO's largest unit, whole for a moment  %8.2f",
+            m[PLAN_GATHERED] * G);
+    if (m[PLAN_RING] > 0)
+        say(run, "  ring          keys, values and their gradients, under way %5.2f",
+            m[PLAN_RING] * G);
+    say(run, "  together      %.2f of %.4g: %s", plan_memory_sum(&r->fullest) * G,
+        t->cluster.memory * G, r->fits ? "fits" : "does not fit");
 }
 
 static void explain_op(Run *run, const PlanOp *op, const char *name) {
-    say(run, "  %-8s products %7.2f + others %6.2f + tp %6.2f + ring %6.2f + ZeRO %6.2f = %8.2f", name,
-        op->products * MS, op->rest * MS, op->tp * MS, op->cp * MS, op->dp * MS, plan_op_time(op) * MS);
+    say(run, "  %-8s products %7.2f + others %6.2f + tp %6.2f + ring %6.2f + ZeRO %6.2f = %8.2f",
+        name, op->products * MS, op->rest * MS, op->tp * MS, op->cp * MS, op->dp * MS,
+        plan_op_time(op) * MS);
 }
 
-// A rank has 1/cp of the positions; what it sends of them, and what of that the products do not hide.
+// The ring: a rank has 1/cp of the positions. Shows the bytes that it sends, and the times of the
+// ring and of its products.
 static void explain_ring(Run *run, const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     size_t cp = mesh_cp(l->n), b = l->micro_batch;
     if (cp == 1) return;
     PlanRing f = plan_ring(t, l, s, true, b), r = plan_ring(t, l, s, false, b);
-    say(run, "Ring attention in a block: %zu of %zu positions; (6 cp - 4) [b T/cp, C/tp] = %.4g MB are sent", s->z.T,
-        s->z.Tk, 1e-6 * (f.bytes + r.bytes));
-    say(run, "  forward takes %.3g ms, products %.3g of them; backward %.3g ms, products %.3g", f.time * MS,
-        f.products * MS, r.time * MS, r.products * MS);
+    say(run,
+        "Ring attention in a block: %zu of %zu positions; (6 cp - 4) [b T/cp, C/tp] = %.4g MB are "
+        "sent",
+        s->z.T, s->z.Tk, 1e-6 * (f.bytes + r.bytes));
+    say(run, "  forward takes %.3g ms, products %.3g of them; backward %.3g ms, products %.3g",
+        f.time * MS, f.products * MS, r.time * MS, r.products * MS);
 }
 
 void plan_explain(Run *run, const PlanTask *t, const PlanResult *r) {
@@ -64,27 +82,27 @@ void plan_explain(Run *run, const PlanTask *t, const PlanResult *r) {
     size_t cp = mesh_cp(l->n);
     say(run, "dp %zu x tp %zu x pp %zu x cp %zu%s; v = %zu", l->n.dp, l->n.tp, p, cp,
         l->sequence ? " with sequence parallelism" : "", v);
-    say(run, "  %zu sequences / dp = %zu per replica, in m = %zu micro-batches of %zu", t->model.batch,
-        ceil_div(t->model.batch, l->n.dp), m, l->micro_batch);
+    say(run, "  %zu sequences / dp = %zu per replica, in m = %zu micro-batches of %zu",
+        t->model.batch, ceil_div(t->model.batch, l->n.dp), m, l->micro_batch);
     explain_memory(run, t, r, &s);
     say(run, "Traffic of the rank that sends most, in GB per step");
-    say(run, "  tp %.4g (%s nodes)   cp %.4g   pp %.4g   dp %.4g (%s nodes)   tied embedding %.4g", r->tp_bytes * G,
-        s.tp_near ? "inside" : "between", r->cp_bytes * G, r->pp_bytes * G, r->dp_bytes * G,
-        s.dp_near ? "inside" : "between", r->tied_bytes * G);
+    say(run, "  tp %.4g (%s nodes)   cp %.4g   pp %.4g   dp %.4g (%s nodes)   tied embedding %.4g",
+        r->tp_bytes * G, s.tp_near ? "inside" : "between", r->cp_bytes * G, r->pp_bytes * G,
+        r->dp_bytes * G, s.dp_near ? "inside" : "between", r->tied_bytes * G);
     explain_ring(run, t, l, &first);
     say(run, "Time of a micro-batch in the first chunk, in ms");
     explain_op(run, &forward, "forward");
     explain_op(run, &backward, "backward");
     say(run, "The step, in s");
     say(run, "  m v (t_f + t_b) = %zu x %zu x %.4g ms  %38.4g", m, v, both * MS, ideal * S);
-    say(run, "  bubble, if stages were equal: (p - 1)/(v m) = %.4g of it  %20.4g", (double)(p - 1) / (double)(v * m),
-        ideal * S * (double)(p - 1) / (double)(v * m));
+    say(run, "  bubble, if stages were equal: (p - 1)/(v m) = %.4g of it  %20.4g",
+        (double)(p - 1) / (double)(v * m), ideal * S * (double)(p - 1) / (double)(v * m));
     say(run, "  the schedule, played with its unequal stages and messages  %18.4g   (idle %.1f %%)",
-        (r->step - r->end) * S,
-        100 * r->bubble);
+        (r->step - r->end) * S, 100 * r->bubble);
     say(run, "  after the last backward: sums over dp, norm, update, gathers  %15.4g", r->end * S);
     say(run, "  the step  %67.4g", r->step * S);
-    say(run, "  %.4g FLOPs of the model / (%zu GPUs x %.4g TFLOP/s x step) = MFU %.1f %%; HFU %.1f %%",
-        r->mfu * r->step * S * (double)t->gpus * t->cluster.flops, t->gpus, t->cluster.flops * 1e-12, 100 * r->mfu,
-        100 * r->hfu);
+    say(run,
+        "  %.4g FLOPs of the model / (%zu GPUs x %.4g TFLOP/s x step) = MFU %.1f %%; HFU %.1f %%",
+        r->mfu * r->step * S * (double)t->gpus * t->cluster.flops, t->gpus,
+        t->cluster.flops * 1e-12, 100 * r->mfu, 100 * r->hfu);
 }

@@ -1,4 +1,5 @@
-// plan_memory.c: see plan.h. Bytes that a rank holds: ZeRO's states by their units, and what forward keeps.
+// plan_memory.c: the bytes that a rank holds: its state under ZeRO, unit by unit, and the
+// activations that forward keeps for backward.
 #include "08_3d/plan.h"
 
 double plan_memory_sum(const PlanMemory *m) {
@@ -7,7 +8,7 @@ double plan_memory_sum(const PlanMemory *m) {
     return sum;
 }
 
-// Rank 0 of the replicas, whose shards are the largest: of wte, and of each layer.
+// The elements of rank 0's shards, which are the largest: of wte, and of each layer.
 static size_t sharded(const CutSizes *z, size_t n) {
     size_t sum = z->first || z->last ? part_size(elements_wte(z), n, 0) : 0;
     for (size_t i = 0; i < cut_layers(z); i++) sum += part_size(elements_unit(z, i), n, 0);
@@ -16,8 +17,9 @@ static size_t sharded(const CutSizes *z, size_t n) {
 
 double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n) {
     double bytes = 0;
-    // EXERCISE 08.plan-a (2 points): ZeRO's memory. bytes: of one parameter on one of n replicas under stage `zero`.
-    // Stage 1 shards the optimizer's state, 2 the gradient, too, 3 also the weight (f->state, f->gradient, f->weight).
+    // EXERCISE 08.plan-a (2 points): ZeRO's memory. Compute the bytes of one parameter on one of n
+    // replicas under stage `zero`. Stage 1 shards the optimizer state (f->state), stage 2 also the
+    // gradient (f->gradient), stage 3 also the weight (f->weight).
     bytes = (double)f->weight / (zero < 3 ? 1 : n) + (double)f->gradient / (zero < 2 ? 1 : n) +
             (double)f->state / (zero < 1 ? 1 : n);
     // END
@@ -27,22 +29,25 @@ double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n) {
 PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;
     const CutSizes *z = &s->z;
-    double all = (double)elements_stage(z), mine = (double)sharded(z, plan_replicas(l)), unit = 0;
+    double all = (double)elements_stage(z), shard = (double)sharded(z, plan_replicas(l)), unit = 0;
     for (size_t i = 0; i < cut_layers(z); i++)
         if ((double)elements_unit(z, i) > unit) unit = (double)elements_unit(z, i);
     double wte = z->first || z->last ? (double)elements_wte(z) : 0;
-    PlanMemory m = {{
-        [PLAN_WEIGHTS] = (double)f->weight * (l->zero < 3 ? all : mine),
-        [PLAN_GRADIENTS] = (double)f->gradient * (l->zero < 2 ? (double)elements_gradients(z) : mine),
-        [PLAN_OPTIMIZER] = (double)f->state * (l->zero < 1 ? all : mine),
-        [PLAN_GATHERED] = l->zero == 3 ? (double)(f->weight + f->gradient) * unit + (double)f->weight * wte
-                        : l->zero == 2 ? (double)f->gradient * unit : 0,
-        [PLAN_RING] = plan_ring_room(t, l, z, l->micro_batch),
-    }};
+    PlanMemory m = { {
+            [PLAN_WEIGHTS] = (double)f->weight * (l->zero < 3 ? all : shard),
+            [PLAN_GRADIENTS] =
+                    (double)f->gradient * (l->zero < 2 ? (double)elements_gradients(z) : shard),
+            [PLAN_OPTIMIZER] = (double)f->state * (l->zero < 1 ? all : shard),
+            [PLAN_GATHERED] = l->zero == 3 ? (double)(f->weight + f->gradient) * unit +
+                                                     (double)f->weight * wte
+                              : l->zero == 2 ? (double)f->gradient * unit
+                                             : 0,
+            [PLAN_RING] = plan_ring_room(t, l, z, l->micro_batch),
+    } };
     return m;
 }
 
-// Of B sequences in a block, but its input, which is counted between layers.
+// Bytes kept for B sequences in a block, without its input, which is counted between layers.
 double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool only_scores) {
     KeptItem item[KEPT_ITEMS];
     const PlanFormat *f = &t->format;
@@ -51,11 +56,13 @@ double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool onl
     for (size_t i = 0; i < KEPT_ITEMS; i++) {
         if (item[i].kind == KEPT_INPUT || (only_scores && item[i].kind != KEPT_SCORES)) continue;
         size_t element = item[i].kind == KEPT_STATISTICS ? f->statistic : f->element;
-        bytes += (item[i].by_row ? rows : tokens) * (double)(item[i].elements * element + item[i].masks * f->mask);
+        bytes += (item[i].by_row ? rows : tokens) *
+                 (double)(item[i].elements * element + item[i].masks * f->mask);
     }
     return bytes;
 }
-// Input of the last norm is between layers; its statistics and its output, logits and the softmax's sum are here.
+// Input of the last norm is between layers; its statistics and its output, logits and the softmax's
+// sum are here.
 static double head_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
     const PlanFormat *f = &t->format;
     if (!z->last) return 0;
@@ -63,16 +70,24 @@ static double head_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
            (double)(B * z->T) * (double)((z->vocab + 1) * f->logit);
 }
 
-// What a chunk keeps of one micro-batch until its backward. working: while a layer is at work, which has the head's, or
-// what recomputation brings back.
-double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B, bool working) {
-    double inputs = (double)cut_rows(z, B) * (double)(kept_between(z) * t->format.element), blocks = (double)z->blocks;
+// Bytes that a chunk keeps of one micro-batch until its backward. working: also those of the layer
+// that computes now, which are the head's, or those that recomputation restores.
+double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
+                      bool working) {
+    double inputs = (double)cut_rows(z, B) * (double)(kept_between(z) * t->format.element),
+           blocks = (double)z->blocks;
     double block = plan_block_bytes(t, z, B, false), scores = plan_block_bytes(t, z, B, true);
     double head = head_bytes(t, z, B), again = 0;
     switch (l->recompute) {
     case RECOMPUTE_NONE: blocks *= block; break;
-    case RECOMPUTE_SELECTIVE: blocks *= block - scores; again = scores; break;
-    case RECOMPUTE_FULL: blocks = 0; again = block; break;
+    case RECOMPUTE_SELECTIVE:
+        blocks *= block - scores;
+        again = scores;
+        break;
+    case RECOMPUTE_FULL:
+        blocks = 0;
+        again = block;
+        break;
     }
     return inputs + blocks + (working && again > head ? again : head);
 }

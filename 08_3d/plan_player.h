@@ -1,36 +1,47 @@
-// plan_player.h: a replica's schedule, played: by plan_time.c for plan_step.c, which makes a step of it.
+// plan_player.h: plays the schedule of one replica (plan_time.c). plan_step.c makes a step of it.
 #ifndef PLAN_PLAYER_H
 #define PLAN_PLAYER_H
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/plan.h"
 
+// The forwards and backwards of a chunk. Index [forward or backward][larger or smaller
+// micro-batch].
 typedef struct {
-    PlanStage stage;                               // forwards and backwards of a chunk: of the larger micro-batches
-    PlanOp op[2][2];                               // [forward or backward][the larger or the smaller]
-    PlanOp *each[2][2];                            // the same of each rank of cp, where these are not alike
-    double held[2], working[2];                    // bytes of one micro-batch
+    PlanStage stage;
+    PlanOp op[2][2];
+    PlanOp *each[2][2];                            // for each rank of cp, where these are not alike
+    double held[2], working[2];                    // bytes per micro-batch: kept; while it computes
 } PlanChunk;
 typedef struct {
     PlanChunk *chunk;
     Schedule list;
-    size_t done;
-    double now, busy, lane[2], *arrives[2];        // lane: to the stage before, to the next one
-    bool near[2];                                  // are these in this node?
+    size_t done;                                   // ops of the list
+    double now, busy;                              // picoseconds
+    // when the lane to the previous, the next stage is free
+    double lane[2];
+    // when each op's message arrives; below 0: not sent
+    double *arrives[2];
+    bool near[2];                                  // is the previous, the next stage in this node?
     double held, peak;                             // bytes in flight
     PlanOp sum;
-    double *early, *sent_early[2];                 // ranks of cp that are not alike: by how much before the last one
+    // Unequal ranks of cp: the time by which each ended before the last rank; the same for each
+    // message.
+    double *early, *sent_early[2];
 } PlanStageTime;
 typedef struct {
     const PlanTask *t;
     const PlanLayout *l;
-    size_t ring;                                   // ranks of cp that are played: 1 where they are alike
-    size_t d, m, sequences, large;                 // micro-batches that are played, of a replica's; the largest one
+    // ranks of cp that are played; 1 where they are alike
+    size_t ring;
+    size_t d, m;                                   // the replica; its micro-batches that are played
+    size_t sequences, large;                       // of these micro-batches; of the largest one
     PlanStageTime *stage;
 } PlanPlayer;
 
-// Replica d from the first forward to the last backward.
+// Plays replica d from the first forward to the last backward.
 void plan_play_replica(PlanPlayer *p);
 void plan_player_free(PlanPlayer *p);
-bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to);        // all ranks of both, each and its peer
+// Does each rank of stage `from` share a node with its peer of stage `to`?
+bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to);
 size_t plan_message_bytes(const PlanPlayer *p, size_t B);
 #endif

@@ -1,9 +1,17 @@
 // plan_presets.c: models and clusters by name, with their sources.
 #include "08_3d/plan.h"
 
-#define GPT(L, h, a) { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
+#define GPT(L, h, a)                                                                               \
+    { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
 const PlanModel plan_models[] = {
-    { "gpt3-175b", { .layers = 96, .width = 12288, .heads = 96, .context = 2048, .vocab = 50257, .dropout = 0.1 }, 1536,
+    { "gpt3-175b",
+      { .layers = 96,
+        .width = 12288,
+        .heads = 96,
+        .context = 2048,
+        .vocab = 50257,
+        .dropout = 0.1 },
+      1536,
       "Brown et al. 2020, table 2.1; 3.2M tokens a step" },
     { "ptdp-1.7b", GPT(24, 2304, 24), 512, "PTD-P (Narayanan et al. 2021), table 1" },
     { "ptdp-3.6b", GPT(30, 3072, 32), 512, "PTD-P, table 1" },
@@ -15,14 +23,27 @@ const PlanModel plan_models[] = {
     { "ptdp-310b", GPT(96, 16384, 128), 2160, "PTD-P, table 1" },
     { "ptdp-530b", GPT(105, 20480, 128), 2520, "PTD-P, table 1" },
     { "ptdp-1t", GPT(128, 25600, 160), 3072, "PTD-P, table 1" },
-    // layers and width: ZeRO's table 4. Heads and batch: its appendix. Context and vocabulary: GPT-2's, assumed.
-    { "zero-100b", { .layers = 125, .width = 8192, .heads = 64, .context = 1024, .vocab = 50257, .dropout = 0.1 }, 800,
+    // Layers and width are from ZeRO's table 4, heads and batch from its appendix. Context and
+    // vocabulary are GPT-2's, assumed.
+    { "zero-100b",
+      { .layers = 125,
+        .width = 8192,
+        .heads = 64,
+        .context = 1024,
+        .vocab = 50257,
+        .dropout = 0.1 },
+      800,
       "ZeRO (Rajbhandari et al. 2020), table 4: 100 billion parameters on 400 GPUs" },
-    // Table 1 of the paper: 4K positions, batches of 4M tokens; the files params.json of the weights: the dimensions.
-    // The real blocks have three matrices in the MLP, and at 70B 8 heads of keys and values: 6.74 and 69.0 billion.
-    { "llama-7b", { .layers = 32, .width = 4096, .heads = 32, .context = 4096, .vocab = 32000 }, 1024,
+    // Table 1 of the paper has 4K positions and batches of 4M tokens; the dimensions are those of
+    // params.json beside the weights. The real blocks have three matrices in the MLP, and at 70B 8
+    // heads of keys and values: 6.74 and 69.0 billion parameters.
+    { "llama-7b",
+      { .layers = 32, .width = 4096, .heads = 32, .context = 4096, .vocab = 32000 },
+      1024,
       "Touvron et al. 2023 (Llama 2), table 1, and params.json; its dimensions in a GPT block" },
-    { "llama-70b", { .layers = 80, .width = 8192, .heads = 64, .context = 4096, .vocab = 32000 }, 1024,
+    { "llama-70b",
+      { .layers = 80, .width = 8192, .heads = 64, .context = 4096, .vocab = 32000 },
+      1024,
       "Touvron et al. 2023 (Llama 2), table 1, and params.json; its dimensions in a GPT block" },
     { 0 },
 };
@@ -32,26 +53,30 @@ const PlanModel plan_models[] = {
 // lesson: the book's simulated device and links, at the scale of its small models.
 #define REACHED .efficiency = 0.76, .launch = 5e-6
 const PlanCluster plan_clusters[] = {
-    { "dgx-a100", 312e12, REACHED, .bandwidth = 0.8 * 2039e9, .multiprocessors = 108, .memory = 80e9, .node = 8,
-      .inside = { 2e-6, 300e9 }, .between = { 5e-6, 25e9 },
+    { "dgx-a100", 312e12, REACHED, .bandwidth = 0.8 * 2039e9, .multiprocessors = 108,
+      .memory = 80e9, .node = 8, .inside = { 2e-6, 300e9 }, .between = { 5e-6, 25e9 },
       "NVIDIA DGX A100 data sheet: 80 GB, NVLink 600 GB/s both ways, 8 x 200 Gbit/s InfiniBand" },
-    { "dgx-a100-40", 312e12, REACHED, .bandwidth = 0.8 * 1555e9, .multiprocessors = 108, .memory = 40e9, .node = 8,
-      .inside = { 2e-6, 300e9 }, .between = { 5e-6, 25e9 }, "the same with 40 GB" },
-    { "dgx-h100", 989.4e12, REACHED, .bandwidth = 0.8 * 3352e9, .multiprocessors = 132, .memory = 80e9, .node = 8,
-      .inside = { 2e-6, 450e9 }, .between = { 5e-6, 50e9 },
+    { "dgx-a100-40", 312e12, REACHED, .bandwidth = 0.8 * 1555e9, .multiprocessors = 108,
+      .memory = 40e9, .node = 8, .inside = { 2e-6, 300e9 }, .between = { 5e-6, 25e9 },
+      "the same with 40 GB" },
+    { "dgx-h100", 989.4e12, REACHED, .bandwidth = 0.8 * 3352e9, .multiprocessors = 132,
+      .memory = 80e9, .node = 8, .inside = { 2e-6, 450e9 }, .between = { 5e-6, 50e9 },
       "NVIDIA DGX H100 data sheet: 80 GB, NVLink 900 GB/s both ways, 8 x 400 Gbit/s InfiniBand" },
-    { "lesson", 1e9, .efficiency = 1, .memory = 1e9, .node = 4,
-      .inside = { 50e-9, 400e6 }, .between = { 250e-9, 400e6 / 12 }, "the book's simulated device and links" },
+    { "lesson", 1e9, .efficiency = 1, .memory = 1e9, .node = 4, .inside = { 50e-9, 400e6 },
+      .between = { 250e-9, 400e6 / 12 }, "the book's simulated device and links" },
     { 0 },
 };
 
 const PlanFormat plan_formats[] = {
-    // ZeRO section 3.1; kept: Korthikanti section 4.1, which leaves the norms' statistics out; logits in fp32
-    { "mixed", .weight = 2, .gradient = 2, .state = 12, .element = 2, .mask = 1, .statistic = 0, .logit = 4 },
-    // the book's trainer: masks are functions of a counter
-    { "fp32", .weight = 4, .gradient = 4, .state = 8, .element = 4, .mask = 0, .statistic = 4, .logit = 4 },
+    // State: ZeRO section 3.1. Activations: Korthikanti section 4.1, which leaves out the norms'
+    // statistics. Logits are in fp32.
+    { "mixed", .weight = 2, .gradient = 2, .state = 12, .element = 2, .mask = 1, .statistic = 0,
+      .logit = 4 },
+    // The book's trainer stores no masks, because they are functions of a counter.
+    { "fp32", .weight = 4, .gradient = 4, .state = 8, .element = 4, .mask = 0, .statistic = 4,
+      .logit = 4 },
     { 0 },
 };
 
-const char *const plan_memory_name[PLAN_MEMORY] = { "weights", "gradients", "optimizer", "activations", "gathered",
-                                                     "ring" };
+const char *const plan_memory_name[PLAN_MEMORY] = { "weights",     "gradients", "optimizer",
+                                                    "activations", "gathered",  "ring" };

@@ -1,4 +1,4 @@
-// plan_show.c: see plan.h. The table, the picture and the file of all layouts.
+// plan_show.c: the table of the best layouts, the picture and the file of all layouts.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,13 +11,21 @@ const char *plan_recompute_name(Recompute r) {
 
 // ---------------------------------------------------------------- the table
 
-enum { ROWS = 8, UNFIT_ROWS = 5 };
+const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l) {
+    char ring[30] = "";
+    if (mesh_cp(l->n) > 1) snprintf(ring, sizeof ring, " x cp %zu", l->n.cp);
+    snprintf(text, PLAN_NAME, "dp %zu x tp %zu x pp %zu%s", l->n.dp, l->n.tp, l->n.pp, ring);
+    return text;
+}
+
+enum { ROWS = 6, UNFIT_ROWS = 5 };
 
 static bool same_mesh(const PlanResult *a, const PlanResult *b) {
     Degrees m = a->layout.n, n = b->layout.n;
     return m.tp == n.tp && m.pp == n.pp && mesh_cp(m) == mesh_cp(n);
 }
-// Is a layout of this mesh listed before? The list's order makes the first one the best of its mesh.
+// Is no earlier layout of the list on the same mesh? The list is sorted, so the first layout of a
+// mesh is its best.
 static bool is_first(const PlanList *list, size_t i) {
     for (size_t k = 0; k < i; k++)
         if (same_mesh(&list->result[k], &list->result[i])) return false;
@@ -27,58 +35,98 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
     const PlanLayout *l = &r->layout;
     const double *m = r->fullest.bytes, G = 1e-9;
     char end[64];
-    if (r->fits) snprintf(end, sizeof end, "%4.1f%% %5.3g s %4.1f%%", 100 * r->bubble, r->step * 1e-12, 100 * r->mfu);
-    else plan_limits(r, t, end, sizeof end);
+    if (r->fits)
+        snprintf(end, sizeof end, "%4.1f%% %5.3g s %4.1f%%", 100 * r->bubble, r->step * 1e-12,
+                 100 * r->mfu);
+    else
+        plan_limits(r, t, end, sizeof end);
     if (!r->fits) {
-        say(run, "%4zu %3zu %3zu %2zu %2zu %2zu %1zu %2s %-9s %5.4g  %s", l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n),
-            l->micro_batch, l->chunks, l->zero, l->sequence ? "sp" : "-", plan_recompute_name(l->recompute),
-            plan_memory_sum(&r->fullest) * G, end);
+        say(run, "%4zu %3zu %3zu %2zu %2zu %2zu %1zu %2s %-9s %5.4g  %s", l->n.dp, l->n.tp, l->n.pp,
+            mesh_cp(l->n), l->micro_batch, l->chunks, l->zero, l->sequence ? "sp" : "-",
+            plan_recompute_name(l->recompute), plan_memory_sum(&r->fullest) * G, end);
         return;
     }
-    say(run, "%4zu %3zu %3zu %2zu %2zu %2zu %1zu %2s %-9s %5.1f %5.1f %5.1f %6.4g %5.3g %5.3g %5.3g %s", l->n.dp,
-        l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks, l->zero, l->sequence ? "sp" : "-",
-        plan_recompute_name(l->recompute), plan_memory_sum(&r->fullest) * G,
-        (m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER]) * G, m[PLAN_ACTIVATIONS] * G, r->tp_bytes * G,
-        r->cp_bytes * G, r->pp_bytes * G, (r->dp_bytes + r->tied_bytes) * G, end);
+    say(run,
+        "%4zu %3zu %3zu %2zu %2zu %2zu %1zu %2s %-9s %5.1f %5.1f %5.1f %6.4g %5.3g %5.3g %5.3g %s",
+        l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks, l->zero,
+        l->sequence ? "sp" : "-", plan_recompute_name(l->recompute),
+        plan_memory_sum(&r->fullest) * G,
+        (m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER]) * G, m[PLAN_ACTIVATIONS] * G,
+        r->tp_bytes * G, r->cp_bytes * G, r->pp_bytes * G, (r->dp_bytes + r->tied_bytes) * G, end);
 }
+// The fastest layouts with another degree, and how much longer they take.
+static void alternatives(Run *run, const PlanList *list) {
+    PlanAlternative other[PLAN_ALTERNATIVES];
+    Result rows[PLAN_ALTERNATIVES + 1] = { { 0 } };
+    char times[PLAN_ALTERNATIVES][24], cause[PLAN_ALTERNATIVES][40];
+    const size_t n = plan_alternatives(list, other);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(times[i], sizeof times[i], "=%.2f", other[i].times);
+        snprintf(cause[i], sizeof cause[i], "=%s", other[i].cause);
+        rows[i] = (Result){ .what = other[i].name, .cell = { times[i], cause[i] } };
+    }
+    if (n > 0)
+        results(run, (const char *const[]){ "step / fastest", "more time for", NULL }, rows);
+}
+
 void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
-    say(run, "  dp  tp  pp cp  b  v Z sp recompute    GB state  kept sent:tp    cp    pp    dp  idle    step   MFU");
+    say(run, "                                    GB held       GB sent per step over");
+    say(run, "  dp  tp  pp cp  B  v Z sp recompute   all state   act     tp    cp    pp    dp  "
+             "idle    step   MFU");
     size_t shown = 0, unfit = 0;
     for (size_t i = 0; i < list->feasible && shown < ROWS; i++)
-        if (is_first(list, i)) { row(run, t, &list->result[i]); shown++; }
+        if (is_first(list, i)) {
+            row(run, t, &list->result[i]);
+            shown++;
+        }
     for (size_t i = list->feasible; i < list->n && unfit < UNFIT_ROWS; i++) {
         if (!is_first(list, i)) continue;
-        if (unfit++ == 0) say(run, "do not fit, with any b, v, ZeRO (Z) and recomputation; with the least memory:");
+        if (unfit++ == 0)
+            say(run, "these do not fit with any B, v, Z or recomputation; least memory first:");
         row(run, t, &list->result[i]);
     }
-    say(run, "  GB of the rank that has most; b: sequences of a micro-batch; v: chunks of a stage; Z: ZeRO; the");
-    say(run, "  best of each dp x tp x pp x cp, of %zu layouts, of which %zu fit", list->n, list->feasible);
+    say(run, "  GB: of the GPU that has most. B: sequences per micro-batch. v: chunks per stage. "
+             "Z: ZeRO stage.");
+    say(run, "  sp: sequence parallelism. state: weights, gradients, optimizer. act: activations. "
+             "One row per");
+    say(run, "  mesh, its best of %zu layouts, of which %zu fit.", list->n, list->feasible);
+    alternatives(run, list);
 }
 
 // ---------------------------------------------------------------- the file of all layouts
 
-// Times in seconds, memory and traffic in bytes, as each line says. What a rank's step consists of: computing,
-// tp_time, dp_time, end_time and idle (PlanResult).
+// Times are in seconds, memory and traffic in bytes; each line names its units. A rank's step
+// consists of computing, tp_time, dp_time, end_time and idle (PlanResult).
 void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room) {
     const PlanLayout *l = &r->layout;
-    size_t n = (size_t)snprintf(text, room, "{\"dp\": %zu, \"tp\": %zu, \"pp\": %zu, \"cp\": %zu, "
-                "\"micro_batch\": %zu, \"chunks\": %zu, \"zero\": %zu, \"sequence\": %s, \"recompute\": \"%s\", "
-                "\"fits\": %s", l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks, l->zero,
-                l->sequence ? "true" : "false", plan_recompute_name(l->recompute), r->fits ? "true" : "false");
+    size_t n = (size_t)snprintf(text, room,
+                                "{\"dp\": %zu, \"tp\": %zu, \"pp\": %zu, \"cp\": %zu, "
+                                "\"micro_batch\": %zu, \"chunks\": %zu, \"zero\": %zu, "
+                                "\"sequence\": %s, \"recompute\": \"%s\", "
+                                "\"fits\": %s",
+                                l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks,
+                                l->zero, l->sequence ? "true" : "false",
+                                plan_recompute_name(l->recompute), r->fits ? "true" : "false");
     for (size_t k = 0; k < PLAN_MEMORY && n < room; k++)
-        n += (size_t)snprintf(text + n, room - n, ", \"%s\": %.0f", plan_memory_name[k], r->fullest.bytes[k]);
+        n += (size_t)snprintf(text + n, room - n, ", \"%s\": %.0f", plan_memory_name[k],
+                              r->fullest.bytes[k]);
     if (n < room)
-        n += (size_t)snprintf(text + n, room - n, ", \"memory\": %.0f, \"tp_bytes\": %.0f, \"cp_bytes\": %.0f, "
+        n += (size_t)snprintf(
+                text + n, room - n,
+                ", \"memory\": %.0f, \"tp_bytes\": %.0f, \"cp_bytes\": %.0f, "
                 "\"pp_bytes\": %.0f, \"dp_bytes\": %.0f, \"tied_bytes\": %.0f, \"step\": %.9g, "
                 "\"computing\": %.6g, \"tp_time\": %.6g, \"cp_time\": %.6g, "
-                "\"dp_time\": %.6g, \"end_time\": %.6g, \"idle\": %.6g, \"bubble\": %.6g, \"mfu\": %.6g, "
-                "\"hfu\": %.6g, \"units\": {\"time\": \"s\", \"memory\": \"bytes\", \"traffic\": \"bytes\"}",
+                "\"dp_time\": %.6g, \"end_time\": %.6g, \"idle\": %.6g, \"bubble\": %.6g, \"mfu\": "
+                "%.6g, \"hfu\": %.6g, \"units\": {\"time\": \"s\", \"memory\": \"bytes\", "
+                "\"traffic\": "
+                "\"bytes\"}",
                 plan_memory_sum(&r->fullest), r->tp_bytes, r->cp_bytes, r->pp_bytes, r->dp_bytes,
-                r->tied_bytes, r->step * 1e-12, r->computing * 1e-12, r->tp * 1e-12, r->cp * 1e-12, r->dp * 1e-12,
-                r->end * 1e-12, r->idle * 1e-12, r->bubble, r->mfu, r->hfu);
+                r->tied_bytes, r->step * 1e-12, r->computing * 1e-12, r->tp * 1e-12, r->cp * 1e-12,
+                r->dp * 1e-12, r->end * 1e-12, r->idle * 1e-12, r->bubble, r->mfu, r->hfu);
     char why[80];
     plan_limits(r, t, why, sizeof why);
-    if (n < room) n += r->fits ? 0 : (size_t)snprintf(text + n, room - n, ", \"limit\": \"%s\"", why);
+    if (n < room)
+        n += r->fits ? 0 : (size_t)snprintf(text + n, room - n, ", \"limit\": \"%s\"", why);
     if (n < room) snprintf(text + n, room - n, "}");
 }
 void plan_write_layouts(const PlanTask *t, const PlanList *list, const char *file) {
@@ -95,8 +143,13 @@ void plan_write_layouts(const PlanTask *t, const PlanList *list, const char *fil
 
 enum { LEFT = 70, TOP = 60, WIDTH = 760, HEIGHT = 420, BOTTOM = 50, CELL = 4 };
 
-typedef struct { double lo, hi; } Axis;            // logarithmic, whole decades' halves
-static void widen(Axis *a, double x) { a->lo = fmin(a->lo, x); a->hi = fmax(a->hi, x); }
+typedef struct {
+    double lo, hi;
+} Axis; // logarithmic, whole decades' halves
+static void widen(Axis *a, double x) {
+    a->lo = fmin(a->lo, x);
+    a->hi = fmax(a->hi, x);
+}
 static double along(Axis a, double x) { return log(x / a.lo) / log(a.hi / a.lo); }
 static double x_of(Axis a, double bytes) { return LEFT + along(a, bytes) * WIDTH; }
 static double y_of(Axis a, double step) { return TOP + (1 - along(a, step)) * HEIGHT; }
@@ -107,15 +160,20 @@ static void ticks(FILE *f, Axis a, bool x, double unit, const char *name) {
             double value = decade * i / unit;
             if ((i != 1 && i != 2 && i != 5) || value < a.lo || value > a.hi) continue;
             double at = x ? x_of(a, value) : y_of(a, value);
-            if (x) fprintf(f, "<path class=\"g\" d=\"M%.1f %dv%d\"/><text x=\"%.1f\" y=\"%d\" "
-                           "text-anchor=\"middle\">%g %s</text>\n",
-                           at, TOP, HEIGHT, at, TOP + HEIGHT + 18, decade * i, name);
-            else fprintf(f, "<path class=\"g\" d=\"M%d %.1fh%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g "
-                         "%s</text>\n",
-                         LEFT, at, WIDTH, LEFT - 6, at + 4, decade * i, name);
+            if (x)
+                fprintf(f,
+                        "<path class=\"g\" d=\"M%.1f %dv%d\"/><text x=\"%.1f\" y=\"%d\" "
+                        "text-anchor=\"middle\">%g %s</text>\n",
+                        at, TOP, HEIGHT, at, TOP + HEIGHT + 18, decade * i, name);
+            else
+                fprintf(f,
+                        "<path class=\"g\" d=\"M%d %.1fh%d\"/><text x=\"%d\" y=\"%.1f\" "
+                        "text-anchor=\"end\">%g "
+                        "%s</text>\n",
+                        LEFT, at, WIDTH, LEFT - 6, at + 4, decade * i, name);
         }
 }
-// Points by their tensor parallelism; of those that fall on one cell only one is drawn.
+// Draws points, coloured by tp. Of several points in one cell only one is drawn.
 static size_t colour(size_t tp) { return tp < 2 ? 0 : tp < 4 ? 1 : tp < 8 ? 2 : tp == 8 ? 3 : 4; }
 static void points(FILE *f, const PlanList *list, Axis memory, Axis time) {
     enum { X = WIDTH / CELL + 2, Y = HEIGHT / CELL + 2 };
@@ -126,16 +184,18 @@ static void points(FILE *f, const PlanList *list, Axis memory, Axis time) {
         bool *cell = &taken[(size_t)((x - LEFT) / CELL) * Y + (size_t)((y - TOP) / CELL)];
         if (*cell) continue;
         *cell = true;
-        fprintf(f, "<circle class=\"t%zu\" cx=\"%.0f\" cy=\"%.0f\" r=\"2\"/>\n", colour(r->layout.n.tp), x, y);
+        fprintf(f, "<circle class=\"t%zu\" cx=\"%.0f\" cy=\"%.0f\" r=\"2\"/>\n",
+                colour(r->layout.n.tp), x, y);
     }
     free(taken);
 }
 static int by_memory(const void *a, const void *b) {
     const PlanResult *x = *(const PlanResult *const *)a, *y = *(const PlanResult *const *)b;
     double p = plan_memory_sum(&x->fullest), q = plan_memory_sum(&y->fullest);
-    return p == q ? (x > y) - (x < y) : (p > q) - (p < q);         // alike: in the order of the list
+    // alike: in the order of the list
+    return p == q ? (x > y) - (x < y) : (p > q) - (p < q);
 }
-// on: room for all of them, the least memory first. How many they are.
+// on: room for the front, the least memory first. Returns the number of its layouts.
 size_t plan_front(const PlanList *list, const PlanResult **on) {
     size_t n = 0;
     for (size_t i = 0; i < list->n; i++) on[i] = &list->result[i];
@@ -149,53 +209,69 @@ static void front(FILE *f, const PlanList *list, Axis memory, Axis time) {
     size_t n = plan_front(list, on);
     fputs("<path class=\"front\" d=\"", f);
     for (size_t i = 0; i < n; i++)
-        fprintf(f, i == 0 ? "M%.1f %.1f" : "H%.1fV%.1f", x_of(memory, plan_memory_sum(&on[i]->fullest)),
-                y_of(time, on[i]->step));
+        fprintf(f, i == 0 ? "M%.1f %.1f" : "H%.1fV%.1f",
+                x_of(memory, plan_memory_sum(&on[i]->fullest)), y_of(time, on[i]->step));
     fputs("\"/>\n", f);
     free(on);
 }
 void plan_svg(const PlanTask *t, const PlanList *list, const char *file) {
     Output o = output_open("svg", file);
     FILE *f = o.f;
-    Axis memory = { t->cluster.memory, t->cluster.memory }, time = { list->result[0].step, list->result[0].step };
+    Axis memory = { t->cluster.memory, t->cluster.memory },
+         time = { list->result[0].step, list->result[0].step };
     for (size_t i = 0; i < list->n; i++) {
         widen(&memory, plan_memory_sum(&list->result[i].fullest));
         widen(&time, list->result[i].step);
     }
-    memory.hi *= 1.1; memory.lo /= 1.1; time.hi *= 1.1; time.lo /= 1.1;
+    memory.hi *= 1.1;
+    memory.lo /= 1.1;
+    time.hi *= 1.1;
+    time.lo /= 1.1;
     static const char *const fill[] = { "#999999", "#56b4e9", "#009e73", "#e69f00", "#cc79a7" };
     static const char *const key[] = { "tp 1", "tp 2, 3", "tp 4 to 7", "tp 8", "tp above 8" };
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
+    fprintf(f,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
+            "font-family=\"sans-serif\" "
             "font-size=\"11\">\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<style>.g{stroke:#ddd}.front{fill:none;"
-            "stroke:#000;stroke-width:1.5}", LEFT + WIDTH + 20, TOP + HEIGHT + BOTTOM);
+            "<rect width=\"100%%\" height=\"100%%\" "
+            "fill=\"#fff\"/>\n<style>.g{stroke:#ddd}.front{fill:none;"
+            "stroke:#000;stroke-width:1.5}",
+            LEFT + WIDTH + 20, TOP + HEIGHT + BOTTOM);
     for (size_t i = 0; i < 5; i++) fprintf(f, ".t%zu{fill:%s;fill-opacity:.7}", i, fill[i]);
-    fprintf(f, "</style>\n<text x=\"%d\" y=\"20\" font-size=\"14\">%s on %zu GPUs, %s: %zu layouts, %zu "
-            "fit</text>\n", LEFT,
-            t->model.name, t->gpus, t->cluster.name, list->n, list->feasible);
+    fprintf(f,
+            "</style>\n<text x=\"%d\" y=\"20\" font-size=\"14\">%s on %zu GPUs, %s: %zu layouts, "
+            "%zu fit</text>\n",
+            LEFT, t->model.name, t->gpus, t->cluster.name, list->n, list->feasible);
     for (size_t i = 0, x = LEFT; i < 5; i++, x += 90)
-        fprintf(f, "<circle class=\"t%zu\" cx=\"%zu\" cy=\"38\" r=\"4\"/><text x=\"%zu\" y=\"42\">%s</text>\n", i,
-                x + 4, x + 12,
-                key[i]);
-    fprintf(f, "<path class=\"front\" d=\"M%d 38h20\"/><text x=\"%d\" y=\"42\">Pareto front</text>\n", LEFT + 460,
-            LEFT + 485);
+        fprintf(f,
+                "<circle class=\"t%zu\" cx=\"%zu\" cy=\"38\" r=\"4\"/><text x=\"%zu\" "
+                "y=\"42\">%s</text>\n",
+                i, x + 4, x + 12, key[i]);
+    fprintf(f,
+            "<path class=\"front\" d=\"M%d 38h20\"/><text x=\"%d\" y=\"42\">Pareto front</text>\n",
+            LEFT + 460, LEFT + 485);
     ticks(f, memory, true, 1e-9, "GB");
     ticks(f, time, false, 1e-12, "s");
     double limit = x_of(memory, t->cluster.memory);
-    fprintf(f, "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"#d55e00\" fill-opacity=\".1\"/>"
-            "<text x=\"%.1f\" y=\"%d\">does not fit</text>\n", limit, TOP, LEFT + WIDTH - limit, HEIGHT, limit + 5,
-            TOP + 14);
+    fprintf(f,
+            "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"#d55e00\" "
+            "fill-opacity=\".1\"/>"
+            "<text x=\"%.1f\" y=\"%d\">does not fit</text>\n",
+            limit, TOP, LEFT + WIDTH - limit, HEIGHT, limit + 5, TOP + 14);
     points(f, list, memory, time);
     front(f, list, memory, time);
     if (list->feasible) {
         const PlanResult *b = &list->result[0];
         double x = x_of(memory, plan_memory_sum(&b->fullest)), y = y_of(time, b->step);
-        fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"none\" stroke=\"#000\"/>"
-                "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">dp %zu x tp %zu x pp %zu x cp %zu</text>\n", x, y,
-                x - 8, y + 14,
-                b->layout.n.dp, b->layout.n.tp, b->layout.n.pp, mesh_cp(b->layout.n));
+        fprintf(f,
+                "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"none\" stroke=\"#000\"/>"
+                "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">dp %zu x tp %zu x pp %zu x cp "
+                "%zu</text>\n",
+                x, y, x - 8, y + 14, b->layout.n.dp, b->layout.n.tp, b->layout.n.pp,
+                mesh_cp(b->layout.n));
     }
-    fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">memory of the fullest rank</text>"
+    fprintf(f,
+            "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">memory of the fullest rank</text>"
             "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">step</text>\n</svg>\n",
             LEFT + WIDTH / 2, TOP + HEIGHT + 40, LEFT - 6, TOP);
     output_close(&o);

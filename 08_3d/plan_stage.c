@@ -1,4 +1,5 @@
-// plan_stage.c: see plan.h. What one stage of a pipeline does, in picoseconds, and what its ranks send.
+// plan_stage.c: the time of one stage of a pipeline, in picoseconds, and the bytes that its ranks
+// send.
 #include "08_3d/plan.h"
 #include <math.h>
 
@@ -10,50 +11,61 @@ size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l) {
 size_t plan_rank(const PlanLayout *l, size_t d, size_t cp, size_t tp, size_t stage) {
     return mesh_rank(l->n, (Coordinates){ .dp = d, .cp = cp, .tp = tp, .pp = stage });
 }
-bool plan_in_blocks(const PlanTask *t, const PlanLayout *l) { return t->blockwise || mesh_cp(l->n) > 1; }
+bool plan_in_blocks(const PlanTask *t, const PlanLayout *l) {
+    return t->blockwise || mesh_cp(l->n) > 1;
+}
 size_t plan_replicas(const PlanLayout *l) { return l->n.dp * mesh_cp(l->n); }
 bool plan_near(const PlanTask *t, size_t first, size_t last) {
     return t->cluster.node == 0 || first / t->cluster.node == last / t->cluster.node;
 }
 
-// Chunk k of stage i is part k pp + i of the model. ZeRO 2 and 3 communicate over dp in every micro-batch, so that the
-// replicas go in step: there the slowest group of all replicas decides.
+// Chunk k of stage i is part k pp + i of the model. ZeRO 2 and 3 communicate over dp in every
+// micro-batch, so all replicas keep step, and the slowest group of all replicas decides.
 PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i, size_t k) {
     size_t tp = l->n.tp, dp = l->n.dp, cp = mesh_cp(l->n);
-    PlanStage s = { .z = cut_stage(cut_sizes(&t->model.model, tp, 0), l->n.pp * l->chunks, k * l->n.pp + i),
-                    .d = d, .i = i, .tp_near = true, .dp_near = true };
+    PlanStage s = { .z = cut_stage(cut_sizes(&t->model.model, tp, 0), l->n.pp * l->chunks,
+                                   k * l->n.pp + i),
+                    .d = d,
+                    .i = i,
+                    .tp_near = true,
+                    .dp_near = true };
     for (size_t r = l->zero < 2 ? d * cp : 0; s.tp_near && r < (l->zero < 2 ? d + 1 : dp) * cp; r++)
-        s.tp_near = plan_near(t, plan_rank(l, r / cp, r % cp, 0, i), plan_rank(l, r / cp, r % cp, tp - 1, i));
+        s.tp_near = plan_near(t, plan_rank(l, r / cp, r % cp, 0, i),
+                              plan_rank(l, r / cp, r % cp, tp - 1, i));
     for (size_t slice = 0; s.dp_near && slice < tp; slice++)
-        s.dp_near = plan_near(t, plan_rank(l, 0, 0, slice, i), plan_rank(l, dp - 1, cp - 1, slice, i));
-    Positions mine = { 0 };                        // all
-    if (cp > 1) mine = plan_positions_of(t, l, plan_most_positions(t, l));
-    if (plan_in_blocks(t, l)) s.z = cut_positions(s.z, &mine, true);
+        s.dp_near =
+                plan_near(t, plan_rank(l, 0, 0, slice, i), plan_rank(l, dp - 1, cp - 1, slice, i));
+    Positions local = { 0 };                       // n 0: all positions
+    if (cp > 1) local = plan_positions_of(t, l, plan_most_positions(t, l));
+    if (plan_in_blocks(t, l)) s.z = cut_positions(s.z, &local, true);
     if (l->sequence) s.z = cut_sequence(s.z, false);
     return s;
 }
 PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp) {
     PlanStage one = *s;
-    Positions its = plan_positions_of(t, l, cp);
-    one.z = cut_positions(one.z, &its, true);
-    one.tp_near = plan_near(t, plan_rank(l, s->d, cp, 0, s->i), plan_rank(l, s->d, cp, l->n.tp - 1, s->i));
+    Positions positions = plan_positions_of(t, l, cp);
+    one.z = cut_positions(one.z, &positions, true);
+    one.tp_near = plan_near(t, plan_rank(l, s->d, cp, 0, s->i),
+                            plan_rank(l, s->d, cp, l->n.tp - 1, s->i));
     return one;
 }
 PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i) {
     PlanStage s = plan_chunk(t, l, d, i, l->chunks - 1);
     s.z.first = i == 0;
-    for (size_t k = 0; k + 1 < l->chunks; k++) s.z.blocks += part_size(t->model.model.layers, l->n.pp * l->chunks,
-                                                                       k * l->n.pp + i);
+    for (size_t k = 0; k + 1 < l->chunks; k++)
+        s.z.blocks += part_size(t->model.model.layers, l->n.pp * l->chunks, k * l->n.pp + i);
     return s;
 }
-// Do the groups of a kind lie alike in the nodes?
+// Do all groups of one kind lie in the nodes in the same way?
 static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
 bool plan_alike(const PlanTask *t, const PlanLayout *l) {
     size_t node = t->cluster.node;
     size_t ring = l->n.tp * mesh_cp(l->n);
-    return node == 0 || (divides(l->n.tp, node) && divides(ring, node) && divides(ring * l->n.dp, node));
+    return node == 0 ||
+           (divides(l->n.tp, node) && divides(ring, node) && divides(ring * l->n.dp, node));
 }
-// Slice `slice` of it: over dp it communicates on its own, and may be smaller and on another link than the largest.
+// Slice `slice` of stage s. It communicates over dp with the same slice of other replicas, and may
+// be smaller than the largest slice, and on another link.
 PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t slice) {
     PlanStage one = *s;
     CutSizes z = cut_sizes(&t->model.model, l->n.tp, slice);
@@ -65,17 +77,23 @@ PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
                             plan_rank(l, l->n.dp - 1, mesh_cp(l->n) - 1, slice, s->i));
     return one;
 }
-size_t plan_slices(const PlanTask *t, const PlanLayout *l) { return plan_alike(t, l) ? 1 : l->n.tp; }  // that differ
+// The number of slices that differ.
+size_t plan_slices(const PlanTask *t, const PlanLayout *l) {
+    return plan_alike(t, l) ? 1 : l->n.tp;
+}
 
 // ---------------------------------------------------------------- how long a thing takes
 
 static double picoseconds(double seconds) { return round(seconds * 1e12); }
 
-// `count` products of [m, k] and [k, n] in one kernel: a roofline whose two parts add, as no kernel hides one wholly
-// behind the other (Williams et al. 2009). Multiprocessors compute tiles in waves, of which the last one is not full
-// (NVIDIA, "Matrix Multiplication Background"). accumulates: [m, n] is the gradient of a weight, read and written.
+// The time of `count` products of [m, k] and [k, n] in one kernel: a roofline (Williams et al.
+// 2009) whose two parts add, because no kernel hides one part completely behind the other.
+// Multiprocessors compute tiles in waves, and the last wave is not full (NVIDIA, "Matrix
+// Multiplication Background"). accumulates: [m, n] is the gradient of a weight, which is read and
+// written.
 enum { TILE_M = 128, TILE_N = 256 };
-double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k, bool accumulates) {
+double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k,
+                         bool accumulates) {
     const PlanCluster *c = &t->cluster;
     double M = (double)m, N = (double)n, K = (double)k, e = (double)t->format.element, waves = 1;
     double bytes = e * (M * K + K * N) + (accumulates ? 2 * (double)t->format.gradient : e) * M * N;
@@ -83,11 +101,14 @@ double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, si
         size_t tiles = count * ceil_div(m, TILE_M) * ceil_div(n, TILE_N);
         waves = (double)(ceil_div(tiles, c->multiprocessors) * c->multiprocessors) / (double)tiles;
     }
-    double one = waves * 2 * M * N * K / (c->flops * c->efficiency) + (c->bandwidth > 0 ? bytes / c->bandwidth : 0);
+    double one = waves * 2 * M * N * K / (c->flops * c->efficiency) +
+                 (c->bandwidth > 0 ? bytes / c->bandwidth : 0);
     return (double)count * picoseconds(one) + picoseconds(c->launch);
 }
-// Scores stay where they are computed: only queries, keys and the like pass through memory (Dao et al. 2022).
-double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k, size_t D) {
+// Scores stay where they are computed: only queries, keys and the like pass through memory (Dao et
+// al. 2022).
+double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
+                           size_t D) {
     const PlanCluster *c = &t->cluster;
     double bytes = (double)(t->format.element * (q + k) * D), waves = 1;
     if (pairs == 0) return 0;
@@ -103,7 +124,8 @@ double plan_link_time(const PlanTask *t, bool near, size_t messages, double byte
     PlanLink link = near ? t->cluster.inside : t->cluster.between;
     return link.beta == 0 ? 0 : picoseconds((double)messages * link.alpha + bytes / link.beta);
 }
-double plan_ring_time(const PlanTask *t, bool near, size_t passes, size_t n, size_t count, size_t size) {
+double plan_ring_time(const PlanTask *t, bool near, size_t passes, size_t n, size_t count,
+                      size_t size) {
     return plan_link_time(t, near, passes * (n - 1), ring_bytes(passes, n, count, size));
 }
 // Norms, dropout, GELU, residual additions and the update: what they read and write.
@@ -113,18 +135,21 @@ static double through_memory(const PlanTask *t, double bytes, double kernels) {
 }
 
 double plan_op_time(const PlanOp *op) { return op->products + op->rest + op->tp + op->cp + op->dp; }
-static void add_tp(PlanOp *op, const PlanTask *t, const PlanStage *s, double times, size_t passes, size_t count) {
+static void add_tp(PlanOp *op, const PlanTask *t, const PlanStage *s, double times, size_t passes,
+                   size_t count) {
     op->tp += times * plan_ring_time(t, s->tp_near, passes, s->z.t, count, t->format.element);
     op->tp_bytes += times * ring_bytes(passes, s->z.t, count, t->format.element);
 }
-static void add_dp(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage *s, double times, size_t passes,
-                   size_t count, size_t size) {
+static void add_dp(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage *s, double times,
+                   size_t passes, size_t count, size_t size) {
     op->dp += times * plan_ring_time(t, s->dp_near, passes, dp, count, size);
     op->dp_bytes += times * ring_bytes(passes, dp, count, size);
 }
 // One pass for each layer of the stage, `times` times.
-static void add_units(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage *s, double times, size_t size) {
-    for (size_t i = 0; i < cut_layers(&s->z); i++) add_dp(op, t, dp, s, times, ONE_PASS, elements_unit(&s->z, i), size);
+static void add_units(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage *s, double times,
+                      size_t size) {
+    for (size_t i = 0; i < cut_layers(&s->z); i++)
+        add_dp(op, t, dp, s, times, ONE_PASS, elements_unit(&s->z, i), size);
 }
 static void add_ring(PlanOp *op, PlanRing r, double times) {
     op->products += times * r.products;
@@ -135,17 +160,22 @@ static void add_table(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage 
     if (s->z.first || s->z.last) add_dp(op, t, dp, s, 1, ONE_PASS, elements_wte(&s->z), size);
 }
 
-// ---------------------------------------------------------------- a forward or backward of B sequences
+// ------------------------------------------------------------ a forward or backward of B sequences
 
-enum { OTHER_KERNELS = 10 };                               // of a block: norms, dropout, GELU, additions
-static const double BACKWARD_REST = 1.5;                   // of forward's: y, dy and dx pass instead of x and y
+// of a block: norms, dropout, GELU, additions
+enum { OTHER_KERNELS = 10 };
+// of forward's: y, dy and dx pass instead of x and y
+static const double BACKWARD_REST = 1.5;
 
-// What is multiplied in a block: of its four matrices, and of all heads, if they have whole rows of scores.
-typedef struct { double forward, backward, scores; } Products;     // scores: q k^T alone, which selective repeats
+// What is multiplied in a block: of its four matrices, and of all heads, if they have whole rows of
+// scores. scores: q k^T alone, which selective repeats
+typedef struct {
+    double forward, backward, scores;
+} Products;
 static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
     size_t M = B * z->T, C = z->C, A = z->heads * z->D, F = z->hidden;
     const size_t n[4] = { 3 * A, C, F, C }, k[4] = { C, A, C, F };
-    Products p = {0};
+    Products p = { 0 };
     if (!z->online) {
         p.scores = plan_product_time(t, B * z->heads, z->T, z->Tk, z->D, false);
         p.forward = p.scores + plan_product_time(t, B * z->heads, z->T, z->D, z->Tk, false);
@@ -153,50 +183,65 @@ static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
     }
     for (size_t i = 0; i < 4; i++) {
         p.forward += plan_product_time(t, 1, M, n[i], k[i], false);
-        p.backward += plan_product_time(t, 1, M, k[i], n[i], false) + plan_product_time(t, 1, k[i], n[i], M, true);
+        p.backward += plan_product_time(t, 1, M, k[i], n[i], false) +
+                      plan_product_time(t, 1, k[i], n[i], M, true);
     }
     return p;
 }
 
-PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B) {
+PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
+                     size_t B) {
     const CutSizes *z = &s->z;
     size_t M = B * z->T, e = t->format.element, dp = plan_replicas(l);
     double blocks = (double)z->blocks, first = z->first, last = z->last;
     Products p = block_products(t, z, B);
     double head = plan_product_time(t, 1, M, z->vocab, z->C, false);
-    // Beside products each kept item is read or written once; softmax and dropout do both with the scores.
-    double score_bytes = plan_block_bytes(t, z, B, true), inputs = (double)(cut_rows(z, B) * z->C * e);
+    // Beside products each kept item is read or written once; softmax and dropout do both with the
+    // scores.
+    double score_bytes = plan_block_bytes(t, z, B, true),
+           inputs = (double)(cut_rows(z, B) * z->C * e);
     double scores = through_memory(t, 2 * score_bytes, 2);
-    double rest = through_memory(t, plan_block_bytes(t, z, B, false) + score_bytes + inputs, OTHER_KERNELS);
+    double rest = through_memory(t, plan_block_bytes(t, z, B, false) + score_bytes + inputs,
+                                 OTHER_KERNELS);
     double logits = through_memory(t, 2 * (double)(M * z->vocab * t->format.logit), 2);
     bool full = l->recompute == RECOMPUTE_FULL, selective = l->recompute == RECOMPUTE_SELECTIVE;
-    PlanOp op = {0};
+    PlanOp op = { 0 };
     if (forward) {
         op.products = blocks * p.forward + last * head;
         op.rest = blocks * rest + last * logits;
     } else {
-        op.products = blocks * (p.backward + (full ? p.forward : selective ? p.scores : 0)) +
+        op.products = blocks * (p.backward + (full        ? p.forward
+                                              : selective ? p.scores
+                                                          : 0)) +
                       last * (plan_product_time(t, 1, M, z->C, z->vocab, false) +
                               plan_product_time(t, 1, z->C, z->vocab, M, true));
-        op.rest = blocks * (BACKWARD_REST * rest + (full ? rest : selective ? scores : 0)) + last * logits;
+        op.rest = blocks * (BACKWARD_REST * rest + (full        ? rest
+                                                    : selective ? scores
+                                                                : 0)) +
+                  last * logits;
     }
-    // Over tp, of [M, C]: four all-reduces in a block, two of them forward; with sequence parallelism each is a
-    // reduce-scatter and an all-gather, and the input of each pair of products is gathered once more.
+    // Over tp, of [M, C]: four all-reduces in a block, two of them forward; with sequence
+    // parallelism each is a reduce-scatter and an all-gather, and the input of each pair of
+    // products is gathered once more.
     size_t rows = l->sequence ? z->t * cut_rows(z, B) * z->C : M * z->C;
     double halves = 2 * (forward ? 2 * blocks : 2 * blocks + last + (full ? 2 * blocks : 0));
     if (forward) halves += 2 * first;
     if (l->sequence) halves += forward ? last - first : 2 * blocks + first;
-    if (l->sequence) add_tp(&op, t, s, halves, ONE_PASS, rows);
-    else add_tp(&op, t, s, halves / 2, ALL_REDUCE_PASSES, rows);
-    if (forward && z->last) add_tp(&op, t, s, 3, ALL_REDUCE_PASSES, M);            // the loss: [M, 1]
-    // ZeRO: each micro-batch gathers the weights for forward and for backward, and reduces its gradients.
-    for (size_t slice = 0; l->zero >= 2 && slice < plan_slices(t, l); slice++) {   // they wait for the slowest
+    if (l->sequence)
+        add_tp(&op, t, s, halves, ONE_PASS, rows);
+    else
+        add_tp(&op, t, s, halves / 2, ALL_REDUCE_PASSES, rows);
+    // The loss: three sums of [M, 1].
+    if (forward && z->last) add_tp(&op, t, s, 3, ALL_REDUCE_PASSES, M);
+    // ZeRO: each micro-batch gathers the weights for forward and for backward, and reduces its
+    // gradients. The slices wait for the slowest one.
+    for (size_t slice = 0; l->zero >= 2 && slice < plan_slices(t, l); slice++) {
         PlanStage one = plan_slice(t, l, s, slice);
-        PlanOp its = {0};
-        if (l->zero == 3) add_units(&its, t, dp, &one, 1, t->format.weight);
-        if (!forward) add_units(&its, t, dp, &one, 1, t->format.gradient);
-        op.dp = fmax(op.dp, its.dp);
-        op.dp_bytes = fmax(op.dp_bytes, its.dp_bytes);
+        PlanOp units = { 0 };
+        if (l->zero == 3) add_units(&units, t, dp, &one, 1, t->format.weight);
+        if (!forward) add_units(&units, t, dp, &one, 1, t->format.gradient);
+        op.dp = fmax(op.dp, units.dp);
+        op.dp_bytes = fmax(op.dp_bytes, units.dp_bytes);
     }
     if (!forward && l->sequence && l->zero >= 2) {
         PlanOp sums = plan_partial_sums(t, l, s);
@@ -207,41 +252,46 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
 }
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B) {
     PlanOp op = plan_op_alone(t, l, s, forward, B);
-    if (!s->z.online) return op;                   // whole rows of scores, among the products
+    if (!s->z.online) return op;                   // plain attention is among the products already
     double blocks = (double)s->z.blocks;
-    if (forward || l->recompute == RECOMPUTE_FULL) add_ring(&op, plan_ring(t, l, s, true, B), blocks);
+    if (forward || l->recompute == RECOMPUTE_FULL)
+        add_ring(&op, plan_ring(t, l, s, true, B), blocks);
     if (!forward) add_ring(&op, plan_ring(t, l, s, false, B), blocks);
     return op;
 }
 
 // ---------------------------------------------------------------- once per step
 
-// With sequence parallelism a rank has seen its rows only: gradients of norms and biases (costs.h, the same four).
+// With sequence parallelism a rank sees only its own rows, so the gradients of norms and biases are
+// partial sums (the same four as in costs.h).
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const size_t together[] = { 2, 3, 1 };
-    PlanOp op = {0};
+    PlanOp op = { 0 };
     if (!l->sequence) return op;
-    for (size_t i = 0; i < 3; i++) add_tp(&op, t, s, (double)s->z.blocks, ALL_REDUCE_PASSES, together[i] * s->z.C);
+    for (size_t i = 0; i < 3; i++)
+        add_tp(&op, t, s, (double)s->z.blocks, ALL_REDUCE_PASSES, together[i] * s->z.C);
     add_tp(&op, t, s, s->z.last, ALL_REDUCE_PASSES, 2 * s->z.C);
     return op;
 }
 PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
-    PlanOp op = {0};
+    PlanOp op = { 0 };
     size_t g = t->format.gradient;
-    if (l->zero == 0) add_dp(&op, t, plan_replicas(l), s, 1, ALL_REDUCE_PASSES, elements_stage(&s->z), g);
+    if (l->zero == 0)
+        add_dp(&op, t, plan_replicas(l), s, 1, ALL_REDUCE_PASSES, elements_stage(&s->z), g);
     if (l->zero == 1) add_units(&op, t, plan_replicas(l), s, 1, g);
     if (l->zero >= 1) add_table(&op, t, plan_replicas(l), s, g);
     return op;
 }
 PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
-    PlanOp op = {0};
+    PlanOp op = { 0 };
     if (l->zero == 1 || l->zero == 2) add_units(&op, t, plan_replicas(l), s, 1, t->format.weight);
-    if (l->zero >= 1) add_table(&op, t, plan_replicas(l), s, t->format.weight);    // stage 3: before the first forward
+    // Under stage 3 before the first forward.
+    if (l->zero >= 1) add_table(&op, t, plan_replicas(l), s, t->format.weight);
     return op;
 }
 // The optimizer reads weight, gradient and state, and writes weight and state.
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;
-    double mine = (double)elements_stage(&s->z) / (l->zero ? (double)plan_replicas(l) : 1);
-    return through_memory(t, mine * (double)(2 * f->weight + f->gradient + 2 * f->state), 1);
+    double elements = (double)elements_stage(&s->z) / (l->zero ? (double)plan_replicas(l) : 1);
+    return through_memory(t, elements * (double)(2 * f->weight + f->gradient + 2 * f->state), 1);
 }

@@ -1,45 +1,56 @@
-// plan_step.c: see plan.h. The whole step of a layout: its replicas' schedules played, then what follows the last
-// backward; memory, traffic and time of the rank that has most.
+// plan_step.c: the whole step of a layout: plays the replicas' schedules, adds the work after the
+// last backward, and finds memory, traffic and time of the rank with most of each.
 #include "08_3d/plan_player.h"
 #include <math.h>
 #include <stdlib.h>
 
-// Where groups lie alike in the nodes all replicas take the same time; elsewhere each is played, or the first ones.
+// If all groups lie in the nodes in the same way, all replicas take the same time. Otherwise each
+// replica is played, but at most MOST_REPLICAS.
 enum { MOST_REPLICAS = 8 };
 static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
     size_t dp = l->n.dp;
     return plan_alike(t, l) || l->zero >= 2 ? 1 : dp < MOST_REPLICAS ? dp : MOST_REPLICAS;
 }
 
-// Replicas that begin at the same place of a node have the same links, and with as many sequences the same times.
+// Replicas that begin at the same place of a node have the same links. With as many sequences they
+// take the same time.
 static bool played_before(const PlanTask *t, const PlanLayout *l, size_t d) {
     size_t node = t->cluster.node, batch = t->model.batch;
     for (size_t before = 0; before < d; before++)
         if (plan_rank(l, before, 0, 0, 0) % node == plan_rank(l, d, 0, 0, 0) % node &&
-            part_size(batch, l->n.dp, before) == part_size(batch, l->n.dp, d)) return true;
+            part_size(batch, l->n.dp, before) == part_size(batch, l->n.dp, d))
+            return true;
     return false;
 }
 
-static void take_memory(PlanResult *r, const PlanStage *s, const PlanTask *t, double activations, size_t i) {
+static void take_memory(PlanResult *r, const PlanStage *s, const PlanTask *t, double activations,
+                        size_t i) {
     PlanMemory m = plan_state(t, &r->layout, s);
     m.bytes[PLAN_ACTIVATIONS] = activations;
-    if (i == 0 || plan_memory_sum(&m) > plan_memory_sum(&r->fullest)) { r->fullest = m; r->stage = i; }
-    for (size_t k = 0; k < PLAN_MEMORY; k++) r->largest.bytes[k] = fmax(r->largest.bytes[k], m.bytes[k]);
+    if (i == 0 || plan_memory_sum(&m) > plan_memory_sum(&r->fullest)) {
+        r->fullest = m;
+        r->stage = i;
+    }
+    for (size_t k = 0; k < PLAN_MEMORY; k++)
+        r->largest.bytes[k] = fmax(r->largest.bytes[k], m.bytes[k]);
 }
 
-// Between stages, both ways: of stage i.
+// The bytes that stage i sends to both neighbours.
 static double sent_on(const PlanPlayer *p, size_t i) {
-    size_t ends = (i == 0) + (i + 1 == p->l->n.pp), full = p->sequences / p->m, more = p->sequences % p->m;
-    double all = (double)((p->m - more) * plan_message_bytes(p, full) + more * plan_message_bytes(p, full + 1));
+    size_t ends = (i == 0) + (i + 1 == p->l->n.pp), full = p->sequences / p->m,
+           more = p->sequences % p->m;
+    double all = (double)((p->m - more) * plan_message_bytes(p, full) +
+                          more * plan_message_bytes(p, full + 1));
     return p->l->n.pp == 1 ? 0 : (double)(2 * p->l->chunks - ends) * all;
 }
 
-// Forward and backward of the whole model, and what the ranks do beyond it.
+// FLOPs of forward and backward of the whole model, and of the recomputation beside them.
 static void utilisation(const PlanTask *t, PlanResult *r) {
     const ModelConfig *m = &t->model.model;
     size_t batch = t->model.batch;
     CutSizes z = cut_sizes(m, 1, 0);
-    double model = (double)batch * 3 * work_stage(&z, 1).flops, blocks = (double)(batch * m->layers), again = 0;
+    double model = (double)batch * 3 * work_stage(&z, 1).flops,
+           blocks = (double)(batch * m->layers), again = 0;
     if (r->layout.recompute == RECOMPUTE_FULL) again = blocks * work_block(&z, 1).flops;
     if (r->layout.recompute == RECOMPUTE_SELECTIVE) again = blocks * work_scores(&z, 1).flops;
     double could = (double)t->gpus * t->cluster.flops * r->step * 1e-12;
@@ -47,12 +58,15 @@ static void utilisation(const PlanTask *t, PlanResult *r) {
     r->hfu = (model + again) / could;
 }
 
-// After the last backward of stage i; ready: all its replicas are there.
-typedef struct { double done, gathers; } Ending;
+// The work of stage i after its last backward. ready: the time when all its replicas have ended.
+typedef struct {
+    double done, gathers;
+} Ending;
 static void ending(Ending *e, PlanResult *r, const PlanPlayer *p, size_t i, double ready) {
     PlanStage s = plan_stage(p->t, p->l, 0, i);
     PlanOp reduce = plan_reduction(p->t, p->l, &s), gather = plan_gather(p->t, p->l, &s);
-    double dp_bytes = p->stage[i].sum.dp_bytes + reduce.dp_bytes + (p->l->zero == 3 ? 0 : gather.dp_bytes);
+    double dp_bytes =
+            p->stage[i].sum.dp_bytes + reduce.dp_bytes + (p->l->zero == 3 ? 0 : gather.dp_bytes);
     double update = plan_update_time(p->t, p->l, &s);
     for (size_t slice = 0; slice < plan_slices(p->t, p->l); slice++) {
         PlanStage one = plan_slice(p->t, p->l, &s, slice);
@@ -85,40 +99,52 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
     size_t cp = mesh_cp(n), world = n.dp * n.tp * n.pp * cp, replicas = replicas_to_play(t, l);
     size_t m = plan_micro_batches(t, l);
     double *ready = host_alloc(n.pp * sizeof *ready), pipeline = 0;
-    PlanPlayer first = {0};
+    PlanPlayer first = { 0 };
     bool model_near = true;
     for (size_t d = 0; d < replicas; d++) {
         if (played_before(t, l, d)) continue;
-        PlanPlayer p = { .t = t, .l = l, .d = d, .m = m, .sequences = part_size(t->model.batch, n.dp, d) };
+        PlanPlayer p = {
+            .t = t, .l = l, .d = d, .m = m, .sequences = part_size(t->model.batch, n.dp, d)
+        };
         plan_play_replica(&p);
         PlanStage s = plan_stage(t, l, d, 0), e = plan_stage(t, l, d, n.pp - 1);
         for (size_t i = 0; i < n.pp; i++) {
             PlanStage each = plan_stage(t, l, d, i);
             PlanOp sums = plan_partial_sums(t, l, &each);
             pipeline = fmax(pipeline, p.stage[i].now);
-            if (l->zero < 2) { p.stage[i].now += sums.tp; p.stage[i].sum.tp_bytes += sums.tp_bytes; }
+            if (l->zero < 2) {
+                p.stage[i].now += sums.tp;
+                p.stage[i].sum.tp_bytes += sums.tp_bytes;
+            }
         }
-        if (n.pp > 1) {                            // the tied embedding: its two stages wait for each other
+        // The tied embedding: its two stages wait for each other.
+        if (n.pp > 1) {
             size_t table = elements_wte(&s.z), g = t->format.gradient;
             double both = fmax(p.stage[0].now, p.stage[n.pp - 1].now) +
-                plan_ring_time(t, plan_stages_near(&p, 0, n.pp - 1), ALL_REDUCE_PASSES, 2, table, g);
+                          plan_ring_time(t, plan_stages_near(&p, 0, n.pp - 1), ALL_REDUCE_PASSES, 2,
+                                         table, g);
             p.stage[0].now = p.stage[n.pp - 1].now = both;
             r.tied_bytes = ring_bytes(ALL_REDUCE_PASSES, 2, e.z.last ? table : 0, g);
         }
         for (size_t i = 0; i < n.pp; i++) ready[i] = fmax(ready[i], p.stage[i].now);
         for (size_t c = 0; c < cp; c++)
-            model_near = model_near && plan_near(t, plan_rank(l, d, c, 0, 0), plan_rank(l, d, c, n.tp - 1, n.pp - 1));
-        if (d == 0) first = p;
-        else plan_player_free(&p);
+            model_near = model_near && plan_near(t, plan_rank(l, d, c, 0, 0),
+                                                 plan_rank(l, d, c, n.tp - 1, n.pp - 1));
+        if (d == 0)
+            first = p;
+        else
+            plan_player_free(&p);
     }
-    Ending e = {0};
+    Ending e = { 0 };
     first.sequences = part_size(t->model.batch, n.dp, 0);
     first.m = m;
     for (size_t i = 0; i < n.pp; i++) ending(&e, &r, &first, i, ready[i]);
     bool world_near = plan_near(t, 0, world - 1);
     size_t tensors = config_tensors(&t->model.model), holders = l->zero ? world : n.tp * n.pp;
-    r.step = e.done + e.gathers + plan_ring_time(t, world_near, ALL_REDUCE_PASSES, world, 1, sizeof(double)) +
-        plan_ring_time(t, l->zero ? world_near : model_near, ALL_REDUCE_PASSES, holders, tensors, sizeof(double));
+    r.step = e.done + e.gathers +
+             plan_ring_time(t, world_near, ALL_REDUCE_PASSES, world, 1, sizeof(double)) +
+             plan_ring_time(t, l->zero ? world_near : model_near, ALL_REDUCE_PASSES, holders,
+                            tensors, sizeof(double));
     shares(&r, &first, pipeline);
     utilisation(t, &r);
     r.fits = plan_memory_sum(&r.fullest) <= t->cluster.memory;

@@ -1,16 +1,19 @@
-// plan_time.c: see plan.h. A step of a layout: the schedule's lists played through, stage by stage, by the times of
-// plan_stage.c; what is in flight is counted at the same time.
+// plan_time.c: plays the schedule of a layout, stage by stage, with the times of plan_stage.c, and
+// counts the bytes in flight on the way.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "08_3d/plan_player.h"
 
-// A pipeline repeats itself once it is full: of many micro-batches PLAYED times pp are played, and the others add their
-// time. With unequal stages that takes a while, so small pipelines are played whole. And ranks of a ring that are not
-// alike are played each where that is not much work; in a large model only the last one of each op.
+// A full pipeline repeats itself, so only PLAYED times pp of many micro-batches are played; the
+// others add the same time. Pipelines of at most MOST_OPS ops are played whole, because unequal
+// stages need some time until they repeat. Each rank of a ring of unequal ranks is played on its
+// own if that takes at most MOST_STEPS steps, else only the slowest rank of each op.
 enum { PLAYED = 3, MOST_OPS = 1000, MOST_STEPS = 20000, FORWARDS = 0, BACKWARDS = 1 };
 
-static size_t sequences_of(const PlanPlayer *p, size_t k) { return part_size(p->sequences, p->m, k); }
+static size_t sequences_of(const PlanPlayer *p, size_t k) {
+    return part_size(p->sequences, p->m, k);
+}
 
 static void add(PlanOp *sum, const PlanOp *op, double times) {
     sum->products += times * op->products;
@@ -25,12 +28,13 @@ static void add(PlanOp *sum, const PlanOp *op, double times) {
 
 size_t plan_message_bytes(const PlanPlayer *p, size_t B) {
     size_t rows = B * plan_positions(p->t, p->l);
-    return (p->l->sequence ? ceil_div(rows, p->l->n.tp) : rows) * p->t->model.model.width * p->t->format.element;
+    return (p->l->sequence ? ceil_div(rows, p->l->n.tp) : rows) * p->t->model.model.width *
+           p->t->format.element;
 }
 bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
     const PlanLayout *l = p->l;
     size_t inner = l->n.tp * mesh_cp(l->n);
-    bool near = true, all = l->zero >= 2;          // replicas that go in step
+    bool near = true, all = l->zero >= 2;          // ZeRO 2 and 3: all replicas keep step
     for (size_t d = all ? 0 : p->d; near && d < (all ? l->n.dp : p->d + 1); d++)
         for (size_t r = 0; near && r < inner; r++)
             near = plan_near(p->t, plan_rank(l, d, r / l->n.tp, r % l->n.tp, from),
@@ -41,16 +45,17 @@ bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
 static PlanOp *ops_of_ranks(const PlanPlayer *p, const PlanStage *s, bool forward, size_t B) {
     PlanOp *each = host_alloc(p->ring * sizeof *each);
     for (size_t r = 0; r < p->ring; r++) {
-        PlanStage its = plan_as_rank(p->t, p->l, s, r);
-        each[r] = plan_op_alone(p->t, p->l, &its, forward, B);
+        PlanStage stage_of_rank = plan_as_rank(p->t, p->l, s, r);
+        each[r] = plan_op_alone(p->t, p->l, &stage_of_rank, forward, B);
     }
     return each;
 }
-// like: another stage whose chunks and ranks are the same, or NULL.
+// like: another stage with the same chunks and ranks, whose times are copied; or NULL.
 static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTime *like) {
     size_t v = p->l->chunks, n = v * p->m;
     PlanStageTime s = { .chunk = host_alloc(v * sizeof(PlanChunk)),
-                .list = v > 1 ? schedule_interleaved(p->l->n.pp, p->m, v, i) : schedule_1f1b(p->l->n.pp, p->m, i) };
+                        .list = v > 1 ? schedule_interleaved(p->l->n.pp, p->m, v, i)
+                                      : schedule_1f1b(p->l->n.pp, p->m, i) };
     s.near[0] = plan_stages_near(p, i, (i + p->l->n.pp - 1) % p->l->n.pp);
     s.near[1] = plan_stages_near(p, i, (i + 1) % p->l->n.pp);
     if (like) memcpy(s.chunk, like->chunk, v * sizeof *s.chunk);
@@ -61,7 +66,8 @@ static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTim
             size_t B = p->large - small;
             for (int what = 0; what < 2; what++) {
                 c->op[what][small] = plan_op(p->t, p->l, &c->stage, what == FORWARDS, B);
-                if (p->ring > 1) c->each[what][small] = ops_of_ranks(p, &c->stage, what == FORWARDS, B);
+                if (p->ring > 1)
+                    c->each[what][small] = ops_of_ranks(p, &c->stage, what == FORWARDS, B);
             }
             c->held[small] = plan_in_flight(p->t, p->l, &c->stage.z, B, false);
             c->working[small] = plan_in_flight(p->t, p->l, &c->stage.z, B, true);
@@ -93,15 +99,17 @@ static void count_memory(PlanStageTime *s, const PlanChunk *c, bool forward, siz
     s->held = others + (forward ? c->held[small] : 0);
 }
 
-// What an op takes from when its last rank can begin until its last rank has done it. Ranks of cp that are not alike
-// begin at their own times; sender's: by how much theirs came before the last message.
-static double op_takes(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, PipeOp op, double there,
-                       const double *senders) {
+// The time of an op, from the moment when its last rank can begin until its last rank ends. Unequal
+// ranks of cp begin at their own times. senders[r]: the time by which the message of rank r came
+// before the last message.
+static double op_takes(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, PipeOp op,
+                       double there, const double *senders) {
     int what = op.what == FORWARD ? FORWARDS : BACKWARDS;
     size_t B = sequences_of(p, op.micro_batch), small = B != p->large, n = p->ring;
     if (n == 1) return plan_op_time(&c->op[what][small]);
     double *at = host_alloc(n * sizeof *at), end = 0;
-    for (size_t r = 0; r < n; r++) at[r] = fmax(s->now - s->early[r], senders ? there - senders[r] : there);
+    for (size_t r = 0; r < n; r++)
+        at[r] = fmax(s->now - s->early[r], senders ? there - senders[r] : there);
     plan_ring_op(p->t, p->l, &c->stage, c->each[what][small], op.what == FORWARD, B, at);
     for (size_t r = 0; r < n; r++) end = fmax(end, at[r]);
     for (size_t r = 0; r < n; r++)
@@ -110,7 +118,7 @@ static double op_takes(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c
     return end - fmax(s->now, there);
 }
 
-// The next op of stage i, if what it needs has been sent.
+// Plays the next op of stage i. False: there is none, or its message has not been sent.
 static bool play_op(PlanPlayer *p, size_t i) {
     PlanStageTime *s = &p->stage[i];
     if (s->done == s->list.n) return false;
@@ -128,11 +136,12 @@ static bool play_op(PlanPlayer *p, size_t i) {
     if (there < 0) return false;
     double takes = op_takes(p, s, c, op, there, senders);
     slot = op.chunk * p->m + op.micro_batch;
-    // EXERCISE 08.02a (4 points): play a pipeline's op. there: when what it needs has come. takes: its time; add that
-    // to s->busy, and let s->now be its end. Its message, if pipe_op_feeds says that another stage takes one, has B
-    // sequences (plan_message_bytes), goes on s->lane[on] (on: 1 to the next stage, 0 to the one before), leaves when
-    // the op has ended and the lane is free, and takes plan_link_time on the link near[on]. s->arrives[what][slot]:
-    // when it is there; without one, when the op has ended.
+    // EXERCISE 08.02a (4 points): play a pipeline's op. Its input arrives at time `there`, and the
+    // op takes `takes`. Add that to s->busy, and set s->now to the end of the op. If pipe_op_feeds
+    // says that another stage needs the result, send a message of B sequences (plan_message_bytes)
+    // on s->lane[on]; on is 1 to the next stage, 0 to the previous one. The message leaves when the
+    // op has ended and the lane is free, and takes plan_link_time on the link near[on]. Set
+    // s->arrives[what][slot] to its arrival; without a message, to the end of the op.
     s->now = fmax(s->now, there) + takes;
     s->busy += takes;
     s->arrives[what][slot] = s->now;
@@ -143,20 +152,23 @@ static bool play_op(PlanPlayer *p, size_t i) {
     }
     // END
     add(&s->sum, &c->op[what][small], 1);
-    s->sum.cp += takes - plan_op_time(&c->op[what][small]);        // 0 where the ranks of cp are alike
+    // The additional time of unequal ranks of cp; 0 where they are alike.
+    s->sum.cp += takes - plan_op_time(&c->op[what][small]);
     count_memory(s, c, op.what == FORWARD, small);
     s->done++;
     return true;
 }
 
-// A stage before stage i with the same chunks and links, so with the same ops: both are inner stages, have as many
-// blocks, and begin at the same place of a node. NULL: there is none, or ranks of a ring are played each.
+// An earlier stage with the same ops as stage i: both are inner stages with as many blocks, and
+// begin at the same place of a node. NULL: there is none, or each rank of a ring is played on its
+// own.
 static const PlanStageTime *stage_like(const PlanPlayer *p, size_t i) {
     const PlanLayout *l = p->l;
     size_t pp = l->n.pp, place = plan_rank(l, 0, 0, 0, i), node = p->t->cluster.node;
     if (p->ring > 1 || p->t->model.model.layers % (pp * l->chunks) || i + 1 == pp) return NULL;
     for (size_t k = i; k > 1; k--)
-        if (plan_alike(p->t, l) || (place - plan_rank(l, 0, 0, 0, k - 1)) % node == 0) return &p->stage[k - 1];
+        if (plan_alike(p->t, l) || (place - plan_rank(l, 0, 0, 0, k - 1)) % node == 0)
+            return &p->stage[k - 1];
     return NULL;
 }
 
@@ -167,7 +179,7 @@ static void play(PlanPlayer *p) {
     p->stage = host_alloc(pp * sizeof *p->stage);
     for (size_t i = 0; i < pp; i++) {
         p->stage[i] = stage_new(p, i, stage_like(p, i));
-        if (p->l->zero == 3) {                     // wte is gathered once, before all others
+        if (p->l->zero == 3) {                     // wte is gathered once, before all other units
             PlanStage s = plan_stage(p->t, p->l, p->d, i);
             PlanOp table = plan_gather(p->t, p->l, &s);
             p->stage[i].now = p->stage[i].busy = table.dp;
@@ -185,11 +197,14 @@ void plan_player_free(PlanPlayer *p) {
     free(p->stage);
 }
 
-// Replica d from the first forward to the last backward. Where its micro-batches are alike and many, some are played,
-// and pp fewer of them: their difference is the time of pp more.
+// Plays replica d from the first forward to the last backward. Of many equal micro-batches it plays
+// `few`, and then pp fewer. The difference is the time of pp further micro-batches.
 void plan_play_replica(PlanPlayer *p) {
     size_t m = p->m, pp = p->l->n.pp;
-    if (m <= (PLAYED + 1) * pp || m * pp * p->l->chunks <= MOST_OPS || p->sequences % m) { play(p); return; }
+    if (m <= (PLAYED + 1) * pp || m * pp * p->l->chunks <= MOST_OPS || p->sequences % m) {
+        play(p);
+        return;
+    }
     size_t each = p->sequences / m, few = PLAYED * pp + m % pp;
     PlanPlayer less = *p;
     p->m = few;

@@ -1,5 +1,5 @@
-// refused.c: what the trainer refuses before it starts, each with the reason and what to choose
-// instead.
+// refused.c: rejects options that exclude each other before the training. Each message has the
+// reason and a choice that works.
 #include "08_3d/kept.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>

@@ -36,7 +36,7 @@ static RunOption *look_up(const RunOptions *o, const char *name) {
 }
 const char *run_option(const RunOptions *o, const char *name) { return look_up(o, name)->value; }
 bool run_option_given(const RunOptions *o, const char *name) { return look_up(o, name)->given; }
-// From now on this is the value of an option that was not given.
+// Makes the value the default of an option that was not given.
 static void take(RunOptions *o, const char *name, const char *text) {
     RunOption *option = look_up(o, name);
     if (option->given || !text) return;
@@ -192,9 +192,9 @@ static bool same_folder(const char *a, const char *b) {
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-// May this run, which begins after step `from`, leave the checkpoint where it is? It may belong
-// to this run up to this step. A torn one may stay, too, where this run goes on behind it or
-// where --newest-good has passed over it.
+// May this checkpoint stay, if this run begins after step `from`? Yes if it belongs to this run and
+// to an earlier step. A torn one may stay if this run goes on behind it, or if --newest-good has
+// passed over it.
 static bool may_stay(const RunOptions *o, const char *path, size_t step, const SavedRun *saved,
                      size_t from, char why[FOLDER_WHY]) {
     CheckpointIndex x;
@@ -210,8 +210,7 @@ static bool may_stay(const RunOptions *o, const char *path, size_t step, const S
     return (own || (!read && from > 0)) && (step <= from || passed_over);
 }
 
-// What a killed run left as .part is removed, and, with --save-over, what must not be mixed with
-// this run.
+// Removes the .part of a killed run and, with --save-over, the checkpoints of other runs.
 static void require_folder(const RunOptions *o, const char *dir, const SavedRun *saved,
                            size_t from) {
     size_t n;

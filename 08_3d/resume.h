@@ -1,5 +1,5 @@
-// resume.h: what a run takes from the run before it, which options may differ from it, and whose
-// checkpoints may lie in the folder of --save.
+// resume.h: resumes a run: takes its options from the checkpoint, compares them with the options
+// given, and checks that the folder of --save has no checkpoints of other runs.
 #ifndef RESUME_H
 #define RESUME_H
 #include "08_3d/checkpoint.h"
@@ -26,6 +26,6 @@ Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]);
 // usage_error() where the content of --data is another one, or the folder of --save has
 // checkpoints that this run may not replace.
 SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *data);
-// Which run goes on, at which step, and which options differ: a line for the page. free() it.
+// A line for the page: the run that goes on, its step, and the options that differ. free() it.
 char *resume_line(const RunOptions *o, const Checkpoint *before);
 #endif

@@ -1,14 +1,15 @@
 // ranks: 1
 // level: core
-// question: Why does a model that writes need its keys and values again, and not its text?
+// question: Why does a model that writes text keep the keys and values of earlier tokens?
 // vary: ranks 1|2|3|4|6
 //
-// Writes text with a trained model, at any tp x pp: --from names a checkpoint (train --save), an exported file, or
-// Hugging Face's GPT-2. Each new token needs the keys and values of all tokens before it, in every block; these do not
-// change, as no position sees a later one. So they are kept: a step has one row, not as many as the text has tokens.
-// Heads are cut over tp and blocks over pp, so a rank keeps only its heads of its blocks. Left out: several texts at
-// once, which is what makes writing efficient (Pope et al. 2022; Kwon et al. 2023); data parallelism, which is nothing
-// here but several runs.
+// Writes text with a trained model, at any tp x pp. --from names a checkpoint (train --save), an
+// exported file, or Hugging Face's GPT-2. In every block a new token needs the keys and values of
+// all earlier tokens. These never change, because no position sees a later one. So each rank keeps
+// them for its heads and blocks, and a step is a forward of one row.
+//
+// Left out: many texts at once, which makes writing efficient (Pope et al. 2022; Kwon et al. 2023);
+// data parallelism, which would be several runs.
 #include <math.h>
 #include <stdlib.h>
 #include "03_tensor_parallel/tensor_parallel.h"
@@ -18,22 +19,26 @@
 #include "common/comm/record.h"
 #include "common/tensor/random.h"
 
-// ================================ the technique ================================
+// ================================================== the technique ================================
 
-// ---------------------------------------------------------------- attention of new positions to all so far
+// -------------------------------------------------------- attention of new positions to all so far
 
-// S_QKV [T, 3A] is of the T new positions only: their keys and values join the cache, their queries see all of it.
+// S_QKV [T, 3A] has the T new positions only. Their keys and values join the cache, then their
+// queries attend to the whole cache.
 static void cached_forward(const AttentionHeads *h, Saved *s) {
     Cache *c = (Cache *)h->kind;
     size_t heads = range_size(h->heads), A = heads * h->D, all = c->n + h->T;
-    Tensor q = tensor_col_range(s->t[S_QKV], 0, A), p = tensor_new(&s->attention, heads * h->T, all);
-    // EXERCISE 08.sample-a (4 points): attend with the cache. c->k and c->v [context, A] have c->n rows of earlier
-    // positions; put the new ones, columns [A, 2A) and [2A, 3A) of S_QKV, behind them. Then p <- scores of q with all
-    // keys, its causal softmax with scale 1/sqrt(D) at h->position, and S_MIX <- p times all values.
+    Tensor q = tensor_col_range(s->t[S_QKV], 0, A);
+    Tensor p = tensor_new(&s->attention, heads * h->T, all);
+    // EXERCISE 08.sample-a (4 points): attend with the cache. c->k and c->v [context, A] have c->n
+    // rows of earlier positions; put the new ones, columns [A, 2A) and [2A, 3A) of S_QKV, behind
+    // them. Then p <- scores of q with all keys, its causal softmax with scale 1/sqrt(D) at
+    // h->position, and S_MIX <- p times all values.
     tensor_copy(tensor_row_range(c->k, c->n, all), tensor_col_range(s->t[S_QKV], A, 2 * A));
     tensor_copy(tensor_row_range(c->v, c->n, all), tensor_col_range(s->t[S_QKV], 2 * A, 3 * A));
     op_heads_scores(p, q, tensor_row_range(c->k, 0, all), 1, heads);
-    op_causal_softmax(p, p, (real)(1 / sqrt((double)h->D)), (HeadsPlace){ 1, heads, h->position, NULL });
+    op_causal_softmax(p, p, (real)(1 / sqrt((double)h->D)),
+                      (HeadsPlace){ 1, heads, h->position, NULL });
     op_heads_mix(s->t[S_MIX], p, tensor_row_range(c->v, 0, all), 1, heads);
     // END
     c->n = all;
@@ -42,7 +47,8 @@ static void cached_forward(const AttentionHeads *h, Saved *s) {
 // ---------------------------------------------------------------- one forward through the stages
 
 static Batch batch_of(Arena *a, const int *tokens, size_t count, size_t first) {
-    int *device[2] = { ints_new(a, count), ints_new(a, count) }, *position = host_alloc(count * sizeof *position);
+    int *device[2] = { ints_new(a, count), ints_new(a, count) },
+        *position = host_alloc(count * sizeof *position);
     for (size_t i = 0; i < count; i++) position[i] = (int)(first + i);
     ints_upload(device[0], tokens, count);
     ints_upload(device[1], position, count);
@@ -50,14 +56,19 @@ static Batch batch_of(Arena *a, const int *tokens, size_t count, size_t first) {
     return (Batch){ .B = 1, .T = count, .tokens = device[0], .position = device[1] };
 }
 
-// A message is [count, C]. The head needs only the row whose next token is wanted.
-static Tensor forward(Sampler *s, Arena *a, const int *tokens, size_t count, size_t first, bool all) {
+// One forward of `count` positions, from position `first` on, through all stages. A message is
+// [count, C]. all: logits of all rows; else of the last row only, which gives the next token.
+static Tensor forward(Sampler *s, Arena *a, const int *tokens, size_t count, size_t first,
+                      bool all) {
     Comm *pp = s->mesh.pp;
-    Arena mine = arena(MEM_WORKSPACE), buffers = arena(MEM_COMMUNICATION);
-    Batch b = batch_of(&mine, tokens, count, first);
+    Arena scratch = arena(MEM_WORKSPACE), buffers = arena(MEM_COMMUNICATION);
+    Batch b = batch_of(&scratch, tokens, count, first);
     size_t layers = s->m->n_layers - (s->head != NULL), C = s->m->config.width;
-    Tensor x = {0}, y = tensor_new(&buffers, count, C), logits = {0};
-    if (pp->rank > 0) comm_recv(pp, x = tensor_new(&buffers, count, C), pp->rank - 1);     // count * C elements
+    Tensor x = { 0 }, y = tensor_new(&buffers, count, C), logits = { 0 };
+    if (pp->rank > 0) {
+        x = tensor_new(&buffers, count, C);
+        comm_recv(pp, x, pp->rank - 1);                        // count * C elements
+    }
     walk_forward_only(s->m->layers, layers, &b, x, y);
     if (s->head) {
         Saved saved = saved_new();
@@ -68,13 +79,14 @@ static Tensor forward(Sampler *s, Arena *a, const int *tokens, size_t count, siz
         record_leave();
         saved_free(&saved);
     } else {
-        comm_send(pp, y, pp->rank + 1);                                                    // count * C elements
+        comm_send(pp, y, pp->rank + 1);                        // count * C elements
     }
     arena_free(&buffers);
-    arena_free(&mine);
+    arena_free(&scratch);
     return logits;
 }
 
+// Attention with the cache, or the block's own attention.
 static void attach(Sampler *s, bool cached) {
     for (size_t i = 0, block = 0; i < s->m->n_layers; i++)
         if (s->m->layers[i].kind == &tensor_parallel_block)
@@ -97,31 +109,39 @@ void sampler_forget(Sampler *s) {
     s->n = 0;
 }
 
-// ---------------------------------------------------------------- the choice: the same at every layout
+// ------------------------------------------------------------ the choice: the same at every layout
 
-// To draw an entry with probability softmax(logit / temperature) is to take the largest of logit / temperature plus a
-// Gumbel number of each entry's own (Maddison et al. 2014), which is a function of (seed, token's number, entry). So
-// who has which entries does not matter, and nobody needs all of them.
-enum { KEY_SAMPLE = 5 };                                       // beside common/model's: what a random number is for
-typedef struct { double logit, score; size_t entry; } Candidate;
+// The largest of logit / temperature + Gumbel number is an entry drawn with probability
+// softmax(logit / temperature) (Maddison et al. 2014). The Gumbel number is a function of (seed,
+// number of the token, entry). So the choice does not depend on which rank has which entries, and
+// no rank needs all of them.
+enum { KEY_SAMPLE = 5 };                           // keys 1 to 4 belong to common/model
+typedef struct {
+    double logit, score;
+    size_t entry;
+} Candidate;
 double sampler_score(const Choice *c, double logit, size_t number, size_t entry) {
     uint64_t key = random_key(random_key(random_key(c->seed, KEY_SAMPLE), number), entry);
     return c->temperature == 0 ? logit : logit / c->temperature - log(-log(random_unit(key)));
 }
-static bool better(const Candidate *x, const Candidate *y) {    // of equal ones the smaller entry
+// Of equal candidates the smaller entry is better.
+static bool better(const Candidate *x, const Candidate *y) {
     return x->score != y->score ? x->score > y->score : x->entry < y->entry;
 }
 
-// Keeps the k best of the candidates that are offered: a heap with the worst of them at its root. A
-// candidate that is none of the best costs one comparison, so nothing sorts the vocabulary.
-typedef struct { Candidate *list; size_t n, k; } Best;         // n: how many are kept so far
+// The k best candidates so far, in a heap with the worst of them at its root. Most candidates are
+// worse than the root and cost one comparison, so the vocabulary is never sorted.
+typedef struct {
+    Candidate *list;
+    size_t n, k;                                   // n: the number of candidates in the heap
+} Best;
 static void offer(Best *best, Candidate c) {
     Candidate *list = best->list;
     size_t i = 0;
-    if (best->n < best->k) {                       // c rises above those that are better
+    if (best->n < best->k) {                       // c rises until its parent is worse
         for (i = best->n++; i > 0 && better(&list[(i - 1) / 2], &c); i = (i - 1) / 2)
             list[i] = list[(i - 1) / 2];
-    } else if (better(&c, &list[0])) {             // c sinks below those that are worse
+    } else if (better(&c, &list[0])) {             // c replaces the root and sinks below worse ones
         for (size_t below = 1; below < best->k; below = 2 * i + 1) {
             if (below + 1 < best->k && better(&list[below], &list[below + 1])) below++;
             if (better(&list[below], &c)) break;
@@ -133,13 +153,14 @@ static void offer(Best *best, Candidate c) {
     }
     list[i] = c;
 }
-// By logit where only the k largest may win; else by score, as k is 1.
+// With --top-k the k largest logits stay in the choice. Without it k is 1, and the best score wins.
 static void offer_logit(Best *best, const Choice *c, double logit, size_t number, size_t entry) {
     double score = c->top_k ? logit : sampler_score(c, logit, number, entry);
     offer(best, (Candidate){ .logit = logit, .score = score, .entry = entry });
 }
 
-// On the last stage: each rank's k candidates, gathered; the k best of these; of them the best score.
+// On the last stage: gathers each rank's k candidates, keeps the k best of all, and returns the
+// entry with the best score.
 static size_t choose(Sampler *s, Tensor logits, size_t number) {
     Comm *tp = s->mesh.tp;
     const Choice *c = &s->choice;
@@ -148,19 +169,22 @@ static size_t choose(Sampler *s, Tensor logits, size_t number) {
     real *row = host_alloc(logits.cols * sizeof *row), *pairs = host_alloc(2 * n * sizeof *pairs);
     Best best = { .list = host_alloc(k * sizeof *best.list), .k = k };
     Arena buffers = arena(MEM_COMMUNICATION);
-    Tensor all = tensor_new(&buffers, tp->size, 2 * k), part = tensor_row_range(all, tp->rank, tp->rank + 1);
+    Tensor all = tensor_new(&buffers, tp->size, 2 * k);
+    Tensor part = tensor_row_range(all, tp->rank, tp->rank + 1);
     tensor_download(row, tensor_row_range(logits, logits.rows - 1, logits.rows));
     for (size_t i = 0; i < logits.cols; i++) {
         size_t entry = s->head->vocab.lo + i;
-        double logit = isnan(row[i]) ? -HUGE_VAL : (double)row[i];     // the checks will tell; here it has no order
+        // A NaN has no order. The checks report it.
+        double logit = isnan(row[i]) ? -HUGE_VAL : (double)row[i];
         offer_logit(&best, c, logit, number, entry);
     }
-    for (size_t i = 0; i < k; i++) {                           // a rank with fewer entries fills up with none
+    // A rank with fewer than k entries adds candidates that cannot win.
+    for (size_t i = 0; i < k; i++) {
         pairs[2 * i] = i < best.n ? (real)best.list[i].logit : -(real)HUGE_VAL;
         pairs[2 * i + 1] = i < best.n ? (real)best.list[i].entry : (real)V;
     }
     tensor_upload(part, pairs);
-    comm_all_gather(tp, all, part);                            // 2k elements of each rank: logit and entry
+    comm_all_gather(tp, all, part);                            // 2k elements per rank: logit, entry
     tensor_download(pairs, all);
     best.n = 0;
     for (size_t i = 0; i < n; i++)
@@ -183,7 +207,8 @@ int sampler_choose(Sampler *s, Tensor logits, size_t number) {
     Tensor token = tensor_new(&buffers, 1, 1);
     real value = s->head ? (real)choose(s, logits, number) : 0;
     tensor_upload(token, &value);
-    comm_broadcast(pp, token, pp->size - 1);                   // 1 element: the first stage embeds it, all count on
+    // 1 element. The first stage needs it as input, and all stages need it to end together.
+    comm_broadcast(pp, token, pp->size - 1);
     tensor_download(&value, token);
     arena_free(&buffers);
     return (int)value;
@@ -193,11 +218,12 @@ int sampler_choose(Sampler *s, Tensor logits, size_t number) {
 
 Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice choice) {
     const ModelConfig *c = &w->model;
-    Sampler s = { .mesh = mesh_new(world, (Degrees){ .dp = 1, .tp = tp, .pp = pp }), .choice = choice,
+    Sampler s = { .mesh = mesh_new(world, (Degrees){ .dp = 1, .tp = tp, .pp = pp }),
+                  .choice = choice,
                   .memory = arena(MEM_ACTIVATIONS) };
     Range layers = pipeline_stage_layers(c, NULL, pp, s.mesh.at.pp);
     bool last = s.mesh.at.pp + 1 == pp;
-    layers.hi -= last;                                         // no loss
+    layers.hi -= last;                             // the last layer is the loss, which nobody needs
     s.m = model_describe(c, layers);
     tensor_parallel(s.m, s.mesh.tp);
     weights_load(w, s.m);
@@ -207,7 +233,8 @@ Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice 
     size_t A = range_size(s.m->layers[s.mesh.at.pp == 0].heads) * (c->width / c->heads);
     for (size_t i = 0; i < s.blocks; i++)
         s.cache[i] = (Cache){ .kind = { .name = "cached", .forward = cached_forward },
-                              .k = tensor_new(&s.memory, c->context, A), .v = tensor_new(&s.memory, c->context, A) };
+                              .k = tensor_new(&s.memory, c->context, A),
+                              .v = tensor_new(&s.memory, c->context, A) };
     attach(&s, true);
     comm_connect(s.mesh.pp, COMM_NEIGHBOURS);
     return s;
@@ -219,20 +246,24 @@ void sampler_free(Sampler *s) {
     free(s->cache);
 }
 
-// ================================ the experiment ================================
+// ================================================= the experiment ================================
 
 static const Option options[] = {
-    { "from", "PATH", NULL, "checkpoints, an exported model's folder, or its file; without it: untrained" },
+    { "from", "PATH", NULL,
+      "checkpoints, an exported model's folder, or its file; without it: a small one, trained "
+      "first" },
     { "heads", "N", NULL, "attention heads, where a file does not say (GPT-2: 12)" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: the ranks that --pp leaves" },
     { "pp", "N", "1", "pipeline stages" },
-    { "prompt", "TEXT", "The ", "what the text begins with; models of bytes" },
-    { "ids", "LIST", NULL, "the same as token ids, such as 15496,11; ids are written, too" },
+    { "prompt", "TEXT", "The ", "the beginning of the text; for models of bytes" },
+    { "ids", "LIST", NULL, "the beginning as token ids, such as 15496,11; the output is ids, too" },
     { "tokens", "N", "40", "tokens to write" },
     { "temperature", "X", "0.8", "of softmax(logits / temperature); 0: always the likeliest" },
     { "top-k", "N", "0", "choose among the k likeliest; 0: among all" },
-    { "check", NULL, NULL, "compare with whole forwards without a cache, and with the unsplit model" },
+    { "check", NULL, NULL,
+      "compare with whole forwards without a cache, and with the unsplit model" },
     { "logits", "FILE", NULL, "with --check: the logits of every position, a line each" },
-    {0},
+    { 0 },
 };
-EXPERIMENT(sample_run, options);                                   // experiments/sample_run.c: the loop and the checks
+// experiments/sample_run.c: the loop and the checks
+EXPERIMENT(sample_run, options);

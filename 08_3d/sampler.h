@@ -1,37 +1,45 @@
-// sampler.h: text from a model that is cut over tp x pp, one token after another, with a cache of keys and values.
+// sampler.h: writes text with a model that is cut over tp x pp, one token after another, and keeps
+// a cache of keys and values.
 #ifndef SAMPLER_H
 #define SAMPLER_H
 #include "08_3d/mesh.h"
 #include "08_3d/weights.h"
 
-// What one block has seen so far, of this rank's heads. kind stands first: an attention finds the rest behind it.
+// The keys and values of one block and this rank's heads. kind must be the first member, because
+// the attention gets a pointer to kind and casts it to a pointer to the Cache.
 typedef struct {
     AttentionKind kind;
-    Tensor k, v;                                   // [context, heads/tp * D] each, of which n rows are filled
-    size_t n;
+    Tensor k, v;                                   // [context, heads/tp * D] each
+    size_t n;                                      // rows that are filled
 } Cache;
-typedef struct { double temperature; size_t top_k; uint64_t seed; } Choice;    // temperature 0: the likeliest entry;
-                                                                               // top_k 0: all entries
+typedef struct {
+    double temperature;                            // 0: always the likeliest entry
+    size_t top_k;                                  // 0: all entries may win
+    uint64_t seed;
+} Choice;
 typedef struct {
     Mesh mesh;
-    Model *m;                                      // my stage's layers, my part of their tensors; no loss
-    Layer *head;                                   // the last of them on the last stage; else NULL
-    Cache *cache;                                  // [blocks of this stage]
-    size_t blocks, n;                              // n: positions in the caches
-    Arena memory;                                  // of the caches
+    // this rank's part of its stage's layers; no loss
+    Model *m;
+    Layer *head;                                   // the last layer on the last stage; else NULL
+    Cache *cache;                                  // [blocks]
+    size_t blocks;                                 // blocks of this stage
+    size_t n;                                      // positions in the caches
+    Arena memory;                                  // holds the caches
     Choice choice;
 } Sampler;
 
-Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice choice);       // collective
+// ---- All functions are collective, but for the last one. ----
+Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice choice);
 void sampler_free(Sampler *s);
-// Forward of these tokens, which follow the n in the cache: [rows, V/tp] logits on the last stage, of all of them, or
-// of the last one; elsewhere empty.
+// Forward of `count` tokens behind those in the cache. On the last stage: logits [rows, V/tp] of
+// all these tokens, or of the last one. On other stages: an empty tensor.
 Tensor sampler_forward(Sampler *s, Arena *a, const int *tokens, size_t count, bool all);
-// The same from position 0 without a cache, which stays as it is.
+// The same from position 0, without the cache. Leaves the cache as it is.
 Tensor sampler_forward_whole(Sampler *s, Arena *a, const int *tokens, size_t count);
 void sampler_forget(Sampler *s);                   // empties the caches
-// The next token by the last row of logits, the same on all ranks; number: which token of the text it will be.
+// Chooses token `number` of the text by the last row of logits. All ranks return the same token.
 int sampler_choose(Sampler *s, Tensor logits, size_t number);
-// By which the choice is made: of an entry with this logit, for token `number`.
+// The score of an entry with this logit for token `number`. The largest score wins.
 double sampler_score(const Choice *c, double logit, size_t number, size_t entry);
 #endif

@@ -1,10 +1,10 @@
-// settings.h: what the values of the trainer's options mean: names of schedules and tensor cuts,
-// a list of stages, a rate.
+// settings.h: turns the texts of the trainer's options into values: schedules, tensor cuts, lists
+// of stages, learning rates.
 #ifndef SETTINGS_H
 #define SETTINGS_H
 #include "08_3d/trainer.h"
 
-// Of --schedule. Interleaved stages of one chunk have 1F1B's order.
+// The rule of --schedule. Interleaved stages of one chunk have 1F1B's order.
 ScheduleRule settings_schedule(const char *name);
 // May a stage of this schedule have several chunks?
 bool settings_interleaved(const char *name);

@@ -1,4 +1,4 @@
-// step_lines.c: says when a step has a line, and what stands in it.
+// step_lines.c: decides when a step gets a line, and writes that line.
 #include "08_3d/step_lines.h"
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps) {
 }
 
 // FLOP/s of one product of two n x n matrices; 0: there is no memory for it. Neither the clock nor
-// the ledger sees it.
+// the ledger records it.
 static double product_rate(int n) {
     const size_t bytes = (size_t)n * (size_t)n * sizeof(real);
     real *a = device_alloc(bytes);
@@ -42,8 +42,8 @@ static double product_rate(int n) {
     return rate;
 }
 
-// FLOP/s of this rank alone: the best of several products, larger ones where a product takes no
-// time. Measured when a run has turned out to be long, so short runs lose no time.
+// FLOP/s of this rank alone: the best of several products. Too short products are made larger. Only
+// called in a long run, so short runs lose no time.
 static double measure_peak(void) {
     const double too_short = 1e-3;                 // seconds
     const int most = device_is_gpu() ? 4096 : 1024;

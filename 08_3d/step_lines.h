@@ -8,14 +8,14 @@
 enum { STEP_LINE = 240 };
 typedef struct {
     size_t from, steps;
-    // Of a step: the unsplit model's, without recomputation.
+    // FLOPs of the unsplit model's step, without recomputation.
     double flops;
     double at_once;                                // ranks that compute at the same time
     // FLOP/s of one rank in a product of matrices; 0: not measured yet
     double peak;
-    // Now() before the first step, and at the last line.
+    // The time before the first step, and at the last line.
     double begun, shown;
-    // Steps, and theirs; sums that forget: ratios are moving means.
+    // Moving sums over the steps. Their ratios are moving means.
     double counted, tokens, seconds;
 } StepLines;
 StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps); // collective

@@ -1,4 +1,4 @@
-// tensor_file.c: see tensor_file.h.
+// tensor_file.c: parses the header of a safetensors file and finds its tensors.
 #include "08_3d/tensor_file.h"
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -14,19 +14,22 @@
 
 // A whole number from 0 to 2^53, which JSON's doubles hold exactly.
 static bool whole(const cJSON *j, size_t *value) {
-    if (!cJSON_IsNumber(j) || !(j->valuedouble >= 0 && j->valuedouble <= 9007199254740992.0)) return false;
+    if (!cJSON_IsNumber(j) || !(j->valuedouble >= 0 && j->valuedouble <= 9007199254740992.0))
+        return false;
     *value = (size_t)j->valuedouble;
     return (double)*value == j->valuedouble;
 }
 
-// GPT-2's files may have causal masks in them, of any type: "h.0.attn.bias", "h.0.attn.masked_bias". Nobody needs them.
+// GPT-2's files may have causal masks in them, of any type: "h.0.attn.bias",
+// "h.0.attn.masked_bias". No program needs them.
 static bool is_mask(const char *name) {
     const char *end = strstr(name, ".attn.");
     return end && (strcmp(end, ".attn.bias") == 0 || strcmp(end, ".attn.masked_bias") == 0);
 }
 
-// NULL, or what is wrong with the tensor.
-static const char *tensor_of(FileTensor *t, const cJSON *j, const unsigned char *data, size_t bytes) {
+// Returns NULL, or the text of an error in the tensor.
+static const char *tensor_of(FileTensor *t, const cJSON *j, const unsigned char *data,
+                             size_t bytes) {
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(j, "dtype");
     const cJSON *shape = cJSON_GetObjectItemCaseSensitive(j, "shape");
     const cJSON *place = cJSON_GetObjectItemCaseSensitive(j, "data_offsets");
@@ -34,15 +37,18 @@ static const char *tensor_of(FileTensor *t, const cJSON *j, const unsigned char 
     if (!cJSON_IsString(dtype) || !cJSON_IsArray(shape) || cJSON_GetArraySize(shape) > 4)
         return "has no dtype, or no shape of at most 4 sides";
     t->is_double = strcmp(dtype->valuestring, "F64") == 0;
-    if (!t->is_double && strcmp(dtype->valuestring, "F32") != 0) return "is neither F32 nor F64: convert it";
-    if (!cJSON_IsArray(place) || cJSON_GetArraySize(place) != 2 || !whole(cJSON_GetArrayItem(place, 0), &lo) ||
-        !whole(cJSON_GetArrayItem(place, 1), &hi)) return "has no place";
+    if (!t->is_double && strcmp(dtype->valuestring, "F32") != 0)
+        return "is neither F32 nor F64: convert it";
+    if (!cJSON_IsArray(place) || cJSON_GetArraySize(place) != 2 ||
+        !whole(cJSON_GetArrayItem(place, 0), &lo) || !whole(cJSON_GetArrayItem(place, 1), &hi))
+        return "has no place";
     size_t size = t->is_double ? sizeof(double) : sizeof(float), room = bytes / size;
     t->count = 1;
     const cJSON *side;
     cJSON_ArrayForEach(side, shape) {
         if (!whole(side, &t->shape[t->dims])) return "has a side that is no whole number";
-        if (t->shape[t->dims] && t->count > room / t->shape[t->dims]) return "is larger than the file";
+        if (t->shape[t->dims] && t->count > room / t->shape[t->dims])
+            return "is larger than the file";
         t->count *= t->shape[t->dims++];
     }
     if (lo > hi || hi > bytes || hi - lo != t->count * size)
@@ -57,7 +63,8 @@ bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, co
     uint64_t length = 0;
     for (size_t i = 0; bytes >= 8 && i < 8; i++) length |= (uint64_t)map[i] << (8 * i);
     if (bytes < 8 || length > bytes - 8) {
-        snprintf(why, TENSOR_FILE_WHY, "%s is no safetensors file, or cut short: %zu bytes", name, bytes);
+        snprintf(why, TENSOR_FILE_WHY, "%s is no safetensors file, or cut short: %zu bytes", name,
+                 bytes);
         return false;
     }
     f->header = cJSON_ParseWithLength((const char *)map + 8, (size_t)length);
@@ -83,7 +90,7 @@ bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, co
 }
 
 bool tensor_file_open(TensorFile *f, const char *path, char why[TENSOR_FILE_WHY]) {
-    *f = (TensorFile){0};
+    *f = (TensorFile){ 0 };
     size_t bytes;
     char reason[INPUT_WHY];
     int file = input_open(path, &bytes, reason);
@@ -94,7 +101,8 @@ bool tensor_file_open(TensorFile *f, const char *path, char why[TENSOR_FILE_WHY]
     void *map = bytes ? mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
     close(file);
     if (map == MAP_FAILED) {
-        snprintf(why, TENSOR_FILE_WHY, "cannot read %s: %s", path, bytes ? strerror(errno) : "it is empty");
+        snprintf(why, TENSOR_FILE_WHY, "cannot read %s: %s", path,
+                 bytes ? strerror(errno) : "it is empty");
         return false;
     }
     if (tensor_file_parse(f, map, bytes, path, why)) return f->mapped = true;
@@ -106,7 +114,7 @@ void tensor_file_close(TensorFile *f) {
     cJSON_Delete(f->header);
     free(f->tensor);
     if (f->mapped) munmap((void *)f->map, f->bytes);
-    *f = (TensorFile){0};
+    *f = (TensorFile){ 0 };
 }
 
 const FileTensor *tensor_file_find(const TensorFile *f, const char *name) {
@@ -126,8 +134,10 @@ double tensor_file_value(const FileTensor *t, size_t i) {
 
 real tensor_file_finite(const FileTensor *t, size_t i, const char *from) {
     real value = (real)tensor_file_value(t, i);
-    REQUIRE(isfinite(value), "%s: element %zu of %s is not a finite number, so the training that wrote it was lost: "
-            "take older weights", from, i, t->name);
+    REQUIRE(isfinite(value),
+            "%s: element %zu of %s is not a finite number, so the training that wrote it was lost: "
+            "take older weights",
+            from, i, t->name);
     return value;
 }
 

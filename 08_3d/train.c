@@ -1,12 +1,12 @@
 // ranks: 8
 // level: core
-// question: Can everything so far be combined, and does it still compute what one device would?
+// question: Can all techniques be combined, and do they still compute the result of one device?
 // vary: ranks 2|4|8
 // grade: --check --save build/judged --save-over --steps 3 --layers 4 --width 24 --context 8 --batch 8 --reduce ordered
 //
 // Trains GPT-2's architecture on bytes of real text with data x tensor x pipeline parallelism.
-// trainer.c has the step, train_settings.c reads the options. This file has the loop, and with
-// --check the unsplit model that is trained beside the split one.
+// trainer.c has the step, train_settings.c reads the options. This file has the loop. With --check
+// rank 0 trains the unsplit model beside the split one.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,9 +22,9 @@
 #include "judge/draw/sketch.h"
 #include "judge/frame/training.h"
 
-// ---------------------------------------------------------------- the unsplit model beside it (rank 0, --check)
+// --------------------------------------------------- the unsplit model beside it (rank 0, --check)
 
-// rule: the compression of --compress, on one device; else NULL.
+// rule: --compress on one device; NULL without --compress.
 typedef struct { Model *model; Optimizer optimizer; Compressed *rule; } Unsplit;
 
 static Unsplit unsplit_new(Run *run, const TrainerConfig *c) {
@@ -46,11 +46,11 @@ static void curve_set(LossCurve c, size_t step, StepResult r) {
 }
 static void curve_free(LossCurve c) { free(c.loss); free(c.norm); }
 
-// Of the held-out text: while training, and at the end.
+// Windows of the held-out text that are evaluated: during the training, and at its end.
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
-// Lines of checkpoint.h and resume.h; say() adds the last newline.
+// Shows lines that checkpoint.h and resume.h have written. say() adds the last newline itself.
 static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     size_t n = strlen(note);
     if (n == 0) return;
@@ -58,8 +58,8 @@ static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     say(run, "%s", note);
 }
 
-// After a step, which took `seconds`: writes a checkpoint, where one is due. True: the training
-// ends here, because it was told to stop, or because its weights are not finite.
+// After a step of `seconds`: writes a checkpoint if one is due. True: the training ends here,
+// because it was told to stop, or because its weights are not finite.
 static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log,
                           SavedRun *saved, size_t done, size_t steps, double seconds,
                           double eval_loss) {
@@ -87,7 +87,7 @@ static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Lo
     return stop;
 }
 
-// Between two steps.
+// Between two steps: moves blocks between stages, if --rebalance asks for it now.
 static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t steps) {
     size_t every = option_size(run, "rebalance");
     if (!every || done % every || done == steps || !trainer_rebalance(t)) return;
@@ -100,9 +100,13 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
         v > 1 ? "chunks" : "stages", text);
 }
 
-// Steps [from, steps) of the training; returns how many are done at the end.
+// Tokens trained and the real time of their steps, without evaluations and checkpoints.
+typedef struct { double tokens, seconds; } Speed;
+
+// Trains the steps [from, steps). Returns the number of steps that are done at the end.
 static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Data *d,
-                   const Log *log, SavedRun *saved, size_t from, LossCurve got, LossCurve want) {
+                   const Log *log, SavedRun *saved, size_t from, LossCurve got, LossCurve want,
+                   Speed *speed) {
     size_t steps = train_steps(run), every = option_size(run, "eval-every");
     size_t windows = data_eval_windows(d);
     StepLines lines = step_lines_begin(&t->config, from, steps);
@@ -135,12 +139,14 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         if (u->model) optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip));
 
         double seconds = now() - start;
+        speed->tokens += (double)tokens;
+        speed->seconds += seconds;
         char line[STEP_LINE];
         log_step(log, step, r, t->optimizer.lr, tokens, seconds);
         if (outcome == STEP_SKIPPED) log_event(log, "skipped", step);
         else if (step_lines_add(&lines, step, r, t->optimizer.lr, tokens, seconds, line))
             say(run, "%s", line);
-        double eval_loss = NAN;                    // of what is saved below, where it is measured
+        double eval_loss = NAN;                    // of the checkpoint below; NAN: not measured
         if (every && (step + 1) % every == 0 && (!last || option_given(run, "save"))) {
             eval_loss = trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS));
             log_evaluation(log, step + 1, eval_loss);
@@ -151,6 +157,53 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
     }
     progress(run, "step", steps, steps);
     return steps;
+}
+
+// Says where the result is kept.
+static void say_saved(Run *run, size_t done) {
+    if (option_given(run, "save"))
+        say(run, "saved: %s/step-%06zu; --resume %s and more --steps go on\n",
+            option_text(run, "save"), done, option_text(run, "save"));
+    if (option_given(run, "export"))
+        say(run, "exported: %s, with config.json beside it\n", option_text(run, "export"));
+    if (!option_given(run, "save") && !option_given(run, "export"))
+        say(run, "nothing is saved; --save DIR keeps checkpoints, --export FILE the weights\n");
+}
+
+// "fell from 5.8162 to 5.5976 nats per byte in 3 steps"
+enum { LOSS_TEXT = 96 };
+static void loss_text(char text[LOSS_TEXT], const char *unit, double first, double last,
+                      size_t steps) {
+    if (!isfinite(first) || !isfinite(last))
+        snprintf(text, LOSS_TEXT, "was not finite at the first or the last of %zu steps", steps);
+    else if (steps == 1)
+        snprintf(text, LOSS_TEXT, "of the only step is %.4f nats per %s", last, unit);
+    else
+        snprintf(text, LOSS_TEXT, "%s from %.4f to %.4f nats per %s in %zu steps",
+                 last < first ? "fell" : last > first ? "rose" : "went", first, last, unit, steps);
+}
+
+// The last lines of the page. done: the steps of this run.
+static void answer(Run *run, const Trainer *t, const Data *d, Range done, LossCurve got,
+                   Speed speed) {
+    char loss[LOSS_TEXT];
+    const Timing timing = picture_timing(run);
+    loss_text(loss, d->token_bytes == 1 ? "byte" : "token", got.loss[done.lo],
+              got.loss[done.hi - 1], range_size(done));
+    say_answer(run, "%s The loss %s, at %.0f tokens/s in real time.",
+               option_flag(run, "check") ? "Yes, it equals the reference of one device."
+                                         : "They train together; --check compares with one device.",
+               loss, speed.tokens / speed.seconds);
+    say_cost(run,
+             "a rank sends %s over tp, %s over pp and %s over dp per step; ranks are idle for %.1f "
+             "%% of the last step.",
+             cost_text(run, "tp.sent"), cost_text(run, "pp.sent"), cost_text(run, "dp.sent"),
+             100 * timing.idle_of_total);
+    say_use_when(run,
+                 t->mesh.world->size == 1
+                         ? "the model fits one device."
+                         : "the model's state does not fit a node: tp inside a node, pp until a "
+                           "stage fits, dp for the rest.");
 }
 
 static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log, size_t from,
@@ -184,7 +237,7 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
     report_config_number(run, "byte_entropy", entropy);
 }
 
-// Before the work: can it be written? What is written where?
+// Before the training: can the files be written, and are their options complete?
 static void require_files(Run *run) {
     if (option_given(run, "export") && run->is_root)
         safetensors_require(option_text(run, "export"));
@@ -221,9 +274,9 @@ static void train(Run *run) {
     Data data =
             training_text(run, option_text(run, "data"), option_text(run, "data-eval"),
                           option_text(run, "vocab") ? c.model.vocab : 0, c.model.context, c.batch);
-    // Unequal token counts: without them real bugs pass.
+    // With --check sequences end early, because some bugs show only at unequal token counts.
     data.ragged = check;
-    memory_set_poison(check);                      // otherwise speed counts
+    memory_set_poison(check);                      // without --check the training shall be fast
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
         device_set_threads(side_cores_each());     // their number may change the bits of products
     options = train_run_options(run, &c.mesh);
@@ -267,7 +320,8 @@ static void train(Run *run) {
     say(run, "\n");
 
     LossCurve got = curve_new(steps), want = curve_new(steps);
-    size_t done = loop(run, &rule, t, &u, &data, &log, &saved, from, got, want);
+    Speed speed = { 0 };
+    size_t done = loop(run, &rule, t, &u, &data, &log, &saved, from, got, want, &speed);
     if (done < steps || rule.lost) report_ended_early(run);
     else show(run, &rule, t, &data, &log, from, got);
     if (saved.best_step)
@@ -276,8 +330,12 @@ static void train(Run *run) {
     if (!rule.lost && train_finite_weights(run, &rule, t, done)) {
         if (option_given(run, "export")) safetensors_export(t->model, option_text(run, "export"));
         train_checks(run, t, u.model, (Range){ from, done }, got, want);
+        if (done == steps) {
+            say_saved(run, done);
+            answer(run, t, &data, (Range){ from, done }, got, speed);
+        }
     }
-    // What one relies on who takes it up.
+    // A run that resumes relies on these two.
     if (check && option_given(run, "save") && !rule.lost) {
         train_check_epochs(run, &data);
         train_check_saved(run, t, u.model, &u.optimizer, done);

@@ -1,4 +1,4 @@
-// train_finite.c: what the trainer's page says about steps and weights that are not finite, and
+// train_finite.c: the lines of the trainer's page about steps and weights that are not finite, and
 // the check that fails then.
 #include "08_3d/train_program.h"
 #include <math.h>
@@ -38,9 +38,9 @@ static void say_where_to_resume(Run *run) {
     free(steps);
 }
 
-// Names the first rank whose own part is not finite. The parts are those before the sum over
-// ranks for the loss, and after it for the gradient, which is all that is left of it: then all
-// replicas have what one of them has sent.
+// Names the first rank whose part is not finite: of the loss before the sum over ranks, of the
+// gradient after it, because nothing older is left. Then all replicas have the numbers of the
+// faulty one.
 static void name_first_rank(Run *run, const Trainer *t, size_t step) {
     static const char what[] = "a step that is not finite changes nothing";
     char name[80];

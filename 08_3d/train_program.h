@@ -13,9 +13,9 @@ const char *train_reduction_words(const TrainerConfig *c);  // behind "ZeRO 0": 
 Optimizer train_optimizer(Run *run);
 RateRule train_rate(Run *run);
 size_t train_steps(Run *run);
-void train_stop_require(Run *run);                 // where --exit-after cannot work
+void train_stop_require(Run *run);                 // usage_error() if --exit-after cannot work
 double train_seconds_left(Run *run);               // until --exit-after; INFINITY without it
-// In the JSON: what its options do not say.
+// Records numbers in the JSON that no option has.
 void train_record(Run *run, const TrainerConfig *c);
 // All options as texts, for resume.h. n: the degrees of the mesh, NULL: not known yet. free()
 // their list.
@@ -23,8 +23,8 @@ RunOptions train_run_options(Run *run, const Degrees *n);
 // The values that resume_open() has taken from a checkpoint become the defaults of this run.
 void train_take_options(Run *run, const RunOptions *o);
 
-// ---- train_finite.c: the rule of finite.h, with what the page says. The last three are collective,
-//      with the same answer on all ranks. ----
+// ---- train_finite.c: the rule of finite.h, and its lines on the page ----
+// The last three are collective and return the same on all ranks.
 // usage_error() beside options that need every step's gradient
 FiniteRule train_finite_rule(Run *run);
 // Between a step's gradients and its update. STEP_LOST: the page says which rank was first, and

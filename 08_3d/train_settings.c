@@ -1,4 +1,5 @@
-// train_settings.c: reads the trainer's options. usage_error() for what no training can have.
+// train_settings.c: reads the trainer's options. usage_error() for options that no training can
+// have.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 
 // ---------------------------------------------------------------- the trainer's configuration
 
-// Of --chunks, where the schedule has some. A stage alone has nothing to interleave.
+// --chunks, if the schedule has chunks; else 1. A single stage has nothing to interleave.
 static size_t chunks(Run *run, size_t stages) {
     bool interleaved = settings_interleaved(option_text(run, "schedule"));
     size_t v = option_size(run, "chunks");
@@ -20,7 +21,7 @@ static size_t chunks(Run *run, size_t stages) {
 }
 
 static CompressionPlan compression(Run *run, const char *method) {
-    // Of PowerSGD: matrices that become half as large, or smaller.
+    // PowerSGD compresses only matrices that become at most half as large.
     enum { MIN_RATE = 2 };
     const bool top_k = !strcmp(method, "top-k"), power = !strcmp(method, "power-sgd");
     REQUIRE(top_k || !option_given(run, "keep-one-of"),

@@ -1,6 +1,6 @@
-// trainer.c: the techniques of chapters 01 to 07 in one step. train_step_plain() is the idea;
-// the rest of the file is the same step with every option. refused.c says which options exclude
-// each other; kept.c has the sizes of activations and the plan for a budget.
+// trainer.c: the techniques of chapters 01 to 07 in one step. train_step_plain() is the idea. The
+// rest of the file is the same step with every option. refused.c rejects options that exclude each
+// other; kept.c has the sizes of activations and the plan for a budget.
 #include "08_3d/trainer.h"
 #include <stdlib.h>
 #include <string.h>
@@ -58,8 +58,8 @@ StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const 
 // ---------------------------------------------------------------- the pipeline's list
 
 size_t trainer_chunks(const TrainerConfig *c) { return c->chunks > 1 ? c->chunks : 1; }
-// The batch over replicas, then in micro-batches. Every replica runs the same number of them,
-// because ZeRO reduces in each; where sequences do not divide, some are smaller.
+// The batch is cut over replicas, then into micro-batches. Every replica runs the same number of
+// them, because ZeRO reduces in each micro-batch. Where sequences do not divide, some are smaller.
 size_t trainer_micro_batches(const TrainerConfig *c) {
     return ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
 }
@@ -94,8 +94,8 @@ static void cut_tensors(const Trainer *t, Model *m) {
     case TENSOR_3D: cube_parallel(m, &t->cube);                                // 03.11
     }
 }
-// Ranks of a tp group that have the loss of the same tokens: one of them counts it. On a cube
-// the others have 0.
+// Several ranks of a tp group have the loss of the same tokens, and one of them counts it. On a
+// cube the other ranks have 0 already.
 static bool counts_loss(const Trainer *t) {
     if (t->config.tensor == TENSOR_3D) return true;
     return tensor_is_grid(&t->config) ? t->grid.col == 0 : t->mesh.at.tp == 0;
@@ -110,8 +110,7 @@ static void recompute_within(const Trainer *t, Model *m) {
     free(choice);
 }
 
-// This stage's layers. Each technique puts its own layer around what the techniques before it
-// have left:
+// This stage's layers. Each technique wraps the layers that the techniques before it have made:
 //
 //     timed( ZeRO( recompute( TP block ) ) )
 //     buckets( recompute( TP block ) )               in place of ZeRO
@@ -123,23 +122,25 @@ static Model *stage_new(Trainer *t) {
     const size_t *blocks = c->stage_blocks;
     Model *m = v > 1 ? interleaved_describe(&c->model, blocks, p, v, i)                    // 05.03
                      : model_describe(&c->model, pipeline_stage_layers(&c->model, blocks, p, i));
-    // First the cut: all that follows walks layers, whatever a layer holds of its tensors.
+    // First the cut. The techniques below walk layers, and need not know which part of a tensor a
+    // layer holds.
     cut_tensors(t, m);
     for (size_t k = 0; c->blockwise && k < m->n_layers; k++)
         m->layers[k].attention = &attention_blockwise;
     // After the cut, because the ring passes the keys and values of this rank's heads.
     if (mesh->cp) t->positions = context_parallel(m, mesh->cp, &ring_attention_zigzag);    // 03.08
-    // Inside ZeRO: a block's second forward runs in its backward, where ZeRO has its weights.
+    // Inside ZeRO, because a block's second forward runs in its backward, where ZeRO has gathered
+    // its weights.
     if (c->activation_budget) recompute_within(t, m);                                      // 07.04
     else recompute(m, c->recompute);                                                // 07.02, 07.03
-    // ZeRO allocates, so it comes after all that changes which tensors a layer has.
+    // ZeRO allocates the tensors, so it comes after all techniques that change them.
     if (c->reduction == REDUCE_PREFETCH) prefetch_allocate(m, mesh->replicas, true);       // 06.05
     else zero_allocate(m, mesh->replicas, trainer_zero(c));    // chapter 06; stage 0: 01
-    // Outside of recomputation: a bucket starts when all of a layer's backward has ended.
+    // Outside of recomputation, because a bucket starts when a layer's whole backward has ended.
     if (c->reduction == REDUCE_IN_BUCKETS) t->buckets = overlapped(t, m);                  // 01.04
-    // Outside of all: a layer's time includes what its techniques do.
+    // Outside of all others, because a layer's time includes the work of its techniques.
     if (c->rebalanced) partition_time_layers(m, t->cost);                                  // 04.04
-    // The optimizer keeps moments of what ZeRO has left on this rank.
+    // The optimizer keeps moments of the elements that this rank owns under ZeRO.
     optimizer_allocate(&t->optimizer, m);
     return m;
 }
@@ -195,13 +196,14 @@ void trainer_free(Trainer *t) {
 
 // Completes the gradients of this replica, then sums them over dp.
 static void reduce(Trainer *t) {
-    // Tensors of which a rank has seen some rows only, as norms under sequence parallelism.
+    // Gradients to which each rank has added some rows only, such as norms under sequence
+    // parallelism.
     model_partial_sums(t->model);
-    // On full local gradients, so before any reduction over dp.
+    // Before any reduction over dp, because it needs full local gradients.
     pipeline_tied_sum(t->model, t->mesh.tied);
     t->reduction[0] = clock_now();
-    // Compression comes after both sums: copies (norms on slices, wte on two stages) must be
-    // compressed alike, so that they stay alike.
+    // Compression comes after both sums, because copies (norms on slices, wte on two stages) stay
+    // equal only if they are compressed alike.
     if (t->compression) compression_all_reduce(t->compression, t->model->g);
     else zero_reduce(t->model, trainer_zero(&t->config));      // stage 0: an all-reduce
     t->reduction[1] = clock_now();
@@ -258,7 +260,7 @@ bool trainer_rebalance(Trainer *t) {
     size_t p = v * t->config.mesh.pp;
     size_t *before = host_alloc(p * sizeof *before);
     memcpy(before, t->blocks, p * sizeof *before);
-    // All replicas and parts of a stage wait for its slowest.
+    // All ranks of a stage wait for the slowest one.
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor slowest = tensor_new(&scratch, 1, n);
     real *ms = host_alloc(n * sizeof *ms);
@@ -269,7 +271,7 @@ bool trainer_rebalance(Trainer *t) {
     tensor_download(ms, slowest);
     for (size_t i = 0; i < n; i++) t->cost[i] = (double)ms[i];
     partition_solve(mesh->pp, &t->config.model, v, t->cost, t->blocks);
-    // Where the budget would be too small for the new blocks of some stage, all stay.
+    // If the budget is too small for the new blocks of some stage, all blocks stay.
     if (t->config.activation_budget && kept_stage_without_plan(&t->config) < t->config.mesh.pp)
         memcpy(t->blocks, before, p * sizeof *before);
     bool moves = memcmp(before, t->blocks, p * sizeof *before);

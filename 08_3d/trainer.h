@@ -11,43 +11,43 @@
 #include "common/model/data.h"
 #include "common/model/optimizer.h"
 
-// How the ranks of a tp group cut a layer: by columns and rows (03.06), in blocks on a square
-// (03.09), on a square in layers (03.10), on a cube (03.11).
+// The cut of a layer over a tp group: by columns and rows (03.06), in blocks on a square (03.09),
+// on a square in several layers (03.10), on a cube (03.11).
 typedef enum { TENSOR_1D, TENSOR_2D, TENSOR_25D, TENSOR_3D } TensorKind;
 
-// How the gradients of the replicas are added: one way at a time.
+// The sum of the replicas' gradients. A training uses one of these.
 typedef enum {
-    REDUCE_AT_END, // one all-reduce after the last backward (chapter 01)
-    REDUCE_IN_BUCKETS, // all-reduces of parts while the last backward runs (01.04)
-    REDUCE_COMPRESSED, // in fewer bytes, the rest a step later (01.06)
-    REDUCE_ZERO_1, // ZeRO's stages (chapter 06): to the rank that owns a part
+    REDUCE_AT_END,                     // one all-reduce after the last backward (chapter 01)
+    REDUCE_IN_BUCKETS,                 // all-reduces of parts while the last backward runs (01.04)
+    REDUCE_COMPRESSED,                 // fewer bytes, the residual a step later (01.06)
+    REDUCE_ZERO_1,                     // ZeRO's stages (chapter 06): to the rank that owns a part
     REDUCE_ZERO_2,
     REDUCE_ZERO_3,
-    REDUCE_PREFETCH // stage 3, which gathers weights a layer ahead (06.05)
+    REDUCE_PREFETCH                    // stage 3, gathering weights a layer ahead (06.05)
 } Reduction;
 
 typedef struct {
     ModelConfig model;
     Degrees mesh;
     TensorKind tensor;
-    size_t depth;                      // of 2.5D; 0: the least that makes a grid of the tp ranks
+    size_t depth;                      // layers of 2.5D; 0: the fewest that make a grid
     size_t batch, micro_batch;         // sequences of a step; of a replica's micro-batch, at most
     ScheduleRule schedule;
-    size_t chunks;                     // of the model on each stage; above 1 the order is 05.03's
+    size_t chunks;                     // per stage; above 1 the schedule is interleaved (05.03)
     // Blocks of each stage, or of each chunk in model order; NULL: as equal as possible.
     const size_t *stage_blocks;
     bool rebalanced;                   // trainer_rebalance() will be called: layers are timed
     Reduction reduction;
-    CompressionPlan compression;       // of REDUCE_COMPRESSED: TOP_K or POWER_SGD
+    CompressionPlan compression;       // for REDUCE_COMPRESSED: TOP_K or POWER_SGD
     bool sequence;                     // sequence parallelism (03.07)
     bool blockwise;                    // attention in blocks; with cp it always is
     Recompute recompute;
     size_t activation_budget;          // bytes per rank, for which blocks recompute; 0: none
     double clip;                       // largest gradient norm; 0: no clipping
 } TrainerConfig;
-// usage_error() for what cannot work. (refused.c)
+// usage_error() for options that cannot work (refused.c).
 void trainer_require(const TrainerConfig *c);
-// The way that these four options name. usage_error() where two exclude each other. (refused.c)
+// The Reduction that these four options name. usage_error() if two exclude each other (refused.c).
 Reduction trainer_reduction(size_t zero, bool prefetch, bool overlap, bool compressed);
 // ZeRO's stage, 0 to 3. Stage 0 is data parallelism.
 static inline size_t trainer_zero(const TrainerConfig *c) {
@@ -60,7 +60,7 @@ static inline bool tensor_is_grid(const TrainerConfig *c) {
 TesseractSides tensor_sides(const TrainerConfig *c);       // of a grid
 size_t trainer_chunks(const TrainerConfig *c);             // 1 or more
 size_t trainer_micro_batches(const TrainerConfig *c);      // of a step, on each replica
-// The list of a stage for m micro-batches; schedule_free() it.
+// The ops of a stage for m micro-batches, in order. schedule_free() it.
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);
 
 typedef struct {
@@ -91,11 +91,11 @@ StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const 
 
 // ---- All functions below are collective. ----
 Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);
-// A step but for the update: the gradients are final afterwards.
+// A step without its update. The gradients are final afterwards.
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
 void trainer_update(Trainer *t, StepResult r);     // clips, updates; under ZeRO gathers weights
 void trainer_skip(Trainer *t);                     // in place of trainer_update(): nothing changes
-// After an update: cuts the stages anew for the times of this step, and moves layers. False: all
+// After an update: cuts the stages anew by the times of this step, and moves layers. False: all
 // layers stay where they are.
 bool trainer_rebalance(Trainer *t);
 // Mean loss per token over this many windows, spread over the held-out text. Forwards only.

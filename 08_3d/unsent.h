@@ -1,5 +1,5 @@
-// unsent.h: what --compress has not sent, in a checkpoint. It is each rank's own: only the same
-// layout can take it up.
+// unsent.h: saves the residuals of --compress in a checkpoint and loads them. Each rank has its
+// own, so only the same layout can resume with them.
 #ifndef UNSENT_H
 #define UNSENT_H
 #include "08_3d/checkpoint.h"
@@ -8,7 +8,7 @@
 // For checkpoint_save; n 0 without --compress.
 RankState unsent_read(const Trainer *t);
 void unsent_free(RankState *s);
-// Takes up what this rank had not sent when the checkpoint was written. Nothing happens where
-// the training was not compressed so far: then everything is sent.
+// Loads this rank's residuals from the checkpoint. Does nothing if the training was not compressed
+// before, because then nothing is unsent.
 void unsent_resume(const Checkpoint *c, Trainer *t);
 #endif

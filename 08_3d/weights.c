@@ -1,4 +1,4 @@
-// weights.c: see weights.h.
+// weights.c: opens a model's weights, whatever their source, and fills a rank's part of them.
 #include "08_3d/weights.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 // ---------------------------------------------------------------- a safetensors file
 
-// GPT2Model's names, or with "transformer." before them: GPT2LMHeadModel's.
+// Finds a tensor by GPT2Model's name, or by GPT2LMHeadModel's, which begins with "transformer.".
 static const FileTensor *find(const TensorFile *f, const char *name) {
     char with[80];
     snprintf(with, sizeof with, "transformer.%s", name);
@@ -16,7 +16,7 @@ static const FileTensor *find(const TensorFile *f, const char *name) {
     return t ? t : tensor_file_find(f, with);
 }
 
-// A table's [rows, cols].
+// A tensor that must have two sides: wte or wpe.
 static const FileTensor *table(const Weights *w, const char *name) {
     const FileTensor *t = find(&w->file, name);
     REQUIRE(t, "--from %s: it has no tensor %s: expected the names of Hugging Face's GPT-2",
@@ -45,7 +45,7 @@ static void sizes_of(Weights *w, const size_t *heads, uint64_t seed) {
                               .context = wpe->shape[0], .vocab = wte->shape[0], .seed = seed };
 }
 
-// Found last.
+// The tensor that was found last, because elements are asked for one after another.
 typedef struct { const Weights *weights; const Param *param; const FileTensor *tensor; } Filling;
 static real value(void *filling, const Param *p, size_t i) {
     Filling *f = filling;
@@ -97,8 +97,12 @@ Weights weights_open(Comm *world, const char *from, const size_t *heads, uint64_
     return w;
 }
 
+static real element(void *values, const Param *p, size_t i) {
+    return ((real **)values)[p->number][i];
+}
+
 void weights_load(const Weights *w, Model *m) {
-    if (!w->from) {
+    if (!w->from && !w->values) {
         model_allocate_weights(m);
         return;
     }
@@ -112,7 +116,10 @@ void weights_load(const Weights *w, Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         Filling f = { .weights = w };
-        if (!u->tied_to) unit_fill(u, u->w, (Range){0, u->size}, value, &f);
+        const Range whole = { 0, u->size };
+        if (u->tied_to) continue;
+        if (w->values) unit_fill(u, u->w, whole, element, w->values);
+        else unit_fill(u, u->w, whole, value, &f);
     }
 }
 
@@ -120,4 +127,6 @@ void weights_close(Weights *w) {
     if (w->checkpoint) checkpoint_free(w->checkpoint);
     tensor_file_close(&w->file);
     free(w->found);
+    if (w->values) free(w->values[0]);
+    free(w->values);
 }

@@ -1,14 +1,18 @@
-// weights.h: the weights of a model that was trained before: from a checkpoint (checkpoint.h),
-// or from a safetensors file with the names of Hugging Face's GPT-2, which --export writes, too,
-// or from a folder with such a file and its config.json. Only what a rank holds is read.
+// weights.h: the weights of a trained model: from a checkpoint (checkpoint.h), from a safetensors
+// file with the names of Hugging Face's GPT-2, which --export writes, too, or from a folder with
+// such a file and its config.json. A rank reads only its own part.
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
 #include "08_3d/checkpoint.h"
 #include "08_3d/tensor_file.h"
 
 typedef struct {
-    const char *from;                              // a folder, or a file; NULL: initial values
-    // The file in a folder with a config.json; else NULL.
+    // a folder or a file; NULL: values, or initial values
+    const char *from;
+    // The elements of each parameter, by its number, side by side in model order; NULL: there are
+    // none.
+    real **values;
+    // the file in a folder with a config.json; else NULL
     char *found;
     Checkpoint *checkpoint;                        // NULL: no folder
     TensorFile file;

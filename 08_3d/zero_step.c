@@ -2,9 +2,10 @@
 // in two halves.
 #include "08_3d/zero_step.h"
 
-// ------------------------------------------------ backwards in two halves (05.06, zero bubble)
+// ---------------------------------------------------- backwards in two halves (05.06, zero bubble)
 
-// dx first, which needs no whole gradient: of stage 3 it needs the weights, of stage 2 nothing.
+// The dx half of a backward comes first. Under stage 3 it gathers the weights; under stage 2 it
+// needs no communication, because dx needs no whole gradient.
 static void zero2_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     layer_backward_inputs(l->inner, b, x, dy, dx, s);
 }
@@ -64,9 +65,9 @@ void zero_allocate(Model *m, Comm *dp, size_t stage) {
 }
 
 // Stage 0. g <- the sum over the replicas of each unit. Each replica has the gradient of its own
-// sequences, and updates everything: so it needs the whole sum. Units that lie side by side and
-// have the same replicas share one all-reduce; where dp has all of them it is the one of
-// data_parallel_all_reduce (chapter 01).
+// sequences and updates all weights, so it needs the whole sum. Neighbouring units with the same
+// replicas share one all-reduce. If dp has all units, it is that of data_parallel_all_reduce
+// (chapter 01).
 static void all_reduce_units(Model *m) {
     for (size_t i = 0, end, lo = 0, hi = 0; i < m->n_units; i = end, lo = hi) {
         Comm *replicas = m->units[i].replicas;

@@ -5,7 +5,7 @@
 #define ZERO_STEP_H
 #include "06_zero/zero.h"
 
-void zero_allocate(Model *m, Comm *dp, size_t stage);              // takes model_allocate()'s place
+void zero_allocate(Model *m, Comm *dp, size_t stage);              // in place of model_allocate()
 void zero_begin(Model *m, size_t stage);
 void zero_reduce(Model *m, size_t stage);                          // own_g is final then
 void zero_end(Model *m, size_t stage);

@@ -2,8 +2,9 @@
 // level: core
 // question: Does the unsplit model learn, and is its backward pass the derivative of its forward pass?
 //
-// Week 0. Everything later is compared with the model trained here, so it is held against mathematics first: central
-// finite differences, (loss(w + h v) - loss(w - h v)) / 2h along directions v, tensor by tensor, dropout included.
+// Week 0. Every chapter compares a split computation with the unsplit model of this program.
+// Therefore this model's gradients are compared with mathematics first, tensor by tensor and with
+// dropout: by central finite differences (loss(w + h v) - loss(w - h v)) / 2h along directions v.
 #include "common/model/data.h"
 #include "judge/frame/lesson.h"
 #include "common/model/model.h"
@@ -13,13 +14,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
+static const ModelConfig tiny = {
+    .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
+};
 
 // ---------------------------------------------------------------- gradient check
 
 enum { MIXTURES = 4 };
 
-// Mean loss with the weights of one tensor moved by h along v.
+// The mean loss after one tensor w has moved from `original` by h along v. Restores w.
 static double loss_along(Model *m, const Batch *b, Tensor w, Tensor original, Tensor v, double h) {
     op_scale(w, v, (real)h);
     op_add(w, w, original);
@@ -34,7 +37,8 @@ static double dot(Tensor a, Tensor b, Arena *scratch) {
     return tensor_sum(product);
 }
 
-// The k-th way to move a tensor: element k of a gain or bias alone; of a matrix a random mixture of all its elements.
+// The k-th direction v in which a tensor is moved. A gain or bias: element k alone. A matrix: a
+// random mixture of all elements, because one element at a time would take too long.
 static void direction(Tensor v, const Param *p, size_t k) {
     if (p->rows > 1) {
         tensor_randomize(v, random_key(k, p->number), 1 / sqrt((double)tensor_count(v)));
@@ -44,20 +48,28 @@ static void direction(Tensor v, const Param *p, size_t k) {
     tensor_fill(tensor_flat_range(v, k, k + 1), 1);
 }
 
-static double larger(double a, double b) { return isnan(a) || b <= a ? a : b; }     // fmax would forget a NaN
+// The larger of two numbers; a NaN in a or b is the result. (fmax() would drop the NaN.)
+static double larger(double a, double b) { return isnan(a) || b <= a ? a : b; }
 
-typedef struct { double difference, largest; } Found;      // of one tensor: worst disagreement, largest derivative
+// Of one tensor: the largest difference between backward and finite differences, and the largest
+// derivative.
+typedef struct {
+    double difference, largest;
+} Derivatives;
 
-static Found differentiate(Model *m, const Batch *b, Param *p) {
-    Found f = {0};
+static Derivatives differentiate(Model *m, const Batch *b, Param *p) {
+    Derivatives f = { 0 };
     double h = sizeof(real) == 8 ? 1e-4 : 2e-2;
     for (size_t k = 0, n = p->rows > 1 ? MIXTURES : p->cols; k < n; k++) {
         Arena scratch = arena(MEM_WORKSPACE);
-        Tensor v = tensor_new(&scratch, p->w.rows, p->w.cols), w = tensor_new(&scratch, p->w.rows, p->w.cols);
+        Tensor v = tensor_new(&scratch, p->w.rows, p->w.cols);
+        Tensor original = tensor_new(&scratch, p->w.rows, p->w.cols);
         direction(v, p, k);
-        tensor_copy(w, p->w);
+        tensor_copy(original, p->w);
         double analytic = dot(p->g, v, &scratch);
-        double numeric = (loss_along(m, b, p->w, w, v, h) - loss_along(m, b, p->w, w, v, -h)) / (2 * h);
+        double above = loss_along(m, b, p->w, original, v, h);
+        double below = loss_along(m, b, p->w, original, v, -h);
+        double numeric = (above - below) / (2 * h);
         f.difference = larger(f.difference, fabs(analytic - numeric));
         f.largest = larger(f.largest, fabs(numeric));
         arena_free(&scratch);
@@ -65,9 +77,10 @@ static Found differentiate(Model *m, const Batch *b, Param *p) {
     return f;
 }
 
-// A tensor's error is relative to its largest derivative, or to 1e-3 of the largest of the model: the key bias has a
-// derivative of exactly zero, which only rounding disturbs.
-static void gradient_check(Run *run, const Data *data) {
+// Returns the worst error of all tensors. A tensor's error is relative to its own largest
+// derivative, but to at least 1e-3 of the largest derivative of the model, because the key bias has
+// derivatives of exactly zero, where only rounding remains.
+static double gradient_check(Run *run, const Data *data) {
     ModelConfig c = tiny;
     c.seed = run->seed;
     Arena tokens = arena(MEM_WORKSPACE);
@@ -76,7 +89,7 @@ static void gradient_check(Run *run, const Data *data) {
     Batch b = data_batch(data, &tokens, 0, 0, 3, 3);
     model_forward_backward(m, &b);
     model_fold_tied(m);
-    Found *found = host_alloc(config_tensors(&c) * sizeof *found);
+    Derivatives *found = host_alloc(config_tensors(&c) * sizeof *found);
     const char **name = host_alloc(config_tensors(&c) * sizeof *name);
     double largest = 0, worst = 0, zero = 0;
     size_t where = 0;
@@ -89,24 +102,32 @@ static void gradient_check(Run *run, const Data *data) {
         }
     for (size_t i = 0; i < config_tensors(&c); i++) {
         double error = found[i].difference / fmax(found[i].largest, 1e-3 * largest);
-        if (!isnan(worst) && !(error <= worst)) worst = error, where = i;
+        if (!isnan(worst) && !(error <= worst)) {
+            worst = error;
+            where = i;
+        }
     }
-    say(run, "derivatives by finite differences: each element of gains and biases, %d random directions of a matrix",
+    say(run,
+        "derivatives by finite differences: each element of gains and biases, %d random directions "
+        "per matrix",
         MIXTURES);
-    say(run, "%zu tensors, worst %s: backward differs by %.1e of its largest derivative\n\n", config_tensors(&c),
-        name[where], worst);
-    // fp32 loses half its digits in the difference of two losses: it only shows that nothing is grossly wrong there.
+    say(run, "%zu tensors, worst %s: backward differs by %.1e of its largest derivative\n\n",
+        config_tensors(&c), name[where], worst);
+    // In fp32 the difference of two losses loses half its digits, so the fp32 limit finds gross
+    // errors only. fp64 finds the others.
     double limit = sizeof(real) == 8 ? 1e-6 : 1e-2;
     check_numbers(run, "backward = finite differences", "every tensor", &worst, &zero, 1, limit);
     free(found);
     free(name);
     model_free(m);
     arena_free(&tokens);
+    return worst;
 }
 
 // ---------------------------------------------------------------- training
 
-static void training(Run *run, const Data *data) {
+// error: the worst one of gradient_check(), for the answer.
+static void training(Run *run, const Data *data, double error) {
     ModelConfig c = tiny;
     c.seed = run->seed;
     Model *m = model_describe(&c, model_layers(&c));
@@ -115,10 +136,11 @@ static void training(Run *run, const Data *data) {
     optimizer_allocate(&o, m);
     size_t steps = option_size(run, "steps"), n = config_tensors(&c);
     double *squares = host_alloc(n * sizeof *squares), first = 0, loss = 0;
-    say(run, "%zu parameters, AdamW, one batch of 4 sequences learned by heart\n", config_parameters(&c));
+    say(run, "%zu parameters, AdamW, trained on one batch of 4 sequences until it is memorised\n",
+        config_parameters(&c));
     Arena tokens = arena(MEM_WORKSPACE);
     Batch b = data_batch(data, &tokens, 0, 0, 4, 4);
-    b.training = false;                                    // dropout off: the loss may go to zero
+    b.training = false; // no dropout, so that the loss can approach zero
     for (size_t step = 0; step < steps; step++) {
         model_zero_gradients(m);
         loss = model_forward_backward(m, &b) * b.token_weight;
@@ -130,26 +152,46 @@ static void training(Run *run, const Data *data) {
         if (step % 20 == 0 || step + 1 == steps)
             say(run, "step %3zu   loss %.4f   gradient norm %.3f\n", step, loss, norm);
     }
-    check_true(run, "training", "the loss falls below a tenth of where it started", loss < 0.1 * first);
-    check_cost(run, "parameters", "parameters", "bytes", formula((double)(config_parameters(&c) * sizeof(real))),
-               NOT_PREDICTED, (double)memory_now(MEM_PARAMETERS));
+    check_true(run, "training", "the loss falls below a tenth of where it started",
+               loss < 0.1 * first);
+    check_cost(run, "parameters", "parameters", "bytes",
+               formula((double)(config_parameters(&c) * sizeof(real))), NOT_PREDICTED,
+               (double)memory_now(MEM_PARAMETERS));
     check_cost(run, "gradients", "gradients (wte twice)", "bytes",
-               formula((double)((config_parameters(&c) + c.vocab * c.width) * sizeof(real))), NOT_PREDICTED,
-               (double)memory_now(MEM_GRADIENTS));
+               formula((double)((config_parameters(&c) + c.vocab * c.width) * sizeof(real))),
+               NOT_PREDICTED, (double)memory_now(MEM_GRADIENTS));
     check_cost(run, "optimizer", "AdamW's m and v", "bytes",
                formula((double)(2 * config_parameters(&c) * sizeof(real))), NOT_PREDICTED,
                (double)memory_now(MEM_OPTIMIZER));
     char begun[16], ended[16];
     snprintf(begun, sizeof begun, "=%.4f", first);
     snprintf(ended, sizeof ended, "=%.4f", loss);
-    results(run, (const char *const[]){ "", NULL }, (const Result[]){
-        { "loss before training", "ln V = 4.11: nothing is known of 61 vocabulary entries", { begun } },
-        { "loss at the last step", "0: the batch is known by heart", { ended } },
-        { "parameters", "P = VC + TC + L(12C^2 + 13C) + 2C elements", { "parameters" } },
-        { "gradients", "P + VC: the table wte is used twice", { "gradients" } },
-        { "AdamW's m and v", "2P", { "optimizer" } },
-        { 0 },
-    });
+    results(run, (const char *const[]){ "", NULL },
+            (const Result[]){
+                    { "loss before training",
+                      "ln V = 4.11: all 61 vocabulary entries equally likely",
+                      { begun } },
+                    { "loss at the last step", "0: the batch is memorised", { ended } },
+                    { "parameters",
+                      "P = VC + TC + L(12C^2 + 13C) + 2C elements",
+                      { "parameters" } },
+                    { "gradients",
+                      "P + VC: wte has two uses, each with a gradient",
+                      { "gradients" } },
+                    { "AdamW's m and v", "2P", { "optimizer" } },
+                    { 0 },
+            });
+    say_answer(run,
+               "Yes to both. The loss fell from %.4f to %.4f in %zu steps; backward differs from "
+               "finite differences by at most %.1e of a tensor's largest derivative.",
+               first, loss, steps, error);
+    say_cost(run,
+             "one device holds everything: %s of parameters, %s of gradients, %s of optimizer "
+             "state.",
+             cost_text(run, "parameters"), cost_text(run, "gradients"),
+             cost_text(run, "optimizer"));
+    say_use_when(run, "model, optimizer and activations fit one device, and one device is fast "
+                      "enough. Every chapter compares its split model with this one.");
     free(squares);
     arena_free(&tokens);
     model_free(m);
@@ -158,14 +200,14 @@ static void training(Run *run, const Data *data) {
 static void unsplit(Run *run) {
     REQUIRE(run->world->size == 1, "week 0 is about one device: start it with one rank");
     Data data = data_synthetic(tiny.vocab, tiny.context, run->seed);
-    gradient_check(run, &data);
-    training(run, &data);
+    double error = gradient_check(run, &data);
+    training(run, &data, error);
     data_free(&data);
 }
 
 static const Option options[] = {
     { "steps", "N", "100", "training steps" },
     { "lr", "X", "0.01", "learning rate" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(unsplit, options);

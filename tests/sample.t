@@ -19,7 +19,7 @@ sub run { my ($job, %how) = @_; $job->{$_} = $how{$_} for keys %how; run_jobs([$
 sub fine { my ($job, $what) = @_; return ok($job->{status} == 0 && $job->{page}{pass}, $what) || diag(complain($job)) }
 sub config { my ($job, $name) = @_; return $job->{page}{config}{$name} // '' }
 
-# ---- the untrained model: nothing divides; 40 tokens are more than a context ----
+# ---- the small model without --from: nothing divides; 40 tokens are more than a context ----
 forms_hold(forms_of('08_3d/sample.c', [1], [2], [3, qw(--pp 3 --top-k 7)], [4, qw(--pp 2 --temperature 0)], [2, qw(--top-k 100)], [8, qw(--pp 4 --temperature 2)],
         [5, '--prompt', 'a text that is longer than the 24 positions of its context']));
 

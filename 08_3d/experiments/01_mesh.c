@@ -1,11 +1,11 @@
-// experiments/01_mesh.c: the algebra of the groups by counting, the communicators themselves,
-// and the link that each takes.
+// experiments/01_mesh.c: checks the map rank -> coordinates by counting, then the communicators
+// that are made from it, and shows on which link each group communicates.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "08_3d/experiments/experiments.h"
 
-// ---------------------------------------------------------------- the map, without any communication
+// -------------------------------------------------------------- the map, without any communication
 
 typedef enum { DP, TP, PP, CP, KINDS } Kind;
 static const char *const kind_name[KINDS] = { "dp", "tp", "pp", "cp" };
@@ -13,17 +13,17 @@ static const unsigned axis[KINDS] = { MESH_DP, MESH_TP, MESH_PP, MESH_CP };
 static size_t degree(Degrees n, Kind k) {
     return k == DP ? n.dp : k == TP ? n.tp : k == PP ? n.pp : mesh_cp(n);
 }
-static Kind kinds(Degrees n) {
-    return mesh_cp(n) > 1 ? KINDS : CP;
-} // cp, the last one, with --cp only
+// The number of kinds of groups. cp is the last kind and exists only with --cp.
+static Kind kinds(Degrees n) { return mesh_cp(n) > 1 ? KINDS : CP; }
 
+// Do ranks a and b differ along these axes only?
 static bool same_group(Degrees n, unsigned axes, size_t a, size_t b) {
     Coordinates x = mesh_coordinates(n, a), y = mesh_coordinates(n, b);
     return (axes & MESH_DP || x.dp == y.dp) && (axes & MESH_TP || x.tp == y.tp) &&
            (axes & MESH_PP || x.pp == y.pp) && (axes & MESH_CP || x.cp == y.cp);
 }
 
-// The algebra of groups, by counting.
+// The rules of the map, by counting over all pairs of ranks. No rank communicates.
 static void map_checks(Run *run, Degrees n, size_t world) {
     bool round_trip = true, sizes = true, lines = true;
     for (size_t a = 0; a < world; a++) {
@@ -49,7 +49,7 @@ static void map_checks(Run *run, Degrees n, size_t world) {
 
 // ---------------------------------------------------------------- the groups as communicators
 
-// Every rank adds a one at its own place: the sum over a group is a list of its members.
+// Every rank contributes a one at its own position, so the sum over a group marks its members.
 static void members(Run *run, Comm *group, double *mark) {
     memset(mark, 0, run->world->size * sizeof *mark);
     mark[run->world->rank] = 1;
@@ -71,11 +71,11 @@ static void group_checks(Run *run, Mesh *m) {
         { "all axes: the world", MESH_ALL, mesh_group(m, MESH_ALL) },
         { "no axis: every rank alone", 0, mesh_group(m, 0) },
         { "dp x cp: the same parameters", MESH_DP | MESH_CP, m->replicas },
-        { "cp", MESH_CP, m->cp }, // the last two with --cp only
+        { "cp", MESH_CP, m->cp },                  // this row and the one before it: --cp only
     };
     const size_t groups = sizeof group / sizeof *group - (m->cp ? 0 : 2);
     for (size_t k = 0; k < groups; k++) {
-        // Members by the formula, and those of lower rank than mine.
+        // The number of members by the formula, and of members with a lower rank than this one.
         size_t count = 0, before = 0;
         members(run, group[k].comm, mark);
         bool right = group[k].comm == mesh_group(m, group[k].axes);
@@ -92,7 +92,7 @@ static void group_checks(Run *run, Mesh *m) {
     bool two = m->n.pp > 1 && (m->at.pp == 0 || m->at.pp + 1 == m->n.pp);
     check_true(run, "communicator", "tied: first and last stage, where they differ",
                two ? m->tied && m->tied->size == 2 : !m->tied);
-    // A ring all-reduce of one double for every rank of the world.
+    // members() has made one ring all-reduce per group, of one double per rank of the world.
     for (Kind k = DP; k < kinds(m->n); k++) {
         Comm *line = mesh_group(m, axis[k]);
         size_t n = line->size;
@@ -105,35 +105,71 @@ static void group_checks(Run *run, Mesh *m) {
     free(mark);
 }
 
-// The groups of rank 0; those of the other ranks lie alike.
+// The members of rank 0's group along these axes: "0 2", or "0 1 2 3 4 5 6..." where there are
+// many.
+enum { LIST = 40 };
+static void group_of_rank_0(char text[LIST], const Run *run, const Mesh *m, unsigned axes) {
+    const size_t full = 20;
+    size_t n = 0;
+    for (size_t b = 0; b < run->world->size; b++) {
+        if (!same_group(m->n, axes, 0, b)) continue;
+        if (n >= full) {
+            snprintf(text + n, LIST - n, "...");
+            return;
+        }
+        n += (size_t)snprintf(text + n, LIST - n, "%s%zu", n ? " " : "", b);
+    }
+}
+
+// A row for each kind of group. Rank 0's group stands for the others, which lie alike.
 static void table(Run *run, Mesh *m) {
     const struct { const char *name, *formula; unsigned axes; size_t degree;
     } kind[] = {
         { "tensor parallel (tp)", "neighbours", MESH_TP, m->n.tp },
         { "data parallel (dp)", "every tp-th rank of a stage", MESH_DP, m->n.dp },
         { "pipeline (pp)", "every (tp dp)-th rank", MESH_PP, m->n.pp },
-        { "a replica (tp, pp)", "holds the whole model", MESH_TP | MESH_PP, m->n.tp * m->n.pp },
-        { "a stage (tp, dp)", "tp dp neighbours", MESH_TP | MESH_DP, m->n.tp * m->n.dp },
+        { "one replica (tp, pp)", "holds the whole model", MESH_TP | MESH_PP, m->n.tp * m->n.pp },
+        { "one stage (tp, dp)", "tp dp neighbours", MESH_TP | MESH_DP, m->n.tp * m->n.dp },
+        // with --cp only
         { "context parallel (cp)", "every tp-th rank of a replica's stage", MESH_CP,
-          mesh_cp(m->n) }, // with --cp only
+          mesh_cp(m->n) },
     };
     enum { ROWS = sizeof kind / sizeof *kind };
     const size_t rows = ROWS - !m->cp;
     Result row[ROWS + 1] = {0};
-    char text[ROWS][4][64], link[ROWS][LINK_NAME];
+    char text[ROWS][3][64], link[ROWS][LINK_NAME];
     for (size_t k = 0; k < rows; k++) {
         snprintf(text[k][0], 64, "=%zu", run->world->size / kind[k].degree);
         snprintf(text[k][1], 64, "=%zu", kind[k].degree);
-        size_t n = (size_t)snprintf(text[k][2], 64, "=");
-        for (size_t b = 0; b < run->world->size && n < 24; b++)
-            if (same_group(m->n, kind[k].axes, 0, b))
-                n += (size_t)snprintf(text[k][2] + n, 64 - n, n < 20 ? "%zu " : "...", b);
+        text[k][2][0] = '=';
+        group_of_rank_0(text[k][2] + 1, run, m, kind[k].axes);
         row[k] = (Result){ kind[k].name, kind[k].formula, { text[k][0], text[k][1], text[k][2],
                            mesh_link(mesh_group(m, kind[k].axes), link[k]) } };
     }
     results(run,
-            (const char *const[]){ "groups", "ranks of each", "that of rank 0", "its link", NULL },
+            (const char *const[]){ "groups", "ranks per group", "group of rank 0", "link", NULL },
             row);
+}
+
+// "tp group 0 1 (fast link)"
+static void group_text(char text[112], Run *run, Mesh *m, Kind k) {
+    char list[LIST], name[LINK_NAME];
+    const char *link = mesh_link(mesh_group(m, axis[k]), name);
+    group_of_rank_0(list, run, m, axis[k]);
+    bool one_link = link && link[1];
+    snprintf(text, 112, "%s group %s%s%s%s", kind_name[k], list, one_link ? " (" : "",
+             one_link ? link + 1 : "", one_link ? " link)" : "");
+}
+static void answer(Run *run, Mesh *m) {
+    char group[3][112];
+    for (Kind k = DP; k <= PP; k++) group_text(group[k], run, m, k);
+    say_answer(run,
+               "Rank 0 is in the %s, the %s and the %s. tp ranks are neighbours because tp sends "
+               "most.",
+               group[TP], group[DP], group[PP]);
+    say_cost(run,
+             "no messages in a training step; every rank makes its groups once, at the start.");
+    say_use_when(run, "two or more kinds of parallelism share one set of ranks.");
 }
 
 static void mesh(Run *run) {
@@ -151,8 +187,7 @@ static void mesh(Run *run) {
     map_checks(run, n, run->world->size);
     group_checks(run, &m);
     table(run, &m);
-    say(run, "\ntensor parallelism sends most, so its ranks are neighbours, inside a node; "
-             "pipelines send least");
+    answer(run, &m);
     mesh_free(&m);
 }
 

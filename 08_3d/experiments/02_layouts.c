@@ -1,8 +1,8 @@
-// experiments/02_layouts.c: every layout of the world trains the same model for one step of the
-// same batch, by the trainer's own functions, on the simulated clock: nodes of four ranks, a
-// fast link inside (NVLink's scale), a slow one between (InfiniBand's). They differ in time, in
-// memory, and in the traffic of each link. Then the fastest layout runs once more, with its
-// ranks numbered the wrong way round.
+// experiments/02_layouts.c: trains one step of the same model and batch in every layout of the
+// world, with the trainer's own functions, on the simulated clock: nodes of four ranks, a fast link
+// inside a node (at NVLink's scale) and a slow link between nodes (at InfiniBand's). The layouts
+// differ in time, in memory and in the traffic on each link. The fastest layout runs once more with
+// its ranks numbered in the opposite order.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,14 +20,14 @@ static const ModelConfig model = {
 typedef struct {
     Degrees n;
     StepResult result;
-    // Picoseconds, mean of the ranks; what is left of the step is idle.
+    // Picoseconds: the step; computing and exposed communication are means over the ranks. The rest
+    // of the step is idle.
     double step, computing, exposed;
-    // Bytes sent by this rank in one step, by the link that they take.
+    // Bytes that this rank sends in one step, on links inside nodes and between nodes.
     double inside, between;
-    // Bytes: weights, gradients and moments; the peak.
+    // Bytes: weights, gradients and moments; activations at their peak.
     double state, activations;
-    // Of the step that the cost model predicts, relative.
-    double error;
+    double error;                                  // relative, of the cost model's step
     bool as_planned;                               // memory and step are those of the plan
 } Layout;
 
@@ -38,9 +38,9 @@ static TrainerConfig config_of(Run *run, Degrees n) {
     return c;
 }
 
-// ---------------------------------------------------------------- expected: what a layout sends, by link
+// ---------------------------------------------------------- expected: what a layout sends, by link
 
-// Bytes that one rank sends in a step: inside its node, and to other nodes.
+// Bytes that one rank sends in a step, inside its node and to other nodes.
 typedef struct { double inside, between; } LayoutTraffic;
 typedef struct { Degrees n; Coordinates at; size_t node; LayoutOrder *order; } Place;
 
@@ -48,7 +48,7 @@ static size_t node_of(const Place *p, Coordinates c) {
     size_t rank = mesh_rank(p->n, c);
     return p->node ? (p->order ? p->order(p->n, rank) : rank) / p->node : 0;
 }
-// Do all ranks that differ from me along these axes share my node?
+// Do all ranks that differ from this one along these axes share its node?
 static bool one_node(const Place *p, unsigned axes) {
     bool one = true;
     for (size_t r = 0; r < p->n.dp * p->n.tp * p->n.pp; r++) {
@@ -63,7 +63,7 @@ static void add(LayoutTraffic *t, bool inside, double bytes) {
     *(inside ? &t->inside : &t->between) += bytes;
 }
 
-// node: ranks of a node; 0: all share one. order NULL: rank r of the mesh is process r.
+// node: ranks per node; 0: one node for all. order NULL: rank r of the mesh is process r.
 static LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p, size_t rank,
                                     size_t node, LayoutOrder *order) {
     Place at = {
@@ -77,7 +77,7 @@ static LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p,
     add(&t, one_node(&at, MESH_DP), (double)p->dp_bytes);
     add(&t, one_node(&at, MESH_ALL), loss);
     add(&t, one_node(&at, MESH_TP | MESH_PP), (double)p->scalar_bytes - loss);
-    // Activations to the stage after this one, gradients to the one before: as many bytes.
+    // Activations go to the next stage and gradients to the previous one: as many bytes each.
     size_t neighbours = (at.at.pp > 0) + (at.at.pp + 1 < at.n.pp);
     for (size_t after = 0; after < 2; after++) {
         Coordinates peer = at.at;
@@ -95,8 +95,8 @@ static LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p,
 
 // ---------------------------------------------------------------- measured
 
-// What this rank has sent, by the link that it took. Messages of a pipeline go to both
-// neighbours, as many bytes to each. process(r): which rank of the world is rank r of the mesh.
+// Adds this rank's bytes to the link on which they were sent. Both neighbours in the pipeline get
+// as many bytes. process(r): the rank of the world that is rank r of the mesh.
 static void add_traffic(Layout *l, const Mesh *m, LayoutOrder *process) {
     const Comm *groups[] = { m->tp, m->dp, m->model, m->world, m->tied };
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
@@ -107,7 +107,7 @@ static void add_traffic(Layout *l, const Mesh *m, LayoutOrder *process) {
     to[0].pp--;
     to[1].pp++;
     for (size_t i = 0; i < 2; i++) {
-        if (to[i].pp >= m->n.pp) continue;         // also the one before stage 0
+        if (to[i].pp >= m->n.pp) continue;         // no such stage; -1 is the largest size_t
         size_t peer = mesh_rank(m->n, to[i]);
         bool near = process ? clock_same_node(process(m->n, me), process(m->n, peer))
                             : clock_same_node(me, peer);
@@ -115,12 +115,12 @@ static void add_traffic(Layout *l, const Mesh *m, LayoutOrder *process) {
     }
 }
 
-// The most of all ranks.
-static double most_of(Run *run, double mine) {
+// The largest value over all ranks.
+static double most_of(Run *run, double local) {
     double most = 0;
     size_t *sizes = NULL;
     ledger_pause();
-    double *all = side_gather(&mine, sizeof mine, &sizes);
+    double *all = side_gather(&local, sizeof local, &sizes);
     for (size_t r = 0; run->is_root && r < run->world->size; r++)
         most = all[r] > most ? all[r] : most;
     side_broadcast(&most, sizeof most);
@@ -130,16 +130,16 @@ static double most_of(Run *run, double mine) {
     return most;
 }
 
-// Do the groups of one kind lie alike in the nodes? Elsewhere some wait for others at times that
-// step_time leaves out.
+// Do all groups of one kind lie in the nodes in the same way? If not, some ranks wait for others at
+// times that step_time() leaves out.
 static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
 static bool groups_alike(Degrees n, size_t world) {
     size_t node = clock_config()->node;
     return node == 0 || (divides(n.tp, node) && divides(n.tp * n.dp, node) && divides(world, node));
 }
 
-// The same layout by plan.h, which shares no code with the clock: memory to the byte, the step
-// to the picosecond.
+// Does plan.h, which shares no code with the clock, predict this layout? Memory must match to the
+// byte and the step to the picosecond.
 static bool as_planned(const TrainerConfig *c, const Layout *l) {
     const ClockConfig *clock = clock_config();
     const ClockLink *in = &clock->link, *out = &clock->between;
@@ -163,8 +163,8 @@ static bool as_planned(const TrainerConfig *c, const Layout *l) {
            (!clock->simulated || (groups_alike(l->n, world) ? r.step == l->step : error < 0.02));
 }
 
-// A cost of one layout: "dp2.tp2.pp2.state", "dp 2 x tp 2 x pp 2: state". A step has no closed
-// form: it is played.
+// Checks a cost of one layout: id "dp2.tp2.pp2.state", name "dp 2 x tp 2 x pp 2: state". A step has
+// no closed form, so it is played.
 static void layout_cost(Run *run, Degrees n, LayoutOrder *process, const char *what,
                         const char *words, const char *unit, Predicted want, double measured) {
     char id[64], name[96];
@@ -177,7 +177,7 @@ static void layout_cost(Run *run, Degrees n, LayoutOrder *process, const char *w
                measured);
 }
 
-// One step of one layout. world is in the mesh's order.
+// Trains one step in one layout. world has the mesh's order.
 static Layout run_layout(Run *run, Comm *world, const Data *d, Degrees n, LayoutOrder *process) {
     Layout l = { .n = n };
     TrainerConfig c = config_of(run, n);
@@ -236,53 +236,87 @@ static int by_step(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// A line per layout, the fastest first. Of each quantity the rank that has most of it.
-typedef struct { char what[40], cell[5][32]; } Line;
-static Line line_of(Layout l, const char *order) {
-    Line t;
-    snprintf(t.what, sizeof t.what, "dp %zu x tp %zu x pp %zu%s", l.n.dp, l.n.tp, l.n.pp, order);
-    const double value[5] = { l.step, l.inside, l.between, l.state, l.activations };
-    for (size_t i = 0; i < 5; i++) {
-        t.cell[i][0] = '=';
-        page_value(t.cell[i] + 1, sizeof t.cell[i] - 1, value[i], i ? "bytes" : "ps");
-    }
-    return t;
-}
-static void table(Run *run, const Layout *layout, size_t n, Layout wrong) {
-    static const char *const columns[] = { "step",  "sent inside", "sent between",
-                                           "state", "activations", NULL };
-    Line line[MOST_LAYOUTS + 1];
-    Result rows[MOST_LAYOUTS + 2] = {{0}};
-    for (size_t i = 0; i <= n; i++) {
-        line[i] = i < n ? line_of(layout[i], "") : line_of(wrong, ", wrong way");
-        rows[i] = (Result){ .what = line[i].what };
-        for (size_t k = 0; k < 5; k++) rows[i].cell[k] = line[i].cell[k];
-    }
-    results(run, columns, rows);
+// "dp 2 x tp 2 x pp 2"
+enum { NAME = 48 };
+static const char *layout_name(char text[NAME], const Layout *l) {
+    snprintf(text, NAME, "dp %zu x tp %zu x pp %zu", l->n.dp, l->n.tp, l->n.pp);
+    return text;
 }
 
-// A bar per layout, as long as its step: what the mean rank does.
-static void bars(Run *run, const Layout *layout, size_t n, Layout wrong) {
-    enum { WIDTH = 66 };
-    double longest = layout[n - 1].step > wrong.step ? layout[n - 1].step : wrong.step;
-    say(run, "= computing  # waits for communication  . idle in the pipeline; mean of the ranks\n");
+// A row per layout, the fastest first, and the one of the opposite order last.
+typedef struct { char name[NAME], cell[5][32]; } Row;
+static Row row_of(const Layout *l, const char *order) {
+    Row row;
+    size_t end = strlen(layout_name(row.name, l));
+    snprintf(row.name + end, sizeof row.name - end, "%s", order);
+    const double value[5] = { l->step, l->inside, l->between, l->state, l->activations };
+    for (size_t i = 0; i < 5; i++) {
+        row.cell[i][0] = '=';
+        page_value(row.cell[i] + 1, sizeof row.cell[i] - 1, value[i], i ? "bytes" : "ps");
+    }
+    return row;
+}
+static const char opposite[] = ", opposite";
+static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
+    static const char *const columns[] = { "step",  "sent in node", "sent between",
+                                           "state", "activations", NULL };
+    Row text[MOST_LAYOUTS + 1];
+    Result rows[MOST_LAYOUTS + 2] = {{0}};
     for (size_t i = 0; i <= n; i++) {
-        const Layout *l = i < n ? &layout[i] : &wrong;
+        text[i] = i < n ? row_of(&layout[i], "") : row_of(wrong, opposite);
+        rows[i] = (Result){ .what = text[i].name };
+        for (size_t k = 0; k < 5; k++) rows[i].cell[k] = text[i].cell[k];
+    }
+    results(run, columns, rows);
+    say(run,
+        "  bytes of the rank that has most: sent inside its node and between nodes; state: "
+        "weights,\n"
+        "  gradients, optimizer; activations: their peak. opposite: pp varies fastest, not tp");
+}
+
+// A bar per layout, as long as its step: how the mean rank spends it.
+static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
+    enum { WIDTH = 66 };
+    double longest = fmax(layout[n - 1].step, wrong->step);
+    say(run, "= computing  # waits for communication  . idle in the pipeline; mean of the ranks");
+    for (size_t i = 0; i <= n; i++) {
+        const Layout *l = i < n ? &layout[i] : wrong;
         char bar[WIDTH + 1];
         size_t all = (size_t)(l->step / longest * WIDTH + 0.5);
         size_t computing = (size_t)(l->computing / longest * WIDTH + 0.5);
         size_t waits = computing + (size_t)(l->exposed / longest * WIDTH + 0.5);
         for (size_t x = 0; x < all; x++) bar[x] = x < computing ? '=' : x < waits ? '#' : '.';
         bar[all] = 0;
-        say(run, "  %-30s %s\n", line_of(*l, i < n ? "" : ", wrong way").what, bar);
+        say(run, "  %-30s %s", row_of(l, i < n ? "" : opposite).name, bar);
     }
 }
 
-// The layout that has this tensor-parallel degree and is the fastest of these, or NULL.
-static const Layout *fastest_with(const Layout *layout, size_t n, size_t tp) {
-    for (size_t i = 0; i < n; i++)
-        if (layout[i].n.tp == tp) return &layout[i];
-    return NULL;
+static double idle(const Layout *l) { return l->step - l->computing - l->exposed; }
+// Where the slow layout spends most of its additional time.
+static const char *cause(const Layout *fast, const Layout *slow) {
+    double waits = slow->exposed - fast->exposed;
+    double idles = idle(slow) - idle(fast);
+    double computes = slow->computing - fast->computing;
+    if (waits >= idles && waits >= computes) return "it waits longer for messages";
+    return idles >= computes ? "its pipeline idles longer" : "its ranks compute longer";
+}
+static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
+    const Layout *fast = &layout[0], *slow = &layout[n - 1];
+    char name[2][NAME], step[32];
+    page_value(step, sizeof step, fast->step, "ps");
+    if (n == 1)
+        say_answer(run, "One rank has one layout; its step takes %s.", step);
+    else
+        say_answer(run,
+                   "%s, with %s per step. The slowest, %s, takes %.2f times as long, mostly "
+                   "because %s.",
+                   layout_name(name[0], fast), step, layout_name(name[1], slow),
+                   slow->step / fast->step, cause(fast, slow));
+    say_cost(run,
+             "no loss changes; the opposite order of ranks takes %.2f times the fastest step.",
+             wrong->step / fast->step);
+    say_use_when(run,
+                 "one parallelism no longer fits. Keep tp in a node; pp and dp may cross nodes.");
 }
 
 static void layouts(Run *run) {
@@ -300,22 +334,12 @@ static void layouts(Run *run) {
     Comm *other = layout_reordered(run->world, best, wrong_way_round);
     Layout wrong = run_layout(run, other, &d, best, wrong_way_round);
     comm_free(other);
-    bars(run, layout, n, wrong);
-    table(run, layout, n, wrong);
-    say(run, "  (bytes of the rank that sends, or holds, most)\n");
-    const Layout *across = fastest_with(layout, n, 2 * clock_config()->node);
-    if (across)
-        say(run,
-            "A tensor-parallel group that spans two nodes (tp %zu) takes %.2f times the fastest "
-            "step.\n", across->n.tp, across->step / layout[0].step);
-    say(run,
-        "The fastest layout with its ranks numbered the wrong way round takes %.2f times as "
-        "long.\n",
-        
-        wrong.step / layout[0].step);
+    bars(run, layout, n, &wrong);
+    table(run, layout, n, &wrong);
+    answer(run, layout, n, &wrong);
     if (option_flag(run, "verbose") || option_text(run, "svg") || option_text(run, "trace")) {
         char title[64];
-        run_layout(run, run->world, &d, best, NULL);           // once more, for the picture
+        run_layout(run, run->world, &d, best, NULL);           // once more, to draw it
         snprintf(title, sizeof title, "dp %zu x tp %zu x pp %zu, a step", best.dp, best.tp,
                  best.pp);
         picture_show(run, title, PICTURE_CHART);

@@ -5,19 +5,19 @@
 #include <string.h>
 #include "01_data_parallel/experiments/experiments.h"
 
-// What a slice of a stage has: a model's units and parameters, described, never allocated; and
-// the rule's state.
+// One slice of a stage: a model's units and parameters, described and never allocated, and the
+// state of the rule.
 typedef struct { Model shape; OneDevice rule; } Slice;
 struct Compressed {
     Degrees mesh;
     Slice *slice;                                  // [pp * tp]
 };
 
-// ---------------------------------------------------------------- which parts the slices have
+// ---------------------------------------------------------------- the parts of the slices
 
 typedef struct { Param param; size_t unit; } Described;
 
-// What this rank would compress: its parameters, unit by unit.
+// This rank's parameters, unit by unit, as it compresses them.
 static Described *describe(const Model *m, size_t *n) {
     Described *list = host_alloc(config_tensors(&m->config) * sizeof *list);
     *n = 0;
@@ -47,9 +47,9 @@ static Slice *slice_at(const Compressed *c, Coordinates at) {
 Compressed *compressed_new(const Trainer *t) {
     const TrainerConfig *config = &t->config;
     size_t n, *sizes;
-    Described *mine = describe(t->model, &n), *all;
-    all = side_gather(mine, t->mesh.at.dp == 0 ? n * sizeof *mine : 0, &sizes);   // of replica 0
-    free(mine);
+    Described *local = describe(t->model, &n), *all;
+    all = side_gather(local, t->mesh.at.dp == 0 ? n * sizeof *local : 0, &sizes);   // of replica 0
+    free(local);
     if (t->mesh.world->rank > 0) return NULL;
     ledger_pause();
     Compressed *c = host_alloc(sizeof *c);
@@ -86,7 +86,7 @@ void compressed_free(Compressed *c) {
 
 // ---------------------------------------------------------------- the rule, slice by slice
 
-// Where each tensor of the whole model stands in its flat gradient: [config_tensors].
+// The offset of each tensor in the flat gradient of the whole model: [config_tensors].
 static size_t *places(const Model *m) {
     size_t *place = host_alloc(config_tensors(&m->config) * sizeof *place), at = 0;
     for (size_t u = 0; u < m->n_units; u++) {
@@ -99,7 +99,7 @@ static size_t *places(const Model *m) {
     return place;
 }
 
-// Element i of what the slice has is element at[i] of the whole model's.
+// Element i of the slice is element at[i] of the whole model.
 static size_t *elements_of(const Model *slice, const size_t *place) {
     size_t *at = host_alloc(slice->size * sizeof *at), n = 0;
     for (size_t u = 0; u < slice->n_units; u++)
@@ -111,38 +111,38 @@ static size_t *elements_of(const Model *slice, const size_t *place) {
     return at;
 }
 
-// sum [size of the whole] <- what the slice believes of its elements. g [dp][size]: the
+// sum [size of the whole] <- the reconstructed sum of the slice's elements. g [dp][size]: the
 // replicas' gradients.
 static void slice_sum(Slice *s, const size_t *place, real *sum, const real *g, size_t size) {
     Arena a = arena(MEM_REFERENCE);
     const size_t n = s->shape.size, dp = s->rule.error.rows;
     size_t *at = elements_of(&s->shape, place);
     real *host = host_alloc(dp * n * sizeof *host);
-    Tensor mine = tensor_new(&a, dp, n), believed = tensor_new(&a, 1, n);
+    Tensor gradients = tensor_new(&a, dp, n), reconstructed = tensor_new(&a, 1, n);
     for (size_t k = 0; k < dp; k++)
         for (size_t i = 0; i < n; i++) host[k * n + i] = g[k * size + at[i]];
-    tensor_upload(mine, host);
-    one_device_sum(&s->rule, believed, mine);
-    tensor_download(host, believed);
+    tensor_upload(gradients, host);
+    one_device_sum(&s->rule, reconstructed, gradients);
+    tensor_download(host, reconstructed);
     for (size_t i = 0; i < n; i++) sum[at[i]] = host[i];
     arena_free(&a);
     free(host);
     free(at);
 }
 
-// The gradient of replica k's sequences, micro-batch by micro-batch as it takes them; returns
-// the sum of its losses.
+// The gradient of replica k's sequences, in the order of its micro-batches. Returns the sum of its
+// losses.
 static double replica_gradient(Model *m, const TrainerConfig *c, const Data *d, uint64_t step,
                                size_t k) {
     const size_t n = trainer_micro_batches(c);
     const double weight = 1 / (double)data_count(d, step, 0, c->batch);
-    const Range mine = shard_range(c->batch, c->mesh.dp, k);
+    const Range sequences = shard_range(c->batch, c->mesh.dp, k);
     double loss = 0;
     model_zero_gradients(m);
     for (size_t i = 0; i < n; i++) {
         Arena tokens = arena(MEM_REFERENCE);
-        Range r = shard_range(range_size(mine), n, i);
-        Batch b = data_micro_batch(d, &tokens, step, mine.lo + r.lo, range_size(r), weight);
+        Range r = shard_range(range_size(sequences), n, i);
+        Batch b = data_micro_batch(d, &tokens, step, sequences.lo + r.lo, range_size(r), weight);
         loss += model_forward_backward(m, &b) * weight;
         arena_free(&tokens);
     }
@@ -171,7 +171,7 @@ StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *co
     return r;
 }
 
-// ---------------------------------------------------------------- a training that is taken up
+// ---------------------------------------------------------------- a training that is resumed
 
 size_t compressed_count(const Compressed *c, size_t rank) {
     const OneDevice *rule = &slice_at(c, mesh_coordinates(c->mesh, rank))->rule;

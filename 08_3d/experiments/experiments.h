@@ -10,7 +10,7 @@
 #include "judge/draw/picture.h"
 #include "judge/frame/lesson.h"
 
-// ---------------------------------------------------------------- the mesh: options and pictures (mesh_picture.c)
+// ------------------------------------------------- the mesh: options and pictures (mesh_picture.c)
 // The degrees of --dp, --tp, --pp and --cp, which the program's options must have.
 Degrees mesh_options(Run *run);
 // A line for each stage, its replicas side by side: [ ] is a tensor-parallel group.
@@ -28,7 +28,7 @@ const char *mesh_link(const Comm *group, char text[LINK_NAME]);
 Model *unsplit_model(const TrainerConfig *c);
 StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, uint64_t step);
 
-// ---------------------------------------------------------------- the unsplit model under --compress (compressed.c)
+// ----------------------------------------------- the unsplit model under --compress (compressed.c)
 // The unsplit model takes the gradient of each replica's sequences apart, as that replica does,
 // and adds them by the same rule on one device (01.06). The rule is applied to each slice of
 // each stage, because the trainer compresses these.
@@ -68,7 +68,7 @@ typedef struct {
 } Prediction;
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw);
 
-// ---------------------------------------------------------------- how long a step takes (step_time.c)
+// ------------------------------------------------------------- how long a step takes (step_time.c)
 // The time of a layout's step on the simulated clock, from sizes alone. It plays the products,
 // rings and messages of the cost model (common/model/costs.h) through the schedule. In picoseconds,
 // from the first forward to the gradient's norm and ZeRO's gather. Not for --prefetch and
@@ -78,7 +78,7 @@ double step_time(const TrainerConfig *c);
 // *time is its step.
 Degrees step_time_best(const TrainerConfig *c, double *time);
 
-// ---------------------------------------------------------------- the costs of a training (train_costs.c)
+// --------------------------------------------------------- the costs of a training (train_costs.c)
 // Shows the mesh, with the blocks of each stage.
 void train_show_mesh(Run *run, const TrainerConfig *c);
 // Starts the ledgers anew. train_costs_end() compares the costs of the step in between with
@@ -92,7 +92,7 @@ void train_results(Run *run, const Trainer *t);
 // --prefetch or --overlap.
 void train_say_faster(Run *run, const Trainer *t, const Timing *timing);
 
-// ---------------------------------------------------------------- the checks of a training (train_checks.c)
+// ------------------------------------------------------- the checks of a training (train_checks.c)
 // Under --check the split model is compared with the unsplit one; else replicas with each other.
 typedef struct { double *loss, *norm; } LossCurve;     // [steps]
 // usage_error() for a model that --check cannot judge.
@@ -109,14 +109,17 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
 void train_check_epochs(Run *run, const Data *d);
 void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o, size_t done);
 
-// ---------------------------------------------------------------- the memory of a training (train_memory.c)
+// ------------------------------------------------------- the memory of a training (train_memory.c)
 // The peak in the ledger beside the peak of the process. Virtual ranks are one process.
 void train_show_memory(Run *run);                  // collective
 
 // ---------------------------------------------------------------- the program sample
 // sample_run.c: the options of 08_3d/sample, its loop, its checks, its page.
 void sample_run(Run *run);
-// sample_costs.c: what a rank sends and keeps while it writes, from sizes alone.
+// sample_train.c: trains the model of w on a text of this tree, on rank 0, for a few seconds, and
+// gives all ranks its weights. Collective.
+void sample_train(Run *run, Weights *w);
+// sample_costs.c: the bytes that a rank sends and keeps while it writes, from sizes alone.
 typedef struct { size_t tp, pp, tp_rank, pp_rank, top_k, prompt, tokens; } SampleSizes;
 typedef struct {
     double rows, tp_bytes, pp_bytes, cache;

@@ -1,4 +1,4 @@
-// predict.c: what a step of the trainer costs one rank, from the sizes alone.
+// predict.c: predicts the costs of a trainer's step on one rank, from sizes alone.
 #include <stdlib.h>
 #include "01_data_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/context_parallel.h"
@@ -11,7 +11,7 @@
 
 enum { E = sizeof(real) };
 
-// What each of n ranks sends in a ring for `count` elements.
+// Bytes that each of n ranks sends in a ring for `count` elements.
 static size_t ring_sent(size_t passes, size_t n, size_t count) {
     return (size_t)ring_bytes(passes, n, count, E);
 }
@@ -21,7 +21,7 @@ static GridPlace grid_place_in(const TrainerConfig *c, Coordinates at) {
     return grid_place_of(&c->model, n.q, n.depth, at.tp);
 }
 
-// Who has the same parameters: over them gradients are summed, and ZeRO shards.
+// The number of ranks with the same parameters. They sum gradients, and ZeRO shards over them.
 static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
 static size_t replica(const TrainerConfig *c, Coordinates at) {
     return at.cp + mesh_cp(c->mesh) * at.dp;
@@ -44,45 +44,48 @@ typedef struct {
     bool is_grid, is_cube;
     GridPlace grid;
     CubePlace cube;
-    // Of each block; NULL: all of them as --recompute says.
+    // Recomputation of each block; NULL: all blocks follow --recompute.
     const Recompute *choice;
-} Mine;
-static Mine mine_of(const TrainerConfig *c, Coordinates at) {
-    Mine my = { .z = stage_sizes(c, at),
+} RankStage;
+static RankStage rank_stage_of(const TrainerConfig *c, Coordinates at) {
+    RankStage own = { .z = stage_sizes(c, at),
                 .is_grid = tensor_is_grid(c),
                 .is_cube = c->tensor == TENSOR_3D };
-    if (my.is_grid) my.grid = grid_place_in(c, at);
-    if (my.is_cube) my.cube = cube_place_of(&c->model, cube_side(c->mesh.tp), at.tp, true);
-    my.cube.blockwise = c->blockwise;
-    return my;
+    if (own.is_grid) own.grid = grid_place_in(c, at);
+    if (own.is_cube) own.cube = cube_place_of(&c->model, cube_side(c->mesh.tp), at.tp, true);
+    own.cube.blockwise = c->blockwise;
+    return own;
 }
-static size_t wte_elements(const Mine *my) {
-    return my->is_cube ? cube_elements_wte(&my->cube) : my->is_grid ? grid_elements_wte(&my->grid)
-                                                                    : elements_wte(&my->z);
+static size_t wte_elements(const RankStage *own) {
+    return own->is_cube   ? cube_elements_wte(&own->cube)
+           : own->is_grid ? grid_elements_wte(&own->grid)
+                          : elements_wte(&own->z);
 }
-static size_t unit_elements(const Mine *my, size_t i) {
-    return my->is_cube ? cube_elements_unit(&my->cube, &my->z, i) :
-           my->is_grid ? grid_elements_unit(&my->grid, &my->z, i) : elements_unit(&my->z, i);
+static size_t unit_elements(const RankStage *own, size_t i) {
+    return own->is_cube ? cube_elements_unit(&own->cube, &own->z, i) :
+           own->is_grid ? grid_elements_unit(&own->grid, &own->z, i) : elements_unit(&own->z, i);
 }
-// Of B sequences of a micro-batch those whose activations are here.
-static size_t my_sequences(const Mine *my, size_t B) {
-    return my->is_grid ? grid_sequences(&my->grid, B) : B;
+// The number of a micro-batch's B sequences whose activations are on this rank.
+static size_t own_sequences(const RankStage *own, size_t B) {
+    return own->is_grid ? grid_sequences(&own->grid, B) : B;
 }
-static size_t my_message(const Mine *my, size_t B) {
-    return my->is_cube ? cube_message(&my->cube, B) : message_elements(&my->z, my_sequences(my, B));
+static size_t own_message(const RankStage *own, size_t B) {
+    return own->is_cube ? cube_message(&own->cube, B)
+                        : message_elements(&own->z, own_sequences(own, B));
 }
 
 // Adds up f(unit) over the units of a stage; wte is given apart.
 typedef struct { size_t wte, others; } PerUnit;
-static PerUnit over_units(const Mine *my, size_t (*f)(size_t size, size_t n, size_t rank), size_t n,
-                          size_t rank) {
-    PerUnit sum = { .wte = my->z.first || my->z.last ? f(wte_elements(my), n, rank) : 0 };
-    for (size_t i = 0; i < cut_layers(&my->z); i++) sum.others += f(unit_elements(my, i), n, rank);
+static PerUnit over_units(const RankStage *own, size_t (*f)(size_t size, size_t n, size_t rank),
+                          size_t n, size_t rank) {
+    PerUnit sum = { .wte = own->z.first || own->z.last ? f(wte_elements(own), n, rank) : 0 };
+    for (size_t i = 0; i < cut_layers(&own->z); i++)
+        sum.others += f(unit_elements(own, i), n, rank);
     return sum;
 }
 static size_t unit_whole(size_t size, size_t n, size_t rank) { (void)n; (void)rank; return size; }
-static size_t stage_elements(const Mine *my) {
-    PerUnit whole = over_units(my, unit_whole, 1, 0);
+static size_t stage_elements(const RankStage *own) {
+    PerUnit whole = over_units(own, unit_whole, 1, 0);
     return whole.wte + whole.others;
 }
 static size_t unit_shard(size_t size, size_t n, size_t rank) {
@@ -96,43 +99,43 @@ static size_t unit_ring(size_t size, size_t n, size_t rank) {
 // ---------------------------------------------------------------- traffic
 
 // One all-reduce of the gradient; with overlap one of each bucket, which is as large as a block.
-static void reductions(Prediction *out, const TrainerConfig *c, const Mine *my) {
-    const CutSizes *z = &my->z;
+static void reductions(Prediction *out, const TrainerConfig *c, const RankStage *own) {
+    const CutSizes *z = &own->z;
     const size_t norm = z->first + z->blocks;      // the unit of the last norm, gain and bias
     out->dp_calls = 1;
-    out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, replicas(c), stage_elements(my));
+    out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, replicas(c), stage_elements(own));
     if (c->reduction != REDUCE_IN_BUCKETS) return;
     BucketPiece *piece;
-    TensorElements of = { .wte = wte_elements(my),
-                          .wpe = unit_elements(my, 0),
-                          .norm = unit_elements(my, norm) / 2 };
-    if (my->is_cube) cube_elements_tensors(&my->cube, of.block);
-    else if (my->is_grid) grid_elements_tensors(&my->grid, of.block);
+    TensorElements of = { .wte = wte_elements(own),
+                          .wpe = unit_elements(own, 0),
+                          .norm = unit_elements(own, norm) / 2 };
+    if (own->is_cube) cube_elements_tensors(&own->cube, of.block);
+    else if (own->is_grid) grid_elements_tensors(&own->grid, of.block);
     else elements_tensors(z, of.block);
-    out->dp_calls = bucket_pieces(z, &of, unit_elements(my, z->first) * E, &piece);
+    out->dp_calls = bucket_pieces(z, &of, unit_elements(own, z->first) * E, &piece);
     out->dp_bytes = 0;
     for (size_t i = 0; i < out->dp_calls; i++)
         out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, replicas(c), piece[i].elements);
     free(piece);
 }
 
-// The same compressed, unit by unit (01.06).
+// The compressed sum, unit by unit (01.06).
 static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coordinates at,
-                                  const Mine *my) {
+                                  const RankStage *own) {
     const size_t rank = mesh_rank(c->mesh, at);
-    const CompressionCosts costs = compression_costs(&my->z, &c->compression, c->mesh.dp, at.dp);
+    const CompressionCosts costs = compression_costs(&own->z, &c->compression, c->mesh.dp, at.dp);
     bool near = true;
     for (at.dp = 0; at.dp < c->mesh.dp; at.dp++)
         near = near && clock_same_node(mesh_rank(c->mesh, at), rank);
     out->dp_calls = costs.calls;
     out->dp_bytes = (size_t)costs.sent;
-    out->dp_time = compression_time(&my->z, &c->compression, c->mesh.dp, near);
+    out->dp_time = compression_time(&own->z, &c->compression, c->mesh.dp, near);
     out->gradients += costs.errors * E;
     out->compression = costs.factors * E;
     out->compression_peak = costs.buffers * E;
 }
 
-// On the rows, columns and depth of a grid: all kinds of calls.
+// All kinds of calls on the rows, columns and depth of a grid.
 static void add_axis(Prediction *out, const AxisTraffic *a, size_t times) {
     for (size_t kind = 0; kind < COMM_KINDS; kind++)
         out->tp_calls += times * (size_t)a->calls[kind];
@@ -147,15 +150,15 @@ static void add_cube(Prediction *out, CubeTraffic t, size_t times) {
     out->tp_received += times * (size_t)cube_bytes(&t);
 }
 
-// In the layers, for forward and backward of B sequences.
-static void tensor_traffic(Prediction *out, const Mine *my, size_t B, bool again) {
-    const CutSizes *z = &my->z;
-    if (my->is_cube) {
-        add_cube(out, cube_stage(&my->cube, z, B, again), 1);
+// Tensor-parallel traffic in the layers, for forward and backward of B sequences.
+static void tensor_traffic(Prediction *out, const RankStage *own, size_t B, bool again) {
+    const CutSizes *z = &own->z;
+    if (own->is_cube) {
+        add_cube(out, cube_stage(&own->cube, z, B, again), 1);
         return;
     }
-    if (my->is_grid) {
-        GridTraffic g = grid_stage(&my->grid, z, B, again);
+    if (own->is_grid) {
+        GridTraffic g = grid_stage(&own->grid, z, B, again);
         add_axis(out, &g.row, 1);
         add_axis(out, &g.col, 1);
         return;
@@ -169,15 +172,16 @@ static void tensor_traffic(Prediction *out, const Mine *my, size_t B, bool again
     out->tp_bytes += (size_t)s.bytes;
 }
 
-// How many of my blocks run their forward again in backward; and what these send for that.
-static size_t forwards_again(const TrainerConfig *c, const Mine *my) {
-    if (!my->choice) return c->recompute == RECOMPUTE_FULL ? my->z.blocks : 0;
+// The number of this rank's blocks that run their forward again in backward, and their traffic for
+// it.
+static size_t forwards_again(const TrainerConfig *c, const RankStage *own) {
+    if (!own->choice) return c->recompute == RECOMPUTE_FULL ? own->z.blocks : 0;
     size_t n = 0;
-    for (size_t i = 0; i < my->z.blocks; i++) n += my->choice[i] == RECOMPUTE_FULL;
+    for (size_t i = 0; i < own->z.blocks; i++) n += own->choice[i] == RECOMPUTE_FULL;
     return n;
 }
-static void tensor_traffic_again(Prediction *out, const Mine *my, size_t B, size_t blocks) {
-    Mine these = *my;
+static void tensor_traffic_again(Prediction *out, const RankStage *own, size_t B, size_t blocks) {
+    RankStage these = *own;
     these.z.blocks = blocks;
     Prediction with = {0}, without = {0};
     tensor_traffic(&with, &these, B, true);
@@ -189,8 +193,8 @@ static void tensor_traffic_again(Prediction *out, const Mine *my, size_t B, size
     out->tp_received += with.tp_received - without.tp_received;
 }
 
-// Ring attention of B sequences, in a block: k and v of every other rank, but those of the next
-// one, go on from here forward, and again backward (`forwards`); then the gradients of all.
+// Ring attention of B sequences in a block. A rank sends on the keys and values of all ranks except
+// the next one, in each forward pass (`forwards` of them), and in backward the gradients of all.
 static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B,
                            size_t forwards) {
     if (mesh_cp(c->mesh) == 1) return 0;
@@ -199,51 +203,51 @@ static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSize
     return (forwards * (z->Tk - positions_count(&others)) + z->Tk) * B * 2 * z->heads * z->D * E;
 }
 
-// Partial gradients are summed before ZeRO reduces them: once, or, where each micro-batch
-// reduces and drops them, each time; wte's always once.
-static void partial_sums(Prediction *out, const TrainerConfig *c, const Mine *my, size_t m) {
+// Partial gradients are summed before ZeRO reduces them: once, or in every micro-batch if ZeRO
+// reduces and drops them there. Those of wte are always summed once.
+static void partial_sums(Prediction *out, const TrainerConfig *c, const RankStage *own, size_t m) {
     const size_t times = trainer_zero(c) < 2 ? 1 : m;
-    if (my->z.sequence) {
-        Traffic partial = traffic_partial_sums(&my->z);
+    if (own->z.sequence) {
+        Traffic partial = traffic_partial_sums(&own->z);
         out->tp_calls += times * (size_t)partial.calls;
         out->tp_bytes += times * (size_t)partial.bytes;
     }
-    if (my->is_cube) add_cube(out, cube_plane_sums(&my->cube, &my->z), times);
+    if (own->is_cube) add_cube(out, cube_plane_sums(&own->cube, &own->z), times);
     if (c->tensor != TENSOR_25D) return;
-    GridTraffic tables = grid_table_sums(&my->grid, &my->z),
-                others = grid_unit_sums(&my->grid, &my->z);
+    GridTraffic tables = grid_table_sums(&own->grid, &own->z),
+                others = grid_unit_sums(&own->grid, &own->z);
     add_axis(out, &tables.depth, 1);
     add_axis(out, &others.depth, times);
 }
 
-static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my,
+static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, const RankStage *own,
                     size_t m) {
-    const CutSizes *z = &my->z;
-    size_t t = c->mesh.tp, d = replicas(c), again = forwards_again(c, my);
+    const CutSizes *z = &own->z;
+    size_t t = c->mesh.tp, d = replicas(c), again = forwards_again(c, own);
     for (size_t k = 0; k < m; k++) {
         size_t B = kept_sequences(c, at.dp, k);
-        tensor_traffic(out, my, B, false);
-        if (again) tensor_traffic_again(out, my, B, again);
+        tensor_traffic(out, own, B, false);
+        if (again) tensor_traffic_again(out, own, B, again);
         out->cp_bytes += z->blocks * ring_traffic(c, at, z, B, 2) +
                          again * ring_traffic(c, at, z, B, 1) -
                          again * ring_traffic(c, at, z, B, 0);
-        // Activations on, their gradients back.
+        // Activations go forward, their gradients back.
         size_t messages = 2 * trainer_chunks(c) - z->last - z->first;
-        if (c->mesh.pp > 1) out->pp_bytes += messages * my_message(my, B) * E;
+        if (c->mesh.pp > 1) out->pp_bytes += messages * own_message(own, B) * E;
     }
-    partial_sums(out, c, my, m);
-    PerUnit units = over_units(my, unit_ring, d, replica(c, at));
+    partial_sums(out, c, own, m);
+    PerUnit units = over_units(own, unit_ring, d, replica(c, at));
     switch (trainer_zero(c)) {
     case 0:
-        c->reduction == REDUCE_COMPRESSED ? compressed_reductions(out, c, at, my)
-                                          : reductions(out, c, my);
+        c->reduction == REDUCE_COMPRESSED ? compressed_reductions(out, c, at, own)
+                                          : reductions(out, c, own);
         break;
     case 1: out->dp_bytes = 2 * (units.wte + units.others); break;
     case 2: out->dp_bytes = 2 * units.wte + (m + 1) * units.others; break;
     case 3: out->dp_bytes = 2 * units.wte + 3 * m * units.others; break;
     }
     if (c->mesh.pp > 1 && (z->first || z->last))
-        out->tied_bytes = ring_sent(ALL_REDUCE_PASSES, 2, wte_elements(my));
+        out->tied_bytes = ring_sent(ALL_REDUCE_PASSES, 2, wte_elements(own));
     size_t world = d * t * c->mesh.pp, holders = trainer_zero(c) ? world : t * c->mesh.pp;
     out->scalar_bytes = (size_t)(ring_bytes(ALL_REDUCE_PASSES, world, 1, sizeof(double)) +
                                  ring_bytes(ALL_REDUCE_PASSES, holders, config_tensors(&c->model),
@@ -278,8 +282,8 @@ static size_t dropped(const Part *part, const KeptElements *k, size_t i) {
     }
 }
 
-// Elements of one micro-batch of B sequences: while it waits for its backward, and the most while
-// a whole forward or backward works on it.
+// Elements of one micro-batch of B sequences: while it waits for its backward, and the peak during
+// a whole forward or backward.
 typedef struct { size_t waiting, working; } InFlight;
 static InFlight in_flight(const Part *part, size_t B) {
     const CutSizes *z = &part->z;
@@ -296,9 +300,9 @@ static InFlight in_flight(const Part *part, size_t B) {
     return (InFlight){ now, now > highest ? now : highest };
 }
 
-// Of a backward in two halves (05.06): the elements after the first half, and the most while
-// that half runs. Layer by layer from the last one, the rank stores what the second half will
-// read; then it frees the rest of what forward kept.
+// A backward in two halves (05.06): the elements after the first half, and the peak during that
+// half. From the last layer to the first, the rank stores the inputs of the second half, then frees
+// the other tensors that forward has kept.
 typedef struct { size_t highest, after; } Halves;
 static Halves in_halves(const Part *part, size_t B) {
     const CutSizes *z = &part->z;
@@ -346,27 +350,27 @@ static size_t activations_peak(const TrainerConfig *c, Coordinates at, const Rec
 
 // ---------------------------------------------------------------- memory
 
-static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my,
+static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const RankStage *own,
                   bool adamw) {
-    PerUnit shard = over_units(my, unit_shard, replicas(c), replica(c, at));
-    size_t all = stage_elements(my) * E,
-           twice = my->z.first && my->z.last ? wte_elements(my) * E : 0;
-    size_t mine = (shard.wte + shard.others) * E;
-    out->parameters = trainer_zero(c) < 3 ? all : mine;
-    out->gradients += trainer_zero(c) < 2 ? all + twice : mine;
-    out->optimizer = adamw ? 2 * (trainer_zero(c) ? mine : all) : 0;
+    PerUnit shard = over_units(own, unit_shard, replicas(c), replica(c, at));
+    size_t all = stage_elements(own) * E,
+           twice = own->z.first && own->z.last ? wte_elements(own) * E : 0;
+    size_t shard_bytes = (shard.wte + shard.others) * E;
+    out->parameters = trainer_zero(c) < 3 ? all : shard_bytes;
+    out->gradients += trainer_zero(c) < 2 ? all + twice : shard_bytes;
+    out->optimizer = adamw ? 2 * (trainer_zero(c) ? shard_bytes : all) : 0;
 }
 
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw) {
     Coordinates at = mesh_coordinates(c->mesh, rank);
-    Mine my = mine_of(c, at);
+    RankStage own = rank_stage_of(c, at);
     size_t m = trainer_micro_batches(c);
-    Recompute *choice = c->activation_budget ? host_alloc(my.z.blocks * sizeof *choice) : NULL;
-    if (choice && kept_choices(c, at.pp, choice)) my.choice = choice;
+    Recompute *choice = c->activation_budget ? host_alloc(own.z.blocks * sizeof *choice) : NULL;
+    if (choice && kept_choices(c, at.pp, choice)) own.choice = choice;
     Prediction out = {0};
-    traffic(&out, c, at, &my, m);
-    state(&out, c, at, &my, adamw);
-    out.activations = activations_peak(c, at, my.choice);
+    traffic(&out, c, at, &own, m);
+    state(&out, c, at, &own, adamw);
+    out.activations = activations_peak(c, at, own.choice);
     free(choice);
     return out;
 }

@@ -1,21 +1,29 @@
-// sample_costs.c: what a rank sends and keeps while it writes, from sizes alone.
+// sample_costs.c: the bytes that a rank sends and keeps while it writes, from sizes alone, and the
+// page's answer.
 #include "08_3d/experiments/experiments.h"
 #include <stdio.h>
 #include "common/model/costs.h"
 
-// Written apart from the loop of sample_run.c, which is measured.
+// Positions computed and bytes sent, from sizes: a second text beside the measured loop of
+// sample_run.c.
 static double forwards(const ModelConfig *c, const SampleSizes *z, double *tp, double *pp) {
-    size_t e = sizeof(real), T = c->context, blocks = part_size(c->layers, z->pp, z->pp_rank), in_cache = 0, rows = 0;
+    size_t e = sizeof(real), T = c->context, blocks = part_size(c->layers, z->pp, z->pp_rank),
+           in_cache = 0, rows = 0;
     bool first = z->pp_rank == 0, last = z->pp_rank + 1 == z->pp;
     size_t k = z->top_k ? (z->top_k < c->vocab ? z->top_k : c->vocab) : 1;
     for (size_t i = 0; i < z->tokens; i++) {
         size_t n = i ? 1 : z->prompt;
-        if (in_cache + n > T) { n = T / 2 ? T / 2 : 1; in_cache = 0; }             // the last half, from the start
+        // The context is full: its last half is read again from position 0.
+        if (in_cache + n > T) {
+            n = T / 2 ? T / 2 : 1;
+            in_cache = 0;
+        }
         in_cache += n;
         rows += n;
         *tp += (double)(2 * blocks + first) * ring_bytes(ALL_REDUCE_PASSES, z->tp, n * c->width, e);
         if (last) *tp += ring_bytes(ONE_PASS, z->tp, z->tp * 2 * k, e);
-        *pp += last ? (z->pp > 1 ? (double)e : 0) : (double)(n * c->width * e);    // the token, or activations
+        // The last stage sends the token to the other stages, another stage sends activations.
+        *pp += last ? (z->pp > 1 ? (double)e : 0) : (double)(n * c->width * e);
     }
     return (double)rows;
 }
@@ -23,7 +31,8 @@ static double forwards(const ModelConfig *c, const SampleSizes *z, double *tp, d
 void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const SampleMeasured *got) {
     double tp = 0, pp = 0, rows = forwards(c, z, &tp, &pp);
     size_t A = part_size(c->heads, z->tp, z->tp_rank) * (c->width / c->heads);
-    double cache = (double)(2 * part_size(c->layers, z->pp, z->pp_rank) * c->context * A * sizeof(real));
+    double cache =
+            (double)(2 * part_size(c->layers, z->pp, z->pp_rank) * c->context * A * sizeof(real));
     check_cost(run, "positions", "positions computed", "positions", formula(rows), NOT_PREDICTED,
                got->rows);
     check_cost(run, "tp.sent", "tensor-parallel traffic", "bytes sent", formula(tp), NOT_PREDICTED,
@@ -32,7 +41,8 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
                got->pp_bytes);
     check_cost(run, "cache", "keys and values kept", "bytes", formula(cache), NOT_PREDICTED,
                got->cache);
-    size_t again = 0, start = 0;                               // the same without a cache: all of the window each time
+    // Without a cache each token needs a forward of all positions of its window.
+    size_t again = 0, start = 0;
     for (size_t i = 0; i < z->tokens; i++) {
         size_t known = z->prompt + i;
         if (known - start > c->context) start = known - (c->context / 2 ? c->context / 2 : 1);
@@ -40,10 +50,31 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
     }
     char without[24];
     snprintf(without, sizeof without, "=%zu", again);
-    results(run, (const char *const[]){ "with the cache", "without", NULL }, (const Result[]){
-        { "positions computed", "one a token; without: all so far", { "positions", without } },
-        { "keys and values kept", "2 L/pp T C/tp", { "cache", "=0 B" } },
-        { "tensor parallel, sent", "2 all-reduces of [positions, C] a block", { "tp.sent", NULL } },
-        { "pipeline, sent", "[positions, C] on, a token back", { "pp.sent", NULL } },
-        {0} });
+    results(run, (const char *const[]){ "with the cache", "without", NULL },
+            (const Result[]){ { "positions computed",
+                                "one per token; without: all so far",
+                                { "positions", without } },
+                              { "keys and values kept", "2 L/pp T C/tp", { "cache", "=0 B" } },
+                              { "tensor parallel, sent",
+                                "2 all-reduces of [positions, C] per block",
+                                { "tp.sent", NULL } },
+                              { "pipeline, sent",
+                                "[positions, C] forward, a token back",
+                                { "pp.sent", NULL } },
+                              { 0 } });
+    const double computed = cost_value(run, "positions");
+    if ((double)again > computed)
+        say_answer(run,
+                   "They do not change, so they are kept: %zu tokens take %.0f computed positions "
+                   "instead of %zu, %.1f times fewer.",
+                   z->tokens, computed, again, (double)again / computed);
+    else
+        say_answer(run,
+                   "They do not change, so they are kept; a text of %zu new token%s needs %.0f "
+                   "positions, the same as without a cache.",
+                   z->tokens, z->tokens == 1 ? "" : "s", computed);
+    say_cost(run, "%s of keys and values per rank, for one text.", cost_text(run, "cache"));
+    say_use_when(run,
+                 "a model writes token by token. For throughput write many texts at once: one row "
+                 "per product leaves a device idle.");
 }

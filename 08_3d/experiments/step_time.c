@@ -1,5 +1,5 @@
-// step_time.c: the steps of a trainer's step, rank by rank, from sizes alone;
-// judge/play plays them.
+// step_time.c: lists the expected operations of a trainer's step, rank by rank, from sizes alone.
+// judge/play plays the lists.
 #include "08_3d/experiments/experiments.h"
 #include <stdlib.h>
 #include "01_data_parallel/experiments/experiments.h"
@@ -12,10 +12,10 @@ enum { E = sizeof(real) };
 
 // ---------------------------------------------------------------- what a rank has
 
-// The groups of a rank, as numbers of the player's groups.
+// The player's numbers of a rank's groups.
 typedef struct { size_t world, tp, replicas, model, pp, tied; } Groups;
-// All ranks of a tensor-parallel group are written down with the sizes of the largest one: the
-// others wait for it.
+// All ranks of a tensor-parallel group get the sizes of the largest one, because the others wait
+// for it.
 typedef struct {
     const TrainerConfig *c;
     size_t rank, m, B;                             // micro-batches, and sequences of this replica
@@ -25,7 +25,7 @@ typedef struct {
     CutSizes stage, *chunk;                        // all that the stage has; each of its chunks
 } RankSteps;
 
-// Over whom gradients are summed and state is sharded: dp, and cp.
+// The number of ranks over which gradients are summed and state is sharded: dp x cp.
 static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
 static size_t sequences(const RankSteps *r, size_t k) { return part_size(r->B, r->m, k); }
 
@@ -44,7 +44,7 @@ static CutSizes chunk_of(const TrainerConfig *c, size_t i, size_t k) {
 
 // ---------------------------------------------------------------- groups
 
-// The ranks that differ along these axes only are a group: group[r] <- the one of rank r.
+// group[r] <- the group of rank r: the ranks that differ from it along these axes only.
 static void mesh_groups(Play *play, Degrees n, unsigned axes, const char *name, size_t *group) {
     size_t world = n.dp * n.tp * n.pp * mesh_cp(n), *member = host_alloc(world * sizeof *member);
     for (size_t first = 0; first < world; first++) {
@@ -65,7 +65,7 @@ static void mesh_groups(Play *play, Degrees n, unsigned axes, const char *name, 
     free(member);
 }
 
-// Do the ranks of cp of this stage share a node, in each group that works in step with them?
+// Do the ranks of cp share a node, in this stage and in each group that keeps step with it?
 static bool cp_near(Degrees n, Coordinates at) {
     bool near = true;
     for (size_t t = 0; t < n.tp; t++)
@@ -105,12 +105,12 @@ static void partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
     calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->last, 2 * z->C);
 }
 
-// How long a block of ring attention waits for its messages, where chunks are equal (03.12).
+// The time that a block of ring attention waits for its messages, where chunks are equal (03.12).
 static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool backward) {
     size_t n = mesh_cp(r->c->mesh), T = z->T, bytes = B * T * 2 * z->heads * z->D * E;
     double hop = (double)clock_transfer(r->cp_near, 1, bytes), products = backward ? 5 : 2;
     double other = products * (double)(B * z->heads) *
-                   work_product(T * T / 2, 1, z->D).time; // with others' keys
+                   work_product(T * T / 2, 1, z->D).time;      // with keys of other ranks
     double own = products * (double)(B * z->heads) * work_product(T * (T + 1) / 2, 1, z->D).time;
     return context_ring_waits(n, own, other, hop, backward);
 }
@@ -141,8 +141,8 @@ static void forward(Play *play, const RankSteps *r, const CutSizes *z, size_t B)
         calls(play, r, r->group.tp, COMM_ALL_REDUCE, 3 * (size_t)z->last, B * z->T);
 }
 
-// inputs, weights: both halves of a backward, or one of them. Nothing waits for the second half:
-// the products for the gradients of weights, and what reduces these gradients.
+// inputs, weights: both halves of a backward, or one of them. The second half has the products for
+// the gradients of weights, and the reduction of these gradients. No other stage waits for it.
 static void backward(Play *play, const RankSteps *r, const CutSizes *z, size_t B, bool inputs,
                      bool weights) {
     const TrainerConfig *c = r->c;
@@ -279,7 +279,8 @@ Degrees step_time_best(const TrainerConfig *c, double *time) {
             if (world % (tp * pp) || tp > c->model.heads || pp > c->model.layers ||
                 other.mesh.dp > c->batch)
                 continue;
-            if (c->reduction == REDUCE_COMPRESSED && (other.mesh.dp == 1 || (c->compression.method == TOP_K && tp > 1)))
+            if (c->reduction == REDUCE_COMPRESSED &&
+                (other.mesh.dp == 1 || (c->compression.method == TOP_K && tp > 1)))
                 continue;
             other.stage_blocks = pp == c->mesh.pp ? c->stage_blocks : NULL;
             other.chunks =

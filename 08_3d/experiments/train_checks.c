@@ -20,9 +20,9 @@ static Which one_of_each(const Run *run) { return run->reduce == REDUCE_ORDERED 
 // hold the same, and a layer has no copies. On a cube the q^2 ranks over which a vector's
 // gradient is summed have a copy each.
 static void put_copy(const Trainer *t, size_t copy, Snapshot *s) {
-    bool grid = tensor_is_grid(&t->config), mine = copy == (grid ? t->grid.layer : t->mesh.at.tp);
+    bool grid = tensor_is_grid(&t->config), holds = copy == (grid ? t->grid.layer : t->mesh.at.tp);
     if (t->config.tensor != TENSOR_3D) {
-        if (mine) model_snapshot(t->model, s, UNIT_WEIGHTS, grid ? NULL : whole);
+        if (holds) model_snapshot(t->model, s, UNIT_WEIGHTS, grid ? NULL : whole);
         return;
     }
     for (size_t i = 0; i < t->model->n_units; i++) {
@@ -86,8 +86,8 @@ void train_checks_require(Run *run, const TrainerConfig *c) {
     enum { LEAST_ON_A_GRID = 8 };
     if (!option_flag(run, "check")) return;
     REQUIRE(sizeof(real) == 8 || pow(c->model.dropout, (double)c->model.width) <= 0.6,
-            "--check: --dropout %g empties most rows of --width %zu, and a norm makes rounding large "
-            "in an empty row: choose a smaller --dropout, more --width, or PRECISION=fp64",
+            "--check: --dropout %g empties most rows of --width %zu, and a norm makes rounding "
+            "large in an empty row: choose a smaller --dropout, more --width, or PRECISION=fp64",
             c->model.dropout, c->model.width);
     REQUIRE(c->model.width != 2,
             "--check: the gradient that a norm of --width 2 lets through is mostly rounding: "

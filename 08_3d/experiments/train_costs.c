@@ -1,4 +1,5 @@
-// train_costs.c: the costs of a training's last step, beside the predictions.
+// train_costs.c: checks the costs of a training's last step against the predictions, and shows
+// them.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -6,8 +7,8 @@
 #include <string.h>
 #include "common/model/costs.h"
 
-// How many blocks each part of the model has, and whose chunk it is: "stage 0: 2 blocks, 1: 2
-// blocks, 0: 1 block, ...".
+// Shows the blocks and the stage of each part of the model: "stage 0: 2 blocks, 1: 2 blocks, 0: 1
+// block, ...".
 static void show_parts(Run *run, const TrainerConfig *c, const size_t *blocks) {
     char line[400] = "  chunks of the stages, in model order:";
     for (size_t i = 0; i < c->mesh.pp * trainer_chunks(c); i++) {
@@ -28,7 +29,7 @@ void train_show_mesh(Run *run, const TrainerConfig *c) {
     free(blocks);
 }
 
-// Of the grid or the cube that a tp group is; NULL where there is no such axis.
+// The axes of the grid or cube of a tp group; NULL: there is no such axis.
 enum { AXES = 5 };
 static void tensor_axes(const Trainer *t, Comm *axes[AXES]) {
     const CommGrid *g = t->config.tensor == TENSOR_3D ? &t->cube.grid : &t->grid;
@@ -48,7 +49,7 @@ void train_costs_begin(Trainer *t) {
     memory_reset_peaks();
 }
 
-// A cost with a closed form.
+// Checks a cost that has a closed form.
 static void closed(Run *run, const char *id, const char *name, const char *unit, size_t want,
                    size_t measured) {
     check_cost(run, id, name, unit, formula((double)want), NOT_PREDICTED, (double)measured);
@@ -66,8 +67,7 @@ static void tensor_costs(Run *run, const Trainer *t, const Prediction *p) {
     closed(run, "tp.sent", "tensor-parallel traffic", "bytes sent", p->tp_bytes,
            comm_bytes_sent(tp));
 }
-// All calls on the rows, columns and depth of the grid or cube that a tp group is, and on a
-// cube's planes.
+// All calls on the rows, columns and depth of a tp group's grid or cube, and on a cube's planes.
 static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
     Comm *axes[AXES];
     size_t calls = 0, sent = 0, received = 0;
@@ -83,8 +83,8 @@ static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
            received);
 }
 
-// How long this rank's sum over replicas took since the last of them had come to it. Collective
-// over dp, uncounted.
+// The time of this rank's sum over replicas, from the arrival of the last replica. Collective over
+// dp, uncounted.
 static double sum_took(const Trainer *t) {
     const Comm *dp = t->mesh.dp;
     double *begun = host_alloc(dp->size * sizeof *begun), last = 0;
@@ -166,7 +166,7 @@ void train_results(Run *run, const Trainer *t) {
     const Result rows[] = {
         { "tensor parallel, sent", layers, { "tp.sent", mesh_link(m->tp, link[0]) } },
         { "pipeline, sent",
-          t->config.sequence ? "[tokens/tp, C] on and back" : "[tokens, C] on and back",
+          t->config.sequence ? "[tokens/tp, C] forward and back" : "[tokens, C] forward and back",
           { "pp.sent", mesh_link(m->pp, link[1]) } },
         { "data parallel, sent",
           compressed ? compressed
@@ -204,18 +204,18 @@ void train_say_faster(Run *run, const Trainer *t, const Timing *timing) {
     Reduction how = t->config.reduction;
     if (!clock_config()->simulated || how == REDUCE_PREFETCH || how == REDUCE_IN_BUCKETS) return;
     if (t->config.tensor != TENSOR_1D) return;
-    double mine = step_time(&t->config), time;
-    // A step that the model does not know: it would mislead.
-    if (fabs(mine / (double)timing->step - 1) > 0.01) return;
+    double present = step_time(&t->config), time;
+    // The cost model does not know this step, so its advice would mislead.
+    if (fabs(present / (double)timing->step - 1) > 0.01) return;
     Degrees n = step_time_best(&t->config, &time), here = t->config.mesh;
     char text[2][32];
     page_value(text[0], sizeof text[0], time, "ps");
-    page_value(text[1], sizeof text[1], mine, "ps");
+    page_value(text[1], sizeof text[1], present, "ps");
     if (n.dp == here.dp && n.tp == here.tp)
         say(run,
             "  By the cost model no other dp x tp x pp of these ranks would have been faster.\n");
     else
         say(run,
-            "  By the cost model dp %zu x tp %zu x pp %zu would have been %.2f times as fast: a "
-            "step of %s, not %s.\n", n.dp, n.tp, n.pp, mine / time, text[0], text[1]);
+            "  By the cost model dp %zu x tp %zu x pp %zu would be %.2f times as fast: a "
+            "step of %s, not %s.\n", n.dp, n.tp, n.pp, present / time, text[0], text[1]);
 }

@@ -7,10 +7,10 @@
 void train_show_memory(Run *run) {
     struct {
         size_t ledger, process, resident;
-    } mine = { memory_most(), memory_process_most(), resident_most() }, *all;
+    } local = { memory_most(), memory_process_most(), resident_most() }, *all;
     size_t *sizes, most = 0, resident = 0;
     char list[3][512] = { "", "", "" };
-    all = side_gather(&mine, sizeof mine, &sizes);
+    all = side_gather(&local, sizeof local, &sizes);
     if (!run->is_root) return;
     for (size_t r = 0; r < run->world->size; r++) {
         size_t value[3] = { all[r].ledger, all[r].process, all[r].resident };
