@@ -1,6 +1,6 @@
-// tensor_parallel.h: the functions of this chapter that later lessons and chapters call. Each section
-// names the file of its functions. Tensor parallelism (Shoeybi et al. 2019, section 3) cuts the
-// weight matrices of every layer over the t ranks of a group, tp:
+// tensor_parallel.h: the functions of this chapter that later lessons and chapters call. Each
+// section names the file of its functions. Tensor parallelism (Shoeybi et al. 2019, section 3)
+// cuts the weight matrices of every layer over the t ranks of a group, tp:
 //
 //     tensor                      cut               each rank holds
 //     attn.c_attn.weight  [C,3C]  columns of q|k|v  [C, 3C/t]: all columns of its heads
@@ -73,77 +73,96 @@ extern const LayerKind sequence_parallel_embedding;
 extern const LayerKind sequence_parallel_block, sequence_parallel_block_whole;
 extern const LayerKind sequence_parallel_head, sequence_parallel_head_whole;
 
-// ---- 09_summa.c: matrices in q x q blocks, block (i, j) on the rank of row i and column j of a grid. ----
+// ---- 09_summa.c: matrices in q x q blocks on a grid of ranks ----
+// Block (i, j) is on the rank of row i and column j.
 // How one side of a matrix is cut in q pieces: shard_range deals out n groups of `each` elements.
 typedef struct { size_t n, each; } SummaCut;
 Range summa_range(SummaCut cut, size_t q, size_t l);           // piece l, in elements
-size_t summa_side(size_t ranks);                               // q of q x q ranks; usage_error() if they are no square
+// q of q x q ranks; usage_error() if they are no square
+size_t summa_side(size_t ranks);
 // Collective over the grid. k: how K is cut, on both factors. Outputs are overwritten.
-void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k);       // y [M, N] = x [M, K] a [K, N]
-void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor a, SummaCut k);    // x [M, K] = y [M, N] a [K, N]^T
-void summa_product_tn(const CommGrid *g, Tensor a, Tensor x, Tensor y, SummaCut k);    // a [K, N] = x [M, K]^T y [M, N]
+// y [M, N] = x [M, K] a [K, N]; x [M, K] = y [M, N] a [K, N]^T; a [K, N] = x [M, K]^T y [M, N].
+void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k);
+void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor a, SummaCut k);
+void summa_product_tn(const CommGrid *g, Tensor a, Tensor x, Tensor y, SummaCut k);
 // Returns the rank's own block, or room in a for another rank's block.
 Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols);
-// p[0]: the weights [K, N]. p[1]: the bias [N], on row 0 only. Backward adds to their gradients and overwrites dx.
+// p[0]: the weights [K, N]. p[1]: the bias [N], on row 0 only. Backward adds to their gradients
+// and overwrites dx.
 void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, const Param *p);
 void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, Tensor dy, Param *p);
 void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols);
 void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols);
 
 // ---- grid_layers.c: GPT's layers in q x q blocks. ----
-// Cuts the parameters of a described model over g and replaces its layers. g must live as long as m. Each row of the
-// grid then has the loss of its sequences, the same on all ranks of the row. usage_error() if a column has no head.
+// Cuts the parameters of a described model over g and replaces its layers. g must live as long
+// as m. Each row of the grid then has the loss of its sequences, the same on all ranks of the
+// row. usage_error() if a column has no head.
 void summa(Model *m, const CommGrid *g);
-Batch summa_batch(const CommGrid *g, const Batch *b);          // with this row's sequences only; there may be none
+// with this row's sequences only; there may be none
+Batch summa_batch(const CommGrid *g, const Batch *b);
 extern const LayerKind summa_embedding, summa_block, summa_head, summa_loss;
 
 // ---- 10_tesseract.c: d layers of such a grid hold the same weights and cut the tokens. ----
-// q x q x depth ranks with depth <= q. depth 0: the smallest depth that fits. usage_error() if none fits.
+// q x q x depth ranks with depth <= q. depth 0: the smallest depth that fits. usage_error() if
+// none fits.
 typedef struct { size_t q, depth; } TesseractSides;
 TesseractSides tesseract_sides(size_t ranks, size_t depth);
 CommGrid tesseract_grid(Comm *ranks, size_t depth);            // collective
 // Calls summa() in every layer. Gradients are partial sums over depth until model_partial_sums().
 void tesseract(Model *m, const CommGrid *g);
 
-// ---- 11_cube.c: 3D tensor parallelism (Bian et al. 2021). q x q x q ranks (layer, row, col) of a comm_grid.
+// ---- 11_cube.c: 3D tensor parallelism (Bian et al. 2021). q x q x q ranks (layer, row, col) of
+// a comm_grid.
 //
 //     tensor                 rows cut over                cols cut over   rank holds
 //     x of linears 0, 2, ..  layer, then row  sequences   col             [M/q^2, K/q]
-//     y of these             layer, then col  sequences   row             [M/q^2, N/q]: row and col have swapped
+//     y of these             layer, then col  sequences   row             [M/q^2, N/q]: swapped
 //     their w                col, then layer              row             [K/q^2, N/q]
-//     x, y, w of linears 1, 3, ..                                         the same with row and col swapped
-//     biases, gains, wpe     -                            like those of y [N/q]: the same on the q^2 ranks of a plane
+//     x, y, w of linears 1, 3, ..: the same with row and col swapped
+//     biases, gains, wpe     -                            as y            [N/q], alike on a plane
 //
-// Sequences, columns, heads and vocabulary entries need not divide by q. A rank may have no sequence at all. ----
+// Sequences, columns, heads and vocabulary entries need not divide by q. A rank may have no
+// sequence at all. ----
 typedef struct {
     CommGrid grid;
-    Comm *same_col, *same_row;                                 // the q^2 ranks with this rank's col; with its row
-    bool gather_again;                                         // backward gathers x and w again; else both are saved
+    // the q^2 ranks with this rank's col; with its row
+    Comm *same_col, *same_row;
+    // backward gathers x and w again; else both are saved
+    bool gather_again;
 } Cube;
-size_t cube_side(size_t ranks);                                // q; usage_error() if ranks is no cube
-Cube cube_new(Comm *ranks);                                    // collective; usage_error() like cube_side()
+// q; usage_error() if ranks is no cube
+size_t cube_side(size_t ranks);
+// collective; usage_error() like cube_side()
+Cube cube_new(Comm *ranks);
 void cube_free(Cube *c);
 // The layout of an activation. Its rows are whole sequences.
 typedef struct {
-    Comm *layers;                                              // its rows are cut over these ranks first
-    Comm *rows, *cols;                                         // then its rows, and its columns, over these
-    size_t B, T;                                               // sequences of the rank's layer, positions of each
+    // its rows are cut over these ranks first
+    Comm *layers;
+    // then its rows, and its columns, over these
+    Comm *rows, *cols;
+    // sequences of the rank's layer, positions of each
+    size_t B, T;
 } CubeLayout;
 CubeLayout cube_layout(const Cube *c, const Batch *b);         // of x of linear 0
 CubeLayout cube_swapped(CubeLayout l);                         // of y, where x has layout l
 Range cube_sequences(CubeLayout l, size_t B);                  // this rank's, of B
-// Gathers the whole [n, N] of n rows or n sequences from the parts of shard_range. Back: part gets its part of the sum.
+// Gathers the whole [n, N] of n rows or n sequences from the parts of shard_range. Back: part
+// gets its part of the sum.
 Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor part);
 void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum);
 typedef struct { Tensor x, w; } CubeOperands;                  // gathered: [B*T, K/q], [K/q, N/q]
 CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w);
 void cube_forward(CubeLayout at, Tensor y, CubeOperands o);
-void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o);     // adds to w->g
+// adds to w->g
+void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o);
 
 // ---- cube_layers.c ----
-// Cuts the parameters of a described model over the cube and replaces its layers. c must live as long as m.
-// usage_error() if a rank has no head or vocabulary entry. Every rank gets the tokens of all sequences. The loss
-// layer's y is 0 on ranks whose tokens another rank counts, so the sum over all ranks is the loss. Gradients of vectors
-// and of wpe are partial sums until model_partial_sums().
+// Cuts the parameters of a described model over the cube and replaces its layers. c must live as
+// long as m. usage_error() if a rank has no head or vocabulary entry. Every rank gets the tokens
+// of all sequences. The loss layer's y is 0 on ranks whose tokens another rank counts, so the
+// sum over all ranks is the loss. Gradients of vectors and of wpe are partial sums until
+// model_partial_sums().
 void cube_parallel(Model *m, const Cube *c);
 #endif

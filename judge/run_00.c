@@ -1,6 +1,7 @@
 // ranks: 1
 // level: core
-// question: Does the unsplit model learn, and is its backward pass the derivative of its forward pass?
+// question: Does the unsplit model learn, and is its backward pass the derivative of its forward
+// pass?
 //
 // Week 0. Every chapter compares a split computation with the unsplit model of this program.
 // Therefore this model's gradients are compared with mathematics first, tensor by tensor and with
@@ -168,18 +169,14 @@ static void training(Run *run, const Data *data, double error) {
     snprintf(ended, sizeof ended, "=%.4f", loss);
     results(run, (const char *const[]){ "", NULL },
             (const Result[]){
-                    { "loss before training",
-                      "ln V = 4.11: all 61 vocabulary entries equally likely",
-                      { begun } },
-                    { "loss at the last step", "0: the batch is memorised", { ended } },
-                    { "parameters",
-                      "P = VC + TC + L(12C^2 + 13C) + 2C elements",
-                      { "parameters" } },
-                    { "gradients",
-                      "P + VC: wte has two uses, each with a gradient",
-                      { "gradients" } },
-                    { "AdamW's m and v", "2P", { "optimizer" } },
-                    { 0 },
+                { "loss before training",
+                  "ln V = 4.11: all 61 vocabulary entries equally likely",
+                  { begun } },
+                { "loss at the last step", "0: the batch is memorised", { ended } },
+                { "parameters", "P = VC + TC + L(12C^2 + 13C) + 2C elements", { "parameters" } },
+                { "gradients", "P + VC: wte has two uses, each with a gradient", { "gradients" } },
+                { "AdamW's m and v", "2P", { "optimizer" } },
+                { 0 },
             });
     say_answer(run,
                "Yes to both. The loss fell from %.4f to %.4f in %zu steps; backward differs from "
