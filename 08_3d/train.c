@@ -100,6 +100,16 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
         v > 1 ? "chunks" : "stages", text);
 }
 
+// Is the held-out loss measured after `done` steps? Every --eval-every steps; with --keep also before
+// each checkpoint, because the best checkpoint by this loss is kept.
+static bool evaluation_due(Run *run, size_t done, bool last) {
+    size_t every = option_size(run, "eval-every");
+    bool saves = option_given(run, "save");
+    if (every == 0 || (last && !saves)) return false;
+    bool saved_now = last || done % option_size(run, "save-every") == 0;
+    return done % every == 0 || (saves && option_given(run, "keep") && saved_now);
+}
+
 // Tokens trained and the real time of their steps, without evaluations and checkpoints.
 typedef struct { double tokens, seconds; } Speed;
 
@@ -107,7 +117,7 @@ typedef struct { double tokens, seconds; } Speed;
 static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Data *d,
                    const Log *log, SavedRun *saved, size_t from, LossCurve got, LossCurve want,
                    Speed *speed) {
-    size_t steps = train_steps(run), every = option_size(run, "eval-every");
+    size_t steps = train_steps(run);
     size_t windows = data_eval_windows(d);
     StepLines lines = step_lines_begin(&t->config, from, steps);
     RateRule rate = train_rate(run);
@@ -147,7 +157,7 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         else if (step_lines_add(&lines, step, r, t->optimizer.lr, tokens, seconds, line))
             say(run, "%s", line);
         double eval_loss = NAN;                    // of the checkpoint below; NAN: not measured
-        if (every && (step + 1) % every == 0 && (!last || option_given(run, "save"))) {
+        if (evaluation_due(run, step + 1, last)) {
             eval_loss = trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS));
             log_evaluation(log, step + 1, eval_loss);
             say(run, "             held-out loss %.4f\n", eval_loss);

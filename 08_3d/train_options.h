@@ -78,7 +78,7 @@ static const Option train_options[] = {
     OPTION_GROUP("Checkpoints"),
     { "save", "DIR", NULL, "write checkpoints: DIR/step-000100 and so on" },
     { "save-every", "N", "100", "with --save: steps between checkpoints; one more at the end" },
-    { "keep", "N", NULL, "with --save: keep the newest N checkpoints, and the best one" },
+    { "keep", "N", NULL, "with --save: keep the newest N checkpoints, and the best by held-out loss" },
     { "save-over", NULL, NULL, "with --save: first remove the checkpoints of other runs in DIR" },
     { "exit-after", "MINUTES", NULL,
       "with --save: save and end before then, as at SIGTERM and SIGINT; status 4" },

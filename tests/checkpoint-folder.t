@@ -238,9 +238,9 @@ refused(resumed($torn, qw(--steps 9)), qr/step-000007\/index\.json is of step 8,
 copy("$dir/step-000008", "$work/mine");
 fine(resumed("$work/mine", qw(--steps 9)), "a folder with a name of the user's own");
 
-# ---- --keep ----
+# ---- --keep: the held-out loss is measured before each checkpoint, whatever --eval-every says ----
 remove_tree($dir);
-my $kept = T((grep { !/^--eval-every$/ } @model), '--timeout', $hang, '--save', $dir, qw(--save-every 2 --eval-every 2 --steps 14 --lr 0.5 --keep 2 --decay-steps 200));
+my $kept = T((grep { !/^--eval-every$/ } @model), '--timeout', $hang, '--save', $dir, qw(--save-every 2 --eval-every 100 --steps 14 --lr 0.5 --keep 2 --decay-steps 200));
 fine($kept, '--keep 2');
 my @loss = $kept->{out} =~ /^ +held-out loss (\d+\.\d+)$/mg;
 my ($best) = sort { $loss[$a] <=> $loss[$b] } 0 .. $#loss;

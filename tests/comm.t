@@ -170,7 +170,7 @@ ends 2 1 "at most 512" "too many virtual ranks" "$program" --emulate 513
 ends 2 1 "leave one of them out" "--emulate with --transport mpi" "$program" --emulate 2 --mpi
 ends 2 1 "srun --mpi=pmix" "Slurm tasks that do not know of each other" \
     env SLURM_NTASKS=4 SLURM_PROCID=0 "$program"
-ends 0 0 "virtual ranks: started without mpirun" "started bare" "$program"
+ends 0 0 "virtual ranks: threads, the lesson's own number" "started bare" "$program"
 if [ -n "$mpi" ]; then
     ends 2 1 "mpirun started 2 processes" "--emulate under mpirun" $mpi 2 "$program" --emulate 2
     ends 2 1 "mpirun started 2 processes" "--transport emu under mpirun" $mpi 2 "$program" --emu

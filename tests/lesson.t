@@ -138,7 +138,7 @@ SKIP: {
     like($out, qr/^\[test lesson\]  Does the frame "notice" every kind of mistake\?\n {15}3 ranks, emu \(.+; seed 1\n/s, 'the page: its title');
     unlike($out, qr/ ok$/m, 'the page: no line of its own for a check that holds');
     (my $compared) = $out =~ /^  Compared: +(\d+ comparisons: .*?)\n\[/ms;
-    like($compared, qr/\d+\s+equal\s+in\s+every\s+bit,\s+\d+\s+within\s+rounding\s+\(largest\s+error\s+\S+,\s+limit\s+1\.0e-\d\d\)/, 'the page: comparisons by kind, and the worst error');
+    like($compared, qr/\d+\s+equal\s+in\s+every\s+bit,\s+\d+\s+within\s+their\s+limits\s+\(largest\s+error\s+\S+,\s+limit\s+1\.0e-\d\d\)/, 'the page: comparisons by kind, and the worst error');
     like($compared, qr/differs?,\s+as\s+(?:it|they)\s+must;\s+2\s+of\s+2\s+costs\s+exact$/, 'the page: traps and costs');
     like($out, qr/^ +here +formula\n  bytes +4\.10 kB  4096 \+ rank\n  idle +0\.1875\n  a text +as it is\n/m, 'the page: the table of results');
     is(scalar(grep { length > 90 } split /\n/, $out), 0, 'the page: as wide as it may be');

@@ -929,7 +929,7 @@ LaunchChoice comm_choose(const LaunchOptions *o) {
     choice.ranks = o->emulate > 0 ? o->emulate : o->default_ranks;
     if (o->emulate > 0)
         snprintf(choice.why, sizeof choice.why, "virtual ranks: --emulate %zu", o->emulate);
-    else strcpy(choice.why, "virtual ranks: started without mpirun, the lesson's own count");
+    else strcpy(choice.why, "virtual ranks: threads, the lesson's own number");
     return choice;
 }
 

@@ -204,9 +204,9 @@ static void add_kind(char text[256], size_t count, const char *kind) {
         snprintf(text + length, 256 - length, "%s%zu %s", length > 0 ? ", " : "", count, kind);
 }
 
-// "27 comparisons: 20 equal in every bit, 6 within rounding (largest error 1.2e-06, limit 1.0e-05),
-// 1 statement holds". The printed error is the one nearest to its limit. Failed checks have been
-// printed in full.
+// "27 comparisons: 20 equal in every bit, 6 within their limits (largest error 1.2e-06,
+// limit 1.0e-05), 1 statement holds". The printed error is the one nearest to its limit. Failed
+// checks have been printed in full.
 void page_checked(Run *run) {
     const struct RunState *s = run->state;
     size_t kinds[CHECK_KINDS] = { 0 };
@@ -220,7 +220,7 @@ void page_checked(Run *run) {
         if (worst == NULL || c->error * worst->limit > worst->error * c->limit) worst = c;
     }
     if (worst != NULL)
-        snprintf(close, sizeof close, "within rounding (largest error %.1e, limit %.1e)",
+        snprintf(close, sizeof close, "within their limits (largest error %.1e, limit %.1e)",
                  worst->error, worst->limit);
     add_kind(text, s->checks_failed, "failed");
     add_kind(text, kinds[CHECK_BITS], "equal in every bit");

@@ -70,7 +70,7 @@ static int verdict(Run *run) {
     if (run->world->rank == 0) {
         bool pass =
             s->check_count + s->cost_count > 0 && s->checks_failed + s->costs_failed == 0 && !open;
-        page_endings(run, pass);
+        if (!open) page_endings(run, pass);
         double seconds = now() - s->program->started;
         const char *json = option_text(run, "json");
         if (json != NULL) report_json(run, json, seconds, pass);
