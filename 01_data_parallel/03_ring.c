@@ -111,9 +111,9 @@ void tree_all_reduce(Comm *c, Tensor t) {
 
 // Rabenseifner 2004. Partners swap halves, then halves of halves, until each rank owns a chunk of
 // the sum. Then the same steps run backwards. Each rank sends 2 log2 N messages, of S/2, S/4, ...
-// S/N and S/N, ... S/4, S/2 bytes: as many bytes as in a ring. Where N is no power of two, each
-// rank beyond the power of two first sends its tensor (S bytes) to a lower rank, and receives the
-// sum (S bytes) at the end.
+// S/N and S/N, ... S/4, S/2 bytes. That is as many bytes as in a ring. If N is not a power of two,
+// some ranks are left over. Each of them first sends its tensor (S bytes) to a lower rank, and at
+// the end receives the sum (S bytes).
 
 // Among the first `n` ranks, n a power of two. Rank r keeps the half of its range that has chunk r.
 static void halve_and_double(Comm *c, Tensor t, size_t n, Tensor scratch) {

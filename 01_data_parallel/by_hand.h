@@ -13,7 +13,7 @@ typedef struct { size_t n; const real *x, *target; } Samples;
 double linear_loss(Linear *g, const Linear *l, Samples s, size_t count);
 void linear_add_scaled(Linear *to, const Linear *from, real scale);
 
-// A shard divides its loss by the number of its own elements, or of the whole batch's.
+// A shard divides its loss by the number of its own elements, or by that of the whole batch.
 typedef enum { OWN_COUNT, WHOLE_COUNT } Count;
 Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what, double *shard_loss);
 

@@ -76,7 +76,7 @@ void orthonormalise(Tensor p);                 // the columns, by Gram and Schmi
 CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m,
                                          uint64_t seed, size_t *n);
 void compressed_buckets_free(CompressedBucket *b, size_t n);
-// Calls what(q, its place in host) for every q of the buckets, unless what is NULL. Returns the
+// Calls what(q, place of q in host) for every q of the buckets, unless `what` is NULL. Returns the
 // number of elements of all q.
 typedef void (*EachState)(Tensor t, real *host);
 size_t compressed_factors(const CompressedBucket *b, size_t n, EachState what, real *host);
@@ -88,7 +88,7 @@ static inline size_t packed_count(size_t n, size_t bits) {
 Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 
 // ---- helpers: nothing is sent in them ----
-// e is what this rank wanted to send, and `sent` is what the receivers reconstruct. e <- the
+// e holds what this rank wanted to send; `sent` is what the receivers reconstruct. Sets e to the
 // difference, the new residual.
 void compression_keep_rest(const Compression *c, Tensor e, Tensor sent);
 // Adds `sent` to c->sent, if c->sent has data.

@@ -20,7 +20,7 @@
 //   norm: M/t rows | all-gather | A by columns, GELU, B by rows: M rows | reduce-scatter | + x: M/t
 //
 // An all-reduce is a reduce-scatter followed by an all-gather. 06_transformer.c does both at one
-// place. Here they stand at the two ends of a region in which every rank has only its own rows.
+// place. Here a region lies between the two, in which every rank has only its own rows.
 // sequence_layers.c has the embedding and the head.
 #include "03_tensor_parallel/sequence_layers.h"
 

@@ -91,10 +91,10 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
     }
 }
 
-// k and v go round again, because other ranks' blocks were not kept. dk and dv of a block are sums
-// over the queries of all ranks. So they follow their block one step behind: each rank adds the
-// part of its own queries and sends the sum on. dq needs no message, because every block comes to
-// the rank of the query.
+// k and v go round again, because a rank has not kept the blocks of other ranks. dk and dv of a
+// block are sums over the queries of all ranks. So dk and dv follow their block one step later:
+// each rank adds the part of its own queries and sends the sum on. dq needs no message, because
+// every block comes to the rank of the query.
 static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     Comm *cp = h->cp;
     Positions queries = context_positions_of(h, cp->rank);

@@ -69,7 +69,7 @@ void cube_norm_backward(CubeLayout at, size_t C, Tensor dx, Tensor x, Tensor sta
     arena_free(&scratch);
 }
 
-// ---------------------------------------------------------------- what a linear layer saves
+// ---------------------------------------------------------------- items that a linear layer saves
 
 // Room for x [M/q^2, K/q] of a linear layer. If the gathered X is saved, x is scratch, because X
 // contains its rows.

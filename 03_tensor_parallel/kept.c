@@ -14,7 +14,7 @@ size_t grid_kept_sequences(TesseractSides n, size_t rank, size_t B) {
     return part_size(B, n.q * n.depth, row + n.q * layer);
 }
 
-// A product swaps the layout: where the sequences of its input are cut over row, those of its
+// A product swaps the layout. If the sequences of its input are cut over row, the sequences of its
 // output are cut over col, and the reverse. So a rank has rows in two layouts.
 KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwise,
                        const CutSizes *stage, size_t B) {

@@ -4,8 +4,8 @@
 // Holds: all parameters; T/N contiguous positions of each of B sequences; all scores of its
 // queries,
 //     [B H T/N, T].
-// Sends: per layer forward k, then v, round the ring, N-1 hops of B T C/N elements each; backward v
-//     again for dP, k again for dQ, and two all-reduces of B T C elements for dK and dV.
+// Sends: per layer, N-1 hops of B T C/N elements each. Forward: k, then v. Backward: v again for
+//     dP, k again for dQ, and two all-reduces of B T C elements for dK and dV.
 // Saves: 1/N of the activations per rank, but scores grow with T^2/N.
 // Costs: 8(N-1) B T C/N elements sent per layer. Every score is computed, even those that the
 //     causal mask hides.

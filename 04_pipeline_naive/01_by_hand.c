@@ -82,7 +82,7 @@ void chain_all_there_all_back(Device *d, size_t pieces) {
 // Units of time at which the ops end, [device][micro-batch]. 0: the op has not run.
 typedef struct { size_t forward[LAYERS][PIECES], backward[LAYERS][PIECES]; } Ends;
 
-// Has the op run whose result this op of device i needs? *ready is the end of that op.
+// An op of device i needs the result of another op. Has that op run? *ready is the end of that op.
 static bool input_ready(const Chain *c, const Ends *ends, size_t i, Op op, size_t *ready) {
     *ready = 0;
     if (op.what == 'F' && i == 0) return true;             // samples are always there

@@ -1,5 +1,5 @@
-// executor.c: the rule which op needs which, for all schedules; and the executor, which sends and
-// receives the messages of any list while the stage computes. pipeline.h states its guarantees.
+// executor.c: the rule that says which op needs which other op, and the executor. The executor runs
+// any list, and sends and receives while the stage computes. pipeline.h states its guarantees.
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 

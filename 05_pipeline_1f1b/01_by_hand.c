@@ -55,11 +55,11 @@ size_t by_hand_duration(PipeOp op) { return op.what == BACKWARD ? T_BACKWARD : T
 static Outcome refused(Verdict why) { return (Outcome){ why, 0, {{0}} }; }
 
 // Plays the lists: asks the stages in turn, again and again, whether their next op can run. An op
-// starts at max(end of the op that it needs, end of the stage's previous op). pipe_op_needs says
-// which op it needs: forward k needs that of the previous stage, backward k that of the next stage,
-// on the last stage its own forward. The needed result comes as a message, which may be the wrong
-// one. The op's own message needs a send buffer. An op that can run stays able to run, whatever
-// other stages do first. So if one order of play reaches the end, every order does.
+// starts at max(end of the op that it needs, end of the stage's previous op). pipe_op_needs names
+// the needed op. Forward k needs forward k of the previous stage. Backward k needs backward k of
+// the next stage, or on the last stage forward k. The needed result comes as a message, which may
+// be the wrong one. The op's own message needs a send buffer. If an op can run, the ops of other
+// stages cannot stop it. So if one order of play reaches the end, every order does.
 Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
     Outcome out = { LEGAL, 0, {{0}} };
     Mailbox on[MOST_STAGES] = {0}, back[MOST_STAGES] = {0};  // from stage i: to i + 1, and to i - 1

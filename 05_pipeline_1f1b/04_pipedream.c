@@ -91,7 +91,7 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
                                   size_t older, const Batch *batch, size_t n,
                                   const PipelineNotes *notes) {
     PipelineStage s = pipeline_begin(pp, m, batch, n);
-    Executor *e = executor_new(pp, &s, list);      // posts receives, keeps what is on its way
+    Executor *e = executor_new(pp, &s, list);      // posts receives, keeps messages in flight
     WeightVersions w = weight_versions_new(m, older);
     model_zero_gradients(m);
     for (size_t at = 0; at < list->n; at++) {

@@ -65,10 +65,11 @@ static void note(Stage *s, Model *m, ParamFilter *which) {
         s->notes->updated(s->notes->who, m, s->weights.newest - 1, which);
 }
 
-// The first stage has the embedding's part of the table's gradient, the last stage the head's. Both
-// need the sum. If the last stage waited for it at once, it would stand still until the first stage
-// is as far, p - 1 backwards later. So the exchange is only started. table_finish waits for it when
-// an op first reads the new table, most of a batch later. Backward goes on with another buffer.
+// The first stage has the embedding's part of the table's gradient, the last stage the head's part.
+// Both stages need the sum. The first stage finishes its part p - 1 backwards later than the last
+// stage. The last stage would be idle for that long if it waited here. So this function only starts
+// the exchange. table_finish waits for it when an op first reads the new table, most of a batch
+// later. Backward continues with another buffer.
 static void table_start(Stage *s) {
     size_t other_end = 1 - s->tied->rank;
     s->table->own_g = s->table->g;
@@ -127,7 +128,7 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
     }
     model_zero_gradients(m);
     PipelineStage s = pipeline_begin(pp, m, batch, n);
-    Executor *e = executor_new(pp, &s, list);      // posts receives, keeps what is on its way
+    Executor *e = executor_new(pp, &s, list);      // posts receives, keeps messages in flight
     for (size_t at = 0; at < list->n; at++) {
         PipeOp op = list->ops[at];
         if (op.what == UPDATE) {  // version t becomes t + 1; V*C elements leave the ends

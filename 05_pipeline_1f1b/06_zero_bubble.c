@@ -56,7 +56,7 @@ void pipeline_backward_weights(PipelineStage *s, size_t k) {
 PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                size_t micro_batches) {
     PipelineStage s = interleaved_begin(pp, m, batch, micro_batches);
-    Executor *e = executor_new(pp, &s, list);      // posts receives, keeps what is on its way
+    Executor *e = executor_new(pp, &s, list);      // posts receives, keeps messages in flight
     for (size_t at = 0; at < list->n; at++) {
         size_t k = executor_receive(e, at);        // F: x, B: dy, B*T*C elements; W: nothing
         switch (list->ops[at].what) {

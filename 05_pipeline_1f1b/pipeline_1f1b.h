@@ -13,8 +13,8 @@ Schedule schedule_1f1b(size_t p, size_t m, size_t i);  // the same order as a li
 
 // v > 1: m is a multiple of p; v = 1: the list of schedule_1f1b.
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i);
-// The chunks of stage i: parts i, p + i, ... of v p. blocks [v p]: the blocks of each part; NULL:
-// as equal as possible.
+// Describes the chunks of stage i: parts i, p + i, ... of v p parts. blocks [v p] gives the blocks
+// of each part; NULL makes the parts as equal as possible.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
                             size_t i);
 // pipeline_begin and pipeline_loss for stages with one or several chunks.
@@ -45,8 +45,8 @@ void weight_versions_attach(const WeightVersions *w, Model *m, size_t version);
 // Call it before an update: copies the newest version, so that the optimizer may change m->w.
 void weight_versions_keep(WeightVersions *w, const Model *m);
 
-// Which version of the weights mini-batch k reads on stage i of p. Its update makes version k + 1
-// on every stage.
+// The version of the weights that mini-batch k reads on stage i of p. The update of mini-batch k
+// makes version k + 1 on every stage.
 //     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)): the newest when its forward ran
 //     VERTICAL_SYNC     forward and backward max(0, k - (p-1)), on all stages
 //     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. Wrong: the
@@ -55,8 +55,9 @@ typedef enum { WEIGHT_STASHING, VERTICAL_SYNC, NO_STASHING } PipeDreamRule;
 size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i);  // versions besides the newest
 Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i);  // of n mini-batches
 
-// The notes of an observer of a training. loss [n]: of each micro-batch, 0 at first. updated():
-// called after each update, counted from 0, for the tensors for which `which` holds (NULL: all).
+// The notes of an observer of a training. loss [n]: the loss of each micro-batch, 0 at first.
+// updated() is called after each update, with the number of the update from 0, for the tensors for
+// which `which` returns true (NULL: all tensors).
 // The model then reads the newest weights and still has the gradients.
 typedef bool ParamFilter(const Unit *u, const Param *p);
 typedef struct {
@@ -91,8 +92,8 @@ void pipeline_backward_inputs(PipelineStage *s, size_t k);       // dx from dy
 // At any later time: adds the weights' gradients, frees x.
 void pipeline_backward_weights(PipelineStage *s, size_t k);
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i);  // min(p, m) in flight, counted until W
-// A planner makes it from the times of the ops and of a message, with at most cap (1 or more)
-// micro-batches in flight on each stage.
+// The list of a planner, from the times of the ops and of a message. At most cap (1 or more)
+// micro-batches are in flight on each stage.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes times);
 // Runs any list without updates: halves or whole backwards, one chunk or several.
 PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,

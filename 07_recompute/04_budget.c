@@ -32,9 +32,9 @@ static size_t passed_on(const BudgetStage *s, size_t i) {
 }
 static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
-// The micro-batch at work holds the kept items of the blocks before, and all items of one block: in
-// forward before the block forgets, in backward after it has computed them again. All other
-// micro-batches hold only kept items.
+// The micro-batch at work holds the kept items of the earlier blocks, and all items of one block.
+// In forward that block has not dropped its items yet; in backward it has just computed them again.
+// All other micro-batches hold only kept items.
 static size_t stage_peak(const BudgetStage *s, size_t kept, size_t at_work) {
     size_t waiting = passed_on(s, s->blocks - 1) + kept + s->head;
     return (s->in_flight - s->one) * waiting + s->one * most(at_work, waiting);

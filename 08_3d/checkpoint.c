@@ -1,5 +1,5 @@
-// checkpoint.c: opens a checkpoint, compares its sums, and fills a model from it, whatever the
-// layouts.
+// checkpoint.c: opens a checkpoint, compares its sums, and fills a model from it. The layouts of
+// the checkpoint and of the model may differ.
 #include "08_3d/checkpoint.h"
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ void checkpoint_free(Checkpoint *c) {
 
 static const UnitTensor kinds[] = { UNIT_WEIGHTS, UNIT_M, UNIT_V };
 
-// Adds the pieces of one file. NULL, or what is wrong.
+// Adds the pieces of one file. Returns NULL, or a text that describes the error.
 static const char *add_pieces(Checkpoint *c, const TensorFile *f) {
     for (size_t i = 0; i < f->n; i++) {
         const char *name = f->tensor[i].name, *note = tensor_file_note(f, name);

@@ -231,8 +231,8 @@ bool folder_publish(const char *dir, const char *from, const char *to) {
 
 // ---------------------------------------------------------------- reading an index
 
-// The step in the name of the folder itself, whatever path leads to it. False: the user has
-// named it.
+// The step in the name of the folder, for any path that leads to it. False: the user has chosen the
+// name.
 static bool step_of(const char *path, size_t *step) {
     char *whole = realpath(path, NULL);
     bool part, found = whole && folder_step(strrchr(whole, '/') + 1, step, &part) && !part;

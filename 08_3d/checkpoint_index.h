@@ -8,8 +8,8 @@
 
 enum { CHECKPOINT_VERSION = 2, CHECKPOINT_MOST_FILES = 1 << 16 };
 enum { CHECKPOINT_FILE_NAME = 48, RUN_ID = 17 };               // with the 0 at the end
-// The beginnings of the two kinds of files. The second one stands behind the 8 bytes of a
-// safetensors file's length.
+// The first bytes of the two kinds of files. In a safetensors file they follow the 8 bytes of the
+// header's length.
 #define CHECKPOINT_INDEX_NAME "index.json"
 #define CHECKPOINT_INDEX_BEGIN "{\n\t\"format\":\t\"unsplit checkpoint\""
 #define CHECKPOINT_FILE_BEGIN "{\"__metadata__\":{\"format\":\"unsplit\""
@@ -22,7 +22,7 @@ FileSum file_sum_of(const void *data, size_t bytes);
 // s begins as file_sum_of(NULL, 0).
 void file_sum_add(FileSum *s, const void *data, size_t bytes);
 
-// A training from its first step to its last one, whatever number of processes worked at it.
+// A training from its first step to its last one, also if several program runs continue it.
 typedef struct {
     char id[RUN_ID];                               // 16 hexadecimal digits
     FileSum data;                                  // the content of --data

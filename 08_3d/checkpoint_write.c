@@ -53,9 +53,12 @@ static void each_tensor(const Model *m, bool moments, EachTensor *what, void *co
 }
 
 typedef struct { Text json; size_t offset; } Header;
-// The nine numbers of a note: rows and columns of the whole tensor; this rank's rows and its
-// columns in each block; the number of blocks; the first element in that rectangle and their
-// number.
+// Writes the nine numbers of a note:
+//     2  rows and columns of the whole tensor
+//     2  the first and the last of this rank's rows
+//     2  the first and the last of its columns in each block
+//     1  the number of blocks
+//     2  the first element in that rectangle, and the number of elements
 static void add_note(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
     Header *h = context;
     (void)u;

@@ -58,7 +58,7 @@ static BudgetStage budget_part(const TrainerConfig *c, Coordinates at, size_t pa
         const size_t tokens = B * z.T;
         s.head = kept.head;
         s.head_added = deferred_head(&z, B) - tokens;      // the loss has freed its sums
-        // The gradient of the logits stands in their place.
+        // The gradient of the logits now occupies the memory of the logits.
         s.head_freed = activations_head(&z, B) - tokens * z.vocab - tokens;
     }
     if (z.first) s.first_deferred = cut_rows(&z, B) * z.C;

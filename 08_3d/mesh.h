@@ -12,9 +12,9 @@ static inline size_t mesh_cp(Degrees n) { return n.cp ? n.cp : 1; }
 Coordinates mesh_coordinates(Degrees n, size_t rank);
 size_t mesh_rank(Degrees n, Coordinates c);
 
-// The degrees of `world` ranks, from those that a user has chosen; 0: not chosen. Without a
-// choice cp is 1, tp is 2, then pp is 2, where the ranks allow that, and dp takes the ranks that
-// are left. usage_error() where the product cannot be the number of ranks.
+// Completes the degrees that a user has chosen (0: not chosen) to a mesh of `world` ranks. The
+// defaults are cp 1, tp 2, then pp 2, if the number of ranks allows them; dp takes the remaining
+// ranks. usage_error() if the product cannot be the number of ranks.
 Degrees mesh_degrees(size_t world, Degrees chosen);
 
 // A set of axes of the mesh, as bits.

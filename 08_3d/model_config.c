@@ -23,7 +23,7 @@ static char *path_beside(const char *weights) {
     return path;
 }
 
-// NULL: there is no file of JSON there. cJSON_Delete() it.
+// Returns NULL if there is no file of JSON. Free the result with cJSON_Delete().
 static cJSON *read_config(const char *path) {
     size_t bytes;
     char why[INPUT_WHY];
@@ -65,8 +65,8 @@ void model_config_require(const char *weights) {
     free(path);
 }
 
-// The id for begin and end of a text. GPT-2's vocabulary has one entry for both, a vocabulary of
-// bytes has none.
+// The id for begin and end of a text. GPT-2's vocabulary has one entry for both. A vocabulary of
+// bytes has no such entry.
 static const char *text_end(const ModelConfig *c) { return c->vocab == 50257 ? "50256" : "null"; }
 
 void model_config_write(const ModelConfig *c, const char *weights) {

@@ -76,8 +76,8 @@ extern const char *const plan_memory_name[PLAN_MEMORY];
 typedef struct { double bytes[PLAN_MEMORY]; } PlanMemory;
 double plan_memory_sum(const PlanMemory *m);
 
-// One forward or backward of a chunk: picoseconds, and bytes that its rank sends. cp: the time by
-// which the ring's messages exceed the products that hide them.
+// The time in picoseconds of one forward or backward of a chunk, and the bytes that its rank sends.
+// cp: the part of the ring's messages that the products do not hide.
 typedef struct {
     double products, rest, tp, cp, dp;
     double tp_bytes, cp_bytes, dp_bytes;
@@ -92,8 +92,11 @@ typedef struct {
     // Bytes sent per step by a rank of the stage that sends most; dp_bytes over dp x cp.
     double tp_bytes, cp_bytes, pp_bytes, dp_bytes, tied_bytes;
     double step;                                   // picoseconds
-    // Picoseconds of the busiest stage. computing: products and other ops. tp: sums. cp: waits for
-    // the ring. dp: ZeRO's units. end: after its last backward. idle: the rest of the step.
+    // Picoseconds of the busiest stage.
+    //     computing  products and other ops
+    //     tp, cp, dp sums over tp, waits for the ring, ZeRO's units
+    //     end        the time after the last backward
+    //     idle       the rest of the step
     double computing, tp, cp, dp, end, idle;
     double bubble;                                 // share of the pipeline's time
     double mfu, hfu;                               // shares of the peak
@@ -140,16 +143,17 @@ PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 
 // ---- Attention in blocks (plan_ring.c) ----
-// Of B sequences in one transformer block; over cp it is ring attention, zigzag (03.08). products:
-// the part of the time that is products, on the busiest rank.
+// The attention of B sequences in one transformer block. Over cp it is zigzag ring attention
+// (03.08). products: the time of the products alone, on the busiest rank.
 typedef struct { double time, products, bytes; } PlanRing;
 PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                    size_t B);
-// The ring of ranks that are not alike. at[cp]: in, when each rank begins a chunk's forward or
-// backward of B sequences; out, when it ends. each[cp]: what each rank does beside attention.
+// A forward or backward of a chunk on a ring of unequal ranks. at [cp] holds times: on entry, when
+// each rank begins a chunk's forward or backward of B sequences; on return, when each rank ends.
+// each [cp]: the work of each rank besides attention.
 void plan_ring_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, const PlanOp *each,
                   bool forward, size_t B, double *at);
-// 1 where the ranks of a ring are alike, else cp.
+// The number of ranks to play: 1 if the ranks of a ring are equal, else cp.
 size_t plan_ring_players(const PlanTask *t, const PlanLayout *l);
 // Bytes in flight on the ring.
 double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B);
@@ -189,8 +193,9 @@ PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed);
 void plan_list_free(PlanList *list);
 // Where a search has found no layout: the number that does not divide (plan_divide.c).
 void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t room);
-// The fastest layouts with another degree than the fastest of all. times: their step, relative to
-// the fastest. cause: where they spend most of the additional time.
+// The fastest layout overall, compared with the fastest layouts that differ from it in one degree.
+// times: their step time, relative to the fastest layout. cause: the part of the step with most of
+// the additional time.
 enum { PLAN_ALTERNATIVES = 7 };
 typedef struct { char name[40]; double times; const char *cause; } PlanAlternative;
 size_t plan_alternatives(const PlanList *list, PlanAlternative found[PLAN_ALTERNATIVES]);

@@ -2,7 +2,8 @@
 #include <stdio.h>
 #include "08_3d/plan.h"
 
-// What a degree of the mesh cuts into equal parts. fixed 0: the search may choose this degree.
+// A quantity that one degree of the mesh cuts into equal parts. fixed 0: the search may choose this
+// degree.
 typedef struct {
     const char *option, *what;
     size_t fixed, count;

@@ -78,8 +78,9 @@ typedef struct {
     double own, other;
     bool forward, equal;
 } Ring;
-// One rank, in picoseconds: the end of its computation, the time when its lane is free, the arrival
-// of the block and of the sum of gradients that it waits for, and the sum of its products.
+// The state of one rank, in picoseconds. at: the end of its computation. lane: when its lane is
+// free. block, sum: when the block, and the sum of gradients, for which it waits arrive. products:
+// the time of all its products.
 typedef struct {
     double at, lane, block, sum, products;
     bool near;                                     // is the next rank in the same node?

@@ -128,7 +128,8 @@ double plan_ring_time(const PlanTask *t, bool near, size_t passes, size_t n, siz
                       size_t size) {
     return plan_link_time(t, near, passes * (n - 1), ring_bytes(passes, n, count, size));
 }
-// Norms, dropout, GELU, residual additions and the update: what they read and write.
+// Norms, dropout, GELU, residual additions and the update take the time to read and write their
+// bytes.
 static double through_memory(const PlanTask *t, double bytes, double kernels) {
     const PlanCluster *c = &t->cluster;
     return c->bandwidth > 0 ? picoseconds(bytes / c->bandwidth + kernels * c->launch) : 0;
@@ -167,8 +168,8 @@ enum { OTHER_KERNELS = 10 };
 // of forward's: y, dy and dx pass instead of x and y
 static const double BACKWARD_REST = 1.5;
 
-// What is multiplied in a block: of its four matrices, and of all heads, if they have whole rows of
-// scores. scores: q k^T alone, which selective repeats
+// Times of the products in a block: with the four matrices, and in all heads unless attention works
+// in blocks. scores: q k^T alone, because selective recomputation repeats it.
 typedef struct {
     double forward, backward, scores;
 } Products;
@@ -220,9 +221,9 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
                                                                 : 0)) +
                   last * logits;
     }
-    // Over tp, of [M, C]: four all-reduces in a block, two of them forward; with sequence
-    // parallelism each is a reduce-scatter and an all-gather, and the input of each pair of
-    // products is gathered once more.
+    // Over tp, of [M, C]: four all-reduces per block, two of them forward. With sequence
+    // parallelism each all-reduce is a reduce-scatter and an all-gather. Then backward also gathers
+    // the input of each pair of products once more.
     size_t rows = l->sequence ? z->t * cut_rows(z, B) * z->C : M * z->C;
     double halves = 2 * (forward ? 2 * blocks : 2 * blocks + last + (full ? 2 * blocks : 0));
     if (forward) halves += 2 * first;

@@ -1,5 +1,5 @@
-// plan_step.c: the whole step of a layout: plays the replicas' schedules, adds the work after the
-// last backward, and finds memory, traffic and time of the rank with most of each.
+// plan_step.c: the whole step of a layout. It plays the replicas' schedules and adds the work after
+// the last backward. It returns the largest memory, traffic and time of any rank.
 #include "08_3d/plan_player.h"
 #include <math.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@ static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
     return plan_alike(t, l) || l->zero >= 2 ? 1 : dp < MOST_REPLICAS ? dp : MOST_REPLICAS;
 }
 
-// Replicas that begin at the same place of a node have the same links. With as many sequences they
-// take the same time.
+// Replicas whose first ranks have the same place in a node have the same links. With the same
+// number of sequences they take the same time.
 static bool played_before(const PlanTask *t, const PlanLayout *l, size_t d) {
     size_t node = t->cluster.node, batch = t->model.batch;
     for (size_t before = 0; before < d; before++)

@@ -19,7 +19,7 @@ static const char *const training_options[] = {
     "weight-decay", "beta1",    "beta2",       "eps",        "clip",   "dropout",
     "optimizer",    "compress", "keep-one-of", "power-rank", NULL,
 };
-// Any run may change these. "ranks" is no option, but it is said, too.
+// Any run may change these. "ranks" is not an option, but the page reports its change, too.
 static const char *const layout_options[] = {
     "steps", "ranks", "dp", "tp", "pp", "cp", "tensor", "depth", "micro-batch", "schedule",
     "chunks", "stage-layers", "rebalance", "zero", "prefetch", "overlap", "attention",
@@ -192,9 +192,9 @@ static bool same_folder(const char *a, const char *b) {
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-// May this checkpoint stay, if this run begins after step `from`? Yes if it belongs to this run and
-// to an earlier step. A torn one may stay if this run goes on behind it, or if --newest-good has
-// passed over it.
+// If this run begins after step `from`, may this checkpoint stay? Yes if it belongs to this run and
+// to an earlier step. A torn checkpoint may stay if this run starts after its step, or if
+// --newest-good has skipped it.
 static bool may_stay(const RunOptions *o, const char *path, size_t step, const SavedRun *saved,
                      size_t from, char why[FOLDER_WHY]) {
     CheckpointIndex x;

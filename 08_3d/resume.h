@@ -17,15 +17,16 @@ bool run_option_given(const RunOptions *o, const char *name);
 // does not.
 void resume_record(const RunOptions *o, struct cJSON *index);
 
-// Collective: locks the folder of --save, if there is one, opens the checkpoint of --resume, and
-// takes from it the options that define the training and were not given. NULL without --resume.
-// note: lines for the page, or "". usage_error() where --save is another run's, the checkpoint
-// cannot be read, or an option that defines the training has another value without --override.
+// Collective. Locks the folder of --save, if there is one, and opens the checkpoint of --resume.
+// Takes from the checkpoint the options that define the training and were not given. NULL without
+// --resume. note: lines for the page, or "". usage_error() in three cases: --save belongs to
+// another run; the checkpoint cannot be read; without --override, an option that defines the
+// training has another value.
 Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]);
-// Collective: the run's id, the checkpoint's or a new one, and the fingerprint of its data.
-// usage_error() where the content of --data is another one, or the folder of --save has
-// checkpoints that this run may not replace.
+// Collective. The run's id (the checkpoint's id, or a new one) and the fingerprint of its data.
+// usage_error() if the content of --data has changed, or if the folder of --save has checkpoints
+// that this run may not replace.
 SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *data);
-// A line for the page: the run that goes on, its step, and the options that differ. free() it.
+// A line for the page: the resumed run, its step, and the options that differ. free() it.
 char *resume_line(const RunOptions *o, const Checkpoint *before);
 #endif

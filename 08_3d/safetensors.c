@@ -8,8 +8,8 @@
 #include "08_3d/tensor_file.h"
 #include "common/base/output.h"
 
-// The whole model's tensors in model order, whatever part of it this rank holds: described once
-// more, never allocated.
+// Describes the whole model's tensors in model order, also those that this rank does not hold. The
+// model is only described, never allocated.
 static char *header(const Model *whole, size_t *length) {
     size_t room = 256 + 192 * config_tensors(&whole->config), n = 0, offset = 0;
     char *json = host_alloc(room);

@@ -2,9 +2,9 @@
 // (github.com/huggingface/safetensors, "Format"): an 8-byte little-endian header length, a JSON
 // header padded with spaces to a multiple of 8, then the tensors, row-major.
 //
-// Names, shapes and layout are those of Hugging Face's GPT-2: GPT2LMHeadModel loads the file as
-// it is (wte is lm_head, too). Always F32 (F64 with PRECISION=fp64); the same bytes whatever the
-// layout that trained the model.
+// Names, shapes and layout are those of Hugging Face's GPT-2, so GPT2LMHeadModel loads the file
+// without changes (wte serves as lm_head, too). The elements are F32, or F64 with PRECISION=fp64.
+// The bytes do not depend on the layout that trained the model.
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 #include "common/model/model.h"

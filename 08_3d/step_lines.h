@@ -19,7 +19,7 @@ typedef struct {
     double counted, tokens, seconds;
 } StepLines;
 StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps); // collective
-// After each step, which took `seconds`. True: the step's line is due, and stands in `line`.
+// Call it after each step; `seconds` is the time of the step. True: `line` holds the line to print.
 bool step_lines_add(StepLines *s, size_t step, StepResult r, double lr, size_t tokens,
                     double seconds, char line[STEP_LINE]);
 #endif

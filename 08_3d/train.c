@@ -100,8 +100,8 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
         v > 1 ? "chunks" : "stages", text);
 }
 
-// Is the held-out loss measured after `done` steps? Every --eval-every steps; with --keep also before
-// each checkpoint, because the best checkpoint by this loss is kept.
+// Is the held-out loss measured after `done` steps? Every --eval-every steps. With --keep also
+// before each checkpoint, because the best checkpoint by this loss is kept.
 static bool evaluation_due(Run *run, size_t done, bool last) {
     size_t every = option_size(run, "eval-every");
     bool saves = option_given(run, "save");

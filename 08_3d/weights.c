@@ -1,4 +1,4 @@
-// weights.c: opens a model's weights, whatever their source, and fills a rank's part of them.
+// weights.c: opens a model's weights from any of their sources, and fills a rank's part of them.
 #include "08_3d/weights.h"
 #include <stdio.h>
 #include <stdlib.h>

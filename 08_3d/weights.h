@@ -1,6 +1,6 @@
-// weights.h: the weights of a trained model: from a checkpoint (checkpoint.h), from a safetensors
-// file with the names of Hugging Face's GPT-2, which --export writes, too, or from a folder with
-// such a file and its config.json. A rank reads only its own part.
+// weights.h: opens the weights of a trained model. They come from a checkpoint (checkpoint.h), from
+// a safetensors file with the names of Hugging Face's GPT-2 (--export writes such a file), or from
+// a folder with such a file and its config.json. A rank reads only its own part.
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
 #include "08_3d/checkpoint.h"
@@ -18,8 +18,9 @@ typedef struct {
     TensorFile file;
     ModelConfig model;                             // its sizes; no dropout
 } Weights;
-// A file's sizes are those of its tensors. heads: those of the model; NULL: as its header or a
-// config.json beside it says. Collective. usage_error() where this is no model.
+// The sizes of the model follow from the tensors of the file. heads: the model's number of heads;
+// NULL: take it from the file's header or from a config.json beside the file. Collective.
+// usage_error() if there is no model at `from`.
 Weights weights_open(Comm *world, const char *from, const size_t *heads, uint64_t seed);
 // Allocates the weights of a described model, without gradients, and fills them. usage_error()
 // where one is missing.

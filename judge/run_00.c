@@ -78,9 +78,9 @@ static Derivatives differentiate(Model *m, const Batch *b, Param *p) {
     return f;
 }
 
-// Returns the worst error of all tensors. A tensor's error is relative to its own largest
-// derivative, but to at least 1e-3 of the largest derivative of the model, because the key bias has
-// derivatives of exactly zero, where only rounding remains.
+// Returns the worst error of all tensors. An error is divided by the tensor's largest derivative,
+// but at least by 1e-3 of the model's largest derivative. The key bias needs this bound, because
+// its derivatives are exactly zero and only rounding remains.
 static double gradient_check(Run *run, const Data *data) {
     ModelConfig c = tiny;
     c.seed = run->seed;

@@ -30,15 +30,15 @@ static double computing(const ServerSizes *z, size_t w) {
 static double message(const ServerSizes *z) {
     return send_time(part_size(config_parameters(&tiny), z->servers, 0) * sizeof(real));
 }
-// All steps of the synchronous training, if each worker has a link of its own: two messages, and
-// the slowest worker between them.
+// The time of all steps of the synchronous training if each worker has its own link. A step has two
+// messages, and between them the computation of the slowest worker.
 static double all_steps(const ServerSizes *z) {
     double slowest = 0;
     for (size_t w = 0; w < z->workers; w++) slowest = fmax(slowest, computing(z, w));
     return STEPS * (2 * message(z) + slowest);
 }
-// The same with one port per server: answers leave one after the other, and pushes arrive one after
-// the other, in the workers' order.
+// The same time with one port per server. Then the server's answers leave one after the other, and
+// the pushes arrive one after the other, in the workers' order.
 static double all_steps_one_port(const ServerSizes *z) {
     double answered = 0, m = message(z);           // m: also how long a message keeps the port busy
     for (size_t step = 0; step < STEPS; step++) {
@@ -344,7 +344,7 @@ static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses
 
 // ---------------------------------------------------------------- the page
 
-// log: with the bound on staleness, and without it. took: the time of the synchronous training.
+// log: the logs with and without a bound on staleness. took: the time of the synchronous training.
 static void table(Run *run, const Cluster *c, const ServerLog *log[2], Picoseconds took,
                   Losses loss[RULES]) {
     typedef char Cell[64];

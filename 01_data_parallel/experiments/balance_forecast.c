@@ -11,9 +11,9 @@ double balance_rings(Policy p, const Devices *d) {
     return gradient + (p == DYNAMIC ? ring_time(ALL_REDUCE_PASSES, d->n, d->n, sizeof(double)) : 0);
 }
 
-// Hands out the batch sequence by sequence, each to the device that would finish first with it.
-// balance_shares() must give the same shares by its shorter way: no device gets less than the whole
-// part of its exact share (the lower quota of D'Hondt's method).
+// Hands out the batch sequence by sequence. Each sequence goes to the device that would finish it
+// first. balance_shares() must give the same shares in a shorter way, because no device gets less
+// than the whole part of its exact share (the lower quota of D'Hondt's method).
 static void hand_out(Range *share, const double *rate, size_t n, size_t total) {
     size_t *has = host_alloc(n * sizeof *has), lo = 0;
     for (size_t given = 0; given < total; given++) {
@@ -55,7 +55,7 @@ void balance_forecast(Policy p, const Devices *d, Range *share, double *time) {
     free(slow);
 }
 
-// The speed of all devices together. From the change on device 0 has 1 / changed of its speed.
+// The speed of all devices together. After the change device 0 has 1 / changed of its old speed.
 static double summed_speed(const Devices *d, size_t step) {
     double sum = 0;
     for (size_t r = 0; r < d->n; r++) sum += 1 / (double)d->slow[r];

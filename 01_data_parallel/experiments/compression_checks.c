@@ -1,5 +1,6 @@
-// compression_checks.c: the checks of 06_compression and 08_power_sgd: trainings whose sum is
-// compressed, sums of all that was sent, constructed gradients, costs, and the losses on text.
+// compression_checks.c: the checks of 06_compression and 08_power_sgd. They cover trainings with a
+// compressed sum, sums of everything that was sent, constructed gradients, costs, and the losses on
+// text.
 #include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"

@@ -98,7 +98,7 @@ OneDevice one_device_new(const CompressionPlan *plan, const Model *m, size_t sha
 void one_device_free(OneDevice *o);
 // sum [1, size] <- the sum that N ranks with the rows of g [N, size] would reconstruct.
 void one_device_sum(OneDevice *o, Tensor sum, Tensor g);
-// A training, on rank 0, uncounted. The other ranks' course is empty.
+// A training on rank 0, which no ledger counts. The other ranks get an empty course.
 Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan *plan,
                              size_t shards);
 

@@ -1,5 +1,5 @@
-// server_log.h: the log of an asynchronous parameter server: the order in which it served the
-// pushes. The log is predicted from sizes and speeds, and replayed on one device.
+// server_log.h: the log of an asynchronous parameter server. The log holds the order in which the
+// server served the pushes. It is predicted from sizes and speeds, and replayed on one device.
 #ifndef SERVER_LOG_H
 #define SERVER_LOG_H
 #include "01_data_parallel/parameter_server.h"
@@ -17,9 +17,10 @@ ServerLog server_log_new(size_t workers, size_t steps, size_t staleness);
 // Collective: every rank gets server 0's lines, and log->same says whether the others agree.
 void server_log_share(ServerLog *log, const Cluster *c);
 
-// The largest values in a log. lag: versions between the weights of a gradient and the weights it
-// is applied to. ahead: steps that a worker at the start of a step has done more than the slowest.
-// pushes: per millisecond, until the first worker has finished.
+// The largest values in a log.
+//     lag     versions between the weights that gave a gradient and the weights that it changes
+//     ahead   steps that a worker, at the start of a step, has done more than the slowest worker
+//     pushes  per millisecond, until the first worker has finished
 typedef struct { size_t lag, ahead; double pushes; } ServerLogSeen;
 ServerLogSeen server_log_look(const ServerLog *log);
 

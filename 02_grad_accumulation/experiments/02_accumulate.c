@@ -137,8 +137,8 @@ static void show(Run *run, const Training *t, double whole_time, double pieces_t
     say_use_when(run, "the activations of the batch do not fit, but those of one sequence do.");
 }
 
-// got: the training in micro-batches; whole: the training with the batch at once. both: the time of
-// forward and backward, first of the batch at once and then of its micro-batches.
+// got: the training in micro-batches. whole: the training with the undivided batch. both: the time
+// of forward and backward, for the undivided batch and then for its micro-batches.
 static void costs(Run *run, const Training *t, const Bytes *got, const Bytes *whole,
                   const Timing *both) {
     const ModelConfig *c = &t->model;

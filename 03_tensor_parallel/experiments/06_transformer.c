@@ -63,9 +63,9 @@ static CutSizes sizes_of(Run *run, const ModelConfig *c, size_t rank) {
     return cut_sizes(c, run->world->size, rank);
 }
 
-// Elements that a block keeps for backward, per token. kept_block counts the cut ones (q | k | v,
-// the heads' output, input and output of GELU, the scores) and the whole ones (two norms' outputs
-// with two statistics each, the middle). z->C is the block's output.
+// Elements that a block keeps for backward, per token. kept_block counts two kinds. Cut: q | k | v,
+// the heads' output, input and output of GELU, the scores. Whole: the outputs of two norms with two
+// statistics each, and the middle. z->C is the block's output.
 static size_t block_kept(const CutSizes *z) { return kept_block(z) + z->C; }
 
 static void bytes(Run *run, const ModelConfig *c, const Measured *r) {

@@ -6,9 +6,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// Returns the time of a block's ring attention over n equal zigzag chunks beyond its products. own
-// is the time of step 0's products, other that of each of the n-1 other steps, hop that of one
-// message of k | v, or of dk | dv. Forward, where nothing is sent in the last step:
+// Returns the time of a block's ring attention over n equal zigzag chunks, beyond the time of its
+// products. own: the products of step 0. other: the products of each of the other n-1 steps. hop:
+// one message of k | v, or of dk | dv. Forward sends nothing in the last step:
 //     max(own, hop) + (n-2) max(other, hop) + other
 // Backward, where dk | dv are sent after the products, on the same lane behind the next k | v. The
 // last hop is never hidden:

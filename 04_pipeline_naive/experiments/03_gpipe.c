@@ -1,6 +1,6 @@
-// 03_gpipe.c (experiment): GPipe's training equals gradient accumulation in every bit, by the two
-// loops and by the executor. On equal stages, its times and memory stand beside the naive ones for
-// m = 1 to 32.
+// 03_gpipe.c (experiment): GPipe's training equals gradient accumulation in every bit, with the two
+// loops and with the executor. For equal stages and m = 1 to 32 it prints GPipe's times and memory
+// beside those of the naive order.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 
 void partition_planner(Run *run);  // planner.c: the best stages with replicas
 void partition_cuts(Run *run);     // cuts.c: partition_min_max finds the best of all cuts
-// The largest part of the cut of cost [n] into p parts whose largest part is smallest, by trying
-// all.
+// Tries all cuts of cost [n] into p parts. Returns the smallest value that the largest part can
+// have.
 double partition_exhaustive(const double *cost, size_t n, size_t p);
 #endif

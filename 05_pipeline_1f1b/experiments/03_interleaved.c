@@ -143,8 +143,8 @@ static CutSizes part_sizes(const ModelConfig *c, size_t p, size_t v, size_t i, s
     return stage_sizes(c, v * p, chunk * p + i);
 }
 
-// Peak bytes of a training, worked out from the list: the activations; and the message buffers of
-// the lesson's own loop, which are all that it has sent so far and one message that it receives.
+// Peak bytes of a training, computed from the list. activations: kept for backward. buffers: of the
+// lesson's own loop, which holds every message that it has sent so far and one that it receives.
 typedef struct { size_t activations, buffers; } Peaks;
 static Peaks peaks_of(const Training *t, size_t p, size_t v, size_t i) {
     size_t held = 0, sent = 0, C = t->model.width, E = sizeof(real);

@@ -164,8 +164,8 @@ static void check_lists(Run *run) {
 enum { WAYS = 4, GPIPE = 0, ONE_F_ONE_B, PIPEDREAM, TWO_BW };
 static const char *const way_id[WAYS] = { "gpipe", "1f1b", "pipedream", "2bw" };
 static const char *const way_columns[WAYS + 1] = { "GPipe", "1F1B", "PipeDream", "2BW", NULL };
-// One way, as this rank measured it. batch: the time of one more batch; predicted: that of the
-// played lists.
+// The measurements of one way on this rank. batch: the time of one more batch. predicted: the same
+// from the played lists.
 typedef struct { size_t in_flight, weights, activations; Picoseconds batch, predicted; } Way;
 
 static Schedule as_one_batch(size_t p, size_t n, size_t i) { return schedule_2bw(p, n, 1, i); }
@@ -195,8 +195,8 @@ static Way pipedream(Run *run, const Stack *stack, size_t m) {
                       stack_makespan(stack, schedule_stashing, p, 2 * m));
 }
 
-// The prediction leaves the messages of the table out, because they must be hidden. Only the last
-// one comes after all work.
+// The prediction leaves out the messages of the table, because computation must hide them. Only the
+// last message comes after all computation.
 static Way double_buffered(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size;
     Played two = two_bw_play(run, stack, m, 2);

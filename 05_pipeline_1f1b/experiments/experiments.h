@@ -17,8 +17,8 @@ typedef struct {
 #define BY_FORMULA(value) formula(value), NOT_PREDICTED
 #define BY_PLAY(value) NOT_PREDICTED, played(value)
 void check_costs(Run *run, const char *ids, const char *names, const CostRow *row);
-// Do the recorded events of stage i stand in the order of this list? Frees the list. Without a
-// recording (all ranks but 0) the answer is yes.
+// True if the recorded events of stage i have the order of this list. Frees the list. Only rank 0
+// has a recording; all other ranks return true.
 bool events_in_order(Run *run, const char *title, size_t i, Schedule list);
 // The flags of picture_show: strips of memory where --verbose, --svg or --trace is given; files
 // only for the schedule that --draw names.
@@ -28,8 +28,8 @@ typedef struct { char text[40]; } Comparison;
 Comparison compare_times(double time, double with);
 
 // ---- lists.c: lists alone, and times and memory from sizes ----
-// When the last op of these lists ends, in the units of times; UINT64_MAX: a deadlock. Frees the
-// lists.
+// The time at which the last op of these lists ends, in the units of `times`; UINT64_MAX: a
+// deadlock. Frees the lists.
 Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times);
 // The same of interleaved lists. t_f, t_b: times of one chunk.
 Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
@@ -42,9 +42,9 @@ Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times);
 Schedule schedule_stashing(size_t p, size_t n, size_t i);      // PipeDream's, with weight stashing
 size_t list_in_flight(const Schedule *s);  // most between their forward and their (last) backward
 OpTimes zb_times(const Stack *s);  // F, B, W and a message under the simulated clock
-// The lists that this rule makes for p stages. step: the time, SIZE_MAX for a deadlock. in_flight:
-// most micro-batches on a stage. legal: no stage gets stuck, and every forward, B and W stands in
-// the list once, each kind in ascending order.
+// The lists that this rule makes for p stages. step: the time; SIZE_MAX: a deadlock. in_flight:
+// most micro-batches on a stage. legal: no stage gets stuck, and the list has every forward, B and
+// W once, each kind in ascending order.
 typedef struct { size_t step, in_flight; bool legal; } JudgedLists;
 JudgedLists zb_judge(ScheduleRule rule, size_t p, size_t m, const OpTimes *times);
 JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *times);  // frees

@@ -150,8 +150,9 @@ static size_t place_of(const Schedule *s, PipeOp needed) {
     return e;
 }
 
-// Names the stages that are stuck. Each waits for an op that another stage (or the stage itself)
-// has not run yet, or for a send buffer whose message has no posted receive.
+// Names the stages that are stuck. Each stage waits for one of two things: an op that has not run
+// yet, on another stage or on the stage itself, or a send buffer. A buffer is busy until the
+// receive of its message is posted.
 static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t) {
     for (size_t i = 0; i < t->p; i++) {
         if (t->n[i] == stage[i].n) continue;

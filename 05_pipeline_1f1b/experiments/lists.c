@@ -86,7 +86,8 @@ JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *t
 // ---------------------------------------------------------------- memory
 
 // Elements per token that a micro-batch keeps on a stage. forward: after its forward. inputs: after
-// B. highest: the most during B, which copies what W will read and frees the rest layer by layer.
+// B. highest: the most during B. B copies the items that W will read, and frees the rest layer by
+// layer.
 typedef struct { size_t forward, highest, inputs; } Kept;
 
 static Kept kept_of(const CutSizes *z, size_t blocks, bool head, bool embedding,

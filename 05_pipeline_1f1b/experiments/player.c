@@ -185,7 +185,7 @@ bool player_asked(Run *run) {
     return false;
 }
 
-// The schedule that the options name: a typed list, whose sizes come from the list, or a known one.
+// The schedule that the options name: a known one, or a typed list, which also gives the sizes.
 static Shown wanted(Run *run, const char **title) {
     size_t p = option_size(run, "p"), m = option_size(run, "m"), v = option_size(run, "v");
     const char *list = option_text(run, "list"), *name = option_text(run, "schedule");

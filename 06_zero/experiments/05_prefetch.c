@@ -1,4 +1,4 @@
-// Compares ZeRO-3 with prefetch with ZeRO-3, data parallelism and the unsplit model.
+// Compares prefetching ZeRO-3 with plain ZeRO-3, data parallelism and the unsplit model.
 #include "06_zero/experiments/experiments.h"
 #include <stdio.h>
 #include <string.h>

@@ -61,7 +61,8 @@ double zero_state_now(void) {
                     memory_now(MEM_OPTIMIZER));
 }
 
-// The peak stands between forward and backward of the largest micro-batch, which is the first.
+// The peak is reached between forward and backward of the first micro-batch, because it is the
+// largest.
 void zero_cost_activations(Run *run, Comm *dp, const Training *t) {
     size_t elements =
         zero_sequences(t, dp->size, dp->rank, 0) * t->model.context * kept_model(&t->model);

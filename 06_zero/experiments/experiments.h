@@ -118,6 +118,7 @@ bool zero_strips(Run *run);
 // The model's sizes, and the words and letters of the page.
 void zero_say_sizes(Run *run, const Comm *dp, const ModelConfig *c);
 // The page: state of all ranks with data parallelism and with this stage; a step of the stage; the
-// table; the answer. Call it after zero_compare(), whose costs stand in the table.
+// table; the answer. Call it after zero_compare(), because the table shows the costs of
+// zero_compare().
 void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
 #endif

@@ -42,10 +42,10 @@ size_t prefetch_in_flight(const Training *t, size_t N, size_t rank, bool reshard
 
 // ---------------------------------------------------------------- time
 
-// A walk through prefetch_step() on N ranks at once. Each rank has a compute row, and all ranks
-// share one communication lane. A communication begins when the last rank has started it and the
-// previous communication has ended. All ranks start and wait for the same communications in the
-// same order. They differ only in how long they compute.
+// Simulates prefetch_step() on N ranks together. Each rank has a compute row, and all ranks share
+// one communication lane. A communication begins when the last rank has started it and the previous
+// communication has ended. All ranks start and wait for the same communications in the same order.
+// They differ only in how long they compute.
 typedef struct { double begin, end; } Span;
 typedef struct {
     const Training *t;

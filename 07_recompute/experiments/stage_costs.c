@@ -31,7 +31,8 @@ static Work forward_work(const ModelConfig *c, size_t p, size_t i, size_t B, boo
     z.last = z.last && with_head;
     return work_stage(&z, B);
 }
-// Backward has two products for each of forward's, and repeats the forwards of what was dropped.
+// Backward has two products for each product of forward. It also repeats the dropped part of
+// forward.
 static Work backward_work(const ModelConfig *c, size_t p, size_t i, size_t B, Way way) {
     Work twice = work_times(2, forward_work(c, p, i, B, true));
     if (way == KEEP_EVERYTHING) return twice;
@@ -52,8 +53,8 @@ Work way_work(const Training *t, size_t p, size_t i, Way way) {
 
 // All forwards, or all backwards, of stage i. The stage starts micro-batch k when k has arrived and
 // the previous micro-batch is done. A message starts when the previous message has arrived; the
-// sender does not wait. end: of the stage's last computation. arrives[k]: at this stage before the
-// call, at the next stage after it.
+// sender does not wait. end: when the stage's last computation ends. arrives[k]: when k arrives,
+// before the call at this stage, after the call at the next stage.
 static void pass(const Training *t, size_t p, size_t i, Way way, bool forward, double *end,
                  double *arrives) {
     const ModelConfig *c = &t->model;
@@ -67,8 +68,9 @@ static void pass(const Training *t, size_t p, size_t i, Way way, bool forward, d
         arrives[k] = link;
     }
 }
-// A step in GPipe's order: all forwards from the first stage to the last, all backwards back, the
-// sum of wte's gradients over first and last stage, the sums of the loss and of the norm's squares.
+// The time of a step in GPipe's order. First all forwards run, from the first stage to the last.
+// Then all backwards run, from the last stage to the first. At the end come three sums: of wte's
+// gradients over the first and the last stage, of the loss, and of the norm's squares.
 double way_step_time(const Training *t, size_t p, Way way) {
     const ModelConfig *c = &t->model;
     double *end = host_alloc(p * sizeof *end);

@@ -121,7 +121,7 @@ static void group_of_rank_0(char text[LIST], const Run *run, const Mesh *m, unsi
     }
 }
 
-// A row for each kind of group. Rank 0's group stands for the others, which lie alike.
+// A row for each kind of group. The row shows rank 0's group; the other groups have the same form.
 static void table(Run *run, Mesh *m) {
     const struct { const char *name, *formula; unsigned axes; size_t degree;
     } kind[] = {

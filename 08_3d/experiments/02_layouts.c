@@ -1,8 +1,8 @@
 // experiments/02_layouts.c: trains one step of the same model and batch in every layout of the
-// world, with the trainer's own functions, on the simulated clock: nodes of four ranks, a fast link
-// inside a node (at NVLink's scale) and a slow link between nodes (at InfiniBand's). The layouts
-// differ in time, in memory and in the traffic on each link. The fastest layout runs once more with
-// its ranks numbered in the opposite order.
+// world, with the trainer's own functions. The simulated clock has nodes of four ranks. The link
+// inside a node is fast (on NVLink's scale), and the link between nodes is slow (on InfiniBand's).
+// The layouts differ in time, in memory and in the traffic on each link. The fastest layout runs
+// once more with its ranks numbered in the opposite order.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

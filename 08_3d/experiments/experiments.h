@@ -1,6 +1,5 @@
-// experiments.h: what the experiments and the programs of this chapter share: mesh and pictures,
-// the unsplit model that a training is compared with, the prediction of a step's costs and time,
-// and the checks of a training.
+// experiments.h: functions of the experiments and programs of this chapter: pictures of the mesh,
+// the unsplit model as a reference, predicted costs and times of a step, and checks of a training.
 #ifndef EXPERIMENTS_08_H
 #define EXPERIMENTS_08_H
 #include "08_3d/checkpoint.h"
@@ -22,9 +21,9 @@ enum { LINK_NAME = 16 };
 const char *mesh_link(const Comm *group, char text[LINK_NAME]);
 
 // ---------------------------------------------------------------- the unsplit model (unsplit.c)
-// The model on one device, with which a split step's loss, gradients and norm are compared. One
-// rank calls these; no ledger counts them. model_free() it. The gradients are those of the whole
-// global batch of this step, at once.
+// The model on one device. A split step's loss, gradients and norm are compared with it. One rank
+// calls these functions, and no ledger counts them. Free the model with model_free(). The gradients
+// are those of the whole global batch of this step, computed without micro-batches.
 Model *unsplit_model(const TrainerConfig *c);
 StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, uint64_t step);
 
@@ -46,9 +45,9 @@ void compressed_resume(Compressed *c, size_t rank, const real *state);
 // Every rank's, from a checkpoint; c NULL: nothing happens.
 void compressed_load(Compressed *c, const Checkpoint *from, const Trainer *t);
 
-// ---------------------------------------------------------------- what a step costs (predict.c)
+// ---------------------------------------------------------------- the costs of a step (predict.c)
 // The costs of a step of the trainer on one rank, from the sizes alone (PTD-P section 3.2, ZeRO
-// section 7, Korthikanti section 4). predict_step() looks at no model and at no ledger.
+// section 7, Korthikanti section 4). predict_step() reads neither a model nor a ledger.
 typedef struct {
     // All-reduces on tp, or all calls on a grid; over dp.
     size_t tp_calls, dp_calls;
@@ -61,8 +60,9 @@ typedef struct {
     size_t scalar_bytes;
     size_t parameters, gradients, optimizer;               // bytes between steps
     size_t activations;                                    // peak bytes during the step
-    // With --compress: bytes kept between steps (PowerSGD's Q), and the most while gradients are
-    // summed; picoseconds of that sum on the simulated clock, after the last replica has come.
+    // With --compress. compression: bytes kept between steps (PowerSGD's Q). compression_peak: peak
+    // bytes while gradients are summed. dp_time: picoseconds of that sum on the simulated clock,
+    // from the arrival of the last replica.
     size_t compression, compression_peak;
     double dp_time;
 } Prediction;
@@ -103,9 +103,9 @@ void train_check_first(Run *run, const Trainer *t, const Model *unsplit);
 // After the training: the losses and norms of these steps, and the weights.
 void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, LossCurve got,
                   LossCurve want);
-// With --check and --save. train_check_epochs(): each epoch takes every window of the text once.
-// train_check_saved(): the checkpoint of step `done`, read into the unsplit model and its optimizer
-// o, has the weights and moments of the ranks, in every bit.
+// With --check and --save. train_check_epochs() checks that each epoch takes every window of the
+// text once. train_check_saved() reads the checkpoint of step `done` into the unsplit model and its
+// optimizer o. Their weights and moments must equal those of the ranks in every bit.
 void train_check_epochs(Run *run, const Data *d);
 void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o, size_t done);
 

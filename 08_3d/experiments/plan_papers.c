@@ -105,8 +105,8 @@ static bool zero_by_units(void) {
 // ---------------------------------------------------------------- PTD-P
 
 // Table 1. TFLOP/s of a GPU count full recomputation, as the paper's F does. The paper gives
-// neither micro-batches nor chunks; b and v are those of the scripts that its authors published
-// with Megatron-LM, examples/sc21/run_table_1.sh and, for the figures, run_figure_13.sh to 16
+// neither micro-batches nor chunks. b and v are from the authors' scripts in Megatron-LM:
+// examples/sc21/run_table_1.sh, and for the figures run_figure_13.sh to run_figure_16.sh
 // (github.com/NVIDIA/Megatron-LM). No overlap is assumed.
 static const struct {
     const char *model, *billions;

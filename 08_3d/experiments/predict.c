@@ -65,7 +65,7 @@ static size_t unit_elements(const RankStage *own, size_t i) {
     return own->is_cube ? cube_elements_unit(&own->cube, &own->z, i) :
            own->is_grid ? grid_elements_unit(&own->grid, &own->z, i) : elements_unit(&own->z, i);
 }
-// The number of a micro-batch's B sequences whose activations are on this rank.
+// Of the B sequences of a micro-batch, the number whose activations are on this rank.
 static size_t own_sequences(const RankStage *own, size_t B) {
     return own->is_grid ? grid_sequences(&own->grid, B) : B;
 }
@@ -255,8 +255,8 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
 }
 
 // ---------------------------------------------------------------- activations
-// The prediction walks over the schedule with its own code. The planner of --activation-budget
-// has another walk (07_recompute/budget_schedule.c), so an error there is no error here.
+// The prediction walks over the schedule with its own code. The planner of --activation-budget uses
+// other code (07_recompute/budget_schedule.c), so an error there cannot hide here.
 
 // A rank's part of the model: a stage, or a chunk of one.
 typedef struct {
@@ -311,7 +311,7 @@ static Halves in_halves(const Part *part, size_t B) {
     if (z->last) {
         now += deferred_head(z, B) - tokens;       // the loss has freed its sums
         highest = now;
-        // The gradient of the logits stands in their place.
+        // The gradient of the logits now occupies the memory of the logits.
         now -= k.head - tokens * z->vocab - tokens;
     }
     for (size_t i = z->blocks; i-- > 0;) {

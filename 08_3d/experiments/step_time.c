@@ -86,7 +86,7 @@ static void calls(Play *play, const RankSteps *r, size_t group, CommKind kind, s
                   size_t count) {
     for (size_t i = 0; i < times; i++) play_call(play, r->rank, group, kind, count, E);
 }
-// One call over the replicas for each unit of z; wte apart.
+// One call over the replicas for each unit of z except wte. table() makes the call for wte.
 static void units(Play *play, const RankSteps *r, const CutSizes *z, CommKind kind) {
     for (size_t i = 0; i < cut_layers(z); i++)
         play_call(play, r->rank, r->group.replicas, kind, elements_unit(z, i), E);

@@ -6,11 +6,11 @@
 #include "08_3d/checkpoint.h"
 #include "judge/frame/training.h"
 
-// A replica holds some tensors more than once: norms, positions and row-cut biases on every
-// slice, wte on its first and last stage. When sums are added in rank order, all these ranks
-// must hold the same bits. Under --reduce fast the library may add the same terms in another
-// order where a tensor lies elsewhere in its message, as these copies do: then the same place of
-// every replica must have the same bits, and copies within a replica must be close.
+// A replica holds some tensors more than once: norms, positions and row-cut biases on every slice,
+// wte on its first and last stage. When sums are added in rank order, all these ranks must hold the
+// same bits. Under --reduce fast the order of the terms may depend on a tensor's place in its
+// message, and these copies lie at different places. Then two weaker rules hold: the same place of
+// every replica has the same bits, and the copies within a replica are close.
 static bool original(const Unit *u, const Param *p) { return p->in_norm && !u->tied_copy; }
 static bool whole(const Unit *u, const Param *p) { (void)u; return param_is_whole(p); }
 static bool table(const Unit *u, const Param *p) { (void)u; return p->number == 0; }

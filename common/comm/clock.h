@@ -12,9 +12,9 @@
 //   send        leaves when it is issued and the pair's lane is free; arrives alpha + bytes / beta
 //               later; the sender does not wait
 //
-// The collectives of one communicator queue; those of two overlap. Lanes do not slow each other
-// down, except with clock_set_one_port. Time stands still while the ledger is paused, so the
-// unsplit twin costs nothing.
+// The collectives of one communicator queue. Collectives of two communicators overlap. Lanes do not
+// slow each other down, except with clock_set_one_port. Time stops while the ledger is paused, so
+// the unsplit twin costs nothing.
 //
 // Neighbouring ranks of the world share a node. alpha and beta are those of the link inside a node
 // if all ranks of the collective, or both ranks of the message, share a node. Otherwise they are
@@ -59,17 +59,17 @@ void clock_charge_flops(double flops); // called for every GEMM (base/meter.h)
 // unequal speed. clock_rank_begin sets 1. Simulated clock only.
 void clock_set_speed(double factor);
 // From now on this rank has one port out and one port in (off after clock_rank_begin). A message
-// leaves after the previous one has left, to whichever rank it goes. Received messages come in one
-// after the other, in the order of the calls (or waits). Each takes alpha + bytes / beta. This is
-// the cost of a rank that all ranks write to. Collectives are not affected. comm_arrival returns
-// the time when a message reaches the port.
+// leaves after the rank's previous message has left, even if the two go to different ranks.
+// Received messages come in one after the other, in the order of the calls (or waits). Each takes
+// alpha + bytes / beta. This is the cost of a rank that all ranks write to. Collectives are not
+// affected. comm_arrival returns the time when a message reaches the port.
 void clock_set_one_port(bool on);
 // From now on this rank's messages take the link between nodes, even inside its node (off after
 // clock_rank_begin). Call it on both ends. Collectives are not affected.
 void clock_set_own_nodes(bool on);
-// From now on all communication of this rank takes this link, which has a name. NULL, and
-// clock_rank_begin: as --link and --node say. For lessons that compare links: call it on all ranks
-// at the same place.
+// From now on all communication of this rank takes this link, which has a name. NULL restores the
+// links of --link and --node, and so does clock_rank_begin. Lessons that compare links use it. Call
+// it on all ranks at the same place.
 void clock_set_link(const ClockLink *link);
 ClockLink clock_link(bool one_node); // the present link of a message inside a node, or between two
 double clock_flops(void);            // FLOPs that this rank has charged so far, under either clock

@@ -236,7 +236,7 @@ static void start_message(Request *r) {
         return;
     }
     MPI_Request *request = &f->request[f->requests++];
-    // Synchronous: complete when the message is received, whatever its size.
+    // Synchronous, so a send of any size completes only when its message is received.
     MPI(MPI_Issend(r->in, fits_int(r->count), datatype(r->element), fits_int(r->peer), TAG_DATA,
                    link_of(r)->comm, request));
 }

@@ -13,10 +13,10 @@
 // waits for the earlier work of the compute stream (ready). After its wait the compute stream
 // waits, on the GPU, for its end (done). The host waits for notes only.
 //
-// Nothing blocks the host inside of NCCL (blocking = 0). A call that must wait for other ranks
-// stays "in progress", and until then the communicator takes no other call. So operations stand in
-// a queue until they are on their stream. Every wait, here, in MPI or for the GPU, moves all queues
-// on. Every wait checks for errors and has a deadline.
+// NCCL never blocks the host (blocking = 0). A call that must wait for other ranks stays "in
+// progress", and until then the communicator takes no other call. So operations wait in a queue
+// until they are on their stream. Every wait (here, in MPI or for the GPU) advances all queues.
+// Every wait checks for errors and has a deadline.
 //
 // --reduce ordered: each rank gets its part of all wholes, adds in rank order, and sends the sum to
 // all, piece by piece, as in comm_mpi.c. --reduce fast is NCCL's own algorithm.
@@ -180,7 +180,7 @@ static void lane_close(Lane *l) {
 static void drain(const Lane *l, double timeout, const char *where) {
     cudaError_t state;
     for (double since = now(); (state = cudaStreamQuery(l->stream)) == cudaErrorNotReady;) {
-        // cudaErrorNotReady is no error here, so the next launch must not find it
+        // cudaErrorNotReady is expected here. Clear it, so that the next launch does not report it.
         cudaGetLastError();
         turn(since, timeout, where);
     }
@@ -320,7 +320,7 @@ static bool note_came(Flight *f) {
     return true;
 }
 
-// ---- 4. What goes on a stream: one step, or two per piece of a sum in rank order ----
+// ---- 4. Work on a stream: one step, or two per piece of a sum in rank order ----
 
 static bool equal_parts(const Request *r) { return r->count % (r->comm->size * r->row) == 0; }
 

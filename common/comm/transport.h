@@ -1,5 +1,5 @@
-// transport.h: what comm.c asks of a transport. Private to the comm_*.c files; chapters include
-// comm.h.
+// transport.h: the requests that comm.c gives to a transport, and the functions of a transport.
+// Private to the comm_*.c files; chapters include comm.h.
 //
 // Every operation is a Request. The transport reads this rank's contribution at `in` and writes the
 // result at `out`. Both are the memory of the caller's tensors, so nothing is copied. comm.c makes
@@ -88,8 +88,8 @@ size_t request_longest_part(const Request *r);
 // Elements [offset, offset + most) of that part, if the part is that long.
 Range request_piece(const Request *r, size_t rank, size_t offset, size_t most);
 
-// What this rank sends to another rank and receives from it in one round of a collective. Counts of
-// elements.
+// The elements that this rank sends to another rank, and receives from it, in one round of a
+// collective. Both counts are in elements.
 typedef struct {
     const char *send;
     char *receive;

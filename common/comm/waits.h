@@ -3,7 +3,7 @@
 // comm_mpi.c.
 //
 // A deadlock is a cycle: each of its ranks waits for the next one, for longer than --deadlock and a
-// second for every 10 MB of its call. A slow rank is no deadlock. So each rank of the cycle must
+// second for every 10 MB of its call. A slow rank is not a deadlock. So each rank of the cycle must
 // also have polled MPI a thousand times since the cycle was first seen; by then no message is still
 // in flight. A rank that computes, or that is stopped, does not poll. A rank that waits elsewhere
 // (for a GPU, in MPI_Comm_split) counts as computing: --timeout ends such waits.

@@ -31,7 +31,7 @@ static _Thread_local struct {
 
 // ---- 1. Errors ----
 
-// What the user can do about an error; "" if unknown.
+// Advice to the user about an error; "" if there is none.
 static const char *advice(cudaError_t error) {
     switch (error) {
     case cudaErrorMemoryAllocation:
@@ -109,9 +109,10 @@ void device_id(char id[32]) { CUDA(cudaDeviceGetPCIBusId(id, 32, chosen.gpu)); }
 void device_allow_tf32(void) { chosen.tf32 = true; }
 void device_init(void) { device_gpus(); }
 
-// EAGER, whatever the environment says: otherwise a kernel is loaded at its first launch, and
-// loading may wait for everything on the GPU. That may be a message whose receiver waits for this
-// rank. 32 connections: otherwise streams beyond 8 share queues and wait for each other in them.
+// EAGER overrides the environment. With lazy loading a kernel is loaded at its first launch, and
+// loading may wait for everything on the GPU. The GPU may be busy with a message whose receiver
+// waits for this rank: a deadlock. 32 connections, because streams beyond 8 would share queues and
+// wait for each other.
 void device_prepare(void) {
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -130,7 +131,7 @@ static void make_ready(void) {
     CUDA(cudaStreamCreateWithFlags(&rank_gpu.stream, cudaStreamNonBlocking));
     CUBLAS(cublasCreate(&rank_gpu.blas));
     CUBLAS(cublasSetStream(rank_gpu.blas, rank_gpu.stream));
-    // Pedantic: fp32 stays fp32, whatever the environment allows.
+    // Pedantic: fp32 stays fp32, even if the environment allows less.
     CUBLAS(cublasSetMathMode(rank_gpu.blas,
                              chosen.tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_PEDANTIC_MATH));
     rank_gpu.ready = true;
@@ -164,7 +165,7 @@ void device_synchronize(void) {
     for (double since = now(); device_meanwhile && state == cudaErrorNotReady; sched_yield()) {
         state = cudaStreamQuery(stream);
         if (state != cudaErrorNotReady) break;
-        // cudaErrorNotReady is no error here, so the next launch must not find it
+        // cudaErrorNotReady is expected here. Clear it, so that the next launch does not report it.
         cudaGetLastError();
         device_meanwhile(now() - since);
     }
@@ -208,7 +209,7 @@ void *device_alloc(size_t bytes) {
     return p;
 }
 
-// Freed in the order of the stream. cudaFree would wait for everything on the GPU, also for a
+// Frees in the order of the stream. cudaFree would wait for everything on the GPU, even for a
 // message whose receiver waits for this rank.
 void device_free(void *p) {
     if (rank_gpu.ready) CUDA(cudaFreeAsync(p, rank_gpu.stream));

@@ -81,9 +81,9 @@ size_t activations_scores(const CutSizes *z, size_t B);
 size_t activations_head(const CutSizes *z, size_t B);
 size_t activations_between(const CutSizes *z, size_t B);
 size_t activations_stage(const CutSizes *z, size_t B);
-// With a backward in two halves: what is kept for the second half. For a matrix: its input and its
-// output's gradient, [K] and [N] per token. For a norm: the same and the statistics. The walker
-// keeps a layer's own input. The embedding keeps its gradient, C.
+// Elements that the first half of a backward keeps for the second half. For a matrix: its input [K]
+// and its output's gradient [N], per token. For a norm: the same and the statistics. The embedding
+// keeps its gradient, C. The walker keeps a layer's own input.
 size_t deferred_block(const CutSizes *z, size_t B);
 size_t deferred_head(const CutSizes *z, size_t B);
 // Bytes as the paper counts them: a block's items with its input, without the norms' statistics.

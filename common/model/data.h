@@ -35,11 +35,11 @@ typedef struct {
 Data data_synthetic(size_t vocab, size_t context, uint64_t seed);
 // path is a file, or a pattern such as train_*.bin. A pattern means all matching files, sorted by
 // name, as one text (a window may reach from one file into the next). path NULL: this tree's own
-// text. eval: the held-out files, likewise; NULL: the last tenth of path's tokens is held out.
+// text. eval: the held-out files, a file or a pattern; NULL: the last tenth of path's tokens.
 //
-// A file is text of bytes, or tokens: llm.c's format, known by its header (magic 20240520, version
-// 1), or nanoGPT's, uint16 without a header, known by a name that ends in .bin. vocab 0: 256, for
-// bytes only.
+// A file is text of bytes, or tokens in one of two formats. llm.c's format has a header (magic
+// 20240520, version 1). nanoGPT's format is uint16 without a header, and its name ends in .bin.
+// vocab 0: 256, for bytes only.
 //
 // All ranks use rank 0's file. A rank that cannot see it, or sees another one, gets it over the
 // side channel, so the file may be a pipe. A token file is read once, one part by each rank.

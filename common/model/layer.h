@@ -126,10 +126,10 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
     l->kind->backward(l, b, x, dy, dx, s);
 }
 // The two halves of backward, for zero bubble pipelines (Qi et al. 2023). dx comes first, because
-// the previous stage waits for it. The weights' gradients may come any time later. The bits are
-// those of backward. Every plain layer has them: in the first half linear_gradients and
-// norm_gradients put copies of their arguments into s, in the place of forward's items. The second
-// half calls them again.
+// the previous stage waits for it. The weights' gradients may come at any later time. The bits are
+// the same as those of backward. Every plain layer has both halves. In the first half
+// linear_gradients and norm_gradients copy their arguments into s and replace forward's items
+// there. The second half calls them again with these copies.
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 // The halves that plain layers have by default. A wrapper uses them if its backward does nothing
@@ -216,7 +216,7 @@ typedef struct {
     Arena arena;
     Saved saved;
 } LayerStash;
-// What one micro-batch keeps on one stage between its forward and its backward.
+// The tensors that one micro-batch keeps on one stage between its forward and its backward.
 typedef struct ActivationStash {
     size_t n;
     Tensor x;          // input of the first layer; owned by the caller

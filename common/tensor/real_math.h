@@ -12,11 +12,11 @@
 
 // exp(x) = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2. ln 2 has two parts, so n times the
 // first part is exact (Cody and Waite 1980). SHIFT is 1.5 * 2^(mantissa bits) plus a bias. Adding
-// it rounds to an integer and leaves n + bias in the low bits. Shifted into the exponent field,
-// that is 2^(n-1): one less than n, so the largest results need no infinite factor, and the
-// polynomial is doubled instead. e^r = 1 + r + r^2 q(r), with q fitted at Chebyshev's points. The
-// error is at most 2 units in the last place. Results are infinity above the largest number, 0
-// below LOW (under 2.4e-38, in fp64 4.5e-308), NaN for NaN.
+// SHIFT rounds to an integer and leaves n + bias in the low bits. Shifted into the exponent field,
+// these bits are 2^(n-1). The exponent is one less than n, so that the largest results need no
+// infinite factor; the polynomial is doubled instead. e^r = 1 + r + r^2 q(r), with q fitted at
+// Chebyshev's points. The error is at most 2 units in the last place. Results are infinity above
+// the largest number, 0 below LOW (under 2.4e-38, in fp64 4.5e-308), NaN for NaN.
 #ifdef REAL_IS_DOUBLE
 ITEM double real_exp(double x) {
     const double SHIFT = 0x1.8p52 + 1022, LOW = -707.7, HIGH = 709.782712893383973;

@@ -1,6 +1,6 @@
-// page.c: the page, which is printed without --verbose: the title, the lesson's own lines, pictures
-// and table of results, one line about all comparisons, the answer, and every failure in full.
-// report.c prints the log, with a line per check and cost.
+// page.c: the page, which a lesson prints without --verbose. The page has the title, the lesson's
+// own lines, pictures and table of results, one line about all comparisons, the answer, and every
+// failure in full. report.c prints the log, with a line per check and cost.
 #include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include "common/device/blas_kernels.h"

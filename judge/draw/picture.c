@@ -186,9 +186,9 @@ static void add_communication(Timing *t, const RankRecording *k, const Busy *bus
     }
 }
 
-// In real time the start and end of rank k's waits are known, and the earliest time of a transfer:
-// the send of the message, or the arrival of the collective's last member. Whether data moved
-// before the wait, while k computed, is unknown.
+// In real time two things are known: the start and end of rank k's waits, and the earliest time of
+// a transfer. A message cannot move before its send, a collective not before its last member
+// arrives. Whether data moved before the wait, while k computed, is unknown.
 static void add_waits(Timing *t, const RankRecording *k, const ByFlow *sends,
                       const ByFlow *collectives) {
     for (size_t i = 0; i < k->n; i++) {
@@ -519,8 +519,8 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         bool last = row + 1 == rows;
         if (!(what & PICTURE_EVERY_ROW) && !row_drawn(run, row, rows)) continue;
         snprintf(label, sizeof label, first < r ? "%zu to %zu" : "rank %zu", first, r);
-        // A rank that only sends and receives, such as a parameter server, has its link's row
-        // alone.
+        // A rank that only sends and receives, such as a parameter server, has no row for
+        // computation, only the row of its link.
         bool works = !any || one_link || !row_is_empty(&work[r]);
         if (works) print_row(run, label, &work[r]);
         if (any && (!one_link || last))

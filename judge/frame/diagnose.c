@@ -66,7 +66,8 @@ static Factor fit_whole(const Whole *got, const Whole *want) {
 
 // ---- ranks ----
 
-// "on every rank", "on rank 2", "on ranks 1, 3", "on 5 of 8 ranks": those whose elements differ.
+// Names the ranks whose elements differ: "on every rank", "on rank 2", "on ranks 1, 3", "on 5 of 8
+// ranks".
 static void ranks_text(char text[64], const bool *differs, const bool *holds, size_t ranks) {
     size_t differing = 0, holding = 0, n = 0;
     for (size_t r = 0; r < ranks; r++) {

@@ -309,8 +309,8 @@ static bool names_a_file(const OptionValue *s) {
     return false;
 }
 
-// No option may write a file that another one reads or writes. Two may name one folder: --save and
-// --resume.
+// No option may write a file that another option reads or writes. Only the folders of --save and
+// --resume may be the same.
 static void require_different_files(const OptionValues *s) {
     for (size_t i = 0; i < s->count; i++) {
         const OptionValue *a = &s->list[i];

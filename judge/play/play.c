@@ -113,7 +113,7 @@ size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stri
 }
 bool play_one_node(const Play *p, size_t group) { return p->group[group].one_node; }
 
-// The place of a rank among the members, by binary search; n if it is no member.
+// The place of a rank among the members, by binary search; n if it is not a member.
 static size_t find_member(const Group *g, size_t rank) {
     size_t lo = 0, hi = g->n;
     while (lo < hi) {

@@ -16,10 +16,10 @@
 // Time is the simulated clock's (clock.h). A rank does its steps in their order. A group has one
 // lane for its collectives: a collective starts when its last member has started it and the lane is
 // free. It takes the time of the ring or the chain in comm.h. An ordered pair of ranks of a group
-// has one lane for its messages: a message leaves when it is sent and the lane is free. Before a
-// rank starts a collective, or waits for one, it waits until all members have started every
-// collective that this rank has started on the group, because comm.c must then know their ends. The
-// player has no clock_set_one_port and no clock_set_own_nodes.
+// has one lane for its messages: a message leaves when it is sent and the lane is free. A rank that
+// starts a collective, or waits for one, first waits for all members. Each member must have started
+// every collective that this rank has started on the group, because comm.c must then know their
+// ends. The player has no clock_set_one_port and no clock_set_own_nodes.
 //
 // Messages have no names: the n-th receive that a rank posts for a peer takes the n-th message of
 // that peer. The sender's wait ends when the receive is posted.
