@@ -35,6 +35,9 @@ is(join("\n", @lost), '', 'links lead somewhere');
 is(join("\n", @remote), '', 'nothing comes from the network');
 like($page{'06_zero/index.html'}, qr/<math /, 'formulas are MathML');
 like($page{'index.html'}, qr/<nav .*Chapter 01: Data parallelism/s, 'the list of chapters stands beside each page');
+like($page{'05_pipeline_1f1b/02_1f1b.html'}, qr/<h2 id="what-it-prints">.*Answer:.*<h2 id="the-source">.*schedule_1f1b/s, 'a lesson is one page: what it prints, and its source');
+like($page{'05_pipeline_1f1b/02_1f1b.html'}, qr{<footer><a href="\.\./05_pipeline_1f1b/01_by_hand\.html">.*05_pipeline_1f1b/03_interleaved\.html}, 'before it and behind it');
+like($page{'05_pipeline_1f1b/index.html'}, qr{<aside class="contents">.*href="#the-question"}s, 'the contents of a page');
 open my $f, '<', "$book/index.js" or die;
 my $index = do { local $/; <$f> };
 is(join(' ', grep { index($index, "\"$_") < 0 } grep { !/LICENSE|^bugs|^tests|^Makefile|^tools|CONTRIB|\.(t|sh|py|h|patch|md|yml)\.html$|index\.html$|^docs/ && /\.c\.html$/ } keys %page), '', 'the search knows every source');
@@ -91,8 +94,13 @@ SKIP: {
     same_as_native($wasm, $program, 6000, 'the WebAssembly says the same: every schedule, p <= 8, m <= 24; sizes');
 }
 SKIP: {
-    skip $played, 4 if $played;
-    skip 'no Chromium is installed', 4 unless $browser;
+    skip $played, 7 if $played;
+    like($page{'05_pipeline_1f1b/index.html'}, qr{<iframe class="player"[^>]*src="\.\./player\.html\?embed#schedule=2&amp;beside=2}, 'a player inside a chapter');
+    skip 'no Chromium is installed', 6 unless $browser;
+    my ($two) = browse('player.html', '', '#schedule=3&beside=5&p=4&m=8');
+    my ($both) = $two =~ m{<svg id="timeline".*?</svg>}s ? $& : '';
+    is(join(' ', map { scalar(() = $both =~ /<rect class="$_/g) } qw(F B I W)), '96 64 32 32', 'two schedules: interleaved has twice the ops, ZB-H1 halves');
+    like($two, qr{interleaved, 2 chunks</b>: a step takes.*zero bubble \(ZB-H1\)</b>: a step takes}s, 'as the address says');
     my ($dom, $console) = browse('player.html', <<'SCRIPT');
 setTimeout(() => {
   const set = (name, v) => { const e = byId('set-' + name); e.value = v; e.dispatchEvent(new Event('input')); };
