@@ -1,5 +1,7 @@
 #!/usr/bin/perl
-# The real-size examples of the READMEs: every figure that tests/test_real_size.c computes stands on its page, in the same words.
+# The real-size examples of the pages: every number that tests/test_real_size.c computes stands on
+# its page, beside the same few words. Bold print and line breaks do not matter; " … " in the
+# expected words stands for at most a line of others.
 use strict;
 use warnings;
 use FindBin;
@@ -13,12 +15,23 @@ plan skip_all => "$program is not built" unless -x $program;
 my @out = `$program --emulate 1`;
 is($?, 0, 'the figures are computed');
 my (%text, %seen);
+sub page_text {
+    my ($page) = @_;
+    open my $f, '<', $page or die "$page: $!";
+    my $text = do { local $/; <$f> };
+    $text =~ s/\*\*//g;
+    $text =~ s/\s+/ /g;
+    return $text;
+}
 for (grep { /^\S+\.md: / } @out) {
     my ($page, $figure) = /^(\S+\.md): (.*)$/;
-    $text{$page} //= do { local $/; open my $f, '<', $page or die "$page: $!"; my $t = <$f>; $t =~ s/\s+/ /g; $t };
-    $figure =~ s/\s+/ /g;
+    $text{$page} //= page_text($page);
     $seen{$page}++;
-    ok(index($text{$page}, $figure) >= 0, "$page: $figure");
+    # A number at an end of the words is not a part of a longer one.
+    my @words = map { (/^\d/ ? '(?<![\d.,])' : '') . quotemeta($_) . (/\d$/ ? '(?![.,]?\d)' : '') }
+        split / … /, $figure;
+    my $words = join '.{1,120}?', @words;
+    ok($text{$page} =~ /$words/, "$page: $figure");
 }
 for my $page (glob '0*/README.md') {
     ok($seen{$page}, "$page: its real-size example is computed");

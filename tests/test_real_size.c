@@ -1,6 +1,7 @@
-// test_real_size.c: the figures of the READMEs' real-size examples ("Use it when, until"), computed by the cost model
-// (common/model/costs.h) and the chapters' formulas from sizes alone. Prints each as it must stand on its page;
-// tests/real-size.t looks for it there.
+// test_real_size.c: the numbers of the real-size examples ("Use it when, until") of the READMEs,
+// references and lesson pages, computed by the cost model (common/model/costs.h) and the chapters'
+// formulas from sizes alone. Prints each with a few words that stand beside it on its page;
+// tests/real-size.t looks for them there. " … " stands for other words, at most a line of them.
 //
 // ranks: 1
 // level: core
@@ -15,21 +16,25 @@
 #include "judge/frame/lesson.h"
 #include "common/model/costs.h"
 
-// The models. 7B: the round 7 billion of the pages is not this one's number of parameters where only Psi counts.
-static const ModelConfig xl = { .layers = 48, .width = 1600, .heads = 25, .context = 1024, .vocab = 50257 };
-static const ModelConfig seven = { .layers = 32, .width = 4096, .heads = 32, .context = 2048, .vocab = 32000,
-                                   .dropout = 0.1 };
-static const ModelConfig gpt3 = { .layers = 96, .width = 12288, .heads = 96, .context = 2048, .vocab = 50257,
-                                  .dropout = 0.1 };
+// The models. Where only the number of parameters counts, 7B is the round 7 billion instead.
+static const ModelConfig xl = {
+    .layers = 48, .width = 1600, .heads = 25, .context = 1024, .vocab = 50257
+};
+static const ModelConfig seven = {
+    .layers = 32, .width = 4096, .heads = 32, .context = 2048, .vocab = 32000, .dropout = 0.1
+};
+static const ModelConfig gpt3 = {
+    .layers = 96, .width = 12288, .heads = 96, .context = 2048, .vocab = 50257, .dropout = 0.1
+};
 static const double A100 = 312e12, NVLINK = 300e9, IB = 25e9, G = 1e9;     // FLOP/s, bytes/s
 enum { BF16 = 2,
-    MIXED = 16 };                 // bytes of an element; of a parameter with its gradient and AdamW's state
+    MIXED = 16 };                 // bytes of an element; of a parameter with gradient and AdamW
 
 static Run *here;
 static const char *page;
 static bool finite_all = true;
 static size_t figures;
-// One figure, in the words around it on the page.
+// One number, or some, with a few words beside them on the page.
 __attribute__((format(printf, 1, 2))) static void on_page(const char *format, ...) {
     char text[512];
     va_list args;
@@ -45,39 +50,41 @@ static CutSizes cut(const ModelConfig *c, size_t t) { return cut_sizes(c, t, 0);
 // Elements per token of a block, its input too: all; the scores alone.
 static double kept(const CutSizes *z) { return (double)(z->C + kept_block(z)); }
 static double scores(const CutSizes *z) { return (double)kept_scores(z); }
-// Korthikanti's list: bytes per token of a block in 16 bits, masks a byte each, without the norms' statistics.
+// Korthikanti's list: bytes of a block for one sequence, in 16 bits, masks a byte each.
 static double kept_paper(const CutSizes *z, bool with_scores) {
-    KeptItem item[KEPT_ITEMS];
-    double bytes = 0;
-    kept_items(z, item);
-    for (size_t i = 0; i < KEPT_ITEMS; i++)
-        if (item[i].kind != KEPT_STATISTICS && (with_scores || item[i].kind != KEPT_SCORES))
-            bytes += (double)(BF16 * item[i].elements + item[i].masks);
-    return bytes;
+    return kept_bytes(z, 1, BF16, 1, with_scores);
 }
-static double all_reduce(size_t n, double elements) { return ring_bytes(ALL_REDUCE_PASSES, n, (size_t)elements, BF16); }
-static double pass(size_t n, double elements) { return ring_bytes(ONE_PASS, n, (size_t)elements, BF16); }
-static double bubble(size_t p, size_t m) { // of the makespan, equal stages, a backward of two forwards
+static double all_reduce(size_t n, double elements) {
+    return ring_bytes(ALL_REDUCE_PASSES, n, (size_t)elements, BF16);
+}
+static double pass(size_t n, double elements) {
+    return ring_bytes(ONE_PASS, n, (size_t)elements, BF16);
+}
+// of the makespan, equal stages, a backward of two forwards
+static double bubble(size_t p, size_t m) {
     return 1 - (double)(3 * m) / (double)makespan(schedule_1f1b, p, m, 1, 2);
 }
-static double state_of_zero(size_t stage, double n) {      // bytes per parameter, mixed precision
+// bytes per parameter, mixed precision
+static double state_of_zero(size_t stage, double n) {
     return stage == 0 ? MIXED : stage == 1 ? 4 + 12 / n : stage == 2 ? 2 + 14 / n : 16 / n;
 }
 
+// ---- 01_data_parallel ----
+
 static void data_parallel(void) {
     CutSizes z = cut(&xl, 1);
-    double psi = (double)elements_stage(&z), F = work_stage(&z, 8).flops, sent = all_reduce(8, psi);
+    double psi = (double)elements_stage(&z), F = work_stage(&z, 8).flops;
+    double sent = all_reduce(8, psi), ms = round(1e3 * F / A100);
     page = "01_data_parallel/README.md";
-    on_page("7B parameters on 8 GPUs: 16 · 7 GB = %.0f GB on each of the eight", state_of_zero(0, 8) * 7);
-    on_page("Ψ = VC + TC + L(12C² + 13C) + 2C = %.2f · 10⁹", psi / G);
-    on_page("16Ψ = %.1f GB: fits", MIXED * psi / G);
-    on_page("F(8) = 8192 · %.2f GFLOP / P = %.0f ms, so 3F = %.0f ms", F / 8192 / G, 1e3 * F / A100,
-            3 * round(1e3 * F / A100));
-    on_page("2 · 7/8 · %.2f GB = %.2f GB, the gradient in bf16", BF16 * psi / G, sent / G);
-    on_page("NVLink (300 GB/s): %.0f ms, %.0f %% of computing", 1e3 * sent / NVLINK,
-            100 * sent / NVLINK / (3 * F / A100));
-    on_page("InfiniBand (25 GB/s per GPU): %.0f ms, %.0f %%", 1e3 * sent / IB, 100 * sent / IB / (3 * F / A100));
-    on_page("at most the backward's %.0f ms, so on InfiniBand at least %.0f ms remain", 2 * round(1e3 * F / A100),
+    on_page("7B parameters takes %.0f GB on each device", state_of_zero(0, 8) * 7);
+    on_page("2C = %.2f · 10⁹", psi / G);
+    on_page("16Ψ = %.1f GB", MIXED * psi / G);
+    on_page("%.2f GFLOP / P = %.0f ms, so 3F = %.0f ms", F / 8192 / G, 1e3 * F / A100, 3 * ms);
+    on_page("2 · 7/8 · %.2f GB = %.2f GB", BF16 * psi / G, sent / G);
+    on_page("NVLink (300 GB/s): %.0f ms", 1e3 * sent / NVLINK);
+    on_page("InfiniBand (25 GB/s per GPU): %.0f ms, %.0f %%", 1e3 * sent / IB,
+            100 * sent / IB / (3 * F / A100));
+    on_page("backward's %.0f ms, so at least %.0f ms remain", 2 * ms,
             1e3 * (sent / IB - 2 * F / A100));
 }
 
@@ -87,257 +94,440 @@ static const ClockLink *link_named(const char *name) {
     return l;
 }
 static double seconds(Way way, double bytes) {     // an all-reduce over 8 ranks on NVLink
-    return 1e-12 * way_time_on(link_named("nvlink"), way, 8, (size_t)(bytes / sizeof(real)));
+    size_t count = (size_t)(bytes / sizeof(real));
+    return 1e-12 * way_time_on(link_named("nvlink"), way, 8, count);
 }
 static void all_reduces(void) {
-    const ClockLink *l = link_named("nvlink");
+    const ClockLink *l = link_named("nvlink"), *slow = link_named("ethernet");
     double S = 14e9, unit = l->alpha * l->beta, factor = (7 - 3) / (3 - 7.0 / 8), small = 100e3;
     page = "01_data_parallel/03_ring.md";
-    on_page("14α + 14/8 · S/β = %.0f µs + %.1f ms = %.1f ms", 14e6 * l->alpha, 1e3 * 14 / 8 * S / l->beta,
+    on_page("%.1f kB for this Ethernet, %.0f kB for NVLink", slow->alpha * slow->beta / 1e3,
+            unit / 1e3);
+    on_page("%.0f µs + %.1f ms = %.1f ms", 14e6 * l->alpha, 1e3 * 14 / 8 * S / l->beta,
             1e3 * seconds(RING, S));
-    on_page("6α + 6 S/β = %.0f µs + %.1f ms: %.1f times as long", 6e6 * l->alpha, 6e3 * S / l->beta,
-            seconds(TREE, S) / seconds(RING, S));
-    on_page("%.0f kB · %.2f = %.2f MB. An all-reduce of 100 kB is faster by the tree: %.1f µs against %.1f µs",
-            unit / 1e3, factor, unit * factor / 1e6, 1e6 * seconds(TREE, small), 1e6 * seconds(RING, small));
+    on_page("%.0f µs + %.1f ms = %.1f ms", 6e6 * l->alpha, 6e3 * S / l->beta,
+            1e3 * seconds(TREE, S));
+    on_page("%.0f kB · %.2f = %.2f MB", unit / 1e3, factor, unit * factor / 1e6);
+    on_page("100 kB … %.1f µs against %.1f µs", 1e6 * seconds(TREE, small),
+            1e6 * seconds(RING, small));
 }
 
 static void overlapped(void) {
     CutSizes z = cut(&xl, 1);
-    double F = work_stage(&z, 8).flops / A100, ring = all_reduce(8, (double)elements_stage(&z)) / IB;
-    double at_end = 3 * F + ring;
-    double bytes = BF16 * (double)elements_stage(&z), size = 25 * 1048576.0, alpha = 5e-6, n = ceil(bytes / size);
-    double wire = 14.0 / 8 * size / IB, first = 2 * (work_head(&z, 8).flops + work_block(&z, 8).flops) / A100;
+    double bytes = BF16 * (double)elements_stage(&z), size = 25 * 1048576.0, alpha = 5e-6;
+    double F = work_stage(&z, 8).flops / A100, ring = all_reduce(8, bytes / BF16) / IB;
+    double at_end = 3 * F + ring, n = ceil(bytes / size), wire = 14.0 / 8 * size / IB;
+    double first = 2 * (work_head(&z, 8).flops + work_block(&z, 8).flops) / A100;
     double busy = n * 14 * alpha + ring;
     page = "01_data_parallel/04_overlap.md";
-    on_page("Forward %.0f ms, backward %.0f ms, the gradient's ring %.0f ms. At the end: %.0f + %.0f + %.0f = %.0f "
-            "ms", 1e3 * F, 2e3 * F, 1e3 * ring, 1e3 * F, 2e3 * F, 1e3 * ring, 1e3 * at_end);
-    on_page("%.2f GB / %.1f MB = %.0f buckets, each 14 · 5 µs + 1.75 · %.1f MB / β = %.2f + %.2f = %.2f ms; all "
-            "%.0f take %.0f ms",
-            bytes / G, size / 1e6, n, size / 1e6, 14e3 * alpha, 1e3 * wire, 1e3 * (14 * alpha + wire), n, 1e3 * busy);
-    on_page("%.0f + %.0f = %.0f ms. From then on the link is busy: %.0f + %.0f = %.0f ms",
-            2e3 * work_head(&z, 8).flops / A100, 2e3 * work_block(&z, 8).flops / A100, 1e3 * first,
-            1e3 * (F + first), 1e3 * busy, 1e3 * (F + first + busy));
-    on_page("lower bound is %.0f ms", 3 * round(1e3 * F));
+    on_page("Forward %.0f ms, backward %.0f ms … ring %.0f ms", 1e3 * F, 2e3 * F, 1e3 * ring);
+    on_page("%.0f + %.0f + %.0f = %.0f ms", 1e3 * F, 2e3 * F, 1e3 * ring, 1e3 * at_end);
+    on_page("%.2f GB / %.1f MB = %.0f buckets", bytes / G, size / 1e6, n);
+    on_page("1.75 · %.1f MB / β = %.2f ms", size / 1e6, 1e3 * (14 * alpha + wire));
+    on_page("All buckets: %.0f ms", 1e3 * busy);
+    on_page("%.0f + %.0f = %.0f ms", 1e3 * F, 1e3 * first, 1e3 * (F + first));
+    on_page("%.0f + %.0f = %.0f ms", 1e3 * (F + first), 1e3 * busy, 1e3 * (F + first + busy));
 }
 
 static void server(void) {
     double S = 14, link = IB / G;
     page = "01_data_parallel/05_parameter_server.md";
-    on_page("8 · 14 = %.0f GB: 112 ÷ 25 = %.2f s in", 8 * S, 8 * S / link);
-    on_page("2 · 7/8 · 14 = %.1f GB per rank: %.2f s", all_reduce(8, 7e9) / G, all_reduce(8, 7e9) / IB);
+    on_page("8 · 14 = %.0f GB", 8 * S);
+    on_page("%.0f ÷ 25 = %.2f s each way", 8 * S, 8 * S / link);
+    on_page("2 · 7/8 · 14 = %.1f GB … %.2f s", all_reduce(8, 7e9) / G, all_reduce(8, 7e9) / IB);
     on_page("carries 14 GB: %.2f s each way", S / link);
-    on_page("one pull alone takes %.0f s", 350 / link);
 }
 
 static void compressed(void) {
-    double C = 4096, small = 32 * 4 * 16 * C, whole = 12 * C * C * 32, sent = 2 * 7.0 / 8 * 4 * small;
-    double places = 7e9 / 32, top_k = 7 * places * (4 + 2);
+    double C = 4096, small = 32 * 4 * 16 * C, whole = 12 * C * C * 32;
+    double sent = 2 * 7.0 / 8 * 4 * small;
+    double exact = all_reduce(8, 7e9), places = 7e9 / 32, top_k = 7 * places * (4 + 2);
     page = "01_data_parallel/06_compression.md";
-    on_page("2 · 7/8 · 14 GB = %.1f GB, %.2f s", all_reduce(8, 7e9) / G, all_reduce(8, 7e9) / IB);
-    page = "01_data_parallel/08_power_sgd.md";
-    on_page("32 · 4 · 16C = %.1f·10⁶ elements of 12C² · 32 = %.1f·10⁹", small / 1e6, whole / G);
-    on_page("2 · 7/8 · %.1f MB = %.0f MB: %.2f ms", 4 * small / 1e6, sent / 1e6, 1e3 * sent / IB);
-    page = "01_data_parallel/06_compression.md";
+    on_page("2 · 7/8 · 14 GB = %.1f GB, %.2f s", exact / G, exact / IB);
     on_page("7 · %.1f·10⁸ · (4 + 2) = %.1f GB, %.2f s", places / 1e8, top_k / G, top_k / IB);
+    on_page("7·10⁹ elements per GPU, %.0f GB in bf16", 7e9 * BF16 / G);
+    page = "01_data_parallel/08_power_sgd.md";
+    on_page("32 · 4 · 16C = %.1f·10⁶", small / 1e6);
+    on_page("32 · 12C² = %.1f·10⁹", whole / G);
+    on_page("2 · 7/8 · %.1f MB = %.0f MB, %.2f ms", 4 * small / 1e6, sent / 1e6, 1e3 * sent / IB);
+    on_page("%.1f GB, %.2f s, about %.0f times", exact / G, exact / IB,
+            100 * round(exact / sent / 100));
 }
 
 static void balance(void) {
-    double one = 6 * 7e9 * 2048, t = one / A100, S = 7.5;
+    double one = 6 * 7e9 * 2048, t = one / A100, S = 7.5, share = 64 / S, most = ceil(share);
     page = "01_data_parallel/07_balance.md";
-    on_page("6 · 7·10⁹ · 2048 = %.1f·10¹³ FLOPs, %.3f s. Equal shares: 8 · 2 · %.3f = %.2f s", one / 1e13, t, t,
-            16 * t);
-    on_page("64 ÷ 7.5 = %.2f sequences per unit of speed", 64 / S);
-    on_page("9 · %.3f = %.2f s, %.0f %% less; the ideal is 64 · %.3f ÷ 7.5 = %.2f s", t, 9 * t, 100 * (1 - 9 / 16.0), t,
-            64 * t / S);
+    on_page("6 · 7·10⁹ · 2048 = %.1f·10¹³ FLOPs, %.3f s", one / 1e13, t);
+    on_page("8 · 2 · %.3f = %.2f s", t, 16 * t);
+    on_page("64 ÷ 7.5 = %.2f sequences", share);
+    on_page("%.0f for the slow GPU, at most %.0f for the others", floor(share / 2), most);
+    on_page("%.0f · %.3f = %.2f s, %.0f %% less", most, t, most * t, 100 * (1 - most / 16));
+    on_page("%.2f · %.3f = %.2f s", share, t, share * t);
 }
+
+// ---- 02_grad_accumulation ----
 
 static void accumulation(void) {
     CutSizes z = cut(&seven, 1);
-    double L = (double)z.blocks, T = (double)z.T, all = L * kept(&z), some = L * scores(&z), dense = all - some;
-    double one = T * dense * BF16, state = state_of_zero(1, 8) * 7e9, sent = all_reduce(8, 7e9), tokens = 256 * T;
-    double flops = 6 * 7e9 * tokens, computing = flops / (A100 / 2);
+    double L = (double)z.blocks, T = (double)z.T, dense = L * (kept(&z) - scores(&z));
+    double one = T * dense * BF16, state = state_of_zero(1, 8) * 7e9, sent = all_reduce(8, 7e9);
+    double tokens = 256 * T, flops = 6 * 7e9 * tokens, computing = flops / (A100 / 2);
     page = "02_grad_accumulation/README.md";
-    on_page("K ≈ 16LC + 2LHT = %.1fM + %.1fM = %.1fM elements; one sequence keeps 2048 · %.1fM · 2 B = %.1f GB",
-            dense / 1e6,
-            some / 1e6, all / 1e6, all / 1e6, T * all * BF16 / G);
-    on_page("K ≈ 16LC: %.1f GB", one / G);
-    on_page("256 · %.1f GB = %.1f TB per GPU. In m = 128 micro-batches of 2 sequences: %.0f GB", one / G,
-            256 * one / 1e12,
-            2 * one / G);
+    on_page("%.0fM tokens has %.0f sequences", 8 * tokens / 1e6, 8 * tokens / T);
+    on_page("16LC = %.1fM", dense / 1e6);
+    on_page("2048 · %.1fM · 2 B = %.1f GB", dense / 1e6, one / G);
+    on_page("256 · %.1f GB = %.1f TB", one / G, 256 * one / 1e12);
+    on_page("2 · %.1f GB = %.0f GB", one / G, 2 * one / G);
     on_page("(4 + 12/8) · 7B = %.1f GB", state / G);
-    on_page("Together %.0f GB of an 80 GB GPU", (state + 2 * one) / G);
-    on_page("2 · 7/8 · 7B · 2 B = %.1f GB per GPU and step", sent / G);
-    on_page("that is %.1f s", sent / IB);
-    on_page("6 · 7B · %.2fM tokens", tokens / 1e6);
-    on_page("= %.1f · 10¹⁶ FLOP, or %.0f s at half of an A100's 312 TFLOP/s", flops / 1e16, computing);
-    on_page("`no_sync` loses %.1f %%; forgetful, 128 times that, would take %.0f s more", 100 * sent / IB / computing,
-            127 * sent / IB);
+    on_page("Together %.0f GB", (state + 2 * one) / G);
+    on_page("2 · 7/8 · 7B · 2 B = %.1f GB per GPU", sent / G);
+    on_page("%.1f s at 25 GB/s", sent / IB);
+    on_page("6 · 7B · %.2fM tokens = %.1f · 10¹⁶ FLOP", tokens / 1e6, flops / 1e16);
+    on_page("%.0f s at half of an A100's 312 TFLOP/s", computing);
+    on_page("`no_sync` loses %.1f %%", 100 * sent / IB / computing);
+    on_page("takes %.0f s more", 127 * sent / IB);
 }
 
+// ---- 03_tensor_parallel ----
+
+static double ratio(double C, double link) { return 7 * BF16 * A100 / (6 * C * link); }
 static void tensor_parallel_sizes(void) {
     CutSizes z = cut(&seven, 8), whole = cut(&seven, 1), g = cut(&gpt3, 8);
-    double sh = (double)(z.T * z.C), h = (double)z.C, sent = 4 * all_reduce(8, sh), F = 3 * work_block(&z, 1).flops;
-    double GH = (double)(g.T * g.C), two = 2 * all_reduce(8, GH), f = work_block(&g, 1).flops, blocks = 0;
+    double T = (double)z.T, sent = 4 * all_reduce(8, T * (double)z.C);
+    double F = 3 * work_block(&z, 1).flops / A100, all = 32 * BF16 * T / G;
+    double psi = (double)elements_stage(&z) / G, psi_whole = (double)elements_stage(&whole) / G;
+    double two = 2 * all_reduce(8, (double)(g.T * g.C)), f = work_block(&g, 1).flops;
+    double blocks = (double)elements_block(&g), C = (double)g.C;
+    double fast = 100 * F / (F + sent / NVLINK), slow = 100 * F / (F + sent / IB);
     page = "03_tensor_parallel/README.md";
-    on_page("12\\cdot4096^2/8 + 7\\cdot4096/8 + 6\\cdot4096 = %.1f$ million parameters per GPU",
-            (double)elements_block(&z) / 1e6);
-    on_page("make %.2f billion", (double)elements_stage(&z) / G);
-    on_page("**%.1f GB**, instead of %.0f GB", MIXED * (double)elements_stage(&z) / G,
-            MIXED * (double)elements_stage(&whole) / G);
-    on_page("= %.1f$ million elements per block, $\\times\\,2$ bytes $\\times\\,32$ = **%.1f GB**, instead of %.1f GB",
-            (double)z.T * kept(&z) / 1e6, 32 * BF16 * (double)z.T * kept(&z) / G,
-            32 * BF16 * (double)z.T * kept(&whole) / G);
-    on_page("= %.1f$ million elements = %.0f MB per block: %.2f ms at 300 GB/s (NVLink), %.1f ms at 25 GB/s "
-            "(InfiniBand)",
+    on_page("AdamW | %.0f GB | %.1f GB |", MIXED * psi_whole, MIXED * psi);
+    on_page("kept activations | %.1f GB | %.1f GB |", all * kept(&whole), all * kept(&z));
+    on_page("over NVLink | 100 %% | %.0f %% |", fast);
+    on_page("over InfiniBand | 100 %% | %.0f %% |", slow);
+    page = "03_tensor_parallel/reference.md";
+    on_page("6\\cdot4096$ = %.1f million parameters", (double)elements_block(&z) / 1e6);
+    on_page("%.2f billion … %.1f GB, instead of %.0f GB", psi, MIXED * psi, MIXED * psi_whole);
+    on_page("%.1f million elements … %.1f GB, instead of %.1f GB", T * kept(&z) / 1e6,
+            all * kept(&z), all * kept(&whole));
+    on_page("%.1f million elements = %.0f MB: %.2f ms over NVLink, %.1f ms over InfiniBand",
             sent / BF16 / 1e6, sent / 1e6, 1e3 * sent / NVLINK, 1e3 * sent / IB);
-    on_page("= %.2f\\cdot10^{11}$ FLOP, take %.2f ms", F / 1e11, 1e3 * F / A100);
-    on_page("Over NVLink the ranks compute %.0f %% of the time, over InfiniBand %.0f %%",
-            100 * (F / A100) / (F / A100 + sent / NVLINK), 100 * (F / A100) / (F / A100 + sent / IB));
-    on_page("=%.2f$, with the scores %.2f", 7 * BF16 * A100 / (9 * h * NVLINK), sent / NVLINK / (F / A100));
-    blocks = (double)elements_block(&g);
-    on_page("a block has %.1f million parameters per GPU; 96 blocks with 16 bytes per parameter are %.0f GB",
-            blocks / 1e6,
-            96 * MIXED * blocks / G);
-    on_page("it is **%.1f GB** for the blocks", 12 * MIXED * blocks / G);
-    on_page("= %.2f\\cdot10^{11}$ FLOP, %.2f ms; two all-reduces, %.0f MB, %.2f ms over NVLink and %.2f ms over "
-            "InfiniBand",
-            f / 1e11, 1e3 * f / A100, two / 1e6, 1e3 * two / NVLINK, 1e3 * two / IB);
-    on_page("InfiniBand: 1 : %.2f : %.1f", two / NVLINK / (f / A100), two / IB / (f / A100));
+    on_page("= %.2f\\cdot10^{11}$ FLOP: %.2f ms", F * A100 / 1e11, 1e3 * F);
+    on_page("%.0f %% of the time over NVLink, %.0f %% over InfiniBand", fast, slow);
+    on_page("%.1f million parameters. 96 blocks", blocks / 1e6);
+    on_page("96 blocks times 16 bytes: %.0f GB", 96 * MIXED * blocks / G);
+    on_page("16 replicas … %.1f GB", 12 * MIXED * blocks / G);
+    on_page("= %.2f\\cdot10^{11}$ FLOP, %.2f ms", f / 1e11, 1e3 * f / A100);
+    on_page("%.0f MB: %.2f ms over NVLink, %.2f ms over InfiniBand", two / 1e6, 1e3 * two / NVLINK,
+            1e3 * two / IB);
+    on_page("| GPT-3, NVLink | 12288, 8, 2 | %.2f | %.2f with scores |", ratio(C, NVLINK),
+            two / NVLINK / (f / A100));
+    on_page("| GPT-3, InfiniBand | 12288, 8, 2 | %.1f | %.1f with scores |", ratio(C, IB),
+            two / IB / (f / A100));
 }
 
+static void sequences(void) {
+    CutSizes z = cut(&gpt3, 8), rows = cut_sequence(z, false), inputs = cut_sequence(z, true);
+    double all = kept_paper(&z, true), cut_all = kept_paper(&rows, true);
+    double dense = kept_paper(&rows, false), MC = (double)(z.T * z.C), once = pass(8, MC);
+    page = "03_tensor_parallel/07_sequence_parallel.md";
+    on_page("tensor parallelism | %.1f GB", 96 * all / G);
+    on_page("gathered again | %.1f GB", 96 * cut_all / G);
+    on_page("selective recomputation | %.1f GB", 96 * dense / G);
+    page = "03_tensor_parallel/reference.md";
+    on_page("$MC$ = %.1f million", MC / 1e6);
+    on_page("MC\\cdot%.0f$ bytes = %.0f MB … %.1f GB", all / MC, all / 1e6, 96 * all / G);
+    on_page("MC\\cdot%.2f$ = %.0f MB: %.1f GB", cut_all / MC, cut_all / 1e6, 96 * cut_all / G);
+    on_page("MC\\cdot34/8$ = %.0f MB: %.1f GB", dense / 1e6, 96 * dense / G);
+    on_page("kept whole add %.0f MB", (kept_paper(&inputs, true) - cut_all) / 1e6);
+    on_page("Sent per block: %.0f MB, %.2f ms over NVLink", 8 * once / 1e6, 8e3 * once / NVLINK);
+    on_page("gathered again %.0f MB, %.2f ms", 10 * once / 1e6, 10e3 * once / NVLINK);
+    on_page("products take %.1f ms", 3e3 * work_block(&z, 1).flops / A100);
+    on_page("from %.1f MB to %.1f MB", (double)(BF16 * message_elements(&z, 1)) / 1e6,
+            (double)(BF16 * message_elements(&rows, 1)) / 1e6);
+}
+
+static void one_long_sequence(void) {
+    double n = 131072, of_scores = 32 * n * n * BF16, block = n * 16 * 4096 * BF16;
+    double tensor = 5.5 / 16 * 32 * block;
+    page = "03_tensor_parallel/08_ring_attention.md";
+    on_page("scores of one block | %.1f TB", of_scores / 1e12);
+    on_page("without scores | %.0f GB", 32 * block / G);
+    on_page("over 8 GPUs | %.0f GB", tensor / G);
+    on_page("over 4 nodes | %.0f GB", tensor / 4 / G);
+    page = "03_tensor_parallel/reference.md";
+    on_page("$32 \\cdot 131072^2$ … %.1f TB", of_scores / 1e12);
+    on_page("16 \\cdot 4096$ … %.1f GB. 32 blocks: %.0f GB", block / G, 32 * block / G);
+    on_page("4 + 12/8 = %.1f$", 4 + 12.0 / 8);
+    on_page("of these 16: %.0f GB … 4 such nodes: %.0f GB", tensor / G, tensor / 4 / G);
+    on_page("$c = %.0f$ positions", n / 4);
+    on_page("messages hide from … = %.0f$ on", BF16 * A100 / IB);
+    on_page("NVLink %.0f would be enough", BF16 * A100 / NVLINK);
+}
+
+static void grids(void) {
+    double C = 12288, BT = 16 * 2048, w = 12 * C / BT;    // the weights, in units of BTC
+    page = "03_tensor_parallel/grids.md";
+    on_page("$BT = %.2fC$ … $12C^2 = %.1f\\,BTC$", BT / C, w);
+    on_page("\\frac{63}{64} = %.2f$", 8 * 63.0 / 64);
+    on_page("\\frac{21}{64}(7 + %.1f) = %.2f$", w, 21.0 / 64 * (7 + w));
+    on_page("\\frac{%.1f}{16} = %.2f$", w, 9.0 / 16 * (7.0 / 4 + w) + 1.5 * w / 16);
+    on_page("\\frac{3}{64}(39 + %.1f) = %.2f$", 3 * w, 3.0 / 64 * (39 + 3 * w));
+}
+
+// ---- 04_pipeline_naive ----
+
 static void pipeline(void) {
-    CutSizes z = cut(&seven, 1), stage = cut_stage(z, 8, 1), t8 = cut(&seven, 8), g = cut(&gpt3, 8);
+    CutSizes z = cut(&seven, 1), stage = cut_stage(z, 8, 1), g = cut(&gpt3, 8);
     double message = (double)(z.T * z.C * BF16), tp = 4 * all_reduce(8, message / BF16);
     double state = (double)elements_stage(&stage), f = work_stage(&stage, 1).flops;
     double one = 4 * kept(&z) * (double)z.T * BF16, large = 12 * kept(&g) * (double)g.T * BF16;
-    (void)t8;
     page = "04_pipeline_naive/README.md";
-    on_page("at most %.1f MB per micro-batch, both ways", 2 * message / 1e6);
-    on_page("sends %.0f MB per block (chapter 03), for 32 blocks %.1f GB", tp / 1e6, 32 * tp / G);
-    on_page("= %.2f billion parameters, %.1f GB per stage; one device would hold 8 times that and the embedding, "
-            "%.0f GB",
-            state / G, MIXED * state / G, MIXED * (double)elements_stage(&z) / G);
-    on_page("= %.1f TFLOP, so $f$ = %.1f ms. Message: $TCe$ = %.1f MB, so $d$ = %.2f ms", f / 1e12, 1e3 * f / A100,
-            message / 1e6, 1e3 * message / IB);
-    on_page("Bubble: 7/15 = %.0f %% at $m = 8$, 7/39 = %.0f %% at $m = 32$", 100 * bubble(8, 8), 100 * bubble(8, 32));
-    on_page("= %.1f GB per micro-batch, %.0f GB at $m = 32$", one / G, 32 * one / G);
+    on_page("at most %.1f MB per micro-batch", 2 * message / 1e6);
+    on_page("sends %.0f MB per block", tp / 1e6);
+    on_page("= %.2f billion", state / G);
+    on_page("%.2f billion · 16 bytes = %.1f GB", state / G, MIXED * state / G);
+    on_page("would need %.0f GB", MIXED * (double)elements_stage(&z) / G);
+    on_page("= %.1f TFLOP, so $f$ = %.1f ms", f / 1e12, 1e3 * f / A100);
+    on_page("$TCe$ = %.1f MB, so $d$ = %.2f ms", message / 1e6, 1e3 * message / IB);
+    on_page("7/15 = %.0f %% at $m = 8$", 100 * bubble(8, 8));
+    on_page("7/39 = %.0f %% at $m = 32$", 100 * bubble(8, 32));
+    on_page("Te$ = %.1f GB", one / G);
+    on_page("32 · %.1f GB = %.0f GB", one / G, 32 * one / G);
     on_page("at most $p$ micro-batches, %.0f GB", 8 * one / G);
-    on_page("keep stage inputs, %.2f GB, and %.1f GB of one", 32 * message / G, one / G);
-    on_page("175 \\cdot 10^9 \\cdot 16$ bytes = %.1f TB", MIXED * 175 * G / 1e12);
-    on_page("a GPU holds 1/64: %.0f GB", MIXED * 175.0 / 64);
-    on_page("each gets $m = %d$ micro-batches of one: bubble 7/103 = %.1f %%", 1536 / 16, 100 * bubble(8, 96));
-    on_page("a GPU keeps %.1f GB of each, %.0f GB", large / G, 96 * large / G);
+    on_page("32 stage inputs, %.2f GB, and %.1f GB of one", 32 * message / G, one / G);
+    page = "04_pipeline_naive/reference.md";
+    on_page("$m = %d$ micro-batches", 1536 / 16);
+    on_page("7/103 = %.1f %%", 100 * bubble(8, 96));
+    on_page("%.1f GB per micro-batch, %.0f GB", large / G, 96 * large / G);
 }
+
+static void partition(void) {
+    CutSizes z = cut(&xl, 1), g = cut(&gpt3, 1);
+    double T = (double)z.T, block = work_block(&z, 1).flops / T, head = work_head(&z, 1).flops / T;
+    double blocks = head / block, last = 6 + blocks, mean = (48 + blocks) / 8;
+    double moved = (double)elements_block(&g);
+    page = "04_pipeline_naive/04_partition.md";
+    on_page("= %.1f$ MFLOP per token", block / 1e6);
+    on_page("= %.1f$ MFLOP per token … %.1f blocks", head / 1e6, blocks);
+    on_page("%.1f blocks, %.2f times the mean of %.1f", last, last / mean, mean);
+    on_page("largest stage of 7: %.0f %% less than %.1f", 100 * (1 - 7 / last), last);
+    on_page("block has %.1f billion parameters", moved / G);
+    on_page("%.1f s at 25 GB/s", 12 * moved / IB);
+}
+
+// ---- 05_pipeline_1f1b: GPT-3, p = 8, t = 8, m = 96 ----
 
 static void one_f_one_b(void) {
     CutSizes z = cut(&gpt3, 1);
-    double parameters = 175e9 / 64, state = MIXED * parameters, input = (double)(z.T * z.C * BF16),
-        kept_one = 12 * input;
-    double message = input, forward = 2 * parameters * 2048, f = forward / (A100 / 2);
-    double extra = 14.0 / 8 * message / IB;
+    double psi = 175e9 / 64, state = MIXED * psi, message = (double)(z.T * z.C * BF16);
+    double kept_one = 12 * message, forward = 2 * psi * 2048, f = forward / (A100 / 2);
+    double extra = 14.0 / 8 * message / IB, version = BF16 * psi;
+    double gpipe = 96 * kept_one + state, ours = 8 * kept_one + state, dream = ours + 7 * version;
     page = "05_pipeline_1f1b/README.md";
-    on_page("175·10⁹ / (8·8) = %.2f·10⁹ parameters; with AdamW in mixed precision 16 bytes each: %.1f GB",
-            parameters / G,
-            state / G);
-    on_page("12 blocks · 2048 · 12288 · 2 bytes = %.0f MB per GPU", kept_one / 1e6);
-    on_page("96 · %.0f MB = %.1f GB. With the state %.1f GB: it does not fit", kept_one / 1e6, 96 * kept_one / G,
-            (96 * kept_one + state) / G);
-    on_page("two of $m = 48$ (%.1f GB, together %.1f GB)", 48 * kept_one / G, (48 * kept_one + state) / G);
-    on_page("= 8 micro-batches: %.1f GB, together %.1f GB", 8 * kept_one / G, (8 * kept_one + state) / G);
-    on_page("1F1B 7/103 = %.1f %%; GPipe in two parts 7/55 = %.1f %%", 100 * bubble(8, 96), 100 * bubble(8, 48));
-    on_page("The step takes %zu units $t_f+t_b$ against %zu", makespan(schedule_1f1b, 8, 96, 1, 2) / 3,
-            2 * makespan(schedule_gpipe, 8, 48, 1, 2) / 3);
-    on_page("2048 · 12288 · 2 bytes = %.1f MB per GPU, %.1f ms at 25 GB/s each", message / 1e6, 1e3 * message / IB);
-    on_page("2 · 2.73·10⁹ · 2048 = %.2f·10¹³ FLOPs, %.0f ms at half of an", forward / 1e13, 1e3 * f);
-    on_page("14/8 · %.1f ms = %.1f ms per micro-batch of %.0f ms: %.1f %%", 1e3 * message / IB, 1e3 * extra, 4e3 * f,
-            100 * extra / (4 * f));
+    on_page("10^9 / 64 = %.2f \\cdot 10^9$ parameters of 16 bytes: %.1f GB", psi / G, state / G);
+    on_page("12288 \\cdot 2$ bytes = %.0f MB", kept_one / 1e6);
+    on_page("$96 \\cdot %.0f$ MB = %.1f GB. With the state %.1f GB", kept_one / 1e6,
+            96 * kept_one / G, gpipe / G);
+    on_page("$8 \\cdot %.0f$ MB = %.1f GB. With the state %.1f GB", kept_one / 1e6,
+            8 * kept_one / G, ours / G);
+    on_page("$7/103$ = %.1f %%", 100 * bubble(8, 96));
+    on_page("they add [%.1f %%]", 100 * extra / (4 * f));
+    page = "05_pipeline_1f1b/reference.md";
+    on_page("$m = 48$ keeps %.1f GB, with the state %.1f GB", 48 * kept_one / G,
+            (48 * kept_one + state) / G);
+    on_page("$7/55$ = %.1f %%", 100 * bubble(8, 48));
+    on_page("takes %zu units … takes %zu", 2 * makespan(schedule_gpipe, 8, 48, 1, 2) / 3,
+            makespan(schedule_1f1b, 8, 96, 1, 2) / 3);
+    on_page("= %.1f MB per GPU, %.1f ms at 25 GB/s", message / 1e6, 1e3 * message / IB);
+    on_page("%.2f \\cdot 10^9 \\cdot 2048 = %.2f \\cdot 10^{13}$ FLOPs, %.0f ms at half", psi / G,
+            forward / 1e13, 1e3 * f);
+    on_page("Together %.0f ms", 4e3 * f);
+    on_page("$14/8 \\cdot %.1f$ ms = %.1f ms per micro-batch, %.1f %% of %.0f ms",
+            1e3 * message / IB, 1e3 * extra, 100 * extra / (4 * f), 4e3 * f);
+    page = "05_pipeline_1f1b/03_interleaved.md";
+    on_page("$t_f$ = %.0f ms, $t_b$ = %.0f ms", 1e3 * f, 3e3 * f);
+    on_page("$96 + 7/4 = %.2f$ units … %zu. That is %.1f %% less", 96 + 7.0 / 4,
+            makespan(schedule_1f1b, 8, 96, 1, 2) / 3, 100 * (1 - (96 + 7.0 / 4) / 103));
+    on_page("%.2f units against %zu: %.0f %% less", 24 + 7.0 / 4,
+            makespan(schedule_1f1b, 8, 24, 1, 2) / 3, 100 * (1 - (24 + 7.0 / 4) / 31));
+    on_page("= %d$ chunks … %.1f MB each: %.1f GB. 1F1B: %.1f GB", 2 * 7 + 3 * 8 + 1,
+            message / 1e6, 39 * 3 * message / G, 8 * kept_one / G);
+    on_page("8 of %.1f MB … %.1f ms each at 25 GB/s", message / 1e6, 1e3 * message / IB);
+    on_page("chunk's forward takes %.0f ms", 1e3 * f / 4);
+    on_page("scatter/gather %.2f ms", 1e3 * message / IB / 8);
+    page = "05_pipeline_1f1b/04_pipedream.md";
+    on_page("$%.2f \\cdot 10^9$ parameters per GPU", psi / G);
+    on_page("16 bits takes %.2f GB … 7 more than 1F1B: %.1f GB", version / G, 7 * version / G);
+    on_page("1F1B's %.1f GB that is %.1f GB", ours / G, dream / G);
+    on_page("$7/103$ = %.1f %%", 100 * bubble(8, 96));
+    on_page("%.1f GB more", version / G);
+    page = "05_pipeline_1f1b/05_pipedream_2bw.md";
+    on_page("1F1B needs %.1f GB", ours / G);
+    on_page("adds %.1f GB: %.1f GB of 80", version / G, (ours + version) / G);
+    on_page("PipeDream would need %.1f GB", dream / G);
+    on_page("96 turns instead of %zu: %.1f %% less", makespan(schedule_1f1b, 8, 96, 1, 2) / 3,
+            100 * bubble(8, 96));
+    on_page("16 turns instead of %zu, %.0f %% less", makespan(schedule_1f1b, 8, 16, 1, 2) / 3,
+            100 * bubble(8, 16));
 }
+
+static void seven_ways(void) {
+    CutSizes z = cut(&gpt3, 1);
+    double psi = 175e9 / 64, state = MIXED * psi, message = (double)(z.T * z.C * BF16);
+    double one = 12 * message, ours = state + 8 * one, version = BF16 * psi;
+    double sent = 2 * 96 * message / G, idle = 100 * bubble(8, 96);
+    page = "05_pipeline_1f1b/07_compare.md";
+    on_page("state takes %.1f GB, a micro-batch %.0f MB, a message %.1f MB", state / G, one / 1e6,
+            message / 1e6);
+    on_page("further version %.2f GB", version / G);
+    on_page("| naive | %.1f %% | %.1f GB | %.1f GB |", 100 * (1 - 1.0 / 8), (state + one) / G,
+            sent);
+    on_page("| GPipe | %.1f %% | %.1f GB: too much | %.1f GB |", idle, (state + 96 * one) / G,
+            sent);
+    on_page("| 1F1B | %.1f %% | %.1f GB | %.1f GB |", idle, ours / G, sent);
+    on_page("| interleaved, $v = 2$ | %.1f %% | %.1f + 23 · %.3f = %.1f GB | %.1f GB |",
+            100 * 7.0 / (2 * 96 + 7), state / G, one / 2 / G, (state + 23 * one / 2) / G, 2 * sent);
+    on_page("| ZB-H1 | %.1f %% | %.1f GB, on every stage | %.1f GB |", 100 * 7.0 / (3 * 96 + 7),
+            ours / G, sent);
+    on_page("| PipeDream | 0 | %.1f GB: too much | %.1f GB |", (ours + 7 * version) / G, sent);
+    on_page("| 2BW | 0 | %.1f GB | %.1f GB |", (ours + version) / G, sent);
+}
+
+static void zero_bubble(void) {
+    double F = round(1e3 * 2 * 175e9 / 64 * 2048 / (A100 / 2)), part = 2048 / (6.0 * 12288);
+    double linear = round(F / (1 + part)), a = F - linear, B = linear + 2 * a, W = linear;
+    double rest = 7 * (F + B - W), turn = F + B + W, long_1 = 103 * turn, short_1 = 31 * turn;
+    page = "05_pipeline_1f1b/06_zero_bubble.md";
+    on_page("$F = %.0f$ ms", F);
+    on_page("T/6C = %.1f$ %%", 100 * part);
+    on_page("\\ell = %.0f$, $a = %.0f$, $B = %.0f$, $W = %.0f$ ms", linear, a, B, W);
+    on_page("96 \\cdot %.0f$ ms = %.1f s", turn, 96 * turn / 1e3);
+    on_page("7 \\cdot %.0f$ ms = %.2f s: %.1f %%", turn, 7 * turn / 1e3, 700 / 103.0);
+    on_page("(%.0f + %.0f - %.0f)$ ms = %.2f s: %.1f %%", F, B, W, rest / 1e3,
+            100 * rest / (96 * turn + rest));
+    on_page("takes %.1f %% less", 100 * (1 - (96 * turn + rest) / long_1));
+    on_page("%.1f %% and %.1f %%, a step %.1f %% shorter", 700 / 31.0,
+            100 * rest / (24 * turn + rest), 100 * (1 - (24 * turn + rest) / short_1));
+}
+
+// ---- 06_zero ----
 
 static void zero(void) {
     CutSizes z = cut(&gpt3, 1);
     double one = pass(8, 7e9), step = 6 * 7e9 * 8192, computing = step / (A100 / 2);
-    double wte = (double)elements_wte(&z) * BF16, block = 12.0 * 12288 * 12288 * BF16, tokens = 1536 * 2048.0 / 1024;
+    double wte = (double)elements_wte(&z) * BF16, block = 12.0 * 12288 * 12288 * BF16;
+    double tokens = 1536 * 2048.0 / 1024;
     // Stage 3 hides where three passes take no longer than computing M tokens.
     double hides = 3 * 7.0 / 8 * BF16 * (A100 / 2) / 6;
     page = "06_zero/README.md";
-    on_page("| data parallel | $16\\cdot7$ | %.0f, too much |", 7 * state_of_zero(0, 8));
-    on_page("| ZeRO-1 | $(4+12/8)\\cdot7$ | %.1f |", 7 * state_of_zero(1, 8));
-    on_page("| ZeRO-2 | $(2+14/8)\\cdot7$ | %.1f |", floor(70 * state_of_zero(2, 8) + 0.5) / 10);
-    on_page("| ZeRO-3 | $16/8\\cdot7$ | %.0f |", 7 * state_of_zero(3, 8));
-    on_page("$\\frac{7}{8}\\cdot14=%.2f$ GB", one / G);
+    on_page("$16\\cdot7$ | %.0f", 7 * state_of_zero(0, 8));
+    on_page("$(4+12/8)\\cdot7$ | %.1f |", 7 * state_of_zero(1, 8));
+    on_page("$(2+14/8)\\cdot7$ | %.1f |", floor(70 * state_of_zero(2, 8) + 0.5) / 10);
+    on_page("$16/8\\cdot7$ | %.0f |", 7 * state_of_zero(3, 8));
+    on_page("\\frac{7}{8}\\cdot14=%.2f$ GB", one / G);
     page = "06_zero/reference.md";
+    on_page("needs %.0f GB per rank … %.1f, %.1f and %.2f GB", 7.5 * state_of_zero(0, 64),
+            7.5 * state_of_zero(1, 64), 7.5 * state_of_zero(2, 64), 7.5 * state_of_zero(3, 64));
     on_page("$\\frac{7}{8}\\cdot14$ GB | %.2f GB |", one / G);
-    on_page("$12.25/300$ | %.0f ms |", 1e3 * one / NVLINK);
-    on_page("$12.25/25$ | %.2f s |", one / IB);
+    on_page("$%.2f/300$ | %.0f ms |", one / G, 1e3 * one / NVLINK);
+    on_page("$%.2f/25$ | %.2f s |", one / G, one / IB);
     on_page("$6\\Psi M$ | $%.1f\\cdot10^{14}$ |", step / 1e14);
     on_page("half of 312 TFLOP/s | | %.1f s |", computing);
-    on_page("stage 3, $m=1$, NVLink | 3 passes | %.2f s, hidden |", 3 * one / NVLINK);
+    on_page("$m=1$, NVLink | 3 passes | %.2f s", 3 * one / NVLINK);
     on_page("\\cdot10^9}$ | %.0f |", hides / NVLINK);
-    on_page("stage 3, $m=1$, InfiniBand | 3 passes | %.2f s, hidden |", 3 * one / IB);
+    on_page("$m=1$, InfiniBand | 3 passes | %.2f s", 3 * one / IB);
     on_page("tokens that hide it | | 5,%03.0f |", hides / IB - 5000);
-    on_page("stage 3, $m=3$, InfiniBand | 9 passes | %.1f s |", 9 * one / IB);
-    on_page("$2.2+2\\cdot%.2f$ | %.1f s |", one / IB, computing + 2 * one / IB);
+    on_page("$m=3$, InfiniBand | 9 passes | %.1f s |", 9 * one / IB);
+    on_page("$%.1f+2\\cdot%.2f$ | %.1f s |", computing, one / IB, computing + 2 * one / IB);
     on_page("$(4+12/1024)\\cdot175$ GB | %.0f GB |", 175 * state_of_zero(1, 1024));
     on_page("$(2+14/1024)\\cdot175$ GB | %.0f GB |", 175 * state_of_zero(2, 1024));
     on_page("$16/1024\\cdot175$ GB | %.1f GB |", 175 * state_of_zero(3, 1024));
     on_page("$50{,}257\\cdot12{,}288\\cdot2$ bytes | %.1f GB |", wte / G);
     on_page("$12\\cdot12{,}288^2\\cdot2$ bytes | %.1f GB |", block / G);
-    on_page("$3\\cdot%.1f+2\\cdot%.1f$ | %.0f GB |", wte / G, block / G, (3 * wte + 2 * block) / G);
-    on_page("computation of 3,%03.0f tokens per GPU | | %.0f s |", tokens - 3000, 6 * 175e9 * tokens / (A100 / 2));
+    on_page("$3\\cdot%.1f+2\\cdot%.1f$ | %.0f GB |", wte / G, block / G,
+            (3 * wte + 2 * block) / G);
+    on_page("3,%03.0f tokens per GPU | | %.0f s |", tokens - 3000,
+            6 * 175e9 * tokens / (A100 / 2));
     on_page("three passes of %.0f GB | $3\\cdot350/25$ | %.0f s |", pass(1024, 175e9) / G,
             3 * pass(1024, 175e9) / IB);
-    on_page("$(4+12/8)\\cdot175/128$ | %.1f GB, not %.1f |", state_of_zero(1, 8) * 175 / 128, 16 * 175 / 128.0);
+    on_page("$(4+12/8)\\cdot175/128$ | %.1f GB, not %.1f |", state_of_zero(1, 8) * 175 / 128,
+            16 * 175 / 128.0);
 }
 
+// ---- 07_recompute ----
+
 static void recomputation(void) {
-    CutSizes z = cut(&gpt3, 8);
-    double sbh = (double)(z.T * z.C), all = kept_paper(&z, true) * (double)z.T, dense = kept_paper(&z,
-        false) * (double)z.T;
-    double state = 16 * 175 / 128.0, h = (double)z.C, s = (double)z.T, full = BF16 * sbh, n = all / full;
-    double k = sqrt(16 * 6 / n);
-    CutSizes whole = cut(&gpt3, 1);
-    double work = 100 * 4 * s * s * h / (3 * work_block(&whole, 1).flops);
+    CutSizes z = cut(&gpt3, 8), whole = cut(&gpt3, 1);
+    double sbh = (double)(z.T * z.C), all = kept_paper(&z, true), dense = kept_paper(&z, false);
+    double state = 16 * 175 / 128.0, h = (double)z.C, s = (double)z.T, full = BF16 * sbh;
+    double n = all / full, k = round(sqrt(16 * 6 / n)), F = work_block(&whole, 1).flops;
+    double work = 100 * 4 * s * s * h / (3 * F);
+    double more = 100 * s / (6 * h + s), more_530 = 100 * s / (6 * 20480 + s);
+    double left = (all - dense) / G, room = (48 - 96 * dense / G) / left;
     page = "07_recompute/README.md";
+    on_page("%.1f GB of state", state);
     on_page("| none | %.1f GB | %.0f GB | |", 96 * all / G, state + 96 * all / G);
     on_page("| selective | %.1f GB | %.0f GB | %.1f %% |", 96 * dense / G,
             state + (96 * dense + all - dense) / G, work);
-    on_page("| full | %.1f GB | %.0f GB |", 96 * full / G, state + (96 * full + all) / G);
+    on_page("| full | %.1f GB | %.0f GB | %.0f %% |", 96 * full / G, state + (96 * full + all) / G,
+            100 * F / (3 * F));
     page = "07_recompute/reference.md";
-    on_page("$sbh = 2048 \\cdot 12288$ | %.1fM |", sbh / 1e6);
+    on_page("%.1f %% of the forward for 175B and %.1f %% for 530B", more, more_530);
+    on_page("they are %.2f %% and %.2f %%", more / 3, more_530 / 3);
+    on_page("$16 \\cdot 6$ | %d |", 16 * 6);
+    on_page("2048 \\cdot 12288$ | %.1fM |", sbh / 1e6);
+    on_page("2048 / 12288$ | %.0f |", 96 * s / h);
     on_page("= %.0f\\,sbh$ | %.0f MB, all %.1f GB |", all / sbh, all / 1e6, 96 * all / G);
-    on_page("$16 \\cdot 175 \\cdot 10^9/128$ | %.1f GB |", state);
-    on_page("$%.0f\\,sbh$ | %.0f MB, all %.1f GB, and one block's", dense / sbh, dense / 1e6, 96 * dense / G);
+    on_page("10^9/128$ | %.1f GB |", state);
+    on_page("$%.0f\\,sbh$ | %.0f MB, all %.1f GB", dense / sbh, dense / 1e6, 96 * dense / G);
     on_page("| %.1f %%; ours half |", work);
-    on_page("$2\\,sbh$ | %.0f MB, all %.1f GB, and %.1f GB for the block at work |", full / 1e6,
-            96 * full / G, all / G);
-    on_page("$k = \\sqrt{16 \\cdot 6/%.1f} \\approx %.0f$ | %.1f GB instead of %.1f |", n, k,
-            ((96 / round(k)) * full + round(k) * all) / G, (96 * full + all) / G);
+    on_page("$2\\,sbh$ | %.0f MB, all %.1f GB, and %.1f GB", full / 1e6, 96 * full / G, all / G);
+    on_page("6/%.1f} \\approx %.0f$ | %.1f GB instead of %.1f |", n, k,
+            ((96 / k) * full + k * all) / G, (96 * full + all) / G);
+    page = "07_recompute/04_budget.md";
+    on_page("block takes %.0f MB, or %.0f MB", all / 1e6, dense / 1e6);
+    on_page("$96 \\cdot %.3f = %.1f$ GB", dense / G, 96 * dense / G);
+    on_page("$%.3f - %.3f = %.3f$ GB", all / G, dense / G, left);
+    on_page("$(48 - %.1f)/%.3f \\approx %.0f$", 96 * dense / G, left, floor(room));
 }
+
+// ---- 08_3d ----
 
 static void three_d(void) {
     CutSizes z = cut(&gpt3, 8), whole = cut(&gpt3, 1);
-    double slice = 12 * 12.0 * 12288 * 12288 / 8, all = kept_paper(&z, true) * (double)z.T;
-    double dense = kept_paper(&z, false) * (double)z.T, zero1 = state_of_zero(1, 16) * slice;
+    double slice = 12 * 12.0 * 12288 * 12288 / 8, zero1 = state_of_zero(1, 16) * slice;
+    double all = kept_paper(&z, true), dense = kept_paper(&z, false);
     double forward = work_block(&whole, 1).flops / 8 / A100, step = 3 * forward * 12 * 96;
-    double tp = all_reduce(8, (double)(z.T * z.C)), dp = all_reduce(16, slice), message = (double)(z.T * z.C * BF16);
+    double message = (double)(z.T * z.C * BF16), sent = 2 * message * 96;
+    double one = all_reduce(8, message / BF16), tp = 4 * one * 12 * 96, dp = all_reduce(16, slice);
+    double idle = 1 / (1 - bubble(8, 96)) - 1, cache = 96 * 2 * message;
     page = "08_3d/README.md";
-    on_page("12 blocks per stage of 12C²/8 each: %.2f·10⁹ parameters on a rank", slice / G);
-    on_page("are %.1f GB; with ZeRO-1, 4 + 12/16 bytes: %.1f GB", MIXED * slice / G, zero1 / G);
+    on_page("with ZeRO-1 | %.1f GB |", zero1 / G);
+    on_page("selective recomputation | %.1f GB |", 96 * dense / G);
+    on_page("at the peak rate | | %.1f s |", step);
+    on_page("bubble | | %.2f s |", idle * step);
+    on_page("tensor parallel, inside the node | %.0f GB | %.2f s |", tp / G, tp / NVLINK);
+    on_page("pipeline, between nodes | %.1f GB | %.2f s", sent / G, sent / IB);
+    on_page("data parallel, between nodes | %.1f GB | %.2f s |", dp / G, dp / IB);
+    page = "08_3d/reference.md";
+    on_page("%.2f·10⁹ parameters per rank", slice / G);
+    on_page("16 bytes each … %.1f GB", MIXED * slice / G);
+    on_page("4 + 12/16 bytes each: %.1f GB", zero1 / G);
     on_page("= %.0f MB per sequence", all / 1e6);
-    on_page("12 × 8 × %.0f MB = %.1f GB. Without the scores (selective recomputation) %.0f MB: %.1f GB. So %.1f + "
-            "%.1f = %.1f GB fit",
-            all / 1e6, 96 * all / G, dense / 1e6, 96 * dense / G, zero1 / G, 96 * dense / G, (zero1 + 96 * dense) / G);
-    on_page("A block's forward takes %.2f ms on 8 devices", 1e3 * forward);
-    on_page("forward and backward %.1f ms; 12 blocks × m = 1536/16 = 96 micro-batches: %.1f s", 3e3 * forward, step);
-    on_page("4 × %.1f MB × 12 × 96 = %.0f GB, at 300 GB/s %.2f s: %.0f %% on top. At 25 GB/s it would be %.1f s",
-            tp / 1e6,
-            4 * tp * 12 * 96 / G, 4 * tp * 12 * 96 / NVLINK, 100 * (4 * tp * 12 * 96 / NVLINK) / step,
-                4 * tp * 12 * 96 / IB);
-    on_page("2 × %.1f MB × 96 = %.1f GB, at 25 GB/s %.2f s", message / 1e6, 2 * message * 96 / G,
-            2 * message * 96 / IB);
-    on_page("(pp−1)/m = 7/96 = %.1f %% on top", 100 * (1 / (1 - bubble(8, 96)) - 1));
-    on_page("2·15/16 · %.2f·10⁹ · 2 bytes = %.1f GB, at 25 GB/s %.2f s: %.0f %% on top", slice / G, dp / G, dp / IB,
-            100 * dp / IB / step);
+    on_page("12 × 8 × %.0f MB = %.1f GB", all / 1e6, 96 * all / G);
+    on_page("selective recomputation) %.0f MB per block: %.1f GB", dense / 1e6, 96 * dense / G);
+    on_page("forward takes %.2f ms on 8 devices", 1e3 * forward);
+    on_page("forward and backward %.1f ms", 3e3 * forward);
+    on_page("m = 1536/16 = %d micro-batches × 12 blocks: %.1f s", 1536 / 16, step);
+    on_page("4 × %.1f MB × 12 × 96 = %.0f GB", one / 1e6, tp / G);
+    on_page("300 GB/s: %.2f s. At 25 GB/s it would be %.1f s", tp / NVLINK, tp / IB);
+    on_page("2 × %.1f MB × 96 = %.1f GB, at 25 GB/s %.2f s", message / 1e6, sent / G, sent / IB);
+    on_page("(pp−1)/m = 7/96 = %.1f %%", 100 * idle);
+    on_page("2·15/16 · %.2f·10⁹ · 2 bytes = %.1f GB, at 25 GB/s %.2f s", slice / G, dp / G,
+            dp / IB);
+    page = "08_3d/sample.md";
+    on_page("12288 · 2 bytes = %.1f GB", cache / G);
+    on_page("at tp 8: %.1f GB", cache / 8 / G);
 }
 
 static void real_size(Run *run) {
@@ -350,8 +540,14 @@ static void real_size(Run *run) {
     balance();
     accumulation();
     tensor_parallel_sizes();
+    sequences();
+    one_long_sequence();
+    grids();
     pipeline();
+    partition();
     one_f_one_b();
+    seven_ways();
+    zero_bubble();
     zero();
     recomputation();
     three_d();
