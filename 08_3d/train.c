@@ -225,8 +225,9 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
                                            : "the last step, real time",
                  PICTURE_MEMORY | PICTURE_ALIKE_ONCE);
     picture_summary(run, &timing);
+    train_check_time(run, t, &timing);
     train_results(run, t);
-    train_say_faster(run, t, &timing);
+    train_say_faster(run, t);
     size_t all = data_eval_windows(d), windows = at_most(all, MOST_WINDOWS);
     double eval = trainer_evaluate(t, d, windows), entropy = data_entropy(d);
     log_end(log, eval);

@@ -87,10 +87,12 @@ void train_costs_begin(Trainer *t);
 void train_costs_end(Run *run, Trainer *t);
 // The table of traffic by group and link, and of memory by category. After train_costs_end().
 void train_results(Run *run, const Trainer *t);
+// Checks the time of the last step on the simulated clock against step_time(), where that lists the
+// step. Collective.
+void train_check_time(Run *run, const Trainer *t, const Timing *timing);
 // Says which dp x tp x pp of the same ranks would have been faster on the simulated clock, all else
-// the same. Says nothing where step_time() does not have this step: under real time, with
-// --prefetch or --overlap.
-void train_say_faster(Run *run, const Trainer *t, const Timing *timing);
+// the same. Says nothing where step_time() does not list this step.
+void train_say_faster(Run *run, const Trainer *t);
 
 // ------------------------------------------------------- the checks of a training (train_checks.c)
 // Under --check the split model is compared with the unsplit one; else replicas with each other.
