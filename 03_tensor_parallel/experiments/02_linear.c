@@ -155,8 +155,9 @@ static void ending(Run *run) {
         say_answer(run, "With one rank nothing is cut and nothing is sent: the rank holds all "
                    "%s of W and b.", whole);
     else
-        say_answer(run, "A column cut leaves %s of %s per rank and communicates backward (%s sent "
-                   "per rank). A row cut leaves %s and communicates forward (%s).",
+        say_answer(run, "With a column cut a rank holds %s of %s, and the ranks communicate in "
+                   "backward: each sends %s. With a row cut a rank holds %s, and the ranks "
+                   "communicate in forward: each sends %s.",
                    cost_text(run, "columns.parameters"), whole, cost_text(run, "columns.sent"),
                    cost_text(run, "rows.parameters"), cost_text(run, "rows.sent"));
     say_cost(run, "one all-reduce per step, exposed. A column cut keeps all of X (%s), a row cut "
@@ -168,6 +169,8 @@ static void ending(Run *run) {
 static void linear_layer(Run *run) {
     const size_t n = run->world->size;
     REQUIRE(n <= N, "%zu ranks: W has %d columns; choose %d ranks or fewer", n, N, N);
+    say(run, "Y = X W + b: X is M x K = %d x %d, W is K x N = %d x %d. Each of t = %zu rank%s "
+        "holds 1/t of W.", M, K, K, N, n, n == 1 ? "" : "s");
     TrialResult columns = trial_compare(run, "column-parallel = unsplit", train_columns);
     column_costs(run, &columns);
     TrialResult by_rows = trial_compare(run, "row-parallel = unsplit", train_rows);
@@ -176,19 +179,20 @@ static void linear_layer(Run *run) {
 
     static const char *const heading[] = { "W by columns", "W by rows", NULL };
     static const Result rows[] = {
-        { "W and b, per rank", "(K+1) N/t; K N/t + N elements",
+        { "W and b, per rank", "columns: (K+1) N/t; rows: K N/t + N",
           { "columns.parameters", "rows.parameters" } },
-        { "X, kept for backward", "M K; M K/t elements", { "columns.kept", "rows.kept" } },
-        { "all-reduces per step", "of dX, backward; of Y, forward",
+        { "X, kept for backward", "columns: M K; rows: M K/t", { "columns.kept", "rows.kept" } },
+        { "all-reduces per step", "columns: of dX (M K); rows: of Y (M N)",
           { "columns.calls", "rows.calls" } },
-        { "sent per rank and step", "2 (t-1) ceil(MK/t); 2 (t-1) ceil(MN/t)",
+        { "sent per rank and step", "2 (t-1) ceil(elements of dX or Y / t)",
           { "columns.sent", "rows.sent" } },
-        { "sent to gather all of Y", "(t-1) M ceil(N/t); Y is whole",
+        { "extra, if all ranks need Y",
+          "columns: (t-1) M ceil(N/t); rows: none",
           { "columns.gather", "=0 B" } },
         {0} };
     results(run, heading, rows);
-    say(run, "  Y = X W + b: X is M x K = %d x %d, W is K x N = %d x %d; t = %zu rank%s, %zu bytes "
-        "per element", M, K, K, N, n, n == 1 ? "" : "s", sizeof(real));
+    say(run, "  formulas count elements of %zu bytes; a..b: the smallest and the largest rank",
+        sizeof(real));
     ending(run);
 }
 

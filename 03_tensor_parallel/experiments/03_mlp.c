@@ -188,6 +188,8 @@ static void ending(Run *run, const char *forward) {
 static void mlp(Run *run) {
     const size_t n = run->world->size;
     REQUIRE(n <= C, "%zu ranks: A has %d rows; choose %d ranks or fewer", n, C, C);
+    say(run, "Y = GELU(X A + a) B + b. Each rank holds 1/t of the F hidden columns: columns of A, "
+        "rows of B.");
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     costs(run, &r);
     rows_first(run);
@@ -196,19 +198,22 @@ static void mlp(Run *run) {
     char forward[24];
     snprintf(forward, sizeof forward, "=%.0f B", (double)r.sent / 2);     // two equal all-reduces
     const Result rows[] = {
-        { "A, a, B, b, per rank", "2 C F/t + F/t + C elements", { "parameters" } },
-        { "kept for backward", "M (C + 2 F/t) elements", { "kept" } },
-        { "all-reduces per step", "of Y, forward; of dX, backward", { "calls" } },
-        { "sent per rank, forward", "2 (t-1) ceil(MC/t); 2 (t-1) ceil(MF/t)",
+        { "weights and biases, per rank", "2 C F/t + F/t + C elements", { "parameters", "=-" } },
+        { "kept for backward", "M (C + 2 F/t) elements", { "kept", "=-" } },
+        { "all-reduces per step", "forward of Y, backward of dX", { "calls", "=-" } },
+        { "sent per rank, forward", "all-reduce of MC; A by rows: MF",
           { forward, "rows.sent" } },
-        { "sent per rank and step", "once forward, once backward", { "sent" } },
+        { "sent per rank and step", "once forward, once backward", { "sent", "=-" } },
         { clock_config()->simulated ? "time of a step" : NULL,
-          "12 M C F/t FLOPs, two all-reduces", { "step" } }, {0} };
+          "12 M C F/t FLOPs + 2 all-reduces", { "step", "=-" } }, {0} };
     results(run, columns, rows);
     say(run, "  M = %d tokens, width C = %d, F = %d hidden columns; t = %zu rank%s, %zu bytes per "
         "element", M, C, F, n, n == 1 ? "" : "s", sizeof(real));
-    say(run, "  A by rows: GELU(2) + GELU(-2) = %.2f, but GELU(2 - 2) = %.2f, so add before GELU",
-        gelu_of(2) + gelu_of(-2), gelu_of(0));
+    say(run, "  A by rows: only its forward was run. An all-reduce of k elements sends 2 (t-1) "
+        "ceil(k/t).");
+    say(run, "  Why not A by rows? Its parts must be added before GELU:");
+    say(run, "  GELU(2) + GELU(-2) = %.2f, but GELU(2 - 2) = %.2f.", gelu_of(2) + gelu_of(-2),
+        gelu_of(0));
     ending(run, forward + 1);
 }
 

@@ -156,11 +156,11 @@ static void costs(Run *run, const TrialResult *r) {
 static void ending(Run *run, const char *added) {
     const size_t n = run->world->size;
     if (n == 1)
-        say_answer(run, "Because attention computes every head alone. With one rank nothing is "
+        say_answer(run, "Because attention computes each head on its own. With one rank nothing is "
                    "sent: choose two or more to see the difference.");
     else
-        say_answer(run, "Because attention computes every head alone: whole heads send 0 B between "
-                   "W_qkv and W_O, a cut inside the heads would send %s per rank.", added);
+        say_answer(run, "Because attention computes each head on its own: whole heads send 0 B "
+                   "between W_qkv and W_O, a cut inside the heads would send %s per rank.", added);
     if (H % n)
         say_cost(run, "%s per rank and step in %s all-reduces, exposed. Rank 0 has %zu of %d "
                  "heads, and the ranks with %zu wait for it.", cost_text(run, "sent"),
@@ -175,7 +175,7 @@ static void ending(Run *run, const char *added) {
 // The other cut gives each rank D/t columns of every head. The scores q k^T and, in backward, dO
 // v^T are then partial sums over D. The ranks would have to add both, [B*H*T, T] elements each.
 static void table(Run *run, const TrialResult *r) {
-    static const char *const columns[] = { "by heads", "inside heads (not run)", NULL };
+    static const char *const columns[] = { "whole heads", "heads cut, predicted", NULL };
     const size_t n = run->world->size;
     const double scores = 2 * ring_bytes(ALL_REDUCE_PASSES, n, B * H * T * T, sizeof(real));
     char heads[40], added[24], all[24];
@@ -183,12 +183,12 @@ static void table(Run *run, const TrialResult *r) {
     page_cell(added, scores, "bytes");
     page_cell(all, (double)r->sent + scores, "bytes");
     const Result rows[] = {
-        { "heads per rank", "H/t; D/t columns of all", { heads, "=part of all" } },
-        { "weights and biases", "4 C C/t + 3 C/t + C", { "parameters" } },
-        { "kept for backward", "M C + 4 M C/t + 2 B H/t T T", { "kept" } },
-        { "all-reduces per step", "Y, dX; also q k^T, dO v^T", { "calls", "=4" } },
-        { "sent between W_qkv and W_O", "0; 2 · 2 (t-1) ceil(B H T T/t)", { "=0 B", added } },
-        { "sent per rank and step", "plus 2 · 2 (t-1) ceil(M C/t)", { "sent", all } }, {0} };
+        { "heads per rank", "H/t heads, or D/t columns of each", { heads, "=1/t of every head" } },
+        { "weights and biases", "4 C²/t + 3 C/t + C", { "parameters", "=-" } },
+        { "kept for backward", "M C + 4 M C/t + 2 B H T²/t", { "kept", "=-" } },
+        { "all-reduces per step", "of Y, dX; cut: also q k^T, dO v^T", { "calls", "=4" } },
+        { "sent between W_qkv and W_O", "heads cut: 4 (t-1) ceil(B H T²/t)", { "=0 B", added } },
+        { "sent per rank and step", "that, and 4 (t-1) ceil(M C/t)", { "sent", all } }, {0} };
     results(run, columns, rows);
     say(run, "  B = %d sequences of T = %d, M = B T; H = %d heads of D = %d, C = H D; t = %zu, %zu "
         "bytes per element", B, T, H, D, n, sizeof(real));
@@ -198,6 +198,7 @@ static void table(Run *run, const TrialResult *r) {
 static void attention(Run *run) {
     const size_t n = run->world->size;
     REQUIRE(n <= H, "%zu ranks: attention has %d heads; choose %d ranks or fewer", n, H, H);
+    say(run, "Each rank holds whole heads: their columns of W_qkv, their rows of W_O. X is whole.");
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     if (n > 1) contiguous_cut(run);
     costs(run, &r);

@@ -167,6 +167,8 @@ static void one_token(Run *run, const Batch *b) {
     comm_all_reduce_doubles(run->world, all, n * FIELDS);
 
     double max = -INFINITY, picked = 0, sum = 0;
+    say(run, "E is the table of embedding and head. Each rank holds 1/t of its entries, and has "
+        "their logits only.");
     say(run, "the loss of token 0   largest logit   logit of the target   "
         "sum of exp(logit - largest)");
     for (size_t i = 0; i < n; i++) {
@@ -235,20 +237,21 @@ static void table(Run *run, Losses loss) {
     page_cell(wide, ring_bytes(ONE_PASS, n, M * V, e), "bytes");
     page_cell(kept, (double)(M * (C + V + 1) * e), "bytes");
     snprintf(right, sizeof right, "=%.4f", loss.right);
-    snprintf(wrong, sizeof wrong, "=%.4f", loss.wrong);
+    snprintf(wrong, sizeof wrong, n > 1 ? "=%.4f (wrong)" : "=%.4f", loss.wrong);
     const Result rows[] = {
-        { "sent for the loss, per rank", "6 (t-1) ceil(M/t); (t-1) ceil(MV/t)",
-          { narrow, wide } },
-        { "kept: x, logits, sums", "M (C + V/t + 1); M (C + V + 1)", { "kept", kept } },
-        { "E, per rank", "V/t C", { "parameters" } },
-        { "all-reduces per step", "lookup, 3 of the loss, dX", { "calls" } },
-        { "sent per rank and step", "plus 4 (t-1) ceil(MC/t)", { "sent" } },
-        { "loss of step 0", "too high by log t if each rank sums all V",
-          { right, wrong } }, {0} };
+        { "sent for the loss, per rank", "6 (t-1) ceil(M/t)", { narrow, wide } },
+        { "kept: x, logits, sums", "M (C + V/t + 1)", { "kept", kept } },
+        { "E, per rank", "V C/t", { "parameters", "=-" } },
+        { "all-reduces per step", "1 embedding, 3 for the loss, 1 for dX",
+          { "calls", "=-" } },
+        { "sent per rank and step", "the loss, and 4 (t-1) ceil(MC/t)", { "sent", "=-" } },
+        { "loss of step 0", "a trap: each rank sums all V: + log t", { right, wrong } }, {0} };
     results(run, columns, rows);
     say(run, "  M = %d tokens, V = %d vocabulary entries, width C = %d; t = %zu rank%s, %zu bytes "
         "per element", M, V, C, n, n == 1 ? "" : "s", e);
-    say(run, "  gathered: every rank has all logits; the loss was run, the sizes are predicted");
+    say(run, "  gathered: every rank has all logits. Its loss was run, its sizes are predicted: a "
+        "rank");
+    say(run, "  sends (t-1) ceil(MV/t) elements, and keeps M (C + V + 1).");
     if (n == 1)
         say_answer(run, "Each rank puts three numbers per token into all-reduces. With one rank "
                    "nothing is sent: choose two or more.");
@@ -256,9 +259,9 @@ static void table(Run *run, Losses loss) {
         say_answer(run, "Each rank puts three numbers per token into all-reduces: its largest "
                    "logit, the target's logit, its sum of exponentials. A rank sends %s, instead "
                    "of %s for all logits.", narrow + 1, wide + 1);
-    say_cost(run, "%s all-reduces per step, exposed: lookup, loss (three), dX. A rank sends %s.",
-             cost_text(run, "calls"), cost_text(run, "sent"));
-    say_use_when(run, "the vocabulary is large, and embedding and head are cut over ranks.");
+    say_cost(run, "%s all-reduces per step, exposed: 1 embedding, 3 for the loss, 1 for dX. A rank "
+             "sends %s.", cost_text(run, "calls"), cost_text(run, "sent"));
+    say_use_when(run, "the vocabulary is so large that embedding and head take much memory.");
 }
 
 static void vocabulary(Run *run) {

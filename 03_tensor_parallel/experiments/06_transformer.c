@@ -179,20 +179,19 @@ static void table(Run *run, const ModelConfig *c) {
     snprintf(slow, sizeof slow, "=%.2f", two_rings("slow", n, M * c->width) / products);
     const char *const columns[] = { "one device", ranks, NULL };
     const Result rows[] = {
-        { "parameters", "L blocks, V C/t, T C, 2 C", { parameters, "parameters" } },
+        { "parameters", "L blocks + V C/t + T C + 2 C", { parameters, "parameters" } },
         { "  one block", "12 C²/t + 7 C/t + 6 C", { block, "block" } },
-        { "activations, peak", c->dropout > 0 ? "a block: M C (4 + 12/t + 2 H T/(C t) + 4/C)"
-                                              : "a block: M C (4 + 12/t + H T/(C t) + 4/C)",
-          { kept, "activations" } },
-        { "all-reduces per step", "4 per block, 2 at the ends, 3 of the loss",
-          { "=0", "layers.calls" } },
-        { "sent per step", "L blocks, 4 M C (t-1)/t, 6 M (t-1)/t", { "=0 B", "layers.sent" } },
+        { "activations, peak", "blocks and both ends", { kept, "activations" } },
+        { "all-reduces per step", "4 L + 2 (ends) + 3 (loss)", { "=0", "layers.calls" } },
+        { "sent per step", "L blocks + (4 C + 6) M (t-1)/t", { "=0 B", "layers.sent" } },
         { "  one block", "8 M C (t-1)/t", { "=0 B", sent } },
-        { simulated ? "time of a step" : NULL, "products of the slowest rank, all-reduces",
-          { step, "step" } },
-        { "all-reduces/products, fast", "one block forward: (t-1) e F/(6 C beta)", { "=0", fast } },
-        { "all-reduces/products, slow", "time over time, the same formula", { "=0", slow } }, {0} };
+        { simulated ? "time of a step" : NULL, "slowest rank + all-reduces", { step, "step" } },
+        { "communication / computing, fast link", "forward: (t-1) e P/(6 C beta)",
+          { "=0", fast } },
+        { "communication / computing, slow link", "the same, another beta", { "=0", slow } }, {0} };
     results(run, columns, rows);
+    say(run, "  a block keeps M C (4 + 12/t + %s/(C t) + 4/C) elements; P FLOP/s of a device, beta "
+        "bytes/s", c->dropout > 0 ? "2 H T" : "H T");
     say(run, "  B = %d sequences of T = %zu, M = B T; C = %zu, H = %zu heads, L = %zu blocks, "
         "V = %zu; t = %zu; e = %zu bytes", BATCH, c->context, c->width, c->heads, c->layers,
         c->vocab, n, sizeof(real));
@@ -237,6 +236,8 @@ static void transformer(Run *run) {
                    .steps = STEPS, .sequences = BATCH, .micro_batches = 1, .clip = max_norm,
                    .recorded = true, .watched = MEM_ACTIVATIONS };
     Measured r = { .tp = run->world };
+    say(run, "Each rank holds 1/t of each matrix: whole heads, hidden columns, vocabulary "
+        "entries.");
     training_both(run, "tensor-parallel = unsplit", &t, train, &r);    // SGD, then AdamW
     bytes(run, &c, &r);
     closed_forms(run, &c);

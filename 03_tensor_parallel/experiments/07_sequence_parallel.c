@@ -141,53 +141,67 @@ static void costs(Run *run, const Training *t, Way way, const Measured *r) {
 
 #define EACH_WAY(id) { id ".tensor", id ".kept", id ".again" }
 static void table(Run *run, const Training *t) {
-    const char *const columns[] = { "tensor parallel", "kept whole", "gathered again", NULL };
+    const char *const columns[] = { "tensor parallel", "SP, input kept", "SP, gathered again",
+                                    NULL };
     const size_t n = run->world->size, M = sequence_micro_batch(t, 0) * t->model.context;
     const Result rows[] = {
         { "activations, peak", "blocks and both ends", EACH_WAY("kept") },
-        { "  norms of a block", "× M C elements",
-          { "=4 + 4/C", "=2 + (2 + 4/C)/t", "=(4 + 4/C)/t" } },
         { "sent in the layers", "blocks and both ends", EACH_WAY("sent") },
-        { "  one block", "× M C (t-1)/t elements", { "=8", "=8", "=10" } },
-        { "all-gathers per step", "of M C", EACH_WAY("gathers") },
-        { "reduce-scatters", "of M C", EACH_WAY("scatters") },
-        { "all-reduces", "of M C; 3 of M", EACH_WAY("sums") },
-        { "sent for partial sums", "6 C per block, 2 C", EACH_WAY("partial.sent") },
-        { "message to next stage", "M C; in rows M C/t", EACH_WAY("message") },
-        { clock_config()->simulated ? "time of a step" : NULL, "products, messages",
+        { "  one block", "times M C (t-1)/t", { "=8", "=8", "=10" } },
+        { "all-gathers per step", "of M C elements", EACH_WAY("gathers") },
+        { "reduce-scatters", "of M C elements", EACH_WAY("scatters") },
+        { "all-reduces", "of M C; in the loss, M", EACH_WAY("sums") },
+        { "sent for partial sums", "sum of (6 L + 2) C", EACH_WAY("partial.sent") },
+        { "message to next stage", "M C; with SP, M C/t", EACH_WAY("message") },
+        { clock_config()->simulated ? "time of a step" : NULL, "products + messages",
           EACH_WAY("step") }, {0}
     };
     results(run, columns, rows);
     say(run, "  L = %zu blocks, C = %zu, H = %zu heads, T = %zu positions, t = %zu; M = B T rows, "
         "at most %zu", t->model.layers, t->model.width, t->model.heads, t->model.context, n, M);
-    say(run, "  between column and row cuts every way keeps M C (12 + %s)/t elements per block",
-        t->model.dropout > 0 ? "2 H T/C" : "H T/C");
-    if (M % n || t->model.heads % n)
-        say(run, "  t does not divide %s: rank 0 has most. Where it does, the formulas are exact.",
-            M % n ? "the rows" : "the heads");
+    say(run, "  a block keeps M C (12 + %s)/t elements between column and row cuts, and for its "
+        "norms:", t->model.dropout > 0 ? "2 H T/C" : "H T/C");
+    say(run, "  M C (4 + 4/C); SP, input kept: M C (2 + (2 + 4/C)/t); SP, gathered again: "
+        "M C (4 + 4/C)/t");
+    const size_t least = sequence_micro_batch(t, t->micro_batches - 1) * t->model.context;
+    if (M % n || least % n || t->model.heads % n)
+        say(run, "  Where t divides heads and rows, these formulas are exact; here the checks use "
+            "the exact parts.");
+}
+
+static void sending_answer(Run *run) {
+    char sent[160];
+    if (cost_value(run, "sent.kept") <= cost_value(run, "sent.tensor"))
+        snprintf(sent, sizeof sent, "Yes. Bytes sent in the layers stay at %s per rank",
+                 cost_text(run, "sent.kept"));
+    else
+        snprintf(sent, sizeof sent, "Only where t divides the rows. Here bytes sent in the layers "
+                 "rise from %s to %s per rank", cost_text(run, "sent.tensor"),
+                 cost_text(run, "sent.kept"));
+    say_answer(run, "%s, and activations fall from %s to %s. If inputs are gathered again, "
+               "activations fall to %s, and %s are sent.", sent,
+               cost_text(run, "kept.tensor"), cost_text(run, "kept.kept"),
+               cost_text(run, "kept.again"), cost_text(run, "sent.again"));
 }
 
 static void ending(Run *run) {
-    const bool equal = cost_value(run, "sent.kept") <= cost_value(run, "sent.tensor");
     if (run->world->size == 1)
         say_answer(run, "One rank cuts nothing: it keeps %s and sends nothing. Choose two or more "
                    "ranks.", cost_text(run, "kept.tensor"));
     else
-        say_answer(run, "%s: %s sent in the layers instead of %s. Activations fall from %s to "
-                   "%s; gathering inputs again sends %s and keeps %s.",
-                   equal ? "Yes" : "Not where t does not divide all rows",
-                   cost_text(run, "sent.kept"), cost_text(run, "sent.tensor"),
-                   cost_text(run, "kept.tensor"), cost_text(run, "kept.kept"),
-                   cost_text(run, "sent.again"), cost_text(run, "kept.again"));
+        sending_answer(run);
     if (clock_config()->simulated)
-        say_cost(run, "%s per rank and step to sum partial gradients. A step takes %s, or %s if "
-                 "gathered again, instead of %s.", cost_text(run, "partial.sent.kept"),
+        say_cost(run, "once per step each rank sends %s more, to sum the gradients of norms and "
+                 "biases. A step takes %s, or %s if gathered again, instead of %s.",
+                 cost_text(run, "partial.sent.kept"),
                  cost_text(run, "step.kept"), cost_text(run, "step.again"),
                  cost_text(run, "step.tensor"));
     else
-        say_cost(run, "%s per rank and step to sum partial gradients.",
+        say_cost(run, "once per step each rank sends %s more, to sum the gradients of norms and "
+                 "biases.",
                  cost_text(run, "partial.sent.kept"));
-    say_use_when(run, "ranks use tensor parallelism. Gather inputs again unless the link is slow.");
+    say_use_when(run, "ranks use tensor parallelism. Gather inputs again, as Megatron-LM does, and "
+                 "start the gather before the product for dX, which can hide it.");
 }
 
 static void sequence(Run *run) {
@@ -200,6 +214,10 @@ static void sequence(Run *run) {
                    .steps = STEPS,
                    .sequences = SEQUENCES, .micro_batches = MICRO_BATCHES, .clip = max_norm,
                    .watched = MEM_ACTIVATIONS };
+    say(run, "SP, sequence parallelism: each rank works on M/t rows in norms and residual paths. "
+        "Before a column");
+    say(run, "cut it gathers the rows. It keeps them for backward (input kept), or gathers them "
+        "again.");
     for (size_t i = 0; i < 2; i++) {                       // SGD, then AdamW
         t.optimizer = i ? adamw(0.01) : sgd(0.5);
         t.recorded = i;

@@ -190,7 +190,7 @@ static Attended attend(Run *run, const AttentionKind *kind, Snapshot *s) {
         r.forward = end_together(run, &r);
         bool zigzag = kind == &ring_attention_zigzag;
         bool written = zigzag == !strcmp(option_text(run, "picture"), "zigzag");
-        int files = written ? PICTURE_CHART : PICTURE_NO_FILES;
+        int files = written ? PICTURE_CHART : PICTURE_NO_FILES | PICTURE_DETAIL;
         if (zigzag || kind == &ring_attention)
             picture_show(run, zigzag ? "zigzag chunks, forward" : "contiguous chunks, forward",
                          files | (zigzag ? PICTURE_ALIKE_ONCE : 0));
@@ -269,26 +269,30 @@ static void alone_costs(Run *run, int kind, const Attended *r) {
 static void table(Run *run) {
     enum { MEGABYTE = 1000000, MANY = 64 };
     const size_t n = run->world->size;
-    char longest[KINDS][24], busy[40];
+    char longest[KINDS][24], busy[40], largest[40], more[40];
     for (int k = 0; k < KINDS; k++)
         snprintf(longest[k], sizeof longest[k], "=%zu",
                  context_longest_chunk(k, alone, MANY, MEGABYTE));
-    snprintf(busy, sizeof busy, "contiguous N/(2N-1) = %.1f %%",
+    snprintf(busy, sizeof busy, "ring: N/(2N-1) = %.1f %%",
              100 * (double)n / (2 * (double)n - 1));
+    snprintf(largest, sizeof largest, "largest chunk for 1 MB, %d ranks", MANY);
+    snprintf(more, sizeof more, "Ulysses: %d > H = %zu", MANY, alone.heads);
     const char *const columns[] = { "ring", "zigzag", "RSA", "Ulysses", NULL };
     const Result rows[] = {
-        { "forward", "the slowest rank, and messages", EACH("forward") },
-        { "  busy, mean of ranks", busy, { "busy.ring", "busy.zigzag", NULL, NULL } },
-        { "backward", "products: 5, forward 2; RSA 4", EACH("backward") },
+        { "forward", "2 products, slowest rank", EACH("forward") },
+        { "  time computing, mean", busy, { "busy.ring", "busy.zigzag", "=-", "=-" } },
+        { "backward", "5 products; RSA 4", EACH("backward") },
         { "sent per rank", "forward and backward", EACH("sent") },
-        { "  times B T C/N", "elements", { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N" } },
-        { "kept beside q k v out", "c H; RSA c H T; Ulysses c (4C+H)", EACH("kept") },
-        { "longest c, N = 64", "in 1 MB; Ulysses: N is at most H",
-          { longest[RING], longest[ZIGZAG], longest[RSA], "=none" } }, {0} };
+        { "  elements sent / (B T C/N)", NULL, { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N" } },
+        { "extra memory", "besides q, k, v, output", EACH("kept") },
+        { largest, more, { longest[RING], longest[ZIGZAG], longest[RSA], "=impossible" } }, {0} };
     enum { TIMES = 3 };                            // rows that only the simulated clock has
     results(run, columns, clock_config()->simulated ? rows : rows + TIMES);
     say(run, "  attention alone: B = 1, T = %zu positions, c = T/N = %zu, N = %zu; C = %zu in "
              "H = %zu heads", n * alone.chunk, alone.chunk, n, alone.heads * alone.D, alone.heads);
+    say(run, "  extra memory: ring, zigzag c H elements; RSA c H T; Ulysses c (4 C + H): it keeps "
+        "q, k, v and");
+    say(run, "  output once more, cut by heads; a program that frees the first copy keeps c H");
 }
 
 static void ending(Run *run) {
@@ -296,18 +300,20 @@ static void ending(Run *run) {
     if (n == 1)
         say_answer(run, "One rank has the whole sequence and sends nothing. Choose two or more.");
     else if (clock_config()->simulated)
-        say_answer(run, "Queries stay, keys and values go round a ring: each rank has 1/%zu of the "
-                   "positions. Forward takes %s with zigzag chunks, %s with contiguous ones.", n,
+        say_answer(run, "Each rank keeps the queries of its 1/%zu of the positions, and keys and "
+                   "values travel from rank to rank. Forward takes %s with zigzag chunks, %s with "
+                   "contiguous ones.", n,
                    cost_text(run, "forward.zigzag"), cost_text(run, "forward.ring"));
     else
-        say_answer(run, "Queries stay, keys and values go round a ring: each rank has 1/%zu of the "
-                   "positions, and keeps %s besides q, k, v, out.", n,
+        say_answer(run, "Each rank keeps the queries of its 1/%zu of the positions, and keys and "
+                   "values travel from rank to rank. A rank keeps %s besides q, k, v, output.", n,
                    cost_text(run, "kept.zigzag"));
     say_cost(run, "%s sent per rank, forward and backward, and all scores computed twice. Ulysses "
              "sends %s, but needs a head per rank.", cost_text(run, "sent.zigzag"),
              cost_text(run, "sent.ulysses"));
     say_use_when(run, "one sequence is too long for a device. Ulysses is enough while every rank "
-                 "has a head.");
+                 "has a head of keys and values, after tensor parallelism (grouped-query models "
+                 "often have 8).");
 }
 
 static void attention_alone(Run *run) {
@@ -332,11 +338,20 @@ static void attention_alone(Run *run) {
     ending(run);
 }
 
+static void introduction(Run *run) {
+    say(run, "Each rank holds a chunk of c = T/N positions. Ring: contiguous chunks; keys and "
+        "values travel");
+    say(run, "round. Zigzag: the same, but each rank has an early and a late piece, so causal work "
+        "is equal.");
+    say(run, "RSA: whole rows of scores are kept. Ulysses: ranks exchange positions for heads.");
+}
+
 static void ring(Run *run) {
     REQUIRE(run->world->size <= tiny.heads,
             "%zu ranks: Ulysses needs a head per rank, and the model has %zu; choose %zu or fewer",
             run->world->size, tiny.heads, tiny.heads);
     require_one_link(run);
+    introduction(run);
     trainings(run);
     attention_alone(run);
 }
