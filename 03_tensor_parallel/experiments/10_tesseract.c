@@ -125,8 +125,8 @@ static void tesseract_lesson(Run *run) {
                    .watched = MEM_ACTIVATIONS };
     if (option_given(run, "batch")) t.sequences = option_size(run, "batch");
     GridTraining training = { .world = run->world, .g = &g, .cut = tesseract };
-    say(run, "d = %zu grids of q x q ranks, q = %zu. All grids hold the same weights, in blocks. "
-             "Each grid has", g.depth, g.rows);
+    say(run, "d = %zu grid%s of q x q ranks, q = %zu. All grids hold the same weights, in blocks. "
+             "Each grid has", g.depth, g.depth == 1 ? "" : "s", g.rows);
     say(run, "another part of the batch, and computes its part as SUMMA does (03.09).");
     training_both(run, "Tesseract = unsplit", &t, grid_train, &training);  // SGD, then AdamW
     costs(run, &g, &c, t.sequences, &training.measured);

@@ -180,8 +180,8 @@ static void ending(Run *run, size_t q) {
                    cost_text(run, "sent.whole"));
     else
         say_answer(run, "Forward, a rank gathers X and W, and adds Y in parts (reduce-scatter). "
-                        "Backward, it gathers dY, and adds dX and dW in parts. It sends %s per step "
-                        "and keeps %s of activations.",
+                        "Backward, it gathers dY, and adds dX and dW in parts. It sends %s per "
+                        "step and keeps %s of activations.",
                    cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
     if (clock_config()->simulated)
         say_cost(run, "gathering again keeps %s instead of %s, sends %s, and takes %s instead of "

@@ -326,7 +326,7 @@ static void ending(Run *run, const Measured measured[WAYS]) {
     page_value(text[2], sizeof text[2], time[0][fast], "ps");
     page_value(text[3], sizeof text[3], time[1][second], "ps");
     if (clock_config()->simulated && fast == second)
-        snprintf(speed, sizeof speed, " The fastest way is %s: %s over link %s, %s over link %s.",
+        snprintf(speed, sizeof speed, " %s is fastest: %s over link %s, %s over link %s.",
                  way_name[fast], text[2], link_of(0)->name, text[3], link_of(1)->name);
     else if (clock_config()->simulated)
         snprintf(speed, sizeof speed,
@@ -335,17 +335,17 @@ static void ending(Run *run, const Measured measured[WAYS]) {
     if (n == 1)
         say_answer(run, "None: on 1 rank no way cuts anything, and none receives a byte.");
     else
-        say_answer(run, "On %zu ranks, %s keeps the fewest activations (%s), and %s receives the "
+        say_answer(run, "On %zu ranks, %s keeps the fewest activations (%s), %s receives the "
                         "fewest bytes (%s).%s%s", n, way_name[fewest], text[0], way_name[quiet],
                    text[1], speed,
-                   fewest == WAY_RING ? " The other ways keep attention's scores here; with "
-                                        "FlashAttention 1D + SP keeps as little as ring."
+                   fewest == WAY_RING ? " The others keep attention's scores; with "
+                                        "FlashAttention 1D + SP keeps as little."
                                       : "");
-    say_cost(run, "1D and SP receive activations, in proportion to the tokens. The other ways "
-                  "also receive weights or their gradients.");
-    say_use_when(run, "1D with SP inside a node, and pipeline or data parallelism between nodes: "
-                      "that is what Megatron-LM does. 2.5D or 3D only if one layer must be cut "
-                      "over more ranks than a node has. Ring: long contexts.");
+    say_cost(run, "1D and SP receive activations; the other ways also weights or their "
+                  "gradients.");
+    say_use_when(run, "1D with SP inside a node, pipeline or data parallelism between, as in "
+                      "Megatron-LM. 2.5D, 3D: one layer needs more ranks than a node has. Ring: "
+                      "long contexts.");
 }
 
 // ---------------------------------------------------------------- the run
@@ -366,9 +366,8 @@ static void compare(Run *run) {
                    .optimizer = adamw(0.01) };
     say(run, "1D: tensor parallelism. SP: sequence parallelism. 2D, 2.5D, 3D: grids (03.09 to "
              "03.11). ring attn:");
-    say(run, "positions are cut, no weights. Measured per rank: %zu blocks of width %zu, %zu "
-             "heads, %zu sequences", c.layers, c.width, c.heads, t.sequences);
-    say(run, "of %zu tokens.", c.context);
+    say(run, "positions are cut, no weights. Per rank: %zu blocks of width %zu, %zu sequences of "
+             "%zu tokens.", c.layers, c.width, t.sequences, c.context);
     Trajectory want = training_unsplit(run, &t, 1);
     Measured measured[WAYS] = {{0}};
     for (TensorWay way = 0; way < WAYS; way++) {

@@ -111,10 +111,10 @@ static void show_results(Run *run, const Measured got[FULL_WAYS]) {
         counted_percent(mfu[w], hfu[w], &got[w].timing, got[KEEP_EVERYTHING].timing.flops);
     bool simulated = clock_config()->simulated;
     const Result rows[] = {
-        { "activations, peak", "all; or inputs and 1 block/stage", EACH_WAY("peak") },
+        { "activations, peak", "inputs, one block or stage", EACH_WAY("peak") },
         { "forwards of blocks", "m per block; again: 2m", EACH_WAY("forwards") },
         { "sent to neighbours", "nothing is sent again", EACH_WAY("sent") },
-        { "FLOPs, all stages", "3F, and what is computed again", EACH_WAY("flops") },
+        { "FLOPs, all stages", "3F, and what is recomputed", EACH_WAY("flops") },
         { simulated ? "step" : NULL, "simulated", EACH_WAY("step") },
         { "MFU", "3F / peak FLOPs of a step", { mfu[0], mfu[1], mfu[2] } },
         { "HFU", "all FLOPs / the same", { hfu[0], hfu[1], hfu[2] } },

@@ -139,8 +139,8 @@ static void show_plans(Run *run, const StageMeasured got[BUDGETS]) {
     }
     const Result rows[] = {
         { "activations, peak", "the budget", EACH_WAY("peak") },
-        { "block forwards", "m, or 2m if full", EACH_WAY("forwards") },
-        { "selective again", "m per block", EACH_WAY("rebuilds") },
+        { "forwards of blocks", "m, or 2m if full", EACH_WAY("forwards") },
+        { "probabilities again", "m if selective", EACH_WAY("rebuilds") },
         { "more work", "of a step's 3F", { more[0], more[1], more[2], more[3] } },
         { "step", "simulated", { step[0], step[1], step[2], step[3] } },
         {0}
