@@ -190,7 +190,8 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
         {0},
     };
     results(run, columns, rows);
-    say(run, "  q = %zu. Row 0 of the grid alone holds biases and the norms' parameters.", q);
+    say(run, "  q = %zu. 1D: lesson 03.06. Row 0 of the grid alone holds biases and the norms' "
+             "parameters.", q);
     say(run, "  %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
              "entries", sequences, c->context, c->width, c->heads, c->layers, c->vocab);
     if (q > 1)

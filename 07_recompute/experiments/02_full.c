@@ -185,15 +185,14 @@ static void full(Run *run) {
     config_require(&t.model);
 
     say(run,
-        "%zu blocks on %zu stages, C = %zu, H = %zu, T = %zu, V = %zu; %zu sequences in %zu "
-        "micro-batches.",
-        tiny.layers, pp->size, tiny.width, tiny.heads, tiny.context, tiny.vocab, t.sequences,
-        t.micro_batches);
-    say(run, "keep all: every item stays for backward. recompute: only the inputs of blocks, or of "
-             "stages, stay.");
-    say(run, "F: FLOPs of a forward. m: micro-batches. MFU: share of the peak used for the 3F "
-             "that the model");
-    say(run, "needs. HFU: the second forward counts, too.");
+        "%zu blocks on %zu stages; width C = %zu, H = %zu heads, T = %zu tokens; %zu sequences in "
+        "m = %zu micro-batches.",
+        tiny.layers, pp->size, tiny.width, tiny.heads, tiny.context, t.sequences, t.micro_batches);
+    say(run, "Items: what a block's forward leaves for its backward. keep all: every item stays. "
+             "recompute: only");
+    say(run, "the inputs of blocks, or of stages, stay. F: FLOPs of a forward. MFU: share of the "
+             "peak used for the");
+    say(run, "3F that the model needs. HFU: the second forward counts, too.");
     // One device keeps everything and takes the same micro-batches, one by one.
     Trajectory unsplit = training_unsplit(run, &t, 1);
     Measured seen[FULL_WAYS];

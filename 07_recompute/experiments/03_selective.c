@@ -127,7 +127,7 @@ static void show_results(Run *run, const Measured got[WAYS]) {
         { "FLOPs, all ranks", "3F, and what is computed again", EACH_WAY("flops") },
         { simulated ? "step" : NULL,
           "rank 0's work, and all all-reduces", EACH_WAY("step") },
-        { "MFU", "3F / what the ranks could do", { mfu[0], mfu[1], mfu[2] } },
+        { "MFU", "3F / the ranks' peak in a step", { mfu[0], mfu[1], mfu[2] } },
         {0}
     };
     results(run, columns, rows);
@@ -199,9 +199,11 @@ static void selective(Run *run) {
     t.model.dropout = option_real(run, "dropout");
     config_require(&t.model);
     say(run,
-        "%zu blocks, C = %zu, H = %zu, T = %zu, V = %zu; one micro-batch of %d sequences; %zu "
-        "ranks.",
-        tiny.layers, tiny.width, tiny.heads, tiny.context, tiny.vocab, SEQUENCES, tp->size);
+        "%zu tensor-parallel rank%s: each holds a part of the heads and of the weights, and "
+        "computes all tokens.",
+        tp->size, tp->size == 1 ? "" : "s");
+    say(run, "L = %zu blocks, width C = %zu, H = %zu heads, T = %zu tokens; %d sequences. F: FLOPs "
+             "of a forward.", tiny.layers, tiny.width, tiny.heads, tiny.context, SEQUENCES);
     say(run, "none: a block keeps all its items for backward; attention's probabilities are 2HT "
              "per token.");
     say(run, "selective: a block drops the probabilities and computes them again. full: it keeps "

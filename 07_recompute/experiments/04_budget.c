@@ -141,7 +141,7 @@ static void show_plans(Run *run, const StageMeasured got[BUDGETS]) {
         { "activations, peak", "the budget", EACH_WAY("peak") },
         { "forwards of blocks", "m, or 2m if full", EACH_WAY("forwards") },
         { "probabilities again", "m if selective", EACH_WAY("rebuilds") },
-        { "more work", "of a step's 3F", { more[0], more[1], more[2], more[3] } },
+        { "more work", "of a step's work", { more[0], more[1], more[2], more[3] } },
         { "step", "simulated", { step[0], step[1], step[2], step[3] } },
         {0}
     };
@@ -247,10 +247,9 @@ static void budget(Run *run) {
     t.data = data_synthetic(tiny.vocab, tiny.context, run->seed);
     config_require(&t.model);
     say(run,
-        "%zu blocks on %zu stages, C = %zu, H = %zu, T = %zu; %zu sequences in m = %zu "
+        "%zu blocks of width %zu on %zu stages; %zu sequences of %zu tokens in m = %zu "
         "micro-batches, all in flight.",
-        t.model.layers, pp->size, tiny.width, tiny.heads, tiny.context, t.sequences,
-        t.micro_batches);
+        t.model.layers, tiny.width, pp->size, t.sequences, tiny.context, t.micro_batches);
     say(run, "A budget limits the peak of activations. 100 %%: every block keeps all its items. "
              "60 %%: the");
     say(run, "least, plus 60 %% of the difference between the two. The least: all blocks are "
