@@ -176,20 +176,22 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
     page_cell(time, took, "ps");
     const char *const columns[] = { "one device", title[0], title[1], NULL };
     const Result rows[] = {
-        { "parameters of a block", "12 C²/q²; row 0: + 13 C/q",
+        { "parameters of a block", "12 C²/q²; row 0: also 13 C/q",
           { one.block, line.block, "block" } },
-        { "parameters of the model", "matrices ÷ q²",
+        { "parameters of the model", "matrices cut in q² parts",
           { one.parameters, line.parameters, "parameters" } },
-        { "activations, peak", "÷ q²", { one.activations, line.activations, "kept" } },
-        { "received along the row", "3(q-1)/q² X; norms, loss", { NULL, NULL, "row.received" } },
-        { "received along the column", "3(q-1)/q² A; vectors", { NULL, NULL, "column.received" } },
+        { "activations, peak", "cut in q² parts", { one.activations, line.activations, "kept" } },
+        { "received along the row", "3(q-1)/q² of X; norms, loss",
+          { "=0 B", "=-", "row.received" } },
+        { "received along the column", "3(q-1)/q² of A, and biases",
+          { "=0 B", "=-", "column.received" } },
         { "received per step", "row + column", { one.received, line.received, "received" } },
         { simulated ? "time of the layers" : NULL, NULL, { one.time, line.time, time } },
         {0},
     };
     results(run, columns, rows);
-    say(run, "  Y = X A is a linear layer. Its inputs X and weights A are cut in q x q blocks, "
-             "q = %zu.", q);
+    say(run, "  q = %zu. 1D: lesson 03.06. Row 0 of the grid alone holds biases and the norms' "
+             "parameters.", q);
     say(run, "  %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
              "entries", sequences, c->context, c->width, c->heads, c->layers, c->vocab);
     if (q > 1)
@@ -202,28 +204,34 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
     const size_t n = run->world->size, q = at->q;
     const Computed line = computed(at->c, n, sequences);
     const bool possible = n > 1 && n <= at->c->heads;
-    char compared[80] = "", time[2][24];
+    char compared[80] = "", time[2][24], from[48] = "";
     if (possible)
-        snprintf(compared, sizeof compared, ", up to %.1f times as much as in 1D",
+        snprintf(compared, sizeof compared, ", up to %.1f times as much as 1D tensor parallelism",
                  cost_value(run, "received") / line.received);
+    if (q > 1)
+        snprintf(from, sizeof from, " (here from %.0f on)",
+                 36.0 * (double)at->c->width / (8.0 * (double)q - 13));
     if (n == 1)
         say_answer(run, "Yes, but 1 rank has nothing to cut. It holds %s of parameters and "
                         "receives nothing.", cost_text(run, "parameters"));
     else
-        say_answer(run, "Yes. A rank holds %s of parameters and %s of activations. It receives "
-                        "blocks of both factors of every product: %s per step%s.",
+        say_answer(run, "Yes. A rank holds %s of parameters and %s of activations. For every "
+                        "product it receives blocks of X and of A, or of their gradients. Together "
+                        "that is %s per step%s.",
                    cost_text(run, "parameters"), cost_text(run, "kept"), cost_text(run, "received"),
                    compared);
     page_value(time[0], sizeof time[0], took, "ps");
     page_value(time[1], sizeof time[1], line.time, "ps");
     if (possible && clock_config()->simulated)
-        say_cost(run, "each product takes %zu turns with 2 messages each, and no message is "
-                      "hidden: %s for the layers, %s in 1D.", q, time[0], time[1]);
+        say_cost(run, "each product takes %zu turns of 2 broadcasts or reduces, and nothing is "
+                      "sent while ranks compute: %s for the layers, %s in 1D.", q, time[0],
+                 time[1]);
     else
-        say_cost(run, "each product takes %zu turn%s with 2 messages each, and no message is "
-                      "hidden.", q, q == 1 ? "" : "s");
-    say_use_when(run, "1D cuts the weights far enough, but activations of large batches do not "
-                      "fit; the number of ranks is a square.");
+        say_cost(run, "each product takes %zu turn%s of 2 broadcasts or reduces, and nothing is "
+                      "sent while ranks compute.", q, q == 1 ? "" : "s");
+    say_use_when(run, "more ranks than a node has must share one layer, and a step has many "
+                      "tokens%s. If only 1D's whole activations are in the way, sequence "
+                      "parallelism (03.07) cuts them and sends no weights.", from);
 }
 
 static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequences,
@@ -254,6 +262,12 @@ static void summa_lesson(Run *run) {
                       .vocab = option_size(run, "vocab"), .dropout = option_real(run, "dropout"),
                       .seed = run->seed };
     config_require(&c);
+    say(run, "A grid of %zu x %zu ranks. Each rank holds one block of X, of A and of Y = X A, a "
+             "linear layer.", q, q);
+    say(run, "In turn k, the owners of column k of X send along their rows, the owners of row k of "
+             "A send");
+    say(run, "along their columns, and all ranks multiply. Below, one linear layer; in the "
+             "table, a GPT.");
     one_layer(run, &g);
     Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed),
                    .steps = STEPS,

@@ -28,8 +28,10 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
     const Alone alone = one_grid(at, sequences);
     const bool timed = clock_config()->simulated && grid_even(at, sequences);
     char title[2][40], parameters[24], kept[24], row[24], column[24], received[24], time[2][24];
-    snprintf(title[0], 40, "%zu x %zu, rank 0", at->q, at->q);
-    snprintf(title[1], 40, "%zu x %zu x %zu, each", at->q, at->q, at->depth);
+    const size_t grid = at->q * at->q;
+    snprintf(title[0], 40, "1 grid (%zu rank%s)", grid, grid == 1 ? "" : "s");
+    snprintf(title[1], 40, "%zu grid%s (%zu rank%s)", at->depth, at->depth == 1 ? "" : "s",
+             at->depth * grid, at->depth * grid == 1 ? "" : "s");
     page_cell(parameters, alone.parameters, "bytes");
     page_cell(kept, alone.kept, "bytes");
     page_cell(row, alone.row, "bytes");
@@ -39,20 +41,24 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
     page_cell(time[1], took, "ps");
     const char *const columns[] = { title[0], title[1], NULL };
     const Result rows[] = {
-        { "parameters", "÷ q²: the same blocks in every grid", { parameters, "parameters" } },
-        { "activations, peak", "÷ q² d", { kept, "kept" } },
-        { "received along the row", "activations, ÷ d", { row, "row.received" } },
-        { "received along the column", "weights, not ÷ d", { column, "column.received" } },
-        { "received over depth", "2(d-1)/d of a rank's gradients", { "=0 B", "depth.received" } },
-        { "received per step", "row + column + depth", { received, "received" } },
-        { timed ? "time of the model and sums" : NULL, NULL, { time[0], time[1] } },
+        { "parameters", "1/q² of the weights, in each grid", { parameters, "parameters" } },
+        { "activations, peak", "1/(q² d) of all activations", { kept, "kept" } },
+        { "received along the row", "activations: 1/d of one grid's",
+          { row, "row.received" } },
+        { "received along the column", "weights: not less than one grid's",
+          { column, "column.received" } },
+        { "received from other grids", "2(d-1)/d of a rank's gradients",
+          { "=0 B", "depth.received" } },
+        { "received per step", "row + column + other grids", { received, "received" } },
+        { timed ? "time of a step" : NULL, "without norm and optimizer", { time[0], time[1] } },
         {0},
     };
     results(run, columns, rows);
     say(run, "  %zu sequences of %zu tokens, width %zu, %zu heads, %zu blocks, %zu vocabulary "
              "entries; q = %zu, d = %zu", sequences, c->context, c->width, c->heads, c->layers,
         c->vocab, at->q, at->depth);
-    say(run, "  %zu x %zu: lesson 09 with the same batch, from its formulas", at->q, at->q);
+    say(run, "  1 grid: rank 0 of lesson 09 with the same batch, from its formulas. %zu grid%s: "
+             "each rank, measured.", at->depth, at->depth == 1 ? "" : "s");
 }
 
 static void ending(Run *run, const GridPlace *at, size_t sequences) {
@@ -66,14 +72,15 @@ static void ending(Run *run, const GridPlace *at, size_t sequences) {
         say_answer(run, "Nothing: with d = 1 this is SUMMA on %zu x %zu ranks, and each rank "
                         "receives %s per step.", at->q, at->q, cost_text(run, "received"));
     else
-        say_answer(run, "One all-reduce of the gradients is new. With %zu grids a rank keeps at "
-                        "most %s of activations instead of %s, and receives at most %s per step "
-                        "instead of %s.", at->depth, kept[1], kept[0],
-                   received[1], received[0]);
+        say_answer(run, "Nothing but data parallelism over the %zu grids: one all-reduce of the "
+                        "gradients is new. With %zu ranks instead of %zu, a rank keeps at most %s "
+                        "of activations instead of %s, and receives at most %s per step instead "
+                        "of %s.", at->depth, at->depth * at->q * at->q, at->q * at->q, kept[1],
+                   kept[0], received[1], received[0]);
     say_cost(run, "%zu cop%s of all weights, and %s received per rank and step for the sums of "
                   "their gradients.", at->depth, at->depth == 1 ? "y" : "ies",
              cost_text(run, "depth.received"));
-    say_use_when(run, "there are more ranks than a square, the weights fit in q² of them, and the "
+    say_use_when(run, "more ranks are available than q², the weights fit in q² of them, and the "
                       "batch has q d sequences or more.");
 }
 
@@ -118,6 +125,9 @@ static void tesseract_lesson(Run *run) {
                    .watched = MEM_ACTIVATIONS };
     if (option_given(run, "batch")) t.sequences = option_size(run, "batch");
     GridTraining training = { .world = run->world, .g = &g, .cut = tesseract };
+    say(run, "d = %zu grid%s of q x q ranks, q = %zu. All grids hold the same weights, in blocks. "
+             "Each grid has", g.depth, g.depth == 1 ? "" : "s", g.rows);
+    say(run, "another part of the batch, and computes its part as SUMMA does (03.09).");
     training_both(run, "Tesseract = unsplit", &t, grid_train, &training);  // SGD, then AdamW
     costs(run, &g, &c, t.sequences, &training.measured);
     data_free(&t.data);

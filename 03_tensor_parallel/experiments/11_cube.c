@@ -157,12 +157,12 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     snprintf(title, sizeof title, "%zu x %zu x %zu: keep", q, q, q);
     const char *const columns[] = { "one device", title, "gather again", NULL };
     const Result rows[] = {
-        { "parameters of a block", "12 C²/q³ + 13 C/q", BOTH(block, "block") },
-        { "parameters of the model", "matrices ÷ q³", BOTH(parameters, "parameters") },
-        { "activations, peak", "÷ q³; gathered X, W: ÷ q²", BOTH(kept, "kept") },
-        { "sent along the row", "Y (X where swapped)", BOTH("=0 B", "sent.row") },
-        { "sent along the column", "X (Y where swapped)", BOTH("=0 B", "sent.column") },
-        { "sent along the depth", "W and dW", BOTH("=0 B", "sent.depth") },
+        { "parameters, block", "12 C²/q³ + 13 C/q", BOTH(block, "block") },
+        { "parameters, model", "1/q³ of every matrix", BOTH(parameters, "parameters") },
+        { "activations, peak", "1/q³; gathered X and W: 1/q²", BOTH(kept, "kept") },
+        { "sent along row", "Y (in every second layer X)", BOTH("=0 B", "sent.row") },
+        { "sent along column", "X (in every second layer Y)", BOTH("=0 B", "sent.column") },
+        { "sent along depth", "W and dW", BOTH("=0 B", "sent.depth") },
         { "sent in the layers", "row + column + depth", BOTH("=0 B", "sent") },
         { clock_config()->simulated ? "time of a step" : NULL, NULL, BOTH(time, "step") },
         {0},
@@ -170,7 +170,6 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     results(run, columns, rows);
     say(run, "  keep: the gathered X and W stay in memory for backward. gather again: they do "
              "not.");
-    say(run, "  swapped: in every second linear layer, row and column exchange their roles.");
     say(run, "  %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
              "entries; q = %zu", sequences, c->context, c->width, c->heads, c->layers, c->vocab, q);
 }
@@ -180,8 +179,9 @@ static void ending(Run *run, size_t q) {
         say_answer(run, "Nothing on 1 rank: it holds all of X, W and Y, and sends %s.",
                    cost_text(run, "sent.whole"));
     else
-        say_answer(run, "Forward, X and W are all-gathered and Y is reduce-scattered; backward, "
-                        "the reverse. A rank sends %s per step and keeps %s of activations.",
+        say_answer(run, "Forward, a rank gathers X and W, and adds Y in parts (reduce-scatter). "
+                        "Backward, it gathers dY, and adds dX and dW in parts. It sends %s per "
+                        "step and keeps %s of activations.",
                    cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
     if (clock_config()->simulated)
         say_cost(run, "gathering again keeps %s instead of %s, sends %s, and takes %s instead of "
@@ -192,8 +192,8 @@ static void ending(Run *run, size_t q) {
         say_cost(run, "gathering again keeps %s instead of %s, and sends %s.",
                  cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
                  cost_text(run, "sent.again"));
-    say_use_when(run, "8, 27 or 64 ranks share one fast link, and the batch has q² sequences or "
-                      "more.");
+    say_use_when(run, "q³ ranks, q² sequences or more, and many tokens per weight. Compare with "
+                      "1D and SP inside a node, times data or pipeline parallelism (03.12).");
 }
 
 static void cube(Run *run) {
@@ -204,6 +204,11 @@ static void cube(Run *run) {
     require_one_link(run);
     Cube c = cube_new(run->world);
     size_t q = c.grid.rows;
+    say(run, "Ranks form a cube of %zu x %zu x %zu. Each holds 1/%zu of X, of W and of Y. A rank "
+             "gathers its part of X", q, q, q, q * q * q);
+    say(run, "along one axis and its part of W along another, and multiplies. The products are "
+             "added along the");
+    say(run, "third axis. Below, two linear layers; in the table, a GPT.");
     CubeSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
     cube_two_linears(run, &c, even, true);                 // every size divides
     cube_two_linears(run, &c, (CubeSizes){ B, T, K, N }, false);

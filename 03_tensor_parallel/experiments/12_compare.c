@@ -168,9 +168,27 @@ static Result row(const char *what, Cells cell) {
     for (size_t i = 0; i < WAYS; i++) r.cell[i] = cell[i];
     return r;
 }
-static const char *const columns[WAYS + 1] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring", NULL };
+static const char *const columns[WAYS + 1] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring attn",
+                                             NULL };
 
-static void table(Run *run, const Training *t, const Measured measured[WAYS]) {
+// A table with the columns of the ways that n ranks allow.
+static void possible_results(Run *run, size_t n, const Result *rows) {
+    enum { ROWS = 8 };
+    const char *names[WAYS + 1] = { NULL };
+    Result some[ROWS] = {{0}};
+    for (size_t i = 0; rows[i].what && i + 1 < ROWS; i++) {
+        some[i] = (Result){ .what = rows[i].what };
+        size_t column = 0;
+        for (TensorWay way = 0; way < WAYS; way++) {
+            if (tensor_way_shape(way, n).q == 0) continue;
+            names[column] = columns[way];
+            some[i].cell[column++] = rows[i].cell[way];
+        }
+    }
+    results(run, names, some);
+}
+
+static void table(Run *run, const Measured measured[WAYS]) {
     const size_t n = run->world->size;
     const bool simulated = clock_config()->simulated;
     Cells shape, parameters, kept, received, time[2];
@@ -195,15 +213,11 @@ static void table(Run *run, const Training *t, const Measured measured[WAYS]) {
                             row("activations, peak", kept), row("received per step", received),
                             row(simulated ? name[0] : NULL, time[0]),
                             row(simulated ? name[1] : NULL, time[1]), {0} };
-    results(run, columns, rows);
-    const ModelConfig *c = &t->model;
-    size_t possible = 0;
-    for (TensorWay way = 0; way < WAYS; way++) possible += tensor_way_shape(way, n).q > 0;
-    say(run, "  measured per rank: %zu blocks of width %zu, %zu heads, %zu sequences of %zu tokens"
-             "%s", c->layers, c->width, c->heads, t->sequences, c->context,
-        possible < WAYS ? "; -: not on this number" : "");
-    say(run, "  SP: sequence parallelism. ring: ring attention, which cuts positions and no "
-             "weights.");
+    possible_results(run, n, rows);
+    if (!tensor_way_shape(WAY_2D, n).q || !tensor_way_shape(WAY_25D, n).q ||
+        !tensor_way_shape(WAY_3D, n).q)
+        say(run, "  2D needs q x q ranks, 2.5D q x q x d, 3D q x q x q: ways that %zu ranks do not "
+                 "allow are left out", n);
 }
 
 // The share of one more block.
@@ -230,10 +244,12 @@ static void block_table(Run *run) {
     }
     const Result rows[] = { row("parameters", parameters), row("activations", kept),
                             row("received per step", received), {0} };
+    say(run, "%s", "");
+    say(run, "Computed for one block of GPT-3's width on %d ranks, in millions of elements per "
+             "rank: %d sequences", RANKS, SEQUENCES);
+    say(run, "of %zu tokens, %zu heads (%d ranks cannot share GPT-3's 96 equally), 2.5D on "
+             "4 x 4 x 4.", wide.context, wide.heads, RANKS);
     results(run, columns, rows);
-    say(run, "  computed: millions of elements per rank for one block of GPT-3 (width %zu) on %d "
-             "ranks, %d", wide.width, RANKS, SEQUENCES);
-    say(run, "  sequences of %zu tokens; blocks of 2.5D are 4 x 4 x 4", wide.context);
 }
 
 // Received elements of a block against the tokens of a step, both relative to the width.
@@ -259,8 +275,8 @@ static void plot(Run *run) {
 static void crossover_table(Run *run) {
     enum { CASES = 4 };
     static const size_t q[CASES] = { 2, 3, 4, 8 };
-    static const char *const what[CROSSOVERS] = { "2D receives less than 1D from",
-                                                  "2D's messages take less time from" };
+    static const char *const what[CROSSOVERS] = { "in bytes received",
+                                                  "in time (latency ignored)" };
     double tokens[CROSSOVERS][CASES], want[CASES];
     char cell[CROSSOVERS][CASES][40];
     for (size_t i = 0; i < CASES; i++) {
@@ -279,8 +295,9 @@ static void crossover_table(Run *run) {
     for (Crossover by = 0; by < CROSSOVERS; by++)
         rows[by] = (Result){ what[by], NULL,
                              { cell[by][0], cell[by][1], cell[by][2], cell[by][3] } };
+    say(run, "%s", "");
+    say(run, "From how many tokens per step does 2D win over 1D? (C: width)");
     results(run, (const char *const[]){ "2 x 2 ranks", "3 x 3", "4 x 4", "8 x 8", NULL }, rows);
-    say(run, "  tokens per step, in units of the width C; time without latency");
 }
 
 // ---------------------------------------------------------------- the answer
@@ -308,20 +325,27 @@ static void ending(Run *run, const Measured measured[WAYS]) {
     page_value(text[1], sizeof text[1], bytes[quiet], "bytes");
     page_value(text[2], sizeof text[2], time[0][fast], "ps");
     page_value(text[3], sizeof text[3], time[1][second], "ps");
-    if (clock_config()->simulated)
+    if (clock_config()->simulated && fast == second)
+        snprintf(speed, sizeof speed, " %s is fastest: %s over link %s, %s over link %s.",
+                 way_name[fast], text[2], link_of(0)->name, text[3], link_of(1)->name);
+    else if (clock_config()->simulated)
         snprintf(speed, sizeof speed,
                  " The fastest way is %s over link %s (%s), %s over link %s (%s).", way_name[fast],
                  link_of(0)->name, text[2], way_name[second], link_of(1)->name, text[3]);
     if (n == 1)
         say_answer(run, "None: on 1 rank no way cuts anything, and none receives a byte.");
     else
-        say_answer(run, "On %zu ranks, %s keeps the fewest activations (%s), and %s receives the "
-                        "fewest bytes (%s).%s", n, way_name[fewest], text[0], way_name[quiet],
-                   text[1], speed);
-    say_cost(run, "1D and SP receive activations, in proportion to the tokens. The other ways "
-                  "also receive weights or their gradients.");
-    say_use_when(run, "1D with SP: up to 8 ranks on a fast link. 3D or 2.5D: many ranks and many "
-                      "tokens. Ring: long contexts.");
+        say_answer(run, "On %zu ranks, %s keeps the fewest activations (%s), %s receives the "
+                        "fewest bytes (%s).%s%s", n, way_name[fewest], text[0], way_name[quiet],
+                   text[1], speed,
+                   fewest == WAY_RING ? " The others keep attention's scores; with "
+                                        "FlashAttention 1D + SP keeps as little."
+                                      : "");
+    say_cost(run, "1D and SP receive activations; the other ways also weights or their "
+                  "gradients.");
+    say_use_when(run, "1D with SP inside a node, pipeline or data parallelism between, as in "
+                      "Megatron-LM. 2.5D, 3D: one layer needs more ranks than a node has. Ring: "
+                      "long contexts.");
 }
 
 // ---------------------------------------------------------------- the run
@@ -340,6 +364,10 @@ static void compare(Run *run) {
     Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed), .steps = 2,
                    .sequences = option_size(run, "batch"), .micro_batches = 1,
                    .optimizer = adamw(0.01) };
+    say(run, "1D: tensor parallelism. SP: sequence parallelism. 2D, 2.5D, 3D: grids (03.09 to "
+             "03.11). ring attn:");
+    say(run, "positions are cut, no weights. Per rank: %zu blocks of width %zu, %zu sequences of "
+             "%zu tokens.", c.layers, c.width, t.sequences, c.context);
     Trajectory want = training_unsplit(run, &t, 1);
     Measured measured[WAYS] = {{0}};
     for (TensorWay way = 0; way < WAYS; way++) {
@@ -353,7 +381,7 @@ static void compare(Run *run) {
         trajectory_free(&got);
     }
     trajectory_free(&want);
-    table(run, &t, measured);
+    table(run, measured);
     block_table(run);
     plot(run);
     crossover_table(run);

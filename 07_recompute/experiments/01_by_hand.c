@@ -50,10 +50,11 @@ static void print_chain(Run *run, const Matrix dw[LAYERS]) {
 // The page's table.
 static void show(Run *run) {
     static const char *const columns[] = { "elements kept", "multiplications", NULL };
-    static const char *const formula[WAYS] = { "4 L; 8 L forward + 16 L backward",
-                                               "4 (L/k + k - 1); 8 (L - L/k) more",
-                                               "k = sqrt(L): the minimum", NULL,
-                                               "one segment: all inputs again" };
+    static const char *const formula[WAYS] = { "4 L elements; 24 L multiplications",
+                                               "4(L/k + k - 1) elements; 8(L - L/k) more",
+                                               "k = sqrt(L) keeps the fewest elements",
+                                               "longer segments: more inputs again",
+                                               "only x0 kept" };
     char kept[WAYS][40], products[WAYS][40];
     Result rows[WAYS + 1] = { [WAYS] = {0} };
     for (size_t i = 0; i < WAYS; i++) {
@@ -61,6 +62,8 @@ static void show(Run *run) {
         snprintf(products[i], sizeof products[i], "every%zu.products", (size_t)1 << i);
         rows[i] = (Result){ way[i], formula[i], { kept[i], products[i] } };
     }
+    say(run, "L = %d layers; each input has 4 elements. Keeping every k-th input makes L/k "
+             "segments.", LAYERS);
     results(run, columns, rows);
 }
 
@@ -71,8 +74,8 @@ static void conclude(Run *run, const Count c[WAYS]) {
         if (c[i].most < c[best].most) best = i;
     double all = (double)(c[0].forward_products + c[0].backward_products);
     double more = (double)(c[best].forward_products + c[best].backward_products) / all - 1;
-    say(run, "A layer that keeps n times its input is best in sqrt(L n) segments; in a "
-             "Transformer block n is");
+    say(run, "If a layer keeps n times its input, sqrt(L n) segments are best. In a Transformer "
+             "block n is");
     say(run, "about 16 (07.02).");
     say_answer(run, "Backward needs every layer's input, kept or computed again. Of %d inputs it "
                     "is best to keep every %zuth: %zu elements at the peak instead of %zu.",

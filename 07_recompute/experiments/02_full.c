@@ -104,18 +104,19 @@ static void costs(Run *run, const Training *t, Way way, const Measured *got) {
 
 #define EACH_WAY(id) { "keep." id, "blocks." id, "stages." id }
 static void show_results(Run *run, const Measured got[FULL_WAYS]) {
-    static const char *const columns[] = { "keep all", "blocks", "stages", NULL };
+    static const char *const columns[] = { "keep all", "recompute blocks",
+                                           "recompute stages", NULL };
     char mfu[FULL_WAYS][32], hfu[FULL_WAYS][32];
     for (Way w = 0; w < FULL_WAYS; w++)
         counted_percent(mfu[w], hfu[w], &got[w].timing, got[KEEP_EVERYTHING].timing.flops);
     bool simulated = clock_config()->simulated;
     const Result rows[] = {
-        { "activations, peak", "all; inputs and one block/stage", EACH_WAY("peak") },
-        { "forwards of blocks", "m per block; 2m", EACH_WAY("forwards") },
+        { "activations, peak", "inputs, one block or stage", EACH_WAY("peak") },
+        { "forwards of blocks", "m per block; again: 2m", EACH_WAY("forwards") },
         { "sent to neighbours", "nothing is sent again", EACH_WAY("sent") },
-        { "FLOPs, all stages", "3F; 3F + F of the blocks; 4F", EACH_WAY("flops") },
-        { simulated ? "step" : NULL, "GPipe's order", EACH_WAY("step") },
-        { "MFU", "3F / (p x rate x step)", { mfu[0], mfu[1], mfu[2] } },
+        { "FLOPs, all stages", "3F, and what is recomputed", EACH_WAY("flops") },
+        { simulated ? "step" : NULL, "simulated", EACH_WAY("step") },
+        { "MFU", "3F / peak FLOPs of a step", { mfu[0], mfu[1], mfu[2] } },
         { "HFU", "all FLOPs / the same", { hfu[0], hfu[1], hfu[2] } },
         {0}
     };
@@ -184,14 +185,14 @@ static void full(Run *run) {
     config_require(&t.model);
 
     say(run,
-        "%zu blocks on %zu stages, C = %zu, H = %zu, T = %zu, V = %zu; %zu sequences in %zu "
-        "micro-batches.",
-        tiny.layers, pp->size, tiny.width, tiny.heads, tiny.context, tiny.vocab, t.sequences,
-        t.micro_batches);
-    say(run, "keep all: every item of every block stays for backward. blocks, stages: only their "
-             "inputs stay.");
-    say(run, "F: FLOPs of a forward. MFU counts the 3F that the model needs, HFU also the second "
-             "forward.");
+        "%zu blocks on %zu stages; width C = %zu, H = %zu heads, T = %zu tokens; %zu sequences in "
+        "m = %zu micro-batches.",
+        tiny.layers, pp->size, tiny.width, tiny.heads, tiny.context, t.sequences, t.micro_batches);
+    say(run, "Items: what a block's forward leaves for its backward. keep all: every item stays. "
+             "recompute: only");
+    say(run, "the inputs of blocks, or of stages, stay. F: FLOPs of a forward. MFU: share of the "
+             "peak used for the");
+    say(run, "3F that the model needs. HFU: the second forward counts, too.");
     // One device keeps everything and takes the same micro-batches, one by one.
     Trajectory unsplit = training_unsplit(run, &t, 1);
     Measured seen[FULL_WAYS];

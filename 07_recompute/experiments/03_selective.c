@@ -122,11 +122,12 @@ static void show_results(Run *run, const Measured got[WAYS]) {
         counted_percent(mfu[i], hfu[i], &got[i].timing, got[RECOMPUTE_NONE].timing.flops);
     bool simulated = clock_config()->simulated;
     const Result rows[] = {
-        { "activations, peak", "all items; less 2HT; inputs, 1 block", EACH_WAY("peak") },
-        { "sent per rank", "4L + 5 all-reduces; same; 6L + 5", EACH_WAY("sent") },
-        { "FLOPs, all ranks", "3F; 3F + q k^T; 3F + F of the blocks", EACH_WAY("flops") },
-        { simulated ? "step" : NULL, "rank 0 computes, and every ring", EACH_WAY("step") },
-        { "MFU", "3F / what the ranks could do", { mfu[0], mfu[1], mfu[2] } },
+        { "activations, peak", "none: all; full: inputs and 1 block", EACH_WAY("peak") },
+        { "sent per rank", "4L + 5 all-reduces; full 6L + 5", EACH_WAY("sent") },
+        { "FLOPs, all ranks", "3F, and what is computed again", EACH_WAY("flops") },
+        { simulated ? "step" : NULL,
+          "rank 0's work, and all all-reduces", EACH_WAY("step") },
+        { "MFU", "3F / the ranks' peak in a step", { mfu[0], mfu[1], mfu[2] } },
         {0}
     };
     results(run, columns, rows);
@@ -149,9 +150,9 @@ static void conclude(Run *run, const Training *t, const Measured got[WAYS]) {
     const Measured *none = &got[RECOMPUTE_NONE];
     double step = longer(&got[RECOMPUTE_SELECTIVE], none, &word[RECOMPUTE_SELECTIVE]);
     double full_step = longer(&got[RECOMPUTE_FULL], none, &word[RECOMPUTE_FULL]);
-    say_answer(run, "The attention probabilities: %.0f %% of a block's items, %.1f %% of its "
-                    "forward. Without them a rank keeps %s instead of %s, and a step is %.1f %% "
-                    "%s.",
+    say_answer(run, "The attention probabilities. They are %.0f %% of what a block keeps, and only "
+                    "%.1f %% of its forward's work. Without them a rank keeps %s instead of %s, "
+                    "and a step is %.1f %% %s.",
                share, again, peak[RECOMPUTE_SELECTIVE], peak[RECOMPUTE_NONE], step,
                word[RECOMPUTE_SELECTIVE]);
     say_cost(run, "q k^T once more per block; nothing is sent again. Full recomputation would "
@@ -198,9 +199,11 @@ static void selective(Run *run) {
     t.model.dropout = option_real(run, "dropout");
     config_require(&t.model);
     say(run,
-        "%zu blocks, C = %zu, H = %zu, T = %zu, V = %zu; one micro-batch of %d sequences; %zu "
-        "ranks.",
-        tiny.layers, tiny.width, tiny.heads, tiny.context, tiny.vocab, SEQUENCES, tp->size);
+        "%zu tensor-parallel rank%s: each holds a part of the heads and of the weights, and "
+        "computes all tokens.",
+        tp->size, tp->size == 1 ? "" : "s");
+    say(run, "L = %zu blocks, width C = %zu, H = %zu heads, T = %zu tokens; %d sequences. F: FLOPs "
+             "of a forward.", tiny.layers, tiny.width, tiny.heads, tiny.context, SEQUENCES);
     say(run, "none: a block keeps all its items for backward; attention's probabilities are 2HT "
              "per token.");
     say(run, "selective: a block drops the probabilities and computes them again. full: it keeps "

@@ -128,7 +128,8 @@ static void costs(Run *run, const Training *t, WayName name, const Planned *plan
 
 #define EACH_WAY(id) { "b100." id, "b60." id, "b30." id, "least." id }
 static void show_plans(Run *run, const StageMeasured got[BUDGETS]) {
-    static const char *const columns[] = { "100 %", "60 %", "30 %", "least", NULL };
+    static const char *const columns[] = { "budget 100 %", "budget 60 %", "budget 30 %",
+                                           "recompute all", NULL };
     char more[BUDGETS][32], step[BUDGETS][32];
     for (size_t w = 0; w < BUDGETS; w++) {
         snprintf(more[w], sizeof more[w], "=+%.1f %%",
@@ -138,10 +139,10 @@ static void show_plans(Run *run, const StageMeasured got[BUDGETS]) {
     }
     const Result rows[] = {
         { "activations, peak", "the budget", EACH_WAY("peak") },
-        { "forwards of blocks", "m; 2m if full", EACH_WAY("forwards") },
+        { "forwards of blocks", "m, or 2m if full", EACH_WAY("forwards") },
         { "probabilities again", "m if selective", EACH_WAY("rebuilds") },
-        { "more work", "of 3F", { more[0], more[1], more[2], more[3] } },
-        { "step", "GPipe's order", { step[0], step[1], step[2], step[3] } },
+        { "more work", "of a step's work", { more[0], more[1], more[2], more[3] } },
+        { "step", "simulated", { step[0], step[1], step[2], step[3] } },
         {0}
     };
     results(run, columns, rows);
@@ -246,15 +247,15 @@ static void budget(Run *run) {
     t.data = data_synthetic(tiny.vocab, tiny.context, run->seed);
     config_require(&t.model);
     say(run,
-        "%zu blocks on %zu stages, C = %zu, H = %zu, T = %zu; %zu sequences in %zu micro-batches, "
-        "all in flight.",
-        t.model.layers, pp->size, tiny.width, tiny.heads, tiny.context, t.sequences,
-        t.micro_batches);
+        "%zu blocks of width %zu on %zu stages; %zu sequences of %zu tokens in m = %zu "
+        "micro-batches, all in flight.",
+        t.model.layers, tiny.width, pp->size, t.sequences, tiny.context, t.micro_batches);
     say(run, "A budget limits the peak of activations. 100 %%: every block keeps all its items. "
-             "least: every block");
-    say(run, "keeps only its input. 60 %% and 30 %% lie that far between the two peaks. A plan "
-             "recomputes a block in");
-    say(run, "full, or selectively (it drops attention's probabilities), or not at all.");
+             "60 %%: the");
+    say(run, "least, plus 60 %% of the difference between the two. The least: all blocks are "
+             "recomputed.");
+    say(run, "A plan recomputes a block in full, or selectively (its attention probabilities), or "
+             "not at all.");
     budget_search(run);
     budgets(run, pp, &t);
     budget_segments(run, pp, t);

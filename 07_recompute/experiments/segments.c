@@ -70,11 +70,12 @@ void budget_segments(Run *run, Comm *pp, Training t) {
     }
     CutSizes z = budget_sizes(&t, pp->size, 0);
     double n = (double)kept_block(&z) / (double)z.C;
-    say(run, "Without a plan, %d blocks keep the input of every k-th. Stage 0 has L = %zu blocks,",
+    say(run, "Without a plan: keep every k-th input (%d blocks, L = %zu of them on stage 0)",
         BUDGET_LONG, z.blocks);
-    say(run, "each of n = %.1f times its input. Peak: %s at k = 1, %s at 2, %s at 4, %s at 8;", n,
-        peak[0], peak[1], peak[2], peak[3]);
-    say(run, "least at k = sqrt(m L/n) = %.1f.", sqrt((double)(t.micro_batches * z.blocks) / n));
+    say(run, "  peak of stage 0   k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s", peak[0], peak[1],
+        peak[2], peak[3]);
+    say(run, "  least at          k = sqrt(m L/n) = %.1f; a block keeps n = %.1f times its input",
+        sqrt((double)(t.micro_batches * z.blocks) / n), n);
     for (size_t i = 0; i < 3; i++) {
         t.micro_batches = (size_t)1 << i;
         snprintf(id, sizeof id, "whole%zu", t.micro_batches);
@@ -84,6 +85,6 @@ void budget_segments(Run *run, Comm *pp, Training t) {
         size_t bytes = train_segment(run, pp, &t, (WayName){ id, name }, BUDGET_LONG);
         page_value(peak[i], sizeof peak[i], (double)bytes, "bytes");
     }
-    say(run, "One segment per stage, as in GPipe: %s with 1 micro-batch, %s with 2, %s with 4.",
+    say(run, "  1 segment, GPipe  m = 1: %s   m = 2: %s   m = 4: %s (micro-batches)",
         peak[0], peak[1], peak[2]);
 }
