@@ -390,8 +390,8 @@ static void say_traffic(Run *run, const ServerSizes *z, const ServerSeen *server
     say(run,
         "n = %zu worker%s, k = %zu server%s. t: computing time of the slowest worker; c: time of "
         "one message.\nThe losses are those of a small model on a text. S: the bytes of all "
-        "weights. Per step a server\nsends n S/k = %s and a worker S = %s. With an all-reduce "
-        "among the workers each sends %s.\n",
+        "weights. Per step a server\nsends n S/k = %s and a worker S = %s."
+        "\nWith an all-reduce among the workers each sends %s.\n",
         z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "", served,
         worker, ring);
 }

@@ -106,8 +106,8 @@ bool ring_nodes_table(Run *run) {
     char size[32];
     page_value(size, sizeof size, (double)(ACROSS * sizeof(real)), "bytes");
     say(run,
-        "\nOne all-reduce of S = %s on N = %zu ranks in M = %zu nodes of n = %zu: link %s inside, "
-        "%s between.\nIn the flat ring the last rank of a node sends 2(N-1)/N of S to the next "
+        "\nOne all-reduce of S = %s on N = %zu ranks, M = %zu nodes of n = %zu: link %s inside, %s "
+        "between.\nIn the flat ring the last rank of a node sends 2(N-1)/N of S to the next "
         "node:\n",
         size, N, N / n, n, k->link.name, k->between.name);
     results(run, (const char *const[]){ "flat ring", "hierarchical", NULL }, (const Result[]){
