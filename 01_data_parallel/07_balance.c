@@ -1,6 +1,6 @@
 // ranks: 4
 // level: extra
-// question: One device is four times as slow as the others, and later a second one: must all ranks wait?
+// question: Devices differ in speed, and one becomes slow during training: must all ranks wait?
 // vary: SEQUENCES 20..31, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // Holds:  every rank a replica, as in 02_all_reduce; N rates, the same on every rank; the

@@ -15,7 +15,7 @@ enum { EPOCHS = 100, PRINTED = EPOCHS / 10 };
 // dW of the 2x2 example, row by row.
 static void say_gradient(Run *run, const char *what, const Linear *g, const char *remark) {
     const real *w = g->w;
-    say(run, "  %-28s dW = [%4g %4g; %4g %4g]%s\n", what, (double)w[0], (double)w[1], (double)w[2],
+    say(run, "  %-29s dW = [%4g %4g; %4g %4g]%s\n", what, (double)w[0], (double)w[1], (double)w[2],
         (double)w[3], remark);
 }
 
@@ -37,7 +37,7 @@ static void on_paper(Run *run) {
     linear_loss(&full, &identity, both, 4);
     say_gradient(run, "the sum of both", &sum, "");
     say_gradient(run, "both at once", &full, "   the sum divided by 2");
-    say_gradient(run, "each / 4, then summed", &whole, "   4: the elements of both");
+    say_gradient(run, "each divided by 4, then added", &whole, "   4 elements in both");
     static const double by_pencil[] = { 0.5, -6, 1, 0 };
     for (size_t i = 0; i < 4; i++) {
         got[0][i] = (double)sum.w[i] / 2;
@@ -109,19 +109,17 @@ static void table(Run *run, const Trained *const of[5]) {
     char loss[5][3][16];
     Result rows[] = {
         { "full batch", "the mean over all elements", {0} },
-        { "shards averaged", "sum of gk / shards, gk: mean over own elements", {0} },
-        { "shards added", "sum of gk, each divided by the batch's elements", {0} },
-        { "trap: means added", "sum of gk, gk: mean over own elements", {0} },
+        { "shards averaged", "mean gradients of the shards, averaged", {0} },
+        { "shards added", "each shard divides by the batch; then added", {0} },
+        { "trap: means added", "mean gradients of the shards, added", {0} },
         { "full batch, rate x 4", "as long a step as the trap's", {0} }, {0} };
     for (size_t i = 0; i < 5; i++)
         for (size_t k = 0; k < 3; k++) {
             snprintf(loss[i][k], sizeof loss[i][k], "=%.4f", of[i]->loss[k * (PRINTED - 1) / 2]);
             rows[i].cell[k] = loss[i][k];
         }
-    say(run,
-        "\n%d samples in %d shards of %d, learning rate 0.01. The loss (gk: gradient of shard "
-        "k):\n",
-        SAMPLES, SHARDS, SHARD);
+    say(run, "\n%d samples in %d shards of %d, learning rate 0.01. The loss:\n", SAMPLES, SHARDS,
+        SHARD);
     results(run, (const char *const[]){ "epoch 0", "epoch 40", "epoch 90", NULL }, rows);
 }
 
@@ -179,10 +177,10 @@ static void by_hand(Run *run) {
     check_true(run, "trap: the last shard's loss", "is not the loss", apart > 1e-3);
     say_answer(run,
                "Add them if each is divided by the batch's %d elements (loss %.4f in the end), "
-               "average them if each is divided by its own %d (%.4f). Adding means is another "
-               "training (%.4f).",
+               "average them if each is divided by its own %d (%.4f). Adding means takes steps "
+               "that are %d times too long (loss %.4f).",
                SAMPLES * OUT, divided.loss[PRINTED - 1], SHARD * OUT, averaged.loss[PRINTED - 1],
-               summed.loss[PRINTED - 1]);
+               SHARDS, summed.loss[PRINTED - 1]);
     say_cost(run,
              "every device has a copy of all %d parameters, and %d gradient elements per device "
              "are added in each step.",

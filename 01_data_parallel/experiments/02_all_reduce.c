@@ -127,6 +127,9 @@ static void table(Run *run) {
           { "time.step" } },
         { 0 },
     };
+    say(run, "\nN ranks, B sequences, Psi parameters of e bytes; wte: the table of V tokens, width "
+             "C. F(k): a\nforward of k sequences. A message takes alpha seconds and 1/beta seconds "
+             "per byte.\n");
     results(run, (const char *const[]){ "each rank", NULL }, rows);
 }
 

@@ -250,14 +250,13 @@ static const ClockLink *link_named(const char *name) {
     return l;
 }
 
-// "tree 7.6x": the fastest of three ways, and its speed relative to gather + broadcast.
+// "tree 7.6x", or "no difference": the fastest of three ways, and its speed relative to
+// gather + broadcast.
 static void fastest(char *text, size_t room, const ClockLink *l, size_t N, size_t count) {
     double ring = way_time_on(l, RING, N, count), tree = way_time_on(l, TREE, N, count);
     double gather = way_time_on(l, GATHER, N, count), least = ring < tree ? ring : tree;
-    const char *name = ring == tree && ring == gather ? "all alike"
-                       : least == ring                ? "ring"
-                                                      : "tree";
-    snprintf(text, room, "=%s %.1fx", name, gather / least);
+    if (ring == tree && ring == gather) snprintf(text, room, "=no difference");
+    else snprintf(text, room, "=%s %.1fx", least == ring ? "ring" : "tree", gather / least);
 }
 
 static void say_fastest(Run *run) {
@@ -275,11 +274,13 @@ static void say_fastest(Run *run) {
             rows[i].cell[k] = cell[i][k];
         }
     }
-    say(run, "\nBy the formulas, with one port per rank: the fastest of ring, tree, gather + "
-             "broadcast.\n2.0x: twice as fast as gather + broadcast.\n");
+    say(run, "\nWhich way is the fastest on the links fast and slow, by the formulas? A rank sends "
+             "one message and\nreceives one at a time. \"tree 3.8x\": the tree, 3.8 times as fast "
+             "as sending all through rank 0\n(gather + broadcast).\n");
     results(
         run,
-        (const char *const[]){ "fast: N=3", "N=16", "N=256", "slow: N=3", "N=16", "N=256", NULL },
+        (const char *const[]){ "fast, 3 ranks", "16 ranks", "256 ranks", "slow, 3 ranks",
+                               "16 ranks", "256 ranks", NULL },
         rows);
     say_detail(run, "The ring beats the tree from alpha beta (N-1-h) / (h-(N-1)/N) bytes on, h = "
                     "log2 N rounded up.\n"
@@ -304,10 +305,11 @@ static void answer(Run *run, bool nodes) {
     else
         say_answer(run,
                    "The ring adds chunks on their way round, the tree sends whole tensors. On %zu "
-                   "ranks the ring is no slower than the tree from %s on.%s",
+                   "ranks of this link the ring is no slower than the tree from %s on.%s",
                    N, cost_text(run, "overtakes.tree"), over);
     say_cost(run, "ring: %zu messages in a row, 2(N-1)/N of the tensor sent by each rank. Tree: "
-                  "%zu in a row, each of the whole tensor.",
+                  "%zu in a row, each of the whole tensor (NCCL cuts it in pieces and uses two "
+                  "trees).",
              2 * (N - 1), 2 * way_height(N));
     say_use_when(run, "ring: large tensors, such as gradients. Tree: small tensors on many ranks. "
                       "Hierarchical: nodes with faster links inside.");

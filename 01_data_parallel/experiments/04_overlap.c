@@ -185,8 +185,8 @@ static void table(Run *run, const BucketsSeen *cut, const BucketsSeen *end,
                         "3 * sum of 2(N-1)/N Psi_k e",
                         { "sent.end", "sent.buckets", "sent.tensors" } },
                       { "step", "until the last bucket's end", { 0 } },
-                      { "exposed, mean of ranks", "the rank does not compute", { 0 } },
-                      { "hidden, mean of ranks", "the rank computes", { 0 } },
+                      { "exposed, mean of ranks", "communication without computing", { 0 } },
+                      { "hidden, mean of ranks", "communication during backward", { 0 } },
                       { "idle", "1 - computing / (N * step)", { 0 } },
                       { 0 } };
     for (size_t i = 0; i < CUTS; i++) {
@@ -198,6 +198,9 @@ static void table(Run *run, const BucketsSeen *cut, const BucketsSeen *end,
         page_cell(time[3][i], t->idle_of_total * 1e6, "millionths");
         for (size_t k = 0; k < TIMES; k++) rows[2 + k].cell[i] = time[k][i];
     }
+    say(run, "\nN ranks. Psi_k: the parameters of bucket k, of e bytes each. Exposed: "
+             "communication while the rank\ndoes not compute. Hidden: communication while it "
+             "computes.\n");
     results(run, (const char *const[]){ "at the end", column, "one per tensor", NULL }, rows);
 }
 

@@ -362,8 +362,8 @@ static void table(Run *run, const Cluster *c, const ServerLog *log[2], Picosecon
         snprintf(ahead[rule], sizeof *ahead, "=%zu", seen.ahead);
         snprintf(behind[rule], sizeof *behind, "=%zu", seen.lag);
     }
-    snprintf(what[0], sizeof *what, "loss after %.0f ms", moment * 1e-9);
-    snprintf(what[1], sizeof *what, "loss after %d steps of each", LONG);
+    snprintf(what[0], sizeof *what, "after %.0f ms", moment * 1e-9);
+    snprintf(what[1], sizeof *what, "after %d steps of each worker", LONG);
     results(
         run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL },
         (const Result[]){
@@ -371,13 +371,13 @@ static void table(Run *run, const Cluster *c, const ServerLog *log[2], Picosecon
               "synchronous: n/(t + 2c)",
               { pushes[0], pushes[1], pushes[2] } },
             { "steps ahead of the slowest",
-              "at most s: the staleness",
+              "at most the staleness s",
               { ahead[0], ahead[1], ahead[2] } },
-            { "age of a gradient, in updates",
+            { "updates between pull and push",
               "at most (n-1)(2s+1)",
               { behind[0], behind[1], behind[2] } },
-            { what[0], NULL, { half[0], half[1], half[2] } },
-            { what[1], NULL, { end[0], end[1], end[2] } },
+            { "loss at equal time", what[0], { half[0], half[1], half[2] } },
+            { "loss at equal work", what[1], { end[0], end[1], end[2] } },
             { 0 } });
 }
 
@@ -388,9 +388,10 @@ static void say_traffic(Run *run, const ServerSizes *z, const ServerSeen *server
     page_value(worker, sizeof worker, (double)(config_parameters(&tiny) * sizeof(real)), "bytes");
     page_value(ring, sizeof ring, cost_value(run, "sent.ring"), "bytes");
     say(run,
-        "n = %zu worker%s, k = %zu server%s; t: the longest computing of a worker, c: one message; "
-        "losses on text.\n"
-        "Sent per step: a server n S/k = %s, a worker S = %s, a rank of the workers' ring %s.\n",
+        "n = %zu worker%s, k = %zu server%s. t: computing time of the slowest worker; c: time of "
+        "one message.\nThe losses are those of a small model on a text. S: the bytes of all "
+        "weights. Per step a server\nsends n S/k = %s and a worker S = %s."
+        "\nWith an all-reduce among the workers each sends %s.\n",
         z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "", served,
         worker, ring);
 }
@@ -416,9 +417,9 @@ static void answer(Run *run, const Cluster *c, const ServerSeen *server, size_t 
                    served, sync.end);
     else
         say_answer(run,
-                   "A server sends %s per step, a ring's rank %s. If no worker waits, the loss is "
-                   "%s after equal time (%.2f against %.2f) and %s after equal steps (%.2f against "
-                   "%.2f).",
+                   "A server sends %s per step; in an all-reduce of the workers each sends %s. If "
+                   "no worker waits, the loss is %s after equal time (%.2f against %.2f) and %s "
+                   "after equal work (%.2f against %.2f).",
                    served, ring, lower_or_higher(none.half, sync.half), none.half, sync.half,
                    lower_or_higher(none.end, sync.end), none.end, sync.end);
     say_cost(run,
@@ -479,6 +480,11 @@ static void parameter_server(Run *run) {
     Record adam = synchronous(run, &c, &t, false), adam_async = asynchronous(run, &c, &t, s, &z);
 
     show(run, &c, &t, (ServerLog){0}, PICTURE_NO_FILES | PICTURE_DETAIL);
+    say(run,
+        "A worker pushes its gradient to %s and pulls new weights. Staleness s: no worker is\n"
+        "more than s steps ahead of the slowest. Rank %zu takes %zu time%s as long for the same "
+        "work (--slow).\n",
+        c.servers > 1 ? "the servers" : "the server", c.servers, slow, slow > 1 ? "s" : "");
     show(run, &c, &t, server_log_new(c.workers, STEPS, STEPS), PICTURE_NO_FILES);
     show(run, &c, &t, server_log_new(c.workers, STEPS, s), PICTURE_CHART | PICTURE_DETAIL);
     costs(run, &z, &adam.seen, port.seen.timing.step);

@@ -235,7 +235,8 @@ static void table(Run *run, const Devices *d, const Record *seen) {
     for (size_t s = 0; s < STEPS; s++) all += balance_ideal(d, s) + balance_rings(EQUAL, d);
     page_cell(best, all, "ps");
     for (size_t i = 0; i < 4; i++) {
-        snprintf(what[i], sizeof *what, i == 2 ? "step %zu: slowed" : "step %zu", step[i]);
+        snprintf(what[i], sizeof *what, "step %zu%s", step[i],
+                 i == 2 ? ": device 0 slows down" : "");
         for (size_t p = 0; p < POLICIES; p++) milliseconds(time[i][p], seen[p].time[step[i]]);
         milliseconds(time[i][POLICIES], balance_ideal(d, step[i]) + balance_rings(EQUAL, d));
     }
@@ -243,22 +244,22 @@ static void table(Run *run, const Devices *d, const Record *seen) {
         *shares[p] = '=';
         shares_text(shares[p] + 1, sizeof *shares - 1, seen[p].share + (STEPS - 1) * d->n, d->n);
     }
-    say(run, "\nequal: the same share for all. static: in proportion to the first speeds. dynamic: "
-             "to those measured\nin earlier steps. ideal: if sequences could be cut. From step %d "
-             "on device 0 takes %d times as long.\n", CHANGE, CHANGED);
+    say(run, "\nequal: the same share for all. static: shares by the first speeds. dynamic: by the "
+             "speeds measured\nin earlier steps. ideal: shares in fractions of a sequence. From "
+             "step %d on device 0 takes %d times as\nlong. A step: the slowest rank's computing, "
+             "then the all-reduce. A sequence keeps T x kept elements\nx e bytes of activations.\n",
+        CHANGE, CHANGED);
     results(
         run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL },
         (const Result[]){
-            { what[0], "slowest rank + ring", { time[0][0], time[0][1], time[0][2], time[0][3] } },
+            { what[0], NULL, { time[0][0], time[0][1], time[0][2], time[0][3] } },
             { what[1], NULL, { time[1][0], time[1][1], time[1][2], time[1][3] } },
-            { what[2], "device 0 slows", { time[2][0], time[2][1], time[2][2], time[2][3] } },
+            { what[2], NULL, { time[2][0], time[2][1], time[2][2], time[2][3] } },
             { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
             { "all steps", NULL, { "time.equal", "time.static", "time.dynamic", best } },
-            { "sequences, last",
-              "per rank, in order",
-              { shares[0], shares[1], shares[2], "=-" } },
-            { "activations, last",
-              "T kept e each",
+            { "sequences per rank, last step", NULL, { shares[0], shares[1], shares[2], "=-" } },
+            { "activations, last step",
+              NULL,
               { "peak.equal", "peak.static", "peak.dynamic", "=-" } },
             { 0 } });
 }
@@ -287,8 +288,8 @@ static void answer(Run *run, const Devices *d) {
                cost_text(run, "time.equal"), cost_text(run, "time.static"),
                cost_text(run, "time.dynamic"), ideal_time);
     say_cost(run,
-             "%s more per rank and step to share the times, a step or more after each change with "
-             "old shares, and up to %s of activations on one rank instead of %s.",
+             "%s more per rank and step to share the times, and up to %s of activations on one "
+             "rank instead of %s. After each change, one or more steps still use the old shares.",
              speeds, largest(run, "peak.dynamic", most[0]), largest(run, "peak.equal", most[1]));
     say_use_when(run, "devices differ in speed or slow down, and each has enough sequences that "
                       "one more or less is a small part.");

@@ -41,11 +41,11 @@ static void table(Run *run, const CompressionSeen seen[2], const double last[CUR
     }
     snprintf(forgets, sizeof forgets, "=%.2f", last[FORGETS]);
     results(run, (const char *const[]){ "exact", "PowerSGD", NULL }, (const Result[]){
-        { "sent per rank and step", "2(N-1)/N of Psi e; of r(a+b) e", { sent[0], sent[1] } },
-        { "calls per step", "1; 3 per bucket: vectors, all P, all Q", { calls[0], calls[1] } },
-        { "step", NULL, { step[0], step[1] } },
-        { "loss after 60 steps", NULL, { learnt[0], learnt[1] } },
-        { "... without the residual", NULL, { "=-", forgets } },
+        { "sent per rank and step", "2(N-1)/N of the bytes to add", { sent[0], sent[1] } },
+        { "calls per step", "PowerSGD: vectors, P and Q of a bucket", { calls[0], calls[1] } },
+        { "step", "-", { step[0], step[1] } },
+        { "loss after 60 steps", "-", { learnt[0], learnt[1] } },
+        { "loss without the residual", "-", { "=-", forgets } },
         {0} });
 }
 
@@ -61,8 +61,9 @@ static void answer(Run *run, const CompressionSeen seen[2], const double last[CU
                    RANK, last[RANK_2], COMPRESSION_LONG, last[EXACT]);
     else
         say_answer(run,
-                   "Yes. Two matrices with %d columns are %.0f %% of the bytes, because ranks can "
-                   "add them. The loss after %d steps is %.2f, with the exact sum %.2f.",
+                   "Yes. Two matrices with %d columns are %.0f %% of the bytes. Ranks can add "
+                   "them, so this share does not grow with the ranks, as top-k's does. The loss "
+                   "after %d steps is %.2f, with the exact sum %.2f.",
                    RANK, (double)seen[RANK_2].sent / all, COMPRESSION_LONG, last[RANK_2],
                    last[EXACT]);
     say_cost(run,
@@ -70,8 +71,8 @@ static void answer(Run *run, const CompressionSeen seen[2], const double last[CU
              "per matrix. Without the residual the loss ends %.2f higher.",
              residual, seen[RANK_2].calls / STEPS, seen[EXACT].calls / STEPS,
              last[FORGETS] - last[RANK_2]);
-    say_use_when(run, "the link is slow, matrices are large, and memory has room for the "
-                      "residual.");
+    say_use_when(run, "the link is slow, matrices are large (the share of bytes falls with the "
+                      "width), and memory has room for the residual.");
 }
 
 static void power_sgd(Run *run) {
@@ -97,9 +98,10 @@ static void power_sgd(Run *run) {
     Trajectory plain = compression_train(run, &t, NULL, &seen[EXACT]);
     trajectory_free(&plain);
     check_learning(run, last);
+    say(run, "\nA matrix [a, b] is sent as P [a, r] and Q [b, r], here with r = %d. Exact adds the "
+             "gradient, Psi\nelements of e bytes; PowerSGD adds the vectors and all P and Q. The "
+             "residual is the part that a rank\nhas not sent yet. N ranks.\n", RANK);
     table(run, seen, last);
-    say(run, "A matrix [a, b] is sent as P [a, r] and Q [b, r], here with r = %d. The residual is\n"
-             "the part that a rank has not sent yet.\n", RANK);
     answer(run, seen, last);
     data_free(&t.data);
 }

@@ -106,15 +106,16 @@ bool ring_nodes_table(Run *run) {
     char size[32];
     page_value(size, sizeof size, (double)(ACROSS * sizeof(real)), "bytes");
     say(run,
-        "\nOne all-reduce of S = %s over M = %zu nodes of n = %zu ranks, link %s inside, %s "
-        "between nodes:\n",
-        size, N / n, n, k->link.name, k->between.name);
+        "\nOne all-reduce of S = %s on N = %zu ranks, M = %zu nodes of n = %zu: link %s inside, %s "
+        "between.\nIn the flat ring the last rank of a node sends 2(N-1)/N of S to the next "
+        "node:\n",
+        size, N, N / n, n, k->link.name, k->between.name);
     results(run, (const char *const[]){ "flat ring", "hierarchical", NULL }, (const Result[]){
-        { "sent per rank in its node", "hierarchical: 2(n-1)/n S",
+        { "sent per rank in its node", "hierarchical: 2(n-1)/n of S",
           { "=-", "nodes.inside.sent" } },
-        { "sent per rank to other nodes", "last of node 2(N-1)/N S; all 2(M-1)/M S/n",
+        { "sent per rank to other nodes", "hierarchical: 2(M-1)/M of S/n",
           { "nodes.flat.sent", "nodes.between.sent" } },
-        { "time", "flat: by the slowest link",
+        { "time", "flat: every step waits for the slow link",
           { k->simulated ? "nodes.flat.time" : NULL, k->simulated ? "nodes.time" : NULL } },
         {0} });
     return true;

@@ -90,15 +90,18 @@ static double gradient_error(const Trained *t, const Trained *whole) {
 // The page's table and its answer.
 static void show_training(Run *run, const Trained *whole, const Trained *accumulated,
                           const Trained *means) {
-    static const char *const columns[] = { "at once", "accumulated", "mean of means", NULL };
+    static const char *const columns[] = { "at once", "accumulated", "trap: mean of means", NULL };
     const Trained *way[] = { whole, accumulated, means };
     char loss[2][3][32], error[3][32], rooms[2][32];
     snprintf(rooms[0], sizeof rooms[0], "=%d", SAMPLES);
     snprintf(rooms[1], sizeof rooms[1], "=%d", ROOM);
-    Result rows[] = { { .what = "samples on the device", .cell = { rooms[0], rooms[1], rooms[1] } },
-                      { .what = "loss, step 0", .formula = "squares / number of elements" },
-                      { .what = "loss, step 90", .formula = "100 steps; divisor: the batch" },
-                      { .what = "first dW, largest error", .formula = "of the largest element" },
+    Result rows[] = { { .what = "samples on the device",
+                        .formula = "all, or the largest piece",
+                        .cell = { rooms[0], rooms[1], rooms[1] } },
+                      { .what = "loss, step 0", .formula = "squared errors / all elements" },
+                      { .what = "loss, step 90", .formula = "trap: mean of pieces' means" },
+                      { .what = "first dW, largest error",
+                        .formula = "of the batch's largest value" },
                       { 0 } };
     for (size_t k = 0; k < 3; k++) {
         for (size_t i = 0; i < 2; i++) {
@@ -114,8 +117,9 @@ static void show_training(Run *run, const Trained *whole, const Trained *accumul
                     "its largest element; the mean of the pieces' means differs by %.0f %%.",
                SAMPLES * OUT, gradient_error(accumulated, whole),
                100 * gradient_error(means, whole));
-    say_cost(run, "a second buffer of the gradient's size, and %d additions of it per step. The "
-                  "samples need room for %d instead of %d.",
+    say_cost(run, "here a second buffer of the gradient's size, and %d additions of it per step; "
+                  "where backward adds to the gradient in place (02.02), no buffer. The device "
+                  "needs room for %d samples instead of %d.",
              PIECES, ROOM, SAMPLES);
     say_use_when(run, "the batch that training needs does not fit on the device.");
 }

@@ -125,6 +125,8 @@ static void show(Run *run, const Training *t, double whole_time, double pieces_t
           { times[0], times[1] } },
         { 0 }
     };
+    say(run, "\nB sequences in m micro-batches. Psi: the parameters. wte: the embedding table.%s\n",
+        pieces_time > 0 ? " F: a forward of B." : "");
     results(run, columns, rows);
     say_answer(run, "In %zu micro-batches the activations need %s instead of %s, because the "
                     "device runs %zu of %zu sequences at a time. Yes, the gradients are the same "
@@ -134,7 +136,8 @@ static void show(Run *run, const Training *t, double whole_time, double pieces_t
     say_cost(run, "no message and no extra memory, because all micro-batches add to one gradient "
                   "buffer (%s). Weights and moments need as much as before.",
              cost_text(run, "gradients"));
-    say_use_when(run, "the activations of the batch do not fit, but those of one sequence do.");
+    say_use_when(run, "the activations of the batch do not fit, but those of one sequence do. Take "
+                      "the largest micro-batch that fits, because small ones use a GPU poorly.");
 }
 
 // got: the training in micro-batches. whole: the training with the undivided batch. both: the time

@@ -172,7 +172,7 @@ static void costs(Run *run, const Training *t, const Measured *const way[3]) {
 
 // Communication times are the mean of the ranks.
 static void show(Run *run, size_t steps, const Measured *const way[3]) {
-    char exposed[3][24], hidden[3][24], calls[48], bytes[48];
+    char exposed[3][24], hidden[3][24], calls[48], bytes[48], per_step[64];
     const char *const columns[] = { "no_sync", "forgetful", "overlapped", NULL };
     double N = (double)run->world->size;
     for (size_t i = 0; i < 3; i++) {
@@ -181,25 +181,32 @@ static void show(Run *run, size_t steps, const Measured *const way[3]) {
     }
     snprintf(calls, sizeof calls, "all-reduces, %zu steps", steps);
     snprintf(bytes, sizeof bytes, "sent per rank, %zu steps", steps);
+    snprintf(per_step, sizeof per_step, "per step: 1, forgetful m, overlapped %zu",
+             (size_t)way[2]->calls / steps);
     const Result rows[] = {
         { calls,
-          "per step: 1; m; number of buckets",
+          per_step,
           { "no-sync.calls", "forgetful.calls", "overlapped.calls" } },
         { bytes,
-          "2(N-1)/N Psi e per step; m times; once",
+          "2(N-1)/N Psi e per step, forgetful m x",
           { "no-sync.sent", "forgetful.sent", "overlapped.sent" } },
         { "gradient buffers",
-          "Psi + wte; 2 Psi + wte; Psi + wte",
+          "Psi + wte, forgetful + Psi for the sum",
           { "no-sync.gradients", "forgetful.gradients", "overlapped.gradients" } },
         { clock_config()->simulated ? "step" : NULL,
-          "3F + R; 3F + mR; 3F + R - hidden",
+          "3F + R - hidden, forgetful 3F + mR",
           { "no-sync.step", "forgetful.step", "overlapped.step" } },
-        { "exposed, mean of ranks", "R; mR; R - hidden", { exposed[0], exposed[1], exposed[2] } },
-        { "hidden, mean of ranks", "last backward only", { hidden[0], hidden[1], hidden[2] } },
+        { "exposed, mean of ranks",
+          "R - hidden, forgetful mR",
+          { exposed[0], exposed[1], exposed[2] } },
+        { "hidden, mean of ranks",
+          "only the last backward can hide",
+          { hidden[0], hidden[1], hidden[2] } },
         { 0 }
     };
+    say(run, "\nN ranks, m micro-batches, Psi parameters of e bytes, wte the embedding table. F: "
+             "rank 0's forward\n(a backward takes 2F). R: one all-reduce of the gradient.\n");
     results(run, columns, rows);
-    say(run, "  F: rank 0's forward (a backward takes 2F). R: one all-reduce of the gradient.");
 }
 
 static void answer(Run *run, size_t micro_batches, const Measured *const way[3]) {
@@ -220,12 +227,12 @@ static void answer(Run *run, size_t micro_batches, const Measured *const way[3])
                    timed ? cost_text(run, "forgetful.step") : "",
                    timed ? " instead of " : "", timed ? cost_text(run, "no-sync.step") : "");
     say_cost(run, "one all-reduce per step for any m. Overlapping it with the last backward hides "
-                  "%.2f of %.2f ms per rank, and holds the gradient once more in communication "
-                  "memory.",
+                  "%.2f of %.2f ms per rank, and needs up to Psi elements of communication memory.",
              (double)way[2]->last.hidden / N / 1e9,
              (double)(way[2]->last.hidden + way[2]->last.exposed) / N / 1e9);
     say_use_when(run, "data-parallel replicas accumulate and keep whole gradients. ZeRO-2 and 3 "
-                      "must reduce after every micro-batch.");
+                      "reduce after every micro-batch, or give up their saving of gradients until "
+                      "the last one (FSDP's no_sync).");
 }
 
 // ---------------------------------------------------------------- the trainings
@@ -279,7 +286,7 @@ static void accumulation_on_ranks(Run *run) {
     trajectory_free(&drawn);
     say(run, "All-reduce: after the last micro-batch (no_sync), after each one (forgetful),\n"
              "or in buckets during the last backward (overlapped).");
-    picture_show(run, "a step of no_sync, of forgetful, of overlapped", PICTURE_CHART);
+    picture_show(run, "three steps: no_sync, forgetful, overlapped", PICTURE_CHART);
     const Measured *const way[] = { &once_a_step, &every_time, &early };
     static const char *const name[] = { "no_sync", "forgetful", "overlapped" };
     for (size_t i = 0; i < 3 && option_flag(run, "verbose"); i++) {
