@@ -270,15 +270,16 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
                         "is the best one in every step, so no block moves.",
                    begin);
     page_value(now, sizeof now, (double)moved->timing[GROWN].step, "ps");
-    if (moved->timing[GROWN].step > moved->timing[LAST].step)
+    if ((double)moved->timing[GROWN].step > 1.01 * (double)moved->timing[LAST].step)
         say_cost(run, "%s sent per rank for all moves. The planner needs one slow step to notice: "
                       "step %d takes %s, because its cut was made for the old costs.",
                  cost_text(run, "moved.bytes"), GROWN, now);
     else
         say_cost(run, "%s sent per rank for all moves. A new cut comes one measured step late.",
                  cost_text(run, "moved.bytes"));
-    say_use_when(run, "stages are unequal: a better cut costs no messages, but check memory: more "
-                      "blocks need more. Move blocks only if costs change during training.");
+    say_use_when(run, "stages are unequal: a better cut costs no messages, but check memory: a "
+                      "stage with more blocks holds more. Move blocks only if costs change during "
+                      "training.");
 }
 
 static void partition_costs(Run *run, const Training *t, const Rebalanced *stays,

@@ -322,7 +322,7 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
                  "runs empty after every %d, takes %s.",
                  cost_text(run, "more.pipedream"), FLUSH, cost_text(run, "more.1f1b"));
     if (loss[BARE] < 1.02 * loss[STASHED])
-        snprintf(curve, sizeof curve, ", but its loss is %.2f: a loss curve does not show the "
+        snprintf(curve, sizeof curve, ", but the loss is %.2f: a loss curve does not show the "
                  "error", loss[BARE]);
     say_answer(run, "Yes, in every bit, if each stage stashes weights.%s Without stashing the 2nd "
                "gradient is wrong by %.0f %%%s.", time, 100 * off, curve);

@@ -247,7 +247,7 @@ static void table(Run *run) {
                                               "weights", "sent", "late" };
     static const char *const units[COLUMNS] = { "ps", "millionths", "bytes",
                                                 "bytes", "calls", "updates" };
-    static const char *const columns[] = { "time per batch", "idle", "activations", "weights",
+    static const char *const columns[] = { "batch time", "idle", "activations", "weights",
                                            "messages", "updates late", NULL };
     bool simulated = clock_config()->simulated;
     size_t first = simulated ? 0 : 2;              // in real time no cost is a time
@@ -264,10 +264,10 @@ static void table(Run *run) {
         }
     }
     results(run, columns + first, rows);
-    say(run, "Each number is that of the rank that has most. Updates late: how many updates a "
-             "weight gets between");
-    say(run, "the read for a gradient and the use of this gradient. Formula: of idle, without "
-             "messages. p stages,");
+    say(run, "Each number is that of the rank that has most. Updates late: how many updates come "
+             "between the");
+    say(run, "read of a weight and the use of its gradient. Formula: of idle, without messages. p "
+             "stages,");
     say(run, "m micro-batches, v chunks per stage; F, B, W: forward, and a backward's halves "
              "(05.06).");
 }
