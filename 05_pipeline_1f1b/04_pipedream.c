@@ -1,6 +1,6 @@
 // ranks: 4
 // level: extra
-// question: Does a pipeline that never runs empty equal one device with weights just as old?
+// question: A pipeline that never runs empty computes with old weights. Does it equal one device that uses equally old weights?
 // vary: SEQUENCES 2..4, STEPS 9..13, layers 8..11, width 18|24, context 7..13, vocab 31..50
 //
 // Holds: rank i has stage i, its gradients and optimizer state once, its weights p - i times

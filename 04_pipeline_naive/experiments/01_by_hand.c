@@ -58,12 +58,15 @@ static void show_results(Run *run, const Chain *two, const Chain *naive, const C
         sprintf(share[k], "=%.1f %%", 100 * idle(way[k]));
     }
     results(run, (const char *const[]){ "naive", "naive", "micro-batched", NULL }, (const Result[]){
-        { "p devices, m micro-batches", NULL, { "=2, 1", "=4, 4", "=4, 4" } },
-        { "step, units of time", "mp(f+b); (m+p-1)(f+b)", { end[0], end[1], end[2] } },
-        { "idle share", "1-1/p; (p-1)/(m+p-1)", { share[0], share[1], share[2] } }, {0} });
-    say_answer(run, "Naively one device works at any time, because each waits for its neighbour: "
-                    "%zu devices are idle for %.0f %% of the time. With all forwards first, a "
-                    "step takes %zu units instead of %zu.",
+        { "devices p", "-", { "=2", "=4", "=4" } },
+        { "micro-batches m", "-", { "=1", "=4", "=4" } },
+        { "step, units of time", "naive m p (f+b), micro-batched (m+p-1)(f+b)",
+          { end[0], end[1], end[2] } },
+        { "idle, of the step", "naive 1-1/p, micro-batched (p-1)/(m+p-1)",
+          { share[0], share[1], share[2] } }, {0} });
+    say_answer(run, "In the naive order one device works at a time, because each waits for its "
+                    "neighbour: %zu devices are idle for %.0f %% of the time. With all forwards "
+                    "first, a step takes %zu units instead of %zu.",
                naive->p, 100 * idle(naive), piped->end, naive->end);
     say_cost(run, "every device keeps the outputs of %zu micro-batches instead of 1, and is still "
                   "idle for %.0f %% of the time.",
@@ -88,8 +91,9 @@ static void by_hand(Run *run) {
                !strcmp(slice_line(line, &slices, 3),
                        "t3 | MB3 Stage0 | MB2 Stage1 | MB1 Stage2 | MB0 Stage3"));
 
-    say(run, "A row is a device. F0 is the forward of micro-batch 0: 1 unit of time. B0-- is its "
-             "backward: 2.");
+    say(run, "A row is a device, two columns are a unit of time. F0: forward of micro-batch 0, "
+             "f = 1 unit.");
+    say(run, "B0--: its backward, b = 2 units. A dot: idle.");
     say(run, "\nNaive, 2 devices with 2 layers each, the whole batch at once:");
     compare(run, "naive, 2 devices = unsplit", &two);
     order_in_words(text, &two);

@@ -123,20 +123,27 @@ static void table(Run *run, const Training *t, const double loss[2]) {
     for (size_t k = 0; k < 2; k++) snprintf(same[k], sizeof *same, "=%.4f", loss[k]);
     snprintf(ranks, sizeof ranks, "each of %zu ranks", p);
     Result rows[] = {
-        { "loss of the last step", NULL, { same[0], same[1] } },
-        { "weights", "12C^2+13C a block; embedding first, head last", { weights, "parameters" } },
+        { "loss of the last step", "-", { same[0], same[1] } },
+        { "weights", "12C^2+13C elements a block, and the ends", { weights, "parameters" } },
         { "activations, peak", "those of one micro-batch", { kept, "activations" } },
-        { "messages sent", "m [B*T, C] for each neighbour", { "=0 B", "sent.bytes" } },
-        { "step, equal stages", "m(p(f+b) + 2(p-1)d)", { NULL, "step.equal" } },
-        { "idle, equal stages", "1-1/p where d = 0", { NULL, "idle.equal" } }, {0} };
-    if (!clock_config()->simulated) rows[4].what = NULL;   // real times were not compared
+        { "messages sent", "m messages [B T, C] to each neighbour", { "=0 B", "sent.bytes" } },
+        {0} };
     results(run, (const char *const[]){ "one device", ranks, NULL }, rows);
-    if (!clock_config()->simulated) return;
+    say(run, "  m = %zu micro-batch%s of B = %zu sequences, T = %zu tokens each, C = %zu wide. "
+             "Ends: the first rank",
+        t->micro_batches, t->micro_batches > 1 ? "es" : "", t->sequences / t->micro_batches,
+        t->model.context, t->model.width);
+    say(run, "  also holds the embedding, the last rank also the head. a..b: smallest and "
+             "largest rank.");
+    if (!clock_config()->simulated) return;                // real times were not compared
     StackTimes d = stack_times(&(Stack){ .model = t->model, .blocks = 2, .sequences = 1 });
-    say(run, "  m = %zu, B = %zu, T = %zu, C = %zu. Equal stages: a second run with two blocks per",
-        t->micro_batches, t->sequences, t->model.context, t->model.width);
-    say(run, "  stage and B = 1. Forward f = %.3g us, backward b = 2f, message d = %.3g us.",
+    say(run, "  A second run, with p = %zu equal stages of two blocks, and B = 1: step %s, idle "
+             "%s.",
+        p, cost_text(run, "step.equal"), cost_text(run, "idle.equal"));
+    say(run, "  Formulas: m(p(f+b) + 2(p-1)d) with forward f = %.3g us, backward b = 2f, message "
+             "d = %.3g us;",
         (double)d.forward / 1e6, p > 1 ? (double)d.message / 1e6 : 0);
+    say(run, "  idle 1-1/p where d = 0.");
 }
 
 static void answer(Run *run, const Timing *last) {

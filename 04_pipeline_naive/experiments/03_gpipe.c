@@ -126,10 +126,12 @@ static void equal_stages(Run *run, const Training *t, const Timing *last, EqualS
         for (size_t k = 0; k < CASES; k++) rows[r].cell[k] = page->cell[r][k];
     }
     results(run, columns, rows);
-    say(run, "  p = %zu stages of two blocks, B = 1. Forward f = %.3g us, backward b = 2f, message "
-             "d = %.3g us.",
-        p, (double)times.forward / 1e6, p > 1 ? (double)times.message / 1e6 : 0);
-    say(run, "  kept: activations of rank 0. The model's unequal stages, m = %zu: idle %.1f %%.",
+    say(run, "  p = %zu stages of two blocks, m micro-batches of one sequence. kept: peak "
+             "activations of rank 0.",
+        p);
+    say(run, "  Forward f = %.3g us, backward b = 2f, message d = %.3g us. Unequal stages, "
+             "m = %zu: idle %.1f %%.",
+        (double)times.forward / 1e6, p > 1 ? (double)times.message / 1e6 : 0,
         t->micro_batches, 100 * last->idle_of_total);
 }
 
@@ -143,15 +145,15 @@ static void answer(Run *run, const EqualStages *page) {
     else if (p == 1)
         say_answer(run, "One stage never waits; start 2 or more ranks to see idle time.");
     else
-        say_answer(run, "%zu equal stages are idle for %s of the step with m = 1, for %s with "
-                        "m = 8 and for %s with m = 32. The price is memory: m = 32 keeps %s "
-                        "instead of %s.",
+        say_answer(run, "%zu equal stages are idle for %s of the step with m = 1, %s with "
+                        "m = 8, %s with m = 32. Here a larger m is a larger batch. Against the "
+                        "naive order the price is memory: for m = 32 GPipe keeps %s, the naive "
+                        "order %s.",
                    p, &page->cell[IDLE][0][1], &page->cell[IDLE][M8][1], &page->cell[IDLE][M32][1],
                    &page->cell[KEPT][M32][1], &page->cell[KEPT][0][1]);
     say_cost(run, "activations of m micro-batches. Messages have the same bytes; where d <= f, "
                   "only the first of each link and direction delays the step.");
-    say_use_when(run, "a batch has at least 4 micro-batches per stage and their activations fit. "
-                      "If they do not fit, use 1F1B (05.02).");
+    say_use_when(run, "m is at least 4 p. Prefer 1F1B (05.02): the same bubble, less memory.");
 }
 
 // The costs of the lesson's own loops. On equal stages they take as long as the executor.

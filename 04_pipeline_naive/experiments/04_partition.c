@@ -55,6 +55,12 @@ static Model *stage_model(const Training *t, Comm *pp, const size_t *blocks, dou
     return m;
 }
 
+// "3 4 3"
+static void blocks_text(char *text, const size_t *blocks, size_t p) {
+    *text = 0;
+    for (size_t i = 0; i < p; i++) sprintf(text + strlen(text), "%s%zu", i ? " " : "", blocks[i]);
+}
+
 // Trains by GPipe, first on stages of these blocks. every: steps between two cuts; 0: blocks stay.
 static void train(Run *run, const Training *t, const size_t *blocks, size_t every, Rebalanced *r,
                   Trajectory *out) {
@@ -90,8 +96,9 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
         trajectory_record(out, s, m, seen.loss, seen.norm);
         if (t->recorded && (s == 0 || s + 1 == t->steps)) {
             char title[48];
-            snprintf(title, sizeof title, "step %zu, %s", s,
-                     s ? "rebalanced twice" : "as it begins");
+            char cut[32];
+            blocks_text(cut, r->blocks[s], p);
+            snprintf(title, sizeof title, "step %zu: cut %s", s, cut);
             bool file = !strcmp(option_text(run, "draw"), s ? "end" : "begin");
             picture_show(run, title, file ? PICTURE_CHART : PICTURE_NO_FILES);
         }
@@ -202,16 +209,10 @@ static size_t stage_of(const size_t *blocks, size_t k) {
     return i;
 }
 
-// "3 4 3"
-static void blocks_text(char *text, const size_t *blocks, size_t p) {
-    *text = 0;
-    for (size_t i = 0; i < p; i++) sprintf(text + strlen(text), "%s%zu", i ? " " : "", blocks[i]);
-}
-
 // The page's table. Steps in a row with equal cells share a row.
 static void table(Run *run, const Training *t, const Rebalanced *stays, const Rebalanced *moved) {
-    static const char *const columns[] = { "blocks stay", "step", "idle",
-                                           "blocks move", "step", "idle", NULL };
+    static const char *const columns[] = { "fixed cut", "step, fixed", "idle, fixed",
+                                           "moving cut", "step, moving", "idle, moving", NULL };
     const Rebalanced *both[] = { stays, moved };
     char text[MOST_STEPS][6][64], name[MOST_STEPS][48];
     Result rows[MOST_STEPS + 1] = { {0} };
@@ -229,9 +230,8 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
         bool same = n > 0 && memcmp(cell, text[n - 1], sizeof text[n]) == 0;
         if (same) n--;
         else begin = s;
-        const char *remark = begin == GROWN ? ", blocks cost more" : "";
-        if (same) snprintf(name[n], sizeof *name, "steps %zu to %zu%s", begin, s, remark);
-        else snprintf(name[n], sizeof *name, "step %zu%s", s, remark);
+        if (same) snprintf(name[n], sizeof *name, "steps %zu-%zu", begin, s);
+        else snprintf(name[n], sizeof *name, "step %zu", s);
         rows[n].what = name[n];
         for (size_t k = 0; k < 6; k++) rows[n].cell[k] = text[n][k];
         n++;
@@ -239,11 +239,12 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
     results(run, columns, rows);
     double *cost = host_alloc((t->model.layers + 2) * sizeof *cost);
     forward_times(t, 0, cost);
-    say(run, "  Step: sum(f+b) + (m-1)(max f + max b), and messages. A block: f = %.3g us, b = 2f.",
-        cost[1] / 1e6);
-    say(run, "  The head costs %.2f blocks. From step %d on the first %d blocks cost %d times as "
-             "much.",
-        cost[t->model.layers + 1] / cost[1], GROWN, GROWN_BLOCKS, GROWTH);
+    say(run, "  A cut: the blocks of stages 0, 1, ... From step %d on the first %d blocks take %d "
+             "times as long.",
+        GROWN, GROWN_BLOCKS, GROWTH);
+    say(run, "  Step: sum(f+b) + (m-1)(max f + max b) + messages. Block: f = %.3g us, b = 2f. "
+             "Head: %.2f blocks.",
+        cost[1] / 1e6, cost[t->model.layers + 1] / cost[1]);
     free(cost);
 }
 
@@ -269,11 +270,16 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
                         "is the best one in every step, so no block moves.",
                    begin);
     page_value(now, sizeof now, (double)moved->timing[GROWN].step, "ps");
-    say_cost(run, "%s sent per rank for all moves. A new cut comes one measured step late: step "
-                  "%d, with the cut for the old costs, takes %s.",
-             cost_text(run, "moved.bytes"), GROWN, now);
-    say_use_when(run, "stages are unequal: a better cut costs nothing. Move blocks only if costs "
-                      "change during training.");
+    if ((double)moved->timing[GROWN].step > 1.01 * (double)moved->timing[LAST].step)
+        say_cost(run, "%s sent per rank for all moves. The planner needs one slow step to notice: "
+                      "step %d takes %s, because its cut was made for the old costs.",
+                 cost_text(run, "moved.bytes"), GROWN, now);
+    else
+        say_cost(run, "%s sent per rank for all moves. A new cut comes one measured step late.",
+                 cost_text(run, "moved.bytes"));
+    say_use_when(run, "stages are unequal: a better cut costs no messages, but check memory: a "
+                      "stage with more blocks holds more. Move blocks only if costs change during "
+                      "training.");
 }
 
 static void partition_costs(Run *run, const Training *t, const Rebalanced *stays,

@@ -159,17 +159,23 @@ static void table(Run *run) {
     }
     static const char *const columns[] = { "naive", "GPipe", "1F1B", NULL };
     const Result rows[] = {
-        { "step", "m p (t_f+t_b); (m+p-1)(t_f+t_b)", { step[0], step[1], step[2] } },
-        { "idle, of the step", "1-1/p; (p-1)/(m+p-1)", { idle[0], idle[1], idle[2] } },
-        { "in flight, stage 0 1 2 3", "1; m; min(p-i, m)", { flight[0], flight[1], flight[2] } },
+        { "step", "naive mp(t_f+t_b), else (m+p-1)(t_f+t_b)", { step[0], step[1], step[2] } },
+        { "idle, of the step", "naive 1-1/p, else (p-1)/(m+p-1)", { idle[0], idle[1], idle[2] } },
+        { "in flight, stages 0 to 3", "naive 1, GPipe m, 1F1B min(p-i, m)",
+          { flight[0], flight[1], flight[2] } },
         {0},
     };
     results(run, columns, rows);
-    say_answer(run, "Any order that cannot deadlock is allowed. 1F1B keeps at most %zu "
-               "micro-batches and takes %zu units; GPipe keeps %zu and takes %zu.", most[2], end[2],
-               most[1], end[1]);
-    say_cost(run, "no time beside GPipe; the bubble remains: %s of the step is idle.", idle[2] + 1);
-    say_use_when(run, "you choose or write a schedule. Judge the lists before you run them.");
+    char both[64];
+    if (end[2] == end[1]) snprintf(both, sizeof both, "both take %zu units", end[2]);
+    else snprintf(both, sizeof both, "1F1B takes %zu units, GPipe %zu", end[2], end[1]);
+    say_answer(run, "Any order in which every op appears once, in the right sequence, and no stage "
+               "waits for ever. 1F1B keeps at most %zu micro-batches, GPipe %zu; %s.", most[2],
+               most[1], both);
+    say_cost(run, "%s than GPipe. The bubble remains: %s of the step is idle.",
+             end[2] <= end[1] ? "no more time" : "more time", idle[2] + 1);
+    say_use_when(run, "you choose or write a schedule. Check an order with this program before you "
+                 "run it.");
 }
 
 static void by_hand(Run *run) {
@@ -178,8 +184,8 @@ static void by_hand(Run *run) {
         player(run);
         return;
     }
-    say(run, "F: forward, 1 unit of time. B: backward, 2 units. In flight: micro-batches between "
-             "the two.");
+    say(run, "F: forward, t_f = 1 unit of time. B: backward, t_b = 2. In flight: micro-batches "
+             "between the two.");
     chart(run, "GPipe, p = 4 stages, m = 8 micro-batches", schedule_gpipe);
     chart(run, "1F1B, p = 4 stages, m = 8 micro-batches", by_hand_1f1b);
     Schedule list = by_hand_1f1b(P, M, 1);

@@ -195,11 +195,11 @@ static void loop_costs(Run *run, const Training *t, const StageCosts *loop) {
 static void table(Run *run) {
     static const char *const columns[] = { "GPipe", "1F1B", NULL };
     static const Result rows[] = {
-        { "step", "(m+p-1)(t_f+t_b), and messages", { "step.gpipe", "step.1f1b" } },
-        { "idle, of the step", "(p-1)/(m+p-1), and messages", { "idle.gpipe", "idle.1f1b" } },
-        { "micro-batches in flight", "m; on stage i min(p-i, m)",
+        { "step", "(m+p-1)(t_f+t_b), plus messages", { "step.gpipe", "step.1f1b" } },
+        { "idle, of the step", "(p-1)/(m+p-1), plus messages", { "idle.gpipe", "idle.1f1b" } },
+        { "micro-batches in flight", "GPipe m, 1F1B min(p-i, m) on stage i",
           { "equal.flight.gpipe", "equal.flight.1f1b" } },
-        { "activations, peak of a rank", "kept per micro-batch x in flight",
+        { "activations, peak of a rank", "bytes per micro-batch x in flight",
           { "equal.activations.gpipe", "equal.activations.1f1b" } },
         { "messages sent by a rank", "m to each neighbour",
           { "equal.sent.gpipe", "equal.sent.1f1b" } },
@@ -207,6 +207,8 @@ static void table(Run *run) {
     };
     // In real time no cost is a time.
     results(run, columns, clock_config()->simulated ? rows : rows + 2);
+    say(run, "  p stages, m micro-batches; t_f, t_b: forward, backward. Flush: no update before "
+             "all backwards end.");
 }
 
 static void answer(Run *run) {
@@ -218,10 +220,10 @@ static void answer(Run *run) {
     }
     say_answer(run, "Yes. 1F1B gives the same bits%s. Micro-batches in memory per rank: %s instead "
                "of %d.", time, cost_text(run, "equal.flight.1f1b"), MICRO);
-    say_cost(run, "no extra messages: %s per rank in both. But a stage waits for the answer to the "
-             "message that it has just sent, so a slow link costs more time than with GPipe.",
-             cost_text(run, "equal.sent.1f1b"));
-    say_use_when(run, "the pipeline has more micro-batches than stages; then it replaces GPipe.");
+    say_cost(run, "no extra messages. But in its steady state a stage waits for the gradient of an "
+             "earlier micro-batch, so a slow link costs more time than with GPipe.");
+    say_use_when(run, "steps end with a flush: it replaces GPipe. It saves most if m is much "
+                 "larger than p.");
 }
 
 // ---------------------------------------------------------------- the lesson

@@ -101,6 +101,9 @@ static EqualStep equal_step(Run *run, const Stack *stack, size_t m, const char *
     EqualStep step = { .timing = played.timing, .in_flight = played.result.in_flight,
                        .activations = played.activations,
                        .messages = run->world->ledger[COMM_SEND].calls };
+    if (v > 1)
+        say(run, "Each stage has v = %zu chunks of the model. A: micro-batch 0 in chunk 0, a: "
+                 "micro-batch 0 in chunk 1.", v);
     picture_show(run, title,
                  picture_flags(run, draw) | (v > 1 ? PICTURE_SAME_SCALE : PICTURE_DETAIL));
     if (option_flag(run, "verbose") || !clock_config()->simulated)
@@ -301,22 +304,25 @@ static void table(Run *run, const Stack *stack, size_t m) {
     snprintf(name, sizeof name, "v = %zu", v);
     const char *const columns[] = { "1F1B", name, NULL };
     const Result rows[] = {
-        { "step", "(m+(p-1)/v)(t_f+t_b), and messages", { "step.1F1B", "step.interleaved" } },
-        { "idle, of the step", "(p-1)/(vm+p-1), and messages",
+        { "step", "(m+(p-1)/v)(t_f+t_b), plus messages", { "step.1F1B", "step.interleaved" } },
+        { "idle, of the step", "(p-1)/(vm+p-1), plus messages",
           { "idle.1F1B", "idle.interleaved" } },
-        { "chunks in flight", "p-i; min(2(p-1-i)+(v-1)p+1, mv)",
+        { "chunks in flight", "below",
           { "flight.1F1B", "flight.interleaved" } },
-        { "activations, peak of a rank", "kept per chunk x in flight",
+        { "activations, peak of a rank", "bytes per chunk x in flight",
           { "activations.1F1B", "activations.interleaved" } },
-        { "messages sent by a rank", "v m each side; ends: v m and (v-1) m",
+        { "messages sent by a rank", "2vm, first and last rank (2v-1)m",
           { "sent.1F1B", "sent.interleaved" } },
-        { "step if a message takes 0", "the lists, played", { cell[0][0], cell[0][1] } },
-        { "step if it takes t_f / 2", "the lists, played", { cell[1][0], cell[1][1] } },
-        { "step if it takes 4 t_f", "the lists, played: links set the pace",
+        { "step if a message takes no time", "simulated", { cell[0][0], cell[0][1] } },
+        { "step if messages take t_f / 2", "simulated", { cell[1][0], cell[1][1] } },
+        { "step if messages take 4 t_f", "simulated: links are the bottleneck",
           { cell[2][0], cell[2][1] } },
         {0},
     };
     results(run, columns, clock_config()->simulated ? rows : rows + 2);
+    say(run, "  p stages, m micro-batches, v chunks per stage (1F1B: 1); t_f, t_b: a stage's "
+             "forward, backward.");
+    say(run, "  Chunks in flight on stage i: 1F1B min(p-i, m), else min(2(p-1-i)+(v-1)p+1, mv).");
     answer(run, v, step[0]);
 }
 

@@ -257,33 +257,41 @@ static void table(Run *run, const double loss[2]) {
     snprintf(old, sizeof old, run->world->size > 1 ? "=0..%zu" : "=%zu", run->world->size - 1);
 #define CELLS(q) { cell[q][0], cell[q][1], cell[q][2], cell[q][3] }
     const Result rows[] = {
-        { "a batch more", "m+p-1, m: t_f+t_b", CELLS(0) },
-        { "versions held", "1, 1, p-i, 2", CELLS(1) },
-        { "weights", "versions x stage", CELLS(2) },
-        { "activations", "m, p-i in flight", CELLS(3) },
-        { "sum of both", "the last two rows", CELLS(4) },
-        { "gradient's age", "updates: 0, p-1-i, 1", { "=0", "=0", old, "=1" } },
-        { "loss on a text", "of the last 20", { text[0], text[0], NULL, text[1] } },
+        { "each further batch", NULL, CELLS(0) },
+        { "weight versions kept", NULL, CELLS(1) },
+        { "weights of all versions", NULL, CELLS(2) },
+        { "activations, peak", NULL, CELLS(3) },
+        { "weights + activations", NULL, CELLS(4) },
+        { "updates behind", NULL, { "=0", "=0", old, "=1" } },
+        { "loss on a text, last 20 batches", NULL, { text[0], text[0], "=-", text[1] } },
         {0},
     };
 #undef CELLS
     results(run, way_columns, clock_config()->simulated ? rows : rows + 1);
+    say(run, "  Time: GPipe, 1F1B (m+p-1)(t_f+t_b), others m(t_f+t_b); t_f, t_b: a stage's "
+             "forward, backward.");
+    say(run, "  Stage i of p: GPipe keeps activations of m micro-batches, the others of p-i. "
+             "PipeDream keeps p-i");
+    say(run, "  versions and is p-1-i updates behind; it updates after each micro-batch, so its "
+             "loss is left out.");
 }
 
 static void answer(Run *run, const double loss[2]) {
-    char time[96] = "";
+    char time[128] = "";
+    size_t p = run->world->size;
     if (clock_config()->simulated && run->is_root) {
         Comparison batch = compare_times(cost_value(run, "more.2bw"), cost_value(run, "more.1f1b"));
-        snprintf(time, sizeof time, " A batch more takes %s, %s with 1F1B.",
+        snprintf(time, sizeof time, " With m = %s%zu%s each further batch takes %s, %s with 1F1B.",
+                 p < 4 ? "" : "p = ", p < 4 ? (size_t)4 : p, p < 4 ? "" : ", its largest gain,",
                  cost_text(run, "more.2bw"), batch.text);
     }
-    say_answer(run, "Yes, with at least as many micro-batches as stages. Every bit is that of one "
-               "device that is one update late.%s", time);
+    say_answer(run, "Yes, with at least as many micro-batches as stages. The result equals, in "
+               "every bit, that of one device whose gradients are one update late.%s", time);
     say_cost(run, "one more version, so weights of %s per rank instead of %s; and late gradients: "
              "on a text the loss is %.2f instead of %.2f.", cost_text(run, "weights.2bw"),
              cost_text(run, "weights.1f1b"), loss[1], loss[0]);
-    say_use_when(run, "a batch has few micro-batches, and an update that is one batch late is "
-                 "acceptable.");
+    say_use_when(run, "a batch has only a few times as many micro-batches as stages, never fewer "
+                 "than stages, and an update that is one batch late is acceptable.");
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -305,8 +313,8 @@ static void two_bw(Run *run) {
     double loss[2];
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
-    say(run, "2BW updates once per batch of m = %zu micro-batches, and keeps two versions of the "
-             "weights.", p < 4 ? (size_t)4 : p);
+    say(run, "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, "
+             "and keeps two versions.", p < 4 ? (size_t)4 : p);
     say(run, "The next batch does not wait for the update: it reads the version before it. So no "
              "flush is needed.");
     equal_stages(run, &t);

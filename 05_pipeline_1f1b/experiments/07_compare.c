@@ -228,14 +228,14 @@ static const char *const idle_formula[PIPELINE_WAYS] = {
 };
 
 // Draws how much of its longest time each way computes and idles.
+enum { BAR = 76 };                                     // columns of the longest bar
 static void bars(Run *run, const WaySeen *seen) {
-    enum { WIDTH = 76 };
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
         double busy = seen[k].busy / ((double)run->world->size * (double)seen[k].batch);
         double share = (double)seen[k].batch / (double)seen[0].batch;
-        size_t all = (size_t)(share * WIDTH + 0.5), full = (size_t)((double)all * busy + 0.5);
-        char bar[WIDTH + 1] = "";
-        for (size_t x = 0; x < all && x < WIDTH; x++) bar[x] = x < full ? '=' : '.';
+        size_t all = (size_t)(share * BAR + 0.5), full = (size_t)((double)all * busy + 0.5);
+        char bar[BAR + 1] = "";
+        for (size_t x = 0; x < all && x < BAR; x++) bar[x] = x < full ? '=' : '.';
         say(run, "  %-12s %s", pipeline_ways[k].name, bar);
     }
 }
@@ -247,8 +247,8 @@ static void table(Run *run) {
                                               "weights", "sent", "late" };
     static const char *const units[COLUMNS] = { "ps", "millionths", "bytes",
                                                 "bytes", "calls", "updates" };
-    static const char *const columns[] = { "a batch", "idle", "activations", "weights",
-                                           "messages", "late", NULL };
+    static const char *const columns[] = { "batch time", "idle", "activations", "weights",
+                                           "messages", "updates late", NULL };
     bool simulated = clock_config()->simulated;
     size_t first = simulated ? 0 : 2;              // in real time no cost is a time
     char cell[PIPELINE_WAYS][COLUMNS][24];
@@ -264,9 +264,12 @@ static void table(Run *run) {
         }
     }
     results(run, columns + first, rows);
-    say(run, "Each number is that of the rank that has most. late: by how many updates the newest "
-             "weights");
-    say(run, "are ahead of those that a gradient was computed with.");
+    say(run, "Each number is that of the rank that has most. Updates late: how many updates come "
+             "between the");
+    say(run, "read of a weight and the use of its gradient. Formula: of idle, without messages. p "
+             "stages,");
+    say(run, "m micro-batches, v chunks per stage; F, B, W: forward, and a backward's halves "
+             "(05.06).");
 }
 
 // Which of the ways [from, to) has least of this quantity; of equal ones the first.
@@ -305,10 +308,11 @@ static void answer(Run *run) {
                    cost_text(run, fast_id.text));
     else
         say_answer(run, "With the bits of one device %s is fastest: %s per batch; 1F1B takes %s. "
-                   "Without a flush it is %s, but gradients are old: %.0f update%s with PipeDream.",
+                   "Without a flush a batch takes %s, but gradients are up to %.0f update%s late "
+                   "with PipeDream and %.0f with 2BW.",
                    pipeline_ways[fast].name, cost_text(run, fast_id.text),
                    cost_text(run, "batch.1f1b"), cost_text(run, late_id.text), age,
-                   age == 1 ? "" : "s");
+                   age == 1 ? "" : "s", cost_value(run, "late.2bw"));
 }
 
 // Plots the idle share by the number of micro-batches, from the played lists with their messages.
@@ -348,9 +352,14 @@ static void compare(Run *run) {
     closed_forms(run, &stack, m);
     published(run);
     bool simulated = clock_config()->simulated;
-    say(run, "A batch of m = %zu micro-batches on %zu stages of %zu blocks.%s", m, p, stack.blocks,
-        simulated ? "  = computing  . idle" : "");
-    if (simulated) bars(run, seen);
+    char unit[24];
+    page_value(unit, sizeof unit, (double)seen[0].batch / BAR, "ps");
+    say(run, "A batch of m = %zu micro-batches on p = %zu stages of %zu blocks.", m, p,
+        stack.blocks);
+    if (simulated) {
+        say(run, "Time per batch, mean of the ranks: = computing, . idle. Each sign is %s.", unit);
+        bars(run, seen);
+    }
     table(run);
     plot(run, &stack);
     answer(run);
