@@ -67,20 +67,21 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
                                  "[positions, C] forward, a token back",
                                  { "pp.sent", "=-" } };
     results(run, (const char *const[]){ "with the cache", "without", NULL }, row);
-    const char *full = z->prompt + z->tokens - 1 > c->context
-                               ? " When the context is full, half of it is read again."
-                               : "";
+    char full[120] = "";
+    if (z->prompt + z->tokens - 1 > c->context)
+        snprintf(full, sizeof full,
+                 " When the context of %zu is full, half of it is read again, so a longer context "
+                 "saves more.", c->context);
     const double computed = cost_value(run, "positions");
     if ((double)again > computed)
         say_answer(run,
                    "The keys and values of earlier tokens do not change, so they are kept. For %zu "
-                   "tokens %.0f positions are computed instead of %zu: %.1f times fewer with a "
-                   "context of %zu, more with a longer one.%s",
-                   z->tokens, computed, again, (double)again / computed, c->context, full);
+                   "tokens %.0f positions are computed instead of %zu, %.1f times fewer.%s",
+                   z->tokens, computed, again, (double)again / computed, full);
     else
         say_answer(run,
-                   "The keys and values of earlier tokens do not change, so they are kept; a text of %zu new token%s needs %.0f "
-                   "positions, the same as without a cache.",
+                   "The keys and values of earlier tokens do not change, so they are kept; a text "
+                   "of %zu new token%s needs %.0f positions, the same as without a cache.",
                    z->tokens, z->tokens == 1 ? "" : "s", computed);
     say_cost(run, "%s of keys and values per rank, for one text.", cost_text(run, "cache"));
     say_use_when(run,
