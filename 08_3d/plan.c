@@ -199,8 +199,8 @@ static void plan(Run *run) {
     PlanFixed f = fixed(run);
     PlanLayout l;
     const ModelConfig *m = &t.model.model;
-    say(run, "%s: L %zu blocks, C %zu columns, %zu heads, T %zu positions, V %zu entries:", t.model.name,
-        m->layers, m->width, m->heads, m->context, m->vocab);
+    say(run, "%s: L %zu blocks, C %zu columns, %zu heads, T %zu positions, V %zu entries:",
+        t.model.name, m->layers, m->width, m->heads, m->context, m->vocab);
     say(run, "%.4g billion parameters; batch %zu; %s precision (%zu bytes per parameter)",
         1e-9 * (double)config_parameters(m), t.model.batch, t.format.name,
         t.format.weight + t.format.gradient + t.format.state);

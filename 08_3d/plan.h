@@ -212,8 +212,8 @@ void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room
 size_t plan_front(const PlanList *list, const PlanResult **on);
 
 // ---- The page and the files (plan_show.c, plan_explain.c) ----
-// The number of rows of plan_table() whose step is within `most` of the fastest (0.15: 15 %), and in
-// *spread how much longer the last of them takes.
+// The number of rows of plan_table() whose step is within `most` of the fastest (0.15: 15 %).
+// *spread: how much longer the last of them takes.
 size_t plan_rows_within(const PlanList *list, double most, double *spread);
 enum { PLAN_NAME = 100 };
 // "dp 2 x tp 2 x pp 2"

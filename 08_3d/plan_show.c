@@ -49,7 +49,8 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
     const double *m = r->fullest.bytes, G = 1e-9;
     char end[64];
     if (r->fits)
-        snprintf(end, sizeof end, r->step < 1e14 ? "%3.0f%% %#5.3g %4.1f%%" : "%3.0f%% %5.3g %4.1f%%",
+        snprintf(end, sizeof end,
+                 r->step < 1e14 ? "%3.0f%% %#5.3g %4.1f%%" : "%3.0f%% %5.3g %4.1f%%",
                  100 * r->bubble, r->step * 1e-12,
                  100 * r->mfu);
     else
@@ -89,8 +90,8 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     if (last->micro_batch == 2 * best->micro_batch && best->chunks > 1 && last->chunks == 1 &&
         m % last->n.pp)
         say(run,
-            "  With %zu sequences a rank has %zu micro-batches, no multiple of pp %zu: stages cannot "
-            "have chunks.",
+            "  With %zu sequences a rank has %zu micro-batches, no multiple of pp %zu: stages "
+            "cannot have chunks.",
             last->micro_batch, m, last->n.pp);
 }
 
@@ -99,9 +100,10 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
              "micro-batch.");
     say(run, "chunks: per stage. ZeRO: its stage. sp: with sequence parallelism. state: weights, "
              "gradients,");
-    say(run, "optimizer. act: activations. GB: of the GPU that has most. idle: the bubble. step: in "
-             "seconds.");
-    say(run, "                                             GB held           GB sent per step over");
+    say(run, "optimizer. act: activations. GB: of the GPU that has most. idle: the bubble. "
+             "step: in seconds.");
+    say(run, "                                             GB held           GB sent per step "
+             "over");
     say(run, "  dp tp  pp cp seqs chunks ZeRO sp recompute   all state   act    tp   cp   pp   dp "
              "idle  step   MFU");
     size_t shown = 0, unfit = 0;
@@ -113,7 +115,8 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
     for (size_t i = list->feasible; i < list->n && unfit < UNFIT_ROWS; i++) {
         if (!is_first(list, i)) continue;
         if (unfit++ == 0)
-            say(run, "these do not fit with any seqs, chunks, ZeRO or recomputation; least memory first:");
+            say(run, "these do not fit with any seqs, chunks, ZeRO or recomputation; least "
+                     "memory first:");
         row(run, t, &list->result[i]);
     }
     say(run, "Each row is the fastest layout of its mesh. %zu layouts were tried, and %zu fit.",

@@ -52,8 +52,8 @@ static void conclude(Run *run, const ZeroTexts *seen) {
     say_cost(run, "%s sent per rank instead of %s, because parts are rounded up and the norm "
                   "needs a sum; a step takes %s instead of %s.",
              seen->sent, seen->dp_sent, seen->step, seen->dp_step);
-    say_use_when(run, "there is data parallelism and the optimizer keeps state. Its only drawback is "
-                      "that it makes more calls. In 16-bit training it divides 12 of 16 bytes, "
+    say_use_when(run, "there is data parallelism and the optimizer keeps state. Its only drawback "
+                      "is that it makes more calls. In 16-bit training it divides 12 of 16 bytes, "
                       "here 8 of 16.");
 }
 

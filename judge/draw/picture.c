@@ -546,7 +546,8 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
             most_chunks(all) > 3 ? ", 3, ..." : "");
     if (memory)
         say(run, "%-*skept: %s, in ninths of %s", LABEL, "",
-            watched == MEM_COMMUNICATION ? "memory in flight" : memory_category_name[watched], peak);
+            watched == MEM_COMMUNICATION ? "memory in flight" : memory_category_name[watched],
+            peak);
 }
 
 // ---- the order of work ----
