@@ -70,8 +70,8 @@ static const ZeroLesson zero3 = {
     .name = "ZeRO-3", .stage = 3, .allocate = zero3_allocate, .step = zero3_step,
 };
 
-// before: a step of ZeRO-3; after: the same step with prefetch; one micro-batch per rank. several: the
-// step of m micro-batches with prefetch, or NULL.
+// before: a step of ZeRO-3; after: the same step with prefetch; one micro-batch per rank. several:
+// the step of m micro-batches with prefetch, or NULL.
 static void answer(Run *run, const ZeroMeasured *before, const ZeroMeasured *after,
                    const ZeroMeasured *several, size_t m) {
     char step[2][32], in_flight[2][32], share[128];
@@ -158,8 +158,8 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
     }
     say(run, "In flight, besides 3 wte: ZeRO-3 holds one block's weights and gradient. Prefetch "
              "holds");
-    say(run, "weights of %s blocks, two gradients, and the copy being sent. If m > 1, 1/N of a block "
-             "more.",
+    say(run, "weights of %s blocks, two gradients, and the copy being sent. If m > 1, 1/N of a "
+             "block more.",
         reshard ? "two" : "L - 1");
     results(run, names, row);
     conclude(run, &seen[0], &seen[1], columns > 2 ? &seen[3] : NULL, m[1]);

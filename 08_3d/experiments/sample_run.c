@@ -289,8 +289,8 @@ void sample_run(Run *run) {
     Sampler s = sampler_new(run->world, &w, tp, pp, choice);
     SampleMeasured r = { .cache = (double)(memory_now(MEM_ACTIVATIONS) - before) };
     say(run,
-        "%zu parameters: L %zu blocks, C %zu columns, %zu heads, context T %zu, %zu entries; tp %zu "
-        "x pp %zu\n",
+        "%zu parameters: L %zu blocks, C %zu columns, %zu heads, context T %zu, %zu entries; "
+        "tp %zu x pp %zu\n",
         config_parameters(&w.model), w.model.layers, w.model.width, w.model.heads, w.model.context,
         w.model.vocab, tp, pp);
     Snapshot *got = check ? snapshot_new(run) : NULL;
