@@ -271,8 +271,8 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong)
     say(run,
         "  Bytes of the rank that has most, sent to ranks of its node and of other nodes. state: "
         "weights,\n"
-        "  gradients, optimizer. activations: their peak. opposite: neighbours in rank order are pp, "
-        "not tp");
+        "  gradients, optimizer. activations: their peak. opposite: neighbours in rank order are "
+        "pp, not tp");
 }
 
 // A bar per layout, as long as its step: how the mean rank spends it.
