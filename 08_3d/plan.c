@@ -129,6 +129,9 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
     return true;
 }
 
+// The largest error of the plan's times that plan_papers.c allows.
+static const double PLAN_ERROR = 0.15;
+
 // The layout's numbers in the JSON. A name without a unit is that of the trainer's cost: its step
 // is in picoseconds, its memory in bytes.
 static void record(Run *run, const PlanResult *r) {
@@ -157,18 +160,28 @@ static void record(Run *run, const PlanResult *r) {
     report_config_text(run, "fits", r->fits ? "yes" : "no");
 }
 
-static void answer(Run *run, const PlanTask *t, const PlanResult *r, bool searched) {
+// list: of a search, whose first result r is; NULL: r alone was asked for.
+static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanList *list) {
     const double G = 1e-9, held = plan_memory_sum(&r->fullest) * G, room = t->cluster.memory * G;
     char name[PLAN_NAME], step[32];
     plan_layout_name(name, &r->layout);
     page_value(step, sizeof step, r->step, "ps");
+    char near[160] = "";
+    double spread = 0;
+    size_t rows = list ? plan_rows_within(list, PLAN_ERROR, &spread) : 0;
+    if (rows > 1)
+        snprintf(near, sizeof near,
+                 " The first %zu rows lie within %.1f %%, and the plan's error is up to %.0f %%: "
+                 "measure all of them.",
+                 rows, 100 * spread, 100 * PLAN_ERROR);
     if (r->fits)
-        say_answer(run, "%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per GPU.",
-                   name, searched ? " is the fastest that fits" : " fits", step, 100 * r->mfu, held,
-                   room);
+        say_answer(run,
+                   "%s%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per GPU.%s",
+                   list ? "By this plan " : "", name, list ? " is the fastest that fits" : " fits",
+                   step, 100 * r->mfu, held, room, near);
     else
         say_answer(run, "%s. %s needs %.1f GB per GPU and has %.3g GB.",
-                   searched ? "No layout fits" : "It does not fit", name, held, room);
+                   list ? "No layout fits" : "It does not fit", name, held, room);
     char sent[3][32];
     const double bytes[] = { r->tp_bytes, r->pp_bytes, r->dp_bytes + r->tied_bytes };
     for (size_t i = 0; i < 3; i++) page_value(sent[i], sizeof sent[i], bytes[i], "bytes");
@@ -177,8 +190,8 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, bool search
              "%.1f %% of its time.",
              sent[0], sent[1], sent[2], 100 * r->bubble);
     say_use_when(run,
-                 "you choose a layout before you reserve a cluster. Then measure the best few, "
-                 "because frameworks overlap more communication than this plan.");
+                 "you choose a layout before you reserve a cluster. Frameworks overlap more "
+                 "communication than this plan.");
 }
 
 static void plan(Run *run) {
@@ -186,9 +199,11 @@ static void plan(Run *run) {
     PlanFixed f = fixed(run);
     PlanLayout l;
     const ModelConfig *m = &t.model.model;
-    say(run, "%s: L %zu, C %zu, %zu heads, T %zu, V %zu: %.4g billion parameters; batch %zu; %s",
-        t.model.name, m->layers, m->width, m->heads, m->context, m->vocab,
-        1e-9 * (double)config_parameters(m), t.model.batch, t.format.name);
+    say(run, "%s: L %zu blocks, C %zu columns, %zu heads, T %zu positions, V %zu entries:",
+        t.model.name, m->layers, m->width, m->heads, m->context, m->vocab);
+    say(run, "%.4g billion parameters; batch %zu; %s precision (%zu bytes per parameter)",
+        1e-9 * (double)config_parameters(m), t.model.batch, t.format.name,
+        t.format.weight + t.format.gradient + t.format.state);
     say(run,
         "%zu GPUs, %s: %.4g TFLOP/s, %.3g GB, nodes of %zu, %.3g GB/s inside, %.3g GB/s between",
         t.gpus, t.cluster.name, 1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory, t.cluster.node,
@@ -199,7 +214,7 @@ static void plan(Run *run) {
         PlanResult r = plan_layout(&t, &l);
         plan_explain(run, &t, &r);
         record(run, &r);
-        answer(run, &t, &r, false);
+        answer(run, &t, &r, NULL);
     }
     // one rank searches; the others would find the same
     if (!one && run->is_root) {
@@ -214,7 +229,7 @@ static void plan(Run *run) {
         plan_reason(&t, &list, why, sizeof why);
         plan_table(run, &t, &list);
         if (list.feasible == 0) say(run, "%s", why);
-        answer(run, &t, &list.result[0], true);
+        answer(run, &t, &list.result[0], &list);
         record(run, &list.result[0]);
         report_config_text(run, "reason", why);
         if (option_given(run, "layouts"))

@@ -197,7 +197,12 @@ void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t 
 // times: their step time, relative to the fastest layout. cause: the part of the step with most of
 // the additional time.
 enum { PLAN_ALTERNATIVES = 7 };
-typedef struct { char name[40]; double times; const char *cause; } PlanAlternative;
+typedef struct {
+    char name[48];
+    double times;
+    const char *cause;
+    const PlanResult *result;
+} PlanAlternative;
 size_t plan_alternatives(const PlanList *list, PlanAlternative found[PLAN_ALTERNATIVES]);
 // The same as one sentence, for the JSON.
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);
@@ -207,6 +212,9 @@ void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room
 size_t plan_front(const PlanList *list, const PlanResult **on);
 
 // ---- The page and the files (plan_show.c, plan_explain.c) ----
+// The number of rows of plan_table() whose step is within `most` of the fastest (0.15: 15 %).
+// *spread: how much longer the last of them takes.
+size_t plan_rows_within(const PlanList *list, double most, double *spread);
 enum { PLAN_NAME = 100 };
 // "dp 2 x tp 2 x pp 2"
 const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l);

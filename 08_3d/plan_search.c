@@ -183,15 +183,15 @@ size_t plan_alternatives(const PlanList *list, PlanAlternative found[PLAN_ALTERN
     const size_t tp = l->n.tp, pp = l->n.pp, cp = mesh_cp(l->n), b = l->micro_batch;
     const struct {
         const char *name;
-        size_t value, tp, pp, cp, b;
+        size_t now, value, tp, pp, cp, b;
     } other[PLAN_ALTERNATIVES] = {
-        { "tp", tp / 2, tp / 2, 0, 0, 0 },
-        { "tp", 2 * tp, 2 * tp, 0, 0, 0 },
-        { "pp", pp / 2, tp, pp / 2, 0, 0 },
-        { "pp", 2 * pp, tp, 2 * pp, 0, 0 },
-        { "cp", cp / 2, 0, 0, cp / 2, 0 },
-        { "cp", 2 * cp, 0, 0, 2 * cp, 0 },
-        { "micro-batches of", 2 * b, tp, pp, cp, 2 * b },
+        { "tp", tp, tp / 2, tp / 2, 0, 0, 0 },
+        { "tp", tp, 2 * tp, 2 * tp, 0, 0, 0 },
+        { "pp", pp, pp / 2, tp, pp / 2, 0, 0 },
+        { "pp", pp, 2 * pp, tp, 2 * pp, 0, 0 },
+        { "cp", cp, cp / 2, 0, 0, cp / 2, 0 },
+        { "cp", cp, 2 * cp, 0, 0, 2 * cp, 0 },
+        { "seqs", b, 2 * b, tp, pp, cp, 2 * b },
     };
     size_t n = 0;
     for (size_t i = 0; i < PLAN_ALTERNATIVES; i++) {
@@ -199,8 +199,10 @@ size_t plan_alternatives(const PlanList *list, PlanAlternative found[PLAN_ALTERN
         const PlanResult *o =
                 best_with(list, other[i].tp, other[i].pp, other[i].cp, other[i].b);
         if (!o) continue;                          // no such layout fits
-        found[n] = (PlanAlternative){ .times = o->step / best->step, .cause = cause(best, o) };
-        snprintf(found[n].name, sizeof found[n].name, "%s %zu", other[i].name, other[i].value);
+        found[n] = (PlanAlternative){ .times = o->step / best->step, .cause = cause(best, o),
+                                      .result = o };
+        snprintf(found[n].name, sizeof found[n].name, "%s %zu instead of %zu%s", other[i].name,
+                 other[i].value, other[i].now, other[i].b ? ", same mesh" : "");
         n++;
     }
     return n;

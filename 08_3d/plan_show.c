@@ -31,23 +31,38 @@ static bool is_first(const PlanList *list, size_t i) {
         if (same_mesh(&list->result[k], &list->result[i])) return false;
     return true;
 }
+size_t plan_rows_within(const PlanList *list, double most, double *spread) {
+    size_t shown = 0, within = 0;
+    *spread = 0;
+    for (size_t i = 0; i < list->feasible && shown < ROWS; i++) {
+        if (!is_first(list, i)) continue;
+        shown++;
+        double longer = list->result[i].step / list->result[0].step - 1;
+        if (longer > most) continue;
+        within++;
+        *spread = longer;
+    }
+    return within;
+}
 static void row(Run *run, const PlanTask *t, const PlanResult *r) {
     const PlanLayout *l = &r->layout;
     const double *m = r->fullest.bytes, G = 1e-9;
     char end[64];
     if (r->fits)
-        snprintf(end, sizeof end, "%4.1f%% %5.3g s %4.1f%%", 100 * r->bubble, r->step * 1e-12,
+        snprintf(end, sizeof end,
+                 r->step < 1e14 ? "%3.0f%% %#5.3g %4.1f%%" : "%3.0f%% %5.3g %4.1f%%",
+                 100 * r->bubble, r->step * 1e-12,
                  100 * r->mfu);
     else
         plan_limits(r, t, end, sizeof end);
     if (!r->fits) {
-        say(run, "%4zu %3zu %3zu %2zu %2zu %2zu %1zu %2s %-9s %5.4g  %s", l->n.dp, l->n.tp, l->n.pp,
+        say(run, "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s %5.4g  %s", l->n.dp, l->n.tp, l->n.pp,
             mesh_cp(l->n), l->micro_batch, l->chunks, l->zero, l->sequence ? "sp" : "-",
             plan_recompute_name(l->recompute), plan_memory_sum(&r->fullest) * G, end);
         return;
     }
     say(run,
-        "%4zu %3zu %3zu %2zu %2zu %2zu %1zu %2s %-9s %5.1f %5.1f %5.1f %6.4g %5.3g %5.3g %5.3g %s",
+        "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s %5.1f %5.1f %5.1f %5.4g %4.3g %4.3g %4.3g %s",
         l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks, l->zero,
         l->sequence ? "sp" : "-", plan_recompute_name(l->recompute),
         plan_memory_sum(&r->fullest) * G,
@@ -55,7 +70,7 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
         r->tp_bytes * G, r->cp_bytes * G, r->pp_bytes * G, (r->dp_bytes + r->tied_bytes) * G, end);
 }
 // The fastest layouts with another degree, and how much longer they take.
-static void alternatives(Run *run, const PlanList *list) {
+static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     PlanAlternative other[PLAN_ALTERNATIVES];
     Result rows[PLAN_ALTERNATIVES + 1] = { { 0 } };
     char times[PLAN_ALTERNATIVES][24], cause[PLAN_ALTERNATIVES][40];
@@ -65,14 +80,32 @@ static void alternatives(Run *run, const PlanList *list) {
         snprintf(cause[i], sizeof cause[i], "=%s", other[i].cause);
         rows[i] = (Result){ .what = other[i].name, .cell = { times[i], cause[i] } };
     }
-    if (n > 0)
-        results(run, (const char *const[]){ "step / fastest", "more time for", NULL }, rows);
+    if (n == 0) return;
+    say(run, "If one choice is changed, the fastest layout with the new value takes longer:");
+    results(run, (const char *const[]){ "times the fastest", "because it takes longer for", NULL },
+            rows);
+    const PlanLayout *best = &list->result[0].layout, *last = &other[n - 1].result->layout;
+    size_t m = plan_micro_batches(t, last);
+    // The last row is of the same mesh with twice the sequences per micro-batch.
+    if (last->micro_batch == 2 * best->micro_batch && best->chunks > 1 && last->chunks == 1 &&
+        m % last->n.pp)
+        say(run,
+            "  With %zu sequences a rank has %zu micro-batches, no multiple of pp %zu: stages "
+            "cannot have chunks.",
+            last->micro_batch, m, last->n.pp);
 }
 
 void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
-    say(run, "                                    GB held       GB sent per step over");
-    say(run, "  dp  tp  pp cp  B  v Z sp recompute   all state   act     tp    cp    pp    dp  "
-             "idle    step   MFU");
+    say(run, "dp, tp, pp, cp: ranks for data, tensor, pipeline and context parallelism. seqs: per "
+             "micro-batch.");
+    say(run, "chunks: per stage. ZeRO: its stage. sp: with sequence parallelism. state: weights, "
+             "gradients,");
+    say(run, "optimizer. act: activations. GB: of the GPU that has most. idle: the bubble. "
+             "step: in seconds.");
+    say(run, "                                             GB held           GB sent per step "
+             "over");
+    say(run, "  dp tp  pp cp seqs chunks ZeRO sp recompute   all state   act    tp   cp   pp   dp "
+             "idle  step   MFU");
     size_t shown = 0, unfit = 0;
     for (size_t i = 0; i < list->feasible && shown < ROWS; i++)
         if (is_first(list, i)) {
@@ -82,15 +115,13 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
     for (size_t i = list->feasible; i < list->n && unfit < UNFIT_ROWS; i++) {
         if (!is_first(list, i)) continue;
         if (unfit++ == 0)
-            say(run, "these do not fit with any B, v, Z or recomputation; least memory first:");
+            say(run, "these do not fit with any seqs, chunks, ZeRO or recomputation; least "
+                     "memory first:");
         row(run, t, &list->result[i]);
     }
-    say(run, "  GB: of the GPU that has most. B: sequences per micro-batch. v: chunks per stage. "
-             "Z: ZeRO stage.");
-    say(run, "  sp: sequence parallelism. state: weights, gradients, optimizer. act: activations. "
-             "One row per");
-    say(run, "  mesh, its best of %zu layouts, of which %zu fit.", list->n, list->feasible);
-    alternatives(run, list);
+    say(run, "Each row is the fastest layout of its mesh. %zu layouts were tried, and %zu fit.",
+        list->n, list->feasible);
+    alternatives(run, t, list);
 }
 
 // ---------------------------------------------------------------- the file of all layouts

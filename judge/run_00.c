@@ -109,8 +109,9 @@ static double gradient_check(Run *run, const Data *data) {
         }
     }
     say(run,
-        "derivatives by finite differences: each element of gains and biases, %d random directions "
-        "per matrix",
+        "Derivatives by finite differences: the loss with a tensor moved a little, forward and "
+        "back.\n"
+        "A gain or bias is moved element by element, a matrix as a whole in %d random directions.",
         MIXTURES);
     say(run, "%zu tensors, worst %s: backward differs by %.1e of its largest derivative\n\n",
         config_tensors(&c), name[where], worst);
@@ -137,8 +138,11 @@ static void training(Run *run, const Data *data, double error) {
     optimizer_allocate(&o, m);
     size_t steps = option_size(run, "steps"), n = config_tensors(&c);
     double *squares = host_alloc(n * sizeof *squares), first = 0, loss = 0;
-    say(run, "%zu parameters, AdamW, trained on one batch of 4 sequences until it is memorised\n",
-        config_parameters(&c));
+    say(run,
+        "%zu parameters (V = %zu entries, T = %zu positions, C = %zu columns, L = %zu blocks), "
+        "AdamW,\n"
+        "trained on one batch of 4 sequences until it is memorised\n",
+        config_parameters(&c), c.vocab, c.context, c.width, c.layers);
     Arena tokens = arena(MEM_WORKSPACE);
     Batch b = data_batch(data, &tokens, 0, 0, 4, 4);
     b.training = false; // no dropout, so that the loss can approach zero
@@ -167,17 +171,18 @@ static void training(Run *run, const Data *data, double error) {
     char begun[16], ended[16];
     snprintf(begun, sizeof begun, "=%.4f", first);
     snprintf(ended, sizeof ended, "=%.4f", loss);
-    results(run, (const char *const[]){ "", NULL },
-            (const Result[]){
-                { "loss before training",
-                  "ln V = 4.11: all 61 vocabulary entries equally likely",
-                  { begun } },
-                { "loss at the last step", "0: the batch is memorised", { ended } },
-                { "parameters", "P = VC + TC + L(12C^2 + 13C) + 2C elements", { "parameters" } },
-                { "gradients", "P + VC: wte has two uses, each with a gradient", { "gradients" } },
-                { "AdamW's m and v", "2P", { "optimizer" } },
-                { 0 },
-            });
+    results(
+        run, (const char *const[]){ "", NULL },
+        (const Result[]){
+            { "loss before training",
+              "ln V = 4.11: all 61 vocabulary entries equally likely",
+              { begun } },
+            { "loss at the last step", "0: the batch is memorised", { ended } },
+            { "parameters", "Psi = VC + TC + L(12C^2 + 13C) + 2C elements", { "parameters" } },
+            { "gradients", "Psi + VC: wte has two uses, each with a gradient", { "gradients" } },
+            { "AdamW's m and v", "2 Psi", { "optimizer" } },
+            { 0 },
+        });
     say_answer(run,
                "Yes to both. The loss fell from %.4f to %.4f in %zu steps; backward differs from "
                "finite differences by at most %.1e of a tensor's largest derivative.",

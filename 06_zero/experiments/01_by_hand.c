@@ -13,7 +13,7 @@ static void update_by_hand(Run *run) {
     say(run, "10 parameters: a bias b0..b3, then a 2x3 matrix m00..m12; only the matrix has "
              "weight decay.");
     say(run, "A replica holds 10 weights, 10 gradients, and AdamW's moments, 10 m and 10 v.");
-    say(run, "The gradients of the first step at elements 3 (b3) and 4 (m00):");
+    say(run, "The gradients of the first step at elements 3 (b3) and 4 (m00), two of rank 1's:");
     for (size_t r = 0; r < N; r++) {
         Range own = shard_range(SIZE, N, r);
         say(run, "  rank %zu: %+.1f %+.1f   owns elements %zu..%zu: updates them, holds their m "
@@ -23,7 +23,7 @@ static void update_by_hand(Run *run) {
     }
     zero_by_hand_replicas(whole);
     zero_by_hand_parts(parts);
-    say(run, "  sum    %+.1f %+.1f   goes to rank 1, which owns both elements", 4 * start(3),
+    say(run, "  sum    %+.1f %+.1f   goes to rank 1 only, which owns both elements", 4 * start(3),
         4 * start(4) - 4);
     say(run, "After %d steps, with replicas and with parts: b3 = %.4f, m00 = %.4f.", STEPS,
         parts[0][3], parts[0][4]);
@@ -37,15 +37,18 @@ static void update_by_hand(Run *run) {
     for (size_t i = 0; i < SIZE; i++) moved += parts[0][i] != start(i);
     check_true(run, "parts, gathered = replicas", "all 10 weights were updated", moved == SIZE);
     // rank 0 has a largest part
+    char agree[32] = "all";
+    if (equal < N * SIZE) snprintf(agree, sizeof agree, "%zu of %d", equal, N * SIZE);
     size_t held = 2 * SIZE + 2 * range_size(shard_range(SIZE, N, 0));
-    say_answer(run, "Each of %d replicas holds %d numbers: weights, gradients, m and v. With "
-                    "parts of m and v it holds at most %zu, and %zu of %d weights are equal in "
-                    "every bit.",
-               N, 4 * SIZE, held, equal, N * SIZE);
-    say_cost(run, "no bytes. The all-reduce of %d gradients becomes a reduce-scatter of %d "
-                  "gradients and an all-gather of %d weights.", SIZE, SIZE, SIZE);
-    say_use_when(run, "there is data parallelism and memory is short: by the table, stage 1 "
-                      "first, stage 3 last.");
+    say_answer(run, "Each of %d replicas holds %d numbers: weights, gradients, m and v. If "
+                    "each keeps the moments only for its own part, it holds at most %zu. After "
+                    "%d steps %s weights still agree in every bit.",
+               N, 4 * SIZE, held, STEPS, agree);
+    say_cost(run, "no more bytes are sent: the all-reduce of %d gradients becomes a "
+                  "reduce-scatter of %d gradients and an all-gather of %d weights.", SIZE, SIZE,
+             SIZE);
+    say_use_when(run, "there is data parallelism and memory is short: stage 1 first, because it "
+                      "sends no more; stage 3 last.");
 }
 
 // ---------------------------------------------------------------- bytes per parameter
@@ -66,13 +69,26 @@ static double bytes32(size_t stage, double ranks) {
     return row[stage].whole32 + row[stage].cut32 / ranks;
 }
 
+// "8 + 8/N"; a term that is zero is left out.
+static void formula_text(char text[16], double whole, double cut) {
+    if (cut == 0) snprintf(text, 16, "%g", whole);
+    else if (whole == 0) snprintf(text, 16, "%g/N", cut);
+    else snprintf(text, 16, "%g + %g/N", whole, cut);
+}
+
 static void table(Run *run) {
-    say(run, "bytes per parameter between steps, N ranks       N = 4    N = 64   N = 1024");
+    say(run, "Bytes per parameter between steps on N ranks; fp32: weights 4, gradients 4, m and v "
+             "8;");
+    say(run, "16-bit: weights 2, gradients 2, and in fp32 a copy of the weights, m and v: 12.");
+    say(run, "                 precision  formula        N = 4    N = 64   N = 1024");
     for (size_t s = 0; s < 4; s++) {
-        say(run, "  %-13s  fp32 + AdamW    %2g + %2g/N     %9.3f %9.3f %10.3f", row[s].stage,
-            row[s].whole32, row[s].cut32, bytes32(s, 4), bytes32(s, 64), bytes32(s, 1024));
-        say(run, "  %-13s  16-bit + AdamW  %2g + %2g/N     %9.3f %9.3f %10.3f", "", row[s].whole16,
-            row[s].cut16, bytes16(s, 4), bytes16(s, 64), bytes16(s, 1024));
+        char text[2][16];
+        formula_text(text[0], row[s].whole32, row[s].cut32);
+        formula_text(text[1], row[s].whole16, row[s].cut16);
+        say(run, "  %-13s  fp32       %-10s %9.3f %9.3f %10.3f", row[s].stage, text[0],
+            bytes32(s, 4), bytes32(s, 64), bytes32(s, 1024));
+        say(run, "  %-13s  16-bit     %-10s %9.3f %9.3f %10.3f", row[s].stage, text[1],
+            bytes16(s, 4), bytes16(s, 64), bytes16(s, 1024));
     }
     // At N = 1 no stage saves or loses anything.
     for (size_t s = 0; s < 4; s++)

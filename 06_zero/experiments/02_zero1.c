@@ -46,27 +46,28 @@ static void zero1_costs(Run *run, Comm *dp, const Training *t) {
 }
 
 static void conclude(Run *run, const ZeroTexts *seen) {
-    say_answer(run, "They need not. Each rank updates 1/%zu of the weights and gathers the rest. "
+    say_answer(run, "It should not. Each rank updates 1/%zu of the weights and gathers the rest. "
                     "It holds %s of state instead of %s, and the training is the same.",
                seen->ranks, seen->state, seen->dp_state);
     say_cost(run, "%s sent per rank instead of %s, because parts are rounded up and the norm "
                   "needs a sum; a step takes %s instead of %s.",
              seen->sent, seen->dp_sent, seen->step, seen->dp_step);
-    say_use_when(run, "there is data parallelism and the optimizer keeps state. Only latency "
-                      "argues against it.");
+    say_use_when(run, "there is data parallelism and the optimizer keeps state. Its only drawback "
+                      "is that it makes more calls. In 16-bit training it divides 12 of 16 bytes, "
+                      "here 8 of 16.");
 }
 
 static const ZeroLesson lesson = {
     .name = "ZeRO-1", .stage = 1, .allocate = zero1_allocate, .step = zero1_step,
     .costs = zero1_costs, .conclude = conclude,
-    .explains = "A rank keeps m and v of its part of every unit (block or table). S sums "
+    .explains = "A rank keeps the moments of its part (1/N of every block and table). S sums "
                 "gradients, G gathers.",
     .lines = {
-        [ZERO_STATE] = { "state", "(8 + 8/N) Psi + 4 wte; was 16 Psi + 4 wte" },
+        [ZERO_STATE] = { "state", "(8 + 8/N) Psi + 4 wte (16 Psi before)" },
         [ZERO_WEIGHTS] = { "weights", "4 Psi" },
-        [ZERO_GRADIENTS] = { "gradients", "4 Psi + 4 wte" },
-        [ZERO_MOMENTS] = { "moments", "8/N Psi; was 8 Psi" },
-        [ZERO_SENT] = { "sent", "2 (N-1)/N x 4 Psi, loss and norm" },
+        [ZERO_GRADIENTS] = { "gradients", "4 Psi + 4 wte: wte has two uses" },
+        [ZERO_MOMENTS] = { "moments", "8/N Psi (8 Psi before)" },
+        [ZERO_SENT] = { "sent", "2 (N-1)/N x 4 Psi, and loss and norm" },
     },
 };
 

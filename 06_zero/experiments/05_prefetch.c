@@ -70,9 +70,11 @@ static const ZeroLesson zero3 = {
     .name = "ZeRO-3", .stage = 3, .allocate = zero3_allocate, .step = zero3_step,
 };
 
-// before: a step of ZeRO-3; after: the same step with prefetch; one micro-batch per rank.
-static void answer(Run *run, const ZeroMeasured *before, const ZeroMeasured *after) {
-    char step[2][32], in_flight[2][32], share[48];
+// before: a step of ZeRO-3; after: the same step with prefetch; one micro-batch per rank. several:
+// the step of m micro-batches with prefetch, or NULL.
+static void answer(Run *run, const ZeroMeasured *before, const ZeroMeasured *after,
+                   const ZeroMeasured *several, size_t m) {
+    char step[2][32], in_flight[2][32], share[128];
     const ZeroMeasured *seen[2] = { before, after };
     for (size_t i = 0; i < 2; i++) {
         page_value(step[i], sizeof step[i], (double)seen[i]->timing.step, "ps");
@@ -91,21 +93,31 @@ static void answer(Run *run, const ZeroMeasured *before, const ZeroMeasured *aft
                    step[1]);
         return;
     }
-    snprintf(share, sizeof share, "%s, %.0f %% of it.", hidden > 0 ? "Yes" : "No", percent);
+    snprintf(share, sizeof share, "%s, %.0f %% of it with one micro-batch.",
+             hidden > 0 ? "Yes" : "No", percent);
+    double hidden_of_several = several ? (double)several->timing.hidden : 0;
+    if (hidden > 0 && hidden_of_several > 0)
+        snprintf(share, sizeof share,
+                 "Yes, %.0f %% of it with one micro-batch, %.0f %% with %zu: each has fewer tokens "
+                 "to compute meanwhile.",
+                 percent,
+                 100 * hidden_of_several / (hidden_of_several + (double)several->timing.exposed),
+                 m);
     if (after->timing.hidden_unknown)
         snprintf(share, sizeof share, "The wall clock does not show how much.");
-    say_answer(run, "%s With one micro-batch a step takes %s instead of %s, and at most %s are in "
-                    "flight instead of %s.",
+    say_answer(run, "%s With one, a step takes %s instead of %s, and at most %s are in flight "
+                    "instead of %s.",
                share, step[1], step[0], in_flight[1], in_flight[0]);
 }
 
-static void conclude(Run *run, const ZeroMeasured *before, const ZeroMeasured *after) {
+static void conclude(Run *run, const ZeroMeasured *before, const ZeroMeasured *after,
+                     const ZeroMeasured *several, size_t m) {
     bool fewer = after->sent < before->sent;
-    answer(run, before, after);
+    answer(run, before, after, several, m);
     say_cost(run, "memory for a second unit of weights and a second gradient. The bytes sent are "
                   "%s.",
              fewer ? "fewer, because weights stay from forward to backward" : "the same");
-    say_use_when(run, "ZeRO-3 is used at all, and two layers fit in memory beside the shards.");
+    say_use_when(run, "you use ZeRO-3, and two layers fit in memory beside the rank's parts.");
 }
 
 // The table's columns: ZeRO-3 and prefetch with one micro-batch, both with t's micro-batches. The
@@ -118,13 +130,13 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
     char text[ROWS][4][24], heads[4][32];
     const char *names[5] = {0};
     Result row[ROWS + 1] = {
-        { "in flight, at most", reshard ? "5 blocks; ZeRO-3 2" : "L + 2; ZeRO-3 2", { 0 } },
-        { "sent per rank", reshard ? "the same" : "2m, not 3m units", { 0 } },
-        { "exposed, per rank", "mean of the ranks", { 0 } },
-        { "hidden, per rank", "mean of the ranks", { 0 } },
+        { "in flight, peak", reshard ? "5 blocks instead of 2" : "L + 2 blocks, not 2", { 0 } },
+        { "sent per rank", reshard ? "the same" : "2m passes instead of 3m", { 0 } },
+        { "exposed, mean", "while a rank waits", { 0 } },
+        { "hidden, mean", "while it computes", { 0 } },
         { "step", "the slowest rank", { 0 } }
     };
-    zero_say_sizes(run, dp, &t.model);
+    zero_say_sizes(run, dp, &t);
     say(run, "Communication is hidden while the rank computes, exposed while the rank waits (#).");
     for (size_t i = 0; i < columns; i++) {
         t.micro_batches = m[i / 2];
@@ -144,14 +156,13 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
         picture_show(run, heads[i], what | PICTURE_ALIKE_ONCE);
         if (option_flag(run, "verbose")) picture_summary(run, &seen[i].timing);
     }
-    say(run, "In flight besides 3 wte: in ZeRO-3 the weights and the gradient of a block; with "
-             "prefetch");
-    say(run,
-        "the weights of %s, 2 gradients and a copy of the one being summed; if m > 1, block/N "
-        "more.",
-        reshard ? "2 blocks" : "L - 1 blocks");
+    say(run, "In flight, besides 3 wte: ZeRO-3 holds one block's weights and gradient. Prefetch "
+             "holds");
+    say(run, "weights of %s blocks, two gradients, and the copy being sent. If m > 1, 1/N of a "
+             "block more.",
+        reshard ? "two" : "L - 1");
     results(run, names, row);
-    conclude(run, &seen[0], &seen[1]);
+    conclude(run, &seen[0], &seen[1], columns > 2 ? &seen[3] : NULL, m[1]);
 }
 
 // ---------------------------------------------------------------- the trainings

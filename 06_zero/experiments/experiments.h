@@ -115,8 +115,8 @@ double zero_state(const ZeroMeasured *seen);       // bytes of weights, gradient
 ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
 // True if the page has room for memory in flight under each rank of stage 3, whose strips differ.
 bool zero_strips(Run *run);
-// The model's sizes, and the words and letters of the page.
-void zero_say_sizes(Run *run, const Comm *dp, const ModelConfig *c);
+// The model's sizes, which rank has fewer sequences, and the words and letters of the page.
+void zero_say_sizes(Run *run, const Comm *dp, const Training *t);
 // The page: state of all ranks with data parallelism and with this stage; a step of the stage; the
 // table; the answer. Call it after zero_compare(), because the table shows the costs of
 // zero_compare().

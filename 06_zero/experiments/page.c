@@ -44,7 +44,7 @@ static const ZeroLesson data_parallel = {
 // ---------------------------------------------------------------- the table
 
 static const char *const what[ZERO_LINES] = { "state between steps", "  weights",
-                                              "  gradients",         "  m and v",
+                                              "  gradients",         "  moments",
                                               "in flight, at most",  "sent per rank" };
 
 // Columns of the table: data parallelism, and the stage with m[0] and m[1] micro-batches.
@@ -73,8 +73,8 @@ static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, con
         }
         n++;
     }
-    row[n] = (Result){ .what = "exposed, per rank", .formula = "all rings, one by one" };
-    row[n + 1] = (Result){ .what = "step", .formula = "computing + all rings" };
+    row[n] = (Result){ .what = "exposed, per rank", .formula = "every call waits; none hidden" };
+    row[n + 1] = (Result){ .what = "step", .formula = "computing + all calls" };
     for (size_t i = 0; i < columns; i++) {
         page_cell(times[0][i], (double)seen[i].timing.exposed / (double)run->world->size, "ps");
         page_cell(times[1][i], (double)seen[i].timing.step, "ps");
@@ -89,16 +89,27 @@ static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, con
 
 // ---------------------------------------------------------------- the page
 
-void zero_say_sizes(Run *run, const Comm *dp, const ModelConfig *c) {
+void zero_say_sizes(Run *run, const Comm *dp, const Training *t) {
+    const ModelConfig *c = &t->model;
     CutSizes z = cut_sizes(c, 1, 0);
     size_t wte = elements_wte(&z), block = elements_block(&z), all = config_parameters(c);
     say(run, "Psi = %zu parameters: wte (embedding and head) %zu, %zu blocks of %zu, the rest %zu.",
         all,
         wte, c->layers, block, all - wte - c->layers * block);
     say(run,
-        "N = %zu ranks; m micro-batches of each rank per step. In flight: held only while it is "
-        "used.",
-        dp->size);
+        "N = %zu ranks, 4 bytes per element. In flight: held only while it is used.", dp->size);
+    size_t N = dp->size, fewer = t->sequences % N;   // the ranks from `fewer` on have one less
+    if (fewer == 0)
+        say(run,
+            "Each rank runs up to m micro-batches per step; all have equally many sequences.");
+    else if (fewer + 1 == N)
+        say(run,
+            "Each rank runs up to m micro-batches per step; rank %zu has fewer sequences, so it "
+            "waits.", fewer);
+    else
+        say(run,
+            "Each rank runs up to m micro-batches per step; ranks %zu to %zu have fewer sequences, "
+            "so they wait.", fewer, N - 1);
 }
 
 static void conclude(Run *run, const ZeroLesson *lesson, size_t m, const ZeroMeasured *dp,
@@ -131,14 +142,14 @@ void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     }
     char title[64];
     snprintf(title, sizeof title, "%s, m = %zu", lesson->name, m[0]);
-    zero_say_sizes(run, dp, &t.model);
+    zero_say_sizes(run, dp, &t);
     say(run, "%s", lesson->explains);
     picture_state(run, "data parallel", seen[0].state);
     picture_state(run, lesson->name, seen[1].state);
     bool strips = lesson->stage == 2 || (lesson->stage == 3 && zero_strips(run));
     picture_show(run, title, PICTURE_ALIKE_ONCE | (strips ? PICTURE_MEMORY : PICTURE_CHART));
     if (option_flag(run, "verbose")) picture_summary(run, &seen[1].timing);
-    if (columns == 3) say(run, "In a formula, [ ] is there only for m > 1.");
+    if (columns == 3) say(run, "In a formula, [...]: only if m > 1.");
     show_results(run, lesson, columns, m, seen);
     conclude(run, lesson, last, &seen[0], &seen[columns - 1]);
 }

@@ -269,9 +269,10 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong)
     }
     results(run, columns, rows);
     say(run,
-        "  bytes of the rank that has most: sent inside its node and between nodes; state: "
+        "  Bytes of the rank that has most, sent to ranks of its node and of other nodes. state: "
         "weights,\n"
-        "  gradients, optimizer; activations: their peak. opposite: pp varies fastest, not tp");
+        "  gradients, optimizer. activations: their peak. opposite: neighbours in rank order are "
+        "pp, not tp");
 }
 
 // A bar per layout, as long as its step: how the mean rank spends it.
@@ -302,15 +303,22 @@ static const char *cause(const Layout *fast, const Layout *slow) {
 }
 static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
     const Layout *fast = &layout[0], *slow = &layout[n - 1];
-    char name[2][NAME], step[32];
+    char name[2][NAME], step[32], between[32], why[120] = "";
     page_value(step, sizeof step, fast->step, "ps");
+    page_value(between, sizeof between, fast->between, "bytes");
+    size_t node = clock_config()->node, stage = fast->n.tp * fast->n.dp;
+    bool inside = node > 0 && stage <= node && node % stage == 0;
+    if (inside && fast->n.tp > 1 && fast->n.dp > 1)
+        snprintf(why, sizeof why,
+                 ": its sums over tp and dp stay inside a node, and only %s per rank cross between "
+                 "nodes", between);
     if (n == 1)
         say_answer(run, "One rank has one layout; its step takes %s.", step);
     else
         say_answer(run,
-                   "%s, with %s per step. The slowest, %s, takes %.2f times as long, mostly "
+                   "%s, with %s per step%s. The slowest, %s, takes %.2f times as long, mostly "
                    "because %s.",
-                   layout_name(name[0], fast), step, layout_name(name[1], slow),
+                   layout_name(name[0], fast), step, why, layout_name(name[1], slow),
                    slow->step / fast->step, cause(fast, slow));
     say_cost(run,
              "no loss changes; the opposite order of ranks takes %.2f times the fastest step.",

@@ -50,31 +50,41 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
     }
     char without[24];
     snprintf(without, sizeof without, "=%zu", again);
-    results(run, (const char *const[]){ "with the cache", "without", NULL },
-            (const Result[]){ { "positions computed",
-                                "one per token; without: all so far",
-                                { "positions", without } },
-                              { "keys and values kept", "2 L/pp T C/tp", { "cache", "=0 B" } },
-                              { "tensor parallel, sent",
-                                "2 all-reduces of [positions, C] per block",
-                                { "tp.sent", NULL } },
-                              { "pipeline, sent",
-                                "[positions, C] forward, a token back",
-                                { "pp.sent", NULL } },
-                              { 0 } });
+    // A row of bytes sent is left out where there is no link of its kind.
+    Result row[5] = {
+        { "positions computed",
+          "one per token; half the context if it is full",
+          { "positions", without } },
+        { "keys and values kept", "2 L/pp T C/tp elements", { "cache", "=0 B" } },
+    };
+    size_t shown = 2;
+    if (z->tp > 1)
+        row[shown++] = (Result){ "tensor parallel, sent",
+                                 "per block 2 all-reduces of [positions, C]",
+                                 { "tp.sent", "=-" } };
+    if (z->pp > 1)
+        row[shown++] = (Result){ "pipeline, sent",
+                                 "[positions, C] forward, a token back",
+                                 { "pp.sent", "=-" } };
+    results(run, (const char *const[]){ "with the cache", "without", NULL }, row);
+    char full[120] = "";
+    if (z->prompt + z->tokens - 1 > c->context)
+        snprintf(full, sizeof full,
+                 " When the context of %zu is full, half of it is read again, so a longer context "
+                 "saves more.", c->context);
     const double computed = cost_value(run, "positions");
     if ((double)again > computed)
         say_answer(run,
-                   "They do not change, so they are kept: %zu tokens take %.0f computed positions "
-                   "instead of %zu, %.1f times fewer.",
-                   z->tokens, computed, again, (double)again / computed);
+                   "The keys and values of earlier tokens do not change, so they are kept. For %zu "
+                   "tokens %.0f positions are computed instead of %zu, %.1f times fewer.%s",
+                   z->tokens, computed, again, (double)again / computed, full);
     else
         say_answer(run,
-                   "They do not change, so they are kept; a text of %zu new token%s needs %.0f "
-                   "positions, the same as without a cache.",
+                   "The keys and values of earlier tokens do not change, so they are kept; a text "
+                   "of %zu new token%s needs %.0f positions, the same as without a cache.",
                    z->tokens, z->tokens == 1 ? "" : "s", computed);
     say_cost(run, "%s of keys and values per rank, for one text.", cost_text(run, "cache"));
     say_use_when(run,
-                 "a model writes token by token. For throughput write many texts at once: one row "
-                 "per product leaves a device idle.");
+                 "a model writes token by token. For throughput write many texts at once: a matrix "
+                 "product with a single row uses only a small part of a GPU.");
 }

@@ -69,7 +69,13 @@ static void text_show(Run *run, const Text *t, bool ids) {
             at += sprintf(at, "\\x%02x", (unsigned)c);
     }
     *at = 0;
-    say(run, "%s\n", out);
+    if (ids) {
+        say(run, "The ids it wrote (it was given the first %zu):", t->prompt);
+        say(run, "%s\n", out);
+    } else {
+        say(run, "The text it wrote (it was given '%s'):", option_text(run, "prompt"));
+        say(run, "%s\n", out);
+    }
     report_config_text(run, ids ? "ids_written" : "text_written", out);
     free(out);
 }
@@ -283,8 +289,8 @@ void sample_run(Run *run) {
     Sampler s = sampler_new(run->world, &w, tp, pp, choice);
     SampleMeasured r = { .cache = (double)(memory_now(MEM_ACTIVATIONS) - before) };
     say(run,
-        "%zu parameters, %zu blocks of %zu columns, %zu heads, context %zu, %zu entries; tp %zu x "
-        "pp %zu\n",
+        "%zu parameters: L %zu blocks, C %zu columns, %zu heads, context T %zu, %zu entries; "
+        "tp %zu x pp %zu\n",
         config_parameters(&w.model), w.model.layers, w.model.width, w.model.heads, w.model.context,
         w.model.vocab, tp, pp);
     Snapshot *got = check ? snapshot_new(run) : NULL;
@@ -301,7 +307,12 @@ void sample_run(Run *run) {
     report_config_number(run, "tokens_per_second", written / r.seconds);
     Timing timing = picture_timing(run);
     say(run, "\n");
-    picture_show(run, "the last token", PICTURE_ALIKE_ONCE);
+    // One rank only computes, so its chart would show nothing.
+    if (world > 1 || option_flag(run, "verbose") || option_text(run, "svg") ||
+        option_text(run, "trace"))
+        picture_show(run, "the last token", PICTURE_ALIKE_ONCE);
+    else
+        say(run, "the last token, simulated:");
     picture_summary(run, &timing);
     if (check) compare(run, &s, &w, &text, &windows, got);
     SampleSizes z = { .tp = tp,
