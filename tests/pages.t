@@ -14,6 +14,7 @@ plan skip_all => 'there is no lesson yet' unless @lessons;
 
 sub fits {
     my ($name, $page) = @_;
+    utf8::decode($page);                                   # columns are characters
     my @lines = split /\n/, $page, -1;
     pop @lines;
     cmp_ok(scalar @lines, '<=', 40, "$name: " . @lines . ' lines');

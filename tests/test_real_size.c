@@ -84,7 +84,7 @@ static void data_parallel(void) {
     on_page("NVLink (300 GB/s): %.0f ms", 1e3 * sent / NVLINK);
     on_page("InfiniBand (25 GB/s per GPU): %.0f ms, %.0f %%", 1e3 * sent / IB,
             100 * sent / IB / (3 * F / A100));
-    on_page("backward's %.0f ms, so at least %.0f ms remain", 2 * ms,
+    on_page("backward's %.0f ms, and %.0f ms remain", 2 * ms,
             1e3 * (sent / IB - 2 * F / A100));
 }
 
@@ -466,7 +466,7 @@ static void recomputation(void) {
     double left = (all - dense) / G, room = (48 - 96 * dense / G) / left;
     page = "07_recompute/README.md";
     on_page("%.1f GB of state", state);
-    on_page("| none | %.1f GB | %.0f GB | |", 96 * all / G, state + 96 * all / G);
+    on_page("| none | %.1f GB | %.0f GB | none |", 96 * all / G, state + 96 * all / G);
     on_page("| selective | %.1f GB | %.0f GB | %.1f %% |", 96 * dense / G,
             state + (96 * dense + all - dense) / G, work);
     on_page("| full | %.1f GB | %.0f GB | %.0f %% |", 96 * full / G, state + (96 * full + all) / G,

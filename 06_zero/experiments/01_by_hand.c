@@ -40,9 +40,8 @@ static void update_by_hand(Run *run) {
     char agree[32] = "all";
     if (equal < N * SIZE) snprintf(agree, sizeof agree, "%zu of %d", equal, N * SIZE);
     size_t held = 2 * SIZE + 2 * range_size(shard_range(SIZE, N, 0));
-    say_answer(run, "Each of %d replicas holds %d numbers: weights, gradients, m and v. If "
-                    "each keeps the moments only for its own part, it holds at most %zu. After "
-                    "%d steps %s weights still agree in every bit.",
+    say_answer(run, "Each of %d replicas holds %d numbers. If each keeps moments only for its own "
+                    "part, it holds at most %zu; after %d steps %s weights agree in every bit.",
                N, 4 * SIZE, held, STEPS, agree);
     say_cost(run, "no more bytes are sent: the all-reduce of %d gradients becomes a "
                   "reduce-scatter of %d gradients and an all-gather of %d weights.", SIZE, SIZE,

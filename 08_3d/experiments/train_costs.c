@@ -213,7 +213,8 @@ static bool step_is_listed(const TrainerConfig *c) {
     size_t near = c->mesh.tp * cp, replicas = near * c->mesh.dp;
     if (!clock_config()->simulated || c->tensor != TENSOR_1D) return false;
     if (c->reduction == REDUCE_PREFETCH || c->reduction == REDUCE_IN_BUCKETS) return false;
-    if (c->reduction == REDUCE_COMPRESSED || c->activation_budget > 0 || c->rebalanced) return false;
+    if (c->reduction == REDUCE_COMPRESSED || c->rebalanced) return false;
+    if (c->activation_budget > 0) return false;
     if (c->batch % c->mesh.dp != 0) return false;
     if (cp > 1 && c->model.context % (2 * cp) != 0) return false;
     return lies_alike(c->mesh.tp, node) && lies_alike(near, node) && lies_alike(replicas, node) &&
