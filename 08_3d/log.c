@@ -18,8 +18,8 @@ static void number(const Log *log, const char *name, double value, const char *a
 // A killed run may have left half a line. Nothing can be read of a pipe or a device, which has
 // no such line.
 static bool ends_in_half_a_line(const char *name) {
-    struct stat is;
-    FILE *f = stat(name, &is) == 0 && S_ISREG(is.st_mode) ? fopen(name, "rb") : NULL;
+    struct stat found;
+    FILE *f = stat(name, &found) == 0 && S_ISREG(found.st_mode) ? fopen(name, "rb") : NULL;
     bool half = f && fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n';
     if (f) fclose(f);
     return half;

@@ -116,17 +116,19 @@ static void take_options(RunOptions *o, const Checkpoint *c, const char *const *
 
 static void require_same_training(const RunOptions *o, const char *dir, const Checkpoint *c) {
     for (const char *const *name = model_options; *name; name++) {
-        const char *was = checkpoint_option(c, *name), *is = training_value(o, *name);
-        REQUIRE(same(was, is),
+        const char *before = checkpoint_option(c, *name);
+        const char *asked = training_value(o, *name);
+        REQUIRE(same(before, asked),
                 "--resume %s: it was trained with --%s %s, not %s: leave --%s out, because the "
-                "weights have that shape", dir, *name, was ? was : "?", is, *name);
+                "weights have that shape", dir, *name, before ? before : "?", asked, *name);
     }
     for (const char *const *name = training_options; *name; name++) {
-        const char *was = checkpoint_option(c, *name), *is = run_option(o, *name);
-        REQUIRE(same(was, is) || overridden(o, *name),
+        const char *before = checkpoint_option(c, *name);
+        const char *asked = run_option(o, *name);
+        REQUIRE(same(before, asked) || overridden(o, *name),
                 "--resume %s: it was trained with --%s %s, not %s: leave --%s out, or say "
                 "--override %s",
-                dir, *name, was ? was : "left out", is ? is : "left out", *name, *name);
+                dir, *name, before ? before : "left out", asked ? asked : "left out", *name, *name);
     }
     bool check = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(checkpoint_index(c)->json, "check"));
     REQUIRE(check == (run_option(o, "check") != NULL),

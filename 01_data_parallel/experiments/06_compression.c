@@ -50,7 +50,7 @@ static void check_choice(Run *run) {
 
 static void check_exact(Run *run) {
     const CompressionPlan all = { .method = TOP_K, .one_of = 1 };
-    double bits = every_bit(run);
+    double bits = exact_limit(run);
     compression_check_exact(run, &tiny, &fp16, MADE_SMALL, "fp16: small whole numbers = all-reduce",
                             bits);
     // Two roundings of 2^-11.

@@ -346,7 +346,7 @@ static void balance(Run *run) {
         snprintf(line, sizeof line, "%s shares = unsplit", policy_name[p]);
         training_compare(run, line, &got, &whole, LIMIT_ROUNDING);
         snprintf(line, sizeof line, "%s shares = in rank order", policy_name[p]);
-        training_compare(run, line, &got, &ordered, every_bit(run));
+        training_compare(run, line, &got, &ordered, exact_limit(run));
         trajectory_free(&got);
         trajectory_free(&ordered);
     }

@@ -14,9 +14,9 @@ static const char *const method_name[METHODS] = { "fp16", "top-k", "1-bit", "Pow
 
 // ---------------------------------------------------------------- nothing is lost
 
-// Sums over all steps: mine, this rank's gradients; believed, the sum that every rank
+// Sums over all steps: this rank's gradients, and the sum that every rank
 // reconstructed. (c->sent: all that this rank sent.) data NULL: no sums are kept.
-typedef struct { Tensor mine, believed; Arena arena; } Books;
+typedef struct { Tensor gradients, reconstructed; Arena arena; } Books;
 
 static Tensor zeros(Arena *a, size_t n) {
     Tensor t = tensor_new(a, 1, n);
@@ -26,8 +26,8 @@ static Tensor zeros(Arena *a, size_t n) {
 
 static Books books_new(Compression *c, size_t size) {
     Books b = { .arena = arena(MEM_REFERENCE) };
-    b.mine = zeros(&b.arena, size);
-    b.believed = zeros(&b.arena, size);
+    b.gradients = zeros(&b.arena, size);
+    b.reconstructed = zeros(&b.arena, size);
     c->sent = zeros(&b.arena, size);
     return b;
 }
@@ -42,12 +42,12 @@ static void books_free(Books *b) { arena_free(&b->arena); }
 static void check_workers(Run *run, const char *what, const Books *b, const Compression *c) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     Arena a = arena(MEM_REFERENCE);
-    Tensor sum = tensor_new(&a, 1, b->mine.cols);
+    Tensor sum = tensor_new(&a, 1, b->gradients.cols);
     char name[32];
     snprintf(name, sizeof name, "rank %zu", c->dp->rank);
     op_add(sum, c->sent, c->error);
     snapshot_put(got, name, 1, sum.cols, sum, 0, 0);
-    snapshot_put(want, name, 1, sum.cols, b->mine, 0, 0);
+    snapshot_put(want, name, 1, sum.cols, b->gradients, 0, 0);
     check_close(run, what, got, want, LIMIT_ROUNDING);
     arena_free(&a);
     snapshot_free(got);
@@ -58,12 +58,12 @@ static void check_workers(Run *run, const char *what, const Books *b, const Comp
 static void check_servers(Run *run, const char *what, const Books *b, const Compression *c) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run), *parts = snapshot_new(run);
     Arena a = arena(MEM_REFERENCE);
-    size_t size = b->believed.cols, N = c->dp->size;
+    size_t size = b->reconstructed.cols, N = c->dp->size;
     char name[32];
     snprintf(name, sizeof name, "rank %zu", c->dp->rank);
     snapshot_put(parts, name, 1, size, c->sent, 0, 0);
     // Every rank puts its own: they must agree in every bit.
-    snapshot_put(parts, "believed", 1, size, b->believed, 0, 0);
+    snapshot_put(parts, "reconstructed", 1, size, b->reconstructed, 0, 0);
     for (size_t i = 0; i < c->n_buckets && c->plan.method == ONE_BIT; i++) {
         const CompressedBucket *bucket = &c->buckets[i];
         Range part = elements_of_part(range_size(bucket->range), 1, N, c->dp->rank);
@@ -79,7 +79,7 @@ static void check_servers(Run *run, const char *what, const Books *b, const Comp
             op_add(sum, sum, t);
         }
         if (c->plan.method == ONE_BIT) tensor_upload(left, snapshot_values(parts, "servers"));
-        op_add(left, left, b->believed);
+        op_add(left, left, b->reconstructed);
         snapshot_put(got, "all ranks", 1, size, left, 0, 0);
         snapshot_put(want, "all ranks", 1, size, sum, 0, 0);
     }
@@ -92,9 +92,9 @@ static void check_servers(Run *run, const char *what, const Books *b, const Comp
 
 static void books_check(Run *run, const Books *b, const Compression *c, const char *method) {
     char what[64];
-    snprintf(what, sizeof what, "%s: sent + kept back = gradients", method);
+    snprintf(what, sizeof what, "%s: sent + residual = gradients", method);
     check_workers(run, what, b, c);
-    snprintf(what, sizeof what, "%s: believed + kept back = sent", method);
+    snprintf(what, sizeof what, "%s: reconstructed + residual = sent", method);
     check_servers(run, what, b, c);
 }
 
@@ -158,10 +158,10 @@ static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Trai
     model_zero_gradients(m);
     double loss = model_forward_backward(m, b) * b->token_weight;
     model_fold_tied(m);
-    books_note(r->books.mine, m->g);
+    books_note(r->books.gradients, m->g);
     if (r->c) compression_all_reduce(r->c, m->g);  // the only line that differs from 02_all_reduce
     else data_parallel_all_reduce(r->dp, m);
-    books_note(r->books.believed, m->g);
+    books_note(r->books.reconstructed, m->g);
     double norm = model_grad_norm(m, NULL);
     optimizer_step(o, m, clip_factor(norm, t->clip));
     return (StepResult){ loss, norm };                     // loss: my shard's part
@@ -233,7 +233,7 @@ void compression_check_rule(Run *run, const Training *t, const CompressionPlan *
     snprintf(what, sizeof what, "%s = the rule on one device", method_name[plan->method]);
     // Only PowerSGD adds with all-reduces. If the library chooses the order of additions, rounding
     // differs, and an orthonormalisation may enlarge the difference.
-    double limit = plan->method == POWER_SGD && every_bit(run) > 0 ? 100 * LIMIT_ROUNDING : 0;
+    double limit = plan->method == POWER_SGD && exact_limit(run) > 0 ? 100 * LIMIT_ROUNDING : 0;
     Trajectory got = compression_train(run, t, plan, seen),
                want = one_device_course(run, t, plan, run->world->size);
     training_compare(run, what, &got, &want, limit);

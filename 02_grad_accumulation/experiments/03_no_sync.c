@@ -263,15 +263,17 @@ static void accumulation_on_ranks(Run *run) {
         // replicas in rank order. Its bits are equal, because its sums have the same grouping.
         Trajectory ordered = training_unsplit(run, &t, n);
         training_compare(run, "no_sync = at once", &got, &whole, LIMIT_ROUNDING);
-        training_compare(run, "no_sync = replicas in order", &got, &ordered, every_bit(run));
+        training_compare(run, "no_sync = replicas in order", &got, &ordered, exact_limit(run));
         // The forgetful gradient is right, too: only the costs differ.
         training_compare(run, "forgetful = at once", &often, &whole, LIMIT_ROUNDING);
-        training_compare_tensors(run, "overlapped = no_sync", &buckets, &got, every_bit(run));
+        training_compare_tensors(run, "overlapped = no_sync", &buckets, &got, exact_limit(run));
         bool alike = true;
         for (size_t step = 0; step < STEPS; step++)
             alike = alike &&
-                    fabs(buckets.loss[step] - got.loss[step]) <= every_bit(run) * got.loss[step] &&
-                    fabs(buckets.norm[step] - got.norm[step]) <= every_bit(run) * got.norm[step];
+                    fabs(buckets.loss[step] - got.loss[step]) <=
+                            exact_limit(run) * got.loss[step] &&
+                    fabs(buckets.norm[step] - got.norm[step]) <=
+                            exact_limit(run) * got.norm[step];
         check_true(run, i ? "AdamW: overlapped = no_sync" : "SGD: overlapped = no_sync",
                    "loss and norm of every step", alike);
         trajectory_free(&got);

@@ -78,7 +78,7 @@ static void zero1(Run *run) {
     Training t = zero_training(run, dp, &tiny);
 
     t.optimizer = sgd(0.1);
-    zero_compare(run, dp, &lesson, t, "SGD", every_bit(run));
+    zero_compare(run, dp, &lesson, t, "SGD", exact_limit(run));
     t.clip = 0.5;                                  // below every norm: each step is clipped
     // The squares of the norm are added part by part, in another order. Clipping multiplies every
     // gradient by a factor that depends on the norm, so the limit is the one of rounding.
@@ -88,7 +88,7 @@ static void zero1(Run *run) {
     t.optimizer.weight_decay = 0.1;     // of matrices only
     t.micro_batches = option_size(run, "micro-batches");
     t.recorded = true;
-    zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1", every_bit(run));
+    zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1", exact_limit(run));
     zero_page(run, dp, &lesson, t);
     comm_free(dp);
 }

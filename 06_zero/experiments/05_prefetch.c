@@ -171,9 +171,9 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
 static void compare_with_zero3(Run *run, Comm *dp, const ZeroLesson *lesson, const Training *t) {
     ZeroTrained got = zero_train(run, dp, lesson, t), want = zero_train(run, dp, &zero3, t);
     training_compare_tensors(run, "prefetch = ZeRO-3", &got.trajectory, &want.trajectory,
-                             every_bit(run));
+                             exact_limit(run));
     training_compare_numbers(run, "prefetch = ZeRO-3", &got.trajectory, &want.trajectory,
-                             every_bit(run));
+                             exact_limit(run));
     zero_trained_free(lesson, &got);
     zero_trained_free(&zero3, &want);
 }
@@ -189,13 +189,13 @@ static void prefetch(Run *run) {
     Training t = zero_training(run, dp, &tiny);
 
     t.optimizer = sgd(0.1);
-    zero_compare(run, dp, &lesson, t, "SGD", every_bit(run));
+    zero_compare(run, dp, &lesson, t, "SGD", exact_limit(run));
     t.micro_batches = option_size(run, "micro-batches");
     t.optimizer = adamw(0.01);
     t.optimizer.weight_decay = 0.1;
     t.recorded = true;
     zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1",
-                 t.micro_batches == 1 ? every_bit(run) : LIMIT_ROUNDING);
+                 t.micro_batches == 1 ? exact_limit(run) : LIMIT_ROUNDING);
     t.clip = 0.5;                                  // below every norm: each step is clipped
     t.recorded = false;
     compare_with_zero3(run, dp, &lesson, &t);

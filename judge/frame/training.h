@@ -92,7 +92,7 @@ void training_both(Run *run, const char *what, const Training *t, SplitTraining 
                    void *lesson);
 // The limit for sums of the same terms in the same order: 0. With --reduce fast the library has its
 // own order, so the limit is that of rounding.
-static inline double every_bit(const Run *run) {
+static inline double exact_limit(const Run *run) {
     return run->reduce == REDUCE_ORDERED ? 0 : LIMIT_ROUNDING;
 }
 #endif
