@@ -160,7 +160,9 @@ static void ending(Run *run, const char *added) {
                    "sent: choose two or more to see the difference.");
     else
         say_answer(run, "Because attention computes each head on its own: whole heads send 0 B "
-                   "between W_qkv and W_O, a cut inside the heads would send %s per rank.", added);
+                   "between W_qkv and W_O. With a cut inside the heads each rank would have only "
+                   "partial sums of q k^T and dO v^T, and adding them would send %s per rank.",
+                   added);
     if (H % n)
         say_cost(run, "%s per rank and step in %s all-reduces, exposed. Rank 0 has %zu of %d "
                  "heads, and the ranks with %zu wait for it.", cost_text(run, "sent"),
@@ -199,6 +201,7 @@ static void attention(Run *run) {
     const size_t n = run->world->size;
     REQUIRE(n <= H, "%zu ranks: attention has %d heads; choose %d ranks or fewer", n, H, H);
     say(run, "Each rank holds whole heads: their columns of W_qkv, their rows of W_O. X is whole.");
+    say(run, "dO: the gradient of the heads' outputs.");
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     if (n > 1) contiguous_cut(run);
     costs(run, &r);

@@ -232,12 +232,10 @@ static void costs(Run *run, const TrialResult *r) {
 static void table(Run *run, Losses loss) {
     static const char *const columns[] = { "logits cut", "gathered", NULL };
     const size_t n = run->world->size, e = sizeof(real);
-    char narrow[24], wide[24], kept[24], right[24], wrong[24];
+    char narrow[24], wide[24], kept[24];
     page_cell(narrow, 3 * ring_bytes(ALL_REDUCE_PASSES, n, M, e), "bytes");
     page_cell(wide, ring_bytes(ONE_PASS, n, M * V, e), "bytes");
     page_cell(kept, (double)(M * (C + V + 1) * e), "bytes");
-    snprintf(right, sizeof right, "=%.4f", loss.right);
-    snprintf(wrong, sizeof wrong, n > 1 ? "=%.4f (wrong)" : "=%.4f", loss.wrong);
     const Result rows[] = {
         { "sent for the loss, per rank", "6 (t-1) ceil(M/t)", { narrow, wide } },
         { "kept: x, logits, sums", "M (C + V/t + 1)", { "kept", kept } },
@@ -245,13 +243,17 @@ static void table(Run *run, Losses loss) {
         { "all-reduces per step", "1 embedding, 3 for the loss, 1 for dX",
           { "calls", "=-" } },
         { "sent per rank and step", "the loss, and 4 (t-1) ceil(MC/t)", { "sent", "=-" } },
-        { "loss of step 0", "a trap: each rank sums all V: + log t", { right, wrong } }, {0} };
+        {0} };
     results(run, columns, rows);
     say(run, "  M = %d tokens, V = %d vocabulary entries, width C = %d; t = %zu rank%s, %zu bytes "
         "per element", M, V, C, n, n == 1 ? "" : "s", e);
-    say(run, "  gathered: every rank has all logits. Its loss was run, its sizes are predicted: a "
-        "rank");
-    say(run, "  sends (t-1) ceil(MV/t) elements, and keeps M (C + V + 1).");
+    say(run, "  gathered: every rank has all logits. Predicted: a rank sends (t-1) ceil(MV/t) "
+        "elements, and");
+    say(run, "  keeps M (C + V + 1).%s", n == 1 ? "" : " Trap: if each rank sums all V "
+        "exponentials and the sums are then added,");
+    if (n > 1)
+        say(run, "  the loss is log t too large: %.4f instead of %.4f at step 0.", loss.wrong,
+            loss.right);
     if (n == 1)
         say_answer(run, "Each rank puts three numbers per token into all-reduces. With one rank "
                    "nothing is sent: choose two or more.");

@@ -238,6 +238,9 @@ static void transformer(Run *run) {
     Measured r = { .tp = run->world };
     say(run, "Each rank holds 1/t of each matrix: whole heads, hidden columns, vocabulary "
         "entries.");
+    if (run->world->size > 1)
+        say(run, "F0, B0: the work between two sums (#): attention or MLP of one block, or the "
+            "head.");
     training_both(run, "tensor-parallel = unsplit", &t, train, &r);    // SGD, then AdamW
     bytes(run, &c, &r);
     closed_forms(run, &c);

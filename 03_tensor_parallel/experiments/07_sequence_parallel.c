@@ -147,12 +147,12 @@ static void table(Run *run, const Training *t) {
     const Result rows[] = {
         { "activations, peak", "blocks and both ends", EACH_WAY("kept") },
         { "sent in the layers", "blocks and both ends", EACH_WAY("sent") },
-        { "  one block", "times M C (t-1)/t", { "=8", "=8", "=10" } },
+        { "  one block, in units", "unit: M C (t-1)/t", { "=8", "=8", "=10" } },
         { "all-gathers per step", "of M C elements", EACH_WAY("gathers") },
         { "reduce-scatters", "of M C elements", EACH_WAY("scatters") },
-        { "all-reduces", "of M C; in the loss, M", EACH_WAY("sums") },
+        { "all-reduces", "M C; in the loss, M", EACH_WAY("sums") },
         { "sent for partial sums", "sum of (6 L + 2) C", EACH_WAY("partial.sent") },
-        { "message to next stage", "M C; with SP, M C/t", EACH_WAY("message") },
+        { "message to a next stage", "M C; with SP, M C/t", EACH_WAY("message") },
         { clock_config()->simulated ? "time of a step" : NULL, "products + messages",
           EACH_WAY("step") }, {0}
     };
@@ -214,10 +214,10 @@ static void sequence(Run *run) {
                    .steps = STEPS,
                    .sequences = SEQUENCES, .micro_batches = MICRO_BATCHES, .clip = max_norm,
                    .watched = MEM_ACTIVATIONS };
-    say(run, "SP, sequence parallelism: each rank works on M/t rows in norms and residual paths. "
-        "Before a column");
-    say(run, "cut it gathers the rows. It keeps them for backward (input kept), or gathers them "
-        "again.");
+    say(run, "One step has %d micro-batches (F0, F1). SP, sequence parallelism: each rank has M/t "
+        "rows in norms", MICRO_BATCHES);
+    say(run, "and residual paths. Before a column cut it gathers all rows. It keeps them, or "
+        "gathers them again.");
     for (size_t i = 0; i < 2; i++) {                       // SGD, then AdamW
         t.optimizer = i ? adamw(0.01) : sgd(0.5);
         t.recorded = i;

@@ -279,9 +279,9 @@ static void table(Run *run) {
     snprintf(more, sizeof more, "Ulysses: %d > H = %zu", MANY, alone.heads);
     const char *const columns[] = { "ring", "zigzag", "RSA", "Ulysses", NULL };
     const Result rows[] = {
-        { "forward", "2 products, slowest rank", EACH("forward") },
+        { "forward", "q k^T, p v; slowest rank", EACH("forward") },
         { "  time computing, mean", busy, { "busy.ring", "busy.zigzag", "=-", "=-" } },
-        { "backward", "5 products; RSA 4", EACH("backward") },
+        { "backward: scores, dV, dP, dQ, dK", "RSA keeps the scores", EACH("backward") },
         { "sent per rank", "forward and backward", EACH("sent") },
         { "  elements sent / (B T C/N)", NULL, { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N" } },
         { "extra memory", "besides q, k, v, output", EACH("kept") },
@@ -339,11 +339,12 @@ static void attention_alone(Run *run) {
 }
 
 static void introduction(Run *run) {
-    say(run, "Each rank holds a chunk of c = T/N positions. Ring: contiguous chunks; keys and "
-        "values travel");
-    say(run, "round. Zigzag: the same, but each rank has an early and a late piece, so causal work "
-        "is equal.");
-    say(run, "RSA: whole rows of scores are kept. Ulysses: ranks exchange positions for heads.");
+    say(run, "A position attends only to itself and earlier ones (causal), so late chunks are more "
+        "work.");
+    say(run, "Ring: a chunk per rank; keys, values travel round. Zigzag: an early and a late "
+        "piece, equal work.");
+    say(run, "RSA (Ring Self-Attention) keeps whole rows of scores. Ulysses: ranks exchange "
+        "positions for heads.");
 }
 
 static void ring(Run *run) {

@@ -190,13 +190,15 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
         {0},
     };
     results(run, columns, rows);
-    say(run, "  q = %zu. 1D: lesson 03.06. Row 0 of the grid alone holds biases and the norms' "
-             "parameters.", q);
     say(run, "  %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
-             "entries", sequences, c->context, c->width, c->heads, c->layers, c->vocab);
-    if (q > 1)
-        say(run, "  2D receives less than 1D from 36 C/(8q-13) = %.0f tokens on. This step has "
-                 "%zu.", 36.0 * (double)c->width / (8.0 * (double)q - 13), sequences * c->context);
+             "entries; q = %zu", sequences, c->context, c->width, c->heads, c->layers, c->vocab, q);
+    if (q > 1) {
+        say(run, "  1D receives activations only, 2D also weights, which do not grow with the "
+                 "tokens. So 2D receives");
+        say(run, "  less from 36 C/(8q-13) = %.0f tokens on (this step: %zu). Row 0 alone holds "
+                 "biases and norms.", 36.0 * (double)c->width / (8.0 * (double)q - 13),
+            sequences * c->context);
+    }
 }
 
 // Compares the slowest or fullest rank with 1D.
@@ -262,12 +264,12 @@ static void summa_lesson(Run *run) {
                       .vocab = option_size(run, "vocab"), .dropout = option_real(run, "dropout"),
                       .seed = run->seed };
     config_require(&c);
-    say(run, "A grid of %zu x %zu ranks. Each rank holds one block of X, of A and of Y = X A, a "
-             "linear layer.", q, q);
-    say(run, "In turn k, the owners of column k of X send along their rows, the owners of row k of "
-             "A send");
-    say(run, "along their columns, and all ranks multiply. Below, one linear layer; in the "
-             "table, a GPT.");
+    say(run, "A grid of %zu x %zu ranks. Each holds one block of X, of A and of Y = X A. In turn "
+             "k, the owners of", q, q);
+    say(run, "column k of X send along their rows, the owners of row k of A along their columns, "
+             "and all ranks");
+    say(run, "multiply. Below, one layer; in the table, a GPT. 1D: tensor parallelism (03.06). 2D: "
+             "this grid.");
     one_layer(run, &g);
     Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed),
                    .steps = STEPS,

@@ -50,7 +50,8 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
         { "received from other grids", "2(d-1)/d of a rank's gradients",
           { "=0 B", "depth.received" } },
         { "received per step", "row + column + other grids", { received, "received" } },
-        { timed ? "time of a step" : NULL, "without norm and optimizer", { time[0], time[1] } },
+        { timed ? "time of a step" : NULL, "without gradient norm, optimizer",
+          { time[0], time[1] } },
         {0},
     };
     results(run, columns, rows);
@@ -128,6 +129,9 @@ static void tesseract_lesson(Run *run) {
     say(run, "d = %zu grid%s of q x q ranks, q = %zu. All grids hold the same weights, in blocks. "
              "Each grid has", g.depth, g.depth == 1 ? "" : "s", g.rows);
     say(run, "another part of the batch, and computes its part as SUMMA does (03.09).");
+    if (run->world->size > 1)
+        say(run, "The picture draws ranks with equal rows once. Each # is a broadcast, a reduce or "
+                 "an all-reduce.");
     training_both(run, "Tesseract = unsplit", &t, grid_train, &training);  // SGD, then AdamW
     costs(run, &g, &c, t.sequences, &training.measured);
     data_free(&t.data);

@@ -204,11 +204,13 @@ static void cube(Run *run) {
     require_one_link(run);
     Cube c = cube_new(run->world);
     size_t q = c.grid.rows;
-    say(run, "Ranks form a cube of %zu x %zu x %zu. Each holds 1/%zu of X, of W and of Y. A rank "
-             "gathers its part of X", q, q, q, q * q * q);
-    say(run, "along one axis and its part of W along another, and multiplies. The products are "
-             "added along the");
-    say(run, "third axis. Below, two linear layers; in the table, a GPT.");
+    say(run, "Ranks form a cube of %zu x %zu x %zu. Each holds 1/%zu of X, of W and of Y.", q, q, q,
+        q * q * q);
+    say(run, "A rank gathers its part of X along its column and its part of W along its depth, "
+             "and multiplies.");
+    say(run, "The products are added along its row. In the next layer row and column change "
+             "roles.");
+    say(run, "Below, two linear layers; in the table, a GPT.");
     CubeSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
     cube_two_linears(run, &c, even, true);                 // every size divides
     cube_two_linears(run, &c, (CubeSizes){ B, T, K, N }, false);

@@ -320,7 +320,9 @@ static void ending(Run *run, const Measured measured[WAYS]) {
     }
     const TensorWay fewest = least(kept, n), quiet = least(bytes, n);
     const TensorWay fast = least(time[0], n), second = least(time[1], n);
-    char text[4][24], speed[160] = "";
+    char text[4][24], weights[24], all[48] = "", speed[160] = "";
+    page_value(weights, sizeof weights, (double)measured[fewest].parameters, "bytes");
+    if (fewest == WAY_RING) snprintf(all, sizeof all, " but all weights (%s)", weights);
     page_value(text[0], sizeof text[0], kept[fewest], "bytes");
     page_value(text[1], sizeof text[1], bytes[quiet], "bytes");
     page_value(text[2], sizeof text[2], time[0][fast], "ps");
@@ -335,10 +337,10 @@ static void ending(Run *run, const Measured measured[WAYS]) {
     if (n == 1)
         say_answer(run, "None: on 1 rank no way cuts anything, and none receives a byte.");
     else
-        say_answer(run, "On %zu ranks, %s keeps the fewest activations (%s), %s receives the "
-                        "fewest bytes (%s).%s%s", n, way_name[fewest], text[0], way_name[quiet],
-                   text[1], speed,
-                   fewest == WAY_RING ? " The others keep attention's scores; with "
+        say_answer(run, "%s keeps the fewest activations (%s)%s, %s receives least (%s).%s%s",
+                   fewest == WAY_RING ? "Ring attention" : way_name[fewest], text[0], all,
+                   way_name[quiet], text[1], speed,
+                   fewest == WAY_RING ? " Ring stores no attention scores; with "
                                         "FlashAttention 1D + SP keeps as little."
                                       : "");
     say_cost(run, "1D and SP receive activations; the other ways also weights or their "
