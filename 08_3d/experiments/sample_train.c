@@ -9,9 +9,9 @@
 
 // A text of this tree that does not change, so that the model always writes the same.
 static const char text_file[] = "LICENSE";
-// The number of steps is fixed, because seconds would depend on the machine. They take two seconds
-// on a fast core and five on a slow one.
-enum { STEPS = 600, SEQUENCES = 8, WARMUP = 30, MOST_TEXT = 1 << 20, KEY_WINDOW = 6 };
+// --train-steps, and not seconds, because these would depend on the machine. 600 steps take two
+// seconds on a fast core and five on a slow one.
+enum { SEQUENCES = 8, WARMUP = 30, MOST_TEXT = 1 << 20, KEY_WINDOW = 6 };
 static const double highest_rate = 0.007;
 
 // Sequences that begin anywhere in the text, because the sampler's windows begin anywhere, too.
@@ -39,9 +39,9 @@ static Batch batch_of(Arena *a, const ModelConfig *c, const char *text, size_t b
 }
 
 // The learning rate rises to the highest rate and then falls to zero, both linearly.
-static double rate(size_t step) {
-    if (step < WARMUP) return highest_rate * (double)(step + 1) / WARMUP;
-    return highest_rate * (double)(STEPS - step) / (STEPS - WARMUP);
+static double rate(size_t step, size_t steps) {
+    if (step < WARMUP || steps <= WARMUP) return highest_rate * (double)(step + 1) / WARMUP;
+    return highest_rate * (double)(steps - step) / (double)(steps - WARMUP);
 }
 
 // The losses of the first and the last step, and the time of all steps.
@@ -50,6 +50,7 @@ typedef struct { double first, last, seconds; } Losses;
 // Trains the model on this rank. values gets the elements of each parameter, by its number.
 static Losses train(Run *run, const ModelConfig *c, const char *text, size_t bytes, real **values) {
     Losses losses = { 0 };
+    const size_t steps = option_size(run, "train-steps");
     double begun = now();
     Model *m = model_describe(c, model_layers(c));
     Optimizer o = adamw(highest_rate);
@@ -57,19 +58,19 @@ static Losses train(Run *run, const ModelConfig *c, const char *text, size_t byt
     o.epsilon = 1e-8;                              // below the gradients of so small a model
     model_allocate(m);
     optimizer_allocate(&o, m);
-    for (size_t step = 0; step < STEPS; step++) {
-        progress(run, "training, step", step, STEPS);
+    for (size_t step = 0; step < steps; step++) {
+        progress(run, "training, step", step, steps);
         Arena tokens = arena(MEM_WORKSPACE);
         Batch b = batch_of(&tokens, c, text, bytes, step);
         model_zero_gradients(m);
         losses.last = model_forward_backward(m, &b) * b.token_weight;
         if (step == 0) losses.first = losses.last;
         model_fold_tied(m);
-        o.lr = rate(step);
+        o.lr = rate(step, steps);
         optimizer_step(&o, m, clip_factor(model_grad_norm(m, NULL), 1));
         arena_free(&tokens);
     }
-    progress(run, "training, step", STEPS, STEPS);
+    progress(run, "training, step", steps, steps);
     for (size_t i = 0; i < m->n_units; i++)
         for (size_t k = 0; k < m->units[i].n_params && !m->units[i].tied_to; k++)
             tensor_download(values[m->units[i].params[k].number], m->units[i].params[k].w);
@@ -98,6 +99,7 @@ void sample_train(Run *run, Weights *w) {
     size_t bytes = 0, all;
     char why[INPUT_WHY] = "", *text = NULL;
     Losses losses = { 0 };
+    REQUIRE(option_size(run, "train-steps") > 0, "--train-steps must be at least 1");
     if (run->is_root) text = input_text(text_file, MOST_TEXT, &bytes, why);
     bool enough = text && bytes > w->model.context + 1;
     side_broadcast(&enough, sizeof enough);
@@ -114,8 +116,8 @@ void sample_train(Run *run, Weights *w) {
     ledger_resume();
     side_broadcast(w->values[0], all * sizeof(real));
     say(run,
-        "trained for %d steps on %s in %.1f s: loss %.2f to %.2f nats per byte (--from: another "
+        "trained for %zu steps on %s in %.1f s: loss %.2f to %.2f nats per byte (--from: another "
         "model)",
-        STEPS, text_file, losses.seconds, losses.first, losses.last);
+        option_size(run, "train-steps"), text_file, losses.seconds, losses.first, losses.last);
     free(text);
 }

@@ -217,8 +217,9 @@ static bool step_is_listed(const TrainerConfig *c) {
     if (c->activation_budget > 0) return false;
     if (c->batch % c->mesh.dp != 0) return false;
     if (cp > 1 && c->model.context % (2 * cp) != 0) return false;
-    return lies_alike(c->mesh.tp, node) && lies_alike(near, node) && lies_alike(replicas, node) &&
-           lies_alike(replicas * c->mesh.pp, node);
+    size_t world = replicas * c->mesh.pp;
+    return world <= node || (lies_alike(c->mesh.tp, node) && lies_alike(near, node) &&
+                             lies_alike(replicas, node) && lies_alike(world, node));
 }
 
 void train_check_time(Run *run, const Trainer *t, const Timing *timing) {
