@@ -274,9 +274,10 @@ static void say_fastest(Run *run) {
             rows[i].cell[k] = cell[i][k];
         }
     }
-    say(run, "\nWhich way is the fastest on the links fast and slow, by the formulas? A rank sends "
-             "one message and\nreceives one at a time. \"tree 3.8x\": the tree, 3.8 times as fast "
-             "as sending all through rank 0\n(gather + broadcast).\n");
+    say(run, "\nTree: ranks add whole tensors in pairs, then pairs of pairs, up to rank 0, and the "
+             "sum goes back:\n2 h messages in a row, h = log2 N rounded up. By the formulas, the "
+             "fastest way if a rank sends one\nmessage and receives one at a time. \"tree 3.8x\": "
+             "3.8 times as fast as sending all through rank 0.\n");
     results(
         run,
         (const char *const[]){ "fast, 3 ranks", "16 ranks", "256 ranks", "slow, 3 ranks",
@@ -307,9 +308,8 @@ static void answer(Run *run, bool nodes) {
                    "The ring adds chunks on their way round, the tree sends whole tensors. On %zu "
                    "ranks of this link the ring is no slower than the tree from %s on.%s",
                    N, cost_text(run, "overtakes.tree"), over);
-    say_cost(run, "ring: %zu messages in a row, 2(N-1)/N of the tensor sent by each rank. Tree: "
-                  "%zu in a row, each of the whole tensor (NCCL cuts it in pieces and uses two "
-                  "trees).",
+    say_cost(run, "ring: %zu messages in a row, each 1/N of the tensor. Tree: %zu whole tensors "
+                  "in a row.",
              2 * (N - 1), 2 * way_height(N));
     say_use_when(run, "ring: large tensors, such as gradients. Tree: small tensors on many ranks. "
                       "Hierarchical: nodes with faster links inside.");

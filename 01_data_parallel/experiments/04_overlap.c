@@ -275,6 +275,9 @@ static void overlap(Run *run) {
     once.steps = 1;
     Trajectory drawn = train(run, &once, one_after_the_other, capacity, &both);
     trajectory_free(&drawn);
+    if (steps)
+        say(run, "A bucket is a group of tensors. One all-reduce sends it as soon as backward has "
+                 "its gradients.\n");
     if (steps) picture_show(run, "the all-reduce at the end, then in buckets", PICTURE_CHART);
     sweep(run, &t, &end.last, !steps);
     table(run, &in_buckets, &end, &tensors);

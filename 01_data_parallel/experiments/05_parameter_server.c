@@ -388,10 +388,9 @@ static void say_traffic(Run *run, const ServerSizes *z, const ServerSeen *server
     page_value(worker, sizeof worker, (double)(config_parameters(&tiny) * sizeof(real)), "bytes");
     page_value(ring, sizeof ring, cost_value(run, "sent.ring"), "bytes");
     say(run,
-        "n = %zu worker%s, k = %zu server%s. t: computing time of the slowest worker; c: time of "
-        "one message.\nThe losses are those of a small model on a text. S: the bytes of all "
-        "weights. Per step a server\nsends n S/k = %s and a worker S = %s."
-        "\nWith an all-reduce among the workers each sends %s.\n",
+        "n = %zu worker%s, k = %zu server%s. The losses are those of a small model on a text. S: "
+        "the bytes of\nall weights. Per step a server sends n S/k = %s and a worker S = %s. With "
+        "an all-reduce\namong the workers each sends %s.\n",
         z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "", served,
         worker, ring);
 }
@@ -423,8 +422,8 @@ static void answer(Run *run, const Cluster *c, const ServerSeen *server, size_t 
                    served, ring, lower_or_higher(none.half, sync.half), none.half, sync.half,
                    lower_or_higher(none.end, sync.end), none.end, sync.end);
     say_cost(run,
-             "gradients are up to %zu updates old. All bytes pass the servers: with one port per "
-             "server a synchronous step takes %s instead of %s.",
+             "gradients are up to %zu updates old. All bytes pass the servers: if a server "
+             "sends and receives one message at a time, a synchronous step takes %s instead of %s.",
              age, port, links);
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
                       "For dense models use an all-reduce.");
@@ -483,7 +482,8 @@ static void parameter_server(Run *run) {
     say(run,
         "A worker pushes its gradient to %s and pulls new weights. Staleness s: no worker is\n"
         "more than s steps ahead of the slowest. Rank %zu takes %zu time%s as long for the same "
-        "work (--slow).\n",
+        "work (--slow),\nand no worker has more sequences. n workers; t: computing time of the "
+        "slowest; c: time of a message.\n",
         c.servers > 1 ? "the servers" : "the server", c.servers, slow, slow > 1 ? "s" : "");
     show(run, &c, &t, server_log_new(c.workers, STEPS, STEPS), PICTURE_NO_FILES);
     show(run, &c, &t, server_log_new(c.workers, STEPS, s), PICTURE_CHART | PICTURE_DETAIL);

@@ -115,10 +115,13 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
     snprintf(alone[TOPK], sizeof *alone, "=%.2f", last[TOPK_ALONE]);
     snprintf(alone[ONEBIT], sizeof *alone, "=%.2f", last[ONEBIT_ALONE]);
     snprintf(alone[FP16], sizeof *alone, "=-");
-    say(run, "\nN ranks, Psi elements of e bytes. The residual is the part that a rank has not "
-             "sent yet. 1-bit gives\nmany elements a step of equal size, which acts like another "
-             "learning rate. So compare its loss with\nthat of the same rule on one device, which "
-             "sends nothing. k: the elements that a rank sends.\n");
+    say(run,
+        "\nfp16: 16-bit elements. top-k: only the k largest elements, each with its index. 1-bit: "
+        "only the sign\nof each element, and a size shared by many. The residual is the part that "
+        "a rank has not sent yet;\nit is added to its next gradient. N ranks, Psi elements of e "
+        "bytes. 1-bit gives many elements a step\nof equal size, which acts like another learning "
+        "rate. So compare its loss with that of the same rule\non one device, which sends "
+        "nothing.\n");
 #define ROW(cells) { cells[0], cells[1], cells[2], cells[3] }
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, (const Result[]){
         { "sent per rank and step", NULL, ROW(sent) },

@@ -98,9 +98,10 @@ static void power_sgd(Run *run) {
     Trajectory plain = compression_train(run, &t, NULL, &seen[EXACT]);
     trajectory_free(&plain);
     check_learning(run, last);
-    say(run, "\nA matrix [a, b] is sent as P [a, r] and Q [b, r], here with r = %d. Exact adds the "
-             "gradient, Psi\nelements of e bytes; PowerSGD adds the vectors and all P and Q. The "
-             "residual is the part that a rank\nhas not sent yet. N ranks.\n", RANK);
+    say(run, "\nA gradient matrix G [a, b] is replaced by P Q^T, with P [a, r] and Q [b, r], here "
+             "r = %d: (a + b) r\nnumbers instead of a b. Exact adds the gradient, Psi elements of "
+             "e bytes; PowerSGD adds the vectors\nand all P and Q. The residual is the part that a "
+             "rank has not sent yet. N ranks.\n", RANK);
     table(run, seen, last);
     answer(run, seen, last);
     data_free(&t.data);

@@ -107,8 +107,9 @@ bool ring_nodes_table(Run *run) {
     page_value(size, sizeof size, (double)(ACROSS * sizeof(real)), "bytes");
     say(run,
         "\nOne all-reduce of S = %s on N = %zu ranks, M = %zu nodes of n = %zu: link %s inside, %s "
-        "between.\nIn the flat ring the last rank of a node sends 2(N-1)/N of S to the next "
-        "node:\n",
+        "between.\nHierarchical: reduce-scatter in each node, all-reduce of each part between "
+        "nodes, all-gather inside.\nFlat: one ring over all ranks; there the last rank of a node "
+        "sends 2(N-1)/N of S to the next node:\n",
         size, N, N / n, n, k->link.name, k->between.name);
     results(run, (const char *const[]){ "flat ring", "hierarchical", NULL }, (const Result[]){
         { "sent per rank in its node", "hierarchical: 2(n-1)/n of S",

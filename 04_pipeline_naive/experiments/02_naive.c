@@ -137,13 +137,13 @@ static void table(Run *run, const Training *t, const double loss[2]) {
              "largest rank.");
     if (!clock_config()->simulated) return;                // real times were not compared
     StackTimes d = stack_times(&(Stack){ .model = t->model, .blocks = 2, .sequences = 1 });
-    say(run, "  A second run, with p = %zu equal stages of two blocks, and B = 1: step %s, idle "
-             "%s.",
-        p, cost_text(run, "step.equal"), cost_text(run, "idle.equal"));
-    say(run, "  Formulas: m(p(f+b) + 2(p-1)d) with forward f = %.3g us, backward b = 2f, message "
-             "d = %.3g us;",
-        (double)d.forward / 1e6, p > 1 ? (double)d.message / 1e6 : 0);
-    say(run, "  idle 1-1/p where d = 0.");
+    say(run, "  Unequal stages have no short formula. A second run: p = %zu equal stages of two "
+             "blocks, with B = 1.", p);
+    say(run, "  Step: m(p(f+b) + 2(p-1)d) = %s; a stage's forward f = %.3g us, backward b = 2f, "
+             "message",
+        cost_text(run, "step.equal"), (double)d.forward / 1e6);
+    say(run, "  d = %.3g us. Idle: %s; it would be 1-1/p if d were 0.",
+        p > 1 ? (double)d.message / 1e6 : 0, cost_text(run, "idle.equal"));
 }
 
 static void answer(Run *run, const Timing *last) {

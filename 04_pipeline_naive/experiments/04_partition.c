@@ -61,6 +61,19 @@ static void blocks_text(char *text, const size_t *blocks, size_t p) {
     for (size_t i = 0; i < p; i++) sprintf(text + strlen(text), "%s%zu", i ? " " : "", blocks[i]);
 }
 
+// Above the first picture: how to read a cut, and when costs change.
+static void say_cut(Run *run, const Training *t, const char *cut, const size_t *blocks) {
+    CutSizes z = cut_sizes(&t->model, 1, 0);
+    size_t p = run->world->size;
+    char second[48] = "";
+    if (p > 1) snprintf(second, sizeof second, ", stage 1 has %zu", blocks[1]);
+    say(run, "A cut %s: stage 0 has %zu block%s%s%s. The head, on the", cut, blocks[0],
+        blocks[0] > 1 ? "s" : "", second, p > 2 ? ", and so on" : "");
+    say(run, "last stage, takes as long as %.2f blocks. From step %d on the first %d blocks take "
+             "%d times as long.",
+        work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS, GROWTH);
+}
+
 // Trains by GPipe, first on stages of these blocks. every: steps between two cuts; 0: blocks stay.
 static void train(Run *run, const Training *t, const size_t *blocks, size_t every, Rebalanced *r,
                   Trajectory *out) {
@@ -99,6 +112,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
             char cut[32];
             blocks_text(cut, r->blocks[s], p);
             snprintf(title, sizeof title, "step %zu: cut %s", s, cut);
+            if (s == 0) say_cut(run, t, cut, blocks);
             bool file = !strcmp(option_text(run, "draw"), s ? "end" : "begin");
             picture_show(run, title, file ? PICTURE_CHART : PICTURE_NO_FILES);
         }
@@ -239,12 +253,8 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
     results(run, columns, rows);
     double *cost = host_alloc((t->model.layers + 2) * sizeof *cost);
     forward_times(t, 0, cost);
-    say(run, "  A cut: the blocks of stages 0, 1, ... From step %d on the first %d blocks take %d "
-             "times as long.",
-        GROWN, GROWN_BLOCKS, GROWTH);
-    say(run, "  Step: sum(f+b) + (m-1)(max f + max b) + messages. Block: f = %.3g us, b = 2f. "
-             "Head: %.2f blocks.",
-        cost[1] / 1e6, cost[t->model.layers + 1] / cost[1]);
+    say(run, "  Step: sum(f+b) + (m-1)(max f + max b) + messages. A block's forward f = %.3g us, "
+             "backward b = 2f.", cost[1] / 1e6);
     free(cost);
 }
 

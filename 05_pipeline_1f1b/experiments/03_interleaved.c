@@ -101,9 +101,12 @@ static EqualStep equal_step(Run *run, const Stack *stack, size_t m, const char *
     EqualStep step = { .timing = played.timing, .in_flight = played.result.in_flight,
                        .activations = played.activations,
                        .messages = run->world->ledger[COMM_SEND].calls };
-    if (v > 1)
-        say(run, "Each stage has v = %zu chunks of the model. A: micro-batch 0 in chunk 0, a: "
-                 "micro-batch 0 in chunk 1.", v);
+    if (v > 1) {
+        say(run, "The model is cut in v p = %zu chunks; stage i has chunks i, %s, here called its "
+                 "chunks 0, %s.", v * p, v > 2 ? "i + p, ..." : "i + p", v > 2 ? "1, ..." : "1");
+        say(run, "%sA: micro-batch 0 in chunk 0, a: in chunk 1.",
+            p > 1 ? "So the last rank sends chunk 0's output back to rank 0. " : "");
+    }
     picture_show(run, title,
                  picture_flags(run, draw) | (v > 1 ? PICTURE_SAME_SCALE : PICTURE_DETAIL));
     if (option_flag(run, "verbose") || !clock_config()->simulated)

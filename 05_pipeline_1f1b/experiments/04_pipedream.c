@@ -304,8 +304,9 @@ static void table(Run *run, double off, const double loss[WAYS]) {
              "or p-1.");
     say(run, "  Time: 1F1B two steps of m = %d, 2(m+p-1)(t_f+t_b); stashing 8(t_f+t_b); plus "
              "messages.", FLUSH);
-    say(run, "  mixed: the forward read old weights, the backward the newest. 1F1B's loss: a flush "
-             "after each.");
+    say(run, "  mixed: the forward read old weights, the backward the newest. For the loss, 1F1B "
+             "updates after");
+    say(run, "  every mini-batch with a flush, so that all columns make equally many updates.");
 }
 
 static void answer(Run *run, double off, const double loss[WAYS]) {
@@ -322,8 +323,8 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
                  "runs empty after every %d, takes %s.",
                  cost_text(run, "more.pipedream"), FLUSH, cost_text(run, "more.1f1b"));
     if (loss[BARE] < 1.02 * loss[STASHED])
-        snprintf(curve, sizeof curve, ", but the loss is %.2f: a loss curve does not show the "
-                 "error", loss[BARE]);
+        snprintf(curve, sizeof curve, ", but the loss is %.2f: the curve does not show it",
+                 loss[BARE]);
     say_answer(run, "Yes, in every bit, if each stage stashes weights.%s Without stashing the 2nd "
                "gradient is wrong by %.0f %%%s.", time, 100 * off, curve);
     say_cost(run, "%s versions of the weights per rank, and old gradients: on a text the loss is "
@@ -344,10 +345,10 @@ static void pipedream(Run *run) {
     t.model.seed = run->seed;
     say(run, "1F1B ends each step with a flush: it runs empty, then updates. PipeDream updates "
              "after each backward");
-    say(run, "(not drawn). A piece with its own update is a mini-batch. Stashing: a stage keeps "
-             "the weights that a");
-    say(run, "forward read for its backward. Vertical sync: all stages read weights of the same "
-             "age.");
+    say(run, "(not drawn); a micro-batch with its own update is called a mini-batch. Stashing: a "
+             "stage keeps the");
+    say(run, "weights that a forward read for its backward. Vertical sync: all stages read weights "
+             "of one age.");
     equal_stages(run, &t);
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);

@@ -315,8 +315,10 @@ static void two_bw(Run *run) {
     t.model.seed = run->seed;
     say(run, "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, "
              "and keeps two versions.", p < 4 ? (size_t)4 : p);
-    say(run, "The next batch does not wait for the update: it reads the version before it. So no "
-             "flush is needed.");
+    say(run, "The next batch does not wait for the update: it reads the version before it. With "
+             "m >= p all");
+    say(run, "backwards of that version end before a third version is needed, so two suffice, "
+             "without a flush.");
     equal_stages(run, &t);
     t.optimizer = sgd(0.3);
     equals_recurrence(run, &t, true, NULL, "with a flush = unsplit");

@@ -273,8 +273,8 @@ static void answer(Run *run) {
              "planner's 2p-1.",
              cost_text(run, "equal.activations.zb-h1"), cost_text(run, "equal.activations.1f1b"),
              cost_text(run, "equal.activations.auto-2p-1"));
-    say_use_when(run, "the batch is small beside the number of stages, and every stage has memory "
-                 "for p micro-batches.");
+    say_use_when(run, "there are few micro-batches per stage, and memory for p of them on every "
+                 "stage.");
 }
 
 // ---------------------------------------------------------- training, on stages of unequal size
@@ -334,10 +334,11 @@ static void zero_bubble(Run *run) {
     OpTimes d = zb_times(&stack);
     say(run, "A backward has two halves: B=, of inputs (the stage before waits for it), and W~, "
              "of weights.");
-    say(run, "ZB-H1 runs the W halves later, when the stage would be idle. So does a planner, with "
-             "memory for");
-    say(run, "p or 2p-1 micro-batches. F, B, W of a stage take %.3g, %.3g, %.3g us, a message %.3g "
-             "us.",
+    say(run, "ZB-H1, a fixed order from the zero-bubble paper, runs the W halves later, when the "
+             "stage would be");
+    say(run, "idle. A planner picks each stage's next op greedily, with memory for p or "
+             "2p-1 micro-batches.");
+    say(run, "F, B, W of a stage take %.3g, %.3g, %.3g us, a message %.3g us.",
         (double)d.forward / 1e6, (double)d.backward_inputs / 1e6, (double)d.backward_weights / 1e6,
         (double)d.message / 1e6);
     measure(run, &stack);
