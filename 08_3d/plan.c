@@ -171,8 +171,8 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
     size_t rows = list ? plan_rows_within(list, PLAN_ERROR, &spread) : 0;
     if (rows > 1)
         snprintf(near, sizeof near,
-                 " The first %zu rows lie within %.1f %%, and the plan's error is up to %.0f %%: "
-                 "measure all of them.",
+                 " The first %zu rows lie within %.1f %%, and the plan differs from published "
+                 "step times by up to %.0f %%: measure all of them.",
                  rows, 100 * spread, 100 * PLAN_ERROR);
     if (r->fits)
         say_answer(run,

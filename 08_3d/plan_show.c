@@ -96,12 +96,12 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
 }
 
 void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
-    say(run, "dp, tp, pp, cp: ranks for data, tensor, pipeline and context parallelism. seqs: per "
-             "micro-batch.");
-    say(run, "chunks: per stage. ZeRO: its stage. sp: with sequence parallelism. state: weights, "
-             "gradients,");
-    say(run, "optimizer. act: activations. GB: of the GPU that has most. idle: the bubble. "
-             "step: in seconds.");
+    say(run, "dp, tp, pp, cp: ranks for data, tensor, pipeline, context parallelism. sp: "
+             "sequence parallelism.");
+    say(run, "seqs: sequences per micro-batch. chunks: per pipeline stage (05.03). ZeRO: 0 to "
+             "3 (chapter 06).");
+    say(run, "state: weights, gradients, optimizer. act: activations. GB: most per GPU. idle: "
+             "bubble. step: in s.");
     say(run, "                                             GB held           GB sent per step "
              "over");
     say(run, "  dp tp  pp cp seqs chunks ZeRO sp recompute   all state   act    tp   cp   pp   dp "

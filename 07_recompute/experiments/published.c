@@ -96,7 +96,9 @@ void published_overhead(Run *run) {
         say_detail(run, "  %-5s %36.2f %14.2f %18.2f %14.2f", model[i].name, of_forward[i],
                    of_forward[i] / 3, of_forward[i] / 2, of_forward[i] / 6);
     }
-    // printed to 0.1 percent
+    const double limit = 0.05 / 2.7;               // printed to 0.1 percent
     check_numbers(run, "paper: 2.7, 1.6 % more", "175B and 530B, of the forward pass", of_forward,
-                  published, 2, 0.05 / 2.7);
+                  published, 2, limit);
+    say(run, "Korthikanti et al. print percentages to 0.1, so comparisons with them have limits up "
+             "to %.1e.", limit);
 }

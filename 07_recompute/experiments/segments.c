@@ -70,8 +70,8 @@ void budget_segments(Run *run, Comm *pp, Training t) {
     }
     CutSizes z = budget_sizes(&t, pp->size, 0);
     double n = (double)kept_block(&z) / (double)z.C;
-    say(run, "Without a plan: keep every k-th input (%d blocks, L = %zu of them on stage 0)",
-        BUDGET_LONG, z.blocks);
+    say(run, "A second model of %d blocks (L = %zu on stage 0), without a plan: keep only every "
+             "k-th block's input", BUDGET_LONG, z.blocks);
     say(run, "  peak of stage 0   k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s", peak[0], peak[1],
         peak[2], peak[3]);
     say(run, "  least at          k = sqrt(m L/n) = %.1f; a block keeps n = %.1f times its input",
@@ -85,6 +85,6 @@ void budget_segments(Run *run, Comm *pp, Training t) {
         size_t bytes = train_segment(run, pp, &t, (WayName){ id, name }, BUDGET_LONG);
         page_value(peak[i], sizeof peak[i], (double)bytes, "bytes");
     }
-    say(run, "  1 segment, GPipe  m = 1: %s   m = 2: %s   m = 4: %s (micro-batches)",
+    say(run, "  keep only the stage's input, m micro-batches   m = 1: %s   m = 2: %s   m = 4: %s",
         peak[0], peak[1], peak[2]);
 }

@@ -306,14 +306,13 @@ void sample_run(Run *run) {
         written / r.seconds);
     report_config_number(run, "tokens_per_second", written / r.seconds);
     Timing timing = picture_timing(run);
-    say(run, "\n");
     // One rank only computes, so its chart would show nothing.
     if (world > 1 || option_flag(run, "verbose") || option_text(run, "svg") ||
-        option_text(run, "trace"))
+        option_text(run, "trace")) {
+        say(run, "\n");
         picture_show(run, "the last token", PICTURE_ALIKE_ONCE);
-    else
-        say(run, "the last token, simulated:");
-    picture_summary(run, &timing);
+        picture_summary(run, &timing);
+    }
     if (check) compare(run, &s, &w, &text, &windows, got);
     SampleSizes z = { .tp = tp,
                       .pp = pp,
