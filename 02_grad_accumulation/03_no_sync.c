@@ -9,7 +9,7 @@
 //         overlapped_step sends the same bytes in buckets during the last micro-batch's backward.
 // Saves:  (m-1)/m of the bytes that a reduction after every micro-batch sends. overlapped_step also
 //         saves the time of the messages that the last backward hides.
-// Costs:  2(N-1)/N Psi e bytes per rank and step and one gradient buffer, whatever m is (N ranks, e
+// Costs:  2(N-1)/N Psi e bytes per rank and step and one gradient buffer, for any m (N ranks, e
 //         bytes per element). overlapped_step: up to Psi elements of communication memory.
 // PyTorch's DDP.no_sync() and buckets (Li et al. 2020, section 3.2). Left out: replicas with
 // different numbers of micro-batches.

@@ -46,7 +46,7 @@ void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
 
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
 // x, middle, y and their gradients are [M/tp, C]. 06_transformer.c calls functions of 03_mlp.c and
-// 04_attention.c, which end in an all-reduce. Here the products stand between enter and leave.
+// 04_attention.c, which end in an all-reduce. Here the products run between enter and leave.
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;

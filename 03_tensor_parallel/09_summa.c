@@ -31,8 +31,8 @@
 // result is added locally or reduced to its owner. In q turns a rank receives q-1 blocks along its
 // row and q-1 along its column.
 //
-// Both factors are cut alike along K. The pieces need not be equal: SummaCut { n, each } deals out
-// n groups of `each` elements by shard_range. { 5, 4 } cuts 20 columns between 5 heads of 4
+// Both factors have the same cut along K. The pieces need not be equal: SummaCut { n, each } deals
+// out n groups of `each` elements by shard_range. { 5, 4 } cuts 20 columns between 5 heads of 4
 // columns: for q = 2 into 12 and 8.
 
 // The elements of piece l of q along one side of a matrix.

@@ -41,7 +41,7 @@ CommGrid tesseract_grid(Comm *ranks, size_t depth) {
 }
 
 void tesseract(Model *m, const CommGrid *g) {
-    summa(m, g);                                           // cuts every layer alike
+    summa(m, g);                                           // cuts every layer in the same way
     // EXERCISE 03.10a (3 points): what the layers share. The g->depth ranks of g->in_depth hold
     // the same block of every parameter of every unit (m->units[i].params[k]). Each of them has
     // seen only the tokens of its layer. Set the group over which the gradient is a partial sum

@@ -16,7 +16,7 @@
 // 3D tensor parallelism: Bian et al. 2021, section 3. (The paper stores vectors on a diagonal and
 // broadcasts them.) Left out: overlap. cube_layers.c has GPT's other layers.
 //
-// The products of Y = X W form a cube: X[m,k] W[k,n] stands at (m, k, n). It is cut in q x q x q
+// The products of Y = X W form a cube: X[m,k] W[k,n] is the point (m, k, n). It is cut in q x q x q
 // smaller cubes, one per rank. A rank's cube reads a face of X and a face of W and makes sums of Y.
 // Each of the three is q times as large as the part that the rank holds:
 //

@@ -131,7 +131,7 @@ typedef struct {
     // backward gathers x and w again; else both are saved
     bool gather_again;
 } Cube;
-// q; usage_error() if ranks is no cube
+// q; usage_error() if ranks is not a cube
 size_t cube_side(size_t ranks);
 // collective; usage_error() like cube_side()
 Cube cube_new(Comm *ranks);

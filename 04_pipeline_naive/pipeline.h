@@ -158,8 +158,9 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first);
 // live as long as the model.
 size_t partition_items(const ModelConfig *c);
 void partition_time_layers(Model *m, double *cost);
-// blocks [p v], of each stage or of each of its v chunks in model order, <- the best cut for the
-// costs that the stages have measured. Collective; the result is the same on all stages.
+// Finds the best cut for the costs that the stages have measured. Fills blocks [p v] with the
+// number of blocks of each stage, or of each chunk, in model order. Collective; the result is the
+// same on all stages.
 void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks);
 // Moves weights and moments of all layers from the model `from`, cut by before [p v], to the model
 // `to`, cut by after [p v] and allocated with its optimizer state. Collective.

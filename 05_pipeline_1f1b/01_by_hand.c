@@ -2,8 +2,8 @@
 // level: core
 // question: In which order may a pipeline stage do its forwards and backwards, and which order keeps little in memory?
 //
-// Holds: a list of ops per stage; nothing is computed here. A list is legal if every op stands in
-//     it once, every receive gets the message that it waits for, and every send gets a buffer.
+// Holds: a list of ops per stage; nothing is computed here. A list is legal if it has every
+//     op once, every receive gets the message that it waits for, and every send gets a buffer.
 // Sends: a message per op: forwards to the next stage, backwards to the previous one, in list
 //     order.
 // Saves: 1F1B: at most min(p-i, m) micro-batches in flight on stage i; GPipe has m.

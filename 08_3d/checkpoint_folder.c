@@ -63,8 +63,8 @@ size_t *folder_steps(const char *dir, size_t *n) {
 
 // ---------------------------------------------------------------- what this program has written
 
-// Does the file have this text at this place, as far as it goes? A killed run leaves a part of
-// it, or nothing.
+// Does the file have this text at this place? Yes also if the file ends within the text or before
+// it, because a killed run leaves only a part.
 static bool begins(int file, off_t place, const char *text) {
     char found[128];
     ssize_t n = pread(file, found, strlen(text), place);

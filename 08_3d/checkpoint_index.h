@@ -1,6 +1,6 @@
-// checkpoint_index.h: the index of a checkpoint, and the note at each tensor. The parsers must bear
-// any bytes, because anybody may have written the file; tests/fuzz_checkpoint.c gives them random
-// bytes.
+// checkpoint_index.h: the index of a checkpoint, and the note at each tensor. The parsers must not
+// crash on any bytes, because another program may have written the file. tests/fuzz_checkpoint.c
+// gives them random bytes.
 #ifndef CHECKPOINT_INDEX_H
 #define CHECKPOINT_INDEX_H
 #include "08_3d/tensor_file.h"

@@ -132,8 +132,8 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
 // The largest error of the plan's times that plan_papers.c allows.
 static const double PLAN_ERROR = 0.15;
 
-// The layout's numbers in the JSON. A name without a unit is that of the trainer's cost: its step
-// is in picoseconds, its memory in bytes.
+// The layout's numbers in the JSON. A name without a unit is the name of the trainer's cost.
+// Then the step is in picoseconds, and memory is in bytes.
 static void record(Run *run, const PlanResult *r) {
     static const char *const name[PLAN_MEMORY][2] = {
         { "parameters", "weights_bytes" },        { "gradients", "gradients_bytes" },

@@ -112,7 +112,7 @@ typedef struct {
 // Do the ranks first to last of the world share a node?
 bool plan_near(const PlanTask *t, size_t first, size_t last);
 size_t plan_rank(const PlanLayout *l, size_t d, size_t cp, size_t tp, size_t stage);
-// Positions of a sequence on the rank with the most.
+// Positions of a sequence on the rank of cp that has the most positions.
 size_t plan_positions(const PlanTask *t, const PlanLayout *l);
 PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i, size_t k);
 // All chunks of stage i together.

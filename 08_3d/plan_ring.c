@@ -167,7 +167,7 @@ PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, b
     return ring;
 }
 
-// ---------------------------------------------------------------- ranks that are not alike
+// ---------------------------------------------------------------- ranks with unequal work
 
 static void after(double *at, const PlanOp *each, size_t n, double share) {
     for (size_t r = 0; r < n; r++) at[r] += share * plan_op_time(&each[r]);

@@ -8,8 +8,8 @@
 // all earlier tokens. These never change, because no position sees a later one. So each rank keeps
 // them for its heads and blocks, and a step is a forward of one row.
 //
-// Left out: many texts at once, which makes writing efficient (Pope et al. 2022; Kwon et al. 2023);
-// data parallelism, which would be several runs.
+// Left out: batches of many texts, which make writing efficient (Pope et al. 2022; Kwon et al.
+// 2023); data parallelism, which would be several runs.
 #include <math.h>
 #include <stdlib.h>
 #include "03_tensor_parallel/tensor_parallel.h"
@@ -223,7 +223,7 @@ Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice 
                   .memory = arena(MEM_ACTIVATIONS) };
     Range layers = pipeline_stage_layers(c, NULL, pp, s.mesh.at.pp);
     bool last = s.mesh.at.pp + 1 == pp;
-    layers.hi -= last;                             // the last layer is the loss, which nobody needs
+    layers.hi -= last;                             // without the last layer, the loss
     s.m = model_describe(c, layers);
     tensor_parallel(s.m, s.mesh.tp);
     weights_load(w, s.m);

@@ -29,7 +29,7 @@ typedef struct {
     Choice choice;
 } Sampler;
 
-// ---- All functions are collective, but for the last one. ----
+// ---- All functions except the last one are collective. ----
 Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice choice);
 void sampler_free(Sampler *s);
 // Forward of `count` tokens behind those in the cache. On the last stage: logits [rows, V/tp] of

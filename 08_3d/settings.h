@@ -11,7 +11,7 @@ bool settings_interleaved(const char *name);
 TensorKind settings_tensor(const char *name);      // of --tensor 1d|2d|2.5d|3d
 Recompute settings_recompute(const char *name);    // of --recompute none|selective|full
 // "3,4,3" -> {3, 4, 3}: the blocks of each of pp stages, or of each chunk, in model order.
-// free() it. text NULL: NULL. usage_error() where it is no such list. layers: of the model.
+// free() it. text NULL: NULL. usage_error() if text is not such a list. layers: of the model.
 size_t *settings_stage_blocks(const char *text, size_t pp, size_t chunks, size_t layers);
 
 // A linear warm-up to the highest rate, then a cosine down to the lowest one, which stays from

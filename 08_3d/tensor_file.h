@@ -23,8 +23,8 @@ typedef struct {
     struct cJSON *header;                          // holds the names
 } TensorFile;
 enum { TENSOR_FILE_WHY = 512 };
-// False: the file is torn, or is no safetensors file of F32 or F64 tensors. `why` says so and names
-// it.
+// False: the file is torn, or is not a safetensors file of F32 or F64 tensors. `why` names the file
+// and the reason.
 bool tensor_file_open(TensorFile *f, const char *path, char why[TENSOR_FILE_WHY]);
 // The same for bytes in memory, which the caller keeps and frees. name: for the messages.
 bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, const char *name,

@@ -38,9 +38,9 @@ static void say_where_to_resume(Run *run) {
     free(steps);
 }
 
-// Names the first rank whose part is not finite: of the loss before the sum over ranks, of the
-// gradient after it, because nothing older is left. Then all replicas have the numbers of the
-// faulty one.
+// Names the first rank whose part of the loss or of the gradient is not finite. The loss is checked
+// before its sum over ranks. The gradient is checked after the sum, because the values before it
+// are overwritten. So the bad value of one replica is then in the gradients of all replicas.
 static void name_first_rank(Run *run, const Trainer *t, size_t step) {
     static const char what[] = "a step that is not finite changes nothing";
     char name[80];

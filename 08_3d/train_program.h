@@ -27,8 +27,8 @@ void train_take_options(Run *run, const RunOptions *o);
 // The last three are collective and return the same on all ranks.
 // usage_error() beside options that need every step's gradient
 FiniteRule train_finite_rule(Run *run);
-// Between a step's gradients and its update. STEP_LOST: the page says which rank was first, and
-// from where to resume.
+// Between a step's gradients and its update. STEP_LOST: the page names the first rank with a value
+// that is not finite, and the checkpoint from which to resume.
 StepOutcome train_finite_step(Run *run, FiniteRule *rule, const Trainer *t, size_t step,
                               StepResult r);
 // Before the weights are saved or judged. done: how many steps they have seen. False: the

@@ -15,8 +15,8 @@ static void zero3_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor d
     layer_backward_inputs(l->inner, b, x, dy, dx, s);
     zero3_drop(l, &in_flight);
 }
-// The gradients of the weights later: they do not read the weights. Room and reduction as
-// zero2_backward_and_reduce.
+// Computes the gradients of the weights later, without the weights, because it does not read them.
+// Allocates and reduces gradients as zero2_backward_and_reduce() does.
 static void weights_and_reduce(Layer *l, const Batch *b, Tensor x, Saved *s) {
     Arena in_flight = arena(MEM_COMMUNICATION);
     for (size_t i = 0; i < l->n_units; i++)

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNEVEN = 1003, LARGE = 10007, SIZES = 8, EVEN = 5 };  // EVEN: number of the size 100 N
+enum { UNEVEN = 1003, LARGE = 10007, SIZES = 8, EVEN = 5 };  // EVEN: the index of 100 N in Sizes
 typedef struct { size_t count[SIZES]; } Sizes;
 static Sizes sizes_of(size_t N) {
     return (Sizes){ { 0, 1, N - 1, N, N + 1, 100 * N, UNEVEN, LARGE } };

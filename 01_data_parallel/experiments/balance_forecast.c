@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-// The time of the rings of a step: the gradient's, and for DYNAMIC that of the n times.
+// The time of a step's all-reduces: of the gradient, and with DYNAMIC also of the n measured times.
 double balance_rings(Policy p, const Devices *d) {
     double gradient = ring_time(ALL_REDUCE_PASSES, d->n, config_parameters(d->model), sizeof(real));
     return gradient + (p == DYNAMIC ? ring_time(ALL_REDUCE_PASSES, d->n, d->n, sizeof(double)) : 0);
@@ -67,12 +67,13 @@ double balance_ideal(const Devices *d, size_t step) {
 }
 
 // The longest time that a step may take. If sequences could be cut, all devices would finish
-// together, after work / summed speed. They are whole, but the last device got its last sequence
-// because no other would have finished earlier with it. So a step takes at most the time of n - 1
-// more sequences that could be cut. If a rate is `over` times too high, the device's share may take
-// that many times as long. Device 0's rate is `changed` times too high in the step of the change,
-// and each further step halves the excess. One hundredth more, because products of fast devices
-// take whole picoseconds.
+// together, after work / summed speed. Sequences are whole, but the device that ends last got
+// its last sequence because no other device would have finished it earlier. So a step takes at
+// most as long as a step of n - 1 more sequences that could be cut. If the estimated rate of a
+// device is `over` times the true rate, its share may take `over` times as long. In the step of the
+// change the rate of device 0 is `changed` times the true rate. Each further step halves the
+// excess. The bound is one hundredth higher, because products of fast devices take whole
+// picoseconds.
 double balance_bound(Policy p, const Devices *d, size_t step) {
     double over = 1;
     if (p == DYNAMIC && step >= d->change)

@@ -62,7 +62,7 @@ static void check_servers(Run *run, const char *what, const Books *b, const Comp
     char name[32];
     snprintf(name, sizeof name, "rank %zu", c->dp->rank);
     snapshot_put(parts, name, 1, size, c->sent, 0, 0);
-    // Every rank puts its own: they must agree in every bit.
+    // Every rank records its own tensor. All these tensors must agree in every bit.
     snapshot_put(parts, "reconstructed", 1, size, b->reconstructed, 0, 0);
     for (size_t i = 0; i < c->n_buckets && c->plan.method == ONE_BIT; i++) {
         const CompressedBucket *bucket = &c->buckets[i];

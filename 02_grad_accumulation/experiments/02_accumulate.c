@@ -1,5 +1,5 @@
-// 02_accumulate.c (experiment): a batch in micro-batches beside the same batch at once. Compares
-// the gradients, measures the memory, and shows the trap, the mean of means.
+// 02_accumulate.c (experiment): a batch in micro-batches beside the same batch in one piece.
+// Compares the gradients, measures the memory, and shows the trap, the mean of means.
 #include "02_grad_accumulation/accumulation.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
@@ -75,7 +75,7 @@ static void show_trap(Run *run, const Training *t) {
 
 // ---------------------------------------------------------------- the picture
 
-// Draws the same batch twice, one after the other: at once, and in m micro-batches.
+// Draws the same batch twice, one after the other: in one piece, and in m micro-batches.
 static Timing draw(Run *run, const Training *t, const Training *whole) {
     Model *model = new_model(t);
     Arena tokens = arena(MEM_WORKSPACE);

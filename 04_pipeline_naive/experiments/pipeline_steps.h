@@ -9,7 +9,7 @@
 
 // The rules of pipe_op_needs, pipe_op_feeds and pipe_op_is, for op of stage i of p with v chunks on
 // each stage. needs: the op whose result it takes. feeds: the op of another part that takes its
-// result. Both return false where there is none. is: whether op is the needed op.
+// result. Both return false if there is no such op. is: whether op is the needed op.
 bool steps_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
 bool steps_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
 bool steps_op_is(PipeOp op, PipeOp needed);

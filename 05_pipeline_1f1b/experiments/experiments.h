@@ -48,8 +48,8 @@ OpTimes zb_times(const Stack *s);  // F, B, W and a message under the simulated 
 typedef struct { size_t step, in_flight; bool legal; } JudgedLists;
 JudgedLists zb_judge(ScheduleRule rule, size_t p, size_t m, const OpTimes *times);
 JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *times);  // frees
-// Most bytes of activations on stage i that works down this list: of a training; of equal stages;
-// of equal stages with stack->chunks chunks each.
+// The peak of stage i's activations, in bytes, when the stage runs this list. The stage belongs to
+// a training, to equal stages, or to equal stages with stack->chunks chunks each.
 size_t zb_peak(const Training *t, const Schedule *list, size_t p, size_t i);
 size_t zb_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
 size_t chunked_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
@@ -71,7 +71,7 @@ typedef struct {
     double messages, message_bytes, table_calls, table_bytes;
     double sums;                                   // all-reduces over the stages
     bool buffers_back;  // every gradient is in the model's own memory again
-    double *loss;                                  // [steps], alike on all ranks
+    double *loss;                                  // [steps], the same on all ranks
     double *second;  // PipeDream: [size], the gradient of mini-batch 1
 } VersionsSeen;
 // Trains by this list. older: for PipeDream, the number of older copies of the weights; the model

@@ -28,7 +28,7 @@ static OpTimes times_of(Run *run, size_t v) {
     double tf = option_real(run, "tf"), tb = option_real(run, "tb"), tw = option_real(run, "tw");
     REQUIRE(tf > 0 && tb >= 0 && tw >= 0 && tf <= 1000 && tb <= 1000 && tw <= 1000,
             "--tf %g --tb %g --tw %g: choose times up to 1000, and a forward above 0", tf, tb, tw);
-    // Over a link a message takes the share of a forward that it has on the equal stages of 05.02.
+    // By default a message takes the same fraction of a forward as on the equal stages of 05.02.
     Stack stack = {
         .model = { .width = 12, .heads = 3, .context = 10 }, .blocks = 2, .sequences = 1
     };

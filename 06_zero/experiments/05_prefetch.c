@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// Four blocks. With two, both are in flight at once, so keeping all units would cost no memory.
+// Four blocks. With two, both are in flight together, so keeping all units would cost no memory.
 static const ModelConfig tiny = {
     .layers = 4, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };

@@ -170,7 +170,7 @@ static void conclude(Run *run, const StageMeasured got[BUDGETS], const Planned *
 
 // Segments of k blocks, of which only the first block's input is kept. The last may be shorter.
 static void recompute_every(Model *m, size_t k) {
-    size_t lo = m->layers[0].number == 0, blocks = 0;   // blocks stand after the embedding, if any
+    size_t lo = m->layers[0].number == 0, blocks = 0;   // blocks follow the embedding, if any
     while (lo + blocks < m->n_layers && m->layers[lo + blocks].kind->rebuild) blocks++;
     for (size_t i = 0; i * k < blocks; i++)
         recompute_wrap_range(m, lo + i, blocks - i * k < k ? blocks - i * k : k);

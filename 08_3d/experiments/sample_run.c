@@ -82,7 +82,7 @@ static void text_show(Run *run, const Text *t, bool ids) {
 
 // ---------------------------------------------------------------- the loop
 
-// The ranges [start, end) of the text that the model saw at once, one after another.
+// The windows of the text that the model saw, one after another, as ranges [start, end).
 typedef struct {
     Range *window;
     size_t n;
@@ -251,7 +251,7 @@ static Choice choice_of(Run *run) {
             c.temperature);
     return c;
 }
-// The sizes of a model without --from: none of them divides by 2, 3 or 4 ranks alike.
+// The sizes of a model without --from. No size divides by all of 2, 3 and 4 ranks.
 static const ModelConfig small = {
     .layers = 4, .width = 36, .heads = 9, .context = 24, .vocab = 256
 };

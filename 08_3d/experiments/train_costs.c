@@ -207,7 +207,7 @@ static bool lies_alike(size_t ranks, size_t node) {
 
 // Can step_time() play this step to the picosecond? Hidden sums, compression and a budget are not
 // in its lists. Its ranks of one group have equal work: equal replicas, equal chunks of positions,
-// and groups that lie alike in the nodes.
+// and groups that lie in the nodes in the same way.
 static bool step_is_listed(const TrainerConfig *c) {
     size_t cp = mesh_cp(c->mesh), node = clock_config()->node;
     size_t near = c->mesh.tp * cp, replicas = near * c->mesh.dp;

@@ -209,9 +209,9 @@ static void use_all_connections(ncclComm_t comm, const Lane *l, int me, int size
     device_free(element);
 }
 
-// A send's kernel waits on the GPU for its receiver. Few blocks, so that the kernels of all pairs
-// fit beside the collectives and the ops. A kernel without a place, while the others wait for it,
-// would wait for ever.
+// A send's kernel waits on the GPU for its receiver. It has few blocks, so that the kernels of all
+// pairs fit on the GPU beside the collectives and the ops. Otherwise the ranks would hang: a kernel
+// would wait for room on the GPU, and the kernels that hold the room would wait for it.
 enum { PAIR_BLOCKS = 4 };
 
 static Pair *pair_new(bool to_myself) {

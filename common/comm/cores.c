@@ -55,7 +55,7 @@ double side_at_once(void) {
     for (size_t i = 0; all && i < this_world_size; i++) {
         size_t first = 0;
         while (!share(&all[first], &all[i], gpu)) first++;
-        if (first < i) continue; // a GPU or a set of cores counts once, whatever ranks share it
+        if (first < i) continue; // counts a shared GPU or set of cores once
         at_once += gpu ? 1 : (double)cores_of(&all[i]) / device_threads;
     }
     if (!ranks_are_processes && at_once > 1) at_once = 1;

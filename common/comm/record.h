@@ -16,7 +16,7 @@ typedef enum {
     EVENT_UPDATE,
     EVENT_COLLECTIVE,
     EVENT_SEND,
-    EVENT_RECV, // communication; several may be in flight at once
+    EVENT_RECV, // communication; several may be in flight together
     EVENT_KINDS
 } EventKind;
 enum { NO_NUMBER = 255 };

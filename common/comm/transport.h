@@ -5,11 +5,11 @@
 // result at `out`. Both are the memory of the caller's tensors, so nothing is copied. comm.c makes
 // three exceptions:
 //   staged   MPI moves the tensors of a GPU: in and out are pinned host memory.
-//   shadow   For a started operation if memory is poisoned (lessons, --check). `in` is a copy, with
-//            which the tensor is compared at the wait; `out` is delivered at the wait. So a
-//            forgotten wait is always wrong. MEM_REFERENCE.
-//   scratch  For a started sum, as large as the whole: contributions meet there until the wait.
-//            MEM_COMMUNICATION, the same on every transport.
+//   shadow   For a started operation if memory is poisoned (lessons, --check). `in` is a copy; the
+//            wait compares the tensor with it. `out` is copied to the tensor at the wait. So a
+//            forgotten wait always gives a wrong result. MEM_REFERENCE.
+//   scratch  For a started sum. It is as large as the whole tensor and holds the contributions
+//            until the wait. MEM_COMMUNICATION, the same on every transport.
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
 #include "common/comm/comm.h"

@@ -44,8 +44,8 @@ Data data_synthetic(size_t vocab, size_t context, uint64_t seed);
 // All ranks use rank 0's file. A rank that cannot see it, or sees another one, gets it over the
 // side channel, so the file may be a pipe. A token file is read once, one part by each rank.
 //
-// Returns false on all ranks alike if the file cannot be read, is corrupt or too short, or has ids
-// beyond the vocabulary. why then names the reason and the fix, and *d needs no data_free().
+// Returns false on all ranks if the file cannot be read, is corrupt or too short, or has ids beyond
+// the vocabulary. why then names the reason and the fix, and *d needs no data_free().
 enum { DATA_WHY = 2048 };
 bool data_open(Data *d, const char *path, const char *eval, size_t vocab, size_t context,
                uint64_t seed, char why[DATA_WHY]);

@@ -79,9 +79,9 @@ struct AttentionKind {
 typedef struct Layer Layer;
 typedef struct {
     const char *name;
-    // shape of y on this rank; NULL: a wrapper, which has its inner layer's
+    // shape of y on this rank; NULL in a wrapper: the shape of its inner layer's y
     Shape (*output)(const Layer *l, const Batch *b);
-    // shape of x; NULL: as the output, or the inner layer's
+    // shape of x; NULL: the shape of y, or in a wrapper of the inner layer's x
     Shape (*input)(const Layer *l, const Batch *b);
     // dx takes the memory of x, and forward may overwrite x, because [B*T, V] is large. The layer
     // before must not need its y then.

@@ -19,7 +19,8 @@ typedef struct Model {
     Unit *units;            // in model order: wte, wpe, h.0, ..., ln_f, the head's use of wte
     Unit **units_of_layers; // pointers to units; Layer.units points into this list
     size_t n_units;
-    Tensor w, g; // [1, size]: all units but the tied use, one after another, if they are whole
+    // [1, size]: all units except the tied use, one after another. Only if the units are whole.
+    Tensor w, g;
     size_t size; // local elements; a tied tensor counts once
     Arena parameters, gradients, optimizer;
     // MEM_COMMUNICATION under ZeRO. gathered: whole weights that a unit keeps for a step. buffers:

@@ -37,7 +37,7 @@ static _Thread_local struct {
     bool poison_off;
 } ledger;
 
-// Of all ranks of this process, with MEM_REFERENCE. One rank runs at a time.
+// Bytes of all ranks of this process, with MEM_REFERENCE. One rank runs at a time.
 static size_t process, process_most;
 
 // ---- the ledger ----

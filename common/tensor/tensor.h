@@ -1,6 +1,6 @@
-// tensor.h: a tensor is a row-major matrix, or a window on one: rows of `cols` neighbours, `ld`
-// elements from row to row. Higher shapes are matrices by convention: [B*T, C] are B sequences of T
-// positions with C features.
+// tensor.h: a tensor is a row-major matrix, or a rectangle of a larger one. The `cols` elements of
+// a row are neighbours in memory; the next row begins `ld` elements later. Tensors with more axes
+// are stored as matrices: [B*T, C] is B sequences of T positions with C features.
 #ifndef TENSOR_H
 #define TENSOR_H
 #include <stdbool.h>

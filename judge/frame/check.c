@@ -11,7 +11,9 @@
 #include <string.h>
 
 typedef enum { CLOSE, EQUAL, DIFFERS } Mode;
-enum { LINES_EACH = 6 }; // more tensors share one line; further faults are counted
+// A comparison of more tensors prints one line for all of them. At most this many failed tensors
+// are described; the others are counted.
+enum { LINES_EACH = 6 };
 
 typedef struct {
     const char *name;
