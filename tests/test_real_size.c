@@ -426,7 +426,7 @@ static void zero(void) {
     on_page("$16/8\\cdot7$ | %.0f |", 7 * state_of_zero(3, 8));
     on_page("\\frac{7}{8}\\cdot14=%.2f$ GB", one / G);
     page = "06_zero/reference.md";
-    on_page("needs %.0f GB per rank … %.1f, %.1f and %.2f GB", 7.5 * state_of_zero(0, 64),
+    on_page("| GB per rank | %.0f | %.1f | %.1f | %.2f |", 7.5 * state_of_zero(0, 64),
             7.5 * state_of_zero(1, 64), 7.5 * state_of_zero(2, 64), 7.5 * state_of_zero(3, 64));
     on_page("$\\frac{7}{8}\\cdot14$ GB | %.2f GB |", one / G);
     on_page("$%.2f/300$ | %.0f ms |", one / G, 1e3 * one / NVLINK);
