@@ -230,11 +230,13 @@ void page_checked(Run *run) {
     add_kind(text, kinds[CHECK_DIFFERS],
              kinds[CHECK_DIFFERS] == 1 ? "differs, as it must" : "differ, as they must");
     char line[512];
-    size_t length = (size_t)snprintf(line, sizeof line, "%zu comparison%s: %s", s->check_count,
-                                     s->check_count == 1 ? "" : "s", text);
+    size_t length = 0;
+    if (s->check_count > 0)
+        length = (size_t)snprintf(line, sizeof line, "%zu comparison%s: %s", s->check_count,
+                                  s->check_count == 1 ? "" : "s", text);
     if (s->cost_count > 0)
-        snprintf(line + length, sizeof line - length, "; %zu of %zu costs exact",
-                 s->cost_count - s->costs_failed, s->cost_count);
+        snprintf(line + length, sizeof line - length, "%s%zu of %zu costs exact",
+                 length > 0 ? "; " : "", s->cost_count - s->costs_failed, s->cost_count);
     putchar('\n');
     page_ending("Compared:", line);
 }
