@@ -58,6 +58,11 @@ static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
     say(run, "%s", note);
 }
 
+// Is a checkpoint written after `done` steps? Every --save-every steps, and after the last one.
+static bool checkpoint_due(Run *run, size_t done, bool last) {
+    return option_given(run, "save") && (last || done % option_size(run, "save-every") == 0);
+}
+
 // After a step of `seconds`: writes a checkpoint if one is due. True: the training ends here,
 // because it was told to stop, or because its weights are not finite.
 static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log,
@@ -65,7 +70,7 @@ static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Lo
                           double eval_loss) {
     if (!option_given(run, "save")) return false;
     bool stop = done < steps && stop_due(train_seconds_left(run), seconds);
-    if (stop || done == steps || done % option_size(run, "save-every") == 0) {
+    if (stop || checkpoint_due(run, done, done == steps)) {
         if (!train_finite_weights(run, rule, t, done)) return true;
         RankState unsent = unsent_read(t);
         RunOptions options = train_run_options(run, &t->config.mesh);
@@ -104,10 +109,9 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
 // before each checkpoint, because the best checkpoint by this loss is kept.
 static bool evaluation_due(Run *run, size_t done, bool last) {
     size_t every = option_size(run, "eval-every");
-    bool saves = option_given(run, "save");
-    if (every == 0 || (last && !saves)) return false;
-    bool saved_now = last || done % option_size(run, "save-every") == 0;
-    return done % every == 0 || (saves && option_given(run, "keep") && saved_now);
+    bool saved_now = checkpoint_due(run, done, last);
+    if (every == 0 || (last && !saved_now)) return false;
+    return done % every == 0 || (saved_now && option_given(run, "keep"));
 }
 
 // Tokens trained and the real time of their steps, without evaluations and checkpoints.

@@ -4,15 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void check_costs(Run *run, const char *ids, const char *names, const CostRow *row) {
-    for (; row->id; row++) {
-        char id[96], name[96];
-        snprintf(id, sizeof id, ids, row->id);
-        snprintf(name, sizeof name, names, row->name);
-        check_cost(run, id, name, row->unit, row->by_formula, row->by_play, row->measured);
-    }
-}
-
 // Events call both a whole backward and a backward of inputs B, so the list's text does, too.
 bool events_in_order(Run *run, const char *title, size_t i, Schedule list) {
     char *want = schedule_text(&list), *order = picture_order(run, i);

@@ -6,17 +6,6 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
 // ---- checks.c: what several lessons check ----
-// A table of costs that ends with {0}. ids and names have one %s, for the row's own id and name:
-// "%s.gpipe", "GPipe: %s".
-typedef struct {
-    const char *id, *name, *unit;
-    Predicted by_formula, by_play;
-    double measured;
-} CostRow;
-// The two predictions of a row that has one.
-#define BY_FORMULA(value) formula(value), NOT_PREDICTED
-#define BY_PLAY(value) NOT_PREDICTED, played(value)
-void check_costs(Run *run, const char *ids, const char *names, const CostRow *row);
 // True if the recorded events of stage i have the order of this list. Frees the list. Only rank 0
 // has a recording; all other ranks return true.
 bool events_in_order(Run *run, const char *title, size_t i, Schedule list);

@@ -261,7 +261,7 @@ static void keep_ending(Run *run, int which, const char *format, va_list args) {
     if (!run->is_root) return;
     if (*ending != NULL) fault("the page already has this line: %s", *ending);
     vsnprintf(text, sizeof text, format, args);
-    *ending = strcpy(host_alloc(strlen(text) + 1), text);
+    *ending = text_copy(text);
 }
 
 void say_answer(Run *run, const char *format, ...) {

@@ -80,12 +80,6 @@ static Worst worst_of(const Whole *got, const Whole *want) {
     return w;
 }
 
-static double largest(const Whole *w) {
-    double max = 0;
-    for (size_t i = 0; i < w->rows * w->cols; i++) max = fmax(max, fabs((double)w->values[i]));
-    return max;
-}
-
 static void compare_tensor(Finding *f, const Whole *got, const Whole *want, double over_all,
                            double limit, Mode mode) {
     f->name = got != NULL ? got->name : want->name;
@@ -102,7 +96,7 @@ static void compare_tensor(Finding *f, const Whole *got, const Whole *want, doub
     }
     if (unfit(f, got, "got", mode) || unfit(f, want, "expected", mode)) return;
     Worst w = worst_of(got, want);
-    double scale = fmax(largest(want), 1e-3 * over_all);
+    double scale = fmax(whole_largest(want), 1e-3 * over_all);
     // replicas must agree, although only one of them was compared
     if (got->clash && mode != DIFFERS)
         w.difference =
@@ -139,7 +133,7 @@ static size_t compare_all(Finding *findings, Snapshot *got, Snapshot *want, doub
                           Mode mode) {
     size_t count = 0;
     double over_all = 0;
-    for (size_t i = 0; i < want->count; i++) over_all = fmax(over_all, largest(&want->wholes[i]));
+    for (size_t i = 0; i < want->count; i++) over_all = fmax(over_all, whole_largest(&want->wholes[i]));
     for (size_t i = 0; i < want->count; i++) {
         const Whole *w = &want->wholes[i];
         compare_tensor(&findings[count++], snapshot_find(got, w->name), w, over_all, limit, mode);

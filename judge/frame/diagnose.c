@@ -16,7 +16,7 @@ static void wrong(Run *run, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    run->state->wrong = strcpy(host_alloc(strlen(text) + 1), text);
+    run->state->wrong = text_copy(text);
 }
 
 // ---- one factor ----
@@ -103,13 +103,6 @@ static const char *step_of(const char *name) {
     return step != NULL ? step : "";
 }
 
-static double largest_of(const Whole *w) {
-    double largest = 0;
-    for (size_t i = 0; i < w->rows * w->cols; i++)
-        largest = fmax(largest, fabs((double)w->values[i]));
-    return largest;
-}
-
 // Of the first step that differs only: an error of its gradient is in all that follows. A tensor
 // that is mathematically zero, such as the gradient of the key bias, is left out.
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit) {
@@ -121,11 +114,11 @@ void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want,
     double over_all = 0;
     Factor all = { 0 };
     for (size_t t = 0; t < want->count; t++)
-        over_all = fmax(over_all, largest_of(&want->wholes[t]));
+        over_all = fmax(over_all, whole_largest(&want->wholes[t]));
     memset(differs, 0, 2 * ranks * sizeof *differs);
     for (size_t t = 0; t < want->count; t++) {
         const Whole *b = &want->wholes[t], *a = snapshot_find(got, b->name);
-        double largest = largest_of(b);
+        double largest = whole_largest(b);
         if (first != NULL && strcmp(step_of(b->name), step_of(first)) != 0) continue;
         if (!comparable(a, b) || largest < 1e-3 * over_all) continue;
         size_t n = a->rows * a->cols;

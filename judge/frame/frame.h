@@ -108,6 +108,7 @@ void report_free(Run *run);
 // coloured if asked for
 const char *report_mark(Run *run, bool pass, const char *good, const char *bad);
 uint64_t text_hash(const char *text);
+char *text_copy(const char *text); // on the heap; the caller frees it
 
 // ---- page.c: the page, which takes the place of the log ----
 bool page_on_terminal(void);
@@ -151,6 +152,7 @@ struct Snapshot {
     size_t count;
 };
 Whole *snapshot_find(Snapshot *s, const char *name); // NULL if the name is unknown
+double whole_largest(const Whole *w);                 // the largest absolute value
 
 // ---- diagnose.c, on rank 0: each keeps one sentence about a failed check, if none is kept ----
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);

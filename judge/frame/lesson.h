@@ -146,6 +146,17 @@ static const Predicted NOT_PREDICTED = { 0 };
 // is printed as "played".
 void check_cost(Run *run, const char *id, const char *name, const char *unit, Predicted by_formula,
                 Predicted by_play, double measured);
+// A table of costs, a row each. The table ends with {0}. ids and names have one %s, for the row's
+// own id and name: "%s.gpipe", "GPipe: %s".
+typedef struct {
+    const char *id, *name, *unit;
+    Predicted by_formula, by_play;
+    double measured;
+} CostRow;
+// The two predictions of a row that has one.
+#define BY_FORMULA(value) formula(value), NOT_PREDICTED
+#define BY_PLAY(value) NOT_PREDICTED, played(value)
+void check_costs(Run *run, const char *ids, const char *names, const CostRow *row);
 
 // The table of results, in units for people: a row per quantity, a column per method, and the
 // formula. A cell is the id of a cost, which shows its measured value, or a text after "=", or

@@ -412,8 +412,7 @@ void option_default(Run *run, const char *name, const char *text) {
     OptionValues *s = &run->state->settings;
     OptionValue *o = &s->list[place_of(s, name)];
     if (o->given) return;
-    char *copy = host_alloc(strlen(text) + 1);
-    strcpy(copy, text);
+    char *copy = text_copy(text);
     free(o->copied);
     o->copied = copy;
     o->text = copy;

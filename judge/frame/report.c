@@ -13,7 +13,7 @@
 
 enum { WIDEST_COLUMN = 48 }; // a longer name shifts its own line only
 
-static char *copied(const char *text) { return strcpy(host_alloc(strlen(text) + 1), text); }
+char *text_copy(const char *text) { return strcpy(host_alloc(strlen(text) + 1), text); }
 
 // The list with room for one more item. It doubles when count reaches a power of two.
 static void *grown(void *list, size_t count, size_t item) {
@@ -68,10 +68,10 @@ static void config_set(Run *run, const char *name, const char *text, double numb
     while (i < s->config_count && strcmp(s->configs[i].name, name) != 0) i++;
     if (i == s->config_count) {
         s->configs = grown(s->configs, s->config_count++, sizeof *s->configs);
-        s->configs[i] = (ConfigRecord){ .name = copied(name) };
+        s->configs[i] = (ConfigRecord){ .name = text_copy(name) };
     }
     free(s->configs[i].text);
-    s->configs[i].text = text == NULL ? NULL : copied(text);
+    s->configs[i].text = text == NULL ? NULL : text_copy(text);
     s->configs[i].number = number;
 }
 void report_config_number(Run *run, const char *name, double value) {
@@ -95,8 +95,8 @@ void report_check(Run *run, CheckRecord check, const char *error_text, const cha
         printf("%-11s  %-13s  %s\n", error_text, limit_text,
                report_mark(run, check.pass, "ok", "FAIL"));
     }
-    check.what = copied(check.what);
-    check.name = copied(check.name);
+    check.what = text_copy(check.what);
+    check.name = text_copy(check.name);
     s->checks = grown(s->checks, s->check_count, sizeof *s->checks);
     s->checks[s->check_count++] = check;
     s->checks_failed += !check.pass;
@@ -144,9 +144,9 @@ void check_cost(Run *run, const char *id, const char *name, const char *unit, Pr
             if (pairs[i].id != local.id) fault("cost %s: rank %zu passes another cost here", id, i);
         CostRecord r = cost_judge(pairs, run->world->size);
         r.played = !by_formula.given;
-        r.id = copied(id);
-        r.name = copied(name);
-        r.unit = copied(unit);
+        r.id = text_copy(id);
+        r.name = text_copy(name);
+        r.unit = text_copy(unit);
         s->costs = grown(s->costs, s->cost_count, sizeof *s->costs);
         s->costs[s->cost_count++] = r;
         s->costs_failed += !r.pass;
@@ -154,6 +154,15 @@ void check_cost(Run *run, const char *id, const char *name, const char *unit, Pr
     }
     free(all);
     free(sizes);
+}
+
+void check_costs(Run *run, const char *ids, const char *names, const CostRow *row) {
+    for (; row->id; row++) {
+        char id[96], name[96];
+        snprintf(id, sizeof id, ids, row->id);
+        snprintf(name, sizeof name, names, row->name);
+        check_cost(run, id, name, row->unit, row->by_formula, row->by_play, row->measured);
+    }
 }
 
 const CostRecord *report_cost(Run *run, const char *id) {

@@ -4,6 +4,7 @@
 // holds three numbers per part instead of values.
 #include "judge/frame/frame.h"
 #include "common/tensor/random.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,13 +142,20 @@ Whole *snapshot_find(Snapshot *s, const char *name) {
     return NULL;
 }
 
+double whole_largest(const Whole *w) {
+    double largest = 0;
+    for (size_t i = 0; i < w->rows * w->cols; i++)
+        largest = fmax(largest, fabs((double)w->values[i]));
+    return largest;
+}
+
 static Whole *whole_of(Snapshot *s, const char *name, size_t rows, size_t cols, size_t rank) {
     Whole *w = snapshot_find(s, name);
     if (w == NULL) {
         s->wholes = realloc(s->wholes, (s->count + 1) * sizeof *s->wholes);
         if (s->wholes == NULL) fault("out of memory: a snapshot of %zu tensors", s->count + 1);
         w = &s->wholes[s->count++];
-        *w = (Whole){ .name = strcpy(host_alloc(strlen(name) + 1), name),
+        *w = (Whole){ .name = text_copy(name),
                       .rows = rows,
                       .cols = cols };
         if (s->prints) return w;
