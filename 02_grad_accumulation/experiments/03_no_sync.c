@@ -110,13 +110,6 @@ static BucketCosts overlapped_forecast(const Training *t, size_t bucket, size_t 
     return costs;
 }
 
-typedef struct { const char *id, *name, *unit; double predicted, measured; } Cost;
-static void check_costs(Run *run, const Cost *cost, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        check_cost(run, cost[i].id, cost[i].name, cost[i].unit, formula(cost[i].predicted),
-                   NOT_PREDICTED, cost[i].measured);
-}
-
 static void costs(Run *run, const Training *t, const Measured *const way[3]) {
     const ModelConfig *c = &t->model;
     const Measured *once = way[0], *often = way[1], *early = way[2];
@@ -126,46 +119,48 @@ static void costs(Run *run, const Training *t, const Measured *const way[3]) {
     double kept = largest * c->context * kept_model(c) * e;
     double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);        // of one all-reduce, per rank
     BucketCosts f = overlapped_forecast(t, BUCKET, N);
-    const Cost cost[] = {
-        { "no-sync.calls", "no_sync: all-reduces, 3 steps", "calls", steps, once->calls },
-        { "no-sync.sent", "no_sync: sent, 3 steps (no m)", "bytes", steps * ring, once->bytes },
-        { "forgetful.calls", "forgetful: all-reduces, 3 steps", "calls", steps * m, often->calls },
-        { "forgetful.sent", "forgetful: sent, 3 steps (m times)", "bytes", steps * m * ring,
-          often->bytes },
-        { "overlapped.calls", "overlapped: all-reduces, 3 steps", "calls", steps * f.buckets,
-          early->calls },
-        { "overlapped.sent", "overlapped: sent, 3 steps (no m)", "bytes", steps * f.bytes,
-          early->bytes },
-        { "weights", "parameters", "bytes", weights, once->parameters },
-        { "no-sync.gradients", "no_sync: gradients (wte twice)", "bytes", weights + wte,
+    check_costs(run, "%s", "%s", (CostRow[]){
+        { "no-sync.calls", "no_sync: all-reduces, 3 steps", "calls", BY_FORMULA(steps),
+          once->calls },
+        { "no-sync.sent", "no_sync: sent, 3 steps (no m)", "bytes", BY_FORMULA(steps * ring),
+          once->bytes },
+        { "forgetful.calls", "forgetful: all-reduces, 3 steps", "calls", BY_FORMULA(steps * m),
+          often->calls },
+        { "forgetful.sent", "forgetful: sent, 3 steps (m times)", "bytes",
+          BY_FORMULA(steps * m * ring), often->bytes },
+        { "overlapped.calls", "overlapped: all-reduces, 3 steps", "calls",
+          BY_FORMULA(steps * f.buckets), early->calls },
+        { "overlapped.sent", "overlapped: sent, 3 steps (no m)", "bytes",
+          BY_FORMULA(steps * f.bytes), early->bytes },
+        { "weights", "parameters", "bytes", BY_FORMULA(weights), once->parameters },
+        { "no-sync.gradients", "no_sync: gradients (wte twice)", "bytes", BY_FORMULA(weights + wte),
           once->gradients },
-        { "overlapped.gradients", "overlapped: gradients (wte twice)", "bytes", weights + wte,
-          early->gradients },
-        { "forgetful.gradients", "forgetful: gradients, and the sum", "bytes", 2 * weights + wte,
-          often->gradients },
-        { "moments", "AdamW's m and v", "bytes", 2 * weights, once->optimizer },
-        { "activations", "activations, peak", "bytes", kept, once->activations },
-    };
-    check_costs(run, cost, sizeof cost / sizeof *cost);
+        { "overlapped.gradients", "overlapped: gradients (wte twice)", "bytes",
+          BY_FORMULA(weights + wte), early->gradients },
+        { "forgetful.gradients", "forgetful: gradients, and the sum", "bytes",
+          BY_FORMULA(2 * weights + wte), often->gradients },
+        { "moments", "AdamW's m and v", "bytes", BY_FORMULA(2 * weights), once->optimizer },
+        { "activations", "activations, peak", "bytes", BY_FORMULA(kept), once->activations },
+        {0} });
     if (!clock_config()->simulated) return;
 
     // Every all-reduce waits for the rank with the largest micro-batch, which is always rank 0.
     double passes = ring_time(ALL_REDUCE_PASSES, N, Psi, e), compute = 0;
     for (size_t k = 0; k < t->micro_batches; k++) compute += compute_time(t, N, 0, k);
-    const Cost time[] = {
-        { "no-sync.exposed", "no_sync: exposed, all ranks", "ps", N * passes, once->last.exposed },
-        { "forgetful.exposed", "forgetful: exposed (m times)", "ps", N * m * passes,
+    check_costs(run, "%s", "%s", (CostRow[]){
+        { "no-sync.exposed", "no_sync: exposed, all ranks", "ps", BY_FORMULA(N * passes),
+          once->last.exposed },
+        { "forgetful.exposed", "forgetful: exposed (m times)", "ps", BY_FORMULA(N * m * passes),
           often->last.exposed },
-        { "no-sync.step", "no_sync: step", "ps", compute + passes, once->last.step },
-        { "forgetful.step", "forgetful: step", "ps", compute + m * passes, often->last.step },
-    };
-    check_costs(run, time, sizeof time / sizeof *time);
-    check_cost(run, "overlapped.exposed", "overlapped: exposed, all ranks", "ps", NOT_PREDICTED,
-               played(f.exposed), early->last.exposed);
-    check_cost(run, "overlapped.hidden", "overlapped: hidden, all ranks", "ps", NOT_PREDICTED,
-               played(f.hidden), early->last.hidden);
-    check_cost(run, "overlapped.step", "overlapped: step", "ps", NOT_PREDICTED, played(f.step),
-               early->last.step);
+        { "no-sync.step", "no_sync: step", "ps", BY_FORMULA(compute + passes), once->last.step },
+        { "forgetful.step", "forgetful: step", "ps", BY_FORMULA(compute + m * passes),
+          often->last.step },
+        { "overlapped.exposed", "overlapped: exposed, all ranks", "ps", BY_PLAY(f.exposed),
+          early->last.exposed },
+        { "overlapped.hidden", "overlapped: hidden, all ranks", "ps", BY_PLAY(f.hidden),
+          early->last.hidden },
+        { "overlapped.step", "overlapped: step", "ps", BY_PLAY(f.step), early->last.step },
+        {0} });
 }
 
 // ---------------------------------------------------------------- the page

@@ -91,23 +91,19 @@ static void train_rows(Run *run, Comm *tp, TrialResult *r) {
 static void cut_costs(Run *run, const char *cut, size_t parameters, size_t kept, size_t reduced,
                       const TrialResult *r) {
     const size_t e = sizeof(real);
-    const struct { const char *id, *name, *unit; double predicted, measured; } all[] = {
-        { "parameters", "W and b", "bytes", (double)(parameters * e), (double)r->parameters },
-        { "gradients", "gradients", "bytes", (double)(parameters * e), (double)r->gradients },
-        { "optimizer", "SGD's state", "bytes", 0, (double)r->optimizer },
-        { "kept", "X, kept for backward", "bytes", (double)(kept * e), (double)r->activations },
-        { "calls", "all-reduces a step", "calls", 1, (double)r->calls },
+    char ids[48], names[48];
+    snprintf(ids, sizeof ids, "%ss.%%s", cut);
+    snprintf(names, sizeof names, "%ss: %%s", cut);
+    check_costs(run, ids, names, (CostRow[]){
+        { "parameters", "W and b", "bytes", BY_FORMULA(parameters * e), r->parameters },
+        { "gradients", "gradients", "bytes", BY_FORMULA(parameters * e), r->gradients },
+        { "optimizer", "SGD's state", "bytes", BY_FORMULA(0), r->optimizer },
+        { "kept", "X, kept for backward", "bytes", BY_FORMULA(kept * e), r->activations },
+        { "calls", "all-reduces a step", "calls", BY_FORMULA(1), r->calls },
         // A ring all-reduce sends every chunk twice, over t - 1 links each time.
         { "sent", "sent a step", "bytes",
-          ring_bytes(ALL_REDUCE_PASSES, run->world->size, reduced, e), (double)r->sent },
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        char id[48], name[48];
-        snprintf(id, sizeof id, "%ss.%s", cut, all[i].id);
-        snprintf(name, sizeof name, "%ss: %s", cut, all[i].name);
-        check_cost(run, id, name, all[i].unit, formula(all[i].predicted), NOT_PREDICTED,
-                   all[i].measured);
-    }
+          BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, run->world->size, reduced, e)), r->sent },
+        {0} });
 }
 
 // W and b are cut: K N/t + N/t elements. X is whole. The all-reduce adds dX [M, K] in backward.

@@ -77,24 +77,21 @@ static void bytes(Run *run, const ModelConfig *c, const Measured *r) {
     // All-reduces of [M, C]: four per block, one in the embedding, one of the head's dx. Of [M, 1]:
     // three in the loss.
     const Traffic layers = traffic_tensor_parallel(&z, n, BATCH, false);
-    const struct { const char *id, *name, *unit; double predicted, measured; } all[] = {
-        { "layers.calls", "all-reduces in the layers, a step", "calls", layers.calls,
-          (double)r->calls },
-        { "layers.sent", "sent in the layers, a step", "bytes", layers.bytes, (double)r->bytes },
+    check_costs(run, "%s", "%s", (CostRow[]){
+        { "layers.calls", "all-reduces in the layers, a step", "calls", BY_FORMULA(layers.calls),
+          r->calls },
+        { "layers.sent", "sent in the layers, a step", "bytes", BY_FORMULA(layers.bytes),
+          r->bytes },
         { "norm.sent", "sent for the norm, a step", "bytes",
-          ring_bytes(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double)),
-          (double)r->norm_bytes },
-        { "block", "parameters of a block", "bytes", (double)(elements_block(&z) * e),
-          (double)r->block },
-        { "parameters", "parameters", "bytes", (double)(parameters * e), (double)r->parameters },
-        { "gradients", "gradients (wte twice)", "bytes", (double)(elements_gradients(&z) * e),
-          (double)r->gradients },
-        { "adamw", "AdamW's m and v", "bytes", (double)(2 * parameters * e), (double)r->optimizer },
-        { "activations", "activations, peak", "bytes", (double)(peak * e), (double)r->activations },
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check_cost(run, all[i].id, all[i].name, all[i].unit, formula(all[i].predicted),
-                   NOT_PREDICTED, all[i].measured);
+          BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double))),
+          r->norm_bytes },
+        { "block", "parameters of a block", "bytes", BY_FORMULA(elements_block(&z) * e), r->block },
+        { "parameters", "parameters", "bytes", BY_FORMULA(parameters * e), r->parameters },
+        { "gradients", "gradients (wte twice)", "bytes", BY_FORMULA(elements_gradients(&z) * e),
+          r->gradients },
+        { "adamw", "AdamW's m and v", "bytes", BY_FORMULA(2 * parameters * e), r->optimizer },
+        { "activations", "activations, peak", "bytes", BY_FORMULA(peak * e), r->activations },
+        {0} });
 }
 
 // The papers assume that t divides everything. Where t divides the heads, the general form must

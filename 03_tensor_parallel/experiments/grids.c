@@ -81,16 +81,14 @@ void grid_memory_costs(Run *run, const GridPlace *at, size_t sequences, const Gr
     const CutSizes whole = cut_sizes(at->c, 1, 0), z = grid_sizes(at);
     const size_t parameters = grid_elements_stage(at, &whole), block = grid_elements_block(at);
     const size_t kept = grid_sequences(at, sequences) * at->c->context * kept_stage(&z);
-    const struct { const char *id, *name; size_t elements, measured; } line[] = {
-        { "block", "parameters of a block", block, r->block },
-        { "parameters", "parameters", parameters, r->parameters },
-        { "gradients", "gradients (wte twice)", parameters + grid_elements_wte(at), r->gradients },
-        { "adamw", "AdamW's m and v", 2 * parameters, r->optimizer },
-        { "kept", "activations, peak", kept, r->activations },
-    };
-    for (size_t i = 0; i < sizeof line / sizeof *line; i++)
-        check_cost(run, line[i].id, line[i].name, "bytes", formula((double)(line[i].elements * E)),
-                   NOT_PREDICTED, (double)line[i].measured);
+    check_costs(run, "%s", "%s", (CostRow[]){
+        { "block", "parameters of a block", "bytes", BY_FORMULA(block * E), r->block },
+        { "parameters", "parameters", "bytes", BY_FORMULA(parameters * E), r->parameters },
+        { "gradients", "gradients (wte twice)", "bytes",
+          BY_FORMULA((parameters + grid_elements_wte(at)) * E), r->gradients },
+        { "adamw", "AdamW's m and v", "bytes", BY_FORMULA(2 * parameters * E), r->optimizer },
+        { "kept", "activations, peak", "bytes", BY_FORMULA(kept * E), r->activations },
+        {0} });
 }
 
 // ---------------------------------------------------------------- a cube
