@@ -219,7 +219,8 @@ static void plan(Run *run) {
     // one rank searches; the others would find the same
     if (!one && run->is_root) {
         if (option_given(run, "layouts")) output_require("layouts", option_text(run, "layouts"));
-        PlanList list = plan_search(run, &t, &f);
+        bool prune = !option_given(run, "layouts") && !option_given(run, "svg");
+        PlanList list = plan_search(run, &t, &f, prune);
         char why[500];
         if (list.n == 0) plan_why_none(&t, &f, why, sizeof why);
         REQUIRE(list.n > 0,

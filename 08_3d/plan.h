@@ -184,12 +184,16 @@ typedef struct {
 // The layouts that fit come first, the fastest of them first of all.
 typedef struct {
     PlanResult *result;
-    size_t n, feasible;                            // all; those that fit
+    size_t n, feasible;                            // all in the list; those that fit
+    size_t tried;                                  // also those that the search has pruned
 } PlanList;
 // The largest tp and cp that a search tries, and the fewest positions of a chunk of the ring.
 enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };
 // run: its page shows the progress; NULL: no progress is shown.
-PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed);
+// prune: leaves out layouts that cannot be the fastest of their mesh and micro-batch, because one
+// stage alone computes longer than a layout that fits. The page needs no others. The files of all
+// layouts and of the Pareto front do.
+PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool prune);
 void plan_list_free(PlanList *list);
 // Where a search has found no layout: the number that does not divide (plan_divide.c).
 void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t room);

@@ -12,18 +12,37 @@ typedef struct {
     size_t room;
     const PlanTask *t;
     const PlanFixed *fixed;
+    bool prune;
+    double best; // the shortest step so far that fits in this mesh with this micro-batch
 } Search;
 
 static bool may(size_t fixed, size_t value) { return fixed == 0 || fixed == value; }
 static bool may_be(int fixed, int value) { return fixed < 0 || fixed == value; }
 
+// A step is at least as long as the last stage computes: no schedule hides a stage's own work.
+static double least_step(const PlanTask *t, const PlanLayout *l) {
+    double ops = 0;
+    for (size_t k = 0; k < l->chunks; k++) {
+        PlanStage chunk = plan_chunk(t, l, 0, l->n.pp - 1, k);
+        for (int forward = 0; forward < 2; forward++) {
+            PlanOp op = plan_op(t, l, &chunk, forward, l->micro_batch);
+            ops += plan_op_time(&op);
+        }
+    }
+    return (double)plan_micro_batches(t, l) * ops;
+}
+
 static void try_layout(Search *s, PlanLayout l) {
+    s->list.tried++;
+    if (s->prune && least_step(s->t, &l) > s->best) return;
     if (s->list.n == s->room) {
         s->room = s->room ? 2 * s->room : 1024;
         s->list.result = realloc(s->list.result, s->room * sizeof *s->list.result);
         if (!s->list.result) fault("out of memory for %zu layouts", s->room);
     }
-    s->list.result[s->list.n++] = plan_layout(s->t, &l);
+    PlanResult *r = &s->list.result[s->list.n++];
+    *r = plan_layout(s->t, &l);
+    if (r->fits) s->best = fmin(s->best, r->step);
 }
 // Tries one mesh, micro-batch and number of chunks with every ZeRO stage, recomputation and
 // sequence parallelism that makes a difference.
@@ -80,7 +99,8 @@ static void try_mesh(Search *s, Degrees n) {
     size_t chunk = m->context / (2 * n.cp);
     bool may_cut = s->fixed->cp || (s->t->blockwise && chunk >= PLAN_LEAST_CHUNK);
     if (n.cp > 1 && (m->context % (2 * n.cp) || !may_cut)) return;
-    for (size_t b = 1; b <= MOST_MICRO_BATCH; b *= 2)
+    for (size_t b = 1; b <= MOST_MICRO_BATCH; b *= 2) {
+        s->best = INFINITY;
         for (size_t v = 1; v <= m->layers / n.pp; v++) {
             size_t sequences = batch / n.dp, micro_batches = sequences / b;
             if (!may(s->fixed->micro_batch, b) || !may(s->fixed->chunks, v) || sequences % b)
@@ -89,6 +109,7 @@ static void try_mesh(Search *s, Degrees n) {
                 continue;
             try_memory(s, (PlanLayout){ .n = n, .micro_batch = b, .chunks = v });
         }
+    }
 }
 
 // The order of the list: layouts that fit, by time; then the others, by memory; equal ones in the
@@ -132,8 +153,8 @@ static size_t meshes(const PlanTask *t, const PlanFixed *fixed, Degrees *n) {
     return count;
 }
 
-PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed) {
-    Search s = { .t = t, .fixed = fixed };
+PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool prune) {
+    Search s = { .t = t, .fixed = fixed, .prune = prune };
     size_t count = meshes(t, fixed, NULL);
     Degrees *n = host_alloc(count * sizeof *n);
     meshes(t, fixed, n);

@@ -119,8 +119,9 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
                      "memory first:");
         row(run, t, &list->result[i]);
     }
-    say(run, "Each row is the fastest layout of its mesh. %zu layouts were tried, and %zu fit.",
-        list->n, list->feasible);
+    say(run, "Each row is the fastest layout of its mesh. Of %zu layouts, %zu were played%s",
+        list->tried, list->n,
+        list->n < list->tried ? ";\nthe others cannot be the fastest of their mesh." : ".");
     alternatives(run, t, list);
 }
 

@@ -166,7 +166,7 @@ const char *EXPORT(planner_search)(int cp) {
     PlanList list = {0};
     length = 0;
     if (possible(&task, why, sizeof why)) {
-        list = plan_search(shown, &task, &all);
+        list = plan_search(shown, &task, &all, false);
         plan_reason(&task, &list, why, sizeof why);
         if (list.n == 0) {
             size_t n = (size_t)snprintf(why, sizeof why, "No layout has equal parts: ");
