@@ -3,22 +3,23 @@
 // question: How can N devices train one model, each on a part of the batch, and hold the same weights all the time?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank a replica: all Psi weights, gradients (of wte two) and optimizer state; B/N of
-//         the sequences.
+// Holds:  every rank a replica: all Psi weights, gradients and optimizer state; B/N of the
+//         sequences. wte, the table that embedding and head share, has two gradients.
 // Sends:  once, before step 0: a broadcast of rank 0's weights, Psi elements. Per step, after the
 //         last backward: an all-reduce of the gradient, 2 (N-1)/N of Psi elements per rank.
 // Saves:  each rank computes B/N sequences and keeps the activations of these alone.
 // Costs:  weights, gradients and state N times. A step takes
 //         3F(ceil(B/N)) + 2(N-1) alpha + 2(N-1)/N Psi e / beta.
-// F(n): the time of a forward of n sequences; alpha: latency of a message; beta: bytes per second;
-// e: bytes of a real.
+// F(n): the time of a forward of n sequences; a backward takes 2F(n). alpha: latency of a message;
+// beta: bytes per second; e: bytes of a real.
 // Li et al. 2020 (arXiv 2006.15704), section 2. Every shard's loss already carries 1 / (counted
 // tokens of the WHOLE batch), so the gradients are added and not divided by N. Left out:
 // communication while backward still runs (04_overlap).
 #include "01_data_parallel/data_parallel.h"
 
 // Once, before the first step. Rank 0 sends its weights [Psi], Psi e bytes (e: bytes of a real),
-// and the other ranks overwrite theirs. Otherwise every process would train from different weights.
+// and the other ranks overwrite theirs. Without it, ranks that begin with different weights stay
+// different. (Equal seeds give equal weights, too. The experiment gives each rank other weights.)
 void data_parallel_broadcast(Comm *dp, Model *m) {
     // EXERCISE 01.02b (2 points): all begin alike. Give every rank of dp the weights of rank 0.
     // m->w holds all weights of the model, one after the other. common/comm/comm.h lists the
@@ -63,7 +64,8 @@ double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step,
 }
 
 // Sends nothing after the all-reduce: equal weights, gradients and optimizer state on all ranks
-// give equal norms and equal new weights.
+// give equal norms and equal new weights. The returned loss is the part of this rank's shard. The
+// training does not need the whole loss; the experiment adds the parts for its log.
 StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step,
                               size_t sequences) {
     double loss = data_parallel_gradients(dp, m, d, step, sequences);

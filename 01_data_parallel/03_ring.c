@@ -10,11 +10,12 @@
 //         S/N.
 // Saves:  the ring sends the fewest bytes, 2(N-1)/N S per rank; tree and halving need the fewest
 //         messages in a row.
-// Costs:  ring 2(N-1)(alpha + S/(N beta)), tree 2h(alpha + S/beta), h = log2 N rounded up, rank 0
-//         2(N-1)(alpha + S/beta), halving 2h alpha + 2(N-1)/N S/beta where N is a power of two.
-// Patarasuk and Yuan 2009; Rabenseifner 2004. One rank adds the parts of an element, and the others
-// copy the sum, so all ranks hold the same bits. The order of the additions decides which bits.
-// Left out: links that several messages share, and pipelined trees.
+// Costs:  time. Ring: 2(N-1)(alpha + S/(N beta)). Gather and broadcast: 2(N-1)(alpha + S/beta).
+//         Tree: 2h(alpha + S/beta), h = log2 N rounded up. Halving and doubling, if N is a power of
+//         two: 2h alpha + 2(N-1)/N S/beta. alpha: latency of a message; beta: bytes per second.
+// Patarasuk and Yuan 2009; Rabenseifner 2004. One rank makes the last addition of an element, and
+// the other ranks copy the sum, so all ranks hold the same bits. The order of the additions decides
+// which bits. Left out: links that several messages share, and pipelined trees.
 #include "01_data_parallel/data_parallel.h"
 #include "common/tensor/ops.h"
 
@@ -73,7 +74,8 @@ void ring_all_reduce(Comm *c, Tensor t) {
 }
 
 // Rank 0 receives every rank's tensor, adds them in rank order, and sends the sum to every rank:
-// (N-1) S bytes in and (N-1) S bytes out.
+// (N-1) S bytes in and (N-1) S bytes out. So the bits are those of comm_all_reduce in rank order.
+// The three other ways add in other orders.
 void gather_broadcast_all_reduce(Comm *c, Tensor t) {
     Arena memory = arena(MEM_COMMUNICATION);
     comm_connect(c, COMM_EVERYBODY);

@@ -8,8 +8,8 @@
 // Sends:  an all-reduce per bucket of n elements, 2 (N-1)/N of n elements per rank, started as soon
 //         as the bucket's last tensor is final; the buckets go from the end of m->g to its
 //         beginning, as backward does.
-// Saves:  time: the communication of all buckets but the last can hide behind backward. The bits
-//         are those of one all-reduce.
+// Saves:  time: the communication of all buckets but the last can hide behind backward. With sums
+//         in rank order (--reduce ordered, the default) the bits are those of one all-reduce.
 // Costs:  2(N-1) latencies per bucket. The last bucket is exposed, because no backward is left to
 //         hide it. Up to Psi elements of communication memory are in flight.
 // Li et al. 2020 (arXiv 2006.15704), section 3.2: PyTorch's DistributedDataParallel, reducer.cpp.

@@ -11,11 +11,12 @@
 // Saves:  2 Psi elements of optimizer state per worker. Asynchronous: no worker waits for the
 //         slowest.
 // Costs:  all bytes pass through the servers' links. Asynchronous: a gradient is up to (n-1)(2s+1)
-//         versions old.
-// A synchronous server adds all pushes in the workers' order, which gives the bits of an
-// all-reduce. An asynchronous server updates after every push. It answers at once, unless the
-// worker is more than s steps ahead of the slowest (stale synchronous parallel, Ho et al. 2013). Li
-// et al. 2014, section 3. Left out: workers and servers that fail.
+//         versions old. While a worker computes, each other worker goes at most from s steps behind
+//         it to s + 1 steps ahead, which is 2s + 1 pushes.
+// A synchronous server adds all pushes in the workers' order, which gives the bits of an all-reduce
+// in rank order. An asynchronous server updates after every push. By the simulated clock it answers
+// at once, unless the worker is more than s steps ahead of the slowest (stale synchronous parallel,
+// Ho et al. 2013). Li et al. 2014, section 3. Left out: workers and servers that fail.
 #include "01_data_parallel/parameter_server.h"
 #include <stdlib.h>
 
@@ -35,7 +36,8 @@ double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers
     return loss;
 }
 
-// Sends each server its piece of the gradient [Psi], S bytes in all. Does not wait.
+// Sends each server its piece of the gradient [Psi], S bytes in all. A send returns when the server
+// has received the piece. It does not wait for other workers or for an update.
 static void push(const Cluster *c, Model *m) {
     // [Psi/k], S/k bytes
     for (size_t s = 0; s < c->servers; s++) comm_send(c->world, cluster_piece(c, m->g, s), s);
@@ -118,8 +120,9 @@ static size_t next_push(const Cluster *c, const Inbox *in) {
     // EXERCISE 01.05b (3 points): whose push is next. in->coming[w] is NULL for a worker from which
     // no push is expected; `next` is the first worker from which one is expected. Make `next` the
     // worker whose push arrives first. Of pushes that arrive at the same time, the lowest number is
-    // first. comm_arrival(in->coming[w]) gives the time of an arrival; it waits until the push is
-    // there. So ask for every expected push: then the order is the same on every machine.
+    // first. comm_arrival(in->coming[w]) gives the time of an arrival. It waits until the push is
+    // there, but this rank's clock does not move. So ask for every expected push: then the order is
+    // the same on every machine.
     for (size_t w = next + 1; w < c->workers; w++)
         if (in->coming[w] && comm_arrival(in->coming[w]) < comm_arrival(in->coming[next])) next = w;
     // END

@@ -6,8 +6,9 @@
 // Holds:  every rank: all weights and gradients, its own sequences, and its own residual e, one
 //         element per parameter (16 bits: none). One bit: each rank is the server of 1/N of every
 //         bucket, and keeps a second residual for this part.
-// Sends:  per step and bucket of n elements. 16 bits: 2(N-1)/N of 2n bytes. Top-k: (N-1) k places
-//         and values, k = n/32. One bit: 2(N-1)/N of n/8 bytes, and 2(N-1) scales.
+// Sends:  per step and bucket of n elements. 16 bits: 2(N-1)/N of 2n bytes, and an all-reduce of
+//         one element. Top-k: (N-1) k places and values, k = n/32. One bit: 2(N-1)/N of n/8 bytes,
+//         and 2(N-1) scales.
 // Saves:  16 bits: half of the bytes. Top-k: all but (N-1) k places and values. One bit: 31 of 32
 //         bits.
 // Costs:  the result is not the exact sum. Psi elements of residual; more calls; top-k's bytes grow
@@ -43,7 +44,7 @@ static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
 
 // 16 bits: the two halves of an all-reduce, each with half the bytes. Only messages have 16 bits:
 // the sum between the halves is a real. No residual is kept, because a rounding changes an element
-// by at most 2^-11 of itself.
+// by at most 2^-11 of itself. An element below 2^-14 after scaling changes by at most 2^-25.
 void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
@@ -68,8 +69,8 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     (void)e;
 }
 
-// Top-k: sends the k largest elements of gradient plus residual, 4 bytes of place and e bytes of
-// value each. All others stay in the residual.
+// Top-k: sends the k largest elements of gradient plus residual, each with 4 bytes of place and
+// sizeof(real) bytes of value. All others stay in the residual.
 void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
@@ -90,7 +91,8 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     compression_keep_rest(c, e, sent);
     // END
     compression_note(c, b, sent);
-    comm_all_gather(dp, tensor_reshape(all, 1, dp->size * length), mine);  // (N-1) k (4 + e) bytes
+    // (N-1) k (4 + sizeof(real)) bytes
+    comm_all_gather(dp, tensor_reshape(all, 1, dp->size * length), mine);
     tensor_fill(g, 0);
     for (size_t r = 0; r < dp->size; r++) top_k_add(g, row(all, r), k);  // in rank order
     arena_free(&a);
@@ -111,7 +113,7 @@ void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     compression_keep_rest(c, e, sent);
     compression_note(c, b, sent);
     Tensor in = exchange(dp, &a, packed);                   // (N-1)/N of n/8 bytes
-    comm_all_gather(dp, scales, my_scale);                 // (N-1) e bytes
+    comm_all_gather(dp, scales, my_scale);                 // N-1 scales, a real each
 
     Tensor sum = b->server_error;  // as a server: the residual of this part, then the sum
     for (size_t r = 0; r < N; r++)
@@ -120,7 +122,7 @@ void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Tensor answered = one_bit_write(&a, answer, my_scale, sum);
     compression_keep_rest(c, sum, answered);
     comm_all_gather(dp, packed, answer);                    // (N-1)/N of n/8 bytes
-    comm_all_gather(dp, scales, my_scale);                 // (N-1) e bytes
+    comm_all_gather(dp, scales, my_scale);                 // N-1 scales, a real each
 
     for (size_t r = 0; r < N; r++) {                       // every rank unpacks every answer
         Range part = elements_of_part(n, 1, N, r);

@@ -10,6 +10,8 @@
 // Costs:  one all-reduce per step, exposed: nothing is computed meanwhile.
 // Shoeybi et al. 2019, section 3. Megatron-LM calls the two places f (input of a column-parallel
 // layer) and g (output of a row-parallel one). Left out: a second layer (03_mlp.c).
+// Outputs and gradients equal the unsplit layer's within rounding, not in every bit. A cut sum is
+// added in parts, and the BLAS chooses its order of additions by the sizes (docs/numbers.md).
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // linear(y, x, w) computes y = x w. linear_gradients(w, b, x, dy) adds x^T dy to w->g and the sum

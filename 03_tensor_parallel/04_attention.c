@@ -15,7 +15,8 @@
 
 // Y = attention(X W_qkv + b_qkv) W_O + b_O. W_qkv [C, 3C] is W_Q | W_K | W_V, and each head owns D
 // columns of each of the three. So a rank's columns are three pieces, the q, the k and the v of its
-// heads (p->blocks is 3). With 9 heads and 4 ranks:
+// heads. The model describes W_qkv and b_qkv with p->blocks = 3, and a cut by columns holds within
+// each block. With 9 heads and 4 ranks:
 //
 //      q: head 0 .. 8          k: head 0 .. 8          v: head 0 .. 8
 //     [0 0 0 1 1 2 2 3 3]     [0 0 0 1 1 2 2 3 3]     [0 0 0 1 1 2 2 3 3]     the rank of each head

@@ -12,11 +12,13 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // Row i of y [M, C] becomes row tokens[i] of the whole table, of which this rank holds the rows
-// from `first` on. Backward sends nothing: dy is whole on every rank, so each rank adds its own
-// rows.
+// from `first` on. Its backward is embedding_gradients() of common/model/layer.c. It sends nothing:
+// dy is whole on every rank, so each rank adds the rows of its own entries. model_fold_tied() then
+// adds the two gradients of the rank's entries, that of the lookup and that of the head.
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first) {
     op_embed_tokens(y, table, tokens, first);          // zeros for the tokens of other ranks
-    // For each token one rank has put the row, the others zeros. The sum is that row in every bit.
+    // For each token one rank has put the row, the others zeros. Adding zeros rounds nothing, so
+    // the sum equals that row exactly.
     comm_all_reduce(tp, y);                            // M C elements
 }
 

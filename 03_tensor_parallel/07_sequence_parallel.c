@@ -10,8 +10,9 @@
 //     backward. KEEP_SHARD: 2 more all-gathers backward. Each sends (t-1)/t of its elements. Per
 //     step an all-reduce of 6 C elements per block and of 2 C for the last norm, because their
 //     gradients are partial sums over a rank's rows.
-// Saves: kept activations. M C (4 + 4/C) elements per block become M C (4 + 4/C)/t, or with
-//     KEEP_WHOLE M C (2 + 2/t + 4/(C t)).
+// Saves: kept activations. In a block these are inputs and outputs of both norms, M C each, and 2
+//     statistics per row and norm. Together M C (4 + 4/C) elements become M C (4 + 4/C)/t.
+//     KEEP_WHOLE keeps the norms' outputs whole: M C (2 + 2/t + 4/(C t)).
 // Costs: 8 M C (t-1)/t elements sent per block and micro-batch, as many as under tensor
 //     parallelism, or with KEEP_SHARD 10 M C (t-1)/t.
 // Korthikanti et al. 2022, section 4.2.2. Left out: hiding the second all-gather of backward behind
@@ -21,7 +22,10 @@
 //
 // An all-reduce is a reduce-scatter followed by an all-gather. 06_transformer.c does both at one
 // place. Here a region lies between the two, in which every rank has only its own rows.
-// sequence_layers.c has the embedding and the head.
+// sequence_layers.c has the embedding and the head. The embedding sends a reduce-scatter forward
+// and an all-gather of dy backward, of M C elements each. So every rank has the whole gradient of
+// wpe. The head sends an all-gather forward and a reduce-scatter backward; KEEP_SHARD sends one
+// more all-gather backward. The loss is that of 05_vocab.c: three all-reduces of M elements.
 #include "03_tensor_parallel/sequence_layers.h"
 
 // ---------------------------------------------------------------- the two ends of a region
@@ -47,6 +51,9 @@ void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
 // x, middle, y and their gradients are [M/tp, C]. 06_transformer.c calls functions of 03_mlp.c and
 // 04_attention.c, which end in an all-reduce. Here the products run between enter and leave.
+// sequence_input() gives the two tensors of a norm's output: own [M/tp, C], which the norm writes,
+// and whole [M, C], which the all-gather fills. KEEP_WHOLE keeps whole for backward. KEEP_SHARD
+// keeps own, and sequence_input_again() gathers whole a second time in backward.
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;

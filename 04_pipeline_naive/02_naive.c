@@ -80,7 +80,8 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
 
 void pipeline_tied_sum(Model *m, Comm *tied) {
     if (!tied) {
-        model_fold_tied(m);                        // one stage has both uses of wte
+        // A pipeline of one stage has both uses of wte and adds them. A middle stage has no wte.
+        model_fold_tied(m);
         return;
     }
     // EXERCISE 04.02b (2 points): the tied sum. This is the first or the last of several stages.

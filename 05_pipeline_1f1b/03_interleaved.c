@@ -47,8 +47,10 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
 // Why 2 (p-1-i) and not p-1-i? Where messages take no time both are equally fast. With p-1-i the
 // next stage needs a chunk's output as soon as it is computed. With 2 (p-1-i) the next stage has
 // another op to run while the message travels. Besides, messages between two ranks are matched by
-// their order alone. If p = 2, the next and the previous stage are the same rank; with p-1-i it
-// would receive x and dy in another order than they are sent.
+// their order alone. If p = 2 and v > 1, the next and the previous stage are the same rank. With
+// p-1-i stage 0 would run F1c1 B0c1 F2c0, so it would send dx of 0 before y of 2. But stage 1 runs
+// F2c0 before B0c0, so it would take dx of 0 for its x of 2. With v = 1 all messages from one rank
+// to another are of one kind, so p-1-i is enough.
 
 // Chunk c of stage i is part c p + i of the model.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
@@ -76,11 +78,12 @@ PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t m
 }
 
 // Runs the list with its messages. They go round a ring: y to the next stage, dx to the previous
-// one; y of the last stage is x of the FIRST stage, a chunk later. Only part 0 receives no x, and
-// only part v p - 1 sends no y. Sends are started and not waited for: in the warm-up all stages
-// send y round the ring, and if each waited until its y is received, none would receive. Here a
-// message keeps its buffer to the end of the step, because that is simple. The executor reuses two
-// buffers per neighbour.
+// one. pipeline_begin() has set s.next = (i + 1) % p and s.before = (i + p - 1) % p. So y of the
+// last stage is x of the FIRST stage, a chunk later. Only part 0 receives no x, and only part
+// v p - 1 sends no y. Sends are started and not waited for: in the warm-up all stages send y round
+// the ring, and if each waited until its y is received, none would receive. Here a message keeps
+// its buffer to the end of the step, because that is simple. The executor reuses two buffers per
+// neighbour.
 PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, size_t m) {
     PipelineStage s = interleaved_begin(pp, model, batch, m);
     size_t p = pp->size, i = pp->rank, v = s.chunks;

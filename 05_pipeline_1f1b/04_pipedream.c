@@ -24,6 +24,11 @@ static size_t version(size_t k, size_t updates_old) {
     return k < updates_old ? 0 : k - updates_old;
 }
 
+// Version 3 of the weights is the result of 3 updates. On stage i forward and backward of
+// mini-batch k read:
+//     WEIGHT_STASHING   version max(0, k - (p-1-i)), the newest when its forward ran
+//     VERTICAL_SYNC     version max(0, k - (p-1)), on all stages
+//     NO_STASHING       the newest each time: forward max(0, k - (p-1-i)), backward k. Wrong.
 // p = 2, four mini-batches. U0 is the update with the gradient of mini-batch 0; it makes version 1.
 //     stage 0   F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 B3 U3
 //     stage 1   F0 B0 U0 F1 B1 U1 F2 B2 U2 F3 B3 U3
@@ -33,9 +38,9 @@ Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i) {
     // EXERCISE 05.04a (5 points): PipeDream's list of stage i. The first `ahead` mini-batches go
     // forward; then a forward, a backward and its update, in turn, until no forward is left; then
     // the last backwards, each with its update. Mini-batches 0, 1, ..., n-1 in this order, both
-    // ways. Each op says which version of the weights it reads (see PipeDreamRule in
-    // pipeline_1f1b.h). Update k takes the gradient of mini-batch k; its version does not matter.
-    // Calls: schedule_add_op, schedule_add, version.
+    // ways. Each op says which version of the weights it reads (the table above). Update k takes
+    // the gradient of mini-batch k; its version does not matter. Calls: schedule_add_op,
+    // schedule_add, version.
     for (size_t turn = 0; turn < n + ahead; turn++) {
         size_t k = turn, back = turn - ahead, old = rule == VERTICAL_SYNC ? p - 1 : ahead;
         if (k < n)
@@ -91,7 +96,9 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
                                   size_t older, const Batch *batch, size_t n,
                                   const PipelineNotes *notes) {
     PipelineStage s = pipeline_begin(pp, m, batch, n);
-    Executor *e = executor_new(pp, &s, list);      // posts receives, keeps messages in flight
+    // Starts each receive one message early (comm_start_recv), and never waits for a send
+    // (comm_start_send) before its buffer is needed again.
+    Executor *e = executor_new(pp, &s, list);
     WeightVersions w = weight_versions_new(m, older);
     model_zero_gradients(m);
     for (size_t at = 0; at < list->n; at++) {

@@ -58,7 +58,8 @@ void zero2_reduce_gradient(Unit *u, Comm *dp) {
     // END
 }
 
-// Runs a layer's own backward and reduces its gradients. Every rank must call it for every
+// Runs a layer's own backward and reduces its gradients over u->replicas, the ranks that hold the
+// same unit. zero2_allocate() sets it to dp for every unit. Every rank must call it for every
 // micro-batch, even for an empty one, because the reduction is collective.
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Allocate the
@@ -104,8 +105,9 @@ void zero2_allocate(Model *m, Comm *dp) {
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero2_layer, dp);
 }
 
-// Before the first forward of a step: sets every own_g to zero and allocates the whole gradients of
-// wte, one per use, in m->buffers.
+// Before the first forward of a step. model_zero_gradients() sets own_gradient_empty of every unit,
+// so the first reduction overwrites own_g. Then zero2_begin() allocates the whole gradients of wte,
+// one per use, in m->buffers.
 void zero2_begin(Model *m) {
     model_zero_gradients(m);
     for (size_t i = 0; i < m->n_units; i++)
@@ -134,9 +136,10 @@ StepResult zero2_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     model_fold_tied(model);     // the head's gradient of wte + the embedding's, both whole
     zero2_reduce(model);    // reduce-scatter of wte; now only own parts are left
 
-    double norm = model_grad_norm(model, dp);      // from here on like zero1_step
+    // From here on as zero1_step of 02_zero1.c. The norm's sums of squares: one double per tensor.
+    double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip));
-    zero1_gather(model);                           // all-gather of each unit
+    zero1_gather(model);    // all-gather of each unit: w <- the own_w of all ranks
     comm_all_reduce_doubles(dp, &loss, 1);
     return (StepResult){ loss * batch[0].token_weight, norm };
 }

@@ -34,7 +34,7 @@ ZeroStep zero1_step;
 
 // ---- Stage 2: 03_zero2.c ----
 void zero2_allocate(Model *m, Comm *dp);
-void zero2_begin(Model *m);                        // zeros own_g; allocates wte's gradients
+void zero2_begin(Model *m);                // marks own_g as empty; allocates wte's gradients
 void zero2_reduce(Model *m);    // reduces wte's gradient, which no layer's backward has reduced
 ZeroStep zero2_step;
 // Parts of the stage, for stage 3 and for backwards in other forms.

@@ -95,8 +95,9 @@ typedef struct {
     // NULL in a wrapper: it has no halves.
     void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
-    // The walk calls prepare before the layer in front of l computes, forward or backward, so that
-    // l can start fetching. NULL: nothing.
+    // The walk calls prepare one layer early, so that l can start fetching: before layer l - 1 runs
+    // forward, and before layer l + 1 runs backward. The walk prepares its first layer at the
+    // start. NULL: nothing.
     void (*prepare)(Layer *l, bool backward);
 } LayerKind;
 struct Layer {

@@ -75,8 +75,8 @@ void model_partial_sums(Model *m);
 // Adds the head's gradient of wte to the embedding's if both are on this rank. Once a step.
 void model_fold_tied(Model *m);
 
-// The result of a step: mean loss per counted token, gradient norm before clipping. The same on all
-// ranks.
+// The result of a step: mean loss per counted token, gradient norm before clipping. The norm is the
+// same on all ranks. In chapters 01 and 02 the loss is this rank's part, elsewhere it is the same.
 typedef struct {
     double loss, norm;
 } StepResult;

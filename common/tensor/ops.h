@@ -9,6 +9,8 @@
 #include "common/tensor/tensor.h"
 
 // --- products ---
+// The BLAS chooses the order of additions by the sizes. So some rows or columns that are computed
+// alone may differ by rounding from those of the whole product.
 void op_matmul(Tensor y, Tensor x, Tensor w);    // y[M,N] = x[M,K] w[K,N]
 void op_matmul_nt(Tensor y, Tensor x, Tensor w); // y[M,N] = x[M,K] w[N,K]^T
 void op_matmul_tn(Tensor y, Tensor x, Tensor w); // y[M,N] = x[K,M]^T w[K,N]
