@@ -63,7 +63,7 @@ mkdir "$work/folder" or die;
 my @bad = ([plot(2, 'many'), 3, qr/9 lines: at most 8/, 'too many lines'],
     [plot(2, 'linear', '--svg', "$work/no/folder/x"), 2, qr/--svg \S+: cannot write it/, 'a folder that does not exist'],
     [plot(2, 'linear', '--svg', '/dev/full'), 3, qr/--svg \/dev\/full: cannot write it: No space/, 'a full disk'],
-    [plot(2, 'linear', '--trace', "$work/folder/x"), 2, qr/--trace: this lesson draws no picture of what happened when/, 'a trace of a line chart'],
+    [plot(2, 'linear', '--trace', "$work/folder/x"), 2, qr/--trace: this lesson draws no picture of events/, 'a trace of a line chart'],
     [plot(2, 'no-file', '--svg', "$work/folder/x"), 2, qr/--svg: this lesson draws no picture;/, '--svg where the chart is not for a file'],
     [plot(2, 'nothing', '--svg', "$work/folder/x"), 2, qr/--svg: this lesson draws no picture;/, '--svg without a chart']);
 run_jobs([map { $_->[0] } @bad]);
