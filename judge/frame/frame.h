@@ -155,7 +155,7 @@ struct Snapshot {
 Whole *snapshot_find(Snapshot *s, const char *name); // NULL if the name is unknown
 double whole_largest(const Whole *w);                // the largest absolute value
 
-// ---- diagnose.c, on rank 0: each function keeps a sentence about a failed check, the first wins ----
+// ---- diagnose.c, on rank 0: each function keeps a sentence about a check, the first one wins ----
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 void diagnose_numbers(Run *run, const char *what, const char *name, const double *got,
                       const double *want, size_t n);
