@@ -167,7 +167,7 @@ fi
 # ---- the choice of transport ----
 ends 2 1 "mpirun -np 4" "--transport mpi without a launcher" "$program" --mpi
 ends 2 1 "at most 512" "too many virtual ranks" "$program" --emulate 513
-ends 2 1 "leave one of them out" "--emulate with --transport mpi" "$program" --emulate 2 --mpi
+ends 2 1 "leave one of the two options out" "--emulate with --transport mpi" "$program" --emulate 2 --mpi
 ends 2 1 "srun --mpi=pmix" "Slurm tasks that do not know of each other" \
     env SLURM_NTASKS=4 SLURM_PROCID=0 "$program"
 ends 0 0 "virtual ranks: threads, the lesson's own number" "started bare" "$program"
