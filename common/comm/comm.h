@@ -4,16 +4,16 @@
 // is a group of ranks. Every rank of the group must make the same calls in the same order.
 //
 // The ledger of the Comm books every call: the number of calls, and the bytes that this rank SENDS.
-// A collective books what a ring sends, with chunks c = ceil(count / n): all-reduce 2(n-1)c
-// elements; reduce-scatter, all-gather and all-to-all (n-1)c; broadcast S bytes at the root; reduce
-// S bytes at every other rank. This factor is a convention; calls and sizes are measured. The
-// ledger also books received bytes. In a ring they equal the sent bytes. The receiver of a message
-// books its bytes as received.
+// A collective books the bytes that a ring sends, with chunks c = ceil(count / n): all-reduce
+// 2(n-1)c elements; reduce-scatter, all-gather and all-to-all (n-1)c; broadcast S bytes at the
+// root; reduce S bytes at every other rank. This factor is a convention; calls and sizes are
+// measured. The ledger also books received bytes. In a ring they equal the sent bytes. The receiver
+// of a message books its bytes as received.
 //
 // A broadcast and a reduce of S bytes are a chain of all n ranks, as in NCCL. A broadcast's chain
 // begins at the root (root, root+1, ...). A reduce's chain ends at the root (root+1, ..., root).
 // Every rank except the first of the chain receives S bytes. A rank passes each piece on when the
-// piece has arrived, so under the simulated clock a chain takes n-1 latencies and the time of S
+// piece has arrived. So under the simulated clock a chain takes n-1 latencies and the time of S
 // bytes. The ledger books a broadcast's sent bytes at the root only.
 //
 // Tensors given to a Comm are contiguous. Part i of a whole is always shard_range(count, size, i).

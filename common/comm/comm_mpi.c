@@ -5,11 +5,11 @@
 // lost or confused rank becomes a message, not a hang. The loop yields the core, because there may
 // be more ranks than cores. While a rank computes, device_meanwhile lets MPI move its messages.
 //
-// --reduce ordered has three phases: an exchange in which rank i gets part i of every rank, a sum
-// in rank order, and an exchange of the sums. It moves as many bytes as a ring. Its bits are those
-// of a sum from rank 0 to rank n-1. A blocking sum works in place, piece by piece. It needs
-// PIECE_BYTES of memory, and a piece stays in the cache. A started sum uses its request's scratch.
-// With --reduce fast, blocking sums use the library's own algorithm.
+// --reduce ordered has three phases. First, rank i receives part i of every rank. Second, each rank
+// adds in rank order. Third, the ranks exchange the sums. The sum moves as many bytes as a ring.
+// Its bits are those of a sum from rank 0 to rank n-1. A blocking sum works in place, piece by
+// piece. It needs PIECE_BYTES of memory, and a piece stays in the cache. A started sum uses its
+// request's scratch. With --reduce fast, blocking sums use the library's own algorithm.
 //
 // Sections: 1 checked calls and deadlines, 2 messages, 3 sums, 4 other collectives, 5
 // communicators, 6 the launch.

@@ -1,8 +1,8 @@
 // comm_nccl.c: ranks are processes with a GPU each, and NCCL moves their tensors in place. MPI
 // starts NCCL and carries host memory (comm_mpi.c). If memory is poisoned (lessons, --check), and
-// under the simulated clock, MPI also carries a note beside every tensor: the call of this rank,
-// and its time. NCCL does not compare calls, so without notes calls that do not match would hang or
-// mix up bytes. Without NCCL the file has no transport.
+// under the simulated clock, MPI also carries a note beside every tensor. A note has the call of
+// this rank and its time. NCCL does not compare calls, so without notes calls that do not match
+// would hang or mix up bytes. Without NCCL the file has no transport.
 //
 // Streams. The ops of a rank run on its compute stream. Every communicator has a stream of its own,
 // its lane, so a group with a late member delays no other group. Collectives go onto the lanes in
@@ -19,11 +19,12 @@
 // until they are on their stream. Every wait, here, in MPI or for the GPU, advances all queues,
 // checks for errors and has a deadline.
 //
-// With --reduce ordered each rank receives its part of every rank's tensor, adds in rank order, and
-// sends the sum to all ranks, piece by piece. --reduce fast uses NCCL's own algorithm.
+// With --reduce ordered each rank receives its part of every rank's tensor and adds the parts in
+// rank order. Then it sends the sum to all ranks. This happens piece by piece. --reduce fast uses
+// NCCL's own algorithm.
 //
-// Sections: 1 errors, 2 communicators and connections, 3 notes, 4 what goes on a stream, 5 queues,
-// 6 start and finish, 7 groups, 8 the launch.
+// Sections: 1 errors, 2 communicators and connections, 3 notes, 4 work on a stream, 5 queues, 6
+// start and finish, 7 groups, 8 the launch.
 #include "common/comm/transport.h"
 #ifndef HAVE_NCCL
 

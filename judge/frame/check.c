@@ -1,7 +1,7 @@
 // check.c: compares results with expected results. Rank 0 compares copies that it receives over the
 // side channel, and sends the verdict to every rank. A check fails for one of six reasons: a name
-// that only one side has, a different shape, a missing element, a value that is not finite,
-// replicas that differ, or an error over the limit.
+// is missing on one side, a shape differs, an element is missing, a value is not finite, replicas
+// differ, or an error is over the limit.
 #include "judge/frame/frame.h"
 #include "common/tensor/random.h"
 #include <math.h>

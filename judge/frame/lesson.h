@@ -12,11 +12,11 @@ typedef struct {
 } LessonInfo;
 extern const LessonInfo lesson_info;
 
-// A lesson's own options, read with option_*. The table ends with {0}. `value` is checked before
-// the lesson starts: "N" a whole number, "X" a number, "a|b|c" one of these, another word any text,
-// NULL a flag. fallback NULL: no default. An option with the name of a common one replaces the
-// common one's default, and also its help unless the help is NULL.
-// {"dp", "N", "1", "data-parallel replicas"}
+// A lesson's own options, read with option_*. The table ends with {0}. `value` is the kind of
+// value, which is checked before the lesson starts. "N" is a whole number, "X" a number, "a|b|c"
+// one of these words. Any other word means any text, and NULL means a flag. fallback NULL: there is
+// no default. An option with the name of a common option replaces the common option's default. It
+// also replaces the help, unless its own help is NULL. {"dp", "N", "1", "data-parallel replicas"}
 typedef struct {
     const char *name, *value, *fallback, *help;
 } Option;

@@ -76,8 +76,8 @@ Trajectory training_unsplit(Run *run, const Training *t, size_t shards);
 // ---- The comparison: gradients and weights of every step, losses, norms ----
 // Limit 0 compares every bit. what is a name, such as "split = unsplit". Under AdamW in fp32, a
 // limit above 0 applies to losses, norms and the gradients of step 0 only. AdamW divides a gradient
-// by its own size, so a rounding error near zero becomes a whole step, and then the two trainings
-// have different weights.
+// by its own size, so a rounding error near zero becomes a whole step. Then the two trainings have
+// different weights.
 void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit);
 // The two halves of training_compare.
 void training_compare_tensors(Run *run, const char *what, Trajectory *got, Trajectory *want,
