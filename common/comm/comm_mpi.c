@@ -2,8 +2,9 @@
 // With GPUs this is the transport "staged": comm.c copies the tensors to host memory first.
 //
 // Every operation is nonblocking, and every wait is a loop around MPI_Testall with a deadline. So a
-// lost or confused rank becomes a message, not a hang. The loop yields the core, because there may
-// be more ranks than cores. While a rank computes, device_meanwhile lets MPI move its messages.
+// lost rank or a wrong call ends with a message instead of a hang. The loop yields the core,
+// because there may be more ranks than cores. While a rank computes, device_meanwhile lets MPI move
+// its messages.
 //
 // --reduce ordered has three phases. First, rank i receives part i of every rank. Second, each rank
 // adds in rank order. Third, the ranks exchange the sums. The sum moves as many bytes as a ring.

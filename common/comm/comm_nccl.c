@@ -63,7 +63,7 @@ enum { NOTE_TIME, NOTE_CALL, NOTE_INVERSE, NOTE_LENGTH };
 // An operation in flight.
 typedef struct Flight {
     struct Flight *behind; // next in its queue
-    struct Flight *next;   // next among the spare ones
+    struct Flight *next;   // next in the list of spare flights
     Request what;          // the request as it was started
     Lane *lane;
     ncclComm_t comm;

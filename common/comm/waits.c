@@ -123,7 +123,7 @@ static bool waits_for(const Slot *a, const Slot *b) {
     return false;
 }
 
-// The next stuck rank that i waits for, or `ranks` if there is none.
+// Returns the next stuck rank that i waits for, or `ranks` if there is none.
 static size_t next_stuck(size_t i, const bool *stuck) {
     size_t to = 0;
     while (to < ranks && !(stuck[to] && waits_for(slot(i), slot(to)))) to++;

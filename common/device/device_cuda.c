@@ -31,7 +31,7 @@ static _Thread_local struct {
 
 // ---- 1. Errors ----
 
-// Advice to the user about an error; "" if there is none.
+// Returns advice about an error; "" if there is none.
 static const char *advice(cudaError_t error) {
     switch (error) {
     case cudaErrorMemoryAllocation:

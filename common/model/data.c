@@ -103,7 +103,7 @@ static uint32_t header_int(const DataFile *f, size_t i) {
     memcpy(&value, f->text + i * sizeof value, sizeof value);
     return value;
 }
-// The file with token i of all tokens.
+// Returns the file that has token i of all tokens.
 static size_t file_of(const Data *d, size_t i) {
     size_t lo = 0, hi = d->n_files;
     while (hi - lo > 1) {

@@ -110,7 +110,7 @@ void page_title(const Program *p, size_t ranks) {
 
 // ---- units for people ----
 
-// Three digits and the unit's prefix: 2.60 ms, 338 kB.
+// Writes three digits and the unit's prefix: 2.60 ms, 338 kB.
 static void scaled(char *text, size_t room, double value, const char *unit, bool time) {
     static const char *const large[] = { "", "k", "M", "G", "T", "P" }, *const small[] = { "p", "n",
                                                                                            "u", "m",

@@ -115,7 +115,7 @@ static Axes axes_of(const Plot *p) {
     return a;
 }
 
-// The next point of line l from i on; p->n if there is none.
+// Returns the next point of line l from i on; p->n if there is none.
 static size_t next_point(const Plot *p, size_t l, size_t i) {
     while (i < p->n && !(drawn(p->x[i], p->log_x) && drawn(p->lines[l].y[i], p->log_y))) i++;
     return i;

@@ -110,7 +110,7 @@ static void put_slice(Trace *t, size_t rank, size_t row, const RecordedEvent *e)
     if (message) put_arrow(t, rank, row, e);
 }
 
-// The event's usual row, or the first further row that is free.
+// Returns the event's usual row, or the first further row that is free.
 static size_t row_for(const RecordedEvent *e, Picoseconds free_from[ROWS]) {
     size_t row = e->kind == EVENT_SEND ? SENDS : COMMUNICATION;
     if (e->kind <= EVENT_UPDATE) row = COMPUTE;

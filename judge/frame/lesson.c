@@ -224,7 +224,7 @@ static int help(const OptionValues *s, const char *program) {
 // process is then a world of one rank.
 static void begin_process(int *argc, char ***argv) {
     size_t rank, started;
-    comm_launched_by_mpi(&rank, &started); // the launcher's numbers, before MPI's are known
+    comm_launched_by_mpi(&rank, &started); // the launcher's numbers, because MPI has not started
     comm_process_begin(argc, argv);
     if (started == 1 || this_world_size > 1) return;
     this_rank = rank; // so that only the first process prints the message
