@@ -3,9 +3,9 @@
 // question: Does the unsplit model learn, and is its backward pass the derivative of its forward
 // pass?
 //
-// Week 0. Every chapter compares a split computation with the unsplit model of this program.
-// Therefore this model's gradients are compared with mathematics first, tensor by tensor and with
-// dropout: by central finite differences (loss(w + h v) - loss(w - h v)) / 2h along directions v.
+// Week 0. Every chapter compares a split computation with the unsplit model of this program. So
+// this program first compares the model's gradients with central finite differences, (loss(w + h v)
+// - loss(w - h v)) / 2h along directions v. It checks every tensor, with dropout.
 #include "common/model/data.h"
 #include "judge/frame/lesson.h"
 #include "common/model/model.h"
@@ -23,7 +23,7 @@ static const ModelConfig tiny = {
 
 enum { MIXTURES = 4 };
 
-// The mean loss after one tensor w has moved from `original` by h along v. Restores w.
+// Returns the mean loss after w is moved from `original` by h along v. Restores w.
 static double loss_along(Model *m, const Batch *b, Tensor w, Tensor original, Tensor v, double h) {
     op_scale(w, v, (real)h);
     op_add(w, w, original);
@@ -38,8 +38,9 @@ static double dot(Tensor a, Tensor b, Arena *scratch) {
     return tensor_sum(product);
 }
 
-// The k-th direction v in which a tensor is moved. A gain or bias: element k alone. A matrix: a
-// random mixture of all elements, because one element at a time would take too long.
+// Fills v with the k-th direction in which a tensor is moved. For a gain or bias it is element k
+// alone. For a matrix it is a random mixture of all elements, because one element at a time would
+// take too long.
 static void direction(Tensor v, const Param *p, size_t k) {
     if (p->rows > 1) {
         tensor_randomize(v, random_key(k, p->number), 1 / sqrt((double)tensor_count(v)));
@@ -49,10 +50,10 @@ static void direction(Tensor v, const Param *p, size_t k) {
     tensor_fill(tensor_flat_range(v, k, k + 1), 1);
 }
 
-// The larger of two numbers; a NaN in a or b is the result. (fmax() would drop the NaN.)
+// Returns the larger of two numbers, or NaN if one of them is NaN. (fmax() would drop the NaN.)
 static double larger(double a, double b) { return isnan(a) || b <= a ? a : b; }
 
-// Of one tensor: the largest difference between backward and finite differences, and the largest
+// The largest difference between backward and finite differences of one tensor, and its largest
 // derivative.
 typedef struct {
     double difference, largest;
@@ -128,7 +129,7 @@ static double gradient_check(Run *run, const Data *data) {
 
 // ---------------------------------------------------------------- training
 
-// error: the worst one of gradient_check(), for the answer.
+// Trains the model. error: the worst error of gradient_check(), for the answer.
 static void training(Run *run, const Data *data, double error) {
     ModelConfig c = tiny;
     c.seed = run->seed;
@@ -200,7 +201,7 @@ static void training(Run *run, const Data *data, double error) {
 }
 
 static void unsplit(Run *run) {
-    REQUIRE(run->world->size == 1, "week 0 is about one device: start it with one rank");
+    REQUIRE(run->world->size == 1, "week 0 uses one device: start it with one rank");
     Data data = data_synthetic(tiny.vocab, tiny.context, run->seed);
     double error = gradient_check(run, &data);
     training(run, &data, error);

@@ -125,7 +125,7 @@ for my $mistake (@mistakes) {
 # How many ranks: the lesson's are emulated, mpirun's cannot be emulated, and there is a most.
 push @jobs, { %{ emu(600, $train) }, name => '--emulate 600', want => 2, words_wanted => qr/--emulate 600: expected a whole number from 1 to 512/ };
 push @jobs, { %{ mpi(2, $train, '--emulate', 2) }, name => '--emulate under mpirun', want => 2,
-              words_wanted => qr/--emulate makes virtual ranks in one process, but mpirun started 2 processes: leave out one/ } if have_mpi;
+              words_wanted => qr/--emulate makes virtual ranks in one process, but mpirun started 2 processes: leave the option or mpirun out/ } if have_mpi;
 push @jobs, { %{ emu(2, $train, @tiny) }, name => 'standard output full', want => 3, words_wanted => qr/standard output could not be written/,
               stdout => '/dev/full' } if -c '/dev/full';
 $_->{json} = 0 for @jobs;

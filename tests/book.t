@@ -185,9 +185,9 @@ SCRIPT
         like($noted->($name), qr/^\Q${\ $address->(@degrees)} ${\ $said->(@degrees)} /, $what);
     }
     is($noted->('row'), 1, 'the second row of the table');
-    is($noted->('refused'), 'This layout cannot be: its product is 3, and there are 16 GPUs (--gpus).', 'what cannot be');
+    is($noted->('refused'), 'This layout is impossible: its product is 3, and there are 16 GPUs (--gpus).', 'what cannot be');
     like($noted->('reason'), qr/^No layout has equal parts: 6 GPUs need the factor 3 in .*, 800 sequences \(--dp\)/, '6 GPUs for 800 sequences');
-    is($noted->('best') . ($noted->('full') =~ /&recompute=(\w+)/)[0], 'Fits. It is the fastest that does.full', 'presets, and the fastest layout is set');
+    is($noted->('best') . ($noted->('full') =~ /&recompute=(\w+)/)[0], 'Fits. It is the fastest layout that fits.full', 'presets, and the fastest layout is set');
     is($noted->('pointed'), 'true', 'a point of the picture');
 }
 my $without = tempdir(CLEANUP => 1);

@@ -121,11 +121,11 @@ both sent-changed 3 "rank 0. the input of send to rank 1 .* was changed before c
 both order 3 "out of order"
 both twice 3 "was waited for before"
 both grouped 3 "only sends and receives may be grouped"
-both part 3 "my part of 1000 elements is 33[34], but .* has 4"      # whichever rank speaks first
-both rows 3 "my rows of .100, 10. are .3[34], 10., but .* is .1, 10."
+both part 3 "this rank's part of 1000 elements is 33[34], but .* has 4"      # whichever rank speaks first
+both rows 3 "this rank's rows of .100, 10. are .3[34], 10., but .* is .1, 10."
 ends 3 1 "elements in rows of 8, .*elements in rows of 4," "3 virtual ranks: rows of others" \
     emu 3 "$program" rows-of-others
-both to-all 3 "3 ranks have 33[34] elements each for me, but .* has 4"
+both to-all 3 "3 ranks have 33[34] elements each for this rank, but .* has 4"
 both overlap 3 "all-to-all on world: out and in overlap"
 both myself 3 "send to myself"
 both nobody 3 "recv on world names rank 3, but there are 3 ranks"
@@ -136,11 +136,11 @@ both usage 2 "unsplit: the same mistake on every rank" 1
 both grid 2 "unsplit: a grid of 2 x 2 x 1 ranks needs 4, but world has 3" 1
 both lonely-usage 2 "unsplit: the mistake of one rank" 1
 
-# ---- processes that all wait say who waits for whom, long before --timeout; a slow rank is none of them ----
+# ---- processes that all wait print which rank waits for which, long before --timeout; a slow rank is none of them ----
 knot() { ends 3 1 "$2" "3 processes, --deadlock: $1" $mpi 3 "$program" --timeout $tap_hang --deadlock 2 "$1"; }
 if [ -n "$mpi" ]; then
     for mode in deadlock rendezvous; do
-        knot $mode "the cycle: rank [01] waits for rank [01], who waits for rank [01]$"
+        knot $mode "the cycle: rank [01] waits for rank [01], which waits for rank [01]$"
         grep -q "^  rank 0 waits [0-9]* s in \(recv from\|send to\) rank 1 of world" "$out"
         ok $? "3 processes, --deadlock: $mode: every rank's call" "$out"
     done
@@ -167,7 +167,7 @@ fi
 # ---- the choice of transport ----
 ends 2 1 "mpirun -np 4" "--transport mpi without a launcher" "$program" --mpi
 ends 2 1 "at most 512" "too many virtual ranks" "$program" --emulate 513
-ends 2 1 "leave one of them out" "--emulate with --transport mpi" "$program" --emulate 2 --mpi
+ends 2 1 "leave one of the two options out" "--emulate with --transport mpi" "$program" --emulate 2 --mpi
 ends 2 1 "srun --mpi=pmix" "Slurm tasks that do not know of each other" \
     env SLURM_NTASKS=4 SLURM_PROCID=0 "$program"
 ends 0 0 "virtual ranks: threads, the lesson's own number" "started bare" "$program"
@@ -175,7 +175,7 @@ if [ -n "$mpi" ]; then
     ends 2 1 "mpirun started 2 processes" "--emulate under mpirun" $mpi 2 "$program" --emulate 2
     ends 2 1 "mpirun started 2 processes" "--transport emu under mpirun" $mpi 2 "$program" --emu
     ends 3 0 "signal 9" "a killed process ends the others" $mpi 3 "$program" killed
-    grep -q '^\[rank [01]\] rank 2 is gone: its process has ended$' "$out"
+    grep -q '^\[rank [01]\] rank 2 is gone: its process has ended; ' "$out"
     ok $? "and they name it" "$out"
     finalize=$PWD/build/cpu-fp32/tests/pmpi_finalize.so
     ends 0 0 "" "a fault in MPI_Finalize, after the work, changes no status" $mpi 2 env LD_PRELOAD="$finalize" "$program"

@@ -41,8 +41,8 @@ my @refusals = (
     ['a transport of the CPU', 2, qr/--transport mpi: expected one of emu\|staged\|nccl/, $program, qw(--transport mpi)],
     ['a transport of GPUs', 2, qr/--transport nccl: expected one of emu\|mpi$/m, program('cpu-fp32', $lesson), qw(--transport nccl)],
     ['staged without processes', 2, qr/--transport staged needs processes: start it as `mpirun/, $program, qw(--transport staged)],
-    ['staged and emulated', 2, qr/virtual ranks and --transport staged processes: leave one/, $program, qw(--transport staged --emulate 2)],
-    ['too small a GPU', 3, qr/out of memory: \d+ bytes .*take less/, 'env', 'STANDIN_MEMORY=1000000', $program],
+    ['staged and emulated', 2, qr/virtual ranks, but --transport staged needs processes: leave one/, $program, qw(--transport staged --emulate 2)],
+    ['too small a GPU', 3, qr/out of memory: \d+ bytes .*; choose fewer ranks/, 'env', 'STANDIN_MEMORY=1000000', $program],
     ['a kernel that fails', 3, qr/cudaMemcpyAsync failed: .*the last op launched is op_\w+; .*compute-sanitizer/, 'env', 'STANDIN_KERNEL_ERROR=500', $program],
 );
 push @refusals, ['more ranks than GPUs', 2, qr/--transport nccl needs a GPU for every rank, .*--transport staged/, 'tools/launch', 4, $program, qw(--transport nccl)],

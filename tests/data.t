@@ -81,22 +81,22 @@ is_deeply(losses(1, '--data', "$work/odd[0].txt"), $want, 'a file whose name loo
 
 # ---- refused: one message, status 2, before the work ----
 for my $case (
-    ['ids beyond the vocabulary', qr/has token id 999, and a vocabulary of --vocab 500 ends at 499/, file('b1', slurp($big)), '--vocab', 500],
+    ['ids beyond the vocabulary', qr/has token id 999, but a vocabulary of --vocab 500 ends at 499/, file('b1', slurp($big)), '--vocab', 500],
     ['no --vocab', qr/has token ids: give --vocab/, $big],
-    ['a header that says more', qr/corrupt or cut short: its header says 501 tokens, and it has 1000 bytes/, file('b2', llmc(501, (1) x 500)), '--vocab', 50],
+    ['a header that says more', qr/corrupt or cut short: its header says 501 tokens, but it has 1000 bytes/, file('b2', llmc(501, (1) x 500)), '--vocab', 50],
     ['an odd end', qr/corrupt or cut short/, file('b3', llmc(500, (1) x 500) . 'x'), '--vocab', 50],
-    ['half a header', qr/cut short: llm.c's header has 1024 bytes, and the file 600/, file('b4', substr(llmc(500, (1) x 500), 0, 600)), '--vocab', 50],
+    ['half a header', qr/cut short: llm.c's header has 1024 bytes, but the file 600/, file('b4', substr(llmc(500, (1) x 500), 0, 600)), '--vocab', 50],
     ['another version', qr/has version 7 of llm.c's token files/, file('b5', pack('V3 x1012', 20240520, 7, 500) . pack('v*', (1) x 500)), '--vocab', 50],
     ['an odd number of bytes', qr/odd number of bytes, 1001/, file('b6.bin', pack('v*', (1) x 500) . 'x'), '--vocab', 60000],
     ['a short one', qr/has 100 tokens, too few for --context 12: at least 130/, file('b7.bin', pack 'v*', (1) x 100), '--vocab', 50],
     ['text that is called .bin', qr/b8\.bin is text: a file whose name ends in \.bin must have uint16 tokens\. To learn its bytes, give it another name/, file('b8.bin', $text), '--vocab', 50257],
-    ['text with a vocabulary of tokens', qr/is text, whose tokens are bytes, and --vocab 50257 is of token files: leave --vocab out/, $file{text}, '--vocab', 50257],
-    ['held-out tokens of a text', qr/nano\.bin has tokens, and \S+text has text: --data and --data-eval take one kind of file/, $file{text}, '--data-eval', $file{nanogpt}],
-    ['two kinds that match', qr/part_01\.txt has text, and \S+part_01\.bin has tokens/, "$work/part_01.*", '--vocab', 256],
+    ['text with a vocabulary of tokens', qr/is text, whose tokens are bytes, but --vocab 50257 is for token files: leave --vocab out/, $file{text}, '--vocab', 50257],
+    ['held-out tokens of a text', qr/nano\.bin has tokens, but \S+text has text: --data and --data-eval must name the same kind of file/, $file{text}, '--data-eval', $file{nanogpt}],
+    ['two kinds that match', qr/part_01\.txt has text, but \S+part_01\.bin has tokens/, "$work/part_01.*", '--vocab', 256],
     ['too little held out', qr/the text \S+short has 9 bytes, too few for --context 12: at least 13 are needed/, $file{text}, '--data-eval', file('short', 'too short')],
-    ['ids beyond the vocabulary in one of several', qr/shard_9 has token id 300, and a vocabulary of --vocab 256 ends at 255/, "$work/shard_?*", '--data-eval', file('shard_9', llmc(20, (300) x 20)), '--vocab', 256],
+    ['ids beyond the vocabulary in one of several', qr/shard_9 has token id 300, but a vocabulary of --vocab 256 ends at 255/, "$work/shard_?*", '--data-eval', file('shard_9', llmc(20, (300) x 20)), '--vocab', 256],
     ['a pattern that nothing matches', qr/cannot read the text \S+none_\*: No such file/, "$work/none_*"],
-    ['text for a small vocabulary', qr/is text, whose tokens are bytes: --vocab 100 is less than 256/, $file{text}, '--vocab', 100],
+    ['text for a small vocabulary', qr/is text, whose tokens are bytes, but --vocab 100 is less than 256/, $file{text}, '--vocab', 100],
 ) {
     my ($name, $words, $path, @options) = @$case;
     my $job = run(emu(2, $train, @model, '--data', $path, @options));

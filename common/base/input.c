@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include "common/base/util.h"
 
-// Returns NULL for a regular file.
+// The kind of a file that cannot be read, for messages. NULL for a regular file.
 static const char *special_kind(mode_t mode) {
     if (S_ISREG(mode)) return NULL;
     if (S_ISDIR(mode)) return "folder";
@@ -27,12 +27,12 @@ static int refuse(int file, char why[INPUT_WHY], const char *kind) {
 int input_open(const char *path, size_t *bytes, char why[INPUT_WHY]) {
     struct stat info;
     *bytes = 0;
-    // The name is looked at before it is opened: opening a pipe would end its writer, and opening a
-    // device may act on it.
+    // stat() comes before open(), because opening a pipe would end its writer, and opening a device
+    // may act on it.
     if (stat(path, &info) != 0) return refuse(-1, why, NULL);
     if (special_kind(info.st_mode)) return refuse(-1, why, special_kind(info.st_mode));
-    // O_NONBLOCK, because the name may mean a pipe by now. fstat then sees the file that was
-    // opened.
+    // The name may mean a pipe by now, and O_NONBLOCK keeps open() from waiting for its writer.
+    // fstat() then checks the opened file.
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0 || fstat(file, &info) != 0) return refuse(file, why, NULL);
     if (special_kind(info.st_mode)) return refuse(file, why, special_kind(info.st_mode));
@@ -44,7 +44,7 @@ char *input_text(const char *path, size_t most, size_t *bytes, char why[INPUT_WH
     int file = input_open(path, bytes, why);
     if (file < 0) return NULL;
     if (*bytes > most) {
-        snprintf(why, INPUT_WHY, "it has %zu bytes, and at most %zu are read", *bytes, most);
+        snprintf(why, INPUT_WHY, "it has %zu bytes, but the limit is %zu", *bytes, most);
         close(file);
         return NULL;
     }
@@ -56,6 +56,6 @@ char *input_text(const char *path, size_t most, size_t *bytes, char why[INPUT_WH
         if (got > 0) n += (size_t)got;
     }
     close(file);
-    *bytes = n; // fewer, if the file was cut while it was read
+    *bytes = n; // smaller if the file was truncated during the loop
     return text;
 }

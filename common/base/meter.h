@@ -1,11 +1,11 @@
 // meter.h: products and arenas report here. The clock and the recorder (comm/) listen; base/ and
-// tensor/ do not know them. Each rank has its own listeners; NULL: none.
+// tensor/ do not know them. Each rank has its own listeners; NULL means none.
 #ifndef METER_H
 #define METER_H
 #include <stddef.h>
 
-// a matrix product of that many FLOPs begins
+// called when a matrix product of `flops` FLOPs begins
 extern _Thread_local void (*meter_product)(double flops);
-// the live bytes of a category have changed
+// called when the live bytes of a category have changed
 extern _Thread_local void (*meter_bytes)(int category, size_t live);
 #endif

@@ -1,4 +1,4 @@
-// output.c: writing a file beside its final place, then renaming it.
+// output.c: writes a file beside its final place, then renames it.
 #include "common/base/output.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@ static FILE *open_part(const char *file, char *part) {
     return NULL;
 }
 
-// On failure f is NULL, and errno says why.
+// On failure the result's f is NULL, and errno holds the reason.
 static Output try_open(const char *option, const char *file) {
     Output o = { .part = strcpy(host_alloc(strlen(file) + 16), file),
                  .option = option,
@@ -53,7 +53,9 @@ void output_require(const char *option, const char *file) {
 
 Output output_open(const char *option, const char *file) {
     Output o = try_open(option, file);
-    if (!o.f) fault("--%s %s: cannot write it: %s", option, file, strerror(errno));
+    if (!o.f)
+        fault("--%s %s: cannot write it: %s; check the disk, or name another file", option, file,
+              strerror(errno));
     return o;
 }
 
@@ -65,7 +67,8 @@ void output_close(Output *o) {
         trouble = errno;
     if (trouble != 0) {
         forget(o);
-        fault("--%s %s: cannot write it: %s", o->option, o->file, strerror(trouble));
+        fault("--%s %s: cannot write it: %s; check the disk, or name another file", o->option,
+              o->file, strerror(trouble));
     }
     free(o->part);
 }

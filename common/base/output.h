@@ -1,6 +1,6 @@
-// output.h: output files that are complete or absent. A file is written beside its final place,
-// under a free name, and renamed when it is complete. Pipes and devices are written in place,
-// because renaming would replace them.
+// output.h: writes output files that are complete or absent. A file is written beside its final
+// place, under a free name, and renamed when it is complete. Pipes and devices are written in
+// place, because renaming would replace them.
 #ifndef OUTPUT_H
 #define OUTPUT_H
 #include <stdio.h>
@@ -10,9 +10,9 @@ typedef struct {
     char *part;
     const char *option, *file;
 } Output;
-// called before the work: usage_error() if the file cannot be written
+// Call it before the work. usage_error() if the file cannot be written.
 void output_require(const char *option, const char *file);
 Output output_open(const char *option, const char *file);
-// fault() if not all of it could be written; then no file is left
+// fault() if a write has failed; then no file is left.
 void output_close(Output *o);
 #endif

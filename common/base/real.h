@@ -1,7 +1,7 @@
 // real.h: the element type of every tensor.
 //
-// float by default, double with PRECISION=fp64. In double rounding errors vanish (they are near
-// 1e-16 x work) and bugs remain, so every lesson is run in both.
+// float by default, double with PRECISION=fp64. In double precision, rounding errors vanish (they
+// are near 1e-16 x work) and bugs remain. So every lesson runs in both precisions.
 #ifndef REAL_H
 #define REAL_H
 

@@ -9,7 +9,7 @@
 void (*end_all_ranks)(int status) = exit;
 _Thread_local size_t this_rank = 0, this_world_size = 1;
 
-// The whole line goes out in one write, so lines of several processes do not mix.
+// One write prints the whole line, so lines of several processes do not mix.
 static void print_message(const char *prefix, const char *format, va_list arguments) {
     char text[2048];
     vsnprintf(text, sizeof text, format, arguments);
@@ -29,9 +29,9 @@ bool ranks_are_processes;
 long usage_wait = 60;
 
 _Noreturn void usage_error(const char *format, ...) {
-    // Rank 0 alone reports a mistake that every rank sees, and ends the others, which wait for
-    // that. A rank that is still alive after the wait is alone with its mistake, so it reports it
-    // itself. Virtual ranks end together.
+    // If every rank sees the mistake, rank 0 reports it and ends the other ranks, which wait here.
+    // If a rank is still alive after the wait, only this rank sees the mistake, so this rank
+    // reports it. Virtual ranks end together.
     if (this_rank > 0)
         nanosleep(&(struct timespec){ .tv_sec = ranks_are_processes ? usage_wait : 0 }, NULL);
     va_list arguments;
@@ -53,7 +53,10 @@ _Noreturn void fault(const char *format, ...) {
 
 void *host_alloc(size_t bytes) {
     void *p = calloc(1, bytes > 0 ? bytes : 1);
-    if (!p) fault("out of host memory: %zu bytes were asked for", bytes);
+    if (!p)
+        fault("out of host memory for %zu bytes; choose fewer ranks on this machine, or a smaller "
+              "model",
+              bytes);
     return p;
 }
 
@@ -75,11 +78,12 @@ void stop_catch(void) {
     struct sigaction once = { .sa_handler = stop, .sa_flags = SA_RESTART | (int)SA_RESETHAND };
     sigaction(SIGTERM, &again, NULL);
     sigaction(SIGUSR1, &again, NULL); // mpirun and srun pass SIGUSR1 on and do nothing else
-    sigaction(SIGINT, &once, NULL);   // a second Ctrl-C ends the process at once
+    sigaction(SIGINT, &once, NULL);   // the second Ctrl-C ends the process at once
 }
 double stop_asked(void) { return stop_came ? now() - stop_time : -1; }
 
-// getrusage is not used: its peak includes the time before an exec.
+// This function does not use getrusage(), because the peak of getrusage() includes the program
+// before an exec.
 size_t resident_most(void) {
     char line[128];
     size_t kilobytes = 0;

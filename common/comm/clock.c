@@ -8,28 +8,28 @@
 
 // "lesson", "fast" and "slow" are an A100, its NVLink and its InfiniBand, slowed down together to
 // the size of the lessons' models. A lesson's block has width 24, 4 heads, context 12, t = 4 ranks,
-// fp32. Its products and its two all-reduces take time in the same ratio as for GPT-3's block on
-// A100s (width 12288, context 2048, t = 8, bf16): compute 1, NVLink 0.19, InfiniBand 2.3.
+// fp32. GPT-3's block on A100s has width 12288, context 2048, t = 8, bf16. In both, products and
+// the two all-reduces take time in the same ratio: compute 1, NVLink 0.19, InfiniBand 2.3.
 // common/reference.md derives the ratio, and tests/cost-model.t checks it within 10 %. Latency is a
 // few per cent of an all-reduce.
 const ClockDevice clock_devices[] = {
-    { "lesson", 1e9, "one FLOP a nanosecond, to the scale of the lessons' models" },
+    { "lesson", 1e9, "one FLOP per nanosecond, scaled to the lessons' models" },
     { "h100", 989.4e12, "NVIDIA H100 SXM data sheet: dense bf16" },
     { "a100", 312e12, "NVIDIA A100 data sheet: dense bf16" },
     { "core", 105e9, "one core of an AVX-512 server, sgemm 1024^3 by OpenBLAS 0.3.21, measured" },
     { 0 },
 };
 const ClockLink clock_links[] = {
-    { "free", 0, 0, "no time at all: shows what the order of work alone costs" },
+    { "free", 0, 0, "takes no time: shows the cost of the order of work alone" },
     { "nvlink", 2e-6, 450e9,
-      "NVIDIA H100 data sheet: NVLink 900 GB/s, both directions; 2 us a message assumed" },
+      "NVIDIA H100 data sheet: NVLink 900 GB/s, both directions; 2 us per message assumed" },
     { "ib", 5e-6, 50e9,
-      "NVIDIA ConnectX-7 data sheet: NDR InfiniBand 400 Gbit/s; 5 us a message assumed" },
-    { "ethernet", 30e-6, 1.25e9, "10 Gbit/s Ethernet; 30 us a message assumed" },
+      "NVIDIA ConnectX-7 data sheet: NDR InfiniBand 400 Gbit/s; 5 us per message assumed" },
+    { "ethernet", 30e-6, 1.25e9, "10 Gbit/s Ethernet; 30 us per message assumed" },
     { "fast", 50e-9, 400e6,
-      "NVLink of an A100, 300 GB/s each way, to the scale of the lessons' models" },
+      "NVLink of an A100, 300 GB/s in each direction, scaled to the lessons' models" },
     { "slow", 250e-9, 400e6 / 12,
-      "InfiniBand, 200 Gbit/s per GPU, to the same scale: a twelfth of the fast link" },
+      "InfiniBand, 200 Gbit/s per GPU, in the same scale: a twelfth of the fast link" },
     { 0 },
 };
 
@@ -68,13 +68,13 @@ void clock_charge_flops(double n) {
     if (ledger_paused()) return;
     flops += n;
     if (!config.simulated) return;
-    // whole picoseconds, so half the rate takes exactly twice the time
+    // rounds to whole picoseconds first, so half the rate takes exactly twice the time
     double usual = round(n * 1e12 / config.device.flops);
     compute += (Picoseconds)llround(usual / speed);
 }
 void clock_set_speed(double factor) {
     if (!(factor > 0) || !isfinite(factor))
-        fault("clock_set_speed(%g): a speed is above 0, and 1 is the device's own", factor);
+        fault("clock_set_speed(%g): choose a speed above 0; 1 is the speed of --device", factor);
     speed = factor;
 }
 

@@ -1,10 +1,9 @@
-// clock.h: the time of each rank: real time, or the time that a model of devices and links
-// predicts.
+// clock.h: each rank's time, which is real, or predicted by a model of devices and links.
 //
-// Under the simulated clock the arithmetic is really done and the time is computed, in integer
-// picoseconds. So a run prints the same digits on every machine and transport. A rank has a row for
-// its computation. A communicator has a lane for its collectives, and one lane for the messages of
-// each ordered pair of ranks.
+// Under the simulated clock, ranks really do the arithmetic, and the clock computes its time in
+// integer picoseconds. So a run prints the same digits on every machine and transport. A rank has a
+// row for its computation. A communicator has a lane for its collectives, and one lane for the
+// messages of each ordered pair of ranks.
 //   compute     only the FLOPs of GEMMs take time: FLOPs / rate
 //   collective  starts when its last member has come and the lane is free; lasts
 //               alpha * steps + bytes / beta (steps and bytes of a ring or a chain: comm.h);
@@ -14,11 +13,11 @@
 //
 // The collectives of one communicator queue. Collectives of two communicators overlap. Lanes do not
 // slow each other down, except with clock_set_one_port. Time stops while the ledger is paused, so
-// the unsplit twin costs nothing.
+// the unsplit twin takes no time.
 //
-// Neighbouring ranks of the world share a node. alpha and beta are those of the link inside a node
-// if all ranks of the collective, or both ranks of the message, share a node. Otherwise they are
-// those of the link between nodes.
+// Neighbouring ranks of the world share a node. If all ranks of a collective, or both ranks of a
+// message, share a node, alpha and beta belong to the link inside a node. Otherwise they belong to
+// the link between nodes.
 //
 // Under the wall clock the same calls record real time.
 #ifndef CLOCK_H
@@ -33,7 +32,7 @@ typedef struct {
     double flops;
     const char *source;
 } ClockDevice; // FLOP/s
-// alpha in seconds, beta in bytes/s; 0, 0: free
+// alpha in seconds, beta in bytes/s; if both are 0, communication takes no time
 typedef struct {
     const char *name;
     double alpha, beta;
@@ -52,33 +51,35 @@ void clock_configure(const ClockConfig *c); // once per process, before the rank
 const ClockConfig *clock_config(void);
 bool clock_same_node(size_t a, size_t b); // do two ranks of the world share a node?
 
-void clock_rank_begin(void);           // time 0 of this rank: all its rows are free
-Picoseconds clock_now(void);           // of this rank's compute row
+void clock_rank_begin(void);           // sets this rank's time to 0
+Picoseconds clock_now(void);           // the time of this rank's compute row
 void clock_charge_flops(double flops); // called for every GEMM (base/meter.h)
 // From now on this rank's device computes at factor times the rate of --device, for devices of
-// unequal speed. clock_rank_begin sets 1. Simulated clock only.
+// unequal speed. clock_rank_begin sets 1. Only the simulated clock uses it.
 void clock_set_speed(double factor);
 // From now on this rank has one port out and one port in (off after clock_rank_begin). A message
 // leaves after the rank's previous message has left, even if the two go to different ranks.
-// Received messages come in one after the other, in the order of the calls (or waits). Each takes
-// alpha + bytes / beta. This is the cost of a rank that all ranks write to. Collectives are not
-// affected. comm_arrival returns the time when a message reaches the port.
+// Received messages come in one after the other, in the order of the calls (or waits), and each
+// takes alpha + bytes / beta. This models a rank that all other ranks write to, such as a parameter
+// server. Collectives are not affected. comm_arrival returns the time when a message reaches the
+// port.
 void clock_set_one_port(bool on);
 // From now on this rank's messages take the link between nodes, even inside its node (off after
 // clock_rank_begin). Call it on both ends. Collectives are not affected.
 void clock_set_own_nodes(bool on);
-// From now on all communication of this rank takes this link, which has a name. NULL restores the
-// links of --link and --node, and so does clock_rank_begin. Lessons that compare links use it. Call
-// it on all ranks at the same place.
+// From now on all communication of this rank takes this link, which must have a name. NULL restores
+// the links of --link and --node; clock_rank_begin restores them, too. Lessons that compare links
+// use this function. Call it on all ranks at the same place.
 void clock_set_link(const ClockLink *link);
 ClockLink clock_link(bool one_node); // the present link of a message inside a node, or between two
-double clock_flops(void);            // FLOPs that this rank has charged so far, under either clock
+double clock_flops(void);            // the FLOPs of this rank so far, under both clocks
 // ---- for picture.c, under the wall clock: time 0 of this rank, in seconds of now() ----
 double clock_begun(void);
 void clock_set_begun(double t);
 
 // ---- for comm.c: these do nothing under the wall clock ----
-// The time of `steps` messages of bytes / steps each, on the link inside a node or between nodes.
+// Returns the time of `steps` messages of bytes / steps each, on the link inside a node or between
+// nodes.
 Picoseconds clock_transfer(bool one_node, size_t steps, size_t bytes);
 void clock_wait_until(Picoseconds t); // the compute row is idle until t, if t is later
 // the time when a message that is ready at `ready` leaves

@@ -1,5 +1,6 @@
-// comm.c: the part that all transports share: checks of arguments, the ledger, copies in and out,
-// sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes, behind transport.h.
+// comm.c: the code that all transports share: checks of arguments, the ledger, copies in and out,
+// sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes; transport.h is their
+// interface.
 #include "common/comm/transport.h"
 #include "common/device/device.h"
 #include "common/tensor/random.h"
@@ -33,8 +34,8 @@ static char *pinned(Pinned *p, size_t bytes) {
 bool request_is_message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
 static bool collective(const Request *r) { return !request_is_message(r); }
 
-// A collective in a group of one. It is booked and timed like any other. It meets no rank, and its
-// result is its input, so nothing is copied.
+// Is r a collective in a group of one rank? The ledger books it, and the clock times it, as any
+// other collective. Its result is its input, so no transport is called.
 static bool alone(const Request *r) { return r->comm->size == 1 && collective(r); }
 
 bool request_adds(const Request *r) {
@@ -144,7 +145,8 @@ static Request *request_new(Comm *c, Action action, const char *call, Element el
                     .extra = kept.extra,
                     .more = kept.more };
     if (peer >= c->size)
-        fault("%s on %s names rank %zu, but there are %zu ranks", call, c->name, peer, c->size);
+        fault("%s on %s names rank %zu, but there are %zu ranks; ranks count from 0", call, c->name,
+              peer, c->size);
     if (c->state->grouping && collective(r))
         fault("%s on %s inside a group: only sends and receives may be grouped", call, c->name);
     if (collective(r)) c->state->meetings++;
@@ -170,8 +172,8 @@ static void request_free_list(Request *r) {
     }
 }
 
-// Adds the contributions a block at a time, small enough for the first cache. The loop over ranks
-// has the order of the ranks.
+// Adds the contributions block by block, because a block fits in the first cache. The loop over
+// ranks adds rank 0 first, then rank 1, and so on.
 #define COMBINE(type, expression) \
     do { \
         type sum[BLOCK_ELEMENTS]; \
@@ -188,7 +190,7 @@ static void request_free_list(Request *r) {
 
 enum { BLOCK_ELEMENTS = 2048 };
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count) {
-    // NaN stays
+    // a NaN remains
     if (r->action == DO_ALL_REDUCE_MAX) COMBINE(real, x[i] > sum[i] || isnan(x[i]) ? x[i] : sum[i]);
     else if (r->element == DOUBLES) COMBINE(double, sum[i] + x[i]);
     else COMBINE(real, sum[i] + x[i]);
@@ -217,7 +219,7 @@ void parcels_of_sums(const Request *r, const char *sum, size_t offset, size_t mo
     parcel[rank] = (Parcel){ 0 };
 }
 
-// All parts that this rank receives have the length of its own part.
+// Every part that this rank receives is as long as its own part.
 void parcels_to_all(const Request *r, Parcel parcel[]) {
     size_t size = element_size(r->element), rank = r->comm->rank,
            length = range_size(request_part(r, rank));
@@ -262,8 +264,8 @@ static void stage_in(Request *r) {
     if (r->in_count) tensor_download((real *)r->in, r->input);
 }
 
-// For a started operation: until the wait, r holds everything that others may still read or that
-// the caller must not see yet.
+// Prepares a started operation. Until the wait, r holds everything that other ranks may still read
+// or that the caller must not see yet.
 static void hold(Request *r) {
     r->later = true;
     if (alone(r)) return;
@@ -293,7 +295,7 @@ static void wire_finish(Request *r) {
     if (!alone(r)) r->comm->state->wire->finish(r);
 }
 
-// Copies the result to the caller's tensor, unless the transport has put it there.
+// Copies the result to the caller's tensor, unless the transport has already written it there.
 static void deliver(Request *r) {
     if (r->out_count == 0) return;
     if (staged(r)) tensor_upload(r->output, (const real *)r->out);
@@ -385,7 +387,7 @@ static void time_ends(Request *r) {
             clock_wait_until(from_itself ? r->arrives : clock_port_in(r->arrives, duration(r)));
         record(r, EVENT_RECV, r->waited, record_moment());
     } else if (!simulated) {
-        // the receive knows when the message ends; picture.c looks there
+        // the receive has the end of the message; picture.c reads it there
         record(r, EVENT_SEND, r->issued, r->issued);
     }
     record_resume_compute();
@@ -429,7 +431,8 @@ static void run_now(Request *r) {
 static Request *run_later(Request *r) {
     hold(r);
     begin(r);
-    list_append(&r->comm->state->open, r); // after begin(), which meets the older requests
+    list_append(&r->comm->state->open,
+                r); // after begin(), because begin() meets the older requests
     return r;
 }
 
@@ -442,7 +445,7 @@ static void in_group_or_now(Request *r) {
 // ---- 3. The ledger ----
 
 // Books the bytes that this rank sends and receives. The operation takes the time of `steps`
-// messages with `bytes` in all. A message is a call of its sender.
+// messages with `bytes` together. A message counts as a call of its sender.
 static Request *booked(Request *r, CommKind kind, size_t sent, size_t received, size_t steps,
                        size_t bytes) {
     Comm *c = r->comm;
@@ -489,8 +492,9 @@ size_t comm_bytes_received(const Comm *c) {
 static void check_part(const Comm *c, const char *call, Tensor local, Tensor whole) {
     size_t part = range_size(shard_range(tensor_count(whole), c->size, c->rank));
     if (tensor_count(local) != part)
-        fault("%s on %s: my part of %zu elements is %zu, but the tensor given for it has %zu", call,
-              c->name, tensor_count(whole), part, tensor_count(local));
+        fault("%s on %s: this rank's part of %zu elements is %zu, but the tensor given for it has "
+              "%zu",
+              call, c->name, tensor_count(whole), part, tensor_count(local));
 }
 
 static Request *all_reduce(Comm *c, Tensor t) {
@@ -516,8 +520,8 @@ static Request *all_gather(Comm *c, Tensor whole, Tensor local) {
 static void check_rows(const Comm *c, const char *call, Tensor local, Tensor whole) {
     size_t rows = range_size(shard_range(whole.rows, c->size, c->rank));
     if (local.rows != rows || local.cols != whole.cols)
-        fault("%s on %s: my rows of [%zu, %zu] are [%zu, %zu], but the tensor given for them is "
-              "[%zu, %zu]",
+        fault("%s on %s: this rank's rows of [%zu, %zu] are [%zu, %zu], but the tensor given for "
+              "them is [%zu, %zu]",
               call, c->name, whole.rows, whole.cols, rows, whole.cols, local.rows, local.cols);
 }
 static size_t row_of(Tensor whole) { return whole.cols > 0 ? whole.cols : 1; }
@@ -568,8 +572,8 @@ void comm_all_reduce_max(Comm *c, Tensor t) {
 void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
     size_t count = tensor_count(in), part = range_size(shard_range(count, c->size, c->rank));
     if (tensor_count(out) != c->size * part)
-        fault("all-to-all on %s: %zu ranks have %zu elements each for me, but the tensor given for "
-              "them has %zu",
+        fault("all-to-all on %s: %zu ranks have %zu elements each for this rank, but the tensor "
+              "given for them has %zu",
               c->name, c->size, part, tensor_count(out));
     if (count > 0 && out.data < in.data + count && in.data < out.data + tensor_count(out))
         fault("all-to-all on %s: out and in overlap", c->name);
@@ -606,16 +610,17 @@ void comm_connect(Comm *c, CommPeers peers) {
     c->state->connected = peers;
 }
 
-// NCCL must know the pairs before the first message. All transports require it, so that a missing
-// call is seen everywhere.
+// NCCL must know the pairs before the first message. All transports require comm_connect, so that
+// every transport reports a missing call.
 static void require_connected(const Comm *c, const char *call, size_t peer) {
     bool neighbours =
         peer == c->rank || peer == (c->rank + 1) % c->size || c->rank == (peer + 1) % c->size;
     if (c->state->connected == COMM_EVERYBODY ||
         (c->state->connected == COMM_NEIGHBOURS && neighbours))
         return;
-    fault("%s between ranks %zu and %zu of %s, which comm_connect has not connected", call, c->rank,
-          peer, c->name);
+    fault("%s between ranks %zu and %zu of %s, which comm_connect has not connected: call "
+          "comm_connect first",
+          call, c->rank, peer, c->name);
 }
 
 static Request *send_to(Comm *c, Tensor t, size_t to) {
@@ -627,7 +632,9 @@ static Request *send_to(Comm *c, Tensor t, size_t to) {
 
 void comm_send(Comm *c, Tensor t, size_t to) {
     if (to == c->rank && !c->state->grouping)
-        fault("send to myself (rank %zu of %s) can never be received", to, c->name);
+        fault("send to myself (rank %zu of %s) can never be received: put it in a group with its "
+              "receive",
+              to, c->name);
     in_group_or_now(send_to(c, t, to));
 }
 
@@ -653,7 +660,7 @@ void comm_group_start(Comm *c) {
 void comm_group_end(Comm *c) {
     if (!c->state->grouping) fault("comm_group_end on %s without comm_group_start", c->name);
     c->state->grouping = false;
-    // all are in flight, so they can be waited for one after the other
+    // all of them are in flight, so this rank can wait for one after the other
     for (Request *r = c->state->open, *next; r; r = next) {
         next = r->next;
         if (!r->grouped) continue;
@@ -670,20 +677,23 @@ void comm_wait(Request *r) {
         if (collective(o))
             fault("comm_wait on %s out of order: an older %s is still open", c->name, o->call);
     if (!list_remove(&c->state->open, r))
-        fault("comm_wait on %s for one %s that was waited for before", c->name, r->call);
+        fault("comm_wait on %s for one %s that was waited for before: wait once per operation",
+              c->name, r->call);
     check_unchanged(r, "comm_wait");
     r->waited = record_moment();
     finish_and_deliver(r);
 }
 
 Picoseconds comm_arrival(Request *r) {
-    if (!r) fault("comm_arrival of no receive: NULL");
+    if (!r) fault("comm_arrival of NULL: pass the result of comm_start_recv");
     const Request *o = r->comm->state->open;
     while (o && o != r) o = o->next;
     if (!o)
-        fault("comm_arrival on %s for one %s that was waited for before", r->comm->name, r->call);
+        fault("comm_arrival on %s for one %s that was waited for before: call it before comm_wait",
+              r->comm->name, r->call);
     if (r->action != DO_RECV)
-        fault("comm_arrival on %s of one %s: it is for started receives", r->comm->name, r->call);
+        fault("comm_arrival on %s of one %s: pass the result of comm_start_recv", r->comm->name,
+              r->call);
     if (r->found) return r->arrives;
     if (r->timed) record_pause_compute();
     wire_finish(r);
@@ -769,7 +779,8 @@ void comm_free(Comm *c) {
     if (c->state->open) {
         char text[200];
         describe(c->state->open, text);
-        fault("comm_free of %s, but %s was started and never waited for", c->name, text);
+        fault("comm_free of %s, but %s was started and never waited for: call comm_wait", c->name,
+              text);
     }
     c->state->wire->close(c);
     request_free_list(c->state->idle);
@@ -781,16 +792,16 @@ void comm_free(Comm *c) {
 
 // ---- 7. The side channel ----
 
-// A transport may count bytes in an int, and keeps a copy of a message. So long messages go in
-// pieces.
+// A transport may count bytes in an int, and it keeps a copy of a message. So the side channel cuts
+// long messages into pieces.
 enum { PIECE_BYTES = 1 << 24 };
 static size_t piece(size_t bytes, size_t at) {
     return bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
 }
 
-// The others wait here while rank 0 works alone (the unsplit twin, comparing, drawing, a slow
-// disk), a hundred times as long as in any other call. If rank 0 dies, the launcher ends them at
-// once.
+// The other ranks wait here while rank 0 works alone (the unsplit twin, comparisons, drawing, a
+// slow disk). They wait up to a hundred times longer than in any other call. If rank 0 dies, the
+// launcher ends them at once.
 static void from_rank_0(const char *call, void *data, size_t bytes) {
     Request *r = request_new(side, DO_BROADCAST, call, BYTES, bytes, 0);
     r->patient = true;
@@ -805,7 +816,7 @@ void side_gather_each(const void *local, size_t bytes, SideTake *take, void *con
              &bytes, size);
     for (size_t at = 0; side->rank > 0 && at < bytes; at += piece(bytes, at)) {
         Request *r = request_new(side, DO_SEND, "side_gather", BYTES, piece(bytes, at), 0);
-        r->patient = true; // rank 0 takes one rank after the other
+        r->patient = true; // rank 0 receives from one rank after the other
         host_run(r, (const char *)local + at, NULL);
     }
     if (side->rank == 0) take(context, 0, local, bytes);
@@ -859,13 +870,13 @@ bool side_any(bool local) {
 
 // ---- 8. The launch ----
 
-// srun without a PMI plugin starts processes that do not know of each other: each would be a world
-// of one rank.
+// Without a PMI plugin srun starts processes that cannot find each other. Each process would be a
+// world of one rank.
 static void refuse_silent_singletons(void) {
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *process = getenv("SLURM_PROCID");
     if (!tasks) tasks = getenv("SLURM_NTASKS");
     if (!tasks || !process || atol(tasks) <= 1) return;
-    // all processes see this; the first one prints the message
+    // every process comes here, and the first one prints the message
     if (atol(process) > 0) _exit(STATUS_USAGE);
     usage_error(
         "Slurm gave this step %s tasks, but no way for them to find each other. Start it with "
@@ -883,11 +894,11 @@ static void choose_for_gpus(const LaunchOptions *o, LaunchChoice *choice) {
     device_id(id);
     bool one_each = mpi_all_different(id);
     if (o->transport == TRANSPORT_NCCL) {
-        REQUIRE(one_each,
-                "--transport nccl needs a GPU for every rank, and %zu ranks have to share here, "
-                "where there %s %zu: start no more ranks than GPUs, or let them share with "
-                "--transport staged",
-                choice->ranks, gpus == 1 ? "is" : "are", gpus);
+        REQUIRE(
+            one_each,
+            "--transport nccl needs a GPU for every rank, but for %zu ranks there %s only %zu "
+            "here: start no more ranks than GPUs, or let ranks share a GPU with --transport staged",
+            choice->ranks, gpus == 1 ? "is" : "are", gpus);
         REQUIRE(nccl_missing() == NULL, "--transport nccl: %s", nccl_missing());
     }
     bool nccl = o->transport == TRANSPORT_NCCL ||
@@ -906,11 +917,12 @@ LaunchChoice comm_choose(const LaunchOptions *o) {
     bool wants_emu = o->transport == TRANSPORT_EMU || o->emulate > 0;
     bool wants_processes = o->transport > TRANSPORT_EMU;
     REQUIRE(!(wants_processes && o->emulate > 0),
-            "--emulate makes virtual ranks and --transport %s processes: leave one of them out",
+            "--emulate makes virtual ranks, but --transport %s needs processes: leave one of the "
+            "two options out",
             transport_name[o->transport]);
     REQUIRE(!(wants_emu && launched && size > 1),
-            "%s makes virtual ranks in one process, but mpirun started %zu processes: leave out "
-            "one of the two",
+            "%s makes virtual ranks in one process, but mpirun started %zu processes: leave the "
+            "option or mpirun out",
             o->emulate > 0 ? "--emulate" : "--transport emu", size);
     REQUIRE(launched || !wants_processes,
             "--transport %s needs processes: start it as `mpirun -np %zu ...`, or as `tools/launch "
@@ -938,8 +950,8 @@ void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     memory_rank_begin();
     clock_rank_begin();
     body.body(world, body.context);
-    // No rank leaves before all have come. So a rank that ends too early is reported like any other
-    // mismatch.
+    // No rank leaves before all ranks have finished. So a rank that ends too early is reported as a
+    // mismatch of calls.
     host_run(request_new(world, DO_BARRIER, "end-of-run barrier", BYTES, 0, 0), NULL, NULL);
     comm_free(world);
     comm_free(side);

@@ -1,14 +1,14 @@
-// comm_emu.c: virtual ranks. Each rank is a thread, but only the one that holds the baton runs. So
-// a run is deterministic, steps in a debugger, and needs no lock around shared data.
+// comm_emu.c: virtual ranks. Each rank is a thread, but only the rank with the baton runs. So a run
+// is deterministic, needs no locks, and can be stepped through in a debugger.
 //
 // A rank that must wait names its request and hands the baton to the next rank (round robin) that
-// can go on. If there is none, the ranks wait for each other: a deadlock. The message lists all
-// waits.
+// can go on. If no rank can go on, the ranks wait for each other, which is a deadlock. The message
+// lists all waits.
 //
 // Sections: 1 the baton, 2 collectives, 3 point to point, 4 groups of ranks, 5 the launch.
 //
-// Tensors are read and written in place, on a GPU too, because all virtual ranks share it. Here
-// --reduce fast is the same as ordered, because no library adds.
+// The ranks read and write tensors in place. On a GPU they can, too, because all virtual ranks
+// share the GPU. --reduce fast is the same as ordered here, because no library computes the sums.
 #include "common/comm/transport.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ typedef struct Meeting {
     Request *of[]; // by rank; NULL: not yet arrived
 } Meeting;
 
-// The messages of a pair that have met no partner. At least one of the two queues is empty.
+// The sends and receives of a pair that have not met. At least one of the two queues is empty.
 typedef struct {
     Request *sends, *recvs;
 } PairQueues;
@@ -51,7 +51,7 @@ typedef struct {
 typedef struct Group {
     struct Group *next; // next child that not all members have joined
     struct Group *children;
-    // of a child: the parent's meetings when it was split, and its first member
+    // set for a child: the parent's meetings when it was split, and the first member
     size_t number, first;
     size_t size, joined, left;
     Meeting *meetings;
@@ -74,7 +74,8 @@ static void print_missing(const Request *r) {
         if (!m->of[i]) fprintf(stderr, " rank %zu", group_of(r)->world_rank[i]);
 }
 
-// No rank has ended yet, because the barrier at the end of the run needs all ranks.
+// Called when no rank can go on. No rank has ended yet, because the barrier at the end of the run
+// needs all ranks.
 _Noreturn static void deadlock(void) {
     fflush(stdout);
     fprintf(stderr, "unsplit: deadlock: no rank can go on\n");
@@ -142,8 +143,9 @@ static void check_same_call(const Request *local, const Meeting *m) {
     char my_text[200], other_text[200];
     describe(local, my_text);
     describe(other, other_text);
-    fault("calls do not match: rank %zu calls %s, where rank %zu calls %s", world_rank(local),
-          my_text, world_rank(other), other_text);
+    fault("calls do not match: rank %zu calls %s, where rank %zu calls %s; all ranks must make the "
+          "same calls in the same order",
+          world_rank(local), my_text, world_rank(other), other_text);
 }
 
 static void copy(const Request *r, char *to, const char *from, size_t count) {
@@ -153,7 +155,7 @@ static void copy(const Request *r, char *to, const char *from, size_t count) {
     else memmove(to, from, bytes);
 }
 
-// Sums on a GPU, in rank order too: op by op, in pieces. The pieces are MEM_REFERENCE.
+// Adds on a GPU in rank order, with one op per rank, piece by piece. The pieces are MEM_REFERENCE.
 enum { PIECE = 1 << 18 }; // elements
 static void combine_on_device(const Request *r, char *out, const char *const parts[],
                               size_t count) {
@@ -178,7 +180,7 @@ static void combine(const Request *r, char *out, const char *const parts[], size
     else combine_in_rank_order(r, out, parts, count);
 }
 
-// A started sum must not change its tensor before the wait, so it writes to scratch.
+// A started sum must not change its tensor before the wait, so the sum goes to scratch.
 static char *out_of(const Request *r) { return r->scratch ? r->scratch : r->out; }
 
 static void collect(Request *const of[], size_t n) {
@@ -233,7 +235,7 @@ static void arrive(Request *r) {
     Group *g = group_of(r);
     Meeting *m = meeting_of(r);
     check_same_call(r, m);
-    r->extra = m; // for the table of a deadlock
+    r->extra = m; // for the message about a deadlock
     m->of[r->comm->rank] = r;
     if (++m->arrived < g->size) return;
     collect(m->of, g->size);
@@ -281,7 +283,7 @@ static void exchange(Request *r) {
 }
 
 static void emu_start(Request *r) {
-    // from now on other ranks may use its tensors, on other streams
+    // from now on other ranks may use the tensors of r, on other streams
     if (r->element == REALS) device_synchronize();
     if (request_is_message(r)) exchange(r);
     else arrive(r);
@@ -301,7 +303,8 @@ static Group *group_new(size_t size) {
     return g;
 }
 
-// The first member to come makes the group. The last one removes it from the parent's list.
+// The first member that arrives creates the group. The last member removes the group from the
+// parent's list.
 static void *emu_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     (void)me;
     Group *p = parent->state->link;
@@ -332,7 +335,8 @@ static void emu_close(Comm *c) {
 static const Wire wire_emu = { true, emu_start, emu_finish, wait_until_done,
                                NULL, emu_split, emu_close };
 
-// Nothing is unwound, because the other threads are in the middle of their calls.
+// Ends the process without freeing anything, because the other threads are in the middle of their
+// calls.
 static void end_process(int status) {
     fflush(stdout);
     _exit(status);
@@ -372,11 +376,12 @@ void emu_run(const LaunchOptions *o, size_t ranks, RankBody body) {
         r->side = comm_new("side channel", i, ranks, NULL, &wire_emu, side, o->reduce, o->timeout);
         pthread_cond_init(&r->wake, NULL);
     }
-    // All threads are ready before the first one runs.
+    // The lock keeps the first thread waiting until all threads exist.
     pthread_mutex_lock(&stage.lock);
     for (size_t i = 0; i < ranks; i++)
         if (pthread_create(&stage.rank[i].thread, &attributes, rank_main, &stage.rank[i]) != 0)
-            fault("cannot start the thread of virtual rank %zu of %zu", i, ranks);
+            fault("cannot start the thread of virtual rank %zu of %zu; choose fewer ranks", i,
+                  ranks);
     pthread_mutex_unlock(&stage.lock);
     for (size_t i = 0; i < ranks; i++) pthread_join(stage.rank[i].thread, NULL);
     for (size_t i = 0; i < ranks; i++) pthread_cond_destroy(&stage.rank[i].wake);

@@ -1,15 +1,16 @@
-// comm_mpi.c: ranks are MPI processes. Needs MPI 3.1 (no large counts). With GPUs this is the
-// transport "staged": comm.c has copied the tensors to host memory.
+// comm_mpi.c: ranks are MPI processes. The file needs MPI 3.1, because it uses no large counts.
+// With GPUs this is the transport "staged": comm.c copies the tensors to host memory first.
 //
 // Every operation is nonblocking, and every wait is a loop around MPI_Testall with a deadline. So a
-// lost or confused rank becomes a message, not a hang. The loop yields the core, because tests run
-// more ranks than cores. While a rank computes, device_meanwhile lets MPI move its messages.
+// lost rank or a wrong call ends with a message instead of a hang. The loop yields the core,
+// because there may be more ranks than cores. While a rank computes, device_meanwhile lets MPI move
+// its messages.
 //
-// --reduce ordered has three phases: an exchange in which rank i gets part i of every rank, a sum
-// in rank order, and an exchange of the sums. It moves as many bytes as a ring, and it gives the
-// bits of a sum from rank 0 to rank n-1. A blocking sum is done in place, piece by piece: it needs
-// PIECE_BYTES, and a piece stays in the cache. A started sum uses its request's scratch. --reduce
-// fast is the library's own algorithm, for blocking sums.
+// --reduce ordered has three phases. First, rank i receives part i of every rank. Second, each rank
+// adds in rank order. Third, the ranks exchange the sums. The sum moves as many bytes as a ring.
+// Its bits are those of a sum from rank 0 to rank n-1. A blocking sum works in place, piece by
+// piece. It needs PIECE_BYTES of memory, and a piece stays in the cache. A started sum uses its
+// request's scratch. With --reduce fast, blocking sums use the library's own algorithm.
 //
 // Sections: 1 checked calls and deadlines, 2 messages, 3 sums, 4 other collectives, 5
 // communicators, 6 the launch.
@@ -35,7 +36,8 @@ typedef struct {
     MPI_Status *status;
     Parcel *parcel; // [size]
     int requests, tag;
-    Picoseconds time; // simulated clock: a collective's ready, then all_ready; a message's arrives
+    Picoseconds
+        time; // simulated clock: ready, then all_ready of a collective; arrives of a message
 } Flight;
 
 static MpiLink *link_of(const Request *r) { return r->comm->state->link; }
@@ -65,14 +67,14 @@ static double longest_wait;
 static void others_are_gone(void) {
     enum { PATIENCE = 4 }; // seconds
     if (stop_asked() > PATIENCE + 2 * longest_wait)
-        fault(
-            "a signal to stop came %.0f s ago, and another rank has not answered since: it is gone",
-            stop_asked());
+        fault("a signal to stop came %.0f s ago, and another rank has not answered since, so it "
+              "has ended; start all ranks again",
+              stop_asked());
 }
 
 // The ranks of this node and their processes. A killed rank sends nothing, and mpirun ends the
-// others a second later at the earliest. So a rank that waits for long checks whether all these
-// processes still exist.
+// other ranks a second later at the earliest. So a rank that waits for long checks whether all
+// these processes still exist.
 typedef struct {
     int rank, pid;
 } NodeProcess;
@@ -97,9 +99,9 @@ static void look_around(void) {
     node.of = host_alloc((size_t)node.n * sizeof *node.of);
     MPI(MPI_Allgather(own, 2, MPI_INT, node.of, 2, MPI_INT, host));
     for (int i = 0; i < node.n; i++)
-        // the numbers are those of another container, so they are useless
+        // the process is in another container, so the numbers of processes mean nothing here
         if (!is_there(node.of[i].pid)) node.n = 0;
-    MPI(MPI_Barrier(host)); // all have checked while all existed
+    MPI(MPI_Barrier(host)); // no process ends before all have checked
 }
 static void require_all_there(double waited) {
     const double every = 0.4; // seconds
@@ -108,11 +110,13 @@ static void require_all_there(double waited) {
     last_look = now();
     for (int i = 0; i < node.n; i++)
         if (!is_there(node.of[i].pid) && !waits_told((size_t)node.of[i].rank))
-            fault("rank %d is gone: its process has ended", node.of[i].rank);
+            fault(
+                "rank %d is gone: its process has ended; its own message, or dmesg, has the reason",
+                node.of[i].rank);
 }
 
-// A rank that only yields keeps its share of the core and takes it from the rank or program that it
-// waits for. So a long wait sleeps. If each rank has a core, sleeping begins later and is shorter.
+// A rank that only yields still uses the core, which the rank that it waits for may need. So a long
+// wait sleeps. If each rank has a core, sleeping begins later and is shorter.
 void give_core_away(double waited) {
     const double spin = crowded ? 20e-6 : 1e-3, most_sleep = crowded ? 500e-6 : 100e-6; // seconds
     if (waited > spin) usleep((useconds_t)(1e6 * fmin(spin + waited / 8, most_sleep)));
@@ -120,7 +124,7 @@ void give_core_away(double waited) {
 }
 
 // Waits until all n requests are complete. Returns false if the deadline has passed. After a while
-// it posts r for the deadlock search of the node; r NULL: nothing is posted.
+// it posts r for the deadlock search of the node. If r is NULL, it posts nothing.
 static bool poll_until(const Request *r, int n, MPI_Request *request, MPI_Status *status,
                        double timeout, int *error) {
     const double long_wait = 0.2;
@@ -148,11 +152,12 @@ static bool poll_until(const Request *r, int n, MPI_Request *request, MPI_Status
 _Noreturn void too_late(double timeout, const char *where) {
     waits_print();
     fault("waited %g s in %s; --timeout sets how long. Virtual ranks (make emu-..., --emulate N) "
-          "say at once who waits for whom",
+          "show at once which rank waits for which",
           timeout, where);
 }
 
-// The error is 0, or the message was longer than its receive; finish_message() reports that better.
+// Waits for n requests of r; fault() on an error. A message that is longer than its receive is no
+// error here, because finish_message() reports it with both sizes.
 static void wait_for(const Request *r, int n, MPI_Request *request, MPI_Status *status) {
     int error, class;
     char text[200];
@@ -192,8 +197,9 @@ static Flight *flight_of(Request *r) {
 
 // ---- 2. Messages ----
 
-// Messages have one tag, so those of a pair arrive in the order of their sends. The parcels of a
-// collective have a tag with its number, so they cannot meet those of another collective.
+// Messages have one tag, so the messages of a pair arrive in the order of their sends. The tag of a
+// collective's parcels has the number of the collective, so they cannot meet the parcels of another
+// collective.
 enum { TAG_DATA, TAG_TIME, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 }; // MPI guarantees 32767 tags
 
 static void send_to(const Request *r, const char *from, size_t count, size_t to, int tag) {
@@ -222,7 +228,7 @@ static void start_parcels(const Request *r, int round) {
     }
 }
 
-// Waits for everything that this request has started.
+// Waits for all MPI requests that r has started.
 static void wait_for_parts(const Request *r) {
     Flight *f = r->extra;
     wait_for(r, f->requests, f->request, f->status);
@@ -236,7 +242,7 @@ static void start_message(Request *r) {
         return;
     }
     MPI_Request *request = &f->request[f->requests++];
-    // Synchronous, so a send of any size completes only when its message is received.
+    // The send is synchronous, so at every size it completes only when its message is received.
     MPI(MPI_Issend(r->in, fits_int(r->count), datatype(r->element), fits_int(r->peer), TAG_DATA,
                    link_of(r)->comm, request));
 }
@@ -257,7 +263,7 @@ static void finish_message(Request *r) {
 }
 
 // Simulated times travel beside the data. A collective sends its ready and gets the maximum over
-// all members. A message has a second message with its time.
+// all members. A message is followed by a second message with its time.
 static void start_time(Request *r) {
     Flight *f = r->extra;
     MPI_Comm comm = link_of(r)->comm;
@@ -285,7 +291,7 @@ void mpi_meet(Request *r) {
 // ---- 3. Sums ----
 
 enum { PIECE_BYTES = 1 << 20 };
-static char *piece; // of PIECE_BYTES: the contributions of a piece meet here
+static char *piece; // [PIECE_BYTES] the contributions of a piece
 
 static void start_contributions(const Request *r, char *scratch, size_t offset, size_t most) {
     parcels_of_contributions(r, scratch, offset, most, ((Flight *)r->extra)->parcel);
@@ -401,8 +407,8 @@ void mpi_finish(Request *r) {
     mpi_meet(r);
 }
 
-// A long message moves only while MPI is called, on one end or on both. This function is called
-// between the products of a computing rank, and while the rank waits for its GPU.
+// A long message moves only while its sender or receiver calls MPI. A computing rank calls this
+// function between products, and while it waits for its GPU.
 static void move_on(double waited) {
     int any;
     (void)waited;
@@ -442,13 +448,14 @@ void mpi_link_close(Comm *c) {
     MpiLink *l = c->state->link;
     MPI_Status status;
     int forgotten;
-    char size[40] = ""; // "" for the parts that travel beside a message
+    char size[40] = ""; // "" for times and parcels
     MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, l->comm, &forgotten, &status));
     if (forgotten && status.MPI_TAG == TAG_DATA)
         snprintf(size, sizeof size, " of %zu bytes", bytes_of(&status));
     if (forgotten)
-        fault("a message%s from rank %d of %s was never received", size, status.MPI_SOURCE,
-              c->name);
+        fault("a message%s from rank %d of %s was never received: add its comm_recv, or remove its "
+              "send",
+              size, status.MPI_SOURCE, c->name);
     MPI(MPI_Comm_free(&l->comm));
 }
 static void mpi_close(Comm *c) {
@@ -470,8 +477,8 @@ static bool number_in_environment(const char *const *names, size_t *value) {
     return false;
 }
 
-// Variables of Open MPI's mpirun, PMIx (srun --mpi=pmix) and PMI (MPICH, srun --mpi=pmi2). PMIx
-// does not set the size; Slurm does.
+// The names are variables of Open MPI's mpirun, PMIx (srun --mpi=pmix) and PMI (MPICH, srun
+// --mpi=pmi2). PMIx does not set the size, but Slurm does.
 bool comm_launched_by_mpi(size_t *rank, size_t *size) {
     static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
                                               NULL };
@@ -519,9 +526,9 @@ static void abort_all(int status) {
     _exit(status);
 }
 
-// May a process read the memory of another one here? Open MPI's receivers take long messages this
-// way, while their senders compute. Many containers forbid it, and then Open MPI would complain
-// about every message.
+// May a process read the memory of another process here? Open MPI's receivers copy long messages
+// this way, while their senders compute. Many containers forbid it, and then Open MPI would print
+// an error for every message.
 static bool single_copy_works(void) {
     static volatile int original = 1;
     int copied = 0, status = 1;
@@ -537,11 +544,11 @@ static bool single_copy_works(void) {
     return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
-// MPI_Init waits for all ranks without a deadline, so a stopped rank would stop the others for
-// ever. The options have not been read yet, so this code reads --timeout itself.
+// MPI_Init waits for all ranks without a deadline, so one stopped rank would stop the other ranks
+// for ever. The program has not read its options yet, so watch_start() reads --timeout itself.
 static void started_too_late(int signal) {
-    static const char text[] =
-        "unsplit: a rank has not started within twice --timeout: it is stopped, or lost\n";
+    static const char text[] = "unsplit: a rank has not started within twice --timeout; start all "
+                               "ranks again, or choose a longer --timeout\n";
     (void)signal;
     if (write(STDERR_FILENO, text, sizeof text - 1) > 0) _exit(STATUS_FAULT);
     _exit(STATUS_FAULT);
@@ -564,13 +571,13 @@ void comm_process_begin(int *argc, char ***argv) {
         setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0); // Open MPI 4
         setenv("OMPI_MCA_smsc", "^cma", 0);                            // Open MPI 5
     }
-    // With more ranks than cores a waiting rank must yield its core. Otherwise every message takes
-    // a time slice.
+    // With more ranks than cores, a waiting rank must yield its core. Otherwise every message would
+    // take a time slice.
     const char *local = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     if (local && atol(local) > sysconf(_SC_NPROCESSORS_ONLN))
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     device_prepare();
-    // Only the rank's own thread calls MPI; other threads may compute.
+    // Only the main thread of a rank calls MPI; its other threads may compute.
     int provided;
     MPI(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
     MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
@@ -581,9 +588,9 @@ void comm_process_begin(int *argc, char ***argv) {
     look_around();
 }
 
-// Open MPI 4.1.4 frees and unloads in MPI_Finalize memory that its helper thread may still use. On
-// a busy machine one run in 600 ended with a fault there, after its verdict. All ranks have
-// finished by then, so the process ends with its own status.
+// In MPI_Finalize, Open MPI 4.1.4 frees and unloads memory that its helper thread may still use. On
+// a busy machine one run in 600 crashed there, after its verdict. All ranks have finished by then,
+// so this handler ends the process with its own status.
 static int status_at_end;
 static void end_in_finalize(int signal) {
     (void)signal;
@@ -627,7 +634,7 @@ void mpi_run(const LaunchOptions *o, RankBody body) {
 
 void mpi_leave_together(const LaunchOptions *o) {
     free(piece);
-    // No process may finalize while another can still fail, because Open MPI's mpirun then
+    // No process may finalize while another process can still fail, because Open MPI's mpirun then
     // sometimes hangs or crashes.
     MPI_Request request;
     int error;

@@ -1,33 +1,35 @@
 // comm_nccl.c: ranks are processes with a GPU each, and NCCL moves their tensors in place. MPI
 // starts NCCL and carries host memory (comm_mpi.c). If memory is poisoned (lessons, --check), and
-// under the simulated clock, MPI also carries a note beside every tensor: which call this rank
-// makes, and when. NCCL compares nothing, so calls that do not match would hang or mix up bytes.
-// The file is empty if NCCL is not built in.
+// under the simulated clock, MPI also carries a note beside every tensor. A note has the call of
+// this rank and its time. NCCL does not compare calls, so without notes calls that do not match
+// would hang or mix up bytes. Without NCCL the file has no transport.
 //
 // Streams. The ops of a rank run on its compute stream. Every communicator has a stream of its own,
 // its lane, so a group with a late member delays no other group. Collectives go onto the lanes in
-// program order, which is the same on all ranks. NCCL demands that: two collectives in different
-// orders on two ranks could wait for each other. comm_connect gives every ordered pair of ranks a
-// lane and a communicator of two ranks for messages. So a send with a late receiver delays nothing
-// else, and the sends and receives of a group progress side by side. On the GPU an operation first
-// waits for the earlier work of the compute stream (ready). After its wait the compute stream
-// waits, on the GPU, for its end (done). The host waits for notes only.
+// program order, which is the same on all ranks. NCCL demands the same order, because two
+// collectives in different orders on two ranks could wait for each other. comm_connect gives every
+// ordered pair of ranks a lane and a communicator of two ranks for messages. So a send with a late
+// receiver delays nothing else, and the sends and receives of a group progress side by side. On the
+// GPU an operation first waits for the earlier work of the compute stream (event `ready`).
+// comm_wait() makes the compute stream wait, on the GPU, for the operation's end (event `done`).
+// The host waits for notes only.
 //
 // NCCL never blocks the host (blocking = 0). A call that must wait for other ranks stays "in
 // progress", and until then the communicator takes no other call. So operations wait in a queue
-// until they are on their stream. Every wait (here, in MPI or for the GPU) advances all queues.
-// Every wait checks for errors and has a deadline.
+// until they are on their stream. Every wait, here, in MPI or for the GPU, advances all queues,
+// checks for errors and has a deadline.
 //
-// --reduce ordered: each rank gets its part of all wholes, adds in rank order, and sends the sum to
-// all, piece by piece, as in comm_mpi.c. --reduce fast is NCCL's own algorithm.
+// With --reduce ordered each rank receives its part of every rank's tensor and adds the parts in
+// rank order. Then it sends the sum to all ranks. This happens piece by piece. --reduce fast uses
+// NCCL's own algorithm.
 //
-// Sections: 1 errors, 2 communicators and connections, 3 notes, 4 what goes on a stream, 5 queues,
-// 6 start and finish, 7 groups, 8 the launch.
+// Sections: 1 errors, 2 communicators and connections, 3 notes, 4 work on a stream, 5 queues, 6
+// start and finish, 7 groups, 8 the launch.
 #include "common/comm/transport.h"
 #ifndef HAVE_NCCL
 
 const char *nccl_missing(void) {
-    return "this program was built without NCCL; make doctor says what is missing";
+    return "this program was built without NCCL; make doctor shows what is missing";
 }
 
 void nccl_run(const LaunchOptions *o, RankBody body) {
@@ -54,14 +56,14 @@ typedef struct Lane {
 } Lane;
 
 // The fields of a note. CALL is a message's length, or the hash of a collective's call. INVERSE is
-// ~CALL. All CALLs are equal only if the largest CALL and the largest INVERSE over all members
-// belong together.
+// ~CALL. All CALLs are equal only if the largest INVERSE over all members is the inverse of the
+// largest CALL.
 enum { NOTE_TIME, NOTE_CALL, NOTE_INVERSE, NOTE_LENGTH };
 
 // An operation in flight.
 typedef struct Flight {
     struct Flight *behind; // next in its queue
-    struct Flight *next;   // next among the spare ones
+    struct Flight *next;   // next in the list of spare flights
     Request what;          // the request as it was started
     Lane *lane;
     ncclComm_t comm;
@@ -78,14 +80,14 @@ typedef struct Pair {
     Lane lane;
     bool to_myself;
     ncclComm_t nccl;
-    ncclUniqueId id; // made by the sender, which sends it to the receiver
+    ncclUniqueId id; // the sender makes it and sends it to the receiver
 } Pair;
 
 typedef struct {
     MpiLink mpi;       // must be first: comm_mpi.c sees only this
     ncclComm_t nccl;   // NULL in a group of one
     Lane lane;         // for its collectives, which wait in process.waiting
-    char *piece;       // [PIECE] the contributions of a sum meet here, under --reduce ordered
+    char *piece;       // [PIECE] the contributions of a sum, under --reduce ordered
     Pair **to, **from; // by rank; NULL: not connected
 } Link;
 
@@ -94,7 +96,7 @@ static struct {
     Flight *waiting; // collectives of all lanes, in program order
     Lane *lanes;     // all of them
     Flight *spare;
-    Request latest; // the operation waited for last; a wait for the GPU waits for it, too
+    Request latest; // the last operation with a wait; the GPU may still wait for it
     double timeout;
     ncclComm_t *communicators;
     size_t n_communicators;
@@ -109,13 +111,14 @@ static Link *link_of(const Comm *c) { return c->state->link; }
 
 static void check_nccl(ncclResult_t result, const char *doing, size_t length) {
     if (result == ncclSuccess || result == ncclInProgress) return;
-    fault("%.*s failed: %s: %s; with NCCL_DEBUG=WARN it says more", (int)length, doing,
+    fault("%.*s failed: %s: %s; set NCCL_DEBUG=WARN to see more", (int)length, doing,
           ncclGetErrorString(result), ncclGetLastError(NULL));
 }
 #define NCCL(call) check_nccl(call, #call, strcspn(#call, "("))
 
-// May the communicator be called again? fault() if it has failed. A rank that faults says why and
-// ends all others. So this rank reports the failure only if it is still alive after a while.
+// May the communicator be called again? fault() if it has failed. A rank that faults prints the
+// reason and ends all other ranks. So this rank reports a remote failure only if it is still alive
+// after a while.
 static bool settled(ncclComm_t comm, const char *doing) {
     ncclResult_t state;
     NCCL(ncclCommGetAsyncError(comm, &state));
@@ -124,9 +127,9 @@ static bool settled(ncclComm_t comm, const char *doing) {
     return state != ncclInProgress;
 }
 
-// One turn of a waiting loop. MPI's messages move only while MPI is called. No communicator is
-// aborted after a deadline: fault() ends the process with its kernels, but ncclCommAbort could wait
-// for one of them.
+// One turn of a waiting loop. MPI's messages move only while this rank calls MPI. After a deadline
+// no communicator is aborted, because fault() ends the process with its kernels, but
+// ncclCommAbort() could wait for a kernel.
 static void move_on(void);
 static void turn(double since, double timeout, const char *where) {
     int any;
@@ -148,8 +151,8 @@ static void keep(ncclComm_t comm) {
     process.communicators[process.n_communicators - 1] = comm;
 }
 
-// most_blocks: limit of a kernel's blocks on the GPU; 0: NCCL's choice. Returns at once; settled()
-// is true when all ranks have come.
+// most_blocks: limit of a kernel's blocks on the GPU; 0: NCCL's choice. The function returns at
+// once; settled() is true when all ranks have joined.
 static ncclComm_t join(ncclUniqueId id, int size, int rank, int most_blocks) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t comm;
@@ -226,8 +229,8 @@ static void pair_free(Pair *p) {
     free(p);
 }
 
-// Called before any message is waited for, because joining a communicator while kernels wait for
-// each other may hang.
+// A rank calls this before it waits for any message, because joining a communicator may hang while
+// kernels wait for each other.
 static void nccl_connect(Comm *c, CommPeers peers) {
     Link *l = link_of(c);
     size_t n = c->size, me = c->rank, requests = 0;
@@ -282,7 +285,7 @@ static Pair *pair_of(const Request *r) {
 
 // The note of a collective carries the largest `ready` of the simulated clock, and shows whether
 // all members make the same call. The note of a message carries `arrives` and the length. A send
-// waits for its receiver by its note, because NCCL buffers short messages.
+// waits for its receiver through its note, because NCCL buffers short messages.
 static void start_note(Flight *f) {
     Request *r = &f->what;
     f->note_request = MPI_REQUEST_NULL;
@@ -314,8 +317,8 @@ static bool note_came(Flight *f) {
         fault("sizes do not match in %s: the message has %zu bytes", text,
               (size_t)f->note[NOTE_CALL] * sizeof(real));
     if (!request_is_message(r) && f->note[NOTE_CALL] != ~f->note[NOTE_INVERSE])
-        fault("calls do not match in %s: another rank makes another call, or with another size or "
-              "root",
+        fault("calls do not match in %s: another rank makes another call, or the same call with "
+              "another size or root; all ranks must make the same calls",
               text);
     return true;
 }
@@ -324,8 +327,8 @@ static bool note_came(Flight *f) {
 
 static bool equal_parts(const Request *r) { return r->count % (r->comm->size * r->row) == 0; }
 
-// NCCL never does a maximum, because it does not promise to keep a NaN. It does a reduce-scatter
-// only with equal parts.
+// NCCL is not used for a maximum, because it does not promise to keep a NaN. NCCL computes a
+// reduce-scatter only if all parts are equal.
 static bool library_sums(const Request *r) {
     return r->comm->state->reduce == REDUCE_FAST && r->action != DO_ALL_REDUCE_MAX &&
            (r->action != DO_REDUCE_SCATTER || equal_parts(r));
@@ -345,7 +348,7 @@ static char *scratch_of(const Request *r) {
     return r->scratch ? r->scratch : link_of(r->comm)->piece;
 }
 
-// One round of a collective: all of its parcels progress together.
+// Starts one round of a collective. All of its parcels progress together.
 static void exchange(const Request *r, const Parcel parcel[], ncclComm_t comm,
                      cudaStream_t stream) {
     NCCL(ncclGroupStart());
@@ -409,7 +412,7 @@ static void all_to_all(const Request *r, ncclComm_t comm, cudaStream_t stream) {
 
 static void whole_operation(const Request *r, ncclComm_t comm, cudaStream_t stream) {
     const real *in = (const real *)r->in;
-    // for a started sum, finish copies it from there
+    // nccl_finish() copies the result of a started sum from scratch
     real *out = (real *)(r->scratch ? r->scratch : r->out);
     int root = (int)r->peer;
     switch (r->action) {
@@ -429,7 +432,7 @@ static void whole_operation(const Request *r, ncclComm_t comm, cudaStream_t stre
     }
 }
 
-// A sum in rank order has two steps per piece; everything else has one step.
+// A sum in rank order has two steps per piece. Every other operation has one step.
 static size_t steps_of(const Request *r) {
     return r->count == 0    ? 0
            : summed_here(r) ? 2 * ceil_div(request_longest_part(r), piece_size(r))
@@ -458,7 +461,7 @@ static bool launch(Flight *f) {
         if (f->steps == 0) CUDA(cudaStreamWaitEvent(f->lane->stream, f->ready, 0));
         one_step(r, f->steps, f->comm, f->lane->stream);
     }
-    if (!settled(f->comm, text)) return false; // only now everything is on the stream
+    if (!settled(f->comm, text)) return false; // only now all steps are on the stream
     launched(f);
     return true;
 }
@@ -482,7 +485,7 @@ static bool launch_to_myself(Lane *l) {
     return true;
 }
 
-// Collectives in the order of the program.
+// Launches everything that can be launched. Collectives are launched in program order.
 static void move_on(void) {
     while (process.waiting && launch(process.waiting)) process.waiting = process.waiting->behind;
     for (Lane *l = process.lanes; l; l = l->next)
@@ -577,7 +580,7 @@ static void nccl_finish(Request *r) {
     wait_until(note_came, f, r);
     wait_until(is_launched, f, r);
     take_time(r);
-    // later work of this rank comes after it
+    // later work of this rank runs after the operation
     CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));
     if (r->scratch && library_sums(r)) device_copy(r->out, r->scratch, r->out_count * sizeof(real));
     f->next = process.spare;
@@ -596,7 +599,7 @@ static Link *link_new(MPI_Comm comm, size_t size) {
     return l;
 }
 
-// NCCL splits a communicator only if nothing is in flight on it. A group of one rank needs no
+// NCCL can split a communicator only if nothing is in flight on it. A group of one rank needs no
 // split.
 static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     Link *from = link_of(parent), *l = link_new(mpi_split_comm(parent, members, n, me), n);
@@ -606,7 +609,7 @@ static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me
     drain(&from->lane, timeout, "a split");
     int colour = n > 1 ? (int)members[0] : NCCL_SPLIT_NOCOLOR;
     NCCL(ncclCommSplit(from->nccl, colour, (int)me, &l->nccl, NULL));
-    settle(from->nccl, timeout, "a split"); // after that NCCL has set the new communicator
+    settle(from->nccl, timeout, "a split"); // afterwards NCCL has created the new communicator
     if (n == 1) return l;
     settle(l->nccl, timeout, "a split");
     keep(l->nccl);
@@ -640,7 +643,7 @@ static const Wire wire_nccl = { true,         nccl_start, nccl_finish, nccl_meet
 
 const char *nccl_missing(void) { return NULL; }
 
-// First ends all of them, then waits for all. So ranks may come in any order.
+// Starts to end all communicators, then waits for all of them, so ranks may arrive in any order.
 static void end_communicators(double timeout) {
     for (size_t i = 0; i < process.n_communicators; i++)
         NCCL(ncclCommFinalize(process.communicators[i]));
@@ -660,7 +663,7 @@ static void end_communicators(double timeout) {
 void nccl_run(const LaunchOptions *o, RankBody body) {
     MPI_Comm comm;
     ncclUniqueId id;
-    device_stream(); // the process uses its GPU from here on
+    device_stream(); // from here on the process uses its GPU
     process.timeout = o->timeout;
     MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
     Link *l = link_new(comm, this_world_size);

@@ -7,7 +7,8 @@
 #include "common/comm/comm.h"
 #include "common/device/device.h"
 
-// The cores and the GPU of one rank. Ranks bound to different cores by a launcher share none.
+// The cores and the GPU of one rank. If a launcher binds ranks to different cores, they share no
+// core.
 typedef struct {
     char host[64], gpu[32];
     cpu_set_t cores;
@@ -15,7 +16,7 @@ typedef struct {
 
 static size_t cores_of(const Place *p) { return (size_t)CPU_COUNT(&p->cores); }
 
-// The places of all ranks, malloc'ed, on rank 0; NULL on the others.
+// Returns the places of all ranks on rank 0; free() them. The other ranks get NULL.
 static Place *gather_places(void) {
     Place place;
     size_t *sizes = NULL;
@@ -55,7 +56,7 @@ double side_at_once(void) {
     for (size_t i = 0; all && i < this_world_size; i++) {
         size_t first = 0;
         while (!share(&all[first], &all[i], gpu)) first++;
-        if (first < i) continue; // counts a shared GPU or set of cores once
+        if (first < i) continue; // a shared GPU or set of cores counts once
         at_once += gpu ? 1 : (double)cores_of(&all[i]) / device_threads;
     }
     if (!ranks_are_processes && at_once > 1) at_once = 1;

@@ -1,4 +1,4 @@
-// record.c: recording the events of each rank.
+// record.c: records the events of each rank.
 #include "common/comm/record.h"
 #include <stdlib.h>
 #include <string.h>
@@ -29,15 +29,16 @@ static RecordedEvent *event_new(void) {
     if (self.n == self.room) {
         self.room = self.room ? 2 * self.room : 1024;
         self.events = realloc(self.events, self.room * sizeof *self.events);
-        if (!self.events) fault("out of memory while recording");
+        if (!self.events)
+            fault("out of memory while recording: leave --svg and --trace out, or run fewer steps");
     }
     return memset(&self.events[self.n++], 0, sizeof *self.events);
 }
 
 static bool record_on(void) { return self.on && !ledger_paused(); }
 
-// Real time is the device's, and a GPU runs behind the host. Waiting for it at every stamp would
-// change the measurement. So stamps are marks, which are read at the end.
+// Real times are times on the device, and a GPU runs behind the host. Waiting for the GPU at every
+// event would change the measurement. So events hold marks, and record_stop() reads their times.
 static const Picoseconds MARK = (Picoseconds)1 << 63;
 static bool on_device(void) { return device_is_gpu() && !clock_config()->simulated; }
 
@@ -92,7 +93,7 @@ static void close_stretch(void) {
     Picoseconds end = record_moment();
     if (self.depth == 0 || end == self.since) return;
     Doing d = self.doing[self.depth - 1];
-    // If nothing came between, the last stretch is continued.
+    // If no other event came between, extend the last stretch.
     for (size_t i = self.n; i-- > 0;) {
         RecordedEvent *e = &self.events[i];
         if (e->kind > EVENT_UPDATE) continue;
@@ -151,7 +152,8 @@ static void sample_bytes(int category, size_t bytes) {
     if (self.samples_n == self.samples_room) {
         self.samples_room = self.samples_room ? 2 * self.samples_room : 1024;
         self.samples = realloc(self.samples, self.samples_room * sizeof *self.samples);
-        if (!self.samples) fault("out of memory while recording");
+        if (!self.samples)
+            fault("out of memory while recording: leave --svg and --trace out, or run fewer steps");
     }
     self.samples[self.samples_n++] = (MemorySample){ at, bytes, bytes };
 }

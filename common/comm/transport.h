@@ -2,8 +2,8 @@
 // Private to the comm_*.c files; chapters include comm.h.
 //
 // Every operation is a Request. The transport reads this rank's contribution at `in` and writes the
-// result at `out`. Both are the memory of the caller's tensors, so nothing is copied. comm.c makes
-// three exceptions:
+// result at `out`. Both are the memory of the caller's tensors, so nothing is copied. comm.c uses
+// other memory in three cases:
 //   staged   MPI moves the tensors of a GPU: in and out are pinned host memory.
 //   shadow   For a started operation if memory is poisoned (lessons, --check). `in` is a copy; the
 //            wait compares the tensor with it. `out` is copied to the tensor at the wait. So a
@@ -38,18 +38,18 @@ typedef struct {
 struct Request {
     Comm *comm;
     Action action;
-    const char *call; // name in messages, "all-reduce"; the same on all ranks of a collective
+    const char *call; // its name in messages, such as "all-reduce"
     Element element;
-    size_t count;               // elements of the whole (a message, for send and recv)
-    size_t row;                 // elements that no cut divides: a row's, or 1
+    size_t count;               // elements of the whole tensor, or of the message
+    size_t row;                 // a cut never divides this many elements: a row, or 1
     size_t peer;                // the root, or the other rank; 0 if there is none
-    bool later;                 // other operations may run between its start and its finish
-    bool patient;               // may wait without a limit
+    bool later;                 // other operations may run between start and finish
+    bool patient;               // may wait a hundred times --timeout
     bool done;                  // out holds the result (emu only)
     bool grouped;               // finished by comm_group_end
     bool found;                 // comm_arrival has found the message
     size_t in_count, out_count; // elements of in and out on this rank
-    // of a collective on a whole and a part, one of in and out may be a window of the other
+    // in a collective on a whole and a part, in may be a window of out, or out of in
     const char *in;
     char *out;
     char *scratch;        // for a started sum: size * request_longest_part; NULL: a blocking sum
@@ -57,35 +57,36 @@ struct Request {
     Arena held, shadow; // held: for scratch. shadow: for the shadow's two tensors, seen and result
     Tensor seen, result;
     Pinned staged, staged_scratch;
-    // The transport's own, freed with the request. more: of a transport built on another one.
+    // The transport's state, freed with the request. more: state of a transport that is built on
+    // another transport.
     void *extra, *more;
     Request *queued; // emu: the next message in the queue of its pair
     // Times that the transports carry, valid only if request_simulated().
     Picoseconds ready;     // collective: when this rank can begin; set before start
     Picoseconds all_ready; // collective: when its last member can begin; set by meet
-    // message: when it reaches its receiver. A send knows it before start, a recv after finish.
+    // message: when it reaches its receiver; set before start for a send, after finish for a recv
     Picoseconds arrives;
-    Picoseconds issued, waited, end; // waited: when this rank began to wait for it
+    Picoseconds issued, waited, end; // waited: when this rank began to wait
     bool met;                        // simulated collective: its end is known
-    size_t steps, bytes;             // of its ring or chain
+    size_t steps, bytes;             // of the ring or chain
     uint64_t flow;                   // equal on all ranks that take part
     CommKind kind;
-    bool booked, timed; // booked: the ledger counts it (not while paused)
+    bool booked, timed; // booked: the ledger counts it, unless paused
     Request *next;      // in its Comm's list
 };
 
 // out = ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, in host memory.
-// The order is the same on every transport, so the bits are the same. out may be one of the parts.
+// Every transport adds in this order, so the bits are equal. out may be one of the parts.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
 // "recv from rank 1 of tp (1024 elements, 4096 bytes)"
 void describe(const Request *r, char text[200]);
 bool request_is_message(const Request *r); // a send or a recv
 bool request_adds(const Request *r);       // a sum, or a maximum, over ranks
-bool request_simulated(const Request *r);  // the transport carries its time; equal on all ranks
-// The part of the whole that a rank gets or adds up. The root of a reduce adds up the whole.
+bool request_simulated(const Request *r);  // does the transport carry times? equal on all ranks
+// The part of the whole that a rank gets or adds up. In a reduce the root adds up the whole.
 Range request_part(const Request *r, size_t rank);
 size_t request_longest_part(const Request *r);
-// Elements [offset, offset + most) of that part, if the part is that long.
+// Elements [offset, offset + most) of request_part(), or fewer if the part ends before.
 Range request_piece(const Request *r, size_t rank, size_t offset, size_t most);
 
 // The elements that this rank sends to another rank, and receives from it, in one round of a
@@ -96,24 +97,24 @@ typedef struct {
     size_t sends, receives;
 } Parcel;
 // These functions fill parcel[size], by rank. A rank's parcel to itself is empty. A sum has two
-// rounds per piece. First round: every rank sends its contributions, which meet in the receiver's
-// scratch, `most` elements apart.
+// rounds per piece. In the first round every rank sends its contributions. The receiver's scratch
+// holds them `most` elements apart.
 void parcels_of_contributions(const Request *r, char *scratch, size_t offset, size_t most,
                               Parcel parcel[]);
-// Second round: every rank sends the sum of its own piece. An all-gather is this round with the
-// parts themselves.
+// In the second round every rank sends the sum of its own piece. An all-gather is a second round
+// that sends the parts.
 void parcels_of_sums(const Request *r, const char *sum, size_t offset, size_t most,
                      Parcel parcel[]);
 void parcels_to_all(const Request *r, Parcel parcel[]); // all-to-all
 
 typedef struct {
-    bool device_memory;         // takes tensors in device memory; otherwise host memory only
+    bool device_memory;         // takes tensors in device memory; if false, only in host memory
     void (*start)(Request *r);  // never waits for another rank
     void (*finish)(Request *r); // waits; afterwards out is complete, and in may be reused
     void (*meet)(Request *r);   // waits until all members have started it; sets all_ready
     void (*connect)(Comm *c, CommPeers peers); // collective; NULL: messages need no preparation
-    // The link of a new Comm over these ranks of the parent; this rank is number `me`. Collective
-    // over the parent.
+    // Returns the link of a new Comm over these ranks of the parent; this rank is number `me`.
+    // Collective over the parent.
     void *(*split)(Comm *parent, const size_t *members, size_t n, size_t me);
     void (*close)(Comm *c);
 } Wire;
@@ -129,8 +130,8 @@ struct CommState {
     void *link; // state of the wire
     ReduceOrder reduce;
     double timeout;
-    size_t meetings;       // collectives started so far: the same on all ranks
-    Request *open;         // started or grouped, but not waited for; oldest first
+    size_t meetings;       // collectives started so far; equal on all ranks
+    Request *open;         // operations that no wait has finished; oldest first
     Request *idle;         // finished requests, kept for reuse
     bool grouping;         // between group_start and group_end
     CommPeers connected;   // the pairs that may exchange messages
@@ -147,13 +148,12 @@ typedef struct {
 // world_rank: each member's number in the world; NULL: the ranks are those of the world.
 Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank,
                const Wire *wire, void *link, ReduceOrder reduce, double timeout);
-// Runs one rank from its first to its last line, with the links of the world and of the side
-// channel.
+// Runs one rank from its beginning to its end, with the Comms of the world and of the side channel.
 void comm_run_rank(Comm *world, Comm *side, RankBody body);
 void emu_run(const LaunchOptions *o, size_t ranks, RankBody body);
 void mpi_run(const LaunchOptions *o, RankBody body); // also for staged
 size_t mpi_local_rank(void); // this process's number among those of its host
-// collective: true if no two processes of one host have the same id
+// Collective. Returns true if no two processes of one host have the same id.
 bool mpi_all_different(const char id[32]);
 void nccl_run(const LaunchOptions *o, RankBody body);
 const char *nccl_missing(void); // why NCCL cannot be used; NULL: it is built in

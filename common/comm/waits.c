@@ -1,4 +1,4 @@
-// waits.c: the table of waits on one node, and the search for a cycle in it.
+// waits.c: the table of waits on one node, and the search for a cycle in the table.
 #include "common/comm/waits.h"
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,10 +12,10 @@ enum { POLLS = 1000, NONE = -1 };
 typedef struct {
     _Atomic uint64_t number; // number of waits so far, doubled; odd while it waits
     _Atomic uint64_t polls;  // number of MPI polls
-    _Atomic bool told;       // it has said why it ends all ranks
-    _Atomic bool printed;    // in the first slot only: a process has printed the table
+    _Atomic bool told;       // it has printed why it ends all ranks
+    _Atomic bool printed;    // first slot only: a process has printed the table
     size_t rank;             // in the world
-    double since, patience; // the start of its wait; the seconds after which the wait is suspicious
+    double since, patience;  // when its wait began; a longer wait in seconds is suspicious
     char text[200], comm[64];
     uint64_t id; // of the Comm, with its name
     int meeting; // the collective's number, or NONE for a message
@@ -31,7 +31,7 @@ static double seconds;
 typedef struct {
     uint64_t number, polls;
 } Seen;
-static Seen *seen; // [ranks] the waits when the cycle was first seen
+static Seen *seen; // [ranks] the waits when the search first saw the cycle
 static bool suspected;
 static double next_look;
 
@@ -48,7 +48,7 @@ void waits_open(MPI_Comm host, double deadlock) {
     seconds = deadlock;
     slot_bytes = ceil_div(sizeof(Slot) + this_world_size * sizeof(uint32_t), 64) * 64;
     bytes = me == 0 ? (MPI_Aint)(ranks * slot_bytes) : 0; // the first process owns the whole table
-    // If MPI cannot share memory there is no table; --timeout remains.
+    // If MPI cannot share memory, there is no table, and only --timeout ends a deadlock.
     if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, host, &memory, &window) != MPI_SUCCESS)
         return;
     MPI_Win_shared_query(window, 0, &bytes, &unit, &memory);
@@ -109,7 +109,7 @@ static bool too_long(const Slot *s, double time) {
     return waiting(s) && time > s->since + s->patience;
 }
 
-// Are both in the same collective, or in a send and its receive?
+// Are a and b in the same collective, or in a send and its receive?
 static bool meets(const Slot *a, const Slot *b) {
     if (!waiting(b) || a->id != b->id || strcmp(a->comm, b->comm) != 0 || a->meeting != b->meeting)
         return false;
@@ -123,7 +123,7 @@ static bool waits_for(const Slot *a, const Slot *b) {
     return false;
 }
 
-// The next stuck rank that i waits for, or `ranks` if there is none.
+// Returns the next stuck rank that i waits for, or `ranks` if there is none.
 static size_t next_stuck(size_t i, const bool *stuck) {
     size_t to = 0;
     while (to < ranks && !(stuck[to] && waits_for(slot(i), slot(to)))) to++;
@@ -131,9 +131,9 @@ static size_t next_stuck(size_t i, const bool *stuck) {
 }
 
 // Writes the ranks of a cycle to cycle[] and returns their number; 0: no cycle. First, every rank
-// that has waited for too long counts as stuck. Then a rank that waits for no stuck rank is
-// removed, until none is left to remove. Each remaining rank waits for another remaining one. So
-// after `ranks` steps from any of them the walk is in a cycle.
+// that has waited for too long counts as stuck. Then the loop removes each rank that waits for no
+// stuck rank, until it finds no more. Each remaining rank waits for another remaining rank. So a
+// walk from any of them is in a cycle after `ranks` steps.
 static size_t find_cycle(size_t *cycle, double time) {
     bool *stuck = host_alloc(ranks);
     size_t at = 0, n = 0, next;
@@ -178,7 +178,8 @@ static void print_rank(FILE *f, const Slot *s) {
     fprintf(f, "\n");
 }
 
-// One write to stderr, so lines of several processes do not mix. Only the first process prints.
+// Prints with one write to stderr, so lines of several processes do not mix. Only the first process
+// that calls it prints.
 static bool print_table(const char *title, const size_t *cycle, size_t n) {
     char *text = NULL;
     size_t length = 0;
@@ -187,7 +188,7 @@ static bool print_table(const char *title, const size_t *cycle, size_t n) {
     fprintf(f, "%s", title);
     for (size_t i = 0; i < ranks; i++) print_rank(f, slot(i));
     for (size_t i = 0; i < n; i++)
-        fprintf(f, i == 0 ? "  the cycle: rank %zu waits for" : " rank %zu, who waits for",
+        fprintf(f, i == 0 ? "  the cycle: rank %zu waits for" : " rank %zu, which waits for",
                 slot(cycle[i])->rank);
     if (n > 0) fprintf(f, " rank %zu\n", slot(cycle[0])->rank);
     fclose(f);

@@ -7,12 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-// OpenBLAS only. Weak, so that any other CBLAS links, too.
+// Only OpenBLAS has this function. The symbol is weak, so that programs link with any other CBLAS,
+// too.
 char *openblas_get_corename(void) __attribute__((weak));
 
-// OpenBLAS's names of its kernels; the first name of a row is the one to ask for. Other names are
-// left alone: those of other processors, of a later OpenBLAS, and of an OpenBLAS built for one
-// processor (in capitals), which has no choice. Bobcat is left out because its successor's AVX is
+// OpenBLAS's names of its kernels. kernels_better() returns the first name of a row. The table has
+// no names of other processors and of later releases. It has no names in capitals, because an
+// OpenBLAS built for one processor has no choice. Bobcat is missing, because its successor's AVX is
 // two halves of SSE.
 static const char *const cores[][16] = {
     [VECTORS_SSE] = { "Prescott", "Katmai", "Coppermine", "Northwood", "Banias", "Atom", "Core2",
@@ -23,7 +24,7 @@ static const char *const cores[][16] = {
     [VECTORS_AVX512] = { "SkylakeX", "Cooperlake", "SapphireRapids" },
 };
 
-// The vector units of a name, or -1 for an unknown name.
+// Returns the vector units of a kernel's name, or -1 for an unknown name.
 static int vectors_of(const char *core) {
     for (int v = VECTORS_SSE; v <= VECTORS_AVX512; v++)
         for (const char *const *name = cores[v]; *name; name++)

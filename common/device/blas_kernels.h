@@ -1,11 +1,11 @@
-// blas_kernels.h: the kernels that OpenBLAS uses, and better ones for this processor. OpenBLAS
+// blas_kernels.h: the kernels that OpenBLAS uses, and better kernels for this processor. OpenBLAS
 // chooses kernels by the processor's model when it is loaded. On a processor newer than OpenBLAS it
 // may choose its oldest kernels, at a fifth of the speed.
 #ifndef BLAS_KERNELS_H
 #define BLAS_KERNELS_H
 
-// Vector units of kernels and of processors; each includes the ones before it. AVX2 includes FMA.
-// AVX512 includes F, DQ, BW, VL and CD, as all servers since Skylake do.
+// Vector units of kernels and of processors. Each unit includes the units before it. AVX2 includes
+// FMA. AVX512 includes F, DQ, BW, VL and CD, as all servers since Skylake do.
 typedef enum { VECTORS_SSE, VECTORS_AVX, VECTORS_AVX2, VECTORS_AVX512 } Vectors;
 
 // If UNSPLIT_KERNELS is set, prints kernels_advised() and ends the process. tools/kernels uses it.
@@ -14,6 +14,7 @@ void kernels_answer(void);
 const char *kernels_in_use(void);  // "SkylakeX"; NULL: unknown for this BLAS
 const char *kernels_advised(void); // better kernels than those in use; NULL: none
 Vectors kernels_processor(void);   // vector units of this processor; VECTORS_SSE if it is no x86-64
-// Better kernels than `core` for a processor with these units. NULL: none, or `core` is unknown.
+// Returns better kernels than `core` for a processor with these units. NULL: there are none, or
+// `core` is unknown.
 const char *kernels_better(const char *core, Vectors processor);
 #endif

@@ -1,6 +1,6 @@
-// device.h: what a backend must provide. device_cpu.c uses malloc and CBLAS; device_cuda.c uses the
-// CUDA runtime and cuBLAS. Only memory.c, tensor.c, ops.c, the recorder and the frame of Comm call
-// this.
+// device.h: the functions that a backend must provide. device_cpu.c uses malloc and CBLAS;
+// device_cuda.c uses the CUDA runtime and cuBLAS. Only memory.c, tensor.c, ops.c, the recorder and
+// the frame of Comm call these functions.
 //
 // On a GPU, calls that return nothing to the host are only queued, on this rank's own stream. They
 // run in order, and an error appears at the next download.
@@ -13,9 +13,9 @@
 // "cpu", "cuda", or "standin" (CUDA's calls without a GPU, for tests)
 const char *device_name(void);
 void device_init(void); // once per process
-// Threads of a rank, for products and row-wise ops; 1 at the start. Set it before the ranks start,
-// or on all ranks alike. usage_error() if this program was built without threads. The bits of a
-// product may depend on it.
+// The number of threads per rank, for products and row-wise ops; 1 at the start. Set it before the
+// ranks start, or on all ranks alike. usage_error() if this program was built without threads. The
+// bits of a product may depend on the number.
 extern int device_threads;
 void device_set_threads(size_t threads);
 void device_prepare(void);  // sets CUDA's environment; called before MPI starts
@@ -24,15 +24,16 @@ void device_rank_end(void); // frees this rank's stream and BLAS handle
 // --- GPUs ---
 bool device_is_gpu(void);
 size_t device_gpus(void); // GPUs that this process sees; usage_error() if there is none
-// called before the ranks start: chooses the GPU by the process's number on its host
+// Call it before the ranks start. It chooses the GPU by the process's number on its host.
 void device_choose(size_t local_rank);
 // identifies the chosen GPU: two processes that share it get the same id
 void device_id(char id[32]);
-// before the ranks start: products may then round their factors to 10 bits
+// Call it before the ranks start. Products may then round their factors to 10 bits.
 void device_allow_tf32(void);
 
-// Called between products (waited 0), and while this rank waits for its GPU (for `waited` seconds
-// so far), so that messages can move on. NULL: nothing to move. Set by transports.
+// A transport sets this function, so that messages can move on while a rank works; NULL: there is
+// nothing to move. The device calls it between products (waited 0) and while this rank waits for
+// its GPU (waited: seconds so far).
 extern void (*device_meanwhile)(double waited);
 
 // --- memory ---
@@ -47,19 +48,19 @@ void device_download(void *to, const void *from, size_t bytes);
 void device_fill(void *p, int byte, size_t bytes);
 void device_synchronize(void); // waits for everything that this rank has queued
 
-// --- time on a GPU: marks among the queued work. Reading a mark waits for it; setting one does
-// not. ---
+// --- time on a GPU: marks among the queued work. Reading a mark waits; setting a mark does not.
+// ---
 void device_mark_start(void); // waits for all queued work; mark 0 is now, older marks are gone
 // a mark after all work queued so far; the last mark, if nothing was queued since
 size_t device_mark(void);
 double device_mark_seconds(size_t mark); // time from mark 0 to this mark; waits for it
 
-// Row-major GEMM: c[m,n] = op(a)[m,k] op(b)[k,n]. c is overwritten, also where it holds NaN. op
-// transposes if the flag is set. ld is the number of elements from row to row. m, n, k > 0.
+// Row-major GEMM: c[m,n] = op(a)[m,k] op(b)[k,n]. The product overwrites c, even elements that hold
+// NaN. op transposes if the flag is set. ld is the number of elements from row to row. m, n, k > 0.
 void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
                  const real *b, int ldb, real *c, int ldc);
-// count[0] * count[1] products of one shape. The matrices of product (i, j) lie i * step[0] + j *
-// step[1] elements behind the first ones.
+// count[0] * count[1] products of one shape. The matrices of product (i, j) begin i * step[0] + j *
+// step[1] elements after the first matrices.
 typedef struct {
     size_t step[2];
 } BatchSteps;

@@ -9,7 +9,8 @@
 #include "common/device/for_each.h"
 #include "common/base/util.h"
 
-// OpenBLAS only; weak, so that any other CBLAS links too.
+// Only OpenBLAS has this function. The symbol is weak, so that programs link with any other CBLAS,
+// too.
 void openblas_set_num_threads(int threads) __attribute__((weak));
 
 #ifdef REAL_IS_DOUBLE
@@ -26,15 +27,15 @@ const char *device_name(void) { return "cpu"; }
 void (*device_meanwhile)(double waited);
 int device_threads = 1;
 
-// Runs before main, because a program that tools/kernels asks must do nothing else.
+// Runs before main(), because tools/kernels starts programs only to get this answer.
 __attribute__((constructor)) static void answer(void) { kernels_answer(); }
 
-// Threads of the BLAS would compete with the ranks for the cores.
+// The BLAS gets one thread, because its threads would compete with the ranks for the cores.
 void device_init(void) {
     if (openblas_set_num_threads) openblas_set_num_threads(1);
-    // One heap for all threads, because only one virtual rank runs at a time. The heap keeps freed
-    // memory. By default malloc returns large blocks to the system at once, so every step would
-    // fetch fresh pages.
+    // All threads share one heap, because only one virtual rank runs at a time. The heap keeps
+    // freed memory. By default malloc returns large blocks to the system at once, so every step
+    // would fetch fresh pages.
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, -1);
@@ -59,8 +60,8 @@ void device_choose(size_t local_rank) { (void)local_rank; }
 void device_id(char id[32]) { id[0] = 0; }
 void device_allow_tf32(void) {}
 
-// aligned_alloc would leave gaps that no later request fits. The word before the block holds
-// malloc's own address.
+// This function does not use aligned_alloc(), which would leave gaps that no later request fits
+// into. The word before the block holds malloc's own address.
 void *device_alloc(size_t bytes) {
     char *all = malloc(bytes + ALIGNMENT);
     if (!all) return NULL;
@@ -87,7 +88,7 @@ void device_fill(void *p, int byte, size_t bytes) {
 }
 void device_synchronize(void) {}
 
-// Nothing is queued on a CPU, so the host's clock will do.
+// A CPU has no queue of work, so marks are not needed: callers use the host's clock.
 void device_mark_start(void) {}
 size_t device_mark(void) { return 0; }
 double device_mark_seconds(size_t mark) {
@@ -101,7 +102,7 @@ static void product(int a_transposed, int b_transposed, int m, int n, int k, con
                b_transposed ? CblasTrans : CblasNoTrans, m, n, k, 1, a, lda, b, ldb, 0, c, ldc);
 }
 
-// For a row of a and a large b, a matrix product would first copy b into panels. The vector product
+// If a is one row and b is large, a matrix product would first copy b into panels. A vector product
 // reads b once, in place. c is cleared, because BLAS libraries differ in the value of 0 * NaN.
 enum { LARGE = 1 << 14 }; // elements of b; below this size the copy costs little
 static void matrix_or_row(int a_transposed, int b_transposed, int m, int n, int k, const real *a,
@@ -115,8 +116,8 @@ static void matrix_or_row(int a_transposed, int b_transposed, int m, int n, int 
     else CBLAS_GEMV(CblasRowMajor, CblasTrans, k, n, 1, b, ldb, a, 1, 1, c, 1);
 }
 
-// With threads, c is cut along its longer side in pieces of whole vectors. Each piece is a product
-// that the BLAS does on one thread. So only OpenMP's threads run.
+// With threads, c is cut along its longer side in pieces of whole vectors. The BLAS computes each
+// piece on one thread, so only OpenMP's threads run.
 enum { PIECE_OF = 16 };
 void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
                  const real *b, int ldb, real *c, int ldc) {

@@ -1,12 +1,12 @@
-// device_cuda.c: the device is a GPU, by CUDA's runtime and cuBLAS. Plain C; for_each_cuda.h makes
-// the kernels.
+// device_cuda.c: the device is a GPU, through CUDA's runtime and cuBLAS. The file is plain C;
+// for_each_cuda.h makes the kernels.
 //
-// A rank has one stream, on which its ops, copies and products run in the order of the calls, and a
-// cuBLAS handle. Both are made on first use, because a virtual rank is a thread, and a thread has
-// no GPU until it asks for one.
+// A rank has one stream and one cuBLAS handle. Its ops, copies and products run on the stream, in
+// the order of the calls. make_ready() creates both on first use, because a virtual rank is a
+// thread, and a thread has no GPU until it asks for one.
 //
-// Sections: 1 errors, 2 the GPU of a process, 3 what a rank has, 4 kernels, 5 memory, 6 products, 7
-// marks.
+// Sections: 1 errors, 2 the GPU of a process, 3 stream and handle of a rank, 4 kernels, 5 memory, 6
+// products, 7 marks.
 #include "common/device/device_cuda.h"
 #include <cublas_v2.h>
 #include <sched.h>
@@ -31,7 +31,7 @@ static _Thread_local struct {
 
 // ---- 1. Errors ----
 
-// Advice to the user about an error; "" if there is none.
+// Returns advice about an error; "" if there is none.
 static const char *advice(cudaError_t error) {
     switch (error) {
     case cudaErrorMemoryAllocation:
@@ -44,11 +44,12 @@ static const char *advice(cudaError_t error) {
         return "; the program was built for other GPUs: make clean, then make BACKEND=cuda "
                "ARCH=all-major";
     case cudaErrorDevicesUnavailable:
-        return "; another process has the GPU to itself (nvidia-smi -q -d COMPUTE shows its mode)";
+        return "; another process uses the GPU exclusively: choose another GPU, or change the mode "
+               "(nvidia-smi -q -d COMPUTE shows it)";
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
-        return "; an op went wrong before this call: with CUDA_LAUNCH_BLOCKING=1 (not under nccl) "
-               "the message names it, and compute-sanitizer the line";
+        return "; an op failed before this call: set CUDA_LAUNCH_BLOCKING=1 (not under nccl) to "
+               "see its name, or run compute-sanitizer to see the line";
     default: return "";
     }
 }
@@ -66,7 +67,7 @@ static void check_cublas(cublasStatus_t status, const char *call) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
     fault("%.*s failed: %s%s", (int)strcspn(call, "("), call, cublasGetStatusString(status),
           status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED
-              ? "; is the GPU full? fewer ranks on it need less"
+              ? "; if the GPU is full, choose fewer ranks on it"
               : "");
 }
 #define CUBLAS(call) check_cublas(call, #call)
@@ -82,7 +83,8 @@ bool device_is_gpu(void) { return true; }
 void (*device_meanwhile)(double waited);
 int device_threads = 1;
 void device_set_threads(size_t threads) {
-    REQUIRE(threads == 1, "--threads %zu: on a GPU a rank has one thread", threads);
+    REQUIRE(threads == 1, "--threads %zu: on a GPU a rank has one thread; leave --threads out",
+            threads);
 }
 
 size_t device_gpus(void) {
@@ -109,29 +111,30 @@ void device_id(char id[32]) { CUDA(cudaDeviceGetPCIBusId(id, 32, chosen.gpu)); }
 void device_allow_tf32(void) { chosen.tf32 = true; }
 void device_init(void) { device_gpus(); }
 
-// EAGER overrides the environment. With lazy loading a kernel is loaded at its first launch, and
+// EAGER overrides the environment. With lazy loading the first launch of a kernel loads it, and
 // loading may wait for everything on the GPU. The GPU may be busy with a message whose receiver
-// waits for this rank: a deadlock. 32 connections, because streams beyond 8 would share queues and
-// wait for each other.
+// waits for this rank, which is a deadlock. The default of 8 connections is too small, because
+// further streams would share queues and wait for each other.
 void device_prepare(void) {
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 
-// ---- 3. What a rank has ----
+// ---- 3. Stream and handle of a rank ----
 
 static void make_ready(void) {
     if (rank_gpu.ready) return;
     cudaMemPool_t pool;
     uint64_t all = UINT64_MAX;
     CUDA(cudaSetDevice(chosen.gpu));
-    // The pool keeps freed memory for later requests. By default it returns memory at every wait.
+    // The pool keeps freed memory for later requests. By default the pool returns memory to the
+    // system at every wait.
     CUDA(cudaDeviceGetDefaultMemPool(&pool, chosen.gpu));
     CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
     CUDA(cudaStreamCreateWithFlags(&rank_gpu.stream, cudaStreamNonBlocking));
     CUBLAS(cublasCreate(&rank_gpu.blas));
     CUBLAS(cublasSetStream(rank_gpu.blas, rank_gpu.stream));
-    // Pedantic: fp32 stays fp32, even if the environment allows less.
+    // PEDANTIC_MATH keeps products in fp32, even if the environment allows lower precision.
     CUBLAS(cublasSetMathMode(rank_gpu.blas,
                              chosen.tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_PEDANTIC_MATH));
     rank_gpu.ready = true;
@@ -209,8 +212,8 @@ void *device_alloc(size_t bytes) {
     return p;
 }
 
-// Frees in the order of the stream. cudaFree would wait for everything on the GPU, even for a
-// message whose receiver waits for this rank.
+// Frees memory in the order of the stream. cudaFree() would wait for everything on the GPU, even
+// for a message whose receiver waits for this rank.
 void device_free(void *p) {
     if (rank_gpu.ready) CUDA(cudaFreeAsync(p, rank_gpu.stream));
     else CUDA(cudaFree(p));
@@ -228,7 +231,7 @@ void device_copy(void *to, const void *from, size_t bytes) {
     if (bytes) CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, device_stream()));
 }
 
-// Waits, because the caller may write to `from` as soon as this call returns.
+// This function waits, because the caller may write to `from` as soon as this call returns.
 void device_upload(void *to, const void *from, size_t bytes) {
     if (bytes == 0) return;
     CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, device_stream()));
@@ -253,7 +256,7 @@ void device_fill(void *p, int byte, size_t bytes) {
 #define CUBLAS_GEMM cublasSgemm
 #endif
 
-// cuBLAS stores columns first, so it reads our row-major c as c^T = op(b)^T op(a)^T. The factors
+// cuBLAS stores columns first, so it reads our row-major c as c^T = op(b)^T op(a)^T. So a and b
 // change places, and no further transposition is needed.
 void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
                  const real *b, int ldb, real *c, int ldc) {
@@ -294,7 +297,8 @@ size_t device_mark(void) {
     if (rank_gpu.marks == rank_gpu.made) {
         size_t more = rank_gpu.made ? 2 * rank_gpu.made : 256;
         cudaEvent_t *all = realloc(rank_gpu.mark, more * sizeof *all);
-        if (!all) fault("out of memory while recording");
+        if (!all)
+            fault("out of memory while recording: leave --svg and --trace out, or run fewer steps");
         for (rank_gpu.mark = all; rank_gpu.made < more; rank_gpu.made++)
             CUDA(cudaEventCreate(&rank_gpu.mark[rank_gpu.made]));
     }

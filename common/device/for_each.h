@@ -1,23 +1,22 @@
-// for_each.h: the one place that knows which compiler runs. An op is written once, as a function of
+// for_each.h: the only file that depends on the compiler. An op is written once, as a function of
 // one item. FOR_EACH runs the function for every item: a loop in C, a kernel in CUDA C++
 // (for_each_cuda.h). Bodies use the common subset of C and C++. They must not change the variables
-// around them, because a kernel has copies.
+// around them, because a kernel has copies of these variables.
 #ifndef FOR_EACH_H
 #define FOR_EACH_H
 #ifdef __cplusplus
 #include "common/device/for_each_cuda.h"
 #else
 #define ITEM static inline
-// Stands before a loop with independent iterations. Pointers may be equal (an op in place), so the
-// compiler alone could not know that a store never changes a later load.
+// Put INDEPENDENT before a loop with independent iterations. Pointers may be equal (an op in
+// place), so the compiler alone could not know that a store never changes a later load.
 #ifdef __clang__
-#pragma clang diagnostic ignored \
-    "-Wpass-failed" // if flags or the target forbid vectors, the plain loop is right, too
+#pragma clang diagnostic ignored "-Wpass-failed" // without vectors the plain loop is correct, too
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
-// Threads of this rank, 1 without --threads (device.h). One thread does an item.
+// The number of threads of this rank, 1 without --threads (device.h). One thread computes an item.
 extern int device_threads;
 #define PRAGMA(...) _Pragma(#__VA_ARGS__)
 #ifdef _OPENMP
@@ -26,18 +25,18 @@ extern int device_threads;
 #else
 #define ON_THREADS(enough)
 #endif
-// FOR_EACH(i, n, body): body for every i in [0, n). Items must not depend on each other. The body
-// is the last argument and may contain commas, but no continue or return.
+// FOR_EACH(i, n, body) runs body for every i in [0, n). Items must not depend on each other. The
+// body is the last argument and may contain commas, but no continue or return.
 #define FOR_EACH(i, n, ...) \
     do { \
         const size_t i##_end = (n); \
         ON_THREADS(device_threads > 1 && i##_end > 1) \
         for (size_t i = 0; i < i##_end; i++) __VA_ARGS__ \
     } while (0)
-// FOR_EACH_PART(r, lo, hi, rows, cols, body): every element of a matrix. The body does columns lo
-// <= c < hi of row r. On a CPU a part is a whole row, so the loop vectorises and row-wide values
-// are computed once. With fewer rows than threads a row is cut into one part per thread. On a GPU a
-// part is one element.
+// FOR_EACH_PART(r, lo, hi, rows, cols, body) runs body for every element of a matrix. The body
+// computes columns lo <= c < hi of row r. On a CPU a part is a whole row, so the loop vectorises
+// and row-wide values are computed once. With fewer rows than threads a row is cut into one part
+// per thread. On a GPU a part is one element.
 #define FOR_EACH_PART(r, lo, hi, rows, cols, ...) \
     do { \
         const size_t r##_rows = (rows), r##_cols = (cols), r##_threads = (size_t)device_threads; \
@@ -52,8 +51,9 @@ extern int device_threads;
         } \
     } while (0)
 enum { PART_MOST = 4096 }; // below this many elements one thread is faster
-// Column sums walk down a strip of neighbouring columns: wide enough to vectorise on a CPU, one
-// column on a GPU. Each column is summed in row order, so the width does not change the bits.
+// A column sum adds the rows of a strip of neighbouring columns. On a CPU a strip is wide enough to
+// vectorise; on a GPU it is one column. Each column is summed in row order, so the width does not
+// change the bits.
 enum { STRIP = 64 };
 #endif
 #endif

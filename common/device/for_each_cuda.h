@@ -1,12 +1,12 @@
-// for_each_cuda.h: for_each.h for CUDA C++. FOR_EACH turns the body into a lambda with copies of
-// the variables that it uses, and launches the lambda as a kernel on this rank's stream, one thread
-// per item. The launch does not wait; the next download does.
+// for_each_cuda.h: the macros of for_each.h for CUDA C++. FOR_EACH turns the body into a lambda,
+// which has copies of the variables that it uses. It launches the lambda as a kernel on this rank's
+// stream, with one thread per item. The launch does not wait; the next download does.
 //
 // With CUDA_STANDIN the compiler is a plain C++ one. A kernel is then a function that the stand-in
 // for the CUDA runtime (tests/standin) queues, so the host's code is tested without a GPU.
 //
-// The Makefile compiles the C file inside extern "C" { }, so templates need extern "C++". The words
-// of C that C++ lacks are defined here.
+// The Makefile compiles the C file inside extern "C" { }, so templates need extern "C++". This file
+// defines the keywords of C that C++ lacks.
 #ifndef FOR_EACH_CUDA_H
 #define FOR_EACH_CUDA_H
 #include <cuda_runtime.h>
@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(THREADS) item_kernel(size_t n, Body body) {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) body(i);
 }
-// Neighbouring threads do neighbouring columns. 64-bit division is slow and rarely needed, so it is
-// avoided.
+// Neighbouring threads compute neighbouring columns. The kernel uses 64-bit division only for large
+// matrices, because it is slow.
 template <typename Body>
 __global__ void __launch_bounds__(THREADS) part_kernel(size_t n, size_t cols, Body body) {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;

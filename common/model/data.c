@@ -1,4 +1,4 @@
-// data.c: synthetic tokens, and tokens of files.
+// data.c: makes synthetic tokens, and reads tokens from files.
 #include "common/model/data.h"
 #include <errno.h>
 #include <glob.h>
@@ -23,8 +23,8 @@ Data data_synthetic(size_t vocab, size_t context, uint64_t seed) {
     return (Data){ .vocab = vocab, .context = context, .seed = seed, .ragged = true };
 }
 
-// Maps the file, so all ranks of a node share its pages. NULL: the file is empty, or why[] holds
-// the reason.
+// Maps the file, so all ranks of a node share its pages. Returns NULL if the file is empty or
+// cannot be read; then why[] holds the reason.
 static const unsigned char *map(const char *path, size_t *bytes, char why[DATA_WHY]) {
     char reason[INPUT_WHY];
     int file = input_open(path, bytes, reason);
@@ -38,12 +38,14 @@ static const unsigned char *map(const char *path, size_t *bytes, char why[DATA_W
     int error = errno;
     close(file);
     if (text != MAP_FAILED) return text;
-    snprintf(why, DATA_WHY, "cannot read the text %s: %s", path, strerror(error));
+    snprintf(why, DATA_WHY, "cannot read the text %s: %s; give --data FILE a readable text file",
+             path, strerror(error));
     *bytes = 0;
     return NULL;
 }
 
-// A hash of some pages, to see whether another machine has the same text without reading it all.
+// A hash of some pages. It shows whether another machine has the same text, without reading all of
+// the text.
 static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
     enum { PLACES = 64, EACH = 512 };
     uint64_t key = random_key(0, bytes);
@@ -53,8 +55,8 @@ static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
     return key;
 }
 
-// Sends rank 0's text to the ranks that lack the file or see another one. The others take part and
-// drop the text.
+// Sends rank 0's text to the ranks that lack the file or see another file. The other ranks take
+// part and drop the text.
 static void send_text(DataFile *f, bool missing) {
     enum { PIECE = 1 << 20 };
     unsigned char *scratch = host_alloc(PIECE), *whole = missing ? host_alloc(f->bytes) : NULL;
@@ -91,14 +93,17 @@ static void share_text(DataFile *f) {
 
 // ---- token files ----
 
-enum { LLMC_MAGIC = 20240520, LLMC_INTS = 256 }; // magic, version, tokens; the rest is not used
+enum {
+    LLMC_MAGIC = 20240520,
+    LLMC_INTS = 256
+}; // magic, version, tokens; the other ints are unused
 
 static uint32_t header_int(const DataFile *f, size_t i) {
     uint32_t value;
     memcpy(&value, f->text + i * sizeof value, sizeof value);
     return value;
 }
-// The file with token i of all tokens.
+// Returns the file that has token i of all tokens.
 static size_t file_of(const Data *d, size_t i) {
     size_t lo = 0, hi = d->n_files;
     while (hi - lo > 1) {
@@ -136,7 +141,8 @@ static void recognise(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
     if (!d->token_bytes) d->token_bytes = token_bytes;
     f->begin = header ? LLMC_INTS * sizeof(uint32_t) : 0;
     if (f->bytes < f->begin) {
-        snprintf(why, DATA_WHY, "%s is cut short: llm.c's header has %zu bytes, and the file %zu",
+        snprintf(why, DATA_WHY,
+                 "%s is cut short: llm.c's header has %zu bytes, but the file %zu; copy it again",
                  f->path, f->begin, f->bytes);
         return;
     }
@@ -144,13 +150,14 @@ static void recognise(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
     f->tokens = rest / token_bytes;
     if (header && header_int(f, 1) != 1)
         snprintf(why, DATA_WHY,
-                 "%s has version %u of llm.c's token files: expected 1, of uint16 tokens (GPT-2)",
+                 "%s has version %u of llm.c's token files: give a file of version 1, which has "
+                 "uint16 tokens (GPT-2)",
                  f->path, header_int(f, 1));
     else if (header && (rest % 2 || header_int(f, 2) != f->tokens))
-        snprintf(
-            why, DATA_WHY,
-            "%s is corrupt or cut short: its header says %u tokens, and it has %zu bytes of them",
-            f->path, header_int(f, 2), rest);
+        snprintf(why, DATA_WHY,
+                 "%s is corrupt or cut short: its header says %u tokens, but it has %zu bytes of "
+                 "them; copy it again",
+                 f->path, header_int(f, 2), rest);
     else if (token_bytes == 2 && !header && f->bytes > 0 && looks_like_text(f))
         snprintf(why, DATA_WHY,
                  "%s is text: a file whose name ends in .bin must have uint16 tokens. To learn its "
@@ -158,28 +165,31 @@ static void recognise(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
                  f->path);
     else if (rest % token_bytes)
         snprintf(why, DATA_WHY,
-                 "%s is no file of uint16 tokens, or cut short: it has an odd number of bytes, %zu",
+                 "%s is no file of uint16 tokens, or cut short: it has an odd number of bytes, "
+                 "%zu; copy it again",
                  f->path, rest);
     else if (token_bytes != d->token_bytes)
         snprintf(why, DATA_WHY,
-                 "%s has %s, and %s has %s: --data and --data-eval take one kind of file", f->path,
-                 token_bytes == 1 ? "text" : "tokens", d->files[0].path,
+                 "%s has %s, but %s has %s: --data and --data-eval must name the same kind of file",
+                 f->path, token_bytes == 1 ? "text" : "tokens", d->files[0].path,
                  d->token_bytes == 1 ? "text" : "tokens");
     else if (token_bytes == 2 && d->vocab == 0)
         snprintf(why, DATA_WHY,
                  "%s has token ids: give --vocab, the entries of their vocabulary (GPT-2: 50257)",
                  f->path);
     else if (token_bytes == 1 && d->vocab && d->vocab < 256)
-        snprintf(why, DATA_WHY, "%s is text, whose tokens are bytes: --vocab %zu is less than 256",
+        snprintf(why, DATA_WHY,
+                 "%s is text, whose tokens are bytes, but --vocab %zu is less than 256: leave "
+                 "--vocab out",
                  f->path, d->vocab);
     else if (token_bytes == 1 && d->vocab > 256 && named)
         snprintf(why, DATA_WHY,
-                 "%s is text, whose tokens are bytes, and --vocab %zu is of token files: leave "
+                 "%s is text, whose tokens are bytes, but --vocab %zu is for token files: leave "
                  "--vocab out, or give a .bin of llm.c or nanoGPT",
                  f->path, d->vocab);
 }
 
-// Each rank reads its part of the tokens. All ranks get the largest token, and its file.
+// Each rank reads its part of the tokens. All ranks get the largest token id, and its file.
 typedef struct {
     size_t token, file;
 } Largest;
@@ -204,8 +214,8 @@ static void require_ids(const Data *d, char why[DATA_WHY]) {
     }
     if (most.token >= d->vocab)
         snprintf(why, DATA_WHY,
-                 "%s has token id %zu, and a vocabulary of --vocab %zu ends at %zu: is it of "
-                 "another tokenizer, or no file of uint16 tokens?",
+                 "%s has token id %zu, but a vocabulary of --vocab %zu ends at %zu: choose a "
+                 "larger --vocab, or give a file of uint16 tokens of the same tokenizer",
                  d->files[most.file].path, most.token, d->vocab, d->vocab - 1);
 }
 
@@ -266,7 +276,7 @@ static void open_file(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
     if (!why[0]) recognise(d, f, named, why);
 }
 
-// A window has context tokens and the next one.
+// A window has `context` tokens and the next token.
 static void require_length(const Data *d, const char *path, const char *eval, char why[DATA_WHY]) {
     size_t held_out = d->tokens - d->train_tokens, least = d->context + 1;
     const char *unit = d->token_bytes == 1 ? "bytes" : "tokens";
@@ -367,9 +377,8 @@ static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targe
         Batch){ .B = B, .T = T, .tokens = device[0], .targets = device[1], .position = device[2] };
 }
 
-// The window of sequence n of a step. Counted from the beginning of the training it is sequence
-// number step * batch + n. Each epoch is a permutation of all windows. Tokens after the last window
-// are not used.
+// The window of sequence n of a step. Sequence n is number step * batch + n of the whole training.
+// Each epoch is a permutation of all windows. Tokens after the last window are not used.
 size_t data_windows(const Data *d) { return (d->train_tokens - 1) / d->context; }
 size_t data_window(const Data *d, uint64_t step, size_t n) {
     size_t windows = data_windows(d), which = 0;

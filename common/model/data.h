@@ -1,7 +1,7 @@
-// data.h: where tokens come from. The sequence with global number n of step s is a function of
-// (seed, s, n). It does not depend on the rank that asks or on how the batch is cut. So every rank
-// knows the whole order and the global token count without communication, and a resumed training
-// continues in the same order.
+// data.h: tokens for training, synthetic or from files. The sequence with global number n of step s
+// is a function of (seed, s, n). It does not depend on the rank that asks or on how the batch is
+// cut. So every rank knows the whole order and the global token count without communication, and a
+// resumed training continues in the same order.
 //
 // A file is cut in windows of `context` tokens, plus the next token as the last target. Every epoch
 // takes each training window once, in an order of its own. The order is a permutation that is
@@ -13,9 +13,9 @@
 typedef struct {
     const char *path;
     const unsigned char *text; // the whole file
-    bool mapped;               // text is mapped: its pages are shared by all ranks of a node
+    bool mapped;               // text is mapped: all ranks of a node share its pages
     size_t bytes;              // of the file
-    size_t begin, tokens;      // tokens follow the file's header
+    size_t begin, tokens;      // begin: the byte after the file's header
     size_t first;              // number of tokens in the files before this one
 } DataFile;
 
@@ -24,7 +24,7 @@ typedef struct {
     size_t n_files;
     char *names;                 // the files' paths
     size_t token_bytes;          // 1: bytes of text, 2: uint16
-    size_t tokens, train_tokens; // of all files; tokens from train_tokens on are held out
+    size_t tokens, train_tokens; // all files; tokens from train_tokens on are held out
     size_t vocab, context;       // V, T
     size_t batch; // sequences per step, for the order of a file's windows; set by the trainer
     uint64_t seed;
@@ -41,8 +41,8 @@ Data data_synthetic(size_t vocab, size_t context, uint64_t seed);
 // 20240520, version 1). nanoGPT's format is uint16 without a header, and its name ends in .bin.
 // vocab 0: 256, for bytes only.
 //
-// All ranks use rank 0's file. A rank that cannot see it, or sees another one, gets it over the
-// side channel, so the file may be a pipe. A token file is read once, one part by each rank.
+// All ranks use rank 0's file. A rank that cannot see the file, or sees another file, gets the text
+// over the side channel. Every rank reads one part of a token file to check the ids.
 //
 // Returns false on all ranks if the file cannot be read, is corrupt or too short, or has ids beyond
 // the vocabulary. why then names the reason and the fix, and *d needs no data_free().
@@ -50,24 +50,24 @@ enum { DATA_WHY = 2048 };
 bool data_open(Data *d, const char *path, const char *eval, size_t vocab, size_t context,
                uint64_t seed, char why[DATA_WHY]);
 void data_free(Data *d);
-// hash of all bytes of the files of --data; reads all of them
+// Returns a hash of all bytes of the files of --data, and their number.
 uint64_t data_fingerprint(const Data *d, size_t *bytes);
 
 // The micro-batch of B sequences from global sequence number `first` on, in a step with a global
 // batch of `global` sequences.
 Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global);
-// The same for many micro-batches of a step: token_weight is computed once, as 1 / data_count(d,
-// step, 0, global).
+// The same for many micro-batches of a step. The caller computes token_weight once, as 1 /
+// data_count(d, step, 0, global).
 Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B,
                        double token_weight);
-// counted tokens of these sequences
+// Returns the number of counted tokens of these sequences.
 size_t data_count(const Data *d, uint64_t step, size_t first, size_t B);
-// The window, of data_windows() windows, that is sequence n of a step. For files.
+// The window of a file that is sequence n of a step; data_windows() is the number of windows.
 size_t data_windows(const Data *d);
 size_t data_window(const Data *d, uint64_t step, size_t n);
-// Held-out text, in data_eval_windows() windows of `context` tokens. A batch has B of `some`
-// windows that are spread evenly over the text, from number `first` of these on. token_weight is 1
-// / B*T.
+// Held-out text, in data_eval_windows() windows of `context` tokens. `some` windows are spread
+// evenly over the text. A batch has B of these windows, from number `first` on. token_weight is 1 /
+// B*T.
 size_t data_eval_windows(const Data *d);
 Batch data_eval_batch(const Data *d, Arena *a, size_t first, size_t B, size_t some);
 // Entropy of the held-out text, in nats per token: the loss of a model that knows only the tokens'

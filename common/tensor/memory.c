@@ -1,12 +1,11 @@
-// memory.c: arenas and the ledger of bytes. Live bytes are those that the device has given out,
-// block by block; freed blocks go back to the device. The device keeps freed memory for the next
-// step.
+// memory.c: arenas and the ledger of bytes. The live bytes are the bytes of all blocks that are not
+// freed. Freed blocks go back to the device, which keeps the memory for the next step.
 //
-// Everything here belongs to one rank. Ranks may be threads of one process, so the state is
-// thread-local, and a block knows its rank.
+// The ledger and the blocks belong to one rank. Ranks may be threads of one process, so the ledger
+// is thread-local, and a block stores its rank.
 //
-// A few guard bytes follow each block and are checked when the block is freed, because on a GPU no
-// sanitizer sees a write past the end.
+// A few guard bytes follow each block. arena_free() checks them, because on a GPU no sanitizer sees
+// a write past the end.
 #include "common/tensor/memory.h"
 #include "common/base/meter.h"
 #include <stdlib.h>
@@ -84,12 +83,15 @@ void ledger_resume(void) {
 
 static Block *new_block(size_t bytes, MemoryCategory category) {
     Block *b = malloc(sizeof *b);
-    if (!b) fault("out of host memory: the description of a buffer of %zu bytes", bytes);
+    if (!b)
+        fault("out of host memory for the description of a buffer of %zu bytes; choose fewer ranks "
+              "on this machine",
+              bytes);
     b->data = device_alloc(bytes + GUARD);
     if (!b->data)
         fault("out of memory: %zu bytes (%.1f MiB) for one buffer of %s, beside the %.1f MiB that "
-              "this rank holds; fewer ranks on one machine or GPU, a smaller batch or model, or "
-              "recomputation take less",
+              "this rank holds; choose fewer ranks per machine or GPU, a smaller batch or model, "
+              "or recomputation",
               bytes, (double)bytes / (1 << 20), memory_category_name[category],
               (double)(ledger.total + ledger.now[MEM_REFERENCE]) / (1 << 20));
     b->bytes = bytes;
@@ -111,7 +113,7 @@ static void check_guard(const Block *b) {
     device_download(guard, b->data + b->bytes, GUARD);
     for (size_t i = 0; i < GUARD; i++)
         if (guard[i] != GUARD_BYTE)
-            fault("somebody wrote past the end of a buffer of %zu bytes of %s (byte %zu behind it)",
+            fault("an op wrote past the end of a buffer of %zu bytes of %s (byte %zu behind it)",
                   b->bytes, memory_category_name[b->category], i);
 }
 
@@ -119,7 +121,7 @@ static void check_guard(const Block *b) {
 
 Arena arena(MemoryCategory category) { return (Arena){ .category = category, .blocks = NULL }; }
 
-// A request of zero bytes gets a valid address; nothing may be stored there.
+// A request of zero bytes returns a valid address, where nothing may be stored.
 void *arena_alloc(Arena *a, size_t bytes) {
     if (a->blocks) check_owner(a->blocks, "arena_alloc");
     if (bytes > SIZE_MAX / 2)

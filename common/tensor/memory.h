@@ -1,10 +1,10 @@
-// memory.h: every buffer of tensor data, counted. Each buffer has a category. The ledger keeps the
-// live bytes and the peak per rank, for each category and for the total. Under a GPU backend this
-// is device memory.
+// memory.h: allocates every buffer of tensor data and counts its bytes. Each buffer has a category.
+// The ledger keeps the live bytes and the peak per rank, for each category and for the total. Under
+// a GPU backend this is device memory.
 //
-// New memory is filled with NaN (unless memory_poison is off), so reading unwritten memory fails
-// loudly. Freed memory goes back to the device's allocator, which keeps it. So after the first step
-// a training step takes no memory from the operating system.
+// New memory is filled with NaN (unless memory_poison is off), so a check fails if unwritten memory
+// is read. Freed memory goes back to the device's allocator, which keeps it. So after the first
+// step a training step takes no memory from the operating system.
 #ifndef MEMORY_H
 #define MEMORY_H
 #include <stdbool.h>
@@ -24,7 +24,7 @@ typedef enum {
 } MemoryCategory;
 extern const char *const memory_category_name[MEM_CATEGORIES]; // "parameters", "gradients", ...
 
-// An arena owns buffers that live and die together.
+// An arena owns buffers that are freed together.
 typedef struct {
     MemoryCategory category;
     struct Block *blocks;
@@ -32,27 +32,27 @@ typedef struct {
 Arena arena(MemoryCategory category);
 void *arena_alloc(Arena *a, size_t bytes);
 void arena_free(Arena *a); // frees every buffer; the arena may be used again
-// books its buffers under this category from now on
+// From now on the ledger counts the arena's buffers under this category.
 void arena_rebook(Arena *a, MemoryCategory category);
 size_t arena_bytes(const Arena *a);
-bool arena_holds(const Arena *a, const void *p); // does p lie in one of its buffers?
+bool arena_holds(const Arena *a, const void *p); // is p an address in one of its buffers?
 
 size_t memory_now(MemoryCategory c); // bytes of this rank
 size_t memory_peak(MemoryCategory c);
 // peak of the total since the rank began; memory_reset_peaks does not change it
 size_t memory_most(void);
 size_t memory_process_most(void); // peak of all ranks of this process together, with MEM_REFERENCE
-void memory_reset_peaks(void);    // peaks start again from the live bytes
+void memory_reset_peaks(void);    // sets every peak to the live bytes
 void memory_set_poison(bool on);  // per rank; default on; switched off for speed
 bool memory_poison(void);
 
-// While paused (calls nest), communication is not counted and new memory is MEM_REFERENCE. For
-// checks, digests, logs and the unsplit twin.
+// While the ledger is paused, communication is not counted and new memory is MEM_REFERENCE. Calls
+// nest. Checks, digests, logs and the unsplit twin pause the ledger.
 void ledger_pause(void);
 void ledger_resume(void);
 bool ledger_paused(void);
 
-void memory_rank_begin(void); // called by the frame at the start of each rank
-// fault() if memory is still live (a leak); releases the kept blocks
+void memory_rank_begin(void); // the frame calls it at the start of each rank
+// fault() if memory is still live (a leak).
 void memory_rank_end(void);
 #endif

@@ -3,7 +3,7 @@
 // micro-batch or a local index. So every split draws the same numbers, and a recomputed forward
 // draws them again.
 //
-// Plain functions in the common subset of C and C++, so ops can call them on any device.
+// The functions use the common subset of C and C++, so ops can call them on any device.
 #ifndef RANDOM_H
 #define RANDOM_H
 #include <stdint.h>
@@ -25,15 +25,15 @@ ITEM uint64_t random_key(uint64_t key, uint64_t coordinate) {
     return random_mix(key + UINT64_C(0x9e3779b97f4a7c15) * (coordinate + 1));
 }
 ITEM double random_unit(uint64_t key) { return ((double)(key >> 11) + 0.5) * 0x1p-53; } // in (0, 1)
-// Normal with mean 0 and deviation 1 (Box and Muller 1958). Computed in double, then rounded: both
-// precisions get the same weights.
+// A normal value with mean 0 and deviation 1 (Box and Muller 1958). The function computes in double
+// and callers round the result, so both precisions get the same weights.
 ITEM double random_normal(uint64_t key) {
     double u = random_unit(key), v = random_unit(random_key(key, 1));
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }
-// The place of i in a shuffle of 0 .. n-1, without storing the list. A Feistel network permutes the
-// numbers below the next power of 4 (Luby and Rackoff 1988). Steps repeat until the result is below
-// n (cycle walking; Black and Rogaway 2002). Each key gives another permutation.
+// Returns the place of i in a shuffle of 0 .. n-1, without storing the list. A Feistel network
+// permutes the numbers below the next power of 4 (Luby and Rackoff 1988). Steps repeat until the
+// result is below n (cycle walking; Black and Rogaway 2002). Each key gives another permutation.
 ITEM uint64_t random_permute(uint64_t key, uint64_t i, uint64_t n) {
     int half = 0;
     while (half < 31 && (UINT64_C(1) << 2 * half) < n) half++;

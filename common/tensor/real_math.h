@@ -1,6 +1,6 @@
 // real_math.h: exp and sums that a compiler can vectorise without fast-math, in the common subset
-// of C and C++. libm's exp is a call per element; this exp is a dozen multiplications and additions
-// without a branch.
+// of C and C++. libm's exp is a function call per element. This exp is a dozen multiplications and
+// additions without a branch.
 #ifndef REAL_MATH_H
 #define REAL_MATH_H
 #include <math.h>
@@ -15,8 +15,9 @@
 // SHIFT rounds to an integer and leaves n + bias in the low bits. Shifted into the exponent field,
 // these bits are 2^(n-1). The exponent is one less than n, so that the largest results need no
 // infinite factor; the polynomial is doubled instead. e^r = 1 + r + r^2 q(r), with q fitted at
-// Chebyshev's points. The error is at most 2 units in the last place. Results are infinity above
-// the largest number, 0 below LOW (under 2.4e-38, in fp64 4.5e-308), NaN for NaN.
+// Chebyshev's points. The error is at most 2 units in the last place. A result above the largest
+// number is infinity. The result is 0 if x < LOW (results below 2.4e-38, in fp64 4.5e-308), and NaN
+// for NaN.
 #ifdef REAL_IS_DOUBLE
 ITEM double real_exp(double x) {
     const double SHIFT = 0x1.8p52 + 1022, LOW = -707.7, HIGH = 709.782712893383973;
@@ -61,9 +62,9 @@ ITEM float real_sqrt(float x) { return sqrtf(x); }
 ITEM real real_sigmoid(real x) { return 1 / (1 + real_exp(-x)); }
 
 // ROW_SUM(type, total, i, n, term): total = the sum of term over i in [0, n), in an order that
-// depends on n alone. A CPU adds LANES running sums side by side; every BLOCK terms they are folded
-// into a sum in double. So a long row (a vocabulary) loses no accuracy, and every split of the rows
-// gives the same bits.
+// depends on n alone. A CPU adds LANES running sums side by side. After every BLOCK terms it adds
+// them to a sum in double. So a long row (a vocabulary) loses no accuracy, and every split of the
+// rows gives the same bits.
 enum { LANES = 32, BLOCK = 512 };
 #define ROW_SUM(type, total, i, n, ...) \
     do { \

@@ -1,4 +1,4 @@
-// tensor.c: creating, viewing, filling and moving tensors, in the common subset of C and C++.
+// tensor.c: creates, views, fills and moves tensors, in the common subset of C and C++.
 #include "common/tensor/tensor.h"
 #include "common/device/device.h"
 #include "common/device/for_each.h"
@@ -9,7 +9,9 @@
 Tensor tensor_new(Arena *a, size_t rows, size_t cols) {
     Tensor t;
     if (cols && rows > SIZE_MAX / sizeof(real) / cols)
-        fault("tensor_new: [%zu, %zu] is more than any memory holds", rows, cols);
+        fault(
+            "tensor_new: [%zu, %zu] has more bytes than a size_t can count; choose a smaller model",
+            rows, cols);
     t.data = (real *)arena_alloc(a, rows * cols * sizeof(real));
     t.rows = rows;
     t.cols = t.ld = cols;
@@ -119,8 +121,8 @@ void tensor_randomize(Tensor t, uint64_t key, double deviation) {
 
 // ---- sums for the host ----
 
-// The items are ROW_SUM's blocks, so a long row keeps a GPU busy. Folded in order, they give
-// ROW_SUM's bits.
+// One item is one block of ROW_SUM, so a long row keeps a GPU busy. The host adds the blocks in
+// order, so the sum has ROW_SUM's bits.
 ITEM double sum_block(const real *x, size_t n) {
     double sum;
     ROW_SUM(double, sum, c, n, (double)x[c]);
@@ -132,9 +134,9 @@ ITEM double sum_of_squares_block(const real *x, size_t n) {
     return sum;
 }
 
-// The sums of blocks are computed on the device, CHUNK at a time, and added by the host. CHUNK
-// keeps a GPU busy for longer than the host needs to fetch the sums. This scratch belongs to no
-// technique, so it counts as reference.
+// The device computes the sums of blocks, CHUNK at a time, and the host adds them. A chunk keeps a
+// GPU busy for longer than the host needs to fetch the sums. The scratch belongs to no technique,
+// so it counts as reference.
 enum { CHUNK = 8192 };
 static double sum_of_rows(Tensor t, bool squares) {
     const size_t per_row = ceil_div(t.cols, BLOCK), blocks = t.rows * per_row;

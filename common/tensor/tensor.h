@@ -34,9 +34,9 @@ void tensor_fill(Tensor t, real value);
 void tensor_copy(Tensor to, Tensor from);        // same shape
 void tensor_upload(Tensor to, const real *from); // from: contiguous host memory, rows*cols
 void tensor_download(real *to, Tensor from);
-// Normal values. Element (r, c) is a function of key and r*cols + c.
+// Fills t with normal values. Element (r, c) is a function of key and r*cols + c.
 void tensor_randomize(Tensor t, uint64_t key, double deviation);
-double tensor_sum(Tensor t);            // computed in double: each row, then the rows in order
+double tensor_sum(Tensor t);            // in double: adds each row, then the rows in order
 double tensor_sum_of_squares(Tensor t); // in the same order
 bool tensor_equal(Tensor a, Tensor b);  // equal shape and equal bits
 

@@ -1,8 +1,9 @@
-// planner.c: what planner.html calculates, with the plan's C compiled to WebAssembly: 08_3d/plan_*.c, and what these
-// call. Here it only gets a door: settings by their place in a list, all of them numbers, and three texts in JSON: what
-// can be set, the layout that is set, and the search of all layouts.
+// planner.c: the functions that planner.html calls, compiled to WebAssembly together with
+// 08_3d/plan_*.c and their modules. The page sets settings by their place in a list; all of them
+// are numbers. Three functions return texts in JSON: the list of settings, the chosen layout, and
+// the search of all layouts.
 //
-// size_t has 64 bits in it (wide.h): counts are those of the program, to the last digit.
+// size_t has 64 bits here (wide.h), so counts equal those of the program in every digit.
 #include "docs/book/wasm.h"
 #include "08_3d/plan.h"
 #include "judge/frame/lesson.h"
@@ -11,10 +12,10 @@
 
 static PlanTask task;
 static PlanLayout layout;
-static size_t model, cluster, format, attention, sequence, again;      // which one of their names
+static size_t model, cluster, format, attention, sequence, again;      // the places of chosen names
 
-// The options of 08_3d/plan, with their names. key: of the layout in JSON. names: of what is chosen; else it is a
-// count, or a real number in this unit.
+// The options of 08_3d/plan. key: the name in a layout's JSON. names: the names to choose from;
+// NULL: the value is a count, or a real number in `unit`.
 static const char *const attentions[] = { "blockwise", "plain", NULL };
 static const char *const no_yes[] = { "no", "yes", NULL }, *const zero_stages[] = { "0", "1", "2", "3", NULL };
 static const char *const recomputes[] = { "none", "selective", "full", NULL };
@@ -42,9 +43,9 @@ static const struct Setting {
 };
 enum { SETTINGS = sizeof setting / sizeof *setting, ROOM = 8192 };
 
-// ---------------------------------------------------------------- what can be set
+// ---------------------------------------------------------------- settings
 
-static char *text;                                 // the last one that was asked for
+static char *text;                                 // the text that was returned last
 static size_t length, room;
 static void write_text(const char *part) {
     size_t n = strlen(part);
@@ -56,8 +57,9 @@ static void write_text(const char *part) {
     memcpy(text + length, part, n + 1);
     length += n;
 }
-static void write_names(const void *first, size_t size, size_t most) {     // of an array of these, which begin with
-    const char *comma = "\"";                                              // their name; NULL ends it, too
+// Writes the names of an array of structures, which begin with their name. NULL ends the array.
+static void write_names(const void *first, size_t size, size_t most) {
+    const char *comma = "\"";
     write_text("[");
     for (const char *p = first; most-- && *(const char *const *)(const void *)p; p += size, comma = ", \"") {
         write_text(comma);
@@ -89,7 +91,7 @@ const char *EXPORT(planner_settings)(void) {
     return text;
 }
 
-// A preset sets what belongs to it, too.
+// A preset (a model, a cluster) also sets the settings that belong to it.
 void EXPORT(planner_set)(int i, double value) {
     const struct Setting *s = &setting[i];
     if (s->real) *s->real = value * s->unit;
@@ -106,7 +108,7 @@ double EXPORT(planner_get)(int i) {
     return s->real ? *s->real / s->unit : (double)*s->count;
 }
 
-// ---------------------------------------------------------------- what is calculated
+// ---------------------------------------------------------------- results
 
 static bool possible(const PlanTask *t, char *why, size_t n) {
     const ModelConfig *m = &t->model.model;
@@ -127,7 +129,7 @@ static void write_sentence(const char *key, const char *sentence) {
     write_text("\"");
 }
 
-// {"refused": why} or {"parameters": N, "tokens": of a step, "layout": as in a line of --layouts}
+// {"refused": reason} or {"parameters": N, "tokens": per step, "layout": as in a line of --layouts}
 const char *EXPORT(planner_layout)(void) {
     char why[500], part[PLAN_JSON];
     length = 0;
@@ -145,7 +147,8 @@ const char *EXPORT(planner_layout)(void) {
     return text;
 }
 
-// The search says how far it is: to the page, which gives the module this function. Natively nobody asks.
+// The search reports its progress to the page, which gives the module this function. Outside of a
+// page there is no report.
 #ifdef __wasm__
 __attribute__((import_module("page"), import_name("progress"))) void page_progress(int done, int all);
 void progress(Run *run, const char *what, size_t done, size_t all) {
@@ -158,8 +161,8 @@ static Run page, *const shown = &page;
 static Run *const shown = NULL;
 #endif
 
-// {"reason": why the first one is the best, "feasible": N, "front": places of layouts, "layouts": the best ones first}
-// cp: of these layouts; 0: any
+// {"reason": why the first layout is the best, "feasible": N, "front": places of layouts,
+// "layouts": the best layouts first}. cp: the degree of all these layouts; 0: any.
 const char *EXPORT(planner_search)(int cp) {
     PlanFixed all = { .cp = (size_t)cp, .zero = -1, .sequence = -1, .recompute = -1 };
     char why[500], part[PLAN_JSON];

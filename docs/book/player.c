@@ -1,20 +1,21 @@
-// player.c: what player.html calculates, with the C of the chapters compiled to WebAssembly. The schedules are those of
-// chapters 04 and 05, 04/experiments/pipeline_steps.c writes down what the executor does with the lists,
-// judge/play/play.c plays these steps, and common/model/costs.c has the sizes. Here they only get a door of plain ints
-// and doubles.
+// player.c: the functions that player.html calls, compiled to WebAssembly together with the C of
+// the chapters. Chapters 04 and 05 have the schedules. 04/experiments/pipeline_steps.c lists the
+// executor's steps for a schedule. judge/play/play.c plays these steps, and common/model/costs.c
+// has the sizes. The page passes only ints and doubles.
 //
-// These files have more in them than a page can link: communicators, models, lessons. The linker drops what nothing
-// below reaches (wasm.h).
-// size_t has 32 bits in wasm: sums over all layers are doubles here, and the sliders keep a layer below 2^32 elements.
+// These files also call communicators, models and lessons, which a page cannot link. The linker
+// drops all functions that this file does not reach (wasm.h). size_t has 32 bits in wasm, so sums
+// over all layers are doubles, and the sliders keep a layer below 2^32 elements.
 #include "04_pipeline_naive/experiments/pipeline_steps.h"
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/model/costs.h"
 #include "docs/book/wasm.h"
 
-// ---------------------------------------------------------------- two schedules, shown
+// ---------------------------------------------------------------- schedules
 
-// Times are in half units, so that a chunk of two, and half a backward, take whole numbers.
+// Times are in half units, so that an op of one of two chunks, and half a backward, take whole
+// numbers.
 enum { SCHEDULES = 8, SHOWN = 2, CHUNKS = 2, BATCHES_2BW = 2 };
 static Timeline shown[SHOWN];                     // p = 0: none yet
 
@@ -25,9 +26,11 @@ static const ScheduleRule rules[SCHEDULES] = { schedule_naive, schedule_gpipe, s
                                                schedule_zb_h1, NULL, pipedream, two_versions };
 enum { INTERLEAVED = 3, ZB_AUTO = 5, TWO_VERSIONS = 7 };
 
-// schedule: 0 naive, 1 GPipe, 2 1F1B, 3 interleaved in two chunks, 4 ZB-H1, 5 a zero-bubble list made for these times
-// with 2p micro-batches in flight, 6 PipeDream, whose micro-batches are mini-batches, 7 2BW, of two batches. Times in
-// whole units. The makespan in half units; -1: the lists deadlock; -2: m is no multiple of p; -3: m is less than p.
+// Plays a schedule: 0 naive, 1 GPipe, 2 1F1B, 3 interleaved with two chunks, 4 ZB-H1, 5 a
+// zero-bubble list for these times with 2p micro-batches in flight, 6 PipeDream, whose
+// micro-batches are mini-batches, 7 2BW with two batches. t_f, t_b and message are in whole units.
+// Returns the time of the step in half units; -1: the lists deadlock; -2: m is no multiple of p;
+// -3: m is less than p.
 int EXPORT(player_play)(int slot, int schedule, int p, int m, int t_f, int t_b, int message) {
     Timeline *t = &shown[slot];
     size_t forward = 2 * (size_t)t_f, half = (size_t)t_b;
@@ -51,8 +54,8 @@ int EXPORT(player_busy)(int slot) { return (int)timeline_busy(&shown[slot]); }
 int EXPORT(player_chunks)(int slot) { return (int)shown[slot].v; }
 int EXPORT(player_ops)(int slot, int stage) { return (int)shown[slot].n[stage]; }
 
-// Op k of a stage. what: 0 forward, 1 backward, 2 its half for the inputs, 3 for the weights, 4 update. to: the stage
-// that its message goes to; -1: none.
+// Op k of a stage. what: 0 forward, 1 backward, 2 backward of the inputs, 3 backward of the
+// weights, 4 update. to: the stage that receives its message; -1: there is no message.
 int EXPORT(player_op_what)(int slot, int stage, int k) { return (int)shown[slot].event[stage][k].op.what; }
 int EXPORT(player_op_micro_batch)(int slot, int stage, int k) {
     return (int)shown[slot].event[stage][k].op.micro_batch;
@@ -68,8 +71,8 @@ int EXPORT(player_op_to)(int slot, int stage, int k) {
     return sends && feeds.stage != (size_t)stage ? (int)feeds.stage : -1;
 }
 
-// Micro-batches (of each chunk) that a stage keeps at a time: those whose forward has begun and whose backward, or the
-// weights' half of it, has not ended.
+// Returns the number of micro-batches (of each chunk) that a stage keeps at a time. The forward of
+// these micro-batches has begun, and their backward, or its half for the weights, has not ended.
 int EXPORT(player_in_flight)(int slot, int stage, int time) {
     int n = 0;
     const Timeline *t = &shown[slot];
@@ -90,7 +93,8 @@ void EXPORT(player_model)(int layers, int width, int heads, int context, int voc
                            .context = (size_t)context, .vocab = (size_t)vocab, .dropout = dropout ? 0.1 : 0 };
 }
 
-// Elements of the whole model's parameters that one of n ranks has, each unit cut in n: rank 0 has most.
+// Returns the elements of the model's parameters on rank 0 if each unit is cut in n parts. Rank 0
+// has the most.
 static double part_of_model(size_t n) {
     CutSizes z = cut_sizes(&model, 1, 0);
     double sum = (double)part_size(elements_wte(&z), n, 0);
@@ -99,17 +103,19 @@ static double part_of_model(size_t n) {
 }
 double EXPORT(player_parameters)(void) { return part_of_model(1); }
 
-// Bytes of state on rank 0 of n, as in the table of 06/zero.h: what is 0 weights, 1 gradients (wte's once), 2 moments
-// and, in mixed precision, an fp32 copy of the weights. Stage 1 cuts the last, stage 2 gradients too, stage 3 all.
+// Returns the bytes of state on rank 0 of n, as in the table of 06/zero.h. what: 0 weights, 1
+// gradients (wte's once), 2 moments and, in mixed precision, an fp32 copy of the weights. Stage 1
+// cuts only the moments and the copy, stage 2 also cuts the gradients, stage 3 cuts all.
 double EXPORT(player_state)(int stage, int n, int what, int mixed) {
     static const double bytes[2][3] = { { 4, 4, 8 }, { 2, 2, 12 } };
     return bytes[mixed != 0][what] * part_of_model(stage + what >= 3 ? (size_t)n : 1);
 }
 
-// Elements per token that rank 0 of t keeps at most, one micro-batch, all layers: the formula of 07_recompute/experiments/03_selective.c.
-// how: 0 nothing is computed again, 1 attention probabilities (selective), 2 blocks (full). what: 0 what layers hand to
-// each other, 1 the blocks' other items, 2 their attention probabilities, 3 the head's items. Of what backward computes
-// again there is one block's at a time; the head's items are gone by then: the larger of the two counts.
+// Returns the most elements per token that rank 0 of t keeps for one micro-batch of all layers.
+// 07_recompute/experiments/03_selective.c has the formula. how: 0 no recomputation, 1 attention
+// probabilities (selective), 2 blocks (full). what: 0 inputs of layers, 1 other items of the
+// blocks, 2 their attention probabilities, 3 items of the head. backward recomputes one block at a
+// time, after the head's items are freed, so the larger of the two counts.
 double EXPORT(player_kept)(int how, int what, int t) {
     CutSizes z = cut_sizes(&model, (size_t)t, 0);
     double scores = (double)kept_scores(&z), others = (double)kept_block(&z) - scores, head = (double)kept_head(&z);
@@ -122,7 +128,7 @@ double EXPORT(player_kept)(int how, int what, int t) {
     default: return block_now ? 0 : head;
     }
 }
-// Elements per token that a micro-batch keeps on stage i of p; nothing is computed again.
+// Returns the elements per token that a micro-batch keeps on stage i of p, without recomputation.
 double EXPORT(player_stage_kept)(int p, int i) {
     CutSizes z = cut_stage(cut_sizes(&model, 1, 0), (size_t)p, (size_t)i);
     return (double)kept_stage(&z);

@@ -1,6 +1,6 @@
-// wasm.h: what a C file of the book needs to be called from a page, and what the chapters' files that it calls need
-// besides, of common/: tools/book compiles them with each function in a section of its own, and the linker drops every
-// section that is not reached. Included once, by that C file.
+// wasm.h: exports functions to a page, and defines the functions of common/ that the chapters'
+// files need there. tools/book compiles each function into its own section, and the linker drops
+// every section that is not reached. Each C file of the book includes this file once.
 #ifndef WASM_H
 #define WASM_H
 #include "common/base/util.h"
@@ -8,7 +8,8 @@
 
 #ifdef __wasm__
 #define EXPORT(name) __attribute__((export_name(#name))) name
-// common/base/util.c ends ranks; here there are none, and the page says that something went wrong.
+// common/base/util.c ends ranks on a fault. A page has no ranks, so these functions trap, and the
+// page shows an error.
 void *host_alloc(size_t bytes) {
     void *memory = calloc(bytes ? bytes : 1, 1);
     if (!memory) __builtin_trap();

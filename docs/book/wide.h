@@ -1,6 +1,6 @@
-// wide.h: size_t of 64 bits for wasm32, whose own has 32: the cost model counts the elements of whole models in it.
-// tools/book has clang read this before anything else of the planner, so that the C library's headers are read with
-// their own size_t; and what a format calls %zu is printed as the 64 bits that it now is.
+// wide.h: makes size_t 64 bits wide on wasm32, because the cost model counts elements of whole
+// models. tools/book includes this file before all others of the planner, so the C library's
+// headers still have their own size_t. snprintf() prints %zu as 64 bits.
 #include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
-// page.c: the page, which a lesson prints without --verbose. The page has the title, the lesson's
-// own lines, pictures and table of results, one line about all comparisons, the answer, and every
-// failure in full. report.c prints the log, with a line per check and cost.
+// page.c: the page that a lesson prints without --verbose. The page has the title, the lesson's own
+// lines, pictures and table of results. It ends with one line about all comparisons, the answer,
+// and every failure in full. report.c prints the log, with a line per check and cost.
 #include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include "common/device/blas_kernels.h"
@@ -16,8 +16,8 @@
 
 enum { NARROW = 40, WIDE = 512, USUAL = 100 }; // columns
 
-// A launcher gives its processes terminals of their own, so isatty alone says nothing about the
-// final output.
+// A launcher gives its processes terminals of their own, so isatty() alone does not show where the
+// output goes.
 bool page_on_terminal(void) {
     size_t rank, size;
     return isatty(STDOUT_FILENO) && !comm_launched_by_mpi(&rank, &size);
@@ -52,7 +52,7 @@ void progress(Run *run, const char *what, size_t done, size_t all) {
 
 // ---- text broken at spaces ----
 
-// Prints text from column `at` on; further lines begin at column `indent`.
+// Prints text from column `at` on. Further lines begin at column `indent`.
 void page_wrap(const char *text, size_t at, size_t indent) {
     size_t width = page_width();
     while (*text) {
@@ -110,7 +110,7 @@ void page_title(const Program *p, size_t ranks) {
 
 // ---- units for people ----
 
-// Three digits and the unit's prefix: 2.60 ms, 338 kB.
+// Writes three digits and the unit's prefix: 2.60 ms, 338 kB.
 static void scaled(char *text, size_t room, double value, const char *unit, bool time) {
     static const char *const large[] = { "", "k", "M", "G", "T", "P" }, *const small[] = { "p", "n",
                                                                                            "u", "m",
@@ -190,7 +190,7 @@ void results(Run *run, const char *const *columns, const Result *rows) {
 
 // ---- the comparisons ----
 
-// A line of the page's end: its head, and a text broken at spaces.
+// Prints a line of the page's end: its head, and a text broken at spaces.
 static void page_ending(const char *head, const char *text) {
     enum { INDENT = 15 };
     printf("  %-*s", INDENT - 2, head);
@@ -204,9 +204,9 @@ static void add_kind(char text[256], size_t count, const char *kind) {
         snprintf(text + length, 256 - length, "%s%zu %s", length > 0 ? ", " : "", count, kind);
 }
 
-// "27 comparisons: 20 equal in every bit, 6 within their limits (largest error 1.2e-06,
-// limit 1.0e-05), 1 statement holds". The printed error is the one nearest to its limit. Failed
-// checks have been printed in full.
+// "27 comparisons: 20 equal in every bit, 6 within their limits (largest error 1.2e-06, limit
+// 1.0e-05), 1 statement holds". The printed error is the error nearest to its limit. report_check()
+// has printed failed checks in full.
 void page_checked(Run *run) {
     const struct RunState *s = run->state;
     size_t kinds[CHECK_KINDS] = { 0 };
@@ -259,7 +259,9 @@ double cost_value(Run *run, const char *id) {
 static void keep_ending(Run *run, int which, const char *format, va_list args) {
     char **ending = &run->state->endings[which], text[1024];
     if (!run->is_root) return;
-    if (*ending != NULL) fault("the page already has this line: %s", *ending);
+    if (*ending != NULL)
+        fault("the page already has this line: call say_answer, say_cost and say_use_when once: %s",
+              *ending);
     vsnprintf(text, sizeof text, format, args);
     *ending = text_copy(text);
 }

@@ -10,11 +10,11 @@
 
 // ---- gathering ----
 
-static _Thread_local double flops_before; // charged before the recording began
+static _Thread_local double flops_before; // FLOPs before the recording began
 
 // Under the wall clock each rank counts from its own start. On one machine all ranks read the same
-// clock, so the first rank's start serves for all. On several machines the end of a common call
-// serves as the same moment.
+// clock, so they all count from the first rank's start. On several machines the ranks take the end
+// of a barrier as the same time.
 static void common_time(Run *run) {
     struct {
         char host[64];
@@ -30,7 +30,7 @@ static void common_time(Run *run) {
                                                   : now() - (first.now - first.begun));
 }
 
-static _Thread_local MemoryCategory watched; // by the last recording
+static _Thread_local MemoryCategory watched; // the category that the last recording sampled
 
 void picture_begin(Run *run, MemoryCategory category) {
     watched = category;
@@ -54,7 +54,7 @@ static int by_flow(const void *a, const void *b) {
              y = (*(const RecordedEvent *const *)b)->flow;
     return x < y ? -1 : x > y;
 }
-// All events of one kind, of all ranks, sorted by flow.
+// All events of one kind, from all ranks, sorted by flow.
 typedef struct {
     RecordedEvent **event;
     size_t n;
@@ -69,7 +69,7 @@ static ByFlow events_by_flow(const Recording *all, EventKind kind) {
     qsort(list.event, list.n, sizeof *list.event, by_flow);
     return list;
 }
-// The event that belongs to e. NULL: it happened before or after the recording.
+// Returns the event with the flow of e. NULL: it happened before or after the recording.
 static RecordedEvent **find_flow(const ByFlow *list, const RecordedEvent *e) {
     return bsearch(&e, list->event, list->n, sizeof *list->event, by_flow);
 }
@@ -134,8 +134,8 @@ void recording_free(Recording *r) {
 
 // ---- times ----
 
-// The busy stretches of a compute row in order, and the busy time before each. Searched often, so
-// by binary search.
+// The busy stretches of a compute row in order, with the busy time before each. busy_until() is
+// called often, so it uses binary search.
 typedef struct {
     Picoseconds start, end, before;
 } Stretch;
@@ -167,8 +167,8 @@ static Picoseconds busy_until(const Busy *b, Picoseconds t) {
     return last->before + (t < last->end ? t : last->end) - last->start;
 }
 
-// The simulated clock knows when a message moves. Adds rank k's communication while it waits, and
-// while it computes.
+// Adds rank k's communication while it waits, and while it computes. This is for the simulated
+// clock, which knows when a message moves.
 static void add_communication(Timing *t, const RankRecording *k, const Busy *busy,
                               const ByFlow *sends) {
     for (size_t i = 0; i < k->n; i++) {
@@ -186,9 +186,10 @@ static void add_communication(Timing *t, const RankRecording *k, const Busy *bus
     }
 }
 
-// In real time two things are known: the start and end of rank k's waits, and the earliest time of
-// a transfer. A message cannot move before its send, a collective not before its last member
-// arrives. Whether data moved before the wait, while k computed, is unknown.
+// Adds rank k's waits in real time. The start and end of each wait are known, and the earliest time
+// of each transfer. A message cannot move before its send, and a collective cannot move before its
+// last member arrives. Data may also have moved before the wait, while k computed; that time is
+// unknown.
 static void add_waits(Timing *t, const RankRecording *k, const ByFlow *sends,
                       const ByFlow *collectives) {
     for (size_t i = 0; i < k->n; i++) {
@@ -266,7 +267,7 @@ void picture_summary(Run *run, const Timing *t) {
         t->hidden_unknown ? "unknown time" : duration(c, hidden));
     say_detail(run, "idle %.1f %% on top of the ideal; GEMMs %.3g FLOPs", 100 * t->idle_of_ideal,
                t->flops);
-    // In real time a share of the lessons' invented device would mean nothing.
+    // In real time, the utilisation of the lessons' invented device would mean nothing.
     if (!clock_config()->simulated && !option_given(run, "device")) return;
     say_detail(run, "%s %.1f %% of %zu devices at %.4g FLOP/s (%s)",
                clock_config()->simulated ? "utilisation" : "MFU", 100 * t->utilisation,
@@ -278,11 +279,11 @@ void picture_summary(Run *run, const Timing *t) {
 enum { LABEL = 8, WIDE = 512 };
 static const char *const colour_of[] = {
     "36", "33", "32", "35", "31", "2"
-}; // one count per kind of event: see ChartRow
+}; // by the values of ChartRow.what
 
-// One row of the chart. For each column: the kind of event, the micro-batch, the chunk. A run of
-// equal columns begins with its label, such as F0. Stages with several chunks have short ops: there
-// one letter names the micro-batch, and its case the chunk.
+// One row of the chart. Each column has a kind of event, a micro-batch and a chunk. Neighbouring
+// equal columns begin with a label, such as F0. Stages with several chunks have short ops, so one
+// letter names the micro-batch, and its case shows the chunk.
 enum { COMMUNICATES = EVENT_UPDATE + 1, IDLE };
 typedef struct {
     uint8_t what[WIDE], number[WIDE], chunk[WIDE];
@@ -323,7 +324,7 @@ static size_t column(const Recording *all, size_t width, Picoseconds t) {
                     0.5);
 }
 
-// Chunks per stage: one more than the largest chunk of an op.
+// Returns the number of chunks per stage: one more than the largest chunk of an op.
 static size_t most_chunks(const Recording *all) {
     size_t most = 1;
     for (size_t r = 0; r < all->ranks; r++)
@@ -339,7 +340,7 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
     memset(row.what, IDLE, width);
     memset(row.number, NO_NUMBER, width);
     const RankRecording *r = &all->rank[rank];
-    for (int computes = 0; computes < 2; computes++) // computing is drawn over communication
+    for (int computes = 0; computes < 2; computes++) // computation is drawn over communication
         for (size_t i = 0; i < r->n; i++) {
             const RecordedEvent *e = &r->events[i];
             if ((e->kind <= EVENT_UPDATE) != computes || e->kind == EVENT_SEND ||
@@ -357,8 +358,8 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
 
 // ---- the link: each communication has at least one column, so that short ones stay visible ----
 
-// A capital for the first column, then the small letter. Messages point to the rank that receives
-// them.
+// Returns the letter of a communication. Collectives have a capital in the first column and a small
+// letter in the others. A message points to the rank that receives it.
 static char link_letter(const RecordedEvent *e, size_t rank) {
     static const char of_kind[COMM_KINDS] = { [COMM_ALL_REDUCE] = 'A',
                                               [COMM_REDUCE_SCATTER] = 'S',
@@ -368,7 +369,8 @@ static char link_letter(const RecordedEvent *e, size_t rank) {
     if (e->kind == EVENT_SEND) return e->peer > rank ? '>' : '<';
     return of_kind[e->call] ? of_kind[e->call] : 'C';
 }
-// Returns false if nothing of this rank is on a link, or if its communication takes no time.
+// Fills the row of a rank's link. Returns false if the rank does not communicate, or if its
+// communication takes no time.
 static bool link_row(ChartRow *row, const Recording *all, size_t rank, size_t width) {
     *row = (ChartRow){ .width = width };
     memset(row->what, IDLE, width);
@@ -394,7 +396,7 @@ static bool link_row(ChartRow *row, const Recording *all, size_t rank, size_t wi
     }
     return any;
 }
-// The meanings of the letters in the rows.
+// Lists the meanings of the letters in the rows.
 static void link_key(char *text, size_t room, const Recording *all) {
     bool kinds[COMM_KINDS] = { 0 }, messages = false;
     for (size_t k = 0; k < all->ranks; k++)
@@ -436,7 +438,7 @@ static void print_row(Run *run, const char *label, const ChartRow *row) {
     say(run, "%s%s", line, colour ? "\033[0m" : "");
 }
 
-// Bytes over time, each as a digit: ninths of `peak`.
+// Shows the bytes over time as digits, in ninths of `peak`.
 static ChartRow memory_row(const Recording *all, size_t rank, size_t width, size_t peak) {
     const RankRecording *r = &all->rank[rank];
     ChartRow row = { .width = width };
@@ -464,8 +466,8 @@ static size_t highest(const Recording *all) {
     return peak;
 }
 
-// A page has room for MOST_ROWS rows of a picture. Of more rows the first ones and the last one are
-// drawn.
+// A page has room for MOST_ROWS rows of a picture. If there are more rows, only the first rows and
+// the last row are drawn.
 enum { MOST_ROWS = 4 };
 static bool row_drawn(Run *run, size_t row, size_t rows) {
     bool room = rows <= MOST_ROWS || run->state->program->verbose;
@@ -494,7 +496,7 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
     length_of(time, all);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
     say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
-    // Strips of link and memory; equal neighbours share one.
+    // The rows of the links, of memory and of computation.
     ChartRow *link = host_alloc(all->ranks * sizeof *link),
              *kept = host_alloc(all->ranks * sizeof *kept);
     ChartRow *work = host_alloc(all->ranks * sizeof *work);
@@ -519,8 +521,8 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         bool last = row + 1 == rows;
         if (!(what & PICTURE_EVERY_ROW) && !row_drawn(run, row, rows)) continue;
         snprintf(label, sizeof label, first < r ? "%zu to %zu" : "rank %zu", first, r);
-        // A rank that only sends and receives, such as a parameter server, has no row for
-        // computation, only the row of its link.
+        // A rank that only sends and receives, such as a parameter server, has a row for its link
+        // and no row for computation.
         bool works = !any || one_link || !row_is_empty(&work[r]);
         if (works) print_row(run, label, &work[r]);
         if (any && (!one_link || last))
@@ -604,7 +606,7 @@ void recording_show(Run *run, Recording *all, const char *title, int what) {
     }
 }
 
-// ---- what each rank holds between steps ----
+// ---- the state of each rank between steps ----
 
 StateBytes picture_state_now(void) {
     return (StateBytes){ { memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS),
@@ -613,7 +615,7 @@ StateBytes picture_state_now(void) {
 
 static _Thread_local size_t most; // bytes of the longest bar drawn so far
 
-// The bar of ranks first..last, which hold the same.
+// The bar of ranks first..last, which hold equal bytes.
 typedef struct {
     size_t first, last;
     char bar[WIDE + 1], sum[32];
@@ -625,7 +627,7 @@ static StateRow state_row(const StateBytes *held, size_t rank) {
     for (size_t k = 0; k < 3; k++) {
         bytes += held->bytes[k];
         size_t end = (size_t)((double)bytes / (double)most * (double)width + 0.5);
-        if (held->bytes[k] && end <= n) end = n + 1; // each kind that is there has a column
+        if (held->bytes[k] && end <= n) end = n + 1; // each kind above 0 bytes has a column
         while (n < end && n < WIDE) row.bar[n++] = letter[k];
     }
     row.bar[n] = 0;

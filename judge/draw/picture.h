@@ -8,33 +8,37 @@
 #include "common/comm/clock.h"
 #include "judge/frame/lesson.h"
 
-// Collective: starts recording, from a common moment. `watched` is the category of memory in
-// picture_show's strips.
+// Starts recording, at the same time on all ranks. Collective. `watched` is the category of memory
+// in picture_show's strips.
 void picture_begin(Run *run, MemoryCategory watched);
 void picture_end(Run *run); // collective
 
-// Times of the recorded stretch. It lasts from the first start to the last end of a computation, of
-// a collective or of a received message, on any rank. The same on all ranks.
+// Times of the recorded stretch. The stretch lasts from the first start to the last end of a
+// computation, of a collective or of a received message, on any rank. All ranks get the same
+// values.
 typedef struct {
     Picoseconds step; // length of the stretch
-    // computation, added over ranks; that of the busiest rank, which is the ideal step time
+    // busy: computation, added over ranks. busiest: computation of the busiest rank, the ideal step
+    // time.
     Picoseconds busy, busiest;
     // the bubble: 1 - busy / (ranks step), and step / busiest - 1
     double idle_of_total, idle_of_ideal;
     // communication while the rank waits, and while it computes; added over ranks
     Picoseconds exposed, hidden;
-    // real time does not show when a message moves, so hidden means nothing then
+    // true in real time, which does not show when a message moves; then hidden has no value
     bool hidden_unknown;
-    // added over ranks; flops / (ranks step rate), which is MFU under the wall clock
+    // flops: added over ranks. utilisation: flops / (ranks step rate), the MFU under the wall
+    // clock.
     double flops, utilisation;
 } Timing;
 Timing picture_timing(Run *run);
 
 // PICTURE_MEMORY: a strip of memory under each rank's row. Full height is the peak over all ranks
-// of this picture. SAME_SCALE: or of the previous picture, if that is higher. NO_FILES: the chart
-// only, for programs with several pictures, because --svg and --trace ask for one. DETAIL: printed
-// with --verbose only. ALIKE_ONCE: neighbouring ranks with equal rows and strips are drawn once. Of
-// more than four rows the first two and the last one are drawn, unless --verbose or EVERY_ROW.
+// of this picture. SAME_SCALE: full height is at least that of the previous picture. NO_FILES: only
+// the chart, for programs with several pictures, because --svg and --trace write one. DETAIL: the
+// chart needs --verbose. ALIKE_ONCE: neighbouring ranks with equal rows and strips share one row.
+// If there are more than four rows, the chart has the first two and the last row, unless --verbose
+// or EVERY_ROW.
 enum {
     PICTURE_CHART = 0,
     PICTURE_MEMORY = 1,
@@ -45,16 +49,17 @@ enum {
     PICTURE_EVERY_ROW = 32
 };
 void picture_show(Run *run, const char *title, int what);
-// prints both definitions of the bubble, communication and utilisation
+// Prints both definitions of the bubble, communication and utilisation.
 void picture_summary(Run *run, const Timing *t);
-// The order in which stage `rank` worked, "F0 F1 B0 ...", from the events. On rank 0; the others
-// get NULL. free() it. With several chunks "F0c0 F0c1 ...". Their charts name a micro-batch by one
-// letter, which is small in odd chunks; in an SVG odd chunks are pale.
+// Returns the order in which stage `rank` worked, such as "F0 F1 B0", from the events; free() it.
+// Ranks other than 0 get NULL. With several chunks the order is "F0c0 F0c1 ...". Charts with
+// several chunks name a micro-batch by one letter, which is small in odd chunks. In an SVG odd
+// chunks are pale.
 char *picture_order(Run *run, size_t rank);
 
-// A bar for each rank: the bytes that it holds between steps. Neighbours with equal bars share one.
-// Collective. Call picture_state_now() after the allocation, because it reads the ledger. A later
-// bar has the scale of the longest bar so far, so show the largest first.
+// Draws a bar for each rank: the bytes that the rank holds between steps. Neighbours with equal
+// bars share one bar. Collective. Call picture_state_now() after the allocation, because it reads
+// the ledger. The scale is the longest bar so far, so show the largest state first.
 typedef struct {
     size_t bytes[3];
 } StateBytes; // weights, gradients, optimizer state

@@ -1,4 +1,5 @@
-// plot.c: line charts. Axes and ticks are computed once, and drawn in characters and as SVG.
+// plot.c: draws line charts. It computes axes and ticks once, and draws them in characters and as
+// SVG.
 #include "judge/draw/plot.h"
 #include <math.h>
 #include <stdio.h>
@@ -49,8 +50,8 @@ static void add_tick(Axis *a, double at, double value) {
     a->tick[a->ticks++] = at;
 }
 
-// Powers of ten; every second one (or third, ...) if there are many. If the axis spans less than
-// two of them, also 2 and 5.
+// Puts ticks at powers of ten; if there are many, at every second power (or third, ...). If the
+// axis spans less than two powers, ticks are also at 2 and 5.
 static void log_ticks(Axis *a) {
     double first = floor(a->lo), last = ceil(a->hi), step = ceil((last - first) / 8);
     static const double between[] = { 1, 2, 5 };
@@ -59,7 +60,7 @@ static void log_ticks(Axis *a) {
         for (size_t i = 0; i < n; i++) add_tick(a, e + log10(between[i]), between[i] * pow(10, e));
 }
 
-// A distance of 1, 2 or 5 times a power of ten, for 4 to 8 steps.
+// Returns 1, 2 or 5 times a power of ten, which divides the range into 4 to 8 steps.
 static double nice_step(double range) {
     double power = pow(10, floor(log10(range))), ratio = range / power;
     if (ratio < 1.5) return power * 0.2;
@@ -67,7 +68,7 @@ static double nice_step(double range) {
     return ratio < 8 ? power : power * 2;
 }
 
-// wide: a linear axis begins and ends at a tick.
+// Computes the ticks. If wide is true, a linear axis begins and ends at a tick.
 static void axis_finish(Axis *a, bool wide) {
     if (a->lo > a->hi) a->lo = a->hi = 0; // no point at all
     double same = a->lo != 0 ? fabs(a->lo) / 2 : 1;
@@ -114,7 +115,7 @@ static Axes axes_of(const Plot *p) {
     return a;
 }
 
-// The next point of line l from i on; p->n if there is none.
+// Returns the next point of line l from i on; p->n if there is none.
 static size_t next_point(const Plot *p, size_t l, size_t i) {
     while (i < p->n && !(drawn(p->x[i], p->log_x) && drawn(p->lines[l].y[i], p->log_y))) i++;
     return i;
@@ -230,11 +231,11 @@ static void print_plot(Run *run, const Plot *p, const Axes *a) {
 
 // ---- as SVG ----
 
-// pixels; the legend is right
+// in pixels; the legend is at the right
 enum { WIDTH = 800, HEIGHT = 420, LEFT = 70, RIGHT = 600, TOP = 40, BOTTOM = 370 };
 
-// Colours as in svg.c. Every line also has a mark and a dash of its own, so it is readable without
-// colours.
+// Colours as in svg.c. Every line also has a mark and a dash of its own, so the chart is readable
+// without colours.
 static const char *const colour[MOST_LINES] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                 "#e69f00", "#56b4e9", "#000",    "#777" };
 static const char *const dash[MOST_LINES] = { "none", "6 3", "2 2", "8 3 2 3",
@@ -335,7 +336,8 @@ void plot_show(Run *run, const Plot *p, int what) {
     if (files) run->state->plotted = true;
     if (!run->is_root) return;
     if (p->n_lines > MOST_LINES)
-        fault("a plot of %zu lines: at most %d can be told apart", p->n_lines, MOST_LINES);
+        fault("a plot of %zu lines: draw at most %d, because more cannot be distinguished",
+              p->n_lines, MOST_LINES);
     Axes axes = axes_of(p);
     bool shown = !(what & PICTURE_DETAIL) || run->state->program->verbose;
     if (shown) say(run, "%s%s", p->title, axes.points ? "" : ": no points, nothing to draw");

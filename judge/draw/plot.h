@@ -1,11 +1,11 @@
-// plot.h: a line chart of measured numbers, such as losses, or times against sizes. For events in
-// time: picture.h.
+// plot.h: a line chart of measured numbers, such as losses, or times against sizes. picture.h draws
+// events in time.
 #ifndef PLOT_H
 #define PLOT_H
 #include "judge/draw/picture.h"
 
-// y[n]. NAN: no point, and the line goes on to the next point. A log axis has no points at or below
-// 0.
+// y[n]. NAN means no point; the line continues to the next point. A log axis has no points at or
+// below 0.
 typedef struct {
     const char *name;
     const double *y;
@@ -18,7 +18,7 @@ typedef struct {
     size_t n_lines; // at most 8
     bool log_x, log_y;
 } Plot;
-// Rank 0 draws in the terminal, and writes --svg unless `what` has PICTURE_NO_FILES. The p of other
-// ranks is not read.
+// Rank 0 draws in the terminal, and writes --svg unless `what` has PICTURE_NO_FILES. Other ranks do
+// not read p.
 void plot_show(Run *run, const Plot *p, int what);
 #endif

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include "common/base/output.h"
 
-// A rank has a row for computation, a lane for its link, and a strip for memory. Pixels.
+// A rank has a row for computation, a lane for its link, and a strip for memory. All sizes are in
+// pixels.
 enum {
     LEFT = 70,
     WIDTH = 880,
@@ -50,8 +51,8 @@ static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {
     fprintf(f, "<text class=\"n\" x=\"%.2f\" y=\"%g\">%s</text>\n", x + w / 2, y + ROW - 5, label);
 }
 
-// Messages, as lines from the sender's lane at departure to the receiver's row at arrival. Left out
-// if there are too many.
+// Draws messages as lines from the sender's lane at departure to the receiver's row at arrival. If
+// there are too many messages, it draws none.
 static void arrows(FILE *f, const Recording *r, size_t height) {
     size_t messages = 0;
     for (int draw = 0; draw < 2; draw++)
@@ -68,7 +69,8 @@ static void arrows(FILE *f, const Recording *r, size_t height) {
             }
 }
 
-// Steps: each sample goes up to the peak of that moment, then down to what remained.
+// Draws memory as steps. At each sample the line goes up to the peak, then down to the remaining
+// bytes.
 static void memory_strip(FILE *f, const Recording *r, const RankRecording *k, double y,
                          size_t peak) {
     double bottom = y + STRIP_HEIGHT, scale = STRIP_HEIGHT / (double)peak;

@@ -1,5 +1,5 @@
-// svg.h: a recording as files. For picture.c, svg.c and trace.c, and for 05.01, which shows
-// schedules that were not recorded. plot.c draws its own SVG.
+// svg.h: writes a recording as files. picture.c, svg.c and trace.c use it, and so does 05.01, which
+// shows schedules without a recording. plot.c draws its own SVG.
 #ifndef SVG_H
 #define SVG_H
 #include <stdio.h>
@@ -32,10 +32,10 @@ static inline bool recording_has(const Recording *all, EventKind kind) {
 }
 Recording recording_gather(Run *run);
 void recording_free(Recording *r);
-// the same as picture_show; on rank 0
+// shows r as picture_show() does; r is valid on rank 0
 void recording_show(Run *run, Recording *r, const char *title, int what);
 
-// These write complete files or none (output.h). memory NULL: no strip.
+// svg_write and trace_write write complete files or none (output.h). memory NULL: no strip.
 void svg_write(const Recording *r, const char *title, const char *time, const char *memory,
                const char *file);
 void svg_text(FILE *f, const char *text); // escapes the special characters of XML

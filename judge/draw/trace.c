@@ -2,8 +2,8 @@
 // in picoseconds.
 //
 // One process per rank. Its rows: 0 computation, 1 collectives and receives, 2 sends. Slices of one
-// row must not overlap. If two messages overlap, the later one goes to a further row (3, 4, ...),
-// whether it is a collective, a receive or a send.
+// row must not overlap. If two collectives, receives or sends overlap, the later one goes to a
+// further row (3, 4, ...).
 #include <cjson/cJSON.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static void put(Trace *t, const char *format, ...) {
     va_end(args);
 }
 
-// Microseconds with all digits of a picosecond.
+// A time in microseconds, with all digits down to a picosecond.
 typedef struct {
     char text[32];
 } Time;
@@ -110,7 +110,7 @@ static void put_slice(Trace *t, size_t rank, size_t row, const RecordedEvent *e)
     if (message) put_arrow(t, rank, row, e);
 }
 
-// The event's usual row, or the first further row that is free.
+// Returns the event's usual row, or the first further row that is free.
 static size_t row_for(const RecordedEvent *e, Picoseconds free_from[ROWS]) {
     size_t row = e->kind == EVENT_SEND ? SENDS : COMMUNICATION;
     if (e->kind <= EVENT_UPDATE) row = COMPUTE;
@@ -153,7 +153,7 @@ static void put_rank(Trace *t, size_t rank) {
             duration_of(since_begin(t, k->memory[i].at)).text, rank, k->memory[i].bytes);
 }
 
-// Which lesson this is, for tools/play's title.
+// Writes the lesson's name and question; tools/play shows them as a title.
 static void put_title(FILE *f) {
     cJSON *title = cJSON_CreateObject();
     cJSON_AddStringToObject(title, "lesson", lesson_info.id);

@@ -1,7 +1,7 @@
-// check.c: the comparisons. Rank 0 compares copies that came over the side channel, and sends the
-// verdict to every rank. A check fails for one of six reasons: a name that only one side has, a
-// different shape, a missing element, a value that is not finite, replicas that differ, an error
-// over the limit.
+// check.c: compares results with expected results. Rank 0 compares copies that it receives over the
+// side channel, and sends the verdict to every rank. A check fails for one of six reasons: a name
+// is missing on one side, a shape differs, an element is missing, a value is not finite, replicas
+// differ, or an error is over the limit.
 #include "judge/frame/frame.h"
 #include "common/tensor/random.h"
 #include <math.h>
@@ -11,8 +11,8 @@
 #include <string.h>
 
 typedef enum { CLOSE, EQUAL, DIFFERS } Mode;
-// A comparison of more tensors prints one line for all of them. At most this many failed tensors
-// are described; the others are counted.
+// A comparison of more tensors than this prints one line for all of them. It describes at most this
+// many failed tensors, and counts the other failed tensors.
 enum { LINES_EACH = 6 };
 
 typedef struct {
@@ -33,8 +33,8 @@ static void __attribute__((format(printf, 2, 3))) trouble(Finding *f, const char
 
 // ---- one tensor ----
 
-// A missing element, or a value that cannot be compared. Equality allows infinities; closeness does
-// not.
+// Does w have a missing element, or a value that cannot be compared? Equality allows infinities;
+// closeness does not.
 static bool unfit(Finding *f, const Whole *w, const char *side, Mode mode) {
     for (size_t i = 0; i < w->rows * w->cols; i++) {
         size_t row = i / w->cols, col = i % w->cols;
@@ -61,8 +61,8 @@ static bool clashes(Finding *f, const Whole *w) {
     return true;
 }
 
-// The largest difference and its place. Of equal differences: the first element with different
-// bits.
+// The largest difference and its place. If differences are equal, the place is that of the first
+// element with different bits.
 typedef struct {
     double difference;
     size_t at, different;
@@ -97,12 +97,13 @@ static void compare_tensor(Finding *f, const Whole *got, const Whole *want, doub
     if (unfit(f, got, "got", mode) || unfit(f, want, "expected", mode)) return;
     Worst w = worst_of(got, want);
     double scale = fmax(whole_largest(want), 1e-3 * over_all);
-    // replicas must agree, although only one of them was compared
+    // only one replica was compared, so add the difference between the replicas
     if (got->clash && mode != DIFFERS)
         w.difference =
             fmax(w.difference, fabs((double)got->clash_value[0] - (double)got->clash_value[1]));
     f->error = scale > 0 && isfinite(scale) ? w.difference / scale : w.difference;
-    // A trap may leave replicas that differ. The distance of the worst tensor decides.
+    // A check that expects a difference ignores replicas that differ, because only the worst tensor
+    // decides.
     if (mode != DIFFERS && (clashes(f, got) || clashes(f, want))) return;
     f->pass = mode == EQUAL ? w.different == 0 : f->error <= limit;
     if (mode == DIFFERS) f->pass = true;
@@ -128,12 +129,14 @@ static uint64_t digest_of(const Snapshot *s) {
     return sum;
 }
 
-// Expected tensors in their order, then those that only got has. At least one finding.
+// Compares the expected tensors in their order, then the tensors that only got has. Returns the
+// number of findings, which is at least one.
 static size_t compare_all(Finding *findings, Snapshot *got, Snapshot *want, double limit,
                           Mode mode) {
     size_t count = 0;
     double over_all = 0;
-    for (size_t i = 0; i < want->count; i++) over_all = fmax(over_all, whole_largest(&want->wholes[i]));
+    for (size_t i = 0; i < want->count; i++)
+        over_all = fmax(over_all, whole_largest(&want->wholes[i]));
     for (size_t i = 0; i < want->count; i++) {
         const Whole *w = &want->wholes[i];
         compare_tensor(&findings[count++], snapshot_find(got, w->name), w, over_all, limit, mode);
@@ -148,7 +151,7 @@ static size_t compare_all(Finding *findings, Snapshot *got, Snapshot *want, doub
     return count;
 }
 
-// The order: faults without an error, then failed checks, then larger errors.
+// Is a worse than b? Faults without an error come first, then failed checks, then larger errors.
 static bool worse(const Finding *a, const Finding *b) {
     if (isnan(a->error) || isnan(b->error)) return isnan(a->error) && !isnan(b->error);
     if (a->pass != b->pass) return !a->pass;
@@ -279,7 +282,7 @@ static uint64_t double_bits(double x) {
     return bits;
 }
 
-// Does a rank hold other numbers than rank 0? all: n numbers of each rank, in rank order.
+// Does any rank hold other numbers than rank 0? all has n numbers of each rank, in rank order.
 static bool ranks_differ(Finding *f, const double *all, const size_t *sizes, size_t ranks,
                          size_t n) {
     for (size_t r = 1; r < ranks; r++) {

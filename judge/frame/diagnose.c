@@ -1,5 +1,5 @@
-// diagnose.c: one sentence that says how a failed check is wrong: which tensors, by which factor,
-// on which ranks. Only rank 0 calls these functions. The page shows the sentence of the first check
+// diagnose.c: writes one sentence about a failed check, with the wrong tensors, their factor and
+// their ranks. Only rank 0 calls these functions. The page shows the sentence of the first check
 // that failed.
 #include "judge/frame/frame.h"
 #include <math.h>
@@ -21,12 +21,12 @@ static void wrong(Run *run, const char *format, ...) {
 
 // ---- one factor ----
 
-// got = factor * want, as far as rounding and a stray element allow.
+// fits: got = factor * want, up to a small relative difference.
 typedef struct {
     double factor;
     bool fits;
 } Factor;
-enum { TRUSTED_DIGITS = 1000 }; // a factor explains a difference to one part in so many
+enum { TRUSTED_DIGITS = 1000 }; // a factor must explain a difference to one part in this number
 
 static const char *factor_text(char text[48], double factor) {
     if (fabs(factor) < 1e-9) snprintf(text, 48, "all zero");
@@ -103,8 +103,8 @@ static const char *step_of(const char *name) {
     return step != NULL ? step : "";
 }
 
-// Of the first step that differs only: an error of its gradient is in all that follows. A tensor
-// that is mathematically zero, such as the gradient of the key bias, is left out.
+// Describes only the first step that differs, because its error is also in all later steps. It
+// skips tensors that are mathematically zero, such as the gradient of the key bias.
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit) {
     size_t ranks = run->world->size, differing = 0, same_factor = 0;
     bool *differs = host_alloc(2 * ranks * sizeof *differs), *holds = differs + ranks;

@@ -1,4 +1,4 @@
-// exercise.c: open exercises of a student's tree (see TODO in util.h).
+// exercise.c: collects and prints the open exercises of a student's tree. TODO (util.h) marks them.
 #include "judge/frame/frame.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +21,8 @@ void exercise_open(const char *id, const char *file, int line) {
     snprintf(e->place, sizeof e->place, "%s:%d", file, line);
 }
 
-// Not every rank meets every exercise: only the last stage of a pipeline computes the loss, for
-// example.
+// Prints the open exercises of all ranks. Not every rank meets every exercise: for example, only
+// the last stage of a pipeline computes the loss.
 size_t exercises_report(Comm *world) {
     size_t *sizes = NULL, bytes = 0, count = 0;
     void *all = side_gather(met, met_count * sizeof met[0], &sizes);

@@ -1,11 +1,11 @@
-// frame.h: declarations shared by the files of the frame. Lessons include lesson.h only.
+// frame.h: declarations that the files of the frame share. Lessons include only lesson.h.
 #ifndef FRAME_H
 #define FRAME_H
 #include "judge/frame/lesson.h"
 
 // ---- options.c ----
-// text: the given value, or fallback, or `copied`, which option_default has allocated. heading:
-// printed by --help before this option; usually NULL.
+// text: the given value, the fallback, or `copied`, which option_default() has allocated. heading:
+// --help prints it before this option; usually NULL.
 typedef struct {
     Option option;
     const char *text, *heading;
@@ -26,7 +26,7 @@ void options_print_help(const OptionValues *s, const char *program);
 const OptionValue *options_find(const OptionValues *s, const char *name);
 void options_free(OptionValues *s); // frees what option_default has allocated
 bool option_value_is_number(const OptionValue *s);
-// usage_error() outside of lo..hi
+// usage_error() if the value is not in lo..hi
 uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi);
 double option_value_real(const OptionValue *s);
 
@@ -36,19 +36,19 @@ typedef struct {
     LaunchOptions launch;
     LaunchChoice choice;
     uint64_t seed;
-    size_t threads; // of a rank; 0: the lesson decides
+    size_t threads; // threads per rank; 0: the lesson decides
     bool color, tf32, verbose;
     void (*lesson)(Run *run);
     double started;
     char tag[96]; // "[03.02 linear]", the head of every line
-    int status;   // what this process will return
+    int status;   // the exit status of this process
 } Program;
 
-// part of the title: "", or a setting that helps if waiting threads take a core
+// Returns a part of the title: "", or a setting that stops waiting threads from using a core.
 const char *threads_advice(void);
 
-// ---- exercise.c: every rank remembers the open exercises that it has met ----
-// collective: rank 0 prints a line for each; returns their number
+// ---- exercise.c: every rank keeps a list of the open exercises that it has met ----
+// Collective. Rank 0 prints a line for each open exercise. Returns their number.
 size_t exercises_report(Comm *world);
 
 // ---- report.c: records of rank 0, for the verdict and the JSON ----
@@ -63,7 +63,7 @@ typedef struct {
     bool pass;
     CheckKind kind;
 } CheckRecord;
-// The numbers that each rank sends to rank 0. predicted: by the formula, or by the player if there
+// The numbers that each rank sends to rank 0. The formula gives `predicted`, or the player if there
 // is no formula.
 typedef struct {
     double predicted, measured;
@@ -88,43 +88,44 @@ struct RunState {
     CheckRecord *checks;
     CostRecord *costs;
     size_t config_count, check_count, checks_failed, cost_count, costs_failed;
-    size_t what_width, name_width; // widths of the columns of check lines, the largest so far
-    uint64_t digest;               // 0: nothing was digested; a sum of hashes is never 0
-    double progressed;             // when the line of progress() was drawn; 0: there is none
-    char *wrong;                   // how the first failed check is wrong; NULL: none failed
+    size_t what_width, name_width; // the largest widths so far of the columns of check lines
+    uint64_t digest;               // a sum of hashes; 0: no hash was added
+    double progressed;             // when progress() drew its line; 0: there is no line
+    char *wrong;                   // a sentence about the first failed check; NULL: none failed
     char *endings[PAGE_ENDINGS];   // say_answer, say_cost, say_use_when; NULL: not called
     char cost_texts[8][64];        // buffers of cost_text(), used in turn
     size_t cost_texts_used;
-    bool pictured, plotted; // the lesson has drawn a picture of events; a line chart
+    bool pictured, plotted; // has the lesson drawn a picture of events? a line chart?
     bool stopped;           // report_stopped() was called
 };
 
-// One line and one record. error_text and limit_text are printed: "max 2.1e-07", "limit 1.0e-05".
+// Prints a line for a check and records it. The line shows error_text and limit_text, such as "max
+// 2.1e-07" and "limit 1.0e-05".
 void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text);
 void report_detail(const char *text); // the indented line under a failed check
 void report_costs(Run *run);          // the table; without --verbose only the failed costs
 void report_json(Run *run, const char *path, double seconds, bool pass);
 void report_free(Run *run);
-// coloured if asked for
+// Returns good or bad, in colour if colours are on.
 const char *report_mark(Run *run, bool pass, const char *good, const char *bad);
 uint64_t text_hash(const char *text);
 char *text_copy(const char *text); // on the heap; the caller frees it
 
-// ---- page.c: the page, which takes the place of the log ----
+// ---- page.c: the page, which replaces the log ----
 bool page_on_terminal(void);
 void page_clear_progress(Run *run); // call it before printing anything else
 size_t page_width(void);            // columns: COLUMNS, the terminal's width, or 100
-// rank 0: prints text from column `at` on, broken at spaces
+// Prints text from column `at` on, broken at spaces. Rank 0 calls it.
 void page_wrap(const char *text, size_t at, size_t indent);
 void page_title(const Program *p, size_t ranks);
-void page_checked(Run *run);            // one line: the comparisons, and the number of exact costs
-void page_endings(Run *run, bool pass); // Answer, Cost, Use it when; without pass: Wrong
+void page_checked(Run *run);            // prints the comparisons and the number of exact costs
+void page_endings(Run *run, bool pass); // prints Answer, Cost and Use it when, or Wrong
 const CostRecord *report_cost(Run *run, const char *id); // on rank 0; fault() for an unknown id
 
 // ---- snapshot.c ----
-// A summary of the part of a tensor that a rank holds: the number of elements; a sum over hashes of
-// their places; a sum over hashes of places and bits. Sums do not depend on the order, so the
-// summaries of parts can be added.
+// A summary of the part of a tensor that a rank holds. count: the number of elements. places: the
+// sum of the hashes of their places. digest: the sum of the hashes of places and bits. Sums do not
+// depend on the order, so the summaries of parts can be added.
 typedef struct {
     uint64_t places, digest;
     size_t count, nans, rank;
@@ -136,8 +137,8 @@ typedef struct {
     PartPrint *prints; // for a snapshot of fingerprints, which has no values and owners
     size_t print_count;
     real *values;
-    unsigned *owner; // per element: 1 + the first rank that put it; 0: missing
-    bool clash;      // two puts of one element differ: place, ranks, values
+    unsigned *owner; // per element: 1 + the first rank with this element; 0: missing
+    bool clash;      // two ranks have different bits of one element
     size_t clash_at, clash_rank[2];
     real clash_value[2];
 } Whole;
@@ -152,9 +153,9 @@ struct Snapshot {
     size_t count;
 };
 Whole *snapshot_find(Snapshot *s, const char *name); // NULL if the name is unknown
-double whole_largest(const Whole *w);                 // the largest absolute value
+double whole_largest(const Whole *w);                // the largest absolute value
 
-// ---- diagnose.c, on rank 0: each keeps one sentence about a failed check, if none is kept ----
+// ---- diagnose.c, on rank 0: each function keeps a sentence about a check, the first one wins ----
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 void diagnose_numbers(Run *run, const char *what, const char *name, const double *got,
                       const double *want, size_t n);

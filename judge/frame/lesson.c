@@ -1,4 +1,5 @@
-// lesson.c: the frame of every program: launch, title, verdict, exit status.
+// lesson.c: the frame of every program. It launches the ranks, prints title and verdict, and
+// returns the exit status.
 #include "judge/frame/frame.h"
 #include "common/comm/clock.h"
 #include "common/device/device.h"
@@ -38,7 +39,8 @@ static void print_title(const Program *p, size_t ranks) {
 
 static void finish_output(void) {
     if (fflush(stdout) != 0 || ferror(stdout))
-        fault("standard output could not be written; is the disk full?");
+        fault("standard output could not be written; free space on the disk, or write the output "
+              "elsewhere");
 }
 
 // ---- the verdict ----
@@ -58,8 +60,8 @@ static void print_verdict(Run *run, double seconds, bool pass) {
     printf("  %.2f s\n", seconds);
 }
 
-// The same on every rank. The JSON is written first, so that a full disk is never hidden behind a
-// PASS.
+// Returns the exit status, the same on every rank. The JSON is written before the verdict is
+// printed, because a full disk must not follow a PASS.
 static int verdict(Run *run) {
     const struct RunState *s = run->state;
     int status = 0;
@@ -83,7 +85,7 @@ static int verdict(Run *run) {
     return status;
 }
 
-// Checks --svg and --trace before the work, and compares them with what the lesson draws.
+// Checks before the work that --json, --svg and --trace can be written.
 static void require_files(Run *run) {
     static const char *const options[] = { "json", "svg", "trace" };
     for (size_t i = 0; run->is_root && i < sizeof options / sizeof *options; i++)
@@ -96,12 +98,12 @@ double run_seconds(const Run *run) { return now() - run->state->program->started
 void report_ended_early(Run *run) { run->state->pictured = true; }
 static void require_picture(Run *run) {
     const struct RunState *s = run->state;
-    REQUIRE(
-        s->pictured || s->plotted || option_text(run, "svg") == NULL,
-        "--svg: this lesson draws no picture; leave the option out, or choose a lesson that does");
+    REQUIRE(s->pictured || s->plotted || option_text(run, "svg") == NULL,
+            "--svg: this lesson draws no picture; leave the option out, or choose a lesson with a "
+            "picture");
     REQUIRE(s->pictured || option_text(run, "trace") == NULL,
-            "--trace: this lesson draws no picture of what happened when; leave the option out, or "
-            "choose a lesson that does");
+            "--trace: this lesson draws no picture of events; leave the option out, or choose a "
+            "lesson with one");
 }
 
 static void rank_body(Comm *world, void *context) {
@@ -144,7 +146,9 @@ static void read_common_options(Program *p) {
             p->launch.transport++;
     p->tf32 = device_is_gpu() && options_find(s, "tf32")->given;
     REQUIRE(!p->tf32 || sizeof(real) == sizeof(float),
-            "--tf32 makes products of fp32 coarser and faster; this is %s", REAL_NAME);
+            "--tf32 rounds products of fp32, but this program computes in %s: leave --tf32 out, or "
+            "build with PRECISION=fp32",
+            REAL_NAME);
     p->launch.reduce =
         strcmp(options_find(s, "reduce")->text, "fast") == 0 ? REDUCE_FAST : REDUCE_ORDERED;
     const OptionValue *threads = options_find(s, "threads");
@@ -170,7 +174,8 @@ static ClockLink link_named(const char *text, size_t length) {
     return clock_links[l];
 }
 
-// Real time says little if ranks take turns on the cores.
+// The default is the simulated clock if ranks take turns on the cores, because real times are then
+// misleading.
 static void choose_clock(const Program *p) {
     const OptionValues *s = &p->settings;
     const char *clock = options_find(s, "clock")->text, *device = options_find(s, "device")->text;
@@ -182,8 +187,8 @@ static void choose_clock(const Program *p) {
             device);
     const char *between = link[inside] ? link + inside + 1 : link;
     REQUIRE(between == link || node->text || !options_find(s, "link")->given,
-            "--link %s names a link between nodes, but all ranks share one node: say with --node N "
-            "how many ranks a node has",
+            "--link %s names a link between nodes, but all ranks share one node: give the ranks "
+            "per node with --node N, or name one link",
             link);
     const char *transport = p->choice.transport;
     bool crowded = strcmp(transport, "emu") == 0 || strcmp(transport, "staged") == 0 ||
@@ -215,24 +220,24 @@ static int help(const OptionValues *s, const char *program) {
     return 0;
 }
 
-// A launcher of another MPI than the program's starts processes that do not know of each other:
-// each is a world of one rank.
+// A launcher of another MPI than the program's starts processes that cannot find each other. Each
+// process is then a world of one rank.
 static void begin_process(int *argc, char ***argv) {
     size_t rank, started;
-    comm_launched_by_mpi(&rank, &started); // the launcher's numbers, before MPI's are known
+    comm_launched_by_mpi(&rank, &started); // the launcher's numbers, because MPI has not started
     comm_process_begin(argc, argv);
     if (started == 1 || this_world_size > 1) return;
     this_rank = rank; // so that only the first process prints the message
     usage_wait = 3;   // seconds, because this launcher may not end the other processes
-    usage_error("the launcher started %zu processes, but MPI sees each of them alone: the program "
-                "was built with another MPI than the launcher's. Name both, as in make "
-                "CC=mpicc.mpich MPIRUN=mpirun.mpich",
-                started);
+    usage_error(
+        "the launcher started %zu processes, but MPI finds only one: the program was built with "
+        "another MPI than the launcher's. Name both, as in make CC=mpicc.mpich MPIRUN=mpirun.mpich",
+        started);
 }
 
 int experiment_main(int argc, char **argv, const Experiment *experiment) {
     Program program = { .lesson = experiment->run, .started = now(), .status = STATUS_FAULT };
-    setvbuf(stdout, NULL, _IOLBF, 0); // every line is written at once, into a pipe too
+    setvbuf(stdout, NULL, _IOLBF, 0); // writes every line at once, even into a pipe
     signal(SIGXFSZ, SIG_IGN); // a write beyond `ulimit -f` then fails with a message and status 3
     // tools/launch starts programs in the background, where shells ignore SIGINT
     signal(SIGINT, SIG_DFL);

@@ -1,28 +1,27 @@
-// lesson.h: the frame of every program: options, the title, checks, costs, the verdict, JSON, the
-// exit status.
+// lesson.h: the frame of every program. It has options, the title, checks, costs, the verdict, JSON
+// and the exit status.
 #ifndef LESSON_H
 #define LESSON_H
 #include "common/comm/comm.h"
 
-// The machine-read first lines of a lesson's source (ranks, level, question). make writes them into
-// a file of its own, with the program's main().
-// "03.02", "linear", ...
+// The first lines of a lesson's source (ranks, level, question). make writes them and the program's
+// main() into a file. id is "03.02" for the name "linear".
 typedef struct {
     const char *id, *name, *question, *level;
     size_t ranks;
 } LessonInfo;
 extern const LessonInfo lesson_info;
 
-// A lesson's own options, read with option_*. The table ends with {0}. `value` is checked before
-// the lesson starts: "N" a whole number, "X" a number, "a|b|c" one of these, another word any text,
-// NULL a flag. fallback NULL: no default. An option with the name of a common one replaces the
-// common one's default, and also its help unless the help is NULL.
-// {"dp", "N", "1", "data-parallel replicas"}
+// A lesson's own options, read with option_*. The table ends with {0}. `value` is the kind of
+// value, which is checked before the lesson starts. "N" is a whole number, "X" a number, "a|b|c"
+// one of these words. Any other word means any text, and NULL means a flag. fallback NULL: there is
+// no default. An option with the name of a common option replaces the common option's default. It
+// also replaces the help, unless its own help is NULL. {"dp", "N", "1", "data-parallel replicas"}
 typedef struct {
     const char *name, *value, *fallback, *help;
 } Option;
-// For --help of a program with many options: the heading of the options that follow; a command with
-// its description.
+// Entries for --help of a program with many options: a heading for the options that follow, and a
+// command with its description.
 #define OPTION_GROUP(heading) \
     { "", NULL, NULL, heading }
 #define OPTION_EXAMPLE(command, does) \
@@ -37,8 +36,8 @@ typedef struct Run { // one per rank
 } Run;
 
 // EXPERIMENT(entry, options) is the last line of an experiment or a program. It names the entry and
-// the table of options (NULL: no own options). The build writes main(). EXPERIMENT_SYMBOL is the
-// file's path.
+// the table of options (NULL: no own options). The build writes main(). EXPERIMENT_SYMBOL is a name
+// made from the file's path.
 typedef struct {
     void (*run)(Run *run);
     const Option *options;
@@ -46,7 +45,7 @@ typedef struct {
 #define EXPERIMENT(entry, table) \
     extern const Experiment EXPERIMENT_SYMBOL; \
     const Experiment EXPERIMENT_SYMBOL = { entry, table }
-// main() without its two lines: returns the exit status
+// Runs an experiment; main() calls it. Returns the exit status.
 int experiment_main(int argc, char **argv, const Experiment *experiment);
 
 size_t option_size(Run *run, const char *name);
@@ -54,57 +53,58 @@ double option_real(Run *run, const char *name);
 const char *option_text(Run *run, const char *name);
 bool option_flag(Run *run, const char *name);
 bool option_given(Run *run, const char *name);
-// Sets the option's default from now on, if the option was not given: for values that a file
-// provides. usage_error() if the value is not valid. It changes the option of this rank alone, so
-// all ranks call it. A text that option_text() returned before may be freed.
+// Sets the option's default from now on, if the option was not given. Programs use it for values
+// that a file provides. usage_error() if the value is not valid. The call changes the option of
+// this rank alone, so all ranks must call it. It may free a text that option_text() returned
+// before.
 void option_default(Run *run, const char *name, const char *text);
 
-// Prints on rank 0, in order with the checks. A newline is added if the text has none at its end.
+// Prints on rank 0, in order with the checks. It adds a newline if the text does not end with one.
 void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // The same, with --verbose only.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// For loops that may be long: on rank 0, after two seconds, a terminal's stderr shows "step 12 of
-// 400". The next line of the page replaces it; done == all clears it.
+// Shows the progress of a long loop. After two seconds rank 0 prints "step 12 of 400" to stderr, if
+// stderr is a terminal. The next line of the page replaces this line; done == all clears it.
 void progress(Run *run, const char *what, size_t done, size_t all);
-// A setting for the JSON's "config", which already has the lesson's own options.
+// Adds a setting to the JSON's "config", which already has the lesson's own options.
 void report_config_number(Run *run, const char *name, double value);
 void report_config_text(Run *run, const char *name, const char *value);
 void report_picture(Run *run); // records that the lesson has written --svg itself
-// all ranks: records that the run was told to stop and has saved; the status is 4
+// Records that the run was told to stop and has saved; the exit status is then 4. All ranks call
+// it.
 void report_stopped(Run *run);
 double run_seconds(const Run *run); // seconds since the program started
-// records that there is no picture, for a reason other than --svg and --trace
+// Records that the run ended before its picture, so --svg and --trace are no mistake.
 void report_ended_early(Run *run);
 
-// usage_error() if the link inside a node differs from the link between nodes. For lessons that
-// predict times for one link; called before the work.
+// usage_error() if the link inside a node differs from the link between nodes. Lessons that predict
+// times for one link call it before the work.
 void require_one_link(Run *run);
 
 // limit of a reordered sum, relative to the largest element
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)
 
 // ---- Snapshots: whole tensors, assembled on rank 0 over the side channel ----
-// Every rank puts the blocks that it holds. Several ranks may put an element (replicas); they must
-// then agree in every bit. Values are copied at once (download), so the tensor may change
-// afterwards.
+// Every rank puts the blocks that it holds. Several ranks may put the same element (replicas);
+// their bits must be equal. A put copies the values at once, so the tensor may change afterwards.
 typedef struct Snapshot Snapshot;
 Snapshot *snapshot_new(Run *run);
-// of fingerprints instead of values: for check_replicas and for large models
+// A snapshot of fingerprints instead of values, for check_replicas and for large models.
 Snapshot *snapshot_new_prints(Run *run);
-// part is the block of the whole [rows, cols] tensor `name` that begins at (row0, col0).
+// part is a block of the whole tensor `name` [rows, cols]. The block begins at (row0, col0).
 void snapshot_put(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, size_t row0,
                   size_t col0);
-// elements [first, first + count(part)) of the flattened whole
+// part is elements [first, first + count(part)) of the flattened whole.
 void snapshot_put_flat(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part,
                        size_t first);
 // element i of part is element index[i] of the flattened whole
 void snapshot_put_indexed(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part,
                           const size_t *index);
-// is appended to the names of all later puts
+// Appends the label to the names of all later puts.
 void snapshot_label(Snapshot *s, const char *label);
 // Collective. Afterwards rank 0 holds everything. The checks call it.
 void snapshot_join(Snapshot *s);
-// on rank 0, after the join; fault() if elements are missing
+// Returns the whole tensor, on rank 0, after the join. fault() if elements are missing.
 const real *snapshot_values(Snapshot *s, const char *name);
 void snapshot_free(Snapshot *s);
 
@@ -112,24 +112,23 @@ void snapshot_free(Snapshot *s);
 // Compares every tensor of got with the tensor of the same name in want. Both must have the same
 // names. No element may be missing or NaN, and replicas must be identical. error = max |a-b| /
 // max(max |b|, 1e-3 max |b| over all tensors); absolute if want is zero everywhere. The unsplit
-// computation fills want on rank 0 only. Up to six tensors get a line each. More share one line,
-// which names the worst.
+// computation fills want on rank 0 only. Up to six tensors get a line each. More tensors share one
+// line, which names the worst tensor.
 bool check_close(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 bool check_equal(Run *run, const char *what, Snapshot *got, Snapshot *want); // equal in every bit
-// For a snapshot of fingerprints: every element is held by some rank, none is NaN, and ranks with
-// the same part hold the same bits. Parts that differ must not overlap.
+// Checks a snapshot of fingerprints. Some rank must hold each element, no element may be NaN, and
+// ranks with the same part must hold the same bits. Parts that differ must not overlap.
 bool check_replicas(Run *run, const char *what, Snapshot *got);
-// Numbers that are the same on every rank (losses, norms). want is read on rank 0. The error is
-// relative to max(|want|).
+// Checks numbers that are the same on every rank (losses, norms). Only rank 0 reads want. The error
+// is relative to max(|want|).
 bool check_numbers(Run *run, const char *what, const char *name, const double *got,
                    const double *want, size_t n, double limit);
-// must hold on every rank
+// Checks a statement, which must hold on every rank.
 bool check_true(Run *run, const char *what, const char *name, bool holds);
-// The opposite of check_close: want must be missed by at least `limit` (a trap that is shown
-// failing). Not in the digest.
+// The opposite of check_close: the error must be at least `limit`. Lessons use it to show a wrong
+// method failing. It adds nothing to the digest.
 bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
-// Snapshots and numbers checked as `got` enter the digest, a commutative sum of hashes of (name,
-// index, bits).
+// The checks add every `got` to the digest, a commutative sum of hashes of (name, index, bits).
 
 // ---- Costs: the experiment's predictions, and the library's measurements ----
 // An experiment predicts by a closed form, by a list of expected steps for judge/play, or by both.
@@ -141,45 +140,47 @@ static inline Predicted formula(double value) { return (Predicted){ true, value 
 static inline Predicted played(double value) { return (Predicted){ true, value }; }
 static const Predicted NOT_PREDICTED = { 0 };
 // Every rank passes its own numbers. On every rank, each given prediction must equal `measured`.
-// id: letters, digits, dots and dashes, once per run, such as "step.gpipe"; tables look a cost up
-// by it. name: for the reader. unit: "bytes", "calls", "ps", "FLOPs", ... A cost without a formula
-// is printed as "played".
+// id has letters, digits, dots and dashes, such as "step.gpipe", and is unique in a run; tables
+// find a cost by its id. name is its printed name. unit is "bytes", "calls", "ps", "FLOPs", ... In
+// the JSON, a cost without a formula is "played".
 void check_cost(Run *run, const char *id, const char *name, const char *unit, Predicted by_formula,
                 Predicted by_play, double measured);
-// A table of costs, a row each. The table ends with {0}. ids and names have one %s, for the row's
-// own id and name: "%s.gpipe", "GPipe: %s".
+// A table of costs, with one row per cost. The table ends with {0}. ids and names have one %s, for
+// the row's own id and name: "%s.gpipe", "GPipe: %s".
 typedef struct {
     const char *id, *name, *unit;
     Predicted by_formula, by_play;
     double measured;
 } CostRow;
-// The two predictions of a row that has one.
+// The two prediction fields of a row with only one prediction.
 #define BY_FORMULA(value) formula(value), NOT_PREDICTED
 #define BY_PLAY(value) NOT_PREDICTED, played(value)
 void check_costs(Run *run, const char *ids, const char *names, const CostRow *row);
 
-// The table of results, in units for people: a row per quantity, a column per method, and the
-// formula. A cell is the id of a cost, which shows its measured value, or a text after "=", or
-// NULL. columns ends with NULL, rows with {0}. On rank 0, after the costs.
+// The table of results has a row per quantity, a column per method, and a column of formulas. A
+// cell is the id of a cost, which shows the measured value, or a text after "=", or NULL. columns
+// ends with NULL, rows with {0}. Call results() after the costs; rank 0 prints.
 enum { RESULT_COLUMNS = 6 };
 typedef struct {
     const char *what, *formula, *cell[RESULT_COLUMNS];
 } Result;
-// A value with its unit, as in a cell: "ps" 2.60 ms, "bytes" 338 kB, "millionths" 27.3 %.
+// Writes a value with a readable unit, as in a cell: "ps" 2.60 ms, "bytes" 338 kB, "millionths"
+// 27.3 %.
 void page_value(char *text, size_t room, double value, const char *unit);
-// the same as a cell with a text: "=2.60 ms"
+// Writes the same as a cell with a text: "=2.60 ms".
 void page_cell(char cell[24], double value, const char *unit);
 void results(Run *run, const char *const *columns, const Result *rows);
 
-// ---- The end of the page. Called by every rank, after the costs. ----
-// One sentence that answers the lesson's question with measured numbers; the cost of the technique;
-// when a practitioner uses it. They are printed before the verdict if every check holds, and are in
-// the JSON.
+// ---- The end of the page. Every rank calls these functions, after the costs. ----
+// say_answer: one sentence that answers the lesson's question with measured numbers. say_cost: the
+// cost of the technique. say_use_when: when a practitioner uses it. If every check holds, the page
+// prints them before the verdict, and the JSON has them.
 void say_answer(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_cost(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_use_when(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// On rank 0, the measured value of a cost. cost_text: for people ("2.60 ms", "46..246 kB"), valid
-// for the next seven calls. cost_value: the largest over all ranks. On the other ranks "" and 0.
+// The measured value of a cost, on rank 0. cost_text returns a readable text ("2.60 ms", "46..246
+// kB"), valid for the next seven calls. cost_value returns the largest value over all ranks. The
+// other ranks get "" and 0.
 const char *cost_text(Run *run, const char *id);
 double cost_value(Run *run, const char *id);
 #endif

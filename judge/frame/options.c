@@ -1,4 +1,4 @@
-// options.c: the command line. Every value is checked here, before any rank starts to work.
+// options.c: reads the command line. It checks every value before any rank starts to work.
 #include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include <errno.h>
@@ -17,16 +17,16 @@ static const Option common_options[] = {
     { "reduce", "ordered|fast", "ordered",
       "add in rank order on every transport, or in the library's order" },
     { "threads", "N", "1",
-      "of a rank, for products and row-wise ops; the bits of products may depend on it" },
+      "threads per rank, for products and row-wise ops; the bits of products may depend on N" },
     { "clock", "wall|simulated", NULL,
       "real time, or the computed time of devices and links; without it: simulated for virtual or "
       "crowded ranks" },
-    { "device", "NAME", "lesson", "of the simulated clock: lesson, h100, a100, core" },
+    { "device", "NAME", "lesson", "the simulated clock's device: lesson, h100, a100, core" },
     { "link", "NAME[,NAME]", "fast,slow",
-      "of the simulated clock, inside a node and between nodes: fast, slow, free, nvlink, ib, "
+      "the simulated clock's links, inside a node and between nodes: fast, slow, free, nvlink, ib, "
       "ethernet" },
-    { "node", "N", NULL, "N neighbouring ranks share a node; without it all do" },
-    { "seed", "N", "1", "of weights, data and dropout" },
+    { "node", "N", NULL, "N neighbouring ranks share a node; without it all ranks share one" },
+    { "seed", "N", "1", "seed of weights, data and dropout" },
     { "json", "FILE", NULL, "write settings, checks, costs and the verdict to FILE" },
     { "svg", "FILE", NULL, "write the lesson's picture" },
     { "trace", "FILE", NULL, "write the events of all ranks, as a trace for ui.perfetto.dev" },
@@ -40,11 +40,11 @@ static const Option common_options[] = {
     { 0 },
 };
 
-// With GPUs these are added, or replace common options.
+// A program for GPUs adds these options, or replaces common options by them.
 static const Option gpu_options[] = {
     { "transport", "emu|staged|nccl", NULL,
-      "how ranks communicate; without it: nccl when started by a launcher with a GPU for each "
-      "rank, staged when they share, else emu" },
+      "how ranks communicate; without it: nccl if a launcher starts them with a GPU for each rank, "
+      "staged if they share GPUs, else emu" },
     { "tf32", NULL, NULL,
       "products may round their factors to 10 bits: faster, but the checks then fail" },
     { 0 },
@@ -60,8 +60,7 @@ static Kind kind_of(const Option *o) {
     return strchr(o->value, '|') != NULL ? CHOICE : TEXT;
 }
 
-// ---- values: the whole text is one value; whole numbers have no sign; too large ones are refused
-// ----
+// ---- values: the whole text is one value; whole numbers have no sign; overflow is an error ----
 
 static bool read_whole(const char *text, uint64_t *value) {
     if (*text == 0 || strspn(text, "0123456789") != strlen(text)) return false;
@@ -136,14 +135,14 @@ double option_value_real(const OptionValue *s) {
 
 // ---- the table ----
 
-// The place of an option; s->count if it is unknown.
+// Returns the place of an option; s->count if it is unknown.
 static size_t look_up(const OptionValues *s, const char *name) {
     size_t i = 0;
     while (i < s->count && strcmp(s->list[i].option.name, name) != 0) i++;
     return i;
 }
 
-// The place of an option that must exist.
+// Returns the place of an option that must exist.
 static size_t place_of(const OptionValues *s, const char *name) {
     size_t i = look_up(s, name);
     if (i == s->count) fault("this program has no option --%s", name);
@@ -158,8 +157,8 @@ void options_free(OptionValues *s) {
     for (size_t i = 0; i < s->count; i++) free(s->list[i].copied);
 }
 
-// An option with the name of an earlier one replaces its values and default, and also its help if
-// it has one.
+// An option with the name of an earlier option replaces its values and default. It also replaces
+// the help, unless its own help is NULL.
 static void add_options(OptionValues *s, const Option *o) {
     const char *heading = NULL;
     for (; o != NULL && o->name != NULL; o++) {
@@ -168,7 +167,8 @@ static void add_options(OptionValues *s, const Option *o) {
             continue;
         }
         size_t i = look_up(s, o->name);
-        if (i == MOST_OPTIONS) fault("there is room for %d options only", MOST_OPTIONS);
+        if (i == MOST_OPTIONS)
+            fault("there is room for %d options only: raise MOST_OPTIONS", MOST_OPTIONS);
         if (i == s->count) {
             s->list[i].heading = heading;
             heading = NULL;
@@ -191,7 +191,7 @@ static OptionValues options_table(const Option *own) {
     return s;
 }
 
-// The number of letters to change, add or remove (Levenshtein 1966).
+// Returns the number of letters to change, add or remove (Levenshtein 1966).
 static size_t edit_distance(const char *a, const char *b) {
     size_t row[65], n = strlen(b) < 64 ? strlen(b) : 64;
     for (size_t j = 0; j <= n; j++) row[j] = j;
@@ -209,8 +209,8 @@ static size_t edit_distance(const char *a, const char *b) {
     return row[n];
 }
 
-// The smallest distance between a word and the same number of words of the help, joined by -.
-// lerning-rate has distance 1 from "highest learning rate".
+// Returns the smallest distance between a word and the same number of words of the help, joined by
+// hyphens. For example, lerning-rate has distance 1 from "highest learning rate".
 static size_t help_distance(const char *word, const char *help) {
     const char *const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     size_t best = SIZE_MAX, words = 1;
@@ -234,7 +234,7 @@ static size_t help_distance(const char *word, const char *help) {
 }
 
 // Suggests the option with the nearest name. If no name is near, it suggests the option whose help
-// has the word.
+// contains the word.
 static _Noreturn void unknown_option(const OptionValues *s, const char *argument) {
     enum { NEAR = 2, LETTERS_PER_SLIP = 5 };
     char word[64];
@@ -259,8 +259,8 @@ static _Noreturn void unknown_option(const OptionValues *s, const char *argument
                 nearest->name);
 }
 
-// getopt_long accepts the beginning of a name. Only the whole name is accepted here, because a
-// later option must not change the meaning of an old command line.
+// getopt_long() accepts the beginning of a name. This program accepts only the whole name, because
+// a later option must not change the meaning of an old command line.
 static void require_whole_name(const OptionValues *s, const Option *o, const char *argument) {
     size_t length = strcspn(argument + 2, "=");
     if (length != strlen(o->name) || strncmp(argument + 2, o->name, length) != 0)
@@ -279,7 +279,8 @@ static _Noreturn void bad_option(const OptionValues *s, int answer, char **argv)
     unknown_option(s, argv[optind - 1]);
 }
 
-// A path as the system knows it. If the file does not exist yet: its folder and its name.
+// The place of a file: device and inode. If the file does not exist yet, they are those of its
+// folder, and name is the file's name.
 typedef struct {
     dev_t device;
     ino_t inode;
@@ -374,8 +375,8 @@ void options_print_help(const OptionValues *s, const char *program) {
     printf("usage: %s [options]\n", program);
     printf("       mpirun -np N %s [options]\n\n", program);
     printf("%s %s: %s\n", lesson_info.id, lesson_info.name, lesson_info.question);
-    printf("Started bare, it emulates %zu rank%s.\n\n", lesson_info.ranks,
-           lesson_info.ranks == 1 ? "" : "s");
+    printf("Without a launcher and without --emulate it runs %zu virtual rank%s.\n\n",
+           lesson_info.ranks, lesson_info.ranks == 1 ? "" : "s");
     if (s->count > s->common) {
         if (!s->list[s->common].heading) printf("Options of this program:\n");
         print_options(s->list + s->common, s->count - s->common);
@@ -393,7 +394,7 @@ void options_print_help(const OptionValues *s, const char *program) {
     }
     printf(
         "\nExit status: 0 all checks hold, 1 a check failed, 2 usage, 3 a fault while running%s.\n",
-        look_up(s, "exit-after") < s->count ? ", 4 stopped and saved: go on with --resume" : "");
+        look_up(s, "exit-after") < s->count ? ", 4 stopped and saved: continue with --resume" : "");
 }
 
 // ---- reading options in a lesson ----

@@ -1,4 +1,5 @@
-// report.c: the lines of checks and costs, and the JSON. Only rank 0 prints and records.
+// report.c: prints the lines of checks and costs, and writes the JSON. Only rank 0 prints and
+// records.
 #include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include "common/base/output.h"
@@ -15,7 +16,7 @@ enum { WIDEST_COLUMN = 48 }; // a longer name shifts its own line only
 
 char *text_copy(const char *text) { return strcpy(host_alloc(strlen(text) + 1), text); }
 
-// The list with room for one more item. It doubles when count reaches a power of two.
+// Returns the list with room for one more item. The room doubles when count reaches a power of two.
 static void *grown(void *list, size_t count, size_t item) {
     if ((count & (count - 1)) != 0) return list;
     list = realloc(list, (count == 0 ? 1 : 2 * count) * item);
@@ -169,14 +170,14 @@ const CostRecord *report_cost(Run *run, const char *id) {
     const struct RunState *s = run->state;
     for (size_t i = s->cost_count; i-- > 0;)
         if (strcmp(s->costs[i].id, id) == 0) return &s->costs[i];
-    fault("there is no cost \"%s\"", id);
+    fault("there is no cost \"%s\": call check_cost before, or correct the id", id);
 }
 
 static void number_text(char *text, size_t room, double value) {
     snprintf(text, room, value == floor(value) && fabs(value) < 0x1p53 ? "%.0f" : "%.6g", value);
 }
 
-// One number if the ranks agree, else the range.
+// Writes one number if the ranks agree, otherwise the range.
 static void range_text(char text[72], double lo, double hi) {
     char a[32], b[32];
     number_text(a, sizeof a, lo);
@@ -218,8 +219,8 @@ void report_costs(Run *run) {
 
 // ---- JSON ----
 
-// Bytes of the UTF-8 character at the beginning of text. 0 if it is not valid: overlong, half of a
-// surrogate pair, or beyond the last character (RFC 3629).
+// Returns the bytes of the UTF-8 character at the beginning of text. Returns 0 if the character is
+// not valid: overlong, half of a surrogate pair, or beyond the last character (RFC 3629).
 static size_t utf8_length(const char *text) {
     const unsigned char *c = (const unsigned char *)text;
     size_t n = c[0] < 0x80   ? 1
@@ -235,7 +236,7 @@ static size_t utf8_length(const char *text) {
     return n;
 }
 
-// A path may hold any byte, JSON only characters. Each invalid byte becomes U+FFFD.
+// A path may hold any byte, but JSON holds only characters. So each invalid byte becomes U+FFFD.
 static void add_text(cJSON *object, const char *name, const char *text) {
     char *valid = host_alloc(3 * strlen(text) + 1), *end = valid;
     while (*text != 0) {
@@ -254,7 +255,7 @@ static void add_number(cJSON *object, const char *name, double value) { // null 
     cJSON_AddNumberToObject(object, name, value);
 }
 
-// The program's own options, then values that the program has set.
+// Adds the program's own options, then values that the program has set.
 static void add_config(cJSON *config, Run *run) {
     const struct RunState *s = run->state;
     const OptionValues *set = &s->settings;
@@ -296,7 +297,7 @@ static void add_check(cJSON *item, const CheckRecord *c) {
 }
 
 static void add_cost(cJSON *item, const CostRecord *c) {
-    // the numbers of the largest rank, or of the first wrong one
+    // the largest numbers, or those of the first wrong rank
     const CostPair *pair = c->pass ? &c->hi : &c->wrong;
     add_text(item, "id", c->id);
     add_text(item, "name", c->name);

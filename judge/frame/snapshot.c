@@ -1,7 +1,7 @@
-// snapshot.c: whole tensors, assembled on rank 0 from the parts of the ranks. Each rank writes its
-// puts into one buffer of records (a head, the name, the indices if any, the values). The join
+// snapshot.c: assembles whole tensors on rank 0 from the parts of the ranks. Each rank writes its
+// parts into one buffer of records (a head, the name, the indices if any, the values). The join
 // reads the buffer of one rank after the other and places the values. A snapshot of fingerprints
-// holds three numbers per part instead of values.
+// holds a summary per part instead of values.
 #include "judge/frame/frame.h"
 #include "common/tensor/random.h"
 #include <math.h>
@@ -12,10 +12,10 @@
 typedef enum { BLOCK, FLAT, INDEXED } PutKind;
 typedef struct {
     size_t kind, name_bytes, rows, cols, part_rows, part_cols;
-    size_t at, at_col; // beginning of the part: row and column of a block, or index of a flat part
+    size_t at, at_col; // where the part begins: row and column of a block, or index of a flat part
 } PutHead;
 
-// Rounds up, so that every record begins aligned.
+// Rounds up to 8 bytes, so that every record is aligned.
 static size_t padded(size_t bytes) { return ceil_div(bytes, 8) * 8; }
 
 uint64_t real_bits(real x) {
@@ -62,7 +62,7 @@ uint64_t element_digest(uint64_t name, size_t i, real value) {
     return random_key(random_key(name, i), real_bits(value));
 }
 
-// The three numbers of these elements, for a snapshot of fingerprints.
+// Computes the summary of these elements, for a snapshot of fingerprints.
 static void fingerprint(PartPrint *p, const PutHead *head, uint64_t name, Tensor part,
                         const size_t *index) {
     enum { PIECE = 1 << 14 };
@@ -84,7 +84,8 @@ static void fingerprint(PartPrint *p, const PutHead *head, uint64_t name, Tensor
 
 static void put(Snapshot *s, PutHead head, const char *name, Tensor part, const size_t *index) {
     size_t count = tensor_count(part);
-    if (s->joined) fault("snapshot: %s is put after the join", name);
+    if (s->joined)
+        fault("snapshot: %s is put after the join: put all parts before the first check", name);
     char full[128];
     snprintf(full, sizeof full, "%s%s", name, s->label);
     head.name_bytes = strlen(full) + 1;
@@ -155,9 +156,7 @@ static Whole *whole_of(Snapshot *s, const char *name, size_t rows, size_t cols, 
         s->wholes = realloc(s->wholes, (s->count + 1) * sizeof *s->wholes);
         if (s->wholes == NULL) fault("out of memory: a snapshot of %zu tensors", s->count + 1);
         w = &s->wholes[s->count++];
-        *w = (Whole){ .name = text_copy(name),
-                      .rows = rows,
-                      .cols = cols };
+        *w = (Whole){ .name = text_copy(name), .rows = rows, .cols = cols };
         if (s->prints) return w;
         w->values = host_alloc(rows * cols * sizeof *w->values);
         w->owner = host_alloc(rows * cols * sizeof *w->owner);
@@ -216,7 +215,7 @@ static void lay_rank(void *snapshot, size_t rank, const void *data, size_t bytes
     for (const char *record = data, *end = record + bytes; record < end;)
         record += lay_record(s, record, rank);
     if (rank > 0) return;
-    free(s->bytes); // the values have been placed, so free the second copy
+    free(s->bytes); // the values are in place now, so free the second copy
     s->bytes = NULL;
 }
 
@@ -232,7 +231,7 @@ void snapshot_join(Snapshot *s) {
 
 const real *snapshot_values(Snapshot *s, const char *name) {
     if (!s->joined || s->run->world->rank != 0)
-        fault("snapshot: values are read on rank 0, after the join");
+        fault("snapshot: read values on rank 0 only, after snapshot_join");
     Whole *w = snapshot_find(s, name);
     if (w == NULL) fault("snapshot: no rank put %s", name);
     for (size_t i = 0; i < w->rows * w->cols; i++)

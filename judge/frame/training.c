@@ -1,4 +1,4 @@
-// training.c: the frame of a short training, and the comparison of two trainings.
+// training.c: runs short trainings, and compares two trainings.
 #include "judge/frame/training.h"
 #include "judge/draw/picture.h"
 #include <stdio.h>

@@ -1,6 +1,6 @@
-// training.h: a short training, and the values that it leaves for a comparison with another
-// training. A split training and the unsplit one are described by the same Training. The lesson
-// writes the step of the split one.
+// training.h: a short training, and its recorded values, which are compared with those of another
+// training. The same Training describes a split and the unsplit training. The lesson writes the
+// step of the split training.
 #ifndef TRAINING_H
 #define TRAINING_H
 #include "common/model/data.h"
@@ -10,7 +10,7 @@
 typedef struct {
     ModelConfig model;
     Data data;
-    size_t steps, sequences; // sequences of a step, on all ranks together
+    size_t steps, sequences; // sequences per step, over all ranks
     size_t micro_batches;    // micro-batches of a shard
     const Range *shares;     // [steps][shards] each shard's sequences; NULL: by shard_range
     Optimizer optimizer;
@@ -18,27 +18,28 @@ typedef struct {
     bool recorded;          // training_run records its last step, for picture.h,
     MemoryCategory watched; // with memory of this category
 } Training;
-// The tokens of a file (NULL: this tree's own text). Their order follows from --seed and from the
-// number of sequences per step. usage_error() if the file cannot be used. eval, vocab: see
-// data_open().
+// Returns the tokens of a file (NULL: this tree's own text). Their order follows from --seed and
+// from the number of sequences per step. usage_error() if the file cannot be used. data_open()
+// describes eval and vocab.
 Data training_text(Run *run, const char *path, const char *eval, size_t vocab, size_t context,
                    size_t sequences);
-// Sequences of micro-batch k of a shard. The batch is cut in shards, and each shard in
+// Returns the sequences of micro-batch k of a shard. The batch is cut in shards, and each shard in
 // micro-batches. A micro-batch may be empty.
 Range training_micro_batch(const Training *t, size_t shards, size_t shard, size_t k);
-// The tokens of all micro-batches of a shard. free() the list, arena_free() the tokens.
+// Returns the tokens of all micro-batches of a shard. free() the list, arena_free() the tokens.
 Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t shards, size_t shard);
 
 // ---- Snapshots of a model ----
-// Puts tensors into a snapshot under the parameters' names. Weights: all that this rank holds, so
-// that replicas are compared. Gradients, m and v: those that it owns, because other parts of a
-// gradient may be partial sums. Only tensors for which `which` holds; NULL: all.
+// Puts tensors into a snapshot under the parameters' names. It puts all weights that this rank
+// holds, so that the checks compare replicas. Of gradients, m and v it puts the parts that this
+// rank owns, because other parts of a gradient may be partial sums. It puts only tensors for which
+// `which` returns true; NULL: all.
 typedef bool (*Which)(const Unit *u, const Param *p);
 void model_snapshot(const Model *m, Snapshot *s, UnitTensor what, Which which);
 // the same for one parameter
 void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what);
 
-// ---- The values that a training leaves ----
+// ---- The recorded values of a training ----
 typedef struct {
     Run *run;
     size_t steps;
@@ -57,15 +58,15 @@ void trajectory_record(Trajectory *c, size_t step, const Model *m, double loss, 
 // A lesson's step, on batch[micro_batches].
 typedef StepResult Step(void *lesson, Model *m, Optimizer *o, const Training *t,
                         const Batch *batch);
-// Runs all steps, on micro-batches of one shard. Peaks are reset before every step, so afterwards
-// they are those of the last step. With t->recorded the last step is also recorded; then the call
-// is collective.
+// Runs all steps, on micro-batches of one shard. Every step begins with a reset of the peaks, so
+// afterwards they are the peaks of the last step. With t->recorded the last step is also recorded;
+// then the call is collective.
 void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, size_t shard,
                   Step *step, void *lesson);
 
 // ---- The unsplit training: one device with the whole model ----
-// Rank 0 works, uncounted; the other ranks' trajectory is empty. The arguments choose the order of
-// sums:
+// Rank 0 works, and the ledger does not count its work. The trajectory of the other ranks is empty.
+// The arguments choose the order of sums:
 //     shards 1, micro_batches 1    the whole batch at once
 //     shards 1, micro_batches m    gradient accumulation, one micro-batch after another
 //     shards N                     each shard's gradient from zero, then their sum in rank order,
@@ -73,9 +74,9 @@ void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, siz
 Trajectory training_unsplit(Run *run, const Training *t, size_t shards);
 
 // ---- The comparison: gradients and weights of every step, losses, norms ----
-// Limit 0: every bit. what: "split = unsplit". Under AdamW in fp32, a limit above 0 applies to
-// losses, norms and the gradients of step 0 only. The reason: AdamW divides a gradient by its own
-// size, so a rounding error near zero becomes a whole step, and then the two trainings have
+// Limit 0 compares every bit. what is a name, such as "split = unsplit". Under AdamW in fp32, a
+// limit above 0 applies to losses, norms and the gradients of step 0 only. AdamW divides a gradient
+// by its own size, so a rounding error near zero becomes a whole step. Then the two trainings have
 // different weights.
 void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit);
 // The two halves of training_compare.
@@ -85,13 +86,13 @@ void training_compare_numbers(Run *run, const char *what, Trajectory *got, Traje
                               double limit);
 // Was every step clipped? Only then is clipping compared.
 bool trajectory_clipped(const Trajectory *c, double clip);
-// SGD, then AdamW: compares the split training with the unsplit one, within LIMIT_ROUNDING, with
-// every step clipped. With t->recorded, AdamW's last step is recorded.
+// Compares the split training with the unsplit training, within LIMIT_ROUNDING, with every step
+// clipped: first under SGD, then under AdamW. With t->recorded, AdamW's last step is recorded.
 typedef void SplitTraining(void *lesson, const Training *t, Trajectory *got);
 void training_both(Run *run, const char *what, const Training *t, SplitTraining *split,
                    void *lesson);
-// The limit for sums of the same terms in the same order: 0. With --reduce fast the library has its
-// own order, so the limit is that of rounding.
+// Returns the limit for sums of the same terms in the same order, which is 0. With --reduce fast
+// the library has its own order, so the limit is LIMIT_ROUNDING.
 static inline double exact_limit(const Run *run) {
     return run->reduce == REDUCE_ORDERED ? 0 : LIMIT_ROUNDING;
 }

@@ -1,4 +1,4 @@
-// play.c: the player's lists of steps, the rules of their times, and the results.
+// play.c: the player. It keeps lists of steps, computes their times, and returns the results.
 #include "judge/play/play.h"
 #include <math.h>
 #include <stdio.h>
@@ -16,9 +16,9 @@ typedef struct {
     CommKind kind;
     size_t root, count, size;
     size_t arrived;         // number of members that have started it
-    Picoseconds begin, end; // begin: until all members have started it, the latest start so far
+    Picoseconds begin, end; // begin: the latest start of a member so far
 } Meeting;
-// The messages from one rank to another: places of their sends and receives in the lists.
+// The messages from one rank to another, with the places of their sends and receives in the lists.
 typedef struct {
     size_t *send, *post;
     size_t sends, posts;
@@ -29,7 +29,7 @@ typedef struct {
     size_t n, *rank; // [n] ascending
     bool one_node;
     PlayCount (*count)[COMM_KINDS]; // [n]
-    // [n] collectives in the member's list; collectives that the member has started
+    // [n] numbers of collectives in each member's list, and of collectives that it has started
     size_t *listed, *started;
     Meeting *meeting;
     size_t meetings;
@@ -43,7 +43,7 @@ struct Play {
     Group *group;
 };
 
-// array [n] with room for one more item; the room is a power of two.
+// Returns array [n] with room for one more item. The room is a power of two.
 static void *grown(void *array, size_t n, size_t size) {
     if ((n & (n - 1)) != 0) return array;
     array = realloc(array, (n ? 2 * n : 1) * size);
@@ -113,7 +113,7 @@ size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stri
 }
 bool play_one_node(const Play *p, size_t group) { return p->group[group].one_node; }
 
-// The place of a rank among the members, by binary search; n if it is not a member.
+// Returns the place of a rank among the members, by binary search; n if it is not a member.
 static size_t find_member(const Group *g, size_t rank) {
     size_t lo = 0, hi = g->n;
     while (lo < hi) {
@@ -151,8 +151,8 @@ static Picoseconds transfer(const Play *p, bool one_node, size_t steps, size_t b
                                 (double)bytes * 1e12 / link.beta);
 }
 
-// The bytes that member `me` sends and receives in a collective, and its time: a ring or a chain,
-// as in comm.h.
+// Computes the bytes that member `me` sends and receives in a collective, and its time, for a ring
+// or a chain as in comm.h.
 static Picoseconds collective(const Play *p, const Group *g, size_t me, const Meeting *m,
                               PlayCount *books) {
     bool chain = m->kind == COMM_BROADCAST || m->kind == COMM_REDUCE;
@@ -295,13 +295,13 @@ void play_record(Play *p, size_t rank) {
 static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
 static bool has_met(const Group *g, size_t number) { return g->meeting[number].arrived == g->n; }
 
-// Have all members started every collective that this member has started? Only its latest one can
-// be incomplete.
+// Have all members started every collective that this member has started? Only its latest
+// collective can be incomplete.
 static bool all_met(const Group *g, size_t member) {
     return g->started[member] == 0 || has_met(g, g->started[member] - 1);
 }
 
-// A member comes to a collective. The last member sets begin and end.
+// A member arrives at a collective. The last member sets begin and end.
 static bool join(Group *g, size_t member, const PlayStep *s, Picoseconds now) {
     if (!all_met(g, member)) return false;
     Meeting *m = &g->meeting[s->number];
@@ -313,7 +313,7 @@ static bool join(Group *g, size_t member, const PlayStep *s, Picoseconds now) {
     return true;
 }
 
-// The matching step of the other rank of a message; NULL: not done yet.
+// Returns the step of the other rank of a message; NULL: that rank has not done it yet.
 static const PlayStep *other_end(const Play *p, size_t rank, const PlayStep *s) {
     const Group *g = &p->group[s->group];
     size_t me = member_of(g, rank);
@@ -332,7 +332,7 @@ static const PlayStep *other_end(const Play *p, size_t rank, const PlayStep *s) 
     return &other->step[at];
 }
 
-// Can this rank continue after a wait for its step s? *until: from when on.
+// Can this rank continue after a wait for its step s? *until is the time at which it continues.
 static bool is_over(const Play *p, size_t rank, const PlayStep *s, Picoseconds *until) {
     const Group *g = &p->group[s->group];
     const PlayStep *other;
@@ -353,7 +353,7 @@ static bool is_over(const Play *p, size_t rank, const PlayStep *s, Picoseconds *
     return true;
 }
 
-// Does the next step of a rank, if that is possible.
+// Does the next step of a rank, if the rank is not stuck.
 static bool do_step(Play *p, size_t rank) {
     Rank *r = &p->rank[rank];
     if (r->done == r->n) return false;
@@ -388,7 +388,7 @@ static bool do_step(Play *p, size_t rank) {
     return true;
 }
 
-// No step prevents another rank's step, so the order of the ranks does not matter.
+// Plays all lists. No step prevents another rank's step, so the order of the ranks does not matter.
 bool play_run(Play *p) {
     for (bool moved = true; moved;) {
         moved = false;
@@ -438,7 +438,7 @@ const PlayStep *play_stuck(const Play *p, size_t rank) {
     return r->done < r->n ? &r->step[r->done] : NULL;
 }
 
-// The time that this rank was busy before t. work[n] are the recorded products, in order.
+// Returns the time that a rank was busy before t. work[n] are its recorded products, in order.
 typedef struct {
     Picoseconds begin, end, before;
 } Stretch;
@@ -462,8 +462,8 @@ Picoseconds play_busy(const Play *p, size_t rank) {
     return sum;
 }
 
-// The communication that step i of a rank completes: a collective, or the message of a receive;
-// NULL: none.
+// Returns the communication that step i of a rank completes: a collective, or the message of a
+// receive; NULL: none.
 static const PlayStep *communication(const Play *p, size_t rank, size_t i) {
     const Rank *r = &p->rank[rank];
     const PlayStep *s = &r->step[i];

@@ -1,8 +1,8 @@
-// play.h: the player. An experiment writes down, from sizes alone, the expected steps of each rank:
+// play.h: the player. An experiment lists the expected steps of each rank, from sizes alone:
 // products, collectives, messages, bytes held and dropped. The player computes their cost: calls
 // and bytes, peaks of memory, the time of the step, exposed and hidden communication. If the ranks
-// wait for each other, the player says which rank waits for which. It computes nothing of a model
-// and calls nothing of common/comm.
+// wait for each other, the player shows which rank waits for which. The player calls no model and
+// nothing of common/comm.
 //
 //     Play *p = play_new(4, clock_config());
 //     size_t world = play_group(p, "world", 0, 4, 1);
@@ -13,29 +13,30 @@
 //     if (!play_run(p)) { ... play_why(p) ... }
 //     PlayTiming t = play_timing(p);
 //
-// Time is the simulated clock's (clock.h). A rank does its steps in their order. A group has one
-// lane for its collectives: a collective starts when its last member has started it and the lane is
-// free. It takes the time of the ring or the chain in comm.h. An ordered pair of ranks of a group
-// has one lane for its messages: a message leaves when it is sent and the lane is free. A rank that
-// starts a collective, or waits for one, first waits for all members. Each member must have started
-// every collective that this rank has started on the group, because comm.c must then know their
-// ends. The player has no clock_set_one_port and no clock_set_own_nodes.
+// The player's time follows the rules of the simulated clock (clock.h). A rank does its steps in
+// order. A group has one lane for its collectives. A collective starts when its last member has
+// started it and the lane is free. It takes the time of the ring or the chain in comm.h. An ordered
+// pair of ranks of a group has one lane for its messages. A message leaves when it is sent and the
+// lane is free. A rank that starts a collective, or waits for one, first waits for all members.
+// Each member must have started every collective that this rank has started on the group, because
+// comm.c must then know their ends. The player has no clock_set_one_port and no
+// clock_set_own_nodes.
 //
-// Messages have no names: the n-th receive that a rank posts for a peer takes the n-th message of
+// Messages have no names. The n-th receive that a rank posts for a peer takes the n-th message of
 // that peer. The sender's wait ends when the receive is posted.
 #ifndef PLAY_H
 #define PLAY_H
 #include "common/comm/comm.h"
 
 typedef struct Play Play;
-// Links and nodes as in `clock`; NULL: no link takes time. To play other links, pass a changed copy
-// of clock_config().
+// Returns a player with the links and nodes of `clock`; NULL: no link takes time. To play other
+// links, pass a changed copy of clock_config().
 Play *play_new(size_t ranks, const ClockConfig *clock);
 void play_free(Play *p);
-// A communicator: the n ranks first, first + stride, ... Member i of the group is rank first + i *
-// stride.
+// Adds a communicator of n ranks: first, first + stride, ... Member i of the group is rank first +
+// i * stride.
 size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stride);
-// The same with any ranks, in ascending order.
+// Adds a communicator of any ranks, in ascending order.
 size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank);
 bool play_one_node(const Play *p, size_t group); // do all members share a node?
 
@@ -47,28 +48,28 @@ size_t play_work(Play *p, size_t rank, Picoseconds takes);
 // count: elements of the whole tensor; size: bytes per element. Calls that end in _rows cut between
 // rows: count is then the number of rows, and size the bytes per row.
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
-// A broadcast from member root, or a reduce to it.
+// Starts a broadcast from member root, or a reduce to it.
 size_t play_start_rooted(Play *p, size_t rank, size_t group, CommKind kind, size_t root,
                          size_t count, size_t size);
 // to, from: members of the group. play_post starts a receive.
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes);
-// The same for a message with a given time, on any link.
+// Sends a message that takes a given time, on any link.
 size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t bytes,
                         Picoseconds takes);
 size_t play_post(Play *p, size_t rank, size_t group, size_t from, size_t bytes);
-// Waits for a collective, a posted message or a sent message. PLAY_NEVER, or a step later in the
-// list: the rank waits for ever.
+// Waits for a collective, a posted message or a sent message. If step is PLAY_NEVER, or later in
+// the list, the rank waits for ever.
 void play_wait(Play *p, size_t rank, size_t step);
 static const size_t PLAY_NEVER = SIZE_MAX;
 // Starts a collective and waits for it.
 void play_call(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
-// A hand-written collective: all members meet, and the group's lane is taken for this time. Nothing
-// is booked.
+// A hand-written collective: all members meet and use the group's lane for this time. It adds no
+// calls and bytes.
 void play_call_taking(Play *p, size_t rank, size_t group, Picoseconds takes);
 void play_hold(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes);
-// From here on this rank's calls, bytes and times count. Peaks begin with the bytes that the rank
-// holds now.
+// From this call on, the rank's calls, bytes and times count. Peaks begin with the bytes that the
+// rank holds now.
 void play_record(Play *p, size_t rank);
 
 // ---- the cost of the steps ----
@@ -88,22 +89,22 @@ size_t play_peak_total(const Play *p, size_t rank); // without MEM_REFERENCE
 Picoseconds play_busy(const Play *p, size_t rank);
 Picoseconds play_end(const Play *p, size_t rank); // the end of this rank's last step
 
-// Times of the recorded steps of all ranks, as Timing of judge/draw/picture.h: from the first start
-// to the last end of a product, of a collective or of a received message. exposed and hidden are
-// added over the ranks.
+// Times of the recorded steps of all ranks, defined as in Timing of judge/draw/picture.h. step
+// lasts from the first start to the last end of a product, of a collective or of a received
+// message. exposed and hidden are added over the ranks.
 typedef struct {
     Picoseconds step, busy, busiest, exposed, hidden;
 } PlayTiming;
 PlayTiming play_timing(const Play *p);
 
-// One step, after play_run. begin and end of a product, of a collective, of a message on its lane,
-// or of a wait.
+// One step, after play_run. begin and end are times of a product, of a collective, of a message on
+// its lane, or of a wait.
 typedef enum { PLAY_WORK, PLAY_START, PLAY_SEND, PLAY_POST, PLAY_WAIT } PlayWhat;
 typedef struct {
     PlayWhat what;
     CommKind kind;
     size_t group, peer; // peer: a member of the group, of a message or the root of a chain
-    size_t number;      // among the group's collectives, or the pair's messages; from 0
+    size_t number;      // number in the group's collectives, or the pair's messages, from 0
     size_t count, size; // for a message: bytes in count
     size_t target;      // PLAY_WAIT: the step to wait for
     Picoseconds takes, begin, end;
@@ -112,6 +113,6 @@ size_t play_done(const Play *p, size_t rank); // number of steps that this rank 
 const PlayStep *play_step(const Play *p, size_t rank, size_t step);
 const PlayStep *play_stuck(const Play *p,
                            size_t rank); // the step at which this rank is stuck; NULL: none
-// A line for each rank that is stuck: its call, and the rank it waits for. free() it.
+// Returns a line for each rank that is stuck: its call, and the rank that it waits for. free() it.
 char *play_why(const Play *p);
 #endif
