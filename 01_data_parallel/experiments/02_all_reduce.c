@@ -1,12 +1,13 @@
 // 02_all_reduce.c: trains on N replicas and on one device, with SGD and with AdamW. Compares the
 // gradients, weights, losses and norms of every step, and bytes, memory and time with formulas.
 #include "01_data_parallel/data_parallel.h"
+#include "01_data_parallel/experiments/experiments.h"
 #include "common/model/costs.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"
 #include "judge/frame/training.h"
 
-// No number of ranks but 7 divides 7 sequences, so shards are uneven (of 8 ranks one has nothing).
+// 7 sequences make uneven shards on 2 to 6 ranks, and leave one of 8 ranks without a sequence.
 // Sequences end at different lengths, so shards with equal numbers of sequences have unequal
 // numbers of tokens.
 enum { SEQUENCES = 7, STEPS = 3 };
@@ -114,6 +115,7 @@ static void predict_time(Run *run, const Timing *measured) {
 
 static void table(Run *run) {
     bool model = clock_config()->simulated;
+    const PageText shares = uneven_shares(SEQUENCES, run->world->size);
     const Result rows[] = {
         { "parameters", "Psi e: a whole copy", { "held.parameters" } },
         { "gradients", "(Psi + VC) e: wte twice", { "held.gradients" } },
@@ -127,9 +129,9 @@ static void table(Run *run) {
           { "time.step" } },
         { 0 },
     };
-    say(run, "\nN ranks, B sequences, Psi parameters of e bytes; wte: the table of V tokens, width "
-             "C. F(k): a\nforward of k sequences. A message takes alpha seconds and 1/beta seconds "
-             "per byte.\n");
+    say(run, "\n%s%sN ranks, B sequences, Psi parameters of e\nbytes; wte: the table of V tokens, "
+             "width C. F(k): a forward of k sequences. A message takes alpha\nseconds and 1/beta "
+             "seconds per byte.\n", shares.text, *shares.text ? " " : "");
     results(run, (const char *const[]){ "each rank", NULL }, rows);
 }
 

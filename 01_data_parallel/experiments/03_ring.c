@@ -275,9 +275,9 @@ static void say_fastest(Run *run) {
         }
     }
     say(run, "\nTree: ranks add whole tensors in pairs, then pairs of pairs, up to rank 0, and the "
-             "sum goes back:\n2 h messages in a row, h = log2 N rounded up. By the formulas, the "
-             "fastest way if a rank sends one\nmessage and receives one at a time. \"tree 3.8x\": "
-             "3.8 times as fast as sending all through rank 0.\n");
+             "sum goes back:\n2 h messages in a row, h = log2 N rounded up. The table: the "
+             "fastest way by the formulas, if a rank\nsends and receives one message at a time. "
+             "\"tree 3.8x\": 3.8 times as fast as all through rank 0.\n");
     results(
         run,
         (const char *const[]){ "fast, 3 ranks", "16 ranks", "256 ranks", "slow, 3 ranks",

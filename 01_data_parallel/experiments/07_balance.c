@@ -230,10 +230,12 @@ static void milliseconds(Cell text, double ps) {
 
 static void table(Run *run, const Devices *d, const Record *seen) {
     const size_t step[] = { 0, CHANGE - 1, CHANGE, STEPS - 1 };
-    Cell time[4][POLICIES + 1], shares[POLICIES], what[4], best;
+    Cell time[4][POLICIES + 1], shares[POLICIES], what[4], best, kept;
     double all = 0;
     for (size_t s = 0; s < STEPS; s++) all += balance_ideal(d, s) + balance_rings(EQUAL, d);
     page_cell(best, all, "ps");
+    page_value(kept, sizeof kept, (double)(tiny.context * kept_model(&tiny) * sizeof(real)),
+               "bytes");
     for (size_t i = 0; i < 4; i++) {
         snprintf(what[i], sizeof *what, "step %zu%s", step[i],
                  i == 2 ? ": device 0 slows down" : "");
@@ -246,9 +248,9 @@ static void table(Run *run, const Devices *d, const Record *seen) {
     }
     say(run, "\nequal: the same share for all. static: shares by the first speeds. dynamic: by the "
              "speeds measured\nin earlier steps. ideal: shares in fractions of a sequence. From "
-             "step %d on device 0 takes %d times as\nlong. A step: the slowest rank's computing, "
-             "then the all-reduce. A sequence keeps T x kept elements\nx e bytes of activations.\n",
-        CHANGE, CHANGED);
+             "step %d on device 0 takes %d times as\nlong. A step: the slowest rank computes, then "
+             "all-reduce. A sequence keeps %s of activations.\n",
+        CHANGE, CHANGED, kept);
     results(
         run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL },
         (const Result[]){

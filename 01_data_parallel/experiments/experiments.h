@@ -84,6 +84,12 @@ CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *pla
 // because the clock counts products only.
 double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, bool near);
 
+// ------------------------------------------------- page_texts.c: what several pages say
+
+typedef struct { char text[96]; } PageText;
+// Why the last rank waits in the picture: it has fewer sequences. Empty if all shares are equal.
+PageText uneven_shares(size_t sequences, size_t ranks);
+
 // ------------------------------------------------ compression_reference.c: the rules on one device
 
 // The state that N ranks would keep. error [N, size], server_error [1, size].
@@ -127,8 +133,7 @@ void compression_check_exact(Run *run, const ModelConfig *model, const Compressi
                              MadeKind kind, const char *name, double limit);
 
 // Trains on the text --data with the rate --lr and draws the losses. last[n]: the mean loss of the
-// last ten steps.
-// alone: one device applies the rule to the whole gradient; no curve is drawn.
+// last ten steps. alone: one device applies the rule to the whole gradient; no curve is drawn.
 enum { COMPRESSION_LONG = 60 };
 typedef struct { const char *name; bool exact, alone; CompressionPlan plan; } Curve;
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last);
@@ -137,4 +142,15 @@ extern const Option compression_options[];
 // One picture of two steps: with the exact all-reduce, then with a compressed one.
 void compression_show_steps(Run *run, const Training *t, const CompressionPlan *plan,
                             const char *title);
+
+// ------------------------------------------------- page_texts.c: 06_compression, 08_power_sgd
+
+// The bytes sent, in percent of the exact sum's. 0 where one rank sends nothing.
+double compression_share(const CompressionSeen *seen, const CompressionSeen *exact);
+// One training's cells in the page's table. sent and calls are per step.
+typedef struct { char sent[48], calls[16], step[24], loss[16]; } CompressionCells;
+CompressionCells compression_cells(const CompressionSeen *seen, const CompressionSeen *exact,
+                                   size_t steps, double loss);
+// The size of a rank's residual: one element per parameter.
+PageText compression_residual(const ModelConfig *model);
 #endif

@@ -61,7 +61,7 @@ static void show_trap(Run *run, const Training *t) {
     double loss_wrong = accumulate_gradients(model, batch, m);
     model_snapshot(model, wrong, UNIT_GRADIENTS, NULL);
     say(run,
-        "step %zu: mean loss of the tokens %.4f; the trap, the mean of the micro-batches' "
+        "loss in step %zu: mean over all tokens %.4f; the trap, the mean of the micro-batches' "
         "means: %.4f\n",
         (size_t)step, loss, loss_wrong);
     // Rounding stays a hundred times below this limit.
