@@ -21,7 +21,8 @@ static const char *const policy_name[] = { "equal", "static", "dynamic" };
 
 // ---------------------------------------------------------------- the devices
 
-// A positive whole number. Not strtoul alone, because it also accepts signs and blanks.
+// Reads a positive whole number; returns 0 if there is none. strtoul alone would also accept signs
+// and blanks.
 static size_t whole(const char *text, char **end) {
     *end = (char *)text;
     return *text >= '1' && *text <= '9' ? strtoul(text, end, 10) : 0;
@@ -43,12 +44,14 @@ static Devices devices_read(Run *run, const char *option) {
     return d;
 }
 
-// Sets the clock. balance_forecast() works out the same by itself.
+// How many times as long as a fast device this rank takes. The clock is set with this number;
+// balance_forecast() works it out by itself.
 static size_t slowness(const Devices *d, size_t rank, size_t step) {
     return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
 }
 
-// balance_observe() where rank 0 had 4 sequences and took 8, and the others had none.
+// Calls balance_observe() after a step in which rank 0 had 4 sequences and took 8 picoseconds, and
+// the other ranks had none. In the trainings every rank has sequences.
 static void check_idle(Run *run) {
     size_t n = run->world->size;
     Range *share = host_alloc(n * sizeof *share);
@@ -73,7 +76,7 @@ typedef struct {
     size_t calls, bytes, activations;                      // all-reduces; sent; last step's peak
 } Record;
 
-// The rates before the first step. 0: unknown, so shares are equal.
+// Sets the rates before the first step. Rate 0 means unknown; if all are unknown, shares are equal.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
     for (size_t r = 0; r < d->n; r++)
         rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;
@@ -105,7 +108,7 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
     seen->calls = dp->ledger[COMM_ALL_REDUCE].calls;
     seen->bytes = dp->ledger[COMM_ALL_REDUCE].bytes;
     seen->activations = memory_peak(MEM_ACTIVATIONS);
-    comm_all_reduce_doubles(dp, c.loss, STEPS);            // for the log: every rank's part of it
+    comm_all_reduce_doubles(dp, c.loss, STEPS);            // for the log: adds the ranks' parts
     model_free(m);
     free(known.rate);
     return c;
@@ -139,7 +142,7 @@ static void check_bounds(Run *run, const Devices *d, const Record *seen) {
     }
     check_true(run, "static", "no step is longer than whole sequences ask for, until the change",
                known);
-    check_true(run, "dynamic", "nor any after the first, but for what smoothing hides", measured);
+    check_true(run, "dynamic", "after step 0 no step is longer than whole sequences and smoothing ask for", measured);
 }
 
 static void policy_cost(Run *run, Policy policy, const char *quantity, const char *words,
@@ -266,13 +269,13 @@ static void table(Run *run, const Devices *d, const Record *seen) {
             { 0 } });
 }
 
-// The largest measured value over ranks, for people.
+// Writes the largest value over ranks of a cost in bytes, as the page prints it.
 static const char *largest(Run *run, const char *id, char text[32]) {
     page_value(text, 32, cost_value(run, id), "bytes");
     return text;
 }
 
-// The answer compares the trainings with equal and with measured shares.
+// The answer is no if measured shares save at least a hundredth of the time of equal shares.
 static void answer(Run *run, const Devices *d) {
     const double equal = cost_value(run, "time.equal"), dynamic = cost_value(run, "time.dynamic");
     char ideal_time[32], speeds[32], most[2][32];
@@ -297,7 +300,7 @@ static void answer(Run *run, const Devices *d) {
                       "one more or less is a small part.");
 }
 
-// --svg takes one picture; a trace is of steps.
+// Do the files show the two steps? --svg writes one picture, and --trace can only show steps.
 static bool steps_in_files(Run *run) {
     return option_given(run, "trace") || strcmp(option_text(run, "picture"), "steps") == 0;
 }

@@ -12,11 +12,11 @@ typedef struct {
     size_t n, *slow;
 } Devices;
 
-// All times are in picoseconds. The rings of a step; share [steps][n] and time [steps] of a
-// training; a step's time if sequences could be cut (without rings); the longest time that a step
-// may take.
-double balance_rings(Policy p, const Devices *d);
+// All times are in picoseconds.
+double balance_rings(Policy p, const Devices *d);          // the all-reduces of a step
+// Fills share [steps][n] and time [steps] of a training.
 void balance_forecast(Policy p, const Devices *d, Range *share, double *time);
+// A step's computing if sequences could be cut, without the all-reduces.
 double balance_ideal(const Devices *d, size_t step);
-double balance_bound(Policy p, const Devices *d, size_t step);
+double balance_bound(Policy p, const Devices *d, size_t step);     // the longest possible step
 #endif

@@ -26,6 +26,11 @@ double way_time_on(const ClockLink *l, Way way, size_t N, size_t count);
 // number of chunks of the other way must divide `unit`.
 size_t way_ring_overtakes(Way way, size_t N, size_t unit);
 
+// ------------------------------------------ ring_page.c: 03_ring's page
+
+void ring_steps(Run *run);                         // draws which chunk each rank sends in each step
+void ring_fastest(Run *run);                       // the table of the fastest way by size and ranks
+
 // ------------------------------------------ ring_nodes.c: 03_ring's hierarchical way over nodes
 
 // Fills t with the elements of one rank. Small whole numbers have exact sums. Other sums are

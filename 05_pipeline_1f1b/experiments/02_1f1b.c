@@ -158,10 +158,10 @@ static size_t buffered_tokens(const Training *t, size_t p, size_t i) {
     for (size_t k = 0; k < m; k++) {
         size_t back = k < flight ? 0 : k + 1 - flight, ahead = k + flight < m ? k + flight : m;
         size_t sending = before && back > 0 ? stage_tokens(t, back - 1) : 0;
-        // Forward: y, x.
+        // A forward holds the outputs y and one input x.
         most = max(most, next * tokens_of(t, back, k + 1) + before * stage_tokens(t, k) + sending);
         sending = before && k > 0 ? stage_tokens(t, k - 1) : 0;
-        // Backward: y, dy.
+        // A backward holds the outputs y and one gradient dy, then sends dx.
         most = max(most, next * (tokens_of(t, k, ahead) + stage_tokens(t, k)) + sending);
         most = max(most, next * (tokens_of(t, k + 1, ahead) + stage_tokens(t, k)) +
                              before * stage_tokens(t, k));

@@ -13,7 +13,7 @@ enum { SEQUENCES = 3, STEPS = 12 };
 
 // ----------------------------------------- the recurrence on one device, with no pipeline in it
 
-// Which stage has layer n of the model.
+// Returns the stage that has layer n of the model.
 static size_t stage_of(const ModelConfig *c, size_t p, size_t n) {
     if (n == 0) return 0;
     if (n > c->layers) return p - 1;                           // head and loss

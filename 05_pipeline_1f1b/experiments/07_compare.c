@@ -19,8 +19,8 @@ static Stack way_stack(const PipelineWay *w, const Stack *stack, size_t p) {
     return s;
 }
 
-// When so many batches end, of the lists alone. messages: over the chosen link; else they take no
-// time.
+// The time at which `batches` batches end, from the lists alone. messages: they take their time over
+// the chosen link; without it, no time.
 static Picoseconds way_end(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
                            size_t batches, bool messages) {
     Schedule *stage = host_alloc(p * sizeof *stage);
@@ -69,7 +69,7 @@ static PipelineResult by_way(const void *how, Comm *pp, Model *model, const Batc
     tensor_fill(model->g, 0);  // the stack has no embedding, but its table's gradient is summed
     return pipeline_way_run(one->way, pp, one->tied, model, &o, batch, one->m, one->batches);
 }
-// Runs so many batches with the functions of the way's own lesson.
+// Runs `batches` batches with the functions of the way's own lesson.
 static Played play(Run *run, const PipelineWay *w, const Stack *stack, size_t m, size_t batches) {
     OneWay one = { w, w->kind == WAY_2BW ? pipeline_tied_group(run->world) : NULL, m, batches };
     Stack chunked = way_stack(w, stack, run->world->size);
@@ -103,8 +103,8 @@ static WaySeen measure(Run *run, const PipelineWay *w, const Stack *stack, size_
 
 // ---------------------------------------------------------------- costs
 
-// Most bytes of activations on stage i. Ways with chunks or halves have no closed form: the list
-// decides.
+// Predicts the peak of stage i's activations, in bytes. For ways with chunks or halves there is no
+// closed form, so the list is played.
 typedef struct { Predicted by_formula, by_play; } Activations;
 static Activations activations(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
                                size_t i) {
@@ -227,7 +227,7 @@ static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };
 
-// Draws how much of its longest time each way computes and idles.
+// Draws a bar for each way: the time of a batch, computing first, then idle.
 enum { BAR = 76 };                                     // columns of the longest bar
 static void bars(Run *run, const WaySeen *seen) {
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
@@ -272,7 +272,7 @@ static void table(Run *run) {
              "(05.06).");
 }
 
-// Which of the ways [from, to) has least of this quantity; of equal ones the first.
+// Returns the way of [from, to) that has least of this quantity; of equal ways the first.
 static size_t least(Run *run, const char *quantity, size_t from, size_t to) {
     size_t best = from;
     CostName a, b;
