@@ -50,8 +50,8 @@ static void start(Buckets *b, Bucket *k) {
         comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, k->part.lo, k->part.hi));
 }
 
-// Called when a forward begins. If b->sync, the backward after it reduces, so every bucket waits for
-// all its tensors.
+// Called when a forward begins. If b->sync, the backward after it reduces, so every bucket waits
+// for all its tensors.
 void buckets_arm(Buckets *b) {
     b->armed = b->sync;
     if (!b->armed) return;
@@ -121,8 +121,9 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
 }
 
 // A rank without sequences has a zero gradient, so all its layers are ready at once. DDP does the
-// same with parameters that a forward did not use. Layers become ready in model order here, so the last bucket is complete first. buckets_layer_ready() still starts bucket 0 first,
-// because the other ranks do.
+// same with parameters that a forward did not use. Layers become ready in model order here, so the
+// last bucket is complete first. buckets_layer_ready() still starts bucket 0 first, because the
+// other ranks do.
 void buckets_no_work(Buckets *b) {
     Unit *wte = model_wte(b->model);
     tensor_fill(b->model->g, 0);  // model_zero_gradients() leaves that to the first backward

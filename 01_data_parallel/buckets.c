@@ -96,8 +96,8 @@ Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_
     return b;
 }
 
-// Starts the sum over dp of wte's gradient, after the first and the last stage of the pipeline have
-// added their parts of it.
+// Starts the sum over dp of wte's gradient. Before that the first and the last stage of the
+// pipeline must have added their parts of it.
 void buckets_start_tied(Buckets *b) {
     if (range_size(b->tied) == 0) return;
     b->tied_request =

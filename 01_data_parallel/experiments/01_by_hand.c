@@ -1,5 +1,5 @@
-// 01_by_hand.c: two samples on paper, then a linear layer 10 -> 5 on 100 samples in 4 shards of 25,
-// trained for 100 epochs under each rule. AVERAGE and WHOLE must give the weights of the full
+// 01_by_hand.c: two samples on paper. Then a linear layer 10 -> 5 is trained for 100 epochs under
+// each rule, on 100 samples in 4 shards of 25. AVERAGE and WHOLE must give the weights of the full
 // batch, and SUM must not.
 #include "01_data_parallel/by_hand.h"
 #include "common/tensor/random.h"

@@ -1,8 +1,8 @@
 // 05_parameter_server.c: trainings with servers. The synchronous one must have the bits of an
 // all-reduce. An asynchronous one must equal, in every bit, one device that replays the server's
-// log (server_log.c), and the log must follow from sizes and speeds. The simulated clock orders the
-// pushes, so the order is the same on every machine. The first worker takes --slow times as long as
-// the others. A training on text shows what staleness does to the loss.
+// log (server_log.c). The log must be the one that follows from sizes and speeds. The simulated
+// clock orders the pushes, so the order is the same on every machine. The first worker takes --slow
+// times as long as the others. A training on text shows what staleness does to the loss.
 #include "01_data_parallel/experiments/server_training.h"
 #include "common/model/costs.h"
 #include <math.h>

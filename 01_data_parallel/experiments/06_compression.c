@@ -121,7 +121,8 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
              "top-k's bytes grow with the ranks: from %zu ranks on it sends as much as the exact "
              "sum or more. Top-k and 1-bit keep a residual of %s per rank, and 1-bit makes %zu "
              "calls per step instead of %zu. Without the residual top-k ends %.2f higher.",
-             as_much, compression_residual(&tiny).text, seen[ONEBIT].calls / STEPS, seen[EXACT].calls / STEPS,
+             as_much, compression_residual(&tiny).text, seen[ONEBIT].calls / STEPS,
+             seen[EXACT].calls / STEPS,
              last[TOPK_FORGETS] - last[TOPK]);
     say_use_when(run, "the link is slow and backward cannot hide the all-reduce. Begin with 16 "
                       "bits, which need no residual.");

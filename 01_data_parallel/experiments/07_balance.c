@@ -51,7 +51,7 @@ static size_t slowness(const Devices *d, size_t rank, size_t step) {
 }
 
 // Calls balance_observe() after a step in which rank 0 had 4 sequences and took 8 picoseconds, and
-// the other ranks had none. In the trainings every rank has sequences.
+// the other ranks had none. In the trainings every rank has sequences, unless it is very slow.
 static void check_idle(Run *run) {
     size_t n = run->world->size;
     Range *share = host_alloc(n * sizeof *share);
@@ -76,7 +76,7 @@ typedef struct {
     size_t calls, bytes, activations;                      // all-reduces; sent; last step's peak
 } Record;
 
-// Sets the rates before the first step. Rate 0 means unknown; if all are unknown, shares are equal.
+// Sets the rates before the first step. Rate 0 means unknown; then shares are equal.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
     for (size_t r = 0; r < d->n; r++)
         rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;
@@ -116,9 +116,9 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
 
 // ---------------------------------------------------------------- the checks of the times
 
-// The ideal must be the time of the batch at the summed speed of all devices, measured with the
-// equal shares of the same step. It may differ by one hundredth, because products of fast devices
-// take whole picoseconds.
+// The ideal must be the time of the batch at the summed speed of all devices. The speeds are those
+// measured with equal shares in the same step. The limit is one hundredth, because products of fast
+// devices take whole picoseconds.
 static void check_ideal(Run *run, const Devices *d, const Record *equal) {
     bool right = true;
     for (size_t step = 0; step < STEPS; step++) {
@@ -140,9 +140,10 @@ static void check_bounds(Run *run, const Devices *d, const Record *seen) {
         if (step > 0 && seen[DYNAMIC].time[step] > balance_bound(DYNAMIC, d, step))
             measured = false;
     }
-    check_true(run, "static", "no step is longer than whole sequences ask for, until the change",
+    check_true(run, "static", "until the change no step is longer than whole sequences ask for",
                known);
-    check_true(run, "dynamic", "after step 0 no step is longer than whole sequences and smoothing ask for", measured);
+    check_true(run, "dynamic", "after step 0 no step is longer than smoothing explains",
+               measured);
 }
 
 static void policy_cost(Run *run, Policy policy, const char *quantity, const char *words,

@@ -12,8 +12,8 @@ static void notes_version(Notes *notes, size_t version, const Model *m) {
     model_grad_squares(m, notes->squares + version * config_tensors(&m->config));
 }
 
-// For the comparison, every rank gets server 0's log, the loss of each update (from the workers)
-// and the norms (from the servers' squares). The training needs none of them.
+// Gives every rank server 0's log, the loss of each update (from the workers) and the norms (from
+// the servers' squares). Only the comparison needs them.
 static void tell(ServerLog *log, const Cluster *c, Notes *notes, const double *loss,
                  size_t tensors) {
     Trajectory *got = notes->got;

@@ -1,5 +1,6 @@
-// 01_by_hand.c (experiment): three samples on paper; then four trainings, with the gradient of 100
-// samples at once, in pieces, by the trap (the mean of means), and on several devices.
+// 01_by_hand.c (experiment): three samples on paper, then four trainings on 100 samples. Their
+// gradients come from all samples at once, from pieces, from the trap (the mean of means), and from
+// several devices.
 #include "02_grad_accumulation/by_hand.h"
 #include "common/tensor/random.h"
 #include "judge/frame/lesson.h"

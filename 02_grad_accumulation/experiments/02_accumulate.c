@@ -40,7 +40,7 @@ static Trajectory train(Run *run, const Training *t, Bytes *seen) {
 // ---------------------------------------------------------------- the trap
 
 // The trap: every micro-batch takes the mean over its own tokens, and the m means are averaged. The
-// result is wrong only where micro-batches have different numbers of counted tokens, so this
+// result is wrong only where micro-batches have different numbers of counted tokens. So this
 // function looks for the first step in which they differ.
 static void show_trap(Run *run, const Training *t) {
     size_t m = t->micro_batches, count[SEQUENCES];

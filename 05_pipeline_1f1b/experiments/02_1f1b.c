@@ -150,8 +150,8 @@ static void training_costs(Run *run, const Training *t, const StageCosts *seen,
 static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 
 // Most tokens in the buffers of the lesson's own loop, over all forwards and backwards of stage i.
-// The loop has a buffer for each output that the next stage has not used yet, one for what it
-// receives, and one for the gradient that it sends.
+// The loop has a buffer for each output that the next stage has not used yet. It has one more for
+// the tensor that it receives, and one for the gradient that it sends.
 static size_t buffered_tokens(const Training *t, size_t p, size_t i) {
     size_t m = t->micro_batches, flight = p - i < m ? p - i : m, most = 0;
     bool next = i + 1 < p, before = i > 0;

@@ -19,8 +19,8 @@ static Stack way_stack(const PipelineWay *w, const Stack *stack, size_t p) {
     return s;
 }
 
-// The time at which `batches` batches end, from the lists alone. messages: they take their time over
-// the chosen link; without it, no time.
+// The time at which `batches` batches end, from the lists alone. messages: they take the time of
+// the chosen link; otherwise they take none.
 static Picoseconds way_end(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
                            size_t batches, bool messages) {
     Schedule *stage = host_alloc(p * sizeof *stage);
@@ -186,7 +186,7 @@ static void published(Run *run) {
     bool close = true;
     for (size_t n = 0; n < 3; n++) {
         size_t K = (size_t)2 << n, M = 32;
-        double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2;  // of one share
+        double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2;  // one share of the work
         ideal[n] = (double)(K * M) * one / (double)makespan(schedule_gpipe, K, M, 1, 2);
         speed_up[n] = (double)(K * M) / (double)(M + K - 1);
         close = close && table[n] <= ideal[n] && table[n] >= 0.92 * ideal[n];
