@@ -4,7 +4,6 @@
 #include "01_data_parallel/experiments/balance_forecast.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
-#include "judge/draw/plot.h"
 #include "judge/frame/training.h"
 #include <math.h>
 #include <stdio.h>
@@ -185,91 +184,6 @@ static void costs(Run *run, const Devices *d, Policy policy, const Record *seen)
 
 // ---------------------------------------------------------------- what to see
 
-// "8 8 8 2", or the smallest and the largest share of many devices.
-static void shares_text(char *text, size_t room, const Range *share, size_t n) {
-    size_t least = range_size(share[0]), most = least, at = 0;
-    for (size_t r = 0; r < n; r++) {
-        size_t size = range_size(share[r]);
-        least = size < least ? size : least;
-        most = size > most ? size : most;
-        if (n <= 8) at += (size_t)snprintf(text + at, room - at, r > 0 ? " %zu" : "%zu", size);
-    }
-    if (n > 8) snprintf(text, room, "%zu..%zu", least, most);
-}
-
-// Shows the time of every step as a table and a plot. Unit: the time of one sequence on a device of
-// the full rate.
-static void show_times(Run *run, const Devices *d, const Record *seen, int picture) {
-    const double unit = work_model(&tiny, 1).time;
-    // y[POLICIES + 1][steps]
-    double *x = host_alloc((POLICIES + 2) * STEPS * sizeof *x), *y = x + STEPS;
-    say_detail(run,
-               "\nstep    equal   static  dynamic   ideal   sequences of each device, dynamic");
-    for (size_t step = 0; step < STEPS; step++) {
-        char shares[64];
-        shares_text(shares, sizeof shares, seen[DYNAMIC].share + step * d->n, d->n);
-        x[step] = (double)step;
-        for (size_t p = 0; p < POLICIES; p++) y[p * STEPS + step] = seen[p].time[step] / unit;
-        y[POLICIES * STEPS + step] = (balance_ideal(d, step) + balance_rings(EQUAL, d)) / unit;
-        say_detail(run, "%4zu %8.2f %8.2f %8.2f %7.2f   %s\n", step, y[step], y[STEPS + step],
-                   y[2 * STEPS + step], y[3 * STEPS + step], shares);
-    }
-    PlotLine lines[] = { { "equal", y }, { "static", y + STEPS }, { "dynamic", y + 2 * STEPS },
-                         { "ideal", y + 3 * STEPS } };
-    Plot plot = { .title = "time of a step; from step 5 on device 0 is four times as slow",
-                  .x_label = "step",
-                  .y_label = "1: one sequence on a fast device",
-                  .x = x,
-                  .n = STEPS,
-                  .lines = lines,
-                  .n_lines = POLICIES + 1 };
-    plot_show(run, &plot, picture | PICTURE_DETAIL);
-    free(x);
-}
-
-typedef char Cell[64];
-static void milliseconds(Cell text, double ps) {
-    snprintf(text, sizeof(Cell), "=%.2f ms", ps * 1e-9);
-}
-
-static void table(Run *run, const Devices *d, const Record *seen) {
-    const size_t step[] = { 0, CHANGE - 1, CHANGE, STEPS - 1 };
-    Cell time[4][POLICIES + 1], shares[POLICIES], what[4], best, kept;
-    double all = 0;
-    for (size_t s = 0; s < STEPS; s++) all += balance_ideal(d, s) + balance_rings(EQUAL, d);
-    page_cell(best, all, "ps");
-    page_value(kept, sizeof kept, (double)(tiny.context * kept_model(&tiny) * sizeof(real)),
-               "bytes");
-    for (size_t i = 0; i < 4; i++) {
-        snprintf(what[i], sizeof *what, "step %zu%s", step[i],
-                 i == 2 ? ": device 0 slows down" : "");
-        for (size_t p = 0; p < POLICIES; p++) milliseconds(time[i][p], seen[p].time[step[i]]);
-        milliseconds(time[i][POLICIES], balance_ideal(d, step[i]) + balance_rings(EQUAL, d));
-    }
-    for (size_t p = 0; p < POLICIES; p++) {
-        *shares[p] = '=';
-        shares_text(shares[p] + 1, sizeof *shares - 1, seen[p].share + (STEPS - 1) * d->n, d->n);
-    }
-    say(run, "\nequal: the same share for all. static: shares by the first speeds. dynamic: by the "
-             "speeds measured\nin earlier steps. ideal: shares in fractions of a sequence. From "
-             "step %d on device 0 takes %d times as\nlong. A step: the slowest rank computes, then "
-             "all-reduce. A sequence keeps %s of activations.\n",
-        CHANGE, CHANGED, kept);
-    results(
-        run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL },
-        (const Result[]){
-            { what[0], NULL, { time[0][0], time[0][1], time[0][2], time[0][3] } },
-            { what[1], NULL, { time[1][0], time[1][1], time[1][2], time[1][3] } },
-            { what[2], NULL, { time[2][0], time[2][1], time[2][2], time[2][3] } },
-            { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
-            { "all steps", NULL, { "time.equal", "time.static", "time.dynamic", best } },
-            { "sequences per rank, last step", NULL, { shares[0], shares[1], shares[2], "=-" } },
-            { "activations, last step",
-              NULL,
-              { "peak.equal", "peak.static", "peak.dynamic", "=-" } },
-            { 0 } });
-}
-
 // Writes the largest value over ranks of a cost in bytes, as the page prints it.
 static const char *largest(Run *run, const char *id, char text[32]) {
     page_value(text, 32, cost_value(run, id), "bytes");
@@ -357,13 +271,16 @@ static void balance(Run *run) {
         trajectory_free(&ordered);
     }
     trajectory_free(&whole);
-    show_times(run, &d, seen, steps_in_files(run) ? PICTURE_NO_FILES : PICTURE_CHART);
+    BalanceTimes times[POLICIES];
+    for (Policy p = EQUAL; p < POLICIES; p++)
+        times[p] = (BalanceTimes){ seen[p].share, seen[p].time };
+    balance_show_times(run, &d, times, steps_in_files(run) ? PICTURE_NO_FILES : PICTURE_CHART);
     show_steps(run, &t, &d);
     check_ideal(run, &d, &seen[EQUAL]);
     check_idle(run);
     check_bounds(run, &d, seen);
     for (Policy p = EQUAL; p < POLICIES; p++) costs(run, &d, p, &seen[p]);
-    table(run, &d, seen);
+    balance_table(run, &d, times);
     answer(run, &d);
     data_free(&t.data);
     free(d.slow);

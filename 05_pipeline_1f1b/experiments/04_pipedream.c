@@ -300,10 +300,10 @@ static void table(Run *run, double off, const double loss[WAYS]) {
     results(run, (const char *const[]){ "1F1B, flush", "stashing", "vertical sync",
                                         "no stashing", NULL },
             clock_config()->simulated ? rows : rows + 1);      // no cost is a time in real time
-    say(run, "  Updates late: those between the read of a weight and the use of its gradient. mixed: "
-             "the forward");
-    say(run, "  read old weights, the backward the newest. Stage i of p: stashing keeps p-i versions "
-             "and is p-1-i");
+    say(run, "  Updates late: those between the read of a weight and the use of its gradient. "
+             "mixed: the forward");
+    say(run, "  read old weights, the backward the newest. Stage i of p: stashing keeps p-i "
+             "versions and is p-1-i");
     say(run, "  late, vertical sync p and p-1. Time: 1F1B 2(m+p-1)(t_f+t_b), m = %d, stashing "
              "8(t_f+t_b); t_f, t_b:", FLUSH);
     say(run, "  a stage's forward, backward. For the loss 1F1B runs empty and updates after every "
