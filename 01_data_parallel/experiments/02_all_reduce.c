@@ -51,7 +51,7 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
                             memory_now(MEM_GRADIENTS),
                             memory_now(MEM_OPTIMIZER),
                             memory_peak(MEM_ACTIVATIONS) };
-    // For the log: the training itself needs no loss.
+    // The log needs the sum of the ranks' losses; the training itself needs no loss.
     comm_all_reduce_doubles(dp, c.loss, t->steps);
     model_free(m);
     return c;

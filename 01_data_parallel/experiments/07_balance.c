@@ -60,7 +60,7 @@ static void check_idle(Run *run) {
     balance_observe(run->world, share, run->world->rank == 0 ? 8 : 0, rate);
     bool right = rate[0] == 1;                     // the mean of 1.5 and 4/8
     for (size_t r = 1; r < n; r++) right = right && rate[r] == 1.5;
-    check_true(run, "rates", "who had no sequences keeps its own", right);
+    check_true(run, "rates", "a rank without sequences keeps its rate", right);
     free(share);
     free(rate);
 }

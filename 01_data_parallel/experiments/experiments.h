@@ -69,7 +69,7 @@ typedef struct {
 // The times follow from a recurrence over the buckets.
 BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks,
                          const LastBatch *batch);
-// The same if there is one micro-batch and `sequences` are cut over the ranks.
+// bucket_costs() of a step with one micro-batch, whose `sequences` are cut over the ranks.
 BucketCosts overlap_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences);
 
 // ----------------------------------------------- compression_costs.c: 06_compression, 08_power_sgd
@@ -80,8 +80,8 @@ typedef struct {
     size_t errors, factors;                        // elements kept: residuals; the matrices q
     size_t buffers;                                // elements at the peak, with the factors
 } CompressionCosts;
-// For one of N replicas. z: the part of the model that a replica's rank has (all of it, or a stage
-// and a slice).
+// The costs of one of N replicas. z: the part of the model that a replica's rank has (all of it, or
+// a stage and a slice).
 CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N,
                                    size_t r);
 // Picoseconds of TOP_K or POWER_SGD on the simulated clock, from the arrival of the last replica.

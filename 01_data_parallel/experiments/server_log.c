@@ -110,7 +110,7 @@ void server_log_check(Run *run, const ServerLog *log, const double *computing, d
     }
     ServerLogSeen seen = server_log_look(log);
     size_t oldest = (log->workers - 1) * (2 * log->staleness + 1);
-    check_true(run, log->name, "nobody begins more than s steps ahead",
+    check_true(run, log->name, "no worker begins more than s steps ahead",
                seen.ahead <= log->staleness);
     check_true(run, log->name, "no gradient is older than (n-1)(2s+1)", seen.lag <= oldest);
     check_true(run, log->name, "all servers have the same log", log->same);

@@ -20,7 +20,7 @@ Comparison compare_times(double time, double with);
 // The time at which the last op of these lists ends, in the units of `times`; UINT64_MAX: a
 // deadlock. Frees the lists.
 Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times);
-// The same of interleaved lists. t_f, t_b: times of one chunk.
+// lists_makespan() of the interleaved lists. t_f, t_b: times of one chunk.
 Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
                                  size_t message);
 // Lists of n micro-batches, perhaps of several batches, on the stages of this stack.
@@ -54,7 +54,7 @@ void interleaved_costs(Run *run, const Training *t, size_t v, const StageCosts *
 
 // ---- compare_lists.c: 07_compare ----
 size_t pipeline_way_chunks(const PipelineWay *w, size_t p);    // chunks per stage on p stages
-// The same stages, with as many chunks as the way has.
+// A stack of the same stages, cut in as many chunks as the way has.
 Stack pipeline_way_stack(const PipelineWay *w, const Stack *stack, size_t p);
 // The time of one more batch, where the pipeline is full. messages: as long as the chosen link
 // takes; otherwise they take no time.
