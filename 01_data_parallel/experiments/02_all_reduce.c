@@ -115,7 +115,7 @@ static void predict_time(Run *run, const Timing *measured) {
 
 static void table(Run *run) {
     bool model = clock_config()->simulated;
-    const PageText shares = uneven_shares(SEQUENCES, run->world->size);
+    const PageText shares = uneven_shares("\n", SEQUENCES, run->world->size);
     const Result rows[] = {
         { "parameters", "Psi e: a whole copy", { "held.parameters" } },
         { "gradients", "(Psi + VC) e: wte twice", { "held.gradients" } },
@@ -129,9 +129,9 @@ static void table(Run *run) {
           { "time.step" } },
         { 0 },
     };
-    say(run, "\n%s%sN ranks, B sequences, Psi parameters of e\nbytes; wte: the table of V tokens, "
-             "width C. F(k): a forward of k sequences. A message takes alpha\nseconds and 1/beta "
-             "seconds per byte.\n", shares.text, *shares.text ? " " : "");
+    say(run, "\nN ranks, B sequences, Psi parameters of e bytes; wte: the table of V tokens, width "
+             "C. F(k): a\nforward of k sequences. A message takes alpha seconds and 1/beta seconds "
+             "per byte.%s\n", shares.text);
     results(run, (const char *const[]){ "each rank", NULL }, rows);
 }
 

@@ -78,8 +78,8 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "a rank has not sent yet;\nit is added to its next gradient. N ranks, Psi elements of e "
         "bytes. 1-bit gives many elements a step\nof equal size, which acts like another learning "
         "rate. So compare its loss with that of the same rule\non one device, which sends "
-        "nothing. %s\n",
-        uneven_shares(SEQUENCES, run->world->size).text);
+        "nothing.%s\n",
+        uneven_shares(" ", SEQUENCES, run->world->size).text);
 #define CELLS(cell) { of[EXACT].cell, of[FP16].cell, of[TOPK].cell, of[ONEBIT].cell }
 #define ROW(cells) { cells[EXACT], cells[FP16], cells[TOPK], cells[ONEBIT] }
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, (const Result[]){

@@ -89,8 +89,8 @@ static void power_sgd(Run *run) {
     say(run, "\nA gradient matrix G [a, b] is replaced by P Q^T, with P [a, r] and Q [b, r], here "
              "r = %d: (a + b) r\nnumbers instead of a b. Exact adds the gradient, Psi elements of "
              "e bytes; PowerSGD adds the vectors\nand all P and Q. The residual is the part that a "
-             "rank has not sent yet. N ranks.\n%s\n", RANK,
-        uneven_shares(SEQUENCES, run->world->size).text);
+             "rank has not sent yet. N ranks.%s\n", RANK,
+        uneven_shares("\n", SEQUENCES, run->world->size).text);
     table(run, seen, last);
     answer(run, seen, last);
     data_free(&t.data);

@@ -92,8 +92,9 @@ double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N
 // ------------------------------------------------- page_texts.c: what several pages say
 
 typedef struct { char text[96]; } PageText;
-// Why the last rank waits in the picture: it has fewer sequences. Empty if all shares are equal.
-PageText uneven_shares(size_t sequences, size_t ranks);
+// Says why the last rank waits in the picture: it has fewer sequences. before: a space or a newline
+// before the sentence. Returns nothing if all shares are equal.
+PageText uneven_shares(const char *before, size_t sequences, size_t ranks);
 
 // ------------------------------------------------ compression_reference.c: the rules on one device
 

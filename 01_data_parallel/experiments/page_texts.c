@@ -2,13 +2,13 @@
 #include "01_data_parallel/experiments/experiments.h"
 #include <stdio.h>
 
-PageText uneven_shares(size_t sequences, size_t ranks) {
+PageText uneven_shares(const char *before, size_t sequences, size_t ranks) {
     PageText t = { "" };
     const size_t most = part_size(sequences, ranks, 0), least = sequences / ranks;
     if (most > least)
         snprintf(t.text, sizeof t.text,
-                 "Rank %zu waits: it has %zu of %zu sequences, rank 0 has %zu.", ranks - 1, least,
-                 sequences, most);
+                 "%sRank %zu waits: it has %zu of %zu sequences, rank 0 has %zu.", before,
+                 ranks - 1, least, sequences, most);
     return t;
 }
 

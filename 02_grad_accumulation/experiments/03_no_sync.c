@@ -201,8 +201,8 @@ static void show(Run *run, size_t steps, const Measured *const way[3]) {
         { 0 }
     };
     say(run, "\nN ranks, m micro-batches, Psi parameters of e bytes, wte the embedding table. F: "
-             "rank 0's forward\n(a backward takes 2F). R: one all-reduce. %s\n",
-        uneven_shares(SEQUENCES, run->world->size).text);
+             "rank 0's forward\n(a backward takes 2F). R: one all-reduce.%s\n",
+        uneven_shares(" ", SEQUENCES, run->world->size).text);
     results(run, columns, rows);
 }
 
