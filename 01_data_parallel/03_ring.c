@@ -45,13 +45,13 @@ static void receive_and_add(Comm *c, Tensor t, size_t from, Tensor scratch) {
     op_add(t, t, in);
 }
 
-// Patarasuk and Yuan 2009. A rank sends to `next` and receives from `previous` only: 2 (N-1)
-// messages of S / N bytes. Chunk i starts at rank i. So at step k rank r sends chunk r - k and
+// Patarasuk and Yuan 2009. A rank sends to `next` and receives from `previous` only: 2 (n-1)
+// messages of S / n bytes. Chunk i starts at rank i. So at step k rank r sends chunk r - k and
 // receives chunk r - k - 1. After n - 1 steps rank r has the complete chunk r + 1.
 void ring_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, next = (r + 1) % n, previous = (r + n - 1) % n;
     Arena memory = arena(MEM_COMMUNICATION);
-    // chunk 0 is the largest
+    // Chunk 0 is the largest.
     Tensor scratch = tensor_new(&memory, 1, n > 1 ? tensor_count(chunk(t, n, 0)) : 0);
     comm_connect(c, COMM_NEIGHBOURS);
     // EXERCISE 01.03a (8 points): the ring. t is this rank's tensor; afterwards it is the sum over

@@ -50,7 +50,8 @@ static void start(Buckets *b, Bucket *k) {
         comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, k->part.lo, k->part.hi));
 }
 
-// A forward begins. If b->sync, its backward shall reduce: every bucket waits for all its tensors.
+// Called when a forward begins. If b->sync, the backward after it reduces, so every bucket waits
+// for all its tensors.
 void buckets_arm(Buckets *b) {
     b->armed = b->sync;
     if (!b->armed) return;
@@ -68,7 +69,7 @@ static void tensor_ready(Buckets *b, const Param *p) {
     b->bucket[t->bucket].pending--;
 }
 
-// The backward of layer l is done.
+// Called when the backward of layer l is done.
 void buckets_layer_ready(Buckets *b, const Layer *l) {
     // EXERCISE 01.04a (8 points): what is ready may go. Call tensor_ready() for each tensor of l's
     // units whose gradient is final. wte has two uses (Unit.tied_use, tied_to), and its gradient is
@@ -119,9 +120,10 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
     return b;
 }
 
-// DDP does the same with parameters that a forward did not use. Layers become ready in model order
-// here, so the last bucket is complete first. buckets_layer_ready() still starts bucket 0 first,
-// because the other ranks do.
+// A rank without sequences has a zero gradient, so all its layers are ready at once. DDP does the
+// same with parameters that a forward did not use. Layers become ready in model order here, so the
+// last bucket is complete first. buckets_layer_ready() still starts bucket 0 first, because the
+// other ranks do.
 void buckets_no_work(Buckets *b) {
     Unit *wte = model_wte(b->model);
     tensor_fill(b->model->g, 0);  // model_zero_gradients() leaves that to the first backward
@@ -146,7 +148,7 @@ double buckets_gradients(Buckets *b, const Batch *batch) {
     model_zero_gradients(b->model);
     // Starts the all-reduces while backward runs.
     if (batch->B > 0) loss = model_forward_backward(b->model, batch);
-    else buckets_no_work(b);  // zeros: the other ranks need this rank's part of every bucket
+    else buckets_no_work(b);  // adds zeros, because the other ranks wait for every bucket
     buckets_wait(b);  // norm and optimizer may read the gradient only after this
     return loss * batch->token_weight;
 }

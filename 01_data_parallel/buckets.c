@@ -34,7 +34,8 @@ void buckets_free(Buckets *b) {
     free(b);
 }
 
-// NULL for a table of which another stage has a copy: it is in no bucket (buckets_start_tied).
+// Returns NULL for a table of which another stage has a copy, because that table is in no bucket
+// (buckets_start_tied).
 BucketTensor *buckets_find(Buckets *b, const Param *p) {
     for (size_t i = 0; i < b->n_tensors; i++)
         if (b->tensor[i].param == p) return &b->tensor[i];
@@ -76,7 +77,7 @@ static void stage_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, Te
     Buckets *b = l->technique;
     layer_backward(l->inner, batch, x, dy, dx, s);
     if (!b->armed || !is_last(b, batch)) return;
-    // Sequence parallelism (03.07) has partial sums of some gradients: they are added first.
+    // With sequence parallelism (03.07) some gradients are partial sums, which are added first.
     for (size_t i = 0; i < l->n_units; i++) unit_partial_sums(l->units[i]);
     buckets_layer_ready(b, l);
 }
@@ -95,8 +96,8 @@ Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_
     return b;
 }
 
-// Starts the sum over dp of wte's gradient, after the first and the last stage of the pipeline have
-// added their parts of it.
+// Starts the sum over dp of wte's gradient. Before that the first and the last stage of the
+// pipeline must have added their parts of it.
 void buckets_start_tied(Buckets *b) {
     if (range_size(b->tied) == 0) return;
     b->tied_request =

@@ -28,7 +28,7 @@ ITEM uint16_t half_from(double x) {
     memcpy(&bits, &x, sizeof bits);
     const int sign = (int)(bits >> 63) << 15, exponent = (int)(bits >> 52 & 0x7ff) - 1023;
     const double size = fabs(x);
-    // infinity, NaN
+    // Too large for fp16, infinite, or NaN.
     if (!(size < 65520)) return (uint16_t)(sign | (size >= 65520 ? 0x7c00 : 0x7e00));
     const int s = (exponent < -14 ? -14 : exponent) - 10;
     return (uint16_t)(sign | (((s + 24) << 10) + (int)rint(size * power_of_two(-s))));

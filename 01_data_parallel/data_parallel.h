@@ -90,8 +90,8 @@ void buckets_check_complete(const Buckets *b);  // fault() if some, but not all 
 // buckets.c, for pipelines (08): several micro-batches are in flight, and only the last of
 // `micro_batches` reduces.
 Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_batches);
-// After the last backward, on a stage that shares the tied table with another stage, when m->g has
-// the sum of both stages' gradients: all-reduces the table's gradient. Does nothing elsewhere.
+// Starts the all-reduce of the tied table's gradient, on a stage that shares the table with another
+// stage. Call it when m->g has the sum of both stages' gradients. Does nothing on other stages.
 void buckets_start_tied(Buckets *b);
 void buckets_wait_tied(Buckets *b);
 

@@ -7,8 +7,8 @@
 Cluster cluster_new(Comm *world, size_t servers, size_t steps) {
     REQUIRE(servers >= 1, "--servers 0: a server must hold the weights; choose at least 1");
     REQUIRE(world->size > servers,
-            "%zu server%s on %zu rank%s: nobody is left to work; start at least %zu ranks", servers,
-            servers > 1 ? "s" : "", world->size, world->size > 1 ? "s" : "", servers + 1);
+            "%zu server%s on %zu rank%s: no rank is left to be a worker; start at least %zu ranks",
+            servers, servers > 1 ? "s" : "", world->size, world->size > 1 ? "s" : "", servers + 1);
     comm_connect(world, COMM_EVERYBODY);
     return (Cluster){ world, servers, world->size - servers, steps };
 }

@@ -20,9 +20,9 @@ static inline bool cluster_serves(const Cluster *c) { return c->world->rank < c-
 // The number of this worker, from 0.
 static inline size_t cluster_worker(const Cluster *c) { return c->world->rank - c->servers; }
 
-// A server's m->w and m->g are its piece, and each unit owns the part of itself that lies in the
-// piece, so optimizer_step updates the piece only. A worker's model is whole. Its weights are
-// random until the first pull.
+// A server's m->w and m->g are its piece. Each unit owns the part of itself that lies in the piece,
+// so optimizer_step updates the piece only. A worker's model is whole. Its weights are random until
+// the first pull.
 Model *cluster_model(const Cluster *c, const ModelConfig *config);
 // The piece of this server, of the flat weights or the flat gradient.
 Tensor cluster_piece(const Cluster *c, Tensor flat, size_t server);

@@ -119,8 +119,8 @@ PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, 
     return pipeline_end(&s);
 }
 
-// Evaluation: runs one micro-batch forward through chunk after chunk, and keeps nothing. A stage
-// that is alone has its chunks in a row, so it runs them as one.
+// Evaluation: runs one micro-batch forward through chunk after chunk, and keeps nothing. A single
+// stage has its chunks in a row, so it runs them as one.
 double interleaved_loss(Comm *pp, Model *m, const Batch *b) {
     size_t p = pp->size, i = pp->rank, v = model_chunks(m);
     if (p == 1 || v == 1) return pipeline_loss(pp, m, b);

@@ -121,8 +121,9 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
     return pipeline_end(&s);
 }
 
-// Head and embedding become two tables. tied_to and tied_use made an optimizer step update the tied
-// table once, and tied_copy made a gradient norm count it once, so all three go.
+// Head and embedding become two tables, so the three marks of a tied table go. Because of tied_to
+// and tied_use an optimizer step updates the table once; because of tied_copy a norm counts it
+// once.
 void model_untie(Model *m) {
     Unit *first = model_wte(m), *last = model_wte_head(m);
     if (last) {

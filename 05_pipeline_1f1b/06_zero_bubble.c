@@ -136,9 +136,9 @@ static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeW
 
 // Plans the op that can start first. If several can, B goes before F, because stages wait for B,
 // and F goes before W. cap: most micro-batches in flight on a stage. Stage 0 gets its first
-// gradient after p F's and p - 1 B's. With cap 2p - 1 and F = B = W it runs forwards until then,
-// and no stage is idle between its first op and its last. Every rank plans all stages and keeps its
-// own list.
+// gradient after p F's and p - 1 B's. With cap 2p - 1 and F = B = W it runs forwards until then. No
+// stage is idle between its first op and its last. Every rank plans all stages and keeps its own
+// list.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
     static const PipeWhat by_urgency[] = { BACKWARD_INPUTS, FORWARD, BACKWARD_WEIGHTS };
     const size_t takes[4] = { [FORWARD] = t.forward, [BACKWARD_INPUTS] = t.backward_inputs,

@@ -17,7 +17,7 @@ forms_hold(forms_of($source, [3, qw(--servers 2)], [5, qw(--servers 2 --stalenes
     [4, qw(--staleness 18446744073709551615)]));
 
 my ($program, @refused) = (program_of('fp32', $source));
-for my $bad ([1, qr/nobody is left to work; start at least 2 ranks/], [3, qr/3 servers on 3 ranks.*at least 4/, qw(--servers 3)],
+for my $bad ([1, qr/no rank is left to be a worker; start at least 2 ranks/], [3, qr/3 servers on 3 ranks.*at least 4/, qw(--servers 3)],
              [9, qr/start at most 8 ranks/], [4, qr/at least 1/, qw(--servers 0)], [4, qr/--slow must be/, qw(--slow 0)],
              [4, qr/needs the simulated clock/, qw(--clock wall)]) {
     my ($ranks, $reason, @options) = @$bad;

@@ -1,5 +1,5 @@
-// 01_by_hand.c: two samples on paper, then a linear layer 10 -> 5 on 100 samples in 4 shards of 25,
-// trained for 100 epochs under each rule. AVERAGE and WHOLE must give the weights of the full
+// 01_by_hand.c: two samples on paper. Then a linear layer 10 -> 5 is trained for 100 epochs under
+// each rule, on 100 samples in 4 shards of 25. AVERAGE and WHOLE must give the weights of the full
 // batch, and SUM must not.
 #include "01_data_parallel/by_hand.h"
 #include "common/tensor/random.h"
@@ -24,7 +24,7 @@ static void on_paper(Run *run) {
     const Linear identity = { .in = 2, .out = 2, .w = { 1, 0, 0, 1 } };
     const Samples both = { 2, x, target };
     Linear g, full;
-    say(run, "On paper: 2 samples, one a shard, W = identity, b = 0, so y = x\n");
+    say(run, "On paper: 2 samples, one per shard. y = xW + b, W = identity, b = 0, so y = x\n");
     for (size_t k = 0; k < 2; k++) {
         double loss = linear_loss(&g, &identity, (Samples){ 1, x + 2 * k, target + 2 * k }, 2);
         char what[40];

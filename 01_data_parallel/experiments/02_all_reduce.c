@@ -1,12 +1,13 @@
 // 02_all_reduce.c: trains on N replicas and on one device, with SGD and with AdamW. Compares the
 // gradients, weights, losses and norms of every step, and bytes, memory and time with formulas.
 #include "01_data_parallel/data_parallel.h"
+#include "01_data_parallel/experiments/experiments.h"
 #include "common/model/costs.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"
 #include "judge/frame/training.h"
 
-// No number of ranks but 7 divides 7 sequences, so shards are uneven (of 8 ranks one has nothing).
+// 7 sequences make uneven shards on 2 to 6 ranks, and leave one of 8 ranks without a sequence.
 // Sequences end at different lengths, so shards with equal numbers of sequences have unequal
 // numbers of tokens.
 enum { SEQUENCES = 7, STEPS = 3 };
@@ -50,7 +51,7 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
                             memory_now(MEM_GRADIENTS),
                             memory_now(MEM_OPTIMIZER),
                             memory_peak(MEM_ACTIVATIONS) };
-    // For the log: the training itself needs no loss.
+    // The log needs the sum of the ranks' losses; the training itself needs no loss.
     comm_all_reduce_doubles(dp, c.loss, t->steps);
     model_free(m);
     return c;
@@ -114,6 +115,7 @@ static void predict_time(Run *run, const Timing *measured) {
 
 static void table(Run *run) {
     bool model = clock_config()->simulated;
+    const PageText shares = uneven_shares("\n", SEQUENCES, run->world->size);
     const Result rows[] = {
         { "parameters", "Psi e: a whole copy", { "held.parameters" } },
         { "gradients", "(Psi + VC) e: wte twice", { "held.gradients" } },
@@ -129,7 +131,7 @@ static void table(Run *run) {
     };
     say(run, "\nN ranks, B sequences, Psi parameters of e bytes; wte: the table of V tokens, width "
              "C. F(k): a\nforward of k sequences. A message takes alpha seconds and 1/beta seconds "
-             "per byte.\n");
+             "per byte.%s\n", shares.text);
     results(run, (const char *const[]){ "each rank", NULL }, rows);
 }
 

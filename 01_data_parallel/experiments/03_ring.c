@@ -1,7 +1,7 @@
 // 03_ring.c: compares four ways of an all-reduce with the library's, for eight sizes, with whole
 // numbers (every bit) and real ones. Compares messages, bytes, scratch memory and time with
 // formulas (ring_costs.c). Finds the size from which the ring is the fastest. Then the same for the
-// hierarchical way over nodes.
+// hierarchical way over nodes (ring_nodes.c). ring_page.c has the picture and the first table.
 #include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
@@ -219,79 +219,6 @@ static void times(Run *run, bool curves) {
 
 // ---------------------------------------------------------------- the page
 
-// MOST_RANKS: as many as have room in a line. ALL_STEPS: the page shows at most so many steps in
-// full.
-enum { MOST_RANKS = 8, ALL_STEPS = 6 };
-
-static void say_steps(Run *run) {
-    size_t N = run->world->size;
-    if (N < 2 || N > MOST_RANKS) return;
-    say(run,
-        "The ring on %zu ranks: in each step every rank sends one chunk (a, b, ...) to the next "
-        "rank.\n",
-        N);
-    for (size_t k = 0; k < 2 * (N - 1); k++) {
-        char line[128];
-        size_t n = (size_t)snprintf(line, sizeof line, "  step %2zu   0", k),
-               in_phase = k % (N - 1);
-        bool shown = 2 * (N - 1) <= ALL_STEPS || in_phase == 0 || in_phase == N - 2;
-        if (!shown && in_phase == 1) say(run, "  ...\n");
-        for (size_t r = 0; r < N; r++)
-            n += (size_t)snprintf(line + n, sizeof line - n, " -%c-> %zu",
-                                  (char)('a' + (r + 2 * N - k) % N), (r + 1) % N);
-        if (shown)
-            say(run, "%s   %s\n", line, k < N - 1 ? "added: reduce-scatter" : "copied: all-gather");
-    }
-}
-
-static const ClockLink *link_named(const char *name) {
-    const ClockLink *l = clock_links;
-    while (l->name && strcmp(l->name, name)) l++;
-    return l;
-}
-
-// "tree 7.6x", or "no difference": the fastest of three ways, and its speed relative to
-// gather + broadcast.
-static void fastest(char *text, size_t room, const ClockLink *l, size_t N, size_t count) {
-    double ring = way_time_on(l, RING, N, count), tree = way_time_on(l, TREE, N, count);
-    double gather = way_time_on(l, GATHER, N, count), least = ring < tree ? ring : tree;
-    if (ring == tree && ring == gather) snprintf(text, room, "=no difference");
-    else snprintf(text, room, "=%s %.1fx", least == ring ? "ring" : "tree", gather / least);
-}
-
-static void say_fastest(Run *run) {
-    static const size_t ranks[] = { 3, 16, 256 }, count[] = { 1, 16, 256, 1 << 20 };
-    enum { LINKS = 2, RANKS = sizeof ranks / sizeof *ranks, COUNTS = sizeof count / sizeof *count };
-    static const char *const link[LINKS] = { "fast", "slow" };
-    char label[COUNTS][24], cell[COUNTS][RESULT_COLUMNS][24];
-    Result rows[COUNTS + 1] = {{0}};
-    for (size_t i = 0; i < COUNTS; i++) {
-        snprintf(label[i], sizeof label[i], "%zu element%s", count[i], count[i] > 1 ? "s" : "");
-        rows[i].what = label[i];
-        for (size_t k = 0; k < LINKS * RANKS; k++) {
-            fastest(cell[i][k], sizeof cell[i][k], link_named(link[k / RANKS]), ranks[k % RANKS],
-                    count[i]);
-            rows[i].cell[k] = cell[i][k];
-        }
-    }
-    say(run, "\nTree: ranks add whole tensors in pairs, then pairs of pairs, up to rank 0, and the "
-             "sum goes back:\n2 h messages in a row, h = log2 N rounded up. By the formulas, the "
-             "fastest way if a rank sends one\nmessage and receives one at a time. \"tree 3.8x\": "
-             "3.8 times as fast as sending all through rank 0.\n");
-    results(
-        run,
-        (const char *const[]){ "fast, 3 ranks", "16 ranks", "256 ranks", "slow, 3 ranks",
-                               "16 ranks", "256 ranks", NULL },
-        rows);
-    say_detail(run, "The ring beats the tree from alpha beta (N-1-h) / (h-(N-1)/N) bytes on, h = "
-                    "log2 N rounded up.\n"
-                    "Gather + broadcast sends all through rank 0 and never beats the tree. "
-                    "Halving-doubling takes\n"
-                    "at most the tree's time and, for N a power of two, at most the ring's, while "
-                    "every pair of\n"
-                    "ranks has a link of its own.\n");
-}
-
 static void answer(Run *run, bool nodes) {
     const ClockConfig *k = clock_config();
     const size_t N = run->world->size;
@@ -321,8 +248,8 @@ static void ring(Run *run) {
     costs(run, seen);
     times(run, option_text(run, "svg") || strcmp(option_text(run, "picture"), "times") == 0);
     ring_nodes_check(run, sizes_of(run->world->size).count, size_name, SIZES);
-    say_steps(run);
-    say_fastest(run);
+    ring_steps(run);
+    ring_fastest(run);
     answer(run, ring_nodes_table(run));
 }
 

@@ -177,6 +177,7 @@ static void table(Run *run, const BucketsSeen *cut, const BucketsSeen *end,
     const BucketsSeen *seen[CUTS] = { end, cut, tensors };
     double ranks = (double)run->world->size;
     char column[32], time[TIMES][CUTS][24];
+    const PageText shares = uneven_shares(" ", SEQUENCES, run->world->size);
     snprintf(column, sizeof column, "%zu bucket%s", cut->buckets, cut->buckets > 1 ? "s" : "");
     Result rows[] = { { "all-reduces, 3 steps",
                         "3 * number of buckets",
@@ -199,8 +200,8 @@ static void table(Run *run, const BucketsSeen *cut, const BucketsSeen *end,
         for (size_t k = 0; k < TIMES; k++) rows[2 + k].cell[i] = time[k][i];
     }
     say(run, "\nN ranks. Psi_k: the parameters of bucket k, of e bytes each. Exposed: "
-             "communication while the rank\ndoes not compute. Hidden: communication while it "
-             "computes.\n");
+             "communication while the rank\ndoes not compute. Hidden: while it computes.%s\n",
+        shares.text);
     results(run, (const char *const[]){ "at the end", column, "one per tensor", NULL }, rows);
 }
 

@@ -3,7 +3,6 @@
 // be exact where it can be. All methods must learn a text, and less without error feedback. Bytes,
 // calls and memory are compared with formulas.
 #include "01_data_parallel/experiments/experiments.h"
-#include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
 
@@ -16,37 +15,6 @@ static const CompressionPlan top_k = { .method = TOP_K, .one_of = ONE_OF };
 static const CompressionPlan one_bit = { .method = ONE_BIT };
 
 // ---------------------------------------------------------------- where compression loses nothing
-
-// Place i must be chosen if, and only if, fewer than k elements come before it: larger elements,
-// and equal elements on its left.
-enum { CHOICE = 12 };
-static bool right_places(const real *x, size_t k) {
-    uint32_t places[CHOICE];
-    size_t found = 0;
-    largest_places(x, CHOICE, k, places);
-    for (size_t i = 0; i < CHOICE; i++) {
-        size_t before = 0;
-        for (size_t j = 0; j < CHOICE; j++) {
-            double difference = fabs((double)x[j]) - fabs((double)x[i]);
-            before += difference > 0 || (difference == 0 && j < i);
-        }
-        if (before < k && (found == k || places[found++] != i)) return false;
-    }
-    return found == k;
-}
-
-// Among 12 whole numbers from -2 to 2 many are equal, and the last one is often chosen.
-static void check_choice(Run *run) {
-    bool right = true;
-    for (uint64_t v = 0; v < 64; v++)
-        for (size_t k = 1; k <= CHOICE; k++) {
-            real x[CHOICE];
-            for (size_t i = 0; i < CHOICE; i++)
-                x[i] = (real)((int)(random_key(random_key(run->seed, 9 + v), i) % 5) - 2);
-            right = right && right_places(x, k);
-        }
-    check_true(run, "top-k: of equal elements", "the first ones are sent", right);
-}
 
 static void check_exact(Run *run) {
     const CompressionPlan all = { .method = TOP_K, .one_of = 1 };
@@ -95,54 +63,42 @@ static void check_learning(Run *run, double last[CURVES]) {
 
 static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double last[CURVES]) {
     enum { WAYS = ONEBIT + 1 };
-    typedef char Cell[64];
-    Cell sent[WAYS], calls[WAYS], step[WAYS], learnt[WAYS], forgets[WAYS], alone[WAYS];
-    const double all = (double)seen[EXACT].sent;
-    for (Course i = EXACT; i <= ONEBIT; i++) {
-        char bytes[24];
-        page_value(bytes, sizeof bytes, (double)seen[i].sent / STEPS, "bytes");
-        if (i == EXACT || all == 0) snprintf(sent[i], sizeof *sent, "=%s", bytes);
-        else snprintf(sent[i], sizeof *sent, "=%s, %.0f %%", bytes,
-                      100 * (double)seen[i].sent / all);
-        snprintf(calls[i], sizeof *calls, "=%zu", seen[i].calls / STEPS);
-        snprintf(step[i], sizeof *step, "=%.2f ms", (double)seen[i].step * 1e-9);
-        snprintf(learnt[i], sizeof *learnt, "=%.2f", last[i]);
-        snprintf(forgets[i], sizeof *forgets, "=-");
-        snprintf(alone[i], sizeof *alone, "=%.2f", last[EXACT]);
-    }
+    CompressionCells of[WAYS];
+    char forgets[WAYS][16] = { "=-", "=-" }, alone[WAYS][16] = { "", "=-" };
+    for (Course i = EXACT; i <= ONEBIT; i++)
+        of[i] = compression_cells(&seen[i], &seen[EXACT], STEPS, last[i]);
     snprintf(forgets[TOPK], sizeof *forgets, "=%.2f", last[TOPK_FORGETS]);
     snprintf(forgets[ONEBIT], sizeof *forgets, "=%.2f", last[ONEBIT_FORGETS]);
+    snprintf(alone[EXACT], sizeof *alone, "=%.2f", last[EXACT]);
     snprintf(alone[TOPK], sizeof *alone, "=%.2f", last[TOPK_ALONE]);
     snprintf(alone[ONEBIT], sizeof *alone, "=%.2f", last[ONEBIT_ALONE]);
-    snprintf(alone[FP16], sizeof *alone, "=-");
     say(run,
         "\nfp16: 16-bit elements. top-k: only the k largest elements, each with its index. 1-bit: "
         "only the sign\nof each element, and a size shared by many. The residual is the part that "
         "a rank has not sent yet;\nit is added to its next gradient. N ranks, Psi elements of e "
         "bytes. 1-bit gives many elements a step\nof equal size, which acts like another learning "
         "rate. So compare its loss with that of the same rule\non one device, which sends "
-        "nothing.\n");
-#define ROW(cells) { cells[0], cells[1], cells[2], cells[3] }
+        "nothing.%s\n",
+        uneven_shares(" ", SEQUENCES, run->world->size).text);
+#define CELLS(cell) { of[EXACT].cell, of[FP16].cell, of[TOPK].cell, of[ONEBIT].cell }
+#define ROW(cells) { cells[EXACT], cells[FP16], cells[TOPK], cells[ONEBIT] }
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, (const Result[]){
-        { "sent per rank and step", NULL, ROW(sent) },
+        { "sent per rank and step", NULL, CELLS(sent) },
         { "formula (c = 2(N-1)/N, k elements)",
           NULL,
           { "=c Psi e", "=c Psi 2", "=(N-1) k (4+e)", "=c Psi/8" } },
-        { "calls per step", NULL, ROW(calls) },
-        { "step", NULL, ROW(step) },
-        { "loss after 60 steps", NULL, ROW(learnt) },
+        { "calls per step", NULL, CELLS(calls) },
+        { "step", NULL, CELLS(step) },
+        { "loss after 60 steps on a text", NULL, CELLS(loss) },
         { "loss without the residual", NULL, ROW(forgets) },
         { "loss of the same rule on one device", NULL, ROW(alone) },
         {0} });
 #undef ROW
+#undef CELLS
 }
 
 static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const double last[CURVES]) {
-    const double all = (double)seen[EXACT].sent / 100;
-    char residual[24];
-    page_value(residual, sizeof residual, (double)(config_parameters(&tiny) * sizeof(real)),
-               "bytes");
-    if (all == 0)
+    if (seen[EXACT].sent == 0)
         say_answer(run,
                    "One rank sends nothing. Its losses show the rules alone: exact %.2f, top-k "
                    "%.2f, 1-bit %.2f.",
@@ -153,9 +109,10 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
                    "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. Sharing "
                    "the batch among ranks changes them by at most %.2f. So short a run does not "
                    "show which is best.",
-                   (double)seen[FP16].sent / all, (double)seen[TOPK].sent / all,
-                   (double)seen[ONEBIT].sent / all, COMPRESSION_LONG, last[FP16], last[TOPK],
-                   last[ONEBIT], last[EXACT],
+                   compression_share(&seen[FP16], &seen[EXACT]),
+                   compression_share(&seen[TOPK], &seen[EXACT]),
+                   compression_share(&seen[ONEBIT], &seen[EXACT]), COMPRESSION_LONG, last[FP16],
+                   last[TOPK], last[ONEBIT], last[EXACT],
                    fmax(fabs(last[TOPK] - last[TOPK_ALONE]),
                         fabs(last[ONEBIT] - last[ONEBIT_ALONE])));
     // Top-k sends (N-1) (4+e) Psi/ONE_OF, the exact sum 2(N-1)/N e Psi.
@@ -164,7 +121,8 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
              "top-k's bytes grow with the ranks: from %zu ranks on it sends as much as the exact "
              "sum or more. Top-k and 1-bit keep a residual of %s per rank, and 1-bit makes %zu "
              "calls per step instead of %zu. Without the residual top-k ends %.2f higher.",
-             as_much, residual, seen[ONEBIT].calls / STEPS, seen[EXACT].calls / STEPS,
+             as_much, compression_residual(&tiny).text, seen[ONEBIT].calls / STEPS,
+             seen[EXACT].calls / STEPS,
              last[TOPK_FORGETS] - last[TOPK]);
     say_use_when(run, "the link is slow and backward cannot hide the all-reduce. Begin with 16 "
                       "bits, which need no residual.");
@@ -183,7 +141,6 @@ static void compression(Run *run) {
     compression_check_rule(run, &t, &fp16, &seen[FP16]);
     compression_check_rule(run, &t, &top_k, &seen[TOPK]);
     compression_check_rule(run, &t, &one_bit, &seen[ONEBIT]);
-    check_choice(run);
     check_exact(run);
     compression_show_steps(run, &t, &top_k,
                            "a step with the exact all-reduce, then one with top-k");

@@ -4,7 +4,6 @@
 #include "01_data_parallel/experiments/balance_forecast.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
-#include "judge/draw/plot.h"
 #include "judge/frame/training.h"
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +20,8 @@ static const char *const policy_name[] = { "equal", "static", "dynamic" };
 
 // ---------------------------------------------------------------- the devices
 
-// A positive whole number. Not strtoul alone, because it also accepts signs and blanks.
+// Reads a positive whole number; returns 0 if there is none. strtoul alone would also accept signs
+// and blanks.
 static size_t whole(const char *text, char **end) {
     *end = (char *)text;
     return *text >= '1' && *text <= '9' ? strtoul(text, end, 10) : 0;
@@ -43,12 +43,14 @@ static Devices devices_read(Run *run, const char *option) {
     return d;
 }
 
-// Sets the clock. balance_forecast() works out the same by itself.
+// How many times as long as a fast device this rank takes. The clock is set with this number;
+// balance_forecast() works it out by itself.
 static size_t slowness(const Devices *d, size_t rank, size_t step) {
     return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
 }
 
-// balance_observe() where rank 0 had 4 sequences and took 8, and the others had none.
+// Calls balance_observe() after a step in which rank 0 had 4 sequences and took 8 picoseconds, and
+// the other ranks had none. In the trainings every rank has sequences, unless it is very slow.
 static void check_idle(Run *run) {
     size_t n = run->world->size;
     Range *share = host_alloc(n * sizeof *share);
@@ -58,7 +60,7 @@ static void check_idle(Run *run) {
     balance_observe(run->world, share, run->world->rank == 0 ? 8 : 0, rate);
     bool right = rate[0] == 1;                     // the mean of 1.5 and 4/8
     for (size_t r = 1; r < n; r++) right = right && rate[r] == 1.5;
-    check_true(run, "rates", "who had no sequences keeps its own", right);
+    check_true(run, "rates", "a rank without sequences keeps its rate", right);
     free(share);
     free(rate);
 }
@@ -73,7 +75,7 @@ typedef struct {
     size_t calls, bytes, activations;                      // all-reduces; sent; last step's peak
 } Record;
 
-// The rates before the first step. 0: unknown, so shares are equal.
+// Sets the rates before the first step. Rate 0 means unknown; then shares are equal.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
     for (size_t r = 0; r < d->n; r++)
         rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;
@@ -105,7 +107,7 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
     seen->calls = dp->ledger[COMM_ALL_REDUCE].calls;
     seen->bytes = dp->ledger[COMM_ALL_REDUCE].bytes;
     seen->activations = memory_peak(MEM_ACTIVATIONS);
-    comm_all_reduce_doubles(dp, c.loss, STEPS);            // for the log: every rank's part of it
+    comm_all_reduce_doubles(dp, c.loss, STEPS);            // for the log: adds the ranks' parts
     model_free(m);
     free(known.rate);
     return c;
@@ -113,9 +115,9 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
 
 // ---------------------------------------------------------------- the checks of the times
 
-// The ideal must be the time of the batch at the summed speed of all devices, measured with the
-// equal shares of the same step. It may differ by one hundredth, because products of fast devices
-// take whole picoseconds.
+// The ideal must be the time of the batch at the summed speed of all devices. The speeds are those
+// measured with equal shares in the same step. The limit is one hundredth, because products of fast
+// devices take whole picoseconds.
 static void check_ideal(Run *run, const Devices *d, const Record *equal) {
     bool right = true;
     for (size_t step = 0; step < STEPS; step++) {
@@ -137,9 +139,10 @@ static void check_bounds(Run *run, const Devices *d, const Record *seen) {
         if (step > 0 && seen[DYNAMIC].time[step] > balance_bound(DYNAMIC, d, step))
             measured = false;
     }
-    check_true(run, "static", "no step is longer than whole sequences ask for, until the change",
+    check_true(run, "static", "until the change no step is longer than whole sequences ask for",
                known);
-    check_true(run, "dynamic", "nor any after the first, but for what smoothing hides", measured);
+    check_true(run, "dynamic", "after step 0 no step is longer than smoothing explains",
+               measured);
 }
 
 static void policy_cost(Run *run, Policy policy, const char *quantity, const char *words,
@@ -181,96 +184,13 @@ static void costs(Run *run, const Devices *d, Policy policy, const Record *seen)
 
 // ---------------------------------------------------------------- what to see
 
-// "8 8 8 2", or the smallest and the largest share of many devices.
-static void shares_text(char *text, size_t room, const Range *share, size_t n) {
-    size_t least = range_size(share[0]), most = least, at = 0;
-    for (size_t r = 0; r < n; r++) {
-        size_t size = range_size(share[r]);
-        least = size < least ? size : least;
-        most = size > most ? size : most;
-        if (n <= 8) at += (size_t)snprintf(text + at, room - at, r > 0 ? " %zu" : "%zu", size);
-    }
-    if (n > 8) snprintf(text, room, "%zu..%zu", least, most);
-}
-
-// Shows the time of every step as a table and a plot. Unit: the time of one sequence on a device of
-// the full rate.
-static void show_times(Run *run, const Devices *d, const Record *seen, int picture) {
-    const double unit = work_model(&tiny, 1).time;
-    // y[POLICIES + 1][steps]
-    double *x = host_alloc((POLICIES + 2) * STEPS * sizeof *x), *y = x + STEPS;
-    say_detail(run,
-               "\nstep    equal   static  dynamic   ideal   sequences of each device, dynamic");
-    for (size_t step = 0; step < STEPS; step++) {
-        char shares[64];
-        shares_text(shares, sizeof shares, seen[DYNAMIC].share + step * d->n, d->n);
-        x[step] = (double)step;
-        for (size_t p = 0; p < POLICIES; p++) y[p * STEPS + step] = seen[p].time[step] / unit;
-        y[POLICIES * STEPS + step] = (balance_ideal(d, step) + balance_rings(EQUAL, d)) / unit;
-        say_detail(run, "%4zu %8.2f %8.2f %8.2f %7.2f   %s\n", step, y[step], y[STEPS + step],
-                   y[2 * STEPS + step], y[3 * STEPS + step], shares);
-    }
-    PlotLine lines[] = { { "equal", y }, { "static", y + STEPS }, { "dynamic", y + 2 * STEPS },
-                         { "ideal", y + 3 * STEPS } };
-    Plot plot = { .title = "time of a step; from step 5 on device 0 is four times as slow",
-                  .x_label = "step",
-                  .y_label = "1: one sequence on a fast device",
-                  .x = x,
-                  .n = STEPS,
-                  .lines = lines,
-                  .n_lines = POLICIES + 1 };
-    plot_show(run, &plot, picture | PICTURE_DETAIL);
-    free(x);
-}
-
-typedef char Cell[64];
-static void milliseconds(Cell text, double ps) {
-    snprintf(text, sizeof(Cell), "=%.2f ms", ps * 1e-9);
-}
-
-static void table(Run *run, const Devices *d, const Record *seen) {
-    const size_t step[] = { 0, CHANGE - 1, CHANGE, STEPS - 1 };
-    Cell time[4][POLICIES + 1], shares[POLICIES], what[4], best;
-    double all = 0;
-    for (size_t s = 0; s < STEPS; s++) all += balance_ideal(d, s) + balance_rings(EQUAL, d);
-    page_cell(best, all, "ps");
-    for (size_t i = 0; i < 4; i++) {
-        snprintf(what[i], sizeof *what, "step %zu%s", step[i],
-                 i == 2 ? ": device 0 slows down" : "");
-        for (size_t p = 0; p < POLICIES; p++) milliseconds(time[i][p], seen[p].time[step[i]]);
-        milliseconds(time[i][POLICIES], balance_ideal(d, step[i]) + balance_rings(EQUAL, d));
-    }
-    for (size_t p = 0; p < POLICIES; p++) {
-        *shares[p] = '=';
-        shares_text(shares[p] + 1, sizeof *shares - 1, seen[p].share + (STEPS - 1) * d->n, d->n);
-    }
-    say(run, "\nequal: the same share for all. static: shares by the first speeds. dynamic: by the "
-             "speeds measured\nin earlier steps. ideal: shares in fractions of a sequence. From "
-             "step %d on device 0 takes %d times as\nlong. A step: the slowest rank's computing, "
-             "then the all-reduce. A sequence keeps T x kept elements\nx e bytes of activations.\n",
-        CHANGE, CHANGED);
-    results(
-        run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL },
-        (const Result[]){
-            { what[0], NULL, { time[0][0], time[0][1], time[0][2], time[0][3] } },
-            { what[1], NULL, { time[1][0], time[1][1], time[1][2], time[1][3] } },
-            { what[2], NULL, { time[2][0], time[2][1], time[2][2], time[2][3] } },
-            { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
-            { "all steps", NULL, { "time.equal", "time.static", "time.dynamic", best } },
-            { "sequences per rank, last step", NULL, { shares[0], shares[1], shares[2], "=-" } },
-            { "activations, last step",
-              NULL,
-              { "peak.equal", "peak.static", "peak.dynamic", "=-" } },
-            { 0 } });
-}
-
-// The largest measured value over ranks, for people.
+// Writes the largest value over ranks of a cost in bytes, as the page prints it.
 static const char *largest(Run *run, const char *id, char text[32]) {
     page_value(text, 32, cost_value(run, id), "bytes");
     return text;
 }
 
-// The answer compares the trainings with equal and with measured shares.
+// The answer is no if measured shares save at least a hundredth of the time of equal shares.
 static void answer(Run *run, const Devices *d) {
     const double equal = cost_value(run, "time.equal"), dynamic = cost_value(run, "time.dynamic");
     char ideal_time[32], speeds[32], most[2][32];
@@ -295,7 +215,7 @@ static void answer(Run *run, const Devices *d) {
                       "one more or less is a small part.");
 }
 
-// --svg takes one picture; a trace is of steps.
+// Do the files show the two steps? --svg writes one picture, and --trace can only show steps.
 static bool steps_in_files(Run *run) {
     return option_given(run, "trace") || strcmp(option_text(run, "picture"), "steps") == 0;
 }
@@ -351,13 +271,16 @@ static void balance(Run *run) {
         trajectory_free(&ordered);
     }
     trajectory_free(&whole);
-    show_times(run, &d, seen, steps_in_files(run) ? PICTURE_NO_FILES : PICTURE_CHART);
+    BalanceTimes times[POLICIES];
+    for (Policy p = EQUAL; p < POLICIES; p++)
+        times[p] = (BalanceTimes){ seen[p].share, seen[p].time };
+    balance_show_times(run, &d, times, steps_in_files(run) ? PICTURE_NO_FILES : PICTURE_CHART);
     show_steps(run, &t, &d);
     check_ideal(run, &d, &seen[EQUAL]);
     check_idle(run);
     check_bounds(run, &d, seen);
     for (Policy p = EQUAL; p < POLICIES; p++) costs(run, &d, p, &seen[p]);
-    table(run, &d, seen);
+    balance_table(run, &d, times);
     answer(run, &d);
     data_free(&t.data);
     free(d.slow);

@@ -26,35 +26,22 @@ static void check_learning(Run *run, double last[CURVES]) {
 }
 
 static void table(Run *run, const CompressionSeen seen[2], const double last[CURVES]) {
-    typedef char Cell[64];
-    Cell sent[2], calls[2], step[2], learnt[2], forgets;
-    const double all = (double)seen[EXACT].sent;
-    for (Course i = EXACT; i <= RANK_2; i++) {
-        char bytes[24];
-        page_value(bytes, sizeof bytes, (double)seen[i].sent / STEPS, "bytes");
-        if (i == EXACT || all == 0) snprintf(sent[i], sizeof *sent, "=%s", bytes);
-        else snprintf(sent[i], sizeof *sent, "=%s, %.0f %%", bytes,
-                      100 * (double)seen[i].sent / all);
-        snprintf(calls[i], sizeof *calls, "=%zu", seen[i].calls / STEPS);
-        snprintf(step[i], sizeof *step, "=%.2f ms", (double)seen[i].step * 1e-9);
-        snprintf(learnt[i], sizeof *learnt, "=%.2f", last[i]);
-    }
+    const CompressionSeen *sum = &seen[EXACT];
+    const CompressionCells exact = compression_cells(sum, sum, STEPS, last[EXACT]);
+    const CompressionCells power = compression_cells(&seen[RANK_2], sum, STEPS, last[RANK_2]);
+    char forgets[16];
     snprintf(forgets, sizeof forgets, "=%.2f", last[FORGETS]);
     results(run, (const char *const[]){ "exact", "PowerSGD", NULL }, (const Result[]){
-        { "sent per rank and step", "2(N-1)/N of the bytes to add", { sent[0], sent[1] } },
-        { "calls per step", "PowerSGD: vectors, P and Q of a bucket", { calls[0], calls[1] } },
-        { "step", "-", { step[0], step[1] } },
-        { "loss after 60 steps", "-", { learnt[0], learnt[1] } },
-        { "loss without the residual", "-", { "=-", forgets } },
+        { "sent per rank and step", "2(N-1)/N of the bytes to add", { exact.sent, power.sent } },
+        { "calls per step", "per bucket: vectors, all P, all Q", { exact.calls, power.calls } },
+        { "step", "simulated", { exact.step, power.step } },
+        { "loss after 60 steps", "on a text", { exact.loss, power.loss } },
+        { "loss without the residual", "the trap", { "=-", forgets } },
         {0} });
 }
 
 static void answer(Run *run, const CompressionSeen seen[2], const double last[CURVES]) {
-    const double all = (double)seen[EXACT].sent / 100;
-    char residual[24];
-    page_value(residual, sizeof residual, (double)(config_parameters(&tiny) * sizeof(real)),
-               "bytes");
-    if (all == 0)
+    if (seen[EXACT].sent == 0)
         say_answer(run,
                    "One rank sends nothing. With rank %d alone the loss is %.2f after %d steps, "
                    "exact %.2f.",
@@ -64,12 +51,13 @@ static void answer(Run *run, const CompressionSeen seen[2], const double last[CU
                    "Yes. Two matrices with %d columns are %.0f %% of the bytes. Ranks can add "
                    "them, so this share does not grow with the ranks, as top-k's does. The loss "
                    "after %d steps is %.2f, with the exact sum %.2f.",
-                   RANK, (double)seen[RANK_2].sent / all, COMPRESSION_LONG, last[RANK_2],
-                   last[EXACT]);
+                   RANK, compression_share(&seen[RANK_2], &seen[EXACT]), COMPRESSION_LONG,
+                   last[RANK_2], last[EXACT]);
     say_cost(run,
              "a residual of %s per rank, %zu calls per step instead of %zu, and three products "
              "per matrix. Without the residual the loss ends %.2f higher.",
-             residual, seen[RANK_2].calls / STEPS, seen[EXACT].calls / STEPS,
+             compression_residual(&tiny).text, seen[RANK_2].calls / STEPS,
+             seen[EXACT].calls / STEPS,
              last[FORGETS] - last[RANK_2]);
     say_use_when(run, "the link is slow, matrices are large (the share of bytes falls with the "
                       "width), and memory has room for the residual.");
@@ -101,7 +89,8 @@ static void power_sgd(Run *run) {
     say(run, "\nA gradient matrix G [a, b] is replaced by P Q^T, with P [a, r] and Q [b, r], here "
              "r = %d: (a + b) r\nnumbers instead of a b. Exact adds the gradient, Psi elements of "
              "e bytes; PowerSGD adds the vectors\nand all P and Q. The residual is the part that a "
-             "rank has not sent yet. N ranks.\n", RANK);
+             "rank has not sent yet. N ranks.%s\n", RANK,
+        uneven_shares("\n", SEQUENCES, run->world->size).text);
     table(run, seen, last);
     answer(run, seen, last);
     data_free(&t.data);

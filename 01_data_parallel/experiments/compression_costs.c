@@ -68,10 +68,10 @@ static CompressionCosts of_bucket(const CutSizes *z, const CompressionPlan *plan
     size_t n = bucket_size(z, i), e = sizeof(real), bits = plan->method == HALF ? 16 : 1;
     size_t packed = ceil_div(n * bits, 8 * e), w = part_size(packed, N, r);
     size_t mine = values_in_part(n, bits, packed, N, r);
-    // places, values
+    // A message of top-k: k places of 4 bytes, then k values.
     size_t k = plan->one_of ? ceil_div(n, plan->one_of) : 0, message = ceil_div(4 * k, e) + k;
     switch (plan->method) {
-    case HALF:                                 // a maximum of one element, and the two halves
+    case HALF:  // an all-reduce of one element, the maximum; then the two halves of an all-reduce
         return (CompressionCosts){ ring_bytes(ALL_REDUCE_PASSES, N, 1, e) + both_ways(N, r, packed),
                                    N + 1, 0, 0, n + 1 + packed + N * w + mine + w };
     case TOP_K:                                // an all-gather of k places and values per rank

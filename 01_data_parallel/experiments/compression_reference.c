@@ -28,7 +28,8 @@ static int larger_first(const void *a, const void *b) {    // of equal elements 
     return difference > 0 ? 1 : difference < 0 ? -1 : (x > y) - (x < y);
 }
 
-// Sets the sent elements of x to 0, so x ends as the residual.
+// Adds the k largest elements of each shard to the sum and sets them to 0 in x. So x becomes the
+// residual.
 static void top_k(const Shards *s, size_t k) {
     real **order = host_alloc(s->n * sizeof *order);
     for (size_t r = 0; r < s->N; r++) {
@@ -57,7 +58,7 @@ static void to_signs(real *v, real *error, size_t n) {
     arena_free(&a);
 }
 
-// x ends as the workers' residuals, server as the servers'.
+// Afterwards x holds the workers' residuals, and `server` holds the servers' residuals.
 static void one_bit(const Shards *s, real *server) {
     real *said = host_alloc(s->n * sizeof *said);
     for (size_t i = 0; i < s->n; i++) s->sum[i] = server[i];

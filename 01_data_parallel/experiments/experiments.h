@@ -26,6 +26,11 @@ double way_time_on(const ClockLink *l, Way way, size_t N, size_t count);
 // number of chunks of the other way must divide `unit`.
 size_t way_ring_overtakes(Way way, size_t N, size_t unit);
 
+// ------------------------------------------ ring_page.c: 03_ring's page
+
+void ring_steps(Run *run);                         // draws which chunk each rank sends in each step
+void ring_fastest(Run *run);                       // the table of the fastest way by size and ranks
+
 // ------------------------------------------ ring_nodes.c: 03_ring's hierarchical way over nodes
 
 // Fills t with the elements of one rank. Small whole numbers have exact sums. Other sums are
@@ -64,7 +69,7 @@ typedef struct {
 // The times follow from a recurrence over the buckets.
 BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks,
                          const LastBatch *batch);
-// The same if there is one micro-batch and `sequences` are cut over the ranks.
+// bucket_costs() of a step with one micro-batch, whose `sequences` are cut over the ranks.
 BucketCosts overlap_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences);
 
 // ----------------------------------------------- compression_costs.c: 06_compression, 08_power_sgd
@@ -75,14 +80,21 @@ typedef struct {
     size_t errors, factors;                        // elements kept: residuals; the matrices q
     size_t buffers;                                // elements at the peak, with the factors
 } CompressionCosts;
-// For one of N replicas. z: the part of the model that a replica's rank has (all of it, or a stage
-// and a slice).
+// The costs of one of N replicas. z: the part of the model that a replica's rank has (all of it, or
+// a stage and a slice).
 CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N,
                                    size_t r);
 // Picoseconds of TOP_K or POWER_SGD on the simulated clock, from the arrival of the last replica.
 // near: the N ranks share a node. Choosing the largest elements and Gram and Schmidt take no time,
 // because the clock counts products only.
 double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, bool near);
+
+// ------------------------------------------------- page_texts.c: what several pages say
+
+typedef struct { char text[96]; } PageText;
+// Says why the last rank waits in the picture: it has fewer sequences. before: a space or a newline
+// before the sentence. Returns nothing if all shares are equal.
+PageText uneven_shares(const char *before, size_t sequences, size_t ranks);
 
 // ------------------------------------------------ compression_reference.c: the rules on one device
 
@@ -127,8 +139,7 @@ void compression_check_exact(Run *run, const ModelConfig *model, const Compressi
                              MadeKind kind, const char *name, double limit);
 
 // Trains on the text --data with the rate --lr and draws the losses. last[n]: the mean loss of the
-// last ten steps.
-// alone: one device applies the rule to the whole gradient; no curve is drawn.
+// last ten steps. alone: one device applies the rule to the whole gradient; no curve is drawn.
 enum { COMPRESSION_LONG = 60 };
 typedef struct { const char *name; bool exact, alone; CompressionPlan plan; } Curve;
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last);
@@ -137,4 +148,15 @@ extern const Option compression_options[];
 // One picture of two steps: with the exact all-reduce, then with a compressed one.
 void compression_show_steps(Run *run, const Training *t, const CompressionPlan *plan,
                             const char *title);
+
+// ------------------------------------------------- page_texts.c: 06_compression, 08_power_sgd
+
+// The bytes sent, in percent of the exact sum's. 0 where one rank sends nothing.
+double compression_share(const CompressionSeen *seen, const CompressionSeen *exact);
+// One training's cells in the page's table. sent and calls are per step.
+typedef struct { char sent[48], calls[16], step[24], loss[16]; } CompressionCells;
+CompressionCells compression_cells(const CompressionSeen *seen, const CompressionSeen *exact,
+                                   size_t steps, double loss);
+// The size of a rank's residual: one element per parameter.
+PageText compression_residual(const ModelConfig *model);
 #endif

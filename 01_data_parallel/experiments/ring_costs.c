@@ -19,7 +19,7 @@ static size_t elements(size_t count, size_t n, size_t lo, size_t hi) {
     return sum;
 }
 
-// Costs in elements, not bytes.
+// way_costs() in elements instead of bytes.
 static WayCosts in_elements(Way way, size_t N, size_t r, size_t count) {
     size_t n = way_power_below(N), rest = N - n, children = 0, sent = 0;
     switch (way) {

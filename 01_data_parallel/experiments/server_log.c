@@ -33,8 +33,9 @@ static int by_arrival(const void *a, const void *b) {
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-// A push of step j is answered when it is in the weights and every worker's push of step j - s is
-// in them, too. Returns the largest of value[push] among all these pushes.
+// A push of step j is answered when two conditions hold: the weights contain this push, and they
+// contain every worker's push of step j - s. Returns the largest of value[push] among all these
+// pushes.
 static double answered(const double *value, size_t push, size_t n, size_t staleness) {
     size_t step = push / n;
     double last = value[push];
@@ -109,7 +110,7 @@ void server_log_check(Run *run, const ServerLog *log, const double *computing, d
     }
     ServerLogSeen seen = server_log_look(log);
     size_t oldest = (log->workers - 1) * (2 * log->staleness + 1);
-    check_true(run, log->name, "nobody begins more than s steps ahead",
+    check_true(run, log->name, "no worker begins more than s steps ahead",
                seen.ahead <= log->staleness);
     check_true(run, log->name, "no gradient is older than (n-1)(2s+1)", seen.lag <= oldest);
     check_true(run, log->name, "all servers have the same log", log->same);

@@ -1,5 +1,6 @@
-// 01_by_hand.c (experiment): three samples on paper; then four trainings, with the gradient of 100
-// samples at once, in pieces, by the trap (the mean of means), and on several devices.
+// 01_by_hand.c (experiment): three samples on paper, then four trainings on 100 samples. Their
+// gradients come from all samples at once, from pieces, from the trap (the mean of means), and from
+// several devices.
 #include "02_grad_accumulation/by_hand.h"
 #include "common/tensor/random.h"
 #include "judge/frame/lesson.h"
@@ -31,8 +32,8 @@ static void on_paper(Run *run) {
     const Samples all = { 3, x, target };
     Linear g;
     double got[4];
-    say(run, "On paper: 3 samples in micro-batches of 2 and 1, W = identity, b = 0, so y = x; 6 "
-             "elements in all\n");
+    say(run, "On paper: 3 samples in micro-batches of 2 and 1; 6 elements in all. y = xW + b, W = "
+             "identity, b = 0\n");
     for (size_t k = 0; k < 2; k++) {
         pieces_gradient(&g, &identity, all, pieces_range(3, 2, k), 6);
         say_gradient(run, k == 0 ? "micro-batch 0, divided by 6" : "micro-batch 1, divided by 6",

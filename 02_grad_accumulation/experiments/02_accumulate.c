@@ -40,7 +40,7 @@ static Trajectory train(Run *run, const Training *t, Bytes *seen) {
 // ---------------------------------------------------------------- the trap
 
 // The trap: every micro-batch takes the mean over its own tokens, and the m means are averaged. The
-// result is wrong only where micro-batches have different numbers of counted tokens, so this
+// result is wrong only where micro-batches have different numbers of counted tokens. So this
 // function looks for the first step in which they differ.
 static void show_trap(Run *run, const Training *t) {
     size_t m = t->micro_batches, count[SEQUENCES];
@@ -61,7 +61,7 @@ static void show_trap(Run *run, const Training *t) {
     double loss_wrong = accumulate_gradients(model, batch, m);
     model_snapshot(model, wrong, UNIT_GRADIENTS, NULL);
     say(run,
-        "step %zu: mean loss of the tokens %.4f; the trap, the mean of the micro-batches' "
+        "loss in step %zu: mean over all tokens %.4f; the trap, the mean of the micro-batches' "
         "means: %.4f\n",
         (size_t)step, loss, loss_wrong);
     // Rounding stays a hundred times below this limit.

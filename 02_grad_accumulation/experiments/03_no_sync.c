@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Of 4 ranks two have 7 sequences, in micro-batches of 3, 2 and 2; the other two have 6.
+// Of 4 ranks, ranks 0 and 1 have 7 sequences each, in micro-batches of 3, 2 and 2. Ranks 2 and 3
+// have 6 each, in micro-batches of 2.
 enum { SEQUENCES = 26, STEPS = 3 };
 enum { BUCKET = 1 << 13 };                     // bytes at which a bucket is closed
 static const ModelConfig tiny = {
@@ -176,23 +177,23 @@ static void show(Run *run, size_t steps, const Measured *const way[3]) {
     }
     snprintf(calls, sizeof calls, "all-reduces, %zu steps", steps);
     snprintf(bytes, sizeof bytes, "sent per rank, %zu steps", steps);
-    snprintf(per_step, sizeof per_step, "per step: 1, forgetful m, overlapped %zu",
+    snprintf(per_step, sizeof per_step, "per step: 1; forgetful: m; overlapped: %zu",
              (size_t)way[2]->calls / steps);
     const Result rows[] = {
         { calls,
           per_step,
           { "no-sync.calls", "forgetful.calls", "overlapped.calls" } },
         { bytes,
-          "2(N-1)/N Psi e per step, forgetful m x",
+          "2(N-1)/N Psi e per step; forgetful: x m",
           { "no-sync.sent", "forgetful.sent", "overlapped.sent" } },
         { "gradient buffers",
-          "Psi + wte, forgetful + Psi for the sum",
+          "Psi + wte; forgetful: + Psi for the sum",
           { "no-sync.gradients", "forgetful.gradients", "overlapped.gradients" } },
         { clock_config()->simulated ? "step" : NULL,
-          "3F + R - hidden, forgetful 3F + mR",
+          "3F + R - hidden; forgetful: 3F + mR",
           { "no-sync.step", "forgetful.step", "overlapped.step" } },
         { "exposed, mean of ranks",
-          "R - hidden, forgetful mR",
+          "R - hidden; forgetful: mR",
           { exposed[0], exposed[1], exposed[2] } },
         { "hidden, mean of ranks",
           "only the last backward can hide",
@@ -200,7 +201,8 @@ static void show(Run *run, size_t steps, const Measured *const way[3]) {
         { 0 }
     };
     say(run, "\nN ranks, m micro-batches, Psi parameters of e bytes, wte the embedding table. F: "
-             "rank 0's forward\n(a backward takes 2F). R: one all-reduce of the gradient.\n");
+             "rank 0's forward\n(a backward takes 2F). R: one all-reduce.%s\n",
+        uneven_shares(" ", SEQUENCES, run->world->size).text);
     results(run, columns, rows);
 }
 

@@ -197,7 +197,9 @@ static void by_hand(Run *run) {
     schedule_free(&list);
     say(run, "The judge refuses a list that hangs, has an op twice, or takes a wrong message. A "
              "legal list");
-    say(run, "may still be slow. 1F1B's order is that of PTD-P (arXiv 2104.04473), figure 4.");
+    say(run, "may still be slow. 1F1B's order is that of PTD-P (arXiv 2104.04473), figure 4. "
+             "Naive: a micro-batch");
+    say(run, "passes all stages and comes back before the next one starts. Stage i, from 0.");
     table(run);
     check_published(run, 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7");
     check_published(run, 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7");

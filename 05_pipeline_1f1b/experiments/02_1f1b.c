@@ -150,18 +150,18 @@ static void training_costs(Run *run, const Training *t, const StageCosts *seen,
 static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 
 // Most tokens in the buffers of the lesson's own loop, over all forwards and backwards of stage i.
-// The loop has a buffer for each output that the next stage has not used yet, one for what it
-// receives, and one for the gradient that it sends.
+// The loop has a buffer for each output that the next stage has not used yet. It has one more for
+// the tensor that it receives, and one for the gradient that it sends.
 static size_t buffered_tokens(const Training *t, size_t p, size_t i) {
     size_t m = t->micro_batches, flight = p - i < m ? p - i : m, most = 0;
     bool next = i + 1 < p, before = i > 0;
     for (size_t k = 0; k < m; k++) {
         size_t back = k < flight ? 0 : k + 1 - flight, ahead = k + flight < m ? k + flight : m;
         size_t sending = before && back > 0 ? stage_tokens(t, back - 1) : 0;
-        // Forward: y, x.
+        // A forward holds the outputs y and one input x.
         most = max(most, next * tokens_of(t, back, k + 1) + before * stage_tokens(t, k) + sending);
         sending = before && k > 0 ? stage_tokens(t, k - 1) : 0;
-        // Backward: y, dy.
+        // A backward holds the outputs y and one gradient dy, then sends dx.
         most = max(most, next * (tokens_of(t, k, ahead) + stage_tokens(t, k)) + sending);
         most = max(most, next * (tokens_of(t, k + 1, ahead) + stage_tokens(t, k)) +
                              before * stage_tokens(t, k));

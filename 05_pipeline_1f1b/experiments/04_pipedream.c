@@ -13,7 +13,7 @@ enum { SEQUENCES = 3, STEPS = 12 };
 
 // ----------------------------------------- the recurrence on one device, with no pipeline in it
 
-// Which stage has layer n of the model.
+// Returns the stage that has layer n of the model.
 static size_t stage_of(const ModelConfig *c, size_t p, size_t n) {
     if (n == 0) return 0;
     if (n > c->layers) return p - 1;                           // head and loss
@@ -292,7 +292,7 @@ static void table(Run *run, double off, const double loss[WAYS]) {
         { "weights of all versions, per rank", NULL,
           { "sgd.flush.weights", "sgd.stashing.weights", "sgd.vertical.weights",
             "sgd.no-stashing.weights" } },
-        { "updates since weights were read", NULL, { age[0], age[1], age[2], age[3] } },
+        { "updates late", NULL, { age[0], age[1], age[2], age[3] } },
         { "error of the 2nd gradient", NULL, { "=0", "=0", "=0", wrong } },
         { "loss on a text, last 40 updates", NULL, { text[0], text[1], text[2], text[3] } },
         {0},
@@ -300,13 +300,14 @@ static void table(Run *run, double off, const double loss[WAYS]) {
     results(run, (const char *const[]){ "1F1B, flush", "stashing", "vertical sync",
                                         "no stashing", NULL },
             clock_config()->simulated ? rows : rows + 1);      // no cost is a time in real time
-    say(run, "  Stage i of p: stashing keeps p-i versions, vertical sync p. Updates since: p-1-i, "
-             "or p-1.");
-    say(run, "  Time: 1F1B two steps of m = %d, 2(m+p-1)(t_f+t_b); stashing 8(t_f+t_b); plus "
-             "messages.", FLUSH);
-    say(run, "  mixed: the forward read old weights, the backward the newest. For the loss, 1F1B "
-             "updates after");
-    say(run, "  every mini-batch with a flush, so that all columns make equally many updates.");
+    say(run, "  Updates late: those between the read of a weight and the use of its gradient. "
+             "mixed: the forward");
+    say(run, "  read old weights, the backward the newest. Stage i of p: stashing keeps p-i "
+             "versions and is p-1-i");
+    say(run, "  late, vertical sync p and p-1. Time: 1F1B 2(m+p-1)(t_f+t_b), m = %d, stashing "
+             "8(t_f+t_b); t_f, t_b:", FLUSH);
+    say(run, "  a stage's forward, backward. For the loss 1F1B runs empty and updates after every "
+             "mini-batch.");
 }
 
 static void answer(Run *run, double off, const double loss[WAYS]) {

@@ -262,7 +262,7 @@ static void table(Run *run, const double loss[2]) {
         { "weights of all versions", NULL, CELLS(2) },
         { "activations, peak", NULL, CELLS(3) },
         { "weights + activations", NULL, CELLS(4) },
-        { "updates behind", NULL, { "=0", "=0", old, "=1" } },
+        { "updates late", NULL, { "=0", "=0", old, "=1" } },
         { "loss on a text, last 20 batches", NULL, { text[0], text[0], "=-", text[1] } },
         {0},
     };
@@ -272,7 +272,7 @@ static void table(Run *run, const double loss[2]) {
              "forward, backward.");
     say(run, "  Stage i of p: GPipe keeps activations of m micro-batches, the others of p-i. "
              "PipeDream keeps p-i");
-    say(run, "  versions and is p-1-i updates behind; it updates after each micro-batch, so its "
+    say(run, "  versions and is p-1-i updates late; it updates after each micro-batch, so its "
              "loss is left out.");
 }
 

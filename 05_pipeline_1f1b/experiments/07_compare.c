@@ -1,5 +1,6 @@
 // 07_compare.c (experiment): measures one batch in each of the seven ways: time, idle share,
-// memory, messages, age of gradients. Recomputes published figures from the lists alone.
+// memory, messages, age of gradients. compare_lists.c predicts times from the lists alone, and
+// recomputes published figures.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>
@@ -9,47 +10,6 @@
 static const ModelConfig sizes = {
     .layers = 1, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
-
-// ---------------------------------------------------------------- what the lists say
-
-static size_t way_chunks(const PipelineWay *w, size_t p) { return p > 1 ? w->chunks : 1; }
-static Stack way_stack(const PipelineWay *w, const Stack *stack, size_t p) {
-    Stack s = *stack;
-    s.chunks = way_chunks(w, p);
-    return s;
-}
-
-// When so many batches end, of the lists alone. messages: over the chosen link; else they take no
-// time.
-static Picoseconds way_end(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
-                           size_t batches, bool messages) {
-    Schedule *stage = host_alloc(p * sizeof *stage);
-    Stack part = *stack;
-    part.blocks /= way_chunks(w, p);
-    OpTimes t = zb_times(&part);                   // a whole backward takes B + W
-    if (!messages) t.message = 0;
-    for (size_t i = 0; i < p; i++) stage[i] = w->list(p, m, batches, i);
-    return lists_makespan(stage, p, batches * m, &t);
-}
-// The time of one more batch, where the pipeline is full.
-static Picoseconds way_batch(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
-                             bool messages) {
-    if (w->kind == WAY_FLUSH) return way_end(w, stack, p, m, 1, messages);
-    return way_end(w, stack, p, m, 3, messages) - way_end(w, stack, p, m, 2, messages);
-}
-
-// The largest age of a gradient: updates between the version that it is computed with and the
-// version that it is subtracted from.
-static size_t way_late(const Schedule *s) {
-    size_t updates = 0, read = 0, most = 0;
-    for (size_t e = 0; e < s->n; e++) {
-        if (s->ops[e].what == BACKWARD) read = s->ops[e].version;
-        if (s->ops[e].what != UPDATE) continue;
-        if (updates - read > most) most = updates - read;
-        updates++;
-    }
-    return most;
-}
 
 // ---------------------------------------------------------------- one batch, measured
 
@@ -69,10 +29,10 @@ static PipelineResult by_way(const void *how, Comm *pp, Model *model, const Batc
     tensor_fill(model->g, 0);  // the stack has no embedding, but its table's gradient is summed
     return pipeline_way_run(one->way, pp, one->tied, model, &o, batch, one->m, one->batches);
 }
-// Runs so many batches with the functions of the way's own lesson.
+// Runs `batches` batches with the functions of the way's own lesson.
 static Played play(Run *run, const PipelineWay *w, const Stack *stack, size_t m, size_t batches) {
     OneWay one = { w, w->kind == WAY_2BW ? pipeline_tied_group(run->world) : NULL, m, batches };
-    Stack chunked = way_stack(w, stack, run->world->size);
+    Stack chunked = pipeline_way_stack(w, stack, run->world->size);
     comm_ledger_reset(run->world);
     Played played = stack_play_by(run, &chunked, MEM_ACTIVATIONS, by_way, &one,
                                   w->kind == WAY_FLUSH ? m : batches * m);
@@ -96,15 +56,15 @@ static WaySeen measure(Run *run, const PipelineWay *w, const Stack *stack, size_
                      .busy = (double)(last.timing.busy - two.timing.busy),
                      .activations = last.activations, .weights = memory_peak(MEM_PARAMETERS),
                      .messages = run->world->ledger[COMM_SEND].calls - messages,
-                     .late = way_late(&list) };
+                     .late = pipeline_way_late(&list) };
     schedule_free(&list);
     return seen;
 }
 
 // ---------------------------------------------------------------- costs
 
-// Most bytes of activations on stage i. Ways with chunks or halves have no closed form: the list
-// decides.
+// Predicts the peak of stage i's activations, in bytes. For ways with chunks or halves there is no
+// closed form, so the list is played.
 typedef struct { Predicted by_formula, by_play; } Activations;
 static Activations activations(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
                                size_t i) {
@@ -112,7 +72,7 @@ static Activations activations(const PipelineWay *w, const Stack *stack, size_t 
     size_t in_flight = flight[w - pipeline_ways];
     if (in_flight)
         return (Activations){ formula(in_flight * stack_kept(stack, p, i)), NOT_PREDICTED };
-    Stack chunked = way_stack(w, stack, p);
+    Stack chunked = pipeline_way_stack(w, stack, p);
     Schedule list = w->list(p, m, 3, i);
     size_t most = w->chunks > 1 ? chunked_stack_peak(&chunked, &list, p, i)
                                 : zb_stack_peak(stack, &list, p, i);
@@ -121,7 +81,7 @@ static Activations activations(const PipelineWay *w, const Stack *stack, size_t 
 }
 
 static size_t weights(const PipelineWay *w, const Stack *stack, size_t p, size_t i) {
-    size_t v = way_chunks(w, p), elements = 0, versions = 1;
+    size_t v = pipeline_way_chunks(w, p), elements = 0, versions = 1;
     ModelConfig whole = stack->model;
     whole.layers = stack->blocks * p;
     if (w->kind == WAY_PIPEDREAM) versions = p - i;
@@ -138,7 +98,7 @@ static const char *const way_id[PIPELINE_WAYS] = { "naive", "gpipe", "1f1b", "in
 
 static void costs(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
                   const WaySeen *seen) {
-    size_t p = run->world->size, i = run->world->rank, v = way_chunks(w, p);
+    size_t p = run->world->size, i = run->world->rank, v = pipeline_way_chunks(w, p);
     size_t late = w->kind == WAY_PIPEDREAM ? p - 1 - i : w->kind == WAY_2BW;
     size_t messages = p == 1 ? 0 : m * (v - (i + 1 == p)) + m * (v - (i == 0));
     Activations kept = activations(w, stack, p, m, i);
@@ -155,69 +115,13 @@ static void costs(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
         {0} });
     if (!clock_config()->simulated) return;  // real time differs from run to run
     StackTimes t = stack_times(stack);
-    double batch = (double)way_batch(w, stack, p, m, true);
+    double batch = (double)pipeline_way_batch(w, stack, p, m, true);
     double idle = 1 - (double)(m * (t.forward + t.backward)) / batch;
     double measured = 1 - seen->busy / ((double)p * (double)seen->batch);
     check_costs(run, ids.text, names.text, (CostRow[]){
         { "batch", "a batch", "ps", BY_PLAY(batch), seen->batch },
         { "idle", "idle", "millionths", BY_PLAY(round(1e6 * idle)), round(1e6 * measured) },
         {0} });
-}
-
-// -------------------------------------------------------------- published figures, by the lists
-
-// The step in units of a stage's t_f, with t_b = 2 t_f. A chunk takes 1/v of them.
-static double interleaved_units(size_t p, size_t m, size_t v) {
-    return (double)interleaved_makespan(p, m, v, 1, 2, 0) / (double)v;
-}
-
-static void published(Run *run) {
-    double got[] = { makespan(schedule_naive, 4, 8, 1, 2), makespan(schedule_gpipe, 4, 8, 1, 2),
-                     makespan(schedule_1f1b, 4, 8, 1, 2),  interleaved_units(4, 8, 2),
-                     interleaved_units(4, 8, 4),           makespan(schedule_1f1b, 8, 32, 1, 2),
-                     interleaved_units(8, 32, 4) };
-    double want[] = { 96, 33, 33, 28.5, 26.25, 117, 101.25 };
-    check_numbers(run, "published", "PTD-P's (p-1)/m and (p-1)/(vm) in units of t_f", got, want, 7,
-                  0);
-    // GPipe, table 2: Transformer-48, M = 32; throughput on K stages against that of K = 2 with
-    // M = 1. A batch's work is the same everywhere, so a stage does 1/(K M) of it per micro-batch.
-    static const double table[] = { 1.8, 3.4, 6.3 };
-    double ideal[3], speed_up[3];
-    bool close = true;
-    for (size_t n = 0; n < 3; n++) {
-        size_t K = (size_t)2 << n, M = 32;
-        double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2;  // of one share
-        ideal[n] = (double)(K * M) * one / (double)makespan(schedule_gpipe, K, M, 1, 2);
-        speed_up[n] = (double)(K * M) / (double)(M + K - 1);
-        close = close && table[n] <= ideal[n] && table[n] >= 0.92 * ideal[n];
-    }
-    check_numbers(run, "published", "GPipe's speed-up K M/(M+K-1)", ideal, speed_up, 3, 1e-12);
-    check_true(run, "published", "its table 2 within 8 % of it", close);
-    OpTimes units = { 1, 1, 1, 0 };
-    double bubble[] = { (double)zb_judge(schedule_zb_h1, 4, 8, &units).step - 24,
-                        ((double)zb_judge(schedule_1f1b, 4, 8, &units).step - 24) / 3 };
-    check_numbers(run, "published", "ZB-H1's bubble is a third of 1F1B's", &bubble[0], &bubble[1],
-                  1, 0);
-}
-
-// Where messages take no time, the lists must take what the closed forms say.
-static void closed_forms(Run *run, const Stack *stack, size_t m) {
-    size_t p = run->world->size, v = way_chunks(&pipeline_ways[3], p);
-    StackTimes t = stack_times(stack);
-    OpTimes halves = zb_times(stack);
-    double bubble = (double)(halves.forward + halves.backward_inputs - halves.backward_weights);
-    double both = (double)(t.forward + t.backward), got[PIPELINE_WAYS];
-    double want[PIPELINE_WAYS] = { (double)(m * p) * both,
-                                   (double)(m + p - 1) * both,
-                                   (double)(m + p - 1) * both,
-                                   ((double)m + (double)(p - 1) / (double)v) * both,
-                                   (double)m * both + (double)(p - 1) * bubble,
-                                   (double)m * both,
-                                   (double)m * both };
-    for (size_t k = 0; k < PIPELINE_WAYS; k++)
-        got[k] = (double)way_batch(&pipeline_ways[k], stack, p, m, false);
-    check_numbers(run, "lists = closed forms", "a batch, without messages", got, want,
-                  PIPELINE_WAYS, 1e-12);
 }
 
 // ---------------------------------------------------------------- bars, table, plot
@@ -227,7 +131,7 @@ static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };
 
-// Draws how much of its longest time each way computes and idles.
+// Draws a bar for each way: the time of a batch, computing first, then idle.
 enum { BAR = 76 };                                     // columns of the longest bar
 static void bars(Run *run, const WaySeen *seen) {
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
@@ -272,7 +176,7 @@ static void table(Run *run) {
              "(05.06).");
 }
 
-// Which of the ways [from, to) has least of this quantity; of equal ones the first.
+// Returns the way of [from, to) that has least of this quantity; of equal ways the first.
 static size_t least(Run *run, const char *quantity, size_t from, size_t to) {
     size_t best = from;
     CostName a, b;
@@ -327,8 +231,8 @@ static void plot(Run *run, const Stack *stack) {
         x[n] = (double)m;
         double computing = (double)(m * (t.forward + t.backward));
         for (size_t k = 0; k < PIPELINE_WAYS; k++)
-            y[k][n] =
-                100 - 100 * computing / (double)way_batch(&pipeline_ways[k], stack, p, m, true);
+            y[k][n] = 100 - 100 * computing / (double)pipeline_way_batch(&pipeline_ways[k], stack,
+                                                                         p, m, true);
     }
     for (size_t k = 0; k < PIPELINE_WAYS; k++) lines[k] = (PlotLine){ pipeline_ways[k].name, y[k] };
     Plot plot = { .title = "idle, by the number of micro-batches",
@@ -349,8 +253,8 @@ static void compare(Run *run) {
         seen[k] = measure(run, &pipeline_ways[k], &stack, m);
         costs(run, &pipeline_ways[k], &stack, m, &seen[k]);
     }
-    closed_forms(run, &stack, m);
-    published(run);
+    compare_closed_forms(run, &stack, m);
+    compare_published(run);
     bool simulated = clock_config()->simulated;
     char unit[24];
     page_value(unit, sizeof unit, (double)seen[0].batch / BAR, "ps");

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Events call both a whole backward and a backward of inputs B, so the list's text does, too.
+// A recording writes B for a whole backward and for a backward of inputs. So I becomes B in the
+// list's text before the comparison.
 bool events_in_order(Run *run, const char *title, size_t i, Schedule list) {
     char *want = schedule_text(&list), *order = picture_order(run, i);
     for (char *letter = want; *letter; letter++)

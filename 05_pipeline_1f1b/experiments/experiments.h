@@ -1,5 +1,5 @@
 // experiments.h: helpers of this chapter's experiments: tables of costs, the order of events, times
-// and memory from lists, trainings whose lists have updates.
+// and memory from lists, trainings whose lists have updates, costs of single lessons.
 #ifndef PIPELINE_1F1B_EXPERIMENTS_H
 #define PIPELINE_1F1B_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/experiments.h"
@@ -20,7 +20,7 @@ Comparison compare_times(double time, double with);
 // The time at which the last op of these lists ends, in the units of `times`; UINT64_MAX: a
 // deadlock. Frees the lists.
 Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times);
-// The same of interleaved lists. t_f, t_b: times of one chunk.
+// lists_makespan() of the interleaved lists. t_f, t_b: times of one chunk.
 Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
                                  size_t message);
 // Lists of n micro-batches, perhaps of several batches, on the stages of this stack.
@@ -42,6 +42,30 @@ JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *t
 size_t zb_peak(const Training *t, const Schedule *list, size_t p, size_t i);
 size_t zb_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
 size_t chunked_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
+
+// ---- interleaved_costs.c: 03_interleaved ----
+// Most chunks between their forward and their backward on stage i, as published.
+size_t interleaved_in_flight(size_t p, size_t m, size_t v, size_t i);
+// Boundaries between parts over which stage i sends y (forward) and dx (backward).
+size_t interleaved_boundaries(size_t p, size_t v, size_t i);
+// Compares the costs of a training with predictions. loop: the costs of the lesson's own loop.
+void interleaved_costs(Run *run, const Training *t, size_t v, const StageCosts *seen,
+                       const StageCosts *loop);
+
+// ---- compare_lists.c: 07_compare ----
+size_t pipeline_way_chunks(const PipelineWay *w, size_t p);    // chunks per stage on p stages
+// A stack of the same stages, cut in as many chunks as the way has.
+Stack pipeline_way_stack(const PipelineWay *w, const Stack *stack, size_t p);
+// The time of one more batch, where the pipeline is full. messages: as long as the chosen link
+// takes; otherwise they take no time.
+Picoseconds pipeline_way_batch(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
+                               bool messages);
+// The largest age of a gradient: updates between the version that it is computed with and the
+// version that it is subtracted from.
+size_t pipeline_way_late(const Schedule *s);
+// Checks that the lists take the time of the closed forms, where messages take none.
+void compare_closed_forms(Run *run, const Stack *stack, size_t m);
+void compare_published(Run *run);                              // figures of three papers
 
 // ---- scatter.c ----
 void check_scatter_gather(Run *run, const ModelConfig *c);

@@ -1,0 +1,92 @@
+// balance_page.c: the page of 07_balance: the times of all steps as a chart, and the table.
+#include "01_data_parallel/experiments/balance_forecast.h"
+#include "common/model/costs.h"
+#include "judge/draw/picture.h"
+#include "judge/draw/plot.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+// Writes all shares, such as "8 8 8 2"; of more than 8 devices the smallest and the largest share.
+static void shares_text(char *text, size_t room, const Range *share, size_t n) {
+    size_t least = range_size(share[0]), most = least, at = 0;
+    for (size_t r = 0; r < n; r++) {
+        size_t size = range_size(share[r]);
+        least = size < least ? size : least;
+        most = size > most ? size : most;
+        if (n <= 8) at += (size_t)snprintf(text + at, room - at, r > 0 ? " %zu" : "%zu", size);
+    }
+    if (n > 8) snprintf(text, room, "%zu..%zu", least, most);
+}
+
+void balance_show_times(Run *run, const Devices *d, const BalanceTimes *seen, int picture) {
+    const size_t steps = d->steps;
+    const double unit = work_model(d->model, 1).time;
+    // y[POLICIES + 1][steps]
+    double *x = host_alloc((POLICIES + 2) * steps * sizeof *x), *y = x + steps;
+    say_detail(run,
+               "\nstep    equal   static  dynamic   ideal   sequences of each device, dynamic");
+    for (size_t step = 0; step < steps; step++) {
+        char shares[64];
+        shares_text(shares, sizeof shares, seen[DYNAMIC].share + step * d->n, d->n);
+        x[step] = (double)step;
+        for (size_t p = 0; p < POLICIES; p++) y[p * steps + step] = seen[p].time[step] / unit;
+        y[POLICIES * steps + step] = (balance_ideal(d, step) + balance_rings(EQUAL, d)) / unit;
+        say_detail(run, "%4zu %8.2f %8.2f %8.2f %7.2f   %s\n", step, y[step], y[steps + step],
+                   y[2 * steps + step], y[3 * steps + step], shares);
+    }
+    PlotLine lines[] = { { "equal", y }, { "static", y + steps }, { "dynamic", y + 2 * steps },
+                         { "ideal", y + 3 * steps } };
+    Plot plot = { .title = "time of a step; from step 5 on device 0 is four times as slow",
+                  .x_label = "step",
+                  .y_label = "1: one sequence on a fast device",
+                  .x = x,
+                  .n = steps,
+                  .lines = lines,
+                  .n_lines = POLICIES + 1 };
+    plot_show(run, &plot, picture | PICTURE_DETAIL);
+    free(x);
+}
+
+typedef char Cell[64];
+static void milliseconds(Cell text, double ps) {
+    snprintf(text, sizeof(Cell), "=%.2f ms", ps * 1e-9);
+}
+
+void balance_table(Run *run, const Devices *d, const BalanceTimes *seen) {
+    const size_t steps = d->steps;
+    const size_t step[] = { 0, d->change - 1, d->change, steps - 1 };
+    Cell time[4][POLICIES + 1], shares[POLICIES], what[4], best, kept;
+    double all = 0;
+    for (size_t s = 0; s < steps; s++) all += balance_ideal(d, s) + balance_rings(EQUAL, d);
+    page_cell(best, all, "ps");
+    page_value(kept, sizeof kept, (double)(d->model->context * kept_model(d->model) * sizeof(real)),
+               "bytes");
+    for (size_t i = 0; i < 4; i++) {
+        snprintf(what[i], sizeof *what, "step %zu%s", step[i],
+                 i == 2 ? ": device 0 slows down" : "");
+        for (size_t p = 0; p < POLICIES; p++) milliseconds(time[i][p], seen[p].time[step[i]]);
+        milliseconds(time[i][POLICIES], balance_ideal(d, step[i]) + balance_rings(EQUAL, d));
+    }
+    for (size_t p = 0; p < POLICIES; p++) {
+        *shares[p] = '=';
+        shares_text(shares[p] + 1, sizeof *shares - 1, seen[p].share + (steps - 1) * d->n, d->n);
+    }
+    say(run, "\nequal: the same share for all. static: shares by the first speeds. dynamic: by the "
+             "speeds measured\nin earlier steps. ideal: shares in fractions of a sequence. From "
+             "step %zu on device 0 takes %zu times as\nlong. A step: the slowest rank computes, "
+             "then all-reduce. A sequence keeps %s of activations.\n",
+        d->change, d->changed, kept);
+    results(
+        run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL },
+        (const Result[]){
+            { what[0], NULL, { time[0][0], time[0][1], time[0][2], time[0][3] } },
+            { what[1], NULL, { time[1][0], time[1][1], time[1][2], time[1][3] } },
+            { what[2], NULL, { time[2][0], time[2][1], time[2][2], time[2][3] } },
+            { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
+            { "all steps", NULL, { "time.equal", "time.static", "time.dynamic", best } },
+            { "sequences per rank, last step", NULL, { shares[0], shares[1], shares[2], "=-" } },
+            { "activations, last step",
+              NULL,
+              { "peak.equal", "peak.static", "peak.dynamic", "=-" } },
+            { 0 } });
+}

@@ -1,0 +1,40 @@
+// page_texts.c: sentences and table cells that several pages of this chapter share (experiments.h).
+#include "01_data_parallel/experiments/experiments.h"
+#include <stdio.h>
+
+PageText uneven_shares(const char *before, size_t sequences, size_t ranks) {
+    PageText t = { "" };
+    const size_t most = part_size(sequences, ranks, 0), least = sequences / ranks;
+    if (most > least)
+        snprintf(t.text, sizeof t.text,
+                 "%sRank %zu waits: it has %zu of %zu sequences, rank 0 has %zu.", before,
+                 ranks - 1, least, sequences, most);
+    return t;
+}
+
+// ---------------------------------------------------------------- 06_compression, 08_power_sgd
+
+double compression_share(const CompressionSeen *seen, const CompressionSeen *exact) {
+    return exact->sent > 0 ? 100 * (double)seen->sent / (double)exact->sent : 0;
+}
+
+CompressionCells compression_cells(const CompressionSeen *seen, const CompressionSeen *exact,
+                                   size_t steps, double loss) {
+    CompressionCells c;
+    char bytes[24], share[16] = "";
+    page_value(bytes, sizeof bytes, (double)seen->sent / (double)steps, "bytes");
+    if (seen != exact && exact->sent > 0)
+        snprintf(share, sizeof share, ", %.0f %%", compression_share(seen, exact));
+    snprintf(c.sent, sizeof c.sent, "=%s%s", bytes, share);
+    snprintf(c.calls, sizeof c.calls, "=%zu", seen->calls / steps);
+    snprintf(c.step, sizeof c.step, "=%.2f ms", (double)seen->step * 1e-9);
+    snprintf(c.loss, sizeof c.loss, "=%.2f", loss);
+    return c;
+}
+
+PageText compression_residual(const ModelConfig *model) {
+    PageText t;
+    const size_t bytes = config_parameters(model) * sizeof(real);
+    page_value(t.text, sizeof t.text, (double)bytes, "bytes");
+    return t;
+}

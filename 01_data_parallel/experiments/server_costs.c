@@ -1,0 +1,83 @@
+// server_costs.c: predicts times, bytes and memory of 05_parameter_server from sizes and speeds
+// (server_training.h).
+#include "01_data_parallel/experiments/experiments.h"
+#include "01_data_parallel/experiments/server_training.h"
+#include "common/model/costs.h"
+#include <math.h>
+
+double server_computing(const ServerSizes *z, size_t w) {
+    return work_model(z->model, part_size(z->sequences, z->workers, w)).time *
+           (double)(w == 0 ? z->slow : 1);
+}
+double server_message(const ServerSizes *z) {
+    return send_time(part_size(config_parameters(z->model), z->servers, 0) * sizeof(real));
+}
+// The time of all steps of the synchronous training if each worker has its own link. A step has two
+// messages, and between them the computation of the slowest worker.
+static double all_steps(const ServerSizes *z) {
+    double slowest = 0;
+    for (size_t w = 0; w < z->workers; w++) slowest = fmax(slowest, server_computing(z, w));
+    return (double)z->steps * (2 * server_message(z) + slowest);
+}
+// The time of all steps with one port per server. Then the server's answers leave one after the
+// other, and the pushes arrive one after the other, in the workers' order.
+static double all_steps_one_port(const ServerSizes *z) {
+    double answered = 0, m = server_message(z);            // a message keeps the port busy for m
+    for (size_t step = 0; step < z->steps; step++) {
+        double in = 0;
+        for (size_t w = 0; w < z->workers; w++) {
+            double comes = answered + (double)(w + 1) * m + server_computing(z, w) + m;
+            in = w > 0 && in + m > comes ? in + m : fmax(comes, in);
+        }
+        answered = in;
+    }
+    return answered + ((double)z->workers - 1) * m;
+}
+
+// Makes one all-reduce of the workers alone. Returns the bytes that this rank sent.
+static double ring_of_workers(Comm *world, bool serves, size_t count) {
+    Comm *ring = comm_split(world, serves, 0, "ring");
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor g = tensor_new(&a, 1, count);
+    tensor_fill(g, 0);
+    if (!serves) comm_all_reduce(ring, g);
+    double sent = (double)comm_bytes_sent(ring);
+    arena_free(&a);
+    comm_free(ring);
+    return sent;
+}
+
+void server_costs(Run *run, const ServerSizes *z, const ServerSeen *seen, Picoseconds one_port) {
+    size_t Psi = config_parameters(z->model), wte = z->model->vocab * z->model->width;
+    size_t n = z->workers, k = z->servers, steps = z->steps, e = sizeof(real);
+    bool serves = run->world->rank < k;
+    size_t piece = serves ? part_size(Psi, k, run->world->rank) : 0, holds = serves ? piece : Psi;
+    // A server's first answers send version 0, before step 0.
+    size_t sent = serves ? (steps + 1) * n * piece * e : steps * Psi * e;
+    double busy = 0;
+    for (size_t w = 0; w < n; w++) busy += (double)steps * server_computing(z, w);
+    double ring_sent = ring_of_workers(run->world, serves, Psi);
+    check_cost(run, "sent", "sent: S a push, or n S/k of answers, a step", "bytes",
+               formula((double)sent), NOT_PREDICTED, (double)seen->sent);
+    check_cost(run, "calls", "messages", "calls",
+               formula((double)(serves ? (steps + 1) * n : steps * k)), NOT_PREDICTED,
+               (double)seen->calls);
+    check_cost(run, "sent.ring", "sent, one step in a ring of the workers", "bytes",
+               formula(serves ? 0 : ring_bytes(ALL_REDUCE_PASSES, n, Psi, e)), NOT_PREDICTED,
+               ring_sent);
+    check_cost(run, "held.parameters", "parameters (server: its piece)", "bytes",
+               formula((double)(holds * e)), NOT_PREDICTED, (double)seen->parameters);
+    check_cost(run, "held.gradients", "gradients (worker: wte twice)", "bytes",
+               formula((double)((serves ? piece : Psi + wte) * e)), NOT_PREDICTED,
+               (double)seen->gradients);
+    check_cost(run, "held.optimizer", "AdamW's m and v: on servers only", "bytes",
+               formula((double)(2 * piece * e)), NOT_PREDICTED, (double)seen->optimizer);
+    check_cost(run, "held.buffers", "buffers: a piece from every worker", "bytes",
+               formula((double)(n * piece * e)), NOT_PREDICTED, (double)seen->buffers);
+    check_cost(run, "time.computing", "computing, all ranks", "ps", formula(busy), NOT_PREDICTED,
+               (double)seen->timing.busy);
+    check_cost(run, "time.links", "synchronous, a link for each worker", "ps",
+               formula(all_steps(z)), NOT_PREDICTED, (double)seen->timing.step);
+    check_cost(run, "time.one-port", "synchronous, one port a server", "ps", NOT_PREDICTED,
+               played(all_steps_one_port(z)), (double)one_port);
+}
