@@ -135,22 +135,13 @@ static void contiguous_cut(Run *run) {
 static void costs(Run *run, const TrialResult *r) {
     const Comm *tp = run->world;
     const size_t heads = range_size(shard_range(H, tp->size, tp->rank));
-    const size_t A = heads * D, e = sizeof(real);
-    const double parameters = (double)(((C + 1) * 3 * A + A * C + C) * e);
-    const double kept = (double)((M * C + M * 4 * A + 2 * B * heads * T * T) * e);
-    check_cost(run, "parameters", "W_qkv, b_qkv, W_O, b_O", "bytes", formula(parameters),
-               NOT_PREDICTED, (double)r->parameters);
-    check_cost(run, "gradients", "gradients", "bytes", formula(parameters), NOT_PREDICTED,
-               (double)r->gradients);
-    check_cost(run, "optimizer", "SGD's state", "bytes", formula(0), NOT_PREDICTED,
-               (double)r->optimizer);
-    check_cost(run, "kept", "kept for backward", "bytes", formula(kept), NOT_PREDICTED,
-               (double)r->activations);
-    check_cost(run, "calls", "all-reduces a step", "calls", formula(2), NOT_PREDICTED,
-               (double)r->calls);
-    check_cost(run, "sent", "sent a step", "bytes",
-               formula(2 * ring_bytes(ALL_REDUCE_PASSES, tp->size, M * C, e)), NOT_PREDICTED,
-               (double)r->sent);
+    const size_t A = heads * D;
+    const size_t parameters = (C + 1) * 3 * A + A * C + C;
+    const size_t kept = M * C + M * 4 * A + 2 * B * heads * T * T;
+    const double sent = 2 * ring_bytes(ALL_REDUCE_PASSES, tp->size, M * C, sizeof(real));
+    const TrialCosts predicted = { "W_qkv, b_qkv, W_O, b_O", "gradients", "kept for backward",
+                                   parameters, parameters, kept, 2, sent };
+    trial_costs(run, "%s", "%s", &predicted, r);
 }
 
 static void ending(Run *run, const char *added) {

@@ -215,18 +215,11 @@ static void costs(Run *run, const TrialResult *r) {
     const size_t entries = range_size(shard_range(V, n, run->world->rank));
     const double wide = ring_bytes(ALL_REDUCE_PASSES, n, M * C, e);
     const double narrow = ring_bytes(ALL_REDUCE_PASSES, n, M, e);
-    check_cost(run, "parameters", "E", "bytes", formula((double)(entries * C * e)), NOT_PREDICTED,
-               (double)r->parameters);
-    check_cost(run, "gradients", "gradients, of both uses of E", "bytes",
-               formula((double)(2 * entries * C * e)), NOT_PREDICTED, (double)r->gradients);
-    check_cost(run, "optimizer", "SGD's state", "bytes", formula(0), NOT_PREDICTED,
-               (double)r->optimizer);
-    check_cost(run, "kept", "kept: x, local logits, a sum a token", "bytes",
-               formula((double)(M * (C + entries + 1) * e)), NOT_PREDICTED, (double)r->activations);
-    check_cost(run, "calls", "all-reduces a step", "calls", formula(2 + 3), NOT_PREDICTED,
-               (double)r->calls);
-    check_cost(run, "sent", "sent a step", "bytes", formula(2 * wide + 3 * narrow), NOT_PREDICTED,
-               (double)r->sent);
+    const TrialCosts predicted = {
+        "E", "gradients, of both uses of E", "kept: x, local logits, a sum a token", entries * C,
+        2 * entries * C, M * (C + entries + 1), 2 + 3, 2 * wide + 3 * narrow
+    };
+    trial_costs(run, "%s", "%s", &predicted, r);
 }
 
 static void table(Run *run, Losses loss) {
