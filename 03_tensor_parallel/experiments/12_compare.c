@@ -253,8 +253,8 @@ static void compare(Run *run) {
                    .optimizer = adamw(0.01) };
     say(run, "1D: tensor parallelism. SP: sequence parallelism. 2D, 2.5D, 3D: grids of ranks. Ring "
              "attention");
-    say(run, "(ring attn) cuts positions, no weights. A GPT of %zu blocks, width %zu; %zu sequences "
-             "of %zu tokens.", c.layers, c.width, t.sequences, c.context);
+    say(run, "(ring attn) cuts positions, no weights. A GPT of %zu blocks, width %zu; %zu "
+             "sequences of %zu tokens.", c.layers, c.width, t.sequences, c.context);
     Trajectory want = training_unsplit(run, &t, 1);
     Measured measured[WAYS] = {{0}};
     for (TensorWay way = 0; way < WAYS; way++) {
