@@ -13,6 +13,7 @@
 enum { SEQUENCES = 3, STEPS = 3 };
 static const ModelConfig tiny = { .layers = 2, .width = 27, .heads = 9, .context = 27, .vocab = 61,
                                   .dropout = 0.1 };
+static const ContextSizes alone = { .chunk = 192, .heads = 8, .D = 4 };    // one sequence
 static const double max_norm = 0.5;                       // small enough that every step is clipped
 
 typedef struct {
@@ -107,7 +108,6 @@ static void trainings(Run *run) {
 static void table(Run *run) {
     enum { MEGABYTE = 1000000, MANY = 64 };
     const size_t n = run->world->size;
-    const ContextSizes alone = context_sizes;
     char longest[KINDS][24], busy[40], largest[40], more[40];
     for (int k = 0; k < KINDS; k++)
         snprintf(longest[k], sizeof longest[k], "=%zu",
@@ -171,7 +171,7 @@ static void ring(Run *run) {
     require_one_link(run);
     introduction(run);
     trainings(run);
-    context_alone(run);
+    context_alone(run, alone);
     table(run);
     ending(run);
 }

@@ -6,6 +6,7 @@
 #include "03_tensor_parallel/experiments/grids.h"
 
 enum { E = sizeof(real) };
+enum { M = 12, K = 24, N = 36 };            // of one linear layer: every q up to 4 divides them
 enum { STEPS = 3 };
 static const double max_norm = 0.5;                       // small enough that every step is clipped
 
@@ -138,7 +139,7 @@ static void summa_lesson(Run *run) {
              "and all ranks");
     say(run, "multiply. Below, one layer; in the table, a GPT. 1D: tensor parallelism (03.06). 2D: "
              "this grid.");
-    grid_linear_compare(run, &g);
+    grid_linear_compare(run, &g, (GridLinear){ M, K, N });
     Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed),
                    .steps = STEPS,
                    .sequences = option_size(run, "batch"), .micro_batches = 1, .clip = max_norm,

@@ -13,7 +13,6 @@
 
 const AttentionKind *const context_kind[KINDS] = { &ring_attention, &ring_attention_zigzag,
                                                    &ring_self_attention, &ulysses_attention };
-const ContextSizes context_sizes = { .chunk = 192, .heads = 8, .D = 4 };
 
 void context_check_costs(Run *run, int kind, const CostRow *row) {
     static const char *const id[KINDS] = { "%s.ring", "%s.zigzag", "%s.rsa", "%s.ulysses" };
@@ -103,8 +102,7 @@ static int *position_numbers(Arena *a, Positions own, size_t n) {
 // Runs attention of the whole sequence on one device (kind NULL), or of this rank's positions. Puts
 // out and the gradients of q, k and v into s. A deviation of 16 makes scores of several hundred,
 // whose exponential no float can hold.
-static Attended attend(Run *run, const AttentionKind *kind, Snapshot *s) {
-    const ContextSizes z = context_sizes;
+static Attended attend(Run *run, const AttentionKind *kind, ContextSizes z, Snapshot *s) {
     const size_t T = z.chunk * run->world->size, A = z.heads * z.D;
     AttentionHeads h = { .B = 1, .T = kind ? z.chunk : T, .D = z.D, .heads = {0, z.heads},
                          .kind = kind, .cp = run->world, .length = T };
@@ -134,8 +132,7 @@ static Attended attend(Run *run, const AttentionKind *kind, Snapshot *s) {
 
 // ---------------------------------------------------------------- costs
 
-static void check_times(Run *run, int kind, const Attended *r) {
-    const ContextSizes z = context_sizes;
+static void check_times(Run *run, int kind, ContextSizes z, const Attended *r) {
     const size_t n = run->world->size;
     const double measured[] = { (double)r->forward.step, (double)r->backward.step };
     static const char *const name[] = { "forward", "backward" };
@@ -152,8 +149,7 @@ static void check_times(Run *run, int kind, const Attended *r) {
 
 // Where messages are hidden, contiguous ranks compute N/(2N-1) of the time. The exact fraction
 // counts the diagonal of the triangle of pairs, too.
-static void check_busy(Run *run, int kind, const Timing *forward) {
-    const ContextSizes z = context_sizes;
+static void check_busy(Run *run, int kind, ContextSizes z, const Timing *forward) {
     const size_t n = run->world->size;
     const double N = (double)n, c = (double)z.chunk;
     RingTime t = context_ring_time(kind, z, n, false);
@@ -168,8 +164,7 @@ static void check_busy(Run *run, int kind, const Timing *forward) {
         check_true(run, "closed form", "busy", fabs(busy - closed) < 1e-9);
 }
 
-static void costs(Run *run, int kind, const Attended *r) {
-    const ContextSizes z = context_sizes;
+static void costs(Run *run, int kind, ContextSizes z, const Attended *r) {
     const size_t n = run->world->size, e = sizeof(real);
     const ContextLayer layer = { 1, n * z.chunk, z.heads, z.D };
     const double sent = context_layer_bytes(run->world, kind, layer);
@@ -187,27 +182,27 @@ static void costs(Run *run, int kind, const Attended *r) {
     if (kind != ULYSSES || z.heads % n == 0)
         check_true(run, "closed form", "sent", fabs(sent - units[kind] * unit) < 1e-6);
     if (!clock_config()->simulated) return;
-    check_times(run, kind, r);
-    if (kind == RING || kind == ZIGZAG) check_busy(run, kind, &r->forward);
+    check_times(run, kind, z, r);
+    if (kind == RING || kind == ZIGZAG) check_busy(run, kind, z, &r->forward);
 }
 
 // ---------------------------------------------------------------- the four kinds
 
-void context_alone(Run *run) {
+void context_alone(Run *run, ContextSizes z) {
     // In fp32 a score of 500 is rounded by 3e-5, and so is its exponential, relatively.
     const double limit = sizeof(real) == 8 ? 1e-10 : 1e-3;
     comm_connect(run->world, COMM_NEIGHBOURS);
     Snapshot *want = snapshot_new(run);
     ledger_pause();
-    if (run->is_root) attend(run, NULL, want);
+    if (run->is_root) attend(run, NULL, z, want);
     ledger_resume();
     for (int i = 0; i < KINDS; i++) {
         Snapshot *got = snapshot_new(run);
-        Attended r = attend(run, context_kind[i], got);
+        Attended r = attend(run, context_kind[i], z, got);
         char what[48];
         snprintf(what, sizeof what, "split = plain, %s", context_kind[i]->name);
         check_close(run, what, got, want, limit);
-        costs(run, i, &r);
+        costs(run, i, z, &r);
         snapshot_free(got);
     }
     snapshot_free(want);

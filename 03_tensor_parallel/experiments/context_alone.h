@@ -10,8 +10,7 @@ extern const AttentionKind *const context_kind[KINDS];
 // Costs of one kind: ids "sent.ring" and so on, names "ring: sent in both" and so on.
 void context_check_costs(Run *run, int kind, const CostRow *row);
 
-extern const ContextSizes context_sizes;     // one sequence; a chunk of it on each rank
-// Runs attention with scores of several hundred in each kind. Compares output and gradients with
-// one device, and checks bytes sent, memory and times.
-void context_alone(Run *run);
+// Runs attention of one sequence, with scores of several hundred, in each kind. Compares output and
+// gradients with one device, and checks bytes sent, memory and times.
+void context_alone(Run *run, ContextSizes z);
 #endif

@@ -9,11 +9,9 @@
 #include "judge/draw/picture.h"
 
 enum { E = sizeof(real) };
-enum { M = 12, K = 24, N = 36 };                           // every q up to 4 divides them
 enum { KEY_X = 1, KEY_A, KEY_B, KEY_DY };
-static const SummaCut tokens = { M, 1 }, inner = { K, 1 }, outer = { N, 1 };
 
-typedef struct { Tensor x, dx, y, dy; Param p[2]; } Linear;
+typedef struct { GridLinear z; Range m, k, n; Tensor x, dx, y, dy; Param p[2]; } Linear;
 
 // Draws the whole tensor and returns a copy of one block: every rank can do so alone.
 static Tensor drawn(Arena *a, uint64_t key, size_t rows, size_t cols, Range r, Range c) {
@@ -26,16 +24,21 @@ static Tensor drawn(Arena *a, uint64_t key, size_t rows, size_t cols, Range r, R
     return block;
 }
 // The blocks of this rank. g NULL: whole tensors.
-static Linear linear_new(Run *run, Arena *a, const CommGrid *g, Range m, Range k, Range n) {
-    Linear l = { .x = drawn(a, random_key(run->seed, KEY_X), M, K, m, k),
-                 .dx = tensor_new(a, range_size(m), range_size(k)),
-                 .y = tensor_new(a, range_size(m), range_size(n)),
-                 .dy = drawn(a, random_key(run->seed, KEY_DY), M, N, m, n),
-                 .p = { param_describe("A", K, N, 1), param_describe("b", 0, N, 1) } };
+static Linear linear_new(Run *run, Arena *a, const CommGrid *g, GridLinear z) {
+    const SummaCut tokens = { z.M, 1 }, inner = { z.K, 1 }, outer = { z.N, 1 };
+    Linear l = { .z = z, .m = { 0, z.M }, .k = { 0, z.K }, .n = { 0, z.N },
+                 .p = { param_describe("A", z.K, z.N, 1), param_describe("b", 0, z.N, 1) } };
     if (g) {
+        l.m = summa_range(tokens, g->rows, g->row);
+        l.k = summa_range(inner, g->cols, g->col);
+        l.n = summa_range(outer, g->cols, g->col);
         summa_cut_matrix(&l.p[0], g, inner, outer);
         summa_cut_vector(&l.p[1], g, outer);
     }
+    l.x = drawn(a, random_key(run->seed, KEY_X), z.M, z.K, l.m, l.k);
+    l.dx = tensor_new(a, range_size(l.m), range_size(l.k));
+    l.y = tensor_new(a, range_size(l.m), range_size(l.n));
+    l.dy = drawn(a, random_key(run->seed, KEY_DY), z.M, z.N, l.m, l.n);
     for (size_t i = 0; i < 2; i++) {
         Param *p = &l.p[i];
         uint64_t key = random_key(run->seed, i ? KEY_B : KEY_A);
@@ -45,28 +48,28 @@ static Linear linear_new(Run *run, Arena *a, const CommGrid *g, Range m, Range k
     }
     return l;
 }
-static void put(Snapshot *s, const Linear *l, Range m, Range k, Range n) {
-    snapshot_put(s, "Y", M, N, l->y, m.lo, n.lo);
-    snapshot_put(s, "grad X", M, K, l->dx, m.lo, k.lo);
-    snapshot_put(s, "grad A", K, N, l->p[0].g, l->p[0].my_rows.lo, n.lo);
-    if (l->p[1].g.rows) snapshot_put(s, "grad b", 1, N, l->p[1].g, 0, n.lo);
+static void put(Snapshot *s, const Linear *l) {
+    const size_t M = l->z.M, K = l->z.K, N = l->z.N;
+    snapshot_put(s, "Y", M, N, l->y, l->m.lo, l->n.lo);
+    snapshot_put(s, "grad X", M, K, l->dx, l->m.lo, l->k.lo);
+    snapshot_put(s, "grad A", K, N, l->p[0].g, l->p[0].my_rows.lo, l->n.lo);
+    if (l->p[1].g.rows) snapshot_put(s, "grad b", 1, N, l->p[1].g, 0, l->n.lo);
 }
-static void unsplit_layer(Run *run, Snapshot *want) {
+static void unsplit_layer(Run *run, GridLinear z, Snapshot *want) {
     Arena held = arena(MEM_ACTIVATIONS);
-    Range m = { 0, M }, k = { 0, K }, n = { 0, N };
-    Linear l = linear_new(run, &held, NULL, m, k, n);
+    Linear l = linear_new(run, &held, NULL, z);
     linear(l.y, l.x, &l.p[0]);
     op_add_bias(l.y, l.y, l.p[1].w);
     linear_gradients(&l.p[0], &l.p[1], l.x, l.dy);
     op_matmul_nt(l.dx, l.dy, l.p[0].w);
-    put(want, &l, m, k, n);
+    put(want, &l);
     arena_free(&held);
 }
 
 // In equal blocks a rank receives (q-1)/q^2 of X and of A per product. Ranks outside row 0 also
 // receive the bias. A turn needs room for one block of X and one of A, unless the rank owns them.
-static void layer_costs(Run *run, const CommGrid *g, const GridMeasured r[2]) {
-    const size_t q = g->cols, x = M * K / (q * q), a = K * N / (q * q);
+static void layer_costs(Run *run, const CommGrid *g, GridLinear z, const GridMeasured r[2]) {
+    const size_t q = g->cols, M = z.M, K = z.K, N = z.N, x = M * K / (q * q), a = K * N / (q * q);
     if (M % q || K % q || N % q) return;                   // closed forms: equal blocks only
     for (size_t back = 0; back < 2; back++) {
         const size_t row_without = back ? 1 % q : 0;       // holds the bias, or starts its reduce
@@ -101,13 +104,12 @@ static void layer_costs(Run *run, const CommGrid *g, const GridMeasured r[2]) {
     picture_show(run, "one linear layer, blocks on a grid", PICTURE_CHART);
 }
 
-void grid_linear_compare(Run *run, const CommGrid *g) {
+void grid_linear_compare(Run *run, const CommGrid *g, GridLinear z) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     Arena held = arena(MEM_ACTIVATIONS);
-    Range m = summa_range(tokens, g->rows, g->row), k = summa_range(inner, g->cols, g->col);
-    Range n = summa_range(outer, g->cols, g->col);
+    const SummaCut inner = { z.K, 1 };
     GridMeasured r[2];                                     // forward, backward
-    Linear l = linear_new(run, &held, g, m, k, n);
+    Linear l = linear_new(run, &held, g, z);
     picture_begin(run, MEM_COMMUNICATION);
     record_enter(EVENT_FORWARD, NO_NUMBER);
     grid_measure_begin(g, &r[0]);
@@ -120,13 +122,13 @@ void grid_linear_compare(Run *run, const CommGrid *g) {
     grid_measure_end(g, &r[1]);
     record_leave();
     picture_end(run);
-    put(got, &l, m, k, n);
+    put(got, &l);
     arena_free(&held);
     ledger_pause();
-    if (run->is_root) unsplit_layer(run, want);
+    if (run->is_root) unsplit_layer(run, z, want);
     ledger_resume();
     check_close(run, "one linear layer = unsplit", got, want, LIMIT_ROUNDING);
-    layer_costs(run, g, r);
+    layer_costs(run, g, z, r);
     snapshot_free(got);
     snapshot_free(want);
 }

@@ -4,7 +4,8 @@
 #include "common/comm/comm.h"
 #include "judge/frame/lesson.h"
 
+typedef struct { size_t M, K, N; } GridLinear;     // X [M, K], A [K, N]
 // Compares the layer's output and gradients with the unsplit ones. Checks the bytes that a rank
 // receives, its memory and its time where q divides all sizes, and shows the picture of the layer.
-void grid_linear_compare(Run *run, const CommGrid *g);
+void grid_linear_compare(Run *run, const CommGrid *g, GridLinear z);
 #endif

@@ -7,10 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The head has 331 vocabulary entries, so it costs as much as two blocks.
+// The head has 331 vocabulary entries, so it costs as much as two blocks. A micro-batch has one
+// sequence.
 static const ModelConfig sizes = {
     .layers = 10, .width = 12, .heads = 3, .context = 10, .vocab = 331, .dropout = 0.1
 };
+enum { MICRO = 6 };
 
 // ------------------------------------------------------- training while layers cost more, and move
 

@@ -7,9 +7,8 @@
 
 enum { MOST_STAGES = 16, MOST_STEPS = 6 };
 // From step GROWN on, the first GROWN_BLOCKS blocks cost GROWTH times as much, because their FLOPs
-// are charged to the clock again. Blocks may move before every EVERY-th step. Each of the MICRO
-// micro-batches has one sequence.
-enum { MICRO = 6, STEPS = 6, EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH = 3 };
+// are charged to the clock again. Blocks may move before every EVERY-th step.
+enum { STEPS = 6, EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH = 3 };
 
 // What this rank sends for one new cut: blocks, and the sums of the costs.
 typedef struct { double messages, bytes, sum_bytes; } Moved;
