@@ -1,6 +1,6 @@
 // 04_attention.c: trains attention, Y = dropout(attention(X W_qkv + b_qkv) W_O + b_O), twice: cut
 // by heads, and unsplit. Both must agree; a cut of W_qkv in one piece must not. The table compares
-// with a cut inside the heads, which is predicted, not run. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
+// with a cut inside the heads, whose costs are predicted. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
 #include "03_tensor_parallel/experiments/trial.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
@@ -185,6 +185,8 @@ static void table(Run *run, const TrialResult *r) {
     results(run, columns, rows);
     say(run, "  B = %d sequences of T = %d, M = B T; H = %d heads of D = %d, C = H D; t = %zu, %zu "
         "bytes per element", B, T, H, D, n, sizeof(real));
+    say(run, "  heads cut: each rank would have some columns of every head. dO: the gradient of "
+        "the heads' output");
     ending(run, added + 1);
 }
 
@@ -192,7 +194,6 @@ static void attention(Run *run) {
     const size_t n = run->world->size;
     REQUIRE(n <= H, "%zu ranks: attention has %d heads; choose %d ranks or fewer", n, H, H);
     say(run, "Each rank holds whole heads: their columns of W_qkv, their rows of W_O. X is whole.");
-    say(run, "dO: the gradient of the heads' outputs.");
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     if (n > 1) contiguous_cut(run);
     costs(run, &r);

@@ -108,30 +108,32 @@ static void trainings(Run *run) {
 static void table(Run *run) {
     enum { MEGABYTE = 1000000, MANY = 64 };
     const size_t n = run->world->size;
-    char longest[KINDS][24], busy[40], largest[40], more[40];
+    char longest[KINDS][24], busy[40], more[40];
     for (int k = 0; k < KINDS; k++)
         snprintf(longest[k], sizeof longest[k], "=%zu",
                  context_longest_chunk(k, alone, MANY, MEGABYTE));
     snprintf(busy, sizeof busy, "ring: N/(2N-1) = %.1f %%",
              100 * (double)n / (2 * (double)n - 1));
-    snprintf(largest, sizeof largest, "largest chunk for 1 MB, %d ranks", MANY);
-    snprintf(more, sizeof more, "Ulysses: %d > H = %zu", MANY, alone.heads);
+    snprintf(more, sizeof more, "%d ranks; Ulysses: %d > H = %zu", MANY, MANY, alone.heads);
     const char *const columns[] = { "ring", "zigzag", "RSA", "Ulysses", NULL };
     const Result rows[] = {
-        { "forward", "q k^T, p v; slowest rank", EACH("forward") },
-        { "  time computing, mean", busy, { "busy.ring", "busy.zigzag", "=-", "=-" } },
-        { "backward: scores, dV, dP, dQ, dK", "RSA keeps the scores", EACH("backward") },
+        { "forward", "2 products; slowest rank", EACH("forward") },
+        { "  computing, mean of ranks", busy, { "busy.ring", "busy.zigzag", "=-", "=-" } },
+        { "backward", "5 products; RSA: 4", EACH("backward") },
         { "sent per rank", "forward and backward", EACH("sent") },
-        { "  elements sent / (B T C/N)", NULL, { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N" } },
+        { "  in units of B T C/N", "B T C/N: elements of a chunk",
+          { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N" } },
         { "extra memory", "besides q, k, v, output", EACH("kept") },
-        { largest, more, { longest[RING], longest[ZIGZAG], longest[RSA], "=impossible" } }, {0} };
+        { "  in elements", "Ulysses: q, k, v, output again",
+          { "=c H", "=c H", "=c H T", "=c (4C+H)" } },
+        { "positions per rank in 1 MB", more,
+          { longest[RING], longest[ZIGZAG], longest[RSA], "=impossible" } }, {0} };
     enum { TIMES = 3 };                            // rows that only the simulated clock has
     results(run, columns, clock_config()->simulated ? rows : rows + TIMES);
     say(run, "  attention alone: B = 1, T = %zu positions, c = T/N = %zu, N = %zu; C = %zu in "
              "H = %zu heads", n * alone.chunk, alone.chunk, n, alone.heads * alone.D, alone.heads);
-    say(run, "  extra memory: ring, zigzag c H elements; RSA c H T; Ulysses c (4 C + H): it keeps "
-        "q, k, v and");
-    say(run, "  output once more, cut by heads; a program that frees the first copy keeps c H");
+    say(run, "  products: q k^T and p v forward; q k^T, dV, dP, dQ and dK backward (RSA keeps q "
+        "k^T)");
 }
 
 static void ending(Run *run) {
