@@ -86,8 +86,8 @@ static void train_rows(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs
 
-// The costs of one cut. Elements of this rank: parameters of W and b, kept of X, reduced of the one
-// all-reduce.
+// The costs of one cut on this rank, in elements. parameters: of W and b. kept: of X. reduced: the
+// tensor of the one all-reduce.
 static void cut_costs(Run *run, const char *cut, size_t parameters, size_t kept, size_t reduced,
                       const TrialResult *r) {
     char ids[48], names[48];

@@ -25,8 +25,8 @@ static StageCosts one_by_one(Run *run, Training t) {
     return seen;
 }
 
-// The loss of a batch by forwards alone (pipeline_loss): on even stages, and on stages of one block
-// each but the last.
+// Checks pipeline_loss, which runs forwards only: on even stages, and on stages of one block each,
+// except that the last stage has the rest.
 static void evaluation(Run *run, const Training *t) {
     Comm *pp = run->world;
     size_t p = pp->size, *uneven = host_alloc(p * sizeof *uneven);

@@ -1,4 +1,5 @@
-// stack.c: see stack.h.
+// stack.c: runs steps of a stack of equal blocks, with a source of inputs in place of the embedding
+// and a sink in place of the head, and predicts its times.
 #include "04_pipeline_naive/experiments/stack.h"
 #include "04_pipeline_naive/experiments/costs.h"
 #include "common/tensor/random.h"
