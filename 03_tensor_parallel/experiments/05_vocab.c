@@ -1,6 +1,6 @@
-// 05_vocab.c: trains the smallest language model with both ends of GPT, x = dropout(E[token]) and
-// logits = x E^T with one tied table E [V, C], twice: with E cut by vocabulary entries, and
-// unsplit. Both must agree, the lookup in every bit. Then every rank passes all logits as if they
+// 05_vocab.c: trains the smallest language model with both ends of GPT: x = dropout(E[token]) and
+// logits = x E^T share one table E [V, C]. Once E is cut by vocabulary entries, once it is unsplit.
+// Both must agree, the lookup in every bit. Then every rank passes all logits as if they
 // were its part: the loss is too high by log t. The number of entries, 61, is prime, and the
 // sequences have unequal numbers of counted targets.
 #include "03_tensor_parallel/experiments/trial.h"

@@ -1,5 +1,5 @@
-// 06_transformer.c: trains a GPT whose every matrix is cut, three steps of SGD and three of AdamW,
-// with dropout, unequal token counts and clipping, and compares it with the unsplit GPT. Formulas
+// 06_transformer.c: trains a GPT whose every matrix is cut, and compares it with the unsplit GPT:
+// three steps of SGD and three of AdamW, with dropout, unequal token counts and clipping. Formulas
 // predict all calls, bytes, memory and the time of a step; the papers' closed forms are among them.
 // 4 ranks hold 3, 2, 2 and 2 of 9 heads, and 16, 15, 15 and 15 of 61 vocabulary entries.
 #include <math.h>

@@ -126,8 +126,8 @@ static Measured train(Run *run, const Training *unsplit, TensorWay way, Trajecto
 static void check_way(Run *run, TensorWay way, const char *id, const char *what, const char *unit,
                       double predicted, double measured) {
     char text[48], name[96];
-    snprintf(text, sizeof text, "%s.%s", id, way_id[way]);
-    snprintf(name, sizeof name, "%s: %s", way_name[way], what);
+    snprintf(text, sizeof text, "%s.%s", id, tensor_way_id[way]);
+    snprintf(name, sizeof name, "%s: %s", tensor_way_name[way], what);
     check_cost(run, text, name, unit, formula(predicted), NOT_PREDICTED, measured);
 }
 // Unequal blocks of a grid, and unequal chunks of a ring, make ranks wait: no prediction of time.
@@ -173,9 +173,9 @@ static void table(Run *run, const Measured measured[WAYS]) {
         if (on_grid && s.depth > 1) snprintf(shape[way], 40, "=%zu x %zu x %zu", s.q, s.q, s.depth);
         else if (on_grid) snprintf(shape[way], 40, "=%zu x %zu", s.q, s.q);
         else snprintf(shape[way], 40, "=%zu", n);
-        snprintf(parameters[way], 40, "parameters.%s", way_id[way]);
-        snprintf(kept[way], 40, "kept.%s", way_id[way]);
-        snprintf(received[way], 40, "received.%s", way_id[way]);
+        snprintf(parameters[way], 40, "parameters.%s", tensor_way_id[way]);
+        snprintf(kept[way], 40, "kept.%s", tensor_way_id[way]);
+        snprintf(received[way], 40, "received.%s", tensor_way_id[way]);
         for (int i = 0; i < 2; i++)
             snprintf(time[i][way], 40, "=%.2f ms", (double)measured[way].time[i] / 1e9);
     }
@@ -217,16 +217,18 @@ static void ending(Run *run, const Measured measured[WAYS]) {
     page_value(smallest[0], sizeof smallest[0], kept[fewest], "bytes");
     page_value(smallest[1], sizeof smallest[1], bytes[quiet], "bytes");
     if (clock_config()->simulated && fast == second)
-        snprintf(speed, sizeof speed, " Time: %s is fastest over both links.", way_name[fast]);
+        snprintf(speed, sizeof speed, " Time: %s is fastest over both links.",
+                 tensor_way_name[fast]);
     else if (clock_config()->simulated)
         snprintf(speed, sizeof speed, " Time: %s is fastest over link %s, %s over link %s.",
-                 way_name[fast], link_of(0)->name, way_name[second], link_of(1)->name);
+                 tensor_way_name[fast], link_of(0)->name, tensor_way_name[second],
+                 link_of(1)->name);
     if (n == 1)
         say_answer(run, "None: on 1 rank no way cuts anything, and none receives a byte.");
     else
         say_answer(run, "Activations: %s keeps the fewest, %s%s. Bytes: %s receives the fewest, "
-                   "%s.%s%s", ring ? "ring attention" : way_name[fewest], smallest[0],
-                   ring ? ", but all weights" : "", way_name[quiet], smallest[1], speed,
+                   "%s.%s%s", ring ? "ring attention" : tensor_way_name[fewest], smallest[0],
+                   ring ? ", but all weights" : "", tensor_way_name[quiet], smallest[1], speed,
                    ring ? " Ring attention stores no attention scores; 1D + SP with "
                           "FlashAttention keeps as little." : "");
     say_cost(run, "1D and SP receive activations; the other ways also weights or gradients of "
@@ -261,7 +263,7 @@ static void compare(Run *run) {
         if (tensor_way_shape(way, n).q == 0) continue;
         Trajectory got = trajectory_new(run, &t);
         char what[40];
-        snprintf(what, sizeof what, "split = unsplit, %s", way_name[way]);
+        snprintf(what, sizeof what, "split = unsplit, %s", tensor_way_name[way]);
         measured[way] = train(run, &t, way, &got);
         training_compare(run, what, &got, &want, LIMIT_ROUNDING);
         costs(run, &t, way, &measured[way]);

@@ -6,8 +6,8 @@
 #include "judge/draw/picture.h"
 #include "judge/draw/plot.h"
 
-const char *const way_name[WAYS] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring" };
-const char *const way_id[WAYS] = { "1d", "sp", "2d", "25d", "3d", "ring" };
+const char *const tensor_way_name[WAYS] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring" };
+const char *const tensor_way_id[WAYS] = { "1d", "sp", "2d", "25d", "3d", "ring" };
 static const char *const columns[WAYS + 1] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring attn",
                                              NULL };
 
@@ -79,7 +79,7 @@ void way_plot(Run *run) {
             x[i] = (double)(SEQUENCES * c.context) / C;
             y[way][i] = block_share(way, c, SEQUENCES, RANKS).received / (C * C);
         }
-        lines[way] = (PlotLine){ way_name[way], y[way] };
+        lines[way] = (PlotLine){ tensor_way_name[way], y[way] };
     }
     plot_show(run, &(Plot){ "received by a rank for a block, forward and backward, 64 ranks",
                             "tokens / C", "elements / C^2", x, POINTS, lines, WAYS, true, true },

@@ -4,9 +4,9 @@
 #include "03_tensor_parallel/compare.h"
 #include "judge/frame/lesson.h"
 
-extern const char *const way_name[WAYS];       // "1D + SP"
-extern const char *const way_id[WAYS];         // "sp", in the ids of costs
-typedef char WayCells[WAYS][40];               // the cells of a row
+extern const char *const tensor_way_name[WAYS];        // "1D + SP"
+extern const char *const tensor_way_id[WAYS];          // "sp", in the ids of costs
+typedef char WayCells[WAYS][40];                       // the cells of a row
 Result way_row(const char *what, WayCells cell);
 // A table with the columns of the ways that n ranks allow.
 void way_results(Run *run, size_t n, const Result *rows);

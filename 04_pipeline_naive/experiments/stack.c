@@ -1,5 +1,5 @@
-// stack.c: runs steps of a stack of equal blocks, with a source of inputs in place of the embedding
-// and a sink in place of the head, and predicts its times.
+// stack.c: runs steps of a stack of equal blocks and predicts their times. A source of inputs takes
+// the place of the embedding, and a sink the place of the head.
 #include "04_pipeline_naive/experiments/stack.h"
 #include "04_pipeline_naive/experiments/costs.h"
 #include "common/tensor/random.h"

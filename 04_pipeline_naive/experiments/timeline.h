@@ -13,7 +13,7 @@
 
 typedef struct {
     PipeOp op;
-    size_t start, end, arrives;                          // arrives: when the neighbour has its message
+    size_t start, end, arrives;                          // arrives: its message, at the neighbour
 } Event;
 // The first op of a stage that has not run waits for the result of `needs`, or for a send buffer.
 // The buffer is free when the receive for `needs` is posted.
