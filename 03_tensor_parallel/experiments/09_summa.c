@@ -133,10 +133,10 @@ static void summa_lesson(Run *run) {
                       .vocab = option_size(run, "vocab"), .dropout = option_real(run, "dropout"),
                       .seed = run->seed };
     config_require(&c);
-    say(run, "A grid of %zu x %zu ranks. Each holds one block of X, of A and of Y = X A. In turn "
-             "k, the owners of", q, q);
-    say(run, "column k of X send along their rows, the owners of row k of A along their columns, "
-             "and all ranks");
+    say(run, "A grid of %zu x %zu ranks; each holds one block of X, of A and of Y = X A. In turn k "
+             "the ranks of", q, q);
+    say(run, "column k send X along their rows, and the ranks of row k send A along their "
+             "columns. Then all ranks");
     say(run, "multiply. Below, one layer; in the table, a GPT. 1D: tensor parallelism (03.06). 2D: "
              "this grid.");
     grid_linear_compare(run, &g, (GridLinear){ M, K, N });

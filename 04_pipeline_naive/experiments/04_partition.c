@@ -164,8 +164,10 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
     }
     results(run, columns, rows);
     CutSizes z = cut_sizes(&t->model, 1, 0);
-    say(run, "  Step: sum(f+b) + (m-1)(max f + max b) + messages. A block's forward f = %.3g us, "
-             "backward b = 2f.", work_block(&z, 1).time / 1e6);
+    say(run, "  Step: sum(f+b) + (m-1)(max f + max b) + messages. f, b: forward and backward of a "
+             "stage for one");
+    say(run, "  of m = %zu micro-batches. A block's forward takes %.3g us, its backward twice as "
+             "long.", t->micro_batches, work_block(&z, 1).time / 1e6);
 }
 
 static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
