@@ -3,8 +3,8 @@
 // does not allow is left out: 64 ranks allow all six. Two more tables follow from sizes alone
 // (way_tables.c).
 #include <stdio.h>
-#include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/experiments/way_costs.h"
+#include "03_tensor_parallel/experiments/way_cut.h"
 #include "03_tensor_parallel/experiments/way_tables.h"
 
 static const ClockLink *link_of(int i) {
@@ -15,76 +15,13 @@ static const ClockLink *link_of(int i) {
 
 // Measured on one rank: bytes of the last step; ps over the first link and over the second.
 typedef struct { size_t parameters, activations, received; Picoseconds time[2]; } Measured;
-// The groups of a way.
-typedef struct {
-    TensorWay way;
-    Comm *world;
-    CommGrid grid;                                         // of 2D, 2.5D
-    Cube cube;                                             // of 3D
-} Compared;
-
-// Cuts a described model, and for the ring its data. All else of a way is inside its layers.
-static void cut(Compared *w, Model *m, Data *d) {
-    Comm *world = w->world;
-    const TensorWayShape shape = tensor_way_shape(w->way, world->size);
-    switch (w->way) {
-    case WAY_1D: tensor_parallel(m, world); break;
-    case WAY_SP: sequence_parallel(m, world, KEEP_SHARD); break;
-    case WAY_2D:
-        w->grid = comm_grid(world, shape.q, shape.q, 1);
-        summa(m, &w->grid);
-        break;
-    case WAY_25D:
-        w->grid = tesseract_grid(world, shape.depth);
-        tesseract(m, &w->grid);
-        break;
-    case WAY_3D:
-        w->cube = cube_new(world);
-        w->cube.gather_again = true;
-        cube_parallel(m, &w->cube);
-        break;
-    case WAY_RING: d->positions = context_parallel(m, world, &ring_attention_zigzag); break;
-    case WAYS: break;
-    }
-}
-// The communicators whose bytes are counted.
-static size_t groups(const Compared *w, Comm *group[6]) {
-    const CommGrid *g = w->way == WAY_3D ? &w->cube.grid : &w->grid;
-    size_t n = 0;
-    group[n++] = w->world;
-    if (g->in_row) {
-        group[n++] = g->in_row;
-        group[n++] = g->in_col;
-        group[n++] = g->in_depth;
-    }
-    if (w->way == WAY_3D) {
-        group[n++] = w->cube.same_col;
-        group[n++] = w->cube.same_row;
-    }
-    return n;
-}
-static void uncut(Compared *w) {
-    if (w->way == WAY_3D) cube_free(&w->cube);
-    else if (w->grid.in_row) comm_grid_free(&w->grid);
-}
-// Whether this rank's loss enters the sum over all ranks. In 1D all ranks have the same loss, on a
-// grid the ranks of a row have it. In 3D the layer already sets copies to 0. On the ring each rank
-// has tokens of its own.
-static bool loss_counts(const Compared *w) {
-    switch (w->way) {
-        case WAY_1D: case WAY_SP:  return w->world->rank == 0;
-        case WAY_2D: case WAY_25D: return w->grid.col == 0;
-        default:                   return true;
-    }
-}
-
-typedef struct { Compared *w; size_t step; Measured r; } Measuring;
+typedef struct { WayCut *w; size_t step; Measured r; } Measuring;
 
 static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *t, const Batch *b) {
     Measuring *x = measuring;
-    Compared *w = x->w;
-    Comm *group[6];
-    const size_t n = groups(w, group);
+    WayCut *w = x->w;
+    Comm *group[WAY_GROUPS];
+    const size_t n = way_groups(w, group);
     clock_set_link(link_of((int)x->step));
     comm_all_reduce_doubles(w->world, &(double){0}, 1);            // all ranks begin together
     for (size_t i = 0; i < n; i++) comm_ledger_reset(group[i]);
@@ -97,7 +34,7 @@ static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *
     if (w->way == WAY_RING) comm_all_reduce(w->world, m->g);   // as in data parallelism
     x->r.received = 0;
     for (size_t i = 0; i < n; i++) x->r.received += comm_bytes_received(group[i]);
-    if (!loss_counts(w)) loss = 0;
+    if (!way_loss_counts(w)) loss = 0;
     comm_all_reduce_doubles(w->world, &loss, 1);                   // all ranks end together
     x->r.time[x->step] = clock_now() - begin;
     x->step++;
@@ -108,16 +45,16 @@ static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *
 }
 
 static Measured train(Run *run, const Training *unsplit, TensorWay way, Trajectory *c) {
-    Compared w = { .way = way, .world = run->world };
+    WayCut w = { .way = way, .world = run->world };
     Measuring measuring = { .w = &w };
     Training t = *unsplit;
     Model *m = model_describe(&t.model, model_layers(&t.model));
-    cut(&w, m, &t.data);
+    way_cut(&w, m, &t.data);
     model_allocate(m);
     training_run(c, m, &t, 1, 0, step, &measuring);
     measuring.r.parameters = memory_now(MEM_PARAMETERS);
     model_free(m);
-    uncut(&w);
+    way_free(&w);
     return measuring.r;
 }
 
