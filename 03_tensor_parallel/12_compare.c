@@ -18,9 +18,9 @@
 //     3D        cube_parallel        11       q x q x q parts; backward gathers again
 //     ring      context_parallel     08       positions, zigzag; no parameter
 //
-// Where only activations are sent, the bytes are proportional to the tokens. Where weights are
-// sent, too, one part of the bytes does not depend on the tokens, and the rest grows more slowly.
-// So these ways pay for many tokens.
+// 1D and SP send activations only, so their bytes are proportional to the tokens. The other ways
+// also send weights or their gradients: this part of their bytes does not depend on the tokens, and
+// the rest grows more slowly. So the other ways pay for many tokens.
 #include "03_tensor_parallel/compare.h"
 
 static size_t root_of(size_t n, size_t power) {            // q with q^power = n, or 0

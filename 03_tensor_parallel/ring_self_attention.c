@@ -78,8 +78,8 @@ static void forward(const AttentionHeads *h, Saved *s) {
     round_the_ring(h, part_of(s->t[S_QKV], 2), s->t[S_DROPPED], s->t[S_MIX], mix);  // v: N - 1 hops
 }
 
-// to [B*T/N, A] becomes this rank's rows of the sum over ranks of p^T with. Each rank's product is
-// a partial sum over its own queries, for the keys of all positions.
+// `to` [B*T/N, A] becomes this rank's rows of the sum over ranks of p^T times `with`. Each rank's
+// product is a partial sum over its own queries, for the keys of all positions.
 static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
     Arena room = arena(MEM_COMMUNICATION);
     Range own = context_positions_of(h, h->cp->rank).chunk[0];

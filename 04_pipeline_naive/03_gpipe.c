@@ -21,7 +21,7 @@
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 
-// A stage starts micro-batch 1 as soon as it has sent y of micro-batch 0, so all stages work at the
+// A stage starts micro-batch 1 as soon as it has sent y of micro-batch 0. So all stages work at the
 // same time, on different micro-batches. comm_send waits until the neighbour has received.
 PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);

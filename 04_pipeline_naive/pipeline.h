@@ -132,8 +132,8 @@ bool pipe_op_is(PipeOp op, PipeOp needed);
 // one. If every stage waits, the lists deadlock. The lists of chapters 04 and 05 never deadlock;
 // 05's judge.h finds a deadlock in any list.
 //
-// For each neighbour MEM_COMMUNICATION holds two send buffers (one, if there is one micro-batch),
-// each as large as the largest message, and the next message to be received.
+// For each neighbour MEM_COMMUNICATION holds the next message to be received and two send buffers,
+// each as large as the largest message. With one micro-batch there is one send buffer.
 typedef struct Executor Executor;
 // s comes from pipeline_begin. s and list outlive the executor.
 Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list);
@@ -162,8 +162,9 @@ void partition_time_layers(Model *m, double *cost);
 // number of blocks of each stage, or of each chunk, in model order. Collective; the result is the
 // same on all stages.
 void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks);
-// Moves weights and moments of all layers from the model `from`, cut by before [p v], to the model
-// `to`, cut by after [p v] and allocated with its optimizer state. Collective.
+// Moves weights and moments of all layers from the model `from` to the model `to`. before [p v] is
+// the cut of `from`, after [p v] the cut of `to`, which is allocated with its optimizer state.
+// Collective.
 void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const size_t *before,
                       Model *to, const size_t *after);
 #endif

@@ -178,14 +178,15 @@ static void by_hand(Run *run) {
         { "W by columns", NULL, { "=side by side", "=added", "=finished" } },
         { "W by rows", NULL, { "=added", "=side by side", "=finished" } }, {0} };
     results(run, columns, rows);
+    say(run, "  finished: a shard has its part of dW and needs no other shard for it");
     say_answer(run, "A cut by columns lays the %d parts of Y side by side and adds %d partial sums "
                "of dX. A cut by rows adds %d partial sums of Y and lays the parts of dX side by "
                "side.",
                N, N, SHOWN_ROW_SHARDS);
     say_cost(run, "one sum over the shards per step: of %d numbers of dX, or of %d numbers of Y.",
              M * K, M * N);
-    say_use_when(run, "you read a tensor-parallel layer: find the dimension of each product's sum. "
-                 "Results are added where that dimension is cut.");
+    say_use_when(run, "you read a tensor-parallel layer. Each product sums over one dimension. If "
+                 "the cut goes through that dimension, the results must be added.");
 }
 
 static const Option options[] = { {0} };

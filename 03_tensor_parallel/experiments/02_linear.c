@@ -86,24 +86,18 @@ static void train_rows(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs
 
-// The costs of one cut. Elements of this rank: parameters of W and b, kept of X, reduced of the one
-// all-reduce.
+// The costs of one cut on this rank, in elements. parameters: of W and b. kept: of X. reduced: the
+// tensor of the one all-reduce.
 static void cut_costs(Run *run, const char *cut, size_t parameters, size_t kept, size_t reduced,
                       const TrialResult *r) {
-    const size_t e = sizeof(real);
     char ids[48], names[48];
     snprintf(ids, sizeof ids, "%ss.%%s", cut);
     snprintf(names, sizeof names, "%ss: %%s", cut);
-    check_costs(run, ids, names, (CostRow[]){
-        { "parameters", "W and b", "bytes", BY_FORMULA(parameters * e), r->parameters },
-        { "gradients", "gradients", "bytes", BY_FORMULA(parameters * e), r->gradients },
-        { "optimizer", "SGD's state", "bytes", BY_FORMULA(0), r->optimizer },
-        { "kept", "X, kept for backward", "bytes", BY_FORMULA(kept * e), r->activations },
-        { "calls", "all-reduces a step", "calls", BY_FORMULA(1), r->calls },
-        // A ring all-reduce sends every chunk twice, over t - 1 links each time.
-        { "sent", "sent a step", "bytes",
-          BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, run->world->size, reduced, e)), r->sent },
-        {0} });
+    // A ring all-reduce sends every chunk twice, over t - 1 links each time.
+    const double sent = ring_bytes(ALL_REDUCE_PASSES, run->world->size, reduced, sizeof(real));
+    const TrialCosts predicted = { "W and b", "gradients", "X, kept for backward", parameters,
+                                   parameters, kept, 1, sent };
+    trial_costs(run, ids, names, &predicted, r);
 }
 
 // W and b are cut: K N/t + N/t elements. X is whole. The all-reduce adds dX [M, K] in backward.

@@ -76,20 +76,11 @@ static void costs(Run *run, const TrialResult *r) {
     const size_t n = run->world->size;
     const size_t f = range_size(shard_range(F, n, run->world->rank));
     const size_t e = sizeof(real);
-    const double parameters = (double)((C * f + f + f * C + C) * e);
-    check_cost(run, "parameters", "A, a, B, b", "bytes", formula(parameters), NOT_PREDICTED,
-               (double)r->parameters);
-    check_cost(run, "gradients", "gradients", "bytes", formula(parameters), NOT_PREDICTED,
-               (double)r->gradients);
-    check_cost(run, "optimizer", "SGD's state", "bytes", formula(0), NOT_PREDICTED,
-               (double)r->optimizer);
-    check_cost(run, "kept", "kept for backward", "bytes", formula((double)(M * (C + 2 * f) * e)),
-               NOT_PREDICTED, (double)r->activations);
-    check_cost(run, "calls", "all-reduces a step", "calls", formula(2), NOT_PREDICTED,
-               (double)r->calls);
-    check_cost(run, "sent", "sent a step", "bytes",
-               formula(2 * ring_bytes(ALL_REDUCE_PASSES, n, M * C, e)), NOT_PREDICTED,
-               (double)r->sent);
+    const size_t parameters = C * f + f + f * C + C;
+    const TrialCosts predicted = { "A, a, B, b", "gradients", "kept for backward", parameters,
+                                   parameters, M * (C + 2 * f), 2,
+                                   2 * ring_bytes(ALL_REDUCE_PASSES, n, M * C, e) };
+    trial_costs(run, "%s", "%s", &predicted, r);
 
     Timing t = picture_timing(run);
     const double communication = 2 * ring_time(ALL_REDUCE_PASSES, n, M * C, e);
@@ -165,22 +156,14 @@ static void rows_first(Run *run) {
 // ---------------------------------------------------------------- the lesson
 
 static void ending(Run *run, const char *forward) {
-    const double n = (double)run->world->size;
-    if (n == 1)
+    if (run->world->size == 1)
         say_answer(run, "Cut A by columns and B by rows. With one rank nothing is sent: choose two "
                    "or more to see the two all-reduces.");
     else
         say_answer(run, "Cut A by columns and B by rows: one sum forward, one backward. A rank "
                    "sends %s forward, and %s if A is cut by rows.", forward,
                    cost_text(run, "rows.sent"));
-    if (clock_config()->simulated) {
-        char exposed[24];
-        page_value(exposed, sizeof exposed, cost_value(run, "exposed") / n, "ps");
-        say_cost(run, "%s all-reduces per step, exposed: %s of a step of %s.",
-                 cost_text(run, "calls"), exposed, cost_text(run, "step"));
-    } else {
-        say_cost(run, "%s all-reduces per step, exposed.", cost_text(run, "calls"));
-    }
+    trial_say_cost(run, "calls");
     say_use_when(run, "a layer is two products with an element-wise function between them, as in "
                  "every MLP of a Transformer.");
 }

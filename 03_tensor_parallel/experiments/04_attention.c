@@ -1,6 +1,6 @@
 // 04_attention.c: trains attention, Y = dropout(attention(X W_qkv + b_qkv) W_O + b_O), twice: cut
 // by heads, and unsplit. Both must agree; a cut of W_qkv in one piece must not. The table compares
-// with a cut inside the heads, which is predicted, not run. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
+// with a cut inside the heads, whose costs are predicted. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
 #include "03_tensor_parallel/experiments/trial.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
@@ -135,22 +135,13 @@ static void contiguous_cut(Run *run) {
 static void costs(Run *run, const TrialResult *r) {
     const Comm *tp = run->world;
     const size_t heads = range_size(shard_range(H, tp->size, tp->rank));
-    const size_t A = heads * D, e = sizeof(real);
-    const double parameters = (double)(((C + 1) * 3 * A + A * C + C) * e);
-    const double kept = (double)((M * C + M * 4 * A + 2 * B * heads * T * T) * e);
-    check_cost(run, "parameters", "W_qkv, b_qkv, W_O, b_O", "bytes", formula(parameters),
-               NOT_PREDICTED, (double)r->parameters);
-    check_cost(run, "gradients", "gradients", "bytes", formula(parameters), NOT_PREDICTED,
-               (double)r->gradients);
-    check_cost(run, "optimizer", "SGD's state", "bytes", formula(0), NOT_PREDICTED,
-               (double)r->optimizer);
-    check_cost(run, "kept", "kept for backward", "bytes", formula(kept), NOT_PREDICTED,
-               (double)r->activations);
-    check_cost(run, "calls", "all-reduces a step", "calls", formula(2), NOT_PREDICTED,
-               (double)r->calls);
-    check_cost(run, "sent", "sent a step", "bytes",
-               formula(2 * ring_bytes(ALL_REDUCE_PASSES, tp->size, M * C, e)), NOT_PREDICTED,
-               (double)r->sent);
+    const size_t A = heads * D;
+    const size_t parameters = (C + 1) * 3 * A + A * C + C;
+    const size_t kept = M * C + M * 4 * A + 2 * B * heads * T * T;
+    const double sent = 2 * ring_bytes(ALL_REDUCE_PASSES, tp->size, M * C, sizeof(real));
+    const TrialCosts predicted = { "W_qkv, b_qkv, W_O, b_O", "gradients", "kept for backward",
+                                   parameters, parameters, kept, 2, sent };
+    trial_costs(run, "%s", "%s", &predicted, r);
 }
 
 static void ending(Run *run, const char *added) {
@@ -194,6 +185,8 @@ static void table(Run *run, const TrialResult *r) {
     results(run, columns, rows);
     say(run, "  B = %d sequences of T = %d, M = B T; H = %d heads of D = %d, C = H D; t = %zu, %zu "
         "bytes per element", B, T, H, D, n, sizeof(real));
+    say(run, "  heads cut: each rank would have some columns of every head. dO: the gradient of "
+        "the heads' output");
     ending(run, added + 1);
 }
 
@@ -201,7 +194,6 @@ static void attention(Run *run) {
     const size_t n = run->world->size;
     REQUIRE(n <= H, "%zu ranks: attention has %d heads; choose %d ranks or fewer", n, H, H);
     say(run, "Each rank holds whole heads: their columns of W_qkv, their rows of W_O. X is whole.");
-    say(run, "dO: the gradient of the heads' outputs.");
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     if (n > 1) contiguous_cut(run);
     costs(run, &r);

@@ -1,100 +1,15 @@
-// 05_vocab.c: trains the smallest language model with both ends of GPT, x = dropout(E[token]) and
-// logits = x E^T with one tied table E [V, C], twice: with E cut by vocabulary entries, and
-// unsplit. Both must agree, the lookup in every bit. Then every rank passes all logits as if they
-// were its part: the loss is too high by log t. The number of entries, 61, is prime, and the
-// sequences have unequal numbers of counted targets.
+// 05_vocab.c: trains the smallest language model (bigram.c) with its table E cut by vocabulary
+// entries, and unsplit. Both must agree, the lookup in every bit. Then every rank passes all logits
+// as if they were its part: the loss is too high by log t. The number of entries, 61, is prime, and
+// the sequences have unequal numbers of counted targets.
+#include "03_tensor_parallel/experiments/bigram.h"
 #include "03_tensor_parallel/experiments/trial.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
-#include "common/model/data.h"
-#include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { B = 3, T = 8, M = B * T, V = 61, C = 12 };
-enum { KEY_TABLE = 101, KEY_MASK };
-
-typedef struct {
-    Range entries;                                     // of this rank
-    Param embedding, head;                             // [V/t, C]: E, with a gradient for each use
-    Tensor x, logits, sum, loss;                       // [M, C], [M, V/t], [M, 1], [M, 1]
-    Arena parameters, gradients, kept, output;
-} Bigram;
-
-static Bigram bigram_new(uint64_t seed, Range entries) {
-    Bigram m = { .entries = entries, .parameters = arena(MEM_PARAMETERS),
-                 .gradients = arena(MEM_GRADIENTS), .kept = arena(MEM_ACTIVATIONS),
-                 .output = arena(MEM_WORKSPACE) };
-    m.embedding.w = tensor_new(&m.parameters, range_size(entries), C);
-    m.head.w = m.embedding.w;
-    m.embedding.g = tensor_new(&m.gradients, range_size(entries), C);
-    m.head.g = tensor_new(&m.gradients, range_size(entries), C);
-    m.x = tensor_new(&m.kept, M, C);
-    m.logits = tensor_new(&m.kept, M, range_size(entries));
-    m.sum = tensor_new(&m.kept, M, 1);
-    m.loss = tensor_new(&m.output, M, 1);
-    ledger_pause();                                    // every rank draws all of E, then cuts
-    Arena scratch = arena(MEM_REFERENCE);
-    Tensor whole = tensor_new(&scratch, V, C);
-    tensor_randomize(whole, random_key(seed, KEY_TABLE), 0.7);
-    tensor_copy(m.head.w, tensor_row_range(whole, entries.lo, entries.hi));
-    arena_free(&scratch);
-    ledger_resume();
-    return m;
-}
-static void bigram_free(Bigram *m) {
-    arena_free(&m->parameters);
-    arena_free(&m->gradients);
-    arena_free(&m->kept);
-    arena_free(&m->output);
-}
-// x is whole on every rank, so every rank applies the same mask.
-static void drop(Run *run, Tensor x, const Batch *b) {
-    uint64_t mask = random_key(random_key(run->seed, KEY_MASK), b->step);
-    op_dropout(x, x, (Dropout){ .key = mask, .p = 0.1 });
-}
-
-// ---------------------------------------------------------------- split and unsplit
-
-static void split_forward(Run *run, Bigram *m, const Batch *b) {
-    Comm *tp = run->world;
-    vocab_parallel_lookup(tp, m->x, m->embedding.w, b->tokens, m->entries.lo);
-    drop(run, m->x, b);
-    op_matmul_nt(m->logits, m->x, m->head.w);          // [M, V/t] = [M, C] x [V/t, C]^T
-    vocab_parallel_loss(tp, m->loss, m->sum, m->logits, b->targets, m->entries.lo);
-}
-static void split_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx) {
-    m->head.gradient_empty = true;                     // so the head's gradient overwrites
-    op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, m->entries.lo);
-    vocab_parallel_backward(run->world, dx, m->logits, m->x, &m->head);
-    drop(run, dx, b);
-    op_embed_tokens_grad(m->embedding.g, b->tokens, dx, m->entries.lo);        // own entries only
-    op_add(m->embedding.g, m->head.g, m->embedding.g); // E is tied: both uses have gradients
-}
-
-static void unsplit_forward(Run *run, Bigram *m, const Batch *b) {
-    Arena scratch = arena(MEM_WORKSPACE);
-    Tensor max = tensor_new(&scratch, M, 1);
-    Tensor picked = tensor_new(&scratch, M, 1);
-    op_embed_tokens(m->x, m->embedding.w, b->tokens, 0);
-    drop(run, m->x, b);
-    op_matmul_nt(m->logits, m->x, m->head.w);
-    op_row_max(max, m->logits);
-    op_pick_target(picked, m->logits, b->targets, 0);
-    op_exp_sum(m->sum, m->logits, max);
-    op_token_loss(m->loss, picked, max, m->sum, b->targets);
-    arena_free(&scratch);
-}
-static void unsplit_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx) {
-    op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, 0);
-    op_matmul_tn(m->head.g, m->logits, m->x);
-    op_matmul(dx, m->logits, m->head.w);
-    drop(run, dx, b);
-    op_embed_tokens_grad(m->embedding.g, b->tokens, dx, 0);
-    op_add(m->embedding.g, m->head.g, m->embedding.g);
-}
 
 static void train(Run *run, Comm *tp, TrialResult *r) {
     Data data = data_synthetic(V, T, run->seed);
@@ -106,9 +21,9 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
         Tensor dloss = tensor_new(&buffers, M, 1);
         Tensor dx = tensor_new(&buffers, M, C);
         tensor_fill(dloss, (real)b.token_weight);      // 1 / counted tokens
-        (tp ? split_forward : unsplit_forward)(run, &m, &b);
+        (tp ? bigram_split_forward : bigram_forward)(run, &m, &b);
         r->loss[step] = tensor_sum(m.loss) * b.token_weight;
-        (tp ? split_backward : unsplit_backward)(run, &m, &b, dloss, dx);
+        (tp ? bigram_split_backward : bigram_backward)(run, &m, &b, dloss, dx);
         trial_put(r->seen, "loss of each token", step, M, 1, m.loss, 0, 0);
         trial_put(r->seen, "grad logits", step, M, V, m.logits, 0, m.entries.lo);      // in place
         trial_put(r->seen, "grad E", step, V, C, m.embedding.g, m.entries.lo, 0);
@@ -154,7 +69,7 @@ static void one_token(Run *run, const Batch *b) {
     double *own = all + run->world->rank * FIELDS;
     memset(all, 0, n * FIELDS * sizeof *all);
     vocab_parallel_lookup(run->world, m.x, m.embedding.w, b->tokens, m.entries.lo);
-    drop(run, m.x, b);
+    bigram_drop(run, m.x, b);
     op_matmul_nt(m.logits, m.x, m.head.w);
     own[LO] = (double)m.entries.lo;
     own[HI] = (double)m.entries.hi;
@@ -180,8 +95,8 @@ static void one_token(Run *run, const Batch *b) {
         sum += of[SUM];
     }
     say(run, "all-reduce             max %9.3f  sum %16.3f  sum %24.3f", max, picked, sum);
-    say(run, "loss = log %.3f + %.3f - (%.3f) = %.3f on every rank", sum, max, picked,
-        first_element(m.loss));
+    say(run, "loss = log %.3f + %.3f - (%.3f) = %.3f on every rank. A rank without the target puts "
+        "0.", sum, max, picked, first_element(m.loss));
     free(all);
     bigram_free(&m);
 }
@@ -194,12 +109,12 @@ static Losses gathered_logits(Run *run, const Batch *b) {
     Comm *tp = run->world;
     Bigram m = bigram_new(run->seed, (Range){0, V});
     op_embed_tokens(m.x, m.embedding.w, b->tokens, 0);
-    drop(run, m.x, b);
+    bigram_drop(run, m.x, b);
     op_matmul_nt(m.logits, m.x, m.head.w);
     vocab_parallel_loss(tp, m.loss, m.sum, m.logits, b->targets, tp->rank * V);
     double wrong = tensor_sum(m.loss) * b->token_weight;
     double less = wrong - log((double)tp->size);
-    unsplit_forward(run, &m, b);
+    bigram_forward(run, &m, b);
     double right = tensor_sum(m.loss) * b->token_weight;
     check_numbers(run, "gathered logits: the trap", "loss - log t", &less, &right, 1,
                   LIMIT_ROUNDING);
@@ -215,18 +130,11 @@ static void costs(Run *run, const TrialResult *r) {
     const size_t entries = range_size(shard_range(V, n, run->world->rank));
     const double wide = ring_bytes(ALL_REDUCE_PASSES, n, M * C, e);
     const double narrow = ring_bytes(ALL_REDUCE_PASSES, n, M, e);
-    check_cost(run, "parameters", "E", "bytes", formula((double)(entries * C * e)), NOT_PREDICTED,
-               (double)r->parameters);
-    check_cost(run, "gradients", "gradients, of both uses of E", "bytes",
-               formula((double)(2 * entries * C * e)), NOT_PREDICTED, (double)r->gradients);
-    check_cost(run, "optimizer", "SGD's state", "bytes", formula(0), NOT_PREDICTED,
-               (double)r->optimizer);
-    check_cost(run, "kept", "kept: x, local logits, a sum a token", "bytes",
-               formula((double)(M * (C + entries + 1) * e)), NOT_PREDICTED, (double)r->activations);
-    check_cost(run, "calls", "all-reduces a step", "calls", formula(2 + 3), NOT_PREDICTED,
-               (double)r->calls);
-    check_cost(run, "sent", "sent a step", "bytes", formula(2 * wide + 3 * narrow), NOT_PREDICTED,
-               (double)r->sent);
+    const TrialCosts predicted = {
+        "E", "gradients, of both uses of E", "kept: x, local logits, a sum a token", entries * C,
+        2 * entries * C, M * (C + entries + 1), 2 + 3, 2 * wide + 3 * narrow
+    };
+    trial_costs(run, "%s", "%s", &predicted, r);
 }
 
 static void table(Run *run, Losses loss) {

@@ -1,10 +1,11 @@
-// 06_transformer.c: trains a GPT whose every matrix is cut, three steps of SGD and three of AdamW,
-// with dropout, unequal token counts and clipping, and compares it with the unsplit GPT. Formulas
+// 06_transformer.c: trains a GPT whose every matrix is cut, and compares it with the unsplit GPT:
+// three steps of SGD and three of AdamW, with dropout, unequal token counts and clipping. Formulas
 // predict all calls, bytes, memory and the time of a step; the papers' closed forms are among them.
 // 4 ranks hold 3, 2, 2 and 2 of 9 heads, and 16, 15, 15 and 15 of 61 vocabulary entries.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "03_tensor_parallel/experiments/trial.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
@@ -200,7 +201,7 @@ static void table(Run *run, const ModelConfig *c) {
 static void ending(Run *run, const ModelConfig *c) {
     const size_t n = run->world->size;
     const CutSizes whole = cut_sizes(c, 1, 0);
-    char parameters[24], exposed[24];
+    char parameters[24];
     page_value(parameters, sizeof parameters, (double)(elements_stage(&whole) * sizeof(real)),
                "bytes");
     if (n == 1)
@@ -210,13 +211,7 @@ static void ending(Run *run, const ModelConfig *c) {
         say_answer(run, "Yes, it trains alike within rounding. Each rank holds %s of %s of "
                    "parameters, and sends %s per step.", cost_text(run, "parameters"), parameters,
                    cost_text(run, "layers.sent"));
-    if (clock_config()->simulated) {
-        page_value(exposed, sizeof exposed, cost_value(run, "exposed") / (double)n, "ps");
-        say_cost(run, "%s all-reduces per step, all exposed: %s of a step of %s on this link.",
-                 cost_text(run, "layers.calls"), exposed, cost_text(run, "step"));
-    } else {
-        say_cost(run, "%s all-reduces per step, all exposed.", cost_text(run, "layers.calls"));
-    }
+    trial_say_cost(run, "layers.calls");
     say_use_when(run, "a model does not fit in one device, and a fast link joins several: usually "
                  "the 8 devices of a node.");
 }

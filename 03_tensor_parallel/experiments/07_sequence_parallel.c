@@ -1,8 +1,8 @@
 // 07_sequence_parallel.c: trains a GPT three ways: tensor parallel as in lesson 06, sequence
-// parallel with inputs kept whole, and sequence parallel with inputs gathered again. Gathered again
-// must equal the unsplit training, and must equal kept whole in every bit. Formulas predict calls,
-// bytes, memory and time; sequence_costs.c has some of them, and figure 7 of Korthikanti et al.
-// 2022.
+// parallel with inputs kept whole, and sequence parallel with inputs gathered again. The two
+// sequence-parallel trainings must agree in every bit, and must equal the unsplit one. Formulas
+// predict calls, bytes, memory and time. sequence_costs.c has some of them, and figure 7 of
+// Korthikanti et al. 2022.
 #include <stdio.h>
 #include "03_tensor_parallel/experiments/sequence_costs.h"
 #include "03_tensor_parallel/tensor_parallel.h"

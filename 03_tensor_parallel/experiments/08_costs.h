@@ -10,8 +10,8 @@
 // products. own: the products of step 0. other: the products of each of the other n-1 steps. hop:
 // one message of k | v, or of dk | dv. Forward sends nothing in the last step:
 //     max(own, hop) + (n-2) max(other, hop) + other
-// Backward, where dk | dv are sent after the products, on the same lane behind the next k | v. The
-// last hop is never hidden:
+// Backward sends dk | dv after the products, on the same lane behind the next k | v. The last hop
+// is never hidden:
 //     max(own, hop) + (n-2) max(other, 2 hop) + max(other, hop) + hop
 static inline double context_ring_waits(size_t n, double own, double other, double hop,
                                         bool backward) {

@@ -1,143 +1,12 @@
-// Experiment of 09_summa.c. One linear layer and then a GPT are computed in q x q blocks and
-// compared with the unsplit ones. Costs per rank: bytes received along its row and its column,
-// memory, time.
+// 09_summa.c (experiment): one linear layer (grid_linear.c) and then a GPT are computed in q x q
+// blocks and compared with the unsplit ones. Costs per rank: bytes received along its row and its
+// column, memory, time.
 #include <stdio.h>
+#include "03_tensor_parallel/experiments/grid_linear.h"
 #include "03_tensor_parallel/experiments/grids.h"
-#include "common/comm/record.h"
-#include "common/tensor/random.h"
-#include "judge/draw/picture.h"
 
 enum { E = sizeof(real) };
-static void check_formula(Run *run, const char *id, const char *name, const char *unit,
-                          double predicted, double measured) {
-    check_cost(run, id, name, unit, formula(predicted), NOT_PREDICTED, measured);
-}
-
-// ---------------------------------------------------------------- one linear layer
-
-enum { M = 12, K = 24, N = 36 };                           // every q up to 4 divides them
-enum { KEY_X = 1, KEY_A, KEY_B, KEY_DY };
-static const SummaCut tokens = { M, 1 }, inner = { K, 1 }, outer = { N, 1 };
-
-typedef struct { Tensor x, dx, y, dy; Param p[2]; } Linear;
-
-// Draws the whole tensor and returns a copy of one block: every rank can do so alone.
-static Tensor drawn(Arena *a, uint64_t key, size_t rows, size_t cols, Range r, Range c) {
-    Arena scratch = arena(MEM_REFERENCE);
-    Tensor whole = tensor_new(&scratch, rows, cols);
-    Tensor block = tensor_new(a, range_size(r), range_size(c));
-    tensor_randomize(whole, key, 1);
-    tensor_copy(block, tensor_col_range(tensor_row_range(whole, r.lo, r.hi), c.lo, c.hi));
-    arena_free(&scratch);
-    return block;
-}
-// The blocks of this rank. g NULL: whole tensors.
-static Linear linear_new(Run *run, Arena *a, const CommGrid *g, Range m, Range k, Range n) {
-    Linear l = { .x = drawn(a, random_key(run->seed, KEY_X), M, K, m, k),
-                 .dx = tensor_new(a, range_size(m), range_size(k)),
-                 .y = tensor_new(a, range_size(m), range_size(n)),
-                 .dy = drawn(a, random_key(run->seed, KEY_DY), M, N, m, n),
-                 .p = { param_describe("A", K, N, 1), param_describe("b", 0, N, 1) } };
-    if (g) {
-        summa_cut_matrix(&l.p[0], g, inner, outer);
-        summa_cut_vector(&l.p[1], g, outer);
-    }
-    for (size_t i = 0; i < 2; i++) {
-        Param *p = &l.p[i];
-        uint64_t key = random_key(run->seed, i ? KEY_B : KEY_A);
-        p->w = drawn(a, key, p->rows, p->cols, p->my_rows, p->my_cols);
-        p->g = tensor_new(a, p->w.rows, p->w.cols);
-        p->gradient_empty = true;
-    }
-    return l;
-}
-static void put(Snapshot *s, const Linear *l, Range m, Range k, Range n) {
-    snapshot_put(s, "Y", M, N, l->y, m.lo, n.lo);
-    snapshot_put(s, "grad X", M, K, l->dx, m.lo, k.lo);
-    snapshot_put(s, "grad A", K, N, l->p[0].g, l->p[0].my_rows.lo, n.lo);
-    if (l->p[1].g.rows) snapshot_put(s, "grad b", 1, N, l->p[1].g, 0, n.lo);
-}
-static void unsplit_layer(Run *run, Snapshot *want) {
-    Arena held = arena(MEM_ACTIVATIONS);
-    Range m = { 0, M }, k = { 0, K }, n = { 0, N };
-    Linear l = linear_new(run, &held, NULL, m, k, n);
-    linear(l.y, l.x, &l.p[0]);
-    op_add_bias(l.y, l.y, l.p[1].w);
-    linear_gradients(&l.p[0], &l.p[1], l.x, l.dy);
-    op_matmul_nt(l.dx, l.dy, l.p[0].w);
-    put(want, &l, m, k, n);
-    arena_free(&held);
-}
-
-// In equal blocks a rank receives (q-1)/q^2 of X and of A per product. Ranks outside row 0 also
-// receive the bias. A turn needs room for one block of X and one of A, unless the rank owns them.
-static void layer_costs(Run *run, const CommGrid *g, const GridMeasured r[2]) {
-    const size_t q = g->cols, x = M * K / (q * q), a = K * N / (q * q);
-    if (M % q || K % q || N % q) return;                   // closed forms: equal blocks only
-    for (size_t back = 0; back < 2; back++) {
-        const char *when = back ? "backward" : "forward";
-        const size_t row_without = back ? 1 % q : 0;       // holds the bias, or starts its reduce
-        const size_t bias = q > 1 && g->row != row_without ? N / q : 0;
-        const double times = (double)((back ? 2 : 1) * (q - 1) * E);
-        char id[48], name[64];
-        snprintf(id, sizeof id, "layer.%s.row", when);
-        snprintf(name, sizeof name, "%s: received in the row", when);
-        check_formula(run, id, name, "bytes", times * (double)x, r[back].traffic.row.received);
-        snprintf(id, sizeof id, "layer.%s.column", when);
-        snprintf(name, sizeof name, "%s: received in the column", when);
-        check_formula(run, id, name, "bytes", times * (double)a + (double)(bias * E),
-                      r[back].traffic.col.received);
-    }
-    size_t most = 0;
-    for (size_t l = 0; l < q; l++) {
-        size_t room = (g->col != l ? x : 0) + (g->row != l ? a : 0);
-        if (room > most) most = room;
-    }
-    check_formula(run, "layer.panels", "one layer: panels", "bytes", (double)(most * E),
-                  (double)r[0].panels);
-    if (!clock_config()->simulated) return;
-    const double send_bias = chain_time(q, N / q * E);
-    const double product = work_product(M / q, N / q, K / q).time;
-    const double turn = chain_time(q, x * E) + chain_time(q, a * E) + product;
-    check_formula(run, "layer.forward.time", "forward: q turns", "ps", (double)q * turn + send_bias,
-                  (double)r[0].took);
-    check_formula(run, "layer.backward.time", "backward: 2q turns", "ps",
-                  2 * (double)q * turn + send_bias, (double)r[1].took);
-    picture_show(run, "one linear layer, blocks on a grid", PICTURE_CHART);
-}
-
-static void one_layer(Run *run, const CommGrid *g) {
-    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-    Arena held = arena(MEM_ACTIVATIONS);
-    Range m = summa_range(tokens, g->rows, g->row), k = summa_range(inner, g->cols, g->col);
-    Range n = summa_range(outer, g->cols, g->col);
-    GridMeasured r[2];                                     // forward, backward
-    Linear l = linear_new(run, &held, g, m, k, n);
-    picture_begin(run, MEM_COMMUNICATION);
-    record_enter(EVENT_FORWARD, NO_NUMBER);
-    grid_measure_begin(g, &r[0]);
-    summa_linear_forward(g, inner, l.y, l.x, l.p);
-    grid_measure_end(g, &r[0]);
-    record_leave();
-    record_enter(EVENT_BACKWARD, NO_NUMBER);
-    grid_measure_begin(g, &r[1]);
-    summa_linear_backward(g, inner, l.dx, l.x, l.dy, l.p);
-    grid_measure_end(g, &r[1]);
-    record_leave();
-    picture_end(run);
-    put(got, &l, m, k, n);
-    arena_free(&held);
-    ledger_pause();
-    if (run->is_root) unsplit_layer(run, want);
-    ledger_resume();
-    check_close(run, "one linear layer = unsplit", got, want, LIMIT_ROUNDING);
-    layer_costs(run, g, r);
-    snapshot_free(got);
-    snapshot_free(want);
-}
-
-// ---------------------------------------------------------------- a GPT, trained
-
+enum { M = 12, K = 24, N = 36 };            // of one linear layer: every q up to 4 divides them
 enum { STEPS = 3 };
 static const double max_norm = 0.5;                       // small enough that every step is clipped
 
@@ -244,13 +113,13 @@ static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequ
     const double took = (double)r->took;
     grid_axis_costs(run, "row", &want.row, &got->row);
     grid_axis_costs(run, "column", &want.col, &got->col);
-    check_formula(run, "received", "received a step", "bytes",
-                  want.row.received + want.col.received,
-                  got->row.received + got->col.received);
+    check_cost(run, "received", "received a step", "bytes",
+               formula(want.row.received + want.col.received), NOT_PREDICTED,
+               got->row.received + got->col.received);
     grid_memory_costs(run, &at, sequences, r);
     if (clock_config()->simulated && grid_even(&at, sequences))
-        check_formula(run, "time", "the layers, a step", "ps", want.products.time + want.transfers,
-                      took);
+        check_cost(run, "time", "the layers, a step", "ps",
+                   formula(want.products.time + want.transfers), NOT_PREDICTED, took);
     table(run, &at, sequences, took);
     ending(run, &at, sequences, took);
 }
@@ -264,13 +133,13 @@ static void summa_lesson(Run *run) {
                       .vocab = option_size(run, "vocab"), .dropout = option_real(run, "dropout"),
                       .seed = run->seed };
     config_require(&c);
-    say(run, "A grid of %zu x %zu ranks. Each holds one block of X, of A and of Y = X A. In turn "
-             "k, the owners of", q, q);
-    say(run, "column k of X send along their rows, the owners of row k of A along their columns, "
-             "and all ranks");
+    say(run, "A grid of %zu x %zu ranks; each holds one block of X, of A and of Y = X A. In turn k "
+             "the ranks of", q, q);
+    say(run, "column k send X along their rows, and the ranks of row k send A along their "
+             "columns. Then all ranks");
     say(run, "multiply. Below, one layer; in the table, a GPT. 1D: tensor parallelism (03.06). 2D: "
              "this grid.");
-    one_layer(run, &g);
+    grid_linear_compare(run, &g, (GridLinear){ M, K, N });
     Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed),
                    .steps = STEPS,
                    .sequences = option_size(run, "batch"), .micro_batches = 1, .clip = max_norm,

@@ -1,4 +1,4 @@
-// Experiment of 10_tesseract.c. A GPT is trained on d grids of ranks and compared with the unsplit
+// 10_tesseract.c (experiment): a GPT is trained on d grids of ranks and compared with the unsplit
 // one. The table compares the d grids with one grid of q x q ranks, whose costs are computed.
 #include <stdio.h>
 #include "03_tensor_parallel/experiments/grids.h"
@@ -7,8 +7,8 @@
 enum { STEPS = 3, BATCH = 4 };                     // a sequence for each of 2 x 2 rows
 static const double max_norm = 0.5;                       // small enough that every step is clipped
 
-// One of the d grids alone with the same batch, as in lesson 09: the costs of this rank's place,
-// from sizes alone.
+// The costs of this rank's place if one of the d grids trained the same batch alone, as in lesson
+// 09. Computed from sizes alone.
 typedef struct { double parameters, kept, row, column, received, time; } Alone;
 static Alone one_grid(const GridPlace *at, size_t sequences) {
     const ModelConfig *c = at->c;

@@ -1,4 +1,4 @@
-// Experiment of 11_cube.c. Two linear layers (cube_linears.c) and then a GPT are split over a cube
+// 11_cube.c (experiment): two linear layers (cube_linears.c) and then a GPT are split over a cube
 // and compared with the unsplit ones. Backward reads the X and W that forward gathered, or gathers
 // them again, with the same bits. Bytes along each axis, memory and time are predicted.
 #include <math.h>

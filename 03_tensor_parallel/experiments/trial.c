@@ -187,3 +187,30 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train) {
     got.weights = NULL;
     return got;
 }
+
+// ---------------------------------------------------------------- costs
+
+void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
+                 const TrialResult *r) {
+    const size_t e = sizeof(real);
+    check_costs(run, ids, names, (CostRow[]){
+        { "parameters", c->parameters_name, "bytes", BY_FORMULA(c->parameters * e), r->parameters },
+        { "gradients", c->gradients_name, "bytes", BY_FORMULA(c->gradients * e), r->gradients },
+        { "optimizer", "SGD's state", "bytes", BY_FORMULA(0), r->optimizer },
+        { "kept", c->kept_name, "bytes", BY_FORMULA(c->kept * e), r->activations },
+        { "calls", "all-reduces a step", "calls", BY_FORMULA(c->calls), r->calls },
+        { "sent", "sent a step", "bytes", BY_FORMULA(c->sent), r->sent },
+        {0} });
+}
+
+void trial_say_cost(Run *run, const char *calls) {
+    char exposed[24];
+    if (!clock_config()->simulated) {
+        say_cost(run, "%s all-reduces per step, all exposed.", cost_text(run, calls));
+        return;
+    }
+    page_value(exposed, sizeof exposed, cost_value(run, "exposed") / (double)run->world->size,
+               "ps");
+    say_cost(run, "%s all-reduces per step, all exposed: %s of a step of %s on this link.",
+             cost_text(run, calls), exposed, cost_text(run, "step"));
+}

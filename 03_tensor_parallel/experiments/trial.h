@@ -27,6 +27,21 @@ void trial_put(Snapshot *s, const char *name, size_t step, size_t rows, size_t c
 typedef void TrialTrain(Run *run, Comm *tp, TrialResult *r);
 TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 
+// ---- The costs that the lessons share. ----
+// The predictions for one rank and one step. SGD has no state, so trial_costs() predicts 0 bytes.
+typedef struct {
+    const char *parameters_name, *gradients_name, *kept_name;
+    size_t parameters, gradients, kept;    // elements
+    size_t calls;                          // all-reduces
+    double sent;                           // bytes
+} TrialCosts;
+// Compares the predictions with r. ids and names: as in check_costs().
+void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
+                 const TrialResult *r);
+// The cost on the page: the number of all-reduces and, by the simulated clock, how much of a step
+// they take. Needs the costs "step" and "exposed"; calls: the id of the number.
+void trial_say_cost(Run *run, const char *calls);
+
 // ---- A training of layers with X [M, K] and Y [M, N]. ----
 typedef enum { TRIAL_X, TRIAL_TARGET, TRIAL_WEIGHTS } TrialData;
 typedef struct Trial Trial;

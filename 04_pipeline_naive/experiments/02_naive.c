@@ -25,8 +25,8 @@ static StageCosts one_by_one(Run *run, Training t) {
     return seen;
 }
 
-// The loss of a batch by forwards alone (pipeline_loss): on even stages, and on stages of one block
-// each but the last.
+// Checks pipeline_loss, which runs forwards only: on even stages, and on stages of one block each,
+// except that the last stage has the rest.
 static void evaluation(Run *run, const Training *t) {
     Comm *pp = run->world;
     size_t p = pp->size, *uneven = host_alloc(p * sizeof *uneven);
@@ -129,21 +129,20 @@ static void table(Run *run, const Training *t, const double loss[2]) {
         { "messages sent", "m messages [B T, C] to each neighbour", { "=0 B", "sent.bytes" } },
         {0} };
     results(run, (const char *const[]){ "one device", ranks, NULL }, rows);
-    say(run, "  m = %zu micro-batch%s of B = %zu sequences, T = %zu tokens each, C = %zu wide. "
-             "Ends: the first rank",
+    say(run, "  m = %zu micro-batch%s of B = %zu sequences of T = %zu tokens; width C = %zu. "
+             "a..b: smallest",
         t->micro_batches, t->micro_batches > 1 ? "es" : "", t->sequences / t->micro_batches,
         t->model.context, t->model.width);
-    say(run, "  also holds the embedding, the last rank also the head. a..b: smallest and "
-             "largest rank.");
+    say(run, "  and largest rank. Ends: the first rank also holds the embedding, the last rank the "
+             "head.");
     if (!clock_config()->simulated) return;                // real times were not compared
     StackTimes d = stack_times(&(Stack){ .model = t->model, .blocks = 2, .sequences = 1 });
-    say(run, "  Unequal stages have no short formula. A second run: p = %zu equal stages of two "
-             "blocks, with B = 1.", p);
-    say(run, "  Step: m(p(f+b) + 2(p-1)d) = %s; a stage's forward f = %.3g us, backward b = 2f, "
-             "message",
-        cost_text(run, "step.equal"), (double)d.forward / 1e6);
-    say(run, "  d = %.3g us. Idle: %s; it would be 1-1/p if d were 0.",
-        p > 1 ? (double)d.message / 1e6 : 0, cost_text(run, "idle.equal"));
+    say(run, "  The step time of unequal stages has no short formula. A second run has p = %zu "
+             "equal stages:", p);
+    say(run, "  two blocks each, B = 1. Forward of a stage f = %.3g us, backward b = 2f, message "
+             "d = %.3g us.", (double)d.forward / 1e6, p > 1 ? (double)d.message / 1e6 : 0);
+    say(run, "  Step: m(p(f+b) + 2(p-1)d) = %s. Idle: %s; without messages 1-1/p.",
+        cost_text(run, "step.equal"), cost_text(run, "idle.equal"));
 }
 
 static void answer(Run *run, const Timing *last) {

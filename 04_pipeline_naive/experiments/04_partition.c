@@ -1,32 +1,20 @@
 // 04_partition.c (experiment): a training whose blocks move between stages equals gradient
 // accumulation in every bit, and its slowest stage is that of the best cut. cuts.c and planner.c
-// check the search for the best cut alone.
+// check the search for the best cut alone; partition_costs.c predicts times and messages.
 #include "04_pipeline_naive/experiments/experiments.h"
-#include <math.h>
+#include "04_pipeline_naive/experiments/partition_costs.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_STAGES = 16, MOST_STEPS = 6 };
-
-// The head has 331 vocabulary entries, so it costs as much as two blocks. From step GROWN on, the
-// first GROWN_BLOCKS blocks cost GROWTH times as much, because their FLOPs are charged to the clock
-// again. A micro-batch has one sequence. Blocks may move before every EVERY-th step.
+// The head has 331 vocabulary entries, so it costs as much as two blocks. A micro-batch has one
+// sequence.
 static const ModelConfig sizes = {
     .layers = 10, .width = 12, .heads = 3, .context = 10, .vocab = 331, .dropout = 0.1
 };
-enum { MICRO = 6, STEPS = 6, EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH = 3 };
+enum { MICRO = 6 };
 
 // ------------------------------------------------------- training while layers cost more, and move
-
-typedef struct { double messages, bytes, sum_bytes; } Moved;   // that this rank sends for one cut
-// What a training measured.
-typedef struct {
-    size_t blocks[MOST_STEPS][MOST_STAGES];                    // of each stage, in each step
-    Timing timing[MOST_STEPS];
-    Moved moved[MOST_STEPS];                                   // before each step
-    size_t parameters, optimizer;                              // bytes at the end
-} Rebalanced;
 
 static void grown_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     double before = clock_flops();
@@ -147,82 +135,6 @@ static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
     }
 }
 
-// ---------------------------------------------------------------- times, from sizes
-
-// cost [L+2] <- the times of a forward of every layer for one sequence in this step.
-static void forward_times(const Training *t, size_t step, double *cost) {
-    CutSizes z = cut_sizes(&t->model, 1, 0);
-    size_t L = t->model.layers;
-    cost[0] = 0;                                           // the embedding has no product
-    for (size_t k = 0; k < L; k++)
-        cost[k + 1] =
-            work_block(&z, 1).time * (k < GROWN_BLOCKS && step >= GROWN ? (double)GROWTH : 1);
-    cost[L + 1] = work_head(&z, 1).time;
-}
-static double stage_time(const double *cost, const size_t *blocks, size_t p, size_t i) {
-    size_t lo = 0;
-    for (size_t k = 0; k < i; k++) lo += blocks[k] + (k == 0);
-    double sum = 0;
-    for (size_t k = 0; k < blocks[i] + (i == 0) + (i + 1 == p); k++) sum += cost[lo + k];
-    return sum;
-}
-
-// A step of GPipe on unequal stages. The first micro-batch passes all stages; the others follow as
-// closely as the slowest stage or link lets them. The sums at the end of the step come last. A
-// backward takes twice the time of a forward.
-static double step_time(const Training *t, const double *cost, const size_t *blocks, size_t p) {
-    CutSizes z = cut_sizes(&t->model, 1, 0);
-    double sum = 0, slowest = 0, way = p > 1 ? (double)stage_message_time(&t->model, 1) : 0;
-    double others = (double)t->micro_batches - 1;
-    for (size_t i = 0; i < p; i++) {
-        double f = stage_time(cost, blocks, p, i);
-        sum += 3 * f;
-        slowest = fmax(slowest, f);
-    }
-    double sums = p > 1 ? ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), sizeof(real)) : 0;
-    sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
-    sums += ring_time(ALL_REDUCE_PASSES, p, config_tensors(&t->model), sizeof(double));
-    // The message of a stage that has only the embedding begins the step.
-    if (stage_time(cost, blocks, p, 0) == 0) sum -= way;
-    return sum + 2 * (double)(p - 1) * way +
-           others * (fmax(slowest, way) + fmax(2 * slowest, way)) + sums;
-}
-
-// ---------------------------------------------------------------- costs
-
-static void time_lines(Run *run, const Training *t, const char *name, const Rebalanced *r,
-                       bool moves) {
-    size_t p = run->world->size, n = t->model.layers + 2;
-    double *now = host_alloc(n * sizeof *now), *before = host_alloc(n * sizeof *before);
-    for (size_t s = 0; s < t->steps; s++) {
-        CostName id, text;
-        forward_times(t, s, now);
-        // The costs that the last cut used, if there was one.
-        forward_times(t, s > 0 ? s - s % EVERY - 1 : 0, before);
-        bool solved = moves && s >= EVERY && !memcmp(now, before, n * sizeof *now);
-        double slowest = solved ? partition_exhaustive(now, n, p) : 0;
-        for (size_t i = 0; i < p && !solved; i++)
-            slowest = fmax(slowest, stage_time(now, r->blocks[s], p, i));
-        check_cost(run, cost_name(&id, "busiest.%s.%zu", moves ? "move" : "stay", s),
-                   cost_name(&text, "%s, step %zu: slowest stage%s", name, s,
-                             solved ? ", of the best cut" : ""),
-                   "ps", formula(3 * slowest * (double)t->micro_batches), NOT_PREDICTED,
-                   (double)r->timing[s].busiest);
-        check_cost(run, cost_name(&id, "step.%s.%zu", moves ? "move" : "stay", s),
-                   cost_name(&text, "%s, step %zu: step", name, s), "ps",
-                   formula(step_time(t, now, r->blocks[s], p)), NOT_PREDICTED,
-                   (double)r->timing[s].step);
-    }
-    free(now);
-    free(before);
-}
-
-static size_t stage_of(const size_t *blocks, size_t k) {
-    size_t i = 0;
-    for (; k >= blocks[i]; i++) k -= blocks[i];
-    return i;
-}
-
 // The page's table. Steps in a row with equal cells share a row.
 static void table(Run *run, const Training *t, const Rebalanced *stays, const Rebalanced *moved) {
     static const char *const columns[] = { "fixed cut", "step, fixed", "idle, fixed",
@@ -251,11 +163,11 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
         n++;
     }
     results(run, columns, rows);
-    double *cost = host_alloc((t->model.layers + 2) * sizeof *cost);
-    forward_times(t, 0, cost);
-    say(run, "  Step: sum(f+b) + (m-1)(max f + max b) + messages. A block's forward f = %.3g us, "
-             "backward b = 2f.", cost[1] / 1e6);
-    free(cost);
+    CutSizes z = cut_sizes(&t->model, 1, 0);
+    say(run, "  Step: sum(f+b) + (m-1)(max f + max b) + messages. f, b: forward and backward of a "
+             "stage for one");
+    say(run, "  of m = %zu micro-batches. A block's forward takes %.3g us, its backward twice as "
+             "long.", t->micro_batches, work_block(&z, 1).time / 1e6);
 }
 
 static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
@@ -292,44 +204,6 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
                       "training.");
 }
 
-static void partition_costs(Run *run, const Training *t, const Rebalanced *stays,
-                            const Rebalanced *moved) {
-    size_t p = run->world->size, i = run->world->rank, E = sizeof(real), last = t->steps - 1;
-    CutSizes z = cut_sizes(&t->model, 1, 0);
-    double messages[2] = {0}, bytes[2] = {0}, sums[2] = {0};   // predicted, measured; of all steps
-    for (size_t s = 1; s < t->steps; s++) {
-        for (size_t k = 0; k < t->model.layers; k++)
-            if (stage_of(moved->blocks[s - 1], k) == i && stage_of(moved->blocks[s], k) != i) {
-                messages[0] += 3;                          // weights and both moments
-                bytes[0] += 3 * (double)(elements_block(&z) * E);
-            }
-        messages[1] += moved->moved[s].messages;
-        bytes[1] += moved->moved[s].bytes;
-        if (s % EVERY == 0)
-            sums[0] += ring_bytes(ALL_REDUCE_PASSES, p, t->model.layers + 2, sizeof(double));
-        sums[1] += moved->moved[s].sum_bytes;
-    }
-    check_cost(run, "moved.calls", "blocks that move: messages sent", "calls", formula(messages[0]),
-               NOT_PREDICTED, messages[1]);
-    check_cost(run, "moved.bytes", "blocks that move: 3(12C^2+13C) elements each", "bytes",
-               formula(bytes[0]), NOT_PREDICTED, bytes[1]);
-    check_cost(run, "solve.bytes", "sums of the layers' costs", "bytes", formula(sums[0]),
-               NOT_PREDICTED, sums[1]);
-    z.blocks = moved->blocks[last][i];
-    z.first = i == 0;
-    z.last = i + 1 == p;
-    check_cost(run, "parameters", "parameters of the stage at the end", "bytes",
-               formula(elements_stage(&z) * E), NOT_PREDICTED, moved->parameters);
-    check_cost(run, "optimizer", "optimizer state of the stage at the end", "bytes",
-               formula(2 * elements_stage(&z) * E), NOT_PREDICTED, moved->optimizer);
-    if (clock_config()->simulated) {                       // real time differs from run to run
-        time_lines(run, t, "blocks stay", stays, false);
-        time_lines(run, t, "blocks move", moved, true);
-    }
-    table(run, t, stays, moved);
-    answer(run, stays, moved);
-}
-
 // ---------------------------------------------------------------- the lesson
 
 static void partition(Run *run) {
@@ -359,7 +233,9 @@ static void partition(Run *run) {
         trajectory_free(&fixed);
         trajectory_free(&got);
     }
-    partition_costs(run, &t, &stays, &moved);
+    partition_check_costs(run, &t, &stays, &moved);
+    table(run, &t, &stays, &moved);
+    answer(run, &stays, &moved);
     partition_planner(run);
     data_free(&t.data);
 }

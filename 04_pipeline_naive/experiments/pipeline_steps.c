@@ -1,4 +1,5 @@
-// pipeline_steps.c: see pipeline_steps.h.
+// pipeline_steps.c: turns the schedule list of a stage into the steps that the executor must make:
+// receives, waits for send buffers, work, sends. The player runs the steps.
 #include "04_pipeline_naive/experiments/pipeline_steps.h"
 #include <stdlib.h>
 
@@ -50,8 +51,8 @@ typedef struct {
     size_t rank;
     const PipelineSteps *s;
     size_t *posted;                                // [p] the receive that is posted from each stage
-    bool *ran;                                     // of each op: is it before this place?
-    size_t micro_batches;                          // in the list
+    bool *ran;                                     // [n] the op stands before the present place
+    size_t micro_batches;                          // of the list
 } Writer;
 
 static size_t bytes_of(const Writer *w, PipeOp op) {

@@ -1,4 +1,5 @@
-// planner.c: PipeDream's planner for 04_partition: stages with replicas, checked against all plans.
+// planner.c: PipeDream's planner, for 04_partition.c: the best stages with replicas, compared with
+// all plans.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>

@@ -1,4 +1,5 @@
-// stage_costs.c: see costs.h. E bytes per element.
+// stage_costs.c: predicts memory, messages and times of a stage from sizes, and checks them.
+// E: bytes of an element.
 #include "04_pipeline_naive/experiments/costs.h"
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// stages.c: see stages.h.
+// stages.c: trains a pipeline, one stage per rank, and reads the ledgers of each rank.
 #include "04_pipeline_naive/experiments/stages.h"
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
-// timeline.c: see timeline.h.
+// timeline.c: plays op lists without a model: when each op starts and ends, and which stages wait
+// for each other if the lists deadlock.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "04_pipeline_naive/experiments/pipeline_steps.h"
 #include <stdio.h>

@@ -13,7 +13,7 @@
 
 typedef struct {
     PipeOp op;
-    size_t start, end, arrives;                          // arrives: its message at the neighbour
+    size_t start, end, arrives;                          // arrives: its message, at the neighbour
 } Event;
 // The first op of a stage that has not run waits for the result of `needs`, or for a send buffer.
 // The buffer is free when the receive for `needs` is posted.
@@ -22,7 +22,7 @@ typedef struct {
     size_t p, v, m;
     Event **event;                                       // [stage][place in the list]
     size_t *n;                                           // [stage]: number of ops that have run
-    StageWait *wait;                                     // [stage]: of stages that have ops left
+    StageWait *wait;                                     // [stage]: for stages that have ops left
     size_t end;                                          // of the last op: the makespan
     bool stuck;                                          // the lists deadlock
 } Timeline;

@@ -1,0 +1,209 @@
+// context_alone.c: attention alone in the four kinds of context parallelism, compared with
+// attention on one device: results, bytes, memory, and the time of the slowest rank.
+#include "03_tensor_parallel/experiments/context_alone.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/comm/record.h"
+#include "common/model/costs.h"
+#include "common/tensor/random.h"
+#include "judge/draw/picture.h"
+#include "judge/frame/training.h"
+
+const AttentionKind *const context_kind[KINDS] = { &ring_attention, &ring_attention_zigzag,
+                                                   &ring_self_attention, &ulysses_attention };
+
+void context_check_costs(Run *run, int kind, const CostRow *row) {
+    static const char *const id[KINDS] = { "%s.ring", "%s.zigzag", "%s.rsa", "%s.ulysses" };
+    static const char *const name[KINDS] = { "ring: %s", "zigzag: %s", "RSA: %s", "Ulysses: %s" };
+    check_costs(run, id[kind], name[kind], row);
+}
+
+// ---------------------------------------------------------------- forward and backward
+
+typedef struct {
+    size_t sent, kept, buffers;                            // bytes; buffers: their peak
+    Timing forward, backward;
+} Attended;
+
+// A collective ends on all ranks at the same time. So all clocks are equal when the recording
+// begins.
+static void begin_together(Run *run) {
+    double none = 0;
+    comm_all_reduce_doubles(run->world, &none, 1);
+    comm_ledger_reset(run->world);
+    picture_begin(run, MEM_ACTIVATIONS);
+}
+static Timing end_together(Run *run, Attended *r) {
+    picture_end(run);
+    r->sent += comm_bytes_sent(run->world);
+    return picture_timing(run);
+}
+
+// The forward, with the picture of the two cuts of the ring. kind NULL: on one device.
+static void forward(Run *run, const AttentionKind *kind, const AttentionHeads *h, Saved *saved,
+                    Attended *r) {
+    const size_t without = memory_now(MEM_ACTIVATIONS);
+    memory_reset_peaks();
+    if (kind) begin_together(run);
+    record_enter(EVENT_FORWARD, NO_NUMBER);
+    attention_forward(h, saved);
+    record_leave();
+    r->kept = memory_now(MEM_ACTIVATIONS) - without;
+    if (!kind) return;
+    r->forward = end_together(run, r);
+    const bool zigzag = kind == &ring_attention_zigzag;
+    const bool written = zigzag == !strcmp(option_text(run, "picture"), "zigzag");
+    const int files = written ? PICTURE_CHART : PICTURE_NO_FILES | PICTURE_DETAIL;
+    if (zigzag || kind == &ring_attention)
+        picture_show(run, zigzag ? "zigzag chunks, forward" : "contiguous chunks, forward",
+                     files | (zigzag ? PICTURE_ALIKE_ONCE : 0));
+}
+static void backward(Run *run, const AttentionKind *kind, const AttentionHeads *h, Tensor dqkv,
+                     Tensor dmix, Saved *saved, Attended *r) {
+    if (kind) begin_together(run);
+    record_enter(EVENT_BACKWARD, NO_NUMBER);
+    attention_backward(h, dqkv, dmix, saved);
+    record_leave();
+    if (kind) r->backward = end_together(run, r);
+    r->buffers = memory_peak(MEM_COMMUNICATION);
+}
+
+// part <- the rows of these positions.
+static void take_positions(Tensor part, Tensor whole, Positions own) {
+    size_t row = 0;
+    for (size_t i = 0; i < own.n; i++) {
+        const Range chunk = own.chunk[i];
+        tensor_copy(tensor_row_range(part, row, row + range_size(chunk)),
+                    tensor_row_range(whole, chunk.lo, chunk.hi));
+        row += range_size(chunk);
+    }
+}
+static void put_positions(Snapshot *s, const char *name, size_t T, Tensor part, Positions own) {
+    size_t row = 0;
+    for (size_t i = 0; i < own.n; i++) {
+        const size_t end = row + range_size(own.chunk[i]);
+        snapshot_put(s, name, T, part.cols, tensor_row_range(part, row, end), own.chunk[i].lo, 0);
+        row = end;
+    }
+}
+// The numbers of these positions, n in all, in the memory of the device.
+static int *position_numbers(Arena *a, Positions own, size_t n) {
+    int *device = ints_new(a, n), *host = host_alloc(n * sizeof *host);
+    size_t row = 0;
+    for (size_t i = 0; i < own.n; i++)
+        for (size_t t = own.chunk[i].lo; t < own.chunk[i].hi; t++) host[row++] = (int)t;
+    ints_upload(device, host, n);
+    free(host);
+    return device;
+}
+
+// Runs attention of the whole sequence on one device (kind NULL), or of this rank's positions. Puts
+// out and the gradients of q, k and v into s. A deviation of 16 makes scores of several hundred,
+// whose exponential no float can hold.
+static Attended attend(Run *run, const AttentionKind *kind, ContextSizes z, Snapshot *s) {
+    const size_t T = z.chunk * run->world->size, A = z.heads * z.D;
+    AttentionHeads h = { .B = 1, .T = kind ? z.chunk : T, .D = z.D, .heads = {0, z.heads},
+                         .kind = kind, .cp = run->world, .length = T };
+    Positions own = { 1, { {0, T} } };
+    if (kind) own = context_positions_of(&h, run->world->rank);
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor whole = tensor_new(&a, T, 3 * A), whole_dout = tensor_new(&a, T, A);
+    tensor_randomize(whole, random_key(run->seed, 1), 16);
+    tensor_randomize(whole_dout, random_key(run->seed, 2), 1);
+    Saved saved = saved_new();
+    saved_tensor(&saved, S_QKV, h.T, 3 * A);
+    saved_tensor(&saved, S_MIX, h.T, A);
+    Tensor dqkv = tensor_new(&a, h.T, 3 * A), dmix = tensor_new(&a, h.T, A);
+    take_positions(saved.t[S_QKV], whole, own);
+    take_positions(dmix, whole_dout, own);
+    h.position = position_numbers(&a, own, h.T);
+
+    Attended r = {0};
+    forward(run, kind, &h, &saved, &r);
+    backward(run, kind, &h, dqkv, dmix, &saved, &r);
+    put_positions(s, "out", T, saved.t[S_MIX], own);
+    put_positions(s, "grad q, k, v", T, dqkv, own);
+    saved_free(&saved);
+    arena_free(&a);
+    return r;
+}
+
+// ---------------------------------------------------------------- costs
+
+static void check_times(Run *run, int kind, ContextSizes z, const Attended *r) {
+    const size_t n = run->world->size;
+    const double measured[] = { (double)r->forward.step, (double)r->backward.step };
+    static const char *const name[] = { "forward", "backward" };
+    for (int back = 0; back < 2; back++) {
+        const bool ring = kind == RING || kind == ZIGZAG;  // no formula: their steps are played
+        const double predicted = ring ? context_ring_time(kind, z, n, back).step
+                                      : context_pass_time(kind, z, n, back);
+        context_check_costs(run, kind, (CostRow[]){
+            { name[back], name[back], "ps", ring ? NOT_PREDICTED : formula(predicted),
+              ring ? played(predicted) : NOT_PREDICTED, measured[back] },
+            {0} });
+    }
+}
+
+// Where messages are hidden, contiguous ranks compute N/(2N-1) of the time. The exact fraction
+// counts the diagonal of the triangle of pairs, too.
+static void check_busy(Run *run, int kind, ContextSizes z, const Timing *forward) {
+    const size_t n = run->world->size;
+    const double N = (double)n, c = (double)z.chunk;
+    RingTime t = context_ring_time(kind, z, n, false);
+    double busy = t.busy / (N * t.step);
+    context_check_costs(run, kind, (CostRow[]){
+        { "busy", "busy in forward", "millionths", BY_PLAY(round(1e6 * busy)),
+          round(1e6 * (1 - forward->idle_of_total)) },
+        {0} });
+    double closed = kind == RING ? (N * c + 1) / ((2 * N - 1) * c + 1) : 1;
+    double triangle = 2 * (double)z.heads * work_product(z.chunk * z.chunk / 2, 1, z.D).time;
+    if (send_time(2 * z.chunk * z.heads * z.D * sizeof(real)) < triangle)
+        check_true(run, "closed form", "busy", fabs(busy - closed) < 1e-9);
+}
+
+static void costs(Run *run, int kind, ContextSizes z, const Attended *r) {
+    const size_t n = run->world->size, e = sizeof(real);
+    const ContextLayer layer = { 1, n * z.chunk, z.heads, z.D };
+    const double sent = context_layer_bytes(run->world, kind, layer);
+    context_check_costs(run, kind, (CostRow[]){
+        { "sent", "sent in both", "bytes", BY_FORMULA(sent), r->sent },
+        { "kept", "kept by attention", "bytes",
+          BY_FORMULA(context_kept(kind, z, n, run->world->rank) * e), r->kept },
+        { "buffers", "buffers, peak", "bytes", BY_FORMULA(context_buffers(kind, z, n) * e),
+          r->buffers },
+        {0} });
+    // The closed forms, in units of B T C/N elements.
+    const double N = (double)n, ring = n > 1 ? 6 * N - 4 : 0;
+    const double units[] = { ring, ring, 8 * (N - 1), 8 * (N - 1) / N };
+    const double unit = (double)(z.chunk * z.heads * z.D * e);
+    if (kind != ULYSSES || z.heads % n == 0)
+        check_true(run, "closed form", "sent", fabs(sent - units[kind] * unit) < 1e-6);
+    if (!clock_config()->simulated) return;
+    check_times(run, kind, z, r);
+    if (kind == RING || kind == ZIGZAG) check_busy(run, kind, z, &r->forward);
+}
+
+// ---------------------------------------------------------------- the four kinds
+
+void context_alone(Run *run, ContextSizes z) {
+    // In fp32 a score of 500 is rounded by 3e-5, and so is its exponential, relatively.
+    const double limit = sizeof(real) == 8 ? 1e-10 : 1e-3;
+    comm_connect(run->world, COMM_NEIGHBOURS);
+    Snapshot *want = snapshot_new(run);
+    ledger_pause();
+    if (run->is_root) attend(run, NULL, z, want);
+    ledger_resume();
+    for (int i = 0; i < KINDS; i++) {
+        Snapshot *got = snapshot_new(run);
+        Attended r = attend(run, context_kind[i], z, got);
+        char what[48];
+        snprintf(what, sizeof what, "split = plain, %s", context_kind[i]->name);
+        check_close(run, what, got, want, limit);
+        costs(run, i, z, &r);
+        snapshot_free(got);
+    }
+    snapshot_free(want);
+}

@@ -1,0 +1,134 @@
+// grid_linear.c: one linear layer Y = X A + b in q x q blocks, by 09_summa.c, compared with the
+// unsplit layer. Costs per rank: bytes received along its row and its column, room for blocks of
+// other ranks, time.
+#include "03_tensor_parallel/experiments/grid_linear.h"
+#include <stdio.h>
+#include "03_tensor_parallel/experiments/grids.h"
+#include "common/comm/record.h"
+#include "common/tensor/random.h"
+#include "judge/draw/picture.h"
+
+enum { E = sizeof(real) };
+enum { KEY_X = 1, KEY_A, KEY_B, KEY_DY };
+
+typedef struct { GridLinear z; Range m, k, n; Tensor x, dx, y, dy; Param p[2]; } Linear;
+
+// Draws the whole tensor and returns a copy of one block: every rank can do so alone.
+static Tensor drawn(Arena *a, uint64_t key, size_t rows, size_t cols, Range r, Range c) {
+    Arena scratch = arena(MEM_REFERENCE);
+    Tensor whole = tensor_new(&scratch, rows, cols);
+    Tensor block = tensor_new(a, range_size(r), range_size(c));
+    tensor_randomize(whole, key, 1);
+    tensor_copy(block, tensor_col_range(tensor_row_range(whole, r.lo, r.hi), c.lo, c.hi));
+    arena_free(&scratch);
+    return block;
+}
+// The blocks of this rank. g NULL: whole tensors.
+static Linear linear_new(Run *run, Arena *a, const CommGrid *g, GridLinear z) {
+    const SummaCut tokens = { z.M, 1 }, inner = { z.K, 1 }, outer = { z.N, 1 };
+    Linear l = { .z = z, .m = { 0, z.M }, .k = { 0, z.K }, .n = { 0, z.N },
+                 .p = { param_describe("A", z.K, z.N, 1), param_describe("b", 0, z.N, 1) } };
+    if (g) {
+        l.m = summa_range(tokens, g->rows, g->row);
+        l.k = summa_range(inner, g->cols, g->col);
+        l.n = summa_range(outer, g->cols, g->col);
+        summa_cut_matrix(&l.p[0], g, inner, outer);
+        summa_cut_vector(&l.p[1], g, outer);
+    }
+    l.x = drawn(a, random_key(run->seed, KEY_X), z.M, z.K, l.m, l.k);
+    l.dx = tensor_new(a, range_size(l.m), range_size(l.k));
+    l.y = tensor_new(a, range_size(l.m), range_size(l.n));
+    l.dy = drawn(a, random_key(run->seed, KEY_DY), z.M, z.N, l.m, l.n);
+    for (size_t i = 0; i < 2; i++) {
+        Param *p = &l.p[i];
+        uint64_t key = random_key(run->seed, i ? KEY_B : KEY_A);
+        p->w = drawn(a, key, p->rows, p->cols, p->my_rows, p->my_cols);
+        p->g = tensor_new(a, p->w.rows, p->w.cols);
+        p->gradient_empty = true;
+    }
+    return l;
+}
+static void put(Snapshot *s, const Linear *l) {
+    const size_t M = l->z.M, K = l->z.K, N = l->z.N;
+    snapshot_put(s, "Y", M, N, l->y, l->m.lo, l->n.lo);
+    snapshot_put(s, "grad X", M, K, l->dx, l->m.lo, l->k.lo);
+    snapshot_put(s, "grad A", K, N, l->p[0].g, l->p[0].my_rows.lo, l->n.lo);
+    if (l->p[1].g.rows) snapshot_put(s, "grad b", 1, N, l->p[1].g, 0, l->n.lo);
+}
+static void unsplit_layer(Run *run, GridLinear z, Snapshot *want) {
+    Arena held = arena(MEM_ACTIVATIONS);
+    Linear l = linear_new(run, &held, NULL, z);
+    linear(l.y, l.x, &l.p[0]);
+    op_add_bias(l.y, l.y, l.p[1].w);
+    linear_gradients(&l.p[0], &l.p[1], l.x, l.dy);
+    op_matmul_nt(l.dx, l.dy, l.p[0].w);
+    put(want, &l);
+    arena_free(&held);
+}
+
+// In equal blocks a rank receives (q-1)/q^2 of X and of A per product. Ranks outside row 0 also
+// receive the bias. A turn needs room for one block of X and one of A, unless the rank owns them.
+static void layer_costs(Run *run, const CommGrid *g, GridLinear z, const GridMeasured r[2]) {
+    const size_t q = g->cols, M = z.M, K = z.K, N = z.N, x = M * K / (q * q), a = K * N / (q * q);
+    if (M % q || K % q || N % q) return;                   // closed forms: equal blocks only
+    for (size_t back = 0; back < 2; back++) {
+        const size_t row_without = back ? 1 % q : 0;       // holds the bias, or starts its reduce
+        const size_t bias = q > 1 && g->row != row_without ? N / q : 0;
+        const size_t blocks = (back ? 2 : 1) * (q - 1);    // (q-1)/q^2 of a matrix per product
+        const GridTraffic *got = &r[back].traffic;
+        check_costs(run, back ? "layer.backward.%s" : "layer.forward.%s",
+                    back ? "backward: %s" : "forward: %s", (CostRow[]){
+            { "row", "received in the row", "bytes", BY_FORMULA(blocks * x * E),
+              got->row.received },
+            { "column", "received in the column", "bytes", BY_FORMULA((blocks * a + bias) * E),
+              got->col.received },
+            {0} });
+    }
+    size_t most = 0;
+    for (size_t l = 0; l < q; l++) {
+        size_t room = (g->col != l ? x : 0) + (g->row != l ? a : 0);
+        if (room > most) most = room;
+    }
+    const bool simulated = clock_config()->simulated;
+    const double send_bias = chain_time(q, N / q * E);
+    const double product = work_product(M / q, N / q, K / q).time;
+    const double turns = (double)q * (chain_time(q, x * E) + chain_time(q, a * E) + product);
+    check_costs(run, "layer.%s", "%s", (CostRow[]){
+        { "panels", "one layer: panels", "bytes", BY_FORMULA(most * E), r[0].panels },
+        { simulated ? "forward.time" : NULL, "forward: q turns", "ps",
+          BY_FORMULA(turns + send_bias), (double)r[0].took },
+        { "backward.time", "backward: 2q turns", "ps", BY_FORMULA(2 * turns + send_bias),
+          (double)r[1].took },
+        {0} });
+    if (!simulated) return;
+    picture_show(run, "one linear layer, blocks on a grid", PICTURE_CHART);
+}
+
+void grid_linear_compare(Run *run, const CommGrid *g, GridLinear z) {
+    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
+    Arena held = arena(MEM_ACTIVATIONS);
+    const SummaCut inner = { z.K, 1 };
+    GridMeasured r[2];                                     // forward, backward
+    Linear l = linear_new(run, &held, g, z);
+    picture_begin(run, MEM_COMMUNICATION);
+    record_enter(EVENT_FORWARD, NO_NUMBER);
+    grid_measure_begin(g, &r[0]);
+    summa_linear_forward(g, inner, l.y, l.x, l.p);
+    grid_measure_end(g, &r[0]);
+    record_leave();
+    record_enter(EVENT_BACKWARD, NO_NUMBER);
+    grid_measure_begin(g, &r[1]);
+    summa_linear_backward(g, inner, l.dx, l.x, l.dy, l.p);
+    grid_measure_end(g, &r[1]);
+    record_leave();
+    picture_end(run);
+    put(got, &l);
+    arena_free(&held);
+    ledger_pause();
+    if (run->is_root) unsplit_layer(run, z, want);
+    ledger_resume();
+    check_close(run, "one linear layer = unsplit", got, want, LIMIT_ROUNDING);
+    layer_costs(run, g, z, r);
+    snapshot_free(got);
+    snapshot_free(want);
+}

@@ -1,0 +1,115 @@
+// way_tables.c: tables of 12_compare.c with a column for each of the six ways to cut a block. Two
+// tables and the plot of received elements follow from sizes alone; no rank trains for them.
+#include "03_tensor_parallel/experiments/way_tables.h"
+#include <stdio.h>
+#include "03_tensor_parallel/experiments/way_costs.h"
+#include "judge/draw/picture.h"
+#include "judge/draw/plot.h"
+
+const char *const tensor_way_name[WAYS] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring" };
+const char *const tensor_way_id[WAYS] = { "1d", "sp", "2d", "25d", "3d", "ring" };
+static const char *const columns[WAYS + 1] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring attn",
+                                             NULL };
+
+Result way_row(const char *what, WayCells cell) {
+    Result r = { .what = what };
+    for (size_t i = 0; i < WAYS; i++) r.cell[i] = cell[i];
+    return r;
+}
+void way_results(Run *run, size_t n, const Result *rows) {
+    enum { ROWS = 8 };
+    const char *names[WAYS + 1] = { NULL };
+    Result some[ROWS] = {{0}};
+    for (size_t i = 0; rows[i].what && i + 1 < ROWS; i++) {
+        some[i] = (Result){ .what = rows[i].what };
+        size_t column = 0;
+        for (TensorWay way = 0; way < WAYS; way++) {
+            if (tensor_way_shape(way, n).q == 0) continue;
+            names[column] = columns[way];
+            some[i].cell[column++] = rows[i].cell[way];
+        }
+    }
+    results(run, names, some);
+}
+
+// ---------------------------------------------------------------- one block of GPT-3's width
+
+// The share of one more block.
+static RankShare block_share(TensorWay way, ModelConfig c, size_t B, size_t n) {
+    c.layers = 1;
+    RankShare one = way_share(way, &c, B, n, 0);
+    c.layers = 2;
+    RankShare two = way_share(way, &c, B, n, 0);
+    return (RankShare){ two.parameters - one.parameters, two.kept - one.kept,
+                        (two.received - one.received) / sizeof(real), 0 };
+}
+
+static const ModelConfig wide = { .layers = 1, .width = 12288, .heads = 128, .context = 2048,
+                                  .vocab = 51200, .dropout = 0.1 };
+enum { RANKS = 64, SEQUENCES = 16 };
+
+void way_block_table(Run *run) {
+    WayCells parameters, kept, received;
+    for (TensorWay way = 0; way < WAYS; way++) {
+        const RankShare s = block_share(way, wide, SEQUENCES, RANKS);
+        snprintf(parameters[way], 40, "=%.0f", s.parameters / 1e6);
+        snprintf(kept[way], 40, "=%.0f", s.kept / 1e6);
+        snprintf(received[way], 40, "=%.0f", s.received / 1e6);
+    }
+    const Result rows[] = { way_row("parameters", parameters), way_row("activations", kept),
+                            way_row("received per step", received), {0} };
+    say(run, "%s", "");
+    say(run, "Computed: one block of GPT-3's width on %d ranks, in millions of elements per rank. "
+             "%d sequences", RANKS, SEQUENCES);
+    say(run, "of %zu tokens; %zu heads, because %d ranks cannot share GPT-3's 96 equally. 2.5D: "
+             "4 x 4 x 4.", wide.context, wide.heads, RANKS);
+    results(run, columns, rows);
+}
+
+// Received elements of a block against the tokens of a step, both relative to the width.
+void way_plot(Run *run) {
+    enum { POINTS = 9, FIRST = 192 };            // positions: 16 sequences of 192 are C / 4 tokens
+    double x[POINTS], y[WAYS][POINTS];
+    PlotLine lines[WAYS];
+    for (TensorWay way = 0; way < WAYS; way++) {
+        for (size_t i = 0; i < POINTS; i++) {
+            ModelConfig c = wide;
+            c.context = (size_t)FIRST << i;
+            const double C = (double)c.width;
+            x[i] = (double)(SEQUENCES * c.context) / C;
+            y[way][i] = block_share(way, c, SEQUENCES, RANKS).received / (C * C);
+        }
+        lines[way] = (PlotLine){ tensor_way_name[way], y[way] };
+    }
+    plot_show(run, &(Plot){ "received by a rank for a block, forward and backward, 64 ranks",
+                            "tokens / C", "elements / C^2", x, POINTS, lines, WAYS, true, true },
+              PICTURE_DETAIL);
+}
+
+void way_crossover_table(Run *run) {
+    enum { CASES = 4 };
+    static const size_t q[CASES] = { 2, 3, 4, 8 };
+    static const char *const what[CROSSOVERS] = { "in bytes received",
+                                                  "in time (latency ignored)" };
+    double tokens[CROSSOVERS][CASES], want[CASES];
+    char cell[CROSSOVERS][CASES][40];
+    for (size_t i = 0; i < CASES; i++) {
+        want[i] = tensor_way_crossover(WAY_2D, WAY_1D, q[i] * q[i]);     // 36 / (8q - 13)
+        for (Crossover by = 0; by < CROSSOVERS; by++) {
+            tokens[by][i] = way_crossover(q[i], by);
+            if (tokens[by][i] > 0)
+                snprintf(cell[by][i], 40, "=%.*f C", tokens[by][i] < 9.95, tokens[by][i]);
+            else snprintf(cell[by][i], 40, "=never");
+        }
+    }
+    // 2e-3: the exact volumes of the lessons contain vectors, too.
+    check_numbers(run, "crossover of 1D and 2D", "36/(8q-13)", tokens[BY_BYTES], want, CASES,
+                  2e-3);
+    Result rows[CROSSOVERS + 1] = {{0}};
+    for (Crossover by = 0; by < CROSSOVERS; by++)
+        rows[by] = (Result){ what[by], NULL,
+                             { cell[by][0], cell[by][1], cell[by][2], cell[by][3] } };
+    say(run, "%s", "");
+    say(run, "From how many tokens per step does 2D cost less than 1D? (C: width)");
+    results(run, (const char *const[]){ "2 x 2 ranks", "3 x 3", "4 x 4", "8 x 8", NULL }, rows);
+}

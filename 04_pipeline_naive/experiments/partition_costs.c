@@ -1,0 +1,120 @@
+// partition_costs.c: predicts step times, the slowest stage, messages and memory of a training
+// whose blocks may move between stages (04_partition.c), from sizes alone.
+#include "04_pipeline_naive/experiments/partition_costs.h"
+#include "04_pipeline_naive/experiments/experiments.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---------------------------------------------------------------- times, from sizes
+
+// cost [L+2] <- the times of a forward of every layer for one sequence in this step.
+static void forward_times(const Training *t, size_t step, double *cost) {
+    CutSizes z = cut_sizes(&t->model, 1, 0);
+    size_t L = t->model.layers;
+    cost[0] = 0;                                           // the embedding has no product
+    for (size_t k = 0; k < L; k++)
+        cost[k + 1] =
+            work_block(&z, 1).time * (k < GROWN_BLOCKS && step >= GROWN ? (double)GROWTH : 1);
+    cost[L + 1] = work_head(&z, 1).time;
+}
+static double stage_time(const double *cost, const size_t *blocks, size_t p, size_t i) {
+    size_t lo = 0;
+    for (size_t k = 0; k < i; k++) lo += blocks[k] + (k == 0);
+    double sum = 0;
+    for (size_t k = 0; k < blocks[i] + (i == 0) + (i + 1 == p); k++) sum += cost[lo + k];
+    return sum;
+}
+
+// A step of GPipe on unequal stages. The first micro-batch passes all stages; the others follow as
+// closely as the slowest stage or link lets them. The sums at the end of the step come last. A
+// backward takes twice the time of a forward.
+static double step_time(const Training *t, const double *cost, const size_t *blocks, size_t p) {
+    CutSizes z = cut_sizes(&t->model, 1, 0);
+    double sum = 0, slowest = 0, way = p > 1 ? (double)stage_message_time(&t->model, 1) : 0;
+    double others = (double)t->micro_batches - 1;
+    for (size_t i = 0; i < p; i++) {
+        double f = stage_time(cost, blocks, p, i);
+        sum += 3 * f;
+        slowest = fmax(slowest, f);
+    }
+    double sums = p > 1 ? ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), sizeof(real)) : 0;
+    sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
+    sums += ring_time(ALL_REDUCE_PASSES, p, config_tensors(&t->model), sizeof(double));
+    // The message of a stage that has only the embedding begins the step.
+    if (stage_time(cost, blocks, p, 0) == 0) sum -= way;
+    return sum + 2 * (double)(p - 1) * way +
+           others * (fmax(slowest, way) + fmax(2 * slowest, way)) + sums;
+}
+
+// ---------------------------------------------------------------- costs
+
+static void time_lines(Run *run, const Training *t, const char *name, const Rebalanced *r,
+                       bool moves) {
+    size_t p = run->world->size, n = t->model.layers + 2;
+    double *now = host_alloc(n * sizeof *now), *before = host_alloc(n * sizeof *before);
+    for (size_t s = 0; s < t->steps; s++) {
+        CostName id, text;
+        forward_times(t, s, now);
+        // The costs that the last cut used, if there was one.
+        forward_times(t, s > 0 ? s - s % EVERY - 1 : 0, before);
+        bool solved = moves && s >= EVERY && !memcmp(now, before, n * sizeof *now);
+        double slowest = solved ? partition_exhaustive(now, n, p) : 0;
+        for (size_t i = 0; i < p && !solved; i++)
+            slowest = fmax(slowest, stage_time(now, r->blocks[s], p, i));
+        check_cost(run, cost_name(&id, "busiest.%s.%zu", moves ? "move" : "stay", s),
+                   cost_name(&text, "%s, step %zu: slowest stage%s", name, s,
+                             solved ? ", of the best cut" : ""),
+                   "ps", formula(3 * slowest * (double)t->micro_batches), NOT_PREDICTED,
+                   (double)r->timing[s].busiest);
+        check_cost(run, cost_name(&id, "step.%s.%zu", moves ? "move" : "stay", s),
+                   cost_name(&text, "%s, step %zu: step", name, s), "ps",
+                   formula(step_time(t, now, r->blocks[s], p)), NOT_PREDICTED,
+                   (double)r->timing[s].step);
+    }
+    free(now);
+    free(before);
+}
+
+static size_t stage_of(const size_t *blocks, size_t k) {
+    size_t i = 0;
+    for (; k >= blocks[i]; i++) k -= blocks[i];
+    return i;
+}
+
+void partition_check_costs(Run *run, const Training *t, const Rebalanced *stays,
+                           const Rebalanced *moved) {
+    size_t p = run->world->size, i = run->world->rank, E = sizeof(real), last = t->steps - 1;
+    CutSizes z = cut_sizes(&t->model, 1, 0);
+    double messages[2] = {0}, bytes[2] = {0}, sums[2] = {0};   // predicted, measured; of all steps
+    for (size_t s = 1; s < t->steps; s++) {
+        for (size_t k = 0; k < t->model.layers; k++)
+            if (stage_of(moved->blocks[s - 1], k) == i && stage_of(moved->blocks[s], k) != i) {
+                messages[0] += 3;                          // weights and both moments
+                bytes[0] += 3 * (double)(elements_block(&z) * E);
+            }
+        messages[1] += moved->moved[s].messages;
+        bytes[1] += moved->moved[s].bytes;
+        if (s % EVERY == 0)
+            sums[0] += ring_bytes(ALL_REDUCE_PASSES, p, t->model.layers + 2, sizeof(double));
+        sums[1] += moved->moved[s].sum_bytes;
+    }
+    z.blocks = moved->blocks[last][i];
+    z.first = i == 0;
+    z.last = i + 1 == p;
+    check_costs(run, "%s", "%s", (CostRow[]){
+        { "moved.calls", "blocks that move: messages sent", "calls", BY_FORMULA(messages[0]),
+          messages[1] },
+        { "moved.bytes", "blocks that move: 3(12C^2+13C) elements each", "bytes",
+          BY_FORMULA(bytes[0]), bytes[1] },
+        { "solve.bytes", "sums of the layers' costs", "bytes", BY_FORMULA(sums[0]), sums[1] },
+        { "parameters", "parameters of the stage at the end", "bytes",
+          BY_FORMULA(elements_stage(&z) * E), moved->parameters },
+        { "optimizer", "optimizer state of the stage at the end", "bytes",
+          BY_FORMULA(2 * elements_stage(&z) * E), moved->optimizer },
+        {0} });
+    if (clock_config()->simulated) {                       // real time differs from run to run
+        time_lines(run, t, "blocks stay", stays, false);
+        time_lines(run, t, "blocks move", moved, true);
+    }
+}
