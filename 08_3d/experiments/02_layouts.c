@@ -130,14 +130,6 @@ static double most_of(Run *run, double local) {
     return most;
 }
 
-// Do all groups of one kind lie in the nodes in the same way? If not, some ranks wait for others at
-// times that step_time() leaves out.
-static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
-static bool groups_alike(Degrees n, size_t world) {
-    size_t node = clock_config()->node;
-    return node == 0 || (divides(n.tp, node) && divides(n.tp * n.dp, node) && divides(world, node));
-}
-
 // Does plan.h, which shares no code with the clock, predict this layout? Memory must match to the
 // byte and the step to the picosecond.
 static bool as_planned(const TrainerConfig *c, const Layout *l) {
@@ -160,7 +152,7 @@ static bool as_planned(const TrainerConfig *c, const Layout *l) {
                   m[PLAN_ACTIVATIONS] == l->activations;
     double error = fabs(r.step / l->step - 1);
     return memory &&
-           (!clock->simulated || (groups_alike(l->n, world) ? r.step == l->step : error < 0.02));
+           (!clock->simulated || (mesh_groups_alike(l->n) ? r.step == l->step : error < 0.02));
 }
 
 // Checks a cost of one layout: id "dp2.tp2.pp2.state", name "dp 2 x tp 2 x pp 2: state". A step has
@@ -209,7 +201,7 @@ static Layout run_layout(Run *run, Comm *world, const Data *d, Degrees n, Layout
     if (!process && clock_config()->simulated) {
         double step = step_time(&c);
         l.error = fabs(step / l.step - 1);
-        if (groups_alike(n, world->size))
+        if (mesh_groups_alike(n))
             layout_cost(run, n, NULL, "step", "step", "ps", played(step), l.step);
     }
     trainer_free(t);

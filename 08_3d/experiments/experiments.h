@@ -74,9 +74,13 @@ Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw);
 // from the first forward to the gradient's norm and ZeRO's gather. Not for --prefetch and
 // --overlap, which hide communication.
 double step_time(const TrainerConfig *c);
-// The layout dp x tp x pp of the same ranks, with all else the same, that takes the least time;
-// *time is its step.
-Degrees step_time_best(const TrainerConfig *c, double *time);
+// The layout dp x tp x pp of the same ranks, with all else the same, that takes the least time.
+// *present: the step of the layout of c.
+// *best: the step of the returned layout.
+Degrees step_time_best(const TrainerConfig *c, double *present, double *best);
+// Do all groups of one kind lie in the nodes in the same way? If not, some ranks wait for others at
+// times that step_time() leaves out.
+bool mesh_groups_alike(Degrees n);
 
 // --------------------------------------------------------- the costs of a training (train_costs.c)
 // Shows the mesh, with the blocks of each stage.

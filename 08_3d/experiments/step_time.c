@@ -269,10 +269,22 @@ double step_time(const TrainerConfig *c) {
     return (double)end;
 }
 
-Degrees step_time_best(const TrainerConfig *c, double *time) {
+// Groups of neighbouring ranks lie alike in the nodes if their size divides a node or is a multiple
+// of one.
+static bool divides(size_t ranks, size_t node) { return ranks % node == 0 || node % ranks == 0; }
+
+bool mesh_groups_alike(Degrees n) {
+    size_t node = clock_config()->node, near = n.tp * mesh_cp(n), stage = near * n.dp;
+    size_t world = stage * n.pp;
+    return node == 0 || world <= node || (divides(n.tp, node) && divides(near, node) &&
+                                          divides(stage, node) && divides(world, node));
+}
+
+Degrees step_time_best(const TrainerConfig *c, double *present, double *best) {
     size_t world = c->mesh.dp * c->mesh.tp * c->mesh.pp;
-    TrainerConfig best = *c, other = *c;
-    *time = step_time(c);
+    TrainerConfig fastest = *c, other = *c;
+    *present = step_time(c);
+    *best = *present;
     for (size_t tp = 1; tp <= world; tp++)
         for (size_t pp = 1; tp * pp <= world; pp++) {
             other.mesh = (Degrees){ .dp = world / (tp * pp), .tp = tp, .pp = pp, .cp = c->mesh.cp };
@@ -288,7 +300,9 @@ Degrees step_time_best(const TrainerConfig *c, double *time) {
             size_t m = trainer_micro_batches(&other);
             if (other.chunks > 1 && (other.chunks * pp > c->model.layers || m % pp)) continue;
             double step = step_time(&other);
-            if (step < *time) { *time = step; best = other; }
+            if (step >= *best) continue;
+            *best = step;
+            fastest = other;
         }
-    return best.mesh;
+    return fastest.mesh;
 }
