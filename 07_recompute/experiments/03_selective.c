@@ -202,8 +202,10 @@ static void selective(Run *run) {
         "%zu tensor-parallel rank%s: each holds a part of the heads and of the weights, and "
         "computes all tokens.",
         tp->size, tp->size == 1 ? "" : "s");
-    say(run, "L = %zu blocks, width C = %zu, H = %zu heads, T = %zu tokens; %d sequences. F: FLOPs "
-             "of a forward.", tiny.layers, tiny.width, tiny.heads, tiny.context, SEQUENCES);
+    say(run, "L = %zu blocks, width C = %zu, H = %zu heads, T = %zu tokens; %d sequences.",
+        tiny.layers, tiny.width, tiny.heads, tiny.context, SEQUENCES);
+    say(run, "F: FLOPs of a forward. MFU: the 3F that a step needs, as a share of the ranks' "
+             "peak.");
     say(run, "none: a block keeps all its items for backward; attention's probabilities are 2HT "
              "per token.");
     say(run, "selective: a block drops the probabilities and computes them again. full: it keeps "
