@@ -10,7 +10,8 @@ static void update_by_hand(Run *run) {
     double whole[N][SIZE], parts[N][SIZE];
     for (size_t r = 0; r < N; r++)
         for (size_t i = 0; i < SIZE; i++) whole[r][i] = parts[r][i] = start(i);
-    say(run, "10 parameters: elements 0..3 are a bias b0..b3, elements 4..9 a 2x3 matrix m00..m12.");
+    say(run, "10 parameters: elements 0..3 are a bias b0..b3, elements 4..9 a 2x3 matrix "
+             "m00..m12.");
     say(run, "Only the matrix has weight decay, so rank 1 must choose it element by element.");
     say(run, "A replica holds 10 weights, 10 gradients, and AdamW's moments, 10 m and 10 v.");
     say(run, "Gradients of the first step at elements 3 and 4, and the part that each rank owns:");

@@ -34,7 +34,7 @@ static StepResult step(void *trained, Model *m, Optimizer *o, const Training *t,
     model_zero_gradients(m);
     double loss = model_forward_backward(m, b) * b->token_weight;
     model_fold_tied(m);
-    // Read before the norm's all-reduce, so that only those of the layers count.
+    // The ledger is read before the norm's all-reduce, so that only those of the layers count.
     r->seen.calls = r->tp->ledger[COMM_ALL_REDUCE].calls;
     r->seen.bytes = r->tp->ledger[COMM_ALL_REDUCE].bytes;
     double norm = model_grad_norm(m, r->tp);

@@ -26,7 +26,8 @@ void way_cost(Run *run, WayName way, const char *id, const char *name, const cha
 void way_cost_played(Run *run, WayName way, const char *id, const char *name, const char *unit,
                      double predicted, double measured);
 // The share of the devices' FLOPs that was used. MFU counts the FLOPs that the model needs, HFU all
-// that were done. Printed with --verbose; and as two cells of a table.
+// FLOPs that were done. counted_utilisations() prints both with --verbose; counted_percent() gives
+// two cells of a table.
 void counted_utilisations(Run *run, const char *way, const Timing *t, double model_flops);
 void counted_percent(char mfu[32], char hfu[32], const Timing *t, double model_flops);
 

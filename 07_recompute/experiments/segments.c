@@ -57,8 +57,8 @@ static size_t train_segment(Run *run, Comm *pp, const Training *t, WayName name,
 }
 
 // L blocks keep n times their input each. Memory is least with the input of every k-th block for k
-// = sqrt(m L/n). With one segment per stage, as in GPipe, memory is O(N + L/K N/M) for N sequences
-// in M micro-batches and L/K blocks per stage (Huang et al. 2018, section 2.3; their K is our p).
+// = sqrt(m L/n). GPipe has one segment per stage. Its memory is O(N + L/K N/M) for N sequences in M
+// micro-batches and L/K blocks per stage (Huang et al. 2018, section 2.3; their K is our p).
 void budget_segments(Run *run, Comm *pp, Training t) {
     char id[16], name[48], peak[SEGMENTS][32];
     t.model.layers = BUDGET_LONG;

@@ -184,9 +184,10 @@ static void mesh(Run *run) {
             n.dp, n.cp, n.tp, n.pp, n.tp, n.cp, n.dp);
     else
         say(run,
-            "dp %zu replicas of the model x tp %zu slices of each layer x pp %zu stages of layers\n"
-            "rank = tp + %zu (dp + %zu pp), by the rank's places on these axes, from 0 on; [ ]: a tp "
-            "group",
+            "dp %zu replicas of the model x tp %zu slices of each layer x pp %zu stages of "
+            "layers\n"
+            "rank = tp + %zu (dp + %zu pp), by the rank's places on these axes, from 0 on; [ ]: a "
+            "tp group",
             n.dp, n.tp, n.pp, n.tp, n.dp);
     mesh_show(run, n, NULL);
     map_checks(run, n, run->world->size);

@@ -271,7 +271,8 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong)
 static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
     enum { WIDTH = 66 };
     double longest = fmax(layout[n - 1].step, wrong->step);
-    say(run, "dp replicas, tp slices, pp stages. The mean rank: = computes  # waits for messages  . idles");
+    say(run, "dp replicas, tp slices, pp stages. The mean rank: = computes  # waits for messages  "
+             ". idles");
     for (size_t i = 0; i <= n; i++) {
         const Layout *l = i < n ? &layout[i] : wrong;
         char bar[WIDTH + 1];

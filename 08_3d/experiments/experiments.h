@@ -60,9 +60,11 @@ typedef struct {
     size_t scalar_bytes;
     size_t parameters, gradients, optimizer;               // bytes between steps
     size_t activations;                                    // peak bytes during the step
-    // With --compress. compression: bytes kept between steps (PowerSGD's Q). compression_peak: peak
-    // bytes while gradients are summed. dp_time: picoseconds of that sum on the simulated clock,
-    // from the arrival of the last replica.
+    // With --compress only.
+    //     compression       bytes kept between steps (PowerSGD's Q)
+    //     compression_peak  peak bytes while gradients are summed
+    //     dp_time           picoseconds of that sum on the simulated clock, from the arrival of the
+    //                       last replica
     size_t compression, compression_peak;
     double dp_time;
 } Prediction;
