@@ -3,6 +3,7 @@
 #ifndef EXPERIMENTS_08_H
 #define EXPERIMENTS_08_H
 #include "08_3d/checkpoint.h"
+#include "08_3d/layouts.h"
 #include "08_3d/plan.h"
 #include "08_3d/sampler.h"
 #include "08_3d/trainer.h"
@@ -83,6 +84,34 @@ Degrees step_time_best(const TrainerConfig *c, double *present, double *best);
 // Do all groups of one kind lie in the nodes in the same way? If not, some ranks wait for others at
 // times that step_time() leaves out.
 bool mesh_groups_alike(Degrees n);
+
+// ---------------------------------------------------------------- layouts compared: 02_layouts.c
+// layout_traffic.c: bytes that one rank sends in a step, inside its node and to other nodes.
+typedef struct { double inside, between; } LayoutTraffic;
+// Predicted, for rank `rank` of the mesh.
+// node: ranks per node; 0: one node for all.
+// order: the process, a rank of the world, at each place of the mesh; NULL: rank r is process r.
+LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p, size_t rank, size_t node,
+                             LayoutOrder *order);
+// Measured on this rank. Both neighbours in the pipeline get as many bytes.
+LayoutTraffic layout_sent(const Mesh *m, LayoutOrder *process);
+
+// A step in one layout, as measured.
+typedef struct {
+    Degrees n;
+    StepResult result;
+    // Picoseconds: the step; computing and exposed communication are means over the ranks. The rest
+    // of the step is idle.
+    double step, computing, exposed;
+    LayoutTraffic sent;                            // of the rank that sends most
+    // Bytes of the rank that has most: weights, gradients and moments; activations at their peak.
+    double state, activations;
+    double error;                                  // relative, of the cost model's step
+    bool as_planned;                               // memory and step are those of the plan
+} Layout;
+// layout_page.c: the page. layout [n]: the fastest one first; opposed: the fastest layout, with its
+// ranks numbered in the opposite order.
+void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed);
 
 // --------------------------------------------------------- the costs of a training (train_costs.c)
 // Shows the mesh, with the blocks of each stage.
