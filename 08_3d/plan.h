@@ -210,7 +210,7 @@ typedef struct {
     const PlanResult *result;
 } PlanAlternative;
 size_t plan_alternatives(const PlanList *list, PlanAlternative found[PLAN_ALTERNATIVES]);
-// The same as one sentence, for the JSON.
+// The choices of plan_alternatives() as one sentence, for the JSON.
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);
 // The largest category of memory of a layout that does not fit.
 void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room);

@@ -10,7 +10,6 @@
 #include <string.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/experiments/experiments.h"
-#include "08_3d/layouts.h"
 #include "08_3d/plan.h"
 
 enum { BATCH = 16, MICRO_BATCH = 1 };

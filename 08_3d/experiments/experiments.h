@@ -70,8 +70,11 @@ typedef struct {
     double dp_time;
 } Prediction;
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw);
+// predict_activations.c: their peak in a step, in bytes.
+// choice: the recomputation of each block of the stage; NULL: all blocks follow c->recompute.
+size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompute *choice);
 
-// ------------------------------------------------------------- how long a step takes (step_time.c)
+// ------------------------------------------- how long a step takes (step_time.c, fastest_layout.c)
 // The time of a layout's step on the simulated clock, from sizes alone. It plays the products,
 // rings and messages of the cost model (common/model/costs.h) through the schedule. In picoseconds,
 // from the first forward to the gradient's norm and ZeRO's gather. Not for --prefetch and
@@ -151,8 +154,23 @@ void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o,
 void train_show_memory(Run *run);                  // collective
 
 // ---------------------------------------------------------------- the program sample
-// sample_run.c: the options of 08_3d/sample, its loop, its checks, its page.
+// sample_run.c: the options of 08_3d/sample, its loop, its page.
 void sample_run(Run *run);
+typedef struct {
+    int *token;                                    // [all], of which n are written
+    size_t n, all, prompt;                         // the first `prompt` tokens are given
+} SampleText;
+// The windows of the text that the model saw, one after another, as ranges [start, end).
+typedef struct {
+    Range *window;
+    size_t n;
+} SampleWindows;
+// sample_checks.c. sample_put() puts the logits of window k from this row and column on.
+// sample_compare() judges all windows and every token. Collective.
+void sample_put(Snapshot *s, const SampleWindows *w, size_t k, size_t vocab, Tensor logits,
+                size_t row, size_t col);
+void sample_compare(Run *run, Sampler *s, const Weights *w, const SampleText *t,
+                    const SampleWindows *windows, Snapshot *got);
 // sample_train.c: trains the model of w on a text of this tree, on rank 0, for a few seconds, and
 // gives all ranks its weights. Collective.
 void sample_train(Run *run, Weights *w);
@@ -167,11 +185,13 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
 // ---------------------------------------------------------------- the program plan
 // The plan beside published tables. Rank 0 computes; the others wait for its verdict.
 void plan_papers(Run *run);                        // plan_papers.c
+void plan_ptdp(Run *run);                          // plan_ptdp.c
 void plan_korthikanti(Run *run);                   // plan_korthikanti.c
 
 // A GPT of PTD-P and Korthikanti: 2048 positions, 51200 vocabulary entries.
 #define PAPER_GPT(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
+const PlanModel *paper_model(const char *name);            // of plan_models
 PlanTask paper_task(PlanModel model, size_t gpus);         // on some kind of a DGX A100
 bool paper_within(double x, double want, double share);
 // Is `text` what x is when it is rounded or cut? "41.3" stands for any number less than 0.1 away.
