@@ -70,10 +70,10 @@ void budget_segments(Run *run, Comm *pp, Training t) {
     }
     CutSizes z = budget_sizes(&t, pp->size, 0);
     double n = (double)kept_block(&z) / (double)z.C;
-    say(run, "A second model of %d blocks (L = %zu on stage 0), without a plan. Peak of stage 0 if "
-             "only", BUDGET_LONG, z.blocks);
-    say(run, "  every k-th block's input is kept   k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s",
-        peak[0], peak[1], peak[2], peak[3]);
+    say(run, "A second model has %d blocks (L = %zu on stage 0) and no plan. The peak of stage 0:",
+        BUDGET_LONG, z.blocks);
+    say(run, "  every k-th input is kept    k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s", peak[0],
+        peak[1], peak[2], peak[3]);
     double best = sqrt((double)(t.micro_batches * z.blocks) / n);
     for (size_t i = 0; i < 3; i++) {
         t.micro_batches = (size_t)1 << i;
@@ -84,8 +84,8 @@ void budget_segments(Run *run, Comm *pp, Training t) {
         size_t bytes = train_segment(run, pp, &t, (WayName){ id, name }, BUDGET_LONG);
         page_value(peak[i], sizeof peak[i], (double)bytes, "bytes");
     }
-    say(run, "  the stage's input is kept          m = 1: %s   m = 2: %s   m = 4: %s   "
-             "micro-batches", peak[0], peak[1], peak[2]);
+    say(run, "  the stage's input is kept   m = 1: %s   m = 2: %s   m = 4: %s", peak[0], peak[1],
+        peak[2]);
     say(run, "A block keeps n = %.1f times its input, so k = sqrt(m L/n) = %.1f is best by "
              "formula.", n, best);
 }
