@@ -145,10 +145,10 @@ static void budget(Run *run) {
         "%zu blocks of width %zu on %zu stages; %zu sequences of %zu tokens in m = %zu "
         "micro-batches, all in flight.",
         t.model.layers, tiny.width, pp->size, t.sequences, tiny.context, t.micro_batches);
-    say(run, "A budget limits the peak of activations. 0 %%: the peak if all blocks are recomputed; "
-             "100 %%:");
-    say(run, "the peak if every block keeps all its items; 60 %%: 60 %% of the way from the first to "
-             "the second.");
+    say(run, "A budget limits the peak of activations. 0 %%: the peak if all blocks are "
+             "recomputed; 100 %%:");
+    say(run, "the peak if every block keeps all its items; 60 %%: 60 %% of the way from the first "
+             "to the second.");
     say(run, "A plan recomputes a block in full, or selectively (its attention probabilities), or "
              "not at all.");
     budget_search(run);
