@@ -74,7 +74,7 @@ Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw);
 // choice: the recomputation of each block of the stage; NULL: all blocks follow c->recompute.
 size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompute *choice);
 
-// ------------------------------------------- how long a step takes (step_time.c, fastest_layout.c)
+// ---------------------------------------------- how long a step takes (step_time.c, step_groups.c)
 // The time of a layout's step on the simulated clock, from sizes alone. It plays the products,
 // rings and messages of the cost model (common/model/costs.h) through the schedule. In picoseconds,
 // from the first forward to the gradient's norm and ZeRO's gather. Not for --prefetch and
