@@ -60,8 +60,8 @@ static void conclude(Run *run, const ZeroTexts *seen) {
 static const ZeroLesson lesson = {
     .name = "ZeRO-1", .stage = 1, .allocate = zero1_allocate, .step = zero1_step,
     .costs = zero1_costs, .conclude = conclude,
-    .explains = "S sums gradients; each rank updates its part, 1/N of every unit (block, table); "
-                "G gathers weights.",
+    .explains = "A rank keeps moments for its part, 1/N of every unit. S sums gradients; U updates "
+                "it; G gathers.",
     .lines = {
         [ZERO_STATE] = { "state", "(8 + 8/N) Psi + 4 wte" },
         [ZERO_WEIGHTS] = { "weights", "4 Psi" },

@@ -172,9 +172,10 @@ void sample_run(Run *run) {
     r.pp_bytes = (double)comm_bytes_sent(s.mesh.pp);
     text_show(run, &text, ids);
     double written = (double)(text.all - text.prompt);
-    say(run, "%.0f tokens in %.3g s of real time: %.4g tokens/s", written, r.seconds,
-        written / r.seconds);
-    report_config_number(run, "tokens_per_second", written / r.seconds);
+    double speed = written / r.seconds;
+    say(run, "%.0f tokens in %.3g s of real time: %.*f tokens/s", written, r.seconds,
+        speed < 100 ? 1 : 0, speed);
+    report_config_number(run, "tokens_per_second", speed);
     Timing timing = picture_timing(run);
     // One rank only computes, so its chart would show nothing.
     if (world > 1 || option_flag(run, "verbose") || option_text(run, "svg") ||
