@@ -34,8 +34,8 @@ void zero1_allocate(Model *m, Comm *dp) {
     }
 }
 
-// Once per step, after the last backward. Outside the own part, g still holds this rank's local
-// gradient. No function reads it.
+// A step calls it once, after the last backward. Outside the own part, g still holds this rank's
+// local gradient. No function reads it.
 void zero1_reduce(Model *m) {
     // EXERCISE 06.02a (3 points): reduce the gradients. In every unit of the model, g holds this
     // rank's whole local gradient. Afterwards own_g, a view of this rank's part of g, must hold the
@@ -52,7 +52,7 @@ void zero1_reduce(Model *m) {
     // END
 }
 
-// Once per step, after the update: every rank gets the parts that the other ranks have updated.
+// A step calls it once, after the update. Every rank gets the parts that the others have updated.
 void zero1_gather(Model *m) {
     // EXERCISE 06.02b (2 points): gather the weights. In every unit own_w, a view of this rank's
     // part of w, has been updated; the rest of w is old. Afterwards w must be the same on all ranks

@@ -105,16 +105,16 @@ void zero2_allocate(Model *m, Comm *dp) {
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero2_layer, dp);
 }
 
-// Before the first forward of a step. model_zero_gradients() sets own_gradient_empty of every unit,
-// so the first reduction overwrites own_g. Then zero2_begin() allocates the whole gradients of wte,
-// one per use, in m->buffers.
+// A step calls it before the first forward. model_zero_gradients() sets own_gradient_empty of every
+// unit, so the first reduction overwrites own_g. Then zero2_begin() allocates the whole gradients of
+// wte, one per use, in m->buffers.
 void zero2_begin(Model *m) {
     model_zero_gradients(m);
     for (size_t i = 0; i < m->n_units; i++)
         if (zero2_stays_whole(&m->units[i])) zero2_allocate_gradient(&m->units[i], &m->buffers);
 }
 
-// After the last backward: a reduce-scatter of wte's gradient. All other units have been reduced.
+// A step calls it after the last backward. It reduces wte's gradient. All other units are reduced.
 void zero2_reduce(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];

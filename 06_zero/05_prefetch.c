@@ -23,8 +23,8 @@
 //                            . wait for reduction i+1, drop gradient i+1 . start reduction i
 //
 // A rank runs one communication at a time, in the order of the starts. The order is the same on all
-// ranks. In backward the gather of layer i-1 starts before the reduction of layer i, because the
-// next computation waits for the gather, and no computation waits for the reduction.
+// ranks. In backward the gather of layer i-1 starts before the reduction of layer i: the next
+// computation waits for the gather. No computation waits for the reduction.
 
 // The state of a layer (Layer.technique): the one unit that is gathered for it (a block's, wpe, or
 // the last norm; wte stays whole for a step), and its neighbours on this rank. A neighbour is NULL
@@ -108,7 +108,7 @@ static void prefetch_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved
     start_gather(p->next);                         // runs while this layer computes
     wait_for_weights(p);
     layer_forward(l->inner, b, x, y, s);
-    // Without reshard, weights stay for backward; an evaluation has none.
+    // Without reshard, weights stay for backward. An evaluation has no backward.
     if (p->model->reshard || !b->training) drop_weights(p);
 }
 static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {

@@ -32,13 +32,13 @@ static void selective_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
 
 // rebuild() computes the probabilities of this block again: q k^T, softmax, dropout with the same
 // masks (functions of position). It sends nothing, because every rank has q and k of its own heads.
+// It takes B*T*T*C/tp multiplications, and does not repeat the product with v.
 static void selective_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 07.03a (2 points): compute the probabilities again. Write the gradient of x to dx
     // and add the gradients of the parameters to theirs, as backward of l->inner does.
     // layer_backward() reads the items of the inner layer's forward in s, but its [T, T] items were
     // shed. The functions of a layer are in l->inner->kind (common/model/layer.h). Do not compute
-    // other items again: they are still there. B*T*T*C/tp more multiplications; the product with v
-    // is not repeated
+    // other items again: they are still there.
     l->inner->kind->rebuild(l->inner, b, s);
     layer_backward(l->inner, b, x, dy, dx, s);
     // END

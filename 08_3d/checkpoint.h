@@ -22,17 +22,21 @@ enum { CHECKPOINT_WHY = 1024, CHECKPOINT_NOTE = 2048 };
 extern const char *const checkpoint_suffix[];      // "", ".m", ".v" behind a name, by UnitTensor
 extern const char checkpoint_rank_state[];         // a RankState's name, a tensor without a note
 
-// Numbers of one rank that no other layout can use, such as the residuals of --compress. layout:
-// one text for all ranks that names their layout. n 0: the rank has none.
+// Numbers of one rank that no other layout can use, such as the residuals of --compress.
+// layout: one text for all ranks that names their layout.
+// n 0: the rank has no such numbers.
 typedef struct { char *layout; real *values; size_t n; } RankState;
 // The elements of p in the unit that this rank writes. Every element of a model is written by
 // one rank.
 Range checkpoint_written(const Unit *u, const Param *p);
 
-// Collective. step: the number of steps done. eval_loss: the held-out loss after them, NAN if it
-// was not measured. Changes the best step of *saved. keep: the number of newest checkpoints that
-// stay; 0: all. note: lines for the page, or "". fault() if it cannot be written; older checkpoints
+// Collective. Writes the checkpoint of a step. fault() if it cannot be written; older checkpoints
 // stay.
+// saved: the run; its best step may change.
+// step: the number of steps done.
+// eval_loss: the held-out loss after them; NAN: not measured.
+// keep: the number of newest checkpoints that stay; 0: all.
+// note: lines for the page, or "".
 struct RunOptions;                                 // resume.h
 void checkpoint_save(Comm *world, const struct RunOptions *options, const Model *m,
                      const Optimizer *o, const RankState *state, SavedRun *saved, const char *dir,
@@ -45,9 +49,9 @@ Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]);
 void checkpoint_free(Checkpoint *c);
 // Reads all of file i. False: its bytes are not those that were written.
 bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]);
-// Collective. Reads and verifies the newest checkpoint in dir, or dir itself. newest_good: if it is
-// torn, takes the newest good one, and note [room] says so. NULL on all ranks: `why` says what is
-// wrong and names the newest good checkpoint.
+// Collective. Reads and verifies the newest checkpoint in dir, or dir itself.
+// newest_good: if that checkpoint is torn, the newest good one is taken, and note [room] says so.
+// NULL on all ranks: `why` says what is wrong and names the newest good checkpoint.
 Checkpoint *checkpoint_open(Comm *world, const char *dir, bool newest_good,
                             char why[CHECKPOINT_WHY], char *note, size_t room);
 size_t checkpoint_step(const Checkpoint *c);

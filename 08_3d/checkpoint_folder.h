@@ -27,7 +27,7 @@ size_t *folder_steps(const char *dir, size_t *n);
 bool folder_claim(const char *dir);
 
 // May this program remove dir/name? It must be a folder with files of a checkpoint only. False:
-// why names the file.
+// `why` names the other file.
 bool folder_is_ours(const char *dir, const char *name, char why[FOLDER_WHY]);
 // Removes such a folder. False: it is not this program's, or cannot be removed; `why` says so.
 bool folder_remove(const char *dir, const char *name, char why[FOLDER_WHY]);
@@ -43,6 +43,6 @@ FILE *folder_create(const char *dir, const char *name, const char *file);
 bool folder_publish(const char *dir, const char *from, const char *to);
 
 // The index of the checkpoint in `path`. A folder with the name of another step is not accepted.
-// False: why says what is wrong. checkpoint_index_free() it in both cases.
+// False: `why` says what is wrong. Call checkpoint_index_free() in both cases.
 bool folder_index(CheckpointIndex *x, const char *path, char why[FOLDER_WHY]);
 #endif

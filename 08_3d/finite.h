@@ -6,9 +6,8 @@
 #include "common/model/model.h"
 
 typedef struct {
-    // --skip-nonfinite: how many steps in a row may be skipped
-    size_t skip_most;
-    size_t skipped;                                // in a row, until now
+    size_t skip_most;                              // --skip-nonfinite: most steps in a row
+    size_t skipped;                                // steps in a row until now
     bool lost;                                     // the training has ended
 } FiniteRule;
 // Decides between a step's gradients and its update. All ranks decide the same, because all have

@@ -65,8 +65,8 @@ static BudgetStage budget_part(const TrainerConfig *c, Coordinates at, size_t pa
     return s;
 }
 
-// No rank of a stage has more heads, positions or sequences than the rank at 0 of the other
-// coordinates, so the plan is made for that rank. The caller calls stage_schedule_free().
+// The plan is made for the rank at 0 of the other coordinates, because no rank of the stage has
+// more heads, positions or sequences. The caller calls stage_schedule_free().
 static BudgetSchedule stage_schedule(const TrainerConfig *c, size_t stage, Schedule *list) {
     const size_t chunks = trainer_chunks(c), m = trainer_micro_batches(c);
     const Coordinates at = { .pp = stage };

@@ -6,9 +6,10 @@
 #include "common/model/model.h"
 
 typedef struct { FILE *file; const char *name, *run; } Log;
-// name NULL: nothing is written. This is the case without --log, and on all ranks except 0. append:
-// continues the log of a resumed run. usage_error() if the file cannot be written; fault() if a
-// later write fails.
+// Opens the log. usage_error() if the file cannot be written; fault() if a later write fails.
+// name NULL: nothing is written. This is the case without --log, and on all ranks except 0.
+// append: continues the log of a resumed run.
+// id: the run's id.
 Log log_open(const char *name, bool append, const char *id);
 void log_step(const Log *log, size_t step, StepResult r, double lr, size_t tokens, double seconds);
 // {"event":"eval","step":100,"eval_loss":1.5}: step counts the steps done, as for "checkpoint",

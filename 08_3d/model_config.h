@@ -5,7 +5,7 @@
 #define MODEL_CONFIG_H
 #include "common/model/model.h"
 
-// Called before the training. usage_error() if the config.json beside this file of weights was not
+// Call it before the training. usage_error() if the config.json beside this file of weights was not
 // written by --export, or cannot be written. A pipe or a device has no config.json beside it.
 void model_config_require(const char *weights);
 // fault() when it cannot be written

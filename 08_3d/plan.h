@@ -33,8 +33,9 @@ typedef struct {
     PlanLink inside, between;                      // the links inside a node and between nodes
     const char *source;
 } PlanCluster;
-// Bytes per parameter: weight, gradient, optimizer state. Bytes per kept element, dropout mask,
-// statistic and logit.
+// Bytes of one element of each kind.
+// weight, gradient, state: per parameter; state: of the optimizer.
+// element, mask, statistic, logit: per kept activation, dropout mask, norm statistic and logit.
 typedef struct {
     const char *name;
     size_t weight, gradient, state, element, mask, statistic, logit;
@@ -68,8 +69,9 @@ bool plan_in_blocks(const PlanTask *t, const PlanLayout *l);           // is att
 size_t plan_replicas(const PlanLayout *l);
 
 // ---- A layout ----
-// gathered: ZeRO's largest unit while it is whole. ring: keys, values and their gradients in flight
-// over cp.
+// Categories of memory.
+// PLAN_GATHERED: ZeRO's largest unit while it is whole.
+// PLAN_RING: keys, values and their gradients in flight over cp.
 enum { PLAN_WEIGHTS, PLAN_GRADIENTS, PLAN_OPTIMIZER, PLAN_ACTIVATIONS, PLAN_GATHERED, PLAN_RING,
        PLAN_MEMORY };
 extern const char *const plan_memory_name[PLAN_MEMORY];
@@ -77,6 +79,8 @@ typedef struct { double bytes[PLAN_MEMORY]; } PlanMemory;
 double plan_memory_sum(const PlanMemory *m);
 
 // The time in picoseconds of one forward or backward of a chunk, and the bytes that its rank sends.
+// products, rest: matrix products; all other computation.
+// tp, dp: sums over tp; ZeRO's units over dp.
 // cp: the part of the ring's messages that the products do not hide.
 typedef struct {
     double products, rest, tp, cp, dp;
@@ -122,8 +126,8 @@ PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
 size_t plan_slices(const PlanTask *t, const PlanLayout *l);
 double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k,
                          bool accumulates);
-// The time of scores, or of probabilities times values. The causal mask leaves `pairs` of them.
-// Queries [q, D], keys [k, D].
+// The time of scores, or of probabilities times values, of queries [q, D] and keys [k, D].
+// pairs: the number of scores that the causal mask leaves.
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
                            size_t D);
 double plan_link_time(const PlanTask *t, bool near, size_t messages, double bytes);
@@ -144,13 +148,14 @@ double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage 
 
 // ---- Attention in blocks (plan_ring.c) ----
 // The attention of B sequences in one transformer block. Over cp it is zigzag ring attention
-// (03.08). products: the time of the products alone, on the busiest rank.
+// (03.08).
+// products: the time of the products alone, on the busiest rank.
 typedef struct { double time, products, bytes; } PlanRing;
 PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                    size_t B);
-// A forward or backward of a chunk on a ring of unequal ranks. at [cp] holds times: on entry, when
-// each rank begins a chunk's forward or backward of B sequences; on return, when each rank ends.
+// A forward or backward of a chunk, with B sequences, on a ring of unequal ranks.
 // each [cp]: the work of each rank besides attention.
+// at [cp]: times. On entry, when each rank begins; on return, when each rank ends.
 void plan_ring_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, const PlanOp *each,
                   bool forward, size_t B, double *at);
 // The number of ranks to play: 1 if the ranks of a ring are equal, else cp.
@@ -165,7 +170,8 @@ size_t plan_most_positions(const PlanTask *t, const PlanLayout *l);
 // Bytes per parameter when ZeRO shards over n replicas: ZeRO, figure 1.
 double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n);
 PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
-// Bytes that one chunk keeps for B sequences; working: and the layer that computes.
+// Bytes that one chunk keeps for B sequences.
+// working: with the items of the layer that computes.
 double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
                       bool working);
 double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool only_scores);
@@ -197,9 +203,9 @@ PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool p
 void plan_list_free(PlanList *list);
 // Where a search has found no layout: the number that does not divide (plan_divide.c).
 void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t room);
-// The fastest layout overall, compared with the fastest layouts that differ from it in one degree.
-// times: their step time, relative to the fastest layout. cause: the part of the step with most of
-// the additional time.
+// The fastest layouts that differ from the fastest one overall in one degree.
+// times: the step, divided by the step of the fastest layout.
+// cause: the part of the step with most of the additional time.
 enum { PLAN_ALTERNATIVES = 7 };
 typedef struct {
     char name[48];
@@ -208,7 +214,7 @@ typedef struct {
     const PlanResult *result;
 } PlanAlternative;
 size_t plan_alternatives(const PlanList *list, PlanAlternative found[PLAN_ALTERNATIVES]);
-// The same as one sentence, for the JSON.
+// The choices of plan_alternatives() as one sentence, for the JSON.
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);
 // The largest category of memory of a layout that does not fit.
 void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room);

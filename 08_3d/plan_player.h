@@ -17,10 +17,8 @@ typedef struct {
     Schedule list;
     size_t done;                                   // ops of the list
     double now, busy;                              // picoseconds
-    // when the lane to the previous, the next stage is free
-    double lane[2];
-    // when each op's message arrives; below 0: not sent
-    double *arrives[2];
+    double lane[2];             // the time from which the lane to the previous, next stage is free
+    double *arrives[2];         // the time at which each op's message arrives; below 0: not sent
     bool near[2];                                  // is the previous, the next stage in this node?
     double held, peak;                             // bytes in flight
     PlanOp sum;
@@ -31,8 +29,7 @@ typedef struct {
 typedef struct {
     const PlanTask *t;
     const PlanLayout *l;
-    // ranks of cp that are played; 1 where they are alike
-    size_t ring;
+    size_t ring;                                   // ranks of cp that are played; 1: all are alike
     size_t d, m;                                   // the replica; its micro-batches that are played
     size_t sequences, large;                       // of these micro-batches; of the largest one
     PlanStageTime *stage;

@@ -74,7 +74,7 @@ typedef struct {
 typedef struct {
     size_t n, players;                             // ranks of the ring; ranks that are played
     Block *block;                                  // [n]
-    // if equal: products with the own block, with another
+    // The time of a rank's products with its own block, and with another one; only if `equal`.
     double own, other;
     bool forward, equal;
 } Ring;

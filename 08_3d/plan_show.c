@@ -24,8 +24,7 @@ static bool same_mesh(const PlanResult *a, const PlanResult *b) {
     Degrees m = a->layout.n, n = b->layout.n;
     return m.tp == n.tp && m.pp == n.pp && mesh_cp(m) == mesh_cp(n);
 }
-// Is no earlier layout of the list on the same mesh? The list is sorted, so the first layout of a
-// mesh is its best.
+// Is layout i the first one of its mesh? The list is sorted, so it is then the fastest of its mesh.
 static bool is_first(const PlanList *list, size_t i) {
     for (size_t k = 0; k < i; k++)
         if (same_mesh(&list->result[k], &list->result[i])) return false;

@@ -286,7 +286,7 @@ PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s
 PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     PlanOp op = { 0 };
     if (l->zero == 1 || l->zero == 2) add_units(&op, t, plan_replicas(l), s, 1, t->format.weight);
-    // Under stage 3 before the first forward.
+    // Stage 3 gathers wte before the first forward. Its time is counted here, too.
     if (l->zero >= 1) add_table(&op, t, plan_replicas(l), s, t->format.weight);
     return op;
 }

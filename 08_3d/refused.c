@@ -51,7 +51,7 @@ static void require_compression(const TrainerConfig *c) {
             "--compress power-sgd", c->mesh.tp);
 }
 
-// Called after all other rules, because a plan needs sizes that can work.
+// trainer_require() calls this rule after all others, because a plan needs sizes that can work.
 static void require_budget(const TrainerConfig *c) {
     if (!c->activation_budget) return;
     REQUIRE(c->recompute == RECOMPUTE_NONE,

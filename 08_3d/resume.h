@@ -6,8 +6,9 @@
 #include "common/model/data.h"
 
 // The options of this run as texts. Its program fills the list; dp, tp, pp, cp and ranks are
-// numbers, a flag is "yes". value NULL: the option was not given and has no default. taken:
-// resume_open() has taken the value from the checkpoint.
+// numbers, a flag is "yes".
+// value NULL: the option was not given and has no default.
+// taken: resume_open() has taken the value from the checkpoint.
 typedef struct { const char *name, *value; bool given, taken; char number[24]; } RunOption;
 typedef struct RunOptions { RunOption *option; size_t n; } RunOptions;
 const char *run_option(const RunOptions *o, const char *name);     // its value, or NULL
@@ -19,9 +20,12 @@ void resume_record(const RunOptions *o, struct cJSON *index);
 
 // Collective. Locks the folder of --save, if there is one, and opens the checkpoint of --resume.
 // Takes from the checkpoint the options that define the training and were not given. NULL without
-// --resume. note: lines for the page, or "". usage_error() in three cases: --save belongs to
-// another run; the checkpoint cannot be read; without --override, an option that defines the
-// training has another value.
+// --resume.
+// note: lines for the page, or "".
+// usage_error() in three cases:
+//     --save belongs to another run
+//     the checkpoint cannot be read
+//     without --override, an option that defines the training has another value
 Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]);
 // Collective. The run's id (the checkpoint's id, or a new one) and the fingerprint of its data.
 // usage_error() if the content of --data has changed, or if the folder of --save has checkpoints

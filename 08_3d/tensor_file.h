@@ -35,10 +35,11 @@ const FileTensor *tensor_file_find(const TensorFile *f, const char *name);
 // The value of "__metadata__" with this key; NULL where there is none.
 const char *tensor_file_note(const TensorFile *f, const char *key);
 double tensor_file_value(const FileTensor *t, size_t i);
-// The same value, or usage_error() if it is not finite, for values that enter a computation. from:
-// the file's name for the message.
+// The same value, for values that enter a computation. usage_error() if it is not finite.
+// from: the file's name for the message.
 real tensor_file_finite(const FileTensor *t, size_t i, const char *from);
 // The beginning of a file: the length of the header, and json [n], padded with spaces so that the
-// tensors begin at a multiple of 8. *bytes: the length of both. free() it.
+// tensors begin at a multiple of 8. free() it.
+// *bytes: the number of bytes of this beginning.
 char *tensor_file_header(const char *json, size_t n, size_t *bytes);
 #endif

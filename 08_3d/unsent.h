@@ -5,7 +5,7 @@
 #include "08_3d/checkpoint.h"
 #include "08_3d/trainer.h"
 
-// For checkpoint_save; n 0 without --compress.
+// This rank's residuals, for checkpoint_save(). Without --compress n is 0.
 RankState unsent_read(const Trainer *t);
 void unsent_free(RankState *s);
 // Loads this rank's residuals from the checkpoint. Does nothing if the training was not compressed

@@ -1,7 +1,6 @@
 // ranks: 1
 // level: core
-// question: Does the unsplit model learn, and is its backward pass the derivative of its forward
-// pass?
+// question: Does the unsplit model learn, and is its backward the derivative of its forward?
 //
 // Week 0. Every chapter compares a split computation with the unsplit model of this program. So
 // this program first compares the model's gradients with central finite differences, (loss(w + h v)
@@ -110,9 +109,10 @@ static double gradient_check(Run *run, const Data *data) {
         }
     }
     say(run,
-        "Derivatives by finite differences: the loss with a tensor moved a little, forward and "
-        "back.\n"
-        "A gain or bias is moved element by element, a matrix as a whole in %d random directions.",
+        "Finite differences: a tensor w moves to w + h v and w - h v; derivative = change of the "
+        "loss / 2h.\n"
+        "v moves one element of a gain or bias; of a matrix it moves all elements, in %d random "
+        "mixtures.",
         MIXTURES);
     say(run, "%zu tensors, worst %s: backward differs by %.1e of its largest derivative\n\n",
         config_tensors(&c), name[where], worst);

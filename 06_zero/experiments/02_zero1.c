@@ -60,13 +60,13 @@ static void conclude(Run *run, const ZeroTexts *seen) {
 static const ZeroLesson lesson = {
     .name = "ZeRO-1", .stage = 1, .allocate = zero1_allocate, .step = zero1_step,
     .costs = zero1_costs, .conclude = conclude,
-    .explains = "A rank keeps the moments of its part (1/N of every block and table). S sums "
-                "gradients, G gathers.",
+    .explains = "A rank keeps moments for its part, 1/N of every unit. S sums gradients; U updates "
+                "it; G gathers.",
     .lines = {
-        [ZERO_STATE] = { "state", "(8 + 8/N) Psi + 4 wte (16 Psi before)" },
+        [ZERO_STATE] = { "state", "(8 + 8/N) Psi + 4 wte" },
         [ZERO_WEIGHTS] = { "weights", "4 Psi" },
         [ZERO_GRADIENTS] = { "gradients", "4 Psi + 4 wte: wte has two uses" },
-        [ZERO_MOMENTS] = { "moments", "8/N Psi (8 Psi before)" },
+        [ZERO_MOMENTS] = { "moments", "8/N Psi; data parallel: 8 Psi" },
         [ZERO_SENT] = { "sent", "2 (N-1)/N x 4 Psi, and loss and norm" },
     },
 };

@@ -49,8 +49,8 @@ void zero_trained_free(const ZeroLesson *lesson, ZeroTrained *trained) {
 
 // ---------------------------------------------------------------- the comparison
 
-// Between steps nothing is whole that a stage divides, and no unit points at memory that was
-// dropped.
+// Checks that no unit has whole gradients or weights between steps where the stage divides them,
+// and that no unit points at memory that was dropped.
 static void check_dropped(Run *run, const ZeroLesson *lesson, const Model *m) {
     bool gradients = true, weights = true;
     for (size_t i = 0; i < m->n_units; i++) {

@@ -47,17 +47,17 @@ typedef struct {
 
 // ---- compare.c ----
 // A training by --steps, --batch, --dropout and --seed, with one micro-batch per rank and without
-// an
-// optimizer. usage_error() for options that cannot work.
+// an optimizer. usage_error() for options that cannot work.
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model);
 // A stage's model after a training, and what the training recorded. The ledger of dp holds the last
 // step.
 typedef struct { Model *model; Trajectory trajectory; } ZeroTrained;
 ZeroTrained zero_train(Run *run, Comm *dp, const ZeroLesson *lesson, const Training *t);
 void zero_trained_free(const ZeroLesson *lesson, ZeroTrained *trained);
-// Trains, and compares with data parallelism and with the unsplit model. name: of the training.
-// limit: of gradients and weights against data parallelism; 0: every bit. Checks the costs if t is
+// Trains, and compares with data parallelism and with the unsplit model. Checks the costs if t is
 // recorded.
+// name: the training's name.
+// limit: the largest error of gradients and weights against data parallelism; 0: every bit equal.
 void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, const char *name,
                   double limit);
 // The whole experiment of a stage that reduces in every micro-batch (2 and 3): trainings with one

@@ -73,7 +73,7 @@ static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, con
         }
         n++;
     }
-    row[n] = (Result){ .what = "exposed, per rank", .formula = "every call waits; none hidden" };
+    row[n] = (Result){ .what = "exposed, per rank", .formula = "a rank waits in every call" };
     row[n + 1] = (Result){ .what = "step", .formula = "computing + all calls" };
     for (size_t i = 0; i < columns; i++) {
         page_cell(times[0][i], (double)seen[i].timing.exposed / (double)run->world->size, "ps");
@@ -149,7 +149,10 @@ void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     bool strips = lesson->stage == 2 || (lesson->stage == 3 && zero_strips(run));
     picture_show(run, title, PICTURE_ALIKE_ONCE | (strips ? PICTURE_MEMORY : PICTURE_CHART));
     if (option_flag(run, "verbose")) picture_summary(run, &seen[1].timing);
-    if (columns == 3) say(run, "In a formula, [...]: only if m > 1.");
+    if (columns == 3)
+        say(run, "Held in flight: %s. [...]: only if m > 1.",
+            lesson->stage == 2 ? "the two gradients of wte, and a block's gradient"
+                               : "wte and its two gradients, a block's weights and its gradient");
     show_results(run, lesson, columns, m, seen);
     conclude(run, lesson, last, &seen[0], &seen[columns - 1]);
 }

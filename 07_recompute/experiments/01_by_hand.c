@@ -52,9 +52,9 @@ static void show(Run *run) {
     static const char *const columns[] = { "elements kept", "multiplications", NULL };
     static const char *const formula[WAYS] = { "4 L elements; 24 L multiplications",
                                                "4(L/k + k - 1) elements; 8(L - L/k) more",
-                                               "k = sqrt(L) keeps the fewest elements",
-                                               "longer segments: more inputs again",
-                                               "only x0 kept" };
+                                               "the same; fewest at k = sqrt(L)",
+                                               "the same; longer segments",
+                                               "the same; only x0 stays" };
     char kept[WAYS][40], products[WAYS][40];
     Result rows[WAYS + 1] = { [WAYS] = {0} };
     for (size_t i = 0; i < WAYS; i++) {

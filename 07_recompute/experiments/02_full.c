@@ -188,11 +188,12 @@ static void full(Run *run) {
         "%zu blocks on %zu stages; width C = %zu, H = %zu heads, T = %zu tokens; %zu sequences in "
         "m = %zu micro-batches.",
         tiny.layers, pp->size, tiny.width, tiny.heads, tiny.context, t.sequences, t.micro_batches);
-    say(run, "Items: what a block's forward leaves for its backward. keep all: every item stays. "
-             "recompute: only");
-    say(run, "the inputs of blocks, or of stages, stay. F: FLOPs of a forward. MFU: share of the "
-             "peak used for the");
-    say(run, "3F that the model needs. HFU: the second forward counts, too.");
+    say(run, "keep all: all items that backward needs stay. recompute blocks, stages: only their "
+             "inputs stay,");
+    say(run, "and backward begins with a second forward. F: FLOPs of one forward; a step needs "
+             "3F.");
+    say(run, "MFU: 3F as a share of what the devices could compute in a step. HFU: all FLOPs "
+             "count.");
     // One device keeps everything and takes the same micro-batches, one by one.
     Trajectory unsplit = training_unsplit(run, &t, 1);
     Measured seen[FULL_WAYS];

@@ -34,7 +34,7 @@ static StepResult step(void *trained, Model *m, Optimizer *o, const Training *t,
     model_zero_gradients(m);
     double loss = model_forward_backward(m, b) * b->token_weight;
     model_fold_tied(m);
-    // Read before the norm's all-reduce, so that only those of the layers count.
+    // The ledger is read before the norm's all-reduce, so that only those of the layers count.
     r->seen.calls = r->tp->ledger[COMM_ALL_REDUCE].calls;
     r->seen.bytes = r->tp->ledger[COMM_ALL_REDUCE].bytes;
     double norm = model_grad_norm(m, r->tp);
@@ -202,8 +202,10 @@ static void selective(Run *run) {
         "%zu tensor-parallel rank%s: each holds a part of the heads and of the weights, and "
         "computes all tokens.",
         tp->size, tp->size == 1 ? "" : "s");
-    say(run, "L = %zu blocks, width C = %zu, H = %zu heads, T = %zu tokens; %d sequences. F: FLOPs "
-             "of a forward.", tiny.layers, tiny.width, tiny.heads, tiny.context, SEQUENCES);
+    say(run, "L = %zu blocks, width C = %zu, H = %zu heads, T = %zu tokens; %d sequences.",
+        tiny.layers, tiny.width, tiny.heads, tiny.context, SEQUENCES);
+    say(run, "F: FLOPs of a forward. MFU: the 3F that a step needs, as a share of the ranks' "
+             "peak.");
     say(run, "none: a block keeps all its items for backward; attention's probabilities are 2HT "
              "per token.");
     say(run, "selective: a block drops the probabilities and computes them again. full: it keeps "

@@ -1,9 +1,8 @@
 // Plans for four budgets in a GPipe pipeline, from keeping everything to recomputing every block,
-// are compared with the unsplit model, bit by bit. search.c compares plans with exhaustive search,
-// segments.c has segments of every k-th input.
+// are compared with the unsplit model, bit by bit. budget_costs.c has the sizes and the costs of a
+// plan; search.c compares plans with exhaustive search; segments.c keeps every k-th input.
 #include "07_recompute/experiments/experiments.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const ModelConfig tiny = {
@@ -18,111 +17,6 @@ static const struct { WayName name; double share;
     { { "b30", "30 %" }, 0.3 },
     { { "least", "least" }, 0 },
 };
-
-static size_t most(size_t a, size_t b) { return a > b ? a : b; }
-CutSizes budget_sizes(const Training *t, size_t p, size_t i) {
-    return cut_stage(cut_sizes(&t->model, 1, 0), p, i);
-}
-
-// ---------------------------------------------------------------- the costs of a plan
-
-// The most elements that stage i of p holds under GPipe. Walks through all forwards, then all
-// backwards, block by block: another way than the formula of budget_peak().
-static size_t walked_peak(const Training *t, size_t p, size_t i, const Recompute *choice) {
-    CutSizes z = budget_sizes(t, p, i);
-    size_t block = kept_block(&z), head = z.last ? kept_head(&z) : 0, held = 0, peak = 0;
-    size_t kept[] = { block, block - kept_scores(&z), 0 };
-    for (size_t n = 0; n < 2 * t->micro_batches; n++) {
-        bool forward = n < t->micro_batches;
-        size_t tokens =
-            z.T * range_size(shard_range(t->sequences, t->micro_batches, n % t->micro_batches));
-        if (!forward) held -= head * tokens;
-        for (size_t k = 0; k < z.blocks; k++) {
-            size_t b = forward ? k : z.blocks - 1 - k, own = kept[choice[b]] * tokens;
-            // The first block's input comes from outside; the last block's output may leave the
-            // stage.
-            size_t ends = (size_t)(b == 0) + (size_t)(b + 1 < z.blocks || z.last);
-            if (forward) held += ends * z.C * tokens;
-            else held -= own;
-            peak = most(peak, held + block * tokens);
-            if (forward) held += own;
-            else held -= ends * z.C * tokens;
-        }
-        if (forward) held += head * tokens;
-        peak = most(peak, held);
-    }
-    return peak;
-}
-
-typedef struct {
-    BudgetStage stage;
-    size_t budget;                                 // bytes
-    Recompute *choice;                             // [stage.blocks]
-} Planned;
-// The sizes of stage i, and a budget at `share` of the way from the least peak to the highest.
-static Planned planned(const Training *t, size_t p, size_t i, double share) {
-    CutSizes z = budget_sizes(t, p, i);
-    size_t block = kept_block(&z), scores = kept_scores(&z);
-    size_t one = ceil_div(t->sequences, t->micro_batches);
-    BudgetBlock *list = host_alloc(z.blocks * sizeof *list);
-    Recompute *choice = host_alloc(z.blocks * sizeof *choice);
-    double some = work_scores(&z, t->sequences).time, whole = work_block(&z, t->sequences).time;
-    for (size_t k = 0; k < z.blocks; k++)
-        list[k] = (BudgetBlock){ .kept = { block, block - scores, 0 },
-                                 .at_work = block,
-                                 .again = { 0, some, whole } };
-    BudgetStage s = { .block = list,
-                      .blocks = z.blocks,
-                      .input = z.C,
-                      .last = z.last,
-                      .head = z.last ? kept_head(&z) : 0,
-                      .in_flight = t->sequences * z.T,
-                      .one = one * z.T };
-    for (size_t k = 0; k < z.blocks; k++) choice[k] = RECOMPUTE_FULL;
-    size_t least = walked_peak(t, p, i, choice);
-    for (size_t k = 0; k < z.blocks; k++) choice[k] = RECOMPUTE_NONE;
-    size_t all = walked_peak(t, p, i, choice);
-    size_t budget = least + (size_t)(share * (double)(all - least));
-    return (Planned){ .stage = s, .budget = budget * sizeof(real), .choice = choice };
-}
-static void planned_free(Planned *plan) {
-    free((void *)plan->stage.block);
-    free(plan->choice);
-}
-
-static size_t count(const Planned *plan, Recompute how) {
-    size_t n = 0;
-    for (size_t i = 0; i < plan->stage.blocks; i++) n += plan->choice[i] == how;
-    return n;
-}
-
-static void costs(Run *run, const Training *t, WayName name, const Planned *plan,
-                  const StageMeasured *got) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
-    CutSizes z = budget_sizes(t, p, i);
-    size_t full = count(plan, RECOMPUTE_FULL), selective = count(plan, RECOMPUTE_SELECTIVE);
-    way_cost_played(run, name, "peak", "activation peak", "bytes",
-                    (double)(walked_peak(t, p, i, plan->choice) * sizeof(real)), (double)got->peak);
-    way_cost(run, name, "forwards", "forwards of this stage's blocks", "calls",
-             (double)((z.blocks + full) * m), (double)got->counts.forwards);
-    way_cost(run, name, "rebuilds", "probabilities computed again", "calls",
-             (double)(selective * m), (double)got->counts.rebuilds);
-
-    double flops = 3 * work_stage(&z, t->sequences).flops +
-                   (double)full * work_block(&z, t->sequences).flops +
-                   (double)selective * work_scores(&z, t->sequences).flops;
-    comm_all_reduce_doubles(run->world, &flops, 1);     // each stage has a plan of its own
-    way_cost(run, name, "flops", "hardware FLOPs, all stages", "FLOPs", flops, got->timing.flops);
-    if (!clock_config()->simulated) return;                        // real time is not predicted
-    double computing = 0;   // added per micro-batch, because each product rounds to picoseconds
-    for (size_t k = 0; k < m; k++) {
-        size_t B = range_size(shard_range(t->sequences, m, k));
-        computing += 3 * work_stage(&z, B).time + (double)full * work_block(&z, B).time +
-                     (double)selective * work_scores(&z, B).time;
-    }
-    way_cost(run, name, "computing", "this stage computes", "ps", computing,
-             (double)got->computing);
-}
 
 // ---------------------------------------------------------------- the page
 
@@ -149,7 +43,7 @@ static void show_plans(Run *run, const StageMeasured got[BUDGETS]) {
 }
 
 // plan: of the first stage, for the budget that is drawn.
-static void conclude(Run *run, const StageMeasured got[BUDGETS], const Planned *plan) {
+static void conclude(Run *run, const StageMeasured got[BUDGETS], const BudgetPlan *plan) {
     char peak[32], all[32], least[32];
     double before = got[0].timing.flops;
     page_value(peak, sizeof peak, cost_value(run, "b30.peak"), "bytes");
@@ -157,8 +51,9 @@ static void conclude(Run *run, const StageMeasured got[BUDGETS], const Planned *
     page_value(least, sizeof least, cost_value(run, "least.peak"), "bytes");
     say_answer(run, "The cheapest set that fits. For %s instead of %s, stage 0 recomputes %zu of "
                     "its %zu blocks in full and %zu selectively, for %.1f %% more work.",
-               peak, all, count(plan, RECOMPUTE_FULL), plan->stage.blocks,
-               count(plan, RECOMPUTE_SELECTIVE), 100 * (got[DRAWN].timing.flops / before - 1));
+               peak, all, budget_count(plan, RECOMPUTE_FULL), plan->stage.blocks,
+               budget_count(plan, RECOMPUTE_SELECTIVE),
+               100 * (got[DRAWN].timing.flops / before - 1));
     say_cost(run, "a plan before training, from sizes alone. Recomputing every block would need "
                   "only %s, but %.1f %% more work.",
              least, 100 * (got[BUDGETS - 1].timing.flops / before - 1));
@@ -197,9 +92,9 @@ StageMeasured budget_train(Comm *pp, const Training *t, const Recompute *choice,
 static void budgets(Run *run, Comm *pp, const Training *t) {
     Trajectory unsplit = training_unsplit(run, t, 1);
     StageMeasured seen[BUDGETS];
-    Planned drawn = {0};
+    BudgetPlan drawn = {0};
     for (size_t w = 0; w < BUDGETS; w++) {
-        Planned plan = planned(t, pp->size, pp->rank, budgeted[w].share);
+        BudgetPlan plan = budget_plan(t, pp->size, pp->rank, budgeted[w].share);
         bool found = budget_choose(&plan.stage, plan.budget / sizeof(real), plan.choice);
         check_true(run, "every plan", "is found", found);
         Trajectory got = trajectory_new(run, t);
@@ -210,15 +105,15 @@ static void budgets(Run *run, Comm *pp, const Training *t) {
                      (w == DRAWN ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
         check_true(run, "every plan", "the measured peak is within its budget",
                    seen[w].peak <= plan.budget);
-        costs(run, t, budgeted[w].name, &plan, &seen[w]);
+        budget_costs(run, t, budgeted[w].name, &plan, &seen[w]);
         training_compare(run, "every plan = unsplit", &got, &unsplit, 0);
         trajectory_free(&got);
         if (w == DRAWN) drawn = plan;
-        else planned_free(&plan);
+        else budget_plan_free(&plan);
     }
     show_plans(run, seen);
     conclude(run, seen, &drawn);
-    planned_free(&drawn);
+    budget_plan_free(&drawn);
     trajectory_free(&unsplit);
 }
 
@@ -250,10 +145,10 @@ static void budget(Run *run) {
         "%zu blocks of width %zu on %zu stages; %zu sequences of %zu tokens in m = %zu "
         "micro-batches, all in flight.",
         t.model.layers, tiny.width, pp->size, t.sequences, tiny.context, t.micro_batches);
-    say(run, "A budget limits the peak of activations. 100 %%: every block keeps all its items. "
-             "60 %%: the");
-    say(run, "least, plus 60 %% of the difference between the two. The least: all blocks are "
-             "recomputed.");
+    say(run, "A budget limits the peak of activations. 0 %%: the peak if all blocks are "
+             "recomputed; 100 %%:");
+    say(run, "the peak if every block keeps all its items; 60 %%: 60 %% of the way from the first "
+             "to the second.");
     say(run, "A plan recomputes a block in full, or selectively (its attention probabilities), or "
              "not at all.");
     budget_search(run);

@@ -26,7 +26,8 @@ void way_cost(Run *run, WayName way, const char *id, const char *name, const cha
 void way_cost_played(Run *run, WayName way, const char *id, const char *name, const char *unit,
                      double predicted, double measured);
 // The share of the devices' FLOPs that was used. MFU counts the FLOPs that the model needs, HFU all
-// that were done. Printed with --verbose; and as two cells of a table.
+// FLOPs that were done. counted_utilisations() prints both with --verbose; counted_percent() gives
+// two cells of a table.
 void counted_utilisations(Run *run, const char *way, const Timing *t, double model_flops);
 void counted_percent(char mfu[32], char hfu[32], const Timing *t, double model_flops);
 
@@ -49,7 +50,7 @@ void published_items(Run *run, const ModelConfig *c);
 void published_figure7(Run *run);
 void published_overhead(Run *run);
 
-// ---- 04_budget.c, search.c, segments.c: for 04_budget ----
+// ---- 04_budget.c, budget_costs.c, search.c, segments.c: for 04_budget ----
 // Measured in the last step of a stage.
 typedef struct {
     Counts counts;                                 // of all its layers
@@ -61,6 +62,18 @@ typedef struct {
 StageMeasured budget_train(Comm *pp, const Training *t, const Recompute *choice, size_t k,
                            Trajectory *c);
 CutSizes budget_sizes(const Training *t, size_t p, size_t i);      // of stage i of p
+typedef struct {
+    BudgetStage stage;
+    size_t budget;                                 // bytes
+    Recompute *choice;                             // [stage.blocks]
+} BudgetPlan;
+// The sizes of stage i, and a budget at `share` of the way from the least peak to the highest. The
+// caller fills choice with budget_choose().
+BudgetPlan budget_plan(const Training *t, size_t p, size_t i, double share);
+void budget_plan_free(BudgetPlan *plan);
+size_t budget_count(const BudgetPlan *plan, Recompute how);        // blocks with this choice
+void budget_costs(Run *run, const Training *t, WayName name, const BudgetPlan *plan,
+                  const StageMeasured *got);
 // Compares budget_choose() with all possible plans, on random stages of a few unequal blocks.
 void budget_search(Run *run);
 // Trains with segments of every k-th block, and with whole stages as segments.

@@ -57,8 +57,8 @@ static size_t train_segment(Run *run, Comm *pp, const Training *t, WayName name,
 }
 
 // L blocks keep n times their input each. Memory is least with the input of every k-th block for k
-// = sqrt(m L/n). With one segment per stage, as in GPipe, memory is O(N + L/K N/M) for N sequences
-// in M micro-batches and L/K blocks per stage (Huang et al. 2018, section 2.3; their K is our p).
+// = sqrt(m L/n). GPipe has one segment per stage. Its memory is O(N + L/K N/M) for N sequences in M
+// micro-batches and L/K blocks per stage (Huang et al. 2018, section 2.3; their K is our p).
 void budget_segments(Run *run, Comm *pp, Training t) {
     char id[16], name[48], peak[SEGMENTS][32];
     t.model.layers = BUDGET_LONG;
@@ -70,12 +70,11 @@ void budget_segments(Run *run, Comm *pp, Training t) {
     }
     CutSizes z = budget_sizes(&t, pp->size, 0);
     double n = (double)kept_block(&z) / (double)z.C;
-    say(run, "A second model of %d blocks (L = %zu on stage 0), without a plan: keep only every "
-             "k-th block's input", BUDGET_LONG, z.blocks);
-    say(run, "  peak of stage 0   k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s", peak[0], peak[1],
-        peak[2], peak[3]);
-    say(run, "  least at          k = sqrt(m L/n) = %.1f; a block keeps n = %.1f times its input",
-        sqrt((double)(t.micro_batches * z.blocks) / n), n);
+    say(run, "A second model has %d blocks (L = %zu on stage 0) and no plan. The peak of stage 0:",
+        BUDGET_LONG, z.blocks);
+    say(run, "  every k-th input is kept    k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s", peak[0],
+        peak[1], peak[2], peak[3]);
+    double best = sqrt((double)(t.micro_batches * z.blocks) / n);
     for (size_t i = 0; i < 3; i++) {
         t.micro_batches = (size_t)1 << i;
         snprintf(id, sizeof id, "whole%zu", t.micro_batches);
@@ -85,6 +84,8 @@ void budget_segments(Run *run, Comm *pp, Training t) {
         size_t bytes = train_segment(run, pp, &t, (WayName){ id, name }, BUDGET_LONG);
         page_value(peak[i], sizeof peak[i], (double)bytes, "bytes");
     }
-    say(run, "  keep only the stage's input, m micro-batches   m = 1: %s   m = 2: %s   m = 4: %s",
-        peak[0], peak[1], peak[2]);
+    say(run, "  the stage's input is kept   m = 1: %s   m = 2: %s   m = 4: %s", peak[0], peak[1],
+        peak[2]);
+    say(run, "A block keeps n = %.1f times its input, so k = sqrt(m L/n) = %.1f is best by "
+             "formula.", n, best);
 }

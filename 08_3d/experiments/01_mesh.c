@@ -177,12 +177,18 @@ static void mesh(Run *run) {
     Mesh m = mesh_new(run->world, n);
     if (m.cp)
         say(run,
-            "dp %zu x cp %zu x tp %zu x pp %zu: rank = tp + %zu (cp + %zu (dp + %zu pp)); [ ] is a "
-            "tp group", n.dp, n.cp, n.tp, n.pp, n.tp, n.cp, n.dp);
+            "dp %zu replicas x cp %zu chunks of a sequence x tp %zu slices of each layer x pp %zu "
+            "stages of layers\n"
+            "rank = tp + %zu (cp + %zu (dp + %zu pp)), by the rank's places on these axes, from 0 "
+            "on; [ ]: a tp group",
+            n.dp, n.cp, n.tp, n.pp, n.tp, n.cp, n.dp);
     else
         say(run,
-            "dp %zu x tp %zu x pp %zu: rank = tp + %zu (dp + %zu pp); [ ] is a tensor-parallel "
-            "group", n.dp, n.tp, n.pp, n.tp, n.dp);
+            "dp %zu replicas of the model x tp %zu slices of each layer x pp %zu stages of "
+            "layers\n"
+            "rank = tp + %zu (dp + %zu pp), by the rank's places on these axes, from 0 on; [ ]: a "
+            "tp group",
+            n.dp, n.tp, n.pp, n.tp, n.dp);
     mesh_show(run, n, NULL);
     map_checks(run, n, run->world->size);
     group_checks(run, &m);

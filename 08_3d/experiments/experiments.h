@@ -3,6 +3,7 @@
 #ifndef EXPERIMENTS_08_H
 #define EXPERIMENTS_08_H
 #include "08_3d/checkpoint.h"
+#include "08_3d/layouts.h"
 #include "08_3d/plan.h"
 #include "08_3d/sampler.h"
 #include "08_3d/trainer.h"
@@ -60,23 +61,60 @@ typedef struct {
     size_t scalar_bytes;
     size_t parameters, gradients, optimizer;               // bytes between steps
     size_t activations;                                    // peak bytes during the step
-    // With --compress. compression: bytes kept between steps (PowerSGD's Q). compression_peak: peak
-    // bytes while gradients are summed. dp_time: picoseconds of that sum on the simulated clock,
-    // from the arrival of the last replica.
+    // With --compress only.
+    //     compression       bytes kept between steps (PowerSGD's Q)
+    //     compression_peak  peak bytes while gradients are summed
+    //     dp_time           picoseconds of that sum on the simulated clock, from the arrival of the
+    //                       last replica
     size_t compression, compression_peak;
     double dp_time;
 } Prediction;
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw);
+// predict_activations.c: their peak in a step, in bytes.
+// choice: the recomputation of each block of the stage; NULL: all blocks follow c->recompute.
+size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompute *choice);
 
-// ------------------------------------------------------------- how long a step takes (step_time.c)
+// ---------------------------------------------- how long a step takes (step_time.c, step_groups.c)
 // The time of a layout's step on the simulated clock, from sizes alone. It plays the products,
 // rings and messages of the cost model (common/model/costs.h) through the schedule. In picoseconds,
 // from the first forward to the gradient's norm and ZeRO's gather. Not for --prefetch and
 // --overlap, which hide communication.
 double step_time(const TrainerConfig *c);
-// The layout dp x tp x pp of the same ranks, with all else the same, that takes the least time;
-// *time is its step.
-Degrees step_time_best(const TrainerConfig *c, double *time);
+// The layout dp x tp x pp of the same ranks, with all else the same, that takes the least time.
+// *present: the step of the layout of c.
+// *best: the step of the returned layout.
+Degrees step_time_best(const TrainerConfig *c, double *present, double *best);
+// Do all groups of one kind lie in the nodes in the same way? If not, some ranks wait for others at
+// times that step_time() leaves out.
+bool mesh_groups_alike(Degrees n);
+
+// ---------------------------------------------------------------- layouts compared: 02_layouts.c
+// layout_traffic.c: bytes that one rank sends in a step, inside its node and to other nodes.
+typedef struct { double inside, between; } LayoutTraffic;
+// Predicted, for rank `rank` of the mesh.
+// node: ranks per node; 0: one node for all.
+// order: the process, a rank of the world, at each place of the mesh; NULL: rank r is process r.
+LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p, size_t rank, size_t node,
+                             LayoutOrder *order);
+// Measured on this rank. Both neighbours in the pipeline get as many bytes.
+LayoutTraffic layout_sent(const Mesh *m, LayoutOrder *process);
+
+// A step in one layout, as measured.
+typedef struct {
+    Degrees n;
+    StepResult result;
+    // Picoseconds: the step; computing and exposed communication are means over the ranks. The rest
+    // of the step is idle.
+    double step, computing, exposed;
+    LayoutTraffic sent;                            // of the rank that sends most
+    // Bytes of the rank that has most: weights, gradients and moments; activations at their peak.
+    double state, activations;
+    double error;                                  // relative, of the cost model's step
+    bool as_planned;                               // memory and step are those of the plan
+} Layout;
+// layout_page.c: the page. layout [n]: the fastest one first; opposed: the fastest layout, with its
+// ranks numbered in the opposite order.
+void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed);
 
 // --------------------------------------------------------- the costs of a training (train_costs.c)
 // Shows the mesh, with the blocks of each stage.
@@ -116,8 +154,23 @@ void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o,
 void train_show_memory(Run *run);                  // collective
 
 // ---------------------------------------------------------------- the program sample
-// sample_run.c: the options of 08_3d/sample, its loop, its checks, its page.
+// sample_run.c: the options of 08_3d/sample, its loop, its page.
 void sample_run(Run *run);
+typedef struct {
+    int *token;                                    // [all], of which n are written
+    size_t n, all, prompt;                         // the first `prompt` tokens are given
+} SampleText;
+// The windows of the text that the model saw, one after another, as ranges [start, end).
+typedef struct {
+    Range *window;
+    size_t n;
+} SampleWindows;
+// sample_checks.c. sample_put() puts the logits of window k from this row and column on.
+// sample_compare() judges all windows and every token. Collective.
+void sample_put(Snapshot *s, const SampleWindows *w, size_t k, size_t vocab, Tensor logits,
+                size_t row, size_t col);
+void sample_compare(Run *run, Sampler *s, const Weights *w, const SampleText *t,
+                    const SampleWindows *windows, Snapshot *got);
 // sample_train.c: trains the model of w on a text of this tree, on rank 0, for a few seconds, and
 // gives all ranks its weights. Collective.
 void sample_train(Run *run, Weights *w);
@@ -132,11 +185,13 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
 // ---------------------------------------------------------------- the program plan
 // The plan beside published tables. Rank 0 computes; the others wait for its verdict.
 void plan_papers(Run *run);                        // plan_papers.c
+void plan_ptdp(Run *run);                          // plan_ptdp.c
 void plan_korthikanti(Run *run);                   // plan_korthikanti.c
 
 // A GPT of PTD-P and Korthikanti: 2048 positions, 51200 vocabulary entries.
 #define PAPER_GPT(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
+const PlanModel *paper_model(const char *name);            // of plan_models
 PlanTask paper_task(PlanModel model, size_t gpus);         // on some kind of a DGX A100
 bool paper_within(double x, double want, double share);
 // Is `text` what x is when it is rounded or cut? "41.3" stands for any number less than 0.1 away.

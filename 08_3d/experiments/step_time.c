@@ -1,6 +1,7 @@
 // step_time.c: lists the expected operations of a trainer's step, rank by rank, from sizes alone.
 // judge/play plays the lists.
 #include "08_3d/experiments/experiments.h"
+#include "08_3d/experiments/step_groups.h"
 #include <stdlib.h>
 #include "01_data_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/context_parallel.h"
@@ -40,44 +41,6 @@ static CutSizes chunk_of(const TrainerConfig *c, size_t i, size_t k) {
     if (c->blockwise || own.n) z = cut_positions(z, &own, true);
     if (c->sequence) z = cut_sequence(z, false);
     return z;
-}
-
-// ---------------------------------------------------------------- groups
-
-// group[r] <- the group of rank r: the ranks that differ from it along these axes only.
-static void mesh_groups(Play *play, Degrees n, unsigned axes, const char *name, size_t *group) {
-    size_t world = n.dp * n.tp * n.pp * mesh_cp(n), *member = host_alloc(world * sizeof *member);
-    for (size_t first = 0; first < world; first++) {
-        Coordinates a = mesh_coordinates(n, first);
-        if (((axes & MESH_TP) && a.tp) || ((axes & MESH_DP) && a.dp) ||
-            ((axes & MESH_PP) && a.pp) || ((axes & MESH_CP) && a.cp))
-            continue;
-        size_t members = 0;
-        for (size_t r = first; r < world; r++) {
-            Coordinates b = mesh_coordinates(n, r);
-            bool same = ((axes & MESH_TP) || a.tp == b.tp) && ((axes & MESH_DP) || a.dp == b.dp) &&
-                        ((axes & MESH_PP) || a.pp == b.pp) && ((axes & MESH_CP) || a.cp == b.cp);
-            if (same) member[members++] = r;
-        }
-        size_t made = play_group_of(play, name, members, member);
-        for (size_t i = 0; i < members; i++) group[member[i]] = made;
-    }
-    free(member);
-}
-
-// Do the ranks of cp share a node, in this stage and in each group that keeps step with it?
-static bool cp_near(Degrees n, Coordinates at) {
-    bool near = true;
-    for (size_t t = 0; t < n.tp; t++)
-        for (size_t k = 1; k < mesh_cp(n); k++) {
-            Coordinates a = at, b = at;
-            a.tp = t;
-            a.cp = 0;
-            b.tp = t;
-            b.cp = k;
-            near = near && clock_same_node(mesh_rank(n, a), mesh_rank(n, b));
-        }
-    return near;
 }
 
 // ---------------------------------------------------------------- a forward, a backward
@@ -235,7 +198,7 @@ double step_time(const TrainerConfig *c) {
     CutSizes *chunk = host_alloc(v * sizeof *chunk);
     for (size_t k = 0; k < KINDS; k++) {
         group[k] = host_alloc(world * sizeof **group);
-        mesh_groups(play, n, axes[k], name[k], group[k]);
+        step_groups(play, n, axes[k], name[k], group[k]);
     }
     size_t *tied = host_alloc(world * sizeof *tied), inner = world / n.pp;
     for (size_t r = 0; r < inner && n.pp > 1; r++) {
@@ -249,7 +212,7 @@ double step_time(const TrainerConfig *c) {
                         .at = at,
                         .m = trainer_micro_batches(c),
                         .B = part_size(c->batch, n.dp, at.dp),
-                        .cp_near = cp_near(n, at),
+                        .cp_near = step_cp_near(n, at),
                         .chunk = chunk,
                         .group = { group[0][rank], group[1][rank], group[2][rank], group[3][rank],
                                    group[4][rank], tied[rank] } };
@@ -269,10 +232,11 @@ double step_time(const TrainerConfig *c) {
     return (double)end;
 }
 
-Degrees step_time_best(const TrainerConfig *c, double *time) {
+Degrees step_time_best(const TrainerConfig *c, double *present, double *best) {
     size_t world = c->mesh.dp * c->mesh.tp * c->mesh.pp;
-    TrainerConfig best = *c, other = *c;
-    *time = step_time(c);
+    TrainerConfig fastest = *c, other = *c;
+    *present = step_time(c);
+    *best = *present;
     for (size_t tp = 1; tp <= world; tp++)
         for (size_t pp = 1; tp * pp <= world; pp++) {
             other.mesh = (Degrees){ .dp = world / (tp * pp), .tp = tp, .pp = pp, .cp = c->mesh.cp };
@@ -288,7 +252,9 @@ Degrees step_time_best(const TrainerConfig *c, double *time) {
             size_t m = trainer_micro_batches(&other);
             if (other.chunks > 1 && (other.chunks * pp > c->model.layers || m % pp)) continue;
             double step = step_time(&other);
-            if (step < *time) { *time = step; best = other; }
+            if (step >= *best) continue;
+            *best = step;
+            fastest = other;
         }
-    return best.mesh;
+    return fastest.mesh;
 }

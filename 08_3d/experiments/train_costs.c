@@ -200,38 +200,35 @@ void train_results(Run *run, const Trainer *t) {
     results(run, (const char *const[]){ "per rank and step", "link", NULL }, rows);
 }
 
-// Do the ranks lie in the nodes in the same way in each group of these sizes?
-static bool lies_alike(size_t ranks, size_t node) {
-    return node == 0 || ranks % node == 0 || node % ranks == 0;
-}
-
 // Can step_time() play this step to the picosecond? Hidden sums, compression and a budget are not
 // in its lists. Its ranks of one group have equal work: equal replicas, equal chunks of positions,
 // and groups that lie in the nodes in the same way.
 static bool step_is_listed(const TrainerConfig *c) {
-    size_t cp = mesh_cp(c->mesh), node = clock_config()->node;
-    size_t near = c->mesh.tp * cp, replicas = near * c->mesh.dp;
+    size_t cp = mesh_cp(c->mesh);
     if (!clock_config()->simulated || c->tensor != TENSOR_1D) return false;
     if (c->reduction == REDUCE_PREFETCH || c->reduction == REDUCE_IN_BUCKETS) return false;
     if (c->reduction == REDUCE_COMPRESSED || c->rebalanced) return false;
     if (c->activation_budget > 0) return false;
     if (c->batch % c->mesh.dp != 0) return false;
     if (cp > 1 && c->model.context % (2 * cp) != 0) return false;
-    size_t world = replicas * c->mesh.pp;
-    return world <= node || (lies_alike(c->mesh.tp, node) && lies_alike(near, node) &&
-                             lies_alike(replicas, node) && lies_alike(world, node));
+    return mesh_groups_alike(c->mesh);
 }
 
 void train_check_time(Run *run, const Trainer *t, const Timing *timing) {
     if (!step_is_listed(&t->config)) return;
-    check_cost(run, "step", "time of the last step", "ps", NOT_PREDICTED,
-               played(step_time(&t->config)), (double)timing->step);
+    // One rank plays the step, because all ranks would play the same one.
+    double step = run->is_root ? step_time(&t->config) : 0;
+    ledger_pause();
+    side_broadcast(&step, sizeof step);
+    ledger_resume();
+    check_cost(run, "step", "time of the last step", "ps", NOT_PREDICTED, played(step),
+               (double)timing->step);
 }
 
 void train_say_faster(Run *run, const Trainer *t) {
-    if (!step_is_listed(&t->config)) return;
-    double present = step_time(&t->config), time;
-    Degrees n = step_time_best(&t->config, &time), here = t->config.mesh;
+    if (!run->is_root || !step_is_listed(&t->config)) return;
+    double present, time;
+    Degrees n = step_time_best(&t->config, &present, &time), here = t->config.mesh;
     char text[2][32];
     page_value(text[0], sizeof text[0], time, "ps");
     page_value(text[1], sizeof text[1], present, "ps");

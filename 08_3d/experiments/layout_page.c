@@ -1,0 +1,104 @@
+// layout_page.c: the page of 02_layouts.c: a bar and a row for each layout, and the answer.
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "08_3d/experiments/experiments.h"
+
+// "dp 2 x tp 2 x pp 2"
+enum { NAME = 48 };
+static const char *layout_name(char text[NAME], const Layout *l) {
+    snprintf(text, NAME, "dp %zu x tp %zu x pp %zu", l->n.dp, l->n.tp, l->n.pp);
+    return text;
+}
+
+// A row per layout, the fastest first, and the one of the opposite order last.
+typedef struct { char name[NAME], cell[5][32]; } Row;
+static Row row_of(const Layout *l, const char *order) {
+    Row row;
+    size_t end = strlen(layout_name(row.name, l));
+    snprintf(row.name + end, sizeof row.name - end, "%s", order);
+    const double value[5] = { l->step, l->sent.inside, l->sent.between, l->state,
+                              l->activations };
+    for (size_t i = 0; i < 5; i++) {
+        row.cell[i][0] = '=';
+        page_value(row.cell[i] + 1, sizeof row.cell[i] - 1, value[i], i ? "bytes" : "ps");
+    }
+    return row;
+}
+static const char opposite[] = ", opposite";
+static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
+    static const char *const columns[] = { "step",  "sent in node", "sent between",
+                                           "state", "activations", NULL };
+    Row text[MOST_LAYOUTS + 1];
+    Result rows[MOST_LAYOUTS + 2] = {{0}};
+    for (size_t i = 0; i <= n; i++) {
+        text[i] = i < n ? row_of(&layout[i], "") : row_of(wrong, opposite);
+        rows[i] = (Result){ .what = text[i].name };
+        for (size_t k = 0; k < 5; k++) rows[i].cell[k] = text[i].cell[k];
+    }
+    results(run, columns, rows);
+    say(run,
+        "  Bytes of the rank that has most, sent to ranks of its node and of other nodes. state: "
+        "weights,\n"
+        "  gradients, optimizer. activations: their peak. opposite: neighbours in rank order are "
+        "pp, not tp");
+}
+
+// A bar per layout, as long as its step: how the mean rank spends it.
+static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
+    enum { WIDTH = 66 };
+    double longest = fmax(layout[n - 1].step, wrong->step);
+    say(run, "dp replicas, tp slices, pp stages. The mean rank: = computes  # waits for messages  "
+             ". idles");
+    for (size_t i = 0; i <= n; i++) {
+        const Layout *l = i < n ? &layout[i] : wrong;
+        char bar[WIDTH + 1];
+        size_t all = (size_t)(l->step / longest * WIDTH + 0.5);
+        size_t computing = (size_t)(l->computing / longest * WIDTH + 0.5);
+        size_t waits = computing + (size_t)(l->exposed / longest * WIDTH + 0.5);
+        for (size_t x = 0; x < all; x++) bar[x] = x < computing ? '=' : x < waits ? '#' : '.';
+        bar[all] = 0;
+        say(run, "  %-30s %s", row_of(l, i < n ? "" : opposite).name, bar);
+    }
+}
+
+static double idle(const Layout *l) { return l->step - l->computing - l->exposed; }
+// Where the slow layout spends most of its additional time.
+static const char *cause(const Layout *fast, const Layout *slow) {
+    double waits = slow->exposed - fast->exposed;
+    double idles = idle(slow) - idle(fast);
+    double computes = slow->computing - fast->computing;
+    if (waits >= idles && waits >= computes) return "it waits longer for messages";
+    return idles >= computes ? "its pipeline idles longer" : "its ranks compute longer";
+}
+static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
+    const Layout *fast = &layout[0], *slow = &layout[n - 1];
+    char name[2][NAME], step[32], between[32], why[120] = "";
+    page_value(step, sizeof step, fast->step, "ps");
+    page_value(between, sizeof between, fast->sent.between, "bytes");
+    size_t node = clock_config()->node, stage = fast->n.tp * fast->n.dp;
+    bool inside = node > 0 && stage <= node && node % stage == 0;
+    if (inside && fast->n.tp > 1 && fast->n.dp > 1)
+        snprintf(why, sizeof why,
+                 ": its sums over tp and dp stay inside a node, and only %s per rank cross between "
+                 "nodes", between);
+    if (n == 1)
+        say_answer(run, "One rank has one layout; its step takes %s.", step);
+    else
+        say_answer(run,
+                   "%s, with %s per step%s. The slowest, %s, takes %.2f times as long, mostly "
+                   "because %s.",
+                   layout_name(name[0], fast), step, why, layout_name(name[1], slow),
+                   slow->step / fast->step, cause(fast, slow));
+    say_cost(run,
+             "no loss changes; the opposite order of ranks takes %.2f times the fastest step.",
+             wrong->step / fast->step);
+    say_use_when(run,
+                 "one parallelism no longer fits. Keep tp in a node; pp and dp may cross nodes.");
+}
+
+void layouts_page(Run *run, const Layout *layout, size_t n, const Layout *opposed) {
+    bars(run, layout, n, opposed);
+    table(run, layout, n, opposed);
+    answer(run, layout, n, opposed);
+}

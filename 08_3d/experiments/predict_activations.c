@@ -1,0 +1,95 @@
+// predict_activations.c: predicts the peak of a rank's activations in a step of the trainer. The
+// prediction walks over the schedule with its own code. The planner of --activation-budget uses
+// other code (07_recompute/budget_schedule.c), so an error there cannot hide here.
+#include "08_3d/experiments/experiments.h"
+#include "08_3d/kept.h"
+#include "common/model/costs.h"
+
+// A rank's part of the model: a stage, or a chunk of one.
+typedef struct {
+    const TrainerConfig *c;
+    Coordinates at;
+    CutSizes z;
+    const Recompute *choice;                       // of each block; NULL: all as --recompute says
+} Part;
+
+// Part `chunk` of this rank's stage. choice: of the blocks of the whole stage, or NULL.
+static Part part_of(const TrainerConfig *c, Coordinates at, size_t chunk, const Recompute *choice) {
+    for (size_t k = 0; choice && k < chunk; k++)   // skips the choices of the chunks before
+        choice += kept_part_sizes(c, at, k * c->mesh.pp + at.pp).blocks;
+    CutSizes z = kept_part_sizes(c, at, chunk * c->mesh.pp + at.pp);
+    return (Part){ c, at, z, choice };
+}
+// Elements of block i that forward drops and backward computes again.
+static size_t dropped(const Part *part, const KeptElements *k, size_t i) {
+    switch (part->choice ? part->choice[i] : part->c->recompute) {
+    case RECOMPUTE_FULL: return k->block;
+    case RECOMPUTE_SELECTIVE: return k->scores;
+    default: return 0;
+    }
+}
+
+// Elements of one micro-batch of B sequences: while it waits for its backward, and the peak during
+// a whole forward or backward.
+typedef struct { size_t waiting, working; } InFlight;
+static InFlight in_flight(const Part *part, size_t B) {
+    const CutSizes *z = &part->z;
+    const KeptElements k = kept_elements(part->c, part->at, z, B);
+    const size_t inputs = z->blocks + z->last;     // of the blocks and of the head
+    const size_t input = inputs ? k.between / inputs : 0;
+    size_t now = input, highest = 0;
+    for (size_t i = 0; i < z->blocks; i++) {
+        if (i + 1 < inputs) now += input;          // the output of block i
+        if (now + k.block > highest) highest = now + k.block;
+        now += k.block - dropped(part, &k, i);
+    }
+    if (z->last) now += k.head;
+    return (InFlight){ now, now > highest ? now : highest };
+}
+
+// A backward in two halves (05.06): the elements after the first half, and the peak during that
+// half. From the last layer to the first, the rank stores the inputs of the second half, then frees
+// the other tensors that forward has kept.
+typedef struct { size_t highest, after; } Halves;
+static Halves in_halves(const Part *part, size_t B) {
+    const CutSizes *z = &part->z;
+    const KeptElements k = kept_elements(part->c, part->at, z, B);
+    size_t tokens = B * z->T, now = in_flight(part, B).waiting, highest = now;
+    if (z->last) {
+        now += deferred_head(z, B) - tokens;       // the loss has freed its sums
+        highest = now;
+        // The gradient of the logits now occupies the memory of the logits.
+        now -= k.head - tokens * z->vocab - tokens;
+    }
+    for (size_t i = z->blocks; i-- > 0;) {
+        size_t again = dropped(part, &k, i);
+        size_t most = now + again + deferred_block(z, B);
+        if (most > highest) highest = most;
+        now += deferred_block(z, B);
+        now -= k.block - again;
+    }
+    if (z->first) now += cut_rows(z, B) * z->C;
+    return (Halves){ now > highest ? now : highest, now };
+}
+
+size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompute *choice) {
+    Schedule s = trainer_schedule(c, trainer_micro_batches(c), at.pp);
+    size_t held = 0, peak = 0;                     // elements in flight
+    for (size_t i = 0; i < s.n; i++) {
+        PipeOp op = s.ops[i];
+        const Part part = part_of(c, at, op.chunk, choice);
+        size_t B = kept_sequences(c, at.dp, op.micro_batch), most = held;
+        InFlight whole = in_flight(&part, B);
+        Halves halves = { 0 };
+        if (op.what == BACKWARD_INPUTS || op.what == BACKWARD_WEIGHTS) halves = in_halves(&part, B);
+        if (op.what == BACKWARD || op.what == BACKWARD_INPUTS) held -= whole.waiting;
+        if (op.what == BACKWARD_WEIGHTS) held -= halves.after;
+        if (op.what == FORWARD || op.what == BACKWARD) most = held + whole.working;
+        if (op.what == BACKWARD_INPUTS) most = held + halves.highest;
+        if (most > peak) peak = most;
+        if (op.what == FORWARD) held += whole.waiting;
+        if (op.what == BACKWARD_INPUTS) held += halves.after;
+    }
+    schedule_free(&s);
+    return peak * sizeof(real);
+}
