@@ -79,6 +79,7 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
 }
 
 void pipeline_tied_sum(Model *m, Comm *tied) {
+    if (m->config.untied) return;                  // head and embedding have a table each
     if (!tied) {
         model_fold_tied(m);                        // one stage has both uses of wte
         return;

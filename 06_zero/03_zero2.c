@@ -24,8 +24,9 @@
 // wte is the exception. Embedding and head both compute a gradient of it, at both ends of the
 // backward pass. So both gradients stay whole for the step and are reduced once.
 
-// True for wte, which two layers use, and in a pipeline for the last stage's copy of it.
-bool zero2_stays_whole(const Unit *u) { return u->params[0].number == 0; }
+// True for wte, which two layers use, and in a pipeline for the last stage's copy of it. A model
+// whose head is untied has two tables. Both stay whole in the same way.
+bool zero2_stays_whole(const Unit *u) { return u->table; }
 
 // ------------------------------------------------ a gradient lives for one layer's backward
 

@@ -52,7 +52,8 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
     }
     snapshot_label(got, " of the last stage");
     snapshot_label(want, " of the last stage");
-    if (mesh->tied) model_snapshot(t->model, mesh->at.pp ? got : want, UNIT_WEIGHTS, table);
+    if (mesh->tied && !t->config.model.untied)
+        model_snapshot(t->model, mesh->at.pp ? got : want, UNIT_WEIGHTS, table);
     check_close(run, "copies within a replica are alike", got, want, limit);
     snapshot_free(got);
     snapshot_free(want);
