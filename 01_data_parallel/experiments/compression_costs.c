@@ -11,7 +11,8 @@ static size_t bucket_size(const CutSizes *z, size_t i) {
 static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
     const size_t C = z->C, mine = z->heads * z->D, keys = z->key_heads * z->D, block = stage_tables(z) + z->first;
     list[0] = (Shape){ C, mine + 2 * keys };
-    if (i < block) list[0] = (Shape){ i < stage_tables(z) ? z->vocab : z->Tk, C };
+    if (i < block) list[0] = i < stage_tables(z) ? (Shape){ z->vocab, C }
+                                              : (Shape){ z->Tk, z->positions_width };
     list[1] = (Shape){ mine, C };
     list[2] = (Shape){ C, z->gates * z->hidden };
     list[3] = (Shape){ z->hidden, C };

@@ -28,7 +28,9 @@ Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t 
 }
 
 size_t param_local_rows(const Param *p) { return range_size(p->my_rows); }
-size_t param_local_cols(const Param *p) { return narrow_blocks(p) * range_size(p->my_cols); }
+size_t param_local_cols(const Param *p) {
+    return p->cols ? narrow_blocks(p) * range_size(p->my_cols) : 0; // 0: the family has none
+}
 bool param_is_whole(const Param *p) {
     return param_local_rows(p) == p->rows && param_local_cols(p) == p->cols;
 }
