@@ -284,7 +284,7 @@ static const ModelConfig llama = { .layers = 2, .width = 16, .heads = 4, .contex
                                    .untied = true, .rope_theta = 100, .norm_eps = 1e-3 };
 // Qwen2: the same with biases of query, key and value, here tied and with one head per head of key and value.
 static const ModelConfig qwen = { .layers = 2, .width = 8, .heads = 2, .context = 7, .vocab = 11, .dropout = 0.2,
-                                  .seed = 6, .norm = NORM_RMS, .positions = POSITIONS_ROTARY,
+                                  .seed = 8, .norm = NORM_RMS, .positions = POSITIONS_ROTARY,
                                   .activation = ACTIVATION_SWIGLU, .biases = BIASES_QKV };
 
 // T is less than the context; targets end early, and every fourth sequence counts for nothing.

@@ -74,9 +74,11 @@ void unit_zero_gradients(Unit *u) {
 void unit_partial_sums(Unit *u) {
     for (size_t i = 0, end; i < u->n_params; i = end) {
         Comm *ranks = u->params[i].partial;
-        for (end = i + 1; end < u->n_params && u->params[end].partial == ranks;) end++;
+        size_t columns = 0; // 0: tensors that the family does not have
+        for (end = i; end < u->n_params && u->params[end].partial == ranks; end++)
+            columns += u->params[end].cols;
         size_t hi = end < u->n_params ? u->params[end].offset : u->size;
-        if (ranks && hi > u->params[i].offset)
+        if (ranks && columns)
             comm_all_reduce(ranks, tensor_flat_range(u->g, u->params[i].offset, hi));
     }
 }
