@@ -11,7 +11,7 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
     const Unit *wte = model_wte(m), *head = model_wte_head(m);
     // The tied table, if its other use is on another stage.
     const Unit *shared = wte ? wte : head;
-    if (wte && head) shared = NULL;
+    if ((wte && head) || m->config.untied) shared = NULL;
     size_t at = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];

@@ -180,6 +180,7 @@ CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, 
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
         if (u->tied_to) continue;  // the head's use of wte: folded into wte's gradient already
+        if (u->size == 0) continue;    // rotary positions: no wpe
         CompressedBucket *b = &list[*n];
         b->range.lo = at;
         b->range.hi = at + u->size;

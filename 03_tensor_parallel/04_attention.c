@@ -22,10 +22,15 @@
 //     [0 0 0 1 1 2 2 3 3]     [0 0 0 1 1 2 2 3 3]     [0 0 0 1 1 2 2 3 3]     the rank of each head
 //
 // A cut in one piece would give rank 0 only columns of q, and no k or v.
+//
+// With grouped heads (Ainslie et al. 2023) `ratio` neighbouring heads of q share one head of k and
+// v. Then the heads of k and v are cut, and the heads of q go with them (p->ratio).
 void tensor_parallel_attention_cut(Param *p, Range heads, size_t D) {
-    Range features = {heads.lo * D, heads.hi * D};         // of q, k, v and of the heads' output
-    column_parallel_cut(&p[ATTENTION_QKV], features);      // [C, 3C/t]
-    column_parallel_cut(&p[ATTENTION_QKV_BIAS], features); // [3C/t]
+    size_t ratio = p[ATTENTION_QKV].ratio;                 // GPT-2: 1
+    Range keys = {heads.lo / ratio * D, heads.hi / ratio * D};     // columns of k, and of v
+    Range features = {heads.lo * D, heads.hi * D};         // of q and of the heads' output
+    column_parallel_cut(&p[ATTENTION_QKV], keys);          // [C, 3C/t]
+    column_parallel_cut(&p[ATTENTION_QKV_BIAS], keys);     // [3C/t]
     row_parallel_cut(&p[ATTENTION_O], features);           // [C/t, C]; b_O [C] is not cut
 }
 

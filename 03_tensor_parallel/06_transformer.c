@@ -31,8 +31,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     size_t C = l->config->width;
 
     saved_tensor(s, S_LN1, M, C);
-    saved_tensor(s, S_STATS1, M, 2);
-    op_layer_norm(s->t[S_LN1], s->t[S_STATS1], x, p[LN1_GAIN].w, p[LN1_BIAS].w);
+    normalize(l, &p[LN1_GAIN], s->t[S_LN1], x, s, S_STATS1);
     saved_tensor(s, S_MIDDLE, M, C);
     Tensor middle = s->t[S_MIDDLE];
     tensor_parallel_attention_forward(l->comm, &heads, &p[QKV_W], middle, s->t[S_LN1], s);     // 1
@@ -40,8 +39,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     op_add(middle, x, middle);
 
     saved_tensor(s, S_LN2, M, C);
-    saved_tensor(s, S_STATS2, M, 2);
-    op_layer_norm(s->t[S_LN2], s->t[S_STATS2], middle, p[LN2_GAIN].w, p[LN2_BIAS].w);
+    normalize(l, &p[LN2_GAIN], s->t[S_LN2], middle, s, S_STATS2);
     tensor_parallel_mlp_forward(l->comm, &p[FC_W], y, s->t[S_LN2], s);                         // 2
     op_dropout(y, y, layer_dropout(l, b, SITE_OUT));
     op_add(y, middle, y);
@@ -62,13 +60,13 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     // All-reduce 3 has made dnorm whole. So the norm's gradients are the same on every rank, and
     // need no sum.
     norm_gradients(&p[LN2_GAIN], &p[LN2_BIAS], s->t[S_MIDDLE], s->t[S_STATS2], dnorm);
-    op_layer_norm_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
+    normalize_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
     op_add(dmiddle, dy, dmiddle);                          // the residual path: dy is whole already
 
     op_dropout(d, dmiddle, layer_dropout(l, b, SITE_MIDDLE));
     tensor_parallel_attention_backward(l->comm, &heads, &p[QKV_W], dnorm, s->t[S_LN1], d, s);  // 4
     norm_gradients(&p[LN1_GAIN], &p[LN1_BIAS], x, s->t[S_STATS1], dnorm);
-    op_layer_norm_backward(dx, x, s->t[S_STATS1], p[LN1_GAIN].w, dnorm);
+    normalize_backward(dx, x, s->t[S_STATS1], p[LN1_GAIN].w, dnorm);
     op_add(dx, dmiddle, dx);
     arena_free(&scratch);
 }
@@ -83,18 +81,28 @@ const LayerKind tensor_parallel_block = {
 static void cut_block(Layer *l, Comm *tp) {
     const ModelConfig *c = l->config;
     Param *p = l->units[0]->params;
-    l->heads = shard_range(c->heads, tp->size, tp->rank);
+    Range keys = shard_range(config_kv_heads(c), tp->size, tp->rank);
+    size_t ratio = config_head_ratio(c);                   // GPT-2: 1
+    l->heads = (Range){ keys.lo * ratio, keys.hi * ratio };
     tensor_parallel_attention_cut(&p[QKV_W], l->heads, c->width / c->heads);
     tensor_parallel_mlp_cut(&p[FC_W], shard_range(block_hidden(c), tp->size, tp->rank));
     l->kind = &tensor_parallel_block;
 }
-static void cut_vocabulary(Layer *l, Param *wte, Comm *tp, const LayerKind *kind) {
+// table: wte, or an untied head's own table
+static void cut_vocabulary(Layer *l, Param *table, Comm *tp, const LayerKind *kind) {
     l->vocab = shard_range(l->config->vocab, tp->size, tp->rank);
-    if (wte) row_parallel_cut(wte, l->vocab);              // the loss has no parameters
+    if (table) row_parallel_cut(table, l->vocab);          // the loss has no parameters
     l->kind = kind;
 }
 
 void tensor_parallel(Model *m, Comm *tp) {
+    // More ranks than heads of key and value would have to copy some of these heads. Then an
+    // element would have several owners: the norm would count it several times, and its gradient
+    // would need a sum over the copies. Here every element of a cut tensor has one owner.
+    REQUIRE(tp->size <= config_kv_heads(&m->config) || tp->size > m->config.heads,
+            "%zu tensor-parallel ranks need as many heads of key and value; the model has %zu: "
+            "choose %zu ranks or fewer, or more --kv-heads", tp->size,
+            config_kv_heads(&m->config), config_kv_heads(&m->config));
     REQUIRE(tp->size <= m->config.heads, "%zu tensor-parallel ranks need as many heads; the model "
             "has %zu: choose %zu ranks or fewer, or more --heads", tp->size, m->config.heads,
             m->config.heads);

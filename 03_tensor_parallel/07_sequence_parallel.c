@@ -59,13 +59,12 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     Param *p = l->units[0]->params;
     AttentionHeads heads = layer_heads(l, b);
     size_t M = b->B * b->T, C = x.cols;
-    size_t F = p[FC_W].w.cols;                             // 4C/tp, this rank's hidden columns
+    size_t F = p[OUT_W].w.rows;                            // 4C/tp, this rank's hidden columns
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor partial = tensor_new(&scratch, M, C);           // all rows, sums over own columns only
 
     SequenceInput norm = sequence_input(l, b, s, S_LN1, &scratch);
-    saved_tensor(s, S_STATS1, x.rows, 2);
-    op_layer_norm(norm.own, s->t[S_STATS1], x, p[LN1_GAIN].w, p[LN1_BIAS].w);
+    normalize(l, &p[LN1_GAIN], norm.own, x, s, S_STATS1);
     sequence_enter(tp, norm.whole, norm.own);              // all-gather of M C: QKV needs all rows
     saved_tensor(s, S_QKV, M, p[QKV_W].w.cols);            // [M, 3C/tp]
     saved_tensor(s, S_MIX, M, p[PROJ_W].w.rows);           // [M, C/tp]
@@ -80,13 +79,12 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     op_add(middle, x, middle);
 
     norm = sequence_input(l, b, s, S_LN2, &scratch);
-    saved_tensor(s, S_STATS2, x.rows, 2);
-    op_layer_norm(norm.own, s->t[S_STATS2], middle, p[LN2_GAIN].w, p[LN2_BIAS].w);
+    normalize(l, &p[LN2_GAIN], norm.own, middle, s, S_STATS2);
     sequence_enter(tp, norm.whole, norm.own);              // all-gather of M C: FC needs all rows
-    saved_tensor(s, S_FC, M, F);
+    saved_tensor(s, S_FC, M, p[FC_W].w.cols);              // SwiGLU: 2F
     saved_tensor(s, S_ACT, M, F);
     column_parallel_forward(s->t[S_FC], norm.whole, &p[FC_W], &p[FC_B]);
-    op_gelu(s->t[S_ACT], s->t[S_FC]);
+    op_activation(s->t[S_ACT], s->t[S_FC]);
     linear(partial, s->t[S_ACT], &p[OUT_W]);
     sequence_leave(tp, y, partial);                        // reduce-scatter of M C: own rows
     op_add_bias(y, y, p[OUT_B].w);
@@ -118,14 +116,15 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     bias_gradient(&p[OUT_B], d);                                   // own rows only: partial
     sequence_leave_backward(tp, dwhole, d);                        // all-gather of M C: dY
     linear_gradients(&p[OUT_W], NULL, s->t[S_ACT], dwhole);        // all rows: finished
-    op_matmul_nt(dh, dwhole, p[OUT_W].w);
-    op_gelu_backward(dh, s->t[S_FC], dh);
+    Tensor dact = tensor_col_range(dh, 0, s->t[S_ACT].cols);       // GELU: all of dh
+    op_matmul_nt(dact, dwhole, p[OUT_W].w);
+    op_activation_backward(dh, s->t[S_FC], dact);
     Tensor fc_input = sequence_input_again(l, b, s, S_LN2, &scratch);      // KEEP_SHARD: all-gather
     linear_gradients(&p[FC_W], &p[FC_B], fc_input, dh);            // all rows: finished
     op_matmul_nt(dwhole, dh, p[FC_W].w);                           // own columns: a partial sum
     sequence_enter_backward(tp, dnorm, dwhole);                    // reduce-scatter of M C
     norm_gradients(&p[LN2_GAIN], &p[LN2_BIAS], s->t[S_MIDDLE], s->t[S_STATS2], dnorm);    // partial
-    op_layer_norm_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
+    normalize_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
     op_add(dmiddle, dy, dmiddle);
     // END
 
@@ -140,7 +139,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     op_matmul_nt(dwhole, dqkv, p[QKV_W].w);                        // own columns: a partial sum
     sequence_enter_backward(tp, dnorm, dwhole);                    // reduce-scatter of M C
     norm_gradients(&p[LN1_GAIN], &p[LN1_BIAS], x, s->t[S_STATS1], dnorm);
-    op_layer_norm_backward(dx, x, s->t[S_STATS1], p[LN1_GAIN].w, dnorm);
+    normalize_backward(dx, x, s->t[S_STATS1], p[LN1_GAIN].w, dnorm);
     op_add(dx, dmiddle, dx);
     arena_free(&scratch);
 }

@@ -56,15 +56,16 @@ static void merge(Tensor out, Tensor lse, Tensor out_b, Tensor lse_b) {
 // block.
 
 // Returns room for k | v, or for their gradients, of one rank's positions: [B*T/N, 2A]. A is the
-// number of columns of this rank's heads: C, or C/tp where heads are cut, too.
+// number of columns of this rank's heads: C, or C/tp where heads are cut, too. With grouped heads
+// it is the number of columns of k.
 static Tensor block_of(const AttentionHeads *h, size_t owner, Arena *room) {
     Positions p = context_positions_of(h, owner);
-    return tensor_new(room, h->B * positions_count(&p), 2 * range_size(h->heads) * h->D);
+    return tensor_new(room, h->B * positions_count(&p), 2 * attention_key_columns(h));
 }
 // Copies this rank's k | v into one contiguous tensor, which can be sent.
 static Tensor own_block(const AttentionHeads *h, Tensor qkv, Arena *room) {
     Tensor copy = block_of(h, h->cp->rank, room);
-    tensor_copy(copy, attention_keys_values(qkv));
+    tensor_copy(copy, attention_keys_values(h, qkv));
     return copy;
 }
 
@@ -105,7 +106,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     Arena sums[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Tensor here = own_block(h, s->t[S_QKV], &room[0]), coming = {0}, sum = {0}, sum_coming = {0};
     Tensor home = block_of(h, cp->rank, &scratch);         // dk | dv of own keys, all queries
-    Tensor dq = attention_queries(dqkv);
+    Tensor dq = attention_queries(h, dqkv);
     Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     Request *sum_leaves = NULL, *sum_arrives = NULL;
     // ds = p (dp - dot), where dot is the sum of p dp over ALL keys. dp = dout . v and out = sum p
@@ -151,7 +152,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     }
     comm_wait(sum_leaves);
     comm_wait(sum_arrives);                                // the N-th hop has arrived in home
-    tensor_copy(attention_keys_values(dqkv), home);
+    tensor_copy(attention_keys_values(h, dqkv), home);
     arena_free(&sums[0]);
     arena_free(&sums[1]);
     arena_free(&scratch);
@@ -169,9 +170,11 @@ Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind) {
     REQUIRE(cp->size <= c->context,
             "%zu context-parallel ranks need as many positions; a sequence has %zu: choose "
             "fewer ranks, or more --context", cp->size, c->context);
-    REQUIRE(kind != &ulysses_attention || cp->size <= c->heads,
-            "Ulysses on %zu ranks needs as many heads; the model "
-            "has %zu: choose fewer ranks, or more --heads", cp->size, c->heads);
+    REQUIRE(kind != &ulysses_attention || cp->size <= config_kv_heads(c),
+            "Ulysses on %zu ranks needs as many heads%s; the model "
+            "has %zu: choose fewer ranks, or more --%s", cp->size,
+            config_head_ratio(c) > 1 ? " of key and value" : "", config_kv_heads(c),
+            config_head_ratio(c) > 1 ? "kv-heads" : "heads");
     comm_connect(cp, COMM_NEIGHBOURS);                     // messages go to the next rank only
     for (size_t i = 0; i < m->n_layers; i++) {
         m->layers[i].cp = cp;

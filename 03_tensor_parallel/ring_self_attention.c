@@ -12,9 +12,6 @@
 #include "03_tensor_parallel/context_parallel.h"
 #include <math.h>
 
-static Tensor part_of(Tensor qkv, size_t which) {              // 0: q, 1: k, 2: v
-    return tensor_col_range(qkv, which * (qkv.cols / 3), (which + 1) * (qkv.cols / 3));
-}
 static HeadsPlace place_of(const AttentionHeads *h) {          // of this rank's queries, all keys
     return (HeadsPlace){ h->B, range_size(h->heads), h->position, NULL };
 }
@@ -50,13 +47,16 @@ static void round_the_ring(const AttentionHeads *h, Tensor x, Tensor scores, Ten
 }
 // scores = q k^T
 static void score(const AttentionHeads *h, Tensor scores, Tensor queries, Tensor keys) {
-    op_heads_scores(scores, queries, keys, h->B, range_size(h->heads));
+    Arena scratch = arena(MEM_WORKSPACE);
+    op_heads_scores(scores, queries, attention_repeat(h, keys, &scratch), h->B,
+                    range_size(h->heads));
+    arena_free(&scratch);
 }
 // out += p v
 static void mix(const AttentionHeads *h, Tensor scores, Tensor out, Tensor values) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor more = tensor_new(&scratch, out.rows, out.cols);
-    op_heads_mix(more, scores, values, h->B, range_size(h->heads));
+    op_heads_mix(more, scores, attention_repeat(h, values, &scratch), h->B, range_size(h->heads));
     op_add(out, out, more);
     arena_free(&scratch);
 }
@@ -64,7 +64,8 @@ static void mix(const AttentionHeads *h, Tensor scores, Tensor out, Tensor value
 static void probabilities(const AttentionHeads *h, Saved *s) {
     Tensor qkv = s->t[S_QKV];
     Tensor p = tensor_new(&s->attention, qkv.rows * range_size(h->heads), h->length);
-    round_the_ring(h, part_of(qkv, 1), p, part_of(qkv, 0), score);                  // k: N - 1 hops
+    Tensor q = attention_part(h, qkv, 0), k = attention_part(h, qkv, 1);
+    round_the_ring(h, k, p, q, score);                     // k: N - 1 hops
     op_causal_softmax(p, p, score_scale(h), place_of(h));
     s->t[S_PROBS] = p;
     s->t[S_DROPPED] = p;
@@ -75,7 +76,8 @@ static void probabilities(const AttentionHeads *h, Saved *s) {
 static void forward(const AttentionHeads *h, Saved *s) {
     probabilities(h, s);
     tensor_fill(s->t[S_MIX], 0);
-    round_the_ring(h, part_of(s->t[S_QKV], 2), s->t[S_DROPPED], s->t[S_MIX], mix);  // v: N - 1 hops
+    Tensor v = attention_part(h, s->t[S_QKV], 2);
+    round_the_ring(h, v, s->t[S_DROPPED], s->t[S_MIX], mix);           // v: N - 1 hops
 }
 
 // `to` [B*T/N, A] becomes this rank's rows of the sum over ranks of p^T times `with`. Each rank's
@@ -83,8 +85,9 @@ static void forward(const AttentionHeads *h, Saved *s) {
 static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
     Arena room = arena(MEM_COMMUNICATION);
     Range own = context_positions_of(h, h->cp->rank).chunk[0];
-    Tensor whole = tensor_new(&room, h->B * h->length, to.cols);
+    Tensor whole = tensor_new(&room, h->B * h->length, with.cols);
     op_heads_mix_t(whole, p, with, h->B, range_size(h->heads));
+    whole = attention_fold(h, whole, &room);               // grouped heads: one sum per group
     comm_all_reduce(h->cp, whole);                         // sends 2(N-1) B T A/N elements
     for (size_t i = 0; i < h->B; i++)
         tensor_copy(tensor_row_range(to, i * h->T, (i + 1) * h->T),
@@ -93,15 +96,17 @@ static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
 }
 static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor qkv = s->t[S_QKV], dq = part_of(dqkv, 0);
+    Tensor q = attention_part(h, s->t[S_QKV], 0), dq = attention_part(h, dqkv, 0);
+    Tensor k = attention_part(h, s->t[S_QKV], 1), dk = attention_part(h, dqkv, 1);
+    Tensor v = attention_part(h, s->t[S_QKV], 2), dv = attention_part(h, dqkv, 2);
     Tensor dp = tensor_new(&scratch, s->t[S_PROBS].rows, h->length);
-    to_keys(h, part_of(dqkv, 2), s->t[S_DROPPED], dmix);                              // dV = P^T dO
-    round_the_ring(h, part_of(qkv, 2), dp, dmix, score);                              // dP = dO V^T
+    to_keys(h, dv, s->t[S_DROPPED], dmix);                 // dV = P^T dO
+    round_the_ring(h, v, dp, dmix, score);                 // dP = dO V^T
     drop(h, dp, dp);
     op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), place_of(h));    // dS
     tensor_fill(dq, 0);
-    round_the_ring(h, part_of(qkv, 1), dp, dq, mix);                                   // dQ = dS K
-    to_keys(h, part_of(dqkv, 1), dp, part_of(qkv, 0));                                // dK = dS^T Q
+    round_the_ring(h, k, dp, dq, mix);                     // dQ = dS K
+    to_keys(h, dk, dp, q);                                 // dK = dS^T Q
     arena_free(&scratch);
 }
 

@@ -75,8 +75,7 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
     SequenceInput norm = sequence_input(l, b, s, S_LN, &scratch);
-    saved_tensor(s, S_STATS, x.rows, 2);
-    op_layer_norm(norm.own, s->t[S_STATS], x, p[0].w, p[1].w);
+    normalize(l, p, norm.own, x, s, S_STATS);
     sequence_enter(l->comm, norm.whole, norm.own);         // all-gather of M*C: logits of all rows
     op_matmul_nt(y, norm.whole, wte->w);
     arena_free(&scratch);
@@ -91,7 +90,7 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     op_matmul(dwhole, dy, wte->w);                         // a partial sum over this rank's entries
     sequence_enter_backward(l->comm, dnorm, dwhole);       // reduce-scatter of M*C: own rows
     norm_gradients(&p[0], &p[1], x, s->t[S_STATS], dnorm);
-    op_layer_norm_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
+    normalize_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
     arena_free(&scratch);
 }
 #define HEAD(text) { .name = text, .output = logits_shape, .input = sequence_shape, \

@@ -12,21 +12,29 @@
 //     chunk and the most heads.
 #include "03_tensor_parallel/context_parallel.h"
 
+// Heads of k and of v on this rank. Where they are fewer than heads of q (grouped heads), q is
+// `ratio` blocks as wide as k, not one.
+static size_t key_heads(const AttentionHeads *h) {
+    return range_size(h->heads) / attention_ratio(h);
+}
+
 // This rank and rank j exchange B * blocks pieces: q, k and v of each sequence, or one tensor of
 // each. Piece i in rows [B*T/N, blocks * H * D]: this rank's positions of rank j's heads.
 static Tensor part_of_rows(const AttentionHeads *h, Tensor rows, size_t blocks, size_t j,
                            size_t i) {
-    size_t all = range_size(h->heads), sequence = i / blocks, block = i % blocks;
+    size_t all = key_heads(h), sequence = i / blocks, block = i % blocks;
     Range heads = shard_range(all, h->cp->size, j);
     Tensor positions = tensor_row_range(rows, sequence * h->T, (sequence + 1) * h->T);
-    return tensor_col_range(positions, (block * all + heads.lo) * h->D,
-                            (block * all + heads.hi) * h->D);
+    size_t first = block * all + heads.lo;                 // of k or v
+    if (block < attention_ratio(h))                        // of q: neighbouring heads share k and v
+        first = attention_ratio(h) * heads.lo + block * range_size(heads);
+    return tensor_col_range(positions, first * h->D, (first + range_size(heads)) * h->D);
 }
 // Piece i in heads [B*T, blocks * H/N * D]: rank j's positions of this rank's heads.
 static Tensor part_of_heads(const AttentionHeads *h, Tensor heads, size_t blocks, size_t j,
                             size_t i) {
     size_t sequence = i / blocks, block = i % blocks;
-    Range own = shard_range(range_size(h->heads), h->cp->size, h->cp->rank);
+    Range own = shard_range(key_heads(h), h->cp->size, h->cp->rank);
     Range rows = context_positions_of(h, j).chunk[0];
     Tensor positions = tensor_row_range(heads, sequence * h->length + rows.lo,
                                         sequence * h->length + rows.hi);
@@ -40,7 +48,7 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
                      bool to_heads) {
     Comm *cp = h->cp;
     const size_t most_rows = ceil_div(h->length, cp->size), pieces = h->B * blocks;
-    const size_t width = ceil_div(range_size(h->heads), cp->size) * h->D;
+    const size_t width = ceil_div(key_heads(h), cp->size) * h->D;
     Arena room = arena(MEM_COMMUNICATION);
     Tensor out = tensor_new(&room, cp->size * pieces * most_rows, width);
     Tensor in = tensor_new(&room, cp->size * pieces * most_rows, width);
@@ -68,8 +76,10 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
 // This rank's heads with all positions: attention as on one device.
 static AttentionHeads my_heads(const AttentionHeads *h) {
     AttentionHeads local = *h;
-    Range r = shard_range(range_size(h->heads), h->cp->size, h->cp->rank);
-    local.heads = (Range){ h->heads.lo + r.lo, h->heads.lo + r.hi };
+    Range r = shard_range(key_heads(h), h->cp->size, h->cp->rank);
+    size_t ratio = attention_ratio(h);
+    local.heads = (Range){ h->heads.lo + ratio * r.lo, h->heads.lo + ratio * r.hi };
+    local.theta = 0;                                       // S_QKV is rotated already
     local.T = h->length;
     local.position = NULL;
     local.kind = &attention_blockwise;
@@ -86,24 +96,27 @@ static Saved inside(const Saved *s) {
 static void forward(const AttentionHeads *h, Saved *s) {
     AttentionHeads local = my_heads(h);
     size_t columns = range_size(local.heads) * h->D;
-    saved_tensor(s, S_HEADS_QKV, h->B * h->length, 3 * columns);       // [B*T, 3A/N]
+    size_t qkv = columns + 2 * attention_key_columns(&local);
+    size_t ratio = attention_ratio(h);
+    saved_tensor(s, S_HEADS_QKV, h->B * h->length, qkv);               // [B*T, 3A/N]
     saved_tensor(s, S_HEADS_MIX, h->B * h->length, columns);           // [B*T, A/N]
-    exchange(h, s->t[S_QKV], s->t[S_HEADS_QKV], 3, true);
+    exchange(h, s->t[S_QKV], s->t[S_HEADS_QKV], ratio + 2, true);
     Saved inner = inside(s);
     attention_forward(&local, &inner);
     s->arena = inner.arena;                                // attention_forward() has kept lse there
     s->t[S_LSE] = inner.t[S_LSE];
-    exchange(h, s->t[S_MIX], s->t[S_HEADS_MIX], 1, false);
+    exchange(h, s->t[S_MIX], s->t[S_HEADS_MIX], ratio, false);
 }
 static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     AttentionHeads local = my_heads(h);
     Saved inner = inside(s);
+    size_t ratio = attention_ratio(h);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor d_in = tensor_new(&scratch, h->B * h->length, s->t[S_HEADS_MIX].cols);
     Tensor d_out = tensor_new(&scratch, h->B * h->length, s->t[S_HEADS_QKV].cols);
-    exchange(h, dmix, d_in, 1, true);
+    exchange(h, dmix, d_in, ratio, true);
     attention_backward(&local, d_out, d_in, &inner);
-    exchange(h, dqkv, d_out, 3, false);
+    exchange(h, dqkv, d_out, ratio + 2, false);
     arena_free(&scratch);
 }
 

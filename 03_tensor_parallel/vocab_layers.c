@@ -29,8 +29,7 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     Param *norm = l->units[0]->params;
     Param *wte = &l->units[1]->params[0];
     saved_tensor(s, S_LN, x.rows, x.cols);
-    saved_tensor(s, S_STATS, x.rows, 2);
-    op_layer_norm(s->t[S_LN], s->t[S_STATS], x, norm[0].w, norm[1].w);
+    normalize(l, norm, s->t[S_LN], x, s, S_STATS);
     op_matmul_nt(y, s->t[S_LN], wte->w);   // [M, V/t], logits of this rank's entries: sends nothing
 }
 static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
@@ -41,7 +40,7 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
     vocab_parallel_backward(l->comm, dnorm, dy, s->t[S_LN], wte);      // all-reduce: M C
     norm_gradients(&norm[0], &norm[1], x, s->t[S_STATS], dnorm);
-    op_layer_norm_backward(dx, x, s->t[S_STATS], norm[0].w, dnorm);
+    normalize_backward(dx, x, s->t[S_STATS], norm[0].w, dnorm);
     arena_free(&scratch);
 }
 const LayerKind tensor_parallel_head = {

@@ -79,6 +79,7 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
 }
 
 void pipeline_tied_sum(Model *m, Comm *tied) {
+    if (m->config.untied) return;                  // head and embedding have a table each
     if (!tied) {
         // A pipeline of one stage has both uses of wte and adds them. A middle stage has no wte.
         model_fold_tied(m);

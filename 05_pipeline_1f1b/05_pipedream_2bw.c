@@ -113,6 +113,7 @@ static void update(Stage *s, Model *m) {
 
 PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const Schedule *list,
                             const Batch *batch, size_t n, const PipelineNotes *notes) {
+    if (m->config.untied) tied = NULL;             // head and embedding have a table each
     Stage u = {
         .weights = weight_versions_new(m, 1), .optimizer = o, .notes = notes, .tied = tied
     };

@@ -24,8 +24,9 @@
 // wte is the exception. Embedding and head both compute a gradient of it, at both ends of the
 // backward pass. So both gradients stay whole for the step and are reduced once.
 
-// True for wte, which two layers use, and in a pipeline for the last stage's copy of it.
-bool zero2_stays_whole(const Unit *u) { return u->params[0].number == 0; }
+// True for wte, which two layers use, and in a pipeline for the last stage's copy of it. A model
+// whose head is untied has two tables. Both stay whole in the same way.
+bool zero2_stays_whole(const Unit *u) { return u->table; }
 
 // ------------------------------------------------ a gradient lives for one layer's backward
 
@@ -105,9 +106,9 @@ void zero2_allocate(Model *m, Comm *dp) {
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero2_layer, dp);
 }
 
-// A step calls it before the first forward. model_zero_gradients() sets own_gradient_empty of every
-// unit, so the first reduction overwrites own_g. Then zero2_begin() allocates the whole gradients of
-// wte, one per use, in m->buffers.
+// A step calls it before the first forward. model_zero_gradients() sets own_gradient_empty of each
+// unit, so the first reduction overwrites own_g. Then this function allocates the whole gradients
+// of wte, one per use, in m->buffers.
 void zero2_begin(Model *m) {
     model_zero_gradients(m);
     for (size_t i = 0; i < m->n_units; i++)

@@ -38,7 +38,7 @@ void zero2_begin(Model *m);                // marks own_g as empty; allocates wt
 void zero2_reduce(Model *m);    // reduces wte's gradient, which no layer's backward has reduced
 ZeroStep zero2_step;
 // Parts of the stage, for stage 3 and for backwards in other forms.
-bool zero2_stays_whole(const Unit *u);  // true for wte and for the last pipeline stage's copy of it
+bool zero2_stays_whole(const Unit *u);  // true for wte, and for the head's table or copy of it
 void zero2_allocate_gradient(Unit *u, Arena *a);   // u's whole gradient [size], at zero
 void zero2_reduce_gradient(Unit *u, Comm *dp);     // own_g += own part of the sum of g
 void zero2_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);

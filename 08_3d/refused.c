@@ -11,9 +11,16 @@ static void require_tensor(const TrainerConfig *c) {
     REQUIRE(c->tensor != TENSOR_1D || c->mesh.tp <= m->heads,
             "--tp %zu needs as many heads; the model has %zu: choose --tp %zu, or more --heads",
             c->mesh.tp, m->heads, m->heads);
+    REQUIRE(c->tensor != TENSOR_1D || c->mesh.tp <= config_kv_heads(m),
+            "--tp %zu needs as many heads of key and value; the model has %zu: choose --tp %zu, or "
+            "more --kv-heads", c->mesh.tp, config_kv_heads(m), config_kv_heads(m));
     REQUIRE(c->depth == 0 || c->tensor == TENSOR_25D,
             "--depth %zu: only --tensor 2.5d has layers; leave it out", c->depth);
     if (c->tensor == TENSOR_1D) return;
+    REQUIRE(config_is_gpt2(m),
+            "a grid cuts layer norms, learned positions and three blocks of equal width, which "
+            "only --family gpt2 has: leave --family, --kv-heads, --ffn and --untied out, or choose "
+            "--tensor 1d");
     REQUIRE(mesh_cp(c->mesh) == 1,
             "--cp cuts the positions of a sequence, and a grid's rows are whole sequences: leave "
             "--cp out, or choose --tensor 1d");

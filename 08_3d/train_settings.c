@@ -41,6 +41,22 @@ static Reduction reduction(Run *run) {
                              strcmp(option_text(run, "compress"), "none") != 0);
 }
 
+static void take_family(Run *run, ModelConfig *c) {
+    config_family(c, strcmp(option_text(run, "family"), "llama") ? FAMILY_GPT2 : FAMILY_LLAMA);
+    const bool grouped = option_text(run, "kv-heads") != NULL;
+    const bool ffn = option_text(run, "ffn") != NULL;
+    if (grouped) c->kv_heads = option_size(run, "kv-heads");
+    if (ffn) c->ffn = option_size(run, "ffn");
+    REQUIRE(!grouped || c->kv_heads > 0,
+            "--kv-heads 0: the heads share at least one head of key and value");
+    REQUIRE(!ffn || c->ffn > 0, "--ffn 0: the MLP has at least one feature");
+    // A flag that --resume takes from the checkpoint has a text, but is not given.
+    c->untied = option_flag(run, "untied") || option_text(run, "untied");
+    REQUIRE(!option_given(run, "export") || config_is_gpt2(c),
+            "--export writes GPT-2's names and config.json, and this model is of another family: "
+            "leave --export out, and keep the weights with --save");
+}
+
 TrainerConfig train_config(Run *run) {
     if (option_flag(run, "check")) option_default(run, "dropout", "0.1");      // unless given
     TrainerConfig c = {
@@ -67,6 +83,7 @@ TrainerConfig train_config(Run *run) {
         .compression = compression(run, option_text(run, "compress")),
         .clip = option_real(run, "clip"),
     };
+    take_family(run, &c.model);
     REQUIRE(c.clip >= 0, "--clip must not be negative: 0 turns clipping off");
     c.chunks = chunks(run, c.mesh.pp);
     const char *stages =

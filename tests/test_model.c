@@ -77,7 +77,9 @@ static size_t by_loops(const Param *p, size_t *index) {
     size_t n = 0;
     for (size_t r = 0; r < p->rows; r++)
         for (size_t c = 0; c < p->cols; c++) {
-            const size_t in_block = c % (p->cols / p->blocks);
+            const size_t narrow = p->cols / (p->blocks + p->ratio - 1);
+            const bool first = c < p->ratio * narrow;       // the wide block: each column of a narrow one `ratio` times
+            const size_t in_block = first ? c / p->ratio : c % narrow;
             if (r >= p->my_rows.lo && r < p->my_rows.hi && in_block >= p->my_cols.lo && in_block < p->my_cols.hi)
                 index[n++] = r * p->cols + c;
         }
@@ -87,13 +89,14 @@ static size_t by_loops(const Param *p, size_t *index) {
 // Part (i, j) of a tensor that row_parts x col_parts ranks share.
 static Param part_of(Param p, size_t row_parts, size_t i, size_t col_parts, size_t j) {
     p.my_rows = shard_range(p.rows, row_parts, i);
-    p.my_cols = shard_range(p.cols / p.blocks, col_parts, j);
+    p.my_cols = shard_range(p.cols / (p.blocks + p.ratio - 1), col_parts, j);
     p.offset = 0;
     return p;
 }
 
-static void test_cut(size_t rows, size_t cols, size_t blocks, size_t row_parts, size_t col_parts) {
-    const Param whole = param_describe("", rows, cols, blocks);
+static void test_cut_grouped(size_t rows, size_t cols, size_t blocks, size_t ratio, size_t row_parts,
+                             size_t col_parts) {
+    const Param whole = param_describe_grouped("", rows, cols, blocks, ratio);
     const size_t all = whole.rows * whole.cols;
     size_t *hits = host_alloc(all * sizeof *hits), *index = host_alloc(all * sizeof *index), total = 0;
     bool in_place = true, once = true;
@@ -115,6 +118,10 @@ static void test_cut(size_t rows, size_t cols, size_t blocks, size_t row_parts, 
     free(index);
 }
 
+static void test_cut(size_t rows, size_t cols, size_t blocks, size_t row_parts, size_t col_parts) {
+    test_cut_grouped(rows, cols, blocks, 1, row_parts, col_parts);
+}
+
 static void test_cuts(void) {
     test_cut(5, 12, 3, 1, 1);
     for (size_t parts = 2; parts <= 5; parts++) {
@@ -124,6 +131,8 @@ static void test_cuts(void) {
         test_cut(0, 21, 3, 1, parts);                       // their bias, a vector
         test_cut(7, 12, 3, 2, parts);                       // both directions at once
         test_cut(7, 15, 3, parts, 3);
+        test_cut_grouped(4, 20, 3, 3, 1, parts);            // grouped heads: q is three times as wide as k and v
+        test_cut_grouped(7, 24, 3, 4, 2, parts);
     }
 }
 
@@ -229,8 +238,14 @@ static void test_fill(void) {
 
 // ---- sizes ----
 
-static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V) {
-    const ModelConfig c = { .layers = L, .width = C, .heads = heads, .context = T, .vocab = V };
+static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V, bool llama) {
+    ModelConfig c = { .layers = L, .width = C, .heads = heads, .context = T, .vocab = V };
+    if (llama) {
+        config_family(&c, FAMILY_LLAMA);
+        c.kv_heads = 1;
+        c.ffn = C + 3;
+        c.untied = true;
+    }
     Model *m = model_describe(&c, model_layers(&c));
     model_measure(m);
     size_t *seen = host_alloc(config_tensors(&c) * sizeof *seen), elements = 0, wrong = 0;
@@ -249,6 +264,7 @@ static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V) {
         if (!u->tied_to) elements += u->size;
     }
     for (size_t i = 0; i < config_tensors(&c); i++) wrong += seen[i] != 1;
+    ok(config_is_gpt2(&c) == !llama && (model_wte_head(m) == NULL) == llama, "a Llama is no GPT-2");
     ok(elements == config_parameters(&c) && elements == m->size, "L %zu, C %zu: %zu parameters, as config_parameters",
        L, C, elements);
     ok(wrong == 0, "L %zu, C %zu: %zu tensors, each number once", L, C, config_tensors(&c));
@@ -282,6 +298,13 @@ static void odd_heads(void) {
 }
 static void all_dropped(void) {
     config_require(&(ModelConfig){ .layers = 1, .width = 8, .heads = 2, .context = 4, .vocab = 9, .dropout = 1 });
+}
+static void odd_pairs(void) {
+    config_require(&(ModelConfig){ .layers = 1, .width = 9, .heads = 3, .context = 4, .vocab = 9,
+                                   .positions = POSITIONS_ROTARY });
+}
+static void odd_groups(void) {
+    config_require(&(ModelConfig){ .layers = 1, .width = 12, .heads = 3, .context = 4, .vocab = 9, .kv_heads = 2 });
 }
 static void not_a_number(void) {
     config_require(&(ModelConfig){ .layers = 1, .width = 8, .heads = 2, .context = 4, .vocab = 9, .dropout = NAN });
@@ -793,13 +816,17 @@ int main(void) {
     test_initial_weights();
     test_fill();
     test_distribution();
-    test_sizes(1, 4, 1, 1, 1);
-    test_sizes(2, 8, 2, 7, 11);
-    test_sizes(5, 24, 3, 12, 257);
+    for (int llama = 0; llama < 2; llama++) {
+        test_sizes(1, 4, 1, 1, 1, llama);
+        test_sizes(2, 8, 2, 7, 11, llama);
+        test_sizes(5, 24, 3, 12, 257, llama);
+    }
     for (size_t stages = 2; stages <= 4; stages++) test_stages(stages);
     ends(no_layer, 2, "at least one layer");
     ends(odd_heads, 2, "multiple of --heads");
     ends(all_dropped, 2, "less than 1");
+    ends(odd_pairs, 2, "rotary positions turn pairs of columns");
+    ends(odd_groups, 2, "choose --heads as a multiple of --kv-heads");
     ends(not_a_number, 2, "dropout must be");
     test_forward();
     test_logits();

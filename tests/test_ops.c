@@ -485,6 +485,123 @@ static void test_layer_norm(size_t M, size_t N) {
     forget("layer_norm");
 }
 
+// ---- RMS norm, SwiGLU, rotary positions, grouped heads ----
+
+static void plain_rms_norm(Mat y, const Mat *in) {
+    const size_t n = y.cols;
+    for (size_t r = 0; r < y.rows; r++) {
+        const double *x = in[0].v + r * n;
+        double squares = 0;
+        for (size_t c = 0; c < n; c++) squares += x[c] * x[c] / (double)n;
+        for (size_t c = 0; c < n; c++) y.v[r * n + c] = x[c] / sqrt(squares + 1e-6) * in[1].v[c];
+    }
+}
+static void test_rms_norm(size_t M, size_t N) {
+    Mat in[] = { normal(M, N, 1), normal(1, N, 2) }, want = mat(M, N), dy = normal(M, N, 4);
+    for (size_t c = 0; c < N && M; c++) in[0].v[c] = (real)(1e-2 * in[0].v[c]);     // a row where epsilon matters
+    Tensor x = put(in[0]), gain = put_flat(in[1]), d = put(dy);
+    Tensor y = out(M, N), stats = out(M, 1), dx = out(M, N), dgain = out(1, N);
+    plain_rms_norm(want, in);
+    op_rms_norm(y, stats, x, gain, 1e-6);
+    is_value("rms_norm", "y", y, want);
+    op_rms_norm_backward(dx, x, stats, gain, d);
+    is_gradient("rms_norm_backward", "dx", dx, plain_rms_norm, M, N, in, 0, dy);
+    op_rms_norm_grads(dgain, x, stats, d);
+    is_gradient("rms_norm_grads", "dgain", dgain, plain_rms_norm, M, N, in, 1, dy);
+    forget("rms_norm");
+}
+
+static void plain_swiglu(Mat y, const Mat *in) {
+    const size_t F = y.cols;
+    for (size_t r = 0; r < y.rows; r++)
+        for (size_t c = 0; c < F; c++) {
+            const double gate = in[0].v[r * 2 * F + c], up = in[0].v[r * 2 * F + F + c];
+            y.v[r * F + c] = gate / (1 + exp(-gate)) * up;
+        }
+}
+static void test_swiglu(size_t M, size_t F) {
+    Mat in[] = { normal(M, 2 * F, 1) }, want = mat(M, F), dy = normal(M, F, 3);
+    if (M * F > 2) in[0].v[1] = -9, in[0].v[2] = 9;
+    Tensor x = put(in[0]), y = out(M, F), dx = out(M, 2 * F), d = put(dy), in_place = out(M, 2 * F);
+    plain_swiglu(want, in);
+    op_activation(y, x);
+    is_value("swiglu", "y", y, want);
+    op_activation_backward(dx, x, d);
+    is_gradient("swiglu_backward", "dx", dx, plain_swiglu, M, F, in, 0, dy);
+    tensor_copy(tensor_col_range(in_place, 0, F), d);
+    op_activation_backward(in_place, x, tensor_col_range(in_place, 0, F));
+    ok(same_bits(in_place, dx), "swiglu_backward, in place");
+    forget("swiglu");
+}
+
+// Each pair as a complex number, times e^(i angle) (Su et al. 2021, section 3.2.1).
+static void plain_rotate(Mat y, const Mat *in) {
+    const size_t D = fixed.Tk;
+    for (size_t r = 0; r < y.rows; r++)
+        for (size_t c = 0; c < y.cols; c++) {
+            const size_t head = c / D * D, i = c % D % (D / 2), at = r * y.cols + head + i;
+            const double position = fixed.query ? fixed.query[r] : (double)(r % fixed.Tq);
+            const double angle = position / pow(fixed.scale, 2 * (double)i / (double)D);
+            const double a = in[0].v[at], b = in[0].v[at + D / 2];
+            y.v[r * y.cols + c] = c % D < D / 2 ? a * cos(angle) - b * sin(angle) : b * cos(angle) + a * sin(angle);
+        }
+}
+static void test_rotate(size_t T, size_t B, size_t heads, size_t D, bool gaps) {
+    const size_t M = B * T, N = heads * D;
+    Mat in[] = { normal(M, N, 1) }, want = mat(M, N), dy = normal(M, N, 2);
+    int *position = host_alloc((M + 1) * sizeof *position);
+    for (size_t r = 0; r < M; r++) position[r] = (int)(7 + 900 * (r % T));
+    memset(&fixed, 0, sizeof fixed);
+    fixed.Tq = T, fixed.Tk = D, fixed.scale = 500, fixed.query = gaps ? position : NULL;
+    plain_rotate(want, in);
+    const int *at = gaps ? ids(position, M) : NULL;
+    Tensor x = put(in[0]), d = put(dy);
+    op_rotate(x, D, at, T, 500, 1);
+    is_value("rotate", "y", x, want);
+    op_rotate(d, D, at, T, 500, -1);
+    is_gradient("rotate", "back: dx", d, plain_rotate, M, N, in, 0, dy);
+    op_rotate(x, D, at, T, 500, -1);
+    is_value("rotate", "there and back", x, in[0]);
+    forget("rotate");
+    free(position);
+    memset(&fixed, 0, sizeof fixed);
+}
+
+static void plain_repeat(Mat y, const Mat *in) {            // fixed.heads of D columns, each fixed.B times
+    const size_t D = fixed.Tk;
+    for (size_t r = 0; r < y.rows; r++)
+        for (size_t g = 0; g < fixed.heads; g++)
+            for (size_t k = 0; k < fixed.B; k++)
+                for (size_t c = 0; c < D; c++)
+                    y.v[r * y.cols + (g * fixed.B + k) * D + c] = in[0].v[r * in[0].cols + g * D + c];
+}
+static void test_groups(size_t M, size_t heads, size_t ratio, size_t D) {
+    Mat in[] = { normal(M, heads * D, 1) }, want = mat(M, heads * ratio * D), dy = normal(M, heads * ratio * D, 2);
+    memset(&fixed, 0, sizeof fixed);
+    fixed.heads = heads, fixed.B = ratio, fixed.Tk = D;
+    plain_repeat(want, in);
+    Tensor y = out(want.rows, want.cols), x = put(in[0]), dx = out(in[0].rows, in[0].cols);
+    op_repeat_heads(y, x, D);
+    is_value("repeat_heads", "y", y, want);
+    op_fold_heads(dx, put(dy), D);
+    is_gradient("fold_heads", "dx", dx, plain_repeat, M, want.cols, in, 0, dy);
+    forget("grouped heads");
+    memset(&fixed, 0, sizeof fixed);
+}
+
+// Tensors that a family does not have: nothing is added.
+static void test_absent(void) {
+    Tensor x = put(normal(5, 7, 1)), y = out(5, 7);
+    Tensor none = tensor_new(&storage, 1, 0), table = tensor_new(&storage, 9, 0);
+    op_add_bias(y, x, none);
+    ok(same_bits(y, x), "add_bias: a bias of 0 columns");
+    tensor_fill(y, 0);
+    op_add_positions(y, x, table, NULL);
+    ok(same_bits(y, x), "add_positions: a table of 0 columns");
+    op_add_positions_grad(table, NULL, x);
+    forget("absent tensors");
+}
+
 // A row's columns on three "ranks": each one's sums are added before anybody applies them.
 static void test_layer_norm_parts(size_t M, size_t N) {
     enum { PARTS = 3 };
@@ -917,6 +1034,14 @@ static void bad_p(void) { op_dropout(t(4, 8), t(4, 8), (Dropout){ .p = 1 }); }
 static void bad_dropout_heads(void) { op_dropout_heads(t(30, 5), t(30, 5), 1, 0.1, 0, 0, place(4, 2)); }
 static void bad_norm(void) { op_layer_norm(t(4, 8), t(4, 1), t(4, 8), t(1, 8), t(1, 8)); }
 static void bad_norm_backward(void) { op_layer_norm_backward(t(4, 8), t(4, 8), t(4, 2), t(8, 1), t(4, 8)); }
+static void bad_rms_norm(void) { op_rms_norm(t(4, 8), t(4, 2), t(4, 8), t(1, 8), 1e-5); }
+static void bad_rms_norm_backward(void) { op_rms_norm_backward(t(4, 8), t(4, 8), t(4, 1), t(8, 1), t(4, 8)); }
+static void bad_rms_norm_grads(void) { op_rms_norm_grads(t(1, 7), t(4, 8), t(4, 1), t(4, 8)); }
+static void bad_swiglu(void) { op_swiglu(t(4, 8), t(4, 8)); }
+static void bad_swiglu_backward(void) { op_swiglu_backward(t(4, 8), t(4, 8), t(4, 8)); }
+static void bad_rotate(void) { op_rotate(t(4, 10), 5, NULL, 4, 100, 1); }
+static void bad_repeat(void) { op_repeat_heads(t(4, 9), t(4, 6), 3); }
+static void bad_fold(void) { op_fold_heads(t(4, 6), t(5, 12), 3); }
 static void bad_norm_grads(void) { op_layer_norm_grads(t(1, 8), t(1, 7), t(4, 8), t(4, 2), t(4, 8)); }
 static void bad_norm_sums(void) { op_layer_norm_sums(t(4, 1), t(4, 8)); }
 static void bad_norm_apply(void) { op_layer_norm_apply(t(4, 8), t(4, 2), t(3, 2), t(4, 8), t(1, 8), t(1, 8), 16); }
@@ -962,6 +1087,14 @@ static void test_shapes(void) {
     ends(bad_dropout_heads, 3, "op_dropout_heads: p is [30, 5]: that is not 4 sequences with 2 heads");
     ends(bad_norm, 3, "op_layer_norm: stats is [4, 1], but x [4, 8] needs [4, 2]");
     ends(bad_norm_backward, 3, "op_layer_norm_backward: gain is [8, 1], but x [4, 8] needs [1, 8]");
+    ends(bad_rms_norm, 3, "op_rms_norm: stats is [4, 2], but x [4, 8] needs [4, 1]");
+    ends(bad_rms_norm_backward, 3, "op_rms_norm_backward: gain is [8, 1], but x [4, 8] needs [1, 8]");
+    ends(bad_rms_norm_grads, 3, "op_rms_norm_grads: dgain is [1, 7], but x [4, 8] needs [1, 8]");
+    ends(bad_swiglu, 3, "op_swiglu: y is [4, 8], but gate | up [4, 8] needs [4, 4]");
+    ends(bad_swiglu_backward, 3, "op_swiglu_backward: dy is [4, 8], but gate | up [4, 8] needs [4, 4]");
+    ends(bad_rotate, 3, "op_rotate: x is [4, 10], but heads of 5 columns");
+    ends(bad_repeat, 3, "op_repeat_heads: [4, 9] and [4, 6] are not groups of heads with 3 columns");
+    ends(bad_fold, 3, "op_fold_heads: the wide tensor is [5, 12], but the narrow one [4, 6] needs [4, 12]");
     ends(bad_norm_grads, 3, "op_layer_norm_grads: dbias is [1, 7], but x [4, 8] needs [1, 8]");
     ends(bad_norm_sums, 3, "op_layer_norm_sums: sums is [4, 1], but x [4, 8] needs [4, 2]");
     ends(bad_norm_apply, 3, "op_layer_norm_apply: sums is [3, 2], but x [4, 8] needs [4, 2]");
@@ -1008,6 +1141,17 @@ static void test_windows_and_sizes(void) {
     test_layer_norm(7, 13);
     test_layer_norm(4, 131);
     test_layer_norm(2, 1030);
+    test_rms_norm(7, 13);
+    test_rms_norm(4, 131);
+    test_rms_norm(2, 1030);
+    test_swiglu(7, 13);
+    test_swiglu(3, 65);
+    test_rotate(5, 2, 3, 4, false);
+    test_rotate(5, 2, 3, 4, true);
+    test_rotate(3, 1, 2, 70, true);
+    test_groups(5, 2, 3, 4);
+    test_groups(3, 1, 4, 33);
+    test_absent();
     test_layer_norm_parts(7, 13);
     test_layer_norm_parts(3, 131);
     test_heads(5, 5, 2, 3, 7);
@@ -1043,6 +1187,10 @@ static void test_empty(void) {
     test_bias(4, 0);
     test_gelu(0, 5);
     test_layer_norm(0, 13);
+    test_rms_norm(0, 13);
+    test_swiglu(0, 5);
+    test_rotate(0, 1, 2, 4, false);
+    test_groups(3, 0, 2, 4);                                // a rank without a head
     test_layer_norm_parts(2, 2);                            // a rank without a column
     test_heads(5, 5, 2, 0, 7);                              // a rank without a head
     test_heads(5, 5, 0, 3, 7);

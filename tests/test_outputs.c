@@ -169,6 +169,20 @@ static void layer_norms(size_t M, size_t N) {
     op_layer_norm_grads(dgain, dbias, x, stats, dy), exact("layer_norm_dgain", dgain), exact("layer_norm_dbias", dbias);
 }
 
+static void llama(size_t M, size_t N) {
+    Tensor x = normal(M, N, 1), y = empty(M, N), stats = empty(M, 1), dy = normal(M, N, 4), dx = empty(M, N);
+    Tensor gain = filled(flat(N), 2), dgain = flat(N), wide = normal(M, 2 * N, 5), dwide = empty(M, 2 * N);
+    op_rms_norm(y, stats, x, gain, 1e-6), exact("rms_norm", y), exact("rms_norm_stats", stats);
+    op_rms_norm_backward(dx, x, stats, gain, dy), exact("rms_norm_backward", dx);
+    op_rms_norm_grads(dgain, x, stats, dy), exact("rms_norm_dgain", dgain);
+    op_swiglu(y, wide), exact("swiglu", y);
+    op_swiglu_backward(dwide, wide, dy), exact("swiglu_backward", dwide);
+    op_repeat_heads(dwide, x, N), exact("repeat_heads", dwide);
+    op_fold_heads(y, wide, N), exact("fold_heads", y);
+    const double limit = 32 * epsilon * largest(wide);      // a sum of two products, with cos and sin of libm
+    op_rotate(wide, 2 * N, NULL, 3, 1e4, 1), result("rotate", wide, PRODUCT, limit);
+}
+
 static void products(size_t M, size_t K, size_t N) {
     Tensor x = normal(M, K, 1), xt = normal(K, M, 2), w = normal(K, N, 3), wt = normal(N, K, 4), y = empty(M, N);
     op_matmul(y, x, w), product("matmul", y, K, x, w);
@@ -218,6 +232,7 @@ static void all_ops(void) {
         elements(shapes[i][0], shapes[i][1]);
         optimizers(shapes[i][0], shapes[i][1]);
         layer_norms(shapes[i][0], shapes[i][1]);
+        llama(shapes[i][0], shapes[i][1]);
         cross_entropy(shapes[i][0], shapes[i][1]);
         arena_free(&storage);
     }

@@ -13,14 +13,16 @@ static size_t list_tensors(const CutSizes *z, const TensorElements *of, bool wit
     for (size_t i = 0; i < z->blocks * TENSORS_OF_BLOCK; i++)
         tensor[n++] =
             (BucketPiece){ of->block[i % TENSORS_OF_BLOCK], z->first + i / TENSORS_OF_BLOCK };
-    for (size_t i = 0; i < 2 && z->last; i++) tensor[n++] = (BucketPiece){ of->norm, layers - 1 };
+    if (z->last) tensor[n++] = (BucketPiece){ of->norm, layers - 1 };
+    if (z->last) tensor[n++] = (BucketPiece){ of->norm_bias, layers - 1 };
+    if (z->last && z->untied) tensor[n++] = (BucketPiece){ of->wte, layers - 1 };
     return n;
 }
 
 size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacity,
                      BucketPiece **piece) {
-    BucketPiece *tensor = host_alloc((2 + z->blocks * TENSORS_OF_BLOCK + 2) * sizeof *tensor);
-    size_t n = 0, open = 0, tensors = list_tensors(z, of, z->first && z->last, tensor);
+    BucketPiece *tensor = host_alloc((2 + z->blocks * TENSORS_OF_BLOCK + 3) * sizeof *tensor);
+    size_t n = 0, open = 0, tensors = list_tensors(z, of, !stage_shares_table(z), tensor);
     *piece = host_alloc((tensors + 1) * sizeof **piece);
     for (size_t i = tensors; i-- > 0;) {
         open += tensor[i].elements;
@@ -29,7 +31,7 @@ size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacit
         open = 0;
     }
     free(tensor);
-    if (z->first != z->last) (*piece)[n++] = (BucketPiece){ of->wte, 0 };
+    if (stage_shares_table(z)) (*piece)[n++] = (BucketPiece){ of->wte, 0 };
     return n;
 }
 
@@ -55,6 +57,7 @@ BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks,
     BucketPiece *piece;
     CutSizes z = cut_sizes(c, 1, 0);
     TensorElements of = { .wte = elements_wte(&z), .wpe = elements_unit(&z, 0), .norm = z.C };
+    of.norm_bias = z.norm_bias * z.C;
     elements_tensors(&z, of.block);
     BucketCosts costs = { .buckets = bucket_pieces(&z, &of, capacity, &piece),
                           .step = done_everywhere(c, ranks, batch, 0) };

@@ -2,19 +2,20 @@
 // unit of the model is a bucket: wte, wpe, blocks, the last norm.
 #include "01_data_parallel/experiments/experiments.h"
 
-// A rank's buckets: wte, if it has embedding or head, then one for each layer's other tensors.
-static size_t has_wte(const CutSizes *z) { return z->first || z->last; }
-static size_t bucket_count(const CutSizes *z) { return has_wte(z) + cut_layers(z); }
+// A rank's buckets: the tables of embedding and head, then one for each layer's other tensors.
+static size_t bucket_count(const CutSizes *z) { return stage_tables(z) + cut_layers(z); }
 static size_t bucket_size(const CutSizes *z, size_t i) {
-    return i < has_wte(z) ? elements_wte(z) : elements_unit(z, i - has_wte(z));
+    return i < stage_tables(z) ? elements_wte(z) : elements_unit(z, i - stage_tables(z));
 }
 // list <- the matrices of bucket i. Returns their number. All other tensors of it are vectors.
 static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
-    const size_t C = z->C, mine = z->heads * z->D, block = has_wte(z) + z->first;
-    list[0] = (Shape){ C, 3 * mine };
-    if (i < block) list[0] = (Shape){ i < has_wte(z) ? z->vocab : z->Tk, C };
+    const size_t C = z->C, mine = z->heads * z->D, keys = z->key_heads * z->D;
+    const size_t block = stage_tables(z) + z->first;
+    list[0] = (Shape){ C, mine + 2 * keys };
+    if (i < block) list[0] = i < stage_tables(z) ? (Shape){ z->vocab, C }
+                                              : (Shape){ z->Tk, z->positions_width };
     list[1] = (Shape){ mine, C };
-    list[2] = (Shape){ C, z->hidden };
+    list[2] = (Shape){ C, z->gates * z->hidden };
     list[3] = (Shape){ z->hidden, C };
     if (i < block) return 1;
     return i < block + z->blocks ? 4 : 0;
@@ -67,6 +68,7 @@ static CompressionCosts of_bucket(const CutSizes *z, const CompressionPlan *plan
                                   size_t N, size_t r) {
     size_t n = bucket_size(z, i), e = sizeof(real), bits = plan->method == HALF ? 16 : 1;
     size_t packed = ceil_div(n * bits, 8 * e), w = part_size(packed, N, r);
+    if (n == 0) return (CompressionCosts){ 0 };    // rotary positions: no wpe
     size_t mine = values_in_part(n, bits, packed, N, r);
     // A message of top-k: k places of 4 bytes, then k values.
     size_t k = plan->one_of ? ceil_div(n, plan->one_of) : 0, message = ceil_div(4 * k, e) + k;

@@ -46,7 +46,7 @@ bool ring_nodes_table(Run *run);
 
 // Numbers of elements of the tensors on a rank: the two tables, a block's tensors in model order,
 // and each of the last norm's two.
-typedef struct { size_t wte, wpe, block[TENSORS_OF_BLOCK], norm; } TensorElements;
+typedef struct { size_t wte, wpe, block[TENSORS_OF_BLOCK], norm, norm_bias; } TensorElements;
 // The buckets that the rule of 04_overlap.c makes of a stage's tensors, in the order of their
 // starts. A bucket is complete after the backward of `layer`, the layer of its first tensor; 0 is
 // the stage's first layer. The last bucket of a stage that shares wte with another one is wte

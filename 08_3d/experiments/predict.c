@@ -74,11 +74,11 @@ static size_t own_message(const RankStage *own, size_t B) {
                         : message_elements(&own->z, own_sequences(own, B));
 }
 
-// Adds up f(unit) over the units of a stage; wte is given apart.
+// Adds up f(unit) over the units of a stage; wte, and an untied head's table, are given apart.
 typedef struct { size_t wte, others; } PerUnit;
 static PerUnit over_units(const RankStage *own, size_t (*f)(size_t size, size_t n, size_t rank),
                           size_t n, size_t rank) {
-    PerUnit sum = { .wte = own->z.first || own->z.last ? f(wte_elements(own), n, rank) : 0 };
+    PerUnit sum = { .wte = stage_tables(&own->z) * f(wte_elements(own), n, rank) };
     for (size_t i = 0; i < cut_layers(&own->z); i++)
         sum.others += f(unit_elements(own, i), n, rank);
     return sum;
@@ -108,7 +108,8 @@ static void reductions(Prediction *out, const TrainerConfig *c, const RankStage 
     BucketPiece *piece;
     TensorElements of = { .wte = wte_elements(own),
                           .wpe = unit_elements(own, 0),
-                          .norm = unit_elements(own, norm) / 2 };
+                          .norm = unit_elements(own, norm) / (1 + z->norm_bias) };
+    of.norm_bias = z->norm_bias * of.norm;
     if (own->is_cube) cube_elements_tensors(&own->cube, of.block);
     else if (own->is_grid) grid_elements_tensors(&own->grid, of.block);
     else elements_tensors(z, of.block);
@@ -200,7 +201,8 @@ static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSize
     if (mesh_cp(c->mesh) == 1) return 0;
     size_t n = c->mesh.cp, next = (at.cp + 1) % n;
     Positions others = context_positions(z->Tk, n, next, &ring_attention_zigzag);
-    return (forwards * (z->Tk - positions_count(&others)) + z->Tk) * B * 2 * z->heads * z->D * E;
+    const size_t position = 2 * z->key_heads * z->D * E;       // key and value
+    return (forwards * (z->Tk - positions_count(&others)) + z->Tk) * B * position;
 }
 
 // Partial gradients are summed before ZeRO reduces them: once, or in every micro-batch if ZeRO
@@ -246,7 +248,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
     case 2: out->dp_bytes = 2 * units.wte + (m + 1) * units.others; break;
     case 3: out->dp_bytes = 2 * units.wte + 3 * m * units.others; break;
     }
-    if (c->mesh.pp > 1 && (z->first || z->last))
+    if (c->mesh.pp > 1 && stage_shares_table(z))
         out->tied_bytes = ring_sent(ALL_REDUCE_PASSES, 2, wte_elements(own));
     size_t world = d * t * c->mesh.pp, holders = trainer_zero(c) ? world : t * c->mesh.pp;
     out->scalar_bytes = (size_t)(ring_bytes(ALL_REDUCE_PASSES, world, 1, sizeof(double)) +
@@ -260,7 +262,7 @@ static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const
                   bool adamw) {
     PerUnit shard = over_units(own, unit_shard, replicas(c), replica(c, at));
     size_t all = stage_elements(own) * E,
-           twice = own->z.first && own->z.last ? wte_elements(own) * E : 0;
+           twice = (stage_table_gradients(&own->z) - stage_tables(&own->z)) * wte_elements(own) * E;
     size_t shard_bytes = (shard.wte + shard.others) * E;
     out->parameters = trainer_zero(c) < 3 ? all : shard_bytes;
     out->gradients += trainer_zero(c) < 2 ? all + twice : shard_bytes;

@@ -49,28 +49,30 @@ static void calls(Play *play, const RankSteps *r, size_t group, CommKind kind, s
                   size_t count) {
     for (size_t i = 0; i < times; i++) play_call(play, r->rank, group, kind, count, E);
 }
-// One call over the replicas for each unit of z except wte. table() makes the call for wte.
+// One call over the replicas for each unit of z except tables. table() makes the call for wte, and
+// for an untied head's table.
 static void units(Play *play, const RankSteps *r, const CutSizes *z, CommKind kind) {
     for (size_t i = 0; i < cut_layers(z); i++)
         play_call(play, r->rank, r->group.replicas, kind, elements_unit(z, i), E);
 }
 static void table(Play *play, const RankSteps *r, CommKind kind) {
-    if (r->stage.first || r->stage.last)
+    for (size_t i = 0; i < stage_tables(&r->stage); i++)
         play_call(play, r->rank, r->group.replicas, kind, elements_wte(&r->stage), E);
 }
 
 // Sums of the partial gradients of sequence parallelism, before ZeRO reduces: costs.h,
 // traffic_partial_sums.
 static void partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
-    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, 2 * z->C);
-    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, 3 * z->C);
-    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, z->C);
-    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->last, 2 * z->C);
+    size_t norm = 1 + z->norm_bias, bias = z->bias;
+    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, norm * z->C);
+    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, (bias + norm) * z->C);
+    calls(play, r, r->group.tp, COMM_ALL_REDUCE, bias * z->blocks, bias * z->C);
+    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->last, norm * z->C);
 }
 
 // The time that a block of ring attention waits for its messages, where chunks are equal (03.12).
 static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool backward) {
-    size_t n = mesh_cp(r->c->mesh), T = z->T, bytes = B * T * 2 * z->heads * z->D * E;
+    size_t n = mesh_cp(r->c->mesh), T = z->T, bytes = B * T * 2 * z->key_heads * z->D * E;
     double hop = (double)clock_transfer(r->cp_near, 1, bytes), products = backward ? 5 : 2;
     double other = products * (double)(B * z->heads) *
                    work_product(T * T / 2, 1, z->D).time;      // with keys of other ranks
@@ -166,7 +168,7 @@ static void rank_steps(Play *play, const RankSteps *r) {
     if (trainer_zero(c) == 3) table(play, r, COMM_ALL_GATHER);
     list_of_ops(play, r);
     if (c->sequence && trainer_zero(c) < 2) partial_sums(play, r, z);
-    if (c->mesh.pp > 1 && ends)
+    if (c->mesh.pp > 1 && ends && !c->model.untied)
         play_call(play, r->rank, r->group.tied, COMM_ALL_REDUCE, elements_wte(z), E);
     // The sum over the replicas.
     if (c->reduction == REDUCE_COMPRESSED)
@@ -240,7 +242,7 @@ Degrees step_time_best(const TrainerConfig *c, double *present, double *best) {
     for (size_t tp = 1; tp <= world; tp++)
         for (size_t pp = 1; tp * pp <= world; pp++) {
             other.mesh = (Degrees){ .dp = world / (tp * pp), .tp = tp, .pp = pp, .cp = c->mesh.cp };
-            if (world % (tp * pp) || tp > c->model.heads || pp > c->model.layers ||
+            if (world % (tp * pp) || tp > config_kv_heads(&c->model) || pp > c->model.layers ||
                 other.mesh.dp > c->batch)
                 continue;
             if (c->reduction == REDUCE_COMPRESSED &&

@@ -40,7 +40,8 @@ static size_t copies_of(const Trainer *t) {
 static void compare_copies(Run *run, const Trainer *t, double limit) {
     const Mesh *mesh = &t->mesh;
     const size_t copies = copies_of(t);
-    if (copies == 1 && mesh->n.pp == 1) return;
+    const bool tied = mesh->tied && !t->config.model.untied;       // two stages have wte
+    if (copies == 1 && (mesh->n.pp == 1 || t->config.model.untied)) return;
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     for (size_t copy = 1; copy < copies; copy++) {
         char label[40];
@@ -52,7 +53,7 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
     }
     snapshot_label(got, " of the last stage");
     snapshot_label(want, " of the last stage");
-    if (mesh->tied) model_snapshot(t->model, mesh->at.pp ? got : want, UNIT_WEIGHTS, table);
+    if (tied) model_snapshot(t->model, mesh->at.pp ? got : want, UNIT_WEIGHTS, table);
     check_close(run, "copies within a replica are alike", got, want, limit);
     snapshot_free(got);
     snapshot_free(want);

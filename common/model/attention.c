@@ -49,7 +49,8 @@ static void attention_tiles(const Positions *queries, const Positions *keys,
 
 typedef struct {
     const AttentionHeads *h;
-    size_t Tq, Tk, A;         // local rows of a sequence, and its rows in kv; columns of all heads
+    size_t Tq, Tk;            // local rows of a sequence, and its rows in kv
+    size_t A, K;              // columns of all heads of the query, and of the key
     Tensor q, kv, o, lse;     // forward
     Tensor dq, dkv, d_o, dot; // backward
     const int *position;      // 0, 1, 2, ...
@@ -67,7 +68,7 @@ static Tensor my_rows(const Attending *a, Tensor t, size_t sequence, const Tile 
 static Tensor their_rows(const Attending *a, Tensor t, size_t sequence, const Tile *tile,
                          size_t which) {
     Tensor both = rows(t, sequence, a->Tk, tile->key_row, tile->key);
-    return tensor_col_range(both, which * a->A, (which + 1) * a->A);
+    return tensor_col_range(both, which * a->K, (which + 1) * a->K);
 }
 static real score_scale(const AttentionHeads *h) { return (real)(1 / sqrt((double)h->D)); }
 static HeadsPlace place_of(const Attending *a, const Tile *t) {
@@ -102,6 +103,7 @@ static Attending attending(const AttentionHeads *h, const Positions *queries, Te
                         .Tq = h->T,
                         .Tk = positions_count(keys),
                         .A = A,
+                        .K = attention_key_columns(h),
                         .kv = kv,
                         .q = tensor_col_range(s->t[S_QKV], 0, A),
                         .o = s->t[S_MIX],
@@ -118,12 +120,12 @@ static void attend_tile(void *attending, const Tile *t) {
         Arena scratch = arena(MEM_WORKSPACE);
         Tensor p = tensor_new(&scratch, heads * n, m), o = tensor_new(&scratch, n, a->A);
         Tensor lse = tensor_new(&scratch, n, heads), q = my_rows(a, a->q, i, t);
-        product(t, op_heads_scores, op_heads_scores_triangle)(p, q, their_rows(a, a->kv, i, t, 0),
-                                                              1, heads);
+        Tensor k = attention_repeat(a->h, their_rows(a, a->kv, i, t, 0), &scratch),
+               v = attention_repeat(a->h, their_rows(a, a->kv, i, t, 1), &scratch);
+        product(t, op_heads_scores, op_heads_scores_triangle)(p, q, k, 1, heads);
         op_causal_softmax_lse(p, lse, p, score_scale(a->h), place_of(a, t));
         drop(a, i, t, p, p);
-        product(t, op_heads_mix, op_heads_mix_triangle)(o, p, their_rows(a, a->kv, i, t, 1), 1,
-                                                        heads);
+        product(t, op_heads_mix, op_heads_mix_triangle)(o, p, v, 1, heads);
         a->merge(my_rows(a, a->o, i, t), my_rows(a, a->lse, i, t), o, lse);
         arena_free(&scratch);
     }
@@ -155,7 +157,8 @@ static void attend_tile_backward(void *attending, const Tile *t) {
         Tensor dq = tensor_new(&scratch, n, a->A);
         Tensor dk = tensor_new(&scratch, m, a->A), dv = tensor_new(&scratch, m, a->A);
         Tensor q = my_rows(a, a->q, i, t), d_o = my_rows(a, a->d_o, i, t);
-        Tensor k = their_rows(a, a->kv, i, t, 0), v = their_rows(a, a->kv, i, t, 1);
+        Tensor k = attention_repeat(a->h, their_rows(a, a->kv, i, t, 0), &scratch),
+               v = attention_repeat(a->h, their_rows(a, a->kv, i, t, 1), &scratch);
         Product *scores = product(t, op_heads_scores, op_heads_scores_triangle);
         Product *mix = product(t, op_heads_mix, op_heads_mix_triangle);
         Product *mix_t = product(t, op_heads_mix_t, op_heads_mix_t_triangle);
@@ -169,6 +172,8 @@ static void attend_tile_backward(void *attending, const Tile *t) {
         mix(dq, dp, k, 1, heads);   // dQ = dS K
         mix_t(dk, dp, q, 1, heads); // dK = dS^T Q
         op_add(my_rows(a, a->dq, i, t), my_rows(a, a->dq, i, t), dq);
+        dk = attention_fold(a->h, dk, &scratch);
+        dv = attention_fold(a->h, dv, &scratch);
         op_add(their_rows(a, a->dkv, i, t, 0), their_rows(a, a->dkv, i, t, 0), dk);
         op_add(their_rows(a, a->dkv, i, t, 1), their_rows(a, a->dkv, i, t, 1), dv);
         arena_free(&scratch);
@@ -194,7 +199,7 @@ static Positions whole(const AttentionHeads *h) { return (Positions){ 1, { { 0, 
 static void blockwise_forward(const AttentionHeads *h, Saved *s) {
     Positions all = whole(h);
     attention_begin(h, s);
-    attention_attend(h, &all, attention_keys_values(s->t[S_QKV]), &all, s, op_merge_heads);
+    attention_attend(h, &all, attention_keys_values(h, s->t[S_QKV]), &all, s, op_merge_heads);
 }
 static void blockwise_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     Positions all = whole(h);
@@ -202,8 +207,8 @@ static void blockwise_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix
     Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     op_heads_dot(dot, s->t[S_MIX], dmix);
     tensor_fill(dqkv, 0);
-    attention_attend_backward(h, &all, attention_queries(dqkv), attention_keys_values(dqkv),
-                              attention_keys_values(s->t[S_QKV]), &all, dmix, dot, s);
+    attention_attend_backward(h, &all, attention_queries(h, dqkv), attention_keys_values(h, dqkv),
+                              attention_keys_values(h, s->t[S_QKV]), &all, dmix, dot, s);
     arena_free(&scratch);
 }
 const AttentionKind attention_blockwise = { .name = "blockwise",

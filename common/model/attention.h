@@ -13,12 +13,13 @@
 // products; plain attention has four.
 extern const AttentionKind attention_blockwise;
 
-// Columns of q|k|v [rows, 3A], or of its gradient: queries [rows, A]; keys and values [rows, 2A].
-static inline Tensor attention_queries(Tensor qkv) {
-    return tensor_col_range(qkv, 0, qkv.cols / 3);
+// Columns of q|k|v [rows, A + 2K], or of its gradient: queries [rows, A]; keys and values [rows,
+// 2K]. K is A, or with grouped heads A / ratio.
+static inline Tensor attention_queries(const AttentionHeads *h, Tensor qkv) {
+    return attention_part(h, qkv, 0);
 }
-static inline Tensor attention_keys_values(Tensor qkv) {
-    return tensor_col_range(qkv, qkv.cols / 3, qkv.cols);
+static inline Tensor attention_keys_values(const AttentionHeads *h, Tensor qkv) {
+    return tensor_col_range(qkv, range_size(h->heads) * h->D, qkv.cols);
 }
 
 // The positions that a rank has of each sequence: at most two chunks, ascending. Its rows of a
@@ -36,14 +37,14 @@ size_t positions_count(const Positions *p);
 enum { ATTENTION_TILE = 64 };
 
 // attention_begin: S_MIX and S_LSE [B*T, heads] before any key. attention_attend: adds keys and
-// values kv [B*Tk, 2A], k | v. merge joins out and lse of the keys so far with those of further
+// values kv [B*Tk, 2K], k | v. merge joins out and lse of the keys so far with those of further
 // keys, one tile at a time: op_merge_heads, or a lesson's own function.
 typedef void MergeHeads(Tensor out, Tensor lse, Tensor out_more, Tensor lse_more);
 void attention_begin(const AttentionHeads *h, Saved *s);
 void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv,
                       const Positions *keys, Saved *s, MergeHeads *merge);
 // Adds the contribution of these keys to dq [B*T, A], and computes their own gradient, dkv [B*Tk,
-// 2A]. dot [B*T, heads] is op_heads_dot of S_MIX and dmix. S_LSE must cover all keys.
+// 2K]. dot [B*T, heads] is op_heads_dot of S_MIX and dmix. S_LSE must cover all keys.
 void attention_attend_backward(const AttentionHeads *h, const Positions *queries, Tensor dq,
                                Tensor dkv, Tensor kv, const Positions *keys, Tensor dmix,
                                Tensor dot, const Saved *s);

@@ -15,17 +15,26 @@ typedef enum {
 } BlockCut;
 
 typedef struct {
-    const char *name;  // Hugging Face's name, without "h.0."
-    size_t rows, cols; // of the whole tensor; rows 0: a vector [cols]
-    size_t blocks;     // equal blocks of columns, each cut separately (q | k | v: 3)
+    const char *name;  // Hugging Face's name in GPT-2, without "h.0."
+    size_t rows, cols; // of the whole tensor; rows 0: a vector [cols]; cols 0: the family has none
+    size_t blocks;     // blocks of columns, each cut separately (q | k | v: 3; gate | up: 2)
     BlockCut cut;
     bool gain; // initial values lie around 1, else around 0
     // its product is added to the residual stream, so GPT-2 scales its initial values by 1 / sqrt(2
     // L)
     bool into_residual;
+    size_t ratio; // the first block is this many times as wide as each other one (grouped heads)
 } BlockTensor;
 // The tensors of one block, in the order of its unit.
 void block_tensors(const ModelConfig *c, BlockTensor tensor[BLOCK_PARAMS]);
-// Features between the two matrices of the MLP: 4C.
-static inline size_t block_hidden(const ModelConfig *c) { return 4 * c->width; }
+// Features between the matrices of the MLP: 4C in GPT-2.
+static inline size_t block_hidden(const ModelConfig *c) { return c->ffn ? c->ffn : 4 * c->width; }
+// Matrices into these features: gate and up of SwiGLU, side by side; or one.
+static inline size_t block_gates(const ModelConfig *c) {
+    return c->activation == ACTIVATION_SWIGLU ? 2 : 1;
+}
+// Columns of query, key and value together: 3C without grouped heads.
+static inline size_t block_qkv(const ModelConfig *c) {
+    return c->width + 2 * config_kv_heads(c) * (c->width / c->heads);
+}
 #endif

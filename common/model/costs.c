@@ -9,11 +9,20 @@
 size_t part_size(size_t n, size_t parts, size_t i) { return n / parts + (i < n % parts); }
 
 CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i) {
+    const size_t key_heads = part_size(config_kv_heads(c), t, i);
     return (CutSizes){ .C = c->width,
                        .D = c->width / c->heads,
                        .T = c->context,
                        .Tk = c->context,
-                       .heads = part_size(c->heads, t, i),
+                       .heads = key_heads * config_head_ratio(c),
+                       .key_heads = key_heads,
+                       .gates = block_gates(c),
+                       .norm_bias = c->norm == NORM_LAYER,
+                       .qkv_bias = c->biases != BIASES_NONE,
+                       .bias = c->biases == BIASES_ALL,
+                       .statistics = c->norm == NORM_RMS ? 1 : 2,
+                       .positions_width = c->positions == POSITIONS_LEARNED ? c->width : 0,
+                       .untied = c->untied,
                        .hidden = part_size(block_hidden(c), t, i),
                        .vocab = part_size(c->vocab, t, i),
                        .blocks = c->layers,
@@ -46,14 +55,18 @@ CutSizes cut_positions(CutSizes z, const Positions *positions, bool online) {
 size_t cut_layers(const CutSizes *z) { return z->first + z->blocks + z->last; }
 // columns of this rank's heads together
 static size_t columns(const CutSizes *z) { return z->heads * z->D; }
+// columns of query, key and value of these heads
+static size_t qkv_columns(const CutSizes *z) { return (z->heads + 2 * z->key_heads) * z->D; }
 
 // ---- parameters ----
 
 void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]) {
-    size_t C = z->C, A = columns(z), F = z->hidden;
-    // norm, q|k|v, projection
-    const size_t elements[TENSORS_OF_BLOCK] = { C, C, C * 3 * A, 3 * A, A * C, C,
-                                                C, C, C * F,     F,     F * C, C }; // norm, fc, out
+    size_t C = z->C, A = columns(z), Q = qkv_columns(z), F = z->hidden, G = z->gates * F,
+           norm_bias = z->norm_bias * C, bias = z->bias * C;
+    const size_t elements[TENSORS_OF_BLOCK] = {
+        C, norm_bias, C * Q, z->qkv_bias * Q, A * C, bias, // norm, q|k|v, projection
+        C, norm_bias, C * G, z->bias * G,     F * C, bias, // norm, fc, out
+    };
     for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
 }
 size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]) {
@@ -67,31 +80,36 @@ size_t elements_block(const CutSizes *z) {
     return elements_sum(tensor);
 }
 size_t elements_wte(const CutSizes *z) { return z->vocab * z->C; }
+size_t stage_tables(const CutSizes *z) {
+    return z->untied ? (size_t)z->first + z->last : z->first || z->last;
+}
+size_t stage_table_gradients(const CutSizes *z) { return (size_t)z->first + z->last; }
+bool stage_shares_table(const CutSizes *z) { return !z->untied && z->first != z->last; }
 size_t elements_unit(const CutSizes *z, size_t i) {
-    if (z->first && i == 0) return z->Tk * z->C;
-    return i < z->first + z->blocks ? elements_block(z) : 2 * z->C;
+    if (z->first && i == 0) return z->Tk * z->positions_width;
+    return i < z->first + z->blocks ? elements_block(z) : (1 + z->norm_bias) * z->C;
 }
 size_t elements_stage(const CutSizes *z) {
-    size_t sum = z->first || z->last ? elements_wte(z) : 0;
+    size_t sum = stage_tables(z) * elements_wte(z);
     for (size_t i = 0; i < cut_layers(z); i++) sum += elements_unit(z, i);
     return sum;
 }
 size_t elements_gradients(const CutSizes *z) {
-    return elements_stage(z) + (z->first && z->last ? elements_wte(z) : 0);
+    return elements_stage(z) + (stage_table_gradients(z) - stage_tables(z)) * elements_wte(z);
 }
 
 // ---- kept activations ----
 
 void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]) {
-    size_t C = z->C, A = columns(z), F = z->hidden, scores = z->online ? 0 : z->heads * z->Tk,
-           dropout = z->dropout;
+    size_t C = z->C, A = columns(z), K = z->key_heads * z->D, F = z->hidden,
+           scores = z->online ? 0 : z->heads * z->Tk, dropout = z->dropout;
     bool rows = z->sequence, inputs = rows && !z->whole_inputs;
     const KeptItem list[KEPT_ITEMS] = {
         { "input of norm 1 (the block's x)", KEPT_INPUT, C, 0, rows },
-        { "mean and deviation of norm 1", KEPT_STATISTICS, 2, 0, rows },
+        { "mean and deviation of norm 1", KEPT_STATISTICS, z->statistics, 0, rows },
         { "input of q, k, v", KEPT_DENSE, C, 0, inputs },
-        { "q and k", KEPT_DENSE, 2 * A, 0, false },
-        { "v", KEPT_DENSE, A, 0, false },
+        { "q and k", KEPT_DENSE, A + K, 0, false },
+        { "v", KEPT_DENSE, K, 0, false },
         { "softmax output", KEPT_SCORES, scores, 0, false },
         { "logarithm of softmax's sum", KEPT_STATISTICS, z->online ? z->heads : 0, 0, false },
         { "attention dropout mask", KEPT_SCORES, 0, dropout * scores, false },
@@ -100,9 +118,9 @@ void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]) {
         { "input of the projection", KEPT_DENSE, A, 0, false },
         { "dropout mask 1", KEPT_DENSE, 0, dropout * C, rows },
         { "input of norm 2", KEPT_DENSE, C, 0, rows },
-        { "mean and deviation of norm 2", KEPT_STATISTICS, 2, 0, rows },
+        { "mean and deviation of norm 2", KEPT_STATISTICS, z->statistics, 0, rows },
         { "input of fc", KEPT_DENSE, C, 0, inputs },
-        { "input of GELU", KEPT_DENSE, F, 0, false },
+        { "input of GELU", KEPT_DENSE, z->gates * F, 0, false },
         { "input of the MLP's projection", KEPT_DENSE, F, 0, false },
         { "dropout mask 2", KEPT_DENSE, 0, dropout * C, rows },
     };
@@ -125,7 +143,7 @@ size_t kept_block(const CutSizes *z) {
     return sum;
 }
 // norm, its statistics, logits, their sum
-size_t kept_head(const CutSizes *z) { return z->C + 2 + z->vocab + 1; }
+size_t kept_head(const CutSizes *z) { return z->C + z->statistics + z->vocab + 1; }
 // The output of a layer is the input of the next one. The first layer's input, the tokens, does not
 // count; the last layer's output leaves the stage.
 size_t kept_between(const CutSizes *z) { return (!z->first + cut_layers(z) - 1) * z->C; }
@@ -154,7 +172,7 @@ size_t activations_scores(const CutSizes *z, size_t B) {
 }
 size_t activations_head(const CutSizes *z, size_t B) {
     size_t input = z->whole_inputs ? 0 : z->C;
-    return activations(z, B, kept_head(z) - input - 2, input + 2);
+    return activations(z, B, kept_head(z) - input - z->statistics, input + z->statistics);
 }
 size_t activations_between(const CutSizes *z, size_t B) {
     return activations(z, B, 0, kept_between(z));
@@ -167,11 +185,12 @@ size_t activations_stage(const CutSizes *z, size_t B) {
 // and C of the MLP's second matrix. With sequence parallelism, dy of the two biases that are added
 // after a sum is kept separately, for the local rows.
 size_t deferred_block(const CutSizes *z, size_t B) {
-    size_t C = z->C, A = columns(z), F = z->hidden;
-    return activations(z, B, 4 * C + 4 * A + 2 * F, (z->sequence ? 5 : 3) * C + 4);
+    size_t C = z->C, A = columns(z), F = z->hidden, kept = z->sequence ? 3 + 2 * z->bias : 3;
+    return activations(z, B, 4 * C + A + qkv_columns(z) + (1 + z->gates) * F,
+                       kept * C + 2 * z->statistics);
 }
 size_t deferred_head(const CutSizes *z, size_t B) {
-    return activations(z, B, z->vocab + z->C, z->C + 2);
+    return activations(z, B, z->vocab + z->C, z->C + z->statistics);
 }
 double kept_bytes(const CutSizes *z, size_t B, size_t element, size_t mask, bool scores) {
     KeptItem item[KEPT_ITEMS];
@@ -205,8 +224,8 @@ Work work_scores(const CutSizes *z, size_t B) {
 Work work_block(const CutSizes *z, size_t B) {
     size_t M = B * z->T, C = z->C, A = columns(z), F = z->hidden;
     // q, k, v; projection
-    Work attention = work_sum(work_product(M, 3 * A, C), work_product(M, C, A));
-    Work mlp = work_sum(work_product(M, F, C), work_product(M, C, F)); // fc, out
+    Work attention = work_sum(work_product(M, qkv_columns(z), C), work_product(M, C, A));
+    Work mlp = work_sum(work_product(M, z->gates * F, C), work_product(M, C, F)); // fc, out
     // q k^T, and its product with v
     return work_sum(work_sum(attention, mlp), work_times(2, work_scores(z, B)));
 }
@@ -273,9 +292,12 @@ SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forw
 }
 
 Traffic traffic_partial_sums(const CutSizes *z) {
-    size_t together[] = { 2, 3, 1, 2 }; // norm 1; projection's bias, norm 2; out's bias; last norm
+    const size_t norm = 1 + z->norm_bias;
+    // norm 1; projection's bias, norm 2; out's bias; last norm
+    const size_t together[] = { norm, z->bias + norm, z->bias, norm };
     Traffic sum = { 0 };
     for (size_t i = 0; i < 4; i++) {
+        if (together[i] == 0) continue; // nothing is sent
         double times = i < 3 ? (double)z->blocks : z->last;
         sum.calls += times;
         sum.bytes += times * ring_bytes(ALL_REDUCE_PASSES, z->t, together[i] * z->C, sizeof(real));

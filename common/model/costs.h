@@ -16,8 +16,14 @@ typedef struct {
     bool online;         // attention in blocks: no scores are kept, only lse per row and head
     Positions positions; // the local positions of each sequence's queries, for attention in blocks
     size_t heads, hidden, vocab; // this rank's heads, columns of the MLP and vocabulary entries
-    size_t blocks;               // of this rank's stage
-    bool first, last;            // is the embedding before the blocks; is the head after them?
+    size_t key_heads;            // this rank's heads of key and value
+    size_t gates;                // matrices into the hidden columns: 2 with SwiGLU, else 1
+    // what the family has: biases of the norms, of query, key and value, and of the other matrices;
+    // statistics per row of a norm; columns of wpe; a table of the head's own
+    size_t norm_bias, qkv_bias, bias, statistics, positions_width;
+    bool untied;
+    size_t blocks;    // of this rank's stage
+    bool first, last; // is the embedding before the blocks; is the head after them?
     bool dropout;
     size_t t, rank; // size and rank of the tensor-parallel group
     // sequence: norms, dropout, residual paths and messages have cut_rows rows. whole_inputs: the
@@ -44,11 +50,15 @@ enum { TENSORS_OF_BLOCK = 12 };
 void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]);
 size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]); // the sum over them
 size_t elements_block(const CutSizes *z);                   // 12 C^2 + 13 C, unsplit
-size_t elements_wte(const CutSizes *z); // the table that embedding and head share
+size_t elements_wte(const CutSizes *z); // the table that embedding and head share, or each one's
+// Tables with weights and state of their own on the stage, and with a gradient of their own.
+size_t stage_tables(const CutSizes *z);
+size_t stage_table_gradients(const CutSizes *z);
+bool stage_shares_table(const CutSizes *z); // another stage has the other use of wte
 // further elements of layer i of the stage: wpe, a block, the last norm
 size_t elements_unit(const CutSizes *z, size_t i);
-size_t elements_stage(const CutSizes *z); // parameters; wte once
-// with embedding and head in one stage, wte has two gradients
+size_t elements_stage(const CutSizes *z); // parameters; a tied wte once
+// with embedding and head in one stage, a tied wte has two gradients
 size_t elements_gradients(const CutSizes *z);
 
 // ---- What forward keeps for backward, in elements per token ----
@@ -133,7 +143,8 @@ typedef struct {
     double gathers, scatters, sums, bytes, time;
 } SequenceTraffic;
 SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again);
-// The sums of partial gradients: 2C, 3C and C elements of each block, 2C of the last norm. They
+// The sums of partial gradients: 2C, 3C and C elements of each block, 2C of the last norm; without
+// biases C, C, none, and C. They
 // come once per step, or once per micro-batch if ZeRO reduces that often.
 Traffic traffic_partial_sums(const CutSizes *z);
 #endif

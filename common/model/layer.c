@@ -85,6 +85,7 @@ void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
 }
 
 void bias_gradient(Param *bias, Tensor dy) {
+    if (bias->cols == 0) return; // the family has no such bias
     if (bias->deferred) {
         defer(bias->deferred, (WeightGradient){ .bias = bias, .dy = dy });
         return;
@@ -96,6 +97,16 @@ void bias_gradient(Param *bias, Tensor dy) {
     arena_free(&scratch);
 }
 
+void normalize(const Layer *l, const Param norm[2], Tensor y, Tensor x, Saved *s, int stats) {
+    const ModelConfig *c = l->config;
+    const bool rms = c->norm == NORM_RMS;
+    saved_tensor(s, stats, x.rows, rms ? 1 : 2);
+    if (rms) op_rms_norm(y, s->t[stats], x, norm[0].w, c->norm_eps > 0 ? c->norm_eps : 1e-5);
+    else op_layer_norm(y, s->t[stats], x, norm[0].w, norm[1].w);
+}
+void normalize_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy) {
+    (stats.cols == 1 ? op_rms_norm_backward : op_layer_norm_backward)(dx, x, stats, gain, dy);
+}
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy) {
     if (gain->deferred) {
         defer(gain->deferred, (WeightGradient){ gain, bias, x, stats, dy, .norm = true });
@@ -103,7 +114,8 @@ void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy)
     }
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dgain = contribution(gain, &scratch), dbias = contribution(bias, &scratch);
-    op_layer_norm_grads(dgain, dbias, x, stats, dy);
+    if (bias->cols) op_layer_norm_grads(dgain, dbias, x, stats, dy);
+    else op_rms_norm_grads(dgain, x, stats, dy);
     add_contribution(gain, dgain);
     add_contribution(bias, dbias);
     arena_free(&scratch);
@@ -145,7 +157,7 @@ void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
     (l->kind->backward_weights ? l->kind->backward_weights : layer_deferred)(l, b, x, s);
 }
 
-// ---- embedding: y = dropout(wte[token] + wpe[position]) ----
+// ---- embedding: y = dropout(wte[token] + wpe[position]); no wpe if positions are rotary ----
 
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x;
@@ -199,12 +211,18 @@ const LayerKind layer_embedding = {
 
 // ---- attention, over the local heads ----
 
+static double rotary_base(const ModelConfig *c) {
+    if (c->positions == POSITIONS_LEARNED) return 0;
+    return c->rope_theta > 0 ? c->rope_theta : 10000;
+}
 AttentionHeads layer_heads(const Layer *l, const Batch *b) {
     Dropout d = layer_dropout(l, b, SITE_ATTENTION);
     return (AttentionHeads){ .B = b->B,
                              .T = b->T,
                              .D = l->config->width / l->config->heads,
                              .heads = l->heads,
+                             .ratio = config_head_ratio(l->config),
+                             .theta = rotary_base(l->config),
                              .key = d.key,
                              .drop = d.p,
                              .first_sequence = b->first_sequence,
@@ -214,10 +232,22 @@ AttentionHeads layer_heads(const Layer *l, const Batch *b) {
                              .length = l->config->context };
 }
 
-// q, k or v: [B*T, local heads * D]
-static Tensor part_of(const AttentionHeads *h, Tensor qkv, size_t which) {
-    size_t width = range_size(h->heads) * h->D;
-    return tensor_col_range(qkv, which * width, (which + 1) * width);
+Tensor attention_part(const AttentionHeads *h, Tensor qkv, size_t which) {
+    size_t A = range_size(h->heads) * h->D, K = attention_key_columns(h);
+    if (which == 0) return tensor_col_range(qkv, 0, A);
+    return tensor_col_range(qkv, A + (which - 1) * K, A + which * K);
+}
+Tensor attention_repeat(const AttentionHeads *h, Tensor keys, Arena *scratch) {
+    if (attention_ratio(h) == 1) return keys;
+    Tensor wide = tensor_new(scratch, keys.rows, keys.cols * h->ratio);
+    op_repeat_heads(wide, keys, h->D);
+    return wide;
+}
+Tensor attention_fold(const AttentionHeads *h, Tensor wide, Arena *scratch) {
+    if (attention_ratio(h) == 1) return wide;
+    Tensor keys = tensor_new(scratch, wide.rows, wide.cols / h->ratio);
+    op_fold_heads(keys, wide, h->D);
+    return keys;
 }
 static real score_scale(const AttentionHeads *h) {
     return (real)(1 / __builtin_sqrt((double)h->D));
@@ -231,9 +261,11 @@ static void dropped(const AttentionHeads *h, Tensor y, Tensor x) {
 
 static void probabilities(const AttentionHeads *h, Saved *s) { // S_PROBS and S_DROPPED from S_QKV
     size_t heads = range_size(h->heads);
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor keys = attention_repeat(h, attention_part(h, s->t[S_QKV], 1), &scratch);
     s->t[S_PROBS] = tensor_new(&s->attention, h->B * heads * h->T, h->T); // [B*H/tp*T, T]
-    op_heads_scores(s->t[S_PROBS], part_of(h, s->t[S_QKV], 0), part_of(h, s->t[S_QKV], 1), h->B,
-                    heads);
+    op_heads_scores(s->t[S_PROBS], attention_part(h, s->t[S_QKV], 0), keys, h->B, heads);
+    arena_free(&scratch);
     op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], score_scale(h), heads_place(h));
     s->t[S_DROPPED] = s->t[S_PROBS]; // without dropout the two are the same tensor
     if (h->drop == 0) return;
@@ -243,22 +275,35 @@ static void probabilities(const AttentionHeads *h, Saved *s) { // S_PROBS and S_
 
 static void plain_forward(const AttentionHeads *h, Saved *s) {
     probabilities(h, s);
-    op_heads_mix(s->t[S_MIX], s->t[S_DROPPED], part_of(h, s->t[S_QKV], 2), h->B,
-                 range_size(h->heads));
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor values = attention_repeat(h, attention_part(h, s->t[S_QKV], 2), &scratch);
+    op_heads_mix(s->t[S_MIX], s->t[S_DROPPED], values, h->B, range_size(h->heads));
+    arena_free(&scratch);
+}
+
+// to [B*T, K] = p^T with, summed over the heads of each group. Without groups nothing is summed.
+static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    bool grouped = attention_ratio(h) > 1;
+    Tensor wide = grouped ? tensor_new(&scratch, to.rows, with.cols) : to;
+    op_heads_mix_t(wide, p, with, h->B, range_size(h->heads));
+    if (grouped) op_fold_heads(to, wide, h->D);
+    arena_free(&scratch);
 }
 
 static void plain_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     size_t heads = range_size(h->heads);
-    Tensor q = part_of(h, s->t[S_QKV], 0), k = part_of(h, s->t[S_QKV], 1),
-           v = part_of(h, s->t[S_QKV], 2);
     Arena scratch = arena(MEM_WORKSPACE);
+    Tensor q = attention_part(h, s->t[S_QKV], 0),
+           k = attention_repeat(h, attention_part(h, s->t[S_QKV], 1), &scratch),
+           v = attention_repeat(h, attention_part(h, s->t[S_QKV], 2), &scratch);
     Tensor dp = tensor_new(&scratch, s->t[S_PROBS].rows, h->T);
-    op_heads_mix_t(part_of(h, dqkv, 2), s->t[S_DROPPED], dmix, h->B, heads); // dV = P^T dO
-    op_heads_scores(dp, dmix, v, h->B, heads);                               // dP = dO V^T
+    to_keys(h, attention_part(h, dqkv, 2), s->t[S_DROPPED], dmix); // dV = P^T dO
+    op_heads_scores(dp, dmix, v, h->B, heads);                     // dP = dO V^T
     dropped(h, dp, dp);
     op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), heads_place(h)); // dS
-    op_heads_mix(part_of(h, dqkv, 0), dp, k, h->B, heads);                             // dQ = dS K
-    op_heads_mix_t(part_of(h, dqkv, 1), dp, q, h->B, heads); // dK = dS^T Q
+    op_heads_mix(attention_part(h, dqkv, 0), dp, k, h->B, heads);                      // dQ = dS K
+    to_keys(h, attention_part(h, dqkv, 1), dp, q); // dK = dS^T Q
     arena_free(&scratch);
 }
 
@@ -266,9 +311,25 @@ static const AttentionKind plain = {
     .name = "plain", .forward = plain_forward, .backward = plain_backward, .rebuild = probabilities
 };
 static const AttentionKind *kind_of(const AttentionHeads *h) { return h->kind ? h->kind : &plain; }
-void attention_forward(const AttentionHeads *h, Saved *s) { kind_of(h)->forward(h, s); }
+
+// Rotary positions (Su et al. 2021): queries and keys are turned by an angle that grows with their
+// position. The score of a query and a key then depends on the distance of their positions alone.
+// This is the only place that turns, right after the product that made q|k|v. So every kind of
+// attention, on any rank, and a cache of keys read rows that know their place in the whole
+// sequence.
+static void rotate(const AttentionHeads *h, Tensor qkv, int direction) {
+    size_t turned = range_size(h->heads) * h->D + attention_key_columns(h);
+    if (h->theta > 0)
+        op_rotate(tensor_col_range(qkv, 0, turned), h->D, h->position, h->T, h->theta, direction);
+}
+void attention_forward(const AttentionHeads *h, Saved *s) {
+    rotate(h, s->t[S_QKV], 1);
+    kind_of(h)->forward(h, s);
+}
+// A rotation's transpose is the rotation by the opposite angle.
 void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     kind_of(h)->backward(h, dqkv, dmix, s);
+    rotate(h, dqkv, -1);
 }
 void attention_rebuild(const AttentionHeads *h, Saved *s) {
     if (kind_of(h)->rebuild) kind_of(h)->rebuild(h, s);
@@ -281,12 +342,11 @@ void attention_rebuild(const AttentionHeads *h, Saved *s) {
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
     size_t M = b->B * b->T, C = l->config->width, A = range_size(l->heads) * (C / l->config->heads),
-           F = p[FC_W].w.cols;
+           F = p[OUT_W].w.rows;
 
     saved_tensor(s, S_LN1, M, C);
-    saved_tensor(s, S_STATS1, M, 2);
-    op_layer_norm(s->t[S_LN1], s->t[S_STATS1], x, p[LN1_GAIN].w, p[LN1_BIAS].w);
-    saved_tensor(s, S_QKV, M, 3 * A); // [B*T, 3C]: q | k | v
+    normalize(l, &p[LN1_GAIN], s->t[S_LN1], x, s, S_STATS1);
+    saved_tensor(s, S_QKV, M, p[QKV_W].w.cols); // GPT-2: [B*T, 3C]: q | k | v
     linear(s->t[S_QKV], s->t[S_LN1], &p[QKV_W]);
     op_add_bias(s->t[S_QKV], s->t[S_QKV], p[QKV_B].w);
     saved_tensor(s, S_MIX, M, A); // [B*T, C]: the heads side by side
@@ -300,13 +360,12 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     op_add(middle, x, middle);
 
     saved_tensor(s, S_LN2, M, C);
-    saved_tensor(s, S_STATS2, M, 2);
-    op_layer_norm(s->t[S_LN2], s->t[S_STATS2], middle, p[LN2_GAIN].w, p[LN2_BIAS].w);
-    saved_tensor(s, S_FC, M, F);
-    saved_tensor(s, S_ACT, M, F); // [B*T, 4C] each
+    normalize(l, &p[LN2_GAIN], s->t[S_LN2], middle, s, S_STATS2);
+    saved_tensor(s, S_FC, M, p[FC_W].w.cols); // SwiGLU: gate | up
+    saved_tensor(s, S_ACT, M, F);             // GPT-2: [B*T, 4C] each
     linear(s->t[S_FC], s->t[S_LN2], &p[FC_W]);
     op_add_bias(s->t[S_FC], s->t[S_FC], p[FC_B].w);
-    op_gelu(s->t[S_ACT], s->t[S_FC]);
+    op_activation(s->t[S_ACT], s->t[S_FC]);
     linear(y, s->t[S_ACT], &p[OUT_W]);
     op_add_bias(y, y, p[OUT_B].w);
     op_dropout(y, y, layer_dropout(l, b, SITE_OUT));
@@ -325,12 +384,13 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 
     op_dropout(d, dy, layer_dropout(l, b, SITE_OUT));
     linear_gradients(&p[OUT_W], &p[OUT_B], s->t[S_ACT], d);
-    op_matmul_nt(dfc, d, p[OUT_W].w);
-    op_gelu_backward(dfc, s->t[S_FC], dfc);
+    Tensor dact = tensor_col_range(dfc, 0, s->t[S_ACT].cols); // GELU: all of dfc
+    op_matmul_nt(dact, d, p[OUT_W].w);
+    op_activation_backward(dfc, s->t[S_FC], dact);
     linear_gradients(&p[FC_W], &p[FC_B], s->t[S_LN2], dfc);
     op_matmul_nt(dnorm, dfc, p[FC_W].w);
     norm_gradients(&p[LN2_GAIN], &p[LN2_BIAS], s->t[S_MIDDLE], s->t[S_STATS2], dnorm);
-    op_layer_norm_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
+    normalize_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
     op_add(dmiddle, dy, dmiddle); // the residual path
 
     op_dropout(d, dmiddle, layer_dropout(l, b, SITE_MIDDLE));
@@ -341,7 +401,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     linear_gradients(&p[QKV_W], &p[QKV_B], s->t[S_LN1], dqkv);
     op_matmul_nt(dnorm, dqkv, p[QKV_W].w);
     norm_gradients(&p[LN1_GAIN], &p[LN1_BIAS], x, s->t[S_STATS1], dnorm);
-    op_layer_norm_backward(dx, x, s->t[S_STATS1], p[LN1_GAIN].w, dnorm);
+    normalize_backward(dx, x, s->t[S_STATS1], p[LN1_GAIN].w, dnorm);
     op_add(dx, dmiddle, dx);
     arena_free(&scratch);
 }
@@ -359,14 +419,13 @@ const LayerKind layer_block = { .name = "block",
                                 .shed = block_shed,
                                 .rebuild = block_rebuild };
 
-// ---- head: logits = norm(x) wte^T ----
+// ---- head: logits = norm(x) wte^T, or with its own table if untied ----
 
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)b;
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
     saved_tensor(s, S_LN, x.rows, x.cols);
-    saved_tensor(s, S_STATS, x.rows, 2);
-    op_layer_norm(s->t[S_LN], s->t[S_STATS], x, p[0].w, p[1].w);
+    normalize(l, p, s->t[S_LN], x, s, S_STATS);
     op_matmul_nt(y, s->t[S_LN], wte->w); // [B*T, V]
 }
 
@@ -378,7 +437,7 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     linear_gradients(wte, NULL, dy, s->t[S_LN]); // dwte[V,C] = dlogits^T norm(x)
     op_matmul(dnorm, dy, wte->w);
     norm_gradients(&p[0], &p[1], x, s->t[S_STATS], dnorm);
-    op_layer_norm_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
+    normalize_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
     arena_free(&scratch);
 }
 

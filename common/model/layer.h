@@ -13,11 +13,33 @@
 #include "common/model/unit.h"
 #include "common/tensor/ops.h"
 
+// What the families of models do differently. The first value of each is GPT-2's.
+typedef enum { NORM_LAYER, NORM_RMS } NormKind;
+typedef enum { POSITIONS_LEARNED, POSITIONS_ROTARY } PositionKind;
+typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU } ActivationKind;
+typedef enum { BIASES_ALL, BIASES_NONE, BIASES_QKV } BiasKind; // QKV: of query, key, value alone
+
 typedef struct {
     size_t layers, width, heads, context, vocab; // L blocks, C, H, longest T, V
     double dropout;                              // probability of dropping an element, 0 <= p < 1
     uint64_t seed;                               // of initial weights and dropout
+    NormKind norm;
+    PositionKind positions;
+    ActivationKind activation;
+    BiasKind biases;   // of the matrices. A layer norm has a bias, an RMS norm none.
+    size_t kv_heads;   // heads of key and value; 0: as many as of the query
+    size_t ffn;        // features between the matrices of the MLP; 0: 4C
+    bool untied;       // the head has a table of its own
+    double rope_theta; // the base of the rotary angles; 0: 10000
+    double norm_eps;   // of an RMS norm; 0: 1e-5
 } ModelConfig;
+static inline size_t config_kv_heads(const ModelConfig *c) {
+    return c->kv_heads ? c->kv_heads : c->heads;
+}
+// heads of the query per head of key and value
+static inline size_t config_head_ratio(const ModelConfig *c) {
+    return c->heads / config_kv_heads(c);
+}
 
 // ---- What a layer may know of the world: one micro-batch ----
 typedef struct {
@@ -58,6 +80,8 @@ typedef struct AttentionKind AttentionKind;
 typedef struct {
     size_t B, T, D; // sequences, positions of each on this rank, columns of a head
     Range heads;    // of this rank, numbered in the whole layer
+    size_t ratio;   // this many neighbouring heads share one head of key and value; 0: 1
+    double theta;   // attention_forward rotates queries and keys with this base; 0: it does not
     uint64_t key;   // dropout of the attention probabilities
     double drop;
     size_t first_sequence;
@@ -68,8 +92,9 @@ typedef struct {
 } AttentionHeads;
 struct AttentionKind {
     const char *name;
-    // Computes S_MIX [B*T, A] from S_QKV [B*T, 3A]. Items that rebuild can recompute are in
-    // s->attention, which selective recomputation frees. All others are in s->arena.
+    // Computes S_MIX [B*T, A] from S_QKV [B*T, A + 2K], whose queries and keys are rotated already.
+    // K = A / ratio. Items that rebuild can recompute are in s->attention, which selective
+    // recomputation frees. All others are in s->arena.
     void (*forward)(const AttentionHeads *h, Saved *s);
     void (*backward)(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
     void (*rebuild)(const AttentionHeads *h, Saved *s); // NULL: s->attention is empty
@@ -195,9 +220,28 @@ void linear(Tensor y, Tensor x, const Param *w); // y = x w
 // adds to w.g and bias.g (or NULL)
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);
 void bias_gradient(Param *bias, Tensor dy); // the bias half of linear_gradients
+// y = norm(x). norm[0] is the gain, norm[1] the bias. Keeps the statistics of the rows in s: mean
+// and 1/deviation [rows, 2] of a layer norm; 1/root mean square [rows, 1] of an RMS norm.
+void normalize(const Layer *l, const Param norm[2], Tensor y, Tensor x, Saved *s, int stats);
+void normalize_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy);
 AttentionHeads layer_heads(const Layer *l, const Batch *b);
-void attention_forward(const AttentionHeads *h, Saved *s); // computes S_MIX from S_QKV by h->kind
+// Grouped heads (Ainslie et al. 2023): `ratio` neighbouring heads of the query share one head of
+// key and value. Columns of a rank: A of the query, K of the key, K of the value; K = A / ratio.
+static inline size_t attention_ratio(const AttentionHeads *h) { return h->ratio ? h->ratio : 1; }
+static inline size_t attention_key_columns(const AttentionHeads *h) {
+    return range_size(h->heads) / attention_ratio(h) * h->D;
+}
+// Columns of q|k|v [rows, A + 2K], or of its gradient: 0 the query, 1 the key, 2 the value.
+Tensor attention_part(const AttentionHeads *h, Tensor qkv, size_t which);
+// [rows, A] from keys or values [rows, K], each head once for each head of its group. Without
+// groups it is `keys` itself.
+Tensor attention_repeat(const AttentionHeads *h, Tensor keys, Arena *scratch);
+// The reverse for gradients: [rows, K], the sum over each group.
+Tensor attention_fold(const AttentionHeads *h, Tensor wide, Arena *scratch);
+// attention_forward rotates the queries and keys of S_QKV by their positions, then computes S_MIX
+// by h->kind. attention_backward is its reverse, and rotates the gradient of S_QKV back.
+void attention_forward(const AttentionHeads *h, Saved *s);
 void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
 // recomputes what was freed in s->attention
 void attention_rebuild(const AttentionHeads *h, Saved *s);

@@ -1,4 +1,5 @@
-// model.c: GPT-2 as a list of layers: description, allocation, one micro-batch, gradient norm.
+// model.c: GPT-2 or Llama as a list of layers: description, allocation, one micro-batch, gradient
+// norm.
 #include "common/model/model.h"
 #include "common/model/block.h"
 #include "common/model/costs.h"
@@ -23,12 +24,34 @@ void config_require(const ModelConfig *c) {
             c->width, c->heads);
     REQUIRE(c->dropout >= 0 && c->dropout < 1, "dropout must be at least 0 and less than 1, not %g",
             c->dropout);
+    REQUIRE(c->heads % config_kv_heads(c) == 0,
+            "%zu heads do not share %zu heads of key and value: choose --heads as a multiple of "
+            "--kv-heads",
+            c->heads, config_kv_heads(c));
+    REQUIRE(c->positions == POSITIONS_LEARNED || c->width / c->heads % 2 == 0,
+            "rotary positions turn pairs of columns, but a head has %zu: choose --width as an even "
+            "multiple of --heads",
+            c->width / c->heads);
+    REQUIRE(c->ffn <= MOST_WIDTH,
+            "the MLP has at most %d features, not %zu: choose a smaller --ffn", MOST_WIDTH, c->ffn);
+}
+void config_family(ModelConfig *c, Family family) {
+    const bool llama = family == FAMILY_LLAMA;
+    c->norm = llama ? NORM_RMS : NORM_LAYER;
+    c->positions = llama ? POSITIONS_ROTARY : POSITIONS_LEARNED;
+    c->activation = llama ? ACTIVATION_SWIGLU : ACTIVATION_GELU;
+    c->biases = llama ? BIASES_NONE : BIASES_ALL;
+}
+bool config_is_gpt2(const ModelConfig *c) {
+    return c->norm == NORM_LAYER && c->positions == POSITIONS_LEARNED &&
+           c->activation == ACTIVATION_GELU && c->biases == BIASES_ALL &&
+           config_kv_heads(c) == c->heads && (c->ffn == 0 || c->ffn == 4 * c->width) && !c->untied;
 }
 size_t config_parameters(const ModelConfig *c) {
     CutSizes whole = cut_sizes(c, 1, 0);
     return elements_stage(&whole);
 }
-size_t config_tensors(const ModelConfig *c) { return 2 + BLOCK_PARAMS * c->layers + 2; }
+size_t config_tensors(const ModelConfig *c) { return 2 + BLOCK_PARAMS * c->layers + 2 + c->untied; }
 
 static Unit unit_new(size_t n_params) {
     return (Unit){ .params = host_alloc(n_params * sizeof(Param)), .n_params = n_params };
@@ -43,16 +66,22 @@ static Param model_param(const ModelConfig *c, size_t number, Param p, double me
     p.deviation = deviation * sqrt(768.0 / (double)c->width);
     return p;
 }
-static Unit unit_table(const ModelConfig *c, size_t number, const char *name, size_t rows) {
+static Unit unit_table(const ModelConfig *c, size_t number, const char *name, size_t rows,
+                       size_t cols) {
     Unit u = unit_new(1);
-    u.params[0] = model_param(c, number, param_describe(name, rows, c->width, 1), 0, 0.02);
+    u.params[0] = model_param(c, number, param_describe(name, rows, cols, 1), 0, 0.02);
+    return u;
+}
+static Unit unit_vocabulary(const ModelConfig *c, size_t number, const char *name) {
+    Unit u = unit_table(c, number, name, c->vocab, c->width);
+    u.table = true;
     return u;
 }
 static Unit unit_last_norm(const ModelConfig *c) {
     Unit u = unit_new(2);
-    size_t first = 2 + BLOCK_PARAMS * c->layers;
+    size_t first = 2 + BLOCK_PARAMS * c->layers, bias = c->norm == NORM_LAYER ? c->width : 0;
     u.params[0] = model_param(c, first, param_describe("ln_f.weight", 0, c->width, 1), 1, 0.02);
-    u.params[1] = model_param(c, first + 1, param_describe("ln_f.bias", 0, c->width, 1), 0, 0.02);
+    u.params[1] = model_param(c, first + 1, param_describe("ln_f.bias", 0, bias, 1), 0, 0.02);
     return u;
 }
 static Unit unit_block(const ModelConfig *c, size_t block) {
@@ -64,7 +93,7 @@ static Unit unit_block(const ModelConfig *c, size_t block) {
         double deviation = t->into_residual ? 0.02 / sqrt(2.0 * (double)c->layers) : 0.02;
         char name[sizeof u.params[i].name];
         snprintf(name, sizeof name, "h.%zu.%s", block, t->name);
-        Param p = param_describe(name, t->rows, t->cols, t->blocks);
+        Param p = param_describe_grouped(name, t->rows, t->cols, t->blocks, t->ratio);
         u.params[i] = model_param(c, 2 + BLOCK_PARAMS * block + i, p, t->gain ? 1 : 0, deviation);
     }
     return u;
@@ -105,11 +134,13 @@ Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n
                                : &layer_loss;
         Unit *u = &m->units[m->n_units];
         if (n == 0) {
-            u[0] = unit_table(c, 0, "wte.weight", c->vocab);
-            u[1] = unit_table(c, 1, "wpe.weight", c->context);
+            size_t learned = c->positions == POSITIONS_LEARNED ? c->width : 0;
+            u[0] = unit_vocabulary(c, 0, "wte.weight");
+            u[1] = unit_table(c, 1, "wpe.weight", c->context, learned);
         } else if (n == L + 1) {
             u[0] = unit_last_norm(c);
-            u[1] = unit_table(c, 0, "wte.weight", c->vocab);
+            u[1] = c->untied ? unit_vocabulary(c, config_tensors(c) - 1, "lm_head.weight")
+                             : unit_vocabulary(c, 0, "wte.weight");
         } else if (n <= L) {
             u[0] = unit_block(c, n - 1);
         }

@@ -1,5 +1,5 @@
-// model.h: GPT-2 (pre-norm, learned positions, tanh GELU, tied embeddings, biases) as a list of
-// layers, whole or a part of it.
+// model.h: GPT-2 (pre-norm, learned positions, tanh GELU, tied embeddings, biases) or Llama (RMS
+// norm, rotary positions, SwiGLU, no biases) as a list of layers, whole or a part of it.
 //
 // A model is DESCRIBED first. The techniques then change the description (cut parameters, wrap
 // layers). Then it is allocated.
@@ -16,10 +16,11 @@ typedef struct Model {
     // embedding, L blocks, head, loss; or a part of that list; or several such parts (chunks)
     Layer *layers;
     size_t n_layers;
-    Unit *units;            // in model order: wte, wpe, h.0, ..., ln_f, the head's use of wte
+    // in model order: wte, wpe, h.0, ..., ln_f, the head's use of wte, or its own table if untied
+    Unit *units;
     Unit **units_of_layers; // pointers to units; Layer.units points into this list
     size_t n_units;
-    // [1, size]: all units except the tied use, one after another. Only if the units are whole.
+    // [1, size]: all units except a tied use, one after another. Only if the units are whole.
     Tensor w, g;
     size_t size; // local elements; a tied tensor counts once
     Arena parameters, gradients, optimizer;
@@ -32,9 +33,15 @@ typedef struct Model {
 // logits.
 static inline Range model_layers(const ModelConfig *c) { return (Range){ 0, c->layers + 3 }; }
 void config_require(const ModelConfig *c); // usage_error() for impossible sizes
-// of the whole model; wte counts once: V*C + T*C + L*(12*C*C + 13*C) + 2*C
+// Llama as Touvron et al. 2023 describe it: RMS norm, rotary positions, SwiGLU, no biases. Sizes,
+// kv_heads, ffn and untied stay as they are, because models of the family differ in them.
+typedef enum { FAMILY_GPT2, FAMILY_LLAMA } Family;
+void config_family(ModelConfig *c, Family family);
+bool config_is_gpt2(const ModelConfig *c); // no field differs from GPT-2's
+// of the whole model; a tied wte counts once. GPT-2: V*C + T*C + L*(12*C*C + 13*C) + 2*C
 size_t config_parameters(const ModelConfig *c);
-size_t config_tensors(const ModelConfig *c); // 2 + 12 L + 2
+// 2 + 12 L + 2, and the head's table if untied. An absent tensor has a number, but no elements.
+size_t config_tensors(const ModelConfig *c);
 
 Model *model_describe(const ModelConfig *c, Range layers);
 // Sets the replicas of all units that have none yet. Call it between description and allocation.
@@ -60,6 +67,7 @@ void model_measure(Model *m);
 // the unit whose first parameter has this name, or NULL
 Unit *model_unit(Model *m, const char *first_param);
 // The embedding's wte, and the head's use (or copy) of it. NULL if this part of the list has none.
+// An untied head has no use of wte.
 Unit *model_wte(Model *m);
 Unit *model_wte_head(Model *m);
 

@@ -8,20 +8,27 @@
 enum { KEY_WEIGHTS = 1 }; // first coordinate of every random number: its purpose
 
 Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks) {
+    return param_describe_grouped(name, rows, cols, blocks, 1);
+}
+Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t blocks,
+                             size_t ratio) {
     Param p = { .rows = rows ? rows : 1,
                 .cols = cols,
                 .vector = rows == 0,
                 .blocks = blocks,
+                .ratio = ratio,
                 .decay = rows > 0,
                 .in_norm = true };
     snprintf(p.name, sizeof p.name, "%s", name);
     p.my_rows = (Range){ 0, p.rows };
-    p.my_cols = (Range){ 0, cols / blocks };
+    p.my_cols = (Range){ 0, cols / param_narrow_blocks(&p) };
     return p;
 }
 
 size_t param_local_rows(const Param *p) { return range_size(p->my_rows); }
-size_t param_local_cols(const Param *p) { return p->blocks * range_size(p->my_cols); }
+size_t param_local_cols(const Param *p) {
+    return p->cols ? param_narrow_blocks(p) * range_size(p->my_cols) : 0; // 0: the family has none
+}
 bool param_is_whole(const Param *p) {
     return param_local_rows(p) == p->rows && param_local_cols(p) == p->cols;
 }
@@ -33,9 +40,11 @@ void param_add_gradient(Param *p, Tensor g) {
 }
 
 size_t param_global_index(const Param *p, size_t i) {
-    size_t width = range_size(p->my_cols), local = p->blocks * width;
-    size_t row = i / local, block = i % local / width, col = i % width;
-    return (p->my_rows.lo + row) * p->cols + block * (p->cols / p->blocks) + p->my_cols.lo + col;
+    size_t width = range_size(p->my_cols), local = param_local_cols(p);
+    size_t row = i / local, col = i % local, whole = p->cols / param_narrow_blocks(p);
+    size_t place = (p->my_rows.lo + row) * p->cols;
+    if (col < p->ratio * width) return place + p->ratio * p->my_cols.lo + col; // the first block
+    return place + col / width * whole + p->my_cols.lo + col % width;
 }
 
 static Tensor param_view(const Param *p, Tensor unit) {
@@ -63,9 +72,12 @@ void unit_zero_gradients(Unit *u) {
 void unit_partial_sums(Unit *u) {
     for (size_t i = 0, end; i < u->n_params; i = end) {
         Comm *ranks = u->params[i].partial;
-        for (end = i + 1; end < u->n_params && u->params[end].partial == ranks;) end++;
+        size_t columns = 0; // 0: tensors that the family does not have
+        for (end = i; end < u->n_params && u->params[end].partial == ranks; end++)
+            columns += u->params[end].cols;
         size_t hi = end < u->n_params ? u->params[end].offset : u->size;
-        if (ranks) comm_all_reduce(ranks, tensor_flat_range(u->g, u->params[i].offset, hi));
+        if (ranks && columns)
+            comm_all_reduce(ranks, tensor_flat_range(u->g, u->params[i].offset, hi));
     }
 }
 

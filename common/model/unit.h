@@ -9,8 +9,9 @@ typedef struct {
     size_t number;          // number in the whole model's order of tensors
     size_t rows, cols;      // of the whole tensor
     bool vector;            // a bias or a gain: rows is 1, its shape is [cols]
-    size_t blocks;          // columns are cut in each of `blocks` equal blocks (q | k | v: 3)
-    Range my_rows, my_cols; // the local rectangle; my_cols within each block
+    size_t blocks;          // columns are cut in each of `blocks` blocks (q | k | v: 3)
+    size_t ratio;           // the first block is this many times as wide as each other one
+    Range my_rows, my_cols; // the local rectangle; my_cols within each narrow block
     double mean, deviation; // of its initial values
     bool decay;             // weight decay applies: matrices, not biases and gains
     bool in_norm; // the local elements enter the gradient norm (false: another rank's copy does)
@@ -25,6 +26,13 @@ typedef struct {
 // A parameter with the whole tensor [rows, cols]; rows 0: a vector [cols]. The model sets number
 // and initial values.
 Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks);
+// The same with a first block that is `ratio` times as wide as each other one. A cut of columns
+// [lo, hi) of a narrow block takes columns [ratio lo, ratio hi) of the first one: with grouped
+// heads, the queries that belong to these keys.
+Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t blocks,
+                             size_t ratio);
+// Blocks of the width of my_cols: `ratio` of them make the first block.
+static inline size_t param_narrow_blocks(const Param *p) { return p->ratio + p->blocks - 1; }
 size_t param_local_rows(const Param *p);
 size_t param_local_cols(const Param *p); // columns of all blocks
 bool param_is_whole(const Param *p);     // this rank holds all of it
@@ -41,6 +49,7 @@ typedef struct Unit {
     size_t n_params;
     size_t size;           // local elements
     Tensor w, g;           // [1, size], parameters one after another; data NULL while absent
+    bool table;            // a table of the vocabulary: the embedding's, or the head's
     struct Unit *tied_use; // its second use on the same rank: same weights, own gradient
     struct Unit *tied_to;  // the reverse of tied_use
     bool tied_copy;        // a second copy on another pipeline stage: the norm skips it

@@ -6,8 +6,8 @@
 // row's length alone. No op allocates. No item writes what another item reads, so there are no
 // atomics, and no result depends on timing.
 //
-// Sections: shapes, products, element by element, dropout, layer norm, attention, embedding, cross
-// entropy, optimizers.
+// Sections: shapes, products, element by element, dropout, layer norm, RMS norm, rotary positions,
+// grouped heads, attention, embedding, cross entropy, optimizers.
 #include "common/tensor/ops.h"
 #include "common/base/meter.h"
 #include "common/device/device.h"
@@ -152,8 +152,15 @@ void op_multiply(Tensor y, Tensor a, Tensor b) {
                   { multiply_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
 }
 
+static void copy_unless_same(Tensor y, Tensor x) {
+    if (y.data != x.data) tensor_copy(y, x);
+}
 void op_add_bias(Tensor y, Tensor x, Tensor bias) {
     need_same("op_add_bias", "y", y, "x", x);
+    if (bias.cols == 0) {
+        copy_unless_same(y, x);
+        return;
+    }
     need_shape("op_add_bias", "bias", bias, 1, x.cols, "x", x);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
                   { add_part(row_of(y, r), row_of(x, r), bias.data, lo, hi); });
@@ -229,6 +236,44 @@ void op_gelu_backward(Tensor dx, Tensor x, Tensor dy) {
                   { gelu_backward_part(row_of(dx, r), row_of(x, r), row_of(dy, r), lo, hi); });
 }
 
+// silu(x) = x sigmoid(x) (Hendrycks and Gimpel 2016). Its derivative is s (1 + x (1 - s)), where s
+// = sigmoid(x).
+ITEM void swiglu_part(real *y, const real *gate, const real *up, size_t lo, size_t hi) {
+    INDEPENDENT
+    for (size_t c = lo; c < hi; c++) y[c] = gate[c] * real_sigmoid(gate[c]) * up[c];
+}
+static void need_half(const char *op, const char *name, Tensor half, Tensor x) {
+    need_shape(op, name, half, x.rows, x.cols / 2, "gate | up", x);
+}
+void op_swiglu(Tensor y, Tensor x) {
+    need_half("op_swiglu", "y", y, x);
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
+                  { swiglu_part(row_of(y, r), row_of(x, r), row_of(x, r) + y.cols, lo, hi); });
+}
+
+ITEM void swiglu_backward_part(real *dgate, real *dup, const real *gate, const real *up,
+                               const real *dy, size_t lo, size_t hi) {
+    INDEPENDENT
+    for (size_t c = lo; c < hi; c++) {
+        const real s = real_sigmoid(gate[c]), d = dy[c];
+        dgate[c] = d * up[c] * s * (1 + gate[c] * (1 - s));
+        dup[c] = d * gate[c] * s;
+    }
+}
+void op_swiglu_backward(Tensor dx, Tensor x, Tensor dy) {
+    need_same("op_swiglu_backward", "dx", dx, "x", x);
+    need_half("op_swiglu_backward", "dy", dy, x);
+    FOR_EACH_PART(r, lo, hi, dy.rows, dy.cols, {
+        swiglu_backward_part(row_of(dx, r), row_of(dx, r) + dy.cols, row_of(x, r),
+                             row_of(x, r) + dy.cols, row_of(dy, r), lo, hi);
+    });
+}
+
+void op_activation(Tensor y, Tensor x) { (2 * y.cols == x.cols ? op_swiglu : op_gelu)(y, x); }
+void op_activation_backward(Tensor dx, Tensor x, Tensor dy) {
+    (2 * dy.cols == x.cols ? op_swiglu_backward : op_gelu_backward)(dx, x, dy);
+}
+
 // ---- dropout ----
 
 // An element is kept if random_unit of its key is at least p, which means: the key's upper 53 bits
@@ -254,7 +299,7 @@ void op_dropout(Tensor y, Tensor x, Dropout d) {
     const uint64_t limit = dropout_limit("op_dropout", d.p);
     const real scale = (real)(1 / (1 - d.p));
     if (d.p == 0) {
-        if (y.data != x.data) tensor_copy(y, x);
+        copy_unless_same(y, x);
         return;
     }
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols, {
@@ -413,6 +458,127 @@ void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats
         layer_norm_backward_apply_row(row_of(dx, r), row_of(sums, r), row_of(x, r),
                                       row_of(stats, r), gain.data, row_of(dy, r), x.cols, whole);
     });
+}
+
+// ---- RMS norm ----
+
+ITEM void rms_norm_row(real *y, real *stats, const real *x, const real *gain, double epsilon,
+                       size_t n) {
+    double squares;
+    ROW_SUM(real, squares, c, n, x[c] * x[c]);
+    const real scale = (real)(1 / sqrt(squares / (double)n + epsilon));
+    INDEPENDENT
+    for (size_t c = 0; c < n; c++) y[c] = x[c] * scale * gain[c];
+    stats[0] = scale;
+}
+void op_rms_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, double epsilon) {
+    need_same("op_rms_norm", "y", y, "x", x);
+    need_shape("op_rms_norm", "stats", stats, x.rows, 1, "x", x);
+    need_shape("op_rms_norm", "gain", gain, 1, x.cols, "x", x);
+    FOR_EACH(r, x.rows, {
+        rms_norm_row(row_of(y, r), row_of(stats, r), row_of(x, r), gain.data, epsilon, x.cols);
+    });
+}
+
+// With h = x scale and g = dy gain: dx = scale (g - h mean(g h)).
+ITEM void rms_norm_backward_row(real *dx, const real *x, real scale, const real *gain,
+                                const real *dy, size_t n) {
+    double sum_gh;
+    ROW_SUM(real, sum_gh, c, n, dy[c] * gain[c] * (x[c] * scale));
+    const real mean_gh = (real)(sum_gh / (double)n);
+    INDEPENDENT
+    for (size_t c = 0; c < n; c++) dx[c] = scale * (dy[c] * gain[c] - x[c] * scale * mean_gh);
+}
+void op_rms_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy) {
+    need_same("op_rms_norm_backward", "dx", dx, "x", x);
+    need_same("op_rms_norm_backward", "dy", dy, "x", x);
+    need_shape("op_rms_norm_backward", "stats", stats, x.rows, 1, "x", x);
+    need_shape("op_rms_norm_backward", "gain", gain, 1, x.cols, "x", x);
+    FOR_EACH(r, x.rows, {
+        rms_norm_backward_row(row_of(dx, r), row_of(x, r), *row_of(stats, r), gain.data,
+                              row_of(dy, r), x.cols);
+    });
+}
+
+ITEM void rms_norm_grads_strip(real *dgain, Tensor x, Tensor stats, Tensor dy, size_t first,
+                               size_t width) {
+    real g[STRIP];
+    for (size_t c = 0; c < width; c++) g[c] = 0;
+    for (size_t r = 0; r < x.rows; r++) {
+        const real *in = row_of(x, r) + first, *d = row_of(dy, r) + first;
+        const real scale = *row_of(stats, r);
+        for (size_t c = 0; c < width; c++) g[c] += d[c] * (in[c] * scale);
+    }
+    for (size_t c = 0; c < width; c++) dgain[first + c] = g[c];
+}
+void op_rms_norm_grads(Tensor dgain, Tensor x, Tensor stats, Tensor dy) {
+    need_same("op_rms_norm_grads", "dy", dy, "x", x);
+    need_shape("op_rms_norm_grads", "stats", stats, x.rows, 1, "x", x);
+    need_shape("op_rms_norm_grads", "dgain", dgain, 1, x.cols, "x", x);
+    FOR_EACH(i, ceil_div(x.cols, STRIP), {
+        const size_t first = i * STRIP;
+        BY_STRIP(strip_width(first, x.cols),
+                 rms_norm_grads_strip(dgain.data, x, stats, dy, first, width_));
+    });
+}
+
+// ---- rotary positions ----
+
+// Pair i of every head in a row: one sine and cosine for all heads. The angle is a double, because
+// a float has too few digits for late positions.
+ITEM void rotate_item(real *x, size_t i, size_t heads, size_t D, double position, double theta,
+                      int direction) {
+    const double angle = position * pow(theta, -2 * (double)i / (double)D);
+    const real c = (real)cos(angle), s = (real)(direction * sin(angle));
+    for (size_t h = 0; h < heads; h++) {
+        real *first = x + h * D + i, *second = first + D / 2;
+        const real a = *first, b = *second;
+        *first = a * c - b * s;
+        *second = b * c + a * s;
+    }
+}
+void op_rotate(Tensor x, size_t D, const int *position, size_t T, double theta, int direction) {
+    if (D == 0 || D % 2 != 0 || x.cols % D != 0)
+        fault("op_rotate: x is [%zu, %zu], but heads of %zu columns: it turns pairs of columns of "
+              "whole heads",
+              x.rows, x.cols, D);
+    const size_t pairs = D / 2;
+    FOR_EACH(j, x.rows * pairs, {
+        const size_t r = j / pairs;
+        rotate_item(row_of(x, r), j % pairs, x.cols / D, D,
+                    position ? (double)position[r] : (double)(r % T), theta, direction);
+    });
+}
+
+// ---- grouped heads ----
+
+static size_t need_groups(const char *op, Tensor wide, Tensor narrow, size_t D) {
+    const size_t ratio = narrow.cols ? wide.cols / narrow.cols : 1;
+    if (D == 0 || narrow.cols % D != 0 || wide.cols != ratio * narrow.cols)
+        fault("%s: [%zu, %zu] and [%zu, %zu] are not groups of heads with %zu columns", op,
+              wide.rows, wide.cols, narrow.rows, narrow.cols, D);
+    need_shape(op, "the wide tensor", wide, narrow.rows, wide.cols, "the narrow one", narrow);
+    return ratio;
+}
+void op_repeat_heads(Tensor y, Tensor x, size_t D) {
+    const size_t ratio = need_groups("op_repeat_heads", y, x, D);
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, {
+        for (size_t c = lo; c < hi; c++)
+            row_of(y, r)[c] = row_of(x, r)[c / (ratio * D) * D + c % D];
+    });
+}
+ITEM void fold_heads_part(real *y, const real *x, size_t ratio, size_t D, size_t lo, size_t hi) {
+    for (size_t c = lo; c < hi; c++) {
+        const real *first = x + c / D * ratio * D + c % D;
+        real sum = first[0];
+        for (size_t j = 1; j < ratio; j++) sum += first[j * D];
+        y[c] = sum;
+    }
+}
+void op_fold_heads(Tensor y, Tensor x, size_t D) {
+    const size_t ratio = need_groups("op_fold_heads", x, y, D);
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
+                  { fold_heads_part(row_of(y, r), row_of(x, r), ratio, D, lo, hi); });
 }
 
 // ---- attention ----
@@ -756,6 +922,10 @@ ITEM void add_position_part(real *y, const real *x, Tensor wpe, size_t position,
 }
 void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position) {
     need_same("op_add_positions", "y", y, "x", x);
+    if (wpe.cols == 0) {
+        copy_unless_same(y, x);
+        return;
+    }
     need_shape("op_add_positions", "x", x, x.rows, wpe.cols, "wpe", wpe);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols, {
         add_position_part(row_of(y, r), row_of(x, r), wpe, (size_t)position[r], lo, hi);
@@ -773,6 +943,7 @@ ITEM void positions_grad_part(real *dwpe, const int *position, Tensor dy, size_t
     }
 }
 void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy) {
+    if (dwpe.cols == 0) return;
     need_shape("op_add_positions_grad", "dy", dy, dy.rows, dwpe.cols, "dwpe", dwpe);
     FOR_EACH_PART(t, lo, hi, dwpe.rows, dwpe.cols,
                   { positions_grad_part(row_of(dwpe, t), position, dy, t, lo, hi); });

@@ -16,14 +16,22 @@ void op_matmul_nt(Tensor y, Tensor x, Tensor w); // y[M,N] = x[M,K] w[N,K]^T
 void op_matmul_tn(Tensor y, Tensor x, Tensor w); // y[M,N] = x[K,M]^T w[K,N]
 
 // --- element by element ---
-void op_add(Tensor y, Tensor a, Tensor b);         // y = a + b; y may be a or b
-void op_max(Tensor y, Tensor a, Tensor b);         // the larger one; NaN stays NaN; y may be a or b
-void op_scale(Tensor y, Tensor x, real s);         // y = s x; y may be x
-void op_multiply(Tensor y, Tensor a, Tensor b);    // y = a * b, element by element
-void op_add_bias(Tensor y, Tensor x, Tensor bias); // y = x + bias[1,N] on every row; y may be x
+void op_add(Tensor y, Tensor a, Tensor b);      // y = a + b; y may be a or b
+void op_max(Tensor y, Tensor a, Tensor b);      // the larger one; NaN stays NaN; y may be a or b
+void op_scale(Tensor y, Tensor x, real s);      // y = s x; y may be x
+void op_multiply(Tensor y, Tensor a, Tensor b); // y = a * b, element by element
+// y = x + bias[1,N] on every row; y may be x. A bias of 0 columns is absent: y = x.
+void op_add_bias(Tensor y, Tensor x, Tensor bias);
 void op_sum_rows(Tensor sum, Tensor x); // sum[1,N]: the bias gradient; rows added in order
 void op_gelu(Tensor y, Tensor x);       // tanh form, as in GPT-2
 void op_gelu_backward(Tensor dx, Tensor x, Tensor dy); // dx may be dy
+// SwiGLU (Shazeer 2020, section 2): y[M,F] = silu(gate) * up, x[M,2F] = gate | up. Backward: dy may
+// be the first F columns of dx.
+void op_swiglu(Tensor y, Tensor x);
+void op_swiglu_backward(Tensor dx, Tensor x, Tensor dy);
+// GELU if y and x have one shape, SwiGLU if y is half as wide.
+void op_activation(Tensor y, Tensor x);
+void op_activation_backward(Tensor dx, Tensor x, Tensor dy);
 
 // Dropout: y = x * keep / (1-p). The mask is a function of key and the GLOBAL coordinates of an
 // element. It is never stored: backward calls the same function on dy. p = 0 copies. y may be x.
@@ -55,6 +63,24 @@ void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor g
 void op_layer_norm_backward_sums(Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats, Tensor gain,
                                   Tensor dy, size_t whole);
+
+// --- RMS norm (Zhang and Sennrich 2019): x / root of the mean of x^2, times a gain ---
+// stats[M,1]: 1 / sqrt(mean(x^2) + epsilon) of a row.
+void op_rms_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, double epsilon);
+void op_rms_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
+void op_rms_norm_grads(Tensor dgain, Tensor x, Tensor stats, Tensor dy);
+
+// --- rotary positions (Su et al. 2021, section 3.2.2), in place ---
+// x is [M, heads*D]. Columns i and i + D/2 of each head are a pair (as in Hugging Face's Llama),
+// which is turned by the angle direction * position * theta^(-2i/D). Row r has position[r]; NULL: r
+// mod T.
+void op_rotate(Tensor x, size_t D, const int *position, size_t T, double theta, int direction);
+
+// --- grouped heads (Ainslie et al. 2023): heads of D columns ---
+void op_repeat_heads(Tensor y, Tensor x,
+                     size_t D); // y[M, n ratio D]: each head of x[M, n D] repeated
+void op_fold_heads(Tensor y, Tensor x,
+                   size_t D); // y[M, n D]: sums over each group of x[M, n ratio D]
 
 // --- attention, per head: Tq queries and Tk keys per sequence ---
 // q and o are [B*Tq, heads*D], k and v are [B*Tk, heads*D]. p is [B*heads*Tq, Tk] with rows in
@@ -107,7 +133,7 @@ void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t firs
 // y: zero rows for foreign tokens
 void op_embed_tokens(Tensor y, Tensor wte, const int *tokens, size_t vocab0);
 void op_embed_tokens_grad(Tensor dwte, const int *tokens, Tensor dy, size_t vocab0);
-// NaN where wpe lacks the row
+// NaN where wpe lacks the row. A wpe of 0 columns is absent: y = x.
 void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position);
 // zero for a position that no row has
 void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy);
