@@ -1,21 +1,24 @@
-# Unsplit. `make help` lists what can be typed. Needs GNU make and a shell; tools/setup sees to the rest.
+# Unsplit. `make help` lists the commands. Needs GNU make and a shell; tools/setup installs the rest.
 #
-# Adding a file is enough: chapters are NN_name/. A file that says EXPERIMENT(...) is a program, whose rank count, level and question are its
-# first lines and stand nowhere else. It is a module too, like every other file of a chapter: its functions lie in the chapter's library.
+# A new file needs no entry here. Chapters are the folders NN_name/. A file that contains EXPERIMENT(...)
+# is a program; the first lines of its lesson give its rank count, level and question. The file is a
+# module, too, like every other file of a chapter: its functions are in the chapter's library.
 
 BACKEND   = cpu
 PRECISION = fp32
 SANITIZE  =
-# cpu: what -march= takes. cuda: compute capabilities ("80 90"), all-major, or native: that of the GPU here, without one all-major.
+# cpu: a value for -march=. cuda: compute capabilities ("80 90"), all-major, or native: the GPU of this
+# machine, or all-major if there is no GPU.
 ARCH      = native
 CC        = mpicc
 CXX       = g++
-# STRICT=yes, as make test has it: a warning ends the build. For a reader it does not, whose compiler may have newer warnings.
+# STRICT=yes: a warning ends the build; make test uses it. By default warnings are allowed, because a
+# user's compiler may have newer warnings.
 STRICT    =
 WERROR    = $(if $(STRICT),-Werror)
-# A student's tree has a file that says what its open exercises ask for: no warnings of what they leave unused.
+# In a student's tree this file turns off the warnings that open exercises cause, such as unused variables.
 -include student.mk
-# For one lesson: its options, and the number of ranks where it is not the one of the lesson's first lines.
+# For one lesson: its options, and a rank count that replaces the one in the lesson's first lines.
 ARGS =
 NP   =
 # For break, student and grade: see make help.
@@ -24,54 +27,56 @@ DIR =
 EXERCISES =
 SUBMISSION =
 JSON =
-# For test: names of files of tests/, TESTS="comm ops"; without it all.
+# For test: names of files in tests/, such as TESTS="comm ops". Default: all.
 TESTS =
-# What these say is text, also $( ) and ; in it: recipes read it from the environment.
+# The values of these variables are plain text, even $( ) and ;. Recipes read them from the environment.
 text_variables = ARGS NP BUG DIR EXERCISES SUBMISSION JSON
 $(foreach name,$(text_variables),$(eval override $(name) := $$(value $(name))))
 export $(text_variables)
-# The compiler behind MPI's wrapper, by the names that Open MPI and MPICH read. The launcher beside CC=mpicc.mpich is MPIRUN=mpirun.mpich.
+# The compiler behind MPI's wrapper: Open MPI and MPICH read these variables. With CC=mpicc.mpich set the
+# launcher MPIRUN=mpirun.mpich, too.
 export OMPI_CC ?= gcc
 export MPICH_CC ?= $(OMPI_CC)
 
-# cuda looks for the toolkit in CUDA_HOME and for NCCL in NCCL_HOME first. STANDIN=yes builds the same host code against stand-ins for
-# CUDA, cuBLAS and NCCL (tests/standin), which need no toolkit and no GPU.
+# A cuda build searches CUDA_HOME for the toolkit and NCCL_HOME for NCCL first. STANDIN=yes builds the same
+# host code with stand-ins for CUDA, cuBLAS and NCCL (tests/standin), which need no toolkit and no GPU.
 STANDIN   =
 CUDA_HOME ?=
 NCCL_HOME ?=
 ifeq ($(filter $(BACKEND),cpu cuda),)
-    $(error BACKEND=$(BACKEND): it is cpu or cuda)
+    $(error BACKEND=$(BACKEND): choose BACKEND=cpu or BACKEND=cuda)
 endif
 ifneq ($(STANDIN),)
     ifneq ($(STANDIN) $(BACKEND),yes cuda)
-        $(error STANDIN=$(STANDIN): it is yes, and only with BACKEND=cuda)
+        $(error STANDIN=$(STANDIN): choose STANDIN=yes together with BACKEND=cuda, or leave it out)
     endif
 endif
 # Which build this is: cpu, cuda or standin.
 KIND = $(if $(STANDIN),standin,$(BACKEND))
 ifeq ($(filter $(PRECISION),fp32 fp64),)
-    $(error PRECISION=$(PRECISION): it is fp32 or fp64)
+    $(error PRECISION=$(PRECISION): choose PRECISION=fp32 or PRECISION=fp64)
 endif
 san-address,undefined := -asan
 san-thread := -tsan
 ifneq ($(SANITIZE),)
     ifeq ($(san-$(SANITIZE)),)
-        $(error SANITIZE=$(SANITIZE): it is address,undefined or thread)
+        $(error SANITIZE=$(SANITIZE): choose SANITIZE=address,undefined or SANITIZE=thread)
     endif
 endif
 O = build/$(KIND)-$(PRECISION)$(san-$(SANITIZE))
 
-# No fused multiply-add and no fast-math: the same text gives the same bits on every machine and backend. The two -fno-... change no
-# value: they let sqrt and comparisons be vectorised, as nobody here reads errno or traps.
+# No fused multiply-add and no fast-math, so that the same source gives the same bits on every machine and
+# backend. The two -fno-... flags change no value. They let the compiler vectorise sqrt and comparisons,
+# because no code here reads errno or uses traps.
 CFLAGS  = -std=gnu11 $(BOTH) $(CUT_TEXT) $(CFLAGS-threads-$(KIND))
 CFLAGS-threads-cpu = $(OPENMP)
 BOTH    = $(if $(SANITIZE),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,$(OPTIMIZE-$(KIND))) \
           $(MARCH-$(KIND)) -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra $(WERROR) -pthread
-# The stand-ins only show that the host code is right: a fast build says so sooner.
+# The stand-ins only test the host code, so a fast build matters more than a fast program.
 OPTIMIZE-cpu     = -O3 -g
 OPTIMIZE-cuda    = -O3 -g
 OPTIMIZE-standin = -O1
-# gcc warns of text that a buffer may cut, which is meant here; clang before 19 does not know that name.
+# gcc warns when a buffer may truncate text, which is intended here. clang before 19 does not know this flag.
 CUT_TEXT = $(if $(findstring clang version,$(COMPILER)),,-Wno-format-truncation)
 MARCH-cpu     = -march=$(ARCH)
 MARCH-standin = -march=$(ARCH)
@@ -82,7 +87,7 @@ LIBS-cuda    = $(NCCL_LIBS) $(CUDA_LIBS) -lstdc++
 LIBS-standin = -lstdc++
 TEXT    = build/text.txt
 
-# ---- what there is ----
+# ---- sources and programs ----
 SOURCES  := $(filter-out common/device/device_$(if $(filter cpu,$(BACKEND)),cuda,cpu).c, \
                 $(wildcard common/*/*.c judge/*.c judge/*/*.c [0-9][0-9]_*/*.c [0-9][0-9]_*/experiments/*.c \
                            tests/test_*.c tests/bench_*.c))
@@ -90,12 +95,13 @@ LESSONS  := $(subst /experiments/,/,$(shell grep -l '^EXPERIMENT.' $(SOURCES)))
 PROGRAMS := $(sort $(LESSONS) $(wildcard tests/test_*.c tests/bench_*.c))
 MODULES  := $(filter-out tests/%,$(SOURCES))
 PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c tests/no_single_copy.c tests/pretend_cores.c tests/nan_product.c
-# The files with kernels in them: those that say FOR_EACH.
+# The files with kernels: those that contain FOR_EACH.
 KERNELS  := $(if $(filter cuda,$(BACKEND)),$(shell grep -lE '^ +FOR_EACH(_PART)?.[a-z]' $(SOURCES)))
 FOLDERS  := $(sort $(patsubst %/,%,$(wildcard [0-9][0-9]_*/)))
 CHAPTERS := $(foreach folder,$(FOLDERS),$(firstword $(subst _, ,$(folder))))
-# Which chapter includes which earlier one: 05_pipeline_1f1b>04_pipeline_naive. A program links with the library of its chapter, of the
-# chapters reached from there, and of common; so run-05 compiles no other chapter. A test links with all libraries.
+# Includes between chapters: 05_pipeline_1f1b>04_pipeline_naive means that 05 includes a header of 04. A
+# program links with the libraries of its chapter, of the chapters reached from there, of judge and of
+# common, so run-05 compiles no other chapter. A test links with all libraries.
 ARROWS   := $(sort $(shell awk '/^\#include "[0-9]/ { split(FILENAME, from, "/"); split(substr($$2, 2), to, "/"); \
                 if (to[1] < from[1]) print from[1] ">" to[1] }' $(foreach folder,$(FOLDERS),$(wildcard $(folder)/*.[ch] $(folder)/*/*.[ch]))))
 reached   = $(1) $(foreach folder,$(patsubst $(1)>%,%,$(filter $(1)>%,$(ARROWS))),$(call reached,$(folder)))
@@ -116,7 +122,7 @@ all:
 	+@$(BUILD)
 
 # ---- commands ----
-# Programs that a key as in run-KEY means: 03 a chapter, 03-02 a lesson, 08-train a program by its name, 00 week 0.
+# The programs of a key in run-KEY: 03 is a chapter, 03-02 a lesson, 08-train a program by name, 00 week 0.
 key-chapter = $(firstword $(subst -, ,$(1)))
 key-lesson  = $(word 2,$(subst -, ,$(1)))
 programs-of = $(patsubst %.c,$(O)/%,$(filter $(PROGRAMS),$(if $(filter 00,$(1)),judge/run_00.c,$(wildcard \
@@ -139,7 +145,7 @@ play-%: FORCE
 	$(BUILD_LESSON)
 	@tools/args tools/play-lesson $(O) $*
 
-# The commands in the pages name the build of these defaults.
+# The commands in the pages use the build with these defaults.
 figures:
 	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp32 SANITIZE=
 	@tools/figures
@@ -147,7 +153,7 @@ figures:
 book:
 	@tools/book
 
-# The page of every lesson, a file per chapter.
+# Writes the page of every lesson, one file per chapter.
 pages:
 	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp32 SANITIZE=
 	@tools/pages
@@ -156,7 +162,8 @@ bench:
 	+@$(BUILD) ONLY="$(patsubst %.c,$(O)/%,$(wildcard tests/bench_*.c) 08_3d/train.c 08_3d/sample.c)"
 	@tools/args tools/bench $(O)
 
-# BACKEND=cuda: the tests of that backend beside the CPU's. Without it tests/cuda.t uses what there is of a toolkit and a GPU.
+# With BACKEND=cuda the tests compare that backend with the CPU. Otherwise tests/cuda.t uses the toolkit and
+# the GPU if they are present.
 test:
 	@tools/setup prove
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp32
@@ -170,7 +177,7 @@ else
 	@TEST_BACKEND=$(KIND) tools/run-tests tests/gpu.t
 endif
 
-# Under a minute: what to run after each change.
+# Tests that take less than a minute, to run after each change.
 QUICK = structure ops memory model units cost-model layers schedule pipeline compression costs zero-costs recompute-costs oracle plot lessons
 test-quick:
 	@tools/setup prove
@@ -226,16 +233,18 @@ clean:
 	rm -rf build
 
 # ---- the build ----
-# Which flags the libraries need is found out once, by set-up, which installs what is missing; make then starts over with the result.
+# tools/setup finds the flags of the libraries once and installs missing packages. Then make starts again
+# with these flags.
 FOUND-cpu     = build/tools.mk
 FOUND-cuda    = build/tools-cuda.mk
 FOUND-standin = build/tools-standin.mk
 ifneq ($(filter-out help list doctor setup clean student,$(or $(MAKECMDGOALS),all)),)
     include $(FOUND-$(KIND))
-    # Which compiler, and which MPI: "gcc (Debian 12.2.0-14) 12.2.0 gcc -I/usr/lib/x86_64-linux-gnu/openmpi/include ..."
+    # The compiler and the MPI: "gcc (Debian 12.2.0-14) 12.2.0 gcc -I/usr/lib/x86_64-linux-gnu/openmpi/include ..."
     WRAPPER  := OMPI_CC='$(OMPI_CC)' MPICH_CC='$(MPICH_CC)' $(CC)
     COMPILER := $(shell { $(WRAPPER) --version | head -n 1; $(WRAPPER) -show; } 2>/dev/null)
-    # clang needs a package of its own for it (libomp-dev); without OpenMP a rank has one thread. The thread sanitizer does not know it.
+    # clang needs an extra package for OpenMP (libomp-dev). Without OpenMP a rank has one thread. The thread
+    # sanitizer does not support OpenMP.
     OPENMP   := $(if $(filter thread,$(SANITIZE)),,$(shell echo 'int main(void) { return 0; }' | $(WRAPPER) -fopenmp -x c -o /dev/null - 2>/dev/null && echo -fopenmp))
 endif
 build/tools.mk:
@@ -252,7 +261,7 @@ programs: $(or $(ONLY),$(PROGRAMS:%.c=$(O)/%) preloads) $(TEXT)
 preloads: $(PRELOADS:%.c=$(O)/%.so)
 	@:
 
-# Objects depend on the compiler, the MPI and the flags they are built with; whether a warning ends the build makes no difference.
+# Objects are built again when the compiler, the MPI or the flags change. -Werror does not count as a change.
 COMPILE = $(CC) $(CFLAGS) $(DEFINES) $(CFLAGS-$(KIND)) -I.
 CFLAGS-cpu     = $(BLAS_CFLAGS)
 CFLAGS-cuda    = $(NCCL_CFLAGS) $(CUDA_CFLAGS)
@@ -262,15 +271,15 @@ $(O)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(FLAGS_NOW)' | cmp -s - $@ || echo '$(FLAGS_NOW)' >$@
 
-# What EXPERIMENT names: experiment_03_tensor_parallel_experiments_02_linear.
+# The symbol that EXPERIMENT defines: experiment_03_tensor_parallel_experiments_02_linear.
 SYMBOL = -DEXPERIMENT_SYMBOL=experiment_$(subst /,_,$(basename $<))
 $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "compiling $<"
 	@$(COMPILE) -DDEFAULT_TEXT='"$(TEXT)"' $(SYMBOL) -MMD -MP -c -o $@ $<
 
-# A file with kernels in it, for a GPU: C that is compiled as CUDA C++, or as plain C++ for the stand-ins, with the names of C. A fused
-# multiply-add would give other bits here too.
+# A file with kernels is C. For a GPU it is compiled as CUDA C++, for the stand-ins as plain C++, both with C
+# linkage. A fused multiply-add would change bits here, too.
 GPUS   = $(patsubst sm_%,%,$(if $(filter native,$(ARCH)),$(GPU_HERE),$(ARCH)))
 GENCODE = $(if $(filter all%,$(GPUS)),-arch=$(GPUS),$(foreach n,$(GPUS),-gencode arch=compute_$n,code=sm_$n) \
               -gencode arch=compute_$(lastword $(GPUS)),code=compute_$(lastword $(GPUS)))
@@ -291,7 +300,7 @@ $(O)/libstandin.a: $(STANDINS:%.cpp=$(O)/%.o)
 	@rm -f $@
 	@ar rcs $@ $^
 
-# For editors and clang-tidy: how each source is compiled.
+# The compile command of each source, for editors and clang-tidy.
 compile_commands.json: FORCE
 	@tools/compile-commands "$(filter-out -L% -l% -Wl%,$(shell $(WRAPPER) -show)) $(CFLAGS) $(DEFINES) $(CFLAGS-$(KIND)) -I." $(SOURCES) >$@
 
@@ -310,7 +319,7 @@ $(filter $(O)/tests/%,$(PROGRAMS:%.c=$(O)/%)): $(O)/%: $(O)/%.o $(O)/%.info.o
 $(PROGRAMS:%.c=$(O)/%): $(O)/%: $$(call libraries,$$(firstword $$(subst /, ,$$*))) $(if $(STANDIN),$(O)/libstandin.a)
 	@$(CC) $(CFLAGS) -o $@ $(filter-out %.a,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
 
-# Libraries that tests put between a program and MPI, the C library, or OpenBLAS and the environment.
+# Libraries that tests preload between a program and MPI, the C library, or OpenBLAS and the environment.
 $(O)/%.so: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@$(COMPILE) -shared -fPIC -o $@ $<

@@ -1,4 +1,5 @@
-# For the tests of BACKEND=cuda, on a GPU or on the stand-ins: a build beside the CPU's build of the same precision.
+# Functions for the tests of BACKEND=cuda, on a GPU or on the stand-ins. They compare a build with
+# the CPU's build of the same precision.
 package Gpu;
 use strict;
 use warnings;
@@ -12,18 +13,21 @@ our @EXPORT = qw(comm_on program lessons_on library_on outputs_on trainer_on);
 sub program { my ($build, $source) = @_; return "build/$build/" . $source =~ s/\.c$//r }
 sub cpu_of { return $_[0] =~ s/^.*-/cpu-/r }
 
-# What a page says, without the numbers: every check and cost, and its verdict. Which tensor is the worst is a matter of rounding.
+# Reduces a page to its words without numbers: every check and cost, and its verdict. The tensor
+# with the largest error depends on rounding.
 sub verdicts {
     my ($page) = @_;
     return join "\n", map { s/, worst [^:]*//r } map { my $list = $page->{$_} || []; map { ($_->{what} // '') . " $_->{name}: " . ($_->{pass} ? 'ok' : 'FAIL') } @$list }
         qw(checks costs);
 }
-# Bytes, calls and modelled times are counted, not rounded: they hang on no backend.
+# Bytes, calls and modelled times are counted and never rounded, so they are the same on every
+# backend.
 sub costs { my ($page) = @_; return join "\n", map { "$_->{name}: $_->{predicted} $_->{measured} $_->{unit}" } @{ $page->{costs} || [] } }
 
-# Every lesson of a build beside the CPU's: emulated, and as processes in each of these ways: { name, transport (a pattern), options, env
-# (words before the command), most (ranks), every (of the lessons tried, so many one) }. Of the lessons, one of so many ($every) is tried. Digests
-# may differ from the CPU's, as products do, but not among the transports.
+# Compares every lesson of a build with the CPU: emulated, and as processes in each of these ways: {
+# name, transport (a pattern), options, env (words before the command), most (ranks), every (one of
+# so many tried lessons) }. One of $every lessons is tried. Digests may differ from the CPU's,
+# because products do, but not between transports.
 sub lessons_on {
     my ($build, $backend, $every, @ways) = @_;
     my (@rows, @jobs);
@@ -55,7 +59,7 @@ sub lessons_on {
     }
 }
 
-# The tests of the library: their references are plain C on the host, and finite differences of it.
+# The tests of the library. Their references are plain C on the host, and finite differences of it.
 sub library_on {
     my ($build) = @_;
     for my $program (qw(memory ops layers model comm compression)) {
@@ -65,7 +69,8 @@ sub library_on {
     }
 }
 
-# Comm between processes: what it moves and adds has the bits of virtual ranks; calls that do not match and a lost rank end all.
+# Comm between processes: its results have the bits of virtual ranks. Calls that do not match and a
+# lost rank end all.
 sub comm_on {
     my ($build, $way, @ranks) = @_;
     my @launch = (@{ $way->{env} || [] }, 'tools/launch');
@@ -84,7 +89,7 @@ sub comm_on {
     }
 }
 
-# What every op makes of the same numbers.
+# The result of every op for the same numbers.
 sub outputs_on {
     my ($build) = @_;
     my @program = map { "build/$_/tests/test_outputs" } cpu_of($build), $build;
@@ -98,7 +103,7 @@ sub outputs_on {
     unlink "$work/outputs";
 }
 
-# The trainer beside its own unsplit model: jobs of [as, ranks, options].
+# Compares the trainer with its own unsplit model: jobs of [as, ranks, options].
 sub trainer_on {
     my ($build, @cases) = @_;
     my @train = (program($build, '08_3d/train.c'), qw(--check --steps 2 --eval-every 0 --batch 4 --layers 2 --width 16 --heads 2 --context 16));

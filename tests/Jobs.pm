@@ -1,4 +1,5 @@
-# For the tests in Perl: starts programs through tools/launch, two at a time, and keeps what they left.
+# Functions for the tests in Perl: start programs through tools/launch, two at a time, and keep
+# their output.
 package Jobs;
 use strict;
 use warnings;
@@ -11,8 +12,9 @@ use Time::HiRes qw(time);
 our @EXPORT = qw(slurp last_of_each start run_jobs emu mpi forms_of forms_hold before_work lessons program_of have_mpi complain ranks_of $work $all $hang $wait);
 our $work = tempdir(CLEANUP => 1);
 our $all = $ENV{TEST_ALL} || 0;
-# Seconds. No test judges how long something takes, because a machine may be busy: who takes longer than $hang hangs, and $wait is the
-# --timeout of a run that is to reach it, long beside anything that a rank waits for before.
+# Seconds. No test judges a duration, because a machine may be busy. A program that takes longer
+# than $hang hangs. $wait is the --timeout of a run that must reach it; it is much longer than any
+# other wait of a rank.
 our ($hang, $wait) = (600, 20);
 my $at_once = $ENV{TEST_AT_ONCE} || 2;
 my $number = 0;
@@ -39,11 +41,13 @@ sub program_of {
     return "build/cpu-$build/$source";
 }
 
-# A job is a hash: the words of a command; json: ask for the log and the JSON. run_jobs adds status, out, err, seconds, page.
+# A job is a hash: the words of a command; json: request the log and the JSON. run_jobs adds status,
+# out, err, seconds, page.
 sub emu { my ($ranks, @words) = @_; return { json => 1, words => ['tools/launch', '-e', $ranks, @words] } }
 sub mpi { my ($ranks, @words) = @_; return { json => 1, words => ['tools/launch', $ranks, @words] } }
 
-# Programs refuse an option that is given twice. A test may: the last one counts, so it can vary a model's options. twice: as given.
+# Programs refuse an option that is given twice. In a test the last value counts, so a test can vary
+# a model's options. twice: pass all.
 sub last_of_each {
     my @words = @_;
     my %at = map { $words[$_] =~ /^(--[a-z0-9-]+)/ ? ($1 => $_) : () } 0 .. $#words;
@@ -80,7 +84,7 @@ sub finish {
     unlink map { "$job->{place}.$_" } qw(out err json);
 }
 
-# until => time: jobs that have not begun by then are left out. Returns the jobs that ran.
+# until => time: jobs that have not started by then are left out. Returns the jobs that ran.
 sub run_jobs {
     my ($jobs, %how) = @_;
     my (%running, @ran);
@@ -101,7 +105,8 @@ sub run_jobs {
     return @ran;
 }
 
-# A lesson in other forms than its own, each [ranks, options]: emulated in both precisions, and in fp32 as processes, too.
+# Runs a lesson with other options, each [ranks, options]: emulated in both precisions, and in fp32
+# also as processes.
 sub forms_of {
     my ($source, @forms) = @_;
     my @pairs;
@@ -117,7 +122,7 @@ sub forms_of {
     return @pairs;
 }
 
-# They pass, with the same bits as processes.
+# The runs pass, and processes give the same bits.
 sub forms_hold {
     my (@pairs) = @_;
     run_jobs([map { grep { defined } @{$_}{qw(emu mpi)} } @pairs]);
@@ -126,15 +131,16 @@ sub forms_hold {
         Test::More::ok($emu->{status} == 0 && $emu->{page}{pass}, "$pair->{name}: all checks hold") or Test::More::diag(complain($emu));
         next unless $mpi;
         Test::More::ok($mpi->{status} == 0 && $mpi->{page}{pass}, "$pair->{name}: as processes, too") or Test::More::diag(complain($mpi));
-        # lessons.t knows which programs digest nothing.
+        # lessons.t lists the programs without a digest.
         Test::More::is($mpi->{page}{digest} // 'none', $emu->{page}{digest} // 'none', "$pair->{name}: with the same bits");
     }
 }
 
-# Was it refused before the work? Nothing but the title stands on its page: with --verbose two lines, without it text broken at spaces.
+# Was the run refused before the work? Then its page has only the title: two lines with --verbose,
+# otherwise text broken at spaces.
 sub before_work { my ($job) = @_; return $job->{out} =~ /\A(?:(?:\[[^\]\n]*\] [^\n]*\n){0,2}|\[[^\]\n]*\]  [^\n]*\n(?: {6,}[^\n]*\n)*\n)\z/ }
 
-# The processes of one run of ours, by rank: descendants of the launcher that are the trainer.
+# Returns the processes of one run, by rank: descendants of the launcher that are the trainer.
 sub ranks_of {
     my ($root) = @_;
     my (%parent, %name);
@@ -152,7 +158,7 @@ sub ranks_of {
     return sort { $rank{$a} <=> $rank{$b} } @found;
 }
 
-# Of a job that went wrong: what it printed, for diag().
+# Returns the output of a failed job, for diag().
 sub complain {
     my ($job) = @_;
     my @out = grep { /FAIL|^ / } split /\n/, $job->{out};

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# What cannot work: the exit status on all ranks, one message that names the fix, before the work; files that cannot be read or written;
-# ranks that are killed or hang.
-# slow: each of about 200 mistakes is a run of its own, many as processes
+# Invalid input: every rank returns the right exit status, and one message names the fix before the
+# work starts. Files that cannot be read or written. Ranks that are killed or hang.
+# slow: about 200 mistakes have one run each, many as processes
 use strict;
 use warnings;
 use FindBin;
@@ -16,14 +16,15 @@ plan skip_all => "$train is not built" unless -x $train;
 { open my $f, '>', "$work/empty" or die; close $f }
 { open my $f, '>', "$work/short" or die; print $f 'too short'; close $f }
 
-# Small, because some is found only at the end.
+# The model is small, because some mistakes are found only at the end.
 my @tiny = (qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 4 --steps 2 --eval-every 0 --timeout), $hang);
 { open my $f, '>', "$work/text" or die; print $f join ' ', 1 .. 1000; close $f }
 push @tiny, '--data', "$work/text";
 mkdir "$work/index" or die;
 for my $pipe ("$work/pipe", "$work/index/index.json") { system('mkfifo', $pipe) == 0 or die "mkfifo $pipe" }
 
-# ranks, options (after the small model's), exit status, words of the message; 'mpi': as processes too
+# ranks, options (after the small model's), exit status, a pattern of the message; 'mpi': also as
+# processes
 my @mistakes = (
     [2, '--sead 1', 2, qr/unknown option --sead; the nearest is --seed/, 'mpi'],
     [2, '--micro-bach 1', 2, qr/the nearest is --micro-batch/],
@@ -102,7 +103,8 @@ my @mistakes = (
     [2, "--exit-after 1", 2, qr/--exit-after says when the run saves and ends: give --save DIR, too/],
     [2, "--save $work/never --exit-after 0", 2, qr/--exit-after 0: expected minutes, more than 0/],
     [2, "--log $work/no/folder", 2, qr/cannot write the log \S+folder: No such file/, 'mpi'],
-    [2, "--log $work/no/folder --layers 48 --width 4096", 2, qr/cannot write the log/],       # before the memory, too
+    # also before the memory is allocated
+    [2, "--log $work/no/folder --layers 48 --width 4096", 2, qr/cannot write the log/],
     [2, "--export $work/no/folder", 2, qr/--export \S+folder: cannot write it: No such file.*; name a file in a folder that exists/, 'mpi'],
     [2, "--export $work", 2, qr/--export \S+: cannot write it: Is a directory/],
     [2, "--json $work/no/folder", 2, qr/--json \S+folder: cannot write it: No such file.*; name a file in a folder that exists/, 'mpi'],
@@ -122,7 +124,8 @@ for my $mistake (@mistakes) {
         push @jobs, $job;
     }
 }
-# How many ranks: the lesson's are emulated, mpirun's cannot be emulated, and there is a most.
+# The rank count: emulated runs have the lesson's own, mpirun's ranks cannot be emulated, and there
+# is a maximum.
 push @jobs, { %{ emu(600, $train) }, name => '--emulate 600', want => 2, words_wanted => qr/--emulate 600: expected a whole number from 1 to 512/ };
 push @jobs, { %{ mpi(2, $train, '--emulate', 2) }, name => '--emulate under mpirun', want => 2,
               words_wanted => qr/--emulate makes virtual ranks in one process, but mpirun started 2 processes: leave the option or mpirun out/ } if have_mpi;
@@ -144,7 +147,8 @@ ok(!(grep { -e "$work/$_" } 'no', 'text.tmp'), 'nothing is left behind');
 # ---- a rank that dies, a rank that hangs ----
 SKIP: {
     skip 'no mpirun', 8 unless have_mpi;
-    # The launcher sees that a rank has died: nobody has to wait for it. That one has stopped is seen by those who wait.
+    # The launcher sees that a rank has died, so no rank waits for it. A stopped rank is noticed by
+    # the ranks that wait for it.
     for my $case (['KILL', 10 * $hang], ['STOP', $wait]) {
         my ($signal, $timeout) = @$case;
         my $log = "$work/$signal.log";
@@ -152,7 +156,7 @@ SKIP: {
         $job->{json} = 0;
         my $pid = start($job);
         my $deadline = time + $hang;
-        sleep 0.05 while time < $deadline && (-s $log // 0) < 500;       # it is training
+        sleep 0.05 while time < $deadline && (-s $log // 0) < 500;       # the run is training
         my @ranks = ranks_of($pid);
         is(scalar @ranks, 4, "SIG$signal: four ranks are training");
         kill $signal, $ranks[2] if @ranks == 4;

@@ -2,8 +2,9 @@
 // level: core
 // question: How fast are sums and messages between processes, beside a plain copy?
 //
-// Rates are bytes of the tensor a second. The rival is a copy of as many bytes, by all ranks at once in the same run: a
-// sum over two ranks must read, add and write what a copy only copies. As processes; `make bench` runs it.
+// Rates are bytes of the tensor per second. The comparison is a copy of as many bytes, by all ranks
+// at once in the same run: a sum over two ranks must read, add and write, while a copy only copies.
+// The ranks are processes; `make bench` runs it.
 #include <math.h>
 #include <stdlib.h>
 #include "common/device/device.h"
@@ -45,7 +46,7 @@ static int ascending(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-// The median of what the slowest rank takes.
+// The median of the slowest rank's times.
 static double seconds_of(Place *p, void (*call)(Place *p), size_t rounds) {
     double seconds[MOST + 1];
     for (size_t i = 0; i <= rounds; i++) {
@@ -57,7 +58,7 @@ static double seconds_of(Place *p, void (*call)(Place *p), size_t rounds) {
         seconds[i] = now() - start;
         tensor_fill(p->a, 1);
     }
-    qsort(seconds + 1, rounds, sizeof *seconds, ascending);    // the first one is not counted
+    qsort(seconds + 1, rounds, sizeof *seconds, ascending);    // the first round does not count
     return seconds[1 + rounds / 2];
 }
 

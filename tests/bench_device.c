@@ -2,11 +2,12 @@
 // level: core
 // question: How fast is a training step on this device, and each op of it beside what the device could do at best?
 //
-// Two rivals are measured in the same run: how fast the device copies memory, and the rate of one large matrix
-// product, which stands for its peak. An op's floor is the larger of bytes / bandwidth and FLOPs / peak; what fits a
-// cache may be faster. "share" is what the op's calls of one step are of the step's time. With one rank the step is
-// the unsplit model's; with more it is the trainer's, and virtual ranks share the device. `make bench` runs it; --help
-// shows the sizes. Not part of make test: such times are not reproducible.
+// The same run measures two limits: how fast the device copies memory, and the rate of one large
+// matrix product, which serves as its peak. An op's floor is the larger of bytes / bandwidth and
+// FLOPs / peak. Data that fits a cache may be faster. "share" is the part of the step's time that
+// the op's calls take. With one rank the step is the unsplit model's. With more ranks it is the
+// trainer's, and virtual ranks share the device. `make bench` runs it; --help shows the sizes. make
+// test does not run it, because such times are not reproducible.
 #include <math.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -32,9 +33,9 @@ static const Option options[] = {
     {0},
 };
 
-// ---- the device, at its best ----
+// ---- the device's limits ----
 
-// Seconds of one call: the least of three rounds of as many calls as 30 ms hold.
+// Seconds per call: the least of three rounds with as many calls as fit 30 ms.
 static double seconds_of(void (*run)(void *), void *with) {
     double best = INFINITY;
     run(with);
@@ -62,7 +63,7 @@ static void run_copy(void *v) {
     tensor_copy(t->a, t->b);
 }
 
-typedef struct { double flops, bytes; } Peak;              // a second
+typedef struct { double flops, bytes; } Peak;              // per second
 static Peak measure_peak(size_t square, size_t megabytes) {
     Arena a = arena(MEM_WORKSPACE);
     Three t = { tensor_new(&a, square, square), tensor_new(&a, square, square), tensor_new(&a, square, square) };
@@ -167,7 +168,7 @@ static void row(Run *run, const char *op, void (*f)(void *), Place *s, double ca
         100 * calls * seconds / step);
 }
 
-// numbers: read and written, each once, as if the device's caches were perfect.
+// numbers: elements read and written, each once, as with perfect caches.
 static void each_op(Run *run, const ModelConfig *c, size_t B, Peak peak, double step) {
     Arena a = arena(MEM_WORKSPACE);
     Place s = place(&a, c, B);
@@ -218,7 +219,7 @@ static double unsplit_step(const ModelConfig *c, const Data *d, size_t batch, si
     for (size_t step = 0; step < steps + 2; step++) {
         Arena tokens = arena(MEM_WORKSPACE);
         device_synchronize();
-        if (step == 2) start = now();                      // memory is there, and libraries are warm
+        if (step == 2) start = now();    // memory is allocated, libraries are warm
         Batch b = data_batch(d, &tokens, step, 0, batch, batch);
         model_zero_gradients(m);
         model_forward_backward(m, &b);
@@ -250,8 +251,8 @@ static double trainer_step(Run *run, const TrainerConfig *c, const Data *d, size
     return seconds;
 }
 
-// Products only, three of forward's size a token: 2 (12 L C^2 + V C) FLOPs in forward, and 4 L T C for the attention,
-// whose products are done over all T keys, masked ones too.
+// Counts products only, three of forward's size per token: 2 (12 L C^2 + V C) FLOPs in forward, and
+// 4 L T C for the attention, whose products cover all T keys, masked keys too.
 static double flops_of(const ModelConfig *c, double tokens) {
     const double L = (double)c->layers, C = (double)c->width;
     return 3 * tokens * (2 * (12 * L * C * C + (double)c->vocab * C) + 4 * L * (double)c->context * C);
@@ -269,7 +270,7 @@ static void bench(Run *run) {
     REQUIRE(batch > 0 && steps > 0 && option_size(run, "square") > 0 && option_size(run, "copy") > 0,
             "--batch, --steps, --square and --copy must be at least 1");
     Data d = data_synthetic(c.model.vocab, c.model.context, run->seed);
-    memory_set_poison(false);                      // as the trainer: otherwise every allocation is a write of its size
+    memory_set_poison(false);    // as in the trainer: poison would write every allocation
     Peak peak = {0};
     if (run->world->rank == 0) peak = measure_peak(option_size(run, "square"), option_size(run, "copy"));
     side_broadcast(&peak, sizeof peak);

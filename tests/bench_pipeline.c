@@ -2,9 +2,9 @@
 // level: core
 // question: How long are the stages of a pipeline idle in real time, when its messages are long?
 //
-// Equal stages of real blocks, and messages of more than a megabyte: the closed forms hold in real time only if
-// messages move while stages compute. Schedules take turns, and the median of each is told. As processes that have a
-// core each; `make bench` runs it.
+// Equal stages of real blocks, and messages of more than a megabyte. The closed forms hold in real
+// time only if messages move while stages compute. Schedules take turns, and the median of each is
+// printed. Every process needs its own core; `make bench` runs it.
 #include <stdio.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/experiments/experiments.h"
@@ -35,7 +35,7 @@ static double median(double *x, size_t n) {
     return x[n / 2];
 }
 
-// One step. Interleaved: two chunks on each stage, each as large as a stage of the others.
+// One step. Interleaved: two chunks per stage, each as large as a stage of the other schedules.
 enum { CHUNKS = 2 };
 static Timing play(Run *run, Stack stack, ScheduleRule rule, size_t m) {
     if (rule) return stack_play(run, &stack, rule, m).timing;
@@ -59,7 +59,8 @@ static void bench(Run *run) {
     config_require(&stack.model);
     memory_set_poison(false);
     double idle[SCHEDULES][MOST], step[SCHEDULES][MOST], exposed[SCHEDULES][MOST];
-    for (size_t i = 0; i < SCHEDULES; i++) play(run, stack, schedule[i].rule, m);       // memory is there now
+    // allocates memory
+    for (size_t i = 0; i < SCHEDULES; i++) play(run, stack, schedule[i].rule, m);
     for (size_t round = 0; round < rounds; round++)
         for (size_t i = 0; i < SCHEDULES; i++) {
             Timing t = play(run, stack, schedule[i].rule, m);

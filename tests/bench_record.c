@@ -2,10 +2,11 @@
 // level: core
 // question: What do the recorder and the simulated clock cost a training step?
 //
-// Trains the trainer's model with the recorder off and on, under real time and under the simulated clock, one step each
-// in turn, so that whatever else the machine does falls on all four alike. Processor time of this process, which all
-// virtual ranks share, so that work of others does not count; a ratio is the median of the ratios of neighbours. Not
-// part of make test: such times are not reproducible.
+// Trains the trainer's model with the recorder off and on, under real time and under the simulated
+// clock, one step each in turn, so that other load affects all four alike. It measures the
+// processor time of this process, which all virtual ranks share, so other programs do not count. A
+// ratio is the median of the ratios of neighbouring steps. make test does not run it, because such
+// times are not reproducible.
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -30,8 +31,8 @@ typedef enum { WALL_OFF, WALL_ON, MODEL_OFF, MODEL_ON, KINDS } Kind;
 static void use_clock(Run *run, bool simulated) {
     ClockConfig c = *clock_config();
     c.simulated = simulated;
-    comm_barrier(run->world);                      // no operation is under way
-    clock_configure(&c);                           // every rank sets the same
+    comm_barrier(run->world);                      // no operation is in flight
+    clock_configure(&c);                           // every rank sets the same configuration
     comm_barrier(run->world);
 }
 
@@ -41,7 +42,7 @@ static double processor_time(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// Seconds of one step, all ranks; what recording needs before and after it is part of it.
+// Seconds of one step of all ranks, including the preparation and the end of recording.
 static double one_step(Run *run, Trainer *t, const Data *d, size_t step, Kind kind, size_t *events) {
     use_clock(run, kind >= MODEL_OFF);
     bool on = kind % 2;
@@ -92,9 +93,10 @@ static void bench(Run *run) {
     Trainer *t = trainer_new(run->world, &c, sgd(0.01));
     double *seconds[KINDS];
     for (size_t k = 0; k < KINDS; k++) seconds[k] = host_alloc(rounds * sizeof **seconds);
-    for (size_t k = 0; k < KINDS; k++) one_step(run, t, &d, step++, k, &events); // memory is there after the first ones
+    // the first steps allocate memory
+    for (size_t k = 0; k < KINDS; k++) one_step(run, t, &d, step++, k, &events);
     for (size_t i = 0; i < rounds; i++)
-        for (size_t k = 0; k < KINDS; k++) {       // a kind is first, second, ... equally often
+        for (size_t k = 0; k < KINDS; k++) {       // each kind is first, second, ... equally often
             Kind kind = (Kind)((k + i) % KINDS);
             seconds[kind][i] = one_step(run, t, &d, step++, kind, &events);
         }

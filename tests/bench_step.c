@@ -2,10 +2,11 @@
 // level: core
 // question: How many tokens does a training step take in a second, and what share of the products' peak is that?
 //
-// With one rank and without --trainer a step of the unsplit model; else the trainer's. Steps are timed one by one, and
-// the median is told, beside the peak of the same run: the best rate of a product of two square matrices on as many
-// threads as all ranks have together. `make bench` runs it beside tools/torch_step.py, which trains the same model:
-// --reference writes down where it starts and what it must come to.
+// With one rank and without --trainer it times a step of the unsplit model, else the trainer's.
+// Steps are timed one by one. The median is printed with the peak of the same run: the best rate of
+// a product of two square matrices on as many threads as all ranks have together. `make bench` runs
+// it beside tools/torch_step.py, which trains the same model: --reference writes its start and its
+// expected losses.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,7 +91,7 @@ static int ascending(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-// The median of a step's time, of the slowest rank; *steps: how many were measured.
+// The median time of a step on the slowest rank; *steps: the number of measured steps.
 static double measure_steps(Run *run, Subject *s, double budget, size_t *steps) {
     double *seconds = host_alloc(MOST * sizeof *seconds), begun = 0;
     bool more = true;
@@ -103,7 +104,7 @@ static double measure_steps(Run *run, Subject *s, double budget, size_t *steps) 
         if (step == WARM_UP) begun = start;
         if (step >= WARM_UP) seconds[(*steps)++] = now() - start;
         more = *steps < FEWEST || (now() - begun < budget && *steps < MOST);
-        side_broadcast(&more, sizeof more);        // rank 0's watch
+        side_broadcast(&more, sizeof more);        // rank 0's clock decides
     }
     qsort(seconds, *steps, sizeof *seconds, ascending);
     double median = seconds[*steps / 2];
@@ -111,7 +112,7 @@ static double measure_steps(Run *run, Subject *s, double budget, size_t *steps) 
     return median;
 }
 
-// ---------------------------------------------------------------- for another program
+// ---------------------------------------------------------------- the reference for another program
 
 static FILE *file_of(const char *directory, const char *name) {
     char path[512];
@@ -152,8 +153,8 @@ static void write_reference(Run *run, Subject *s, const char *directory) {
 
 // ---------------------------------------------------------------- the run
 
-// Products only, three of forward's size: 2 (12 L C^2 + V C) FLOPs a token in forward, and 4 L T C for the attention,
-// whose products are done over all T keys, masked ones too.
+// Counts products only, three of forward's size: 2 (12 L C^2 + V C) FLOPs per token in forward, and
+// 4 L T C for the attention, whose products cover all T keys, masked keys too.
 static double flops_of(const ModelConfig *c, double tokens) {
     double L = (double)c->layers, C = (double)c->width;
     return 3 * tokens * (2 * (12 * L * C * C + (double)c->vocab * C) + 4 * L * (double)c->context * C);

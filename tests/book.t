@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# The book: every link of every page leads to a page, an anchor or a figure of the book; nothing is read from the network; formulas are
-# MathML; the search's index has every page. The player and the planner calculate what the chapters' C does, and run in a browser.
+# The book: every link of every page leads to a page, an anchor or a figure of the book. No page
+# reads from the network. Formulas are MathML. The search index has every page. The player and the
+# planner calculate the same as the chapters' C and run in a browser.
 use strict;
 use warnings;
 use File::Basename qw(dirname);
@@ -41,12 +42,14 @@ like($page{'05_pipeline_1f1b/index.html'}, qr{<aside class="contents">.*href="#t
 open my $f, '<', "$book/index.js" or die;
 my $index = do { local $/; <$f> };
 is(join(' ', grep { index($index, "\"$_") < 0 } grep { !/LICENSE|^bugs|^tests|^Makefile|^tools|CONTRIB|\.(t|sh|py|h|patch|md|yml)\.html$|index\.html$|^docs/ && /\.c\.html$/ } keys %page), '', 'the search knows every source');
-# ---- the page that moves: what its WebAssembly says is what the same C says here; and it draws, whatever is set ----
+# ---- the player's page: its WebAssembly gives the same values as the same C, and it draws at every
+# setting ----
 sub slurp { local $/; open my $f, '<:encoding(UTF-8)', $_[0] or return ''; return scalar <$f> // '' }
 sub found { return system("command -v $_[0] >/dev/null 2>&1") == 0 }
 my ($browser) = grep { found($_) } qw(chromium chromium-browser google-chrome);
 my $played = -f "$book/player_wasm.js" ? '' : 'tools/book found no clang, lld or wasi-libc';
-# A page of the book (or a page with this script only) with this script behind its own: the page as it is after it, and what its console said.
+# Runs a page of the book (or an empty page) with this script at its end. Returns the resulting page
+# and its console output.
 sub browse {
     my ($page, $script, $address) = @_;
     my $html = $page{$page} // "<body></body><script>$page</script>\n</body>";
@@ -60,7 +63,8 @@ sub browse {
     unlink "$book/test.html";
     return (slurp("$dir/dom"), join '', grep { /CONSOLE/ } split /^/, slurp("$dir/err"));
 }
-# $wasm: what the WebAssembly printed. It is what $program prints natively, more than so many lines.
+# $wasm: the output of the WebAssembly. It must equal the output of $program, and have more than
+# this many lines.
 sub same_as_native {
     my ($wasm, $program, $lines, $what) = @_;
     my @here = split /\n/, `$program print`;
@@ -69,7 +73,7 @@ sub same_as_native {
     ok(@here > $lines && !defined $line, $what)
         or diag('line ' . ($line // 0) . ":\n  native " . ($here[$line // 0] // '') . "\n  wasm   " . ($there[$line // 0] // ''));
 }
-# What a script prints that has a module.
+# Returns the output of a script that has a module.
 sub run_wasm {
     my ($module, $script) = @_;
     if (found('node')) {
@@ -126,7 +130,8 @@ SCRIPT
     my ($timeline) = $dom =~ m{<svg id="timeline".*?</svg>}s ? $& : '';
     is(join(' ', map { scalar(() = $timeline =~ /<rect class="$_"/g) } qw(F B M)), '32 32 0', 'and as many boxes: forwards, backwards, no message');
 }
-# ---- the planner: the WebAssembly in it says what the same C says here, which is what the program says ----
+# ---- the planner: its WebAssembly gives the same values as the same C here, and as the program
+# ----
 SKIP: {
     my ($program, $plan) = map { "build/cpu-fp32/$_" } 'tests/test_planner', '08_3d/plan';
     skip "$program is not built", 3 unless -x $program;
@@ -147,7 +152,8 @@ SKIP: {
     like($page{'08_3d/plan.html'}, qr{href="\.\./planner\.html"}, 'the page of the plan leads to the planner');
     unlike($page{'planner.html'}, qr/<link[^>]*stylesheet/, 'one file: its look is in it');
     skip 'no Chromium is installed, or 08_3d/plan is not built', 8 unless $browser && -x 'build/cpu-fp32/08_3d/plan';
-    # The page's time is not real here; the worker's is, which takes seconds for a search: the page waits at work.
+    # The page's time is simulated, but the worker's time is real: a search takes seconds. So the
+    # page waits for the worker.
     my $script = <<'SCRIPT';
 const move = (name, place) => { const e = byId(`set-${name}`); e.value = place; e.dispatchEvent(new Event('input')); };
 const note = name => { document.body.dataset[name] = [location.hash, ...[...byId('tiles').children].map(t => t.firstChild.textContent)].join(' '); };
@@ -172,7 +178,7 @@ SCRIPT
     my $address = sub { my ($dp, $tp, $pp) = @_; "#@task --dp $dp --tp $tp --pp $pp @layout" =~ s/^#--/#/r =~ s/ --/&/gr =~ s/ /=/gr };
     my ($dom, $console) = browse('planner.html', $script, $address->(8, 1, 2));
     is($console, '', 'no message on the console, whatever is set');
-    # What the program says of a layout, as the page shows it.
+    # Returns the program's result for a layout in the form of the page.
     my $said = sub {
         my $dir = tempdir(CLEANUP => 1);
         system("build/cpu-fp32/08_3d/plan @task @layout --explain @{[join ',', @_]} --json $dir/json >/dev/null");

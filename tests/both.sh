@@ -1,12 +1,13 @@
 # shellcheck shell=sh
-# both NAME: the TAP of program tests/NAME in BUILD, by default in both precisions, joined under one plan. A program that
-# ends badly without a failed test (killed, cut short) is a failed test itself.
+# both NAME: runs program tests/NAME of BUILD, by default in both precisions, and joins the TAP
+# under one plan. A program that ends badly without a failed test (killed, cut short) counts as a
+# failed test.
 both() {
     work=$(mktemp) || exit 3
     trap 'rm -f "$work"' EXIT
     for build in ${BUILD:-build/cpu-fp32 build/cpu-fp64}; do
         "$build/tests/$1" </dev/null
-        printf '\nstatus %s\n' $?                 # a killed program leaves half a line
+        printf '\nstatus %s\n' $?                 # a killed program may leave half a line
     done >"$work"
     awk '
         /^(not )?ok [0-9]+ - / { n++; bad += /^not/; sub(/ok [0-9]+/, "ok " n) }

@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# The checks are checked: the bugs of bugs/ are put in one by one, and each must be caught by the check that claims to catch it.
-# First the tool itself, on patches that it must judge differently. Every 60th bug is tried; all with
-# TEST_ALL=1, or BUGS_EVERY=1. With TEST_ALL=1 every twelfth one runs under sanitizers, too: no bug may be caught by chance.
+# Tests the checks: each bug of bugs/ is applied, and the check that its header names must catch it.
+# First the tool itself is tested with patches that need different verdicts. Every 60th bug is
+# tried; TEST_ALL=1 or BUGS_EVERY=1 tries all. With TEST_ALL=1 every twelfth bug also runs under
+# sanitizers, so that no bug is caught by chance.
 # slow: for each bug a copy of the tree is compiled
 use strict;
 use warnings;
@@ -14,7 +15,7 @@ chdir "$FindBin::Bin/.." or die;
 delete $ENV{SANITIZE};
 my @sanitized = ('env', 'SANITIZE=address,undefined', 'tools/try-bug');
 
-# ---- the tool, on a program that can fail as told ----
+# ---- the tool, on a program that can fail on request ----
 my $source = slurp('tests/test_lesson.c');
 my $past = "__attribute__((constructor)) static void past(void) { volatile int a[1] = {0}, i = 1; i = a[i]; }\n";
 my @verdicts = (
@@ -74,7 +75,7 @@ for my $job (@jobs) {
     is($jobs[2]{status}, 2, 'tools/mutate refuses -n without a number');
 }
 
-# ---- the zoo ----
+# ---- the bugs of bugs/ ----
 my $every = $ENV{BUGS_EVERY} || ($all ? 1 : 60);
 my @patches = sort glob 'bugs/*.patch';
 SKIP: {

@@ -1,8 +1,10 @@
 #!/usr/bin/perl
-# The folder of --save, which belongs to one run and to the user: names that the program did not write stay, a second run is refused,
-# a run that resumes says what differs, and a checkpoint with any changed byte is refused.
+# The folder of --save belongs to one run and to the user. Files that the program did not write
+# stay, a second run is refused, a resumed run reports what differs, and a checkpoint with any
+# changed byte is refused.
 #
-# TEST_ALL=1: 20 pairs of runs in one folder, not 2; 100,000 mutated checkpoints, not 300.
+# TEST_ALL=1: 20 pairs of runs in one folder instead of 2, and 100,000 mutated checkpoints instead
+# of 300.
 use strict;
 use warnings;
 use FindBin;
@@ -42,11 +44,11 @@ sub refused {
     ok($job->{status} == $status && @messages == 1 && $messages[0] =~ $words, "$what: status $status, and one message that says why") or diag(complain($job));
 }
 
-# ---- what the program did not write ----
+# ---- files that the program did not write ----
 my $victim = "$work/victim";
 make_path($victim);
 spew("$victim/thesis", 'ten years');
-# All that is in a folder: names, links, contents.
+# Returns the contents of a folder: names, links, files.
 sub whole { my ($dir) = @_; return `cd '$dir' && find . ! -name .unsplit-lock | LC_ALL=C sort | while read -r f; do ls -ld --time-style=+ "\$f" | cut -d ' ' -f 1; readlink "\$f"; [ -L "\$f" ] || [ ! -f "\$f" ] || cat "\$f"; echo "\$f"; done` }
 my $dir = "$work/dir";
 for my $case (
@@ -81,7 +83,7 @@ spew("$dir/step-10/notes", 'mine');
 fine(fresh('--save', $dir, qw(--save-every 5 --steps 10)), 'names that only look like ours');
 is(steps($dir), 'step-000005 step-000010 step-000010.bak step-000020.old.part step-10', 'names that only look like ours stay');
 
-# A run that is killed leaves a part: it is removed by the next one.
+# A killed run leaves a partial file; the next run removes it.
 copy("$dir/step-000010", "$dir/step-000012.part");
 unlink "$dir/step-000012.part/index.json";
 truncate "$dir/step-000012.part/rank-0001.safetensors", 0;
@@ -89,7 +91,7 @@ mkdir "$dir/step-000011.part";
 fine(resumed($dir, '--save', $dir, qw(--steps 12)), 'what a killed run has left');
 ok(!(grep { /00001[12]\.part/ } glob "$dir/*") && -e "$dir/step-000012/index.json", 'what a killed run has left is removed');
 
-# Names that appear while it trains: they are no less somebody else's.
+# Files of other programs may also appear during training.
 {
     remove_tree($dir);
     my $job = emu(2, $train, @model, @rest, '--save', $dir, qw(--save-every 20 --steps 1000000));
@@ -132,7 +134,7 @@ refused(fresh('--save', $dir, qw(--steps 10)), qr/step-0000(05|10) is a checkpoi
     my $good = 0;
     my $pairs = $all ? 20 : 2;
     for my $n (1 .. $pairs) {
-        my $used = $n % 2 == 0;                # both resume; else both are new
+        my $used = $n % 2 == 0;                # both resume, or both are new
         remove_tree($dir) unless $used;
         my @jobs = map { $used ? emu(2, $train, qw(--dp 2 --tp 1 --pp 1), @rest, '--resume', $dir, '--save', $dir, qw(--steps 40 --save-every 1))
                                : emu(2, $train, @model, @rest, '--save', $dir, qw(--steps 20 --save-every 1)) } 1, 2;
@@ -147,7 +149,7 @@ refused(fresh('--save', $dir, qw(--steps 10)), qr/step-0000(05|10) is a checkpoi
     }
     is($good, $pairs, "$pairs pairs of runs in one folder: one trains, the other is refused, and all checkpoints are of one run");
 
-    # The lock ends with its process, however that ends.
+    # The lock ends with its process, however the process ends.
     remove_tree($dir);
     my $job = emu(2, $train, @model, @rest, '--save', $dir, qw(--save-every 5 --steps 1000000));
     $job->{json} = 0;
@@ -162,7 +164,7 @@ refused(fresh('--save', $dir, qw(--steps 10)), qr/step-0000(05|10) is a checkpoi
     fine(resumed($dir, '--save', $dir, '--steps', $newest + 1), 'after a kill the folder is free');
 }
 
-# ---- what differs ----
+# ---- differences when resuming ----
 remove_tree($dir);
 my $log = "$work/appended.log";
 unlink $log;
@@ -195,7 +197,7 @@ fine(resumed($dir, qw(--steps 9 --override data --data), $other), 'other data wi
 like(run(emu(1, $train, @rest, '--resume', $dir, qw(--steps 9 --micro-batch 4 --recompute full --threads 1)))->{out},
      qr/ steps were done before, steps 9 \(was 8\), ranks 1 \(was 2\), dp 1 \(was 2\), micro-batch 4 \(was 2\), recompute full \(was none\), threads 1 \(was left out\)$/m, 'another layout is said');
 
-# ---- --steps is where to stop; the rate goes on; the log is appended ----
+# ---- --steps is the step to stop at; the learning rate continues; the log is appended ----
 spew($log, slurp($log) . '{"step":');             # half a line of a killed run
 fine(resumed($dir, qw(--steps 12 --log), $log), 'four steps more');
 unlike(slurp($log), qr/^\{"step":\{/m, 'half a line is not continued');
@@ -238,7 +240,7 @@ refused(resumed($torn, qw(--steps 9)), qr/step-000007\/index\.json is of step 8,
 copy("$dir/step-000008", "$work/mine");
 fine(resumed("$work/mine", qw(--steps 9)), "a folder with a name of the user's own");
 
-# ---- --keep: the held-out loss is measured before each checkpoint, whatever --eval-every says ----
+# ---- --keep: the held-out loss is measured before each checkpoint, whatever --eval-every is ----
 remove_tree($dir);
 my $kept = T((grep { !/^--eval-every$/ } @model), '--timeout', $hang, '--save', $dir, qw(--save-every 2 --eval-every 100 --steps 14 --lr 0.5 --keep 2 --decay-steps 200));
 fine($kept, '--keep 2');

@@ -1,8 +1,9 @@
 #!/usr/bin/perl
-# --save and --resume: the same bits at the same layout, the unsplit curve at any other; runs that are killed, also while they write;
-# SIGTERM; files that are torn, foreign or of another model; a disk that is full.
+# --save and --resume: the same bits at the same layout, and the unsplit curve at any other layout.
+# Runs that are killed, even while they write. SIGTERM. Files that are torn, foreign or of another
+# model. A full disk.
 #
-# TEST_ALL=1: 100 runs are killed, not 3.
+# TEST_ALL=1: 100 runs are killed instead of 3.
 # slow: runs are killed, resumed and compared
 use strict;
 use warnings;
@@ -18,14 +19,15 @@ use Time::HiRes qw(time sleep);
 chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32};
-my $double = -x $train{fp64};                  # not where a seeded bug is tried
+my $double = -x $train{fp64};                  # the fp64 build is missing in a seeded bug's tree
 my $text = "$work/text.txt";
 { open my $f, '>', $text or die; print $f substr slurp('build/text.txt'), 0, 10000; close $f or die }
 
-# Nothing divides: 9 sequences, 6 blocks, 5 heads; some tensors are smaller than the number of replicas.
+# No size divides: 9 sequences, 6 blocks, 5 heads. Some tensors are smaller than the number of
+# replicas.
 my @model = (qw(--layers 6 --width 30 --heads 5 --context 12 --batch 9 --micro-batch 2 --steps 9 --warmup 3 --data), $text);
 my @how = (qw(--eval-every 0 --reduce ordered --timeout), $hang);
-$SIG{INT} = 'DEFAULT';                         # a shell starts what stands before & with SIGINT ignored
+$SIG{INT} = 'DEFAULT';                         # a shell starts background jobs with SIGINT ignored
 my $seed = $ENV{SEED} // time % 100000;
 diag("SEED=$seed");
 srand $seed;
@@ -53,8 +55,9 @@ for my $optimizer ('adamw', 'sgd') {
         fine(run(emu($ranks, $train{fp32}, @options, '--save', $dir, '--save-every', 4)), "$name: a run that saves");
         is(join(' ', map { s{.*/}{}r } sort glob "$dir/*"), 'step-000004 step-000008 step-000009', "$name: three checkpoints, and nothing else");
         remove_tree("$dir/step-000009", "$dir/step-000008");
-        # Nothing of what was trained is said again: layout and files only.
-        unlink "$work/rest.log";                   # a run that resumes would append
+        # A resumed run gets only the layout and the files. All other options come from the
+        # checkpoint.
+        unlink "$work/rest.log";                   # a resumed run would append
         my $again = run(emu($ranks, $train{fp32}, '--resume', $dir, '--micro-batch', 2, @how, split(' ', $options), '--export', "$work/rest.st", '--log', "$work/rest.log"));
         fine($again, "$name: it is taken up");
         my @whole = map { [@{$_}{qw(step loss grad_norm lr)}] } lines("$work/whole.log");
@@ -64,7 +67,8 @@ for my $optimizer ('adamw', 'sgd') {
     }
 }
 
-# ---- another layout, in double, where rounding is small: saved by one, taken up by each of the others ----
+# ---- another layout, in double, where rounding is small: one layout saves, each of the others
+# resumes ----
 my @others = ([1, ''], [4, '--dp 4 --tp 1 --pp 1 --zero 3'], [3, '--dp 1 --tp 3 --pp 1'], [6, '--dp 1 --tp 1 --pp 6 --schedule gpipe'], [8, '--dp 2 --tp 2 --pp 2 --zero 2'],
               [5, '--dp 5 --tp 1 --pp 1 --zero 1'], [4, '--dp 2 --tp 1 --pp 2 --zero 3 --prefetch']);
 for my $k ($double ? 0 .. $#others : ()) {
@@ -83,7 +87,7 @@ for my $k ($double ? 0 .. $#others : ()) {
     cmp_ok(@rest == 4 ? worst(\@rest, [@whole[5 .. 8]]) : 1, '<', 1e-10, 'and the losses are those of the run that was not stopped');
 }
 
-# ---- other programs read it: the header is JSON, a tensor lies where it says ----
+# ---- other programs can read it: the header is JSON, and a tensor starts at its offset ----
 {
     my $dir = "$work/same";
     remove_tree($dir);
@@ -143,12 +147,12 @@ for my $k ($double ? 0 .. $#others : ()) {
     }
 }
 
-# ---- where nothing can be written ----
+# ---- places that cannot be written ----
 {
     my $dir = "$work/full";
     run(emu(2, $train{fp32}, @model, @how, '--save', $dir, '--save-every', 3, '--steps', 3));
     my $before = slurp("$dir/step-000003/index.json");
-    # A file may have at most so many bytes. A program that does not see to it would be ended by SIGXFSZ.
+    # The file size is limited. A program that does not handle this would be ended by SIGXFSZ.
     my $job = emu(2, $train{fp32}, @how, '--resume', $dir, '--micro-batch', 2, '--steps', 9, '--save', $dir, '--save-every', 5);
     $job->{words} = ['sh', '-c', 'ulimit -f 60; exec "$@"', 'sh', @{ $job->{words} }];
     run($job);
@@ -164,7 +168,7 @@ for my $k ($double ? 0 .. $#others : ()) {
 }
 
 # ---- SIGTERM, and kills ----
-# A run that lasts until it is ended: how it ended.
+# Starts a run that lasts until a signal ends it. Returns how it ended.
 sub ended { my ($pid) = @_; my $deadline = time + $hang; while (time < $deadline) { return $? if waitpid($pid, 1) == $pid; sleep 0.02 } kill 'KILL', $pid; return -1 }
 my @long = (@model, qw(--eval-every 0 --reduce ordered --timeout), $hang);
 sub until_saved { my ($dir, $n) = @_; my $deadline = time + $hang; sleep 0.01 while time < $deadline && (() = glob "$dir/step-*[0-9]") < $n }
@@ -190,7 +194,7 @@ for my $signal (qw(TERM INT USR1)) {
 }
 SKIP: {
     skip 'no mpirun', 6 unless have_mpi;
-    # tools/launch itself and one rank are enough; tests/kills.t tries what else there is.
+    # tools/launch itself and one rank are enough here; tests/kills.t tries the other cases.
     my ($dir, $job, $pid);
     for my $case (['SIGTERM to tools/launch', 'TERM', sub { $_[0] }], ['SIGINT to one process', 'INT', sub { (ranks_of($_[0]))[1] }]) {
         my ($what, $signal, $target) = @$case;
@@ -205,7 +209,7 @@ SKIP: {
         ok(slurp("$job->{place}.out") =~ /^stopped: saved after (\d+) /m, "$what: it says which step was saved");
     }
 
-    if ($all) {                                    # mpirun itself gets SIGTERM: it waits, warns its ranks, waits again and kills
+    if ($all) {    # mpirun itself gets SIGTERM: it waits, warns its ranks, waits again and kills
         local $ENV{OMPI_MCA_odls_base_sigkill_timeout} = 20;
         $dir = "$work/term-mpirun";
         $job = mpi(4, $train{fp32}, @long, '--steps', 1000000, '--save', $dir, '--save-every', 5);
@@ -227,7 +231,7 @@ SKIP: {
     while ($n < $kills) {
         remove_tree($dir);
         my @resume = ();
-        for (1 .. 3) {                             # killed, taken up, killed again
+        for (1 .. 3) {                             # killed, resumed, killed again
             last if $n == $kills;
             my $log = "$work/killed.log";
             my $job = mpi(4, $train{fp32}, @resume ? () : @long, qw(--micro-batch 2 --eval-every 0 --reduce ordered --timeout), $hang, '--steps', $most, '--save', $dir,
@@ -243,7 +247,8 @@ SKIP: {
             kill 'KILL', $ranks[$rank] if @ranks == 4;
             my $status = ended($pid);
             my $reached = max(0, map { $_->{step} } lines($log));
-            last if $status == 0 || $reached == $most - 1;     # all was trained before: nobody waited for the killed rank any more
+            # the training was complete, so no rank waited for the killed rank
+            last if $status == 0 || $reached == $most - 1;
             $n++;
             $lost++ if $status >> 8 != 3;
             my $err = slurp("$job->{place}.err");

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# The simulated clock against the closed forms (tests/test_clock), at several rank counts, links and precisions; the same times emulated
-# and as processes.
+# Compares the simulated clock with the closed forms (tests/test_clock) at several rank counts,
+# links and precisions. The times are the same emulated and as processes.
 # slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;
@@ -21,7 +21,8 @@ for my $precision (qw(fp32 fp64)) {
             push @pairs, $pair;
         }
     }
-    # Nodes: of as many ranks as divide the world, and of others; the slow link may be the one inside.
+    # Nodes whose size divides the world, and nodes whose size does not. Sometimes the link inside
+    # is the slow one.
     for my $case ([2, 2], [3, 2], [4, 2], [4, 1], [4, 3], [8, 4]) {
         my ($ranks, $node) = @$case;
         for my $links ('nvlink,ib', 'ib,nvlink', 'slow') {
@@ -32,12 +33,12 @@ for my $precision (qw(fp32 fp64)) {
         }
     }
 }
-# What the clock must refuse, and what it must not depend on.
+# Options that the clock must refuse, and settings that must not change it.
 my $program = program_of('fp32', 'tests/test_clock.c');
 my $wall = { words => ['tools/launch', '-e', 2, $program, '--verbose', '--clock', 'wall'] };
 my @nodes = map { emu(4, $program, split) } '--link nvlink,ib', '--link nvlink,quick --node 2', '--link ,ib --node 2', '--node 0';
 my @speeds = map { emu(2, $program, '--speed', $_) } qw(4 0 -1);
-# Lessons whose result depends on time have no other clock.
+# Lessons whose result depends on time have only this clock.
 my $balance = program_of('fp32', '01_data_parallel/07_balance.c');
 my @balance = map { { words => ['tools/launch', '-e', 3, $balance, '--verbose', split] } } '--clock wall', '--slow 1,0,2', '--slow 1,,2';
 # Lessons that predict times for one link only.
@@ -47,7 +48,8 @@ my @one_link = map { emu(4, program_of('fp32', $_), '--node', 2, '--link', 'fast
 my @h100 = map { emu(4, $program, qw(--link ib --device), $_) } qw(lesson h100);
 run_jobs([(map { grep { $_ } @$_{qw(emu mpi)} } @pairs), $wall, @nodes, @speeds, @balance, @one_link, @h100]);
 
-# Name, predicted, measured of each cost line of the page: every rank's smallest and largest.
+# Name, predicted and measured value of each cost line of the page: the smallest and largest of all
+# ranks.
 sub costs { return join "\n", grep { s/^\[.*?\] (.*\S)\s+(\S+)\s+(ok|FAIL)$/$1 $2/ } split /\n/, $_[0]{out} =~ s/.*^\[[^\n]*\] cost  //msr }
 for my $pair (@pairs) {
     my ($emu, $mpi) = @$pair{qw(emu mpi)};
@@ -61,7 +63,7 @@ for my $pair (@pairs) {
     ok($mpi->{status} == 0 && $mpi->{page}{pass}, "$pair->{name}: as processes, too") or diag(complain($mpi));
     isnt(costs($emu), '', "$pair->{name}: there are cost lines");
     is(costs($mpi), costs($emu), "$pair->{name}: the same costs emulated and as processes");
-    # With nodes only times are compared, which no digest has.
+    # With nodes only times are compared, because no digest includes them.
     is($mpi->{page}{digest}, $pair->{nodes} ? undef : $emu->{page}{digest} // 'a digest', "$pair->{name}: and the same bits");
 }
 is($wall->{status}, 2, 'real time is refused') or diag(complain($wall));

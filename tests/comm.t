@@ -1,7 +1,7 @@
 #!/bin/sh
-# Comm on both transports: test_comm itself at several rank counts, the bits of its sums, and every mistake with its
-# exit status and message. BUILD is the build folder.
-# slow: what hangs is waited for until its time is over
+# Comm on both transports: test_comm at several rank counts, the bits of its sums, and every mistake
+# with its exit status and message. BUILD is the build folder.
+# slow: the test waits until the time of each hanging run is over
 # shellcheck disable=SC2317    # emu is called by name, as an argument
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
@@ -17,7 +17,7 @@ command -v mpirun >/dev/null || mpi=
 case $BUILD in *san*) mpi='' no_mpi="sanitizers complain about MPI itself" ;; esac
 out=$tap_dir/out
 
-# whole WHAT COMMAND...: test_comm ran to its plan, and all of it held.
+# whole WHAT COMMAND...: test_comm ran its whole plan, and every test passed.
 whole() {
     what=$1
     shift
@@ -28,7 +28,8 @@ whole() {
     ok $status "$what" "$out"
 }
 
-# ends STATUS MESSAGES PATTERN WHAT COMMAND...: exit status, how many ranks speak (0: any number), and what they say.
+# ends STATUS MESSAGES PATTERN WHAT COMMAND...: checks the exit status, the number of ranks with a
+# message (0: any), and the pattern.
 ends() {
     wanted=$1 messages=$2 pattern=$3 what=$4
     shift 4
@@ -43,7 +44,7 @@ ends() {
     ok $good "$what" "$out"
 }
 
-# What has to wait for --timeout does so meanwhile; `waited NAME` shows it at its end.
+# Runs that wait for --timeout run in the background; `waited NAME` shows the result at the end.
 wait_meanwhile() {
     seconds=$1
     shift
@@ -80,7 +81,7 @@ for n in 1 2 4; do
     whole "$n processes, --reduce fast" $mpi $n "$program" --fast
 done
 
-# ---- mistakes: what ends with which status, and what virtual ranks and processes say ----
+# ---- mistakes: their status, and the messages of virtual ranks and processes ----
 mistake() {
     ends "$2" 1 "$3" "3 virtual ranks: $1" emu 3 "$program" "$1"
     [ -n "$mpi" ] || { skip "3 processes: $1" "$no_mpi"; return; }
@@ -90,7 +91,8 @@ mistake() {
     esac
 }
 both() { mistake "$1" "$2" "$3" "$3" "$4"; }
-# Of processes any rank may be the first to have waited for too long, one that is through as well: it waits at the end.
+# With processes any rank may time out first, even one that has finished, because it waits at the
+# end.
 mistake mismatch 3 "rank [0-9] calls all-reduce on world.*rank [0-9] calls broadcast from rank 0" \
     "waited $tap_wait s in \\(all-reduce on world\\|broadcast from rank\\)"
 mistake count 3 "world (4 elements.*world (5 elements" "world (4 elements.*: a message was longer"
@@ -105,7 +107,7 @@ mistake short 3 "rank 0 sends [0-9]* bytes, where rank 2 receives [0-9]*" \
     "from rank 0 of world (5 elements.*has [0-9]* bytes" 1
 mistake long 3 "rank 0 sends [0-9]* bytes, where rank 2 receives [0-9]*" \
     "from rank 0 of world (4 elements.*has [0-9]* bytes" 1
-# Of processes the sender or the receiver may be the first to see it, and end the other one.
+# With processes the sender or the receiver may notice it first and end the other.
 mistake unreceived 3 "comm_free of world, but send to rank 1 of world (1000 .* was started and never waited for" \
     "\\(send to rank 1 of world (1000 .* was started and never waited for\\|a message .*from rank 0 of world was never received\\)"
 both unconnected 3 "\(send\|recv\) between ranks [01] and [01] of world, which comm_connect has not connected"
@@ -121,7 +123,7 @@ both sent-changed 3 "rank 0. the input of send to rank 1 .* was changed before c
 both order 3 "out of order"
 both twice 3 "was waited for before"
 both grouped 3 "only sends and receives may be grouped"
-both part 3 "this rank's part of 1000 elements is 33[34], but .* has 4"      # whichever rank speaks first
+both part 3 "this rank's part of 1000 elements is 33[34], but .* has 4"      # any rank may print first
 both rows 3 "this rank's rows of .100, 10. are .3[34], 10., but .* is .1, 10."
 ends 3 1 "elements in rows of 8, .*elements in rows of 4," "3 virtual ranks: rows of others" \
     emu 3 "$program" rows-of-others
@@ -136,7 +138,8 @@ both usage 2 "unsplit: the same mistake on every rank" 1
 both grid 2 "unsplit: a grid of 2 x 2 x 1 ranks needs 4, but world has 3" 1
 both lonely-usage 2 "unsplit: the mistake of one rank" 1
 
-# ---- processes that all wait print which rank waits for which, long before --timeout; a slow rank is none of them ----
+# ---- when all processes wait, they say who waits for whom, long before --timeout; a slow rank is
+# not reported ----
 knot() { ends 3 1 "$2" "3 processes, --deadlock: $1" $mpi 3 "$program" --timeout $tap_hang --deadlock 2 "$1"; }
 if [ -n "$mpi" ]; then
     for mode in deadlock rendezvous; do
@@ -151,7 +154,7 @@ else
     skip "deadlocks of processes" "$no_mpi"
 fi
 
-# ---- what takes long ----
+# ---- slow cases ----
 if [ -z "$mpi" ]; then
     skip "a rank 0 that takes longer than --timeout, and more bytes than an int counts" "$no_mpi"
 else

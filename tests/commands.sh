@@ -1,9 +1,10 @@
 # shellcheck shell=sh disable=SC2154    # tap_dir is tap.sh's
-# Sourced by the tests of commands, behind tests/tap.sh: make's variables are as if nothing had been said, and a command is judged by
-# its status and its lines.
+# The tests of commands source this file after tests/tap.sh. It clears make's variables. A test
+# checks a command's status and lines.
 unset NP ARGS PRECISION BACKEND SANITIZE MPIRUN MAKEFLAGS MFLAGS MAKELEVEL
 
-# ends WANTED-STATUS WHAT PATTERNS COMMAND...: the status, and a line for each pattern.
+# ends WANTED-STATUS WHAT PATTERNS COMMAND...: checks the status, and that each pattern matches a
+# line.
 ends() {
     wanted=$1
     what=$2

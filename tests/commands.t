@@ -1,12 +1,12 @@
 #!/bin/sh
-# What can be typed: make's commands, the launcher's exit statuses, set-up.
+# The commands that a user can type: make's targets, the launcher's exit statuses, set-up.
 # slow: make starts about 30 times, and a bug is compiled in a copy of the tree
-# shellcheck disable=SC2016,SC2317    # $ in quotes is for other shells; functions are called by name
+# shellcheck disable=SC2016,SC2317    # other shells expand $ in quotes; functions are called by name
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 . tests/commands.sh
 
-# ---- make's own ----
+# ---- make's own targets ----
 ends 0 "make help names the commands" "make.run.* make.test make.list make.doctor clean NP= ARGS=" make help
 ends 0 "make doctor finds all that the tests themselves need, and tells how fast a core is" \
     "found.*MPI found.*BLAS found.*prove All ^cores.*one.reaches.[1-9][0-9]*.GFLOP/s.*[0-9].%.of.its.[1-9][0-9]*.in" make doctor
@@ -19,8 +19,9 @@ ends 2 "CUDA where it is not found ends with the fix" "in.CUDA_HOME=/nowhere CUD
 ends 2 "so is an unknown precision" "fp32.or.fp64" make PRECISION=fp16
 ends 2 "and an unknown sanitizer" "thread" make SANITIZE=memory
 
-# ---- a chapter's program is built from its chapter, the chapters that it includes, common and judge; a test from all ----
-# compiled FOLDERS PROGRAM: a build from nothing compiles files of these folders only.
+# ---- a chapter's program is built from its chapter, the included chapters, common and judge; a
+# test from all ----
+# compiled FOLDERS PROGRAM: a fresh build of PROGRAM compiles files of these folders only.
 compiled() {
     make --no-print-directory -n programs O="$tap_dir/anew" ONLY="$tap_dir/anew/$2" >"$tap_dir/dry" 2>&1
     folders=$(sed -n 's|^echo "compiling \([^/]*\)/.*|\1|p' "$tap_dir/dry" | sort -u | tr '\n' ' ')
@@ -55,7 +56,7 @@ if [ -n "$first" ]; then
     ends 0 "NP= changes the ranks" "1.rank" make "emu-$first" NP=1
     ends 0 "PRECISION=fp64 is another build" "fp64" make "emu-$first" PRECISION=fp64
     ends 0 "ARGS= reaches the lesson" "--seed" make "emu-$first" ARGS=--help
-    # What a variable says is text, for the shell and for make.
+    # The value of a variable is plain text for the shell and for make.
     touch="touch $tap_dir/made"
     text="; $touch | $touch & \$($touch) \$(shell $touch) \`$touch\`"
     ends 2 "make emu-$first evaluates no ARGS" "expected.a.whole.number,.0 exit.status.2" make "emu-$first" ARGS="--seed 2$text"
@@ -81,7 +82,7 @@ else
     skip "make run-NN-KK and its relatives" "there is no lesson yet"
 fi
 
-# ---- make bench: a question that takes two lines is shown whole ----
+# ---- make bench: a two-line question is shown completely ----
 mkdir -p "$tap_dir/cpu/tests"
 cat >"$tap_dir/cpu/tests/bench_record" <<'END'
 #!/bin/sh
@@ -92,17 +93,17 @@ tools/bench "$tap_dir/cpu" --only record >"$tap_dir/bench" 2>&1
 printf '[record]  Is a question\n          shown whole?\n          4 ranks\n\na figure\n\n' | cmp - "$tap_dir/bench" >&2
 ok $? "make bench shows each page with its title, without its verdict" "$tap_dir/bench"
 
-# ---- bugs, for a student to see ----
+# ---- bugs, as shown to a student ----
 bug=01-divided-again
 if [ -e "bugs/$bug.patch" ]; then
     ends 0 "make break-01 lists the bugs of chapter 01" "BUG=name ${bug#01-}" make break-01
     ends 2 "an unknown bug prints the list" "no.bug.'no-such-bug' ${bug#01-}" make break-01 BUG=no-such-bug
     ends 2 "a chapter without bugs is refused" "no.bugs.for.chapter.'99' 01" make break-99
-    # $bug has the chapter's number in front, which the name may have.
+    # $bug starts with the chapter's number, which is allowed in the name.
     ends 0 "make break-01 BUG=$bug shows the lesson failing" "^what: ^wrong:.*4.times.too.small FAIL ended.with.status" make break-01 BUG="$bug"
     mkdir "$tap_dir/tree"
     tools/scratch-tree "$tap_dir/tree" build/cpu-fp32
-    # A bug that is none: the lesson passes with it.
+    # A patch without a bug: the lesson passes with it.
     (cd "$tap_dir/tree" && { cat LICENSE && echo "A line."; } >longer && {
         printf 'lesson: 01_data_parallel/01_by_hand\nwhat: nothing\nseen: -\ncaught-by: nothing\n\n'
         diff -u --label a/LICENSE --label b/LICENSE LICENSE longer
@@ -114,7 +115,8 @@ else
     skip "make break-01" "there are no bugs"
 fi
 
-# ---- set-up, on a machine that has only a shell: the apt-get it finds is ours, and id says who we are ----
+# ---- set-up on a machine that has only a shell: the test provides apt-get, and id reports the
+# chosen user ----
 mkdir "$tap_dir/bin"
 for tool in sh dirname mktemp rm cat head env mkdir; do ln -s "$(command -v $tool)" "$tap_dir/bin/$tool"; done
 printf '#!/bin/sh\necho "apt-get ran: $*"\n' >"$tap_dir/bin/apt-get"

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# Other compilers than the default, as far as they are installed, and MPICH: they build the library and two lessons without a warning
-# (TEST_ALL=1: everything), which then give the same bits. When a warning ends the build, and when objects are built anew.
+# Other compilers and MPICH, if they are installed: they build the library and two lessons without a
+# warning (TEST_ALL=1: everything), and the lessons give the same bits. When a warning ends the
+# build, and when objects are rebuilt.
 use strict;
 use warnings;
 use FindBin;
@@ -18,7 +19,7 @@ sub found { my ($name) = @_; return (grep { -x } map { "$_/$name" } split /:/, $
 sub make { my $job = { words => ['make', '--no-print-directory', @_] }; run_jobs([$job]); return $job }
 sub spew { my ($file, $text) = @_; open my $f, '>', $file or die "$file: $!"; print $f $text; close $f or die }
 
-# Builds the lessons in a folder of their own; true if that went well.
+# Builds the lessons in their own folder; true if the build succeeded.
 sub builds {
     my ($name, $folder, @settings) = @_;
     my @programs = $all ? () : ("ONLY=@{[map { qq($folder/$_) } @lessons]}");
@@ -85,7 +86,7 @@ SKIP: {
     $anew->(1, 'an object is built');
     $anew->(0, 'and not again');
     $anew->(0, 'nor with STRICT=yes', 'STRICT=yes');
-    # A wrapper of the same name, before and behind which all is another.
+    # A wrapper with the same name that calls a different compiler or MPI.
     mkdir "$work/bin";
     my $mpicc = found('mpicc');
     spew("$work/bin/mpicc", qq(#!/bin/sh\n[ "\$1" != -show ] || echo "gcc -I/of/another/mpi"\nexec $mpicc "\$@"\n));

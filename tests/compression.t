@@ -1,5 +1,5 @@
 #!/bin/sh
-# The numbers that compressed gradients are made of.
+# The number formats of compressed gradients.
 cd "$(dirname "$0")/.." || exit 3
 . tests/both.sh
 both test_compression

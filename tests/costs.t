@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# What tensor parallelism costs (03_tensor_parallel/06_transformer) at several sizes, degrees, links and precisions: four all-reduces a
-# layer, 8 b s h (t-1)/t, 12 h^2/t + 7 h/t + 6 h, the items that backward reads and the time that nothing hides, against formulas
-# written down here once more, in the papers' letters.
+# The costs of tensor parallelism (03_tensor_parallel/06_transformer) at several sizes, degrees,
+# links and precisions: four all-reduces per layer, 8 b s h (t-1)/t, 12 h^2/t + 7 h/t + 6 h, the
+# tensors that backward reads, and the exposed time. The formulas are written again here,
+# independently, with the papers' letters.
 # slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;
@@ -45,7 +46,7 @@ for my $job (@jobs) {
     my $sent = sub { my ($count, $size) = @_; return 2 * ($t - 1) * int(($count + $t - 1) / $t) * $size };
     my $lasts = sub { return $beta ? sprintf '%.0f', 2 * ($t - 1) * $alpha * 1e12 + $sent->(@_) * 1e12 / $beta : 0 };
     my $bsh = $b * $s * $h;
-    my $norm = 12 * $L + 4;                                # one number for every tensor of the model
+    my $norm = 12 * $L + 4;                                # one number per tensor of the model
     my $block = (12 * $h ** 2 + 7 * $h) / $t + 6 * $h;
     my $words = int(($V + $t - 1) / $t);                   # of rank 0, whose costs are the largest
     my $kept = $bsh * (16 + 48 / $t + ($job->{dropout} ? 8 : 4) * $a * $s / ($h * $t) + 16 / $h) / 4;
@@ -61,7 +62,8 @@ for my $job (@jobs) {
     is($is{"SGD's state"}, 0, "$name: SGD");
     is($is{'activations, peak'}, ($L * $kept + $bsh + $b * $s * ($h + 3 + $words)) * $e, "$name: activations");
     my $talk = (4 * $L + 2) * $lasts->($bsh, $e) + 3 * $lasts->($b * $s, $e) + $lasts->($norm, 8);
-    # forward of a block: 24 b s h^2 + 4 b s^2 h FLOPs, of rank 0's part of the head 2 b s h V/t; 1000 ps each; three times with backward
+    # A block's forward takes 24 b s h^2 + 4 b s^2 h FLOPs, and rank 0's part of the head 2 b s h
+    # V/t. With backward it is three times as much. A FLOP takes 1000 ps.
     my $work = 3 * 1000 * ($L * (24 * $bsh * $h + 4 * $bsh * $s) / $t + 2 * $bsh * $words);
     is($is{'exposed communication of all ranks'}, $t * $talk, "$name: exposed communication");
     is($is{'hidden communication'}, 0, "$name: nothing is hidden");

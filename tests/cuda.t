@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# BACKEND=cuda, as far as a machine without a GPU can show it: every lesson on the stand-ins for CUDA (tests/standin), with virtual
-# ranks and as processes that share a GPU, must come to the verdicts of the CPU; and nvcc, where there is one, must build everything.
-# On a machine with a GPU the lessons run on that, too.
+# BACKEND=cuda, as far as a machine without a GPU can test it. Every lesson runs on the stand-ins
+# for CUDA (tests/standin), with virtual ranks and as processes that share a GPU, and must get the
+# verdicts of the CPU. If nvcc is installed, it must build everything. On a machine with a GPU the
+# lessons also run on the GPU.
 # slow: products on the stand-ins are plain loops, and nvcc compiles the kernels
 use strict;
 use warnings;
@@ -13,7 +14,7 @@ use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES NP ARGS PRECISION BACKEND SANITIZE STANDIN ARCH)};
-# As processes: the stand-ins have as many GPUs as is said, a machine what it has.
+# As processes. The stand-ins have as many GPUs as requested; a machine has its own number.
 my @any = have_mpi ? { name => 'as processes', transport => qr/^(staged|nccl)$/ } : ();
 my @gpus = (qw(env STANDIN_GPUS=8 tools/launch));
 my @both = (@any, have_mpi ? { name => 'by NCCL', transport => qr/^nccl$/, options => [qw(--transport nccl)], env => [@gpus[0, 1]] } : ());
@@ -26,14 +27,15 @@ for my $precision (@precisions) {
     my $log = `make --no-print-directory BACKEND=cuda STANDIN=yes PRECISION=$precision 2>&1`;
     is($?, 0, "$build: builds without a warning") or diag($log), BAIL_OUT('the build against the stand-ins failed');
     outputs_on($build);
-    # Every fifth lesson, and every fourth of these by NCCL. TEST_ALL=1: every lesson, by NCCL and staged.
+    # Every fifth lesson, and every fourth of these with NCCL. TEST_ALL=1: every lesson, with NCCL
+    # and staged.
     lessons_on($build, 'standin', $all ? 1 : 5, $all ? @both : map { +{ %$_, every => 4 } } grep { $_->{name} eq 'by NCCL' } @both);
     library_on($build);
     trainer_on($build, [\&emu, 4, qw(--dp 2 --tp 2)], [\&emu, 4, qw(--pp 2 --dp 2 --zero 3)]);
     trainer_on($build, [\&mpi, 4, qw(--tp 2 --pp 2)], [\&mpi_nccl, 8, qw(--layers 4 --batch 8 --dp 2 --tp 2 --pp 2)]) if have_mpi;
 }
 
-# ---- 2. what cannot be: its status, and one message with the fix ----
+# ---- 2. impossible requests: the status, and one message with the fix ----
 my $lesson = '01_data_parallel/02_all_reduce.c';
 my $program = program('standin-fp32', $lesson);
 my @refusals = (
@@ -62,7 +64,7 @@ for my $refusal (@refusals) {
     like($title->{out}, qr/standin, staged, fp32, 4 ranks \(processes: --transport staged\)/, 'staged where there are enough GPUs, if asked for') if have_mpi;
 }
 
-# ---- 3. NCCL: what it is not asked to see, what it reports, who is lost ----
+# ---- 3. NCCL: ranks without its variables, its error messages, lost ranks ----
 SKIP: {
     skip 'no mpirun', 1 unless have_mpi;
     my $comm = program('standin-fp32', 'tests/test_comm.c');
@@ -91,7 +93,7 @@ SKIP: {
         [killed => qr/signal 9/],
     );
     my @jobs = map { { words => [@gpus, 3, $comm, '--timeout', $_->[1] =~ /waited/ ? $wait : $hang, $_->[0]] } } @cases;
-    my @ran = run_jobs(\@jobs, at_once => 4);             # some only wait
+    my @ran = run_jobs(\@jobs, at_once => 4);             # some jobs only wait
     for (map { [$cases[$_], $ran[$_]] } 0 .. $#ran) {
         my ($case, $job) = @$_;
         is($job->{status}, 3, "NCCL, $case->[0]: status 3") or diag(complain($job));
@@ -107,12 +109,13 @@ SKIP: {
 
 # ---- 4. nvcc ----
 SKIP: {
-    # The probes of make doctor, without what it installs.
+    # The probes of make doctor, without installed tools.
     system('sh -c ". tools/probes.sh; probe_cuda" >/dev/null 2>&1') == 0 or skip 'no CUDA Toolkit here (make doctor)', 1;
     my $build = 'cuda-test-fp32';
     my $began = time;
     my $cuda = program($build, $lesson);
-    # This lesson's libraries have all files with kernels; the C of the other chapters has been compiled against the stand-ins. TEST_ALL=1: everything.
+    # This lesson's libraries have all files with kernels. The C of the other chapters was compiled
+    # with the stand-ins. TEST_ALL=1: everything.
     my $make = "make --no-print-directory BACKEND=cuda STRICT=yes ARCH=80 O=build/$build";
     my $log = $all ? `$make 2>&1` : `$make programs ONLY=$cuda 2>&1`;
     is($?, 0, 'nvcc and the C compiler build without a warning') or diag($log), last SKIP;

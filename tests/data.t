@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# --data: text, or token files of llm.c (a header) and nanoGPT (none); epochs without replacement, the same at every layout and after
-# --resume; what is refused.
+# --data: text, or token files of llm.c (with a header) and nanoGPT (without). Epochs without
+# replacement, the same at every layout and after --resume. Refused files.
 use strict;
 use warnings;
 use FindBin;
@@ -22,7 +22,8 @@ sub steps_of { return map { $_->{loss} } grep { defined $_->{grad_norm} } map { 
 sub losses { my ($ranks, @options) = @_; unlink $log; my $job = run(emu($ranks, $train, @model, @options, '--log', $log)); fine($job, "$ranks ranks @options"); return [steps_of()] }
 sub worst { my ($got, $want) = @_; return @$got == @$want ? max(map { abs($got->[$_] - $want->[$_]) / $want->[$_] } 0 .. $#$want) : 1 }
 
-# ---- the same tokens in three files: the same training. 400 tokens are 29 windows, so 12 steps are three epochs and more ----
+# ---- the same tokens in three files give the same training. 400 tokens are 29 windows, so 12 steps
+# are more than three epochs ----
 my $text = substr slurp('build/text.txt'), 0, 400;
 my @ids = unpack 'C*', $text;
 sub llmc { my ($n, @tokens) = @_; return pack('V3 x1012', 20240520, 1, $n) . pack('v*', @tokens) }
@@ -31,7 +32,7 @@ my $want = losses(1, '--data', $file{text});
 is_deeply(losses(1, '--data', $file{$_}, '--vocab', 256), $want, "$_: the losses of the text, every bit") for qw(llmc nanogpt);
 isnt(losses(1, '--data', $file{text}, '--seed', 2)->[3], $want->[3], 'another seed, another order');
 
-# ---- the order depends on no layout, and a run that is taken up goes on in it ----
+# ---- the order does not depend on the layout, and a resumed run continues in this order ----
 for my $layout ([4, qw(--dp 4 --tp 1 --pp 1)], [4, qw(--dp 2 --tp 1 --pp 2 --micro-batch 1)], [6, qw(--dp 2 --tp 3 --pp 1 --zero 2)]) {
     my ($ranks, @options) = @$layout;
     cmp_ok(worst(losses($ranks, '--data', $file{llmc}, '--vocab', 256, @options), $want), '<', 1e-4, 'the same losses');

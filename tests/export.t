@@ -1,6 +1,8 @@
 #!/usr/bin/perl
-# train --export: config.json beside the weights, for GPT2LMHeadModel.from_pretrained(FOLDER) and for sample --from FOLDER; whose config.json is
-# never replaced. With PYTHON=python3 of an environment with torch and transformers: Hugging Face's model of that folder writes the same.
+# train --export writes config.json beside the weights, for GPT2LMHeadModel.from_pretrained(FOLDER)
+# and for sample --from FOLDER. Another program's config.json is never replaced. With PYTHON=python3
+# of an environment with torch and transformers: Hugging Face's model of that folder writes the same
+# text.
 use strict;
 use warnings;
 use FindBin;
@@ -22,9 +24,10 @@ my @model = (1, $train, qw(--layers 2 --width 24 --heads 3 --context 12 --batch 
 sub export_to { my ($file) = @_; return run(emu(@model, '--export', $file)) }
 sub spew { my ($file, $content) = @_; open my $f, '>:raw', $file or die "$file: $!"; print $f $content; close $f or die }
 sub refused { my ($job, $words, $what) = @_; ok($job->{status} == 2 && $job->{err} =~ $words, $what) || diag(complain($job)) }
-my $gpt2 = do { local $/; open my $f, '<:raw', 'tests/gpt2.safetensors' or die; <$f> };        # another model: 11 entries
+# another model: 11 entries
+my $gpt2 = do { local $/; open my $f, '<:raw', 'tests/gpt2.safetensors' or die; <$f> };
 
-# ---- what is written ----
+# ---- the written files ----
 my $folder = "$work/exported";
 mkdir $folder;
 fine(export_to("$folder/model.safetensors"), 'a model is exported');
@@ -34,7 +37,7 @@ my %want = (exported_by => 'unsplit', architectures => ['GPT2LMHeadModel'], mode
 is_deeply(decode_json(slurp("$folder/config.json")), \%want, 'config.json has what GPT2LMHeadModel needs');
 fine(export_to("$folder/model.safetensors"), '--export replaces its own config.json');
 
-# ---- whose config.json stays ----
+# ---- a config.json of another program stays ----
 my $other = "$work/other";
 mkdir $other;
 for my $foreign ('{"n_head": 3}', '{"exported_by": "somebody"}', 'no JSON', '') {

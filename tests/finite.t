@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# A training whose numbers are no longer finite: it ends with status 1, names step and rank, saves nothing of that step and says from where
-# to resume; --skip-nonfinite; weights with a NaN in them are refused.
+# A training with numbers that are not finite ends with status 1, names the step and the rank, saves
+# nothing of that step, and says where to resume. --skip-nonfinite. Weights with a NaN are refused.
 use strict;
 use warnings;
 use FindBin;
@@ -13,7 +13,8 @@ chdir "$FindBin::Bin/.." or die;
 my $train = program_of('fp32', '08_3d/train.c');
 my $sample = program_of('fp32', '08_3d/sample.c');
 my $spoil = "build/cpu-fp32/tests/nan_product.so";
--x $_ or plan skip_all => "$_ is not built" for $train, $spoil;           # where a seeded bug is tried, sample is not built
+# a seeded bug's tree does not build sample
+-x $_ or plan skip_all => "$_ is not built" for $train, $spoil;
 my $text = "$work/text.txt";
 { open my $f, '>', $text or die; print $f substr slurp('build/text.txt'), 0, 10000; close $f or die }
 my @tiny = (qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 2 --eval-every 0 --data), $text);
@@ -22,10 +23,10 @@ my @lost = qw(--lr 1e30 --clip 0 --optimizer sgd);
 sub run { my ($job) = @_; run_jobs([$job]); return $job }
 sub lines { my ($log) = @_; return map { decode_json($_) } split /\n/, slurp($log) }
 sub saved { my ($dir) = @_; return join ' ', map { s{.*/}{}r } sort glob "$dir/step-*" }
-# The only check that fails is the one about finite numbers. Returns its name.
+# Only the check for finite numbers fails. Returns its name.
 sub failed { my ($job) = @_; return join '; ', map { $_->{name} } grep { !$_->{pass} } @{ $job->{page}{checks} || [] } }
 
-# ---- the training is lost: every ZeRO stage, stages of a pipeline, processes ----
+# ---- the training ends: every ZeRO stage, stages of a pipeline, processes ----
 my @layouts = ((map { [\&emu, 4, '--dp', 2, '--tp', 1, '--pp', 2, '--zero', $_] } 0 .. 3), [\&emu, 4, qw(--dp 1 --tp 2 --pp 2 --sequence-parallel)], [\&emu, 2, qw(--dp 1 --tp 1 --pp 1 --cp 2)],
     [\&emu, 4, qw(--dp 1 --tp 4 --pp 1 --tensor 2d)], [\&emu, 1, '--check'], have_mpi ? [\&mpi, 4, qw(--dp 2 --tp 1 --pp 2 --zero 2)] : ());
 for my $i (0 .. $#layouts) {
@@ -35,7 +36,7 @@ for my $i (0 .. $#layouts) {
     is($job->{status}, 1, "$name: a lost training ends with status 1") or diag(complain($job));
     like(failed($job), qr/^step \d+: the rank's part of the loss is finite$/, "$name: one check fails, and names the step");
     my ($step) = failed($job) =~ /(\d+)/;
-    # A pipeline's last stage has the loss.
+    # Only a pipeline's last stage has the loss.
     my $first = $name =~ /--pp 2/ ? '[23]' : 0;
     like($job->{out}, qr/is finite: does not hold on \d of $ranks ranks, first on rank $first$/m, "$name: it names the first rank");
     like($job->{out}, qr/^step +$step   loss nan, gradient norm nan: the training ends here, and nothing of this step is saved\.$/m, "$name: it says what happened");
@@ -51,7 +52,8 @@ my $none = run(emu(2, $train, @tiny, @lost, qw(--steps 6)));
 like($none->{out}, qr/^There is no checkpoint to go on from: start again/m, 'without --save it says so') or diag(complain($none));
 is($none->{status}, 1, '... with status 1');
 
-# ---- the update itself: weights that are not finite are neither saved nor exported, nor do they pass ----
+# ---- the update itself: weights that are not finite are not saved, not exported, and fail the run
+# ----
 for my $how ([qw(--save-every 1 --save), "$work/infinite"], ['--export', "$work/infinite.st"], []) {
     my $job = run(emu(2, $train, @tiny, qw(--lr 1e39 --warmup 0 --optimizer sgd --steps 2), @$how));
     is($job->{status}, 1, "an update that is not finite, @$how: status 1") or diag(complain($job));
@@ -63,10 +65,11 @@ my $last = run(emu(2, $train, @tiny, @lost, qw(--steps 1)));
 is($last->{status}, 1, 'the last update is a bad one: status 1');
 like(failed($last), qr/^the held-out loss is finite$/, '... by its held-out loss') or diag(complain($last));
 
-# ---- one product is spoilt: the step ends the run, or is skipped and leaves weights and moments as they were ----
+# ---- one product is spoilt: the step ends the run, or is skipped and leaves weights and moments
+# unchanged ----
 sub spoilt { my ($call, $job, @more) = @_; return { %$job, words => ['env', "LD_PRELOAD=$spoil", "NAN_CALL=$call", @more, @{ $job->{words} }] } }
-# A product in the middle of step 2, or at another share of it. The evaluation at the end has products, too: what another step adds
-# is a step's.
+# Chooses a product in the middle of step 2, or at another fraction of it. The evaluation at the end
+# has products, too. The difference between runs of n and n + 1 steps gives the products per step.
 sub within_step_2 {
     my ($start, $share, @run) = @_;
     my @products = map { run(spoilt(-2, $start->(@run, '--steps', $_), "PRODUCTS=$work/products")); slurp("$work/products") } 1, 2;
@@ -120,14 +123,15 @@ for my $no (['--check'], [qw(--dp 2 --tp 1 --pp 1 --compress power-sgd)]) {
     my $bytes = slurp("$work/good.st");
     substr($bytes, -4) = pack 'f<', 'nan';
     $put->("$work/nan.st", $bytes);
-    # In a checkpoint with a sum that agrees: FNV-1a.
+    # In a checkpoint whose checksum matches: FNV-1a.
     my $sum = sub { use integer; my $h = -3750763034362895579; $h = ($h ^ $_) * 1099511628211 for unpack 'C*', $_[0]; return sprintf '%016x', $h };
     my $dir = "$work/good/step-000002";
     my $file = slurp("$dir/rank-0001.safetensors");
     my $index = slurp("$dir/index.json");
     my $was = $sum->($file);
     like($index, qr/"$was"/, 'the sum of a file is FNV-1a');
-    substr($file, 8 + unpack('Q<', $file), 4) = pack 'f<', 'inf';      # the first tensor's first element
+    # the first element of the first tensor
+    substr($file, 8 + unpack('Q<', $file), 4) = pack 'f<', 'inf';
     my $is = $sum->($file);
     $put->("$dir/rank-0001.safetensors", $file);
     my $text = $index =~ s/"$was"/"$is"/r =~ s/,\n\t"sum":.*//sr;

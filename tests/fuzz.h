@@ -1,7 +1,7 @@
-// fuzz.h: what the fuzz_*.c have in common. Each is one reader and its fuzz_one(); tests/fuzz.t compiles it with the
-// files that it reads with, under address and undefined sanitizers: for libFuzzer where clang has it, else with
-// fuzz_main.c. Stand-ins of util.c's functions: what a file makes a reader allocate is limited, and an error comes back
-// here.
+// fuzz.h: the common part of the fuzz_*.c. Each tests one reader and defines fuzz_one().
+// tests/fuzz.t compiles it with the reader's files under address and undefined sanitizers: for
+// libFuzzer if clang has it, else with fuzz_main.c. fuzz.h replaces functions of util.c: it limits
+// the memory that a file makes a reader allocate, and an error returns here.
 #ifndef FUZZ_H
 #define FUZZ_H
 #include <setjmp.h>

@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# Readers of files are given what nobody would write: 10^4 inputs each, TEST_ALL=1: 10^6, made from those under tests/corpus, under
-# address and undefined sanitizers. No crash, no leak, no large allocation; a reader's own claims (tests/fuzz_*.c) hold. With libFuzzer
-# where clang has it, else with tests/fuzz_main.c. Each fuzz_X.c names in its line "with:" what is compiled with it.
+# Fuzzes the file readers: 10^4 inputs each, TEST_ALL=1: 10^6, made from the files of tests/corpus,
+# under address and undefined sanitizers. No crash, no leak, no large allocation, and each reader's
+# own claims hold (tests/fuzz_*.c). It uses libFuzzer if clang has it, else tests/fuzz_main.c. The
+# line "with:" of each fuzz_X.c lists the files to compile with it.
 use strict;
 use warnings;
 use FindBin;
@@ -21,7 +22,7 @@ unshift @forms, [libFuzzer => 'clang', '-fsanitize=fuzzer,address,undefined'] if
 @forms = $forms[0] unless $all;
 diag("with $forms[0][0]");
 
-# A reader that is wrong is seen, whatever it does.
+# A reader with a bug is noticed.
 my %mistake = (
     'a read beyond the end' => 'volatile uint8_t x = size > 20 ? copy[size] : 0; (void)x;',
     'a leak' => 'if (size > 20) { void *volatile p = malloc(8); p = NULL; (void)p; }',
@@ -58,7 +59,7 @@ for my $form (@forms) {
         my ($name) = $source =~ m{tests/(fuzz_\w+)\.c};
         my ($with) = slurp($source) =~ m{^// with: (.*)$}m;
         ok(build($form, $name, $source, split ' ', $with), "$form->[0]: $name is compiled with $with") or diag(slurp("$work/compiler"));
-        my $corpus = "$work/$name.corpus";         # a copy: libFuzzer adds what it finds
+        my $corpus = "$work/$name.corpus";         # a copy, because libFuzzer adds its findings
         system('cp', '-r', 'tests/corpus/' . $name =~ s/^fuzz_//r, $corpus) == 0 or die;
         my $job = fuzz($form, $name, $corpus, $runs);
         is($job->{status}, 0, sprintf '%s: %s, %d inputs in %.1f s', $form->[0], $name, $runs, $job->{seconds}) or diag(substr $job->{err}, -6000);

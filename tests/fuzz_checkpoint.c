@@ -1,5 +1,5 @@
-// fuzz_checkpoint.c: any bytes as the index of a checkpoint, without and with a right sum, and as
-// the note at a tensor.
+// fuzz_checkpoint.c: reads random bytes as the index of a checkpoint, with and without a right
+// checksum, and as the note at a tensor.
 // with: 08_3d/checkpoint_index.c
 #include <cjson/cJSON.h>
 #include "08_3d/checkpoint_index.h"
@@ -16,7 +16,8 @@ static void as_index(const uint8_t *text, size_t size) {
     checkpoint_index_free(&x);
 }
 
-// Its own sum, as this program writes it: what stands behind the test of the sum is reached.
+// Adds the right checksum, as this program writes it, so that the code after the checksum test is
+// reached.
 static void as_sealed_index(const uint8_t *text, size_t size) {
     cJSON *index = cJSON_ParseWithLength((const char *)text, size);
     if (cJSON_IsObject(index) && index->child) {
@@ -32,7 +33,7 @@ static void as_note(const uint8_t *text, size_t size) {
     if (size) memcpy(note, text, size);
     note[size] = 0;
     CheckpointPiece p = {0};
-    size_t count = 12;                     // that of the corpus
+    size_t count = 12;                     // the corpus has this count
     if (!checkpoint_piece_parse(&p, note, count)) {
         size_t each = range_size(p.my_cols) * p.blocks;
         if (p.count != count || p.my_rows.hi > p.rows || p.my_cols.hi * p.blocks > p.cols ||

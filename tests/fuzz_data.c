@@ -1,4 +1,5 @@
-// fuzz_data.c: any bytes as the file of --data: refused with a reason, or its batches lie in it.
+// fuzz_data.c: reads random bytes as the file of --data. It is refused with a reason, or its
+// batches lie in it.
 // with: common/model/data.c common/base/input.c
 #define _GNU_SOURCE                        // memfd_create
 #include <sys/mman.h>
@@ -6,7 +7,7 @@
 #include "common/model/data.h"
 #include "tests/fuzz.h"
 
-// Of the tensors and the side channel: one rank, whose device is the host.
+// Stand-ins for the tensors and the side channel: one rank, whose device is the host.
 static void *held[16];
 static size_t n_held;
 int *ints_new(Arena *a, size_t n) { (void)a; return held[n_held++] = malloc((n ? n : 1) * sizeof(int)); }
@@ -36,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
     Data d;
     Arena a = {0};
-    // Text, or a token file of some vocabulary.
+    // Text, or a token file with some vocabulary.
     if (data_open(&d, path, NULL, size && data[0] % 2 ? 0 : 300, 4, 1, why)) {
         d.batch = 2;
         for (uint64_t step = 0; step < 3; step++) look_at(&d, data_batch(&d, &a, step, 0, 2, 2));

@@ -1,4 +1,5 @@
-// fuzz_options.c: any bytes as a command line, an argument a line, and its values as all kinds.
+// fuzz_options.c: reads random bytes as a command line, one argument per line, and its values as
+// all kinds.
 // with: judge/frame/options.c
 #include <getopt.h>
 #include "judge/frame/frame.h"
@@ -14,7 +15,7 @@ static const Option own[] = {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     enum { MOST = 32 };
-    static char *text;                     // freed by the next one: usage_error() does not come back
+    static char *text;    // the next call frees it, because usage_error() does not return
     char *argument[MOST + 2] = { "program" };
     int n = 1;
     free(text);
@@ -26,12 +27,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         argument[n++] = at;
     }
     if (setjmp(fuzz_refused)) return 0;
-    optind = 0;                            // glibc's getopt starts anew
+    optind = 0;                            // glibc's getopt starts again
     OptionValues s = options_parse(n, argument, own);
     for (size_t i = 0; i < s.count; i++) {
         if (!s.list[i].text || !option_value_is_number(&s.list[i])) continue;
         double real = option_value_real(&s.list[i]);
-        if (real - real != 0) abort();     // infinite, or no number
+        if (real - real != 0) abort();     // infinite or NaN
     }
     if (option_value_whole(options_find(&s, "layers"), 1, 64) > 64) abort();
     return 0;

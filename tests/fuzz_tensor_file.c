@@ -1,4 +1,5 @@
-// fuzz_tensor_file.c: any bytes as a safetensors file: every tensor that is found lies in them.
+// fuzz_tensor_file.c: reads random bytes as a safetensors file. Every tensor that is found lies
+// inside the bytes.
 // with: 08_3d/tensor_file.c common/base/input.c
 #include "08_3d/tensor_file.h"
 #include "tests/fuzz.h"

@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# make test BACKEND=cuda, on a machine with a GPU: every op beside the CPU's, the library's own tests, every lesson with virtual ranks
-# and as processes on every transport that is possible here, the trainer, all in both precisions, and NVIDIA's compute-sanitizer.
-# With STANDIN=yes the same on the stand-ins (tests/standin). make test has tests/cuda.t, which needs no GPU.
+# make test BACKEND=cuda, on a machine with a GPU: every op compared with the CPU, the library's own
+# tests, every lesson with virtual ranks and as processes on every possible transport, the trainer,
+# all in both precisions, and NVIDIA's compute-sanitizer. STANDIN=yes runs the same on the stand-ins
+# (tests/standin). make test without a GPU runs tests/cuda.t.
 use strict;
 use warnings;
 use FindBin;
@@ -21,7 +22,8 @@ my $lesson = (grep { $_->{key} eq '01-02' } lessons())[0]{source};
 }
 
 # ---- which transports? ----
-# Processes may share a GPU. NCCL wants one for each rank: the stand-ins have as many as is said, a machine what it has.
+# Processes may share a GPU, but NCCL needs one GPU per rank. The stand-ins have as many as
+# requested; a machine has its own number.
 my @nccl_ranks = $kind eq 'standin' ? 1 .. 8 : grep {
     my ($job) = run_jobs([mpi($_, program("$kind-fp32", $lesson), qw(--transport nccl))]);
     $job->{err} !~ /needs a GPU for every rank|needs NCCL|nccl: /;
@@ -38,7 +40,7 @@ for my $precision (qw(fp32 fp64)) {
     outputs_on($build);
     library_on($build);
     lessons_on($build, $kind, 1, @ways);
-    # Started so, processes choose NCCL where there are GPUs enough.
+    # Processes started like this choose NCCL if there are enough GPUs.
     comm_on($build, $ways[-1], $most > 1 ? grep { $_ > 1 && $_ <= 4 } @nccl_ranks : (2, 3)) if @ways;
     trainer_on($build, map { [\&emu, split ' '] } '1', '4 --dp 2 --tp 2', '4 --pp 2 --dp 2 --zero 3', '8 --dp 2 --tp 2 --pp 2 --recompute full --schedule gpipe');
     trainer_on($build, [\&mpi, 4, qw(--tp 2 --pp 2 --transport staged)], [\&mpi, 4, qw(--dp 2 --tp 2 --zero 2 --transport staged)]) if have_mpi;
@@ -46,7 +48,8 @@ for my $precision (qw(fp32 fp64)) {
 }
 
 # ---- compute-sanitizer ----
-# Emulated, as NCCL's kernels are not ours. racecheck looks at shared memory, of which our kernels have none: one lesson will do.
+# Emulated, because NCCL's kernels are not part of this tree. racecheck examines shared memory,
+# which our kernels do not use, so one lesson is enough.
 sub sanitizer {
     my ($nvcc) = slurp('build/tools-cuda.mk') =~ /^NVCC = (\S+)/m;
     my $beside = ($nvcc // '') =~ s{[^/]*$}{compute-sanitizer}r;
@@ -54,7 +57,7 @@ sub sanitizer {
 }
 my @sample = $all ? lessons() : grep { $_->{key} =~ /^(01-02|01-06|03-06|05-02|06-04|07-02)$/ } lessons();
 if ($kind eq 'standin') {
-    # Theirs is to look for stray writes after every kernel; poison and bounds they always look at.
+    # On a GPU compute-sanitizer looks for stray writes; poison and bounds are always checked.
     for my $job (run_jobs([map { my $job = emu($_->{ranks}, program('standin-fp32', $_->{source})); +{ words => ['env', 'STANDIN_CHECK=1', @{ $job->{words} }], what => $_->{key} } } @sample])) {
         ok($job->{status} == 0 && $job->{err} eq '', "stray writes: $job->{what}") or diag(complain($job));
     }

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# make grade: our own solutions have all points, open exercises none; every way to cheat that tools/grade knows of is refused, each
-# shown on a submission; a hang or a crash costs one exercise. TEST_ALL=1 grades all our solutions, else some.
+# make grade: our own solutions get all points, open exercises none. Every known way to cheat is
+# refused, and a submission shows each. A hang or a crash costs one exercise. TEST_ALL=1 grades all
+# our solutions, otherwise some.
 # slow: each submission is compiled and runs as processes three times
 use strict;
 use warnings;
@@ -60,7 +61,8 @@ for my $body (sort keys %text) {
 my $clean = Exercises::slurp($e->{file});
 my $right = substr $clean, $e->{begin}, $e->{end} - $e->{begin};
 my %verdict;
-# These are built and run, several seconds each, and what each shows another one shows nearly: with TEST_ALL=1 only.
+# These submissions are built and run, several seconds each, and they resemble others. So they run
+# with TEST_ALL=1 only.
 my %seldom = map { $_ => 1 } qw(honest-otherwise works-twice never-ends recomputes recomputes-in-order large-array knows-the-sizes hard-on-the-compiler bytes);
 sub submit {
     my ($name, $body, $verdict) = @_;
@@ -68,7 +70,7 @@ sub submit {
     Exercises::spew("$work/class/$name/$e->{file}", Exercises::splice_body($clean, $e->{id}, $body =~ s/\n?\z/\n/r));
     $verdict{$name} = $verdict;
 }
-# What every shard gives, one after the other on every rank, added in rank order: right to the last bit.
+# Computes each shard's gradient on every rank and adds them in rank order: right to the last bit.
 my $in_order = 'Arena mine = arena(MEM_WORKSPACE);
     Tensor sum = tensor_new(&mine, m->g.rows, m->g.cols);
     for (size_t r = 0; r < dp->size; r++) {
@@ -82,7 +84,7 @@ my $in_order = 'Arena mine = arena(MEM_WORKSPACE);
 my $whole = 'loss = local_gradients(m, d, step, shard_range(sequences, dp->size, dp->rank), 1 / (double)data_count(d, step, 0, sequences));
     local_gradients(m, d, step, (Range){ 0, sequences }, 1 / (double)data_count(d, step, 0, sequences));';
 
-# Points: all; half of them for the numbers, and a sixth for each layer.
+# Points: all, or half for the numbers, plus a sixth per layer.
 submit('honest', $right, [4, qr/^$/]);
 submit('honest-otherwise', "for (int i = 0; i < 1; i++) {\n    // my own words: exit(0)\n    $right\n    }", [4, qr/^$/]);
 submit('in-halves', $right =~ s/data_parallel_all_reduce\(dp, m\)/comm_all_reduce(dp, tensor_flat_range(m->g, 0, tensor_count(m->g) \/ 2));
@@ -92,7 +94,7 @@ submit('works-twice', "local_gradients(m, d, step, (Range){ 0, sequences }, 1);\
 submit('no-reduction', $right =~ s/data_parallel_all_reduce\(dp, m\);//r, [0, qr/^numbers: .*error/]);
 submit('open', 'TODO("01.02a");', [0, qr/^open$/]);
 submit('empty', '// nothing yet', [0, qr/^open$/]);
-# Refused, or lost.
+# Refused or lost points.
 my $left = 'refused: the body has';
 submit('exits', "exit(0);\n$right", [0, qr/^$left the name exit$/]);
 submit('leaves', '_exit(0);', [0, qr/^$left a call of _exit$/]);
@@ -125,19 +127,19 @@ submit('twice', $right, [0, qr/^refused: its marker stands there twice$/]);
     $verdict{'no-end'} = [0, qr/^refused: its `\/\/ END` is missing$/];
     Exercises::spew("$work/class/no-file/notes", 'I was ill');
     $verdict{'no-file'} = [0, qr/^refused: \S+ is not there$/];
-    # Somebody else's file, such as ours.
+    # A file of another tree, such as ours.
     mkdir "$work/class/$_" for qw(linked linked-folder);
     mkdir "$work/class/linked/01_data_parallel";
     symlink Cwd::abs_path($e->{file}), "$work/class/linked/$e->{file}";
     symlink Cwd::abs_path('01_data_parallel'), "$work/class/linked-folder/01_data_parallel";
     $verdict{$_} = [0, qr/^refused: \S+ is not a plain file of its own$/] for qw(linked linked-folder);
-    # As other systems and editors leave a file, with all else in it changed.
+    # A file as other systems and editors save it, otherwise unchanged.
     Exercises::spew("$work/class/windows/$e->{file}", "\xef\xbb\xbf" . $clean =~ s/ {4}/\t/gr =~ s/\n/\r\n/gr =~ s/optimizer_step\(o, m, 1\)/optimizer_step(o, m, 2)/r);
     $verdict{windows} = [4, qr/^$/];
     submit('bytes', "// \xe4 \0 \xe6\xa2\xaf\n$right", [4, qr/^$/]);
     Exercises::spew("$work/class/no-text/$e->{file}", join '', map { chr } 0 .. 255);
     $verdict{'no-text'} = [0, qr/^refused: its marker is not there$/];
-    # One file, without its folder, and with the task deleted.
+    # One file without its folder, with the task deleted.
     if ($all) {
         Exercises::spew("$work/class/one-file/02_all_reduce.c", $clean =~ s{(// EXERCISE 01\.02a)[^\n]*\n(?:\s*//[^\n]*\n)*}{$1\n}r);
         $verdict{'one-file'} = [4, qr/^$/];
@@ -163,7 +165,7 @@ for my $name (sort keys %verdict) {
 }
 is_deeply([glob "$work/results/*.tmp"], [], 'no half-written results stay');
 
-# ---- what the exercise asks for, from elsewhere: refused before anything is built ----
+# ---- a solution taken from existing functions: refused before anything is built ----
 sub elsewhere {
     my ($id, $name, $body, $pattern) = @_;
     my ($it) = grep { $_->{id} eq $id } @all;
@@ -180,7 +182,7 @@ elsewhere('01.03b', 'the ring', 'ring_all_reduce(c, t);', 'ring_all_reduce');
 elsewhere('04.03a', 'another loop', 's.result = pipeline_naive(pp, m, batch, micro_batches);', 'pipeline_naive');
 elsewhere('05.02a', 'the executor', 's.result = pipeline_run(pp, m, &list, batch, micro_batches);', 'pipeline_run');
 
-# ---- interrupted: nothing stays ----
+# ---- interrupted: no file remains ----
 {
     mkdir "$work/tmp";
     my $pid = fork // die;
@@ -198,7 +200,7 @@ elsewhere('05.02a', 'the executor', 's.result = pipeline_run(pp, m, &list, batch
     unlike(`ps -eo args`, qr{\Q$work\E/tmp/}, 'interrupted: no process stays');
 }
 
-# ---- a body that crashes costs its own exercise only; the same --seed draws the same ----
+# ---- a crashing body costs only its own exercise; the same --seed draws the same ----
 Exercises::spew("$work/two/$_", Exercises::slurp($_)) for map { $_->{file} } grep { $_->{id} =~ /^01\.0[12]/ } @all;
 Exercises::spew("$work/two/$e->{file}", Exercises::slurp("$work/class/crashes/$e->{file}"));
 ($status, $out) = ran("make -s grade SUBMISSION=$work/two EXERCISES='01.01 01.02' JSON=$work/two.json ARGS='--seed 7'");
@@ -212,7 +214,7 @@ is_deeply([$again =~ /\((with [^)]*)\)/], [$out =~ /\((with [^)]*)\)/], 'the sam
 my (undef, $other) = ran("tools/grade --seed 8 $work/two 01.02a");
 isnt(($other =~ /\((with [^)]*)\)/)[0], ($out =~ /\((with [^)]*)\)/)[0], 'another seed, others');
 
-# ---- this tree, and the one with holes ----
+# ---- this tree, and the student's tree ----
 my @sample = $all ? map { $_->{id} } @all : do { my $n = 0; grep { $n++ % 40 == 7 } map { $_->{id} } @all };
 ($status, $out) = ran("tools/grade . @sample");
 is($status, 0, 'our own solutions are graded');

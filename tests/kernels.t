@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# The right BLAS kernels from tools/launch, and advice from a program that is started without it: the rule on made-up processors, and
-# programs in which OpenBLAS is made to choose badly (tests/openblas_choice.c). With OPENBLAS_VERBOSE=2 OpenBLAS itself says what it loads.
+# tools/launch selects the right BLAS kernels, and a program started without it prints advice. The
+# rule is tested on made-up processors, and in programs in which OpenBLAS is made to choose badly
+# (tests/openblas_choice.c). With OPENBLAS_VERBOSE=2 OpenBLAS itself prints its choice.
 use strict;
 use warnings;
 use FindBin;
@@ -15,7 +16,7 @@ my $library = "$FindBin::Bin/../build/cpu-fp32/tests/openblas_choice.so";
 my $lesson = program_of('fp32', '03_tensor_parallel/02_linear.c');
 -x $_ or plan skip_all => "$_ is not built" for $program, $library, $lesson;
 
-# A job with OpenBLAS talking, and with settings for it.
+# Starts a job with OpenBLAS's messages on and with settings for OpenBLAS.
 my @limited = qw(timeout 600 env OPENBLAS_VERBOSE=2);
 sub job { my ($settings, @words) = @_; return { words => [@limited, "LD_PRELOAD=$library", @$settings, @words] } }
 sub loaded { return join ' ', $_[0]{err} =~ /^Core: (\w+)$/mg }
@@ -36,7 +37,7 @@ my $plain = job([], $program, sort keys %better);
 run_jobs([$plain]);
 is(said($plain, "'$_'"), $better{$_}, "the rule: '$_'") for sort keys %better;
 
-# ---- the right choice is left alone ----
+# ---- a right choice stays ----
 my ($core, $vectors) = (said($plain, 'in use'), said($plain, 'processor'));
 my $best = $better{"Prescott $vectors"};
 my $nobody = job(['CHOICE=Prescott', 'OPENBLAS_CORETYPE=Prescott'], $program);
@@ -53,7 +54,7 @@ SKIP: {
     is(advised($titled), '', 'and the title does not speak of it') or diag(complain($titled));
 }
 
-# ---- tools/launch sets better ones; a program that is started without it says what to set ----
+# ---- tools/launch sets better kernels; a program that is started without it says what to set ----
 SKIP: {
     skip $why, 1 if $why;
     my @bad = ('CHOICE=Prescott');
@@ -86,7 +87,7 @@ SKIP: {
     }
 }
 
-# ---- an OpenBLAS that does not have the better kernels keeps its own ----
+# ---- an OpenBLAS without the better kernels keeps its own ----
 SKIP: {
     skip $why, 1 if $why;
     my ($lacking, $unmoved) = map { job(['CHOICE=Prescott', "ANSWER=$_"], @launch, $lesson) } qw(NoSuchKernels Prescott);
@@ -99,7 +100,7 @@ SKIP: {
     is(loaded($old), 'Sandybridge', 'also where the answer to better ones is worse');
 }
 
-# ---- make doctor shows what programs get ----
+# ---- make doctor shows the kernels of programs ----
 SKIP: {
     skip $why, 1 if $why;
     my ($doctor, $demanded) = map { job(['CHOICE=Prescott', @$_], 'tools/doctor') } [], ['OPENBLAS_CORETYPE=Prescott'];

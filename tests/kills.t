@@ -1,11 +1,12 @@
 #!/usr/bin/perl
-# Runs that are killed: tools/launch, mpirun, a rank, an emulated run; by TERM, INT, KILL, or stopped for a while; at start-up, in a
-# step, while a checkpoint is written and while it gets its name. The folder of --save has other people's things in it. The status is
-# the one that docs/cluster.md names, no process is left, nothing else in the folder has changed, at most --save-every steps are lost, and
-# the run is resumed with the losses of a run that was not killed.
+# Runs that are killed. Targets: tools/launch, mpirun, a rank, an emulated run. Signals: TERM, INT,
+# KILL, or a temporary stop. Moments: at start-up, in a step, while a checkpoint is written, and
+# while it gets its name. The folder of --save also has other people's files. The status is the one
+# in docs/cluster.md, no process remains, and nothing else in the folder changes. At most
+# --save-every steps are lost, and the resumed run has the same losses as an uninterrupted run.
 #
-# TEST_ALL=1: 200 runs, not 6. SEED=N: those of that seed.
-# slow: each kill waits for a moment of a run, and resumes it
+# TEST_ALL=1: 200 runs instead of 6. SEED=N draws the runs of that seed.
+# slow: each test waits for a moment, kills the run and resumes it
 use strict;
 use warnings;
 use FindBin;
@@ -20,7 +21,7 @@ use Time::HiRes qw(time sleep);
 chdir "$FindBin::Bin/.." or die;
 my $train = program_of('fp32', '08_3d/train.c');
 plan skip_all => "$train is not built" unless -x $train;
-$SIG{INT} = 'DEFAULT';                         # a shell starts what stands before & with SIGINT ignored
+$SIG{INT} = 'DEFAULT';                         # a shell starts background jobs with SIGINT ignored
 my $seed = $ENV{SEED} // time % 100000;
 diag("SEED=$seed");
 srand $seed;
@@ -37,7 +38,7 @@ run(emu($ranks, $train, @model, '--log', "$work/whole"));
 my %whole = losses("$work/whole");
 is(scalar keys %whole, $steps, 'a run that is not killed');
 
-# ---- other people's things, and what became of them ----
+# ---- other people's files, before and after ----
 sub furnish {
     remove_tree($dir, "$work/elsewhere");
     unlink $log;
@@ -54,10 +55,11 @@ sub parts { my ($what) = @_; my @found = glob "$dir/step-*.part$what"; return sc
 sub children_of { my ($pid) = @_; return split ' ', slurp("/proc/$pid/task/$pid/children") }
 sub name_of { my ($pid) = @_; return slurp("/proc/$pid/comm") =~ s/\n//r }
 sub alive { return grep { -d "/proc/$_" && slurp("/proc/$_/stat") !~ /\) [ZX] / } @_ }
-# mpirun, or the emulated program.
+# Finds mpirun or the emulated program.
 sub job_of { my ($launch) = @_; return grep { name_of($_) =~ /^(?:mpirun|train)$/ } children_of($launch) }
 
-# The moment: something in the folder or the log, or some time. False: the run has ended before.
+# Waits for the moment: a change in the folder or the log, or a time. False: the run has ended
+# before.
 sub await {
     my ($launch, $moment) = @_;
     my $reached = int rand 30;
@@ -85,8 +87,9 @@ sub ended {
     return 'none: it hangs';
 }
 
-# What status may follow? 0 only where the run was over before, or goes on: tools/launch is KILLed, or something is stopped for a while.
-# Bare mpirun returns 1 after TERM and INT. 3: at start-up there is nothing to save.
+# Returns the allowed statuses. 0 is allowed only if the run had ended, or if it continues:
+# tools/launch is KILLed, or a process is stopped for a while. Bare mpirun returns 1 after TERM and
+# INT. 3: at start-up there is nothing to save.
 sub wanted {
     my ($target, $signal, $early) = @_;
     my @late = $early ? (0, 3) : 0;
@@ -119,7 +122,7 @@ sub kill_one {
     my $status = $came ? ended($launch) : $? >> 8;
     my ($out, $err) = map { slurp("$job->{place}.$_") } qw(out err);
 
-    # Nothing is left; only KILL of tools/launch leaves the run, which goes on to its end.
+    # No process remains. Only a KILL of tools/launch leaves the run alive; it continues to its end.
     my $deadline = time + $hang;
     sleep 0.01 while time < $deadline && alive(@all);
     my @left = alive(@all);
@@ -133,7 +136,7 @@ sub kill_one {
     push @wrong, "somebody's things have changed: " . furniture() if furniture() ne $furniture;
     push @wrong, 'other things are there: ' . join ' ', others() if others();
 
-    # What was trained and what was saved.
+    # The trained steps and the saved steps.
     my %before = losses($log);
     my $trained = 1 + max(-1, keys %before);
     my ($newest) = map { /(\d+)$/ ? 0 + $1 : () } (checkpoints())[-1] // 'step-0';
@@ -154,7 +157,8 @@ sub kill_one {
 
 my @targets = ((map { [1, $_] } qw(launch program)), have_mpi ? (map { [0, $_] } qw(launch mpirun rank)) : ());
 my @cases = map { my $target = $_; map { my $signal = $_; map { [@$target, $signal, $_] } qw(start-up step save rename) } qw(TERM INT KILL STOP) } @targets;
-# A sample has other targets, signals and moments each time; 200 have every case at least twice.
+# A small number of runs draws other targets, signals and moments each time; 200 runs have every
+# case at least twice.
 my $n = $all ? 200 : 6;
 my @chosen;
 while (@chosen < $n) {

@@ -1,5 +1,6 @@
 #!/usr/bin/perl
-# What the ledger says was sent from rank to rank is what was given to MPI: counted by tests/pmpi_count.c between the program and MPI.
+# The bytes that the ledger records as sent equal the bytes given to MPI. tests/pmpi_count.c counts
+# them between the program and MPI.
 use strict;
 use warnings;
 use FindBin;
@@ -22,7 +23,8 @@ sub counted {
     $job->{name} = join ' ', $precision, $source =~ s/\.c$//r, @options ? "@options[0 .. min(7, $#options)]" : ();
     return $job;
 }
-# What MPI was given, by rank: bytes in all, bytes of sums, and "calls:bytes" of every stretch between two collectives.
+# Returns the bytes given to MPI per rank: in total, in sums, and "calls:bytes" of every stretch
+# between two collectives.
 sub given {
     my ($job) = @_;
     my (@bytes, @sums, @stretches);
@@ -31,25 +33,25 @@ sub given {
     is($reports, $ranks, "$job->{name}: every process reports once") or diag(complain($job));
     return { bytes => \@bytes, sums => \@sums, stretches => \@stretches };
 }
-# What the ledger measured: the smallest and the largest of a cost line of the page.
+# Returns the ledger's measurement: the smallest and the largest value of a cost line of the page.
 sub ledger {
     my ($job, $name, $unit) = @_;
     my ($lo, $hi) = $job->{out} =~ /^\[[^\]]*\] \Q$name\E +\Q$unit\E +\S+ +(\d+)(?:\.\.(\d+))? +ok$/m or do { fail("$job->{name}: a cost line $name"); return (0, 0) };
     return ($lo, $hi // $lo);
 }
 
-# Lessons: their pages are about one step, the last one under SGD and AdamW alike, after some like it: at least three of each. Its messages
-# are one stretch. Steps of other sizes may come besides.
+# A lesson's page describes one step, the last one under SGD and AdamW alike. At least three such
+# steps run, and the messages of one step are one stretch. Steps of other sizes may also run.
 my @lessons = map { my $source = $_; map { counted($_, $source) } qw(fp32 fp64) }
     '04_pipeline_naive/02_naive.c', '04_pipeline_naive/03_gpipe.c', '05_pipeline_1f1b/02_1f1b.c';
-# The trainer: one step more is one step's messages more, whatever else it sends.
+# The trainer: one more step adds the messages of one step, whatever else it sends.
 my @model = (qw(--layers 8 --width 24 --heads 4 --context 8 --batch 9 --micro-batch 2 --eval-every 0 --data), "$work/text");
 my @trained = map { my $how = $_; [map { counted('fp32', '08_3d/train.c', split(' ', $how), @model, '--steps', $_) } 2, 3] }
     '--dp 1 --tp 1 --pp 4 --clock simulated', '--dp 1 --tp 1 --pp 4 --schedule gpipe --clock wall', '--dp 2 --tp 1 --pp 2 --zero 1 --clock simulated', '--dp 1 --tp 4 --pp 1';
 my $rows = counted('fp32', 'tests/test_comm.c', 'sent');
 run_jobs([$rows, @lessons, map { @$_ } @trained]);
 
-# Collectives that MPI has not of its own, or not in rank order: sums of rows, and all-to-all.
+# Collectives that MPI lacks, or does not perform in rank order: sums of rows, and all-to-all.
 {
     my $given = given($rows);
     my %ledger = $rows->{err} =~ /^ledger rank (\d+) bytes (\d+)$/mg;
@@ -80,8 +82,9 @@ for my $pair (@trained) {
     is(scalar(grep { $_ > 0 } @step), $silent ? 0 : $ranks, "$pair->[1]{name}: " . ($silent ? 'no rank sends' : 'every rank sends'));
 }
 
-# The factor of a ring is a convention (comm.h), but a sum in rank order sends as much: one part of everybody's, and the sums. So a step of
-# data parallelism more gives MPI 2 (N-1)/N of the parameters more, over all ranks to the byte.
+# The ledger counts a ring's bytes by convention (comm.h), but a sum in rank order sends as many:
+# one shard from every rank, and the sums. So one more step of data parallelism gives MPI 2 (N-1)/N
+# of the parameters, over all ranks, exact to the byte.
 my @replicas = map { counted('fp32', '08_3d/train.c', qw(--dp 4 --tp 1 --pp 1 --reduce ordered), @model, '--steps', $_) } 2, 3;
 run_jobs(\@replicas);
 is($_->{status}, 0, "$_->{name}: status") or diag(complain($_)) for @replicas;

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# The frame: options, checks, costs, verdict, exit status, JSON, digest; with virtual ranks and as processes.
-# slow: each mode runs with 1, 3 and 4 virtual ranks and as processes, and one waits longer than its --timeout
+# The frame: options, checks, costs, verdict, exit status, JSON and digest, with virtual ranks and
+# as processes.
+# slow: each mode runs with 1, 3 and 4 virtual ranks and as processes, and one run exceeds its --timeout
 use strict;
 use warnings;
 use FindBin;
@@ -16,7 +17,7 @@ my $work = tempdir(CLEANUP => 1);
 my $precision = $build =~ /fp64/ ? 'fp64' : 'fp32';
 plan skip_all => "$program is not built" unless -x $program;
 
-# The ways to start it: a name and the words in front of the options.
+# The ways to start a program: a name, and the words before the options.
 my @emulated = map { ["emu $_", "tools/launch -e $_ $program"] } 1, 3, 4;
 my $processes = ['mpi 2', "tools/launch 2 $program"];
 my $have_mpi = system('command -v mpirun >/dev/null') == 0;
@@ -31,12 +32,14 @@ sub start {
     return ($status, slurp("$work/out"), slurp("$work/err"));
 }
 
-# As if rank 0 wrote large files at the end, for longer than --timeout. It does so meanwhile.
+# Simulates a rank 0 that writes large files at the end, for longer than --timeout. It runs in the
+# background.
 my $slow_command = "tools/launch 3 $program --mode slow --timeout 20 2>&1 >/dev/null; echo status \$?";
 open my $slow, '-|', $have_mpi ? $slow_command : 'true' or die;
 
-# ---- every mode: its exit status and its words ----
-# mode, exit status, what must be printed, fewest ranks that can show it, shown as processes too
+# ---- every mode: its exit status and its output ----
+# mode, exit status, a pattern of the output, the fewest ranks that can show it, whether processes
+# show it, too
 my $fail = qr/\S+ +limit \S+ +FAIL/;
 my @modes = (
     ['pass', 0, qr/^\[test lesson\] PASS  18 checks, 2 costs  digest [0-9a-f]{16}  \d+\.\d\d s$/m, 1, 1],
@@ -87,7 +90,7 @@ for my $way (@ways) {
     }
 }
 
-# ---- the digest: of the values, whoever holds them ----
+# ---- the digest: it covers the values and does not depend on the rank that holds them ----
 is($digest{pass}{$_}, $digest{pass}{1}, "digest with $_ ranks as with one") for sort keys %{ $digest{pass} };
 isnt($digest{element}{3}, $digest{pass}{3}, 'another element, another digest');
 isnt($digest{number}{3}, $digest{pass}{3}, 'another loss, another digest');
@@ -203,7 +206,7 @@ for my $way ([bare => $program], $have_mpi ? $processes : ()) {
     like($out, qr/^  --timeout SECONDS +\S.*\(default 60\)$/m, "$way->[0], --help: common options with defaults");
 }
 
-# ---- what cannot be written: a usage error when that is seen before the work, else a fault ----
+# ---- files that cannot be written: a usage error if found before the work, else a fault ----
 for my $way ([bare => $program], $have_mpi ? $processes : ()) {
     for my $file ($way->[0] eq 'bare' ? ('/dev/full', $work) : (), "$work/no/such/folder.json") {
         my ($status, undef, $err) = start("$way->[1] --json $file");
@@ -239,7 +242,7 @@ SKIP: {
     skip 'no mpirun', 1 unless $have_mpi;
     is(join('', <$slow>), "status 0\n", 'rank 0 may take longer than --timeout at the end, where it writes files: nobody complains');
 }
-# ---- progress of long work: on a terminal only, which script(1) makes ----
+# ---- progress of long work: on a terminal only; script(1) provides the terminal ----
 my (undef, undef, $silent) = start("$program --emulate 2 --mode long");
 is($silent, '', 'no progress where standard error is no terminal');
 SKIP: {

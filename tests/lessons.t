@@ -1,9 +1,10 @@
 #!/usr/bin/perl
-# Every lesson at its own rank count: with virtual ranks in both precisions, and as MPI processes in fp32. At other rank counts, with
-# virtual ranks: every second lesson at 1 and 8 in fp32, and at 3 in fp64; the others at 3 in fp32. Every eighth lesson with another
-# seed, as processes in fp64, and with --reduce fast.
-# TEST_ALL=1: both precisions at 1 to 8 ranks, as processes, too.
-# TEST_QUICK=1: in fp32, at its own rank count only, every eighth as processes.
+# Every lesson at its own rank count: with virtual ranks in both precisions, and as MPI processes in
+# fp32. At other rank counts, with virtual ranks: every second lesson at 1 and 8 in fp32 and at 3 in
+# fp64, the others at 3 in fp32. Every eighth lesson runs with another seed, as processes in fp64,
+# and with --reduce fast.
+# TEST_ALL=1: both precisions at 1 to 8 ranks, also as processes.
+# TEST_QUICK=1: in fp32, at its own rank count only, every eighth lesson as processes.
 # slow: each of the 50 lessons runs about four times, once or twice as processes
 use strict;
 use warnings;
@@ -18,20 +19,21 @@ my $quick = $ENV{TEST_QUICK};
 my @precisions = $quick ? 'fp32' : qw(fp32 fp64);
 plan skip_all => 'there is no lesson yet' unless @lessons;
 
-# Lessons that digest nothing: they compare whole numbers only, in checks of true and false.
+# Lessons without a digest: they compare whole numbers only, in checks of true and false.
 my %no_digest = map { $_ => 1 } '08-01';
-# A lesson that digests something has one digest, emulated and as processes; the others have none.
+# A lesson with a digest has the same digest emulated and as processes.
 sub digests_agree {
     my ($key, $name, @jobs) = @_;
     my $want = $no_digest{$key} ? undef : $jobs[0]{page}{digest} // 'a digest';
     is($_->{page}{digest}, $want, $name) for @jobs[1 .. $#jobs];
 }
 
-# Costs that have no closed form: a list of steps is played instead. All others of a lesson have a formula. (These runs are --verbose.)
+# Costs without a closed form: the player plays a list of steps instead. All other costs of a lesson
+# have a formula. (These runs are --verbose.)
 my %played = ('01-04' => 15, '01-05' => 1, '01-07' => 9, '02-03' => 3, '03-08' => 6, '05-02' => 7, '05-03' => 11, '05-04' => 4, '05-05' => 5,
               '05-06' => 27, '05-07' => 16, '06-05' => 3, '07-02' => 3, '07-04' => 4, '08-02' => 11, '08-train' => 1);
 
-# A refusal: status 2 and one message that gives a reason, before the work.
+# A refusal is status 2 and one message with a reason, before the work.
 sub refused { my ($job) = @_; return $job->{status} == 2 && $job->{err} =~ /\Aunsplit: [^\n]{20,}\n\z/ && before_work($job) }
 
 my %one = map { $_ => 1 } '08-plan';          # one rank works, and the others wait
@@ -42,7 +44,8 @@ for my $i (0 .. $#lessons) {
         next if $one{ $lesson->{key} } && $precision eq 'fp64' && !$all;
         my $program = program_of($precision, $lesson->{source});
         my %pair = (key => $lesson->{key}, name => "$lesson->{key} $precision", ranks => $lesson->{ranks}, emu => emu($lesson->{ranks}, $program));
-        # Starting processes costs more than most lessons, and the precision does not change what they send to whom.
+        # Starting processes takes longer than most lessons, and the precision does not change the
+        # messages.
         $pair{mpi} = mpi($lesson->{ranks}, $program) if have_mpi && ($all || ($precision eq 'fp32' && !$quick) || $i % 8 == 0);
         push @own, \%pair;
         push @jobs, grep { $_ } @pair{qw(emu mpi)};
@@ -66,7 +69,7 @@ for my $lesson (@lessons) {
         }
     }
 }
-# Nothing may hang on the seed of the page, nor on sums in rank order.
+# No check may depend on the page's seed or on sums in rank order.
 my @varied;
 for my $i ($quick ? () : 0 .. $#lessons) {
     my $lesson = $lessons[$i];

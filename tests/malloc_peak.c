@@ -1,5 +1,6 @@
-// malloc_peak.c: put before a program (LD_PRELOAD), it counts what the C library's allocator has given out. At its end
-// the process adds a line to the file MALLOC_PEAK: the most bytes that were live at once.
+// malloc_peak.c: a preloaded library (LD_PRELOAD) that counts the bytes given out by the C
+// library's allocator. At its end the process adds a line to the file MALLOC_PEAK: the most bytes
+// that were live at once.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -8,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// glibc's own names: dlsym would call the allocator.
+// glibc's internal names, because dlsym would call the allocator.
 void *__libc_malloc(size_t bytes), *__libc_calloc(size_t n, size_t bytes), *__libc_realloc(void *p, size_t bytes);
 void *__libc_memalign(size_t alignment, size_t bytes);
 void __libc_free(void *p);
@@ -30,7 +31,7 @@ void *calloc(size_t n, size_t bytes) { return given(__libc_calloc(n, bytes)); }
 void *realloc(void *p, size_t bytes) {
     size_t before = p ? malloc_usable_size(p) : 0;
     void *q = __libc_realloc(p, bytes);
-    if (!q && bytes) return q;                     // p is as it was
+    if (!q && bytes) return q;                     // p is unchanged
     atomic_fetch_sub(&live, before);
     return given(q);
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# The ledger beside the allocator: what malloc has given out at most (malloc_peak.c counts), on the stand-ins what device memory was,
-# and what the operating system says was resident. Whatever is copied, kept or gathered beside the ledger shows here.
+# Compares the ledger with the allocator: with malloc's peak (malloc_peak.c counts), with the device
+# memory of the stand-ins, and with the resident memory that the operating system reports. Copies
+# and buffers that the ledger misses show here.
 # slow: a model of 5 million parameters trains at 11 layouts, in three ways
 use strict;
 use warnings;
@@ -16,8 +17,8 @@ my $standin = 'build/standin-fp32/08_3d/train';
 my $count = 'build/cpu-fp32/tests/malloc_peak.so';
 plan skip_all => "$train is not built" unless -x $train && -e $count;
 
-# 5 million parameters, 20 MB. What no ledger has, in a process: MPI's own memory, a piece of a sum (1 MB), the
-# description of blocks, events and options.
+# 5 million parameters, 20 MB. Memory of a process outside the ledger: MPI's own memory, a piece of
+# a sum (1 MB), the description of blocks, events and options.
 my @model = qw(--layers 4 --width 320 --heads 5 --batch 4 --micro-batch 1 --steps 2 --eval-every 1);
 my ($share, %constant) = (0.02, emulated => 1.5e6, 'as processes' => 8e6, 'on the stand-ins' => 1e6, 'on the stand-ins, NCCL' => 1.2e6);
 { open my $f, '>', "$work/text" or die; print $f join ' ', 1 .. 3000; close $f }
@@ -37,7 +38,8 @@ sub compare {
     my @given = sort { $b <=> $a } slurp($file) =~ /^(?:train|device \d+:) (\d+)/mg;
     my @ledger = sort { $b <=> $a } $how eq 'emulated' || $how eq 'on the stand-ins' ? max(numbers($job, 'process_memory_most')) : numbers($job, 'process_memory_most');
     is(scalar @given, scalar @ledger, "$name, $how: a count from every process") or return diag(slurp($file));
-    # A run longer than ten seconds measures its peak for the MFU, with three matrices of 1024 x 1024.
+    # A run longer than ten seconds measures its peak for the MFU, with three matrices of 1024 x
+    # 1024.
     my $peak = $job->{out} =~ / MFU / ? 3 * 4 * 1024 ** 2 : 0;
     my @off = grep { abs($given[$_] - $ledger[$_]) > $share * $ledger[$_] + $constant{$how} + $peak } 0 .. $#ledger;
     is(scalar @off, 0, sprintf '%s, %s: the ledger has %.1f MB at most, the allocator gave out %.1f MB', $name, $how, map { $_ / 1e6 } $ledger[0], $given[0])
@@ -48,7 +50,7 @@ sub compare {
 for my $layout (@layouts[grep { $all || $_ % 4 == 0 } 0 .. $#layouts]) {
     my ($name, $ranks, @options) = @$layout;
     my %file = map { ($_ => "$work/$name $_") } qw(emulated processes standin nccl);
-    # The threads' stacks are not malloc's.
+    # malloc does not provide the threads' stacks.
     my %job = (emulated => with(emu($ranks, $train, @model, @options), LD_PRELOAD => $count, MALLOC_PEAK => $file{emulated}));
     $job{processes} = with(mpi($ranks, $train, @model, @options), LD_PRELOAD => $count, MALLOC_PEAK => $file{processes}) if have_mpi;
     $job{standin} = with(emu($ranks, $standin, @model, qw(--width 160), @options), STANDIN_MEMORY_LOG => $file{standin}) if -x $standin;
@@ -58,7 +60,7 @@ for my $layout (@layouts[grep { $all || $_ % 4 == 0 } 0 .. $#layouts]) {
     compare($name, 'emulated', $job{emulated}, $file{emulated});
     if ($job{processes}) {
         compare($name, 'as processes', $job{processes}, $file{processes});
-        # Pages and the programs themselves are memory too.
+        # Pages and the programs themselves use memory, too.
         my @ledger = numbers($job{processes}, 'memory_most');
         my @resident = numbers($job{processes}, 'resident_most');
         my @over = grep { $resident[$_] > 1.15 * $ledger[$_] + 60e6 } 0 .. $#ledger;

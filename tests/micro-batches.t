@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# Pipelines with fewer micro-batches than stages, as many, and more, also where they do not divide: all checks and costs hold, or the
-# method needs another number and says so. TEST_ALL=1: 1, 2, 3, 4 and 8 stages instead of 3.
+# Pipelines with fewer, equally many and more micro-batches than stages, including numbers that do
+# not divide. Either all checks and costs hold, or the method needs another number and says so.
+# TEST_ALL=1: 1, 2, 3, 4 and 8 stages instead of 3.
 use strict;
 use warnings;
 use FindBin;
@@ -10,7 +11,8 @@ use List::Util qw(uniq);
 use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
-# A lesson, the sequences of its batch, its other options, and with which p and m it works: with others it refuses, for this reason.
+# A lesson, the sequences of its batch, its other options, and the p and m that it accepts. It
+# refuses others for this reason.
 my @lessons = (['04_pipeline_naive/02_naive', 5], ['04_pipeline_naive/03_gpipe', 7], ['05_pipeline_1f1b/02_1f1b', 11],
     ['05_pipeline_1f1b/03_interleaved', 11, '', sub { $_[1] % $_[0] == 0 }, qr/in groups of p = /],
     ['05_pipeline_1f1b/03_interleaved', 11, '--chunks 1'],

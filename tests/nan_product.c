@@ -1,6 +1,6 @@
-// nan_product.c: put before a program (LD_PRELOAD), it spoils one product of matrices: the first element of call
-// NAN_CALL to cblas_sgemm, counted from 0, becomes NaN. NAN_RANK: of this MPI rank only. PRODUCTS=FILE: at its end
-// the process writes there how many products it has computed.
+// nan_product.c: a preloaded library (LD_PRELOAD) that spoils one matrix product. The first element
+// of call NAN_CALL to cblas_sgemm, counted from 0, becomes NaN. NAN_RANK: only on this MPI rank.
+// PRODUCTS=FILE: at its end the process writes the number of its products there.
 #define _GNU_SOURCE
 #include <cblas.h>
 #include <dlfcn.h>
@@ -28,7 +28,7 @@ void cblas_sgemm(enum CBLAS_ORDER order, enum CBLAS_TRANSPOSE of_a, enum CBLAS_T
 }
 
 __attribute__((destructor)) static void tell(void) {
-    // The launcher's shells are processes, too, and have computed nothing.
+    // The launcher's shells are processes, too, but compute no products.
     const char *file = atomic_load(&calls) > 0 ? getenv("PRODUCTS") : NULL;
     FILE *f = file ? fopen(file, "w") : NULL;
     if (!f) return;

@@ -1,5 +1,5 @@
-// no_single_copy.c: put before a program (LD_PRELOAD), it forbids what containers often forbid: that one process reads
-// or writes the memory of another one.
+// no_single_copy.c: a preloaded library (LD_PRELOAD) that forbids a process to read or write the
+// memory of another process, as containers often do.
 #include <errno.h>
 #include <sys/types.h>
 

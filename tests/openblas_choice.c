@@ -1,14 +1,14 @@
-// openblas_choice.c: a preloaded library with which OpenBLAS chooses as on another processor, or as another version. It
-// stands between the environment and OpenBLAS; everybody else sees the environment as it is.
-//     CHOICE=Prescott        what it chooses by itself, that is where OPENBLAS_CORETYPE is not set
-//     ANSWER=Haswell         what it takes where OPENBLAS_CORETYPE is set
+// openblas_choice.c: a preloaded library that makes OpenBLAS choose as on another processor, or as
+// another version. It changes the environment for OpenBLAS only; all other code sees it unchanged.
+//     CHOICE=Prescott        OpenBLAS's own choice if OPENBLAS_CORETYPE is not set
+//     ANSWER=Haswell         its choice if OPENBLAS_CORETYPE is set
 #define _GNU_SOURCE                                // dladdr
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-// Not the C library's: that is what is replaced.
+// Calls the next getenv, not the one that this library replaces.
 static char *value_of(const char *name) {
     const size_t n = strlen(name);
     for (char **e = environ; e && *e; e++)

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# The command line: --help in groups, what is refused (an option that is given twice, one file for two options), which option is
-# suggested for an unknown one.
+# The command line: --help in groups; refused options, such as an option given twice or one file for
+# two options; suggestions for unknown options.
 use strict;
 use warnings;
 use FindBin;
@@ -12,7 +12,7 @@ chdir "$FindBin::Bin/.." or die;
 my $train = program_of('fp32', '08_3d/train.c');
 my $lesson = program_of('fp32', '03_tensor_parallel/02_linear.c');
 plan skip_all => "$train is not built" unless -x $train;
-my $alone = !-x $lesson;                       # where a seeded bug is tried, the trainer alone is built
+my $alone = !-x $lesson;                       # a seeded bug's tree builds only the trainer
 
 # ---- --help ----
 my ($help, $simple) = run_jobs([map { +{ words => ['tools/launch', '-e', 2, $_, '--help'] } } $train, $alone ? () : $lesson]);
@@ -26,7 +26,8 @@ unless ($alone) {
     is(join(', ', $simple->{out} =~ /^(\S.*):\n  --/mg), 'Options of every program', '--help of a lesson has no groups');
     unlike($simple->{out}, qr/Examples/, '--help of a lesson has no examples');
 }
-# Every example is a command line that the trainer takes: it fails, if at all, for the files that are not here.
+# The trainer accepts every example as a command line. It may fail only because files are missing
+# here.
 for my $example (($examples // '') =~ /^  (?:mpirun -np \d+ )?train (.*)$/mg) {
     my @words = map { s/^'|'$//gr } split ' ', $example =~ s/my\.txt/$work\/none/r;
     my ($job) = run_jobs([{ words => [qw(tools/launch -e 0), $train, @words, '--help'] }]);
@@ -74,7 +75,7 @@ for my $case (@cases) {
         push @jobs, { words => $way->(2, $program, @model, split ' ', $options)->{words}, twice => 1, want => $words, name => $options, how => $how // '' };
     }
 }
-for my $job (@jobs) {                          # the file that a link points to must be there to be known
+for my $job (@jobs) {                          # a link's target is known only if the file exists
     if ($job->{how} eq 'exists') { open my $f, '>', "$work/one" or die; close $f }
     run_jobs([$job]);
     is($job->{status}, 2, "$job->{name}: status 2") or diag(complain($job));
@@ -86,7 +87,7 @@ for my $job (@jobs) {                          # the file that a link points to 
 ok(!-e "$work/X", 'no file is made');
 like(slurp("$work/text"), qr/^1 2 3 /, 'the text is as it was');
 
-# ---- taken ----
+# ---- accepted options ----
 my ($null, $small, $betas, $default) = run_jobs([
     emu(2, $train, @tiny, qw(--steps 2 --log /dev/null --export), "$work/weights", qw(--svg /dev/null)),
     emu(1, $train, @tiny, qw(--steps 2 --warmup 2 --lr 6e-6)),

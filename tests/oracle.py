@@ -50,7 +50,8 @@ def train(name, start, data, layers, heads, width):
     for step, (tokens, targets) in enumerate(data):
         optimizer.zero_grad()
         logits = forward(p, layers, heads, tokens)
-        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)   # mean of those that count
+        # mean over tokens with a target
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
         loss.backward()
         if step in (0, len(data) - 1):
             for key, value in p.items():

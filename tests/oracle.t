@@ -1,5 +1,6 @@
 #!/usr/bin/perl
-# What PyTorch computes in double (tests/oracle.txt), held against the unsplit model and the trainer in several layouts.
+# Compares PyTorch's results in double (tests/oracle.txt) with the unsplit model and with the
+# trainer in several layouts.
 use strict;
 use warnings;
 use FindBin;
@@ -27,7 +28,7 @@ for my $layout (@layouts) {
         is(scalar @{ $jobs[0]{page}{checks} || [] }, 6, 'start, gradients of the first and last step, weights, losses, norms');
     }
 }
-# The file is looked at: a number changed is seen.
+# The test reads the file: a changed number is noticed.
 my $text = slurp('tests/oracle.txt');
 for my $key ('start.wte.weight', 'sgd.first-gradients.h.1.ln_2.bias', 'sgd.weights.wpe.weight', 'sgd.loss', 'sgd.norm') {
     my $changed = $text =~ s/^(\Q$key\E \S+ )(\S+)/$1 . ($2 + 1e-6)/mer;

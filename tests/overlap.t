@@ -1,5 +1,6 @@
 #!/usr/bin/perl
-# Messages move while ranks compute, by one copy from process to process, and where that is forbidden by what MPI does between products.
+# Messages move while ranks compute: by one copy between processes, or, if that is forbidden, by MPI
+# calls between products.
 use strict;
 use warnings;
 use FindBin;
@@ -21,7 +22,7 @@ sub run_it {
     $job->{words} = ['env', @$env, @{ $job->{words} }];
     return run_jobs([$job]);
 }
-# What does not move is waited for, for minutes: one failure is enough.
+# A message that does not move takes minutes, so one failure is enough.
 sub moves {
     my ($what, $job) = @_;
     ok($job->{status} == 0 && $job->{page}{pass}, $what) or diag(complain($job)), done_testing(), exit 1;
@@ -31,7 +32,7 @@ sub moves {
 my ($silent) = run_it(2, [], '--silent', '--timeout', 20);
 my $single_copy = $silent->{status} == 0;
 SKIP: {
-    # The processes of a container may be forbidden to read each other.
+    # The processes of a container may be forbidden to read each other's memory.
     skip 'no single copy between processes here', 2 unless $single_copy;
     moves('one copy, no product', $silent);
 }
@@ -41,9 +42,9 @@ for my $schedule (qw(gpipe 1f1b)) {
         moves("$schedule, $ranks stages, no single copy", run_it($ranks, ['OMPI_MCA_btl_vader_single_copy_mechanism=none'], '--schedule', $schedule));
     }
 }
-# Where it is forbidden, a program finds out, and Open MPI does not complain about every message.
+# A program detects this, and Open MPI does not print a warning for every message.
 moves('the single copy is forbidden', run_it(2, ["LD_PRELOAD=$forbid"], '--schedule', '1f1b'));
-# Ranks with GPUs: through host memory, and by NCCL.
+# Ranks with GPUs: through host memory, and with NCCL.
 SKIP: {
     $built = 'build/standin-fp32/tests/test_overlap';
     skip 'the stand-ins are not built', 1 unless -x $built;

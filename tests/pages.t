@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# The page of every lesson has at most 40 lines of 100 columns: with its own ranks, as it stands in docs/pages, which quotes.t holds
-# against the programs; and with eight ranks, every third lesson (TEST_ALL=1: all). The trainer's page has a line per ten steps: another kind.
+# The page of every lesson has at most 40 lines of 100 columns. With its own ranks the page comes
+# from docs/pages, which quotes.t compares with the programs. With eight ranks every third lesson
+# runs (TEST_ALL=1: all). The trainer's page has a line per ten steps and is not tested.
 use strict;
 use warnings;
 use FindBin;
@@ -21,7 +22,8 @@ sub fits {
     is(join("\n", grep { length > 100 } @lines), '', "$name: no line is wider");
 }
 
-# Before its verdict a page answers its question with numbers that this run measured, and tells the cost and the use.
+# Before its verdict a page answers its question with numbers that this run measured, and states the
+# cost and the use.
 sub ending {
     my ($name, $page) = @_;
     my ($answer) = $page =~ /^  Answer:      (.+?)\n  Cost:        .+?\n  Use it when: .+?\n\[[^\]]+\] PASS /ms;
@@ -47,12 +49,12 @@ for my $i (0 .. $#lessons) {
 }
 run_jobs(\@jobs);
 for my $job (@jobs) {
-    next if $job->{status} == 2;                           # a lesson that has other ranks only
+    next if $job->{status} == 2;                           # a lesson that needs another rank count
     is($job->{status}, 0, "$job->{name}: it runs") or diag(complain($job));
     fits($job->{name}, $job->{out});
     my ($key) = $job->{name} =~ /^(\S+),/;
     $others++ if ending($job->{name}, $job->{out}) ne $answer{$key};
 }
-# A lesson of one rank does the same on eight; the others measure other numbers.
+# A lesson with one rank does the same on eight. The others measure other numbers.
 cmp_ok($others, '>=', @jobs / 2, 'with other ranks the answers have other numbers');
 done_testing();

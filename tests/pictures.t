@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Pictures of what ran: the chart in the terminal, --svg and --trace; equal bytes emulated and as processes under the simulated clock; real
-# time; files that cannot be written; names that are not known.
+# Pictures of runs: the chart in the terminal, --svg and --trace. Equal bytes emulated and as
+# processes under the simulated clock; real time; files that cannot be written; unknown names.
 use strict;
 use warnings;
 use B;
@@ -17,13 +17,14 @@ plan skip_all => "$train is not built" unless -x $train;
 { open my $f, '>', "$work/text" or die; print $f join ' ', 1 .. 1000; close $f or die }
 my @small = (qw(--layers 8 --width 24 --heads 4 --context 8 --batch 8 --micro-batch 1 --steps 2 --eval-every 0 --data), "$work/text");
 
-# ---- what is wrong with a trace: the fields that ui.perfetto.dev asks for, order, messages ----
+# ---- finds mistakes in a trace: missing fields that ui.perfetto.dev needs, wrong order, wrong
+# messages ----
 my $json = JSON::PP->new;
 sub number {
     my ($x) = @_;
     return defined $x && !ref $x && B::svref_2object(\$x)->FLAGS & (B::SVp_IOK | B::SVp_NOK) && !(B::svref_2object(\$x)->FLAGS & B::SVp_POK);
 }
-sub ps { return sprintf('%.0f', $_[0] * 1e6) + 0 }     # times are in microseconds, exact in picoseconds
+sub ps { return sprintf('%.0f', $_[0] * 1e6) + 0 }     # microseconds to exact picoseconds
 
 sub trace_faults {
     my ($text, $ranks) = @_;
@@ -80,7 +81,7 @@ sub trace_faults {
     return @bad;
 }
 
-# ---- what is wrong with XML: tags that do not match, attributes without quotes, bare < or & ----
+# ---- finds mistakes in XML: unmatched tags, attributes without quotes, bare < or & ----
 sub xml_faults {
     my ($text) = @_;
     my @open;
@@ -104,7 +105,7 @@ sub xml_faults {
     return $roots == 1 ? () : "$roots roots";
 }
 
-# ---- both checks are shown their mistakes first ----
+# ---- first both checks are tested with wrong input ----
 sub event { my (%e) = @_; return { name => 'x', cat => 'c', ph => 'X', ts => 1, dur => 2, pid => 0, tid => 0, args => { bytes => 0 }, %e } }
 sub trace_of {
     my @names = ({ name => 'process_name', ph => 'M', pid => 0, args => { name => 'rank 0' } }, map {
@@ -174,7 +175,8 @@ for my $job (@charts) {
     my $name = "COLUMNS=$job->{columns}" . ($job->{color} ? ', coloured' : '');
     is(scalar($chart =~ s/\e\[[0-9;]*m//g) > 0, $job->{color} == 1, "$name: colours only when asked for");
     my $width = $job->{columns} =~ /^(40|80|200)$/ ? $job->{columns} : 100;
-    my @long = grep { length > ($width > 60 ? $width : 60) } split /\n/, $chart;          # 60: the words of the key
+    # 60: the width of the legend
+    my @long = grep { length > ($width > 60 ? $width : 60) } split /\n/, $chart;
     is("@long", '', "$name: no line is longer than that");
     my ($longest) = sort { $b <=> $a } map { length } $chart =~ /^rank.*$/mg;
     is($longest, $width, "$name: and the rows fill it");
@@ -185,7 +187,8 @@ for my $job (@charts) {
     }
 }
 
-# ---- ranks that do the same are drawn once; a message points to the rank that it goes to, whatever the group calls it ----
+# ---- ranks that do the same are drawn once; a message points to its receiving rank, by the rank's
+# number in the world ----
 {
     my ($job) = run_jobs([{ words => ['env', 'COLUMNS=100', 'tools/launch', '-e', 4, $train, @small, qw(--dp 2 --tp 1 --pp 2 --batch 4)] }]);
     my ($first, $last) = map { $job->{out} =~ /^$_  [^\n]*\n +link (\S+)$/m ? $1 : '' } '0 to 1', '2 to 3';
@@ -193,7 +196,7 @@ for my $job (@charts) {
         or diag(complain($job), $job->{out});
 }
 
-# ---- what cannot be written ----
+# ---- files that cannot be written ----
 mkdir "$work/folder" or die;
 my @tiny = (@small, qw(--steps 1));
 for my $option (qw(svg trace)) {
@@ -202,7 +205,8 @@ for my $option (qw(svg trace)) {
         push @jobs, { words => ['tools/launch', 2, $train, @tiny, "--$option", $file] } if have_mpi && $file =~ /no.such/;
         run_jobs(\@jobs);
         for my $job (@jobs) {
-            my $expected = $file eq '/dev/full' ? 3 : 2;         # what is seen before the work is a usage error
+            # an error found before the work is a usage error
+            my $expected = $file eq '/dev/full' ? 3 : 2;
             is($job->{status}, $expected, "--$option $file: status $expected") or diag(complain($job));
             like($job->{err}, qr/\A\S[^\n]*--$option \Q$file\E: cannot write it: \w[^\n]*\n\z/, "--$option $file: one message names it");
         }
@@ -214,7 +218,7 @@ for my $option (qw(svg trace)) {
 is(join(' ', grep { -e } glob("$work/folder/* $work/*.tmp"), '/dev/full.tmp'), '', 'nothing half-written is left');
 ok(-c '/dev/full', 'a device is not replaced');
 
-# ---- names that are not known; a lesson without a picture ----
+# ---- unknown names; a lesson without a picture ----
 for my $case (['--device h200', qr/--device h200 is not known: choose .*h100/], ['--link token-ring', qr/--link token-ring is not known: choose .*nvlink/],
               ['--clock sun', qr/--clock sun: expected one of wall\|simulated/], ['--svg', qr/--svg needs a value/]) {
     for my $job (run_jobs([{ words => ['tools/launch', '-e', 2, $train, @tiny, split ' ', $case->[0]] },
@@ -231,7 +235,7 @@ if ($plain) {
     like($job->{err}, qr/\Aunsplit: --svg: this lesson draws no picture[^\n]*\n\z/, 'with one message');
     ok(!-e "$work/none.svg", 'and writes nothing');
 }
-# ---- PICTURE_DETAIL: a chart for --verbose only; files are written all the same ----
+# ---- PICTURE_DETAIL: a chart for --verbose only; files are always written ----
 for my $case ([program_of('fp32', '07_recompute/03_selective.c'), qr/^recompute (\w+): [\d.]+ ms /m, 'selective', 'none selective full'],
               [program_of('fp32', '01_data_parallel/07_balance.c'), qr/^(time of a step); from step/m, '', 'time of a step']) {
     my ($program, $title, $page, $log) = @$case;

@@ -1,5 +1,6 @@
 #!/usr/bin/perl
-# The plain step of trainer.c, dp x tp x pp in one function, beside the trainer with all its options: the same bits.
+# Compares the plain step of trainer.c (dp x tp x pp in one function) with the trainer with all its
+# options: the same bits.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,9 @@
 #!/usr/bin/perl
-# 08_3d/plan held to the trainer: of random small layouts (dp x tp x pp x cp) the plan's memory equals what the trainer measures, to the byte; its step
-# what the simulated clock shows, to the picosecond where heads, blocks and micro-batches divide, else within 2 % (4 or 15 % in two cases below). The plan knows nothing
-# of the clock. TEST_SEED=1234 draws the same layouts again; TEST_ALL=1: 200 instead of 12.
+# Compares 08_3d/plan with the trainer on random small layouts (dp x tp x pp x cp). The planned
+# memory equals the trainer's, to the byte. The planned step equals the simulated clock, to the
+# picosecond if heads, blocks and micro-batches divide. Otherwise it is within 2 % (4 or 15 % in two
+# cases below). The plan does not use the clock.
+# TEST_SEED=1234 draws the same layouts again; TEST_ALL=1: 200 instead of 12.
 # slow: each layout is planned and trained
 use strict;
 use warnings;
@@ -22,7 +24,7 @@ sub any { return $_[rand @_] }
 sub up_to { my ($n) = @_; return 1 + int rand $n }             # 1 .. n
 sub divides { my ($x, $y) = @_; return $x % $y == 0 || $y % $x == 0 }
 
-# Every other one divides.
+# In every other layout the sizes divide.
 my $drawn = 0;
 sub draw {
     my $cp = (1, 1, 2, 2, 1, 1, 4, 4, 1, 1, 2, 2, 1, 1, 3, 3)[$drawn % 16];
@@ -45,22 +47,24 @@ sub draw {
     my $vocab = 256;
     my ($zero, $recompute) = (any(0, 0, 1, 2, 3), any(qw(none selective full)));
     my $world = $dp * $tp * $pp * $cp;
-    my $attention = any('plain', 'blockwise');                 # with cp > 1 always the second one
+    my $attention = any('plain', 'blockwise');                 # cp > 1 needs the second one
     my @model = ('--layers', $layers, '--heads', $heads, '--width', $width, '--context', $context, '--batch', $batch,
                  '--micro-batch', $b, '--zero', $zero, '--recompute', $recompute, '--dropout', any(0, 0.1), '--attention', $attention);
     my @chunks = $v > 1 ? ('--chunks', $v) : ();
     my $what = "$dp,$tp,$pp,$cp @model @chunks" . ($sequence ? ' sequence parallelism' : '');
-    my $ring = $cp == 1 || $context % (2 * $cp) == 0 && (4 % ($tp * $cp) == 0 || $tp % 4 == 0);        # its ranks are alike
+    # are the ring's ranks alike?
+    my $ring = $cp == 1 || $context % (2 * $cp) == 0 && (4 % ($tp * $cp) == 0 || $tp % 4 == 0);
     my $cut = !divides($tp, 4) || !$ring;
-    # groups that lie alike in the nodes of four
+    # Groups that have the same position in the nodes of four.
     my $exact = $layers % ($pp * $v) == 0 && $heads % $tp == 0 && $vocab % $tp == 0 && $batch % ($dp * $b) == 0
              && divides($tp, 4) && divides($tp * $cp, 4) && divides($tp * $cp * $dp, 4) && divides($world, 4)
              && $ring
              && (!$sequence || $context / $cp * $b % $tp == 0);
     return ({ %{ emu(1, $plan, @model, @chunks, qw(--cluster lesson --precision fp32 --vocab), $vocab, '--gpus', $world,
                      '--sequence-parallel', $sequence ? 'yes' : 'no', '--explain', "$dp,$tp,$pp,$cp") }, what => $what, cp => $cp, exact => $exact,
-               # groups of some replicas or slices in one node, of others in two: ZeRO's sums and the ring make these wait for each other
-               # within a micro-batch. Of a ring whose ranks are not alike each has its own wait for each message
+               # Some replica or slice groups are in one node, others in two, so ZeRO's sums and the
+               # ring wait for each other within a micro-batch. In a ring with unequal ranks each
+               # rank waits differently for each message.
                limit => $cut && ($zero >= 2 || $cp > 1 && !divides($tp, 4)) ? 0.15 : !$ring ? 0.04 : 0.02 },
             { %{ emu($world, $train, @model, ($v > 1 ? (qw(--schedule interleaved), @chunks) : ()), ($sequence ? '--sequence-parallel' : ()),
                      '--dp', $dp, '--tp', $tp, '--pp', $pp, ($cp > 1 ? ('--cp', $cp) : ()), qw(--steps 1 --eval-every 0 --threads 1 --data LICENSE)) } });
@@ -97,7 +101,8 @@ while (my ($planned, $trained) = splice @jobs, 0, 2) {
 cmp_ok($exact, '>=', 5, 'some layouts were compared to the picosecond');
 cmp_ok($exact_ring, '>=', 1, 'rings, too');
 
-# Nodes cut the tensor-parallel group of one stage, or of one replica: the plan plays those that lie alike once, and these on their own.
+# Nodes cut the tensor-parallel group of one stage or one replica. The plan plays equal groups once,
+# and these groups separately.
 for my $case ([5, 1, 2, 4], [3, 3, 2, 1]) {
     my ($node, $dp, $tp, $pp) = @$case;
     my $world = $dp * $tp * $pp;
@@ -107,7 +112,8 @@ for my $case ([5, 1, 2, 4], [3, 3, 2, 1]) {
     is($planned->{page}{config}{step}, $trained->{page}{config}{step_ps}, "where nodes of $node cut one group: $dp x $tp x $pp to the picosecond") or diag(map { complain($_) } $planned, $trained);
 }
 
-# A replica with fewer sequences than micro-batches, whose last one is empty, also on a ring whose ranks are not alike.
+# A replica with fewer sequences than micro-batches has an empty last micro-batch, also on a ring
+# with unequal ranks.
 my ($empty) = run_jobs([emu(1, $plan, qw(--layers 1 --heads 2 --width 16 --context 5 --batch 4 --micro-batch 1 --zero 1 --cluster lesson --precision fp32),
                             qw(--vocab 256 --gpus 6 --explain), "3,1,1,2")]);
 is($empty->{status}, 0, 'an empty micro-batch on a ring') or diag(complain($empty));

@@ -1,5 +1,6 @@
 #!/bin/sh
-# The player of expected steps against the executor and the communicators: TEST_ALL=1 takes every case, TEST_SEED=N draws others.
+# Compares the player of expected steps with the executor and the communicators. TEST_ALL=1 takes
+# every case, TEST_SEED=N draws others.
 cd "$(dirname "$0")/.." || exit 3
 . tests/both.sh
 both test_play

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# tools/play and make play-KEY: a recording shown event by event in a terminal, its last picture without one, messages for what is
-# no recording.
+# tools/play and make play-KEY: a recording event by event in a terminal, its last picture without a
+# terminal, and messages for files that are no recording.
 use strict;
 use warnings;
 use FindBin;
@@ -39,7 +39,7 @@ for my $columns (40, 80, 200) {
 }
 like(command('tools/play', $mesh)->{out}, qr/^rank 7 +\S/m, 'eight ranks have eight rows');
 
-# ---- with one: keys. script(1) makes the terminal; the keys are typed ahead. ----
+# ---- with a terminal: keys. script(1) makes the terminal; the keys are typed ahead. ----
 sub screens {
     my ($keys, $file, $setting) = @_;
     open my $f, '>', "$work/keys" or die;
@@ -82,7 +82,7 @@ SKIP: {
     unlike($raw, qr/\e\[[0-9;]*m/, 'NO_COLOR: no colours');
 }
 
-# ---- what is no recording ----
+# ---- files that are no recording ----
 my %broken = ('not JSON' => '{"traceE', 'no events' => '{"a":1}', 'nothing computes' => '{"traceEvents":[]}', 'no times' => '{"traceEvents":[{"ph":"X","pid":0,"tid":0}]}',
               'a number' => '17', 'events that are none' => '{"traceEvents":[1,2]}', empty => '', binary => join('', map { chr } 0 .. 255),
               'times that are words' => '[{"ph":"X","pid":0,"tid":0,"ts":"soon","dur":1,"name":"forward 0"}]', 'cut short' => substr(slurp($pipeline), 0, 3000));

@@ -1,5 +1,6 @@
 #!/usr/bin/perl
-# Line charts: points where they belong, in characters and as SVG; equal bytes emulated and as processes; files whole or not at all.
+# Line charts: points at the right place, in characters and as SVG; equal bytes emulated and as
+# processes; files complete or absent.
 use strict;
 use warnings;
 use FindBin;
@@ -36,7 +37,8 @@ for my $which (sort keys %run) {
     is($svg{emu}, $svg{mpi}, "$which: the same file emulated and as processes") if have_mpi;
 }
 
-# Points of the polylines, in the units of the chart: 0 .. 1 from left to right, and from bottom to top.
+# Returns the points of the polylines, in the units of the chart: 0 .. 1 from left to right, and
+# from bottom to top.
 sub points {
     my ($which) = @_;
     return map { [map { my ($x, $y) = split /,/; [($x - 70) / 530, (370 - $y) / 330] } split] } slurp("$work/$which-emu.svg") =~ /points="([^"]*)"/g;
@@ -58,7 +60,7 @@ like($run{linear}{emu}{chart}, qr/a up & <up>   b down   c gaps   d up again   \
 like($run{log}{emu}{chart}, qr/^ +1 +10 +100 +1k +10k$/m, 'log: powers of ten below');
 like($run{none}{emu}{chart}, qr/\A[^\n]*: no points, nothing to draw\n\z/, 'no points at all: it says so');
 
-# ---- what cannot be drawn or written ----
+# ---- charts that cannot be drawn or written ----
 mkdir "$work/folder" or die;
 my @bad = ([plot(2, 'many'), 3, qr/9 lines: draw at most 8/, 'too many lines'],
     [plot(2, 'linear', '--svg', "$work/no/folder/x"), 2, qr/--svg \S+: cannot write it/, 'a folder that does not exist'],

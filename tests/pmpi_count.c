@@ -1,19 +1,21 @@
-// pmpi_count.c: a preloaded library that counts what really leaves: messages and bytes given to MPI's point-to-point
-// sends, through MPI's profiling interface. It knows nothing of the ledger it is held against.
+// pmpi_count.c: a preloaded library that counts the messages and bytes given to MPI's
+// point-to-point sends, through MPI's profiling interface. It does not use the ledger that it is
+// compared with.
 //
-// Counted are messages of reals. Not counted: the simulated clock's stamps, which travel beside them under a tag of
-// their own, and bytes as such, which are the side channel's (checks, digests). Apart are the messages of which sums
-// and all-to-alls are made. At the end every rank prints one line on stderr: what it sent in all, in sums and
-// all-to-alls of reals, and in each stretch between two collectives, of which a pipeline's step is one:
+// It counts messages of reals. It does not count the simulated clock's times, which have their own
+// tag, and messages of bytes, which belong to the side channel (checks, digests). Messages inside
+// sums and all-to-alls are counted separately. At the end every rank prints one line on stderr: its
+// sent messages in total, in sums and all-to-alls of reals, and in each stretch between two
+// collectives. A pipeline's step is one stretch:
 //     pmpi rank R calls N bytes N sums N stretches CALLS:BYTES CALLS:BYTES ...
 #include <mpi.h>
 #include <stdio.h>
 
 enum { DATA_TAG = 0, COLLECTIVE_TAGS = 16, MOST = 4096 };      // as in comm_mpi.c
 typedef struct { unsigned long long calls, bytes; } Sent;
-static Sent all, stretch[MOST];                    // one process is one rank, with one thread that talks
+static Sent all, stretch[MOST];    // one process is one rank with one communicating thread
 static unsigned long long sums;                    // bytes
-static int stretches;                              // closed ones; stretch[stretches] is going on
+static int stretches;                              // closed ones; stretch[stretches] is still open
 
 static void close_stretch(void) {
     if (stretch[stretches].calls > 0 && stretches + 1 < MOST) stretches++;

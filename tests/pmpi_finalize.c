@@ -1,5 +1,5 @@
-// pmpi_finalize.c: put before a program (LD_PRELOAD), it ends MPI_Finalize with a fault, as Open MPI
-// 4.1 does now and then.
+// pmpi_finalize.c: a preloaded library (LD_PRELOAD) that ends MPI_Finalize with a fault, as Open
+// MPI 4.1 sometimes does.
 #include <mpi.h>
 #include <signal.h>
 

@@ -1,4 +1,5 @@
-// pretend_cores.c: put before a program (LD_PRELOAD), it says that the process may use PRETEND_CORES cores.
+// pretend_cores.c: a preloaded library (LD_PRELOAD). It reports that the process may use
+// PRETEND_CORES cores.
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdlib.h>

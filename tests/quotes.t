@@ -1,7 +1,7 @@
 #!/bin/sh
-# The output that the pages quote, and their cost tables: what the programs print today.
+# The output and the cost tables that the pages quote equal the output of the programs.
 # slow: it runs more than two hundred commands
-# shellcheck disable=SC2016    # $ in quotes is for other shells
+# shellcheck disable=SC2016    # other shells expand $ in quotes
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 . tests/commands.sh
@@ -27,7 +27,8 @@ cp tools/check-quotes "$tap_dir/book/tools"
 printf '%s\n' '```console' '$ tools/no-such-tool' 'words' '```' >"$tap_dir/book/01_one/02_two.md"
 ends 1 "the page of a lesson is compared without being named" "^DIFFERS.*01_one/02_two.md:2 1.quotes" \
     "$tap_dir/book/tools/check-quotes"
-# With TEST_ALL=1 only: make grade takes a minute and a half, and grade.t runs it; the pages of docs/pages repeat quotes of other pages.
+# With TEST_ALL=1 only: make grade takes a minute and a half, and grade.t runs it. The pages of
+# docs/pages repeat quotes of other pages.
 set --
 for page in README.md common/README.md [0-9][0-9]_*/*.md docs/*.md docs/pages/*.md; do
     grep -qs '^```console' "$page" || continue
@@ -55,7 +56,7 @@ if [ -x build/cpu-fp32/01_data_parallel/02_all_reduce ]; then
 | step, ms | | 4.85 | 4846713600 ps |
 | idle | | | 14.5 % |
 END
-    # spoilt CHANGE PATTERNS WHAT: the page with this change of sed's is refused.
+    # spoilt CHANGE PATTERNS WHAT: sed changes the page, and the check must refuse it.
     spoilt() {
         sed "$1" "$tap_dir/costs.md" >"$tap_dir/spoilt.md"
         ends 1 "$3" "$2" tools/check-tables "$tap_dir/spoilt.md"

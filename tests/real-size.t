@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # The real-size examples of the pages: every number that tests/test_real_size.c computes stands on
-# its page, beside the same few words. Bold print and line breaks do not matter; " … " in the
-# expected words stands for at most a line of others.
+# its page, with the same words next to it. Bold print and line breaks do not matter. " … " in the
+# expected words stands for at most one line of other words.
 use strict;
 use warnings;
 use FindBin;
@@ -27,7 +27,7 @@ for (grep { /^\S+\.md: / } @out) {
     my ($page, $figure) = /^(\S+\.md): (.*)$/;
     $text{$page} //= page_text($page);
     $seen{$page}++;
-    # A number at an end of the words is not a part of a longer one.
+    # A number at either end of the words must not be part of a longer number.
     my @words = map { (/^\d/ ? '(?<![\d.,])' : '') . quotemeta($_) . (/\d$/ ? '(?![.,]?\d)' : '') }
         split / … /, $figure;
     my $words = join '.{1,120}?', @words;

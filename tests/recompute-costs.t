@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# What recomputation costs (07_recompute): the second forward, to the picosecond, and what is kept, at several rank counts, links,
-# micro-batches, with dropout and without, against formulas written down here once more.
+# The costs of recomputation (07_recompute): the second forward, to the picosecond, and the kept
+# activations. They are compared at several rank counts, links and micro-batches, with and without
+# dropout, with formulas that are written again here.
 use strict;
 use warnings;
 use FindBin;
@@ -12,7 +13,7 @@ chdir "$FindBin::Bin/.." or die;
 my %source = map { $_->{key} => $_->{source} } lessons();
 my ($full, $selective) = map { $source{$_} && program_of('fp32', $source{$_}) } qw(07-02 07-03);
 plan skip_all => 'the lessons of chapter 07 are not built' unless $full && $selective && -x $full && -x $selective;
-sub part { my ($size, $n) = @_; return int(($size + $n - 1) / $n) }        # the largest: rank 0's
+sub part { my ($size, $n) = @_; return int(($size + $n - 1) / $n) }    # the largest part: rank 0's
 
 my (@full, @selective);
 for my $n (1, 2, 3, 4, 8) {
@@ -39,7 +40,7 @@ for my $job (@full) {
     my ($keep, $blocks, $stages) = map { $is{"$_: this stage computes, ps"} // 0 } 'keep everything', 'recompute blocks', 'recompute stages';
     cmp_ok($keep, '>', 0, "$job->{name}: computing takes time");
     is(3 * $stages, 4 * $keep, "$job->{name}: a stage with all that it computes again takes 4/3");
-    # One rank: 9 blocks of width 12 for 7 sequences of 10, at 1000 ps a FLOP.
+    # One rank: 9 blocks of width 12 for 7 sequences of 10, at 1000 ps per FLOP.
     next unless $job->{n} == 1;
     my ($M, $C, $T) = (70, 12, 10);
     is($blocks - $keep, 9 * (24 * $M * $C ** 2 + 4 * $M * $T * $C) * 1000, "$job->{name}: recomputed blocks take one forward of theirs more");
@@ -54,7 +55,7 @@ for my $job (@selective) {
     my ($L, $B, $T, $C, $H, $n) = (3, 3, 24, 27, 9, $job->{n});
     my ($M, $heads, $hidden) = ($B * $T, part($H, $n), part(4 * $C, $n));
     my $D = $C / $H;
-    my $scores = $B * $heads * 2 * $T * $T * $D;                           # q k^T of my heads
+    my $scores = $B * $heads * 2 * $T * $T * $D;    # q k^T of this rank's heads
     my $block = 2 * $M * $C * (4 * $heads * $D + 2 * $hidden) + 2 * $scores;
     my ($alpha, $beta) = @{ $link{ $job->{link} } };
     my $steps = 2 * ($n - 1);

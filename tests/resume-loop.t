@@ -1,8 +1,9 @@
 #!/bin/sh
-# The scripts of docs/cluster.md, as they stand there: the loop that resumes until the training is done, with rounds of a second or
-# two; and the job of Slurm that puts itself back into the queue, where srun and scontrol are stand-ins.
+# Runs the scripts of docs/cluster.md as printed there: the loop that resumes until the training is
+# done, with rounds of one or two seconds, and the Slurm job that requeues itself, with stand-ins
+# for srun and scontrol.
 # slow: rounds end by time, and one run of 2,000 steps is the reference
-# shellcheck disable=SC2016,SC2086    # $ in quotes is for other shells; options, one a word
+# shellcheck disable=SC2016,SC2086    # other shells expand $ in quotes; one word per option
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 root=$PWD
@@ -13,12 +14,13 @@ head -c 10000 build/text.txt >"$tap_dir/text"
 model="--layers 2 --width 16 --heads 4 --context 8 --batch 4 --micro-batch 2 --eval-every 0 --reduce ordered --data $tap_dir/text"
 losses() { grep -h '^{"step"' "$@" | grep -o '"step":[0-9]*\|"loss":[^,]*'; }
 
-# The script of the page in which these words stand.
+# Prints the script of the page that contains these words.
 script() {
     awk -v words="$1" '/^```sh/ { inside = 1; text = ""; next } /^```/ { if (inside && index(text, words)) printf "%s", text; inside = 0 }
         inside { text = text $0 "\n" }' docs/cluster.md
 }
-# What stands there as a user would have it for a small model: the same program, with options behind its own; virtual ranks.
+# Adapts the page's script to a small model: the same program, with additional options, on virtual
+# ranks.
 mkdir "$tap_dir/bin" "$tap_dir/loop" "$tap_dir/job"
 cat >"$tap_dir/launch" <<END
 #!/bin/sh
@@ -55,7 +57,7 @@ while [ $i -lt "$rounds" ]; do i=$((i + 1)); losses "$tap_dir/loop/log.$i"; done
 { [ "$(wc -l <"$tap_dir/got")" -ge 4000 ] && cmp -s "$tap_dir/want" "$tap_dir/got"; }
 ok $? "and the losses of its rounds are those of one run, every digit" "$tap_dir/got"
 
-# ---- the job of Slurm: the time is up when the second checkpoint is there ----
+# ---- the Slurm job: its time is over when the second checkpoint exists ----
 script 'scontrol requeue' >"$tap_dir/job.sh"
 grep -q '^#SBATCH --signal=USR1@120$' "$tap_dir/job.sh"
 ok $? "the page has a job that Slurm warns" "$tap_dir/job.sh"

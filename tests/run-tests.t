@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# tools/run-tests shows, at the end, what a reader of a failed run needs: each failed test with its diagnostics, how a file died, and
-# what Perl warned of. Its last line counts.
+# At the end tools/run-tests shows what the user needs after a failed run: each failed test with its
+# diagnostics, how a file died, and Perl's warnings. Its last line has the counts.
 use strict;
 use warnings;
 use FindBin;
@@ -9,7 +9,7 @@ use Jobs;
 use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
-# A test file made of these lines, run alone or with others: what was printed, and the status.
+# Runs a test file with these lines, alone or with others. Returns the output and the status.
 sub file { my ($name, @lines) = @_; open my $f, '>', "$work/$name.t" or die; print $f map { "$_\n" } @lines; close $f or die; return "$work/$name.t" }
 sub run { my ($job) = run_jobs([{ words => ['tools/run-tests', @_] }]); return $job }
 # The lines of a block, without their indent.

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# 08_3d/sample: the same text at every layout, from a checkpoint and from an exported file; the logits of Hugging Face's GPT-2 on the
-# same weights (tests/gpt2.py has frozen them); the choice; what is refused.
+# 08_3d/sample: the same text at every layout, from a checkpoint and from an exported file. The
+# logits of Hugging Face's GPT-2 on the same weights (tests/gpt2.py has stored them). The choice of
+# tokens, and refused options.
 use strict;
 use warnings;
 use FindBin;
@@ -19,13 +20,13 @@ sub run { my ($job, %how) = @_; $job->{$_} = $how{$_} for keys %how; run_jobs([$
 sub fine { my ($job, $what) = @_; return ok($job->{status} == 0 && $job->{page}{pass}, $what) || diag(complain($job)) }
 sub config { my ($job, $name) = @_; return $job->{page}{config}{$name} // '' }
 
-# ---- the small model without --from: nothing divides; 40 tokens are more than a context ----
-# Ten steps of training: the text is noise, and the same everywhere.
+# ---- the small model without --from: no size divides; 40 tokens exceed the context ----
+# After ten steps of training the text is noise, but the same at every layout.
 my @forms = ([1], [2], [3, qw(--pp 3 --top-k 7)], [4, qw(--pp 2 --temperature 0)], [2, qw(--top-k 100)], [8, qw(--pp 4 --temperature 2)],
              [5, '--prompt', 'a text that is longer than the 24 positions of its context']);
 forms_hold(forms_of('08_3d/sample.c', map { [@$_, qw(--train-steps 10)] } @forms));
 
-# ---- a trained one: one text, wherever it comes from ----
+# ---- a trained model: one text from every source ----
 my $dir = "$work/saved";
 my $text = "$work/text.txt";
 { open my $f, '>', $text or die; print $f substr slurp('build/text.txt'), 0, 10000; close $f or die }
@@ -65,7 +66,7 @@ for my $layout ([1], [2], [3, '--pp', 3], [6, '--pp', 2]) {
     fine(gpt2($ranks, 'tests/gpt2.safetensors', '--heads', 3, @options), "Hugging Face's file, $ranks ranks @options");
     cmp_ok(worst(), '<', 1e-5, 'the logits of every position are those of Hugging Face');
 }
-# The header can be changed: what stands behind it moves with it.
+# Changes the header; the data after it moves accordingly.
 sub rewrite {
     my ($to, $change) = @_;
     my $bytes = do { local $/; open my $f, '<:raw', 'tests/gpt2.safetensors' or die; <$f> };
@@ -90,8 +91,9 @@ fine(gpt2(2, "$work/noted.st"), 'heads from the header');
 fine(gpt2(1, 'tests/gpt2.safetensors', '--heads', 4), 'other heads: another model');
 cmp_ok(worst(), '>', 1e-3, 'and other logits');
 
-# ---- the choice ----
-# All logits are equal where the table is zero: then the first of the k come, and all of them equally often.
+# ---- the choice of tokens ----
+# If the table is zero, all logits are equal. Then the first k entries are chosen, all equally
+# often.
 sub zero { my ($h, $data) = @_; my ($lo, $hi) = @{ $h->{'transformer.wte.weight'}{data_offsets} }; substr($$data, $lo, $hi - $lo) = "\0" x ($hi - $lo) }
 rewrite("$work/equal.st", \&zero);
 for my $case ([11, 0, 1], [3, 3, 2], [1, 1, 3], [11, 11, 1], [11, 500, 2]) {
@@ -110,7 +112,7 @@ rewrite("$work/nan.st", sub { my ($h, $data) = @_; substr($$data, $h->{'transfor
 my $nan = run(emu(2, $sample{fp32}, '--from', "$work/nan.st", qw(--heads 3 --ids 5), @how));
 ok($nan->{status} == 2 && $nan->{err} =~ /element 0 of \S+ is not a finite number/, 'weights with a NaN: status 2') or diag(complain($nan));
 
-# ---- what is refused: one message, status 2 ----
+# ---- refusals: one message, status 2 ----
 mkdir "$work/hollow";
 rewrite("$work/half.st", sub { delete $_[0]{'transformer.h.1.mlp.c_fc.bias'} });
 rewrite("$work/shape.st", sub { $_[0]{'transformer.ln_f.bias'}{shape} = [3, 4] });
@@ -142,11 +144,12 @@ for my $case (
     ok(@messages == 1 && $messages[0] =~ $words, "$name: one message that says what is wrong") or diag($job->{err});
 }
 
-# ---- text by Hugging Face's tokenizer, where there is one ----
+# ---- text with Hugging Face's tokenizer, if it is installed ----
 my $said = `tools/gpt2-text tests/gpt2.safetensors hello --tokenizer $work/none.json 2>&1`;
 is($? >> 8, 2, 'tools/gpt2-text without a tokenizer: status 2');
 like($said, qr/\Atools\/gpt2-text: .*(pip install|no tokenizer)/, 'and it says what is missing');
-# A package of that name whose tokens are letters, a to k: what the script asks of theirs.
+# A stand-in for the package, whose tokens are the letters a to k; the script calls only these
+# functions.
 mkdir "$work/package";
 { open my $f, '>', "$work/package/tokenizers.py" or die; print $f <<'END'; close $f }
 class Tokenizer:

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# The emulated lessons under sanitizers: addresses, undefined behaviour and leaks; with TEST_ALL=1 every lesson, and data races too.
-# The sanitizers are shown a mistake each first, and that emulated ranks need no MPI is shown as well: MPI's own leaks and races
-# are not looked at.
-# slow: it builds what the trainer needs once more
+# The emulated lessons under sanitizers: addresses, undefined behaviour and leaks. TEST_ALL=1: every
+# lesson, and data races, too. First each sanitizer must find a planted mistake, and emulated ranks
+# must run without MPI, because MPI's own leaks and races are not tested.
+# slow: it builds the trainer and its libraries once more
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The stand-ins for CUDA, cuBLAS and NCCL (tests/standin): each of their rules catches its fault.
+# The stand-ins for CUDA, cuBLAS and NCCL (tests/standin): each of their rules catches its mistake.
 cd "$(dirname "$0")/.." || exit 3
 build=build/standin-test
 mkdir -p $build
@@ -20,7 +20,7 @@ then
     exit 3
 fi
 
-# Each declaration of the stand-ins, after the real headers: C wants the two to agree.
+# Compiles each declaration of the stand-ins after the real headers; C requires both to agree.
 declarations() {
     echo '#include <cuda_runtime.h>'
     echo '#include <cublas_v2.h>'

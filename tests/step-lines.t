@@ -1,5 +1,6 @@
 #!/usr/bin/perl
-# The table of the steps: a line at the beginning and the end, for each tenth, and about every ten seconds also away from a terminal.
+# The table of steps has a line at the beginning, at the end and for each tenth. It also has one
+# about every ten seconds, even without a terminal.
 use strict;
 use warnings;
 use FindBin;
@@ -16,7 +17,7 @@ plan skip_all => "$train is not built" unless -x $train;
 my @tiny = (qw(--layers 1 --width 8 --heads 2 --context 8 --batch 2 --micro-batch 2 --eval-every 0 --data), "$work/text");
 my $line = qr/^step +(\d+)   loss +\S+   gradient norm +\S+   lr \S+ +\d+ tokens\/s(.*)$/m;
 
-# ---- a short run: the tenths, with the time that is left; no peak is measured ----
+# ---- a short run: the tenths, with the remaining time; no peak is measured ----
 my ($short, $real) = run_jobs([emu(2, $train, @tiny, qw(--steps 40)), emu(2, $train, @tiny, qw(--steps 4 --clock wall))]);
 my %line = $short->{out} =~ /$line/g;
 is(join(' ', sort { $a <=> $b } keys %line), '0 4 8 12 16 20 24 28 32 36 39', 'a line for each tenth, and for the last step');
@@ -27,7 +28,8 @@ like($short->{out}, qr/^the last step, simulated: /m, 'the chart is simulated');
 like($real->{out}, qr/^step +1 .* tokens\/s, \d+ s left$/m, 'in real time nothing is simulated') or diag($real->{out});
 like($real->{out}, qr/^the last step, real time: /m, 'nor is the chart');
 
-# ---- a long run: it stands still for more than ten seconds, so the next step has a line, and MFU ----
+# ---- a long run: it is stopped for more than ten seconds, so the next step has a line, and MFU
+# ----
 my ($log, $out) = ("$work/log", "$work/out");
 my $pid = fork() // die;
 if (!$pid) {
@@ -42,7 +44,8 @@ sleep 10.5;
 my $before = -s $log;
 kill 'CONT', $pid;
 my @late;
-until (@late || time > $deadline || -s $log > $before + 200_000) {         # a thousand steps later it is not coming
+# a thousand steps later the line will not come
+until (@late || time > $deadline || -s $log > $before + 200_000) {
     @late = slurp($out) =~ /^(step +\d+ .* MFU .*)$/mg;
     sleep 0.05;
 }

@@ -1,17 +1,18 @@
 #!/bin/sh
-# The rules of the house: who may know whom, what a lesson and a page must have. Each check is first shown a small tree that breaks
-# its rule, so that a check that has gone blind fails too.
+# The rules of the tree: which folder may include which, and the required parts of a lesson and a
+# page. Each check is first run on a small tree that breaks its rule, so that a check that finds
+# nothing fails, too.
 # slow: it compiles broken trees and asks shellcheck
 # shellcheck disable=SC2317    # the checks are called by name, as arguments of has and clean
 cd "$(dirname "$0")/.." || exit 3
 root=$PWD
 . tests/tap.sh
 
-# ---- the checks: each prints the offences in the current folder, one a line ----
+# ---- the checks: each prints the violations in the current folder, one per line ----
 chapter_sources() { ls [0-9][0-9]_*/*.[ch] [0-9][0-9]_*/experiments/*.[ch] 2>/dev/null; }
 lessons() { { ls [0-9][0-9]_*/[0-9][0-9]_*.c; grep -ls '^// ranks: ' judge/*.c [0-9][0-9]_*/*.c; } 2>/dev/null | sort -u; }
 
-# No conditional compilation, but for the guard of a header: #ifndef X, #define X first, #endif last.
+# No conditional compilation except the guard of a header: #ifndef X, #define X first, #endif last.
 conditional_compilation() {
     for file in $(chapter_sources); do
         awk '/^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else)([^a-z]|$)/ {
@@ -23,7 +24,8 @@ conditional_compilation() {
     done
 }
 
-# Virtual ranks share a process, so a writable global would be shared by ranks. The argument is the folder of the objects.
+# Virtual ranks share a process, so they would share a writable global. The argument is the folder
+# of the objects.
 writable_globals() {
     for file in $(chapter_sources | grep 'c$'); do
         [ -e "$file" ] || continue
@@ -33,8 +35,9 @@ writable_globals() {
     done
 }
 
-# The same of common/, where what each process has once may be written: before the ranks start, by the one rank of an MPI process, or by
-# the virtual rank that holds the baton. A variable of a thread is a rank's own. The argument is the folder of the objects.
+# The same check for common/, where a process may have variables. They are written before the ranks
+# start, by the only rank of an MPI process, or by the virtual rank that holds the baton. A thread's
+# variable belongs to one rank. The argument is the folder of the objects.
 once_a_process='
 util.o: stop_came stop_time end_all_ranks ranks_are_processes usage_wait
 comm_emu.o: stage
@@ -51,32 +54,34 @@ shared_globals() {
             / \.data\.rel\.ro/ { next }
             / (\.data|\.bss|\*COM\*)[^ \t]*\t0*[1-9a-f][0-9a-f]* / {
                 variable = $NF
-                sub(/\.[0-9]+$/, "", variable)             # of a function: kept.0
+                sub(/\.[0-9]+$/, "", variable)             # a variable in a function: kept.0
                 if (!index(allowed, " " variable " ")) print name ": " variable
             }'
     done
 }
 
-# A pointer that is read or written through a pointer to a pointer of another type: compilers may take the two for different objects.
+# A pointer read or written through a pointer to another pointer type: compilers may assume that
+# these are different objects.
 cast_addresses() { find common judge [0-9][0-9]_* tests tools -name '*.[ch]' -exec grep -nE '\*\*\) *&' {} +; }
 
-# Perl compiles every program of tools/ and tests/ without a warning: `make test` shows what Perl warns of.
+# Perl compiles every program of tools/ and tests/ without a warning, because `make test` prints
+# Perl's warnings.
 perl_warnings() {
     grep -ls '^#!.*perl' tools/* tests/*.t | while read -r file; do
         perl -Itools -Itests -wc "$file" 2>&1 | grep -v 'syntax OK$'
     done
 }
 
-# Functions and data that two files show under one name: the linker would take either, without a word. The two devices have one interface.
-# The argument is the folder of the objects.
+# Public functions and data with one name in two files: the linker would take either without a
+# message. The two devices share one interface. The argument is the folder of the objects.
 namesakes() {
     { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } | sed -n "s|^\(.*\)\.c\$|$1/\1.o|p" | while read -r object; do
         [ ! -e "$object" ] || nm -g --defined-only "$object"
     done | awk 'NF == 3 { print $3 }' | sort | uniq -d
 }
 
-# Which objects of judge/ and of experiments/ the linker would take with these objects: it follows what each leaves undefined. The first
-# argument is the folder of the objects.
+# Lists the objects of judge/ and of experiments/ that the linker would add to these objects: it
+# follows undefined symbols. The first argument is the folder of the objects.
 judge_linked() {
     objects=$1
     shift
@@ -109,7 +114,7 @@ backend_names() {
     chapter_sources | xargs -r grep -nE '\b(MPI_[A-Za-z]|cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|cblas_|openblas_|pthread_)|<(mpi|omp|pthread|cblas|nccl|cuda[a-z_]*)\.h>'
 }
 
-# In common/, CUDA and NCCL are known to the device, the transports and the launch header.
+# In common/ only the device, the transports and the launch header may use CUDA and NCCL.
 gpu_names() {
     find common -name '*.[ch]' | while read -r file; do
         case $file in
@@ -119,9 +124,10 @@ gpu_names() {
     done
 }
 
-# Who may include whom: common/ only common/; judge/ those two; a technique common/ and techniques of chapters up to its own; an
-# experiment all of these, and experiments of chapters up to its own. The programs of chapter 08 may use the judge: train.c, train_*.c,
-# sample.c and plan*.c; trainer.c may not.
+# Allowed includes. common/: only common/. judge/: common/ and judge/. A technique: common/ and
+# techniques of chapters up to its own. An experiment: all of these, and experiments of chapters up
+# to its own. The programs of chapter 08 may use the judge: train.c, train_*.c, sample.c and
+# plan*.c; trainer.c may not.
 wrong_includes() {
     # shellcheck disable=SC2016    # awk's $1
     { chapter_sources; find common judge -name '*.[ch]' 2>/dev/null; } | xargs -r awk '
@@ -140,7 +146,7 @@ wrong_includes() {
         }'
 }
 
-# In common/ arrows run one way: a folder includes itself and those that stand before it here.
+# In common/ a folder may include only itself and the folders before it in this list.
 folders="base device tensor comm model"
 wrong_arrows() {
     # shellcheck disable=SC2016    # awk's $1
@@ -158,7 +164,8 @@ missing_header_lines() {
     for file in $(lessons); do "$root/tools/lesson-info" tsv "$file" >/dev/null; done
 }
 
-# A line has at most 100 columns, in tests and tools 120. Lines that programs read, such as a lesson's question, may be longer.
+# A line has at most 100 columns, in tests and tools 120. Lines that programs read, such as a
+# lesson's question, may be longer.
 long_lines() {
     find common judge [0-9][0-9]_* tests tools -maxdepth 2 -name '*.[ch]' | while read -r file; do
         case $file in
@@ -169,11 +176,11 @@ long_lines() {
     done
 }
 
-# A numbered file is the technique alone: at most 220 lines, aim 150.
+# A numbered file holds only the technique: at most 220 lines, ideally 150.
 techniques() { ls [0-9][0-9]_*/[0-9][0-9]_*.c 2>/dev/null; }
 long_techniques() { techniques | xargs -r wc -l | awk '$2 != "total" && $1 > 220 { print $2 ": " $1 " lines" }'; }
 
-# Its head says what a rank holds, what it sends, what that saves and costs.
+# Its head says what a rank holds, what it sends, and what that saves and costs.
 headless_techniques() {
     for file in $(techniques); do
         for word in Holds Sends Saves Costs; do
@@ -182,9 +189,9 @@ headless_techniques() {
     done
 }
 
-# A chapter's page has all headings, in order, and at most 1,900 words. Another page is named after its lesson, NN_name.c, or after a
-# header of experiments/ that several lessons share; it has the headings that it needs. reference*.md, for tables that are looked up,
-# is free.
+# A chapter's page has all headings, in order, and at most 1,900 words. Another page is named after
+# its lesson, NN_name.c, or after a header of experiments/ that several lessons share, and chooses
+# its headings. reference*.md holds tables and has no such rules.
 wrong_pages() {
     for folder in [0-9][0-9]_*/; do
         [ -d "$folder" ] || continue
@@ -218,7 +225,8 @@ wrong_pages() {
     done
 }
 
-# The page of its chapter has a row for every marked exercise: | 01.02a: its title | `file` | minutes | points |
+# A chapter's page has a row for every marked exercise: | 01.02a: its title | `file` | minutes |
+# points |
 unlisted_exercises() {
     for file in $(chapter_sources); do
         sed -nE 's%^ *// EXERCISE ([0-9.]+[a-z]|[0-9]+\.[a-z]+-[a-z]) \(([0-9]+) points?\).*%\1 \2%p' "$file" | while read -r id points; do

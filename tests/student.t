@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# make student: what it cuts, that the cut tree builds and every cut lesson fails a check of its own, that the solutions put back
-# give the very same files; and what it refuses.
+# make student: the removed bodies, a student's tree that builds, a failing check in every lesson
+# with a removed body, identical files after the solutions are put back, and refused arguments.
 # slow: every tenth exercise is compiled alone
 use strict;
 use warnings;
@@ -16,7 +16,7 @@ sub ran { my ($command) = @_; my $out = `$command 2>&1 </dev/null`; return ($? >
 sub warm { my ($dir) = @_; system("mkdir -p $dir/build && cp -rp build/tools.mk build/text.txt $built $dir/build/") == 0 or die }
 sub make_lesson { my ($dir, $what) = @_; return ran("cd $dir && env -u MAKEFLAGS -u MAKELEVEL make ONLY='$what' programs") }
 
-# ---- what it refuses, in small trees ----
+# ---- refused arguments, in small trees ----
 my $marker = '// EXERCISE 01.02a (4 points): Add.';
 my $good = "int f(int x) {\n    $marker\n    // Use two.\n    x += 2;\n    // END\n    return x;\n}\n";
 sub tree {
@@ -63,7 +63,7 @@ for my $what (sort keys %malformed) {
 }
 refused('no exercises at all', qr/no exercises in this tree/, tree('none', '02_x.c' => "int x;\n"), "$work/new");
 
-# ---- what it cuts ----
+# ---- the removed bodies ----
 my ($status, $out) = ran("$plain/tools/student $work/one 01.02");
 is($status, 0, 'one lesson is cut') or diag($out);
 is(Exercises::slurp("$work/one/01_a/02_x.c"), $good =~ s/x \+= 2;/TODO("01.02a");/r, 'the task and a TODO stay');
@@ -86,7 +86,7 @@ SKIP: {
     ok(-e "$work/cloned/01_a/02_x.c" && !-e "$work/cloned/notes" && !-e "$work/cloned/.git", 'what git tracks, and no more');
 }
 
-# ---- the exercises of this tree: all cut ----
+# ---- the exercises of this tree: all removed ----
 my @all = Exercises::exercises('.');
 my %lessons = map { $_->{lesson} =~ s/\.c$//r => 1 } @all;
 my $student = "$work/student";
@@ -96,7 +96,8 @@ warm($student);
 ($status, $out) = make_lesson($student, '');
 is($status, 0, 'the tree builds with all exercises cut') or diag($out);
 unlike($out, qr/warning:/, 'without a warning');
-# The fp64 build has the same sources; the emulated run is enough to see that a lesson ends and fails.
+# The fp64 build has the same sources. The emulated run is enough to see that a lesson ends and
+# fails.
 for my $lesson (sort keys %lessons) {
     my ($options) = map { $_->{options} } grep { $_->{lesson} eq "$lesson.c" } @all;
     my ($status, $out) = ran("cd $student && tools/launch -e 0 $built/$lesson $options");
@@ -115,8 +116,8 @@ for my $lesson (sort keys %lessons) {
     is(scalar @differ, scalar keys %text, 'no other file differs') or diag(join "\n", @differ);
 }
 
-# ---- and one by one: every tenth exercise, all with TEST_ALL=1 ----
-# Two trees, with every other exercise each.
+# ---- one exercise at a time: every tenth, all with TEST_ALL=1 ----
+# Two trees, each with every other exercise.
 my @alone = map { $all[$_] } grep { $all || $_ % 10 == 0 } 0 .. $#all;
 my @jobs;
 for my $half (0, 1) {

@@ -1,4 +1,4 @@
-// tap.h: what a test program in C needs: TAP lines, and a child process for what must end in a fault.
+// tap.h: TAP lines for a test program in C, and a child process for code that must end in a fault.
 #ifndef TAP_H
 #define TAP_H
 #include <stdarg.h>

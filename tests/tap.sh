@@ -1,7 +1,9 @@
-# shellcheck shell=sh disable=SC2034    # the seconds are for the scripts that source this file
-# Sourced by the shell tests: the few words of TAP they need. End a test file with `tap_end`.
-# Seconds. No test judges how long something takes, because a machine may be busy: what takes longer than $tap_hang hangs, and $tap_wait
-# is the --timeout of a run that is to reach it, long beside anything that a rank waits for before.
+# shellcheck shell=sh disable=SC2034    # the scripts that source this file use the seconds
+# The shell tests source this file. It has the TAP functions that they need. A test file ends with
+# `tap_end`.
+# Seconds. No test judges a duration, because a machine may be busy. A program that takes longer
+# than $tap_hang hangs. $tap_wait is the --timeout of a run that must reach it; it is much longer
+# than any other wait of a rank.
 tap_hang=600
 tap_wait=20
 tap_n=0
@@ -19,7 +21,7 @@ ok() {
     fi
 }
 
-# clean WHAT COMMAND...: the command prints offences; there must be none.
+# clean WHAT COMMAND...: the command prints violations; there must be none.
 clean() {
     what=$1
     shift
@@ -27,7 +29,7 @@ clean() {
     if [ -s "$tap_dir/offences" ]; then ok 1 "$what" "$tap_dir/offences"; else ok 0 "$what"; fi
 }
 
-# has WHAT "PATTERN PATTERN..." COMMAND...: the command prints something that matches every pattern.
+# has WHAT "PATTERN PATTERN..." COMMAND...: each pattern matches some of the command's output.
 has() {
     what=$1
     patterns=$2
@@ -40,7 +42,7 @@ has() {
     ok $missed "$what" "$tap_dir/output"
 }
 
-# among PATTERN COMMAND...: the lines of its output that match.
+# among PATTERN COMMAND...: prints the output lines that match.
 among() {
     pattern=$1
     shift

@@ -1,8 +1,8 @@
-// test_checkpoint.c: mutated checkpoints. DIR is a folder with one checkpoint, step-000002, of
-// two ranks or more. Each run changes bytes of one of its files, cuts the file or lengthens it,
-// and reads the checkpoint: it must be refused, or give the same weights, moments and step. A
-// part of the runs puts the right sums into the index afterwards, as if this program had written
-// the change: such a checkpoint may be read, but nothing may crash.
+// test_checkpoint.c: reads mutated checkpoints. DIR is a folder with one checkpoint, step-000002,
+// of two or more ranks. Each run changes bytes of one file, cuts the file or lengthens it, and
+// reads the checkpoint. It must be refused, or give the same weights, moments and step. Some runs
+// then write the right checksums into the index, as if this program had written the change. Such a
+// checkpoint may be accepted, but nothing may crash.
 // tests/checkpoint-folder.t runs this program: test_checkpoint DIR RUNS SEED.
 //
 // ranks: 1
@@ -55,7 +55,7 @@ static void add_file(Folder *d, const char *name) {
 
 // ---------------------------------------------------------------- changes
 
-// One change of n bytes, which have ROOM; returns how many they are then.
+// Makes one change of n bytes in a buffer of ROOM bytes. Returns the new number of bytes.
 static size_t change(unsigned char *bytes, size_t n, const File *other) {
     size_t place = below(n), count = 1 + below(n - place < 64 ? n - place : 64),
            from = below(other->n);
@@ -78,7 +78,7 @@ static size_t change(unsigned char *bytes, size_t n, const File *other) {
     }
 }
 
-// The index as it would be if this program had written these bytes as file i.
+// Writes the index as if this program had written these bytes as file i.
 static void put_right_sums(const Folder *d, size_t i, const unsigned char *bytes, size_t n) {
     cJSON *index = cJSON_ParseWithLength((const char *)d->file[0].bytes, d->file[0].n);
     cJSON *files = cJSON_GetObjectItemCaseSensitive(index, "files"),
@@ -110,11 +110,11 @@ static uint64_t hash(uint64_t key, Tensor t) {
     return random_key(key, sum.sum);
 }
 
-// 0: the checkpoint is refused. Else a hash of all that a run takes from it.
+// Returns 0 if the checkpoint is refused, else a hash of everything that a run reads from it.
 static uint64_t result(const Folder *d) {
     char why[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(d->path, why);
-    if (!c) return why[0] ? 0 : 1;                 // refused without a word: wrong
+    if (!c) return why[0] ? 0 : 1;                 // refused without a message: wrong
     bool good = true;
     for (size_t i = 0; good && i < checkpoint_index(c)->n; i++) good = checkpoint_verify(c, i, why);
     volatile uint64_t key = 0;

@@ -2,8 +2,8 @@
 // level: core
 // question: Does the simulated clock give the step times, orders and transfer times that the closed forms say?
 //
-// A stage's stack of equal blocks under every schedule; p = the number of ranks, several m. Times are in units of one
-// forward.
+// A stage's stack of equal blocks under every schedule; p = the number of ranks, several m. Times
+// are in units of one forward.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,8 @@ static Stack stack_of(Run *run) {
     return s;
 }
 
-// 24 M C^2 + 4 M T C FLOPs a block, PTD-P's 24 B s h^2 + 4 B s^2 h; 2 blocks a stage. Whole picoseconds with device
+// A block takes 24 M C^2 + 4 M T C FLOPs, PTD-P's 24 B s h^2 + 4 B s^2 h; a stage has 2 blocks.
+// With device lesson all times are whole picoseconds.
 // lesson.
 static double forward_time(void) {
     double C = (double)sizes.width, T = (double)sizes.context, M = B * T;
@@ -46,8 +47,8 @@ static void one(Run *run, const char *name, ScheduleRule rule, size_t m, size_t 
     check_numbers(run, name, "bubble, both definitions", idle, want, 2, 1e-9);
 }
 
-// With a real link, message by message: all stages and links are equal, so the step grows by what is on the critical
-// path:
+// With a real link, message by message. All stages and links are equal, so the step grows by the
+// transfers on the critical path:
 // naive: 2 (p - 1) transfers for every micro-batch; GPipe: 2 (p - 1) for the whole step, as long as a transfer takes no
 // longer than a forward.
 static void exposed(Run *run, const char *name, ScheduleRule rule, size_t m, size_t units, size_t transfers) {
@@ -72,7 +73,8 @@ static void golden(Run *run) {
     free(last);
 }
 
-// A device at `factor` times the rate takes 1 / factor times as long for the same FLOPs, of which it counts as many.
+// A device at `factor` times the rate takes 1 / factor times as long for the same FLOPs, and counts
+// the same FLOPs.
 static void speeds(Run *run) {
     double factor = option_real(run, "speed"), work = 1e6, flops = clock_flops(), took[3];
     for (size_t k = 0; k < 3; k++) {
@@ -86,8 +88,8 @@ static void speeds(Run *run) {
     check_true(run, "speed of a device", "the FLOPs are the same", clock_flops() - flops == 3 * work);
 }
 
-// Every rank computes for a while of its own and sends rank 0 a message, twice; rank 0 asks when they arrive, and its
-// clock stands still until it takes one.
+// Every rank computes for a while and sends rank 0 a message, twice. Rank 0 asks when the messages
+// arrive. Its clock stands still until it takes a message.
 static void arrivals(Run *run) {
     Comm *w = run->world;
     size_t n = w->size, unit = 1000;
@@ -97,7 +99,7 @@ static void arrivals(Run *run) {
     comm_connect(w, COMM_EVERYBODY);
     comm_barrier(w);
     Picoseconds begin = clock_now();
-    for (size_t i = 0; i < 2 && w->rank > 0; i++) {            // the later a rank, the earlier its message
+    for (size_t i = 0; i < 2 && w->rank > 0; i++) {            // later ranks send earlier
         clock_charge_flops((double)(unit * (n - w->rank)));
         Tensor t = tensor_new(&a, 1, 10 * w->rank);
         tensor_fill(t, (real)i);
@@ -122,7 +124,8 @@ static void arrivals(Run *run) {
         still = still && clock_now() == begin;
     }
     for (size_t i = 0; i < 2 && w->rank > 0; i++) comm_wait(r[i]);
-    double after[] = { 0, (double)begin };                     // what arrived before rank 0 asked costs it no time
+    // a message that arrived before rank 0 asked costs no time
+    double after[] = { 0, (double)begin };
     for (size_t i = 2 * n; i-- > 0 && w->rank == 0;) {
         if (i % n == 0) continue;
         comm_wait(r[i]);
@@ -143,8 +146,8 @@ static void arrivals(Run *run) {
     arena_free(&a);
 }
 
-// Everybody sends to rank 0, which answers everybody, 1000 elements each. With a port for every peer all come at once;
-// with one port they come, and leave, one after the other.
+// All ranks send 1000 elements to rank 0, which answers each. With a port per peer all messages
+// arrive at once. With one port they arrive, and leave, one after the other.
 static void ports(Run *run) {
     Comm *c = run->world;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -153,7 +156,7 @@ static void ports(Run *run) {
     double message = (double)clock_transfer(true, 1, 1000 * sizeof(real)), rest = (double)(c->size - 1);
     for (size_t one_port = 0; one_port < 2; one_port++) {
         clock_set_one_port(one_port);
-        comm_all_reduce(c, t);                 // all begin at the same moment
+        comm_all_reduce(c, t);                 // all begin at the same time
         Picoseconds begin = clock_now();
         for (size_t peer = 1; peer < c->size && c->rank == 0; peer++) comm_recv(c, t, peer);
         if (c->rank > 0) comm_send(c, t, 0);
@@ -168,7 +171,7 @@ static void ports(Run *run) {
     arena_free(&memory);
 }
 
-// An all-reduce takes the link that was set, and again that of --link; predictions follow.
+// An all-reduce uses the link that was set, and then again that of --link. Predictions follow.
 static void links(Run *run) {
     const ClockLink other = { .name = "other", .alpha = 3e-6, .beta = 5e7 };
     Comm *c = run->world;
@@ -206,17 +209,19 @@ static double chain(size_t n, bool in_node) {
     return transfer(in_node, n - 1, n > 1 ? COUNT * sizeof(real) : 0);
 }
 
-// Starts an all-reduce on each of some communicators at one moment, waits for all: how long did it take?
+// Starts an all-reduce on each of some communicators at the same time and waits for all. Returns
+// the duration.
 static double together(Run *run, Comm *const *c, size_t n, Tensor *t) {
     Request *r[4];
-    comm_all_reduce(run->world, t[0]);                         // all begin at the same moment
+    comm_all_reduce(run->world, t[0]);                         // all begin at the same time
     Picoseconds begin = clock_now();
     for (size_t i = 0; i < n; i++) r[i] = comm_start_all_reduce(c[i], t[i]);
     for (size_t i = 0; i < n; i++) comm_wait(r[i]);
     return (double)(clock_now() - begin);
 }
 
-// Ranks of one node; ranks that have the same place in theirs; all of them. Without --node there is one node.
+// Ranks of one node; ranks with the same place in their nodes; all ranks. Without --node there is
+// one node.
 static void lanes(Run *run) {
     Comm *w = run->world;
     size_t rank = w->rank, p = w->size, node = clock_config()->node ? clock_config()->node : p;
@@ -239,7 +244,7 @@ static void lanes(Run *run) {
     cost(run, "two on one communicator queue", "ps", 2 * fast, together(run, (Comm *[]){ inside, inside }, 2, t));
     double longer = 2 * fast > slow ? 2 * fast : slow;
     cost(run, "two and one, between them", "ps", longer, together(run, (Comm *[]){ inside, between, inside }, 3, t));
-    // A collective that is under way does not hold up a shorter one of another communicator.
+    // A collective in flight does not delay a shorter collective of another communicator.
     comm_all_reduce(w, t[0]);
     Picoseconds begin = clock_now();
     Request *r = comm_start_all_reduce(between, t[1]);
@@ -253,7 +258,7 @@ static void lanes(Run *run) {
     begin = clock_now();
     comm_reduce(w, t[0], 0);
     cost(run, "reduce of the world", "ps", chain(p, p <= node), (double)(clock_now() - begin));
-    // Around the ring: who shares a node with the one before has its message sooner.
+    // Around the ring: a rank on the same node as its predecessor gets its message sooner.
     size_t before = (rank + p - 1) % p;
     comm_connect(w, COMM_NEIGHBOURS);
     comm_all_reduce(w, t[0]);
@@ -274,7 +279,7 @@ static void clock_test(Run *run) {
     size_t p = run->world->size, i = run->world->rank, list[] = { 1, p, 2 * p, 24 };
     REQUIRE(clock_config()->simulated, "this test is about the simulated clock: add --clock simulated");
     lanes(run);
-    if (clock_config()->node > 0) return;                      // the rest has one link
+    if (clock_config()->node > 0) return;                      // the other tests need one link
     bool free_link = clock_config()->link.beta == 0;
     for (size_t k = 0; k < 4 && free_link; k++) {
         size_t m = list[k];

@@ -1,5 +1,5 @@
-// test_comm.c: every call of comm.h against sums and copies made here, one by one. Prints TAP from rank 0. The last
-// argument may name a mistake to make instead; tests/comm.t runs both.
+// test_comm.c: compares every call of comm.h with sums and copies computed here. Prints TAP from
+// rank 0. The last argument may name a mistake to make instead; tests/comm.t runs both.
 //
 // ranks: 4
 // level: core
@@ -15,7 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// What this rank has asked the C library for, as far as that can be seen from outside: large blocks only.
+// The bytes that this rank has allocated from the C library, as far as visible from outside: large
+// blocks only.
 static _Thread_local size_t large_blocks;
 #if defined __GLIBC__ && !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 void *__libc_calloc(size_t n, size_t size);
@@ -41,7 +42,7 @@ typedef real (*Value)(size_t rank, size_t i);
 // Integers: a sum is exact in every order.
 static real integer(size_t rank, size_t i) { return (real)((rank * 7 + i * 3) % 11) - 5; }
 static real another(size_t rank, size_t i) { return (real)((rank * 5 + i * 3) % 13) - 5; }
-// Every order gives another sum.
+// Values whose sum depends on the order.
 static real rough(size_t rank, size_t i) {
     return (real)(random_normal(random_key(rank, i)) * pow(10, (double)((rank + i) % 5)));
 }
@@ -132,7 +133,7 @@ static bool all_gathers(Comm *c, Arena *a, size_t n, Value v) {
     return holds(whole, one, v, 5, 0) && holds(again, one, v, 5, 0) && holds(mine, one, v, 5, part.lo);
 }
 
-// A whole [n, WIDTH], cut between rows: not where the same elements as one row would be cut.
+// A whole [n, WIDTH], cut between rows, where a cut of the same elements as one row would differ.
 enum { WIDTH = 3 };
 static Tensor matrix(Arena *a, Value v, size_t rank, Range rows) {
     return tensor_reshape(vector(a, v, rank, rows.lo * WIDTH, rows.hi * WIDTH), range_size(rows), WIDTH);
@@ -158,7 +159,7 @@ static bool all_gathers_of_rows(Comm *c, Arena *a, size_t n, Value v) {
     return holds(whole, one, v, 5, 0) && holds(again, one, v, 5, 0) && holds(mine, one, v, 5, rows.lo * WIDTH);
 }
 
-// Twice is once back, where all parts are equally long.
+// If all parts have equal length, twice is once there and back.
 static bool all_to_alls(Comm *c, Arena *a, size_t n, Value v) {
     Range part = shard_range(n, c->size, c->rank);
     Tensor in = vector(a, v, c->rank, 0, n), out = tensor_new(a, c->size, range_size(part)), back = tensor_new(a, 1, n);
@@ -215,7 +216,7 @@ static const struct { const char *name; bool (*run)(Comm *c, Arena *a, size_t n,
 enum { COLLECTIVES = sizeof collective / sizeof collective[0] };
 
 static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
-    // The last one is more than a transport takes in one piece.
+    // The last size is more than a transport sends in one piece.
     size_t sizes[] = { 0, 1, c->size - 1, c->size, c->size + 1, 13, 64, 1000, 30011, v == integer ? 300007 : 0 };
     for (size_t kind = 0; kind < COLLECTIVES; kind++) {
         bool good = true;
@@ -229,7 +230,8 @@ static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
     }
 }
 
-// Whatever the algorithm, all ranks must hold the same bits, near the sum. The bits go into the digest.
+// Whatever the algorithm, all ranks must hold the same bits, close to the sum. The bits go into the
+// digest.
 static void test_agreement(Test *t, size_t n) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor sum = vector(&a, rough, t->world->rank, 0, n), first = vector(&a, rough, t->world->rank, 0, n);
@@ -267,7 +269,7 @@ static void test_nan(Test *t) {
 
 static size_t neighbour(const Comm *c, size_t step) { return (c->rank + step) % c->size; }
 
-// Messages of one pair arrive in order, whatever their sizes; the senders go on.
+// Messages of one pair arrive in order, whatever their sizes; the senders continue.
 static void test_started_sends(Test *t, Comm *c) {
     size_t sizes[] = { 3, 300000, 0, 1, 5000 }, n = sizeof sizes / sizeof *sizes;
     size_t next = neighbour(c, 1), previous = neighbour(c, c->size - 1);
@@ -307,7 +309,7 @@ static void test_blocking_sends(Test *t, Comm *c) {
     ok(t, good, "blocking sends, every pair in both directions");
 }
 
-// Both neighbours at once. With two ranks they are the same rank, with one it is oneself.
+// Both neighbours at once. With two ranks both are the same rank, with one rank the rank itself.
 static void test_groups(Test *t, Comm *c) {
     size_t sizes[] = { 0, 1, 100000 }, next = neighbour(c, 1), previous = neighbour(c, c->size - 1);
     bool good = true;
@@ -323,7 +325,7 @@ static void test_groups(Test *t, Comm *c) {
         good = good && poisoned(from_below);
         comm_group_end(c);
         good = good && holds(from_below, one, integer, previous, 0) && holds(from_above, one, integer, next + 3, 0);
-        comm_group_start(c);                                   // and one way
+        comm_group_start(c);                                   // and in one direction
         comm_send(c, up, next);
         comm_recv(c, from_above, previous);
         comm_group_end(c);
@@ -364,7 +366,8 @@ static void test_started(Test *t, Comm *c) {
     arena_free(&a);
 }
 
-// Receives from all ranks (oneself among them), two from each, waited for in the opposite order; a group between.
+// Receives two messages from each rank, including itself, and waits in the opposite order, with a
+// group in between.
 static void test_started_receives(Test *t, Comm *c) {
     size_t n = 3001, ranks = c->size;
     Arena a = arena(MEM_WORKSPACE);
@@ -372,7 +375,7 @@ static void test_started_receives(Test *t, Comm *c) {
     Tensor *got = host_alloc(2 * ranks * sizeof *got);
     bool untouched = true, good = true, steady = true;
     for (size_t i = 0; i < 2 * ranks; i++) recv[i] = comm_start_recv(c, got[i] = tensor_new(&a, 1, n + i), i % ranks);
-    for (size_t i = 0; i < 2 * ranks; i++) {                   // the first to everybody, then the second
+    for (size_t i = 0; i < 2 * ranks; i++) {                   // the first to all, then the second
         Tensor mine = vector(&a, integer, c->rank + i / ranks, 0, n + c->rank + i / ranks * ranks);
         send[i] = comm_start_send(c, mine, i % ranks);
     }
@@ -404,7 +407,7 @@ static void test_started_receives(Test *t, Comm *c) {
     arena_free(&a);
 }
 
-// Buffers are kept: after a few steps nothing is allocated any more.
+// Buffers are kept: after a few steps nothing is allocated.
 static void a_step(Comm *c, Tensor big, Tensor part, Tensor got) {
     comm_all_reduce(c, big);
     Request *sent = comm_start_send(c, big, neighbour(c, 1)), *sum = comm_start_all_reduce(c, got);
@@ -524,7 +527,8 @@ static void test_split(Test *t) {
     comm_free(half);
 }
 
-// Sums over the rows, columns and depths of every grid that the ranks can make: each rank adds its number at its place.
+// Sums over the rows, columns and depths of every grid that the ranks can form. Each rank adds its
+// number at its place.
 static bool sums_over(Comm *line, size_t first, size_t step) {
     double sum[8] = { 0 }, want[8] = { 0 };
     size_t me = first + line->rank * step;
@@ -555,7 +559,8 @@ static void test_grids(Test *t) {
     ok(t, sums, "sums over rows, columns and depths");
 }
 
-// The last rank comes to the world's sum only after it has heard that the others' own one is over.
+// The last rank starts the world's sum only after the others have reported that their own sum is
+// over.
 static void test_late_member(Test *t) {
     Comm *w = t->world;
     bool last = w->rank == w->size - 1, first = w->rank == 0;
@@ -578,7 +583,7 @@ static void test_side_channel(Test *t) {
     size_t rank = t->world->rank, n = t->world->size, *sizes = NULL, total = 0;
     unsigned char *mine = host_alloc(rank * 1000), number[5] = "none";
     unsigned char *all = NULL;
-    memset(mine, (int)rank, rank * 1000);                      // rank 0 has nothing to say
+    memset(mine, (int)rank, rank * 1000);                      // rank 0 has no data
     comm_ledger_reset(t->world);
     all = side_gather(mine, rank * 1000, &sizes);
     bool good = true;
@@ -597,7 +602,7 @@ static void test_side_channel(Test *t) {
     }
 }
 
-// More than one piece of the side channel: from the last rank to rank 0, and from rank 0 to all.
+// More than one piece on the side channel: from the last rank to rank 0, and from rank 0 to all.
 static void test_long_messages(Test *t, size_t bytes) {
     bool last = t->world->rank == t->world->size - 1, good = true;
     size_t mine = last ? bytes : 0, *sizes = NULL;
@@ -701,7 +706,7 @@ static void mistaken_message(const char *mode, Comm *w, Tensor x) {
     Tensor four = tensor_flat_range(x, 0, 4), five = tensor_flat_range(x, 0, 5);
     if (strcmp(mode, "deadlock") == 0) {
         if (w->rank < 2) comm_recv(w, x, 1 - w->rank);
-    } else if (strcmp(mode, "rendezvous") == 0) {              // a small one too: both send first
+    } else if (strcmp(mode, "rendezvous") == 0) {              // a small one, too: both send first
         if (w->rank < 2) comm_send(w, four, 1 - w->rank);
         if (w->rank < 2) comm_recv(w, four, 1 - w->rank);
     } else if (strcmp(mode, "short") == 0 || strcmp(mode, "long") == 0) {
@@ -758,7 +763,7 @@ static void make_mistake(Test *t) {
     arena_free(&a);
 }
 
-// No mistake: rank 0 takes longer than --timeout before it tells the others something.
+// No mistake: rank 0 works longer than --timeout before it sends to the others.
 static void take_long(Comm *world, bool gathers) {
     char word = 0;
     void *all = NULL;
@@ -770,7 +775,8 @@ static void take_long(Comm *world, bool gathers) {
     free(sizes);
 }
 
-// What is made of messages from rank to rank, in equal parts: tests/ledger.t holds it against what MPI was given.
+// Collectives made of point-to-point messages, in equal parts: tests/ledger.t compares them with
+// the bytes given to MPI.
 static void print_sent(Comm *c) {
     size_t rows = 7 * c->size;
     Arena a = arena(MEM_WORKSPACE);

@@ -1,5 +1,5 @@
-// test_compression.c: fp16 of every bit pattern and of what lies between two, the choice of the largest, the columns of
-// Gram and Schmidt. tests/compression.t runs it.
+// test_compression.c: fp16 of every bit pattern and of values between two patterns, the choice of
+// the largest elements, the columns of Gram and Schmidt. tests/compression.t runs it.
 //
 // ranks: 1
 // level: core
@@ -11,12 +11,13 @@
 
 static void halves(void) {
     size_t round_trips = 0, ties = 0, below = 0, above = 0;
-    for (unsigned h = 0; h < 0x8000; h++) {                // positive ones; the sign is a bit of its own
+    for (unsigned h = 0; h < 0x8000; h++) {    // positive ones; the sign is a separate bit
         const double x = half_value((uint16_t)h);
         const bool nan = h > 0x7c00;
         round_trips += nan ? half_from(x) == 0x7e00 : half_from(x) == h && half_from(-x) == (h | 0x8000);
         if (h >= 0x7c00) continue;
-        // Halfway to the next number; behind the largest lies the one that 5 bits of exponent would have.
+        // Halfway to the next number. After the largest number comes the one that 5 exponent bits
+        // would give.
         const double next = h == 0x7bff ? 65536 : half_value((uint16_t)(h + 1)), middle = (x + next) / 2;
         ties += half_from(middle) == (h + 1) / 2 * 2;
         below += half_from(nextafter(middle, 0)) == h;
@@ -50,7 +51,7 @@ static void largest(void) {
             right = right && places[i] < n && (i == 0 || places[i] > places[i - 1]);
             if (places[i] < n) chosen[places[i]] = true;
         }
-        for (size_t i = 0; i < n; i++)                     // whoever is larger, or as large and earlier, comes first
+        for (size_t i = 0; i < n; i++)    // larger elements first; of equal ones the earlier
             for (size_t j = 0; j < n; j++) {
                 const double a = fabs((double)x[i]), b = fabs((double)x[j]);
                 if (chosen[j] && !chosen[i]) right = right && (b > a || (b == a && j < i));
@@ -68,7 +69,8 @@ static void columns(void) {
     for (size_t i = 0; i < ROWS; i++)
         for (size_t c = 0; c < COLS; c++) x[i * COLS + c] = (real)random_normal(random_key(i, c));
     for (size_t i = 0; i < ROWS; i++) {
-        x[i * COLS + 2] = x[i * COLS] + x[i * COLS + 1] * (real)(1 + (i == 4) * 1e-3);     // almost in their span
+        // almost in their span
+        x[i * COLS + 2] = x[i * COLS] + x[i * COLS + 1] * (real)(1 + (i == 4) * 1e-3);
         x[i * COLS + 3] = 0;
     }
     tensor_upload(p, x);

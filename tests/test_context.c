@@ -1,5 +1,6 @@
-// test_context.c: every kind of context parallelism with tensor and sequence parallelism, recomputation, backward in
-// halves and ZeRO, against the unsplit model; recomputed in every bit. tests/context.t runs it.
+// test_context.c: compares every kind of context parallelism with the unsplit model. It is combined
+// with tensor and sequence parallelism, recomputation, split backwards and ZeRO. Recomputation
+// gives equal bits. tests/context.t runs it.
 //
 // ranks: 4
 // level: core
@@ -12,12 +13,12 @@
 #include "judge/frame/training.h"
 
 enum { SEQUENCES = 3, STEPS = 3 };
-// 17 positions over 2 or 4 ranks; 130 are chunks of more than one tile.
+// 17 positions over 2 or 4 ranks; 130 positions give chunks of more than one tile.
 static const ModelConfig small = { .layers = 2, .width = 36, .heads = 9, .context = 17, .vocab = 47, .dropout = 0.1 };
 
 typedef struct { Comm *world, *tp, *cp; size_t zero; bool halves; } Groups;
 
-// The walk of zero bubble pipelines: gradients of inputs first, those of weights after all of them.
+// The walk of zero-bubble pipelines: first all gradients of inputs, then those of weights.
 static double in_halves(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
     Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], b)), none = {0};
@@ -36,7 +37,7 @@ static StepResult step(void *groups, Model *m, Optimizer *o, const Training *t, 
     double loss = (g->halves ? in_halves(m, b) : model_forward_backward(m, b)) * b->token_weight;
     model_partial_sums(m);                         // sequence parallelism's, over tp
     model_fold_tied(m);
-    zero_reduce(m, g->zero);                       // over cp: its ranks have the same parameters
+    zero_reduce(m, g->zero);                       // over cp, whose ranks have the same parameters
     comm_all_reduce_doubles(g->cp, &loss, 1);
     double norm = model_grad_norm(m, g->zero ? g->world : g->tp);
     optimizer_step(o, m, clip_factor(norm, t->clip));

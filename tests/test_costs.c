@@ -1,5 +1,6 @@
-// test_costs.c: the cost model (common/model/costs.h) against a model that allocates, keeps, computes and sends; and
-// against the closed forms of papers. All ranks are one tensor-parallel group. tests/cost-model.t runs it.
+// test_costs.c: compares the cost model (common/model/costs.h) with a model that allocates, keeps,
+// computes and sends, and with the closed forms of papers. All ranks are one tensor-parallel group.
+// tests/cost-model.t runs it.
 //
 // ranks: 3
 // level: core
@@ -15,7 +16,7 @@
 #include "tests/cost.h"
 
 enum { SEQUENCES = 3 };
-// Of the first nothing divides by 2 or 3, of the second everything does.
+// No size of the first model divides by 2 or 3; every size of the second does.
 static const ModelConfig uneven = { .layers = 5, .width = 35, .heads = 5, .context = 7, .vocab = 37, .dropout = 0.1 };
 static const ModelConfig even = { .layers = 6, .width = 24, .heads = 6, .context = 8, .vocab = 42 };
 
@@ -32,7 +33,7 @@ static Model *allocated(const ModelConfig *c, Range layers, Comm *tp) {
     return m;
 }
 
-// Every pipeline stage of 1, 2 and 3.
+// Every stage of pipelines with 1, 2 and 3 stages.
 static void parameters(Run *run, const char *name, const ModelConfig *c) {
     for (size_t p = 1; p <= 3; p++)
         for (size_t i = 0; i < p; i++) {
@@ -117,7 +118,7 @@ static void whole_model(Run *run, const char *name, const ModelConfig *c, Batch 
     model_free(m);
 }
 
-// Of a block in which everything divides by t, on M = bs tokens.
+// Costs of a block in which every size divides by t, on M = bs tokens.
 static void closed_forms(Run *run) {
     const double t = (double)run->world->size, h = (double)even.width, s = (double)even.context;
     const double a = (double)even.heads, M = SEQUENCES * s;
@@ -125,8 +126,9 @@ static void closed_forms(Run *run) {
     cost(run, "12 h^2 + 13 h", "elements", 12 * h * h + 13 * h, (double)elements_block(&whole));
     cost(run, "12 h^2/t + 7 h/t + 6 h", "elements", (12 * h * h + 7 * h) / t + 6 * h, (double)elements_block(&z));
     cost(run, "24 M h^2 + 4 M s h", "FLOPs", 24 * M * h * h + 4 * M * s * h, work_block(&whole, SEQUENCES).flops);
-    // Korthikanti et al. 2022, table 2, with tensor parallelism: sbh (10 + 24/t + 5 a s/(h t)) bytes, of 2 an element
-    // and 1 a mask; in fp32 18, 48 and 9. Ours is without masks, and with the norms' statistics.
+    // Korthikanti et al. 2022, table 2, with tensor parallelism: sbh (10 + 24/t + 5 a s/(h t))
+    // bytes, 2 per element and 1 per mask; in fp32 18, 48 and 9. Our formula has no masks, and adds
+    // the norms' statistics.
     for (size_t element = 2; element <= 4; element += 2) {
         KeptItem item[KEPT_ITEMS];
         size_t bytes = 0;
@@ -145,7 +147,8 @@ static void closed_forms(Run *run) {
 
 // ---------------------------------------------------------------- the scale of the default device and links
 
-// Seconds of a block's forward over t ranks: its products, the volume of its two all-reduces, the latency of these.
+// Seconds of a block's forward over t ranks: its products, the bytes of its two all-reduces, and
+// their latency.
 typedef struct { double products, volume, latency; } BlockTimes;
 static BlockTimes block_times(const ModelConfig *c, size_t t, size_t B, size_t element, double rate, ClockLink link) {
     CutSizes z = cut_sizes(c, t, 0);
@@ -153,9 +156,10 @@ static BlockTimes block_times(const ModelConfig *c, size_t t, size_t B, size_t e
     return (BlockTimes){ work_block(&z, B).flops / rate, bytes / link.beta, messages * link.alpha };
 }
 
-// The lessons' device and links must show what real ones cost: how long a block's all-reduces take beside its products
-// is the same, within 10 %, as for GPT-3 (Brown et al. 2020, table 2.1) on 8 A100s of NVIDIA with NVLink (300 GB/s
-// each way) and with InfiniBand (HDR, 200 Gbit/s per GPU). common/README.md derives both.
+// The lessons' device and links must have the proportions of real ones. The ratio of a block's
+// all-reduces to its products must be within 10 % of GPT-3's (Brown et al. 2020, table 2.1) on 8
+// NVIDIA A100s with NVLink (300 GB/s each way) and with InfiniBand (HDR, 200 Gbit/s per GPU).
+// common/README.md derives both.
 static void scale(Run *run) {
     static const ModelConfig gpt3 = { .layers = 96, .width = 12288, .heads = 96, .context = 2048, .vocab = 50257 };
     static const ModelConfig lesson = { .layers = 1, .width = 24, .heads = 4, .context = 12, .vocab = 61 };

@@ -1,5 +1,5 @@
-// test_kernels.c: says which kernels are in use, what the processor has, and what the rule answers to the arguments,
-// "core vectors" each. tests/kernels.t asks.
+// test_kernels.c: prints the kernels in use, the processor's features, and the rule's answer for
+// each argument "core vectors". tests/kernels.t runs it.
 //
 // ranks: 1
 // level: core

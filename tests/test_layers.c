@@ -1,6 +1,7 @@
-// test_layers.c: the backward pass of every op, of every layer, plain and recomputed, and of the whole model, against
-// central finite differences of the thing itself; accumulation over micro-batches, empty ones, the tied weight, and the
-// bytes a forward pass keeps. tests/layers.t runs it.
+// test_layers.c: compares the backward pass of every op, of every layer (plain and recomputed) and
+// of the whole model with central finite differences of its forward pass. Also accumulation over
+// micro-batches, empty micro-batches, the tied weight, and the bytes that a forward pass keeps.
+// tests/layers.t runs it.
 //
 // ranks: 1
 // level: core
@@ -16,18 +17,18 @@
 #include "common/model/attention.h"
 #include "judge/frame/lesson.h"
 
-// max |a-b| / max(max |b|, 1e-3 max over all tensors of the test). In fp32 the difference of two sums has lost half its
-// digits, so there only gross faults show.
+// max |a-b| / max(max |b|, 1e-3 max over all tensors of the test). In fp32 the difference of two
+// sums has lost half its digits, so only large errors show there.
 #define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 2e-2)
 
 static Arena storage = { .category = MEM_REFERENCE };      // of the test itself: in no peak
 
 // ---- finite differences ----
 
-enum { EVERY = 64, MIXTURES = 8 };                          // up to so many elements one by one, else random mixtures
-typedef double Function(void);                              // a number, from tensors that lie still
+enum { EVERY = 64, MIXTURES = 8 };    // small tensors element by element, else random mixtures
+typedef double Function(void);                              // a number computed from fixed tensors
 
-// What was found of each tensor since the last judge().
+// The errors of each tensor since the last judge().
 static struct { char name[48]; double difference, largest; size_t ways; } found[64];
 static size_t found_count;
 static double worst_of_all;
@@ -70,7 +71,7 @@ static double slope(Function f, Tensor x, const double *was, const double *v) {
 
 static double larger(double a, double b) { return isnan(a) || b <= a ? a : b; }     // fmax would forget a NaN
 
-// g is what backward says of f's gradient with respect to x.
+// g is backward's gradient of f with respect to x.
 static void differentiate(const char *name, Function f, Tensor x, Tensor g) {
     const size_t n = tensor_count(x), ways = n <= EVERY ? n : MIXTURES;
     double *was = downloaded(x), *gradient = downloaded(g), *v = host_alloc(n * sizeof *v);
@@ -250,7 +251,7 @@ static void test_embedding(void) {
     op_end("op_add_positions_grad", f_positions, op.dy, d1, none);
 }
 
-// The chain of ops of a head, with targets that are not counted.
+// The chain of ops of a head, with targets that do not count.
 static Tensor max_of, sum_of, picked_of, logits_of;
 static double f_cross_entropy(void) {
     tensor_copy(logits_of, op.in[0]);
@@ -271,7 +272,7 @@ static void test_cross_entropy(size_t V) {
     op_end("op_cross_entropy_backward", f_cross_entropy, d0, none, none);
 }
 
-// ---- a model, and micro-batches that are as awkward as they may be ----
+// ---- a model, and the most awkward micro-batches ----
 
 static const ModelConfig small = { .layers = 2, .width = 8, .heads = 2, .context = 7, .vocab = 11, .dropout = 0.2,
                                    .seed = 3 };
@@ -287,7 +288,7 @@ static const ModelConfig qwen = { .layers = 2, .width = 8, .heads = 2, .context 
                                   .seed = 8, .norm = NORM_RMS, .positions = POSITIONS_ROTARY,
                                   .activation = ACTIVATION_SWIGLU, .biases = BIASES_QKV };
 
-// T is less than the context; targets end early, and every fourth sequence counts for nothing.
+// T is less than the context; targets end early, and every fourth sequence has no targets.
 static Batch batch_of(const ModelConfig *c, size_t first, size_t B) {
     const size_t T = c->context - 2, n = B * T;
     int *tokens = host_alloc((n + 1) * sizeof *tokens), *targets = host_alloc((n + 1) * sizeof *targets);

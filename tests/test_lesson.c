@@ -1,4 +1,5 @@
-// test_lesson.c: a small program on the frame that can go wrong in every way the frame must notice; lesson.t runs it.
+// test_lesson.c: a small program on the frame with every mistake that the frame must notice;
+// lesson.t runs it.
 //
 // ranks: 3
 // level: core

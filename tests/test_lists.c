@@ -1,8 +1,8 @@
-// test_lists.c: the judge of schedules against the executor, on random lists. Every list that the
-// judge calls legal runs in the executor, and every message reaches its op. Every list that the
-// judge calls a deadlock deadlocks there, and the same stages wait for the same ones. The layers
-// compute nothing: they only check whose message they got. tests/lists.t runs this program.
-// TEST_ALL=1: 10,000 legal lists; TEST_SEED=N draws others.
+// test_lists.c: compares the judge of schedules with the executor on random lists. Every list that
+// the judge calls legal runs in the executor, and every message reaches its op. Every list that the
+// judge calls a deadlock also deadlocks in the executor, with the same stages waiting for the same
+// stages. The layers compute nothing; they only check that they got the right message.
+// tests/lists.t runs this program. TEST_ALL=1: 10,000 legal lists; TEST_SEED=N draws others.
 //
 // ranks: 1
 // level: core
@@ -25,7 +25,7 @@ static size_t below(size_t n) {
     return drawn % n;
 }
 
-// What a stage has done, and the messages that are on their way to it, by the ops that take them.
+// The progress of a stage, and the messages in flight to it, by the ops that take them.
 typedef struct {
     bool done[UPDATE][MOST_V][MOST_M];
     bool halves[MOST_V][MOST_M];                   // this backward is cut in two

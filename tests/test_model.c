@@ -1,5 +1,6 @@
-// test_model.c: what surrounds the layers. Ranges, cuts of parameters and the map to whole tensors, initial weights,
-// sizes, gradient norm and clipping, the optimizer over owned parts, the order of data. tests/model.t runs it.
+// test_model.c: the parts of a model other than its layers. Ranges, cuts of parameters and the map
+// to whole tensors, initial weights, sizes, gradient norm and clipping, the optimizer over shards,
+// the order of data. tests/model.t runs it.
 //
 // ranks: 1
 // level: core

@@ -1,5 +1,6 @@
-// test_ops.c: every op against a plain computation in double, every backward against central finite differences of that
-// computation. Odd sizes, windows on larger tensors, in place, empty tensors, wrong shapes. tests/ops.t runs it.
+// test_ops.c: compares every op with a plain computation in double, and every backward with central
+// finite differences of that computation. Odd sizes, windows on larger tensors, in place, empty
+// tensors, wrong shapes. tests/ops.t runs it.
 //
 // ranks: 1
 // level: core

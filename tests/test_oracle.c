@@ -1,6 +1,7 @@
-// test_oracle.c: a small GPT's ten steps as PyTorch computes them in double, and as we do. What PyTorch came to stands
-// in tests/oracle.txt, which tests/oracle.py has written; so the test needs no PyTorch. Dropout is off, as its random
-// numbers are our own; sequences end early at different lengths, and gradients are clipped. tests/oracle.t runs it.
+// test_oracle.c: compares ten steps of a small GPT with PyTorch's steps in double. tests/oracle.py
+// has written PyTorch's results to tests/oracle.txt, so the test needs no PyTorch. Dropout is off,
+// because its random numbers differ from PyTorch's. Sequences end early at different lengths, and
+// gradients are clipped. tests/oracle.t runs it.
 //
 // ranks: 1
 // level: core

@@ -1,12 +1,14 @@
-// test_outputs.c: the numbers that every op puts out for fixed inputs, written by one build and compared by another:
-// what a GPU makes of the ops beside what the CPU makes of them. tests/cuda.t and tests/gpu.t run it:
+// test_outputs.c: one build writes the results of every op for fixed inputs, and another build
+// compares its own results with them, such as a GPU's with the CPU's. tests/cuda.t and tests/gpu.t
+// run it:
 //     build/cpu-fp32/tests/test_outputs --write FILE
 //     build/cuda-fp32/tests/test_outputs --compare FILE
 //
-// The same text must give the same bits on both: IEEE 754 says what a sum, a product, a quotient and a square root
-// round to, nothing is fused, exp is our own (real_math.h), and sums have one order. Two kinds of op may differ: those
-// that call log and cos, of which CUDA's manual says 1 and 2 units in the last place of a double, and the products,
-// which are two libraries'.
+// The same source must give the same bits on both, for four reasons. IEEE 754 defines the rounding
+// of a sum, a product, a quotient and a square root. No operation is fused. exp is our own
+// (real_math.h). Sums have one order. Two kinds of ops may differ: ops that call log and cos, for
+// which CUDA's manual allows 1 and 2 units in the last place of a double, and products, which come
+// from two libraries.
 //
 // ranks: 1
 // level: core
@@ -18,9 +20,9 @@
 #include "common/tensor/random.h"
 #include "tap.h"
 
-// What may differ. LIBM: units in the last place, of a result that was rounded to float once, or of a few operations
-// in double. A product of K terms: |d| <= 32 eps sqrt(K) max|a| max|b|, where eps is the distance from 1 to the next
-// number.
+// The allowed differences. LIBM: units in the last place, of a result that was rounded to float
+// once, or of a few operations in double. A product of K terms: |d| <= 32 eps sqrt(K) max|a|
+// max|b|, where eps is the distance from 1 to the next number.
 typedef enum { SAME_BITS, LIBM, PRODUCT } Kind;
 static const double libm_ulps = sizeof(real) == 8 ? 8 : 1;
 static const double epsilon = sizeof(real) == 8 ? 0x1p-52 : 0x1p-23;

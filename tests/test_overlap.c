@@ -1,7 +1,8 @@
-// test_overlap.c: messages move while ranks compute. Not by the clock, which a busy machine makes worthless, but by the
-// order of events: a stage computes forward k + 1, and does not stop, until the next stage has begun forward k with the
-// message that this one has sent before; and so on the way back. If a message needed its sender inside of Comm, or a
-// receiver that looks for it, both would wait for each other. tests/overlap.t runs it as processes.
+// test_overlap.c: messages move while ranks compute. The test uses the order of events, because
+// times on a busy machine mean nothing. A stage computes forward k + 1 without a stop until the
+// next stage has begun forward k with the message sent before. The way back is the same. If a
+// message needed its sender inside Comm, or a receiver that polls, both stages would wait for each
+// other. tests/overlap.t runs it as processes.
 //
 // ranks: 2
 // level: core
@@ -17,11 +18,12 @@
 enum { MICRO = 5, WIDTH = 1024, ROWS = 768, LIMIT = 120 /* seconds, against a hang */ };
 static const ModelConfig model = { .layers = 0, .width = WIDTH, .heads = 1, .context = ROWS, .vocab = 2 };
 
-// What all processes see: which stage has begun what.
+// Shared by all processes: the ops that each stage has begun.
 typedef struct { atomic_bool begun[2][16][MICRO]; } Board;
 static _Thread_local struct { Board *board; size_t stage, stages; bool silent, late; } me;
 
-// Computes until the neighbour has begun this. Silent: without a product, so nothing of ours is called meanwhile.
+// Computes until the neighbour has begun this op. Silent: without a product, so no code of this
+// tree runs meanwhile.
 static void compute_until(int what, size_t stage, size_t k) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = tensor_new(&a, 64, 64), y = tensor_new(&a, 64, 64);

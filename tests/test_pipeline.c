@@ -1,7 +1,7 @@
-// test_pipeline.c: what the executor can do that no lesson of chapters 04 and 05 asks of it: several chunks of a model
-// on a stage, and backwards in two halves. On real models of the smallest sizes, emulated; every result has the bits of
-// gradient accumulation on one device. And the rule of all schedules, pipe_op_needs, on lists alone. tests/pipeline.t
-// runs it.
+// test_pipeline.c: features of the executor that no lesson of chapters 04 and 05 uses: several
+// chunks of a model on a stage, and split backwards. It uses real models of the smallest sizes,
+// emulated. Every result has the bits of gradient accumulation on one device. The rule of all
+// schedules, pipe_op_needs, is tested on lists alone. tests/pipeline.t runs it.
 //
 // ranks: 1
 // level: core
@@ -19,7 +19,8 @@
 
 // ---------------------------------------------------------------- lists
 
-// "F0c1 B2 I0 W0": forward, backward, backward of inputs, of weights; of micro-batch, of chunk (0: not written).
+// "F0c1 B2 I0 W0": forward, backward, backward of inputs, of weights; then the micro-batch and the
+// chunk (0: omitted).
 static Schedule list_of(const char *text) {
     Schedule s = {0};
     for (char *end; *text; text = end + (*end == ' ')) {

@@ -1,4 +1,5 @@
-// test_plain_step.c: train_step_plain() beside the trainer's own step. tests/plain-step.t runs it.
+// test_plain_step.c: compares train_step_plain() with the trainer's own step. tests/plain-step.t
+// runs it.
 //
 // ranks: 8
 // level: core

@@ -1,6 +1,7 @@
-// test_planner.c: what docs/book/planner.c says, held against the plan that it calls. With the argument print: some
-// layouts and a search, which tests/test_planner.js prints from the page's WebAssembly, too; tests/book.t compares
-// the two. With the argument search: the layouts of that search, a line each, as 08_3d/plan --layouts writes them.
+// test_planner.c: compares docs/book/planner.c with the plan that it calls. With the argument print
+// it prints some layouts and a search. tests/test_planner.js prints the same from the page's
+// WebAssembly, and tests/book.t compares the two. With the argument search it prints the layouts of
+// that search, one per line, in the format of 08_3d/plan --layouts.
 #include "docs/book/planner.c"
 #include "tap.h"
 

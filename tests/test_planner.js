@@ -1,5 +1,5 @@
-// Prints what tests/test_planner.c prints, from the WebAssembly of the book's planner; after the line of planner.html that has it, in node
-// or in a page.
+// Prints the same as tests/test_planner.c, from the WebAssembly of the book's planner. Runs after
+// the line of planner.html that contains the WebAssembly, in node or in a page.
 WebAssembly.instantiate(Uint8Array.from(atob(PLANNER_WASM), c => c.charCodeAt(0)), { page: { progress() {} } }).then(({ instance }) => {
   const C = instance.exports;
   C._initialize?.();

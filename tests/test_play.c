@@ -1,12 +1,11 @@
-// test_play.c: the player of expected steps (judge/play) against what it stands for.
+// test_play.c: compares the player of expected steps (judge/play) with closed forms and with emulated runs.
 //   1. The schedule lists of chapters 04 and 05 against the recurrence of their start times, to the
-//   picosecond.
+//      picosecond.
 //   2. The executor with the same lists, emulated, on the simulated clock: times, bytes and buffers
-//   of every rank.
+//      of every rank.
 //   3. Random programs of products, collectives and messages, emulated: times and bytes of every
-//   rank; and which rank
-//      waits in which call, if the ranks deadlock.
-//   4. What is exposed and what is hidden, memory, and lists that are wrong, by hand.
+//      rank; and, if the ranks deadlock, the call in which each rank waits.
+//   4. Exposed and hidden time, memory, and wrong lists, by hand.
 // tests/play-steps.t runs this program. TEST_ALL=1: every case; TEST_SEED=N draws others.
 //
 // ranks: 1
@@ -30,7 +29,7 @@ static size_t below(size_t n) {
     return drawn % n;
 }
 
-// ---------------------------------------------------------------- what a child process finds out
+// ---------------------------------------------------------------- the results of a child process
 
 typedef struct { size_t calls, bytes, received; } Books;
 typedef struct {
@@ -52,8 +51,8 @@ static ClockConfig clock_of(size_t node) {
 }
 enum { PS_PER_FLOP = 1000 };                       // of device lesson
 
-// Runs body on emulated ranks in a child process, which a deadlock ends: its status, and what it
-// said.
+// Runs body on emulated ranks in a child process, which a deadlock ends. Returns its status and its
+// messages.
 typedef struct {
     size_t ranks;
     const ClockConfig *clock;
@@ -135,9 +134,9 @@ static size_t takes(PipeOp op, const OpTimes *t) {
            weights * t->backward_weights;
 }
 
-// start = the later one of the end of the op before and of the arrival of the input; a message
-// leaves after the message before it has arrived. Repeated from zero until nothing changes. It uses
-// the executor's rule of what an op needs.
+// start = the later of two times: the end of the previous op, and the arrival of the input. A
+// message leaves after the previous message has arrived. Repeats from zero until nothing changes.
+// Uses the executor's rule for the needs of an op.
 typedef struct { size_t end[3 * MOST_M * 4], arrives[3 * MOST_M * 4]; } Times;
 static size_t recurrence(const Case *c) {
     static Times at[MOST_P];
@@ -250,7 +249,7 @@ static void run_executor(Comm *world, void *context) {
     model_free(m);
 }
 
-// A layer without halves does all of its backward in the first half.
+// A layer without halves does its whole backward in the first half.
 static void expect_op(Play *play, size_t rank, PipeOp op, const void *context) {
     const Case *c = context;
     ModelConfig sizes = sizes_of(c);
@@ -347,8 +346,8 @@ static size_t action(Program *p, Action a) {
     return p->n++;
 }
 
-// Each collective is started on all members, each message has both ends. Waits follow later, at
-// random places; those of a group's collectives in their order.
+// Each collective is started on all members, and each message has both ends. Waits follow later, at
+// random places. The waits of a group's collectives keep their order.
 typedef struct { size_t target, which; bool message; } Open;
 static Programs random_programs(void) {
     static Open open[MOST_RANKS][400];
@@ -421,8 +420,8 @@ static void move(Program *p, size_t from, size_t to) {
         else *target += from < to ? (size_t)-1 : 1;
     }
 }
-// A rank waits for a message as soon as it has started it, or it starts a receive only when it
-// waits for it.
+// A rank waits for a message right after it has started it, or starts a receive only when it waits
+// for it.
 static void disturb(Programs *all) {
     Program *p = &all->of[below(all->ranks)];
     size_t at = p->n ? below(p->n) : 0;
@@ -501,8 +500,8 @@ static Play *expected(const Programs *all, const ClockConfig *clock, size_t grou
     return play;
 }
 
-// Each line of the player stands in what the emulated ranks said: they add the size of the call in
-// brackets.
+// Each line of the player occurs in the messages of the emulated ranks, which add the size of the
+// call in brackets.
 static bool same_waits(const char *why, const char *said) {
     char head[300], tail[300];
     for (const char *at = why; *at; at += strcspn(at, "\n") + 1) {
@@ -552,8 +551,8 @@ static void programs(void) {
 
 // ---------------------------------------------------------------- 4. by hand
 
-// Two ranks: 10 us of work, an all-reduce of 1000 elements beside 4 us of work, 1 us more. A
-// message after it.
+// Two ranks: 10 us of work, an all-reduce of 1000 elements beside 4 us of work, 1 us more. Then a
+// message.
 static void exposed_and_hidden(void) {
     ClockConfig clock = clock_of(0);
     clock.link = (ClockLink){ "round", 1e-6, 1e9, "" };    // a us, and a byte a nanosecond

@@ -1,6 +1,6 @@
-// test_player.c: what docs/book/player.c says, held against closed forms. With the argument print:
-// all of it, every schedule for p = 1..8 and some m up to 24, messages with and without a time, and
-// the memory of some models.
+// test_player.c: compares docs/book/player.c with closed forms. With the argument print it prints
+// all results: every schedule for p = 1..8 and some m up to 24, messages with and without a time,
+// and the memory of some models.
 // tests/test_player.js prints the same from the page's WebAssembly, and tests/book.t compares the two.
 #include "docs/book/player.c"
 #include "tap.h"

@@ -1,4 +1,5 @@
-// Prints what tests/test_player.c prints, from the WebAssembly of the book's player; after player_wasm.js, in node or in a page.
+// Prints the same as tests/test_player.c, from the WebAssembly of the book's player. Runs after
+// player_wasm.js, in node or in a page.
 WebAssembly.instantiate(Uint8Array.from(atob(PLAYER_WASM), c => c.charCodeAt(0))).then(({ instance }) => {
   const C = instance.exports;
   let text = '';

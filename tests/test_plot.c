@@ -2,7 +2,7 @@
 // level: core
 // question: Does a line chart show its points where they are?
 //
-// tests/plot.t reads what is printed and written. --plot chooses the chart.
+// tests/plot.t reads its output and its files. --plot chooses the chart.
 #include <math.h>
 #include <string.h>
 #include "judge/draw/plot.h"

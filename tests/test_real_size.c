@@ -1,7 +1,7 @@
-// test_real_size.c: the numbers of the real-size examples ("Use it when, until") of the READMEs,
-// references and lesson pages, computed by the cost model (common/model/costs.h) and the chapters'
-// formulas from sizes alone. Prints each with a few words that stand beside it on its page;
-// tests/real-size.t looks for them there. " … " stands for other words, at most a line of them.
+// test_real_size.c: computes the numbers of the real-size examples ("Use it when, until") of the
+// READMEs, references and lesson pages. It uses only sizes, the cost model (common/model/costs.h)
+// and the chapters' formulas. It prints each number with a few words that stand beside it on its
+// page; tests/real-size.t looks for them there. " … " stands for at most one line of other words.
 //
 // ranks: 1
 // level: core

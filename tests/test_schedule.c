@@ -1,7 +1,7 @@
-// test_schedule.c: the op lists of chapters 04 and 05 against their closed forms, for every p = 1..8, m = 1..24 and, of
-// interleaved ones, v = 1..4; the order of messages between each pair of stages; the orders that are published; the
-// timeline that plays lists, on lists that go wrong; the layers of a stage. No ranks: only lists. tests/schedule.t runs
-// it.
+// test_schedule.c: compares the op lists of chapters 04 and 05 with their closed forms, for every p
+// = 1..8, m = 1..24 and, if interleaved, v = 1..4. Also the order of messages between each pair of
+// stages, the published orders, the timeline that plays lists, on wrong lists, and the layers of a
+// stage. It uses lists only, no ranks. tests/schedule.t runs it.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "05_pipeline_1f1b/experiments/judge.h"

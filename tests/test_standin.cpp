@@ -1,5 +1,5 @@
-// test_standin.cpp: the stand-ins for CUDA, cuBLAS and NCCL find what they promise to find, and let right programs
-// pass. Every case is a process of its own.
+// test_standin.cpp: the stand-ins for CUDA, cuBLAS and NCCL find the mistakes that they promise to
+// find, and let right programs pass. Every case has its own process.
 #include <cuda_runtime.h>
 #include <cublas_v2.h>
 #include <nccl.h>

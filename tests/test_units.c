@@ -1,6 +1,7 @@
-// test_units.c: over whom a unit's gradient is summed. Six ranks are two rows of three: a parameter may be partial
-// over a row, a unit may have replicas of its own, and what ZeRO has sharded is put together again. And what only rank
-// 0 sees of a file, every rank is told. tests/units.t runs it.
+// test_units.c: tests over which ranks a unit's gradient is summed. Six ranks are two rows of
+// three. A parameter may be partial over a row, a unit may have its own replicas, and the shards of
+// ZeRO are gathered again. If only rank 0 reads a file, every rank gets the result. tests/units.t
+// runs it.
 //
 // ranks: 6
 // level: core

@@ -1,5 +1,6 @@
 #!/usr/bin/perl
-# --threads: the same verdicts, and the same bits emulated and as processes, whatever the number; and who has how many unasked.
+# --threads: the same verdicts and the same bits, emulated and as processes, for every number of
+# threads. Also the default number.
 # slow: each number of threads runs as processes, too
 use strict;
 use warnings;
@@ -33,7 +34,7 @@ for my $case (['03_tensor_parallel/06_transformer.c', 4], ['06_zero/04_zero3.c',
     }
 }
 
-# ---- who has how many ----
+# ---- the number of threads per rank ----
 my ($emu, $few, $checked, $ordered, $asked, $mpi) = run_jobs([
     cores(8, emu(2, $train, @tiny)), cores(3, emu(4, $train, @tiny)), cores(8, emu(2, $train, @tiny, '--check')), cores(8, emu(2, $train, @tiny, qw(--reduce ordered))),
     cores(8, emu(2, $train, @tiny, qw(--threads 3))), have_mpi ? cores(8, mpi(2, $train, @tiny)) : ()]);
@@ -49,14 +50,15 @@ if ($mpi) {
 }
 my ($lesson) = run_jobs([cores(8, emu(4, program_of('fp32', '03_tensor_parallel/02_linear.c')))]);
 unlike($lesson->{out}, qr/threads (?:each|per rank)/, 'a lesson has one');
-# ---- threads that wait sleep, if tools/launch starts the program: OpenMP itself says what it read ----
+# ---- waiting threads sleep if tools/launch starts the program: OpenMP itself prints its settings
+# ----
 SKIP: {
     local $ENV{OMP_DISPLAY_ENV} = 'verbose';
     local @ENV{qw(OMP_WAIT_POLICY GOMP_SPINCOUNT KMP_BLOCKTIME)};
     delete @ENV{qw(OMP_WAIT_POLICY GOMP_SPINCOUNT KMP_BLOCKTIME)};
     my $bare = sub { my (@settings) = @_; return { json => 1, words => ['env', @settings, $train, '--emulate', 2, @tiny] } };
     my ($launched, $users) = run_jobs([emu(2, $train, @tiny), $bare->('OMP_WAIT_POLICY=active')]);
-    # How often a thread looks before it sleeps.
+    # The number of checks before a thread sleeps.
     my $looks = sub { my ($job) = @_; return join ' ', $job->{err} =~ /GOMP_SPINCOUNT = '(\w+)'/g };
     skip 'this OpenMP does not say its settings', 2 unless $looks->($launched) =~ /\d/;
     is($looks->($launched), '0', 'tools/launch sets it');

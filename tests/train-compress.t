@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# The trainer with --compress: the gradient sent over dp in fewer bytes (01.06). And the table of 08_3d/reference.md, how much this and
-# the other optimisations of the hybrid save.
+# The trainer with --compress, which sends the gradient over dp in fewer bytes (01.06). Also the
+# table of 08_3d/reference.md, which shows the savings of this and the other optimisations of the
+# hybrid.
 use strict;
 use warnings;
 use FindBin;
@@ -12,15 +13,16 @@ use Test::More;
 chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32};
-my $text = "$work/text.txt";                   # it does not change while one works on the tree, and little is held out
+my $text = "$work/text.txt";                   # fixed, while the tree's text may change
 {
     open my $f, '>', $text or die "$text: $!";
     print $f substr slurp('build/text.txt'), 0, 10000;
     close $f or die "$text: $!";
 }
 
-# Held to the unsplit model whose gradients, of each replica's sequences apart, are added by the same rule. Without slices it has the same
-# bits; products that are cut round otherwise, and PowerSGD may enlarge that.
+# Compared with the unsplit model whose per-replica gradients are added by the same rule. Without
+# tensor-parallel slices the bits are the same. Products of other sizes round differently, and
+# PowerSGD may enlarge that difference.
 my @model = (qw(--layers 4 --width 24 --heads 3 --context 9 --batch 7 --micro-batch 1 --steps 6 --eval-every 0 --check --reduce ordered --data), $text);
 my @jobs;
 for my $way ([2, 'fp32', qw(--dp 2 --tp 1 --compress top-k)], [4, 'fp64', qw(--dp 4 --tp 1 --compress power-sgd)],
@@ -53,7 +55,8 @@ sub bits { my ($mesh, @options) = @_;
     my ($dp, $tp, $pp) = @$mesh;
     return emu($dp * $tp * $pp, $train{fp32}, @small, '--dp', $dp, '--tp', $tp, '--pp', $pp, @options) }
 
-# All elements are the largest, or no matrix becomes smaller: every bit of the exact sum. Another training by default.
+# If all elements count as largest, or no matrix becomes smaller, the sum is exact in every bit. By
+# default the training differs.
 for my $mesh ([4, 1, 1], [2, 1, 2]) {
     my @same = map { bits($mesh, @adamw, @$_) } [], [qw(--compress top-k --keep-one-of 1)], [qw(--compress power-sgd --power-rank 32)],
         [qw(--compress top-k)], [qw(--compress power-sgd --power-rank 1)];
@@ -63,7 +66,7 @@ for my $mesh ([4, 1, 1], [2, 1, 2]) {
     ok($of[2] ne 'none' && $of[3] ne 'none' && $of[2] ne $sum && $of[3] ne $sum && $of[2] ne $of[3], '... and other bits where it leaves something out');
 }
 
-# Taken up: what was not sent is not lost. At another layout it would be somebody else's.
+# A resumed run keeps its residuals. At another layout they would belong to other ranks.
 for my $way ([[4, 1, 1], qw(--compress top-k)], [[2, 2, 2], qw(--compress power-sgd)]) {
     my ($mesh, @options) = @$way;
     my ($what, $ranks, $dir) = ("@$mesh @options", $mesh->[0] * $mesh->[1] * $mesh->[2], "$work/compressed");
@@ -86,7 +89,8 @@ my @rows = map { [/^\| `(--[^`]+)` \| `(--[^`]+)` \| [^|]* \| ([\d.]+ m?s) \| ([
 cmp_ok(scalar(grep { @$_ } @rows), '>=', 7, 'the table of the optimisations');
 my %took;                                      # by options
 for my $options (map { ($_->[1], "$_->[1] $_->[0]") } @rows) {
-    # A larger vocabulary than that of bytes is refused with a text of one's own, not with the tree's.
+    # A vocabulary larger than that of bytes needs a text that the user chooses; with the tree's
+    # text it is refused.
     $took{$options} ||= { %{ emu(8, $train{fp32}, split(' ', $options), qw(--steps 2 --eval-every 0 --clock simulated), $options =~ /--vocab/ ? () : ('--data', $text)) }, what => $options };
 }
 run_jobs([map { $took{$_} } sort keys %took]);

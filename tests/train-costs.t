@@ -1,17 +1,18 @@
 #!/bin/sh
-# Every cost of the trainer at three sizes and many meshes, degree 1 among them: the program fails when one byte differs from the
-# formulas of 08_3d/experiments/predict.c. Emulated. Of fp32 and fp64 by turns every second row, because sizes in bytes are all that differs;
-# TEST_ALL=1: every row in both.
+# Every cost of the trainer at three sizes and many meshes, with degree 1 among them. The program
+# fails when one byte differs from the formulas of 08_3d/experiments/predict.c. Emulated. Rows
+# alternate between fp32 and fp64, because only sizes in bytes differ; TEST_ALL=1: every row in
+# both.
 # slow: about 200 trainings of one step
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 
-# a size: its options; sequences and heads do not divide by the degrees
+# a size and its options; sequences and heads do not divide by the degrees
 small="--layers 4 --width 16 --heads 4 --context 8 --batch 5 --micro-batch 1"
 middle="--layers 5 --width 48 --heads 6 --context 12 --batch 9 --micro-batch 2 --dropout 0.1"
 large="--layers 6 --width 120 --heads 5 --context 24 --batch 16 --micro-batch 3 --dropout 0.1 --optimizer sgd"
 
-# Groups of so many ranks lie in the nodes, of four ranks, in the same way.
+# Groups of this many ranks have the same position in nodes of four ranks.
 alike() { [ $(($1 % 4)) -eq 0 ] || [ $((4 % $1)) -eq 0 ]; }
 
 # one PROGRAM SIZE-NAME SIZE DP TP PP OPTIONS
@@ -25,10 +26,12 @@ one() {
     status=$?
     costs=$(printf '%s\n' "$page" | grep -cE '^\[08 train\] .* (calls|bytes sent|bytes|ps) +[0-9.]+ +[0-9.]+ +ok$')
     case $7 in *--overlap*) lines=11 ;; *) lines=10 ;; esac
-    case $7 in *--compress*) lines=$((lines + 3 + ($6 == 1))) ;; esac       # calls, time, factors, on one stage the peak
+    # calls, time, factors; on one stage the peak
+    case $7 in *--compress*) lines=$((lines + 3 + ($6 == 1))) ;; esac
     case $7 in *--sequence*) lines=$((lines + 2)) ;; esac
     case $7 in *--cp*) lines=$((lines + 1)) ;; esac
-    # The lists of step_time.c have this step: its time is a cost, too, and the page says what would have been faster.
+    # The lists of step_time.c cover this step, so its time is a cost, too, and the page names a
+    # faster layout.
     listed=1
     case $7 in *--overlap* | *--compress* | *--prefetch* | *-budget* | *--tensor*) listed=0 ;; esac
     batch=${3#*--batch }
@@ -87,7 +90,7 @@ for precision in fp32 fp64; do
     done
     one $program large "$large" 2 5 1 "--compress power-sgd --power-rank 3 --recompute full"
     one $program middle "$middle" 2 2 2 "--compress power-sgd --sequence-parallel"
-    # stages of several chunks: micro-batches in groups of the stages
+    # stages of several chunks: micro-batches come in groups as large as the number of stages
     groups="--layers 9 --width 48 --heads 6 --context 12 --batch 15 --micro-batch 2 --dropout 0.1"
     one $program groups "$groups" 1 1 4 "--zero 0 --schedule interleaved"
     one $program groups "$groups" 2 2 2 "--zero 1 --schedule interleaved --chunks 3 --recompute selective"
@@ -97,7 +100,7 @@ for precision in fp32 fp64; do
     one $program groups "$groups" 2 1 2 "--zero 2 --schedule interleaved --stage-layers 1,3,4,1"
 done
 
-# The layout that is said to be faster takes the time that is said, and is told to be the fastest.
+# The suggested faster layout takes the predicted time, and its own page calls it the fastest.
 small="--emulate 8 $large --steps 1 --eval-every 0 --data LICENSE"
 # shellcheck disable=SC2086,SC2046    # options in one variable
 set -- $(build/cpu-fp32/08_3d/train $small --dp 8 --tp 1 --pp 1 |

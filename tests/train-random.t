@@ -1,9 +1,11 @@
 #!/usr/bin/perl
-# The trainer with options drawn by chance: layouts, schedules, sizes that do not divide. Most runs are held against the unsplit model
-# beside them (--check) and the formulas of their costs; some go without --check, with options that it excludes; and some have one option
-# that is wrong, which must give status 2, one message that names it, and no work.
-# What is drawn follows from a seed. make test: 20 draws from seed 1, always the same. TEST_ALL=1: 5,000, from a seed that is printed.
-# TEST_SEED=1234 draws the same again; TEST_RUNS=100 are so many draws.
+# The trainer with random options: layouts, schedules, sizes that do not divide. Most runs are
+# compared with the unsplit model (--check) and with the formulas of their costs. Some run without
+# --check, with options that it excludes. Some have one wrong option, which must give status 2, one
+# message that names it, and no work.
+# The draws follow from a seed. make test: 20 draws from seed 1, always the same. TEST_ALL=1: 5,000
+# draws from a seed that is printed.
+# TEST_SEED=1234 draws the same again; TEST_RUNS=100 makes 100 draws.
 use strict;
 use warnings;
 use FindBin;
@@ -26,23 +28,24 @@ my $text = "$work/text.txt";
     print $f substr slurp('build/text.txt'), 0, 10000;
     close $f or die "$text: $!";
 }
-# The schedules and flags that this trainer has.
+# The schedules and flags of this trainer.
 my $help = `$train{fp32} --help`;
 my ($schedules) = $help =~ /--schedule (\S+)/;
 my @schedules = split /\|/, $schedules;
-# Where a tp group may stand: --tensor, tp, the ranks of a row, and what else must be said. 2d and 2.5d take q x q and q x q x depth ranks, depth <= q; 3d q x q x q.
+# The possible tp groups: --tensor, tp, the ranks of a row, and further required options. 2d takes q
+# x q ranks, 2.5d q x q x depth with depth <= q, 3d q x q x q.
 my @grids = $help =~ /--tensor \S*3d/ ? (['2d', 4, 2], ['2d', 9, 3], ['2.5d', 4, 2], ['2.5d', 8, 2], ['2.5d', 8, 2, '--depth', 2], ['2.5d', 9, 3, '--depth', 1],
                                           ['3d', 8, 2]) : ();
 
 sub any { return $_[rand @_] }
 sub up_to { my ($n) = @_; return 1 + int rand $n }             # 1 .. n
-# n things in so many parts, none empty.
+# Cuts n things into this many parts, none empty.
 sub cut { my ($n, $parts) = @_;
     my @part = (1) x $parts;
     $part[rand $parts]++ for 1 .. $n - $parts;
     return @part }
 
-# Options as a list, with this one set to a value, or added. No value: a flag.
+# Returns the options as a list with this option set or added. No value: a flag.
 sub with {
     my ($words, $name, $value) = @_;
     my @words = @$words;
@@ -51,7 +54,7 @@ sub with {
     return [@words, $name, $value // ()];
 }
 
-# A layout and a model that can be trained: ranks and options, without --check.
+# Draws a layout and a model that can be trained: ranks and options, without --check.
 sub draw {
     my ($precision) = @_;
     my ($dp, $tp, $pp) = any(grep { my ($x, $y, $z) = @$_; $x * $y * $z <= 8 && $x * $y * $z > 1 }
@@ -66,7 +69,8 @@ sub draw {
     my $layers = $pp * $chunks + int rand 4;
     my $heads = max($row, up_to(4));
     my $micro = up_to(3);
-    # Interleaved stages need a multiple of pp micro-batches; all others take what comes, fewer than stages, too.
+    # Interleaved stages need a multiple of pp micro-batches. All other schedules accept any number,
+    # also fewer than stages.
     my $m = $chunks > 1 ? $pp * up_to(2) : up_to(6);
     my $batch = $dp * (($m - 1) * $micro + up_to($micro)) - ($dp > 1 ? int rand $dp : 0);
     $batch = $dp * $m * $micro if $chunks > 1 || $batch < $dp;
@@ -96,7 +100,8 @@ sub draw {
     push @words, '--clock', any(qw(wall simulated)) if rand 6 < 1;
     push @words, '--node', up_to(4) if rand 6 < 1;
     push @words, '--data', $text;
-    # A budget between what is needed, which the refusals say stage by stage, and twice that.
+    # A budget between the required memory and twice that. The refusals give the required memory per
+    # stage.
     if (rand 4 < 1) {
         s/^(selective|full)$/none/ for @words;
         my $needed = 1;
@@ -107,7 +112,7 @@ sub draw {
     return ($dp * $tp * $pp * $cp, @words);
 }
 
-# What is wrong: the option's value, or none for a flag; what the message says.
+# The mistake: the option's value, or none for a flag; the pattern of the message.
 my @wrong = (['--dp', 0, qr/--dp/], ['--tp', 7, qr/--tp/], ['--pp', 11, qr/--pp/], ['--layers', 0, qr/at least one layer|--layers 0/], ['--width', 0, qr/width|column/], ['--heads', 0, qr/at least one/],
     ['--context', 0, qr/at least one/], ['--batch', 0, qr/--batch/], ['--batch', 'ten', qr/--batch ten/], ['--micro-batch', 0, qr/--micro-batch/], ['--schedule', 'none', qr/--schedule none/],
     ['--zero', 4, qr/--zero 4/], ['--recompute', 'some', qr/--recompute some/], ['--optimizer', 'lion', qr/--optimizer lion/], ['--lr', -1, qr/--lr/], ['--lr', 'nan', qr/--lr/], ['--clip', -1, qr/--clip/],
@@ -118,7 +123,7 @@ my @wrong = (['--dp', 0, qr/--dp/], ['--tp', 7, qr/--tp/], ['--pp', 11, qr/--pp/
     ['--resume', '/nowhere', qr/--resume/], ['--save', '/dev/null/x', qr/--save/], ['--export', '/nowhere/x', qr/--export/], ['--log', '/nowhere/x', qr{/nowhere/x}], ['--weight-decay', -1, qr/--weight-decay/],
     ['--node', 'x', qr/--node/], ['--reduce', 'slow', qr/--reduce slow/], ['--no-such-option', 1, qr/--no-such-option/], ['--timeout', 0, qr/--timeout/]);
 
-# One run, by its number.
+# Starts one run, by its number.
 sub job {
     my ($i) = @_;
     my ($precision, $kind, $as_processes) = (any(qw(fp32 fp32 fp64)), int rand 10, rand(40) < 1);
@@ -127,10 +132,11 @@ sub job {
     @words = @{ with(\@words, @$wrong[0, 1]) } if $wrong;
     push @words, any("@words" =~ /--compress/ ? () : ['--skip-nonfinite', up_to(3)], ['--export', "$work/export-$i"], ['--save', "$work/save-$i", '--save-every', up_to(3)], ['--log', "$work/log-$i"])->@* if $kind == 1;
     push @words, '--check' if $kind > 1;
-    # No limit tells the rounding of such norms from a fault.
+    # No limit can separate the rounding of such norms from a bug.
     my ($width) = "@words" =~ /--width (\d+)/;
     $wrong = ['--width', $width, qr/--check: .*--width $width /] if $kind > 1 && ($width == 2 || ($width < 8 && "@words" =~ /--tensor [23]/));
-    my $empty = "@words" =~ /--dropout (\S+)/ ? $1 ** $width : 0;                 # the share of rows that dropout empties
+    # the share of rows that dropout empties
+    my $empty = "@words" =~ /--dropout (\S+)/ ? $1 ** $width : 0;
     $wrong = ['--dropout', 'of empty rows', qr/--check: --dropout .*--width $width,/] if $kind > 1 && !$wrong && $precision eq 'fp32' && $empty > 0.6;
     my $start = $as_processes && have_mpi && $ranks <= 4 && $kind ? \&mpi : \&emu;
     my $job = $start->($ranks, $train{$precision}, @words);
@@ -149,7 +155,7 @@ sub judge {
     ok($good, ($job->{wrong} ? "refused, $job->{wrong}[0]: " : '') . $job->{what}) or diag("TEST_SEED=$seed", complain($job));
 }
 
-# In batches, so that what they say comes while they run.
+# In batches, so that results are printed while the runs continue.
 my @jobs;
 for (my $i = 1; $i <= $runs; $i += 100) {
     my @batch = map { job($_) } $i .. ($i + 99 < $runs ? $i + 99 : $runs);

@@ -1,10 +1,11 @@
 #!/usr/bin/perl
-# The trainer: every factorisation of the ranks, schedule, ZeRO stage and recomputation against the unsplit model; what must be
-# equal bit by bit; that it learns; its log and its safetensors file.
+# The trainer: every factorisation of the ranks, schedule, ZeRO stage and recomputation against the
+# unsplit model; results with equal bits; that it learns; its log and its safetensors file.
 #
 # make test: every pair of schedule, ZeRO stage and recomputation, 16 of the 48 combinations, in each part.
-# TEST_ALL=1: all 48, and the whole cross product in both precisions, as far as TRAIN_SECONDS (900) reach.
-# TRAIN_MATRIX=FILE: the table of the worst errors goes there.
+# TEST_ALL=1: all 48, and then the whole cross product in both precisions, as far as TRAIN_SECONDS
+# (900) allow.
+# TRAIN_MATRIX=FILE: the file for the table of the largest errors.
 # slow: about 250 trainings, each beside the unsplit one
 use strict;
 use warnings;
@@ -20,8 +21,8 @@ chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32} && -x $train{fp64};
 
-# A piece of the text of the tree: it does not change while one works on the tree, and little is held out, so that evaluation,
-# which is not what is tested here, takes no time.
+# A fixed piece of the tree's text, because the tree's text may change. Little is held out, so that
+# evaluation, which is not tested here, takes no time.
 my $text = "$work/text.txt";
 {
     open my $f, '>', $text or die "$text: $!";
@@ -37,13 +38,13 @@ for my $world (1, 2, 4, 6, 8) {
 }
 my @schedules = qw(naive gpipe 1f1b zero-bubble);
 my @recomputes = qw(none selective full);
-my (@combinations, @chosen);                   # [schedule, ZeRO, recompute]; those that this run tries
+my (@combinations, @chosen);    # [schedule, ZeRO, recompute]; those that this run tries
 for my $s (0 .. $#schedules) {
     for my $zero (0 .. 3) {
         for my $r (0 .. $#recomputes) {
             my $combination = [$schedules[$s], $zero, $recomputes[$r]];
             push @combinations, $combination;
-            # A Latin square: any two of schedule, ZeRO stage and recomputation meet.
+            # A Latin square: every pair of schedule, ZeRO stage and recomputation occurs.
             push @chosen, $combination if $all || $r == ($s + $zero) % 3;
         }
     }
@@ -52,7 +53,7 @@ is(scalar @factorisations, 29, 'the ranks 1, 2, 4, 6 and 8 have 29 factorisation
 is(scalar @combinations, 48, 'there are 48 combinations of schedule, ZeRO and recomputation');
 
 # ---- the matrix ----
-# Nothing divides: 9 sequences, 8 heads over 3 or 6 ranks, 8 blocks over 3 or 6 stages.
+# No size divides: 9 sequences, 8 heads over 3 or 6 ranks, 8 blocks over 3 or 6 stages.
 my @model = (qw(--layers 8 --width 48 --heads 8 --context 16 --batch 9 --micro-batch 1 --check --reduce ordered --data), $text);
 my %uneven = (1 => '8', 2 => '3,5', 3 => '4,1,3', 4 => '1,3,2,2', 6 => '2,1,1,1,2,1');
 
@@ -64,7 +65,7 @@ sub row {
     my @options = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--schedule', $schedule, '--zero', $zero, '--recompute', $recompute);
     push @options, $how{adamw} ? qw(--optimizer adamw --lr 0.003) : qw(--optimizer sgd --lr 0.1);
     push @options, '--stage-layers', $uneven{$pp} if $how{uneven} && $uneven{$pp};
-    my $halves = $schedule eq 'zero-bubble';       # what hides communication needs whole backwards
+    my $halves = $schedule eq 'zero-bubble';       # hiding communication needs whole backwards
     my $overlap = $how{overlap} && $zero == 0 && !$halves;
     push @options, '--overlap' if $overlap;
     push @options, '--rebalance', 2 if $how{rebalance} && !$overlap;
@@ -84,19 +85,22 @@ for my $i (0 .. $#factorisations) {
     my %how = (precision => $i % 3 == 1 ? 'fp64' : 'fp32', adamw => $i % 4 == 2, uneven => $i % 2, overlap => 1);
     push @rows, row($mesh, $combination, %how);
     $met{"@$combination"} = 1 if $mesh->[0] > 1 && $mesh->[2] > 1;
-    # As processes too: for one factorisation of each world, and for all three kinds of parallelism at once.
+    # Also as processes: one factorisation of each world, and one with all three kinds of
+    # parallelism.
     next unless have_mpi && grep { "@$mesh" eq $_ } '1 1 1', '2 1 1', '2 1 2', '1 3 2', '2 2 2';
     push @rows, row($mesh, $combination, %how, mpi => 1);
     push @pairs, [@rows[-2, -1]];
 }
-# A schedule means something with stages, ZeRO with replicas: every combination that the rows above have not met with both.
+# A schedule matters only with stages, ZeRO only with replicas. These rows add the combinations that
+# the rows above lack with both.
 my $extra = 0;
 for my $combination (grep { !$met{"@$_"} } @chosen) {
     push @rows, row([2, 2, 2], $combination, steps => 4, precision => $extra % 3 == 2 ? 'fp64' : 'fp32',
                     adamw => $extra % 4 == 1, uneven => $extra % 2, overlap => $extra % 4 == 1, rebalance => $extra % 4 == 3);
     $extra++;
 }
-# Interleaved stages: 2 or 3 chunks on each, with every ZeRO stage and recomputation; m is a multiple of the stages.
+# Interleaved stages: 2 or 3 chunks per stage, with every ZeRO stage and recomputation; m is a
+# multiple of the stages.
 my %parts = ('2 2' => '3,2,1,2', '2 3' => '2,1,1,1,1,2', '3 2' => '1,2,1,1,2,1', '4 2' => '1,1,1,1,1,1,1,1');   # "pp chunks"
 my @interleaved;
 {
@@ -132,7 +136,8 @@ sub worst { my ($job, $key) = @_; return max map { $_->{$key} // 'nan' } @{ $job
 my @table = ("| dp x tp x pp | schedule | ZeRO | recompute | run | largest error | limit | seconds |", '|---|---|---|---|---|---|---|---|');
 for my $job (@rows) {
     ok(holds($job), name($job)) or diag(complain($job));
-    # Under AdamW the limits of fp32 differ by check, so the error shown is the one that comes nearest to its limit.
+    # Under AdamW the limits of fp32 differ by check, so the table shows the error that is nearest
+    # to its limit.
     my ($near) = sort { $b->{error} / $b->{limit} <=> $a->{error} / $a->{limit} } @{ $job->{page}{checks} || [] };
     push @table, sprintf '| %s | %s | %d | %s | %s | %.1e | %.0e | %.1f |', @$job{qw(mesh schedule zero recompute how)},
         $near ? @$near{qw(error limit)} : ('nan', 'nan'), $job->{seconds};
@@ -151,7 +156,7 @@ note($_) for @table;
         my %how = (steps => 3, precision => $i % 5 == 1 ? 'fp64' : 'fp32', adamw => $i % 4 == 1, uneven => $i % 2,
             overlap => $i % 3 == 0, sequence => 1, prefetch => $i % 2);
         push @jobs, row($mesh, $combination, %how);
-        # The same bits as processes: every ZeRO stage.
+        # Processes give the same bits: every ZeRO stage.
         next unless have_mpi && $i % 5 == 0;
         push @jobs, row($mesh, $combination, %how, mpi => 1);
     }
@@ -191,7 +196,7 @@ note($_) for @table;
         next unless have_mpi && $i % 8 == 4;
         push @jobs, { %{ mpi($dp * $tp * $pp * $cp, $train{$precision}, @options) }, name => "$jobs[-1]{name}, as processes" };
     }
-    # Attention in blocks without ranks that share a sequence.
+    # Attention in blocks, without ranks that share a sequence.
     my $blocks = emu(2, $train{fp32}, qw(--dp 1 --tp 2 --pp 1 --attention blockwise --context 150 --layers 2 --width 16 --heads 4 --batch 3
         --recompute selective --steps 3 --check --optimizer sgd --lr 0.1 --eval-every 0 --data), $text);
     run_jobs([@jobs, $blocks]);
@@ -228,7 +233,8 @@ note($_) for @table;
 # ---- a budget for activations: the predicted peak is the measured one, at most the budget, and no bit changes ----
 {
     my @small = (qw(--layers 6 --width 32 --heads 4 --context 24 --batch 9 --micro-batch 2 --steps 3 --check --eval-every 0 --reduce ordered --data), $text);
-    # Budgets of their own behind the options: stages of several chunks, backwards in halves, blocks that move, and (at the first budget) stay.
+    # Rows with extra options: stages of several chunks, backwards in halves, blocks that move, and
+    # (at the first budget) blocks that stay.
     my @ways = ([2, '--dp 1 --tp 1 --pp 2 --schedule interleaved --batch 8', 230000, 400000],
                 [8, '--dp 2 --tp 2 --pp 2 --schedule interleaved --stage-layers 2,1,1,2 --zero 2 --batch 15', 185088, 330000],
                 [4, '--dp 2 --tp 1 --pp 2 --schedule zero-bubble --zero 3', 1110000, 1120000], [8, '--dp 1 --tp 2 --pp 4 --schedule zero-bubble --sequence-parallel', 632448, 640000],
@@ -264,7 +270,8 @@ note($_) for @table;
 }
 
 # ---- a tp group as a grid: 2D and 2.5D; and as a cube: 3D ----
-# Nothing divides: 9 sequences in micro-batches of 3, 5 heads on 2 columns; with micro-batches of 1 a row of the grid has none.
+# No size divides: 9 sequences in micro-batches of 3, 5 heads on 2 columns. With micro-batches of 1
+# a row of the grid has none.
 {
     my @blocks = (qw(--layers 2 --width 20 --heads 5 --context 9 --batch 9 --steps 3 --eval-every 0 --check --reduce ordered --data), $text);
     my (@jobs, @pairs, $n);
@@ -275,7 +282,8 @@ note($_) for @table;
             for my $zero (0 .. 3) {
                 for my $r (0, 1) {
                     my $sgd = ++$n % 3;
-                    # Of the 16 combinations of a grid make test takes 4: each ZeRO stage once, every other value twice.
+                    # Of the 16 combinations of a grid make test takes 4: each ZeRO stage once,
+                    # every other value twice.
                     next unless $all || ($s == ($zero + $g) % 2 && $r == (int($zero / 2) + $g) % 2);
                     my ($schedule, $recompute) = ((qw(gpipe 1f1b))[$s], (qw(none full))[$r]);
                     my @options = (@blocks, '--tensor', $tensor, '--dp', $dp, '--tp', $tp, '--pp', $pp, '--schedule', $schedule, '--zero', $zero,
@@ -329,9 +337,10 @@ note($_) for @table;
 }
 
 # ---- equal bits ----
-# Not among them: replicas against accumulation. The tied embedding adds its two gradients before the sum over replicas, but
-# after the sum over micro-batches, so their sums are grouped differently.
-# Without --check the digest is that of the weights after the last step: no norm in it, whose sum ZeRO orders differently.
+# Replicas and accumulation do not give equal bits. The tied embedding adds its two gradients before
+# the sum over replicas, but after the sum over micro-batches, so the sums are grouped differently.
+# Without --check the digest covers the weights after the last step, but no norm, because ZeRO sums
+# the norm in another order.
 my @small = (qw(--layers 4 --width 32 --heads 4 --context 16 --steps 5 --dropout 0.1 --reduce ordered --data), $text);
 sub bits { my ($mesh, @options) = @_;
     my ($dp, $tp, $pp) = @$mesh;
@@ -395,8 +404,9 @@ for my $i (0 .. $#ladder) {
     like($_->{out}, qr/from step 2 on, blocks of the (stages|chunks): \d/, '... and blocks have moved') for grep { "@{ $_->{words} }" =~ /--rebalance/ } @jobs;
 }
 
-# ---- reductions that hide behind the last backward ----
-# A link on which bytes count. As fast as it is, most of a step is computing, so the difference is small, but it is computed.
+# ---- reductions hidden by the last backward ----
+# On this link bytes matter. Computation takes most of a step, so the difference is small, but it is
+# computed exactly.
 {
     my @pairs = map { my ($mesh, @how) = @$_;
         [join('x', @$mesh) . " @how", map { bits($mesh, qw(--width 64 --layers 6 --steps 1 --batch 8 --micro-batch 2 --clock simulated
@@ -434,7 +444,7 @@ my @tiny = (qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-bat
     ok(abs($end->{eval_loss} - $job->{page}{config}{eval_loss}) < 1e-6, '--log: the held-out loss is that of --json');
 }
 
-# ---- what the JSON and the log say when nothing was typed, or nothing is finite ----
+# ---- the JSON and the log when no option was given, or when a number is not finite ----
 {
     my $default = emu(8, $train{fp32}, @tiny, qw(--steps 1));
     my $check = emu(4, $train{fp32}, @tiny, qw(--steps 1 --check --zero 2));
@@ -451,10 +461,11 @@ my @tiny = (qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-bat
     is($lost->{status}, 1, 'a lost training does not pass');
 }
 
-# ---- a library that adds in another order ----
+# ---- an MPI library that adds in another order ----
 SKIP: {
     skip 'no mpirun', 2 unless have_mpi;
-    local $ENV{OMPI_MCA_coll_libnbc_iallreduce_algorithm} = 1;         # a ring: what is added in which order depends on the place
+    # a ring, whose order of sums depends on the element
+    local $ENV{OMPI_MCA_coll_libnbc_iallreduce_algorithm} = 1;
     my @jobs = map { mpi(8, $train{fp32}, qw(--dp 4 --tp 1 --pp 2 --layers 2 --steps 10 --context 16 --eval-every 0), @$_) }
         [], [qw(--check --optimizer sgd)];
     run_jobs(\@jobs, at_once => 1);
@@ -462,7 +473,8 @@ SKIP: {
        'copies of a tensor that lie elsewhere are close') or diag(complain($_)) for @jobs;
 }
 
-# Returns the header, or dies with what is wrong: (name => [dtype, shape, first byte, one past the last]).
+# Returns the header, or dies with its mistake: (name => [dtype, shape, first byte, one past the
+# last]).
 sub safetensors {
     my ($file) = @_;
     my $all = slurp($file);
@@ -514,7 +526,7 @@ sub safetensors {
     }
     my $unsplit = slurp($file{'1x1x1 fp32'});
     ok($unsplit eq slurp($file{"$_ fp32"}), "--export: the same bytes from $_ as from one rank") for grep { $_ ne '1x1x1' } sort keys %layout;
-    # Evaluation on the same weights: its sums are cut differently, its windows are not.
+    # Evaluation on the same weights: the sums are cut differently, the windows are the same.
     my @losses = map { $_->{page}{config}{eval_loss} // 'nan' } @jobs;
     is((scalar grep { abs($_ - $losses[0]) < 1e-5 } @losses), scalar @losses, "--export: one held-out loss, @losses");
     my ($narrow, $short) = map { emu(1, $train{fp32}, @tiny, qw(--steps 1), @$_, '--export', "$work/thin") } [qw(--width 1 --heads 1)], [qw(--context 1)];
@@ -530,7 +542,8 @@ sub safetensors {
     ok($trained->{status} == 0 && length slurp("$work/trained") && $unsplit ne slurp("$work/trained"), '--export: other bytes after training');
 }
 
-# ---- dropout that empties whole rows: the norm after them magnifies rounding, and the limit knows it ----
+# ---- dropout that empties whole rows: the next norm magnifies rounding, and the limit allows for
+# it ----
 {
     my @narrow = qw(--check --dp 1 --tp 5 --pp 1 --zero 3 --layers 2 --width 5 --heads 5 --context 7 --batch 1 --steps 4 --eval-every 0 --dropout);
     my @jobs = map { emu(5, $train{fp32}, @narrow, @$_) } map { [0.9, '--seed', $_] } 1 .. 12, 815593;
@@ -541,7 +554,8 @@ sub safetensors {
     ok(abs($limit - 1e-5 * 0.9**5 / sqrt(1e-5)) < 1e-8 && $of_wide == 1e-5 && $of_double == 1e-10, "its limit, $limit, is its own: $of_wide, in double $of_double");
 }
 
-# ---- a few columns: rows whose norm magnifies rounding by chance, and the limit knows how many ----
+# ---- few columns: a norm magnifies rounding in some random rows, and the limit allows for their
+# number ----
 {
     my @narrow = ([4, qw(--dp 1 --tp 2 --pp 2 --layers 4 --heads 2 --width 4 --context 5 --micro-batch 3 --batch 3 --clip 0.01 --dropout 0 --seed 814745)],
         [8, qw(--dp 2 --tp 2 --pp 2 --layers 3 --heads 2 --width 4 --context 18 --micro-batch 2 --batch 10 --optimizer sgd --lr 0.1 --seed 439912)],
@@ -583,7 +597,7 @@ SKIP: {
     learns('the training of make run', 0.65, $start->(8, $train{fp32}, split(' ', $small), '--steps', $steps));
 }
 
-# ---- the whole cross product, in an order that makes any beginning of it a fair sample ----
+# ---- the whole cross product, in an order whose beginning is a fair sample ----
 SKIP: {
     skip 'the whole cross product: TEST_ALL=1', 1 unless $all;
     srand 1;

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Two hosts on one machine: two network and UTS namespaces with an address and a name each, a cable (veth) between them, and mpirun
-# that enters the second one in the place of ssh. Nothing leaves the machine. docs/cluster.md shows what is tried here.
+# Two hosts on one machine: two network and UTS namespaces, each with an address and a name, and a
+# cable (veth) between them. A script in place of ssh lets mpirun enter the second namespace.
+# Nothing leaves the machine. docs/cluster.md shows these commands.
 cd "$(dirname "$0")/.." || exit 3
 if [ "$1" != inside ]; then
     skip_all() { echo "1..0 # SKIP $1"; exit 0; }
@@ -16,7 +17,7 @@ out=$tap_dir/out
 
 hostname node-a
 ip link set lo up
-# shellcheck disable=SC2016    # for the shell that it starts
+# shellcheck disable=SC2016    # the inner shell expands it
 unshare -n -u sh -c 'hostname node-b; ip link set lo up; echo $$ >"$0"; exec sleep 3600' "$tap_dir/pid" &
 while [ ! -s "$tap_dir/pid" ]; do sleep 0.05; done
 b=$(cat "$tap_dir/pid")
@@ -29,7 +30,7 @@ ip link set cable-a up
 in_b ip addr add 10.77.0.2/24 dev cable-b
 in_b ip link set cable-b up
 
-# In the place of ssh: mpirun gives it a host's name and a command.
+# The script in place of ssh: mpirun passes a host's name and a command.
 printf '#!/bin/sh\nshift\nexec nsenter -t %s -n -u sh -c "$*"\n' "$b" >"$tap_dir/enter"
 chmod +x "$tap_dir/enter"
 printf '10.77.0.1 slots=2\n10.77.0.2 slots=2\n' >"$tap_dir/hosts"
@@ -47,7 +48,7 @@ mpirun --bind-to none $root --hostfile "$tap_dir/hosts" -n 4 hostname >"$out" 2>
 { [ "$(grep -c '^node-a$' "$out")" = 2 ] && [ "$(grep -c '^node-b$' "$out")" = 2 ]; }
 ok $? "two of four processes are on each host" "$out"
 
-# shellcheck disable=SC2086    # options, one a word
+# shellcheck disable=SC2086    # one word per option
 {
     tools/launch -e 4 "$train" $model --steps 8 --log "$tap_dir/one" >"$out" 2>&1
     ok $? "four virtual ranks" "$out"
@@ -61,7 +62,7 @@ ok $? "two of four processes are on each host" "$out"
         ok $? "two hosts, $layout: every digit of the losses" "$tap_dir/two.losses"
     done
 
-    # until_training: the log has lines, so they train.
+    # until_training: waits until the log has lines, so the ranks are training.
     until_training() { until [ -s "$tap_dir/log" ] || ! kill -0 "$1" 2>/dev/null; do sleep 0.1; done; }
     tools/launch 4 "$train" $model --steps 100000000 --timeout $tap_hang --log "$tap_dir/log" >"$out" 2>&1 &
     until_training $!
@@ -77,7 +78,8 @@ ok $? "two of four processes are on each host" "$out"
     { [ $status -eq 3 ] && grep -q 'rank [23] .*signal 9' "$out"; }
     ok $? "the ranks of a host are killed: status 3, and one of them is named (status $status)" "$out"
 
-    # The cable is pulled: nobody ends, and nothing comes any more. Here after 2 s of silence and three questions.
+    # The cable is pulled: no process ends, but no message arrives. Here after 2 s of silence and
+    # three probes.
     rm -f "$tap_dir/log"
     export OMPI_MCA_oob_tcp_keepalive_time=2 OMPI_MCA_oob_tcp_keepalive_intvl=1 OMPI_MCA_oob_tcp_keepalive_probes=3
     LAUNCH_LIMIT=$tap_hang tools/launch 4 "$train" $model --steps 100000000 --timeout $tap_hang --log "$tap_dir/log" >"$out" 2>&1 &

@@ -1,5 +1,6 @@
 #!/usr/bin/perl
-# Over whom a unit's gradient is summed: partial sums, replicas of its own, and the state put together again (tests/test_units.c).
+# The ranks that sum a unit's gradient: partial sums, own replicas, and the gathered state
+# (tests/test_units.c).
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# What ZeRO's stages cost (06_zero): traffic of 2, m + 1 and 3 m units, 8 + 8/N, 4 + 12/N and 16/N bytes a parameter, the unit in
-# flight, and the time of every ring, for several N, m, links and precisions, against formulas written down here once more.
+# The costs of ZeRO's stages (06_zero): traffic of 2, m + 1 and 3 m units; 8 + 8/N, 4 + 12/N and
+# 16/N bytes per parameter; the unit in flight; and the time of every ring. They are compared for
+# several N, m, links and precisions with formulas written again here.
 use strict;
 use warnings;
 use FindBin;
@@ -16,7 +17,8 @@ plan skip_all => 'the lessons of chapter 06 are not built' if grep { !$program{$
 my $wte = 53 * 15;
 my @others = (11 * 15, (12 * 15 * 15 + 13 * 15) x 2, 2 * 15);
 my %link = (free => [0, 0], nvlink => [2e-6, 450e9], ib => [5e-6, 50e9], ethernet => [30e-6, 1.25e9]);
-sub chunk { my ($size, $n) = @_; return int(($size + $n - 1) / $n) }       # of a ring, and the largest rank's part
+# a ring's chunk, and the largest rank's shard
+sub chunk { my ($size, $n) = @_; return int(($size + $n - 1) / $n) }
 sub sum { my $sum = 0; $sum += $_ for @_; return $sum }
 sub ring_bytes { my ($n, $e, @sizes) = @_; return sum(map { ($n - 1) * chunk($_, $n) * $e } @sizes) }
 sub ring_time {
@@ -25,7 +27,7 @@ sub ring_time {
     return sum(map { sprintf '%.0f', $passes * (($n - 1) * $alpha * 1e12 + ring_bytes($n, $e, $_) * 1e12 / $beta) } @sizes);
 }
 
-# What a job measured, by the beginning of a cost's name: $find->('all traffic').
+# Returns a job's measurement by the beginning of a cost's name: $find->('all traffic').
 sub finder {
     my ($job) = @_;
     my %is = map { ("$_->{name}, $_->{unit}" => $_->{measured}) } @{ $job->{page}{costs} || [] };
@@ -59,8 +61,8 @@ for my $job (@jobs, @mpi) {
     my $find = finder($job);
     my $psi = sum($wte, @others);
     my $mine = sum(map { chunk($_, $n) } $wte, @others);
-    my $part = $m > 1 ? chunk($others[1], $n) : 0;         # of a block, where it arrives to be added
-    # passes over the parameters of all but wte; bytes of state; numbers in flight
+    my $part = $m > 1 ? chunk($others[1], $n) : 0;    # of a block, where the chunk to add arrives
+    # passes over the parameters of all units except wte; bytes of state; elements in flight
     my ($units, $state, $in_flight) = $job->{stage} == 1 ? (2, 2 * $psi + $wte + 2 * $mine, 0)
         : $job->{stage} == 2 ? ($m + 1, $psi + 3 * $mine, 2 * $wte + $others[1] + $part)
         : (3 * $m, 4 * $mine, 3 * $wte + 2 * $others[1] + $part);
@@ -72,14 +74,16 @@ for my $job (@jobs, @mpi) {
     my $time = $units * ring_time($n, $e, $alpha, $beta, 1, @others) + 2 * ring_time($n, $e, $alpha, $beta, 1, $wte)
         + ring_time($n, 8, $alpha, $beta, 2, 2 + 12 * 2 + 2, 1);
     is($find->('exposed'), $n * $time, "$name: exposed communication");
-    # rank 0's sequences of the 11: a block takes 24 M C^2 + 4 M T C, the head 2 M C V, forward; 1000 ps each, three times
+    # rank 0's sequences of the 11: a block's forward takes 24 M C^2 + 4 M T C, the head's 2 M C V;
+    # 1000 ps per FLOP; three times with backward
     my ($C, $T) = (15, 11);
     my $M = chunk(11, $n) * $T;
     my $computing = 3 * 1000 * (2 * (24 * $M * $C ** 2 + 4 * $M * $T * $C) + 2 * $M * $C * 53);
     is($find->('step'), $computing + $time, "$name: the step");
 }
 
-# ---- 05_prefetch: the same traffic with prefetch, 2m units where weights are kept; what is in flight; and what no order can change ----
+# ---- 05_prefetch: the same traffic with prefetch, 2m units if weights are kept; the memory in
+# flight; and order-independent bounds ----
 my ($prefetch) = map { $_->{source} } grep { $_->{key} eq '06-05' } lessons();
 my @four = (11 * 15, (12 * 15 * 15 + 13 * 15) x 4, 2 * 15);
 my @ahead;
@@ -107,17 +111,19 @@ for my $job (@ahead) {
     my $units = $job->{reshard} eq 'yes' ? 3 * $m : 2 * $m;
     my $scalars = 2 * ring_bytes($n, 8, 2 + 12 * 4 + 2, 1);
     is($find->('all traffic'), $units * ring_bytes($n, $e, @four) + 2 * ring_bytes($n, $e, $wte) + $scalars, "$name: $units passes over the parameters");
-    # Most is held in the backward of a block below another: its gradient and the other's, room for the other's sum and the part that
-    # arrives; and weights of two blocks, or of all up to this one: the third.
+    # The peak is in the backward of a block below another: the gradients of both blocks, room for
+    # the other's sum and the arriving chunk, and the weights of two blocks, or of all blocks up to
+    # this one: the third.
     my $block = $four[1];
     my $weights = $job->{reshard} eq 'yes' ? 2 * $block : $four[0] + 3 * $block;
     my $sum = ($n > 1 ? $n * chunk($block, $n) : 0) + ($m > 1 ? chunk($block, $n) : 0);
     my $most = $weights + 2 * $block + $sum;
-    # Alone, with kept weights and nothing to add: in the backward of the last block, below the norm.
+    # One rank, with kept weights and nothing to add: the peak is in the backward of the last block,
+    # below the norm.
     $most += $four[-1] if "$n $m $job->{reshard}" eq '1 1 no';
     is($find->('in flight: '), (3 * $wte + $most) * $e, "$name: in flight");
-    # Hidden or exposed, all communication takes the same time; and the step is never shorter than what rank 0 computes, or longer
-    # than that and all communication.
+    # Hidden or exposed, all communication takes the same time. The step is never shorter than rank
+    # 0's computation, and never longer than computation and communication together.
     my ($alpha, $beta) = @{ $link{ $job->{link} } };
     my $time = $units * ring_time($n, $e, $alpha, $beta, 1, @four) + 2 * ring_time($n, $e, $alpha, $beta, 1, $wte)
         + ring_time($n, 8, $alpha, $beta, 2, 2 + 12 * 4 + 2, 1);

@@ -1,13 +1,16 @@
-# Exercises.pm: exercises stand in the sources of the chapters, as two markers around a solution:
+# Exercises.pm finds the exercises in the sources of the chapters. An exercise is a solution between
+# two markers:
 #
 #     // EXERCISE 01.02a (4 points): a title. The task, as many
 #     // lines as it takes.
-#     <statements: the solution; the first line is no comment>
+#     <statements: the solution; its first line is not a comment>
 #     // END
 #
-# The id names the lesson that judges it, 01.02, which need not be the file it stands in: that may be a module of the chapter or of
-# common/. A program without a number is named: 08.sample-a.
-# For tools/student, tools/grade and the tests; functions die with a message for the user that ends in a newline.
+# The id names the lesson that judges the exercise, 01.02. The exercise may stand in another file: a
+# module of the chapter or of common/. The id of a program without a number has the program's name:
+# 08.sample-a.
+# tools/student, tools/grade and the tests use this module. Its functions die with a message for the
+# user that ends in a newline.
 package Exercises;
 use strict;
 use warnings;
@@ -28,8 +31,8 @@ sub spew {
     close $f or die "unsplit: $path: $!\n";
 }
 
-# What stands between the markers of one text: a list of { id, points, task, line, indent, begin, end }, begin and end being offsets
-# of the body. complaints are added to the list given: "line N: ...".
+# Finds the exercises of one text. Returns a list of { id, points, task, line, indent, begin, end }.
+# begin and end are the offsets of the body. Adds each mistake to the given list, as "line N: ...".
 sub bodies {
     my ($text, $complaints) = @_;
     my (@found, $open);
@@ -62,8 +65,9 @@ sub bodies {
     return @found;
 }
 
-# All exercises of the tree in this folder, by id: besides what bodies() gives, { file, lesson, key, title, options }: the program that
-# judges, its key as in make run-KEY, and the options it is judged with (its line `// grade:`).
+# Returns all exercises of the tree in this folder, by id. Each has the fields of bodies() and {
+# file, lesson, key, title, options }: the program that judges, its key as in make run-KEY, and the
+# options of the judging run (from the line `// grade:`).
 sub exercises {
     my ($root) = @_;
     my (@complaints, %by_id);
@@ -92,7 +96,8 @@ sub exercises {
     return map { $by_id{$_} } sort keys %by_id;
 }
 
-# Those that the words name: a chapter 01, a lesson 01.02 or 08.sample, an exercise 01.02a; all without words.
+# Returns the exercises that the words name: a chapter 01, a lesson 01.02 or 08.sample, or an
+# exercise 01.02a. Without words it returns all.
 sub chosen {
     my ($all, @words) = @_;
     return @$all unless @words;
@@ -105,8 +110,8 @@ sub chosen {
     return grep { $wanted{ $_->{id} } } @$all;
 }
 
-# The body of exercise id in a text that a student has worked on: (body, undef), or (undef, what is wrong). Only the id and the two
-# markers count.
+# Finds the body of exercise id in a text that a student has edited. Returns (body, undef) or
+# (undef, the mistake). Only the id and the two markers count.
 sub find_body {
     my ($text, $id) = @_;
     my (@found, $inside, $heading, $body);
@@ -125,7 +130,7 @@ sub find_body {
     return ($found[0], undef);
 }
 
-# The text with another body between the markers of exercise id.
+# Returns the text with another body between the markers of exercise id.
 sub splice_body {
     my ($text, $id, $body) = @_;
     my ($e) = grep { $_->{id} eq $id } bodies($text, []);
@@ -136,7 +141,8 @@ sub splice_body {
 
 sub todo { my ($e) = @_; return qq($e->{indent}TODO("$e->{id}");\n) }
 
-# The files of a tree: what git tracks where it is a clone, else everything but what the build made.
+# Returns the files of a tree. In a clone these are the files that git tracks; elsewhere all files
+# except those that the build made.
 sub tree_files {
     my ($root) = @_;
     my @files;
@@ -159,7 +165,8 @@ sub copy_files {
         spew("$to/$file", slurp("$root/$file"));
         my @stat = stat "$root/$file";
         chmod $stat[2] & 07777, "$to/$file";
-        utime @stat[8, 9], "$to/$file";        # objects that are copied, too, stay good
+        # copied objects keep their times, too, so make does not rebuild them
+        utime @stat[8, 9], "$to/$file";
     }
 }
 1;

@@ -1,5 +1,5 @@
-# GradeRules.pm: what a submitted body may say, and what may come of it in the object file. For tools/grade, whose first lines say
-# what these rules are good for.
+# GradeRules.pm holds the rules for a submitted body: which text it may contain, and what its object
+# file may contain. tools/grade uses these rules; its head says what they can and cannot detect.
 package GradeRules;
 use strict;
 use warnings;
@@ -7,7 +7,8 @@ use Exporter 'import';
 
 our @EXPORT = qw(code_of text_faults public_functions object_facts object_faults);
 
-# A body without comments, and with empty strings: (code, undef) or (undef, what is wrong).
+# Removes the comments of a body and empties its strings. Returns (code, undef) or (undef, the
+# mistake).
 sub code_of {
     my ($text) = @_;
     return (undef, 'a line that ends in \\') if $text =~ /\\[ \t]*\r?\n/;
@@ -16,7 +17,8 @@ sub code_of {
         pos = 0;
         while (pos() < length) {
             if (m{\G//[^\n]*}gc || m{\G/\*.*?\*/}gcs) { $code .= ' ' }
-            elsif (m{\G\w["']}gc) { return (undef, 'a string with letters before it') }       # R"(...)" has other ends
+            # R"(...)" ends differently
+            elsif (m{\G\w["']}gc) { return (undef, 'a string with letters before it') }
             elsif (m{\G/\*}gc) { return (undef, 'a comment that does not end') }
             elsif (m{\G"(?:[^"\\\n]|\\.)*"}gc) { $code .= '""' }
             elsif (m{\G'(?:[^'\\\n]|\\.)+'}gc) { $code .= "'0'" }
@@ -27,7 +29,8 @@ sub code_of {
     return ($code, undef);
 }
 
-# Whatever the function is for: names that no solution needs, unless ours has them.
+# Names that no solution needs, whatever its function does. Such a name is allowed if our solution
+# has it, too.
 my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |fault|usage_error|REQUIRE|TODO|MEM_REFERENCE|host_alloc|end_all_ranks|ranks_are_processes|this_rank|this_world_size
     |comm_(?:ledger_reset|bytes_sent|run|choose|launched_by_mpi|process_begin|process_end|split|free)
@@ -36,18 +39,19 @@ my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |malloc|calloc|realloc|free|alloca|aligned_alloc|posix_memalign|mmap|sbrk|brk|strdup|getenv|setenv|putenv|environ
     |f?open|fdopen|freopen|creat|f?write|f?read|f?close|v?[fsd]?n?printf|v?snprintf|puts|fputs|putchar|stdin|stdout|stderr
     |rename|unlink|truncate)$/x;
-# So are those of the frame: where they are taken, or called. side_length is a good name for a variable.
+# Names of the frame's functions. They are refused only where they are called or their address is
+# taken; side_length is a good variable name.
 my $of_the_frame = qr/^(?:check|snapshot|course|side|ledger|lesson|report|say|config|option|picture|memory|record|clock|grade|output|settings
     |exercise|device|MPI|PMPI|cblas|openblas|pthread|dl)_/x;
-# Words that are good names for variables, too: only as a call.
+# Names that are good for variables, too. They are refused only as calls.
 my $forbidden_call = qr/^(?:costs?|say|main|kill|raise|signal|read|write|open|close|remove|link)$/;
 my %keyword = map { $_ => 1 } qw(if for while switch return sizeof do else case default break continue void char int long unsigned float double
     bool real const signed short struct size_t);
-# Mathematics, and what a compiler makes of copies.
+# Mathematical functions, and the calls that a compiler generates for copies.
 my %harmless = map { $_ => 1 } qw(sqrt sqrtf fabs fabsf fmin fmax fminf fmaxf exp expf log logf log2 pow powf floor ceil round tanh tanhf
     ldexp isnan isfinite memcpy memset memmove memcmp abs _GLOBAL_OFFSET_TABLE_ __stack_chk_fail);
 
-# Functions that these headers declare.
+# Returns the functions that these headers declare.
 sub public_functions {
     my %known;
     for my $text (@_) {
@@ -57,7 +61,8 @@ sub public_functions {
     return { map { $_ => 1 } grep { !/$forbidden/ && !/$of_the_frame/ && !/$forbidden_call/ } keys %known };
 }
 
-# What is wrong with a body, or undef. known: functions that it may call besides those of our own body; taken: names in headers.
+# Returns the first broken rule of a body, or undef. known: functions that the body may call in
+# addition to those of our body. taken: names in headers.
 sub text_faults {
     my ($body, $ours, $known, $taken) = @_;
     my ($code, $fault) = code_of($body);
@@ -82,20 +87,21 @@ sub text_faults {
         return "a call of $name" if $call && $name =~ /$forbidden_call/;
         return "a call of $name" if $call && !$keyword{$name} && !$known->{$name} && !$harmless{$name};
     }
-    while ($code =~ /(\w*)\s*\(\s*([*&]?)\s*([A-Za-z_]\w*)\s*\)\s*\(/g) {       # (name)(x), (*name)(x); but casts are none
+    # (name)(x), (*name)(x); casts are not calls
+    while ($code =~ /(\w*)\s*\(\s*([*&]?)\s*([A-Za-z_]\w*)\s*\)\s*\(/g) {
         my ($before, $star, $name) = ($1, $2, $3);
         next if $before =~ /^(?:if|while|switch)$/ || !$star && ($keyword{$name} || $name =~ /_t$|^[A-Z]/);
         return "a call of ($star$name)";
     }
-    while ($code =~ /(?:\.|->)\s*([A-Za-z_]\w*)/g) {       # fields have other names than functions
+    while ($code =~ /(?:\.|->)\s*([A-Za-z_]\w*)/g) {    # fields and functions have different names
         my $name = $1;
         return "the field $name" if !$our{$name} && $name =~ /^(?:ledger|state|link)$/;
     }
     return undef;
 }
 
-# Of an object file: the symbols it needs, the bytes of its variables, the largest frame of a function, how many frames have no fixed
-# size. The frames were written down by -fstack-usage.
+# Reads an object file: the symbols it needs, the bytes of its variables, the largest stack frame,
+# and the number of frames without a fixed size. -fstack-usage has written the frames.
 sub object_facts {
     my ($object) = @_;
     my %facts = (needs => {}, variables => 0, frame => 0, dynamic => 0);
@@ -114,8 +120,9 @@ sub object_facts {
     return \%facts;
 }
 
-# What is wrong with the object of a file with a submitted body, held against the one with ours; or undef.
-my $spare = 4096;                                  # bytes of stack that a solution may use more than ours
+# Compares the object of a file with a submitted body to the object with our body. Returns the first
+# broken rule, or undef.
+my $spare = 4096;    # a solution may use this many bytes of stack more than ours
 sub object_faults {
     my ($theirs, $ours, $known) = @_;
     for my $name (sort keys %{ $theirs->{needs} }) {

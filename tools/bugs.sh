@@ -1,10 +1,10 @@
-# shellcheck shell=sh disable=SC2034,SC2119,SC2120,SC2154    # the variables are for the scripts that source this file
-# Sourced by try-bug and break, in the root of the tree: a patch of bugs/ (tools/try-bug says what stands in one), and a scratch copy
-# of the tree with the bug put in.
+# shellcheck shell=sh disable=SC2034,SC2119,SC2120,SC2154    # the scripts that source this file use the variables
+# try-bug and break source this file in the root of the tree. It reads a patch of bugs/ and applies
+# it to a scratch copy of the tree. The head of tools/try-bug describes the format of a patch.
 
-# bug_read PATCH: sets patch, lesson, test, precision, sanitizers and build. SANITIZE in the environment, as for make: the lesson is built
-# with these sanitizers. Two kinds of bugs are built without them: those that a test must notice, because tests run the plain
-# build, and those whose header says "sanitizers: no".
+# bug_read PATCH: sets patch, lesson, test, precision, sanitizers and build. SANITIZE in the
+# environment selects sanitizers, as for make. Two kinds of bugs are built without sanitizers: those
+# with a test, because tests run the plain build, and those whose header says "sanitizers: no".
 bug_read() {
     patch=$1
     case $patch in
@@ -25,10 +25,11 @@ bug_read() {
 }
 bug_field() { sed -n -e '/^$/q' -e "s/^$1: *//p" "$diff" | head -n 1; }
 
-# Neighbouring lines may have changed a little since the patch was made.
+# Applies the patch. Neighbouring lines may have changed a little since the patch was made.
 bug_apply() { git apply "$@" "$diff" 2>/dev/null || git apply -C1 "$@" "$diff" 2>/dev/null; }
 
-# Into a scratch copy, and build the lesson there. Status 1: the patch does not apply, 2: it does not build.
+# Applies the bug in a scratch copy and builds the lesson there. Status 1: the patch does not apply;
+# 2: the tree does not build.
 bug_put_in() {
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-bug.XXXXXX") || exit 3
     trap 'rm -rf "$scratch"' EXIT
@@ -43,12 +44,12 @@ bug_put_in() {
     }
 }
 
-# As the header says, or on so many ranks.
+# Runs the lesson as the header says, or with the given number of ranks.
 bug_run() {
     if [ -n "$test" ]; then
         "$test"
         return
     fi
-    # shellcheck disable=SC2046    # the words of args
+    # shellcheck disable=SC2046    # one word per argument
     tools/launch -e "${1:-$(bug_field ranks | grep . || echo 0)}" "$build/$lesson" $(bug_field args)
 }

@@ -1,11 +1,12 @@
-# shellcheck shell=sh disable=SC2034    # the variables are read by the scripts that source this file
-# Sourced by setup and doctor: what the build needs, found by trying it, not by package names or fixed folders.
-# Each probe leaves the complaint of the failing command in $probe_dir/log.
+# shellcheck shell=sh disable=SC2034    # the scripts that source this file use the variables
+# setup and doctor source this file. It finds what the build needs by compiling and running, not by
+# package names or fixed folders.
+# Each probe leaves the messages of the failing command in $probe_dir/log.
 probe_dir=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-probe.XXXXXX") || exit 3
 trap 'rm -rf "$probe_dir"' EXIT
 PACKAGES="gcc g++ libc6-dev make libopenmpi-dev openmpi-bin libopenblas-dev libcjson-dev pkg-config perl"
 
-# Plain C.
+# The C compiler.
 probe_c() {
     printf 'int main(void) { return 0; }\n' >"$probe_dir/c.c"
     "${OMPI_CC:-gcc}" -o "$probe_dir/c" "$probe_dir/c.c" >"$probe_dir/log" 2>&1 && "$probe_dir/c"
@@ -20,7 +21,7 @@ END
     "${CC:-mpicc}" -o "$probe_dir/mpi" "$probe_dir/mpi.c" >"$probe_dir/log" 2>&1
 }
 
-# CBLAS; sets blas_cflags and blas_libs to the first way that compiles and links.
+# CBLAS. Sets blas_cflags and blas_libs to the first combination that compiles and links.
 probe_blas() {
     cat >"$probe_dir/blas.c" <<'END'
 #include <cblas.h>
@@ -43,7 +44,7 @@ try_blas() {
         "$probe_dir/blas" >>"$probe_dir/log"
 }
 
-# cJSON, which reads checkpoints.
+# cJSON, which the programs use to read checkpoints.
 probe_json() {
     cat >"$probe_dir/json.c" <<'END'
 #include <cjson/cJSON.h>
@@ -52,14 +53,15 @@ END
     "${CC:-mpicc}" -o "$probe_dir/json" "$probe_dir/json.c" -lcjson >"$probe_dir/log" 2>&1 && "$probe_dir/json"
 }
 
-# C++, for the tests that stand in for a GPU.
+# C++, for the tests with stand-ins for a GPU.
 probe_cxx() {
     printf '#include <vector>\nint main() { return (int)std::vector<int>(0).size(); }\n' >"$probe_dir/cxx.cpp"
     "${CXX:-g++}" -std=gnu++17 -o "$probe_dir/cxx" "$probe_dir/cxx.cpp" >"$probe_dir/log" 2>&1 && "$probe_dir/cxx"
 }
 
-# The CUDA Toolkit: a kernel by nvcc, and a C program that calls CUDA's runtime and cuBLAS, linked by MPI's wrapper. Sets nvcc,
-# cuda_cflags, cuda_libs, and cuda_version. CUDA_HOME is the only place looked at when it is given.
+# The CUDA Toolkit: nvcc compiles a kernel, and MPI's wrapper links a C program that calls CUDA's
+# runtime and cuBLAS. Sets nvcc, cuda_cflags, cuda_libs and cuda_version. If CUDA_HOME is given, no
+# other folder is searched.
 probe_cuda() {
     cat >"$probe_dir/kernel.cu" <<'END'
 #include <cuda_runtime.h>
@@ -108,7 +110,7 @@ END
     "$nvcc" -std=c++17 --extended-lambda -c -o "$probe_dir/kernel.o" "$probe_dir/kernel.cu" >"$probe_dir/log" 2>&1 || return 1
     cuda_home=${CUDA_HOME:-$(dirname "$(dirname "$(readlink -f "$nvcc")")")}
     for include in "$cuda_home/include" "$cuda_home/targets/x86_64-linux/include" ""; do
-        # A distribution's folder is searched anyway, and must not be searched first.
+        # A distribution's folder is searched anyway and must not come first.
         [ "$include" != /usr/include ] || include=
         cuda_cflags=${include:+-isystem $include}
         for lib in "$cuda_home/lib64" "$cuda_home/lib" "$cuda_home/targets/x86_64-linux/lib" ""; do
@@ -128,11 +130,13 @@ try_cuda() {
     "${CC:-mpicc}" $cuda_cflags -o "$probe_dir/cuda" "$probe_dir/cuda.c" "$probe_dir/kernel.o" $cuda_libs -lstdc++ -lpthread -lm \
         >"$probe_dir/log" 2>&1 && cuda_version=$("$probe_dir/cuda" version 2>>"$probe_dir/log")
 }
-# What the GPU of this machine is: "90 1 x NVIDIA H100". Fails where there is none. Needs probe_cuda's program.
+# Prints the GPUs of this machine: "90 1 x NVIDIA H100". Fails if there is none. Needs the program
+# of probe_cuda.
 probe_gpu() { "$probe_dir/cuda" 2>"$probe_dir/log"; }
 
-# NCCL: from the toolkit, the distribution, or the folder of a Python wheel (.../nvidia/nccl), which has only libnccl.so.2. NCCL_HOME is
-# the only place looked at when it is given. Needs probe_cuda; sets nccl_cflags, nccl_libs, nccl_version.
+# NCCL: from the toolkit, the distribution, or the folder of a Python wheel (.../nvidia/nccl), which
+# has only libnccl.so.2. If NCCL_HOME is given, no other folder is searched. Needs probe_cuda; sets
+# nccl_cflags, nccl_libs, nccl_version.
 probe_nccl() {
     cat >"$probe_dir/nccl.c" <<'END'
 #include <nccl.h>
@@ -147,7 +151,7 @@ END
         try_nccl "" "" || try_nccl "$cuda_home" lib || try_nccl "$cuda_home" lib64
     fi
 }
-# In FOLDER, LIB of it; without them, where the compiler looks anyway.
+# Searches FOLDER and its LIB; without arguments, the compiler's own folders.
 try_nccl() {
     nccl_cflags=${1:+-isystem $1/include}
     nccl_libs=-lnccl
@@ -161,7 +165,7 @@ try_nccl() {
         >"$probe_dir/log" 2>&1 && nccl_version=$("$probe_dir/nccl" 2>>"$probe_dir/log")
 }
 
-# The launcher starts two ranks that see each other. Needs probe_mpi's program.
+# The launcher starts two ranks that can communicate. Needs the program of probe_mpi.
 probe_mpirun() {
     [ -x "$probe_dir/mpi" ] && tools/launch 2 "$probe_dir/mpi" >"$probe_dir/log" 2>&1
 }
@@ -169,7 +173,8 @@ probe_mpirun() {
 # The TAP harness of the tests.
 probe_prove() { perl -MTAP::Harness -e 1 >"$probe_dir/log" 2>&1; }
 
-# What make book needs: pandoc; and for the pages that run the chapters' C, a compiler and a linker for WebAssembly, with a C library.
+# The tools for make book: pandoc; and a compiler, a linker and a C library for WebAssembly, for the
+# pages that run the chapters' C.
 probe_pandoc() { pandoc --version >"$probe_dir/log" 2>&1; }
 probe_wasm() {
     printf '#include <stdlib.h>\nvoid *some(void) { return malloc(1); }\n' >"$probe_dir/wasm.c"
@@ -177,8 +182,8 @@ probe_wasm() {
 }
 BOOK_PACKAGES="pandoc clang lld wasi-libc libclang-rt-dev-wasm32"
 
-# Which kernels programs get from the BLAS, and how fast one core is with them, beside what it could do: sets kernels and speed, either
-# empty if it cannot be said. Takes about a second. Needs probe_blas.
+# Finds the BLAS kernels of the programs, and one core's speed with them compared to its limit. Sets
+# kernels and speed, each empty if unknown. Takes about a second. Needs probe_blas.
 probe_speed() {
     kernels='' speed=''
     for native in "-march=native -mprefer-vector-width=512" -march=native ""; do

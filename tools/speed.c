@@ -1,13 +1,15 @@
-// speed.c: which kernels programs here get from the BLAS, and what one core does with them beside what it could do. Two
-// lines, the first empty where the BLAS does not say. make doctor compiles it for the processor it is on, and runs it.
+// speed.c: prints the name of the BLAS kernels, and the speed of one core with them beside its
+// limit. Two lines; the first is empty if the BLAS does not name its kernels. make doctor compiles
+// it for this processor and runs it.
 #include <cblas.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include "common/device/blas_kernels.h"
 
-// A multiply-add takes about 4 cycles, and 2 begin in each: more chains of them than that, as many as there are
-// registers for. What is no x86 is taken to have vectors of 16 bytes, 32 of them, and 4 pipes.
+// A multiply-add takes about 4 cycles, and 2 start in each cycle. The loop needs more independent
+// chains than that, as many as there are registers. For processors other than x86 it assumes
+// vectors of 16 bytes, 32 registers and 4 pipes.
 #if defined __AVX512F__
 enum { WIDTH = 64, CHAINS = 16 };                  // bytes
 #elif defined __AVX__
@@ -28,7 +30,7 @@ static double now(void) {
 }
 
 static double multiply_adds(void) {                // FLOP/s
-    volatile float factor = 0.999f, term = 0.001f; // read at run time
+    volatile float factor = 0.999f, term = 0.001f; // volatile: read at run time
     const Vector a = factor - (Vector){ 0 }, b = term - (Vector){ 0 };
     Vector x[CHAINS], sum = { 0 };
     for (int c = 0; c < CHAINS; c++) x[c] = b * (float)c;
@@ -61,7 +63,7 @@ int main(void) {
     float *a = malloc(N * N * sizeof *a), *b = malloc(N * N * sizeof *b), *c = malloc(N * N * sizeof *c);
     if (!a || !b || !c) return 1;
     for (int i = 0; i < N * N; i++) a[i] = b[i] = 1.0f / (float)(1 + i % 97);
-    double does = 0, could = 0;                    // the best of each: others may be using this core
+    double does = 0, could = 0;    // the best of each, because other programs may use this core
     for (const double start = now(); now() - start < PATIENCE;) {
         const double rate = product(c, a, b), limit = multiply_adds();
         if (does < rate) does = rate;

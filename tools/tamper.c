@@ -1,15 +1,18 @@
-// tamper.c: linked into the programs that tools/grade runs. It stands between a program and MPI (through MPI's
-// profiling interface) and, where asked to, alters what messages carry. An honest program then fails its checks; one
-// that still passes has sent its messages for show, and has its result from elsewhere.
+// tamper.c: tools/grade links it into the programs that it runs. It stands between a program and
+// MPI, through MPI's profiling interface, and can alter the contents of messages. An honest program
+// then fails its checks. A program that still passes has sent its messages only for show and has
+// its result from elsewhere.
 //
-// UNSPLIT_TAMPER=01.02a: what is started while the body of this exercise runs; tools/grade puts grade_enter around it.
-// UNSPLIT_TAMPER=all: every message of reals. Never altered: bytes, which are the side channel's (checks, digests), and
-// the simulated clock's stamps. Without the variable nothing is.
+// UNSPLIT_TAMPER=01.02a: alters the messages that start while the body of this exercise runs;
+// tools/grade puts grade_enter around the body. UNSPLIT_TAMPER=all: alters every message of reals.
+// Messages of bytes (checks, digests) and the simulated clock's times are never altered. Without
+// the variable no message is altered.
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int inside;             // of how many bodies of that exercise; a process is one rank, with one thread that talks
+// active bodies of that exercise; a process is one rank with one communicating thread
+static int inside;
 
 int grade_enter(const char *id);
 void grade_leave(const int *entered);
@@ -21,7 +24,7 @@ int grade_enter(const char *id) {
 }
 void grade_leave(const int *entered) { inside -= *entered; }
 
-// Buffers belong to Comm, which has copied the caller's tensor into them.
+// The buffers belong to Comm, which has copied the caller's tensor into them.
 static void alter(const void *data, int n, MPI_Datatype type) {
     const char *wanted = getenv("UNSPLIT_TAMPER");
     int all = wanted != NULL && strcmp(wanted, "all") == 0;

@@ -47,7 +47,7 @@ def main():
     torch.set_num_threads(o.threads)
     transformers.logging.set_verbosity_error()
     model = transformers.GPT2LMHeadModel.from_pretrained(o.folder).eval()
-    model.generation_config.eos_token_id = None            # all tokens are written, as sample writes them
+    model.generation_config.eos_token_id = None            # all tokens are written, as in sample
     seconds = []
     with torch.no_grad():
         wrong = first_wrong(model, o.ids, o.written)

@@ -44,7 +44,7 @@ class GPT(torch.nn.Module):
     def __init__(self, tensors, layers, heads):
         super().__init__()
         self.layers, self.heads = layers, heads
-        # The file has [in, out]; torch.nn.Linear's own layout is [out, in].
+        # The file has [in, out]; torch.nn.Linear stores [out, in].
         tensors = {name: t.t().contiguous() if ".c_" in name and t.dim() == 2 else t for name, t in tensors.items()}
         self.p = torch.nn.ParameterDict({name.replace(".", "_"): torch.nn.Parameter(t) for name, t in tensors.items()})
 
@@ -77,7 +77,7 @@ def optimizer(model):
     settings = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-5, weight_decay=0.0)
     try:
         return torch.optim.AdamW(model.parameters(), fused=True, **settings)
-    except (RuntimeError, TypeError):                  # older ones have it for GPUs only
+    except (RuntimeError, TypeError):                  # older versions support it on GPUs only
         return torch.optim.AdamW(model.parameters(), **settings)
 
 

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 static const Option common_options[] = {
-    { "emulate", "N", NULL, "N virtual ranks in this process" },
+    { "emulate", "N", NULL, "run N virtual ranks in this process" },
     { "transport", "emu|mpi", NULL,
       "how ranks communicate; without it: mpi under a launcher, else emu" },
     { "reduce", "ordered|fast", "ordered",
@@ -28,13 +28,13 @@ static const Option common_options[] = {
     { "node", "N", NULL, "N neighbouring ranks share a node; without it all ranks share one" },
     { "seed", "N", "1", "seed of weights, data and dropout" },
     { "json", "FILE", NULL, "write settings, checks, costs and the verdict to FILE" },
-    { "svg", "FILE", NULL, "write the lesson's picture" },
-    { "trace", "FILE", NULL, "write the events of all ranks, as a trace for ui.perfetto.dev" },
+    { "svg", "FILE", NULL, "write the lesson's picture to FILE" },
+    { "trace", "FILE", NULL, "write all ranks' events to FILE, as a trace for ui.perfetto.dev" },
     { "timeout", "SECONDS", "60",
       "longest wait of a rank in one call, except for work that rank 0 does alone" },
     { "deadlock", "SECONDS", "10",
       "how long processes wait for each other before they report a deadlock and end" },
-    { "verbose", NULL, NULL, "the log: a line for each check and each cost, to the last digit" },
+    { "verbose", NULL, NULL, "print a line for each check and each cost, to the last digit" },
     { "color", NULL, NULL, "colours, as on a terminal (there NO_COLOR=1 turns them off)" },
     { "help", NULL, NULL, "print this text" },
     { 0 },

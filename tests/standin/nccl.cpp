@@ -1,10 +1,11 @@
-// nccl.cpp: NCCL without a GPU, between the processes and threads of one machine. Boards, operations, the thread that
-// keeps them moving, then the calls.
+// nccl.cpp: NCCL without a GPU, between the processes and threads of one machine. First boards,
+// then operations, the thread that advances them, and the calls.
 //
-// The members of a communicator share a board: a file without a name, which the others open through /proc. On it a
-// rank posts where in its device memory a message lies, and the receiver copies it from there: nothing is sent before
-// the receiver has come, and a buffer changed too early is seen. Sums are made in falling order of the ranks, as no
-// program may count on any order.
+// The members of a communicator share a board: a file without a name, which the others open through
+// /proc. A sending rank posts the place of its message in its device memory on the board, and the
+// receiver copies the message from there. Nothing is sent before the receiver arrives, so a buffer
+// changed too early is noticed. Sums run in falling order of the ranks, because no program may
+// depend on the order.
 #include "include/nccl.h"
 #include <algorithm>
 #include <atomic>

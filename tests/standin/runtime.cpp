@@ -1,5 +1,5 @@
-// runtime.cpp: the CUDA runtime without a GPU. Memory, streams, copies, kernels, then the calls. README.md says which
-// rules it keeps.
+// runtime.cpp: the CUDA runtime without a GPU. Memory, streams, copies, kernels, then the calls.
+// README.md lists the rules that it enforces.
 #include "standin.h"
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,5 @@
-// standin.h: what the parts of the stand-in share. Everything but reach() and fault() wants the lock of an Entry.
+// standin.h: declarations shared by the parts of the stand-in. All functions except reach() and
+// fault() need the lock of an Entry.
 #ifndef STANDIN_H
 #define STANDIN_H
 #include <cstdint>
