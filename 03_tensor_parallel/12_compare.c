@@ -55,7 +55,7 @@ double tensor_way_received(TensorWay way, size_t ranks, double tokens, double wi
     case WAY_25D:  return 3 * (q - 1) / (q * q) * (X / d + A) + all_reduce(d) * A / (q * q);
     case WAY_3D:   return (q - 1) / t * (39 * BTC + 3 * A);    // X and W three times, Y twice
     case WAY_RING: return (6 * t - 4) * BTC / t + all_reduce(t) * A;   // k, v twice, dk, dv; sums
-    case WAYS:     break;
+    case TENSOR_WAYS:     break;
     }
     return 0;
 }

@@ -130,7 +130,7 @@ bool pipe_op_is(PipeOp op, PipeOp needed);
 // So a stage runs at most three messages ahead of a neighbour: one in the posted receive, two in
 // the buffers. The op that makes a fourth message waits until the neighbour has received another
 // one. If every stage waits, the lists deadlock. The lists of chapters 04 and 05 never deadlock;
-// 05's judge.h finds a deadlock in any list.
+// 05_pipeline_1f1b/experiments/judge.c finds a deadlock in any list.
 //
 // For each neighbour MEM_COMMUNICATION holds the next message to be received and two send buffers,
 // each as large as the largest message. With one micro-batch there is one send buffer.

@@ -190,7 +190,7 @@ headless_techniques() {
 }
 
 # A chapter's page has all headings, in order, and at most 1,900 words. Another page is named after
-# its lesson, NN_name.c, or after a header of experiments/ that several lessons share, and chooses
+# its lesson, NN_name.c, or after a file of experiments/ that several lessons share, and chooses
 # its headings. reference*.md holds tables and has no such rules.
 wrong_pages() {
     for folder in [0-9][0-9]_*/; do
@@ -206,7 +206,7 @@ wrong_pages() {
         if [ "${page##*/}" != README.md ]; then
             all=0
             shared=${page%/*}/experiments/${page##*/}
-            [ -f "${page%.md}.c" ] || [ -f "${shared%.md}.h" ] || echo "$page: no lesson has this name"
+            [ -f "${page%.md}.c" ] || [ -f "${shared%.md}.c" ] || echo "$page: no lesson has this name"
         fi
         awk -v page="$page" -v all="$all" '
             BEGIN {
@@ -316,11 +316,11 @@ printf '## The question\n## Exercises\n## The picture\n' >"$bad/02_two/01_by_han
 printf '## The question\n## The picture\n## Exercises\n' >"$bad/02_two/03_gone.md"
 printf '## The question\n' >"$bad/03_three/shared.md"
 mkdir "$bad/03_three/experiments"
-: >"$bad/03_three/experiments/shared.h"
+: >"$bad/03_three/experiments/shared.c"
 printf '#include "judge/frame/lesson.h"\n#include "02_two/experiments/two.h"\n' >"$bad/03_three/experiments/02_long.c"
 { sed /include/d "$bad/03_three/three.c" | ${OMPI_CC:-gcc} -fcommon -fPIC -x c -c -o "$bad/o/03_three/three.o" - &&
     mkdir "$bad/o/03_three/experiments" &&
-    for file in 02_long experiments/02_long; do ${OMPI_CC:-gcc} -x c -c -o "$bad/o/03_three/$file.o" /dev/null || exit 3; done &&
+    for file in 02_long experiments/02_long experiments/shared; do ${OMPI_CC:-gcc} -x c -c -o "$bad/o/03_three/$file.o" /dev/null || exit 3; done &&
     ${OMPI_CC:-gcc} -c -o "$bad/o/03_three/two.o" "$bad/03_three/two.c" &&
     for file in 04_four/shared 04_four/step 04_four/alone judge/frame/shown; do ${OMPI_CC:-gcc} -c -o "$bad/o/$file.o" "$bad/$file.c" || exit 3; done &&
     ${OMPI_CC:-gcc} -c -o "$bad/o/common/base/util.o" "$bad/common/util.c" &&

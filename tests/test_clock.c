@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "04_pipeline_naive/experiments/stack.h"
+#include "04_pipeline_naive/experiments/experiments.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "judge/draw/picture.h"
 #include "common/model/costs.h"

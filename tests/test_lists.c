@@ -7,9 +7,9 @@
 // ranks: 1
 // level: core
 // question: Does the executor run the lists that the judge calls legal, and only those?
-#include "04_pipeline_naive/experiments/pipeline_steps.h"
+#include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "05_pipeline_1f1b/experiments/judge.h"
+#include "05_pipeline_1f1b/experiments/experiments.h"
 #include "common/device/device.h"
 #include "common/tensor/random.h"
 #include "tap.h"

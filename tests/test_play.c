@@ -12,7 +12,6 @@
 // level: core
 // question: Does the player say what the executor and the communicators do?
 #include <sys/mman.h>
-#include "04_pipeline_naive/experiments/pipeline_steps.h"
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/device/device.h"

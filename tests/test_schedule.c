@@ -4,7 +4,7 @@
 // stage. It uses lists only, no ranks. tests/schedule.t runs it.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "05_pipeline_1f1b/experiments/judge.h"
+#include "05_pipeline_1f1b/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include "tap.h"
 

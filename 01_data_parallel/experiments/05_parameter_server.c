@@ -3,7 +3,7 @@
 // log (server_log.c). The log must be the one that follows from sizes and speeds. The simulated
 // clock orders the pushes, so the order is the same on every machine. The first worker takes --slow
 // times as long as the others. A training on text shows what staleness does to the loss.
-#include "01_data_parallel/experiments/server_training.h"
+#include "01_data_parallel/experiments/experiments.h"
 #include "common/model/costs.h"
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 // 07_balance.c: trainings with equal, static and dynamic shares. Each is compared with one device
 // that takes the whole batch, and with one that takes the same shares in rank order. The times of
 // all steps are compared with a forecast and with bounds.
-#include "01_data_parallel/experiments/balance_forecast.h"
+#include "01_data_parallel/experiments/experiments.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
 #include "judge/frame/training.h"

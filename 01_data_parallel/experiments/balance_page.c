@@ -1,5 +1,5 @@
 // balance_page.c: the page of 07_balance: the times of all steps as a chart, and the table.
-#include "01_data_parallel/experiments/balance_forecast.h"
+#include "01_data_parallel/experiments/experiments.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
 #include "judge/draw/plot.h"

@@ -1,10 +1,15 @@
 // experiments.h: functions that several experiments of this chapter and of later ones share: costs
-// of all-reduces, of buckets and of compressed gradients, and references on one device.
+// of all-reduces, of buckets and of compressed gradients, references on one device, the forecast of
+// a balance, trainings with a parameter server.
 #ifndef DATA_PARALLEL_EXPERIMENTS_H
 #define DATA_PARALLEL_EXPERIMENTS_H
 #include "01_data_parallel/compression.h"
+#include "01_data_parallel/data_parallel.h"
+#include "01_data_parallel/parameter_server.h"
 #include "common/comm/clock.h"
 #include "common/model/costs.h"
+#include "judge/draw/picture.h"
+#include "judge/frame/lesson.h"
 #include "judge/frame/training.h"
 
 // --------------------------------------------------- ring_costs.c: four ways to make an all-reduce
@@ -159,4 +164,96 @@ CompressionCells compression_cells(const CompressionSeen *seen, const Compressio
                                    size_t steps, double loss);
 // The size of a rank's residual: one element per parameter.
 PageText compression_residual(const ModelConfig *model);
+
+// ---- balance_forecast.c ----
+// The devices of 07_balance, and a forecast of its shares and times.
+
+typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
+// slow[r]: device r takes slow[r] times as long as a device of the full rate. From step `change` on
+// device 0 takes `changed` times as long as before.
+typedef struct {
+    const ModelConfig *model;
+    size_t sequences, steps, change, changed;
+    size_t n, *slow;
+} Devices;
+
+// All times are in picoseconds.
+double balance_rings(Policy p, const Devices *d);          // the all-reduces of a step
+// Fills share [steps][n] and time [steps] of a training.
+void balance_forecast(Policy p, const Devices *d, Range *share, double *time);
+// A step's computing if sequences could be cut, without the all-reduces.
+double balance_ideal(const Devices *d, size_t step);
+double balance_bound(Policy p, const Devices *d, size_t step);     // the longest possible step
+
+// ---- balance_page.c ----
+// A training, as measured: share [steps][n], time [steps].
+typedef struct { const Range *share; const double *time; } BalanceTimes;
+// Shows the time of every step as a table and a plot. Unit: one sequence on a device of the full
+// rate. seen [POLICIES].
+void balance_show_times(Run *run, const Devices *d, const BalanceTimes *seen, int picture);
+void balance_table(Run *run, const Devices *d, const BalanceTimes *seen);      // the page's table
+
+// ---- server_log.c ----
+// The log of an asynchronous parameter server. The log holds the order in which the server served
+// the pushes. It is predicted from sizes and speeds, and replayed on one device.
+
+// Line v is the push that made version v + 1 of the weights from version v.
+typedef struct {
+    size_t workers, steps, staleness;              // steps per worker; staleness = steps: no bound
+    char name[24];                                 // "staleness 1", "no bound"
+    Served *line;                                  // [workers * steps]; NULL: synchronous
+    Picoseconds begin;                             // when version 0 was sent
+    bool same;                                     // every server served in this order
+} ServerLog;
+ServerLog server_log_new(size_t workers, size_t steps, size_t staleness);
+// Collective: every rank gets server 0's lines, and log->same says whether the others agree.
+void server_log_share(ServerLog *log, const Cluster *c);
+
+// The largest values in a log.
+//     lag     versions between the weights that gave a gradient and the weights that it changes
+//     ahead   steps that a worker, at the start of a step, has done more than the slowest worker
+//     pushes  per millisecond, until the first worker has finished
+typedef struct { size_t lag, ahead; double pushes; } ServerLogSeen;
+ServerLogSeen server_log_look(const ServerLog *log);
+
+// Checks that the log is the one that follows from the times (picoseconds): computing[w] of a step
+// of worker w, and one message. Also checks the bounds on staleness and age.
+void server_log_check(Run *run, const ServerLog *log, const double *computing, double message);
+// The reference: one device (rank 0, uncounted) takes each push's gradient at the version that its
+// worker had, and applies it to the newest weights. A step of the result is a line of the log.
+Trajectory server_log_replay(Run *run, const Training *t, const ServerLog *log);
+
+// ---- server_training.c ----
+// Trainings with a parameter server, what they cost, and predictions of that.
+
+// ---- server_training.c ----
+// sent, calls: of a whole training. The others: bytes of memory at its end.
+typedef struct {
+    Timing timing;
+    size_t sent, calls, parameters, gradients, optimizer, buffers;
+} ServerSeen;
+typedef struct {
+    ServerLog log;                             // server 0's, on all ranks; no lines: synchronous
+    bool one_port;                             // all messages of a server go through one link
+    Snapshot *last;                            // the weights at the end
+    ServerSeen seen;
+} ServerRecord;
+// Trains synchronously if record->log has no lines, else asynchronously, and fills in the record. A
+// step of the result is a step of all workers, or one push of the log.
+Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRecord *record);
+void server_record_free(ServerRecord *record);
+
+// ---- server_costs.c: from sizes and speeds alone ----
+// The first worker takes `slow` times as long as the others. steps: of each worker.
+typedef struct {
+    const ModelConfig *model;
+    size_t sequences, steps, servers, workers, slow;
+} ServerSizes;
+// Picoseconds of a forward and backward of worker w's sequences, and of a message with the piece of
+// server 0, the largest one.
+double server_computing(const ServerSizes *z, size_t w);
+double server_message(const ServerSizes *z);
+// Compares the costs of a synchronous training with formulas. one_port: the time of the same
+// training with one port per server.
+void server_costs(Run *run, const ServerSizes *z, const ServerSeen *seen, Picoseconds one_port);
 #endif

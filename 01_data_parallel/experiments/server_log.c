@@ -1,5 +1,5 @@
 // server_log.c: predicts, checks and replays the log of an asynchronous parameter server.
-#include "01_data_parallel/experiments/server_log.h"
+#include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 // 02_linear.c: trains one linear layer, Y = dropout(X W + b), three times: cut by columns, cut by
 // rows, and unsplit. All three must agree. The table compares the bytes of both cuts. 4 ranks
 // divide neither the 10 columns nor the 11 rows of W, so ranks have parts of unequal size.
-#include "03_tensor_parallel/experiments/trial.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
 #include "common/tensor/random.h"

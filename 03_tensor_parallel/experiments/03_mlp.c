@@ -1,7 +1,7 @@
 // 03_mlp.c: trains the MLP, Y = dropout(GELU(X A + a) B + b), twice: with A cut by columns and B by
 // rows, and unsplit. Both must agree. Then the lesson cuts A by rows instead: the ranks must add
 // before GELU, and send more. 4 ranks do not divide the F = 38 hidden columns.
-#include "03_tensor_parallel/experiments/trial.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
 #include "common/tensor/random.h"

@@ -1,7 +1,7 @@
 // 04_attention.c: trains attention, Y = dropout(attention(X W_qkv + b_qkv) W_O + b_O), twice: cut
 // by heads, and unsplit. Both must agree; a cut of W_qkv in one piece must not. The table compares
 // with a cut inside the heads, whose costs are predicted. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
-#include "03_tensor_parallel/experiments/trial.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
 #include "common/tensor/random.h"

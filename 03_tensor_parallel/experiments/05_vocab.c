@@ -2,14 +2,15 @@
 // entries, and unsplit. Both must agree, the lookup in every bit. Then every rank passes all logits
 // as if they were its part: the loss is too high by log t. The number of entries, 61, is prime, and
 // the sequences have unequal numbers of counted targets.
-#include "03_tensor_parallel/experiments/bigram.h"
-#include "03_tensor_parallel/experiments/trial.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { B = BIGRAM_B, T = BIGRAM_T, M = B * T, V = BIGRAM_V, C = BIGRAM_C };
 
 static void train(Run *run, Comm *tp, TrialResult *r) {
     Data data = data_synthetic(V, T, run->seed);

@@ -4,16 +4,16 @@
 // predict calls, bytes, memory and time. sequence_costs.c has some of them, and figure 7 of
 // Korthikanti et al. 2022.
 #include <stdio.h>
-#include "03_tensor_parallel/experiments/sequence_costs.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
 #include "judge/frame/training.h"
 
-typedef enum { TENSOR_ONLY, INPUTS_WHOLE, INPUTS_SHARD, WAYS } Way;
-static const char *const way_name[WAYS] = { "tensor parallel", "inputs kept whole",
+typedef enum { TENSOR_ONLY, INPUTS_WHOLE, INPUTS_SHARD, SEQUENCE_WAYS } Way;
+static const char *const way_name[SEQUENCE_WAYS] = { "tensor parallel", "inputs kept whole",
                                             "gathered again" };
-static const char *const way_id[WAYS] = { "tensor", "kept", "again" };
+static const char *const way_id[SEQUENCE_WAYS] = { "tensor", "kept", "again" };
 
 enum { STEPS = 3, SEQUENCES = 3, MICRO_BATCHES = 2 };      // 2 sequences, then 1
 static const double max_norm = 0.5;                       // small enough that every step is clipped
@@ -221,8 +221,8 @@ static void sequence(Run *run) {
     for (size_t i = 0; i < 2; i++) {                       // SGD, then AdamW
         t.optimizer = i ? adamw(0.01) : sgd(0.5);
         t.recorded = i;
-        Trajectory got[WAYS], unsplit = training_unsplit(run, &t, 1);
-        for (Way way = 0; way < WAYS; way++) {
+        Trajectory got[SEQUENCE_WAYS], unsplit = training_unsplit(run, &t, 1);
+        for (Way way = 0; way < SEQUENCE_WAYS; way++) {
             got[way] = trajectory_new(run, &t);
             Measured r = train(run, &t, way, &got[way]);
             if (i) costs(run, &t, way, &r);
@@ -237,7 +237,7 @@ static void sequence(Run *run) {
         // norms are added in another order.
         check_numbers(run, "forward = tensor parallel's", "loss", shard->loss, tensor->loss, 1,
                       exact_limit(run));
-        for (size_t way = 0; way < WAYS; way++) trajectory_free(&got[way]);
+        for (size_t way = 0; way < SEQUENCE_WAYS; way++) trajectory_free(&got[way]);
         trajectory_free(&unsplit);
     }
     table(run, &t);

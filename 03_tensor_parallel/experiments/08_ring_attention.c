@@ -4,7 +4,7 @@
 // predicts bytes, memory and times.
 #include <stdio.h>
 #include "03_tensor_parallel/context_parallel.h"
-#include "03_tensor_parallel/experiments/context_alone.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include "common/model/costs.h"
 #include "judge/frame/training.h"
 
@@ -59,11 +59,11 @@ static void trained_costs(Run *run, const Training *t, int kind, const Trained *
     ContextLayer layer = { b, c->context, c->heads, c->width / c->heads };
     CutSizes whole = cut_sizes(c, 1, 0), z = whole;
     z.T = context_chunk(kind, c->context, n, run->world->rank);    // this rank's queries
-    z.online = kind != RSA;
+    z.online = kind != CONTEXT_RSA;
     size_t kept = b * z.T * kept_stage(&z), heads = part_size(c->heads, n, run->world->rank);
     // Ulysses keeps q, k, v, out and lse of its heads for all positions, and no lse of its
     // positions.
-    if (kind == ULYSSES)
+    if (kind == CONTEXT_ULYSSES)
         kept += c->layers * (b * c->context * heads * (4 * layer.D + 1) - b * z.T * c->heads);
     context_check_costs(run, kind, (CostRow[]){
         { "gpt.sent", "sent in the layers, a step", "bytes",
@@ -86,7 +86,7 @@ static void trainings(Run *run) {
     for (int adam = 0; adam < 2; adam++) {                 // SGD, then AdamW
         t.optimizer = adam ? adamw(0.01) : sgd(0.5);
         Trajectory want = training_unsplit(run, &t, 1);
-        for (int i = 0; i < KINDS; i++) {
+        for (int i = 0; i < CONTEXT_KINDS; i++) {
             char what[40];
             snprintf(what, sizeof what, "split = unsplit, %s", context_kind[i]->name);
             Trajectory got = trajectory_new(run, &t);
@@ -108,8 +108,8 @@ static void trainings(Run *run) {
 static void table(Run *run) {
     enum { MEGABYTE = 1000000, MANY = 64 };
     const size_t n = run->world->size;
-    char longest[KINDS][24], busy[40], more[40];
-    for (int k = 0; k < KINDS; k++)
+    char longest[CONTEXT_KINDS][24], busy[40], more[40];
+    for (int k = 0; k < CONTEXT_KINDS; k++)
         snprintf(longest[k], sizeof longest[k], "=%zu",
                  context_longest_chunk(k, alone, MANY, MEGABYTE));
     snprintf(busy, sizeof busy, "ring: N/(2N-1) = %.1f %%",
@@ -127,7 +127,8 @@ static void table(Run *run) {
         { "  in elements", "Ulysses: q, k, v, output again",
           { "=c H", "=c H", "=c H T", "=c (4C+H)" } },
         { "positions per rank in 1 MB", more,
-          { longest[RING], longest[ZIGZAG], longest[RSA], "=impossible" } }, {0} };
+          { longest[CONTEXT_RING], longest[CONTEXT_ZIGZAG], longest[CONTEXT_RSA], "=impossible" } },
+        {0} };
     enum { TIMES = 3 };                            // rows that only the simulated clock has
     results(run, columns, clock_config()->simulated ? rows : rows + TIMES);
     say(run, "  attention alone: B = 1, T = %zu positions, c = T/N = %zu, N = %zu; C = %zu in "

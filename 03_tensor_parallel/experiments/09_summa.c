@@ -2,8 +2,7 @@
 // blocks and compared with the unsplit ones. Costs per rank: bytes received along its row and its
 // column, memory, time.
 #include <stdio.h>
-#include "03_tensor_parallel/experiments/grid_linear.h"
-#include "03_tensor_parallel/experiments/grids.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 
 enum { E = sizeof(real) };
 enum { M = 12, K = 24, N = 36 };            // of one linear layer: every q up to 4 divides them

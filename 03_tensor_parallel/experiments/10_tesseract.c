@@ -1,7 +1,7 @@
 // 10_tesseract.c (experiment): a GPT is trained on d grids of ranks and compared with the unsplit
 // one. The table compares the d grids with one grid of q x q ranks, whose costs are computed.
 #include <stdio.h>
-#include "03_tensor_parallel/experiments/grids.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
 enum { STEPS = 3, BATCH = 4 };                     // a sequence for each of 2 x 2 rows

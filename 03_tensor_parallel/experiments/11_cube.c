@@ -4,8 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "03_tensor_parallel/experiments/cube_linears.h"
-#include "03_tensor_parallel/experiments/grids.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
 enum { B = 7, T = 3, K = 13, N = 10 };             // linear layers: q divides no size

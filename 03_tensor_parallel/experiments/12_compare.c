@@ -3,9 +3,7 @@
 // does not allow is left out: 64 ranks allow all six. Two more tables follow from sizes alone
 // (way_tables.c).
 #include <stdio.h>
-#include "03_tensor_parallel/experiments/way_costs.h"
-#include "03_tensor_parallel/experiments/way_cut.h"
-#include "03_tensor_parallel/experiments/way_tables.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 
 static const ClockLink *link_of(int i) {
     return i ? &clock_config()->between : &clock_config()->link;
@@ -96,12 +94,12 @@ static void costs(Run *run, const Training *t, TensorWay way, const Measured *r)
 
 // ---------------------------------------------------------------- the table of this run
 
-static void table(Run *run, const Measured measured[WAYS]) {
+static void table(Run *run, const Measured measured[TENSOR_WAYS]) {
     const size_t n = run->world->size;
     const bool simulated = clock_config()->simulated;
     WayCells shape, parameters, kept, received, time[2];
     char name[2][40];
-    for (TensorWay way = 0; way < WAYS; way++) {
+    for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         const TensorWayShape s = tensor_way_shape(way, n);
         const bool on_grid = way == WAY_2D || way == WAY_25D || way == WAY_3D;
         WayCells *all[] = { &shape, &parameters, &kept, &received, &time[0], &time[1] };
@@ -132,17 +130,17 @@ static void table(Run *run, const Measured measured[WAYS]) {
 // ---------------------------------------------------------------- the answer
 
 // The way with the smallest value among those that n ranks allow.
-static TensorWay least(const double value[WAYS], size_t n) {
+static TensorWay least(const double value[TENSOR_WAYS], size_t n) {
     TensorWay best = WAY_1D;
-    for (TensorWay way = WAY_SP; way < WAYS; way++)
+    for (TensorWay way = WAY_SP; way < TENSOR_WAYS; way++)
         if (tensor_way_shape(way, n).q > 0 && value[way] < value[best]) best = way;
     return best;
 }
 
-static void ending(Run *run, const Measured measured[WAYS]) {
+static void ending(Run *run, const Measured measured[TENSOR_WAYS]) {
     const size_t n = run->world->size;
-    double kept[WAYS], bytes[WAYS], time[2][WAYS];
-    for (TensorWay way = 0; way < WAYS; way++) {
+    double kept[TENSOR_WAYS], bytes[TENSOR_WAYS], time[2][TENSOR_WAYS];
+    for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         kept[way] = (double)measured[way].activations;
         bytes[way] = (double)measured[way].received;
         for (int i = 0; i < 2; i++) time[i][way] = (double)measured[way].time[i];
@@ -195,8 +193,8 @@ static void compare(Run *run) {
     say(run, "(ring attn) cuts positions, no weights. A GPT of %zu blocks, width %zu; %zu "
              "sequences of %zu tokens.", c.layers, c.width, t.sequences, c.context);
     Trajectory want = training_unsplit(run, &t, 1);
-    Measured measured[WAYS] = {{0}};
-    for (TensorWay way = 0; way < WAYS; way++) {
+    Measured measured[TENSOR_WAYS] = {{0}};
+    for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         if (tensor_way_shape(way, n).q == 0) continue;
         Trajectory got = trajectory_new(run, &t);
         char what[40];

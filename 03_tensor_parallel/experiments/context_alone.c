@@ -1,6 +1,6 @@
 // context_alone.c: attention alone in the four kinds of context parallelism, compared with
 // attention on one device: results, bytes, memory, and the time of the slowest rank.
-#include "03_tensor_parallel/experiments/context_alone.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,12 +11,12 @@
 #include "judge/draw/picture.h"
 #include "judge/frame/training.h"
 
-const AttentionKind *const context_kind[KINDS] = { &ring_attention, &ring_attention_zigzag,
+const AttentionKind *const context_kind[CONTEXT_KINDS] = { &ring_attention, &ring_attention_zigzag,
                                                    &ring_self_attention, &ulysses_attention };
 
 void context_check_costs(Run *run, int kind, const CostRow *row) {
-    static const char *const id[KINDS] = { "%s.ring", "%s.zigzag", "%s.rsa", "%s.ulysses" };
-    static const char *const name[KINDS] = { "ring: %s", "zigzag: %s", "RSA: %s", "Ulysses: %s" };
+    static const char *const id[] = { "%s.ring", "%s.zigzag", "%s.rsa", "%s.ulysses" };
+    static const char *const name[] = { "ring: %s", "zigzag: %s", "RSA: %s", "Ulysses: %s" };
     check_costs(run, id[kind], name[kind], row);
 }
 
@@ -137,7 +137,8 @@ static void check_times(Run *run, int kind, ContextSizes z, const Attended *r) {
     const double measured[] = { (double)r->forward.step, (double)r->backward.step };
     static const char *const name[] = { "forward", "backward" };
     for (int back = 0; back < 2; back++) {
-        const bool ring = kind == RING || kind == ZIGZAG;  // no formula: their steps are played
+        // The rings have no formula: their steps are played.
+        const bool ring = kind == CONTEXT_RING || kind == CONTEXT_ZIGZAG;
         const double predicted = ring ? context_ring_time(kind, z, n, back).step
                                       : context_pass_time(kind, z, n, back);
         context_check_costs(run, kind, (CostRow[]){
@@ -158,7 +159,7 @@ static void check_busy(Run *run, int kind, ContextSizes z, const Timing *forward
         { "busy", "busy in forward", "millionths", BY_PLAY(round(1e6 * busy)),
           round(1e6 * (1 - forward->idle_of_total)) },
         {0} });
-    double closed = kind == RING ? (N * c + 1) / ((2 * N - 1) * c + 1) : 1;
+    double closed = kind == CONTEXT_RING ? (N * c + 1) / ((2 * N - 1) * c + 1) : 1;
     double triangle = 2 * (double)z.heads * work_product(z.chunk * z.chunk / 2, 1, z.D).time;
     if (send_time(2 * z.chunk * z.heads * z.D * sizeof(real)) < triangle)
         check_true(run, "closed form", "busy", fabs(busy - closed) < 1e-9);
@@ -179,11 +180,11 @@ static void costs(Run *run, int kind, ContextSizes z, const Attended *r) {
     const double N = (double)n, ring = n > 1 ? 6 * N - 4 : 0;
     const double units[] = { ring, ring, 8 * (N - 1), 8 * (N - 1) / N };
     const double unit = (double)(z.chunk * z.heads * z.D * e);
-    if (kind != ULYSSES || z.heads % n == 0)
+    if (kind != CONTEXT_ULYSSES || z.heads % n == 0)
         check_true(run, "closed form", "sent", fabs(sent - units[kind] * unit) < 1e-6);
     if (!clock_config()->simulated) return;
     check_times(run, kind, z, r);
-    if (kind == RING || kind == ZIGZAG) check_busy(run, kind, z, &r->forward);
+    if (kind == CONTEXT_RING || kind == CONTEXT_ZIGZAG) check_busy(run, kind, z, &r->forward);
 }
 
 // ---------------------------------------------------------------- the four kinds
@@ -196,7 +197,7 @@ void context_alone(Run *run, ContextSizes z) {
     ledger_pause();
     if (run->is_root) attend(run, NULL, z, want);
     ledger_resume();
-    for (int i = 0; i < KINDS; i++) {
+    for (int i = 0; i < CONTEXT_KINDS; i++) {
         Snapshot *got = snapshot_new(run);
         Attended r = attend(run, context_kind[i], z, got);
         char what[48];

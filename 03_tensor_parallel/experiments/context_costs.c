@@ -1,26 +1,26 @@
 // context_costs.c: bytes, elements and times of the four kinds of context parallelism, from sizes
 // alone.
-#include "03_tensor_parallel/experiments/context_costs.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include "common/model/costs.h"
 #include <math.h>
 
 // ---------------------------------------------------------------- bytes sent in one layer
 
 size_t context_chunk(int kind, size_t T, size_t n, size_t rank) {
-    if (kind != ZIGZAG) return part_size(T, n, rank);
+    if (kind != CONTEXT_ZIGZAG) return part_size(T, n, rank);
     return part_size(T, 2 * n, rank) + part_size(T, 2 * n, 2 * n - 1 - rank);
 }
 
 double context_layer_bytes(const Comm *cp, int kind, ContextLayer z) {
     const size_t n = cp->size, A = z.heads * z.D, e = sizeof(real);
-    if (kind == ULYSSES) {                                 // q, k, v, out and their gradients
+    if (kind == CONTEXT_ULYSSES) { // q, k, v, out and their gradients
         size_t part = z.B * ceil_div(z.T, n) * ceil_div(z.heads, n) * z.D;
         return (double)(8 * (n - 1) * part * e);
     }
     size_t passed_on = 0;                                  // positions of all blocks sent on
     for (size_t k = 0; k + 1 < n; k++)
         passed_on += context_chunk(kind, z.T, n, (cp->rank + n - k) % n);
-    if (kind == RSA)                                       // k, v; both again; sums of dk, dv
+    if (kind == CONTEXT_RSA) // k, v; both again; sums of dk, dv
         return (double)(4 * passed_on * z.B * A * e)
              + 2 * ring_bytes(ALL_REDUCE_PASSES, n, z.B * z.T * A, e);
     size_t round = n > 1 ? z.T : 0;                        // dk | dv make n hops: all positions
@@ -31,14 +31,15 @@ double context_layer_bytes(const Comm *cp, int kind, ContextLayer z) {
 
 size_t context_kept(int kind, ContextSizes z, size_t n, size_t rank) {
     size_t heads = part_size(z.heads, n, rank);
-    if (kind == RSA) return z.heads * z.chunk * n * z.chunk;           // scores with all keys
-    if (kind == ULYSSES) return n * z.chunk * heads * (4 * z.D + 1);   // q, k, v, out, lse
+    if (kind == CONTEXT_RSA) return z.heads * z.chunk * n * z.chunk; // scores with all keys
+    if (kind == CONTEXT_ULYSSES) return n * z.chunk * heads * (4 * z.D + 1); // q, k, v, out, lse
     return z.heads * z.chunk;                                          // lse
 }
 size_t context_buffers(int kind, ContextSizes z, size_t n) {
     size_t c = z.chunk, A = z.heads * z.D;
-    if (kind == RSA) return n * c * A;                                 // dk of all keys
-    if (kind == ULYSSES) return 2 * n * 3 * c * ceil_div(z.heads, n) * z.D;    // q, k, v, twice
+    if (kind == CONTEXT_RSA) return n * c * A; // dk of all keys
+    // q, k, v, twice
+    if (kind == CONTEXT_ULYSSES) return 2 * n * 3 * c * ceil_div(z.heads, n) * z.D;
     // Blocks of k | v: present, coming. Blocks of dk | dv: present, leaving, coming.
     return (n > 2 ? 5 : 2 * n) * c * 2 * A;
 }
@@ -60,7 +61,7 @@ size_t context_longest_chunk(int kind, ContextSizes z, size_t n, size_t bytes) {
 // two triangles and a square in step 0, then always two of the four squares.
 static double pairs(int kind, double c, size_t n, size_t rank, size_t k) {
     size_t owner = (rank + n - k) % n;
-    if (kind == ZIGZAG) return k == 0 ? c * (c + 1) / 2 : c * c / 2;
+    if (kind == CONTEXT_ZIGZAG) return k == 0 ? c * (c + 1) / 2 : c * c / 2;
     if (owner == rank) return c * (c + 1) / 2;
     return owner < rank ? c * c : 0;
 }
@@ -103,7 +104,7 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
 // for dK and dV need no pass. Ulysses: rank 0 has the most heads.
 double context_pass_time(int kind, ContextSizes z, size_t n, bool backward) {
     const size_t c = z.chunk, T = n * c, A = z.heads * z.D, e = sizeof(real);
-    if (kind == RSA) {
+    if (kind == CONTEXT_RSA) {
         double work = (double)z.heads * work_product(c, c, z.D).time;
         double pass = work + (double)(n - 1) * fmax(work, send_time(c * A * e));
         double keys = (double)n * work + ring_time(ALL_REDUCE_PASSES, n, T * A, e);

@@ -1,6 +1,6 @@
 // cube_costs.c: predicts bytes, work and memory of one rank of a cube, from sizes alone. It counts
 // the calls of 11_cube.c and cube_layers.c and executes none.
-#include "03_tensor_parallel/experiments/cube_costs.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include "common/model/block.h"
 
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again) {

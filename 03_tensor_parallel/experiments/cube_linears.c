@@ -1,8 +1,7 @@
 // cube_linears.c: two linear layers on a cube, Y = X V and Z = Y W, compared with the unsplit ones,
 // forward and backward. Y has the swapped layout, and Z has the layout of X again.
-#include "03_tensor_parallel/experiments/cube_linears.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include <stdio.h>
-#include "03_tensor_parallel/experiments/grids.h"
 #include "common/comm/record.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"

@@ -1,6 +1,6 @@
 // grid_costs.c: predicts calls, bytes, work and memory of one rank of a grid, from sizes alone. It
 // counts the calls of grid_layers.c turn by turn and executes none.
-#include "03_tensor_parallel/experiments/grid_costs.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include "common/model/block.h"
 
 enum { E = sizeof(real) };

@@ -1,9 +1,8 @@
 // grid_linear.c: one linear layer Y = X A + b in q x q blocks, by 09_summa.c, compared with the
 // unsplit layer. Costs per rank: bytes received along its row and its column, room for blocks of
 // other ranks, time.
-#include "03_tensor_parallel/experiments/grid_linear.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include <stdio.h>
-#include "03_tensor_parallel/experiments/grids.h"
 #include "common/comm/record.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"

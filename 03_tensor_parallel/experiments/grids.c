@@ -1,6 +1,6 @@
 // grids.c: measures and trains a model on a grid of ranks, and checks the costs of lessons 09 to
 // 12.
-#include "03_tensor_parallel/experiments/grids.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include <stdio.h>
 
 enum { E = sizeof(real) };

@@ -1,6 +1,6 @@
 // sequence_costs.c: predicts the messages of a step with sequence parallelism, and checks the cost
 // model by the closed forms and figure 7 of Korthikanti et al. 2022.
-#include "03_tensor_parallel/experiments/sequence_costs.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 
 size_t sequence_micro_batch(const Training *t, size_t k) {

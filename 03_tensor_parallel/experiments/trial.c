@@ -1,5 +1,5 @@
 // trial.c: trains a few layers alone, split or unsplit, and compares the two trainings.
-#include "03_tensor_parallel/experiments/trial.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include <stdio.h>
 #include "common/comm/record.h"
 #include "judge/draw/picture.h"

@@ -1,6 +1,5 @@
 // way_costs.c: the share of one rank in each of the six ways of 12_compare.c, from sizes alone.
-#include "03_tensor_parallel/experiments/way_costs.h"
-#include "03_tensor_parallel/experiments/08_costs.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 
 static RankShare columns_and_rows(const ModelConfig *c, size_t B, size_t n, size_t rank,
                                   bool sequence) {

@@ -1,5 +1,5 @@
 // way_cut.c: cuts a model in one of the six ways of 12_compare.c, and lists the groups that send.
-#include "03_tensor_parallel/experiments/way_cut.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/context_parallel.h"
 
 void way_cut(WayCut *w, Model *m, Data *d) {
@@ -22,7 +22,7 @@ void way_cut(WayCut *w, Model *m, Data *d) {
         cube_parallel(m, &w->cube);
         break;
     case WAY_RING: d->positions = context_parallel(m, world, &ring_attention_zigzag); break;
-    case WAYS: break;
+    case TENSOR_WAYS: break;
     }
 }
 size_t way_groups(const WayCut *w, Comm *group[WAY_GROUPS]) {

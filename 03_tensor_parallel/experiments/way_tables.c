@@ -1,29 +1,28 @@
 // way_tables.c: tables of 12_compare.c with a column for each of the six ways to cut a block. Two
 // tables and the plot of received elements follow from sizes alone; no rank trains for them.
-#include "03_tensor_parallel/experiments/way_tables.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include <stdio.h>
-#include "03_tensor_parallel/experiments/way_costs.h"
 #include "judge/draw/picture.h"
 #include "judge/draw/plot.h"
 
-const char *const tensor_way_name[WAYS] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring" };
-const char *const tensor_way_id[WAYS] = { "1d", "sp", "2d", "25d", "3d", "ring" };
-static const char *const columns[WAYS + 1] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring attn",
-                                             NULL };
+const char *const tensor_way_name[TENSOR_WAYS] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring" };
+const char *const tensor_way_id[TENSOR_WAYS] = { "1d", "sp", "2d", "25d", "3d", "ring" };
+static const char *const columns[TENSOR_WAYS + 1] = { "1D", "1D + SP",   "2D", "2.5D",
+                                                     "3D", "ring attn", NULL };
 
 Result way_row(const char *what, WayCells cell) {
     Result r = { .what = what };
-    for (size_t i = 0; i < WAYS; i++) r.cell[i] = cell[i];
+    for (size_t i = 0; i < TENSOR_WAYS; i++) r.cell[i] = cell[i];
     return r;
 }
 void way_results(Run *run, size_t n, const Result *rows) {
     enum { ROWS = 8 };
-    const char *names[WAYS + 1] = { NULL };
+    const char *names[TENSOR_WAYS + 1] = { NULL };
     Result some[ROWS] = {{0}};
     for (size_t i = 0; rows[i].what && i + 1 < ROWS; i++) {
         some[i] = (Result){ .what = rows[i].what };
         size_t column = 0;
-        for (TensorWay way = 0; way < WAYS; way++) {
+        for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
             if (tensor_way_shape(way, n).q == 0) continue;
             names[column] = columns[way];
             some[i].cell[column++] = rows[i].cell[way];
@@ -50,7 +49,7 @@ enum { RANKS = 64, SEQUENCES = 16 };
 
 void way_block_table(Run *run) {
     WayCells parameters, kept, received;
-    for (TensorWay way = 0; way < WAYS; way++) {
+    for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         const RankShare s = block_share(way, wide, SEQUENCES, RANKS);
         snprintf(parameters[way], 40, "=%.0f", s.parameters / 1e6);
         snprintf(kept[way], 40, "=%.0f", s.kept / 1e6);
@@ -69,9 +68,9 @@ void way_block_table(Run *run) {
 // Received elements of a block against the tokens of a step, both relative to the width.
 void way_plot(Run *run) {
     enum { POINTS = 9, FIRST = 192 };            // positions: 16 sequences of 192 are C / 4 tokens
-    double x[POINTS], y[WAYS][POINTS];
-    PlotLine lines[WAYS];
-    for (TensorWay way = 0; way < WAYS; way++) {
+    double x[POINTS], y[TENSOR_WAYS][POINTS];
+    PlotLine lines[TENSOR_WAYS];
+    for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         for (size_t i = 0; i < POINTS; i++) {
             ModelConfig c = wide;
             c.context = (size_t)FIRST << i;
@@ -81,8 +80,9 @@ void way_plot(Run *run) {
         }
         lines[way] = (PlotLine){ tensor_way_name[way], y[way] };
     }
-    plot_show(run, &(Plot){ "received by a rank for a block, forward and backward, 64 ranks",
-                            "tokens / C", "elements / C^2", x, POINTS, lines, WAYS, true, true },
+    plot_show(run,
+              &(Plot){ "received by a rank for a block, forward and backward, 64 ranks",
+                       "tokens / C", "elements / C^2", x, POINTS, lines, TENSOR_WAYS, true, true },
               PICTURE_DETAIL);
 }
 

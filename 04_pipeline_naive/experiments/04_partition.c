@@ -2,7 +2,6 @@
 // accumulation in every bit, and its slowest stage is that of the best cut. cuts.c and planner.c
 // check the search for the best cut alone; partition_costs.c predicts times and messages.
 #include "04_pipeline_naive/experiments/experiments.h"
-#include "04_pipeline_naive/experiments/partition_costs.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,8 +139,8 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
     static const char *const columns[] = { "fixed cut", "step, fixed", "idle, fixed",
                                            "moving cut", "step, moving", "idle, moving", NULL };
     const Rebalanced *both[] = { stays, moved };
-    char text[MOST_STEPS][6][64], name[MOST_STEPS][48];
-    Result rows[MOST_STEPS + 1] = { {0} };
+    char text[PARTITION_STEPS][6][64], name[PARTITION_STEPS][48];
+    Result rows[PARTITION_STEPS + 1] = { {0} };
     size_t n = 0, begin = 0;                               // begin: the first step of the row
     for (size_t s = 0; s < t->steps; s++) {
         char (*cell)[64] = text[n];
@@ -171,16 +170,16 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
 }
 
 static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
-    enum { LAST = STEPS - 1 };
+    enum { LAST = PARTITION_STEPS - 1 };
     size_t p = run->world->size, bytes = p * sizeof(size_t);
     char begin[64], first_cut[64], last_cut[64], still[32], now[32];
     blocks_text(begin, moved->blocks[0], p);
-    blocks_text(first_cut, moved->blocks[EVERY], p);
+    blocks_text(first_cut, moved->blocks[MOVE_EVERY], p);
     blocks_text(last_cut, moved->blocks[LAST], p);
     page_value(still, sizeof still, (double)stays->timing[LAST].step, "ps");
     page_value(now, sizeof now, (double)moved->timing[LAST].step, "ps");
     bool any = false;
-    for (size_t s = 1; s < STEPS; s++)
+    for (size_t s = 1; s < PARTITION_STEPS; s++)
         any = any || memcmp(moved->blocks[s], moved->blocks[s - 1], bytes) != 0;
     if (any)
         say_answer(run, "The cut whose slowest stage costs least: %s blocks instead of %s, and %s "
@@ -208,12 +207,13 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
 
 static void partition(Run *run) {
     require_one_link(run);
-    size_t p = run->world->size, blocks[MOST_STAGES];
-    REQUIRE(p <= sizes.layers && p <= MOST_STAGES,
+    size_t p = run->world->size, blocks[PARTITION_STAGES];
+    REQUIRE(p <= sizes.layers && p <= PARTITION_STAGES,
             "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
     partition_blocks(run, sizes.layers, blocks);
     Training t = {
-        .model = sizes, .steps = STEPS, .sequences = MICRO, .micro_batches = MICRO, .clip = 0.25
+        .model = sizes, .steps = PARTITION_STEPS, .sequences = MICRO, .micro_batches = MICRO,
+        .clip = 0.25
     };
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
@@ -226,7 +226,7 @@ static void partition(Run *run) {
         t.recorded = false;
         train(run, &t, blocks, 0, &stays, &fixed);
         t.recorded = i == 1;
-        train(run, &t, blocks, EVERY, &moved, &got);
+        train(run, &t, blocks, MOVE_EVERY, &moved, &got);
         training_compare(run, "layers that stay = accumulation", &fixed, &want, 0);
         training_compare(run, "layers that move = accumulation", &got, &want, 0);
         trajectory_free(&want);

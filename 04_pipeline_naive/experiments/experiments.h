@@ -1,12 +1,136 @@
-// experiments.h: modules that the experiments of chapters 04 and 05 share: trainings of stages
-// (stages.h), stacks of equal stages (stack.h), costs from sizes (costs.h), and lists played
-// without a model (timeline.h).
+// experiments.h: functions that the experiments of chapters 04 and 05 share: trainings of stages,
+// stacks of equal stages, costs from sizes. timeline.h plays lists without a model.
 #ifndef PIPELINE_EXPERIMENTS_H
 #define PIPELINE_EXPERIMENTS_H
-#include "04_pipeline_naive/experiments/costs.h"
-#include "04_pipeline_naive/experiments/stack.h"
-#include "04_pipeline_naive/experiments/stages.h"
 #include "04_pipeline_naive/experiments/timeline.h"
+#include "04_pipeline_naive/pipeline.h"
+#include "common/comm/clock.h"
+#include "common/model/costs.h"
+#include "judge/draw/picture.h"
+#include "judge/frame/lesson.h"
+#include "judge/frame/training.h"
+
+// ---- stages.c ----
+// Trains a pipeline on all ranks of the world, then reads this rank's ledgers. For the experiments
+// of chapters 04 and 05.
+
+// Numbers from the ledgers of this rank. Messages and sums are averages per step, so a step that
+// differs from the others shows as a fraction.
+typedef struct {
+    double messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes;
+    size_t in_flight;                                    // in the last step
+    size_t parameters, gradients, optimizer;             // bytes live
+    size_t activations, message_buffers;                 // peak bytes of the last step
+} StageCosts;
+
+// A training of three steps, of `sequences` synthetic sequences in --micro-batches pieces. Calls
+// usage_error() where there are more ranks than blocks, or more pieces than sequences. The caller
+// calls data_free() on the data.
+Training stages_training(Run *run, const ModelConfig *model, size_t sequences);
+
+// Calls the step t->steps times, with a PipelineRank that has this schedule. m: this rank's stage,
+// which may have several chunks and which the caller frees; NULL: stages as equal as possible.
+StageCosts stages_train(Run *run, const Training *t, Model *m, PipelineStep *step,
+                        ScheduleRule schedule, Trajectory *out);
+
+// Runs one step twice: by a lesson's own loop, and by `runner` with a list. Checks that gradients
+// and loss have the same bits. Returns the loop's messages, in_flight, activations and
+// message_buffers; the other numbers are 0. a, b: equal models, which the caller frees; both NULL:
+// stages as equal as possible.
+typedef PipelineResult ListRunner(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
+                                  size_t micro_batches);
+StageCosts stages_same_bits(Run *run, const char *what, const Training *t, Model *a, Model *b,
+                            PipelineLoop *loop, const Schedule *list, ListRunner *runner);
+
+// ---- stack.c ----
+// A stack of equal blocks, for which the closed forms of pipelines are exact. It has no embedding
+// and no head: the first stage starts from random values for each token, and the last stage takes a
+// token's first feature as its loss. A backward's GEMMs have exactly twice the FLOPs of a
+// forward's, so b = 2f.
+
+typedef struct {
+    ModelConfig model;
+    size_t blocks, sequences;                      // of a stage; of a micro-batch
+    size_t chunks;                                 // equal chunks of a stage (05.03); 0: one
+} Stack;
+Model *stack_new(const Stack *s, size_t p, size_t i);  // stage i's part, allocated
+
+// One step of m micro-batches, by the executor or by a lesson's own loop; stage i is rank i of the
+// world. The recorded events last until the next recording. activations: peak bytes.
+typedef struct { PipelineResult result; Timing timing; size_t activations; } Played;
+Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
+Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);
+// The list is this rank's.
+Played stack_play_list(Run *run, const Stack *s, const Schedule *list, size_t m);
+// The step is run by `runner`, which also gets `how`. The picture shows memory of category
+// `watched`.
+typedef PipelineResult StackRunner(const void *how, Comm *pp, Model *stage, const Batch *batch,
+                                   size_t m);
+Played stack_play_by(Run *run, const Stack *s, MemoryCategory watched, StackRunner *runner,
+                     const void *how, size_t m);
+
+// The times of a stage's forward, of its backward and of a message for one micro-batch under the
+// simulated clock, computed from sizes.
+typedef struct { Picoseconds forward, backward, message; } StackTimes;
+StackTimes stack_times(const Stack *s);
+// Bytes of activations that a micro-batch keeps.
+size_t stack_kept(const Stack *s, size_t p, size_t i);
+// Checks two costs: the idle time of a stage as a share of the step, and of the ideal step m (f +
+// b). by_formula, by_play: the predicted time of the step; at least one is given. Ids: idle.<id>,
+// idle-of-ideal.<id>.
+void stack_check_bubble(Run *run, const char *id, const char *name, const Stack *s, size_t m,
+                        Predicted by_formula, Predicted by_play, const Timing *seen);
+
+// Predicts the costs of stage i of p from sizes alone, without a Model or a ledger. It serves
+// chapters 04 and 05, for any order of forwards and backwards.
+
+CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i);
+// Elements per token that a stage keeps from forward to backward.
+size_t stage_kept(const ModelConfig *c, size_t p, size_t i);
+size_t stage_tokens(const Training *t, size_t k);                  // of micro-batch k
+size_t stage_neighbours(const Run *run);  // 2; 1 at the ends; 0 where there is one stage
+// Peak bytes of message buffers under the executor.
+size_t stage_message_buffers(const Training *t, size_t p, size_t i);
+// Times under the simulated clock: a forward of stage i for B sequences (a backward takes twice
+// that), and the message of B sequences to a neighbour.
+Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B);
+Picoseconds stage_message_time(const ModelConfig *c, size_t B);
+// Checks the costs of a training: messages, sums, state. Stage i is rank i. The ids begin with
+// `way` and a dot; NULL: no prefix.
+void stage_check_costs(Run *run, const Training *t, const char *way, const StageCosts *seen);
+// Checks the messages of a lesson's own loop.
+void stage_check_loop(Run *run, const Training *t, const StageCosts *seen);
+
+double sum_of_ranks(Run *run, double of_this_rank);        // not in the ledger
+
+// Formats an id or a name into *name, as snprintf does. The text lasts until the next call with it.
+typedef struct { char text[96]; } CostName;
+const char *cost_name(CostName *name, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+// ---- partition_costs.c ----
+// The measurements of a training whose blocks may move between stages (04_partition.c), and their
+// checks against predictions from sizes alone.
+
+enum { PARTITION_STAGES = 16 };    // at most
+// From step GROWN on, the first GROWN_BLOCKS blocks cost GROWTH times as much, because their FLOPs
+// are charged to the clock again. Blocks may move before every MOVE_EVERY-th step.
+enum { PARTITION_STEPS = 6, MOVE_EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH = 3 };
+
+// What this rank sends for one new cut: blocks, and the sums of the costs.
+typedef struct { double messages, bytes, sum_bytes; } Moved;
+// Measured in a training on this rank.
+typedef struct {
+    size_t blocks[PARTITION_STEPS][PARTITION_STAGES];         // of each stage, in each step
+    Timing timing[PARTITION_STEPS];
+    Moved moved[PARTITION_STEPS];                                   // before each step
+    size_t parameters, optimizer;                              // bytes at the end
+} Rebalanced;
+
+// Checks step times, slowest stages, messages, sums, parameters and optimizer state. stays, moved:
+// the trainings with the fixed and with the moving cut.
+void partition_check_costs(Run *run, const Training *t, const Rebalanced *stays,
+                           const Rebalanced *moved);
 
 void partition_planner(Run *run);  // planner.c: the best stages with replicas
 void partition_cuts(Run *run);     // cuts.c: partition_min_max finds the best of all cuts

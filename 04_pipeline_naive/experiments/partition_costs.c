@@ -1,6 +1,5 @@
 // partition_costs.c: predicts step times, the slowest stage, messages and memory of a training
 // whose blocks may move between stages (04_partition.c), from sizes alone.
-#include "04_pipeline_naive/experiments/partition_costs.h"
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
@@ -57,8 +56,8 @@ static void time_lines(Run *run, const Training *t, const char *name, const Reba
         CostName id, text;
         forward_times(t, s, now);
         // The costs that the last cut used, if there was one.
-        forward_times(t, s > 0 ? s - s % EVERY - 1 : 0, before);
-        bool solved = moves && s >= EVERY && !memcmp(now, before, n * sizeof *now);
+        forward_times(t, s > 0 ? s - s % MOVE_EVERY - 1 : 0, before);
+        bool solved = moves && s >= MOVE_EVERY && !memcmp(now, before, n * sizeof *now);
         double slowest = solved ? partition_exhaustive(now, n, p) : 0;
         for (size_t i = 0; i < p && !solved; i++)
             slowest = fmax(slowest, stage_time(now, r->blocks[s], p, i));
@@ -95,7 +94,7 @@ void partition_check_costs(Run *run, const Training *t, const Rebalanced *stays,
             }
         messages[1] += moved->moved[s].messages;
         bytes[1] += moved->moved[s].bytes;
-        if (s % EVERY == 0)
+        if (s % MOVE_EVERY == 0)
             sums[0] += ring_bytes(ALL_REDUCE_PASSES, p, t->model.layers + 2, sizeof(double));
         sums[1] += moved->moved[s].sum_bytes;
     }

@@ -1,6 +1,6 @@
 // pipeline_steps.c: turns the schedule list of a stage into the steps that the executor must make:
 // receives, waits for send buffers, work, sends. The player runs the steps.
-#include "04_pipeline_naive/experiments/pipeline_steps.h"
+#include "04_pipeline_naive/experiments/timeline.h"
 #include <stdlib.h>
 
 // ---------------------------------------------------------------- the rules, stated a second time

@@ -1,7 +1,6 @@
 // stack.c: runs steps of a stack of equal blocks and predicts their times. A source of inputs takes
 // the place of the embedding, and a sink the place of the head.
-#include "04_pipeline_naive/experiments/stack.h"
-#include "04_pipeline_naive/experiments/costs.h"
+#include "04_pipeline_naive/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>

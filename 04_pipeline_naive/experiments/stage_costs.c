@@ -1,6 +1,6 @@
 // stage_costs.c: predicts memory, messages and times of a stage from sizes, and checks them.
 // E: bytes of an element.
-#include "04_pipeline_naive/experiments/costs.h"
+#include "04_pipeline_naive/experiments/experiments.h"
 #include <stdarg.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 // stages.c: trains a pipeline, one stage per rank, and reads the ledgers of each rank.
-#include "04_pipeline_naive/experiments/stages.h"
+#include "04_pipeline_naive/experiments/experiments.h"
 #include <stdlib.h>
 
 static Model *stage_model(const Training *t, size_t p, size_t i) {

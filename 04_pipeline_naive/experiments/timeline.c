@@ -1,7 +1,6 @@
 // timeline.c: plays op lists without a model: when each op starts and ends, and which stages wait
 // for each other if the lists deadlock.
 #include "04_pipeline_naive/experiments/timeline.h"
-#include "04_pipeline_naive/experiments/pipeline_steps.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,6 @@
 // that for any schedule.
 #include "05_pipeline_1f1b/by_hand.h"
 #include "05_pipeline_1f1b/experiments/experiments.h"
-#include "05_pipeline_1f1b/experiments/player.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

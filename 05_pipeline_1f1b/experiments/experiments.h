@@ -1,9 +1,12 @@
-// experiments.h: helpers of this chapter's experiments: tables of costs, the order of events, times
-// and memory from lists, trainings whose lists have updates, costs of single lessons.
+// experiments.h: functions that this chapter's experiments share: tables of costs, the order of
+// events, times and memory from lists, trainings whose lists have updates, the judge of schedules,
+// a player without ranks.
 #ifndef PIPELINE_1F1B_EXPERIMENTS_H
 #define PIPELINE_1F1B_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/experiments.h"
+#include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
+#include "judge/frame/lesson.h"
 
 // ---- checks.c: what several lessons check ----
 // True if the recorded events of stage i have the order of this list. Frees the list. Only rank 0
@@ -92,4 +95,55 @@ typedef struct {
 VersionsSeen versions_train(Run *run, const Training *t, const Schedule *list, const size_t *older,
                             Trajectory *got);
 void versions_seen_free(VersionsSeen *seen);
+
+// ---- judge.c ----
+// Judges the lists of all stages. It finds whether they are legal, how long a step takes, and which
+// stage waits for which. Lists may have several chunks and backwards in halves. 01_by_hand.c
+// explains the same judge for plain lists.
+
+// NOT_ONCE: an op occurs twice in a list, or never. WRONG_MESSAGE: a stage takes a message for
+// another op's message. This can happen because messages carry no names and arrive in the order in
+// which they were sent. DEADLOCK: stages wait for each other, for a result or for a send buffer
+// (pipeline.h gives their number). LEGAL lists run in pipeline_run.
+typedef enum { LISTS_LEGAL, LISTS_NOT_ONCE, LISTS_WRONG_MESSAGE, LISTS_DEADLOCK } ListsVerdict;
+enum { JUDGE_REASON = 2400, JUDGE_WAITS = 3 };
+typedef struct {
+    ListsVerdict verdict;
+    char why[JUDGE_REASON];                        // lines that say what is wrong
+    size_t end;                                    // of the last op, if the lists are legal
+    // The longest waits of legal lists: stage waits `units` before op, for stage `from`.
+    struct { size_t units, stage, from; PipeOp op; } wait[JUDGE_WAITS];
+    size_t waits;
+} Judgement;
+// stage[p], m micro-batches, v chunks. Times are whole units, of one chunk.
+Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const OpTimes *times);
+// Most chunks between their forward and their last backward.
+size_t judge_in_flight(const Schedule *s);
+
+// Reads "F0 F1 B0 B1 / F0 B0 F1 B1", the lists of *p stages. F is a forward, B a backward. I and W
+// are the two halves of a backward: of inputs and of weights. F0c1 is forward 0 of chunk 1.
+// usage_error() if the text is not a list. Free the lists with schedule_all_free.
+Schedule *lists_parse(const char *text, size_t *p);
+
+// ---- player.c ----
+// Draws, judges and times any schedule, for 01_by_hand: a known one, make play-05 ARGS="--p 4 --m 8
+// --schedule interleaved --v 2", or a list that the reader types (--list).
+
+bool player_asked(Run *run);                       // is one of the player's options given?
+void player(Run *run);
+// The options, for the lesson's table.
+#define PLAYER_OPTIONS \
+    { "schedule", "naive|gpipe|1f1b|interleaved|zb-h1|zb-auto", NULL, \
+      "draw, judge and time this schedule" }, \
+    { "list", "OPS", NULL, \
+      "or this one: 'F0 F1 B0 B1 / F0 B0 F1 B1'; I0 W0 for B0 in halves, F0c1 of chunk 1" }, \
+    { "p", "N", "4", "stages" }, \
+    { "m", "N", "8", "micro-batches" }, \
+    { "v", "N", "2", "chunks on each stage, of interleaved ones" }, \
+    { "tf", "X", "1", "units of time that the forward of a stage takes" }, \
+    { "tb", "X", "1", "units of its backward of inputs" }, \
+    { "tw", "X", "1", "units of its backward of weights; a whole backward takes tb + tw" }, \
+    { "message", "X", NULL, \
+      "units of a message; without it: as over --link between the equal stages of 05.02" }, \
+    { "link", "NAME[,NAME]", "free", NULL }
 #endif

@@ -1,6 +1,6 @@
-// judge.c: reads lists of ops and judges them (judge.h).
-#include "05_pipeline_1f1b/experiments/judge.h"
-#include "04_pipeline_naive/experiments/pipeline_steps.h"
+// judge.c: reads lists of ops and judges them.
+#include "05_pipeline_1f1b/experiments/experiments.h"
+#include "04_pipeline_naive/experiments/timeline.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,8 @@
 // player.c: draws, judges and times any schedule without a model (player.h).
-#include "05_pipeline_1f1b/experiments/player.h"
-#include "04_pipeline_naive/experiments/pipeline_steps.h"
-#include "04_pipeline_naive/experiments/stack.h"
+#include "05_pipeline_1f1b/experiments/experiments.h"
+#include "04_pipeline_naive/experiments/timeline.h"
+#include "04_pipeline_naive/experiments/experiments.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "05_pipeline_1f1b/experiments/judge.h"
 #include "judge/draw/svg.h"
 #include <math.h>
 #include <stdio.h>

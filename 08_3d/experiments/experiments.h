@@ -4,11 +4,13 @@
 #define EXPERIMENTS_08_H
 #include "08_3d/checkpoint.h"
 #include "08_3d/layouts.h"
+#include "08_3d/mesh.h"
 #include "08_3d/plan.h"
 #include "08_3d/sampler.h"
 #include "08_3d/trainer.h"
 #include "judge/draw/picture.h"
 #include "judge/frame/lesson.h"
+#include "judge/play/play.h"
 
 // ------------------------------------------------- the mesh: options and pictures (mesh_picture.c)
 // The degrees of --dp, --tp, --pp and --cp, which the program's options must have.
@@ -196,4 +198,12 @@ PlanTask paper_task(PlanModel model, size_t gpus);         // on some kind of a 
 bool paper_within(double x, double want, double share);
 // Is `text` what x is when it is rounded or cut? "41.3" stands for any number less than 0.1 away.
 bool paper_printed(double x, const char *text);
+
+// ---- step_groups.c ----
+// The groups of a mesh for the player of expected steps (step_time.c).
+
+// group[r] <- the group of rank r: the ranks that differ from it along these axes only.
+void step_groups(Play *play, Degrees n, unsigned axes, const char *name, size_t *group);
+// Do the ranks of cp share a node, in this stage and in each group that keeps step with it?
+bool step_cp_near(Degrees n, Coordinates at);
 #endif

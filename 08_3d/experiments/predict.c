@@ -2,8 +2,7 @@
 #include <stdlib.h>
 #include "01_data_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/context_parallel.h"
-#include "03_tensor_parallel/experiments/cube_costs.h"
-#include "03_tensor_parallel/experiments/grid_costs.h"
+#include "03_tensor_parallel/experiments/experiments.h"
 #include "08_3d/experiments/experiments.h"
 #include "08_3d/kept.h"
 #include "common/comm/clock.h"

@@ -1,7 +1,6 @@
 // step_groups.c: the groups of a mesh for the player of expected steps, and how they lie in nodes.
-#include "08_3d/experiments/step_groups.h"
-#include <stdlib.h>
 #include "08_3d/experiments/experiments.h"
+#include <stdlib.h>
 
 void step_groups(Play *play, Degrees n, unsigned axes, const char *name, size_t *group) {
     size_t world = n.dp * n.tp * n.pp * mesh_cp(n), *member = host_alloc(world * sizeof *member);

@@ -1,12 +1,11 @@
 // step_time.c: lists the expected operations of a trainer's step, rank by rank, from sizes alone.
 // judge/play plays the lists.
 #include "08_3d/experiments/experiments.h"
-#include "08_3d/experiments/step_groups.h"
 #include <stdlib.h>
 #include "01_data_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/context_parallel.h"
-#include "03_tensor_parallel/experiments/08_costs.h"
-#include "04_pipeline_naive/experiments/pipeline_steps.h"
+#include "03_tensor_parallel/experiments/experiments.h"
+#include "04_pipeline_naive/experiments/timeline.h"
 #include "common/model/costs.h"
 
 enum { E = sizeof(real) };

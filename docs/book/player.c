@@ -6,7 +6,6 @@
 // These files also call communicators, models and lessons, which a page cannot link. The linker
 // drops all functions that this file does not reach (wasm.h). size_t has 32 bits in wasm, so sums
 // over all layers are doubles, and the sliders keep a layer below 2^32 elements.
-#include "04_pipeline_naive/experiments/pipeline_steps.h"
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/model/costs.h"

@@ -1,0 +1,357 @@
+// experiments.h: functions that several experiments of this chapter and of chapter 08 share:
+// trainings of a few layers, costs of sequence and ring attention, of grids and cubes, of the ways
+// to cut a model.
+#ifndef TENSOR_PARALLEL_EXPERIMENTS_H
+#define TENSOR_PARALLEL_EXPERIMENTS_H
+#include "03_tensor_parallel/compare.h"
+#include "03_tensor_parallel/context_parallel.h"
+#include "03_tensor_parallel/tensor_parallel.h"
+#include "common/comm/comm.h"
+#include "common/model/costs.h"
+#include "common/model/data.h"
+#include "common/model/layer.h"
+#include "judge/frame/lesson.h"
+#include "judge/frame/training.h"
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+// ---- trial.c ----
+// Lessons 02 to 05 train a few layers alone, for three steps of SGD: split on all ranks, and
+// unsplit on rank 0. trial_compare compares the two trainings. Every rank draws the whole tensors
+// and takes its part, so both trainings begin with the same values. The loss of trial_train is half
+// the squared distance of Y from a target.
+
+enum { TRIAL_STEPS = 3, TRIAL_PARAMS = 4 };
+
+// ---- The results of one of the two trainings. ----
+typedef struct {
+    Snapshot *seen, *weights;              // outputs and gradients of every step; final weights
+    double loss[TRIAL_STEPS];
+    size_t parameters, gradients, optimizer;       // bytes on this rank in the last step
+    size_t activations;                            // their peak in the last step
+    size_t calls, sent;                            // in the last step: all-reduces, bytes sent
+} TrialResult;
+// tp may be NULL. The first resets the counters of memory and messages, the second reads them.
+void trial_step_begin(Comm *tp);
+void trial_step_end(Comm *tp, TrialResult *r);
+void trial_put(Snapshot *s, const char *name, size_t step, size_t rows, size_t cols, Tensor part,
+               size_t row0, size_t col0);  // as "name, step 1"
+
+// A training fills *r. tp is NULL for the unsplit training, which runs on rank 0 alone.
+typedef void TrialTrain(Run *run, Comm *tp, TrialResult *r);
+TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
+
+// ---- The costs that the lessons share. ----
+// The predictions for one rank and one step. SGD has no state, so trial_costs() predicts 0 bytes.
+typedef struct {
+    const char *parameters_name, *gradients_name, *kept_name;
+    size_t parameters, gradients, kept;    // elements
+    size_t calls;                          // all-reduces
+    double sent;                           // bytes
+} TrialCosts;
+// Compares the predictions with r. ids and names: as in check_costs().
+void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
+                 const TrialResult *r);
+// The cost on the page: the number of all-reduces and, by the simulated clock, how much of a step
+// they take. Needs the costs "step" and "exposed"; calls: the id of the number.
+void trial_say_cost(Run *run, const char *calls);
+
+// ---- A training of layers with X [M, K] and Y [M, N]. ----
+typedef enum { TRIAL_X, TRIAL_TARGET, TRIAL_WEIGHTS } TrialData;
+typedef struct Trial Trial;
+struct Trial {
+    Run *run;
+    Comm *tp;                              // NULL: unsplit
+    size_t M, K, N, step;
+    Range x_cols, y_cols;                  // columns of X and Y on this rank
+    Param params[TRIAL_PARAMS];            // described and cut; a Param without columns ends them
+    double deviation, rate;
+    const char *before, *after;            // a snapshot names updated weights before + name + after
+    uint64_t (*key)(uint64_t seed, TrialData what, size_t i);      // i: the step, or the parameter
+    void (*forward)(Trial *t, Tensor y, Tensor x, Saved *s);
+    void (*backward)(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s);
+    void (*drop)(const Trial *t, Tensor y);        // dropout of Y, and of dY
+};
+void trial_train(Trial *t, TrialResult *r);        // the last step of a split training is recorded
+void trial_forward(Trial *t, Snapshot *s);         // Y of the first step only
+Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i);    // whole
+
+// ---- bigram.c ----
+// The smallest language model with both ends of GPT, for the experiment of 05_vocab.c: x =
+// dropout(E[token]), logits = x E^T. Embedding and head share the table E [V, C].
+
+enum { BIGRAM_B = 3, BIGRAM_T = 8, BIGRAM_V = 61, BIGRAM_C = 12 };    // B, T, V, C
+typedef struct {
+    Range entries;                                     // of this rank
+    Param embedding, head;                             // [V/t, C]: E, with a gradient for each use
+    Tensor x, logits, sum, loss;                       // [M, C], [M, V/t], [M, 1], [M, 1]
+    Arena parameters, gradients, kept, output;
+} Bigram;
+// Draws the rows of E for these entries: all of E where the model is unsplit.
+Bigram bigram_new(uint64_t seed, Range entries);
+void bigram_free(Bigram *m);
+// x is whole on every rank, so every rank applies the same mask.
+void bigram_drop(Run *run, Tensor x, const Batch *b);
+
+// One rank of all: forward ends with the loss of each token in m->loss; backward adds the gradients
+// of both uses of E.
+void bigram_split_forward(Run *run, Bigram *m, const Batch *b);
+void bigram_split_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx);
+// The same on one device, with all of E.
+void bigram_forward(Run *run, Bigram *m, const Batch *b);
+void bigram_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx);
+
+// ---- sequence_costs.c ----
+// Predictions of the experiment of 07_sequence_parallel.c: the messages of a step, the paper's
+// closed forms, and the paper's figure 7.
+
+size_t sequence_micro_batch(const Training *t, size_t k);          // sequences of micro-batch k
+// Messages in the layers in one step, which has several micro-batches.
+SequenceTraffic sequence_step_traffic(const CutSizes *z, const Training *t);
+// Checks, where t divides everything, that the exact sums equal the paper's closed forms.
+void sequence_closed_forms(Run *run, const Training *t, const char *name, bool kept_whole,
+                           const CutSizes *z);
+// Checks that the cost model gives figure 7 of Korthikanti et al. 2022.
+void sequence_figure7(Run *run);
+
+// The time that messages add to ring attention, as a closed form. 12_compare.c and chapter 08's
+// experiments predict their steps with it.
+
+// Returns the time of a block's ring attention over n equal zigzag chunks, beyond the time of its
+// products. own: the products of step 0. other: the products of each of the other n-1 steps. hop:
+// one message of k | v, or of dk | dv. Forward sends nothing in the last step:
+//     max(own, hop) + (n-2) max(other, hop) + other
+// Backward sends dk | dv after the products, on the same lane behind the next k | v. The last hop
+// is never hidden:
+//     max(own, hop) + (n-2) max(other, 2 hop) + max(other, hop) + hop
+static inline double context_ring_waits(size_t n, double own, double other, double hop,
+                                        bool backward) {
+    if (n == 1) return 0;
+    const double hops = backward ? 2 : 1;
+    const double wait = fmax(0, hop - own) + (double)(n - 2) * fmax(0, hops * hop - other);
+    return backward ? wait + fmax(0, hop - other) + hop : wait;
+}
+
+// ---- context_costs.c ----
+// The predictions of the experiment of 08_ring_attention.c for the four kinds of context
+// parallelism: bytes sent, elements kept, and the time of attention alone.
+
+enum { CONTEXT_RING, CONTEXT_ZIGZAG, CONTEXT_RSA, CONTEXT_ULYSSES, CONTEXT_KINDS };
+
+// N ranks cut B sequences of T positions. Rank `rank` has this many positions of each.
+size_t context_chunk(int kind, size_t T, size_t n, size_t rank);
+typedef struct { size_t B, T, heads, D; } ContextLayer;            // D: columns of one head
+// Bytes that a rank sends in attention of one layer, forward and backward.
+double context_layer_bytes(const Comm *cp, int kind, ContextLayer z);
+
+// ---- attention alone: one sequence of n * chunk positions ----
+typedef struct { size_t chunk, heads, D; } ContextSizes;
+// Elements that attention keeps besides q, k, v and out, and elements of message buffers, their
+// peak.
+size_t context_kept(int kind, ContextSizes z, size_t n, size_t rank);
+size_t context_buffers(int kind, ContextSizes z, size_t n);
+// The most positions per rank for which q, k, v, out, kept elements and buffers fit in `bytes`.
+size_t context_longest_chunk(int kind, ContextSizes z, size_t n, size_t bytes);
+// RING and ZIGZAG, played step by step: the time of the last rank, and all ranks' computing, in ps.
+typedef struct { double step, busy; } RingTime;
+RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);
+// RSA and ULYSSES: the time of one pass in ps, a formula.
+double context_pass_time(int kind, ContextSizes z, size_t n, bool backward);
+
+// ---- context_alone.c ----
+// The second half of the experiment of 08_ring_attention.c: attention alone, on long sequences.
+
+extern const AttentionKind *const context_kind[CONTEXT_KINDS];
+// Costs of one kind: ids "sent.ring" and so on, names "ring: sent in both" and so on.
+void context_check_costs(Run *run, int kind, const CostRow *row);
+
+// Runs attention of one sequence, with scores of several hundred, in each kind. Compares output and
+// gradients with one device, and checks bytes sent, memory and times.
+void context_alone(Run *run, ContextSizes z);
+
+// ---- grid_costs.c ----
+// The costs of the layers of grid_layers.c for one rank of a q x q x depth grid: as measured, and
+// from sizes alone.
+
+typedef struct { double calls[COMM_KINDS], sent, received; } AxisTraffic;  // bytes of this rank
+typedef struct {
+    AxisTraffic row, col, depth;                           // along the three axes of the grid
+    Work products;                                         // of this rank
+    double transfers;                                      // ps, one after another; equal blocks
+} GridTraffic;
+GridTraffic grid_measured(const CommGrid *g);              // since the ledgers were reset
+
+typedef struct { const ModelConfig *c; size_t q, depth, row, col, layer; } GridPlace;
+GridPlace grid_place(const ModelConfig *c, const CommGrid *g);
+GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank);
+size_t grid_sequences(const GridPlace *at, size_t B);      // of B, those of the rank's row
+bool grid_even(const GridPlace *at, size_t B);             // are all blocks equal?
+
+// One linear layer x [M, K] a [K, N] + b in equal blocks.
+GridTraffic grid_linear_forward(const GridPlace *at, size_t M, size_t K, size_t N);
+GridTraffic grid_linear_backward(const GridPlace *at, size_t M, size_t K, size_t N);
+// A stage with B sequences: forward, forward of its blocks once more if `again`, and backward.
+GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, bool again);
+// Sums of a stage's gradients over depth, one all-reduce each: both uses of wte; all other units.
+GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage);
+GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage);
+
+// The sizes of the stage on this rank, with its own columns. kept_block() and similar functions
+// then count per token of its row's sequences.
+CutSizes grid_sizes(const GridPlace *at);
+// The tensors of a block, in model order.
+void grid_elements_tensors(const GridPlace *at, size_t tensor[TENSORS_OF_BLOCK]);
+size_t grid_elements_block(const GridPlace *at);
+size_t grid_elements_wte(const GridPlace *at);
+// Like elements_unit() of costs.h. The stage counts wte once.
+size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i);
+size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage);
+
+// ---- cube_costs.c ----
+// The costs of the layers of cube_layers.c for one rank of a q x q x q cube, from sizes alone.
+
+// The axes of a cube: a rank's row, its column, and the ranks at its place in all layers.
+enum { CUBE_ROW, CUBE_COL, CUBE_DEPTH, CUBE_AXES };
+// Bytes that a rank sends, and receives, because every call is a ring. Time in ps: one call after
+// another, if no rank waits for another.
+typedef struct { double calls, bytes[CUBE_AXES], time; } CubeTraffic;
+double cube_bytes(const CubeTraffic *t);                   // along all axes
+
+typedef struct {
+    const ModelConfig *c;
+    size_t q, row, col, layer;
+    bool gather_again;                                     // backward gathers X and W again
+    bool blockwise;                                        // attention keeps no scores, but one
+                                                           // element per query and head
+} CubePlace;
+CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again);
+
+// Forward and backward of y = x w for B sequences of T positions. K, N: columns of the gathered x
+// and y on this rank.
+CubeTraffic cube_linear(const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N);
+// A stage with B sequences: forward, forward of its blocks once more if `again`, and backward.
+CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, bool again);
+// A stage's sums of the gradients of vectors over the q^2 ranks of a plane: in bytes[0].
+CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage);
+Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B);      // forward
+
+// The tensors of a block, in model order.
+void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK]);
+size_t cube_elements_block(const CubePlace *at);
+size_t cube_elements_wte(const CubePlace *at);
+// Like elements_unit() of costs.h. The stage counts wte once.
+size_t cube_elements_unit(const CubePlace *at, const CutSizes *stage, size_t i);
+size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage);
+
+// Elements that forward keeps of B sequences, like activations_block() and others of costs.h.
+size_t cube_kept_block(const CubePlace *at, size_t B);
+size_t cube_kept_scores(const CubePlace *at, size_t B);
+size_t cube_kept_head(const CubePlace *at, size_t B);
+size_t cube_kept_between(const CubePlace *at, const CutSizes *stage, size_t B);
+size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
+size_t cube_message(const CubePlace *at, size_t B);        // between stages, one way
+
+// ---- grids.c ----
+// Functions of the experiments of lessons 09 to 12: measurements of a grid of ranks, checks of
+// their costs, and the share of one rank of a cut model.
+
+// ---- 09, 10: measurements and costs of a rank of a q x q x d grid. ----
+typedef struct {
+    GridTraffic traffic;
+    Picoseconds took;                                      // by this rank's clock
+    size_t panels;                                         // bytes, peak: blocks of other ranks
+    // Bytes. block: the parameters of a block. activations: their peak.
+    size_t block, parameters, gradients, optimizer, activations;
+} GridMeasured;
+void grid_measure_begin(const CommGrid *g, GridMeasured *r);   // resets the ledgers of its groups
+void grid_measure_end(const CommGrid *g, GridMeasured *r);
+void grid_measure_state(GridMeasured *r, const Model *m);      // before the model is freed
+// A training on such a grid. cut: summa() or tesseract(). measured: the last step.
+typedef struct {
+    Comm *world;
+    const CommGrid *g;
+    void (*cut)(Model *m, const CommGrid *g);
+    GridMeasured measured;
+} GridTraining;
+void grid_train(void *grid_training, const Training *t, Trajectory *out);      // a SplitTraining
+// Check the calls and bytes of one axis (ids "row.sent" and so on), and the memory of a rank.
+void grid_axis_costs(Run *run, const char *axis, const AxisTraffic *want, const AxisTraffic *got);
+void grid_memory_costs(Run *run, const GridPlace *at, size_t sequences, const GridMeasured *r);
+
+// ---- 11: bytes along the axes of a cube. ----
+void cube_ledgers_reset(const Cube *c);
+void cube_add_sent(const Cube *c, double bytes[CUBE_AXES]);    // adds the bytes since the reset
+
+// ---- 11, 12: the share of one rank. ----
+// parameters, kept: elements. received: bytes per step. time: ps per step, if no rank waits.
+typedef struct { double parameters, kept, received, time; } RankShare;
+RankShare cube_rank_share(const ModelConfig *c, size_t sequences, size_t q, size_t rank,
+                          bool again);
+
+// ---- grid_linear.c ----
+// The first half of the experiment of 09_summa.c: one linear layer on a grid.
+
+typedef struct { size_t M, K, N; } GridLinear;     // X [M, K], A [K, N]
+// Compares the layer's output and gradients with the unsplit ones. Checks the bytes that a rank
+// receives, its memory and its time where q divides all sizes, and shows the picture of the layer.
+void grid_linear_compare(Run *run, const CommGrid *g, GridLinear z);
+
+// ---- cube_linears.c ----
+// The first half of the experiment of 11_cube.c: two linear layers on a cube.
+
+typedef struct { size_t B, T, K, N; } CubeSizes;           // X [B*T, K], V [K, N], W [N, K]
+// Compares Y = X V and Z = Y W and their gradients with the unsplit ones, and checks the bytes sent
+// along each axis. shown: the page has a picture of this run.
+void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown);
+
+// ---- way_costs.c ----
+// What one rank of n holds, receives and computes in each of the six ways of 12_compare.c, from
+// sizes alone. The experiment compares its measurements with these numbers.
+
+// A step of B sequences. tensor_way_shape() must allow the way on n ranks. The time holds if no
+// rank waits for another one.
+RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank);
+
+// From this number of tokens on, in units of the width, a block costs less in 2D on q x q ranks
+// than in 1D; 0: never. The cost: bytes received, or the time of the messages without latency.
+typedef enum { BY_BYTES, BY_TIME, CROSSOVERS } Crossover;
+double way_crossover(size_t q, Crossover by);
+
+// ---- way_cut.c ----
+// A model cut in one of the six ways of 12_compare.c.
+
+enum { WAY_GROUPS = 6 };                                   // at most
+// The groups of a way.
+typedef struct {
+    TensorWay way;
+    Comm *world;
+    CommGrid grid;                                         // of 2D, 2.5D
+    Cube cube;                                             // of 3D
+} WayCut;
+// Cuts a described model, and for the ring its data. All else of a way is inside its layers.
+void way_cut(WayCut *w, Model *m, Data *d);
+void way_free(WayCut *w);                                  // the groups; not the model
+// Lists the communicators whose bytes are counted. Returns their number.
+size_t way_groups(const WayCut *w, Comm *group[WAY_GROUPS]);
+// Whether this rank's loss enters the sum over all ranks.
+bool way_loss_counts(const WayCut *w);
+
+// ---- way_tables.c ----
+// Tables with a column for each of the six ways of 12_compare.c.
+
+extern const char *const tensor_way_name[TENSOR_WAYS];        // "1D + SP"
+extern const char *const tensor_way_id[TENSOR_WAYS];          // "sp", in the ids of costs
+typedef char WayCells[TENSOR_WAYS][40];                       // the cells of a row
+Result way_row(const char *what, WayCells cell);
+// A table with the columns of the ways that n ranks allow.
+void way_results(Run *run, size_t n, const Result *rows);
+
+// From sizes alone. One block of GPT-3's width on 64 ranks: parameters, activations, and elements
+// that a rank receives per step.
+void way_block_table(Run *run);
+// The figure of the received elements of this block, over the tokens of a step.
+void way_plot(Run *run);
+// The number of tokens from which 2D costs less than 1D. Checks it against tensor_way_crossover().
+void way_crossover_table(Run *run);
+#endif
