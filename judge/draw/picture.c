@@ -356,7 +356,8 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
     return row;
 }
 
-// ---- the link: each communication has at least one column, so that short ones stay visible ----
+// ---- the link: each communication has at least one column. One that begins in a column is drawn
+// over one that began before. ----
 
 // Returns the letter of a communication. Collectives have a capital in the first column and a small
 // letter in the others. A message points to the rank that receives it.
@@ -376,14 +377,12 @@ static bool link_row(ChartRow *row, const Recording *all, size_t rank, size_t wi
     memset(row->what, IDLE, width);
     memset(row->text, '.', width);
     const RankRecording *r = &all->rank[rank];
-    size_t free = 0;
     bool any = false;
-    for (size_t i = 0; i < r->n && free < width; i++) {
+    for (size_t i = 0; i < r->n; i++) {
         const RecordedEvent *e = &r->events[i];
         if (!on_link(e)) continue;
         any = true;
         size_t lo = column(all, width, e->start), hi = column(all, width, e->end);
-        if (lo < free) lo = free;
         if (lo >= width) lo = width - 1;
         if (hi <= lo) hi = lo + 1;
         char letter = link_letter(e, rank);
@@ -392,7 +391,6 @@ static bool link_row(ChartRow *row, const Recording *all, size_t rank, size_t wi
             row->text[x] =
                 x == lo || letter == '>' || letter == '<' ? letter : (char)(letter | 0x20);
         }
-        free = hi;
     }
     return any;
 }
@@ -477,6 +475,18 @@ static bool row_drawn(Run *run, size_t row, size_t rows) {
     return drawn;
 }
 
+// Does the update of any rank fill a column?
+static bool update_is_drawn(const Recording *all, size_t width) {
+    for (size_t r = 0; r < all->ranks; r++)
+        for (size_t i = 0; i < all->rank[r].n; i++) {
+            const RecordedEvent *e = &all->rank[r].events[i];
+            if (e->kind == EVENT_UPDATE &&
+                column(all, width, e->start) < column(all, width, e->end))
+                return true;
+        }
+    return false;
+}
+
 static void print_chart(Run *run, const Recording *all, const char *title, int what) {
     bool memory = what & PICTURE_MEMORY, alike_once = what & PICTURE_ALIKE_ONCE;
     size_t width = page_width() - LABEL;
@@ -487,12 +497,13 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
     }
     char key[80];
     bool chunks = most_chunks(all) > 1, halves = recording_has(all, EVENT_WEIGHTS);
+    bool updates = update_is_drawn(all, width);
     if (chunks)
         snprintf(key, sizeof key, "A- forward  A== backward%s  # communication  . idle",
                  halves ? " (of inputs)  A~ weights" : "");
     else
-        snprintf(key, sizeof key, "F forward  B backward%s  U update  # communication  . idle",
-                 halves ? " (of inputs)  W weights" : "");
+        snprintf(key, sizeof key, "F forward  B backward%s%s  # communication  . idle",
+                 halves ? " (of inputs)  W weights" : "", updates ? "  U update" : "");
     length_of(time, all);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
     say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
