@@ -100,7 +100,7 @@ static bool read_files(Checkpoint *c, char why[CHECKPOINT_WHY]) {
 
 Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]) {
     Checkpoint *c = host_alloc(sizeof *c);
-    c->dir = strcpy(host_alloc(strlen(dir) + 1), dir);
+    c->dir = text_copy(dir);
     if (folder_index(&c->index, dir, why) && read_files(c, why)) return c;
     checkpoint_free(c);
     return NULL;
@@ -163,7 +163,7 @@ Checkpoint *checkpoint_open(Comm *world, const char *dir, bool newest_good,
     Checkpoint *c = NULL;
     snprintf(why, CHECKPOINT_WHY, "there is no checkpoint in %.900s", dir);
     for (size_t k = 0; !c && find(dir, k, name); k++) {
-        char *path = strcmp(name, ".") == 0 ? strcpy(host_alloc(strlen(dir) + 1), dir)
+        char *path = strcmp(name, ".") == 0 ? text_copy(dir)
                                             : folder_path(dir, name);
         c = read_and_verify(world, path, k == 0 ? why : torn);
         free(path);

@@ -7,32 +7,40 @@
 
 static void set(const char *name, double value) {
     for (int i = 0; i < SETTINGS; i++)
-        if (!strcmp(setting[i].name, name)) { planner_set(i, value); return; }
+        if (!strcmp(setting[i].name, name)) {
+            planner_set(i, value);
+            return;
+        }
     fault("no setting %s", name);
 }
-static void set_all(const char *line) {            // "name=number ..."
+static void set_all(const char *line) { // "name=number ..."
     char name[32];
     double value;
     int n;
     for (; sscanf(line, " %31[^=]=%lf%n", name, &value, &n) == 2; line += n) set(name, value);
 }
 
-// GPT-3 on 1,024 A100s as in plan.md; a trillion; a Llama in fp32 on H100s with own sizes, of which no part is equal,
-// ZeRO 3; 32 blocks on 3 GPUs of the lessons' cluster; long sequences over cp; plain attention; a layout that cannot
-// be.
+// GPT-3 on 1,024 A100s as in plan.md; a trillion; a Llama in fp32 on H100s with own sizes, of which
+// no part is equal, ZeRO 3; 32 blocks on 3 GPUs of the lessons' cluster; long sequences over cp;
+// plain attention; a layout that cannot be.
 #define PRESETS "model=0 cluster=0 precision=0 attention=0 gpus=1024 "
 static const char *const layouts[] = {
     PRESETS "dp=16 tp=8 pp=8 cp=1 micro-batch=4 chunks=4 zero=1 sequence-parallel=1 recompute=1",
     PRESETS "dp=32 tp=4 pp=8 micro-batch=2 chunks=4 zero=1 sequence-parallel=1 recompute=1",
-    "model=10 cluster=0 gpus=3072 dp=6 tp=8 pp=64 micro-batch=1 chunks=2 zero=0 sequence-parallel=1 recompute=2",
+    "model=10 cluster=0 gpus=3072 dp=6 tp=8 pp=64 micro-batch=1 chunks=2 zero=0 "
+    "sequence-parallel=1 recompute=2",
     "model=13 cluster=2 precision=1 gpus=24 batch=100 layers=81 memory=141 between=12.5 "
     "dp=8 tp=3 pp=1 micro-batch=3 chunks=1 zero=3 sequence-parallel=0 recompute=0",
-    "model=12 cluster=3 gpus=3 dp=1 tp=1 pp=3 micro-batch=1 chunks=1 zero=0 sequence-parallel=0 recompute=0",
-    PRESETS "context=16384 batch=192 dp=8 tp=8 pp=4 cp=4 micro-batch=1 chunks=1 zero=1 sequence-parallel=1 recompute=0",
-    PRESETS "attention=1 dp=32 tp=8 pp=4 cp=1 micro-batch=1 chunks=1 zero=0 sequence-parallel=0 recompute=1",
+    "model=12 cluster=3 gpus=3 dp=1 tp=1 pp=3 micro-batch=1 chunks=1 zero=0 sequence-parallel=0 "
+    "recompute=0",
+    PRESETS "context=16384 batch=192 dp=8 tp=8 pp=4 cp=4 micro-batch=1 chunks=1 zero=1 "
+            "sequence-parallel=1 recompute=0",
+    PRESETS "attention=1 dp=32 tp=8 pp=4 cp=1 micro-batch=1 chunks=1 zero=0 sequence-parallel=0 "
+            "recompute=1",
     PRESETS "dp=3 tp=8 pp=8",
 };
-static const char *const searched = "model=12 cluster=0 precision=0 attention=0 gpus=16 batch=96 memory=40";
+static const char *const searched =
+    "model=12 cluster=0 precision=0 attention=0 gpus=16 batch=96 memory=40";
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 static void print(void) {
@@ -71,15 +79,19 @@ int main(int argc, char **argv) {
     }
     ok(alike, "layouts as the plan has them");
     set_all(layouts[4]);
-    ok(task.cluster.between.beta == plan_clusters[3].between.beta && layout.n.pp == 3, "a preset takes own sizes away");
+    ok(task.cluster.between.beta == plan_clusters[3].between.beta && layout.n.pp == 3,
+       "a preset takes own sizes away");
     set_all(layouts[LAYOUTS - 1]);
-    ok(says("{\"refused\": \"its product is 192, and there are 1024 GPUs (--gpus)\"}"), "a product of other GPUs");
+    ok(says("{\"refused\": \"its product is 192, and there are 1024 GPUs (--gpus)\"}"),
+       "a product of other GPUs");
     set("width", 12289);
     ok(says("width 12289 does not divide into 96 heads"), "a width that heads do not divide");
     set("layers", 0);
     ok(says("all sizes must be above 0"), "no blocks");
-    ok(strstr(planner_search(0), "\"feasible\": 0, \"front\": [], \"layouts\": []}") != NULL, "and nothing to search");
+    ok(strstr(planner_search(0), "\"feasible\": 0, \"front\": [], \"layouts\": []}") != NULL,
+       "and nothing to search");
     set_all("model=0 cluster=0 gpus=7 batch=5");
-    ok(strstr(planner_search(0), "{\"reason\": \"No layout has equal parts") != NULL, "GPUs that no parts fit");
+    ok(strstr(planner_search(0), "{\"reason\": \"No layout has equal parts") != NULL,
+       "GPUs that no parts fit");
     return tap_end();
 }

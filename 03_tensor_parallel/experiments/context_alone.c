@@ -167,7 +167,7 @@ static void check_busy(Run *run, int kind, ContextSizes z, const Timing *forward
 
 static void costs(Run *run, int kind, ContextSizes z, const Attended *r) {
     const size_t n = run->world->size, e = sizeof(real);
-    const ContextLayer layer = { 1, n * z.chunk, z.heads, z.D };
+    const ContextLayer layer = { 1, n * z.chunk, z.heads, z.heads, z.D };
     const double sent = context_layer_bytes(run->world, kind, layer);
     context_check_costs(run, kind, (CostRow[]){
         { "sent", "sent in both", "bytes", BY_FORMULA(sent), r->sent },

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 void (*end_all_ranks)(int status) = exit;
@@ -59,6 +60,7 @@ void *host_alloc(size_t bytes) {
               bytes);
     return p;
 }
+char *text_copy(const char *text) { return strcpy(host_alloc(strlen(text) + 1), text); }
 
 double now(void) {
     struct timespec t;

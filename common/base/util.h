@@ -51,7 +51,8 @@ static inline size_t range_size(Range r) { return r.hi - r.lo; }
 
 // Returns zeroed host memory outside the ledger, for control data and checks; free() it.
 void *host_alloc(size_t bytes);
-double now(void); // wall clock, seconds
+char *text_copy(const char *text); // in such memory
+double now(void);                  // wall clock, seconds
 // After this call SIGTERM, SIGINT and SIGUSR1 do not end the process. Launchers and batch systems
 // send them as a warning. Only a second SIGINT ends the process. stop_asked() returns the seconds
 // since the first of these signals, and -1 before it.

@@ -109,7 +109,6 @@ void report_free(Run *run);
 // Returns good or bad, in colour if colours are on.
 const char *report_mark(Run *run, bool pass, const char *good, const char *bad);
 uint64_t text_hash(const char *text);
-char *text_copy(const char *text); // on the heap; the caller frees it
 
 // ---- page.c: the page, which replaces the log ----
 bool page_on_terminal(void);

@@ -14,8 +14,6 @@
 
 enum { WIDEST_COLUMN = 48 }; // a longer name shifts its own line only
 
-char *text_copy(const char *text) { return strcpy(host_alloc(strlen(text) + 1), text); }
-
 // Returns the list with room for one more item. The room doubles when count reaches a power of two.
 static void *grown(void *list, size_t count, size_t item) {
     if ((count & (count - 1)) != 0) return list;
