@@ -143,6 +143,12 @@ my ($llama) = grep { $names[$_] eq 'llama2-70b' } 0 .. $#names;
 like($sized[$llama]{out}, qr{K = 8 heads of key and value x 128 columns = 1024; F = 28672\s+q, k, v\s+\(C\^2 \+ 2 C K\)/tp\s+83\.89 million.*gate and up\s+2 C F/tp\s+469\.8 million.*two tables}s,
     "--explain has the terms of Llama's block");
 
+# The row of Llama 3's table 4 that the reference page quotes, 43 % in the paper.
+my ($herd) = run_jobs([emu(1, $plan, qw(--model llama3-405b --layers 128 --cluster dgx-h100 --gpus 8192 --zero 1 --sequence-parallel yes --chunks 2 --explain), '64,8,16')]);
+my ($quoted) = slurp('08_3d/reference.md') =~ /per stage, gives ([\d.]+) %\. The plan needs 115 GB/;
+is(sprintf('%.1f', 100 * $herd->{page}{config}{mfu}), $quoted, "the plan of Llama 3's 405B: MFU as the page says");
+is(sprintf('%.0f', 1e-9 * $herd->{page}{config}{memory}), 115, '... and its memory');
+
 # A replica with fewer sequences than micro-batches, whose last one is empty, also on a ring whose ranks are not alike.
 my ($empty) = run_jobs([emu(1, $plan, qw(--layers 1 --heads 2 --width 16 --context 5 --batch 4 --micro-batch 1 --zero 1 --cluster lesson --precision fp32),
                             qw(--vocab 256 --gpus 6 --explain), "3,1,1,2")]);
