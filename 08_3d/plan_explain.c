@@ -12,8 +12,7 @@ static const double MS = 1e-9, S = 1e-12;          // of picoseconds
 static void explain_block(Run *run, const PlanTask *t, const CutSizes *z) {
     const ModelConfig *c = &t->model.model;
     if (config_is_gpt2(c)) {
-        say(run,
-            "  a block       (12 C^2 + 7 C)/tp + 6 C                       %11.4g million parameters",
+        say(run, "  %-59s %11.4g million parameters", "a block       (12 C^2 + 7 C)/tp + 6 C",
             1e-6 * (double)elements_block(z));
         return;
     }

@@ -74,10 +74,10 @@ bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t roo
         return true;
     return false;
 }
-// Tries a mesh only if all parts are equal: heads of key and value over tp, positions over 2 cp chunks, blocks over
-// the chunks of all stages, sequences over dp and micro-batches. Without --cp, cp is 1 with plain
-// attention, because a ring keeps no scores and would win by that alone, and a chunk has at least
-// PLAN_LEAST_CHUNK positions.
+// Tries a mesh only if all parts are equal: heads of key and value over tp, positions over 2 cp
+// chunks, blocks over the chunks of all stages, sequences over dp and micro-batches. Without --cp,
+// cp is 1 with plain attention, because a ring keeps no scores and would win by that alone, and a
+// chunk has at least PLAN_LEAST_CHUNK positions.
 static void try_mesh(Search *s, Degrees n) {
     const ModelConfig *m = &s->t->model.model;
     size_t batch = s->t->model.batch;

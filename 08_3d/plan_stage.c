@@ -170,7 +170,8 @@ enum { OTHER_KERNELS = 10 };
 static const double BACKWARD_REST = 1.5;
 
 // Times of the products in a block: with the four matrices, and in all heads unless attention works
-// in blocks. Gate and up of SwiGLU are one matrix (block.h). scores: q k^T alone, because selective recomputation repeats it.
+// in blocks. Gate and up of SwiGLU are one matrix (block.h). scores: q k^T alone, because selective
+// recomputation repeats it.
 typedef struct {
     double forward, backward, scores;
 } Products;
