@@ -67,8 +67,8 @@ const PlanModel plan_models[] = {
       "Grattafiori et al. 2024 (Llama 3), table 3; config.json of Meta-Llama-3-70B" },
     { "llama3-405b", LLAMA(126, 16384, 128, 8, 53248, 8192, 128256, 5e5, 1e-5, BIASES_NONE), 2048,
       "Grattafiori et al. 2024 (Llama 3), tables 3 and 4; config.json of Llama-3.1-405B" },
-    // Qwen2: table 1 of the paper. Most of the training has 4,096 positions. The paper does not give
-    // the batch: 4M tokens, assumed.
+    // Qwen2: table 1 of the paper. Most of the training has 4,096 positions. The batch of 4M tokens
+    // is assumed.
     { "qwen2-7b", LLAMA(28, 3584, 28, 4, 18944, 4096, 152064, 1e6, 1e-6, BIASES_QKV), 1024,
       "Yang et al. 2024 (Qwen2), table 1; config.json of Qwen2-7B-Instruct" },
     { "qwen2-72b", LLAMA(80, 8192, 64, 8, 29568, 4096, 152064, 1e6, 1e-6, BIASES_QKV), 1024,

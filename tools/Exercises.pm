@@ -6,7 +6,7 @@
 #     // END
 #
 # The id names the lesson that judges it, 01.02, which need not be the file it stands in: that may be a module of the chapter or of
-# common/. A program without a number is named: 08.sample-a.
+# common/. A program without a number is named: 08.sample-a; 00.unsplit-a is week 0's, judge/run_00.c.
 # For tools/student, tools/grade and the tests; functions die with a message for the user that ends in a newline.
 package Exercises;
 use strict;
@@ -74,7 +74,8 @@ sub exercises {
         for my $e (bodies($text, \@bad)) {
             $e->{file} = $file;
             my ($chapter, $name) = $e->{id} =~ /^(\d\d)\.(\d\d|[a-z]+)/;
-            my ($lesson) = grep { -e } glob "$root/${chapter}_*/$name" . ($name =~ /\d/ ? '_*.c' : '.c');
+            my ($lesson) = grep { -e } $chapter eq '00' ? "$root/judge/run_00.c"
+                : glob "$root/${chapter}_*/$name" . ($name =~ /\d/ ? '_*.c' : '.c');
             push @bad, "line $e->{line}: exercise $e->{id}: there is no lesson $chapter.$name" unless $lesson;
             push @bad, "line $e->{line}: exercise $e->{id} stands in $by_id{$e->{id}}{file}, too" if $by_id{ $e->{id} };
             push @bad, "line $e->{line}: exercise $e->{id} has no solution" if substr($text, $e->{begin}, $e->{end} - $e->{begin}) !~ /\S/;
@@ -82,7 +83,7 @@ sub exercises {
             $e->{lesson} = $lesson =~ s{^\Q$root\E/}{}r;
             ($e->{options}) = slurp($lesson) =~ m{^// grade: (.*)$}m;
             $e->{options} //= '';
-            $e->{key} = "$chapter-$name";
+            $e->{key} = $chapter eq '00' ? $chapter : "$chapter-$name";
             $e->{title} = $e->{task} =~ /^(.{1,55}?)[.:](\s|$)/ ? $1 : substr($e->{task}, 0, 53) . '...';
             $by_id{ $e->{id} } = $e;
         }

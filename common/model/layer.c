@@ -329,7 +329,10 @@ void attention_forward(const AttentionHeads *h, Saved *s) {
 // A rotation's transpose is the rotation by the opposite angle.
 void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     kind_of(h)->backward(h, dqkv, dmix, s);
+    // EXERCISE 00.unsplit-c (2 points): backward of the rotation. dqkv is the gradient of the
+    // rotated queries and keys, and of the values. Make it that of the product that forward rotated.
     rotate(h, dqkv, -1);
+    // END
 }
 void attention_rebuild(const AttentionHeads *h, Saved *s) {
     if (kind_of(h)->rebuild) kind_of(h)->rebuild(h, s);
