@@ -330,7 +330,8 @@ void attention_forward(const AttentionHeads *h, Saved *s) {
 void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     kind_of(h)->backward(h, dqkv, dmix, s);
     // EXERCISE 00.unsplit-c (2 points): backward of the rotation. dqkv is the gradient of the
-    // rotated queries and keys, and of the values. Make it that of the product that forward rotated.
+    // rotated queries and keys, and of the values. Make it the gradient of queries and keys as they
+    // were before the rotation.
     rotate(h, dqkv, -1);
     // END
 }
