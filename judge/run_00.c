@@ -186,24 +186,23 @@ static void training(Run *run, const Data *data, double error) {
     char begun[16], ended[16];
     snprintf(begun, sizeof begun, "=%.4f", first);
     snprintf(ended, sizeof ended, "=%.4f", loss);
-    results(
-        run, (const char *const[]){ "", NULL },
-        (const Result[]){
-            { "loss before training",
-              "ln V = 4.11: all 61 vocabulary entries equally likely",
-              { begun } },
-            { "loss at the last step", "0: the batch is memorised", { ended } },
-            { "parameters",
-              llama ? "Psi = 2VC + L(2C^2 + 2CK + 3CF + 2C) + C elements"
-                    : "Psi = VC + TC + L(12C^2 + 13C) + 2C elements",
-              { "parameters" } },
-            { "gradients",
-              llama ? "Psi: each table has one use"
-                    : "Psi + VC: wte has two uses, each with a gradient",
-              { "gradients" } },
-            { "AdamW's m and v", "2 Psi", { "optimizer" } },
-            { 0 },
-        });
+    results(run, (const char *const[]){ "", NULL },
+            (const Result[]){
+                { "loss before training",
+                  "ln V = 4.11: all 61 vocabulary entries equally likely",
+                  { begun } },
+                { "loss at the last step", "0: the batch is memorised", { ended } },
+                { "parameters",
+                  llama ? "Psi = 2VC + L(2C^2 + 2CK + 3CF + 2C) + C elements"
+                        : "Psi = VC + TC + L(12C^2 + 13C) + 2C elements",
+                  { "parameters" } },
+                { "gradients",
+                  llama ? "Psi: each table has one use"
+                        : "Psi + VC: wte has two uses, each with a gradient",
+                  { "gradients" } },
+                { "AdamW's m and v", "2 Psi", { "optimizer" } },
+                { 0 },
+            });
     say_answer(run,
                "Yes to both. The loss fell from %.4f to %.4f in %zu steps; backward differs from "
                "finite differences by at most %.1e of a tensor's largest derivative.",
