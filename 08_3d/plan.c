@@ -19,6 +19,7 @@
 #include "08_3d/plan.h"
 #include "08_3d/experiments/experiments.h"
 #include "common/base/output.h"
+#include "common/model/block.h"
 
 // The preset of this name, or a message that lists the names. first: of an array of these, which
 // begin with their name.
@@ -34,6 +35,13 @@ static const void *preset(const char *option, const char *name, const void *firs
     }
     usage_error("--%s %s: expected one of%s", option, name, names);
 }
+// The model of this name. A former name is refused with its new one.
+static const PlanModel *model(const char *name) {
+    for (const PlanOldName *old = plan_old_names; old->name; old++)
+        REQUIRE(strcmp(old->name, name) != 0, "--model %s: choose --model %s, with its own block",
+                name, old->now);
+    return preset("model", name, plan_models, sizeof *plan_models);
+}
 static size_t own(Run *run, const char *option, size_t preset_value) {
     size_t value = option_given(run, option) ? option_size(run, option) : preset_value;
     REQUIRE(value > 0 && value < (size_t)1 << 31, "--%s must be at least 1, and below 2^31",
@@ -41,10 +49,24 @@ static size_t own(Run *run, const char *option, size_t preset_value) {
     return value;
 }
 
+// --family gives up what the preset has of its own family. --kv-heads, --ffn and --untied are
+// applied afterwards.
+static void take_family(Run *run, ModelConfig *m) {
+    if (option_given(run, "family")) {
+        bool llama = !strcmp(option_text(run, "family"), "llama");
+        config_family(m, llama ? FAMILY_LLAMA : FAMILY_GPT2);
+        m->kv_heads = 0;
+        m->ffn = 0;
+        m->untied = false;
+    }
+    if (option_given(run, "kv-heads")) m->kv_heads = own(run, "kv-heads", 0);
+    if (option_given(run, "ffn")) m->ffn = own(run, "ffn", 0);
+    if (option_flag(run, "untied")) m->untied = true;
+}
+
 static PlanTask task(Run *run) {
     PlanTask t = {
-        .model = *(const PlanModel *)preset("model", option_text(run, "model"), plan_models,
-                                            sizeof *plan_models),
+        .model = *model(option_text(run, "model")),
         .cluster = *(const PlanCluster *)preset("cluster", option_text(run, "cluster"),
                                                 plan_clusters, sizeof *plan_clusters),
         .format = *(const PlanFormat *)preset("precision", option_text(run, "precision"),
@@ -52,6 +74,7 @@ static PlanTask task(Run *run) {
         .gpus = own(run, "gpus", option_size(run, "gpus")),
     };
     ModelConfig *m = &t.model.model;
+    take_family(run, m);
     m->layers = own(run, "layers", m->layers);
     m->width = own(run, "width", m->width);
     m->heads = own(run, "heads", m->heads);
@@ -194,6 +217,10 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
                  "communication than this plan.");
 }
 
+static const char *bias_words(const ModelConfig *m) {
+    return m->biases == BIASES_ALL ? "everywhere" : m->biases == BIASES_QKV ? "of q, k, v" : "none";
+}
+
 static void plan(Run *run) {
     PlanTask t = task(run);
     PlanFixed f = fixed(run);
@@ -201,6 +228,11 @@ static void plan(Run *run) {
     const ModelConfig *m = &t.model.model;
     say(run, "%s: L %zu blocks, C %zu columns, %zu heads, T %zu positions, V %zu entries:",
         t.model.name, m->layers, m->width, m->heads, m->context, m->vocab);
+    if (!config_is_gpt2(m))
+        say(run,
+            "%s, %zu heads of key and value, %zu features in the MLP, biases %s, head %s",
+            m->activation == ACTIVATION_SWIGLU ? "Llama's block" : "GPT-2's block",
+            config_kv_heads(m), block_hidden(m), bias_words(m), m->untied ? "untied" : "tied");
     say(run, "%.4g billion parameters; batch %zu; %s precision (%zu bytes per parameter)",
         1e-9 * (double)config_parameters(m), t.model.batch, t.format.name,
         t.format.weight + t.format.gradient + t.format.state);
@@ -244,7 +276,8 @@ static void plan(Run *run) {
 
 static const Option options[] = {
     { "model", "NAME", "gpt3-175b",
-      "gpt3-175b, ptdp-1.7b 3.6b 7.5b 18b 39b 76b 145b 310b 530b 1t, zero-100b, llama-7b 70b" },
+      "gpt3-175b, ptdp-1.7b 3.6b 7.5b 18b 39b 76b 145b 310b 530b 1t, zero-100b, llama2-7b 13b 70b, "
+      "llama3-8b 70b 405b, qwen2-7b 72b" },
     { "cluster", "NAME", "dgx-a100", "dgx-a100, dgx-a100-40, dgx-h100, lesson" },
     { "gpus", "N", "1024", "number of GPUs" },
     { "precision", "NAME", "mixed", "mixed: 2 + 2 + 12 bytes per parameter; fp32: 4 + 4 + 8" },
@@ -253,6 +286,11 @@ static const Option options[] = {
     { "layers", "N", NULL, "blocks; this and the next options replace the model's values" },
     { "width", "N", NULL, "features of a token" },
     { "heads", "N", NULL, "attention heads" },
+    { "family", "gpt2|llama", NULL,
+      "the model's sizes in a block of this family, with its --kv-heads, --ffn and --untied" },
+    { "kv-heads", "N", NULL, "heads of key and value, which groups of heads share" },
+    { "ffn", "N", NULL, "features between the matrices of the MLP" },
+    { "untied", NULL, NULL, "the head has a table of its own" },
     { "context", "N", NULL, "tokens of a sequence" },
     { "vocab", "N", NULL, "vocabulary entries" },
     { "dropout", "X", NULL, "probability of dropping an element" },

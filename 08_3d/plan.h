@@ -50,8 +50,12 @@ typedef struct {
     bool blockwise;
 } PlanTask;
 
+// A name that a model had before its block was planned as it is.
+typedef struct { const char *name, *now; } PlanOldName;
+
 // Each list ends with name NULL.
 extern const PlanModel plan_models[];
+extern const PlanOldName plan_old_names[];
 extern const PlanCluster plan_clusters[];
 extern const PlanFormat plan_formats[];
 

@@ -56,7 +56,8 @@ void plan_why_none(const PlanTask *t, const PlanFixed *f, char *why, size_t room
     const ModelConfig *m = &t->model.model;
     // Each rank of cp has two chunks.
     size_t pairs = m->context % 2 == 0 ? m->context / 2 : 1;
-    const Cut cut[CUTS] = { { "tp", "heads", f->tp, m->heads },
+    const Cut cut[CUTS] = { { "tp", config_head_ratio(m) > 1 ? "heads of key and value" : "heads",
+                              f->tp, config_kv_heads(m) },
                             { "pp", "blocks", f->pp, m->layers },
                             { "dp", "sequences", f->dp, t->model.batch },
                             { "cp", "pairs of positions", f->cp,

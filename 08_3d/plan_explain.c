@@ -2,9 +2,44 @@
 // step.
 #include <stdio.h>
 #include "08_3d/plan.h"
+#include "common/model/block.h"
 
 static const double G = 1e-9;                      // GB of bytes
 static const double MS = 1e-9, S = 1e-12;          // of picoseconds
+
+// The elements of a block's matrices and vectors, with their formulas. K: columns of all heads of
+// key or value. F: features between the matrices of the MLP.
+static void explain_block(Run *run, const PlanTask *t, const CutSizes *z) {
+    const ModelConfig *c = &t->model.model;
+    if (config_is_gpt2(c)) {
+        say(run, "  %-59s %11.4g million parameters", "a block       (12 C^2 + 7 C)/tp + 6 C",
+            1e-6 * (double)elements_block(z));
+        return;
+    }
+    const bool swiglu = z->gates == 2;
+    size_t tensor[TENSORS_OF_BLOCK], vectors = 0;
+    elements_tensors(z, tensor);
+    for (size_t i = 0; i < TENSORS_OF_BLOCK; i++)
+        if (i != QKV_W && i != PROJ_W && i != FC_W && i != OUT_W) vectors += tensor[i];
+    const struct {
+        const char *what, *formula;
+        size_t elements;
+    } row[] = { { "q, k, v", "(C^2 + 2 C K)/tp", tensor[QKV_W] },
+                { "projection", "C^2/tp", tensor[PROJ_W] },
+                { swiglu ? "gate and up" : "fc", swiglu ? "2 C F/tp" : "C F/tp", tensor[FC_W] },
+                { swiglu ? "down" : "out", "F C/tp", tensor[OUT_W] },
+                { z->qkv_bias ? "norms and biases" : "norms",
+                  z->bias       ? "(C + 2 K + F)/tp + 6 C"
+                  : z->qkv_bias ? "2 C + (C + 2 K)/tp"
+                                : "2 C",
+                  vectors },
+                { "a block", "", elements_block(z) } };
+    say(run, "  K = %zu heads of key and value x %zu columns = %zu; F = %zu", config_kv_heads(c),
+        z->D, config_kv_heads(c) * z->D, block_hidden(c));
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        say(run, "  %-19s %-22s %31.4g million parameters", row[i].what, row[i].formula,
+            1e-6 * (double)row[i].elements);
+}
 
 static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, const PlanStage *s) {
     const PlanLayout *l = &r->layout;
@@ -18,12 +53,12 @@ static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, con
                   : l->recompute == RECOMPUTE_SELECTIVE ? block - scores
                                                         : block;
     say(run, "Memory of stage %zu, the fullest, in GB", r->stage);
-    say(run,
-        "  a block       (12 C^2 + 7 C)/tp + 6 C                       %11.4g million parameters",
-        1e-6 * (double)elements_block(z));
+    explain_block(run, t, z);
     say(run, "  the stage     %zu blocks%s%s%s        %11.4g billion parameters", z->blocks,
         z->first ? ", embedding" : "", z->last ? ", last norm" : "",
-        z->first || z->last ? ", a table of V/tp C" : "", 1e-9 * (double)elements_stage(z));
+        stage_tables(z) == 2 ? ", two tables of V/tp C"
+        : stage_tables(z)    ? ", a table of V/tp C"
+                             : "", 1e-9 * (double)elements_stage(z));
     say(run,
         "  state         ZeRO-%zu over %zu: %.3g bytes each: %.2f weights + %.2f gradients + %.2f "
         "optimizer",
@@ -65,9 +100,10 @@ static void explain_ring(Run *run, const PlanTask *t, const PlanLayout *l, const
     if (cp == 1) return;
     PlanRing f = plan_ring(t, l, s, true, b), r = plan_ring(t, l, s, false, b);
     say(run,
-        "Ring attention in a block: %zu of %zu positions; (6 cp - 4) [b T/cp, C/tp] = %.4g MB are "
+        "Ring attention in a block: %zu of %zu positions; (6 cp - 4) [b T/cp, %c/tp] = %.4g MB are "
         "sent",
-        s->z.T, s->z.Tk, 1e-6 * (f.bytes + r.bytes));
+        s->z.T, s->z.Tk, config_head_ratio(&t->model.model) > 1 ? 'K' : 'C',
+        1e-6 * (f.bytes + r.bytes));
     say(run, "  forward takes %.3g ms, products %.3g of them; backward %.3g ms, products %.3g",
         f.time * MS, f.products * MS, r.time * MS, r.products * MS);
 }

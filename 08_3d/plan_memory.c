@@ -8,9 +8,10 @@ double plan_memory_sum(const PlanMemory *m) {
     return sum;
 }
 
-// The elements of rank 0's shards of wte and of each layer. Rank 0 has the largest shards.
+// The elements of rank 0's shards of wte, of an untied head's table and of each layer. Rank 0 has
+// the largest shards.
 static size_t sharded(const CutSizes *z, size_t n) {
-    size_t sum = z->first || z->last ? part_size(elements_wte(z), n, 0) : 0;
+    size_t sum = stage_tables(z) * part_size(elements_wte(z), n, 0);
     for (size_t i = 0; i < cut_layers(z); i++) sum += part_size(elements_unit(z, i), n, 0);
     return sum;
 }
@@ -32,7 +33,7 @@ PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s
     double all = (double)elements_stage(z), shard = (double)sharded(z, plan_replicas(l)), unit = 0;
     for (size_t i = 0; i < cut_layers(z); i++)
         if ((double)elements_unit(z, i) > unit) unit = (double)elements_unit(z, i);
-    double wte = z->first || z->last ? (double)elements_wte(z) : 0;
+    double wte = (double)(stage_tables(z) * elements_wte(z));
     PlanMemory m = { {
             [PLAN_WEIGHTS] = (double)f->weight * (l->zero < 3 ? all : shard),
             [PLAN_GRADIENTS] =
@@ -66,7 +67,7 @@ double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool onl
 static double head_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
     const PlanFormat *f = &t->format;
     if (!z->last) return 0;
-    return (double)cut_rows(z, B) * (double)(z->C * f->element + 2 * f->statistic) +
+    return (double)cut_rows(z, B) * (double)(z->C * f->element + z->statistics * f->statistic) +
            (double)(B * z->T) * (double)((z->vocab + 1) * f->logit);
 }
 

@@ -1,6 +1,23 @@
 // plan_presets.c: models and clusters by name, with their sources.
 #include "08_3d/plan.h"
 
+// Llama's block (model.h). kv 0: as many heads of key and value as of the query. The heads have
+// tables of their own. Steps of these models have no dropout.
+#define LLAMA(L, h, a, kv, F, T, V, theta, eps, bias)                                              \
+    { .layers = L,                                                                                 \
+      .width = h,                                                                                  \
+      .heads = a,                                                                                  \
+      .context = T,                                                                                \
+      .vocab = V,                                                                                  \
+      .norm = NORM_RMS,                                                                            \
+      .positions = POSITIONS_ROTARY,                                                               \
+      .activation = ACTIVATION_SWIGLU,                                                             \
+      .biases = bias,                                                                              \
+      .kv_heads = kv,                                                                              \
+      .ffn = F,                                                                                    \
+      .untied = true,                                                                              \
+      .rope_theta = theta,                                                                         \
+      .norm_eps = eps }
 #define GPT(L, h, a)                                                                               \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
 const PlanModel plan_models[] = {
@@ -34,17 +51,33 @@ const PlanModel plan_models[] = {
         .dropout = 0.1 },
       800,
       "ZeRO (Rajbhandari et al. 2020), table 4: 100 billion parameters on 400 GPUs" },
-    // Table 1 of the paper has 4K positions and batches of 4M tokens; the dimensions are those of
-    // params.json beside the weights. The real blocks have three matrices in the MLP, and at 70B 8
-    // heads of keys and values: 6.74 and 69.0 billion parameters.
-    { "llama-7b",
-      { .layers = 32, .width = 4096, .heads = 32, .context = 4096, .vocab = 32000 },
-      1024,
-      "Touvron et al. 2023 (Llama 2), table 1, and params.json; its dimensions in a GPT block" },
-    { "llama-70b",
-      { .layers = 80, .width = 8192, .heads = 64, .context = 4096, .vocab = 32000 },
-      1024,
-      "Touvron et al. 2023 (Llama 2), table 1, and params.json; its dimensions in a GPT block" },
+    // Llama 2: table 1 of the paper has 4K positions and batches of 4M tokens. The other sizes are
+    // those of config.json beside the weights.
+    { "llama2-7b", LLAMA(32, 4096, 32, 0, 11008, 4096, 32000, 1e4, 1e-5, BIASES_NONE), 1024,
+      "Touvron et al. 2023 (Llama 2), table 1; config.json of Llama-2-7b-hf" },
+    { "llama2-13b", LLAMA(40, 5120, 40, 0, 13824, 4096, 32000, 1e4, 1e-5, BIASES_NONE), 1024,
+      "Touvron et al. 2023 (Llama 2), table 1; config.json of Llama-2-13b-hf" },
+    { "llama2-70b", LLAMA(80, 8192, 64, 8, 28672, 4096, 32000, 1e4, 1e-5, BIASES_NONE), 1024,
+      "Touvron et al. 2023 (Llama 2), table 1; config.json of Llama-2-70b-hf" },
+    // Llama 3: table 3 of the paper. The context is that of most of the training. The batch is that
+    // of table 4, 16M tokens, for 405B; 8B and 70B have 4M tokens, assumed.
+    { "llama3-8b", LLAMA(32, 4096, 32, 8, 14336, 8192, 128256, 5e5, 1e-5, BIASES_NONE), 512,
+      "Grattafiori et al. 2024 (Llama 3), table 3; config.json of Meta-Llama-3-8B" },
+    { "llama3-70b", LLAMA(80, 8192, 64, 8, 28672, 8192, 128256, 5e5, 1e-5, BIASES_NONE), 512,
+      "Grattafiori et al. 2024 (Llama 3), table 3; config.json of Meta-Llama-3-70B" },
+    { "llama3-405b", LLAMA(126, 16384, 128, 8, 53248, 8192, 128256, 5e5, 1e-5, BIASES_NONE), 2048,
+      "Grattafiori et al. 2024 (Llama 3), tables 3 and 4; config.json of Llama-3.1-405B" },
+    // Qwen2: table 1 of the paper. Most of the training has 4,096 positions. The batch of 4M tokens
+    // is assumed.
+    { "qwen2-7b", LLAMA(28, 3584, 28, 4, 18944, 4096, 152064, 1e6, 1e-6, BIASES_QKV), 1024,
+      "Yang et al. 2024 (Qwen2), table 1; config.json of Qwen2-7B-Instruct" },
+    { "qwen2-72b", LLAMA(80, 8192, 64, 8, 29568, 4096, 152064, 1e6, 1e-6, BIASES_QKV), 1024,
+      "Yang et al. 2024 (Qwen2), table 1; config.json of Qwen2-72B-Instruct" },
+    { 0 },
+};
+const PlanOldName plan_old_names[] = {
+    { "llama-7b", "llama2-7b" },
+    { "llama-70b", "llama2-70b" },
     { 0 },
 };
 

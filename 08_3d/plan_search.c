@@ -71,6 +71,11 @@ bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t roo
            micro_batches = plan_micro_batches(t, l);
     if (ranks != t->gpus)
         snprintf(why, room, "its product is %zu, and there are %zu GPUs (--gpus)", ranks, t->gpus);
+    else if (n.tp > config_kv_heads(m) && config_head_ratio(m) > 1)
+        snprintf(why, room,
+                 "the model has %zu heads of key and value, so tp is at most %zu: choose less, or "
+                 "more --kv-heads",
+                 config_kv_heads(m), config_kv_heads(m));
     else if (n.tp > m->heads || n.pp * l->chunks > m->layers || n.dp > t->model.batch)
         snprintf(why, room,
                  "the model has %zu heads and %zu blocks, and a step %zu sequences: choose less",
@@ -88,14 +93,14 @@ bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t roo
         return true;
     return false;
 }
-// Tries a mesh only if all parts are equal: heads over tp, positions over 2 cp chunks, blocks over
-// the chunks of all stages, sequences over dp and micro-batches. Without --cp, cp is 1 with plain
-// attention, because a ring keeps no scores and would win by that alone, and a chunk has at least
-// PLAN_LEAST_CHUNK positions.
+// Tries a mesh only if all parts are equal: heads of key and value over tp, positions over 2 cp
+// chunks, blocks over the chunks of all stages, sequences over dp and micro-batches. Without --cp,
+// cp is 1 with plain attention, because a ring keeps no scores and would win by that alone, and a
+// chunk has at least PLAN_LEAST_CHUNK positions.
 static void try_mesh(Search *s, Degrees n) {
     const ModelConfig *m = &s->t->model.model;
     size_t batch = s->t->model.batch;
-    if (m->heads % n.tp || m->layers % n.pp || batch % n.dp) return;
+    if (config_kv_heads(m) % n.tp || m->layers % n.pp || batch % n.dp) return;
     size_t chunk = m->context / (2 * n.cp);
     bool may_cut = s->fixed->cp || (s->t->blockwise && chunk >= PLAN_LEAST_CHUNK);
     if (n.cp > 1 && (m->context % (2 * n.cp) || !may_cut)) return;
@@ -138,7 +143,8 @@ static int best_first(const void *a, const void *b) {
 // The meshes of all GPUs, in the order of the search. Returns their number. n: room for all of
 // them, or NULL: they are only counted.
 static size_t meshes(const PlanTask *t, const PlanFixed *fixed, Degrees *n) {
-    const size_t heads = t->model.model.heads, most = heads < PLAN_MOST_TP ? heads : PLAN_MOST_TP;
+    const size_t heads = config_kv_heads(&t->model.model);
+    const size_t most = heads < PLAN_MOST_TP ? heads : PLAN_MOST_TP;
     size_t count = 0;
     for (size_t tp = 1; tp <= most; tp++)
         for (size_t pp = 1; pp <= t->model.model.layers && tp * pp <= t->gpus; pp++)

@@ -70,6 +70,7 @@ PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     PlanStage one = *s;
     CutSizes z = cut_sizes(&t->model.model, l->n.tp, slice);
     one.z.heads = z.heads;
+    one.z.key_heads = z.key_heads;
     one.z.hidden = z.hidden;
     one.z.vocab = z.vocab;
     one.z.rank = slice;
@@ -158,7 +159,7 @@ static void add_ring(PlanOp *op, PlanRing r, double times) {
     op->cp_bytes += times * r.bytes;
 }
 static void add_table(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage *s, size_t size) {
-    if (s->z.first || s->z.last) add_dp(op, t, dp, s, 1, ONE_PASS, elements_wte(&s->z), size);
+    add_dp(op, t, dp, s, (double)stage_tables(&s->z), ONE_PASS, elements_wte(&s->z), size);
 }
 
 // ------------------------------------------------------------ a forward or backward of B sequences
@@ -169,13 +170,14 @@ enum { OTHER_KERNELS = 10 };
 static const double BACKWARD_REST = 1.5;
 
 // Times of the products in a block: with the four matrices, and in all heads unless attention works
-// in blocks. scores: q k^T alone, because selective recomputation repeats it.
+// in blocks. Gate and up of SwiGLU are one matrix (block.h). scores: q k^T alone, because selective
+// recomputation repeats it.
 typedef struct {
     double forward, backward, scores;
 } Products;
 static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
-    size_t M = B * z->T, C = z->C, A = z->heads * z->D, F = z->hidden;
-    const size_t n[4] = { 3 * A, C, F, C }, k[4] = { C, A, C, F };
+    size_t M = B * z->T, C = z->C, A = z->heads * z->D, K = z->key_heads * z->D, F = z->hidden;
+    const size_t n[4] = { A + 2 * K, C, z->gates * F, C }, k[4] = { C, A, C, F };
     Products p = { 0 };
     if (!z->online) {
         p.scores = plan_product_time(t, B * z->heads, z->T, z->Tk, z->D, false);
@@ -266,12 +268,14 @@ PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool 
 // With sequence parallelism a rank sees only its own rows, so the gradients of norms and biases are
 // partial sums (the same four as in costs.h).
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
-    const size_t together[] = { 2, 3, 1 };
+    const size_t norm = 1 + s->z.norm_bias, bias = s->z.bias;
+    const size_t together[] = { norm, bias + norm, bias };
     PlanOp op = { 0 };
     if (!l->sequence) return op;
     for (size_t i = 0; i < 3; i++)
-        add_tp(&op, t, s, (double)s->z.blocks, ALL_REDUCE_PASSES, together[i] * s->z.C);
-    add_tp(&op, t, s, s->z.last, ALL_REDUCE_PASSES, 2 * s->z.C);
+        if (together[i])
+            add_tp(&op, t, s, (double)s->z.blocks, ALL_REDUCE_PASSES, together[i] * s->z.C);
+    add_tp(&op, t, s, s->z.last, ALL_REDUCE_PASSES, norm * s->z.C);
     return op;
 }
 PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {

@@ -118,7 +118,7 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
             }
         }
         // The tied embedding: its two stages wait for each other.
-        if (n.pp > 1) {
+        if (n.pp > 1 && !t->model.model.untied) {
             size_t table = elements_wte(&s.z), g = t->format.gradient;
             double both = fmax(p.stage[0].now, p.stage[n.pp - 1].now) +
                           plan_ring_time(t, plan_stages_near(&p, 0, n.pp - 1), ALL_REDUCE_PASSES, 2,

@@ -1,22 +1,37 @@
 // ranks: 1
 // level: core
 // question: Does the unsplit model learn, and is its backward the derivative of its forward?
+// grade: --family llama
 //
 // Week 0. Every chapter compares a split computation with the unsplit model of this program. So
 // this program first compares the model's gradients with central finite differences, (loss(w + h v)
 // - loss(w - h v)) / 2h along directions v. It checks every tensor, with dropout.
 #include "common/model/data.h"
 #include "judge/frame/lesson.h"
+#include "common/model/costs.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
 #include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
+// Under --family llama two of four heads share a head of key and value, and the head is untied.
+static ModelConfig model_of(Run *run) {
+    ModelConfig c = tiny;
+    c.seed = run->seed;
+    if (strcmp(option_text(run, "family"), "llama") != 0) return c;
+    config_family(&c, FAMILY_LLAMA);
+    c.heads = 4;
+    c.kv_heads = 2;
+    c.ffn = 34;
+    c.untied = true;
+    return c;
+}
 
 // ---------------------------------------------------------------- gradient check
 
@@ -82,8 +97,7 @@ static Derivatives differentiate(Model *m, const Batch *b, Param *p) {
 // but at least by 1e-3 of the model's largest derivative. The key bias needs this bound, because
 // its derivatives are exactly zero and only rounding remains.
 static double gradient_check(Run *run, const Data *data) {
-    ModelConfig c = tiny;
-    c.seed = run->seed;
+    ModelConfig c = model_of(run);
     Arena tokens = arena(MEM_WORKSPACE);
     Model *m = model_describe(&c, model_layers(&c));
     model_allocate(m);
@@ -131,8 +145,9 @@ static double gradient_check(Run *run, const Data *data) {
 
 // Trains the model. error: the worst error of gradient_check(), for the answer.
 static void training(Run *run, const Data *data, double error) {
-    ModelConfig c = tiny;
-    c.seed = run->seed;
+    ModelConfig c = model_of(run);
+    const CutSizes whole = cut_sizes(&c, 1, 0);
+    const bool llama = !config_is_gpt2(&c);
     Model *m = model_describe(&c, model_layers(&c));
     model_allocate(m);
     Optimizer o = adamw(option_real(run, "lr"));
@@ -163,27 +178,32 @@ static void training(Run *run, const Data *data, double error) {
     check_cost(run, "parameters", "parameters", "bytes",
                formula((double)(config_parameters(&c) * sizeof(real))), NOT_PREDICTED,
                (double)memory_now(MEM_PARAMETERS));
-    check_cost(run, "gradients", "gradients (wte twice)", "bytes",
-               formula((double)((config_parameters(&c) + c.vocab * c.width) * sizeof(real))),
-               NOT_PREDICTED, (double)memory_now(MEM_GRADIENTS));
+    check_cost(run, "gradients", llama ? "gradients" : "gradients (wte twice)", "bytes",
+               formula((double)(elements_gradients(&whole) * sizeof(real))), NOT_PREDICTED,
+               (double)memory_now(MEM_GRADIENTS));
     check_cost(run, "optimizer", "AdamW's m and v", "bytes",
                formula((double)(2 * config_parameters(&c) * sizeof(real))), NOT_PREDICTED,
                (double)memory_now(MEM_OPTIMIZER));
     char begun[16], ended[16];
     snprintf(begun, sizeof begun, "=%.4f", first);
     snprintf(ended, sizeof ended, "=%.4f", loss);
-    results(
-        run, (const char *const[]){ "", NULL },
-        (const Result[]){
-            { "loss before training",
-              "ln V = 4.11: all 61 vocabulary entries equally likely",
-              { begun } },
-            { "loss at the last step", "0: the batch is memorised", { ended } },
-            { "parameters", "Psi = VC + TC + L(12C^2 + 13C) + 2C elements", { "parameters" } },
-            { "gradients", "Psi + VC: wte has two uses, each with a gradient", { "gradients" } },
-            { "AdamW's m and v", "2 Psi", { "optimizer" } },
-            { 0 },
-        });
+    results(run, (const char *const[]){ "", NULL },
+            (const Result[]){
+                { "loss before training",
+                  "ln V = 4.11: all 61 vocabulary entries equally likely",
+                  { begun } },
+                { "loss at the last step", "0: the batch is memorised", { ended } },
+                { "parameters",
+                  llama ? "Psi = 2VC + L(2C^2 + 2CK + 3CF + 2C) + C elements"
+                        : "Psi = VC + TC + L(12C^2 + 13C) + 2C elements",
+                  { "parameters" } },
+                { "gradients",
+                  llama ? "Psi: each table has one use"
+                        : "Psi + VC: wte has two uses, each with a gradient",
+                  { "gradients" } },
+                { "AdamW's m and v", "2 Psi", { "optimizer" } },
+                { 0 },
+            });
     say_answer(run,
                "Yes to both. The loss fell from %.4f to %.4f in %zu steps; backward differs from "
                "finite differences by at most %.1e of a tensor's largest derivative.",
@@ -209,6 +229,7 @@ static void unsplit(Run *run) {
 }
 
 static const Option options[] = {
+    { "family", "gpt2|llama", "gpt2", "llama: a Llama with grouped heads and an untied head" },
     { "steps", "N", "100", "training steps" },
     { "lr", "X", "0.01", "learning rate" },
     { 0 },

@@ -138,7 +138,7 @@ SKIP: {
     my $said = `$program`;
     is($?, 0, 'what the planner says natively') or diag($said);
     my $dir = tempdir(CLEANUP => 1);
-    system("$plan --model llama-7b --gpus 16 --batch 96 --memory 40 --layouts $dir/layouts >/dev/null");
+    system("$plan --model llama2-7b --gpus 16 --batch 96 --memory 40 --layouts $dir/layouts >/dev/null");
     my $listed = `$program search`;
     ok($listed =~ tr/\n// > 1000 && $listed eq slurp("$dir/layouts"), 'its search has what plan --layouts writes');
     skip $played, 1 if $played;
@@ -160,7 +160,7 @@ const note = name => { document.body.dataset[name] = [location.hash, ...[...byId
 const states = [
   () => { note('linked'); move('tp', 2); },
   () => { note('moved'); byId('table').querySelector('tbody tr:nth-child(2)').click(); },
-  () => { document.body.dataset.row = [...byId('table').querySelectorAll('tbody tr')].findIndex(row => row.className === 'here'); location.hash = '#gpus=16&model=llama-7b&dp=3&tp=1&pp=1'; },
+  () => { document.body.dataset.row = [...byId('table').querySelectorAll('tbody tr')].findIndex(row => row.className === 'here'); location.hash = '#gpus=16&model=llama2-7b&dp=3&tp=1&pp=1'; },
   () => { document.body.dataset.refused = byId('verdict').textContent; move('model', 11); move('gpus', 4); },
   () => { document.body.dataset.reason = byId('reason').textContent; move('model', 1); move('gpus', 5); },
   () => { document.body.dataset.best = byId('verdict').textContent; move('recompute', 2); note('full');
@@ -173,7 +173,7 @@ setTimeout(function next() {
   if (states.length) setTimeout(next, 50);
 }, 200);
 SCRIPT
-    my @task = qw(--model llama-7b --cluster dgx-a100 --precision mixed --attention blockwise --gpus 16 --batch 96 --memory 40);
+    my @task = qw(--model llama2-7b --cluster dgx-a100 --precision mixed --attention blockwise --gpus 16 --batch 96 --memory 40);
     my @layout = qw(--cp 1 --micro-batch 1 --chunks 4 --zero 1 --sequence-parallel no --recompute full);
     my $address = sub { my ($dp, $tp, $pp) = @_; "#@task --dp $dp --tp $tp --pp $pp @layout" =~ s/^#--/#/r =~ s/ --/&/gr =~ s/ /=/gr };
     my ($dom, $console) = browse('planner.html', $script, $address->(8, 1, 2));

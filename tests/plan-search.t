@@ -14,10 +14,10 @@ plan skip_all => "$plan is not built" unless -x $plan;
 # A search: what fits comes first, by time; a layout of it, derived alone, is the same; files and refusals.
 my $gpus = $all ? 1024 : 128;
 my ($search, $alone, $none, $wrong, $large, $ring, $positions, $thirds) = run_jobs([
-    emu(1, $plan, qw(--model llama-7b --gpus 16 --layouts), "$work/layouts", '--svg', "$work/plan.svg"),
-    emu(1, $plan, qw(--model llama-7b --gpus 16 --zero 3 --recompute full --micro-batch 2 --explain), '16,1,1'),
+    emu(1, $plan, qw(--model llama2-7b --gpus 16 --layouts), "$work/layouts", '--svg', "$work/plan.svg"),
+    emu(1, $plan, qw(--model llama2-7b --gpus 16 --zero 3 --recompute full --micro-batch 2 --explain), '16,1,1'),
     emu(1, $plan, qw(--model ptdp-1t --gpus 8)), emu(1, $plan, '--explain', '3,8,8'), emu(1, $plan, qw(--model ptdp-1t --gpus 3072)),
-    emu(1, $plan, qw(--model llama-7b --gpus 16 --sequence-parallel yes --explain), '4,2,1,2'), emu(1, $plan, qw(--gpus 5000 --explain), '1,1,1,5000'),
+    emu(1, $plan, qw(--model llama2-7b --gpus 16 --sequence-parallel yes --explain), '4,2,1,2'), emu(1, $plan, qw(--gpus 5000 --explain), '1,1,1,5000'),
     emu(1, $plan, qw(--node 3 --gpus), $gpus)]);
 is($search->{status}, 0, 'a search') or diag(complain($search));
 require JSON::PP;
@@ -45,8 +45,8 @@ my @best = map { $best->{$_} } qw(best_dp best_tp best_pp best_cp);
 ok($best->{fits} eq 'yes' && $best[0] * $best[1] * $best[2] * $best[3] == $gpus, "--node 3 finds a layout: @best");
 
 # The page of a search that prunes is the page of a search that plays every layout.
-my @tasks = ([qw(--model llama-7b --gpus 16)], [qw(--model ptdp-3.6b --gpus 24 --node 3)],
-             [qw(--model ptdp-18b --gpus 64 --memory 40)], [qw(--model llama-7b --gpus 32 --precision fp32 --attention plain)]);
+my @tasks = ([qw(--model llama2-7b --gpus 16)], [qw(--model ptdp-3.6b --gpus 24 --node 3)],
+             [qw(--model ptdp-18b --gpus 64 --memory 40)], [qw(--model llama2-7b --gpus 32 --precision fp32 --attention plain)]);
 my @pages = run_jobs([map { emu(1, $plan, @$_), emu(1, $plan, @$_, "--layouts", "$work/all") } @tasks]);
 for my $task (@tasks) {
     my @page = map { $_->{out} } splice @pages, 0, 2;
@@ -72,6 +72,9 @@ for my $case (
     ['--gpus 7', qr/7 GPUs need the factor 7 in 96 heads \(--tp\), 96 blocks \(--pp\), 1536 sequences \(--dp\), 1024 pairs of positions \(--cp\): none of them divides by 7/],
     ['--gpus 14 --tp 2', qr/14 GPUs, with the degrees that are given, need the factor 7 in 96 blocks \(--pp\)/],
     ['--gpus 1024 --layers 1 --heads 4 --width 64 --batch 2 --cp 1', qr/need the factor 1024 in 4 heads \(--tp\), 1 blocks \(--pp\), 2 sequences \(--dp\): together they have the factor 8;/],
+    ['--model llama-70b', qr/--model llama-70b: choose --model llama2-70b, with its own block/],
+    ['--model llama2-70b --gpus 16 --tp 16', qr/8 heads of key and value do not divide by --tp 16/],
+    ['--model llama2-70b --gpus 16 --explain 1,16,1', qr/the model has 8 heads of key and value, so tp is at most 8/],
     ['--gpus 20 --tp 5', qr/96 heads do not divide by --tp 5/],
     ['--gpus 20 --pp 5', qr/96 blocks do not divide by --pp 5/],
     ['--gpus 16 --tp 3', qr/16 GPUs do not divide by the degrees that are given, --tp 3/],

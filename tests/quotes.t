@@ -30,7 +30,7 @@ ends 1 "the page of a lesson is compared without being named" "^DIFFERS.*01_one/
 # With TEST_ALL=1 only: make grade takes a minute and a half, and grade.t runs it. The pages of
 # docs/pages repeat quotes of other pages.
 set --
-for page in README.md common/README.md [0-9][0-9]_*/*.md docs/*.md docs/pages/*.md; do
+for page in README.md common/README.md common/llama.md [0-9][0-9]_*/*.md docs/*.md docs/pages/*.md; do
     grep -qs '^```console' "$page" || continue
     case $page:$TEST_ALL in
         docs/instructors.md: | docs/pages/*:) skip "the output quoted in $page" "it takes long: with TEST_ALL=1" ;;

@@ -225,14 +225,18 @@ wrong_pages() {
     done
 }
 
-# A chapter's page has a row for every marked exercise: | 01.02a: its title | `file` | minutes |
-# points |
+# A chapter's page has a row for every marked exercise:
+# | 01.02a: its title | `file` | minutes | points |. common/llama.md has the rows of week 0.
 unlisted_exercises() {
     for file in $(chapter_sources); do
         sed -nE 's%^ *// EXERCISE ([0-9.]+[a-z]|[0-9]+\.[a-z]+-[a-z]) \(([0-9]+) points?\).*%\1 \2%p' "$file" | while read -r id points; do
             grep -qsE "^\| $id: [^|]*\| .${file##*/}. \| [0-9]+ \| $points \|$" "${file%/*}/README.md" ||
                 echo "$file: no row of ${file%/*}/README.md has exercise $id, its file and $points points"
         done
+    done
+    sed -nE 's%^ *// EXERCISE (00\.[a-z]+-[a-z]) \(([0-9]+) points?\).*%\1 \2%p' common/*/*.c | while read -r id points; do
+        grep -qsE "^\| $id: [^|]*\| .[a-z]+\.c. \| [0-9]+ \| $points \|$" common/llama.md ||
+            echo "common: no row of common/llama.md has exercise $id and its $points points"
     done
 }
 

@@ -8,7 +8,7 @@
 #
 # The id names the lesson that judges the exercise, 01.02. The exercise may stand in another file: a
 # module of the chapter or of common/. The id of a program without a number has the program's name:
-# 08.sample-a.
+# 08.sample-a. 00.unsplit-a is an exercise of week 0, judge/run_00.c.
 # tools/student, tools/grade and the tests use this module. Its functions die with a message for the
 # user that ends in a newline.
 package Exercises;
@@ -78,7 +78,8 @@ sub exercises {
         for my $e (bodies($text, \@bad)) {
             $e->{file} = $file;
             my ($chapter, $name) = $e->{id} =~ /^(\d\d)\.(\d\d|[a-z]+)/;
-            my ($lesson) = grep { -e } glob "$root/${chapter}_*/$name" . ($name =~ /\d/ ? '_*.c' : '.c');
+            my ($lesson) = grep { -e } $chapter eq '00' ? "$root/judge/run_00.c"
+                : glob "$root/${chapter}_*/$name" . ($name =~ /\d/ ? '_*.c' : '.c');
             push @bad, "line $e->{line}: exercise $e->{id}: there is no lesson $chapter.$name" unless $lesson;
             push @bad, "line $e->{line}: exercise $e->{id} stands in $by_id{$e->{id}}{file}, too" if $by_id{ $e->{id} };
             push @bad, "line $e->{line}: exercise $e->{id} has no solution" if substr($text, $e->{begin}, $e->{end} - $e->{begin}) !~ /\S/;
@@ -86,7 +87,7 @@ sub exercises {
             $e->{lesson} = $lesson =~ s{^\Q$root\E/}{}r;
             ($e->{options}) = slurp($lesson) =~ m{^// grade: (.*)$}m;
             $e->{options} //= '';
-            $e->{key} = "$chapter-$name";
+            $e->{key} = $chapter eq '00' ? $chapter : "$chapter-$name";
             $e->{title} = $e->{task} =~ /^(.{1,55}?)[.:](\s|$)/ ? $1 : substr($e->{task}, 0, 53) . '...';
             $by_id{ $e->{id} } = $e;
         }

@@ -31,8 +31,15 @@
 enum { STRIP = 1 };
 
 extern "C" {
+#include "common/base/util.h"
 #include "common/device/device_cuda.h"
 }
+// A kernel cannot list an open exercise (util.h), because that takes a call on the host. What the
+// kernel leaves undone fails the checks all the same.
+#ifdef __CUDA_ARCH__
+#undef TODO
+#define TODO(id) ((void)0)
+#endif
 
 extern "C++" {
 #ifdef CUDA_STANDIN

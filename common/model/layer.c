@@ -329,7 +329,11 @@ void attention_forward(const AttentionHeads *h, Saved *s) {
 // A rotation's transpose is the rotation by the opposite angle.
 void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     kind_of(h)->backward(h, dqkv, dmix, s);
+    // EXERCISE 00.unsplit-c (2 points): backward of the rotation. dqkv is the gradient of the
+    // rotated queries and keys, and of the values. Make it the gradient of queries and keys as they
+    // were before the rotation.
     rotate(h, dqkv, -1);
+    // END
 }
 void attention_rebuild(const AttentionHeads *h, Saved *s) {
     if (kind_of(h)->rebuild) kind_of(h)->rebuild(h, s);

@@ -253,12 +253,16 @@ void op_swiglu(Tensor y, Tensor x) {
 
 ITEM void swiglu_backward_part(real *dgate, real *dup, const real *gate, const real *up,
                                const real *dy, size_t lo, size_t hi) {
+    // EXERCISE 00.unsplit-b (3 points): backward of SwiGLU. Forward was y = silu(gate) up for each
+    // column. Set dgate and dup of columns lo to hi - 1. dgate may be dy, so read dy[c] first.
+    // real_sigmoid(x) is 1 / (1 + exp(-x)).
     INDEPENDENT
     for (size_t c = lo; c < hi; c++) {
         const real s = real_sigmoid(gate[c]), d = dy[c];
         dgate[c] = d * up[c] * s * (1 + gate[c] * (1 - s));
         dup[c] = d * gate[c] * s;
     }
+    // END
 }
 void op_swiglu_backward(Tensor dx, Tensor x, Tensor dy) {
     need_same("op_swiglu_backward", "dx", dx, "x", x);
@@ -480,14 +484,18 @@ void op_rms_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, double epsilon) 
     });
 }
 
-// With h = x scale and g = dy gain: dx = scale (g - h mean(g h)).
 ITEM void rms_norm_backward_row(real *dx, const real *x, real scale, const real *gain,
                                 const real *dy, size_t n) {
+    // EXERCISE 00.unsplit-a (3 points): backward of an RMS norm, for one row of n elements. Forward
+    // was y = x scale gain; scale is 1 / the root of the mean square of x, so it depends on x, too.
+    // Set dx. dx may be dy.
     double sum_gh;
+    // With h = x scale and g = dy gain: dx = scale (g - h mean(g h)).
     ROW_SUM(real, sum_gh, c, n, dy[c] * gain[c] * (x[c] * scale));
     const real mean_gh = (real)(sum_gh / (double)n);
     INDEPENDENT
     for (size_t c = 0; c < n; c++) dx[c] = scale * (dy[c] * gain[c] - x[c] * scale * mean_gh);
+    // END
 }
 void op_rms_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy) {
     need_same("op_rms_norm_backward", "dx", dx, "x", x);
@@ -568,12 +576,16 @@ void op_repeat_heads(Tensor y, Tensor x, size_t D) {
     });
 }
 ITEM void fold_heads_part(real *y, const real *x, size_t ratio, size_t D, size_t lo, size_t hi) {
+    // EXERCISE 00.unsplit-d (3 points): the gradient of a key head, in a row. x has heads of D
+    // columns, one per head of the query; y has one per group of `ratio` neighbouring heads. Set
+    // columns lo to hi - 1 of y to the sums over their groups.
     for (size_t c = lo; c < hi; c++) {
         const real *first = x + c / D * ratio * D + c % D;
         real sum = first[0];
         for (size_t j = 1; j < ratio; j++) sum += first[j * D];
         y[c] = sum;
     }
+    // END
 }
 void op_fold_heads(Tensor y, Tensor x, size_t D) {
     const size_t ratio = need_groups("op_fold_heads", x, y, D);

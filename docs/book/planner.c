@@ -118,6 +118,8 @@ static bool possible(const PlanTask *t, char *why, size_t n) {
         snprintf(why, n, "all sizes must be above 0");
     else if (m->width % m->heads)
         snprintf(why, n, "width %zu does not divide into %zu heads", m->width, m->heads);
+    else if (m->heads % config_kv_heads(m))
+        snprintf(why, n, "%zu heads do not share %zu heads of key and value", m->heads, config_kv_heads(m));
     else return true;
     return false;
 }
