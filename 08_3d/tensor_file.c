@@ -21,10 +21,13 @@ static bool whole(const cJSON *j, size_t *value) {
 }
 
 // GPT-2's files may have causal masks in them, of any type: "h.0.attn.bias",
-// "h.0.attn.masked_bias". No program needs them.
-static bool is_mask(const char *name) {
-    const char *end = strstr(name, ".attn.");
-    return end && (strcmp(end, ".attn.bias") == 0 || strcmp(end, ".attn.masked_bias") == 0);
+// "h.0.attn.masked_bias". Older files of Llama may have the angles of rotary positions,
+// "model.layers.0.self_attn.rotary_emb.inv_freq". No program needs them.
+bool tensor_file_leaves_out(const char *name) {
+    const char *attention = strstr(name, ".attn."), *angles = strstr(name, ".rotary_emb.");
+    if (angles) return strcmp(angles, ".rotary_emb.inv_freq") == 0;
+    return attention && (strcmp(attention, ".attn.bias") == 0 ||
+                         strcmp(attention, ".attn.masked_bias") == 0);
 }
 
 // Returns NULL, or the text of an error in the tensor.
@@ -76,10 +79,11 @@ bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, co
     f->tensor = host_alloc((size_t)(cJSON_GetArraySize(f->header) + 1) * sizeof *f->tensor);
     const cJSON *j;
     cJSON_ArrayForEach(j, f->header) {
-        if (strcmp(j->string, "__metadata__") == 0 || is_mask(j->string)) continue;
+        if (strcmp(j->string, "__metadata__") == 0 || tensor_file_leaves_out(j->string)) continue;
         FileTensor *t = &f->tensor[f->n++];
         t->name = j->string;
         const char *wrong = tensor_of(t, j, map + 8 + length, bytes - 8 - (size_t)length);
+        if (tensor_file_find(f, t->name) != t) wrong = "stands in the header twice";
         if (wrong) {
             snprintf(why, TENSOR_FILE_WHY, "%s: the tensor %.80s %s", name, t->name, wrong);
             tensor_file_close(f);

@@ -1,8 +1,8 @@
 // tensor_file.h: reads and writes safetensors files (github.com/huggingface/safetensors, "Format").
 // Such a file has 8 bytes with the length of the header, little-endian; the header, a JSON object
 // that maps a name to dtype, shape and offsets; and the tensors, row-major. Files are mapped for
-// reading, so only the pages that are used come into memory. Causal masks in older files of GPT-2
-// are ignored.
+// reading, so only the pages that are used come into memory. Causal masks and angles of rotary
+// positions in older files are ignored.
 #ifndef TENSOR_FILE_H
 #define TENSOR_FILE_H
 #include <stdbool.h>
@@ -32,6 +32,8 @@ bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, co
 void tensor_file_close(TensorFile *f);
 // NULL where there is none
 const FileTensor *tensor_file_find(const TensorFile *f, const char *name);
+// Is a tensor with this name ignored?
+bool tensor_file_leaves_out(const char *name);
 // The value of "__metadata__" with this key; NULL where there is none.
 const char *tensor_file_note(const TensorFile *f, const char *key);
 double tensor_file_value(const FileTensor *t, size_t i);
