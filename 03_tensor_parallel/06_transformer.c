@@ -96,9 +96,9 @@ static void cut_vocabulary(Layer *l, Param *table, Comm *tp, const LayerKind *ki
 }
 
 void tensor_parallel(Model *m, Comm *tp) {
-    // More ranks than heads of key and value would have to copy some of these heads. Then an element
-    // would have several owners: the norm would count it several times, and its gradient would need
-    // a sum over the copies. Here every element of a cut tensor has one owner.
+    // More ranks than heads of key and value would have to copy some of these heads. Then an
+    // element would have several owners: the norm would count it several times, and its gradient
+    // would need a sum over the copies. Here every element of a cut tensor has one owner.
     REQUIRE(tp->size <= config_kv_heads(&m->config) || tp->size > m->config.heads,
             "%zu tensor-parallel ranks need as many heads of key and value; the model has %zu: "
             "choose %zu ranks or fewer, or more --kv-heads", tp->size,

@@ -54,8 +54,8 @@ static void merge(Tensor out, Tensor lse, Tensor out_b, Tensor lse_b) {
 // block.
 
 // Returns room for k | v, or for their gradients, of one rank's positions: [B*T/N, 2A]. A is the
-// number of columns of this rank's heads: C, or C/tp where heads are cut, too. With grouped heads it
-// is the number of columns of k.
+// number of columns of this rank's heads: C, or C/tp where heads are cut, too. With grouped heads
+// it is the number of columns of k.
 static Tensor block_of(const AttentionHeads *h, size_t owner, Arena *room) {
     Positions p = context_positions_of(h, owner);
     return tensor_new(room, h->B * positions_count(&p), 2 * attention_key_columns(h));

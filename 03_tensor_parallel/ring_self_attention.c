@@ -64,7 +64,8 @@ static void mix(const AttentionHeads *h, Tensor scores, Tensor out, Tensor value
 static void probabilities(const AttentionHeads *h, Saved *s) {
     Tensor qkv = s->t[S_QKV];
     Tensor p = tensor_new(&s->attention, qkv.rows * range_size(h->heads), h->length);
-    round_the_ring(h, attention_part(h, qkv, 1), p, attention_part(h, qkv, 0), score);                  // k: N - 1 hops
+    Tensor q = attention_part(h, qkv, 0), k = attention_part(h, qkv, 1);
+    round_the_ring(h, k, p, q, score);                     // k: N - 1 hops
     op_causal_softmax(p, p, score_scale(h), place_of(h));
     s->t[S_PROBS] = p;
     s->t[S_DROPPED] = p;
@@ -75,7 +76,8 @@ static void probabilities(const AttentionHeads *h, Saved *s) {
 static void forward(const AttentionHeads *h, Saved *s) {
     probabilities(h, s);
     tensor_fill(s->t[S_MIX], 0);
-    round_the_ring(h, attention_part(h, s->t[S_QKV], 2), s->t[S_DROPPED], s->t[S_MIX], mix);  // v: N - 1 hops
+    Tensor v = attention_part(h, s->t[S_QKV], 2);
+    round_the_ring(h, v, s->t[S_DROPPED], s->t[S_MIX], mix);           // v: N - 1 hops
 }
 
 // to [B*T/N, A] becomes this rank's rows of the sum over ranks of p^T with. Each rank's product is
@@ -94,15 +96,17 @@ static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
 }
 static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor qkv = s->t[S_QKV], dq = attention_part(h, dqkv, 0);
+    Tensor q = attention_part(h, s->t[S_QKV], 0), dq = attention_part(h, dqkv, 0);
+    Tensor k = attention_part(h, s->t[S_QKV], 1), dk = attention_part(h, dqkv, 1);
+    Tensor v = attention_part(h, s->t[S_QKV], 2), dv = attention_part(h, dqkv, 2);
     Tensor dp = tensor_new(&scratch, s->t[S_PROBS].rows, h->length);
-    to_keys(h, attention_part(h, dqkv, 2), s->t[S_DROPPED], dmix);                              // dV = P^T dO
-    round_the_ring(h, attention_part(h, qkv, 2), dp, dmix, score);                              // dP = dO V^T
+    to_keys(h, dv, s->t[S_DROPPED], dmix);                 // dV = P^T dO
+    round_the_ring(h, v, dp, dmix, score);                 // dP = dO V^T
     drop(h, dp, dp);
     op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), place_of(h));    // dS
     tensor_fill(dq, 0);
-    round_the_ring(h, attention_part(h, qkv, 1), dp, dq, mix);                                   // dQ = dS K
-    to_keys(h, attention_part(h, dqkv, 1), dp, attention_part(h, qkv, 0));                                // dK = dS^T Q
+    round_the_ring(h, k, dp, dq, mix);                     // dQ = dS K
+    to_keys(h, dk, dp, q);                                 // dK = dS^T Q
     arena_free(&scratch);
 }
 

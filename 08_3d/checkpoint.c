@@ -194,7 +194,15 @@ typedef struct {
     int kind;
     size_t param, piece;
 } Filling;                                         // the piece that was found last
-static bool holds(const CheckpointPiece *p, size_t row, size_t block, size_t col, size_t *at) {
+// column: of the whole tensor
+static bool holds(const CheckpointPiece *p, size_t row, size_t column, size_t *at) {
+    size_t each = p->cols / p->blocks, block = column / each, col = column % each;
+    if (block < p->ratio && p->ratio > 1) {        // the piece's columns of q are neighbours
+        size_t wide = range_size(p->my_cols), first = p->ratio * p->my_cols.lo;
+        if (column < first || column >= first + p->ratio * wide) return false;
+        block = (column - first) / wide;
+        col = p->my_cols.lo + (column - first) % wide;
+    }
     if (row < p->my_rows.lo || row >= p->my_rows.hi || col < p->my_cols.lo || col >= p->my_cols.hi)
         return false;
     size_t width = range_size(p->my_cols), place = p->first;
@@ -219,14 +227,14 @@ static real value(void *filling, const Param *p, size_t i) {
             f->param++;
     REQUIRE(f->param < c->params, "%s has no tensor %s: it is of another model", c->dir, p->name);
     const CheckpointPiece *list = c->param[f->param].piece;
-    size_t n = c->param[f->param].n, row = i / p->cols, each = p->cols / p->blocks,
-           block = i % p->cols / each, at;
-    REQUIRE(list->rows == p->rows && list->cols == p->cols && list->blocks == p->blocks,
+    size_t n = c->param[f->param].n, row = i / p->cols, at;
+    REQUIRE(list->rows == p->rows && list->cols == p->cols &&
+                    list->blocks == param_narrow_blocks(p) && list->ratio == p->ratio,
             "%s has %s of %zu x %zu, and this model's is %zu x %zu: leave the model's sizes out, "
             "they are taken from the checkpoint",
             c->dir, p->name, list->rows, list->cols, p->rows, p->cols);
     for (size_t k = 0; k < n; k++, f->piece = (f->piece + 1) % n)
-        if (holds(&list[f->piece], row, block, i % each, &at))
+        if (holds(&list[f->piece], row, i % p->cols, &at))
             return tensor_file_finite(list[f->piece].t[f->kind], at, c->dir);
     usage_error("%s lacks element %zu of %s: files of it are missing", c->dir, i, p->name);
 }

@@ -59,13 +59,17 @@ typedef struct { Text json; size_t offset; } Header;
 //     2  the first and the last of its columns in each block
 //     1  the number of blocks
 //     2  the first element in that rectangle, and the number of elements
+// With grouped heads the first block, the queries, is several narrow blocks. Then a tenth number
+// says how many.
 static void add_note(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
     Header *h = context;
     (void)u;
-    if (kind == UNIT_WEIGHTS)
-        add(&h->json, ",\"%s\":\"%zu %zu %zu %zu %zu %zu %zu %zu %zu\"", p->name, p->rows, p->cols,
-            p->my_rows.lo, p->my_rows.hi, p->my_cols.lo, p->my_cols.hi, p->blocks, r.lo - p->offset,
-            range_size(r));
+    if (kind != UNIT_WEIGHTS) return;
+    add(&h->json, ",\"%s\":\"%zu %zu %zu %zu %zu %zu %zu %zu %zu", p->name, p->rows, p->cols,
+            p->my_rows.lo, p->my_rows.hi, p->my_cols.lo, p->my_cols.hi, param_narrow_blocks(p),
+            r.lo - p->offset, range_size(r));
+    if (p->ratio > 1) add(&h->json, " %zu", p->ratio);
+    add(&h->json, "\"");
 }
 static void add_tensor(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
     Header *h = context;

@@ -12,7 +12,8 @@
 #include "08_3d/checkpoint_folder.h"
 
 // The weights have their shapes from these: no run may change them.
-static const char *const model_options[] = { "layers", "width", "heads", "context", "vocab", NULL };
+static const char *const model_options[] = { "layers", "width", "heads", "context", "vocab",
+                                             "family", "kv-heads", "ffn", "untied", NULL };
 // A run that resumes may change these with --override only, and the content of --data.
 static const char *const training_options[] = {
     "batch",        "seed",     "lr",          "min-lr",     "warmup", "decay-steps",
@@ -118,9 +119,12 @@ static void require_same_training(const RunOptions *o, const char *dir, const Ch
     for (const char *const *name = model_options; *name; name++) {
         const char *before = checkpoint_option(c, *name);
         const char *asked = training_value(o, *name);
+        // Checkpoints without a family are older than the option.
+        if (!before && !strcmp(*name, "family")) before = "gpt2";
         REQUIRE(same(before, asked),
                 "--resume %s: it was trained with --%s %s, not %s: leave --%s out, because the "
-                "weights have that shape", dir, *name, before ? before : "?", asked, *name);
+                "weights have that shape", dir, *name, before ? before : "?",
+                asked ? asked : "?", *name);
     }
     for (const char *const *name = training_options; *name; name++) {
         const char *before = checkpoint_option(c, *name);

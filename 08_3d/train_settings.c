@@ -43,12 +43,18 @@ static Reduction reduction(Run *run) {
 
 static void take_family(Run *run, ModelConfig *c) {
     config_family(c, strcmp(option_text(run, "family"), "llama") ? FAMILY_GPT2 : FAMILY_LLAMA);
-    if (option_given(run, "kv-heads")) c->kv_heads = option_size(run, "kv-heads");
-    if (option_given(run, "ffn")) c->ffn = option_size(run, "ffn");
-    REQUIRE(!option_given(run, "kv-heads") || c->kv_heads > 0,
+    const bool grouped = option_text(run, "kv-heads") != NULL;
+    const bool ffn = option_text(run, "ffn") != NULL;
+    if (grouped) c->kv_heads = option_size(run, "kv-heads");
+    if (ffn) c->ffn = option_size(run, "ffn");
+    REQUIRE(!grouped || c->kv_heads > 0,
             "--kv-heads 0: the heads share at least one head of key and value");
-    REQUIRE(!option_given(run, "ffn") || c->ffn > 0, "--ffn 0: the MLP has at least one feature");
-    c->untied = option_flag(run, "untied");
+    REQUIRE(!ffn || c->ffn > 0, "--ffn 0: the MLP has at least one feature");
+    // A flag that --resume takes from the checkpoint has a text, but is not given.
+    c->untied = option_flag(run, "untied") || option_text(run, "untied");
+    REQUIRE(!option_given(run, "export") || config_is_gpt2(c),
+            "--export writes GPT-2's names and config.json, and this model is of another family: "
+            "leave --export out, and keep the weights with --save");
 }
 
 TrainerConfig train_config(Run *run) {

@@ -63,11 +63,30 @@ for my $job (@jobs) {
     cmp_ok(max(map { $_->{error} } @checks), '<=', $limit, '... in double') if $job->{name} =~ /^fp64/;
 }
 
+# A checkpoint has the family, and is read at another layout, where a rank's queries are other columns.
+{
+    my @sizes = (qw(--layers 2 --width 48 --heads 8 --kv-heads 4 --ffn 38 --untied --context 10 --batch 8 --micro-batch 2 --data), $text);
+    my @how = qw(--eval-every 0 --reduce ordered);
+    my @saved = (emu(8, $train{fp32}, qw(--family llama), @sizes, @how, qw(--dp 2 --tp 2 --pp 2 --zero 2 --steps 2 --decay-steps 4 --save), "$work/runs"),
+                 emu(1, $train{fp32}, qw(--family llama), @sizes, @how, qw(--steps 4 --log), "$work/whole.log"));
+    run_jobs(\@saved);
+    my $rest = emu(3, $train{fp32}, qw(--resume), "$work/runs", @how, qw(--micro-batch 2 --dp 1 --tp 3 --pp 1 --steps 4 --log), "$work/rest.log");
+    run_jobs([$rest]);
+    ok(!(grep { $_->{status} } @saved, $rest), 'a checkpoint of 8 ranks, resumed on 3') or diag(map { complain($_) } @saved, $rest);
+    my %loss = map { my $log = $_; $log => [map { /^\{"step":[23],.*"loss":([0-9.e-]+)/ ? $1 : () } split /\n/, slurp("$work/$log.log")] } qw(whole rest);
+    my @apart = map { abs($loss{whole}[$_] - $loss{rest}[$_]) } 0, 1;
+    ok(@{ $loss{rest} } == 2 && max(@apart) < 1e-5, '... has the losses of the whole run') or diag("@{ $loss{whole} } | @{ $loss{rest} }");
+    my $other = emu(1, $train{fp32}, qw(--family gpt2 --resume), "$work/runs", @how);
+    run_jobs([$other]);
+    ok($other->{status} == 2 && join(' ', split ' ', $other->{err}) =~ /it was trained with --family llama, not gpt2/, '... is of no other family') or diag(complain($other));
+}
+
 # Refused, with the choice that works.
 my @refused = (
     ['--tp 2 --kv-heads 1 --heads 2', qr/--tp 2 needs as many heads of key and value; the model has 1: choose --tp 1, or more --kv-heads/],
     ['--kv-heads 3', qr/8 heads do not share 3 heads of key and value: choose --heads as a multiple of --kv-heads/],
     ['--kv-heads 0', qr/--kv-heads 0: the heads share at least one head/],
+    ["--export $work/x.safetensors", qr/--export writes GPT-2's names and config.json/],
     ['--ffn 0', qr/--ffn 0: the MLP has at least one feature/],
     ['--width 40 --heads 8 --kv-heads 8', qr/rotary positions turn pairs of columns, but a head has 5: choose --width/],
     ['--tp 4 --dp 1 --pp 1 --tensor 2d', qr/a grid cuts layer norms, learned positions .* only --family gpt2 has/],

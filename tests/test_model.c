@@ -94,7 +94,8 @@ static Param part_of(Param p, size_t row_parts, size_t i, size_t col_parts, size
     return p;
 }
 
-static void test_cut_grouped(size_t rows, size_t cols, size_t blocks, size_t ratio, size_t row_parts, size_t col_parts) {
+static void test_cut_grouped(size_t rows, size_t cols, size_t blocks, size_t ratio, size_t row_parts,
+                             size_t col_parts) {
     const Param whole = param_describe_grouped("", rows, cols, blocks, ratio);
     const size_t all = whole.rows * whole.cols;
     size_t *hits = host_alloc(all * sizeof *hits), *index = host_alloc(all * sizeof *index), total = 0;

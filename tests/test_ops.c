@@ -591,7 +591,8 @@ static void test_groups(size_t M, size_t heads, size_t ratio, size_t D) {
 
 // Tensors that a family does not have: nothing is added.
 static void test_absent(void) {
-    Tensor x = put(normal(5, 7, 1)), y = out(5, 7), none = tensor_new(&storage, 1, 0), table = tensor_new(&storage, 9, 0);
+    Tensor x = put(normal(5, 7, 1)), y = out(5, 7);
+    Tensor none = tensor_new(&storage, 1, 0), table = tensor_new(&storage, 9, 0);
     op_add_bias(y, x, none);
     ok(same_bits(y, x), "add_bias: a bias of 0 columns");
     tensor_fill(y, 0);

@@ -9,7 +9,8 @@ static size_t bucket_size(const CutSizes *z, size_t i) {
 }
 // list <- the matrices of bucket i. Returns their number. All other tensors of it are vectors.
 static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
-    const size_t C = z->C, mine = z->heads * z->D, keys = z->key_heads * z->D, block = stage_tables(z) + z->first;
+    const size_t C = z->C, mine = z->heads * z->D, keys = z->key_heads * z->D;
+    const size_t block = stage_tables(z) + z->first;
     list[0] = (Shape){ C, mine + 2 * keys };
     if (i < block) list[0] = i < stage_tables(z) ? (Shape){ z->vocab, C }
                                               : (Shape){ z->Tk, z->positions_width };

@@ -201,7 +201,8 @@ static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSize
     if (mesh_cp(c->mesh) == 1) return 0;
     size_t n = c->mesh.cp, next = (at.cp + 1) % n;
     Positions others = context_positions(z->Tk, n, next, &ring_attention_zigzag);
-    return (forwards * (z->Tk - positions_count(&others)) + z->Tk) * B * 2 * z->key_heads * z->D * E;
+    const size_t position = 2 * z->key_heads * z->D * E;       // key and value
+    return (forwards * (z->Tk - positions_count(&others)) + z->Tk) * B * position;
 }
 
 // Partial gradients are summed before ZeRO reduces them: once, or in every micro-batch if ZeRO

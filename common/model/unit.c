@@ -10,8 +10,6 @@ enum { KEY_WEIGHTS = 1 }; // first coordinate of every random number: its purpos
 Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks) {
     return param_describe_grouped(name, rows, cols, blocks, 1);
 }
-// The width of the first block is `ratio`, that of all blocks `ratio + blocks - 1`.
-static size_t narrow_blocks(const Param *p) { return p->ratio + p->blocks - 1; }
 Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t blocks,
                              size_t ratio) {
     Param p = { .rows = rows ? rows : 1,
@@ -23,13 +21,13 @@ Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t 
                 .in_norm = true };
     snprintf(p.name, sizeof p.name, "%s", name);
     p.my_rows = (Range){ 0, p.rows };
-    p.my_cols = (Range){ 0, cols / narrow_blocks(&p) };
+    p.my_cols = (Range){ 0, cols / param_narrow_blocks(&p) };
     return p;
 }
 
 size_t param_local_rows(const Param *p) { return range_size(p->my_rows); }
 size_t param_local_cols(const Param *p) {
-    return p->cols ? narrow_blocks(p) * range_size(p->my_cols) : 0; // 0: the family has none
+    return p->cols ? param_narrow_blocks(p) * range_size(p->my_cols) : 0; // 0: the family has none
 }
 bool param_is_whole(const Param *p) {
     return param_local_rows(p) == p->rows && param_local_cols(p) == p->cols;
@@ -43,7 +41,7 @@ void param_add_gradient(Param *p, Tensor g) {
 
 size_t param_global_index(const Param *p, size_t i) {
     size_t width = range_size(p->my_cols), local = param_local_cols(p);
-    size_t row = i / local, col = i % local, whole = p->cols / narrow_blocks(p);
+    size_t row = i / local, col = i % local, whole = p->cols / param_narrow_blocks(p);
     size_t place = (p->my_rows.lo + row) * p->cols;
     if (col < p->ratio * width) return place + p->ratio * p->my_cols.lo + col; // the first block
     return place + col / width * whole + p->my_cols.lo + col % width;

@@ -31,6 +31,8 @@ Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks);
 // heads, the queries that belong to these keys.
 Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t blocks,
                              size_t ratio);
+// Blocks of the width of my_cols: `ratio` of them make the first block.
+static inline size_t param_narrow_blocks(const Param *p) { return p->ratio + p->blocks - 1; }
 size_t param_local_rows(const Param *p);
 size_t param_local_cols(const Param *p); // columns of all blocks
 bool param_is_whole(const Param *p);     // this rank holds all of it

@@ -133,7 +133,8 @@ static size_t compare_all(Finding *findings, Snapshot *got, Snapshot *want, doub
                           Mode mode) {
     size_t count = 0;
     double over_all = 0;
-    for (size_t i = 0; i < want->count; i++) over_all = fmax(over_all, whole_largest(&want->wholes[i]));
+    for (size_t i = 0; i < want->count; i++)
+        over_all = fmax(over_all, whole_largest(&want->wholes[i]));
     for (size_t i = 0; i < want->count; i++) {
         const Whole *w = &want->wholes[i];
         compare_tensor(&findings[count++], snapshot_find(got, w->name), w, over_all, limit, mode);
