@@ -18,6 +18,7 @@
 #include "08_3d/train_options.h"
 #include "08_3d/train_program.h"
 #include "08_3d/unsent.h"
+#include "08_3d/weights.h"
 #include "common/device/device.h"
 #include "judge/draw/sketch.h"
 #include "judge/frame/training.h"
@@ -253,9 +254,9 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
 }
 
 // Before the training: can the files be written, and are their options complete?
-static void require_files(Run *run) {
+static void require_files(Run *run, const ModelConfig *c) {
     if (option_given(run, "export") && run->is_root)
-        safetensors_require(option_text(run, "export"));
+        safetensors_require(c, option_text(run, "export"));
     static const char *const of_save[] = { "save-every", "keep", "save-over" };
     bool save = option_given(run, "save");
     for (size_t i = 0; i < 3; i++)
@@ -269,6 +270,17 @@ static void require_files(Run *run) {
     stop_catch();
 }
 
+// The weights of --init: the training begins at step 0 with them, and with a new optimizer state.
+static Weights init_open(Run *run, const Checkpoint *before) {
+    Weights w = { 0 };
+    if (!option_given(run, "init")) return w;
+    REQUIRE(!before,
+            "--init begins a training, and --resume goes on with one: leave one of the two out");
+    w = weights_open(run->world, "init", option_text(run, "init"), NULL, run->seed);
+    train_take_model(run, &w.model);
+    return w;
+}
+
 static void train(Run *run) {
     char note[CHECKPOINT_NOTE];
     RunOptions options = train_run_options(run, NULL);
@@ -276,6 +288,7 @@ static void train(Run *run) {
     say_note(run, note);
     if (before) train_take_options(run, &options);
     free(options.option);
+    Weights init = init_open(run, before);
     TrainerConfig c = train_config(run);
     Optimizer optimizer = train_optimizer(run);
     size_t steps = train_steps(run);
@@ -283,7 +296,7 @@ static void train(Run *run) {
     bool check = option_flag(run, "check");
     REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps",
             option_text(run, "resume"), from);
-    require_files(run);
+    require_files(run, &c.model);
     FiniteRule rule = train_finite_rule(run);
     train_checks_require(run, &c);
     Data data =
@@ -312,6 +325,12 @@ static void train(Run *run) {
         say(run, "%s", line);
         free(line);
         checkpoint_free(before);
+    }
+    if (init.from) {
+        weights_fill(&init, t->model);
+        if (u.model) weights_fill(&init, u.model);
+        say(run, "begins with the weights of %s\n", init.from);
+        weights_close(&init);
     }
     free(options.option);
     train_record(run, &c);

@@ -1,12 +1,14 @@
 // weights.h: opens the weights of a trained model. They come from a checkpoint (checkpoint.h), from
-// a safetensors file with the names of Hugging Face's GPT-2 (--export writes such a file), or from
-// a folder with such a file and its config.json. A rank reads only its own part.
+// a safetensors file with the names of Hugging Face's GPT-2, Llama or Qwen2 (--export writes such a
+// file), from several such files with their index, or from a folder with these and a config.json. A
+// rank reads only its own part.
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
 #include "08_3d/checkpoint.h"
-#include "08_3d/tensor_file.h"
+#include "08_3d/weight_files.h"
 
 typedef struct {
+    const char *option;                            // "from" or "init", for messages
     // a folder or a file; NULL: values, or initial values
     const char *from;
     // The elements of each parameter, by its number, side by side in model order; NULL: there are
@@ -15,15 +17,18 @@ typedef struct {
     // the file in a folder with a config.json; else NULL
     char *found;
     Checkpoint *checkpoint;                        // NULL: no folder
-    TensorFile file;
+    WeightFiles files;
     ModelConfig model;                             // its sizes; no dropout
 } Weights;
-// The sizes of the model follow from the tensors of the file. heads: the model's number of heads;
-// NULL: take it from the file's header or from a config.json beside the file. Collective.
-// usage_error() if there is no model at `from`.
-Weights weights_open(Comm *world, const char *from, const size_t *heads, uint64_t seed);
+// The sizes of the model follow from the config.json beside the file, and for GPT-2 from the tensors
+// and the file's header, too. heads: GPT-2's number of heads; NULL: as the files say. Every name and
+// shape is checked. Collective. usage_error() if there is no model at `from`.
+Weights weights_open(Comm *world, const char *option, const char *from, const size_t *heads,
+                     uint64_t seed);
 // Allocates the weights of a described model, without gradients, and fills them. usage_error()
-// where one is missing.
+// where one is not finite.
 void weights_load(const Weights *w, Model *m);
+// Fills the weights that a rank of an allocated model has, also under ZeRO.
+void weights_fill(const Weights *w, Model *m);
 void weights_close(Weights *w);
 #endif

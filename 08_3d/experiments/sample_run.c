@@ -270,7 +270,7 @@ void sample_run(Run *run) {
     bool check = option_flag(run, "check") || !from;
     size_t heads = option_given(run, "heads") ? option_size(run, "heads") : 0;
     if (from)
-        w = weights_open(run->world, option_text(run, "from"),
+        w = weights_open(run->world, "from", option_text(run, "from"),
                          option_given(run, "heads") ? &heads : NULL, run->seed);
     REQUIRE(pp <= w.model.layers,
             "--pp %zu needs as many blocks; the model has %zu: choose --pp %zu, or less", pp,
