@@ -54,7 +54,7 @@ def in_double():
 
 def steps_of(folder, batch=4, steps=10):
     """The tokens and targets of the steps; a target of -1 is not counted."""
-    said = subprocess.run([oracle, "--start", "--init", folder], check=True, capture_output=True, text=True).stdout
+    said = subprocess.run([oracle, "--start", "--init", folder], stdout=subprocess.PIPE, text=True).stdout
     rows = {row[0]: torch.tensor([int(v) for v in row[1:]]).view(batch, -1)
             for row in map(str.split, said.splitlines()) if row and row[0].startswith(("tokens", "targets"))}
     return [(rows[f"tokens{i}"], rows[f"targets{i}"]) for i in range(steps)]
@@ -91,7 +91,7 @@ def write(name, kind, config, shard):
     model = kind(config).eval()
     with torch.no_grad():
         for p in model.parameters():
-            p.add_(torch.randn_like(p) * 0.2)
+            p.add_(torch.randn_like(p) * 0.5)
     model.save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
     load = lambda: kind.from_pretrained(folder, dtype=torch.float64)                    # noqa: E731
     ids = torch.randint(0, config.vocab_size, (1, 9))
