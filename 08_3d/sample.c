@@ -255,9 +255,15 @@ void sampler_free(Sampler *s) {
 
 static const Option options[] = {
     { "from", "PATH", NULL,
-      "checkpoints, an exported model's folder, or its file; without it: a small one, trained "
-      "first" },
+      "checkpoints, or a model's folder or file (GPT-2, Llama, Qwen2); without it: a small one, "
+      "trained first" },
     { "heads", "N", NULL, "attention heads, where a file does not say (GPT-2: 12)" },
+    { "context", "N", NULL,
+      "rotary positions: keep so many keys and values; without it: as the model says" },
+    { "family", "gpt2|llama", "gpt2", "without --from: the family of the model" },
+    { "kv-heads", "N", NULL, "without --from: heads of key and value; without it: as many as heads" },
+    { "ffn", "N", NULL, "without --from: features of the MLP; without it: 4 times the width" },
+    { "untied", NULL, NULL, "without --from: the head has a table of its own" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: the ranks that --pp leaves" },
     { "pp", "N", "1", "pipeline stages" },
     { "prompt", "TEXT", "The ", "the beginning of the text; for models of bytes" },

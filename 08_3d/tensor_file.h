@@ -9,9 +9,11 @@
 #include <stddef.h>
 #include "common/base/real.h"
 
+// Of 8, 4, 2 and 2 bytes. Every type is read; only F64 and F32 are written.
+typedef enum { FILE_F64, FILE_F32, FILE_F16, FILE_BF16 } FileType;
 typedef struct {
     const char *name;
-    bool is_double;                                // F64; else F32
+    FileType type;
     size_t dims, shape[4], count;                  // count: elements
     const void *data;                              // in the mapped file, aligned to its elements
 } FileTensor;
@@ -23,7 +25,7 @@ typedef struct {
     struct cJSON *header;                          // holds the names
 } TensorFile;
 enum { TENSOR_FILE_WHY = 512 };
-// False: the file is torn, or is not a safetensors file of F32 or F64 tensors. `why` names the file
+// False: the file is torn, or is not a safetensors file of these types. `why` names the file
 // and the reason.
 bool tensor_file_open(TensorFile *f, const char *path, char why[TENSOR_FILE_WHY]);
 // The same for bytes in memory, which the caller keeps and frees. name: for the messages.

@@ -271,11 +271,9 @@ static void require_files(Run *run, const ModelConfig *c) {
 }
 
 // The weights of --init: the training begins at step 0 with them, and with a new optimizer state.
-static Weights init_open(Run *run, const Checkpoint *before) {
+static Weights init_open(Run *run) {
     Weights w = { 0 };
     if (!option_given(run, "init")) return w;
-    REQUIRE(!before,
-            "--init begins a training, and --resume goes on with one: leave one of the two out");
     w = weights_open(run->world, "init", option_text(run, "init"), NULL, run->seed);
     train_take_model(run, &w.model);
     return w;
@@ -283,12 +281,14 @@ static Weights init_open(Run *run, const Checkpoint *before) {
 
 static void train(Run *run) {
     char note[CHECKPOINT_NOTE];
+    REQUIRE(!option_given(run, "init") || !option_given(run, "resume"),
+            "--init begins a training, and --resume goes on with one: leave one of the two out");
     RunOptions options = train_run_options(run, NULL);
     Checkpoint *before = resume_open(run->world, &options, note);
     say_note(run, note);
     if (before) train_take_options(run, &options);
     free(options.option);
-    Weights init = init_open(run, before);
+    Weights init = init_open(run);
     TrainerConfig c = train_config(run);
     Optimizer optimizer = train_optimizer(run);
     size_t steps = train_steps(run);
