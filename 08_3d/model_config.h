@@ -1,6 +1,6 @@
-// model_config.h: config.json beside a model's weights, with the model's sizes. from_pretrained() of
-// Hugging Face's GPT2LMHeadModel, LlamaForCausalLM and Qwen2ForCausalLM needs it. --export writes a
-// config.json with a mark, and never replaces one without this mark.
+// model_config.h: config.json beside a model's weights, with the model's sizes. from_pretrained()
+// of Hugging Face's GPT2LMHeadModel, LlamaForCausalLM and Qwen2ForCausalLM needs it. --export
+// writes a config.json with a mark, and never replaces one without this mark.
 #ifndef MODEL_CONFIG_H
 #define MODEL_CONFIG_H
 #include "08_3d/model_names.h"

@@ -4,9 +4,9 @@
 // vary: ranks 1|2|3|4|6
 //
 // Writes text with a trained model, at any tp x pp. --from names a checkpoint (train --save), an
-// exported file, or Hugging Face's GPT-2, Llama or Qwen2. In every block a new token needs the keys and values of
-// all earlier tokens. These never change, because no position sees a later one. So each rank keeps
-// them for its heads and blocks, and a step is a forward of one row.
+// exported file, or Hugging Face's GPT-2, Llama or Qwen2. In every block a new token needs the keys
+// and values of all earlier tokens. These never change, because no position sees a later one. So
+// each rank keeps them for its heads and blocks, and a step is a forward of one row.
 //
 // Left out: batches of many texts, which make writing efficient (Pope et al. 2022; Kwon et al.
 // 2023); data parallelism, which would be several runs.
@@ -261,8 +261,8 @@ static const Option options[] = {
     { "context", "N", NULL,
       "rotary positions: keep so many keys and values; without it: as the model says" },
     { "family", "gpt2|llama", "gpt2", "without --from: the family of the model" },
-    { "kv-heads", "N", NULL, "without --from: heads of key and value; without it: as many as heads" },
-    { "ffn", "N", NULL, "without --from: features of the MLP; without it: 4 times the width" },
+    { "kv-heads", "N", NULL, "without --from: heads of key and value; without it: 9" },
+    { "ffn", "N", NULL, "without --from: features of the MLP; without it: 144" },
     { "untied", NULL, NULL, "without --from: the head has a table of its own" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: the ranks that --pp leaves" },
     { "pp", "N", "1", "pipeline stages" },

@@ -274,7 +274,9 @@ static void require_files(Run *run, const ModelConfig *c) {
 static Weights init_open(Run *run) {
     Weights w = { 0 };
     if (!option_given(run, "init")) return w;
-    w = weights_open(run->world, "init", option_text(run, "init"), NULL, run->seed);
+    size_t heads = option_given(run, "heads") ? option_size(run, "heads") : 0;
+    w = weights_open(run->world, "init", option_text(run, "init"),
+                     option_given(run, "heads") ? &heads : NULL, run->seed);
     train_take_model(run, &w.model);
     return w;
 }

@@ -10,8 +10,8 @@ typedef struct {
     size_t n;
 } WeightFiles;
 enum { WEIGHT_FILES_WHY = 1024 };
-// path: a safetensors file, or an index (*.index.json) beside its files. False: `why` names the file
-// and the reason.
+// path: a safetensors file, or an index (*.index.json) beside its files. False: `why` names the
+// file and the reason.
 bool weight_files_open(WeightFiles *w, const char *path, char why[WEIGHT_FILES_WHY]);
 void weight_files_close(WeightFiles *w);
 // NULL where there is none

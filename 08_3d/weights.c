@@ -22,8 +22,7 @@ static const FileTensor *table(const Weights *w, const char *name) {
     const FileTensor *t = find(w, name);
     REQUIRE(t,
             "--%s %s: it has no tensor %s: expected the names of Hugging Face's GPT-2, Llama or "
-            "Qwen2",
-            w->option, w->from, name);
+            "Qwen2", w->option, w->from, name);
     REQUIRE(t->dims == 2, "--%s %s: %s has %zu sides: expected two", w->option, w->from, name,
             t->dims);
     return t;
@@ -36,49 +35,63 @@ static bool same_values(const FileTensor *a, const FileTensor *b) {
     return true;
 }
 
-static size_t heads_of(const Weights *w, size_t configured, const size_t *chosen) {
-    const char *note = tensor_file_note(&w->files.file[0], "n_head");
+// The number of heads that --heads or config.json says; 0: neither.
+static size_t heads_of(const Weights *w, const size_t *chosen) {
+    size_t configured = w->model.heads;
     REQUIRE(!chosen || !configured || *chosen == configured,
             "--heads %zu: the config.json beside %s says %zu: leave --heads out",
             chosen ? *chosen : 0, w->from, configured);
-    if (chosen) return *chosen;
-    if (configured) return configured;
-    size_t heads = note ? strtoul(note, NULL, 10) : 0;
-    REQUIRE(heads,
-            "--%s %s: neither its header nor a config.json beside it says n_head: give --heads "
-            "(GPT-2: 12)", w->option, w->from);
-    return heads;
+    return chosen ? *chosen : configured;
 }
 
-// GPT-2: its tensors have all sizes but the number of heads. A config.json comes first, and
-// check_tensors() compares the two.
-static void sizes_of_gpt2(Weights *w, bool configured, const size_t *heads) {
+// A file of GPT-2 that was named itself may stand alone, or beside another model's config.json. So
+// --heads and the file's header come before config.json, and the tensors have all other sizes.
+static size_t heads_of_file(const Weights *w, const size_t *chosen) {
+    const char *note = tensor_file_note(&w->files.file[0], "n_head");
+    ModelConfig beside = { 0 };
+    if (chosen) return *chosen;
+    if (note) return strtoul(note, NULL, 10);
+    model_config_read(w->option, w->from, &beside);
+    REQUIRE(beside.heads,
+            "--%s %s: neither its header nor a config.json beside it says n_head: give --heads "
+            "(GPT-2: 12)", w->option, w->from);
+    return beside.heads;
+}
+
+// GPT-2: the tensors have the sizes that *c lacks. check_tensors() compares the others with them.
+static void sizes_of_tensors(const Weights *w, ModelConfig *c) {
     const FileTensor *wte = table(w, "wte.weight"), *wpe = table(w, "wpe.weight"),
-                     *head = find(w, "lm_head.weight"), *mlp = find(w, "h.0.mlp.c_fc.weight");
-    ModelConfig *c = &w->model;
+                     *mlp = find(w, "h.0.mlp.c_fc.weight");
     size_t layers = 0;
     for (char name[40]; snprintf(name, sizeof name, "h.%zu.ln_1.weight", layers), find(w, name);)
         layers++;
-    c->heads = heads_of(w, c->heads, heads);
     if (!c->layers) c->layers = layers;
     if (!c->width) c->width = wte->shape[1];
     if (!c->vocab) c->vocab = wte->shape[0];
     if (!c->context) c->context = wpe->shape[0];
     if (!c->ffn && mlp && mlp->dims == 2 && mlp->shape[1] != 4 * c->width) c->ffn = mlp->shape[1];
-    if (!configured) c->untied = head && !same_values(head, wte);
 }
 
 static void sizes_of(Weights *w, const size_t *heads, uint64_t seed) {
-    HubFamily family = model_config_read(w->option, w->from, &w->model);
-    w->model.seed = seed;
-    bool llama = weight_files_find(&w->files, "model.embed_tokens.weight") != NULL;
-    REQUIRE(!llama || family == HUB_LLAMA || family == HUB_QWEN2,
-            "--%s %s: it has the names of Llama, and no config.json beside it says so: put the "
-            "model's config.json there, which has its heads, its rope_theta and its rms_norm_eps",
-            w->option, w->from);
-    if (family == HUB_LLAMA || family == HUB_QWEN2) heads_of(w, w->model.heads, heads);
-    else sizes_of_gpt2(w, family != NO_HUB_FAMILY, heads);
-    config_require(&w->model);
+    ModelConfig *c = &w->model;
+    const bool llama = weight_files_find(&w->files, "model.embed_tokens.weight") != NULL;
+    if (llama || w->found) {
+        HubFamily family = model_config_read(w->option, w->from, c);
+        REQUIRE(!llama || family == HUB_LLAMA || family == HUB_QWEN2,
+                "--%s %s: it has the names of Llama, and no config.json beside it says so: put the "
+                "model's config.json there, which has its heads, its rope_theta and its "
+                "rms_norm_eps", w->option, w->from);
+        c->heads = heads_of(w, heads);
+        REQUIRE(c->heads, "--%s %s: the config.json beside it does not say n_head: give --heads",
+                w->option, w->from);
+    } else {
+        const FileTensor *head = find(w, "lm_head.weight");
+        c->heads = heads_of_file(w, heads);
+        c->untied = head && !same_values(head, table(w, "wte.weight"));
+    }
+    if (c->positions == POSITIONS_LEARNED) sizes_of_tensors(w, c);
+    c->seed = seed;
+    config_require(c);
 }
 
 // ---------------------------------------------------------------- every tensor, once
@@ -236,7 +249,7 @@ void weights_fill(const Weights *w, Model *m) {
         Unit *u = &m->units[i];
         Filling f = { .weights = w };
         if (u->tied_to) continue;
-        // Under ZeRO 3 a rank has the part that it owns; else it has all, also what it does not own.
+        // Under ZeRO 3 a rank has the part that it owns; else all, also what it does not own.
         const Range range = u->w.data ? (Range){ 0, u->size } : u->own;
         const Tensor t = u->w.data ? u->w : u->own_w;
         if (w->values) unit_fill(u, t, range, element, w->values);

@@ -20,9 +20,9 @@ typedef struct {
     WeightFiles files;
     ModelConfig model;                             // its sizes; no dropout
 } Weights;
-// The sizes of the model follow from the config.json beside the file, and for GPT-2 from the tensors
-// and the file's header, too. heads: GPT-2's number of heads; NULL: as the files say. Every name and
-// shape is checked. Collective. usage_error() if there is no model at `from`.
+// The sizes of the model follow from the config.json beside the file, and for GPT-2 from the
+// tensors and the file's header, too. heads: the number of heads; NULL: as the files say. Every
+// name and shape is checked. Collective. usage_error() if there is no model at `from`.
 Weights weights_open(Comm *world, const char *option, const char *from, const size_t *heads,
                      uint64_t seed);
 // Allocates the weights of a described model, without gradients, and fills them. usage_error()

@@ -115,6 +115,20 @@ fine(run(emu(4, $train, '--resume', "$work/saved", qw(--check --dp 2 --tp 1 --pp
 fine(greedy("$work/saved", '1,2', 2, $sample, '--check'), 'sample --from these checkpoints');
 fine(run(emu(2, $train, '--init', "$work/saved", @still, @how)), '--init from these checkpoints');
 
+SKIP: {
+    my $python = $ENV{PYTHON} // 'python3';
+    skip "$python has no torch or transformers", 2 if system("$python -c 'import torch, transformers' >/dev/null 2>&1");
+    for my $family ('--kv-heads 2 --untied', '--attention-bias --rope-theta 500 --norm-eps 1e-6') {
+        my $folder = "$work/for " . substr $family, 2, 2;
+        mkdir $folder;
+        run(emu(4, $train, qw(--family llama --layers 2 --width 24 --heads 4 --ffn 30 --context 24 --vocab 11 --dp 1 --tp 2 --pp 2 --batch 4 --steps 3 --eval-every 0 --data), $tokens,
+            split(' ', $family), '--export', "$folder/model.safetensors", @how));
+        my $ids = config(greedy($folder, '1,2,3', 1, $sample), 'ids_written');
+        my $said = `$python tools/torch_sample.py '$folder' --ids 1,2,3 --tokens 20 --written $ids 2>&1`;
+        is($? >> 8, 0, "transformers loads the export of $family and writes the same") or diag($said);
+    }
+}
+
 # ---- half precision ----
 sub rewrite {
     my ($from, $to, $change) = @_;
@@ -215,7 +229,7 @@ for my $case (@cases) {
 }
 for my $case (
     ['--layers 3', qr/--layers 3: the model of --init \S+ has --layers 2: leave --layers out/],
-    ['--heads 2', qr/has --heads 4: leave --heads out/], ['--kv-heads 4', qr/has --kv-heads 2: leave/], ['--vocab 12', qr/has --vocab 11: leave/],
+    ['--heads 2', qr/--heads 2: the config\.json beside \S+ says 4: leave --heads out/], ['--kv-heads 4', qr/has --kv-heads 2: leave/], ['--vocab 12', qr/has --vocab 11: leave/],
     ['--family gpt2', qr/has --family llama: leave/], ['--attention-bias', qr/--attention-bias: the model of --init \S+ is without it: leave/],
     ['--rope-theta 1000', qr/has --rope-theta 10000: leave/], ['--context 64', qr/has at most 32 positions: choose --context 32 or less/],
     ["--resume $work/saved", qr/--init begins a training, and --resume goes on with one: leave one of the two out/],
