@@ -243,6 +243,9 @@ static void cut_block(const Cube *c, const ModelConfig *z, Layer *l, Range width
 void cube_parallel(Model *m, const Cube *c) {
     const ModelConfig *z = &m->config;
     const CommGrid *g = &c->grid;
+    REQUIRE(config_is_gpt2(z),
+            "a cube cuts layer norms, learned positions and q | k | v of equal width, which only "
+            "GPT-2 has: choose that family, or --tensor 1d");
     REQUIRE(g->rows <= z->heads && g->rows <= z->vocab,
             "%zu x %zu x %zu ranks need %zu heads and vocabulary entries; the model has %zu and "
             "%zu: choose fewer ranks, or more --heads", g->rows, g->rows, g->rows, g->rows,

@@ -235,6 +235,9 @@ static void cut_table(Unit *u, const CommGrid *g, SummaCut rows, const ModelConf
 
 void summa(Model *m, const CommGrid *g) {
     const ModelConfig *c = &m->config;
+    REQUIRE(config_is_gpt2(c),
+            "a grid cuts layer norms, learned positions and q | k | v of equal width, which only "
+            "GPT-2 has: choose that family, or --tensor 1d");
     REQUIRE(g->cols <= c->heads,
             "%zu columns of ranks need as many heads; the model has %zu: choose more --heads, or "
             "fewer ranks", g->cols, c->heads);

@@ -79,15 +79,17 @@ static Trained train(Run *run, const Training *unsplit, const AttentionKind *kin
 static void trained_costs(Run *run, const Training *t, int kind, const Trained *r) {
     const ModelConfig *c = &t->model;
     const size_t n = run->world->size, e = sizeof(real), b = t->sequences;
-    ContextLayer layer = { b, c->context, c->heads, c->width / c->heads };
+    ContextLayer layer = { b, c->context, c->heads, config_kv_heads(c), c->width / c->heads };
     CutSizes whole = cut_sizes(c, 1, 0), z = whole;
     z.T = context_chunk(kind, c->context, n, run->world->rank);    // this rank's queries
     z.online = kind != RSA;
-    size_t kept = b * z.T * kept_stage(&z), heads = part_size(c->heads, n, run->world->rank);
+    size_t kept = b * z.T * kept_stage(&z), keys = part_size(layer.key_heads, n, run->world->rank);
+    size_t heads = keys * config_head_ratio(c);
     // Ulysses keeps q, k, v, out and lse of its heads for all positions, and no lse of its
     // positions.
     if (kind == ULYSSES)
-        kept += c->layers * (b * c->context * heads * (4 * layer.D + 1) - b * z.T * c->heads);
+        kept += c->layers * (b * c->context * (heads * (2 * layer.D + 1) + 2 * keys * layer.D) -
+                             b * z.T * c->heads);
     check_bytes(run, kind, "gpt.sent", "sent in the layers, a step",
                 (double)c->layers * context_layer_bytes(run->world, kind, layer), r->sent);
     check_bytes(run, kind, "gpt.sums", "sent for the sum of gradients",
@@ -244,7 +246,7 @@ static void check_busy(Run *run, int kind, const Timing *forward) {
 
 static void alone_costs(Run *run, int kind, const Attended *r) {
     const size_t n = run->world->size, e = sizeof(real);
-    const ContextLayer layer = { 1, n * alone.chunk, alone.heads, alone.D };
+    const ContextLayer layer = { 1, n * alone.chunk, alone.heads, alone.heads, alone.D };
     const double sent = context_layer_bytes(run->world, kind, layer);
     check_bytes(run, kind, "sent", "sent in both", sent, r->sent);
     check_bytes(run, kind, "kept", "kept by attention",

@@ -12,10 +12,11 @@ size_t context_chunk(int kind, size_t T, size_t n, size_t rank) {
 }
 
 double context_layer_bytes(const Comm *cp, int kind, ContextLayer z) {
-    const size_t n = cp->size, A = z.heads * z.D, e = sizeof(real);
+    const size_t n = cp->size, A = z.key_heads * z.D, e = sizeof(real);
+    const size_t ratio = z.heads / z.key_heads;
     if (kind == ULYSSES) {                                 // q, k, v, out and their gradients
-        size_t part = z.B * ceil_div(z.T, n) * ceil_div(z.heads, n) * z.D;
-        return (double)(8 * (n - 1) * part * e);
+        size_t part = z.B * ceil_div(z.T, n) * ceil_div(z.key_heads, n) * z.D;
+        return (double)(4 * (ratio + 1) * (n - 1) * part * e); // q and out: `ratio` parts each
     }
     size_t passed_on = 0;                                  // positions of all blocks sent on
     for (size_t k = 0; k + 1 < n; k++)

@@ -8,7 +8,8 @@ enum { RING, ZIGZAG, RSA, ULYSSES, KINDS };
 
 // N ranks cut B sequences of T positions. Rank `rank` has this many positions of each.
 size_t context_chunk(int kind, size_t T, size_t n, size_t rank);
-typedef struct { size_t B, T, heads, D; } ContextLayer;            // D: columns of one head
+// key_heads: of key and value, which groups of heads share. D: columns of one head
+typedef struct { size_t B, T, heads, key_heads, D; } ContextLayer;
 // Bytes that a rank sends in attention of one layer, forward and backward.
 double context_layer_bytes(const Comm *cp, int kind, ContextLayer z);
 

@@ -97,7 +97,8 @@ static Kept kept_of(const CutSizes *z, size_t blocks, bool head, bool embedding,
         k.inputs -= 1;                                     // the loss: its sums
         k.inputs += deferred_head(z, 1) / z->T;
         k.highest = k.inputs;
-        k.inputs -= z->C + 2;  // its norm's output and statistics; W still reads the logits
+        // its norm's output and statistics; W still reads the logits
+        k.inputs -= z->C + z->statistics;
     }
     for (size_t n = 0; n < blocks; n++) {
         k.inputs += deferred_block(z, 1) / z->T;
