@@ -100,7 +100,7 @@ static void write_text(Run *run, Sampler *s, Text *t, Windows *w, Snapshot *got,
     w->window = host_alloc((t->all + 1) * sizeof *w->window);
     for (w->n = 0; t->n < t->all; t->n++) {
         if (s->n == 0 || t->n - start > T) {
-            // Positions are learned, so a token's keys depend on its position. When the context is
+            // A token's keys depend on its position, learned or rotary. When the context is
             // full, the text moves up, and its last half is read again from position 0.
             if (t->n - start > T) start = t->n - (T > 1 ? T / 2 : 1);
             sampler_forget(s);
