@@ -19,6 +19,11 @@ enum { SEQUENCES = 3 };
 static const ModelConfig uneven = { .layers = 5, .width = 35, .heads = 5, .context = 7, .vocab = 37, .dropout = 0.1 };
 static const ModelConfig even = { .layers = 6, .width = 24, .heads = 6, .context = 8, .vocab = 42 };
 
+// Llama: five heads of key and value, each for two heads of the query; 3 divides none of the sizes but the layers.
+static const ModelConfig llama = { .layers = 3, .width = 40, .heads = 10, .context = 7, .vocab = 37, .dropout = 0.1,
+                                   .norm = NORM_RMS, .positions = POSITIONS_ROTARY, .activation = ACTIVATION_SWIGLU,
+                                   .biases = BIASES_QKV, .kv_heads = 5, .ffn = 22, .untied = true };
+
 static void line(Run *run, const char *model, const char *name, const char *unit, double predicted, double measured) {
     char text[96];
     snprintf(text, sizeof text, "%s: %s", model, name);
@@ -181,9 +186,11 @@ static void scale(Run *run) {
 }
 
 static void costs_test(Run *run) {
-    for (size_t i = 0; i < 2; i++) {
-        const char *name = i ? "even" : "uneven";
-        ModelConfig c = i ? even : uneven;
+    static const char *const names[] = { "uneven", "even", "llama" };
+    const ModelConfig models[] = { uneven, even, llama };
+    for (size_t i = 0; i < 3; i++) {
+        const char *name = names[i];
+        ModelConfig c = models[i];
         Arena tokens = arena(MEM_WORKSPACE);
         Data d = data_synthetic(c.vocab, c.context, run->seed);
         Batch b = data_batch(&d, &tokens, 0, 0, SEQUENCES, SEQUENCES);
