@@ -120,8 +120,6 @@ static const Option train_options[] = {
                    "learns tokens"),
     OPTION_EXAMPLE("train --steps 50 --eval-every 10 --log run.jsonl --export gpt2.safetensors",
                    "a log, and weights"),
-    OPTION_EXAMPLE("train --init llama --data 'train_*.bin' --export mine/model.safetensors",
-                   "trains a model on"),
     { 0 },
 };
 #endif

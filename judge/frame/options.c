@@ -408,7 +408,7 @@ double option_real(Run *run, const char *name) { return option_value_real(asked(
 const char *option_text(Run *run, const char *name) { return asked(run, name)->text; }
 bool option_flag(Run *run, const char *name) {
     const OptionValue *o = asked(run, name);
-    return o->given || o->text;                    // a text: option_default() has set the flag
+    return o->given || o->text; // a text: option_default() has set the flag
 }
 bool option_given(Run *run, const char *name) { return asked(run, name)->given; }
 void option_default(Run *run, const char *name, const char *text) {
