@@ -4,7 +4,7 @@
 // vary: ranks 2|4|8
 // grade: --check --save build/judged --save-over --steps 3 --layers 4 --width 24 --context 8 --batch 8 --reduce ordered
 //
-// Trains GPT-2's architecture on bytes of real text with data x tensor x pipeline parallelism.
+// Trains GPT-2's or Llama's architecture on text with data x tensor x pipeline parallelism.
 // trainer.c has the step, train_settings.c reads the options. This file has the loop. With --check
 // rank 0 trains the unsplit model beside the split one.
 #include <math.h>
