@@ -26,6 +26,9 @@ struct Checkpoint {
     size_t params;
 };
 
+// A training goes on in the precision in which it began.
+static const FileType own_type = sizeof(real) == 8 ? FILE_F64 : FILE_F32;
+
 void checkpoint_free(Checkpoint *c) {
     for (size_t i = 0; i < c->params; i++) free(c->param[i].piece);
     for (size_t i = 0; c->file && i < c->index.n; i++) tensor_file_close(&c->file[i]);
@@ -50,7 +53,7 @@ static const char *add_pieces(Checkpoint *c, const TensorFile *f) {
         for (size_t k = 0; k < (c->moments ? 3 : 1); k++) {
             snprintf(moment, sizeof moment, "%.100s%s", name, checkpoint_suffix[kinds[k]]);
             p.t[k] = tensor_file_find(f, moment);
-            if (!p.t[k] || p.t[k]->count != p.count || p.t[k]->is_double != (sizeof(real) == 8))
+            if (!p.t[k] || p.t[k]->count != p.count || p.t[k]->type != own_type)
                 return "a moment";
         }
         size_t at = 0;
@@ -267,7 +270,7 @@ real *checkpoint_load_state(const Checkpoint *c, size_t rank, const RankState *w
             "or --compress none --override compress, which drops it", c->dir, layout, want->layout);
     const FileTensor *t =
             rank < c->index.n ? tensor_file_find(&c->file[rank], checkpoint_rank_state) : NULL;
-    REQUIRE(t && t->count == want->n && t->is_double == (sizeof(real) == 8),
+    REQUIRE(t && t->count == want->n && t->type == own_type,
             "%s lacks what rank %zu had not sent: it is not what this program writes",
             c->dir, rank);
     real *values = host_alloc(want->n * sizeof *values);

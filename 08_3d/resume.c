@@ -13,7 +13,8 @@
 
 // The weights have their shapes from these: no run may change them.
 static const char *const model_options[] = { "layers", "width", "heads", "context", "vocab",
-                                             "family", "kv-heads", "ffn", "untied", NULL };
+                                             "family", "kv-heads", "ffn", "untied",
+                                             "attention-bias", "rope-theta", "norm-eps", NULL };
 // A run that resumes may change these with --override only, and the content of --data.
 static const char *const training_options[] = {
     "batch",        "seed",     "lr",          "min-lr",     "warmup", "decay-steps",

@@ -5,35 +5,50 @@
 #include <string.h>
 #include "08_3d/checkpoint.h"
 #include "08_3d/model_config.h"
+#include "08_3d/model_names.h"
 #include "08_3d/tensor_file.h"
 #include "common/base/output.h"
+
+// Every other reader finds a model's sizes in config.json. Those of GPT-2 stand in the file, too,
+// because a file of GPT-2 may be used alone.
+static size_t metadata(char *json, size_t room, const ModelConfig *c) {
+    if (hub_family(c) != HUB_GPT2)
+        return (size_t)snprintf(json, room, "{\"__metadata__\":{\"format\":\"pt\"}");
+    return (size_t)snprintf(json, room,
+                            "{\"__metadata__\":{\"format\":\"pt\",\"n_layer\":\"%zu\","
+                            "\"n_embd\":\"%zu\",\"n_head\":\"%zu\",\"n_positions\":\"%zu\","
+                            "\"vocab_size\":\"%zu\"}",
+                            c->layers, c->width, c->heads, c->context, c->vocab);
+}
+
+static size_t shape(char *json, size_t room, const NamedPart *part) {
+    size_t columns = range_size(part->columns);
+    if (part->vector) return (size_t)snprintf(json, room, "[%zu]", columns);
+    return (size_t)snprintf(json, room, "[%zu,%zu]", part->transposed ? columns : part->rows,
+                            part->transposed ? part->rows : columns);
+}
 
 // Describes the whole model's tensors in model order, also those that this rank does not hold. The
 // model is only described, never allocated.
 static char *header(const Model *whole, size_t *length) {
-    size_t room = 256 + 192 * config_tensors(&whole->config), n = 0, offset = 0;
+    size_t room = 256 + MOST_PARTS * 224 * config_tensors(&whole->config), n = 0, offset = 0;
     char *json = host_alloc(room);
-    const ModelConfig *c = &whole->config;
-    n += (size_t)snprintf(
-            json + n, room - n,
-            ""
-            "{\"__metadata__\":{\"format\":\"pt\",\"n_layer\":\"%zu\",\"n_embd\":\"%zu\","
-            "\"n_head\":\"%zu\",\"n_positions\":\"%zu\",\"vocab_size\":\"%zu\"}",
-            
-            c->layers, c->width, c->heads, c->context, c->vocab);
+    n += metadata(json, room, &whole->config);
     for (size_t i = 0; i < whole->n_units; i++) {
         const Unit *u = &whole->units[i];
         for (size_t k = 0; k < u->n_params && !u->tied_to; k++) {
-            const Param *p = &u->params[k];
-            size_t bytes = p->rows * p->cols * sizeof(real);
-            n += (size_t)snprintf(json + n, room - n,
-                                  ",\"%s\":{\"dtype\":\"%s\",\"shape\":", p->name,
-                                  sizeof(real) == 8 ? "F64" : "F32");
-            n += p->vector ? (size_t)snprintf(json + n, room - n, "[%zu]", p->cols)
-                           : (size_t)snprintf(json + n, room - n, "[%zu,%zu]", p->rows, p->cols);
-            n += (size_t)snprintf(json + n, room - n, ",\"data_offsets\":[%zu,%zu]}", offset,
-                                  offset + bytes);
-            offset += bytes;
+            NamedPart part[MOST_PARTS];
+            size_t parts = model_parts(&whole->config, &u->params[k], part);
+            for (size_t a = 0; a < parts; a++) {
+                size_t bytes = part[a].rows * range_size(part[a].columns) * sizeof(real);
+                n += (size_t)snprintf(json + n, room - n,
+                                      ",\"%s\":{\"dtype\":\"%s\",\"shape\":", part[a].name,
+                                      sizeof(real) == 8 ? "F64" : "F32");
+                n += shape(json + n, room - n, &part[a]);
+                n += (size_t)snprintf(json + n, room - n, ",\"data_offsets\":[%zu,%zu]}", offset,
+                                      offset + bytes);
+                offset += bytes;
+            }
         }
     }
     json[n++] = '}';
@@ -42,7 +57,10 @@ static char *header(const Model *whole, size_t *length) {
     return h;
 }
 
-void safetensors_require(const char *file) {
+void safetensors_require(const ModelConfig *c, const char *file) {
+    REQUIRE(hub_family(c) != NO_HUB_FAMILY,
+            "--export: no class of Hugging Face's has GPT-2's block with grouped heads: leave "
+            "--kv-heads out, or choose --family llama");
     output_require("export", file);
     model_config_require(file);
 }
@@ -84,17 +102,31 @@ static void take_elements(void *whole, size_t rank, const void *data, size_t byt
     w->filled += bytes / sizeof *list;
 }
 
+// Writes one part of a parameter that is whole on this rank.
+static void write_part(const Param *p, const NamedPart *part, const real *values, Output *o) {
+    size_t n = p->rows * range_size(part->columns);
+    real *list = host_alloc(n * sizeof *list);
+    for (size_t row = 0; row < p->rows; row++)
+        for (size_t column = part->columns.lo; column < part->columns.hi; column++)
+            list[part_place(part, row, column)] = values[row * p->cols + column];
+    // Errors stay with the file: output_close() asks for them.
+    fwrite(list, sizeof *list, n, o->f);
+    free(list);
+}
+
 // Collective: appends this tensor to the file, which rank 0 has open.
 static void write_tensor(const Model *m, const Param *p, Output *o) {
     size_t n;
+    if (p->cols == 0) return;                      // the family has no such tensor
     Element *own = own_elements(m, p->name, &n);
     Whole whole = { .room = p->rows * p->cols };
     if (this_rank == 0) whole.values = host_alloc(whole.room * sizeof(real));
     side_gather_each(own, n * sizeof *own, take_elements, &whole);
     if (this_rank == 0) {
+        NamedPart part[MOST_PARTS];
+        size_t parts = model_parts(&m->config, p, part);
         if (whole.filled < whole.room) fault("--export: no rank has all elements of %s", p->name);
-        // Errors stay with the file: output_close() asks for them.
-        fwrite(whole.values, sizeof(real), whole.room, o->f);
+        for (size_t k = 0; k < parts; k++) write_part(p, &part[k], whole.values, o);
     }
     free(whole.values);
     free(own);

@@ -4,9 +4,9 @@
 // vary: ranks 1|2|3|4|6
 //
 // Writes text with a trained model, at any tp x pp. --from names a checkpoint (train --save), an
-// exported file, or Hugging Face's GPT-2. In every block a new token needs the keys and values of
-// all earlier tokens. These never change, because no position sees a later one. So each rank keeps
-// them for its heads and blocks, and a step is a forward of one row.
+// exported file, or Hugging Face's GPT-2, Llama or Qwen2. In every block a new token needs the keys
+// and values of all earlier tokens. These never change, because no position sees a later one. So
+// each rank keeps them for its heads and blocks, and a step is a forward of one row.
 //
 // Left out: batches of many texts, which make writing efficient (Pope et al. 2022; Kwon et al.
 // 2023); data parallelism, which would be several runs.
@@ -23,24 +23,28 @@
 
 // -------------------------------------------------------- attention of new positions to all so far
 
-// S_QKV [T, 3A] has the T new positions only. Their keys and values join the cache, then their
-// queries attend to the whole cache.
+// S_QKV [T, A + 2K] has the T new positions only. Their keys, which are rotated already, and their
+// values join the cache, then their queries attend to the whole cache. K = A without grouped heads.
 static void cached_forward(const AttentionHeads *h, Saved *s) {
     Cache *c = (Cache *)h->kind;
-    size_t heads = range_size(h->heads), A = heads * h->D, all = c->n + h->T;
-    Tensor q = tensor_col_range(s->t[S_QKV], 0, A);
+    size_t heads = range_size(h->heads), all = c->n + h->T;
+    Tensor q = attention_part(h, s->t[S_QKV], 0), k = attention_part(h, s->t[S_QKV], 1),
+           v = attention_part(h, s->t[S_QKV], 2);
     Tensor p = tensor_new(&s->attention, heads * h->T, all);
-    // EXERCISE 08.sample-a (4 points): attend with the cache. c->k and c->v [context, A] have c->n
-    // rows of earlier positions; put the new ones, columns [A, 2A) and [2A, 3A) of S_QKV, behind
-    // them. Then p <- scores of q with all keys, its causal softmax with scale 1/sqrt(D) at
-    // h->position, and S_MIX <- p times all values.
-    tensor_copy(tensor_row_range(c->k, c->n, all), tensor_col_range(s->t[S_QKV], A, 2 * A));
-    tensor_copy(tensor_row_range(c->v, c->n, all), tensor_col_range(s->t[S_QKV], 2 * A, 3 * A));
-    op_heads_scores(p, q, tensor_row_range(c->k, 0, all), 1, heads);
+    Arena wide = arena(MEM_WORKSPACE);             // for attention_repeat()
+    // EXERCISE 08.sample-a (4 points): attend with the cache. c->k and c->v [context, K] have c->n
+    // rows of earlier positions; put the new ones, k and v, behind them. Then p <- scores of q with
+    // all keys, its causal softmax with scale 1/sqrt(D) at h->position, and S_MIX <- p times all
+    // values. attention_repeat() gives each head of q its key and its value.
+    tensor_copy(tensor_row_range(c->k, c->n, all), k);
+    tensor_copy(tensor_row_range(c->v, c->n, all), v);
+    op_heads_scores(p, q, attention_repeat(h, tensor_row_range(c->k, 0, all), &wide), 1, heads);
     op_causal_softmax(p, p, (real)(1 / sqrt((double)h->D)),
                       (HeadsPlace){ 1, heads, h->position, NULL });
-    op_heads_mix(s->t[S_MIX], p, tensor_row_range(c->v, 0, all), 1, heads);
+    op_heads_mix(s->t[S_MIX], p, attention_repeat(h, tensor_row_range(c->v, 0, all), &wide), 1,
+                 heads);
     // END
+    arena_free(&wide);
     c->n = all;
 }
 
@@ -230,11 +234,12 @@ Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice 
     if (last) s.head = &s.m->layers[s.m->n_layers - 1];
     s.blocks = s.m->n_layers - last - (s.mesh.at.pp == 0);
     s.cache = host_alloc(s.blocks * sizeof *s.cache);
-    size_t A = range_size(s.m->layers[s.mesh.at.pp == 0].heads) * (c->width / c->heads);
+    size_t heads = range_size(s.m->layers[s.mesh.at.pp == 0].heads) / config_head_ratio(c);
+    size_t K = heads * (c->width / c->heads);      // columns of this rank's keys
     for (size_t i = 0; i < s.blocks; i++)
         s.cache[i] = (Cache){ .kind = { .name = "cached", .forward = cached_forward },
-                              .k = tensor_new(&s.memory, c->context, A),
-                              .v = tensor_new(&s.memory, c->context, A) };
+                              .k = tensor_new(&s.memory, c->context, K),
+                              .v = tensor_new(&s.memory, c->context, K) };
     attach(&s, true);
     comm_connect(s.mesh.pp, COMM_NEIGHBOURS);
     return s;
@@ -250,9 +255,15 @@ void sampler_free(Sampler *s) {
 
 static const Option options[] = {
     { "from", "PATH", NULL,
-      "checkpoints, an exported model's folder, or its file; without it: a small one, trained "
-      "first" },
+      "checkpoints, or a model's folder or file (GPT-2, Llama, Qwen2); without it: a small one, "
+      "trained first" },
     { "heads", "N", NULL, "attention heads, where a file does not say (GPT-2: 12)" },
+    { "context", "N", NULL,
+      "rotary positions: keep so many keys and values; without it: as the model says" },
+    { "family", "gpt2|llama", "gpt2", "without --from: the family of the model" },
+    { "kv-heads", "N", NULL, "without --from: heads of key and value; without it: 9" },
+    { "ffn", "N", NULL, "without --from: features of the MLP; without it: 144" },
+    { "untied", NULL, NULL, "without --from: the head has a table of its own" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: the ranks that --pp leaves" },
     { "pp", "N", "1", "pipeline stages" },
     { "prompt", "TEXT", "The ", "the beginning of the text; for models of bytes" },

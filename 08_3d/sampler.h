@@ -9,7 +9,7 @@
 // the attention gets a pointer to kind and casts it to a pointer to the Cache.
 typedef struct {
     AttentionKind kind;
-    Tensor k, v;                                   // [context, heads/tp * D] each
+    Tensor k, v;                                   // [context, kv heads/tp * D] each
     size_t n;                                      // rows that are filled
 } Cache;
 typedef struct {

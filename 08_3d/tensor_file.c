@@ -21,11 +21,20 @@ static bool whole(const cJSON *j, size_t *value) {
 }
 
 // GPT-2's files may have causal masks in them, of any type: "h.0.attn.bias",
-// "h.0.attn.masked_bias". No program needs them.
-static bool is_mask(const char *name) {
-    const char *end = strstr(name, ".attn.");
-    return end && (strcmp(end, ".attn.bias") == 0 || strcmp(end, ".attn.masked_bias") == 0);
+// "h.0.attn.masked_bias". Older files of Llama may have the angles of rotary positions,
+// "model.layers.0.self_attn.rotary_emb.inv_freq". No program needs them.
+bool tensor_file_leaves_out(const char *name) {
+    const char *attention = strstr(name, ".attn."), *angles = strstr(name, ".rotary_emb.");
+    if (angles) return strcmp(angles, ".rotary_emb.inv_freq") == 0;
+    return attention && (strcmp(attention, ".attn.bias") == 0 ||
+                         strcmp(attention, ".attn.masked_bias") == 0);
 }
+
+static const struct { const char *name; size_t bytes; } types[] = {
+    [FILE_F64] = { "F64", 8 }, [FILE_F32] = { "F32", 4 },
+    [FILE_F16] = { "F16", 2 }, [FILE_BF16] = { "BF16", 2 },
+};
+enum { FILE_TYPES = sizeof types / sizeof *types };
 
 // Returns NULL, or the text of an error in the tensor.
 static const char *tensor_of(FileTensor *t, const cJSON *j, const unsigned char *data,
@@ -36,13 +45,14 @@ static const char *tensor_of(FileTensor *t, const cJSON *j, const unsigned char 
     size_t lo, hi;
     if (!cJSON_IsString(dtype) || !cJSON_IsArray(shape) || cJSON_GetArraySize(shape) > 4)
         return "has no dtype, or no shape of at most 4 sides";
-    t->is_double = strcmp(dtype->valuestring, "F64") == 0;
-    if (!t->is_double && strcmp(dtype->valuestring, "F32") != 0)
-        return "is neither F32 nor F64: convert it";
+    size_t type = 0;
+    while (type < FILE_TYPES && strcmp(dtype->valuestring, types[type].name) != 0) type++;
+    if (type == FILE_TYPES) return "is not of the type F64, F32, F16 or BF16: convert it";
+    t->type = (FileType)type;
     if (!cJSON_IsArray(place) || cJSON_GetArraySize(place) != 2 ||
         !whole(cJSON_GetArrayItem(place, 0), &lo) || !whole(cJSON_GetArrayItem(place, 1), &hi))
         return "has no place";
-    size_t size = t->is_double ? sizeof(double) : sizeof(float), room = bytes / size;
+    size_t size = types[type].bytes, room = bytes / size;
     t->count = 1;
     const cJSON *side;
     cJSON_ArrayForEach(side, shape) {
@@ -76,10 +86,11 @@ bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, co
     f->tensor = host_alloc((size_t)(cJSON_GetArraySize(f->header) + 1) * sizeof *f->tensor);
     const cJSON *j;
     cJSON_ArrayForEach(j, f->header) {
-        if (strcmp(j->string, "__metadata__") == 0 || is_mask(j->string)) continue;
+        if (strcmp(j->string, "__metadata__") == 0 || tensor_file_leaves_out(j->string)) continue;
         FileTensor *t = &f->tensor[f->n++];
         t->name = j->string;
         const char *wrong = tensor_of(t, j, map + 8 + length, bytes - 8 - (size_t)length);
+        if (tensor_file_find(f, t->name) != t) wrong = "stands in the header twice";
         if (wrong) {
             snprintf(why, TENSOR_FILE_WHY, "%s: the tensor %.80s %s", name, t->name, wrong);
             tensor_file_close(f);
@@ -128,8 +139,28 @@ const char *tensor_file_note(const TensorFile *f, const char *key) {
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(notes, key));
 }
 
+// IEEE 754: a sign, 5 bits of exponent, 10 of mantissa.
+static double value_of_half(uint16_t bits) {
+    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    double size = exponent == 31  ? mantissa ? NAN : HUGE_VAL
+                  : exponent == 0 ? ldexp(mantissa, -24)
+                                  : ldexp(1024 + mantissa, exponent - 25);
+    return bits >> 15 ? -size : size;
+}
+// The upper half of a float.
+static double value_of_bfloat(uint16_t bits) {
+    uint32_t word = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &word, sizeof value);
+    return (double)value;
+}
 double tensor_file_value(const FileTensor *t, size_t i) {
-    return t->is_double ? ((const double *)t->data)[i] : (double)((const float *)t->data)[i];
+    switch (t->type) {
+    case FILE_F64: return ((const double *)t->data)[i];
+    case FILE_F16: return value_of_half(((const uint16_t *)t->data)[i]);
+    case FILE_BF16: return value_of_bfloat(((const uint16_t *)t->data)[i]);
+    default: return (double)((const float *)t->data)[i];
+    }
 }
 
 real tensor_file_finite(const FileTensor *t, size_t i, const char *from) {

@@ -1,17 +1,19 @@
 // tensor_file.h: reads and writes safetensors files (github.com/huggingface/safetensors, "Format").
 // Such a file has 8 bytes with the length of the header, little-endian; the header, a JSON object
 // that maps a name to dtype, shape and offsets; and the tensors, row-major. Files are mapped for
-// reading, so only the pages that are used come into memory. Causal masks in older files of GPT-2
-// are ignored.
+// reading, so only the pages that are used come into memory. Causal masks and angles of rotary
+// positions in older files are ignored.
 #ifndef TENSOR_FILE_H
 #define TENSOR_FILE_H
 #include <stdbool.h>
 #include <stddef.h>
 #include "common/base/real.h"
 
+// Of 8, 4, 2 and 2 bytes. Every type is read; only F64 and F32 are written.
+typedef enum { FILE_F64, FILE_F32, FILE_F16, FILE_BF16 } FileType;
 typedef struct {
     const char *name;
-    bool is_double;                                // F64; else F32
+    FileType type;
     size_t dims, shape[4], count;                  // count: elements
     const void *data;                              // in the mapped file, aligned to its elements
 } FileTensor;
@@ -23,7 +25,7 @@ typedef struct {
     struct cJSON *header;                          // holds the names
 } TensorFile;
 enum { TENSOR_FILE_WHY = 512 };
-// False: the file is torn, or is not a safetensors file of F32 or F64 tensors. `why` names the file
+// False: the file is torn, or is not a safetensors file of these types. `why` names the file
 // and the reason.
 bool tensor_file_open(TensorFile *f, const char *path, char why[TENSOR_FILE_WHY]);
 // The same for bytes in memory, which the caller keeps and frees. name: for the messages.
@@ -32,6 +34,8 @@ bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, co
 void tensor_file_close(TensorFile *f);
 // NULL where there is none
 const FileTensor *tensor_file_find(const TensorFile *f, const char *name);
+// Is a tensor with this name ignored?
+bool tensor_file_leaves_out(const char *name);
 // The value of "__metadata__" with this key; NULL where there is none.
 const char *tensor_file_note(const TensorFile *f, const char *key);
 double tensor_file_value(const FileTensor *t, size_t i);

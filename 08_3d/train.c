@@ -4,7 +4,7 @@
 // vary: ranks 2|4|8
 // grade: --check --save build/judged --save-over --steps 3 --layers 4 --width 24 --context 8 --batch 8 --reduce ordered
 //
-// Trains GPT-2's architecture on bytes of real text with data x tensor x pipeline parallelism.
+// Trains GPT-2's or Llama's architecture on text with data x tensor x pipeline parallelism.
 // trainer.c has the step, train_settings.c reads the options. This file has the loop. With --check
 // rank 0 trains the unsplit model beside the split one.
 #include <math.h>
@@ -18,6 +18,7 @@
 #include "08_3d/train_options.h"
 #include "08_3d/train_program.h"
 #include "08_3d/unsent.h"
+#include "08_3d/weights.h"
 #include "common/device/device.h"
 #include "judge/draw/sketch.h"
 #include "judge/frame/training.h"
@@ -253,9 +254,9 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
 }
 
 // Before the training: can the files be written, and are their options complete?
-static void require_files(Run *run) {
+static void require_files(Run *run, const ModelConfig *c) {
     if (option_given(run, "export") && run->is_root)
-        safetensors_require(option_text(run, "export"));
+        safetensors_require(c, option_text(run, "export"));
     static const char *const of_save[] = { "save-every", "keep", "save-over" };
     bool save = option_given(run, "save");
     for (size_t i = 0; i < 3; i++)
@@ -269,13 +270,27 @@ static void require_files(Run *run) {
     stop_catch();
 }
 
+// The weights of --init: the training begins at step 0 with them, and with a new optimizer state.
+static Weights init_open(Run *run) {
+    Weights w = { 0 };
+    if (!option_given(run, "init")) return w;
+    size_t heads = option_given(run, "heads") ? option_size(run, "heads") : 0;
+    w = weights_open(run->world, "init", option_text(run, "init"),
+                     option_given(run, "heads") ? &heads : NULL, run->seed);
+    train_take_model(run, &w.model);
+    return w;
+}
+
 static void train(Run *run) {
     char note[CHECKPOINT_NOTE];
+    REQUIRE(!option_given(run, "init") || !option_given(run, "resume"),
+            "--init begins a training, and --resume goes on with one: leave one of the two out");
     RunOptions options = train_run_options(run, NULL);
     Checkpoint *before = resume_open(run->world, &options, note);
     say_note(run, note);
     if (before) train_take_options(run, &options);
     free(options.option);
+    Weights init = init_open(run);
     TrainerConfig c = train_config(run);
     Optimizer optimizer = train_optimizer(run);
     size_t steps = train_steps(run);
@@ -283,7 +298,7 @@ static void train(Run *run) {
     bool check = option_flag(run, "check");
     REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps",
             option_text(run, "resume"), from);
-    require_files(run);
+    require_files(run, &c.model);
     FiniteRule rule = train_finite_rule(run);
     train_checks_require(run, &c);
     Data data =
@@ -312,6 +327,12 @@ static void train(Run *run) {
         say(run, "%s", line);
         free(line);
         checkpoint_free(before);
+    }
+    if (init.from) {
+        weights_fill(&init, t->model);
+        if (u.model) weights_fill(&init, u.model);
+        say(run, "begins with the weights of %s\n", init.from);
+        weights_close(&init);
     }
     free(options.option);
     train_record(run, &c);

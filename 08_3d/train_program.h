@@ -9,6 +9,9 @@
 
 // ---- train_settings.c: usage_error() for what no training can have ----
 TrainerConfig train_config(Run *run);              // free() its stage_blocks
+// The options of the model take the values of --init's model, where they are not given.
+// usage_error() for an option with another value. Rotary positions: *c takes a shorter --context.
+void train_take_model(Run *run, ModelConfig *c);
 const char *train_reduction_words(const TrainerConfig *c);  // behind "ZeRO 0": ", overlapped"
 Optimizer train_optimizer(Run *run);
 RateRule train_rate(Run *run);

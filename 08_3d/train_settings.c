@@ -6,6 +6,7 @@
 #include <string.h>
 #include "08_3d/train_options.h"
 #include "08_3d/train_program.h"
+#include "common/model/block.h"
 
 // ---------------------------------------------------------------- the trainer's configuration
 
@@ -50,11 +51,69 @@ static void take_family(Run *run, ModelConfig *c) {
     REQUIRE(!grouped || c->kv_heads > 0,
             "--kv-heads 0: the heads share at least one head of key and value");
     REQUIRE(!ffn || c->ffn > 0, "--ffn 0: the MLP has at least one feature");
-    // A flag that --resume takes from the checkpoint has a text, but is not given.
-    c->untied = option_flag(run, "untied") || option_text(run, "untied");
-    REQUIRE(!option_given(run, "export") || config_is_gpt2(c),
-            "--export writes GPT-2's names and config.json, and this model is of another family: "
-            "leave --export out, and keep the weights with --save");
+    c->untied = option_flag(run, "untied");
+    if (option_flag(run, "attention-bias")) c->biases = BIASES_QKV;
+    if (option_text(run, "rope-theta")) c->rope_theta = option_real(run, "rope-theta");
+    if (option_text(run, "norm-eps")) c->norm_eps = option_real(run, "norm-eps");
+    static const char *const of_llama[] = { "attention-bias", "rope-theta", "norm-eps" };
+    for (size_t i = 0; i < sizeof of_llama / sizeof *of_llama; i++)
+        REQUIRE(c->positions == POSITIONS_ROTARY || !option_given(run, of_llama[i]),
+                "--%s is of --family llama: give that, or leave it out", of_llama[i]);
+    static const char *const above_0[] = { "rope-theta", "norm-eps" };
+    for (size_t i = 0; i < sizeof above_0 / sizeof *above_0; i++)
+        REQUIRE(!option_text(run, above_0[i]) || option_real(run, above_0[i]) > 0,
+                "--%s %s: expected more than 0", above_0[i], option_text(run, above_0[i]));
+}
+
+// ---------------------------------------------------------------- the model of --init
+
+// An option that the model of --init decides: it may be given, but not differ.
+static void take_text(Run *run, const char *name, const char *value, bool same) {
+    REQUIRE(!option_given(run, name) || same,
+            "--%s %s: the model of --init %s has --%s %s: leave --%s out", name,
+            option_text(run, name), option_text(run, "init"), name, value, name);
+    option_default(run, name, value);
+}
+static void take_size(Run *run, const char *name, size_t value) {
+    char text[24];
+    snprintf(text, sizeof text, "%zu", value);
+    take_text(run, name, text, !option_given(run, name) || option_size(run, name) == value);
+}
+static void take_real(Run *run, const char *name, double value) {
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", value);
+    take_text(run, name, text, !option_given(run, name) || option_real(run, name) == value);
+}
+static void take_flag(Run *run, const char *name, bool value) {
+    REQUIRE(value || !option_given(run, name),
+            "--%s: the model of --init %s is without it: leave --%s out", name,
+            option_text(run, "init"), name);
+    if (value) option_default(run, name, "yes");
+}
+
+void train_take_model(Run *run, ModelConfig *c) {
+    const bool llama = c->positions == POSITIONS_ROTARY;
+    take_text(run, "family", llama ? "llama" : "gpt2",
+              !strcmp(option_text(run, "family"), llama ? "llama" : "gpt2"));
+    take_size(run, "layers", c->layers);
+    take_size(run, "width", c->width);
+    take_size(run, "heads", c->heads);
+    take_size(run, "vocab", c->vocab);
+    if (llama || option_given(run, "kv-heads")) take_size(run, "kv-heads", config_kv_heads(c));
+    if (llama || c->ffn || option_given(run, "ffn")) take_size(run, "ffn", block_hidden(c));
+    take_flag(run, "untied", c->untied);
+    if (llama) {
+        take_flag(run, "attention-bias", c->biases == BIASES_QKV);
+        take_real(run, "rope-theta", c->rope_theta > 0 ? c->rope_theta : 10000);
+        take_real(run, "norm-eps", c->norm_eps > 0 ? c->norm_eps : 1e-5);
+    }
+    // No tensor has a row for each rotary position, so shorter sequences need nothing else.
+    size_t shorter = option_given(run, "context") ? option_size(run, "context") : c->context;
+    REQUIRE(!llama || shorter <= c->context,
+            "--context %zu: the model of --init %s has at most %zu positions: choose --context %zu "
+            "or less", shorter, option_text(run, "init"), c->context, c->context);
+    if (llama) c->context = shorter;
+    take_size(run, "context", c->context);
 }
 
 TrainerConfig train_config(Run *run) {

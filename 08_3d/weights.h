@@ -1,29 +1,35 @@
 // weights.h: opens the weights of a trained model. A rank reads only its own part. The weights are
-// in one of three places:
+// in one of these places:
 //     a checkpoint (checkpoint.h)
-//     a safetensors file with the names of Hugging Face's GPT-2; --export writes such a file
-//     a folder with such a file and its config.json
+//     a safetensors file with the names of Hugging Face's GPT-2, Llama or Qwen2; --export writes
+//         such a file
+//     several such files with their index
+//     a folder with these and a config.json
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
 #include "08_3d/checkpoint.h"
-#include "08_3d/tensor_file.h"
+#include "08_3d/weight_files.h"
 
 typedef struct {
+    const char *option;     // "from" or "init", for messages
     const char *from;       // a folder or a file; NULL: `values`, or initial values
     // The elements of each parameter, by its number, side by side in model order; NULL: there are
     // none.
     real **values;
     char *found;            // the file in a folder with a config.json; else NULL
     Checkpoint *checkpoint;                        // NULL: no folder
-    TensorFile file;
+    WeightFiles files;
     ModelConfig model;                             // its sizes; no dropout
 } Weights;
-// Collective. The sizes of the model follow from the tensors of the file. usage_error() if there is
-// no model at `from`.
-// heads: the model's number of heads; NULL: the file's header or the config.json beside it says it.
-Weights weights_open(Comm *world, const char *from, const size_t *heads, uint64_t seed);
+// The sizes of the model follow from the config.json beside the file, and for GPT-2 from the
+// tensors and the file's header, too. heads: the number of heads; NULL: as the files say. Every
+// name and shape is checked. Collective. usage_error() if there is no model at `from`.
+Weights weights_open(Comm *world, const char *option, const char *from, const size_t *heads,
+                     uint64_t seed);
 // Allocates the weights of a described model, without gradients, and fills them. usage_error()
-// where one is missing.
+// where one is not finite.
 void weights_load(const Weights *w, Model *m);
+// Fills the weights that a rank of an allocated model has, also under ZeRO.
+void weights_fill(const Weights *w, Model *m);
 void weights_close(Weights *w);
 #endif

@@ -127,7 +127,7 @@ static void write_reference(Run *run, Subject *s, const char *directory) {
     char path[512];
     mkdir(directory, 0777);
     snprintf(path, sizeof path, "%s/weights.safetensors", directory);
-    if (run->is_root) safetensors_require(path);
+    if (run->is_root) safetensors_require(&s->model->config, path);
     safetensors_export(s->model, path);
     size_t T = s->data.context, M = s->batch * T;
     int *tokens = host_alloc(M * sizeof *tokens), *targets = host_alloc(M * sizeof *targets);

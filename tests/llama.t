@@ -86,7 +86,6 @@ my @refused = (
     ['--tp 2 --kv-heads 1 --heads 2', qr/--tp 2 needs as many heads of key and value; the model has 1: choose --tp 1, or more --kv-heads/],
     ['--kv-heads 3', qr/8 heads do not share 3 heads of key and value: choose --heads as a multiple of --kv-heads/],
     ['--kv-heads 0', qr/--kv-heads 0: the heads share at least one head/],
-    ["--export $work/x.safetensors", qr/--export writes GPT-2's names and config.json/],
     ['--ffn 0', qr/--ffn 0: the MLP has at least one feature/],
     ['--width 40 --heads 8 --kv-heads 8', qr/rotary positions turn pairs of columns, but a head has 5: choose --width/],
     ['--tp 4 --dp 1 --pp 1 --tensor 2d', qr/a grid cuts layer norms, learned positions .* only --family gpt2 has/],

@@ -1,7 +1,8 @@
 // test_oracle.c: compares ten steps of a small GPT with PyTorch's steps in double. tests/oracle.py
 // has written PyTorch's results to tests/oracle.txt, so the test needs no PyTorch. Dropout is off,
 // because its random numbers differ from PyTorch's. Sequences end early at different lengths, and
-// gradients are clipped. tests/oracle.t runs it.
+// gradients are clipped. tests/oracle.t runs it. --init does the same with a
+// model of transformers (tests/llama.py); tests/llama-files.t runs that.
 //
 // ranks: 1
 // level: core
@@ -12,6 +13,7 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/settings.h"
 #include "08_3d/trainer.h"
+#include "08_3d/weights.h"
 #include "common/device/device.h"
 #include "judge/frame/training.h"
 
@@ -22,6 +24,7 @@ static const double clip = 0.9, limit = 1e-8;
 static const Option options[] = {
     { "file", "FILE", "tests/oracle.txt", "what PyTorch came to" },
     { "start", NULL, NULL, "only print the initial weights and all tokens: what tests/oracle.py starts from" },
+    { "init", "PATH", NULL, "begin with the model of this folder; --file has its losses and norms alone" },
     { "unsplit", NULL, NULL, "the unsplit model instead of the trainer; one rank" },
     { "optimizer", "sgd|adamw", "sgd", "which of the two trainings" },
     { "dp", "N", "1", "data-parallel replicas" },
@@ -30,6 +33,7 @@ static const Option options[] = {
     { "cp", "N", "1", "context-parallel ranks" },
     { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "tensor", "1d|2d|2.5d|3d", "1d", "how tp ranks cut a layer" },
+    { "recompute", "none|selective|full", "none", "activations that backward computes again" },
     { "zero", "0|1|2|3", "0", "what is sharded over the replicas" },
     { "micro-batch", "N", "4", "sequences of a replica and micro-batch, at most" },
     {0},
@@ -105,8 +109,9 @@ static void print_start(const ModelConfig *c, const Data *d) {
     for (size_t step = 0; step < STEPS; step++) {
         Arena a = arena(MEM_WORKSPACE);
         Batch b = data_batch(d, &a, step, 0, BATCH, BATCH);
-        int tokens[2][64];
+        int tokens[2][256];
         size_t M = b.B * b.T;
+        if (M > 256) fault("a step has %zu tokens: more than 256", M);
         device_download(tokens[0], b.tokens, M * sizeof(int));
         device_download(tokens[1], b.targets, M * sizeof(int));
         for (size_t which = 0; which < 2; which++) {
@@ -145,6 +150,10 @@ static void oracle(Run *run) {
     const char *name = option_text(run, "optimizer"), *path = option_text(run, "file");
     ModelConfig c = sizes;
     c.seed = run->seed;
+    Weights init = { 0 };
+    const bool other = option_given(run, "init");
+    if (other) init = weights_open(run->world, "init", option_text(run, "init"), NULL, run->seed);
+    if (other) c = init.model;
     Data d = data_synthetic(c.vocab, c.context, run->seed);
     if (option_flag(run, "start")) {
         print_start(&c, &d);
@@ -168,19 +177,25 @@ static void oracle(Run *run) {
             .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp"), option_size(run, "cp") },
             .tensor = settings_tensor(option_text(run, "tensor")), .schedule = schedule_1f1b,
             .sequence = option_flag(run, "sequence-parallel"),
+            .recompute = settings_recompute(option_text(run, "recompute")),
             .reduction = trainer_reduction((size_t)atoi(option_text(run, "zero")), false, false, false) };
         trainer_require(&config);
         t = trainer_new(run->world, &config, o);
         m = t->model;
     }
-    Snapshot *start = snapshot_new(run);
-    model_snapshot(m, start, UNIT_WEIGHTS, NULL);
-    compare(run, f, "start", NULL, start);
+    if (other) {
+        weights_fill(&init, m);
+        weights_close(&init);
+    } else {
+        Snapshot *start = snapshot_new(run);
+        model_snapshot(m, start, UNIT_WEIGHTS, NULL);
+        compare(run, f, "start", NULL, start);
+    }
     double loss[STEPS], norm[STEPS];
     for (size_t step = 0; step < STEPS; step++) {
         StepResult r = t ? trainer_gradients(t, &d, step) : unsplit_gradients(m, &d, step);
         loss[step] = r.loss, norm[step] = r.norm;
-        if (step == 0 || step + 1 == STEPS) {
+        if (!other && (step == 0 || step + 1 == STEPS)) {
             Snapshot *s = snapshot_new(run);
             model_snapshot(m, s, UNIT_GRADIENTS, NULL);
             compare(run, f, name, step ? "last-gradients" : "first-gradients", s);
@@ -188,9 +203,11 @@ static void oracle(Run *run) {
         if (t) trainer_update(t, r);
         else optimizer_step(&o, m, clip_factor(r.norm, clip));
     }
-    Snapshot *weights = snapshot_new(run);
-    model_snapshot(m, weights, UNIT_WEIGHTS, NULL);
-    compare(run, f, name, "weights", weights);
+    if (!other) {
+        Snapshot *weights = snapshot_new(run);
+        model_snapshot(m, weights, UNIT_WEIGHTS, NULL);
+        compare(run, f, name, "weights", weights);
+    }
     char key[2][32];
     snprintf(key[0], sizeof key[0], "%s.loss", name);
     snprintf(key[1], sizeof key[1], "%s.norm", name);

@@ -46,7 +46,7 @@ def main():
     o = parser.parse_args()
     torch.set_num_threads(o.threads)
     transformers.logging.set_verbosity_error()
-    model = transformers.GPT2LMHeadModel.from_pretrained(o.folder).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(o.folder).eval()
     model.generation_config.eos_token_id = None            # all tokens are written, as in sample
     seconds = []
     with torch.no_grad():

@@ -30,9 +30,9 @@ static double forwards(const ModelConfig *c, const SampleSizes *z, double *tp, d
 
 void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const SampleMeasured *got) {
     double tp = 0, pp = 0, rows = forwards(c, z, &tp, &pp);
-    size_t A = part_size(c->heads, z->tp, z->tp_rank) * (c->width / c->heads);
+    size_t K = part_size(config_kv_heads(c), z->tp, z->tp_rank) * (c->width / c->heads);
     double cache =
-            (double)(2 * part_size(c->layers, z->pp, z->pp_rank) * c->context * A * sizeof(real));
+            (double)(2 * part_size(c->layers, z->pp, z->pp_rank) * c->context * K * sizeof(real));
     check_cost(run, "positions", "positions computed", "positions", formula(rows), NOT_PREDICTED,
                got->rows);
     check_cost(run, "tp.sent", "tensor-parallel traffic", "bytes sent", formula(tp), NOT_PREDICTED,
@@ -48,6 +48,7 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
         if (known - start > c->context) start = known - (c->context / 2 ? c->context / 2 : 1);
         again += known - start;
     }
+    const bool grouped = config_head_ratio(c) > 1;
     char without[24];
     snprintf(without, sizeof without, "=%zu", again);
     // A row of bytes sent is left out where there is no link of its kind.
@@ -55,7 +56,9 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
         { "positions computed",
           "cache: 1 per token, T/2 if T is full",
           { "positions", without } },
-        { "keys and values kept", "2 L/pp T C/tp elements", { "cache", "=0 B" } },
+        { "keys and values kept",
+          grouped ? "2 L/pp T K/tp elements, K columns of keys" : "2 L/pp T C/tp elements",
+          { "cache", "=0 B" } },
     };
     size_t shown = 2;
     if (z->tp > 1)

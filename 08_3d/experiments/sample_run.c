@@ -83,7 +83,7 @@ static void write_text(Run *run, Sampler *s, SampleText *t, SampleWindows *w, Sn
     w->window = host_alloc((t->all + 1) * sizeof *w->window);
     for (w->n = 0; t->n < t->all; t->n++) {
         if (s->n == 0 || t->n - start > T) {
-            // Positions are learned, so a token's keys depend on its position. When the context is
+            // A token's keys depend on its position, learned or rotary. When the context is
             // full, the text moves up, and its last half is read again from position 0.
             if (t->n - start > T) start = t->n - (T > 1 ? T / 2 : 1);
             sampler_forget(s);
@@ -126,6 +126,40 @@ static const ModelConfig small = {
     .layers = 4, .width = 36, .heads = 9, .context = 24, .vocab = 256
 };
 
+static ModelConfig small_model(Run *run) {
+    ModelConfig c = small;
+    c.seed = run->seed;
+    config_family(&c, strcmp(option_text(run, "family"), "llama") ? FAMILY_GPT2 : FAMILY_LLAMA);
+    if (option_given(run, "kv-heads")) c.kv_heads = option_size(run, "kv-heads");
+    if (option_given(run, "ffn")) c.ffn = option_size(run, "ffn");
+    REQUIRE(!option_given(run, "kv-heads") || c.kv_heads > 0,
+            "--kv-heads 0: the heads share at least one head of key and value");
+    REQUIRE(!option_given(run, "ffn") || c.ffn > 0, "--ffn 0: the MLP has at least one feature");
+    c.untied = option_flag(run, "untied");
+    config_require(&c);
+    return c;
+}
+static Weights opened_model(Run *run) {
+    static const char *const of_small[] = { "family", "kv-heads", "ffn", "untied" };
+    for (size_t i = 0; i < sizeof of_small / sizeof *of_small; i++)
+        REQUIRE(!option_given(run, of_small[i]),
+                "--%s is of the model without --from: the model of --from has its own; leave "
+                "--%s out", of_small[i], of_small[i]);
+    size_t heads = option_given(run, "heads") ? option_size(run, "heads") : 0;
+    return weights_open(run->world, "from", option_text(run, "from"),
+                        option_given(run, "heads") ? &heads : NULL, run->seed);
+}
+// No tensor has a row for each rotary position, so a cache may be shorter than the model allows.
+static void take_context(Run *run, ModelConfig *c) {
+    if (!option_given(run, "context")) return;
+    size_t n = option_size(run, "context");
+    REQUIRE(c->positions == POSITIONS_ROTARY,
+            "--context %zu: the positions of this model are learned: leave --context out", n);
+    REQUIRE(n > 0 && n <= c->context, "--context %zu: choose 1 to %zu, the positions of this model",
+            n, c->context);
+    c->context = n;
+}
+
 void sample_run(Run *run) {
     size_t world = run->world->size, pp = option_size(run, "pp");
     REQUIRE(pp > 0 && world % pp == 0, "--pp %zu: %zu ranks are not a multiple of it", pp, world);
@@ -134,14 +168,12 @@ void sample_run(Run *run) {
             "--tp %zu x --pp %zu is not %zu ranks: start as many (--emulate %zu), or leave --tp "
             "out",
             tp, pp, world, tp * pp);
-    Weights w = { .model = small };
-    w.model.seed = run->seed;
     bool from = option_given(run, "from"), ids = option_given(run, "ids");
     bool check = option_flag(run, "check") || !from;
-    size_t heads = option_given(run, "heads") ? option_size(run, "heads") : 0;
-    if (from)
-        w = weights_open(run->world, option_text(run, "from"),
-                         option_given(run, "heads") ? &heads : NULL, run->seed);
+    Weights w = { 0 };
+    if (from) w = opened_model(run);
+    else w.model = small_model(run);
+    take_context(run, &w.model);
     REQUIRE(pp <= w.model.layers,
             "--pp %zu needs as many blocks; the model has %zu: choose --pp %zu, or less", pp,
             w.model.layers, w.model.layers);

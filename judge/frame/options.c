@@ -407,7 +407,10 @@ size_t option_size(Run *run, const char *name) {
 }
 double option_real(Run *run, const char *name) { return option_value_real(asked(run, name)); }
 const char *option_text(Run *run, const char *name) { return asked(run, name)->text; }
-bool option_flag(Run *run, const char *name) { return asked(run, name)->given; }
+bool option_flag(Run *run, const char *name) {
+    const OptionValue *o = asked(run, name);
+    return o->given || o->text; // a text: option_default() has set the flag
+}
 bool option_given(Run *run, const char *name) { return asked(run, name)->given; }
 void option_default(Run *run, const char *name, const char *text) {
     OptionValues *s = &run->state->settings;

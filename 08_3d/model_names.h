@@ -1,0 +1,25 @@
+// model_names.h: the names and the layout of a model's tensors in Hugging Face's files. In GPT-2's
+// files a tensor has our name and our layout. In Llama's and Qwen2's files a matrix is transposed,
+// [out, in], and a tensor that is one matrix here is several there: q | k | v, gate | up.
+#ifndef MODEL_NAMES_H
+#define MODEL_NAMES_H
+#include "common/model/model.h"
+
+// The class of Hugging Face's that loads the model. NO_HUB_FAMILY: none does.
+typedef enum { NO_HUB_FAMILY, HUB_GPT2, HUB_LLAMA, HUB_QWEN2 } HubFamily;
+HubFamily hub_family(const ModelConfig *c);
+
+// One tensor of a file, and the columns of the parameter that it has. Its shape is [columns] of a
+// vector, [columns, rows] if it is transposed, else [rows, columns].
+enum { MOST_PARTS = 3, PART_NAME = 72 };
+typedef struct {
+    char name[PART_NAME];
+    Range columns;
+    bool vector, transposed;
+    size_t rows;                                   // of the parameter
+} NamedPart;
+// Returns the number of parts of a whole parameter; 0: the family has no such tensor.
+size_t model_parts(const ModelConfig *c, const Param *p, NamedPart part[MOST_PARTS]);
+// The place in the part of this row and column of the parameter.
+size_t part_place(const NamedPart *part, size_t row, size_t column);
+#endif
