@@ -19,6 +19,7 @@ void *host_alloc(size_t bytes) {
     if (bytes > FUZZ_MOST_BYTES) abort();
     return calloc(1, bytes ? bytes : 1);
 }
+char *text_copy(const char *text) { return strcpy(host_alloc(strlen(text) + 1), text); }
 
 static jmp_buf fuzz_refused;
 _Noreturn void usage_error(const char *format, ...) {

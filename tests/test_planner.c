@@ -2,6 +2,7 @@
 // it prints some layouts and a search. tests/test_planner.js prints the same from the page's
 // WebAssembly, and tests/book.t compares the two. With the argument search it prints the layouts of
 // that search, one per line, in the format of 08_3d/plan --layouts.
+// NOLINTNEXTLINE(bugprone-suspicious-include)
 #include "docs/book/planner.c"
 #include "tap.h"
 

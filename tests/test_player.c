@@ -2,6 +2,7 @@
 // all results: every schedule for p = 1..8 and some m up to 24, messages with and without a time,
 // and the memory of some models.
 // tests/test_player.js prints the same from the page's WebAssembly, and tests/book.t compares the two.
+// NOLINTNEXTLINE(bugprone-suspicious-include)
 #include "docs/book/player.c"
 #include "tap.h"
 
