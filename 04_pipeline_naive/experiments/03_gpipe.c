@@ -204,7 +204,7 @@ static void gpipe(Run *run) {
     }
     Timing last = picture_timing(run);
     if (option_flag(run, "verbose")) {
-        picture_show(run, "GPipe, the model's last step", PICTURE_MEMORY | PICTURE_NO_FILES);
+        picture_show(run, "GPipe, the last training step", PICTURE_MEMORY | PICTURE_NO_FILES);
         picture_summary(run, &last);
     }
     training_costs(run, &t, &seen, &slow);

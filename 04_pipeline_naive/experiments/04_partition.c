@@ -54,11 +54,11 @@ static void say_cut(Run *run, const Training *t, const char *cut, const size_t *
     size_t p = run->world->size;
     char second[48] = "";
     if (p > 1) snprintf(second, sizeof second, ", stage 1 has %zu", blocks[1]);
-    say(run, "A cut %s: stage 0 has %zu block%s%s%s. The head, on the", cut, blocks[0],
-        blocks[0] > 1 ? "s" : "", second, p > 2 ? ", and so on" : "");
-    say(run, "last stage, takes as long as %.2f blocks. From step %d on the first %d blocks take "
-             "%d times as long.",
-        work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS, GROWTH);
+    say(run, "Cut %s: stage 0 has %zu block%s%s%s. The head takes as long as %.2f blocks.", cut,
+        blocks[0], blocks[0] > 1 ? "s" : "", second, p > 2 ? ", and so on" : "",
+        work_head(&z, 1).time / work_block(&z, 1).time);
+    say(run, "Blocks 0 to %d take %d times as long in step %d and later. A planner makes a new cut "
+             "every %d steps.", GROWN_BLOCKS - 1, GROWTH, GROWN, MOVE_EVERY);
 }
 
 // Trains by GPipe, first on stages of these blocks. every: steps between two cuts; 0: blocks stay.
@@ -136,8 +136,8 @@ static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
 
 // The page's table. Steps in a row with equal cells share a row.
 static void table(Run *run, const Training *t, const Rebalanced *stays, const Rebalanced *moved) {
-    static const char *const columns[] = { "fixed cut", "step, fixed", "idle, fixed",
-                                           "moving cut", "step, moving", "idle, moving", NULL };
+    static const char *const columns[] = { "fixed: cut", "step", "idle", "moving: cut", "step",
+                                           "idle", NULL };
     const Rebalanced *both[] = { stays, moved };
     char text[PARTITION_STEPS][6][64], name[PARTITION_STEPS][48];
     Result rows[PARTITION_STEPS + 1] = { {0} };
@@ -184,7 +184,7 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
     if (any)
         say_answer(run, "The cut whose slowest stage costs least: %s blocks instead of %s, and %s "
                         "when costs have changed. The last step then takes %s instead of %s, and "
-                        "no bit changes.",
+                        "every bit of the result stays the same.",
                    first_cut, begin, last_cut, now, still);
     else
         say_answer(run, "The cut whose slowest stage costs least. Here the first cut, %s blocks, "
@@ -198,8 +198,8 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
     else
         say_cost(run, "%s sent per rank for all moves. A new cut comes one measured step late.",
                  cost_text(run, "moved.bytes"));
-    say_use_when(run, "stages are unequal: a better cut costs no messages, but check memory: a "
-                      "stage with more blocks holds more. Move blocks only if costs change during "
+    say_use_when(run, "stages are unequal. A better cut costs no messages, but a stage with more "
+                      "blocks needs more memory. Move blocks only if costs change during "
                       "training.");
 }
 
