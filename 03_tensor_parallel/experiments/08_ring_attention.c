@@ -118,7 +118,7 @@ static void table(Run *run) {
     }
     snprintf(busy, sizeof busy, "ring: N/(2N-1) = %.1f %%",
              100 * (double)n / (2 * (double)n - 1));
-    snprintf(more, sizeof more, "%d ranks; Ulysses has %zu heads only", MANY, alone.heads);
+    snprintf(more, sizeof more, "%d ranks; Ulysses: only %zu heads", MANY, alone.heads);
     const char *const columns[] = { "ring", "zigzag", "RSA", "Ulysses", NULL };
     const Result rows[] = {
         { "forward", "2 products; slowest rank", EACH("forward") },

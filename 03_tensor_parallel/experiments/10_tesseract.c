@@ -131,9 +131,9 @@ static void tesseract_lesson(Run *run) {
     say(run, "another part of the batch, and computes its part as SUMMA does (03.09).");
     if (run->world->size > 1)
         say(run, "Ranks with equal rows share one row. Each # is a broadcast, a reduce or an "
-                 "all-reduce.%s", g.depth > 1 ? " New:" : "");
+                 "all-reduce.");
     if (g.depth > 1)
-        say(run, "only the A at the right end, with which the grids add their gradients.");
+        say(run, "In the row of the links only the A at its end are new: the grids add their gradients.");
     training_both(run, "Tesseract = unsplit", &t, grid_train, &training);  // SGD, then AdamW
     costs(run, &g, &c, t.sequences, &training.measured);
     data_free(&t.data);

@@ -49,16 +49,13 @@ static void blocks_text(char *text, const size_t *blocks, size_t p) {
 }
 
 // Above the first picture: how to read a cut, and when costs change.
-static void say_cut(Run *run, const Training *t, const char *cut, const size_t *blocks) {
+static void say_cut(Run *run, const Training *t, const char *cut) {
     CutSizes z = cut_sizes(&t->model, 1, 0);
-    size_t p = run->world->size;
-    char second[48] = "";
-    if (p > 1) snprintf(second, sizeof second, ", stage 1 has %zu", blocks[1]);
-    say(run, "Cut %s: stage 0 has %zu block%s%s%s. The head takes as long as %.2f blocks.", cut,
-        blocks[0], blocks[0] > 1 ? "s" : "", second, p > 2 ? ", and so on" : "",
-        work_head(&z, 1).time / work_block(&z, 1).time);
-    say(run, "Blocks 0 to %d take %d times as long in step %d and later. A planner makes a new cut "
-             "every %d steps.", GROWN_BLOCKS - 1, GROWTH, GROWN, MOVE_EVERY);
+    say(run, "Cut %s: the blocks of stage 0, 1 and so on. A planner makes the moving cut every %d "
+             "steps.", cut, MOVE_EVERY);
+    say(run, "The head takes as long as %.2f blocks. In step %d and later blocks 0 to %d take %d "
+             "times as long.", work_head(&z, 1).time / work_block(&z, 1).time, GROWN,
+        GROWN_BLOCKS - 1, GROWTH);
 }
 
 // Trains by GPipe, first on stages of these blocks. every: steps between two cuts; 0: blocks stay.
@@ -99,7 +96,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
             char cut[32];
             blocks_text(cut, r->blocks[s], p);
             snprintf(title, sizeof title, "step %zu: cut %s", s, cut);
-            if (s == 0) say_cut(run, t, cut, blocks);
+            if (s == 0) say_cut(run, t, cut);
             bool file = !strcmp(option_text(run, "draw"), s ? "end" : "begin");
             picture_show(run, title, file ? PICTURE_CHART : PICTURE_NO_FILES);
         }
@@ -162,11 +159,8 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
         n++;
     }
     results(run, columns, rows);
-    CutSizes z = cut_sizes(&t->model, 1, 0);
-    say(run, "  Step: sum(f+b) + (m-1)(max f + max b) + messages. f, b: forward and backward of a "
-             "stage for one");
-    say(run, "  of m = %zu micro-batches. A block's forward takes %.3g us, its backward twice as "
-             "long.", t->micro_batches, work_block(&z, 1).time / 1e6);
+    say(run, "  Step: sum(f+b) + (m-1)(max f + max b) + messages. f, b: a stage's forward and "
+             "backward; m = %zu.", t->micro_batches);
 }
 
 static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
@@ -183,8 +177,8 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
         any = any || memcmp(moved->blocks[s], moved->blocks[s - 1], bytes) != 0;
     if (any)
         say_answer(run, "The cut whose slowest stage costs least: %s blocks instead of %s, and %s "
-                        "when costs have changed. The last step then takes %s instead of %s, and "
-                        "every bit of the result stays the same.",
+                        "when costs have changed. The last step then takes %s instead of %s. All "
+                        "results keep their bits.",
                    first_cut, begin, last_cut, now, still);
     else
         say_answer(run, "The cut whose slowest stage costs least. Here the first cut, %s blocks, "
