@@ -201,7 +201,7 @@ static void attention(Run *run) {
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     if (n > 1) contiguous_cut(run);
     costs(run, &r);
-    picture_show(run, "attention over its ranks, last step", PICTURE_CHART);
+    picture_show(run, "Attention over its ranks, last step", PICTURE_CHART);
     table(run, &r);
 }
 

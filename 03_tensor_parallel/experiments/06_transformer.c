@@ -241,7 +241,7 @@ static void transformer(Run *run) {
     closed_forms(run, &c);
     Timing timing = picture_timing(run);
     times(run, &c, &timing);
-    picture_show(run, "tensor parallelism, last step", PICTURE_CHART);
+    picture_show(run, "Tensor parallelism, last step", PICTURE_CHART);
     picture_summary(run, &timing);
     table(run, &c);
     ending(run, &c);

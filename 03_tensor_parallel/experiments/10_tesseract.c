@@ -107,7 +107,7 @@ static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequ
         check_cost(run, "time", "the layers and the sums, a step", "ps",
                    formula(want.products.time + want.transfers + sums.transfers), NOT_PREDICTED,
                    (double)r->took);
-    picture_show(run, "a step of GPT on the grid", PICTURE_ALIKE_ONCE);
+    picture_show(run, "A step of GPT on the grid", PICTURE_ALIKE_ONCE);
     table(run, &at, sequences, (double)r->took);
     ending(run, &at, sequences);
 }
@@ -133,7 +133,8 @@ static void tesseract_lesson(Run *run) {
         say(run, "Ranks with equal rows share one row. Each # is a broadcast, a reduce or an "
                  "all-reduce.");
     if (g.depth > 1)
-        say(run, "In the row of the links only the A at its end are new: the grids add their gradients.");
+        say(run, "In the row of the links only the A at its end are new: the grids add their "
+                 "gradients.");
     training_both(run, "Tesseract = unsplit", &t, grid_train, &training);  // SGD, then AdamW
     costs(run, &g, &c, t.sequences, &training.measured);
     data_free(&t.data);

@@ -139,7 +139,7 @@ static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequ
                    line[i].measured);
     }
     closed_forms(run, &at, sequences);
-    picture_show(run, again ? "last step, gathered again" : "last step, kept",
+    picture_show(run, again ? "Last step, gathered again" : "Last step, kept",
                  PICTURE_DETAIL | PICTURE_NO_FILES);
 }
 

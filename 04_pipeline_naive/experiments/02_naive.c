@@ -189,7 +189,7 @@ static void naive(Run *run) {
         trajectory_free(&want);
     }
     Timing last = picture_timing(run);
-    picture_show(run, "naive, the last training step", PICTURE_MEMORY);
+    picture_show(run, "Naive, the last training step", PICTURE_MEMORY);
     picture_summary(run, &last);
     evaluation(run, &t);
     stage_check_costs(run, &t, NULL, &seen);

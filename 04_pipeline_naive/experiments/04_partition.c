@@ -51,7 +51,7 @@ static void blocks_text(char *text, const size_t *blocks, size_t p) {
 // Above the first picture: how to read a cut, and when costs change.
 static void say_cut(Run *run, const Training *t, const char *cut) {
     CutSizes z = cut_sizes(&t->model, 1, 0);
-    say(run, "Cut %s: the blocks of stage 0, 1 and so on. A planner makes the moving cut every %d "
+    say(run, "Cut %s: the blocks of stages 0, 1, ... A planner makes the moving cut every %d "
              "steps.", cut, MOVE_EVERY);
     say(run, "The head takes as long as %.2f blocks. In step %d and later blocks 0 to %d take %d "
              "times as long.", work_head(&z, 1).time / work_block(&z, 1).time, GROWN,
@@ -95,7 +95,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
             char title[48];
             char cut[32];
             blocks_text(cut, r->blocks[s], p);
-            snprintf(title, sizeof title, "step %zu: cut %s", s, cut);
+            snprintf(title, sizeof title, "Step %zu: cut %s", s, cut);
             if (s == 0) say_cut(run, t, cut);
             bool file = !strcmp(option_text(run, "draw"), s ? "end" : "begin");
             picture_show(run, title, file ? PICTURE_CHART : PICTURE_NO_FILES);
