@@ -206,10 +206,10 @@ static void cube(Run *run) {
     size_t q = c.grid.rows;
     say(run, "A rank has a place (layer, row, col) in a cube of %zu x %zu x %zu, and holds 1/%zu "
              "of X, of W and of Y.", q, q, q, q * q * q);
-    say(run, "Ranks that differ only in row (a column) share a part of X; ranks that differ only in "
-             "layer (a");
-    say(run, "depth) share a part of W. A rank gathers both parts and multiplies. Ranks that differ "
-             "only in col");
+    say(run, "Ranks that differ only in row (a column) share a part of X; ranks that differ only "
+             "in layer (a");
+    say(run, "depth) share a part of W. A rank gathers both parts and multiplies. Ranks that "
+             "differ only in col");
     say(run, "(a row) add their products. In the next linear layer row and col are swapped.");
     say(run, "Below, two linear layers; in the table, a GPT.");
     CubeSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
