@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: How do ranks share one linear layer, and must they communicate forward or backward?
+// question: How do ranks share one linear layer, and must they communicate in forward or in backward?
 // vary: M 4..9, K 8..14, N 8..13
 //
 // Holds:  columns: W [K, N/t], b [N/t], all of X [M, K]. Rows: W [K/t, N], all of b, X [M, K/t].
@@ -29,10 +29,10 @@ void column_parallel_forward(Tensor y, Tensor x, const Param *w, const Param *b)
 
 void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w, Param *b) {
     // EXERCISE 03.02a (3 points): back through a column-parallel layer. dy [M, N/t] is the gradient
-    // of this rank's columns, x [M, K] the whole input, w [K, N/t] and b [N/t] this rank's part.
-    // Add the gradients of w and b (linear_gradients), and make dx [M, K] the gradient of the whole
-    // input, the same on every rank (op_matmul_nt(c, a, b) is c = a b^T; w->w are the weights). All
-    // ranks together need one all-reduce.
+    // of this rank's columns. x [M, K] is the whole input. w [K, N/t] and b [N/t] are this rank's
+    // parts. Add the gradients of w and b with linear_gradients. Make dx [M, K] the gradient of the
+    // whole input, the same on every rank. op_matmul_nt(c, a, b) computes c = a b^T; w->w are the
+    // weights. All ranks together need one all-reduce.
     op_matmul_nt(dx, dy, w->w);            // [M, K] = [M, N/t] x [K, N/t]^T
     // Megatron-LM starts the all-reduce of dX here, and hides it behind the product for dW, which
     // does not read dX. In this lesson the all-reduce begins after both products, and is exposed.
@@ -71,8 +71,8 @@ void row_parallel_cut(Param *p, Range rows) { p->my_rows = rows; }
 
 void row_parallel_forward(Comm *tp, Tensor y, Tensor x, const Param *w, const Param *b) {
     // EXERCISE 03.02b (2 points): forward through a row-parallel layer. x [M, K/t] are this rank's
-    // columns of the input, w [K/t, N] its rows of the weights (linear multiplies), b [N] the whole
-    // bias, which every rank has (op_add_bias adds b->w to every row). y [M, N] is to be the whole
+    // columns of the input. w [K/t, N] are its rows of the weights. b [N] is the whole bias, on
+    // every rank. linear() multiplies; op_add_bias adds b->w to every row. Make y [M, N] the whole
     // layer's output, on every rank.
     linear(y, x, w);                       // [M, N] = [M, K/t] x [K/t, N]
     // g: Y = X W sums over all K rows of W. Each rank has X_i W_i, a partial sum.

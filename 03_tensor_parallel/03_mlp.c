@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: How can two matrix products in a row be split so that the ranks communicate only once each way?
+// question: How can two products, one after the other, be split with one communication in forward, one in backward?
 //
 // Holds:  A [C, F/t] and a [F/t], B [F/t, C], all of b [C]; whole X, Y, dX and dY [M, C].
 // Sends:  forward an all-reduce of Y, backward one of dX; each rank sends 2 (t-1) ceil(M C/t)

@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: Does a GPT whose every matrix is cut train like the whole one, and what does its communication cost?
+// question: All matrices of a GPT are cut. Does it train like the whole GPT, and what does its communication cost?
 //
 // Holds:  1/t of every matrix: attention by heads, the MLP by hidden columns, wte by entries.
 //         Norms, row-cut biases, wpe and activations between layers, [M, C], are whole. M = B T.

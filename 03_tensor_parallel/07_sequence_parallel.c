@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: Can norms and residual paths be cut over the ranks too, without sending more?
+// question: Can norms and residual paths be cut too, without sending more?
 // vary: SEQUENCES 3..5, MICRO_BATCHES 2..3, vocab 50..70
 //
 // Holds: 1/t of every matrix, as in 06_transformer.c. Rank i of t has shard_range(M, t, i) of the

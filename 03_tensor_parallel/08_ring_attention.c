@@ -52,8 +52,8 @@ static void merge(Tensor out, Tensor lse, Tensor out_b, Tensor lse_b) {
 
 // ---------------------------------------------------------------- the ring
 // In step k = 0 .. N-1 a rank has the block of rank ring_owner(cp, k), k places before it. Two
-// rooms take turns: one has the present block, which is also sent, the other receives the next
-// block.
+// rooms take turns. One room holds the present block, which is also sent. The other room receives
+// the next block.
 
 // Returns room for k | v, or for their gradients, of one rank's positions: [B*T/N, 2A]. A is the
 // number of columns of this rank's heads: C, or C/tp where heads are cut, too. With grouped heads
@@ -70,8 +70,8 @@ static Tensor own_block(const AttentionHeads *h, Tensor qkv, Arena *room) {
 }
 
 // A rank sends the present block of k | v to the next rank while its own queries attend to the
-// block. Every block visits every rank, because all later queries see its keys. Pairs in which the
-// key comes after the query are not computed.
+// block. Every block visits every rank, because all later queries attend to its keys. Pairs in
+// which the key comes after the query are not computed.
 static void ring_forward(const AttentionHeads *h, Saved *s) {
     Comm *cp = h->cp;
     Positions queries = context_positions_of(h, cp->rank);
@@ -126,10 +126,10 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
         // Computes p again from the final lse, and adds to dq and to sum.
         attention_attend_backward(h, &queries, dq, sum, here, &keys, dmix, dot, s);
         // EXERCISE 03.08a (4 points): bring dk | dv to their owner. sum [B*T/N, 2A] is the part of
-        // this rank's queries, for the present keys. From step 1 on, sum_coming receives the parts
-        // of all ranks that had these keys before: add it to sum. Then start to send sum to the
-        // next rank. Also start to receive the previous rank's sum in sum_coming; it belongs to the
-        // keys of step k + 1, so block_of makes its room in sums[k % 2]. In the last step these
+        // this rank's queries, for the present keys. In step 1 and later, sum_coming receives the
+        // parts of all ranks that had these keys before: add it to sum. Then start to send sum to
+        // the next rank. Also start to receive the previous rank's sum in sum_coming; it belongs to
+        // the keys of step k + 1, so block_of makes its room in sums[k % 2]. In the last step these
         // keys are this rank's own: receive in home. sum_leaves and sum_arrives are the requests.
         // Wait for those of step k - 1, then free their room, sums[(k + 1) % 2]. A group of one
         // rank sends nothing and copies sum to home.

@@ -3,21 +3,22 @@
 // question: What changes in SUMMA when d grids of ranks hold the same weights?
 // vary: ranks 4|18, BATCH 3..6
 //
-// Holds: t = q x q x d ranks form d layers of a q x q grid. Every layer holds all weights in q x q
-//     blocks, as in SUMMA, and 1/d of the sequences: row i of layer k has part i + q k of q d.
-// Sends: SUMMA's messages inside each layer; per step one all-reduce of the gradients over depth.
+// Holds: t = q x q x d ranks form d grids of q x q. Every grid holds all weights in q x q blocks,
+//     as in SUMMA, and 1/d of the sequences: row i of grid k has part i + q k of q d.
+// Sends: SUMMA's messages inside each grid. Per step the grids add their gradients (all-reduces
+//     over depth).
 // Saves: activations are divided by q^2 d, and so are the blocks of X that SUMMA sends.
 // Costs: received elements: (q-1)/q^2 (|X|/d + |A|) per product, and per step 2(d-1)/d of a rank's
 //     gradients. Weights, gradients and optimizer state take as much memory as on q^2 ranks.
 // Tesseract: Wang et al. 2021 (arXiv 2105.14500), section 3, with d <= q. d = 1 is SUMMA. No
-// message crosses the layers before the gradients, so depth is data parallelism inside the grid.
+// message crosses the grids before the gradients, so depth is data parallelism over the grids.
 //
-// Y = X A and dX = dY A^T are SUMMA inside each layer: rank (i, j, k) computes blocks of its own
+// Y = X A and dX = dY A^T are SUMMA inside each grid: rank (i, j, k) computes blocks of its own
 // rows, and summa_batch() gives it their sequences. dA = X^T dY is a sum over ALL tokens, but a
-// layer has only its own tokens:
+// grid has only its own tokens:
 //
-//     dA(l,j) = sum over layers k of  X_k(0,l)^T dY_k(0,j) + X_k(1,l)^T dY_k(1,j) + ...
-//                                     SUMMA's reduce, along a column of layer k
+//     dA(l,j) = sum over grids k of  X_k(0,l)^T dY_k(0,j) + X_k(1,l)^T dY_k(1,j) + ...
+//                                    SUMMA's reduce, along a column of grid k
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // depth 0: the smallest depth with which the ranks form a grid.
@@ -42,15 +43,15 @@ CommGrid tesseract_grid(Comm *ranks, size_t depth) {
 
 void tesseract(Model *m, const CommGrid *g) {
     summa(m, g);                                           // cuts every layer in the same way
-    // EXERCISE 03.10a (3 points): what the layers share. The g->depth ranks of g->in_depth hold
+    // EXERCISE 03.10a (3 points): what the grids share. The g->depth ranks of g->in_depth hold
     // the same block of every parameter of every unit (m->units[i].params[k]). Each of them has
-    // seen only the tokens of its layer. Set the group over which the gradient is a partial sum
+    // seen only the tokens of its grid. Set the group over which the gradient is a partial sum
     // (Param.partial), and whether this rank's copy counts in the gradient norm (Param.in_norm).
     for (size_t i = 0; i < m->n_units; i++)
         for (size_t k = 0; k < m->units[i].n_params; k++) {
             // model_partial_sums() all-reduces this block over depth, once per step.
             m->units[i].params[k].partial = g->in_depth;
-            // All d layers then hold the sum. The norm counts one of the copies.
+            // All d grids then hold the sum. The norm counts one of the copies.
             m->units[i].params[k].in_norm = g->layer == 0;
         }
     // END

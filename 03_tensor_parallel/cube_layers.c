@@ -106,7 +106,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     Tensor table = table_of(l, at, &scratch, l->units[0]);
     Tensor sum = tensor_new(&scratch, at.B * at.T, y.cols);
     op_embed_tokens(sum, table, tokens_of_layer(b, at), l->vocab.lo);  // zeros: entries elsewhere
-    cube_scatter(at.rows, at.B, y, sum);                   // of q summands one is not zero
+    cube_scatter(at.rows, at.B, y, sum);                   // one rank has the entry, others 0
     op_add_positions(y, y, l->units[1]->params[0].w, own.position);
     op_dropout(y, y, cube_dropout(l, b, at, SITE_EMBEDDING));
     arena_free(&scratch);

@@ -146,7 +146,7 @@ typedef struct {
     size_t B, T;
 } CubeLayout;
 CubeLayout cube_layout(const Cube *c, const Batch *b);         // of x of linear 0
-CubeLayout cube_swapped(CubeLayout l);                         // of y, where x has layout l
+CubeLayout cube_swapped(CubeLayout l);                         // of output y, if input x has l
 Range cube_sequences(CubeLayout l, size_t B);                  // this rank's, of B
 // Gathers the whole [n, N] of n rows or n sequences from the parts of shard_range. Back: part
 // gets its part of the sum.

@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: If each rank holds only a few layers, can the ranks train the model to the same bits as one device?
+// question: If each rank holds only a few layers, can the ranks train the model and get the same bits as one device?
 // vary: SEQUENCES 4..7, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
 // Holds: rank i has neighbouring layers, their gradients and their optimizer state. The first and

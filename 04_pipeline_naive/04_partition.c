@@ -1,6 +1,6 @@
 // ranks: 3
 // level: extra
-// question: Which blocks should each stage have, and what if that changes during training?
+// question: Which blocks should each stage have, also when costs change during training?
 // vary: MICRO 5..8, layers 10..12, width 18|24, context 7..13, vocab 200..400
 //
 // Holds: stage i has part i of the best cut, with weights, gradients and moments. The largest part

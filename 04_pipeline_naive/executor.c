@@ -72,7 +72,7 @@ struct Executor {
     PipelineStage *stage;
     Arena buffers;
     Sends activations, gradients;                  // to the next stage, to the stage before
-    Receives receive[2];   // from the stage before, from the next; of two stages, one is both
+    Receives receive[2];   // from the previous, from the next stage; of two stages one is both
 };
 
 static PipelineBatch *batch_of(const Executor *e, PipeOp op) {

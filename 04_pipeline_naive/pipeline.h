@@ -94,7 +94,7 @@ void schedule_free(Schedule *s);
 
 // This rank in a training of a pipeline.
 typedef struct {
-    Comm *pp, *tied;                               // all stages; {first, last}, or NULL
+    Comm *pp, *tied;                               // pp: all stages. tied: {first, last}, or NULL
     double clip;                                   // largest norm of the gradient; 0: no clipping
     ScheduleRule schedule;                         // writes the list that pipeline_step runs
     size_t in_flight;                              // of the last step

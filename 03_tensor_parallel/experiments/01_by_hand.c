@@ -38,7 +38,8 @@ static void unsplit_step(HandLayer *l) {
 
 // ---------------------------------------------------------------- the paper
 
-// Matrices side by side: the first line has their names, the others their rows.
+// Matrices side by side: the first line has the names, each later line a row of
+// every matrix.
 typedef struct { char text[1 + K][100]; size_t rows, width; } Paper;
 
 // Appends a matrix. `sign` separates it from the matrix before it. ld is the distance of two rows

@@ -94,7 +94,7 @@ static void costs(Run *run, const TrialResult *r) {
         check_cost(run, "exposed", "exposed communication of all ranks", "ps",
                    formula((double)n * communication), NOT_PREDICTED, (double)t.exposed);
     }
-    picture_show(run, "the MLP over its ranks, last step", PICTURE_CHART);
+    picture_show(run, "The MLP over its ranks, last step", PICTURE_CHART);
     picture_summary(run, &t);
 }
 

@@ -193,11 +193,15 @@ static void table(Run *run, const TrialResult *r) {
 static void attention(Run *run) {
     const size_t n = run->world->size;
     REQUIRE(n <= H, "%zu ranks: attention has %d heads; choose %d ranks or fewer", n, H, H);
+    say(run, "q = X W_q, k = X W_k, v = X W_v. A token's output is a mean of the v of all tokens "
+        "up to itself,");
+    say(run, "weighted by softmax(q k^T / sqrt(D)). A head does this with D columns of its own; "
+        "W_O mixes heads.");
     say(run, "Each rank holds whole heads: their columns of W_qkv, their rows of W_O. X is whole.");
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     if (n > 1) contiguous_cut(run);
     costs(run, &r);
-    picture_show(run, "attention over its ranks, last step", PICTURE_CHART);
+    picture_show(run, "Attention over its ranks, last step", PICTURE_CHART);
     table(run, &r);
 }
 

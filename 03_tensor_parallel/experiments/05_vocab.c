@@ -158,10 +158,11 @@ static void table(Run *run, Losses loss) {
         "per element", M, V, C, n, n == 1 ? "" : "s", e);
     say(run, "  gathered: every rank has all logits. Predicted: a rank sends (t-1) ceil(MV/t) "
         "elements, and");
-    say(run, "  keeps M (C + V + 1).%s", n == 1 ? "" : " Trap: if each rank sums all V "
-        "exponentials and the sums are then added,");
+    say(run, "  keeps M (C + V + 1).%s", n == 1 ? "" : " Trap: if all logits are "
+        "gathered on each rank, and the ranks still add");
     if (n > 1)
-        say(run, "  the loss is log t too large: %.4f instead of %.4f at step 0.", loss.wrong,
+        say(run, "  their sums of exponentials, the loss is log t too large: %.4f instead of %.4f "
+            "at step 0.", loss.wrong,
             loss.right);
     if (n == 1)
         say_answer(run, "Each rank puts three numbers per token into all-reduces. With one rank "

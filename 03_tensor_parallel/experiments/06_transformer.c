@@ -1,4 +1,4 @@
-// 06_transformer.c: trains a GPT whose every matrix is cut, and compares it with the unsplit GPT:
+// 06_transformer.c: trains a GPT with all matrices cut, and compares it with the unsplit GPT:
 // three steps of SGD and three of AdamW, with dropout, unequal token counts and clipping. Formulas
 // predict all calls, bytes, memory and the time of a step; the papers' closed forms are among them.
 // 4 ranks hold 3, 2, 2 and 2 of 9 heads, and 16, 15, 15 and 15 of 61 vocabulary entries.
@@ -184,17 +184,20 @@ static void table(Run *run, const ModelConfig *c) {
         { "sent per step", "L blocks + (4 C + 6) M (t-1)/t", { "=0 B", "layers.sent" } },
         { "  one block", "8 M C (t-1)/t", { "=0 B", sent } },
         { simulated ? "time of a step" : NULL, "slowest rank + all-reduces", { step, "step" } },
-        { "communication / computing, fast link", "forward: (t-1) e P/(6 C beta)",
+        { "forward: sending / work, fast link", "about (t-1) e P/(6 C beta)",
           { "=0", fast } },
-        { "communication / computing, slow link", "the same, another beta", { "=0", slow } }, {0} };
+        { "forward: sending / work, slow link", "the same, another beta", { "=0", slow } }, {0} };
     results(run, columns, rows);
-    say(run, "  a block keeps M C (4 + 12/t + %s/(C t) + 4/C) elements; P FLOP/s of a device, beta "
-        "bytes/s", c->dropout > 0 ? "2 H T" : "H T");
+    say(run, "  a block keeps M C (4 + 12/t + %s/(C t) + 4/C) elements for backward",
+        c->dropout > 0 ? "2 H T" : "H T");
+    say(run, "  about: without attention's own products and latency; P = %.3g GFLOP/s, beta = %.3g "
+        "and %.3g MB/s", clock_config()->device.flops / 1e9, link_named("fast")->beta / 1e6,
+        link_named("slow")->beta / 1e6);
     say(run, "  B = %d sequences of T = %zu, M = B T; C = %zu, H = %zu heads, L = %zu blocks, "
         "V = %zu; t = %zu; e = %zu bytes", BATCH, c->context, c->width, c->heads, c->layers,
         c->vocab, n, sizeof(real));
     if (c->heads % n)
-        say(run, "  t does not divide the heads: rank 0 has %zu of %zu. Where it does, the "
+        say(run, "  t does not divide the heads: rank 0 has %zu of %zu. Where it does, the other "
             "formulas are exact.", first.heads, c->heads);
 }
 
@@ -208,7 +211,7 @@ static void ending(Run *run, const ModelConfig *c) {
         say_answer(run, "Yes, but one rank cuts nothing: it holds all %s of parameters and sends "
                    "nothing.", parameters);
     else
-        say_answer(run, "Yes, it trains alike within rounding. Each rank holds %s of %s of "
+        say_answer(run, "Yes, its training is the same up to rounding. Each rank holds %s of %s of "
                    "parameters, and sends %s per step.", cost_text(run, "parameters"), parameters,
                    cost_text(run, "layers.sent"));
     trial_say_cost(run, "layers.calls");
@@ -238,7 +241,7 @@ static void transformer(Run *run) {
     closed_forms(run, &c);
     Timing timing = picture_timing(run);
     times(run, &c, &timing);
-    picture_show(run, "tensor parallelism, last step", PICTURE_CHART);
+    picture_show(run, "Tensor parallelism, last step", PICTURE_CHART);
     picture_summary(run, &timing);
     table(run, &c);
     ending(run, &c);

@@ -85,7 +85,7 @@ static void check_way(Run *run, Way way, const char *id, const char *what, const
 static void times(Run *run, const Training *t, Way way, const Timing *timing) {
     const size_t n = run->world->size;
     double flops = 0, slowest = 0;
-    for (size_t rank = n; rank-- > 0;) {        // rank 0 last: it has the largest part, others wait
+    for (size_t rank = n; rank-- > 0;) {        // the last is rank 0, which all wait for
         CutSizes z = sizes(run, t, way, rank);
         slowest = 0;
         for (size_t k = 0; k < t->micro_batches; k++) {
@@ -133,7 +133,7 @@ static void costs(Run *run, const Training *t, Way way, const Measured *r) {
     Timing timing = picture_timing(run);
     times(run, t, way, &timing);
     bool drawn = way == INPUTS_SHARD;
-    picture_show(run, way_name[way],
+    picture_show(run, drawn ? "SP, inputs gathered again" : way_name[way],
                  PICTURE_CHART | (drawn ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
 }
 
@@ -148,9 +148,11 @@ static void table(Run *run, const Training *t) {
         { "activations, peak", "blocks and both ends", EACH_WAY("kept") },
         { "sent in the layers", "blocks and both ends", EACH_WAY("sent") },
         { "  one block, in units", "unit: M C (t-1)/t", { "=8", "=8", "=10" } },
+        { "  norms, in M C", "elements of a block",
+          { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
         { "all-gathers per step", "of M C elements", EACH_WAY("gathers") },
         { "reduce-scatters", "of M C elements", EACH_WAY("scatters") },
-        { "all-reduces", "M C; in the loss, M", EACH_WAY("sums") },
+        { "all-reduces in layers", "M C; in the loss, M", EACH_WAY("sums") },
         { "sent for partial sums", "sum of (6 L + 2) C", EACH_WAY("partial.sent") },
         { "message to a next stage", "M C; with SP, M C/t", EACH_WAY("message") },
         { clock_config()->simulated ? "time of a step" : NULL, "products + messages",
@@ -159,14 +161,12 @@ static void table(Run *run, const Training *t) {
     results(run, columns, rows);
     say(run, "  L = %zu blocks, C = %zu, H = %zu heads, T = %zu positions, t = %zu; M = B T rows, "
         "at most %zu", t->model.layers, t->model.width, t->model.heads, t->model.context, n, M);
-    say(run, "  a block keeps M C (12 + %s)/t elements between column and row cuts, and for its "
-        "norms:", t->model.dropout > 0 ? "2 H T/C" : "H T/C");
-    say(run, "  M C (4 + 4/C); SP, input kept: M C (2 + (2 + 4/C)/t); SP, gathered again: "
-        "M C (4 + 4/C)/t");
+    say(run, "  A block keeps the elements of its norms, and M C (12 + %s)/t between column and "
+        "row cuts.", t->model.dropout > 0 ? "2 H T/C" : "H T/C");
     const size_t least = sequence_micro_batch(t, t->micro_batches - 1) * t->model.context;
     if (M % n || least % n || t->model.heads % n)
-        say(run, "  Where t divides heads and rows, these formulas are exact; here the checks use "
-            "the exact parts.");
+        say(run, "  This is exact where t divides heads and rows. Here the checks count what each "
+            "rank really has.");
 }
 
 static void sending_answer(Run *run) {
@@ -214,10 +214,12 @@ static void sequence(Run *run) {
                    .steps = STEPS,
                    .sequences = SEQUENCES, .micro_batches = MICRO_BATCHES, .clip = max_norm,
                    .watched = MEM_ACTIVATIONS };
-    say(run, "One step has %d micro-batches (F0, F1). SP, sequence parallelism: each rank has M/t "
-        "rows in norms", MICRO_BATCHES);
-    say(run, "and residual paths. Before a column cut it gathers all rows. It keeps them, or "
-        "gathers them again.");
+    say(run, "SP, sequence parallelism: each rank has M/t rows in norms and residual paths (x + "
+        "attention(x)).");
+    say(run, "Before a column cut a rank gathers all rows. For backward it keeps them (input "
+        "kept), or gathers");
+    say(run, "them a second time (gathered again). One step has %d micro-batches (F0, F1).",
+        MICRO_BATCHES);
     for (size_t i = 0; i < 2; i++) {                       // SGD, then AdamW
         t.optimizer = i ? adamw(0.01) : sgd(0.5);
         t.recorded = i;

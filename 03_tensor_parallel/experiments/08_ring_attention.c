@@ -110,13 +110,15 @@ static void trainings(Run *run) {
 static void table(Run *run) {
     enum { MEGABYTE = 1000000, MANY = 64 };
     const size_t n = run->world->size;
-    char longest[CONTEXT_KINDS][24], busy[40], more[40];
-    for (int k = 0; k < CONTEXT_KINDS; k++)
+    char longest[CONTEXT_KINDS][24], buffers[CONTEXT_KINDS][24], busy[40], more[40];
+    for (int k = 0; k < CONTEXT_KINDS; k++) {
         snprintf(longest[k], sizeof longest[k], "=%zu",
                  context_longest_chunk(k, alone, MANY, MEGABYTE));
+        page_cell(buffers[k], (double)(context_buffers(k, alone, n) * sizeof(real)), "bytes");
+    }
     snprintf(busy, sizeof busy, "ring: N/(2N-1) = %.1f %%",
              100 * (double)n / (2 * (double)n - 1));
-    snprintf(more, sizeof more, "%d ranks; Ulysses: %d > H = %zu", MANY, MANY, alone.heads);
+    snprintf(more, sizeof more, "%d ranks; Ulysses: only %zu heads", MANY, alone.heads);
     const char *const columns[] = { "ring", "zigzag", "RSA", "Ulysses", NULL };
     const Result rows[] = {
         { "forward", "2 products; slowest rank", EACH("forward") },
@@ -125,9 +127,12 @@ static void table(Run *run) {
         { "sent per rank", "forward and backward", EACH("sent") },
         { "  in units of B T C/N", "B T C/N: elements of a chunk",
           { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N" } },
-        { "extra memory", "besides q, k, v, output", EACH("kept") },
+        { "kept for backward", "besides q, k, v, output", EACH("kept") },
         { "  in elements", "Ulysses: q, k, v, output again",
           { "=c H", "=c H", "=c H T", "=c (4C+H)" } },
+        { "buffers while it runs", "k, v, dk, dv on their way",
+          { buffers[CONTEXT_RING], buffers[CONTEXT_ZIGZAG], buffers[CONTEXT_RSA],
+            buffers[CONTEXT_ULYSSES] } },
         { "positions per rank in 1 MB", more,
           { longest[CONTEXT_RING], longest[CONTEXT_ZIGZAG], longest[CONTEXT_RSA], "=impossible" } },
         {0} };
@@ -155,18 +160,22 @@ static void ending(Run *run) {
     say_cost(run, "%s sent per rank, forward and backward, and all scores computed twice. Ulysses "
              "sends %s, but needs a head per rank.", cost_text(run, "sent.zigzag"),
              cost_text(run, "sent.ulysses"));
-    say_use_when(run, "one sequence is too long for a device. Ulysses is enough while every rank "
-                 "has a head of keys and values, after tensor parallelism (grouped-query models "
-                 "often have 8).");
+    say_use_when(run, "one sequence is too long for a device. Ulysses needs a head of keys and "
+                 "values per rank. Tensor parallelism divides these heads, too, and many models "
+                 "have 8.");
 }
 
 static void introduction(Run *run) {
     say(run, "A position attends only to itself and earlier ones (causal), so late chunks are more "
         "work.");
-    say(run, "Ring: a chunk per rank; keys, values travel round. Zigzag: an early and a late "
-        "piece, equal work.");
-    say(run, "RSA (Ring Self-Attention) keeps whole rows of scores. Ulysses: ranks exchange "
-        "positions for heads.");
+    say(run, "Ring: each rank has a chunk of positions; keys and values go from rank to rank. A "
+        "rank computes");
+    say(run, "block by block, and merges the results by their sums of exponentials. Zigzag: a rank "
+        "has an early");
+    say(run, "and a late piece, so ranks have equal work. RSA (Ring Self-Attention) keeps whole "
+        "rows of scores.");
+    say(run, "Ulysses: in attention a rank has all positions of some heads, elsewhere some "
+        "positions of all heads.");
 }
 
 static void ring(Run *run) {

@@ -100,7 +100,7 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
         say_cost(run, "each product takes %zu turn%s of 2 broadcasts or reduces, and nothing is "
                       "sent while ranks compute.", q, q == 1 ? "" : "s");
     say_use_when(run, "more ranks than a node has must share one layer, and a step has many "
-                      "tokens%s. If only 1D's whole activations are in the way, sequence "
+                      "tokens%s. If only 1D's whole activations do not fit, sequence "
                       "parallelism (03.07) cuts them and sends no weights.", from);
 }
 

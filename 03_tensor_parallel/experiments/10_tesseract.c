@@ -58,8 +58,8 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
     say(run, "  %zu sequences of %zu tokens, width %zu, %zu heads, %zu blocks, %zu vocabulary "
              "entries; q = %zu, d = %zu", sequences, c->context, c->width, c->heads, c->layers,
         c->vocab, at->q, at->depth);
-    say(run, "  1 grid: rank 0 of lesson 09 with the same batch, from its formulas. %zu grid%s: "
-             "each rank, measured.", at->depth, at->depth == 1 ? "" : "s");
+    say(run, "  1 grid: computed for rank 0 and the same batch, with the formulas of 03.09. %zu "
+             "grid%s: measured.", at->depth, at->depth == 1 ? "" : "s");
 }
 
 static void ending(Run *run, const GridPlace *at, size_t sequences) {
@@ -73,8 +73,8 @@ static void ending(Run *run, const GridPlace *at, size_t sequences) {
         say_answer(run, "Nothing: with d = 1 this is SUMMA on %zu x %zu ranks, and each rank "
                         "receives %s per step.", at->q, at->q, cost_text(run, "received"));
     else
-        say_answer(run, "Nothing but data parallelism over the %zu grids: one all-reduce of the "
-                        "gradients is new. With %zu ranks instead of %zu, a rank keeps at most %s "
+        say_answer(run, "Only one thing: the %zu grids add their gradients, as in data "
+                        "parallelism. With %zu ranks instead of %zu, a rank keeps at most %s "
                         "of activations instead of %s, and receives at most %s per step instead "
                         "of %s.", at->depth, at->depth * at->q * at->q, at->q * at->q, kept[1],
                    kept[0], received[1], received[0]);
@@ -107,7 +107,7 @@ static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequ
         check_cost(run, "time", "the layers and the sums, a step", "ps",
                    formula(want.products.time + want.transfers + sums.transfers), NOT_PREDICTED,
                    (double)r->took);
-    picture_show(run, "a step of GPT on the grid", PICTURE_ALIKE_ONCE);
+    picture_show(run, "A step of GPT on the grid", PICTURE_ALIKE_ONCE);
     table(run, &at, sequences, (double)r->took);
     ending(run, &at, sequences);
 }
@@ -130,8 +130,11 @@ static void tesseract_lesson(Run *run) {
              "Each grid has", g.depth, g.depth == 1 ? "" : "s", g.rows);
     say(run, "another part of the batch, and computes its part as SUMMA does (03.09).");
     if (run->world->size > 1)
-        say(run, "The picture draws ranks with equal rows once. Each # is a broadcast, a reduce or "
-                 "an all-reduce.");
+        say(run, "Ranks with equal rows share one row. Each # is a broadcast, a reduce or an "
+                 "all-reduce.");
+    if (g.depth > 1)
+        say(run, "In the row of the links only the A at its end are new: the grids add their "
+                 "gradients.");
     training_both(run, "Tesseract = unsplit", &t, grid_train, &training);  // SGD, then AdamW
     costs(run, &g, &c, t.sequences, &training.measured);
     data_free(&t.data);

@@ -139,7 +139,7 @@ static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequ
                    line[i].measured);
     }
     closed_forms(run, &at, sequences);
-    picture_show(run, again ? "last step, gathered again" : "last step, kept",
+    picture_show(run, again ? "Last step, gathered again" : "Last step, kept",
                  PICTURE_DETAIL | PICTURE_NO_FILES);
 }
 
@@ -191,8 +191,9 @@ static void ending(Run *run, size_t q) {
         say_cost(run, "gathering again keeps %s instead of %s, and sends %s.",
                  cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
                  cost_text(run, "sent.again"));
-    say_use_when(run, "q³ ranks, q² sequences or more, and many tokens per weight. Compare with "
-                      "1D and SP inside a node, times data or pipeline parallelism (03.12).");
+    say_use_when(run, "there are q³ ranks, at least q² sequences, and many tokens per weight. "
+                      "First compare it with 1D and SP inside a node and data or pipeline "
+                      "parallelism between nodes (03.12).");
 }
 
 static void cube(Run *run) {
@@ -203,12 +204,13 @@ static void cube(Run *run) {
     require_one_link(run);
     Cube c = cube_new(run->world);
     size_t q = c.grid.rows;
-    say(run, "Ranks form a cube of %zu x %zu x %zu. Each holds 1/%zu of X, of W and of Y.", q, q, q,
-        q * q * q);
-    say(run, "A rank gathers its part of X along its column and its part of W along its depth, "
-             "and multiplies.");
-    say(run, "The products are added along its row. In the next layer row and column change "
-             "roles.");
+    say(run, "A rank has a place (layer, row, col) in a cube of %zu x %zu x %zu, and holds 1/%zu "
+             "of X, of W and of Y.", q, q, q, q * q * q);
+    say(run, "Ranks that differ only in row (a column) share a part of X; ranks that differ only "
+             "in layer (a");
+    say(run, "depth) share a part of W. A rank gathers both parts and multiplies. Ranks that "
+             "differ only in col");
+    say(run, "(a row) add their products. In the next linear layer row and col are swapped.");
     say(run, "Below, two linear layers; in the table, a GPT.");
     CubeSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
     cube_two_linears(run, &c, even, true);                 // every size divides

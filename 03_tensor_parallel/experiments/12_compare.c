@@ -163,9 +163,9 @@ static void ending(Run *run, const Measured measured[TENSOR_WAYS]) {
     else
         say_answer(run, "Activations: %s keeps the fewest, %s%s. Bytes: %s receives the fewest, "
                    "%s.%s%s", ring ? "ring attention" : tensor_way_name[fewest], smallest[0],
-                   ring ? ", but all weights" : "", tensor_way_name[quiet], smallest[1], speed,
-                   ring ? " Ring attention stores no attention scores; 1D + SP with "
-                          "FlashAttention keeps as little." : "");
+                   ring ? ", but keeps all weights" : "", tensor_way_name[quiet], smallest[1],
+                   speed, ring ? " Ring attention stores no scores. Without scores "
+                          "(FlashAttention) 1D + SP keeps as little." : "");
     say_cost(run, "1D and SP receive activations; the other ways also weights or gradients of "
                   "weights.");
     say_use_when(run, "the ranks share a node: 1D + SP. One layer needs more ranks than a node "

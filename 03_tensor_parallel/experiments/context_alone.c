@@ -55,9 +55,9 @@ static void forward(Run *run, const AttentionKind *kind, const AttentionHeads *h
     r->forward = end_together(run, r);
     const bool zigzag = kind == &ring_attention_zigzag;
     const bool written = zigzag == !strcmp(option_text(run, "picture"), "zigzag");
-    const int files = written ? PICTURE_CHART : PICTURE_NO_FILES | PICTURE_DETAIL;
+    const int files = written ? PICTURE_NO_LINKS : PICTURE_NO_FILES | PICTURE_NO_LINKS;
     if (zigzag || kind == &ring_attention)
-        picture_show(run, zigzag ? "zigzag chunks, forward" : "contiguous chunks, forward",
+        picture_show(run, zigzag ? "Zigzag chunks, forward" : "Contiguous chunks, forward",
                      files | (zigzag ? PICTURE_ALIKE_ONCE : 0));
 }
 static void backward(Run *run, const AttentionKind *kind, const AttentionHeads *h, Tensor dqkv,

@@ -14,7 +14,7 @@ double cube_bytes(const CubeTraffic *t) {
 
 typedef struct {
     size_t B;                                              // sequences of the rank's layer
-    size_t straight, swapped;                              // of them, the rank's in both layouts
+    size_t straight, swapped;                              // sequences of the rank, by layout
     size_t M, N;                                           // tokens of straight and of swapped
     size_t C, heads, A, F, V;      // the rank's features, heads and their columns, hidden, entries
 } Sizes;

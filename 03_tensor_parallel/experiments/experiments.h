@@ -109,7 +109,7 @@ void bigram_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor d
 size_t sequence_micro_batch(const Training *t, size_t k);          // sequences of micro-batch k
 // Messages in the layers in one step, which has several micro-batches.
 SequenceTraffic sequence_step_traffic(const CutSizes *z, const Training *t);
-// Checks, where t divides everything, that the exact sums equal the paper's closed forms.
+// If t divides all sizes, the exact sums must equal the paper's closed forms.
 void sequence_closed_forms(Run *run, const Training *t, const char *name, bool kept_whole,
                            const CutSizes *z);
 // Checks that the cost model gives figure 7 of Korthikanti et al. 2022.
@@ -314,8 +314,8 @@ void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown);
 // rank waits for another one.
 RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank);
 
-// From this number of tokens on, in units of the width, a block costs less in 2D on q x q ranks
-// than in 1D; 0: never. The cost: bytes received, or the time of the messages without latency.
+// The least number of tokens, in units of the width, for which a block costs less in 2D on q x q
+// ranks than in 1D; 0: none. The cost: bytes received, or the time of the messages without latency.
 typedef enum { BY_BYTES, BY_TIME, CROSSOVERS } Crossover;
 double way_crossover(size_t q, Crossover by);
 

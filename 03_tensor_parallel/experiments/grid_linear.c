@@ -100,7 +100,7 @@ static void layer_costs(Run *run, const CommGrid *g, GridLinear z, const GridMea
           (double)r[1].took },
         {0} });
     if (!simulated) return;
-    picture_show(run, "one linear layer, blocks on a grid", PICTURE_CHART);
+    picture_show(run, "One linear layer, blocks on a grid", PICTURE_CHART);
 }
 
 void grid_linear_compare(Run *run, const CommGrid *g, GridLinear z) {

@@ -110,6 +110,6 @@ void way_crossover_table(Run *run) {
         rows[by] = (Result){ what[by], NULL,
                              { cell[by][0], cell[by][1], cell[by][2], cell[by][3] } };
     say(run, "%s", "");
-    say(run, "From how many tokens per step does 2D cost less than 1D? (C: width)");
+    say(run, "2D costs less than 1D if a step has at least this many tokens (C is the width):");
     results(run, (const char *const[]){ "2 x 2 ranks", "3 x 3", "4 x 4", "8 x 8", NULL }, rows);
 }

@@ -137,11 +137,13 @@ static void table(Run *run, const Training *t, const double loss[2]) {
              "head.");
     if (!clock_config()->simulated) return;                // real times were not compared
     StackTimes d = stack_times(&(Stack){ .model = t->model, .blocks = 2, .sequences = 1 });
-    say(run, "  The step time of unequal stages has no short formula. A second run has p = %zu "
-             "equal stages:", p);
-    say(run, "  two blocks each, B = 1. Forward of a stage f = %.3g us, backward b = 2f, message "
-             "d = %.3g us.", (double)d.forward / 1e6, p > 1 ? (double)d.message / 1e6 : 0);
-    say(run, "  Step: m(p(f+b) + 2(p-1)d) = %s. Idle: %s; without messages 1-1/p.",
+    say(run, "  These stages are unequal, so no short formula gives the step. For p = %zu equal "
+             "stages one does.", p);
+    say(run, "  A second run, not drawn: two blocks each, B = 1, forward f = %.3g us, backward b = "
+             "2f, message", (double)d.forward / 1e6);
+    say(run, "  d = %.3g us. It takes m(p(f+b) + 2(p-1)d) = %s; %s are idle, without messages "
+             "1-1/p.",
+        p > 1 ? (double)d.message / 1e6 : 0,
         cost_text(run, "step.equal"), cost_text(run, "idle.equal"));
 }
 
@@ -187,7 +189,7 @@ static void naive(Run *run) {
         trajectory_free(&want);
     }
     Timing last = picture_timing(run);
-    picture_show(run, "naive, the model's last step", PICTURE_MEMORY);
+    picture_show(run, "Naive, the last training step", PICTURE_MEMORY);
     picture_summary(run, &last);
     evaluation(run, &t);
     stage_check_costs(run, &t, NULL, &seen);

@@ -151,8 +151,8 @@ static void answer(Run *run, const EqualStages *page) {
                         "order %s.",
                    p, &page->cell[IDLE][0][1], &page->cell[IDLE][M8][1], &page->cell[IDLE][M32][1],
                    &page->cell[KEPT][M32][1], &page->cell[KEPT][0][1]);
-    say_cost(run, "activations of m micro-batches. Messages have the same bytes; where d <= f, "
-                  "only the first of each link and direction delays the step.");
+    say_cost(run, "activations of m micro-batches. Messages have the same bytes. If d <= f, only "
+                  "the first message of each link and direction delays the step.");
     say_use_when(run, "m is at least 4 p. Prefer 1F1B (05.02): the same bubble, less memory.");
 }
 
@@ -204,7 +204,7 @@ static void gpipe(Run *run) {
     }
     Timing last = picture_timing(run);
     if (option_flag(run, "verbose")) {
-        picture_show(run, "GPipe, the model's last step", PICTURE_MEMORY | PICTURE_NO_FILES);
+        picture_show(run, "GPipe, the last training step", PICTURE_MEMORY | PICTURE_NO_FILES);
         picture_summary(run, &last);
     }
     training_costs(run, &t, &seen, &slow);

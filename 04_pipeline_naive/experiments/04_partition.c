@@ -49,16 +49,13 @@ static void blocks_text(char *text, const size_t *blocks, size_t p) {
 }
 
 // Above the first picture: how to read a cut, and when costs change.
-static void say_cut(Run *run, const Training *t, const char *cut, const size_t *blocks) {
+static void say_cut(Run *run, const Training *t, const char *cut) {
     CutSizes z = cut_sizes(&t->model, 1, 0);
-    size_t p = run->world->size;
-    char second[48] = "";
-    if (p > 1) snprintf(second, sizeof second, ", stage 1 has %zu", blocks[1]);
-    say(run, "A cut %s: stage 0 has %zu block%s%s%s. The head, on the", cut, blocks[0],
-        blocks[0] > 1 ? "s" : "", second, p > 2 ? ", and so on" : "");
-    say(run, "last stage, takes as long as %.2f blocks. From step %d on the first %d blocks take "
-             "%d times as long.",
-        work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS, GROWTH);
+    say(run, "Cut %s: the blocks of stages 0, 1, ... A planner makes the moving cut every %d "
+             "steps.", cut, MOVE_EVERY);
+    say(run, "The head takes as long as %.2f blocks. In step %d and later blocks 0 to %d take %d "
+             "times as long.", work_head(&z, 1).time / work_block(&z, 1).time, GROWN,
+        GROWN_BLOCKS - 1, GROWTH);
 }
 
 // Trains by GPipe, first on stages of these blocks. every: steps between two cuts; 0: blocks stay.
@@ -98,8 +95,8 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
             char title[48];
             char cut[32];
             blocks_text(cut, r->blocks[s], p);
-            snprintf(title, sizeof title, "step %zu: cut %s", s, cut);
-            if (s == 0) say_cut(run, t, cut, blocks);
+            snprintf(title, sizeof title, "Step %zu: cut %s", s, cut);
+            if (s == 0) say_cut(run, t, cut);
             bool file = !strcmp(option_text(run, "draw"), s ? "end" : "begin");
             picture_show(run, title, file ? PICTURE_CHART : PICTURE_NO_FILES);
         }
@@ -136,8 +133,8 @@ static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
 
 // The page's table. Steps in a row with equal cells share a row.
 static void table(Run *run, const Training *t, const Rebalanced *stays, const Rebalanced *moved) {
-    static const char *const columns[] = { "fixed cut", "step, fixed", "idle, fixed",
-                                           "moving cut", "step, moving", "idle, moving", NULL };
+    static const char *const columns[] = { "fixed: cut", "step", "idle", "moving: cut", "step",
+                                           "idle", NULL };
     const Rebalanced *both[] = { stays, moved };
     char text[PARTITION_STEPS][6][64], name[PARTITION_STEPS][48];
     Result rows[PARTITION_STEPS + 1] = { {0} };
@@ -162,11 +159,8 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
         n++;
     }
     results(run, columns, rows);
-    CutSizes z = cut_sizes(&t->model, 1, 0);
-    say(run, "  Step: sum(f+b) + (m-1)(max f + max b) + messages. f, b: forward and backward of a "
-             "stage for one");
-    say(run, "  of m = %zu micro-batches. A block's forward takes %.3g us, its backward twice as "
-             "long.", t->micro_batches, work_block(&z, 1).time / 1e6);
+    say(run, "  Step: sum(f+b) + (m-1)(max f + max b) + messages. f, b: a stage's forward and "
+             "backward; m = %zu.", t->micro_batches);
 }
 
 static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
@@ -183,8 +177,8 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
         any = any || memcmp(moved->blocks[s], moved->blocks[s - 1], bytes) != 0;
     if (any)
         say_answer(run, "The cut whose slowest stage costs least: %s blocks instead of %s, and %s "
-                        "when costs have changed. The last step then takes %s instead of %s, and "
-                        "no bit changes.",
+                        "when costs have changed. The last step then takes %s instead of %s. All "
+                        "results keep their bits.",
                    first_cut, begin, last_cut, now, still);
     else
         say_answer(run, "The cut whose slowest stage costs least. Here the first cut, %s blocks, "
@@ -198,8 +192,8 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
     else
         say_cost(run, "%s sent per rank for all moves. A new cut comes one measured step late.",
                  cost_text(run, "moved.bytes"));
-    say_use_when(run, "stages are unequal: a better cut costs no messages, but check memory: a "
-                      "stage with more blocks holds more. Move blocks only if costs change during "
+    say_use_when(run, "stages are unequal. A better cut costs no messages, but a stage with more "
+                      "blocks needs more memory. Move blocks only if costs change during "
                       "training.");
 }
 

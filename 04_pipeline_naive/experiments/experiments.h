@@ -113,11 +113,11 @@ const char *cost_name(CostName *name, const char *format, ...)
 // checks against predictions from sizes alone.
 
 enum { PARTITION_STAGES = 16 };    // at most
-// From step GROWN on, the first GROWN_BLOCKS blocks cost GROWTH times as much, because their FLOPs
-// are charged to the clock again. Blocks may move before every MOVE_EVERY-th step.
+// The first GROWN_BLOCKS blocks cost GROWTH times as much in step GROWN and later, because the
+// clock counts their FLOPs again. Blocks may move before every MOVE_EVERY-th step.
 enum { PARTITION_STEPS = 6, MOVE_EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH = 3 };
 
-// What this rank sends for one new cut: blocks, and the sums of the costs.
+// The messages and bytes that this rank sends for one new cut: blocks, and the sums of the costs.
 typedef struct { double messages, bytes, sum_bytes; } Moved;
 // Measured in a training on this rank.
 typedef struct {

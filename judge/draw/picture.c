@@ -1,5 +1,6 @@
 // picture.c: gathers the events of all ranks on rank 0, over the side channel, and draws them.
 #include "judge/draw/picture.h"
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -487,6 +488,13 @@ static bool update_is_drawn(const Recording *all, size_t width) {
     return false;
 }
 
+// Are two rows of links equal? A call may begin in another column, so capitals equal small letters.
+static bool links_alike(const ChartRow *a, const ChartRow *b) {
+    for (size_t x = 0; x < a->width; x++)
+        if (tolower(a->text[x]) != tolower(b->text[x])) return false;
+    return true;
+}
+
 static void print_chart(Run *run, const Recording *all, const char *title, int what) {
     bool memory = what & PICTURE_MEMORY, alike_once = what & PICTURE_ALIKE_ONCE;
     size_t width = page_width() - LABEL;
@@ -519,11 +527,12 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         one_link &= !memcmp(link[r].text, link[0].text, width);
         one_kept &= !memcmp(kept[r].text, kept[0].text, width);
     }
+    bool links_drawn = any && !(what & PICTURE_NO_LINKS);
     size_t *end = host_alloc(all->ranks * sizeof *end), rows = 0; // end: the last rank of each row
     for (size_t r = 0; r < all->ranks; r++) {
         bool alike = alike_once && r + 1 < all->ranks &&
                      !memcmp(work[r].text, work[r + 1].text, width) &&
-                     !memcmp(link[r].text, link[r + 1].text, width) &&
+                     (!links_drawn || links_alike(&link[r], &link[r + 1])) &&
                      !memcmp(kept[r].text, kept[r + 1].text, width);
         if (!alike) end[rows++] = r;
     }
@@ -536,7 +545,7 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         // and no row for computation.
         bool works = !any || one_link || !row_is_empty(&work[r]);
         if (works) print_row(run, label, &work[r]);
-        if (any && (!one_link || last))
+        if (links_drawn && (!one_link || last))
             print_row(run, one_link ? "  links" : works ? "   link" : label, &link[r]);
         if (memory && (!one_kept || last)) print_row(run, "   kept", &kept[r]);
     }
@@ -548,7 +557,7 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
     memcpy(links, "link: ", 7);
     link_key(links + 6, sizeof links - 6, all);
     page_value(peak, sizeof peak, (double)all->scale, "bytes");
-    if (links[6]) {
+    if (links[6] && !(what & PICTURE_NO_LINKS)) {
         printf("%-*s", LABEL, "");
         page_wrap(links, LABEL, LABEL);
     }

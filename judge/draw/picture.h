@@ -36,7 +36,8 @@ Timing picture_timing(Run *run);
 // PICTURE_MEMORY: a strip of memory under each rank's row. Full height is the peak over all ranks
 // of this picture. SAME_SCALE: full height is at least that of the previous picture. NO_FILES: only
 // the chart, for programs with several pictures, because --svg and --trace write one. DETAIL: the
-// chart needs --verbose. ALIKE_ONCE: neighbouring ranks with equal rows and strips share one row.
+// chart needs --verbose. ALIKE_ONCE: neighbouring ranks with equal rows and strips share one row;
+// a call may begin in another column. NO_LINKS: the chart has no rows for the links.
 // If there are more than four rows, the chart has the first two and the last row, unless --verbose
 // or EVERY_ROW.
 enum {
@@ -46,7 +47,8 @@ enum {
     PICTURE_NO_FILES = 4,
     PICTURE_DETAIL = 8,
     PICTURE_ALIKE_ONCE = 16,
-    PICTURE_EVERY_ROW = 32
+    PICTURE_EVERY_ROW = 32,
+    PICTURE_NO_LINKS = 64
 };
 void picture_show(Run *run, const char *title, int what);
 // Prints both definitions of the bubble, communication and utilisation.
