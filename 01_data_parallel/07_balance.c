@@ -31,7 +31,7 @@ static double local_gradients(Model *m, const Data *d, uint64_t step, Range shar
     return loss;
 }
 
-// After a measured step: shares the times of all ranks by one all-reduce of N doubles (2 (N-1)/N of
+// Shares the times of all ranks after a measured step by one all-reduce of N doubles (2 (N-1)/N of
 // 8 N bytes), and updates the rates.
 void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     double *times = host_alloc(dp->size * sizeof *times);  // zeros

@@ -1,6 +1,6 @@
-// buckets.c: the rest of 04_overlap.c: the list of tensors in the gradient; faults for wrong use;
-// and the buckets of a pipeline's stage, where several micro-batches are in flight and two stages
-// may share the tied table.
+// buckets.c: the parts of overlap that 04_overlap.c does not teach: the list of tensors in the
+// gradient, faults for wrong use, and the buckets of a pipeline's stage. On such a stage several
+// micro-batches are in flight, and two stages may share the tied table.
 #include "01_data_parallel/data_parallel.h"
 #include <stdlib.h>
 

@@ -63,8 +63,8 @@ typedef struct {
     Request *tied_request;
 } Buckets;
 
-// After model_allocate(): cuts the gradient in buckets and wraps every layer. A bucket is closed
-// when it has reached `capacity` bytes: 1 gives a bucket per tensor, SIZE_MAX one bucket in all.
+// Cuts the gradient in buckets and wraps every layer. Call it after model_allocate(). A bucket is
+// closed when it has reached `capacity` bytes: 1 gives a bucket per tensor, SIZE_MAX one in all.
 Buckets *buckets_new(Model *m, Comm *dp, size_t capacity);
 // m->g <- the gradient of the whole batch, the same on every rank. Returns the part of the mean
 // loss that comes from this rank's sequences.
@@ -72,7 +72,7 @@ double buckets_gradients(Buckets *b, const Batch *batch);
 // Takes the place of forward and backward on a rank without sequences: the gradient is zero, and
 // final at once.
 void buckets_no_work(Buckets *b);
-// After the last backward: waits until every started bucket is reduced.
+// Waits until every started bucket is reduced. Call it after the last backward.
 void buckets_wait(Buckets *b);
 // buckets_cut: cuts, and wraps no layer. buckets_arm: a forward begins, so no tensor is ready.
 // buckets_layer_ready: the backward of l is done.

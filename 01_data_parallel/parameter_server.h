@@ -41,7 +41,7 @@ void worker_pull(const Cluster *c, Model *m);              // before the first s
 // Gradient, push and pull. Returns the part of the loss that comes from this worker's sequences.
 double worker_step(const Cluster *c, Model *m, const Data *d, size_t sequences, size_t step);
 
-// Before the first step: sends version 0 to every worker.
+// Sends version 0 to every worker. Call it before the first step.
 void server_begin(const Cluster *c, const Model *m);
 // Synchronous: one step of all workers.
 void server_step(const Cluster *c, Model *m, Optimizer *o, Inbox *in);
@@ -49,8 +49,8 @@ void server_step(const Cluster *c, Model *m, Optimizer *o, Inbox *in);
 // Asynchronous. A push: its worker, the version of the weights at which its gradient was taken, and
 // the time of its arrival.
 typedef struct { size_t worker, taken; Picoseconds arrival; } Served;
-// For every worker: the number of its pushes in the weights, the version that it received last, and
-// whether it waits for an answer.
+// The state of every worker: the number of its pushes in the weights, the version that it received
+// last, and whether it waits for an answer.
 typedef struct { size_t version, *done, *taken; bool *waits; } Progress;
 Progress progress_new(const Cluster *c, Inbox *in);        // starts a receive from every worker
 void progress_free(Progress *p);

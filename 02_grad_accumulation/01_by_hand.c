@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: A batch does not fit on the device: how do you take it in pieces, and still step as if it had come at once?
+// question: A batch does not fit on the device. How can the device compute it in pieces and still make the same training step?
 // vary: IN 7..12, OUT 3..6, ROOM 30|40|45
 //
 // Holds:  one device has plain arrays: w [in, out], b [out], one gradient of the same size, and

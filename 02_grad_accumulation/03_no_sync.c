@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: When data-parallel ranks also accumulate, when must they communicate, and what does too often cost?
+// question: When data-parallel ranks also accumulate, when must they communicate, and what does it cost to communicate too often?
 // vary: SEQUENCES 11..30, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // Holds:  every rank has all weights, one gradient buffer g [Psi], and its share of the sequences

@@ -1,6 +1,6 @@
 // ranks: 4
 // level: extra
-// question: Do two versions of the weights suffice for a pipeline that never runs empty, one update late?
+// question: A pipeline never runs empty, and its gradients are one update late. Are two versions of the weights enough?
 // vary: SEQUENCES 9..12, STEPS 5..6, layers 8..11, width 18|24, context 7..13, vocab 31..50
 //
 // Holds: rank i has stage i, gradients and optimizer state once, weights twice (double-buffered);
@@ -48,7 +48,7 @@ typedef struct {
     WeightVersions weights;
     Optimizer *optimizer;
     const PipelineNotes *notes;
-    Comm *tied;                                    // {first, last}: ranks 0 and 1 of it
+    Comm *tied;                                    // {first, last}: ranks 0 and 1 of this group
     Unit *table;
     Tensor spare, received;  // [1, V*C]: the unused buffer; the other end's gradient
     Request *sends, *receives;                     // under way; NULL: none

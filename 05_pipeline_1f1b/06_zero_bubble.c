@@ -87,10 +87,10 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
     Schedule s = {0};
     size_t ahead = p - 1 - i < m ? p - 1 - i : m, forwards = 0, inputs = 0, weights = 0;
-    // EXERCISE 05.06a (4 points): ZB-H1. `ahead` forwards; then, until all m backwards of inputs
-    // are in the list, a forward, if one is left, a backward of inputs, and the backward of weights
-    // of the micro-batch i before it, if there is one; then the backwards of weights that are left.
-    // Each kind comes in ascending order. Call: schedule_add(&s, what, micro_batch), what being
+    // EXERCISE 05.06a (4 points): ZB-H1. First `ahead` forwards. Then, for each backward of
+    // inputs: a forward before it, if a forward is left, and after it the backward of weights of
+    // the micro-batch i earlier, if there is one. Last, the remaining backwards of weights. Each
+    // kind comes in ascending order. Call: schedule_add(&s, what, micro_batch), what being
     // FORWARD, BACKWARD_INPUTS or BACKWARD_WEIGHTS.
     while (forwards < ahead) schedule_add(&s, FORWARD, forwards++);
     while (inputs < m) {

@@ -89,7 +89,7 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w);
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy);
 void pipeline_backward_inputs(PipelineStage *s, size_t k);       // dx from dy
-// At any later time: adds the weights' gradients, frees x.
+// Adds the weights' gradients and frees x. May run at any later time.
 void pipeline_backward_weights(PipelineStage *s, size_t k);
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i);  // min(p, m) in flight, counted until W
 // The list of a planner, from the times of the ops and of a message. At most cap (1 or more)

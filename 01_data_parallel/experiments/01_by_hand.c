@@ -37,7 +37,7 @@ static void on_paper(Run *run) {
     linear_loss(&full, &identity, both, 4);
     say_gradient(run, "the sum of both", &sum, "");
     say_gradient(run, "both at once", &full, "   the sum divided by 2");
-    say_gradient(run, "each divided by 4, then added", &whole, "   4 elements in both");
+    say_gradient(run, "each divided by 4, then added", &whole, "   the batch has 4 elements");
     static const double by_pencil[] = { 0.5, -6, 1, 0 };
     for (size_t i = 0; i < 4; i++) {
         got[0][i] = (double)sum.w[i] / 2;
@@ -112,14 +112,16 @@ static void table(Run *run, const Trained *const of[5]) {
         { "shards averaged", "mean gradients of the shards, averaged", {0} },
         { "shards added", "each shard divides by the batch; then added", {0} },
         { "trap: means added", "mean gradients of the shards, added", {0} },
-        { "full batch, rate x 4", "as long a step as the trap's", {0} }, {0} };
+        { "full batch, rate x 4", "its steps are as long as the trap's", {0} }, {0} };
     for (size_t i = 0; i < 5; i++)
         for (size_t k = 0; k < 3; k++) {
             snprintf(loss[i][k], sizeof loss[i][k], "=%.4f", of[i]->loss[k * (PRINTED - 1) / 2]);
             rows[i].cell[k] = loss[i][k];
         }
-    say(run, "\n%d samples in %d shards of %d, learning rate 0.01. The loss:\n", SAMPLES, SHARDS,
-        SHARD);
+    say(run,
+        "\n%d samples of %d outputs (%d elements) in %d shards of %d, learning rate 0.01. The "
+        "loss:\n",
+        SAMPLES, OUT, SAMPLES * OUT, SHARDS, SHARD);
     results(run, (const char *const[]){ "epoch 0", "epoch 40", "epoch 90", NULL }, rows);
 }
 
@@ -177,10 +179,11 @@ static void by_hand(Run *run) {
     check_true(run, "trap: the last shard's loss", "is not the loss", apart > 1e-3);
     say_answer(run,
                "Add them if each is divided by the batch's %d elements (loss %.4f in the end), "
-               "average them if each is divided by its own %d (%.4f). Adding means takes steps "
-               "that are %d times too long (loss %.4f).",
+               "average them if each is divided by its own %d (%.4f). If means are added, each "
+               "step is %d times too long (loss %.4f: lower here only because the rate is in "
+               "effect %d times as large).",
                SAMPLES * OUT, divided.loss[PRINTED - 1], SHARD * OUT, averaged.loss[PRINTED - 1],
-               SHARDS, summed.loss[PRINTED - 1]);
+               SHARDS, summed.loss[PRINTED - 1], SHARDS);
     say_cost(run,
              "every device has a copy of all %d parameters, and %d gradient elements per device "
              "are added in each step.",

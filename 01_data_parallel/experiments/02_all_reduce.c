@@ -187,7 +187,7 @@ static void all_reduce(Run *run) {
         trajectory_free(&ordered);
     }
     Timing timing = picture_timing(run);       // from here on: of the training with AdamW
-    picture_show(run, "data parallel, one step", PICTURE_CHART);
+    picture_show(run, "Data parallel, one step", PICTURE_CHART);
     picture_summary(run, &timing);
     predict(run, &measured);
     predict_time(run, &timing);

@@ -232,9 +232,9 @@ static void answer(Run *run, bool nodes) {
                         "bytes. The tree sends whole tensors: the fewest messages in a row.");
     else
         say_answer(run,
-                   "The ring adds chunks on their way round, the tree sends whole tensors. On %zu "
-                   "ranks of this link the ring is no slower than the tree from %s on.%s",
-                   N, cost_text(run, "overtakes.tree"), over);
+                   "The ring adds chunks on their way round, the tree sends whole tensors. With "
+                   "%zu ranks, all on link %s, the ring is no slower than the tree from %s on.%s",
+                   N, k->between.name, cost_text(run, "overtakes.tree"), over);
     say_cost(run, "ring: %zu messages in a row, each 1/N of the tensor. Tree: %zu whole tensors "
                   "in a row.",
              2 * (N - 1), 2 * way_height(N));

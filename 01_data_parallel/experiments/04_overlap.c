@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-// With 4 ranks the last one has one sequence, the others two. With 8 ranks the last one has none.
+// With 4 ranks the last rank has one sequence and the others have two. With 8 ranks the last rank
+// has no sequence.
 enum { SEQUENCES = 7, STEPS = 3 };
 static const ModelConfig tiny = {
     .layers = 3, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
@@ -132,7 +133,7 @@ static void costs(Run *run, size_t capacity, const BucketsSeen *cut, const Bucke
 // ---------------------------------------------------------------- the best size
 
 // Measures a step for every capacity, from a bucket per tensor to one bucket of all. Draws it
-// beside two bounds: all communication after all computing, and computing alone.
+// beside two bounds: all communication after all computation, and computation alone.
 enum { SIZES = 12 };
 static void sweep(Run *run, const Training *t, const Timing *end, bool drawn) {
     double x[SIZES], in_buckets[SIZES], at_end[SIZES], alone[SIZES];
@@ -210,6 +211,7 @@ static void answer(Run *run, const BucketsSeen *cut, const BucketsSeen *end) {
     const Timing *buckets = &cut->last, *late = &end->last;
     const char *verdict = "There is no need to wait";
     char in_buckets[32], at_end[32], hidden[32];
+    const bool uneven = part_size(SEQUENCES, N, 0) > SEQUENCES / N;
     if (buckets->step == late->step) verdict = "Waiting makes no difference here";
     if (buckets->step > late->step) verdict = "Waiting is faster here";
     page_value(in_buckets, sizeof in_buckets, (double)buckets->step, "ps");
@@ -223,16 +225,18 @@ static void answer(Run *run, const BucketsSeen *cut, const BucketsSeen *end) {
                    in_buckets, at_end);
     else
         say_answer(run,
-                   "%s: %zu bucket%s hide%s %s of communication behind backward, with the same "
-                   "bits. A step takes %s, with one all-reduce at the end %s.",
+                   "%s: %zu bucket%s hide%s %s of communication behind backward (mean of the "
+                   "ranks%s), with the same bits. A step takes %s, with one all-reduce at the end "
+                   "%s.",
                    verdict, cut->buckets, cut->buckets > 1 ? "s" : "",
-                   cut->buckets > 1 ? "" : "s", hidden, in_buckets, at_end);
+                   cut->buckets > 1 ? "" : "s", hidden,
+                   uneven ? "; the slowest hide more" : "", in_buckets, at_end);
     say_cost(run,
              "2(N-1) = %zu message latencies per bucket, and %s for the sums in flight. The last "
              "bucket is exposed: no backward is left to hide it.",
              2 * (N - 1), cost_text(run, "peak.flight"));
     say_use_when(run, "the all-reduce is a visible part of the step. The best size of a bucket "
-                      "depends on the link: --picture sweep.");
+                      "depends on the link; ARGS=\"--picture sweep\" draws it.");
 }
 
 static void overlap(Run *run) {
@@ -279,7 +283,7 @@ static void overlap(Run *run) {
     if (steps)
         say(run, "A bucket is a group of tensors. One all-reduce sends it as soon as backward has "
                  "its gradients.\n");
-    if (steps) picture_show(run, "the all-reduce at the end, then in buckets", PICTURE_CHART);
+    if (steps) picture_show(run, "The all-reduce at the end, then in buckets", PICTURE_CHART);
     sweep(run, &t, &end.last, !steps);
     table(run, &in_buckets, &end, &tensors);
     answer(run, &in_buckets, &end);

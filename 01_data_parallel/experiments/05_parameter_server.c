@@ -172,8 +172,8 @@ static void table(Run *run, const Cluster *c, const ServerLog *log[2], Picosecon
             { "steps ahead of the slowest",
               "at most the staleness s",
               { ahead[0], ahead[1], ahead[2] } },
-            { "updates between pull and push",
-              "at most (n-1)(2s+1)",
+            { "age of gradients, in updates",
+              "0; staleness s: <= (n-1)(2s+1)",
               { behind[0], behind[1], behind[2] } },
             { "loss at equal time", what[0], { half[0], half[1], half[2] } },
             { "loss at equal work", what[1], { end[0], end[1], end[2] } },
@@ -182,16 +182,14 @@ static void table(Run *run, const Cluster *c, const ServerLog *log[2], Picosecon
 
 // Says how many bytes servers and workers send per step. server: measured on rank 0, a server.
 static void say_traffic(Run *run, const ServerSizes *z, const ServerSeen *server) {
-    char served[32], worker[32], ring[32];
+    char served[32], worker[32];
     page_value(served, sizeof served, (double)server->sent / (STEPS + 1), "bytes");
     page_value(worker, sizeof worker, (double)(config_parameters(&tiny) * sizeof(real)), "bytes");
-    page_value(ring, sizeof ring, cost_value(run, "sent.ring"), "bytes");
     say(run,
         "n = %zu worker%s, k = %zu server%s. The losses are those of a small model on a text. S: "
-        "the bytes of\nall weights. Per step a server sends n S/k = %s and a worker S = %s. With "
-        "an all-reduce\namong the workers each sends %s.\n",
+        "the bytes of\nall weights. Per step a server sends n S/k = %s and a worker S = %s.\n",
         z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "", served,
-        worker, ring);
+        worker);
 }
 
 static const char *lower_or_higher(double a, double b) {
@@ -222,8 +220,9 @@ static void answer(Run *run, const Cluster *c, const ServerSeen *server, size_t 
                    served, ring, lower_or_higher(none.half, sync.half), none.half, sync.half,
                    lower_or_higher(none.end, sync.end), none.end, sync.end);
     say_cost(run,
-             "gradients are up to %zu updates old. All bytes pass the servers: if a server "
-             "sends and receives one message at a time, a synchronous step takes %s instead of %s.",
+             "gradients are up to %zu updates old. All bytes pass the servers. The picture lets a "
+             "server send and receive several messages at once. If it handles one at a time, a "
+             "synchronous step takes %s instead of %s.",
              age, port, links);
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
                       "For dense models use an all-reduce.");
@@ -283,9 +282,10 @@ static void parameter_server(Run *run) {
     show(run, &c, &t, (ServerLog){0}, PICTURE_NO_FILES | PICTURE_DETAIL);
     say(run,
         "A worker pushes its gradient to %s and pulls new weights. Staleness s: no worker is\n"
-        "more than s steps ahead of the slowest. Rank %zu takes %zu time%s as long for the same "
-        "work (--slow),\nand no worker has more sequences. n workers; t: computing time of the "
-        "slowest; c: time of a message.\n",
+        "more than s steps ahead of the slowest. Rank %zu takes %zu time%s as long per sequence "
+        "(--slow), and no\nother worker has more sequences. n workers; t: the slowest worker's "
+        "computation; c: one message.\nA server's row shows only its messages: > is "
+        "weights to a worker. In a link row, < is a gradient.\n",
         c.servers > 1 ? "the servers" : "the server", c.servers, slow, slow > 1 ? "s" : "");
     show(run, &c, &t, server_log_new(c.workers, STEPS, STEPS), PICTURE_NO_FILES);
     show(run, &c, &t, server_log_new(c.workers, STEPS, s), PICTURE_CHART | PICTURE_DETAIL);

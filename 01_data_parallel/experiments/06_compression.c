@@ -65,6 +65,9 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
     enum { WAYS = ONEBIT + 1 };
     CompressionCells of[WAYS];
     char forgets[WAYS][16] = { "=-", "=-" }, alone[WAYS][16] = { "", "=-" };
+    char calls[48];                            // top-k makes one call per bucket
+    snprintf(calls, sizeof calls, "calls per step (%zu buckets; exact: 1)",
+             seen[TOPK].calls / STEPS);
     for (Course i = EXACT; i <= ONEBIT; i++)
         of[i] = compression_cells(&seen[i], &seen[EXACT], STEPS, last[i]);
     snprintf(forgets[TOPK], sizeof *forgets, "=%.2f", last[TOPK_FORGETS]);
@@ -76,9 +79,9 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "\nfp16: 16-bit elements. top-k: only the k largest elements, each with its index. 1-bit: "
         "only the sign\nof each element, and a size shared by many. The residual is the part that "
         "a rank has not sent yet;\nit is added to its next gradient. N ranks, Psi elements of e "
-        "bytes. 1-bit gives many elements a step\nof equal size, which acts like another learning "
-        "rate. So compare its loss with that of the same rule\non one device, which sends "
-        "nothing.%s\n",
+        "bytes. 1-bit gives many elements a step\nof equal size. This changes the loss as another "
+        "learning rate does. So compare 1-bit with 1-bit on\none device (last row), not with "
+        "exact.%s\n",
         uneven_shares(" ", SEQUENCES, run->world->size).text);
 #define CELLS(cell) { of[EXACT].cell, of[FP16].cell, of[TOPK].cell, of[ONEBIT].cell }
 #define ROW(cells) { cells[EXACT], cells[FP16], cells[TOPK], cells[ONEBIT] }
@@ -86,8 +89,8 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         { "sent per rank and step", NULL, CELLS(sent) },
         { "formula (c = 2(N-1)/N, k elements)",
           NULL,
-          { "=c Psi e", "=c Psi 2", "=(N-1) k (4+e)", "=c Psi/8" } },
-        { "calls per step", NULL, CELLS(calls) },
+          { "=c Psi e", "=c Psi 2", "=(N-1) k (4+e)", "=c Psi/8 + sizes" } },
+        { calls, NULL, CELLS(calls) },
         { "step", NULL, CELLS(step) },
         { "loss after 60 steps on a text", NULL, CELLS(loss) },
         { "loss without the residual", NULL, ROW(forgets) },
@@ -106,21 +109,23 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
     else
         say_answer(run,
                    "Yes. fp16, top-k and 1-bit send %.0f, %.0f and %.0f %% of the bytes. After %d "
-                   "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. Sharing "
-                   "the batch among ranks changes them by at most %.2f. So short a run does not "
-                   "show which is best.",
+                   "steps their losses are %.2f, %.2f and %.2f, with the exact sum %.2f. The "
+                   "same rules on one device give the same losses within %.2f. %d steps are too "
+                   "few to show which one is best.",
                    compression_share(&seen[FP16], &seen[EXACT]),
                    compression_share(&seen[TOPK], &seen[EXACT]),
                    compression_share(&seen[ONEBIT], &seen[EXACT]), COMPRESSION_LONG, last[FP16],
                    last[TOPK], last[ONEBIT], last[EXACT],
                    fmax(fabs(last[TOPK] - last[TOPK_ALONE]),
-                        fabs(last[ONEBIT] - last[ONEBIT_ALONE])));
+                        fabs(last[ONEBIT] - last[ONEBIT_ALONE])),
+                   COMPRESSION_LONG);
     // Top-k sends (N-1) (4+e) Psi/ONE_OF, the exact sum 2(N-1)/N e Psi.
     const size_t e = sizeof(real), as_much = ceil_div(2 * ONE_OF * e, 4 + e);
     say_cost(run,
-             "top-k's bytes grow with the ranks: from %zu ranks on it sends as much as the exact "
-             "sum or more. Top-k and 1-bit keep a residual of %s per rank, and 1-bit makes %zu "
-             "calls per step instead of %zu. Without the residual top-k ends %.2f higher.",
+             "top-k's bytes grow with the ranks: from %zu ranks on top-k sends as much as the "
+             "exact sum or more. Top-k and 1-bit keep a residual of %s per rank, and 1-bit makes "
+             "%zu calls per step instead of %zu. Without the residual top-k's loss ends %.2f "
+             "higher.",
              as_much, compression_residual(&tiny).text, seen[ONEBIT].calls / STEPS,
              seen[EXACT].calls / STEPS,
              last[TOPK_FORGETS] - last[TOPK]);
@@ -143,7 +148,7 @@ static void compression(Run *run) {
     compression_check_rule(run, &t, &one_bit, &seen[ONEBIT]);
     check_exact(run);
     compression_show_steps(run, &t, &top_k,
-                           "a step with the exact all-reduce, then one with top-k");
+                           "A step with the exact all-reduce, then one with top-k");
     Trajectory plain = compression_train(run, &t, NULL, &seen[EXACT]);
     trajectory_free(&plain);
     check_learning(run, last);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// From step CHANGE on device 0 takes CHANGED times as long as before.
+// Device 0 takes CHANGED times as long in step CHANGE and later.
 enum { SEQUENCES = 26, STEPS = 12, CHANGE = 5, CHANGED = 4 };
 static const ModelConfig tiny = {
     .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
@@ -208,11 +208,12 @@ static void answer(Run *run, const Devices *d) {
                cost_text(run, "time.equal"), cost_text(run, "time.static"),
                cost_text(run, "time.dynamic"), ideal_time);
     say_cost(run,
-             "%s more per rank and step to share the times, and up to %s of activations on one "
-             "rank instead of %s. After each change, one or more steps still use the old shares.",
+             "%s more per rank and step to tell all ranks the measured times, and up to %s of "
+             "activations on one rank instead of %s. After each change, one or more steps still "
+             "use the old shares.",
              speeds, largest(run, "peak.dynamic", most[0]), largest(run, "peak.equal", most[1]));
-    say_use_when(run, "devices differ in speed or slow down, and each has enough sequences that "
-                      "one more or less is a small part.");
+    say_use_when(run, "devices differ in speed or slow down, and each device has so many "
+                      "sequences that one more changes its time only a little.");
 }
 
 // Do the files show the two steps? --svg writes one picture, and --trace can only show steps.
@@ -234,7 +235,7 @@ static void show_steps(Run *run, const Training *t, const Devices *d) {
     }
     picture_end(run);
     picture_show(
-        run, "a step with equal shares, then one with shares in proportion to the speeds (static)",
+        run, "A step with equal shares, then one with shares in proportion to the speeds (static)",
         steps_in_files(run) ? PICTURE_CHART : PICTURE_NO_FILES);
     model_free(m);
     free(known.rate);

@@ -49,8 +49,8 @@ static void answer(Run *run, const CompressionSeen seen[2], const double last[CU
     else
         say_answer(run,
                    "Yes. Two matrices with %d columns are %.0f %% of the bytes. Ranks can add "
-                   "them, so this share does not grow with the ranks, as top-k's does. The loss "
-                   "after %d steps is %.2f, with the exact sum %.2f.",
+                   "them, so this share does not grow with the number of ranks. The share of "
+                   "top-k grows. The loss after %d steps is %.2f, with the exact sum %.2f.",
                    RANK, compression_share(&seen[RANK_2], &seen[EXACT]), COMPRESSION_LONG,
                    last[RANK_2], last[EXACT]);
     say_cost(run,
@@ -82,14 +82,15 @@ static void power_sgd(Run *run) {
     compression_check_exact(run, &tiny, &full, MADE_NOISE, "PowerSGD, full rank = all-reduce",
                             LIMIT_ROUNDING);
     compression_show_steps(run, &t, &rank_2,
-                           "a step with the exact all-reduce, then one with PowerSGD");
+                           "A step with the exact all-reduce, then one with PowerSGD");
     Trajectory plain = compression_train(run, &t, NULL, &seen[EXACT]);
     trajectory_free(&plain);
     check_learning(run, last);
     say(run, "\nA gradient matrix G [a, b] is replaced by P Q^T, with P [a, r] and Q [b, r], here "
-             "r = %d: (a + b) r\nnumbers instead of a b. Exact adds the gradient, Psi elements of "
-             "e bytes; PowerSGD adds the vectors\nand all P and Q. The residual is the part that a "
-             "rank has not sent yet. N ranks.%s\n", RANK,
+             "r = %d: (a + b) r\nnumbers instead of a b. Each step: P = G Q with the Q of the last "
+             "step, all-reduce of P, columns of\nP made orthonormal, Q = G^T P, all-reduce of Q. "
+             "Vectors (biases and gains) are sent whole. The\nresidual, the part that a rank has "
+             "not sent yet, is added to its next G. N ranks.%s\n", RANK,
         uneven_shares("\n", SEQUENCES, run->world->size).text);
     table(run, seen, last);
     answer(run, seen, last);

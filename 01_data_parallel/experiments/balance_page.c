@@ -47,6 +47,25 @@ void balance_show_times(Run *run, const Devices *d, const BalanceTimes *seen, in
     free(x);
 }
 
+// Writes which devices are slow before step 0, such as "Devices 3, 7 take 4 times as long as the
+// others. ". Empty: no device is slow, the slow ones are not equally slow, or they are too many.
+static void slow_text(char *text, size_t room, const Devices *d) {
+    size_t slow = 0, times = 0, at = 0;
+    char names[24] = "";
+    for (size_t r = 0; r < d->n; r++) {
+        if (d->slow[r] == 1) continue;
+        bool other = slow > 0 && d->slow[r] != times;
+        times = d->slow[r];
+        if (at < sizeof names)
+            at += (size_t)snprintf(names + at, sizeof names - at, slow ? ", %zu" : "%zu", r);
+        slow = other || at >= sizeof names ? d->n : slow + 1;
+    }
+    *text = 0;
+    if (slow > 0 && slow < d->n)
+        snprintf(text, room, "Device%s %s take%s %zu times as long as the others. ",
+                 slow > 1 ? "s" : "", names, slow > 1 ? "" : "s", times);
+}
+
 typedef char Cell[64];
 static void milliseconds(Cell text, double ps) {
     snprintf(text, sizeof(Cell), "=%.2f ms", ps * 1e-9);
@@ -56,6 +75,7 @@ void balance_table(Run *run, const Devices *d, const BalanceTimes *seen) {
     const size_t steps = d->steps;
     const size_t step[] = { 0, d->change - 1, d->change, steps - 1 };
     Cell time[4][POLICIES + 1], shares[POLICIES], what[4], best, kept;
+    char first[96];
     double all = 0;
     for (size_t s = 0; s < steps; s++) all += balance_ideal(d, s) + balance_rings(EQUAL, d);
     page_cell(best, all, "ps");
@@ -67,15 +87,16 @@ void balance_table(Run *run, const Devices *d, const BalanceTimes *seen) {
         for (size_t p = 0; p < POLICIES; p++) milliseconds(time[i][p], seen[p].time[step[i]]);
         milliseconds(time[i][POLICIES], balance_ideal(d, step[i]) + balance_rings(EQUAL, d));
     }
+    slow_text(first, sizeof first, d);
     for (size_t p = 0; p < POLICIES; p++) {
         *shares[p] = '=';
         shares_text(shares[p] + 1, sizeof *shares - 1, seen[p].share + (steps - 1) * d->n, d->n);
     }
-    say(run, "\nequal: the same share for all. static: shares by the first speeds. dynamic: by the "
-             "speeds measured\nin earlier steps. ideal: shares in fractions of a sequence. From "
-             "step %zu on device 0 takes %zu times as\nlong. A step: the slowest rank computes, "
-             "then all-reduce. A sequence keeps %s of activations.\n",
-        d->change, d->changed, kept);
+    say(run, "\nequal: the same share for all. static: in proportion to the speeds before step 0. "
+             "dynamic: to the\nspeeds measured in earlier steps. ideal: shares in fractions of a "
+             "sequence. A step: the slowest rank\ncomputes, then all-reduce. A rank keeps %s of "
+             "activations per sequence.\n%sDevice 0 becomes %zu times slower in step %zu.\n",
+        kept, first, d->changed, d->change);
     results(
         run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL },
         (const Result[]){

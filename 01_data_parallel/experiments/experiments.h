@@ -169,8 +169,8 @@ PageText compression_residual(const ModelConfig *model);
 // The devices of 07_balance, and a forecast of its shares and times.
 
 typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
-// slow[r]: device r takes slow[r] times as long as a device of the full rate. From step `change` on
-// device 0 takes `changed` times as long as before.
+// slow[r]: device r takes slow[r] times as long as a device of the full rate. Device 0 takes
+// `changed` times as long in step `change` and later.
 typedef struct {
     const ModelConfig *model;
     size_t sequences, steps, change, changed;

@@ -7,8 +7,8 @@ PageText uneven_shares(const char *before, size_t sequences, size_t ranks) {
     const size_t most = part_size(sequences, ranks, 0), least = sequences / ranks;
     if (most > least)
         snprintf(t.text, sizeof t.text,
-                 "%sRank %zu waits: it has %zu of %zu sequences, rank 0 has %zu.", before,
-                 ranks - 1, least, sequences, most);
+                 "%sRanks with %zu of %zu sequences wait for those with %zu.", before, least,
+                 sequences, most);
     return t;
 }
 

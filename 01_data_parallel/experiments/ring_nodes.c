@@ -108,12 +108,12 @@ bool ring_nodes_table(Run *run) {
     say(run,
         "\nOne all-reduce of S = %s on N = %zu ranks, M = %zu nodes of n = %zu: link %s inside, %s "
         "between.\nHierarchical: reduce-scatter in each node, all-reduce of each part between "
-        "nodes, all-gather inside.\nFlat: one ring over all ranks; there the last rank of a node "
-        "sends 2(N-1)/N of S to the next node:\n",
+        "nodes, all-gather inside.\nFlat: one ring. A rank sends 2(N-1)/N of S: the last one of a "
+        "node to the next node, others inside:\n",
         size, N, N / n, n, k->link.name, k->between.name);
     results(run, (const char *const[]){ "flat ring", "hierarchical", NULL }, (const Result[]){
         { "sent per rank in its node", "hierarchical: 2(n-1)/n of S",
-          { "=-", "nodes.inside.sent" } },
+          { n > 1 ? "nodes.flat.sent" : "=-", "nodes.inside.sent" } },
         { "sent per rank to other nodes", "hierarchical: 2(M-1)/M of S/n",
           { "nodes.flat.sent", "nodes.between.sent" } },
         { "time", "flat: every step waits for the slow link",

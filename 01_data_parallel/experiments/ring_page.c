@@ -58,14 +58,14 @@ void ring_fastest(Run *run) {
             rows[i].cell[k] = cell[i][k];
         }
     }
-    say(run, "\nTree: ranks add whole tensors in pairs, then pairs of pairs, up to rank 0, and the "
-             "sum goes back:\n2 h messages in a row, h = log2 N rounded up. The table: the "
-             "fastest way by the formulas, if a rank\nsends and receives one message at a time. "
-             "\"tree 3.8x\": 3.8 times as fast as all through rank 0.\n");
+    say(run, "\nTree: ranks add in pairs, then the sums in pairs, up to rank 0, and the sum goes "
+             "back: 2 h messages\none by one, h = log2 N rounded up. Table, from formulas: the "
+             "fastest way per link and rank count,\nif a rank sends and receives one message at a "
+             "time. 2x: twice as fast as with all sums on rank 0.\n");
     results(
         run,
-        (const char *const[]){ "fast, 3 ranks", "16 ranks", "256 ranks", "slow, 3 ranks",
-                               "16 ranks", "256 ranks", NULL },
+        (const char *const[]){ "fast: 3 ranks", "fast: 16", "fast: 256", "slow: 3 ranks",
+                               "slow: 16", "slow: 256", NULL },
         rows);
     say_detail(run, "The ring beats the tree from alpha beta (N-1-h) / (h-(N-1)/N) bytes on, h = "
                     "log2 N rounded up.\n"

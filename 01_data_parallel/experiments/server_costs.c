@@ -1,5 +1,5 @@
 // server_costs.c: predicts times, bytes and memory of 05_parameter_server from sizes and speeds
-// (server_training.h).
+// (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/model/costs.h"
 #include <math.h>

@@ -45,7 +45,7 @@ static double answered(const double *value, size_t push, size_t n, size_t stalen
 }
 
 // The log that follows from the times alone. A push arrives after an answer, its worker's
-// computing, and the push itself.
+// computation, and the push itself.
 static Served *predicted(const ServerLog *log, const double *computing, double message) {
     size_t n = log->workers, lines = n * log->steps;
     Served *line = host_alloc(lines * sizeof *line);

@@ -118,9 +118,9 @@ static void show_training(Run *run, const Trained *whole, const Trained *accumul
                     "its largest element; the mean of the pieces' means differs by %.0f %%.",
                SAMPLES * OUT, gradient_error(accumulated, whole),
                100 * gradient_error(means, whole));
-    say_cost(run, "here a second buffer of the gradient's size, and %d additions of it per step; "
-                  "where backward adds to the gradient in place (02.02), no buffer. The device "
-                  "needs room for %d samples instead of %d.",
+    say_cost(run, "here a second buffer of the gradient's size, and %d additions of it per step. "
+                  "02.02 needs no second buffer, because its backward adds to the gradient in "
+                  "place. The device needs room for %d samples instead of %d.",
              PIECES, ROOM, SAMPLES);
     say_use_when(run, "the batch that training needs does not fit on the device.");
 }
@@ -149,8 +149,9 @@ static void by_hand(Run *run) {
             accumulated = train(&start, all, pieces_accumulated);
     Trained means = train(&start, all, pieces_mean_of_means),
             devices = train(&start, all, pieces_on_devices);
-    say(run, "\n%d samples, room for %d: %d micro-batches, the last has %d; %d steps of SGD\n",
-        SAMPLES, ROOM, PIECES, SAMPLES - (PIECES - 1) * ROOM, EPOCHS);
+    say(run, "\n%d samples of %d outputs (%d elements), room for %d samples: %d micro-batches, the "
+             "last has %d;\n%d steps of SGD\n",
+        SAMPLES, OUT, SAMPLES * OUT, ROOM, PIECES, SAMPLES - (PIECES - 1) * ROOM, EPOCHS);
     show_training(run, &whole, &accumulated, &means);
 
     Snapshot *want = snapshot_of(run, &whole), *got = snapshot_of(run, &accumulated);

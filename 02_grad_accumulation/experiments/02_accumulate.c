@@ -39,10 +39,16 @@ static Trajectory train(Run *run, const Training *t, Bytes *seen) {
 
 // ---------------------------------------------------------------- the trap
 
+// step: the step to which both losses belong.
+typedef struct {
+    size_t step;
+    double right, trap;
+} TrapLosses;
+
 // The trap: every micro-batch takes the mean over its own tokens, and the m means are averaged. The
 // result is wrong only where micro-batches have different numbers of counted tokens. So this
 // function looks for the first step in which they differ.
-static void show_trap(Run *run, const Training *t) {
+static TrapLosses trap_losses(Run *run, const Training *t) {
     size_t m = t->micro_batches, count[SEQUENCES];
     uint64_t step = 0;
     for (bool equal = true; equal; step += equal)
@@ -60,10 +66,6 @@ static void show_trap(Run *run, const Training *t) {
     for (size_t k = 0; k < m; k++) batch[k].token_weight = 1 / (double)(m * count[k]);
     double loss_wrong = accumulate_gradients(model, batch, m);
     model_snapshot(model, wrong, UNIT_GRADIENTS, NULL);
-    say(run,
-        "loss in step %zu: mean over all tokens %.4f; the trap, the mean of the micro-batches' "
-        "means: %.4f\n",
-        (size_t)step, loss, loss_wrong);
     // Rounding stays a hundred times below this limit.
     check_differs(run, "trap: the mean of means", wrong, right, 1e-3);
     snapshot_free(wrong);
@@ -71,6 +73,7 @@ static void show_trap(Run *run, const Training *t) {
     free(batch);
     arena_free(&tokens);
     model_free(model);
+    return (TrapLosses){ (size_t)step, loss, loss_wrong };
 }
 
 // ---------------------------------------------------------------- the picture
@@ -86,7 +89,7 @@ static Timing draw(Run *run, const Training *t, const Training *whole) {
     accumulate_gradients(model, batch, t->micro_batches);
     picture_end(run);
     Timing timing = picture_timing(run);
-    picture_show(run, "one batch at once, then in micro-batches", PICTURE_MEMORY);
+    picture_show(run, "One batch at once, then in micro-batches", PICTURE_MEMORY);
     if (option_flag(run, "verbose")) picture_summary(run, &timing);
     free(at_once);
     free(batch);
@@ -209,9 +212,13 @@ static void accumulation(Run *run) {
         trajectory_free(&at_once);
         trajectory_free(&want);
     }
-    show_trap(run, &t);
+    TrapLosses trap = trap_losses(run, &t);
     Timing both = draw(run, &t, &whole);
     costs(run, &t, &seen, &seen_whole, &both);
+    say(run,
+        "Trap: the mean of the micro-batches' means is %.4f, the mean loss of all tokens %.4f "
+        "(step %zu).",
+        trap.trap, trap.right, trap.step);
     data_free(&data);
 }
 

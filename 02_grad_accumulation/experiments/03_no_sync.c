@@ -82,7 +82,7 @@ static Trajectory train(Run *run, Comm *dp, const Training *t, Step *step, Measu
                         memory_now(MEM_OPTIMIZER),
                         memory_peak(MEM_ACTIVATIONS),
                         picture_timing(run) };
-    comm_all_reduce_doubles(dp, c.loss, t->steps);         // each rank knows its part
+    comm_all_reduce_doubles(dp, c.loss, t->steps);         // each rank has its own part
     buckets_free(r.replica.buckets);
     model_free(model);
     return c;
@@ -169,6 +169,7 @@ static void costs(Run *run, const Training *t, const Measured *const way[3]) {
 // Communication times are the mean of the ranks.
 static void show(Run *run, size_t steps, const Measured *const way[3]) {
     char exposed[3][24], hidden[3][24], calls[48], bytes[48], per_step[64];
+    char at_most[64] = "only the last backward can hide";
     const char *const columns[] = { "no_sync", "forgetful", "overlapped", NULL };
     double N = (double)run->world->size;
     for (size_t i = 0; i < 3; i++) {
@@ -179,6 +180,13 @@ static void show(Run *run, size_t steps, const Measured *const way[3]) {
     snprintf(bytes, sizeof bytes, "sent per rank, %zu steps", steps);
     snprintf(per_step, sizeof per_step, "per step: 1; forgetful: m; overlapped: %zu",
              (size_t)way[2]->calls / steps);
+    if (clock_config()->simulated) {
+        // no_sync hides nothing, so its step is 3F + R with the same 3F.
+        double R = ((double)way[2]->last.hidden + (double)way[2]->last.exposed -
+                    (double)way[0]->last.exposed) / N;
+        double h = (double)way[0]->last.step + R - (double)way[2]->last.step;
+        snprintf(at_most, sizeof at_most, "last backward; slowest rank: h = %.2f ms", h / 1e9);
+    }
     const Result rows[] = {
         { calls,
           per_step,
@@ -190,18 +198,19 @@ static void show(Run *run, size_t steps, const Measured *const way[3]) {
           "Psi + wte; forgetful: + Psi for the sum",
           { "no-sync.gradients", "forgetful.gradients", "overlapped.gradients" } },
         { clock_config()->simulated ? "step" : NULL,
-          "3F + R - hidden; forgetful: 3F + mR",
+          "3F + R - h; forgetful: 3F + mR",
           { "no-sync.step", "forgetful.step", "overlapped.step" } },
         { "exposed, mean of ranks",
           "R - hidden; forgetful: mR",
           { exposed[0], exposed[1], exposed[2] } },
         { "hidden, mean of ranks",
-          "only the last backward can hide",
+          at_most,
           { hidden[0], hidden[1], hidden[2] } },
         { 0 }
     };
     say(run, "\nN ranks, m micro-batches, Psi parameters of e bytes, wte the embedding table. F: "
-             "rank 0's forward\n(a backward takes 2F). R: one all-reduce.%s\n",
+             "rank 0's forward\n(a backward takes 2F). R: one all-reduce. Exposed: communication "
+             "while a rank does not compute;\nhidden: while it computes.%s\n",
         uneven_shares(" ", SEQUENCES, run->world->size).text);
     results(run, columns, rows);
 }
@@ -224,12 +233,13 @@ static void answer(Run *run, size_t micro_batches, const Measured *const way[3])
                    timed ? cost_text(run, "forgetful.step") : "",
                    timed ? " instead of " : "", timed ? cost_text(run, "no-sync.step") : "");
     say_cost(run, "one all-reduce per step for any m. Overlapping it with the last backward hides "
-                  "%.2f of %.2f ms per rank, and needs up to Psi elements of communication memory.",
+                  "%.2f of %.2f ms (mean of the ranks), and needs up to Psi elements of "
+                  "communication memory.",
              (double)way[2]->last.hidden / N / 1e9,
              (double)(way[2]->last.hidden + way[2]->last.exposed) / N / 1e9);
     say_use_when(run, "data-parallel replicas accumulate and keep whole gradients. ZeRO-2 and 3 "
-                      "reduce after every micro-batch, or give up their saving of gradients until "
-                      "the last one (FSDP's no_sync).");
+                      "reduce after every micro-batch. With FSDP's no_sync they reduce once, but "
+                      "each rank keeps whole gradients until then.");
 }
 
 // ---------------------------------------------------------------- the trainings
@@ -283,9 +293,9 @@ static void accumulation_on_ranks(Run *run) {
     once.steps = 1;
     Trajectory drawn = train(run, run->world, &once, one_after_the_other, &all);
     trajectory_free(&drawn);
-    say(run, "All-reduce: after the last micro-batch (no_sync), after each one (forgetful),\n"
-             "or in buckets during the last backward (overlapped).");
-    picture_show(run, "three steps: no_sync, forgetful, overlapped", PICTURE_CHART);
+    say(run, "no_sync makes one all-reduce, after the last micro-batch; forgetful one after "
+             "each micro-batch.\noverlapped makes one per bucket during the last backward.");
+    picture_show(run, "Three steps: no_sync, forgetful, overlapped", PICTURE_CHART);
     const Measured *const way[] = { &once_a_step, &every_time, &early };
     static const char *const name[] = { "no_sync", "forgetful", "overlapped" };
     for (size_t i = 0; i < 3 && option_flag(run, "verbose"); i++) {

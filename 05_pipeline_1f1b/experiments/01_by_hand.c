@@ -168,8 +168,9 @@ static void table(Run *run) {
     char both[64];
     if (end[2] == end[1]) snprintf(both, sizeof both, "both take %zu units", end[2]);
     else snprintf(both, sizeof both, "1F1B takes %zu units, GPipe %zu", end[2], end[1]);
-    say_answer(run, "Any order in which every op appears once, in the right sequence, and no stage "
-               "waits for ever. 1F1B keeps at most %zu micro-batches, GPipe %zu; %s.", most[2],
+    say_answer(run, "Any order with every op once, each backward after its forward, messages in "
+               "the order in which they are sent, and no stage that waits for ever. 1F1B keeps at "
+               "most %zu micro-batches, GPipe %zu; %s.", most[2],
                most[1], both);
     say_cost(run, "%s than GPipe. The bubble remains: %s of the step is idle.",
              end[2] <= end[1] ? "no more time" : "more time", idle[2] + 1);
@@ -184,7 +185,7 @@ static void by_hand(Run *run) {
         return;
     }
     say(run, "F: forward, t_f = 1 unit of time. B: backward, t_b = 2. In flight: micro-batches "
-             "between the two.");
+             "whose\nforward is done, but not their backward.");
     chart(run, "GPipe, p = 4 stages, m = 8 micro-batches", schedule_gpipe);
     chart(run, "1F1B, p = 4 stages, m = 8 micro-batches", by_hand_1f1b);
     Schedule list = by_hand_1f1b(P, M, 1);
@@ -194,11 +195,12 @@ static void by_hand(Run *run) {
     messages(run, "steady", &list, P - 2, 2 * M - (P - 2));
     messages(run, "cool-down", &list, 2 * M - (P - 2), 2 * M);
     schedule_free(&list);
-    say(run, "The judge refuses a list that hangs, has an op twice, or takes a wrong message. A "
-             "legal list");
-    say(run, "may still be slow. 1F1B's order is that of PTD-P (arXiv 2104.04473), figure 4. "
-             "Naive: a micro-batch");
-    say(run, "passes all stages and comes back before the next one starts. Stage i, from 0.");
+    say(run, "The judge refuses a list that waits for ever, has an op twice, or takes a "
+             "wrong message. A legal");
+    say(run, "list may still be slow. 1F1B's order is that of PTD-P (arXiv 2104.04473), figure 4. "
+             "Naive: a");
+    say(run, "micro-batch passes all stages and comes back before the next one starts. Stages i "
+             "count from 0.");
     table(run);
     check_published(run, 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7");
     check_published(run, 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7");

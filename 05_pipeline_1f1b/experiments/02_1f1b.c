@@ -110,7 +110,7 @@ static void equal_stages(Run *run, const Training *t) {
 
 // ---------------------------------------------------------- training, on stages of unequal size
 
-// With --verbose: draws the last step of a training.
+// Draws the last step of a training, if --verbose is given.
 static void show(Run *run, const char *title, int what) {
     Timing last = picture_timing(run);
     if (!option_flag(run, "verbose")) return;
@@ -222,8 +222,8 @@ static void answer(Run *run) {
                "of %d.", time, cost_text(run, "equal.flight.1f1b"), MICRO);
     say_cost(run, "no extra messages. But in its steady state a stage waits for the gradient of an "
              "earlier micro-batch, so a slow link costs more time than with GPipe.");
-    say_use_when(run, "steps end with a flush: it replaces GPipe. It saves most if m is much "
-                 "larger than p.");
+    say_use_when(run, "each step ends with a flush. It replaces GPipe, and saves most if m is far "
+                 "above p.");
 }
 
 // ---------------------------------------------------------------- the lesson

@@ -193,8 +193,8 @@ static void answer(Run *run, size_t v, const double free_links[2]) {
     say_cost(run, "%s messages per rank instead of %s, and activations of %s instead of %s.",
              cost_text(run, "sent.interleaved"), cost_text(run, "sent.1F1B"),
              cost_text(run, "activations.interleaved"), cost_text(run, "activations.1F1B"));
-    say_use_when(run, "a batch gives few micro-batches per stage, and a message is short beside a "
-                 "chunk's forward.");
+    say_use_when(run, "a batch gives few micro-batches per stage, and a message takes much less "
+                 "time than a chunk's forward.");
 }
 
 static void table(Run *run, const Stack *stack, size_t m) {

@@ -300,14 +300,15 @@ static void table(Run *run, double off, const double loss[WAYS]) {
     results(run, (const char *const[]){ "1F1B, flush", "stashing", "vertical sync",
                                         "no stashing", NULL },
             clock_config()->simulated ? rows : rows + 1);      // no cost is a time in real time
-    say(run, "  Updates late: those between the read of a weight and the use of its gradient. "
-             "mixed: the forward");
-    say(run, "  read old weights, the backward the newest. Stage i of p: stashing keeps p-i "
-             "versions and is p-1-i");
-    say(run, "  late, vertical sync p and p-1. Time: 1F1B 2(m+p-1)(t_f+t_b), m = %d, stashing "
-             "8(t_f+t_b); t_f, t_b:", FLUSH);
-    say(run, "  a stage's forward, backward. For the loss 1F1B runs empty and updates after every "
-             "mini-batch.");
+    say(run, "  Updates late: how many updates come between the read of a weight and the use of "
+             "its gradient.");
+    say(run, "  mixed: the forward reads old weights, the backward new ones. On stage i of p, "
+             "stashing keeps p-i");
+    say(run, "  versions and is p-1-i updates late. Vertical sync keeps p versions and is p-1 "
+             "late. Time: 1F1B");
+    say(run, "  2(m+p-1)(t_f+t_b), m = %d; stashing 8(t_f+t_b). t_f, t_b: a stage's forward, "
+             "backward.", FLUSH);
+    say(run, "  In the row of losses 1F1B has a flush and an update after every mini-batch.");
 }
 
 static void answer(Run *run, double off, const double loss[WAYS]) {
@@ -324,12 +325,11 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
                  "runs empty after every %d, takes %s.",
                  cost_text(run, "more.pipedream"), FLUSH, cost_text(run, "more.1f1b"));
     if (loss[BARE] < 1.02 * loss[STASHED])
-        snprintf(curve, sizeof curve, ", but the loss is %.2f: the curve does not show it",
+        snprintf(curve, sizeof curve, ", but the loss, %.2f, does not show the error",
                  loss[BARE]);
     say_answer(run, "Yes, in every bit, if each stage stashes weights.%s Without stashing the 2nd "
                "gradient is wrong by %.0f %%%s.", time, 100 * off, curve);
-    say_cost(run, "%s versions of the weights per rank, and old gradients: on a text the loss is "
-             "%.2f, with a flush after every mini-batch %.2f.",
+    say_cost(run, "%s versions of weights per rank, and old gradients: loss %.2f instead of %.2f.",
              cost_text(run, "sgd.stashing.versions"), loss[STASHED], loss[SYNCHRONOUS]);
 }
 
@@ -344,12 +344,12 @@ static void pipedream(Run *run) {
     double loss[WAYS];
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
-    say(run, "1F1B ends each step with a flush: it runs empty, then updates. PipeDream updates "
-             "after each backward");
-    say(run, "(not drawn); a micro-batch with its own update is called a mini-batch. Stashing: a "
-             "stage keeps the");
-    say(run, "weights that a forward read for its backward. Vertical sync: all stages read weights "
-             "of one age.");
+    say(run, "1F1B ends each step with a flush: it runs empty and updates. PipeDream updates "
+             "after each backward.");
+    say(run, "A micro-batch with its own update is a mini-batch. Stashing: a stage keeps the "
+             "weights of a forward");
+    say(run, "until its backward ends. Vertical sync: a mini-batch reads weights of one age on all "
+             "stages.");
     equal_stages(run, &t);
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);

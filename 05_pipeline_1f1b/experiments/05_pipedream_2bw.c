@@ -277,16 +277,17 @@ static void table(Run *run, const double loss[2]) {
 }
 
 static void answer(Run *run, const double loss[2]) {
-    char time[128] = "";
+    char time[160] = "";
     size_t p = run->world->size;
     if (clock_config()->simulated && run->is_root) {
         Comparison batch = compare_times(cost_value(run, "more.2bw"), cost_value(run, "more.1f1b"));
-        snprintf(time, sizeof time, " With m = %s%zu%s each further batch takes %s, %s with 1F1B.",
-                 p < 4 ? "" : "p = ", p < 4 ? (size_t)4 : p, p < 4 ? "" : ", its largest gain,",
+        snprintf(time, sizeof time, "%s%zu a further batch takes %s, %s with 1F1B.",
+                 p < 4 ? " With m = " : " The gain is largest if m = p: for p = ",
+                 p < 4 ? (size_t)4 : p,
                  cost_text(run, "more.2bw"), batch.text);
     }
     say_answer(run, "Yes, with at least as many micro-batches as stages. The result equals, in "
-               "every bit, that of one device whose gradients are one update late.%s", time);
+               "every bit, one device whose gradients are one update late.%s", time);
     say_cost(run, "one more version, so weights of %s per rank instead of %s; and late gradients: "
              "on a text the loss is %.2f instead of %.2f.", cost_text(run, "weights.2bw"),
              cost_text(run, "weights.1f1b"), loss[1], loss[0]);
@@ -315,9 +316,9 @@ static void two_bw(Run *run) {
     t.model.seed = run->seed;
     say(run, "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, "
              "and keeps two versions.", p < 4 ? (size_t)4 : p);
-    say(run, "The next batch does not wait for the update: it reads the version before it. With "
+    say(run, "A batch does not wait for the update before it. It reads the older version. With "
              "m >= p all");
-    say(run, "backwards of that version end before a third version is needed, so two suffice, "
+    say(run, "backwards of that version end before a third version is needed, so two are enough "
              "without a flush.");
     equal_stages(run, &t);
     t.optimizer = sgd(0.3);

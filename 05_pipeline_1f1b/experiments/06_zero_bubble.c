@@ -249,8 +249,8 @@ static void table(Run *run) {
     bool slower = run->is_root && clock_config()->simulated &&
                   cost_value(run, "equal.step.auto-p") > cost_value(run, "equal.step.zb-h1");
     if (slower)
-        say(run, "  With memory p the greedy planner is slower than ZB-H1; the paper's keeps the "
-                 "best of several.");
+        say(run, "  With memory p this planner is slower than ZB-H1. The paper's keeps the "
+                 "best of several lists.");
 }
 
 static void answer(Run *run) {

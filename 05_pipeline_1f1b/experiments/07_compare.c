@@ -190,8 +190,8 @@ static size_t least(Run *run, const char *quantity, size_t from, size_t to) {
 
 static void answer(Run *run) {
     enum { FIRST_LATE = 5 };                       // the ways before it give the bits of one device
-    say_use_when(run, "you choose a schedule: 1F1B first; interleaved or ZB-H1 if the bubble still "
-                 "hurts; 2BW only if late gradients are acceptable.");
+    say_use_when(run, "you choose a schedule: 1F1B first; interleaved or ZB-H1 if the bubble is "
+                 "still too large; 2BW only if late gradients are acceptable.");
     say_cost(run, "interleaved sends more messages; ZB-H1 keeps more activations on the last "
              "stages; PipeDream and 2BW keep more versions of the weights.");
     if (!run->is_root) return;

@@ -66,7 +66,7 @@ Picoseconds pipeline_way_batch(const PipelineWay *w, const Stack *stack, size_t 
 // The largest age of a gradient: updates between the version that it is computed with and the
 // version that it is subtracted from.
 size_t pipeline_way_late(const Schedule *s);
-// Checks that the lists take the time of the closed forms, where messages take none.
+// With messages that take no time, the lists must take the time of the closed forms.
 void compare_closed_forms(Run *run, const Stack *stack, size_t m);
 void compare_published(Run *run);                              // figures of three papers
 

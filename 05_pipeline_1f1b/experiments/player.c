@@ -1,4 +1,4 @@
-// player.c: draws, judges and times any schedule without a model (player.h).
+// player.c: draws, judges and times any schedule without a model (experiments.h).
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "04_pipeline_naive/experiments/experiments.h"
