@@ -122,7 +122,8 @@ static FILE *file_of(const char *directory, const char *name) {
     return f;
 }
 
-// The start, every step's tokens [sequences, T + 1] as int32, and the loss of every step before its update.
+// Writes the initial weights, the tokens of every step [sequences, T + 1] as int32, and the loss of every step before
+// its update.
 static void write_reference(Run *run, Subject *s, const char *directory) {
     char path[512];
     mkdir(directory, 0777);
@@ -153,8 +154,8 @@ static void write_reference(Run *run, Subject *s, const char *directory) {
 
 // ---------------------------------------------------------------- the run
 
-// Counts products only, three of forward's size: 2 (12 L C^2 + V C) FLOPs per token in forward, and
-// 4 L T C for the attention, whose products cover all T keys, masked keys too.
+// Counts products only. Forward takes 2 (12 L C^2 + V C) + 4 L T C FLOPs per token, because the
+// attention's products cover masked keys, too. Backward takes twice as many.
 static double flops_of(const ModelConfig *c, double tokens) {
     double L = (double)c->layers, C = (double)c->width;
     return 3 * tokens * (2 * (12 * L * C * C + (double)c->vocab * C) + 4 * L * (double)c->context * C);
@@ -208,7 +209,8 @@ static void bench(Run *run) {
         report_config_number(run, "peak_flops", peak);
         report_config_number(run, "resident_bytes", (double)resident);
         if (run->is_root) { free(all); free(sizes); }
-        // A step that looks much faster was not waited for, or its FLOPs are counted wrongly.
+        // If a step looks much faster, the clock did not wait for its end, or its FLOPs are counted
+        // wrongly.
         check_true(run, "a step is no faster than its products", "at the peak", flops <= 1.5 * seconds * peak);
     }
     if (s.trainer) trainer_free(s.trainer);

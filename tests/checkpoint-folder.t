@@ -1,10 +1,8 @@
 #!/usr/bin/perl
 # The folder of --save belongs to one run and to the user. Files that the program did not write
-# stay, a second run is refused, a resumed run reports what differs, and a checkpoint with any
-# changed byte is refused.
-#
-# TEST_ALL=1: 20 pairs of runs in one folder instead of 2, and 100,000 mutated checkpoints instead
-# of 300.
+# stay. A second run in the same folder is refused. A resumed run reports which options and data
+# differ. A checkpoint with a changed byte is refused. TEST_ALL=1: more pairs of runs in one folder,
+# and more mutated checkpoints.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# The costs of tensor parallelism (03_tensor_parallel/06_transformer) at several sizes, degrees,
-# links and precisions: four all-reduces per layer, 8 b s h (t-1)/t, 12 h^2/t + 7 h/t + 6 h, the
-# tensors that backward reads, and the exposed time. The formulas are written again here,
+# Checks the costs of 03_tensor_parallel/06_transformer at several sizes, degrees, links and
+# precisions. Traffic: four all-reduces per layer, 8 b s h (t-1)/t.
+# Parameters: 12 h^2/t + 7 h/t + 6 h.
+# Also the tensors that backward reads, and the exposed time. The formulas are written again here,
 # independently, with the papers' letters.
 # slow: each form runs in both precisions, and as processes
 use strict;
@@ -48,7 +49,7 @@ for my $job (@jobs) {
     my $bsh = $b * $s * $h;
     my $norm = 12 * $L + 4;                                # one number per tensor of the model
     my $block = (12 * $h ** 2 + 7 * $h) / $t + 6 * $h;
-    my $words = int(($V + $t - 1) / $t);                   # of rank 0, whose costs are the largest
+    my $words = int(($V + $t - 1) / $t);                   # entries of rank 0, whose costs are the largest
     my $kept = $bsh * (16 + 48 / $t + ($job->{dropout} ? 8 : 4) * $a * $s / ($h * $t) + 16 / $h) / 4;
     my $state = $L * $block + ($words + $s + 2) * $h;
     is($is{'all-reduces in the layers, a step'}, 4 * $L + 5, "$name: four all-reduces a layer");

@@ -1,5 +1,6 @@
 #!/usr/bin/perl
-# The search of 08_3d/plan: the order of its list, its files, what it prunes, and what it refuses.
+# The search of 08_3d/plan: the order of its list, its files, the layouts that it prunes, and the
+# options that it refuses.
 use strict;
 use warnings;
 use FindBin;
@@ -11,7 +12,8 @@ chdir "$FindBin::Bin/.." or die;
 my $plan = program_of('fp32', '08_3d/plan.c');
 plan skip_all => "$plan is not built" unless -x $plan;
 
-# A search: what fits comes first, by time; a layout of it, derived alone, is the same; files and refusals.
+# Checks a search. Layouts that fit come first, the fastest first. A layout derived alone gives the same numbers.
+# Files and refusals are checked, too.
 my $gpus = $all ? 1024 : 128;
 my ($search, $alone, $none, $wrong, $large, $ring, $positions, $thirds) = run_jobs([
     emu(1, $plan, qw(--model llama-7b --gpus 16 --layouts), "$work/layouts", '--svg', "$work/plan.svg"),
@@ -38,13 +40,13 @@ like(slurp("$work/plan.svg"), qr/<svg.*Pareto front.*class="front" d="M.*<\/svg>
 like($none->{out}, qr/Nothing fits/, 'a model that is too large');
 is($wrong->{status}, 2, 'a product that is not the number of GPUs is refused');
 is($large->{status}, 0, '3,072 GPUs') or diag(complain($large));
-# Nodes that cut most groups: replicas and stages that have the same links are played once.
+# Nodes cut most groups. Replicas and stages with the same links are played once.
 is($thirds->{status}, 0, '--node 3') or diag(complain($thirds));
 my $best = $thirds->{page}{config};
 my @best = map { $best->{$_} } qw(best_dp best_tp best_pp best_cp);
 ok($best->{fits} eq 'yes' && $best[0] * $best[1] * $best[2] * $best[3] == $gpus, "--node 3 finds a layout: @best");
 
-# The page of a search that prunes is the page of a search that plays every layout.
+# A search that prunes prints the same page as a search that plays every layout.
 my @tasks = ([qw(--model llama-7b --gpus 16)], [qw(--model ptdp-3.6b --gpus 24 --node 3)],
              [qw(--model ptdp-18b --gpus 64 --memory 40)], [qw(--model llama-7b --gpus 32 --precision fp32 --attention plain)]);
 my @pages = run_jobs([map { emu(1, $plan, @$_), emu(1, $plan, @$_, "--layouts", "$work/all") } @tasks]);
@@ -57,12 +59,12 @@ for my $task (@tasks) {
     is($page[0], $page[1], 'and the rest of the page is the same');
 }
 
-# Units are in names, or beside them.
+# A number's unit is in its name or beside it.
 is($search->{page}{config}{step_s}, $search->{page}{config}{step} * 1e-12, 'step_s');
 is($search->{page}{config}{memory_bytes}, $search->{page}{config}{memory}, 'memory_bytes');
 is_deeply($layouts[0]{units}, { time => 's', memory => 'bytes', traffic => 'bytes' }, 'the units of a layout');
 
-# What is refused says which number, and before the search.
+# A refusal names the wrong number, and comes before the search.
 for my $case (
     ['--efficiency 2', qr/--efficiency 2: a share of the peak is above 0 and at most 1; without the option 0\.76/],
     ['--efficiency 0', qr/--efficiency.* must be above 0/],

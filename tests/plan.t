@@ -118,7 +118,8 @@ my ($empty) = run_jobs([emu(1, $plan, qw(--layers 1 --heads 2 --width 16 --conte
                             qw(--vocab 256 --gpus 6 --explain), "3,1,1,2")]);
 is($empty->{status}, 0, 'an empty micro-batch on a ring') or diag(complain($empty));
 
-# The plan and the clock share no code: what its objects ask of others has no name of the clock's.
+# Checks that the plan and the clock share no code: the plan's object files need no symbol of the
+# clock.
 my @objects = map { s/\.c$/.o/r } map { "build/cpu-fp32/$_" } glob('08_3d/plan*.c'), glob('08_3d/experiments/plan_*.c');
 my $names = join '', map { `nm -u $_` } @objects;
 like($names, qr/ring_bytes/, 'nm sees what the plan calls');

@@ -2,8 +2,8 @@
 // level: core
 // question: Does the simulated clock give the step times, orders and transfer times that the closed forms say?
 //
-// A stage's stack of equal blocks under every schedule; p = the number of ranks, several m. Times
-// are in units of one forward.
+// Every stage has equal blocks. The test runs every schedule for p = the number of ranks and several m. Times are in
+// units of one forward.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,9 +47,9 @@ static void one(Run *run, const char *name, ScheduleRule rule, size_t m, size_t 
     check_numbers(run, name, "bubble, both definitions", idle, want, 2, 1e-9);
 }
 
-// With a real link, message by message. All stages and links are equal, so the step grows by the
-// transfers on the critical path:
-// naive: 2 (p - 1) transfers for every micro-batch; GPipe: 2 (p - 1) for the whole step, as long as a transfer takes no
+// Checks the step with a real link. All stages and links are equal, so the step grows by the transfers on the
+// critical path.
+// Naive has 2 (p - 1) transfers per micro-batch on this path. GPipe has 2 (p - 1) per step if a transfer takes no
 // longer than a forward.
 static void exposed(Run *run, const char *name, ScheduleRule rule, size_t m, size_t units, size_t transfers) {
     Stack stack = stack_of(run);
@@ -244,7 +244,8 @@ static void lanes(Run *run) {
     cost(run, "two on one communicator queue", "ps", 2 * fast, together(run, (Comm *[]){ inside, inside }, 2, t));
     double longer = 2 * fast > slow ? 2 * fast : slow;
     cost(run, "two and one, between them", "ps", longer, together(run, (Comm *[]){ inside, between, inside }, 3, t));
-    // A collective in flight does not delay a shorter collective of another communicator.
+    // Checks that a collective in flight does not delay a shorter collective of another
+    // communicator.
     comm_all_reduce(w, t[0]);
     Picoseconds begin = clock_now();
     Request *r = comm_start_all_reduce(between, t[1]);

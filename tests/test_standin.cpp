@@ -1,5 +1,5 @@
-// test_standin.cpp: the stand-ins for CUDA, cuBLAS and NCCL find the mistakes that they promise to
-// find, and let right programs pass. Every case has its own process.
+// test_standin.cpp: checks that the stand-ins for CUDA, cuBLAS and NCCL find the mistakes that
+// their README lists, and that correct programs pass. Every case has its own process.
 #include <cuda_runtime.h>
 #include <cublas_v2.h>
 #include <nccl.h>
@@ -20,7 +20,7 @@
 
 // ---- the words of the tests ----
 
-const unsigned hang = 600;                          // seconds: who takes longer hangs, however busy the machine is
+const unsigned hang = 600;                          // seconds; a test that takes longer hangs, even on a busy machine
 
 #define MUST(condition) must(condition, #condition, __LINE__)
 static void must(bool holds, const char *what, int line) {
@@ -36,7 +36,7 @@ static void cuda(cudaError_t e, const char *what, int line) {
 }
 
 static int count, failed;
-// `body`, in a process of its own, ends with this status and says these words on stderr.
+// Runs `body` in its own process. The process must end with this status and these words on stderr.
 static void check(const char *what, int status, const char *words, const std::function<void()> &body) {
     int tube[2];
     std::string said;
@@ -291,7 +291,7 @@ static void streams() {
         float *p = on_gpu(1, 1), *h = pinned(1, 0);
         cudaStream_t s = stream(), t = stream();
         CUDA(cudaDeviceSynchronize());
-        add(s, p, 1, 1);                            // a kernel: nobody knows what it uses, but it comes too late
+        add(s, p, 1, 1);                            // a kernel: its memory is unknown, but it comes too late
         down(h, p, 1, t);
         CUDA(cudaStreamSynchronize(t));
         MUST(*h == 1);
@@ -508,7 +508,7 @@ static void nccl(ncclResult_t e, const char *what, int line) {
     _exit(1);
 }
 
-// What the ranks of a test share besides their communicator.
+// The memory that the ranks of a test share besides their communicator.
 struct Shared {
     ncclUniqueId id;
     volatile bool there;
@@ -534,11 +534,12 @@ struct Rank {
         while (!shared->there) usleep(100);
         return ncclCommInitRankConfig(&comm, n, shared->id, r, &config);
     }
-    // What the communicator says at last, or ncclInProgress after so many turns.
+    // Returns the communicator's final result, or ncclInProgress after `turns` turns.
     ncclResult_t verdict(unsigned turns = hang * 10000) const {
         for (unsigned i = 0;; i++) {
             ncclResult_t e;
-            const bool waits = cudaStreamQuery(stream) == cudaErrorNotReady;    // before the error, which may end it
+            // before the error, which may end the operations
+            const bool waits = cudaStreamQuery(stream) == cudaErrorNotReady;
             NCCL(ncclCommGetAsyncError(comm, &e));
             if (e || !waits) return e;
             if (i == turns) return ncclInProgress;
@@ -552,7 +553,7 @@ static Shared *share() {
     return static_cast<Shared *>(mmap(nullptr, sizeof(Shared), may, is, -1, 0));
 }
 
-// Every rank a process with a GPU of its own. The worst end of one is the end of all.
+// Runs every rank as a process with its own GPU. Returns the worst exit status.
 static std::function<void()> ranks_bare(int n, const std::function<void(Rank &)> &body) {
     return [=] {
         int worst = 0, how;
@@ -725,7 +726,7 @@ static void collectives() {
                setenv("STANDIN_PATIENCE", "1", 1);
                ranks(2, [](Rank &me) {
                    float *p = on_gpu(2, 1);
-                   if (me.rank == 1) {              // stays as long as the other one
+                   if (me.rank == 1) {              // rank 1 stays as long as rank 0
                        while (!me.shared->word[0] || kill(me.shared->word[0], 0) == 0) usleep(100);
                        return;
                    }
@@ -873,7 +874,7 @@ static void communicators() {
     }));
     passes("two ranks on one GPU: the other one is told, also when the first one is gone", ranks_bare(2, [](Rank &me) {
         CUDA(cudaSetDevice(0));
-        if (me.rank == 1) {                         // comes last, so it is refused at once
+        if (me.rank == 1) {                         // rank 1 comes last, so its call is refused at once
             me.wait_for(0, 1);
             me.shared->word[1] = getpid();
             MUST(me.begin(0, 2, 0) == ncclInvalidUsage);
@@ -931,7 +932,8 @@ static void communicators() {
     }));
     passes("a rank that dies: the others are told", ranks(3, [](Rank &me) {
         float *p = on_gpu(1, 1);
-        if (me.rank == 1) {                         // not before the others have begun: their calls would be refused
+        // wait until the other ranks have begun, because NCCL would refuse their calls
+        if (me.rank == 1) {
             me.wait_for(0, 1);
             me.wait_for(2, 1);
             _exit(0);

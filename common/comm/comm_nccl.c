@@ -94,7 +94,7 @@ typedef struct {
 // The state of this process's only rank.
 static struct {
     Flight *waiting; // collectives of all lanes, in program order
-    Lane *lanes;     // all of them
+    Lane *lanes;     // all lanes of this rank
     Flight *spare;
     Request latest; // the last operation with a wait; the GPU may still wait for it
     double timeout;

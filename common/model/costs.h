@@ -48,7 +48,7 @@ size_t cut_layers(const CutSizes *z); // layers of the stage: its blocks, embedd
 enum { TENSORS_OF_BLOCK = 12 };
 // the tensors of a block, in model order
 void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]);
-size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]); // the sum over them
+size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]); // the sum over a block's tensors
 size_t elements_block(const CutSizes *z);                   // 12 C^2 + 13 C, unsplit
 size_t elements_wte(const CutSizes *z); // the table that embedding and head share, or each one's
 // Tables with weights and state of their own on the stage, and with a gradient of their own.

@@ -81,7 +81,7 @@ typedef struct {
     size_t B, T, D; // sequences, positions of each on this rank, columns of a head
     Range heads;    // of this rank, numbered in the whole layer
     size_t ratio;   // this many neighbouring heads share one head of key and value; 0: 1
-    double theta;   // attention_forward rotates queries and keys with this base; 0: it does not
+    double theta;   // the base of rotary positions; 0: no rotation
     uint64_t key;   // dropout of the attention probabilities
     double drop;
     size_t first_sequence;

@@ -46,8 +46,8 @@ size_t config_tensors(const ModelConfig *c);
 Model *model_describe(const ModelConfig *c, Range layers);
 // Sets the replicas of all units that have none yet. Call it between description and allocation.
 void model_replicas(Model *m, Comm *dp);
-// Wraps layers [lo, lo + n) of a described model in one layer. They become its inner layers, and
-// the list has n - 1 layers less. Returns the new layer.
+// Wraps layers [lo, lo + n) of a described model in one new layer. The n layers become inner layers
+// of the new one, so the list gets shorter by n - 1. Returns the new layer.
 Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Comm *comm);
 // A model of several chunks of the list, in model order, for interleaved pipelines (Narayanan et
 // al. 2021, section 2.2).

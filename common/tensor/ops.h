@@ -104,12 +104,13 @@ void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at);
 void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, HeadsPlace at);
 // Softmax over some of the keys; the caller joins the parts (online softmax; Milakov and Gimelshein
 // 2018, section 3). lse [B*Tq, heads] is the logarithm of the sum of exp(scale s) over the local
-// keys that a query sees; -inf: no such key.
+// keys that a query attends to; -inf: no such key.
 void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlace at);
 // Joins two parts of attention: o [M, heads*D] and lse [M, heads] of some keys with o_more and
 // lse_more of other keys. The result is in o and lse.
 void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more);
-// Recomputes p from the lse of all keys: exp(scale s - lse) for the keys that a query sees, else 0.
+// Recomputes p from the lse of all keys: exp(scale s - lse) for the keys that a query attends to,
+// else 0.
 void op_causal_probabilities(Tensor p, Tensor s, Tensor lse, real scale, HeadsPlace at);
 // For softmax's backward with a part of the keys: dot [B*Tq, heads] is sum(p dp) over all keys. It
 // equals the product of o and do, head by head.
@@ -117,8 +118,8 @@ void op_heads_dot(Tensor dot, Tensor o, Tensor d_o);
 // ds may be dp
 void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale,
                                HeadsPlace at);
-// The three products if query i of a sequence sees its keys 0 .. i (Tq = Tk): half the work. The
-// part of p above the diagonal is neither written nor read.
+// The three products if query i of a sequence attends to keys 0 .. i only (Tq = Tk). They take half
+// the work. The part of p above the diagonal is neither written nor read.
 void op_heads_scores_triangle(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);
 void op_heads_mix_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
 void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);

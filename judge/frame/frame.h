@@ -63,8 +63,8 @@ typedef struct {
     bool pass;
     CheckKind kind;
 } CheckRecord;
-// The numbers that each rank sends to rank 0. The formula gives `predicted`, or the player if there
-// is no formula.
+// The numbers that each rank sends to rank 0. `predicted` comes from the formula, or from the
+// player if there is no formula.
 typedef struct {
     double predicted, measured;
     uint64_t id;
