@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: How fast is a training step on this device, and each op of it beside what the device could do at best?
+// question: How fast is a training step on this device, and how far is each op of the step from the device's limit?
 //
 // The same run measures two limits: how fast the device copies memory, and the rate of one large
 // matrix product, which serves as its peak. An op's floor is the larger of bytes / bandwidth and

@@ -2,9 +2,9 @@
 // level: core
 // question: How long are the stages of a pipeline idle in real time, when its messages are long?
 //
-// Equal stages of real blocks, and messages of more than a megabyte. The closed forms hold in real
-// time only if messages move while stages compute. Schedules take turns, and the median of each is
-// printed. Every process needs its own core; `make bench` runs it.
+// The stages are equal and have real blocks. Messages have more than a megabyte. The closed forms
+// hold in real time only if messages move while stages compute. Schedules take turns, and the
+// median of each is printed. Every process needs its own core; `make bench` runs it.
 #include <stdio.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/experiments/experiments.h"

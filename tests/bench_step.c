@@ -3,10 +3,9 @@
 // question: How many tokens does a training step take in a second, and what share of the products' peak is that?
 //
 // With one rank and without --trainer it times a step of the unsplit model, else the trainer's.
-// Steps are timed one by one. The median is printed with the peak of the same run: the best rate of
-// a product of two square matrices on as many threads as all ranks have together. `make bench` runs
-// it beside tools/torch_step.py, which trains the same model: --reference writes its start and its
-// expected losses.
+// Steps are timed one by one. The median is printed with the peak of the same run. The peak is the best rate of a
+// product of two square matrices, on as many threads as all ranks have together. `make bench` runs it beside
+// tools/torch_step.py, which trains the same model: --reference writes its start and its expected losses.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# --save and --resume: the same bits at the same layout, and the unsplit curve at any other layout.
-# Runs that are killed, even while they write. SIGTERM. Files that are torn, foreign or of another
-# model. A full disk.
+# Tests --save and --resume: the same bits at the same layout, and the unsplit curve at any other
+# layout. Runs are killed, even while they write. Also tests SIGTERM, a full disk, and files that
+# are torn, foreign or of another model.
 #
 # TEST_ALL=1: 100 runs are killed instead of 3.
 # slow: runs are killed, resumed and compared

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Other compilers and MPICH, if they are installed: they build the library and two lessons without a
-# warning (TEST_ALL=1: everything), and the lessons give the same bits. When a warning ends the
-# build, and when objects are rebuilt.
+# Tests other compilers and MPICH, if they are installed. They build the library and two lessons
+# without a warning (TEST_ALL=1: everything), and the lessons give the same bits. Also tests when a
+# warning ends the build, and when objects are rebuilt.
 use strict;
 use warnings;
 use FindBin;

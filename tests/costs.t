@@ -63,8 +63,8 @@ for my $job (@jobs) {
     is($is{"SGD's state"}, 0, "$name: SGD");
     is($is{'activations, peak'}, ($L * $kept + $bsh + $b * $s * ($h + 3 + $words)) * $e, "$name: activations");
     my $talk = (4 * $L + 2) * $lasts->($bsh, $e) + 3 * $lasts->($b * $s, $e) + $lasts->($norm, 8);
-    # A block's forward takes 24 b s h^2 + 4 b s^2 h FLOPs, and rank 0's part of the head 2 b s h
-    # V/t. With backward it is three times as much. A FLOP takes 1000 ps.
+    # A block's forward takes 24 b s h^2 + 4 b s^2 h FLOPs. Rank 0's part of the head takes 2 b s h
+    # V/t. Forward and backward take three times as many. A FLOP takes 1000 ps.
     my $work = 3 * 1000 * ($L * (24 * $bsh * $h + 4 * $bsh * $s) / $t + 2 * $bsh * $words);
     is($is{'exposed communication of all ranks'}, $t * $talk, "$name: exposed communication");
     is($is{'hidden communication'}, 0, "$name: nothing is hidden");

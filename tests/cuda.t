@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 # BACKEND=cuda, as far as a machine without a GPU can test it. Every lesson runs on the stand-ins
-# for CUDA (tests/standin), with virtual ranks and as processes that share a GPU, and must get the
+# for CUDA (tests/standin), with virtual ranks and as processes that share a GPU. It must get the
 # verdicts of the CPU. If nvcc is installed, it must build everything. On a machine with a GPU the
 # lessons also run on the GPU.
 # slow: products on the stand-ins are plain loops, and nvcc compiles the kernels
@@ -14,7 +14,7 @@ use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES NP ARGS PRECISION BACKEND SANITIZE STANDIN ARCH)};
-# As processes. The stand-ins have as many GPUs as requested; a machine has its own number.
+# Runs as processes. The stand-ins have as many GPUs as requested; a machine has its own number.
 my @any = have_mpi ? { name => 'as processes', transport => qr/^(staged|nccl)$/ } : ();
 my @gpus = (qw(env STANDIN_GPUS=8 tools/launch));
 my @both = (@any, have_mpi ? { name => 'by NCCL', transport => qr/^nccl$/, options => [qw(--transport nccl)], env => [@gpus[0, 1]] } : ());

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# A training with numbers that are not finite ends with status 1, names the step and the rank, saves
-# nothing of that step, and says where to resume. --skip-nonfinite. Weights with a NaN are refused.
+# A training with numbers that are not finite ends with status 1. It names the step and the rank,
+# saves nothing of that step, and says where to resume. With --skip-nonfinite it skips the step.
+# Weights with a NaN are refused.
 use strict;
 use warnings;
 use FindBin;

@@ -87,9 +87,9 @@ sub ended {
     return 'none: it hangs';
 }
 
-# Returns the allowed statuses. 0 is allowed only if the run had ended, or if it continues:
-# tools/launch is KILLed, or a process is stopped for a while. Bare mpirun returns 1 after TERM and
-# INT. 3: at start-up there is nothing to save.
+# Returns the allowed statuses. 0 is allowed only if the run had ended, or if it continues. It
+# continues if tools/launch is KILLed, or if a process is stopped for a while. Bare mpirun returns 1
+# after TERM and INT. 3: at start-up there is nothing to save.
 sub wanted {
     my ($target, $signal, $early) = @_;
     my @late = $early ? (0, 3) : 0;

@@ -1,5 +1,6 @@
 // openblas_choice.c: a preloaded library that makes OpenBLAS choose as on another processor, or as
-// another version. It changes the environment for OpenBLAS only; all other code sees it unchanged.
+// another version would. It changes the environment for OpenBLAS only. All other code sees the
+// unchanged environment.
 //     CHOICE=Prescott        OpenBLAS's own choice if OPENBLAS_CORETYPE is not set
 //     ANSWER=Haswell         its choice if OPENBLAS_CORETYPE is set
 #define _GNU_SOURCE                                // dladdr

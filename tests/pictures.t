@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# Pictures of runs: the chart in the terminal, --svg and --trace. Equal bytes emulated and as
-# processes under the simulated clock; real time; files that cannot be written; unknown names.
+# Tests pictures of runs: the chart in the terminal, --svg and --trace. Under the simulated clock
+# emulated runs and processes write equal bytes. Also tests real time, files that cannot be written,
+# and unknown names.
 use strict;
 use warnings;
 use B;

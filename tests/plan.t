@@ -62,7 +62,7 @@ sub draw {
              && (!$sequence || $context / $cp * $b % $tp == 0);
     return ({ %{ emu(1, $plan, @model, @chunks, qw(--cluster lesson --precision fp32 --vocab), $vocab, '--gpus', $world,
                      '--sequence-parallel', $sequence ? 'yes' : 'no', '--explain', "$dp,$tp,$pp,$cp") }, what => $what, cp => $cp, exact => $exact,
-               # Some replica or slice groups are in one node, others in two, so ZeRO's sums and the
+               # Some replica or slice groups are in one node, others in two. So ZeRO's sums and the
                # ring wait for each other within a micro-batch. In a ring with unequal ranks each
                # rank waits differently for each message.
                limit => $cut && ($zero >= 2 || $cp > 1 && !divides($tp, 4)) ? 0.15 : !$ring ? 0.04 : 0.02 },

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# tools/play and make play-KEY: a recording event by event in a terminal, its last picture without a
-# terminal, and messages for files that are no recording.
+# Tests tools/play and make play-KEY. In a terminal they play a recording event by event. Without a
+# terminal they print its last picture. A file that is no recording gets a message.
 use strict;
 use warnings;
 use FindBin;

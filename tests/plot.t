@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Line charts: points at the right place, in characters and as SVG; equal bytes emulated and as
-# processes; files complete or absent.
+# Tests line charts. Points are at the right place, in characters and as SVG. Emulated runs and
+# processes write equal bytes. Files are complete or absent.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The rules of the tree: which folder may include which, and the required parts of a lesson and a
-# page. Each check is first run on a small tree that breaks its rule, so that a check that finds
-# nothing fails, too.
+# Checks the rules of the tree: which folder may include which, and the required parts of a lesson
+# and a page. Each check is first run on a small tree that breaks its rule, so that a check that
+# finds nothing fails, too.
 # slow: it compiles broken trees and asks shellcheck
 # shellcheck disable=SC2317    # the checks are called by name, as arguments of has and clean
 cd "$(dirname "$0")/.." || exit 3

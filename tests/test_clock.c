@@ -23,9 +23,8 @@ static Stack stack_of(Run *run) {
     return s;
 }
 
-// A block takes 24 M C^2 + 4 M T C FLOPs, PTD-P's 24 B s h^2 + 4 B s^2 h; a stage has 2 blocks.
-// With device lesson all times are whole picoseconds.
-// lesson.
+// A block takes 24 M C^2 + 4 M T C FLOPs, in PTD-P's letters 24 B s h^2 + 4 B s^2 h. A stage has 2
+// blocks. With device lesson all times are whole picoseconds.
 static double forward_time(void) {
     double C = (double)sizes.width, T = (double)sizes.context, M = B * T;
     return 2 * (24 * M * C * C + 4 * M * T * C) / clock_config()->device.flops * 1e12;
@@ -124,7 +123,7 @@ static void arrivals(Run *run) {
         still = still && clock_now() == begin;
     }
     for (size_t i = 0; i < 2 && w->rank > 0; i++) comm_wait(r[i]);
-    // a message that arrived before rank 0 asked costs no time
+    // a message that arrived before rank 0 asked takes no time
     double after[] = { 0, (double)begin };
     for (size_t i = 2 * n; i-- > 0 && w->rank == 0;) {
         if (i % n == 0) continue;
@@ -171,7 +170,8 @@ static void ports(Run *run) {
     arena_free(&memory);
 }
 
-// An all-reduce uses the link that was set, and then again that of --link. Predictions follow.
+// An all-reduce uses the link that was set, and after that the link of --link again. Predictions
+// use the same link.
 static void links(Run *run) {
     const ClockLink other = { .name = "other", .alpha = 3e-6, .beta = 5e7 };
     Comm *c = run->world;
@@ -204,7 +204,8 @@ static double all_reduce_time(size_t n, bool in_node) {
     return transfer(in_node, steps, steps * ((COUNT + n - 1) / n) * sizeof(real));
 }
 
-// A chain of n ranks: n - 1 messages follow one another, but the pieces of COUNT elements pass all links at once.
+// In a chain of n ranks n - 1 messages follow one another, but the pieces of COUNT elements pass all links at the
+// same time.
 static double chain(size_t n, bool in_node) {
     return transfer(in_node, n - 1, n > 1 ? COUNT * sizeof(real) : 0);
 }
@@ -259,7 +260,7 @@ static void lanes(Run *run) {
     begin = clock_now();
     comm_reduce(w, t[0], 0);
     cost(run, "reduce of the world", "ps", chain(p, p <= node), (double)(clock_now() - begin));
-    // Around the ring: a rank on the same node as its predecessor gets its message sooner.
+    // Sends around the ring. A rank on the same node as its predecessor gets its message sooner.
     size_t before = (rank + p - 1) % p;
     comm_connect(w, COMM_NEIGHBOURS);
     comm_all_reduce(w, t[0]);

@@ -1,5 +1,6 @@
-// test_compression.c: fp16 of every bit pattern and of values between two patterns, the choice of
-// the largest elements, the columns of Gram and Schmidt. tests/compression.t runs it.
+// test_compression.c: tests fp16 for every bit pattern and for values between two patterns, the
+// choice of the largest elements, and the orthogonal columns of Gram and Schmidt.
+// tests/compression.t runs it.
 //
 // ranks: 1
 // level: core
@@ -11,13 +12,13 @@
 
 static void halves(void) {
     size_t round_trips = 0, ties = 0, below = 0, above = 0;
-    for (unsigned h = 0; h < 0x8000; h++) {    // positive ones; the sign is a separate bit
+    for (unsigned h = 0; h < 0x8000; h++) {    // positive numbers; the sign is a separate bit
         const double x = half_value((uint16_t)h);
         const bool nan = h > 0x7c00;
         round_trips += nan ? half_from(x) == 0x7e00 : half_from(x) == h && half_from(-x) == (h | 0x8000);
         if (h >= 0x7c00) continue;
-        // Halfway to the next number. After the largest number comes the one that 5 exponent bits
-        // would give.
+        // The value halfway to the next number. After the largest number the next one is that of a
+        // larger exponent.
         const double next = h == 0x7bff ? 65536 : half_value((uint16_t)(h + 1)), middle = (x + next) / 2;
         ties += half_from(middle) == (h + 1) / 2 * 2;
         below += half_from(nextafter(middle, 0)) == h;
@@ -51,7 +52,7 @@ static void largest(void) {
             right = right && places[i] < n && (i == 0 || places[i] > places[i - 1]);
             if (places[i] < n) chosen[places[i]] = true;
         }
-        for (size_t i = 0; i < n; i++)    // larger elements first; of equal ones the earlier
+        for (size_t i = 0; i < n; i++)    // larger elements first; of equal elements the earlier one
             for (size_t j = 0; j < n; j++) {
                 const double a = fabs((double)x[i]), b = fabs((double)x[j]);
                 if (chosen[j] && !chosen[i]) right = right && (b > a || (b == a && j < i));
@@ -69,7 +70,7 @@ static void columns(void) {
     for (size_t i = 0; i < ROWS; i++)
         for (size_t c = 0; c < COLS; c++) x[i * COLS + c] = (real)random_normal(random_key(i, c));
     for (size_t i = 0; i < ROWS; i++) {
-        // almost in their span
+        // a column almost in the span of the others
         x[i * COLS + 2] = x[i * COLS] + x[i * COLS + 1] * (real)(1 + (i == 4) * 1e-3);
         x[i * COLS + 3] = 0;
     }
@@ -84,8 +85,8 @@ static void columns(void) {
     arena_free(&a);
 }
 
-// PowerSGD of a model of 61 vocabulary entries, 12 positions and 24 columns, rank 2: a matrix [n, k] is worth it if
-// (n + k) r min_rate < n k, which for wpe is 72 min_rate < 288.
+// PowerSGD of rank 2 for a model of 61 vocabulary entries, 12 positions and 24 columns. A matrix [n, k] is compressed
+// if (n + k) r min_rate < n k. For wpe this is 72 min_rate < 288.
 static void worth_it(void) {
     const ModelConfig c = { .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61 };
     Model *m = model_describe(&c, model_layers(&c));

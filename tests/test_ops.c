@@ -135,8 +135,8 @@ static struct {
     const int *ids;
 } fixed;
 
-// The gradient of sum(dy * plain(in)) with respect to in[which], by central differences of fourth order:
-// (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h.
+// The gradient of sum(dy * plain(in)) with respect to in[which]. Central differences of fourth order: (8 (f(h) -
+// f(-h)) - (f(2h) - f(-2h))) / 12h.
 static Mat difference(Plain plain, size_t y_rows, size_t y_cols, const Mat *in, size_t which, Mat dy) {
     const double h = 2e-5, step[] = { h, -h, 2 * h, -2 * h }, weight[] = { 8, -8, -1, 1 };
     Mat x = in[which], dx = mat(x.rows, x.cols), y = mat(y_rows, y_cols);
@@ -1210,7 +1210,8 @@ static void test_empty(void) {
 
 int main(void) {
     memory_rank_begin();
-    test_shapes();                             // first: a process that has used a GPU cannot fork one that does
+    // first, because a process that has used a GPU cannot fork a process that uses it
+    test_shapes();
     device_init();
     test_exp();
     test_row_sum();

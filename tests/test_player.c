@@ -1,7 +1,6 @@
-// test_player.c: compares docs/book/player.c with closed forms. With the argument print it prints
-// all results: every schedule for p = 1..8 and some m up to 24, messages with and without a time,
-// and the memory of some models.
-// tests/test_player.js prints the same from the page's WebAssembly, and tests/book.t compares the two.
+// test_player.c: compares docs/book/player.c with closed forms. With the argument print it prints all results. These
+// are every schedule for p = 1..8 and some m up to 24, messages with and without a time, and the memory of some
+// models. tests/test_player.js prints the same from the page's WebAssembly, and tests/book.t compares the two.
 #include "docs/book/player.c"
 #include "tap.h"
 
@@ -70,8 +69,8 @@ static void closed_forms(void) {
                "the list made for these times is no slower than ZB-H1");
     ok(spans, "makespans: naive mp(t_f + t_b), GPipe and 1F1B (m + p - 1)(t_f + t_b)");
     ok(flights, "in flight: naive 1, GPipe m, 1F1B min(p - i, m)");
-    // Sizes that 8 divides. Bytes a parameter: as in ZeRO's figure 1. Kept of a block: 64 h + 8 as bytes in fp32, and
-    // 4 elements of statistics; its input counts with the layer below.
+    // Uses sizes that 8 divides. Bytes per parameter are those of ZeRO's figure 1. A block keeps 64 h + 8 as bytes
+    // per token in fp32, and 4 elements of statistics. The layer below counts the block's input.
     player_model(8, 64, 8, 16, 64, 1);
     double whole = player_parameters(), bytes[] = { 16, 4 + 12 / 8., 2 + 14 / 8., 16 / 8. };
     bool state = true;

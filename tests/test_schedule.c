@@ -1,6 +1,6 @@
 // test_schedule.c: compares the op lists of chapters 04 and 05 with their closed forms, for every p
-// = 1..8, m = 1..24 and, if interleaved, v = 1..4. Also the order of messages between each pair of
-// stages, the published orders, the timeline that plays lists, on wrong lists, and the layers of a
+// = 1..8 and m = 1..24. Interleaved lists have v = 1..4. Also tests the order of messages between
+// each pair of stages, the published orders, wrong lists in the timeline, and the layers of a
 // stage. It uses lists only, no ranks. tests/schedule.t runs it.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"

@@ -74,8 +74,9 @@ for my $job (@jobs, @mpi) {
     my $time = $units * ring_time($n, $e, $alpha, $beta, 1, @others) + 2 * ring_time($n, $e, $alpha, $beta, 1, $wte)
         + ring_time($n, 8, $alpha, $beta, 2, 2 + 12 * 2 + 2, 1);
     is($find->('exposed'), $n * $time, "$name: exposed communication");
-    # rank 0's sequences of the 11: a block's forward takes 24 M C^2 + 4 M T C, the head's 2 M C V;
-    # 1000 ps per FLOP; three times with backward
+    # Rank 0 has the largest part of the 11 sequences. A block's forward takes 24 M C^2 + 4 M T C
+    # FLOPs, the head's 2 M C V. A FLOP takes 1000 ps. Forward and backward take three times as
+    # many.
     my ($C, $T) = (15, 11);
     my $M = chunk(11, $n) * $T;
     my $computing = 3 * 1000 * (2 * (24 * $M * $C ** 2 + 4 * $M * $T * $C) + 2 * $M * $C * 53);

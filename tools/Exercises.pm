@@ -66,8 +66,8 @@ sub bodies {
 }
 
 # Returns all exercises of the tree in this folder, by id. Each has the fields of bodies() and {
-# file, lesson, key, title, options }: the program that judges, its key as in make run-KEY, and the
-# options of the judging run (from the line `// grade:`).
+# file, lesson, key, title, options }. lesson is the program that judges, key its key as in make
+# run-KEY. options are those of the judging run (from the line `// grade:`).
 sub exercises {
     my ($root) = @_;
     my (@complaints, %by_id);

@@ -100,8 +100,8 @@ sub text_faults {
     return undef;
 }
 
-# Reads an object file: the symbols it needs, the bytes of its variables, the largest stack frame,
-# and the number of frames without a fixed size. -fstack-usage has written the frames.
+# Reads an object file. Returns the symbols that it needs, the bytes of its variables, the largest
+# stack frame, and the number of frames without a fixed size. -fstack-usage has written the frames.
 sub object_facts {
     my ($object) = @_;
     my %facts = (needs => {}, variables => 0, frame => 0, dynamic => 0);

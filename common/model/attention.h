@@ -38,7 +38,7 @@ enum { ATTENTION_TILE = 64 };
 
 // attention_begin: S_MIX and S_LSE [B*T, heads] before any key. attention_attend: adds keys and
 // values kv [B*Tk, 2K], k | v. merge joins out and lse of the keys so far with those of further
-// keys, one tile at a time: op_merge_heads, or a lesson's own function.
+// keys, one tile at a time. merge is op_merge_heads, or a lesson's own function.
 typedef void MergeHeads(Tensor out, Tensor lse, Tensor out_more, Tensor lse_more);
 void attention_begin(const AttentionHeads *h, Saved *s);
 void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv,

@@ -1,7 +1,7 @@
 // costs.h: the one cost model. From sizes alone it computes parameters, kept activations, FLOPs and
-// traffic of the layers as they are cut, and their time on the chosen device and link. It never
-// looks at a Model, a ledger or the measured time, so its predictions can be compared with them.
-// Experiments make their formulas from these functions.
+// traffic of the layers as they are cut. It also computes their time on the chosen device and link.
+// It never looks at a Model, a ledger or the measured time, so its predictions can be compared with
+// them. Experiments make their formulas from these functions.
 #ifndef COSTS_H
 #define COSTS_H
 #include "common/model/attention.h"

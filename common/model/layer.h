@@ -120,9 +120,9 @@ typedef struct {
     // NULL in a wrapper: it has no halves.
     void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
-    // The walk calls prepare one layer early, so that l can start fetching: before layer l - 1 runs
-    // forward, and before layer l + 1 runs backward. The walk prepares its first layer at the
-    // start. NULL: nothing.
+    // The walk calls prepare one layer early, so that l can start fetching. In forward the call
+    // comes before layer l - 1 runs, in backward before layer l + 1 runs. The walk prepares its
+    // first layer at the start. NULL: nothing.
     void (*prepare)(Layer *l, bool backward);
 } LayerKind;
 struct Layer {

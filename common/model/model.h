@@ -1,5 +1,6 @@
-// model.h: GPT-2 (pre-norm, learned positions, tanh GELU, tied embeddings, biases) or Llama (RMS
-// norm, rotary positions, SwiGLU, no biases) as a list of layers, whole or a part of it.
+// model.h: a model as a list of layers, or a part of the list. The model is GPT-2 (pre-norm,
+// learned positions, tanh GELU, tied embeddings, biases) or Llama (RMS norm, rotary positions,
+// SwiGLU, no biases).
 //
 // A model is DESCRIBED first. The techniques then change the description (cut parameters, wrap
 // layers). Then it is allocated.

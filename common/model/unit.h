@@ -27,8 +27,8 @@ typedef struct {
 // and initial values.
 Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks);
 // The same with a first block that is `ratio` times as wide as each other one. A cut of columns
-// [lo, hi) of a narrow block takes columns [ratio lo, ratio hi) of the first one: with grouped
-// heads, the queries that belong to these keys.
+// [lo, hi) of a narrow block takes columns [ratio lo, ratio hi) of the first one. With grouped
+// heads these are the queries that belong to the keys.
 Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t blocks,
                              size_t ratio);
 // Blocks of the width of my_cols: `ratio` of them make the first block.

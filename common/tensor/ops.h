@@ -71,9 +71,9 @@ void op_rms_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor
 void op_rms_norm_grads(Tensor dgain, Tensor x, Tensor stats, Tensor dy);
 
 // --- rotary positions (Su et al. 2021, section 3.2.2), in place ---
-// x is [M, heads*D]. Columns i and i + D/2 of each head are a pair (as in Hugging Face's Llama),
-// which is turned by the angle direction * position * theta^(-2i/D). Row r has position[r]; NULL: r
-// mod T.
+// x is [M, heads*D]. Columns i and i + D/2 of each head are a pair (as in Hugging Face's Llama).
+// The op rotates the pair by the angle direction * position * theta^(-2i/D). Row r has position[r];
+// NULL: r mod T.
 void op_rotate(Tensor x, size_t D, const int *position, size_t T, double theta, int direction);
 
 // --- grouped heads (Ainslie et al. 2023): heads of D columns ---

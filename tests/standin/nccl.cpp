@@ -355,7 +355,7 @@ void Work::move(Transfer &x) {
 }
 
 // Finds ranks that have left. A rank may leave after it has done its part, and then its communicator may fail. So
-// Work looks for lost ranks before it reads the channels: a message of a lost rank that is not in its channel then
+// Work looks for lost ranks before it reads the channels. A message of a lost rank that is not in its channel then
 // will never arrive.
 void Work::look_for_lost() {
     for (Transfer &x : transfers) {

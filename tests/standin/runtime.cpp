@@ -425,8 +425,8 @@ static void check_words(const char *name, char *closure, size_t size) {
     }
 }
 
-// CUDA loads a kernel at its first launch, unless CUDA_MODULE_LOADING said otherwise before CUDA started. Loading may
-// wait for all work on the GPU, and so for another rank.
+// CUDA loads a kernel at its first launch, unless CUDA_MODULE_LOADING was EAGER at the first call. Loading may wait
+// for all work on the GPU, and so for another rank.
 static void load(const char *name) {
     if (!all.lazy || !all.loaded.insert(name).second) return;
     for (const Stream *s : streams)
