@@ -141,9 +141,9 @@ for my $job (@jobs) {
     like($messages[0] // '', $job->{words_wanted}, "$job->{name}: it names the fix");
     ok(before_work($job), "$job->{name}: before the work") or diag($job->{out}) if $job->{want} == 2;
 }
-is((scalar grep { /--(log|export|json) \// } map { "@{ $_->{words} }" } @jobs) > 8, 1, 'among them, files that cannot be written');
+is((scalar grep { /--(log|export|json) \// } map { "@{ $_->{words} }" } @jobs) > 8, 1, 'files that cannot be written are among these mistakes');
 ok(!-e '/dev/full' || (-c '/dev/full' && !-e '/dev/full.tmp'), 'a device is not replaced');
-ok(!(grep { -e "$work/$_" } 'no', 'text.tmp'), 'nothing is left behind');
+ok(!(grep { -e "$work/$_" } 'no', 'text.tmp'), 'no file remains');
 
 # ---- a rank that dies, a rank that hangs ----
 SKIP: {
@@ -175,7 +175,7 @@ SKIP: {
              "SIG$signal of one rank: a message") or diag($err);
         my @left;
         do { @left = grep { -d "/proc/$_" && slurp("/proc/$_/stat") !~ /\) Z / } @ranks; sleep 0.05 } while (@left && time < $deadline);
-        is("@left", '', "SIG$signal of one rank: no rank is left behind");
+        is("@left", '', "SIG$signal of one rank: no rank remains");
         kill 'KILL', @left;
     }
 }

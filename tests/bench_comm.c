@@ -14,7 +14,7 @@
 
 static const Option options[] = {
     { "bytes", "N", "43000000", "of the tensor" },
-    { "rounds", "N", "9", "of which the median is told" },
+    { "rounds", "N", "9", "number of rounds; the median counts" },
     { "clock", "wall|simulated", "wall", NULL },
     {0},
 };

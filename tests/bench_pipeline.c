@@ -16,7 +16,7 @@ static const Option options[] = {
     { "context", "N", "128", "tokens of a sequence" },
     { "sequences", "N", "4", "of a micro-batch; a message has sequences x context x width reals" },
     { "blocks", "N", "1", "of a stage; interleaved stages have two chunks of so many" },
-    { "rounds", "N", "5", "of which the median is told" },
+    { "rounds", "N", "5", "number of rounds; the median counts" },
     { "clock", "wall|simulated", "wall", NULL },
     {0},
 };

@@ -107,7 +107,7 @@ static void bench(Run *run) {
     say(run, "recorder on / off, real time:       %.4f", r[0]);
     say(run, "recorder on / off, simulated clock:     %.4f", r[1]);
     say(run, "simulated clock / real time:            %.4f", r[2]);
-    check_true(run, "a step of 50 ms or more", "the ratios mean something", r[3] >= 50);
+    check_true(run, "a step of 50 ms or more", "the ratios are meaningful", r[3] >= 50);
     check_true(run, "the recorder costs less than 2 %", "under both clocks", r[0] < 1.02 && r[1] < 1.02);
     for (size_t k = 0; k < KINDS; k++) free(seconds[k]);
     trainer_free(t);

@@ -29,7 +29,7 @@ static const Option options[] = {
     { "tp", "N", "1", "tensor-parallel ranks of a stage" },
     { "pp", "N", "1", "pipeline stages" },
     { "schedule", "naive|gpipe|1f1b", "1f1b", "order of forwards and backwards in the pipeline" },
-    { "zero", "0|1|2|3", "0", "what is sharded over the replicas" },
+    { "zero", "0|1|2|3", "0", "ZeRO stage: shards state, gradients and weights over the replicas" },
     { "seconds", "X", "3", "to measure for; five steps at least, after two that are not counted" },
     { "square", "N", "1024", "rows of the matrices whose product is the peak" },
     { "reference", "DIR", NULL, "only write a start and ten steps: DIR/weights.safetensors, tokens, losses" },

@@ -158,7 +158,7 @@ fi
 if [ -z "$mpi" ]; then
     skip "a rank 0 that takes longer than --timeout, and more bytes than an int counts" "$no_mpi"
 else
-    ends 0 0 "" "all wait for what rank 0 tells, beyond --timeout" waited slow-broadcast
+    ends 0 0 "" "all wait for rank 0's broadcast, beyond --timeout" waited slow-broadcast
     ends 0 0 "" "and before it gathers" waited slow-gather
     if [ -n "$TEST_ALL" ]; then
         ends 0 0 "^ok 1 - 2147483653 bytes" "more bytes than an int counts" $mpi 2 "$program" huge

@@ -58,10 +58,10 @@ for my $refusal (@refusals) {
 }
 {
     my ($job) = run_jobs([{ words => [$program, '--verbose', '--tf32', '--json', "$work/tf32.json"] }]);
-    like($job->{out}, qr/^\[.*\] standin, emu, fp32 with products in tf32, /, '--tf32: the title says so');
-    is($job->{status}, 1, '--tf32: and the checks see it');
+    like($job->{out}, qr/^\[.*\] standin, emu, fp32 with products in tf32, /, '--tf32: the title names it');
+    is($job->{status}, 1, '--tf32: the checks fail');
     my ($title) = run_jobs([{ words => ['env', 'STANDIN_GPUS=4', 'tools/launch', 4, $program, qw(--verbose --transport staged)] }]);
-    like($title->{out}, qr/standin, staged, fp32, 4 ranks \(processes: --transport staged\)/, 'staged where there are enough GPUs, if asked for') if have_mpi;
+    like($title->{out}, qr/standin, staged, fp32, 4 ranks \(processes: --transport staged\)/, '--transport staged works even with enough GPUs for NCCL') if have_mpi;
 }
 
 # ---- 3. NCCL: ranks without its variables, its error messages, lost ranks ----

@@ -56,7 +56,7 @@ printf '%s\n' "<!-- figure: $command -->" '![a pipeline](figures/two.svg)' >"$ta
 finds 0 "a lesson's page beside it may show it" "0 figures, all as" --check
 
 tools/figures --check >"$tap_dir/output" 2>&1
-ok $? "the figures of this tree are what their commands draw" "$tap_dir/output"
+ok $? "the figures of this tree equal the output of their commands" "$tap_dir/output"
 figures=$(cat [0-9][0-9]_*/*.md | grep -c '^<!-- figure: ')
 grep -q "^$figures figures, " "$tap_dir/output"
 ok $? "and all $figures of chapters and lessons were looked at" "$tap_dir/output"

@@ -36,7 +36,7 @@ sub losses { my ($file) = @_; return map { $_->{step} => $_->{loss} } grep { def
 sub run { my ($job) = @_; $job->{json} = 0; run_jobs([$job]); return $job }
 run(emu($ranks, $train, @model, '--log', "$work/whole"));
 my %whole = losses("$work/whole");
-is(scalar keys %whole, $steps, 'a run that is not killed');
+is(scalar keys %whole, $steps, 'an uninterrupted run');
 
 # ---- other people's files, before and after ----
 sub furnish {
@@ -134,7 +134,7 @@ sub kill_one {
     push @wrong, 'the signal was lost: the run went on to its end' if $killed && $status eq '0' && $signal =~ /TERM|INT/ && $before_kill < $steps / 2;
     push @wrong, 'a rank was killed, and the message does not name it' if $killed && $target eq 'rank' && !$emulated && $signal eq 'KILL' && $status == 3 && $err !~ /^(?:\[rank \d\]|unsplit:) rank \d /m;
     push @wrong, "somebody's things have changed: " . furniture() if furniture() ne $furniture;
-    push @wrong, 'other things are there: ' . join ' ', others() if others();
+    push @wrong, 'other files are in the folder: ' . join ' ', others() if others();
 
     # The trained steps and the saved steps.
     my %before = losses($log);

@@ -27,13 +27,13 @@ my @layouts = map { JSON::PP::decode_json($_) } split /\n/, slurp("$work/layouts
 my @fit = grep { $_->{fits} } @layouts;
 ok(@fit > 10 && @fit < @layouts, 'some layouts fit, some do not');
 is_deeply([map { $_->{step} } @fit], [sort { $a <=> $b } map { $_->{step} } @fit], 'the fastest first');
-is_deeply([map { $_->{fits} ? 1 : 0 } @layouts], [(1) x @fit, (0) x (@layouts - @fit)], 'what does not fit comes last');
+is_deeply([map { $_->{fits} ? 1 : 0 } @layouts], [(1) x @fit, (0) x (@layouts - @fit)], 'layouts that do not fit come last');
 ok(!(grep { !$_->{limit} } @layouts[@fit .. $#layouts]), 'and has its reason');
 my ($same) = grep { $_->{dp} == 16 && $_->{zero} == 3 && $_->{recompute} eq 'full' && $_->{micro_batch} == 2 } @layouts;
 is(sprintf('%.6g', $same->{step}), sprintf('%.6g', $alone->{page}{config}{step} * 1e-12), 'one of them, derived alone');
 my ($with_ring) = grep { $_->{dp} == 4 && $_->{tp} == 2 && $_->{cp} == 2 && $_->{zero} == 0 && $_->{sequence} && $_->{recompute} eq 'none' && $_->{micro_batch} == 1 } @layouts;
 is(sprintf('%.6g', $with_ring->{step}), sprintf('%.6g', $ring->{page}{config}{step} * 1e-12), 'one with a ring, too');
-like($ring->{out}, qr/Ring attention in a block: 2048 of 4096 positions/, 'and the ring is explained');
+like($ring->{out}, qr/Ring attention in a block: 2048 of 4096 positions/, 'the page explains the ring');
 like($search->{page}{config}{reason}, qr/^dp \d+ x tp \d+ x pp \d+.* is the fastest that fits: .*takes [\d.]+ times as long \(.*\)\.$/, 'why it is the best, in a sentence');
 like($positions->{err} // $positions->{out}, qr/2048 positions for 5000/, 'more ranks than positions');
 like(slurp("$work/plan.svg"), qr/<svg.*Pareto front.*class="front" d="M.*<\/svg>/s, 'the picture');

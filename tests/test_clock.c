@@ -230,7 +230,7 @@ static void lanes(Run *run) {
     Comm *inside = comm_split(w, rank / node, rank, "inside"), *between = comm_split(w, rank % node, rank, "between");
     Comm *alone = comm_split(between, between->rank, 0, "alone"), *again = comm_split(between, 0, 0, "again");
     check_true(run, "nodes", "the groups have their sizes", inside->size == in_node && between->size == nodes);
-    check_true(run, "nodes", "a communicator knows whether its ranks share one",
+    check_true(run, "nodes", "one_node is true if the communicator's ranks share a node",
                inside->one_node && alone->one_node && between->one_node == (nodes == 1) &&
                again->one_node == (nodes == 1) && w->one_node == (p <= node));
     Arena memory = arena(MEM_COMMUNICATION);

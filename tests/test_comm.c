@@ -262,7 +262,8 @@ static void test_nan(Test *t) {
     tensor_copy(sum, max);
     comm_all_reduce_max(t->world, max);
     comm_all_reduce(t->world, sum);
-    ok(t, isnan(tensor_sum(max)) && isnan(tensor_sum(sum)), "one rank's NaN is everybody's after a sum or a maximum");
+    ok(t, isnan(tensor_sum(max)) && isnan(tensor_sum(sum)),
+       "after a sum or a maximum with one rank's NaN every rank has NaN");
     arena_free(&a);
 }
 
@@ -364,7 +365,7 @@ static void test_started(Test *t, Comm *c) {
     good = good && holds(place, sum_in_order, rough, c->size, part.lo);
     good = good && holds(gathered, one, integer, 5, 0) && holds(got, one, integer, previous, 0);
     good = good && holds(between, sum_in_order, integer, c->size, 0) && holds(whole, one, integer, c->rank, 0);
-    ok(t, good, "six operations under way at once");
+    ok(t, good, "six operations in flight at the same time");
     arena_free(&a);
 }
 
@@ -400,7 +401,7 @@ static void test_started_receives(Test *t, Comm *c) {
         good = good && holds(got[i], one, integer, i % ranks + i / ranks, 0);
         comm_wait(send[2 * ranks - 1 - i]);
     }
-    ok(t, untouched && steady, "the message of a started receive arrives before the wait, its tensor changes with it");
+    ok(t, untouched && steady, "the message of a started receive arrives before the wait; the wait changes the tensor");
     ok(t, good && holds(under, sum_in_order, integer, ranks, 0), "started receives are waited for in any order");
     ok(t, c->ledger[COMM_SEND].calls == 1, "a receive is no call");
     comm_ledger_reset(c);
@@ -429,7 +430,7 @@ static void test_allocations(Test *t, Comm *c) {
     for (size_t i = 0; i < 12; i++) a_step(c, big, part, got);
     size_t before = large_blocks;
     for (size_t i = 0; i < 12; i++) a_step(c, big, part, got);
-    ok(t, large_blocks == before, "a step allocates nothing after the first ones");
+    ok(t, large_blocks == before, "after the first steps a step allocates nothing");
     arena_free(&a);
 }
 
@@ -494,7 +495,7 @@ static void test_ledger(Test *t, Comm *c) {
         free(x);
         arena_free(&a);
     }
-    ok(t, good, "the ledger holds what comm.h says");
+    ok(t, good, "the ledger has the calls and bytes of comm.h");
 }
 
 // ---- 6. Communicators, and the side channel ----
@@ -524,7 +525,7 @@ static void test_split(Test *t) {
     comm_wait(on_half);
     comm_wait(on_same);
     ok(t, holds(x, sum_in_order, integer, w->size, 0) && holds(y, sum_in_order, integer, half->size, 0),
-       "operations of two communicators under way at once");
+       "operations of two communicators in flight at the same time");
     arena_free(&a);
     comm_free(alone);
     comm_free(same);
@@ -578,7 +579,8 @@ static void test_late_member(Test *t) {
     bool good = last || holds(some, sum_in_order, another, early->size, 0);
     if (first && !last) comm_send(w, word, w->size - 1);
     comm_wait(late);
-    ok(t, good && holds(all, sum_in_order, integer, w->size, 0), "a late member of one group keeps no other waiting");
+    ok(t, good && holds(all, sum_in_order, integer, w->size, 0),
+       "a late member of one group does not delay another group");
     arena_free(&a);
     comm_free(early);
 }

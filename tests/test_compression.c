@@ -25,8 +25,8 @@ static void halves(void) {
         above += half_from(nextafter(middle, INFINITY)) == h + 1;
     }
     ok(round_trips == 0x8000, "every fp16 number is read as itself, with either sign");
-    ok(ties == 0x7c00, "halfway between two the even one is taken");
-    ok(below == 0x7c00 && above == 0x7c00, "beside it the nearer one");
+    ok(ties == 0x7c00, "a value halfway between two numbers is rounded to the even one");
+    ok(below == 0x7c00 && above == 0x7c00, "a value beside the middle is rounded to the nearer number");
     ok(half_value(0x3c00) == 1 && half_value(0x7bff) == 65504 && half_value(1) == 0x1p-24
        && half_value(0x400) == 0x1p-14, "1, the largest, the least and the least normal number");
     ok(half_from(1e300) == 0x7c00 && half_from(-1e300) == 0xfc00 && half_from(1e-300) == 0, "far outside");
@@ -36,7 +36,7 @@ static void halves(void) {
             const double sum = largest * (double)n * half_scale(largest, n);
             good = good && sum <= 0x1p15 && sum > 0x1p13;
         }
-    ok(good && half_scale(0, 3) == 1, "scaled sums stay below 2^15, and are no smaller than they need");
+    ok(good && half_scale(0, 3) == 1, "scaled sums stay below 2^15, with the largest possible scale");
 }
 
 static void largest(void) {
@@ -81,7 +81,8 @@ static void columns(void) {
     for (size_t i = 0; i < COLS; i++)
         for (size_t j = 0; j < COLS; j++)
             worst = fmax(worst, fabs((double)dot[i * COLS + j] - (i == j && i != 3)));
-    ok(worst < (sizeof(real) == 8 ? 1e-14 : 1e-6), "columns are orthonormal, one of zeros stays: off by %.1e", worst);
+    ok(worst < (sizeof(real) == 8 ? 1e-14 : 1e-6),
+       "columns are orthonormal, and a column of zeros stays: error %.1e", worst);
     arena_free(&a);
 }
 
@@ -105,7 +106,7 @@ static void worth_it(void) {
         arena_free(&a);
     }
     model_free(m);
-    ok(right, "PowerSGD takes the matrices that are worth it, and no vector");
+    ok(right, "PowerSGD compresses the matrices that become smaller, and no vector");
 }
 
 int main(void) {

@@ -494,7 +494,7 @@ static void test_alone(const char *what, Recompute how, size_t number) {
         same = same && are_close(at.y, tensor_row_range(y, lo, hi)) &&
                (!x.data || are_close(at.dx, tensor_row_range(dx, lo, hi)));
     }
-    ok(same, "%s: a sequence alone has the y and dx that it has among others", what);
+    ok(same, "%s: a sequence alone has the same y and dx as among other sequences", what);
     model_free(m);
     arena_free(&storage);
 }
@@ -509,7 +509,7 @@ static void test_masks(void) {
         key[n] = layer_dropout(&l, &(Batch){ .step = i >> 4 & 1, .training = true }, (int)(i & 3)).key;
         for (size_t k = 0; k < n; k++) equal += key[k] == key[n];
     }
-    ok(equal == 0, "every seed, step, layer and site has dropout masks of its own");
+    ok(equal == 0, "every seed, step, layer and site has its own dropout masks");
 }
 
 static void test_empty(const char *what, Recompute how, size_t number) {
@@ -530,7 +530,7 @@ static void test_empty(const char *what, Recompute how, size_t number) {
     backward();
     bool same = true;
     for (size_t i = 0; i < p.count; i++) same = same && same_bits(was[i], p.of[i]->g);
-    ok(same, "%s, B = 0: adds nothing to what is there", what);
+    ok(same, "%s, B = 0: adds nothing to the gradients", what);
     model_free(m);
     arena_free(&storage);
 }
@@ -611,7 +611,7 @@ static void test_model_accumulation(Recompute how, const char *what) {
     zero(m);
     for (size_t k = 0; k < 4; k++) loss += model_forward_backward(m, &part[k]);
     for (size_t i = 0; i < p.count; i++) same = same && same_bits(sum[i], p.of[i]->g);
-    ok(loss == losses, "%s: the loss of four micro-batches is the sum of theirs", what);
+    ok(loss == losses, "%s: the loss of four micro-batches is the sum of their losses", what);
     ok(same, "%s: gradients of four micro-batches are sums of finished contributions, in every bit", what);
     zero(m);
     ok(model_forward_backward(m, &part[2]) == 0, "%s: the loss of no sequence is 0", what);
@@ -706,7 +706,7 @@ static void test_blockwise(void) {
             // relative errors of their exp.
             const double limit = (sizeof(real) == 8 ? 1e-11 : 5e-6) * (l ? 100 : 1);
             const double e = larger(apart(got.mix, want.mix), apart(got.dqkv, want.dqkv));
-            ok(e <= limit, "blockwise attention is the plain one, %sdropout%s: %.1e", d ? "" : "no ",
+            ok(e <= limit, "blockwise attention equals plain attention, %sdropout%s: %.1e", d ? "" : "no ",
                l ? ", scores of hundreds" : "", e);
             arena_free(&storage);
         }

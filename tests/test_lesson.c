@@ -212,7 +212,7 @@ static const Option options[] = {
     {"mode", "pass|element|bit|nan|nan-expected|missing|name|empty|replicas|many|trap|number|number-nan|number-rank"
              "|false|cost|cost-nan|nothing|leak|page|default|slow|long|open"
              "|print-bit|print-nan|print-missing|print-overlap",
-     "pass", "what goes wrong"},
+     "pass", "the mistake that the program makes"},
     {"size", "N", "5", "a whole number"},
     {"rate", "X", "0.5", "a real number"},
     {"note", "TEXT", "none", "a text"},

@@ -27,16 +27,16 @@ static void test_ledger(void) {
     arena_alloc(&a, 100);
     arena_alloc(&g, 50);
     arena_alloc(&a, 7);
-    ok(memory_now(MEM_ACTIVATIONS) == 107 && memory_now(MEM_GRADIENTS) == 50, "live bytes are those asked for");
-    ok(arena_bytes(&a) == 107 && arena_bytes(&g) == 50, "an arena knows its bytes");
+    ok(memory_now(MEM_ACTIVATIONS) == 107 && memory_now(MEM_GRADIENTS) == 50, "live bytes are the requested bytes");
+    ok(arena_bytes(&a) == 107 && arena_bytes(&g) == 50, "arena_bytes() returns an arena's bytes");
     arena_free(&a);
     ok(memory_now(MEM_ACTIVATIONS) == 0 && arena_bytes(&a) == 0, "freed bytes are not live");
     ok(memory_peak(MEM_ACTIVATIONS) == 107 && memory_most() == 157, "peaks remember");
     arena_alloc(&g, 20);
-    ok(memory_most() == 157, "the total's peak adds only what was live together");
+    ok(memory_most() == 157, "the total's peak adds only bytes that were live at the same time");
     memory_reset_peaks();
     ok(memory_peak(MEM_ACTIVATIONS) == 0 && memory_peak(MEM_GRADIENTS) == 70,
-       "peaks start again from what is live");
+       "after a reset the peaks begin with the live bytes");
     Arena r = arena(MEM_REFERENCE);
     arena_alloc(&r, 1000);
     ok(memory_now(MEM_REFERENCE) == 1000 && memory_most() == 157, "the reference is not in the total");
@@ -62,7 +62,8 @@ static void test_pause(void) {
     arena_alloc(&a, 5);
     ok(memory_now(MEM_PARAMETERS) == 15 && memory_most() == 15, "then it counts again");
     arena_free(&a);
-    ok(memory_now(MEM_PARAMETERS) == 0 && memory_now(MEM_REFERENCE) == 0, "a block is taken off where it was booked");
+    ok(memory_now(MEM_PARAMETERS) == 0 && memory_now(MEM_REFERENCE) == 0,
+       "a freed block is subtracted from the category that counted it");
     memory_rank_end();
 }
 
@@ -112,7 +113,7 @@ static void test_ranks(void) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, other_rank, NULL) != 0) fault("pthread_create");
     pthread_join(thread, NULL);
-    ok(seen_by_thread == 11 && memory_now(MEM_WORKSPACE) == 500, "each rank has a ledger of its own");
+    ok(seen_by_thread == 11 && memory_now(MEM_WORKSPACE) == 500, "each rank has its own ledger");
     arena_free(&a);
     memory_rank_end();
 }
@@ -328,9 +329,9 @@ static void test_marks(void) {
         within = within && took <= waited;
         share = fmax(share, took / waited);
     }
-    ok(stays, "where nothing is queued, the mark stays");
-    ok(is_new, "behind an op there is a new mark");
-    if (device_is_gpu()) ok(within && share > 0.1, "and its time is when the op is done: %g of what is waited", share);
+    ok(stays, "without queued work the mark stays");
+    ok(is_new, "after an op there is a new mark");
+    if (device_is_gpu()) ok(within && share > 0.1, "the mark's time is the end of the op: %g of the wait", share);
     arena_free(&a);
 }
 

@@ -209,7 +209,7 @@ static void test_distribution(void) {
         }
     ok(means, "initial weights: gains around 1, all others around 0");
     ok(deviations, "initial weights: deviation 0.02 sqrt(768 / C), into the residual 1 / sqrt(2 L) of that");
-    ok(!zeros, "initial weights: not one is zero, biases included");
+    ok(!zeros, "initial weights: no weight is zero, biases included");
     model_free(m);
 }
 
@@ -508,7 +508,7 @@ static void test_norm(void) {
     model_unit(m, "h.0.ln_1.weight")->params[QKV_B].in_norm = false;
     model_grad_squares(m, parts);
     ok(parts[2 + QKV_B] == 0 && parts[2 + QKV_W] == squares[2 + QKV_W],
-       "model_grad_squares: what another rank counts is left out");
+       "model_grad_squares: elements that another rank counts are left out");
     Model *last = model_describe(&small, (Range){ 3, 4 });
     model_allocate(last);
     randomize_gradients(last, 1);
@@ -516,7 +516,7 @@ static void test_norm(void) {
     ok(parts[0] == 0 && parts[n - 1] > 0, "model_grad_squares: the last stage's copy of wte is left out");
     ok(norm_of_squares((double[]){ 9, 0, 16 }, 3) == 5, "norm_of_squares");
     ok(clip_factor(0.5, 1) == 1 && clip_factor(0, 1) == 1, "clip_factor: a short gradient stays");
-    ok(clip_factor(4, 1) == 1 / (4 + 1e-6), "clip_factor: a long one is cut to length");
+    ok(clip_factor(4, 1) == 1 / (4 + 1e-6), "clip_factor: a long gradient is scaled to the limit");
     ok(clip_factor(1e9, 0) == 1, "clip_factor: 0 means no clipping");
     free(squares);
     free(parts);
@@ -566,7 +566,7 @@ static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
         model_free(m);
     }
     ok(same, "%s: %zu owned parts have the whole's bits, state included", name, parts);
-    ok(kept, "%s: what others own stays", name);
+    ok(kept, "%s: elements of other owners stay", name);
     arena_free(&storage);
 }
 
@@ -598,7 +598,7 @@ static void test_momentum(void) {
     free(w);
     w = downloaded(p->w);
     for (size_t e = 0; e < n; e++) worst = fmax(worst, fabs(w[e] - want[e]));
-    ok(worst < 1e-5, "momentum: three steps as in doubles, one of them unit by unit: off by %g", worst);
+    ok(worst < 1e-5, "momentum: three steps as in doubles, one of them unit by unit: error %g", worst);
     free(w);
     free(want);
     free(moment);
@@ -627,7 +627,7 @@ static void test_decay(Optimizer o, const char *name) {
             free(y);
         }
     ok(matrices, "%s: decay takes lr * weight_decay of every matrix", name);
-    ok(vectors, "%s: and nothing of gains and biases", name);
+    ok(vectors, "%s: decay changes no gain and no bias", name);
     model_free(m);
     arena_free(&storage);
 }
@@ -754,7 +754,7 @@ static void test_text(void) {
     write_text();
     Data d;
     char why[DATA_WHY];
-    ok(data_open(&d, text_path, NULL, 0, T, 1, why) && !why[0], "text: it is there");
+    ok(data_open(&d, text_path, NULL, 0, T, 1, why) && !why[0], "text: the file can be opened");
     ok(d.files[0].bytes == TRAIN + HELD_OUT && d.tokens == d.files[0].bytes &&
        d.train_tokens == TRAIN && d.vocab == 256, "text: a tenth is held out");
     d.batch = 7;
@@ -770,21 +770,22 @@ static void test_text(void) {
         free(targets);
         arena_free(&storage);
     }
-    ok(apart, "text: 1000 training sequences never touch what is held out");
+    ok(apart, "text: 1000 training sequences never reach the held-out part");
     const size_t windows = data_eval_windows(&d);
-    ok(windows == (HELD_OUT - 1) / T, "text: %zu windows of %zu bytes and one target more", windows, T);
+    ok(windows == (HELD_OUT - 1) / T, "text: %zu windows of %zu bytes and one more target", windows, T);
     Batch all = data_eval_batch(&d, &storage, 0, windows, windows);
     Batch last = data_eval_batch(&d, &storage, windows - 1, 1, windows), third = data_eval_batch(&d, &storage, 1, 2, 3);
     int *tokens = ids_of(all.tokens, windows * T), *targets = ids_of(all.targets, windows * T);
     int *of_last = ids_of(last.tokens, T), *of_third = ids_of(third.tokens, 2 * T);
     for (size_t i = 0; i < windows * T; i++)
         in_order = in_order && tokens[i] == (int)(FIRST_HELD_OUT + i) && targets[i] == tokens[i] + 1;
-    ok(in_order, "text: windows lie side by side in what is held out, none in what is trained on");
+    ok(in_order, "text: held-out windows are neighbours, and none lies in the training part");
     ok(memcmp(of_last, tokens + (windows - 1) * T, T * sizeof *of_last) == 0, "text: the last window alone");
     ok(memcmp(of_third, tokens + windows / 3 * T, T * sizeof *tokens) == 0 &&
        memcmp(of_third + T, tokens + 2 * windows / 3 * T, T * sizeof *tokens) == 0,
        "text: three windows, spread evenly");
-    ok(!all.training && all.token_weight == 1 / (double)(windows * T), "text: an evaluation drops nothing, counts all");
+    ok(!all.training && all.token_weight == 1 / (double)(windows * T),
+       "text: an evaluation has no dropout and counts all targets");
     ok(fabs(data_entropy(&d) - log(HELD_OUT)) < 1e-12, "text: the entropy of %d different bytes", HELD_OUT);
     free(tokens);
     free(targets);

@@ -938,7 +938,7 @@ static void test_no_such_position(void) {
     Tensor x = put(normal(3, 5, 1)), wpe = put(normal(4, 5, 2)), y = out(3, 5);
     op_add_positions(y, x, wpe, ids((int[]){ 3, 4, -1 }, 3));
     Mat got = get(y);
-    ok(!isnan(got.v[0]) && isnan(got.v[5]) && isnan(got.v[14]), "add_positions: NaN where wpe has no such position");
+    ok(!isnan(got.v[0]) && isnan(got.v[5]) && isnan(got.v[14]), "add_positions: NaN if wpe lacks the position");
     forget("add_positions");
 }
 

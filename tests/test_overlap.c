@@ -55,7 +55,7 @@ static const LayerKind meter = { .name = "meter", .output = hidden_shape, .forwa
 
 static Board *board_of(Run *run) {
     const char *path = option_text(run, "board");
-    REQUIRE(path, "--board FILE: it is what the processes see together");
+    REQUIRE(path, "--board FILE: name a file; all processes share it");
     int file = open(path, O_RDWR | O_CREAT, 0600);
     if (file < 0 || ftruncate(file, sizeof(Board)) != 0) fault("%s cannot be written", path);
     void *p = mmap(NULL, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);

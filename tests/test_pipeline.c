@@ -52,8 +52,8 @@ static void test_rule(void) {
                     }
             counted &= fed == 3 * (p * v - 1);             // forward, backward, backward of inputs
         }
-    ok(inverse, "what takes an op's result needs that op, and is of the part beside it, p = 1..5, v = 1..4");
-    ok(counted, "of p v parts all but one send each way");
+    ok(inverse, "an op that takes a result needs the op that made it, in the neighbouring part, p = 1..5, v = 1..4");
+    ok(counted, "of p v parts all except one send in each direction");
     StageOp needs;
     PipeOp weights = { .what = BACKWARD_WEIGHTS, .micro_batch = 1, .chunk = 1 };
     PipeOp own = { .what = BACKWARD_INPUTS, .micro_batch = 1, .chunk = 1 };
@@ -348,7 +348,7 @@ static void run_wrapped(Comm *world, void *which) {
     comm_all_reduce_doubles(world, &wrong, 1);
     if (world->rank == 0) {
         ok(wrong == 0, "%s: a backward in halves has every bit of a whole one", w->name);
-        ok(most[1] > most[0], "%s: and keeps more, %zu instead of %zu bytes", w->name, most[1], most[0]);
+        ok(most[1] > most[0], "%s: backward in halves keeps more, %zu instead of %zu bytes", w->name, most[1], most[0]);
     }
     for (size_t i = 0; i < 2; i++) model_free(m[i]);
     if (w->cube) cube_free(&cube);
@@ -435,7 +435,8 @@ static void run_pairs(Comm *world, void *unused) {
     ok(tensor_equal(g[1], g[0]) && tensor_equal(g[2], g[0]), "blocks recomputed in pairs: gradients, every bit");
     // The caller holds the first input and the last output: 3 tensors are between 4 blocks, 1 between 2 pairs.
     ok(kept[1] == 3 * M * 12 * sizeof(real) && kept[2] == 1 * M * 12 * sizeof(real),
-       "and they keep one input a pair: %zu bytes, one a block are %zu, all is %zu", kept[2], kept[1], kept[0]);
+       "pairs keep one input per pair: %zu bytes; one per block would be %zu, all tensors %zu",
+       kept[2], kept[1], kept[0]);
     for (size_t i = 0; i < 3; i++) model_free(m[i]);
     arena_free(&tokens);
     data_free(&d);
@@ -484,7 +485,7 @@ static void run_prepare(Comm *world, void *unused) {
         printf("#   %s\n", log);
     log[0] = 0;
     walk_forward_only(m->layers, 3, &b, x, y);
-    ok(!strcmp(log, "f1 f2 F1 f3 F2 F3 "), "and so where no backward comes");
+    ok(!strcmp(log, "f1 f2 F1 f3 F2 F3 "), "prepare is called one layer ahead, without a backward");
     arena_free(&a);
     model_free(m);
 }

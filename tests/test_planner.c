@@ -80,7 +80,7 @@ int main(int argc, char **argv) {
     ok(alike, "layouts as the plan has them");
     set_all(layouts[4]);
     ok(task.cluster.between.beta == plan_clusters[3].between.beta && layout.n.pp == 3,
-       "a preset takes own sizes away");
+       "a preset replaces own sizes");
     set_all(layouts[LAYOUTS - 1]);
     ok(says("{\"refused\": \"its product is 192, and there are 1024 GPUs (--gpus)\"}"),
        "a product of other GPUs");

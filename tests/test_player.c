@@ -79,7 +79,7 @@ static void closed_forms(void) {
         for (int what = 0; what < 3; what++) sum += player_state(stage, 8, what, 1);
         state &= sum == bytes[stage] * whole;
     }
-    ok(state, "ZeRO, mixed precision: 16, 4 + 12/N, 2 + 14/N and 16/N bytes a parameter");
+    ok(state, "ZeRO, mixed precision: 16, 4 + 12/N, 2 + 14/N and 16/N bytes per parameter");
     ok(whole == 8 * (12 * 64 * 64 + 13 * 64) + 64 * 64 + 16 * 64 + 2 * 64,
        "parameters: L (12 C^2 + 13 C) + VC + TC + 2C");
     double block = (64 * 64 + 8 * 8 * 16) / 4 + 4 - 64, head = 64 + 2 + 64 + 1, sums[3] = { 0 };

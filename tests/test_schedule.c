@@ -107,7 +107,7 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
         Timeline t = timeline_of(stage, p, m, t_f, t_b);
         size_t units = (kind->naive ? m * p : m + p - 1) * (t_f + t_b);
         NEED(!t.stuck, "deadlock");
-        NEED(happens_before(&t, t_f, t_b), "an op before what it needs");
+        NEED(happens_before(&t, t_f, t_b), "an op before an op that it needs");
         NEED(t.end == units && makespan(kind->rule, p, m, t_f, t_b) == units, "step time");
         NEED(timeline_busy(&t) == p * m * (t_f + t_b), "busy time");
         Judgement j = judge_lists(stage, p, m, 1, &(OpTimes){ t_f, t_b, 0, 0 });
@@ -249,7 +249,7 @@ static void unequal_stages(void) {
     ok(exact == CASES, "unequal stages, GPipe: sum(f+b) + (m-1)(max f + max b), 2000 random ones");
     ok(faster == CASES, "unequal stages: 1F1B is never slower");
     ok(bound == CASES, "unequal stages, 1F1B: at least max over j of m(f+b) of j and f+b of the stages before");
-    if (!ok(met > CASES / 4, "unequal stages, 1F1B: which is often met")) printf("#   in %zu of 2000\n", met);
+    if (!ok(met > CASES / 4, "unequal stages, 1F1B: often equal to this bound")) printf("#   in %zu of 2000\n", met);
     printf("# 1F1B meets its bound in %zu of %d\n", met, CASES);
 }
 
@@ -357,7 +357,7 @@ static void no_flush_forms(size_t p) {
             }
             Timeline t = timeline_of(stage, p, n, 1, 2);
             NEED(!t.stuck && t.end == 3 * (n + p - 1), "step time (n+p-1)(t_f+t_b)");
-            NEED(happens_before(&t, 1, 2), "an op before what it needs");
+            NEED(happens_before(&t, 1, 2), "an op before an op that it needs");
             Judgement j = judge_lists(stage, p, n, 1, &times);
             NEED(j.verdict == LISTS_LEGAL && j.end == t.end, "the judge");
             NEED(all_pairs_agree(stage, p, 1, n), "order of messages");
@@ -385,7 +385,7 @@ static void known_late_orders(void) {
        list_reads(schedule_2bw(2, 2, 2, 1), "F0 B0 F1 B1 U0 F2 B2 F3 B3 U1"), "2BW, p = 2, m = 2, two steps");
     ok(list_reads(schedule_zb_h1(4, 5, 0), "F0 F1 F2 F3 I0 W0 F4 I1 W1 I2 W2 I3 W3 I4 W4") &&
        list_reads(schedule_zb_h1(4, 5, 3), "F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 W2 W3 W4"),
-       "ZB-H1, p = 4, m = 5: stage i puts off i backwards of weights");
+       "ZB-H1, p = 4, m = 5: stage i delays i backwards of weights");
 }
 
 // ---- the judge on lists that a user has typed ----
@@ -473,7 +473,7 @@ static void stage_layers(void) {
             even &= most - least <= 1;
         }
     ok(covered && ends, "stages cover the layers 0 .. L+2 once, in order, L = 1..24, p = 1..8");
-    ok(even, "and their blocks differ by at most one");
+    ok(even, "stages differ by at most one block");
     ModelConfig ten = { .layers = 10 };
     const size_t blocks[] = { 3, 4, 3 };
     const Range want[] = { { 0, 4 }, { 4, 8 }, { 8, 13 } };

@@ -292,7 +292,8 @@ static void units(Run *run) {
     compare_state(&t);
     keep_wte(&t);
     data_free(&training.data);
-    check_true(run, "no text", "every rank is told, and goes on", cannot_open("/no/such/text") && cannot_open("/"));
+    check_true(run, "no text", "every rank gets the reason, and continues",
+               cannot_open("/no/such/text") && cannot_open("/"));
     comm_free(t.row);
     comm_free(t.column);
 }
