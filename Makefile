@@ -51,7 +51,7 @@ ifneq ($(STANDIN),)
         $(error STANDIN=$(STANDIN): choose STANDIN=yes together with BACKEND=cuda, or leave it out)
     endif
 endif
-# Which build this is: cpu, cuda or standin.
+# The name of this build: cpu, cuda or standin.
 KIND = $(if $(STANDIN),standin,$(BACKEND))
 ifeq ($(filter $(PRECISION),fp32 fp64),)
     $(error PRECISION=$(PRECISION): choose PRECISION=fp32 or PRECISION=fp64)

@@ -138,8 +138,8 @@ both usage 2 "unsplit: the same mistake on every rank" 1
 both grid 2 "unsplit: a grid of 2 x 2 x 1 ranks needs 4, but world has 3" 1
 both lonely-usage 2 "unsplit: the mistake of one rank" 1
 
-# ---- when all processes wait, they say who waits for whom, long before --timeout; a slow rank is
-# not reported ----
+# ---- if all processes wait, a message shows which rank waits for which, long before --timeout; a
+# slow rank is not reported ----
 knot() { ends 3 1 "$2" "3 processes, --deadlock: $1" $mpi 3 "$program" --timeout $tap_hang --deadlock 2 "$1"; }
 if [ -n "$mpi" ]; then
     for mode in deadlock rendezvous; do

@@ -23,7 +23,7 @@ with torch.no_grad():
         p.add_(torch.randn_like(p) * 0.3)
     model.transformer.wte.weight[3] = model.transformer.wte.weight[10]
     ids = torch.randint(0, size["vocab_size"], (1, 15))
-    logits = model.double()(ids).logits[0]    # the file has rounded weights, and so does the model
+    logits = model.double()(ids).logits[0]    # the model has the rounded weights of the file
 model.float()
 tensors = {k: v.contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}
 tensors["transformer.h.0.attn.bias"] = torch.tril(torch.ones(16, 16, dtype=torch.uint8)).view(1, 1, 16, 16)

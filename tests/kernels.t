@@ -54,7 +54,8 @@ SKIP: {
     is(advised($titled), '', 'the title has no hint') or diag(complain($titled));
 }
 
-# ---- tools/launch sets better kernels; a program that is started without it says what to set ----
+# ---- tools/launch sets better kernels; a program that is started without tools/launch prints the
+# variable to set ----
 SKIP: {
     skip $why, 1 if $why;
     my @bad = ('CHOICE=Prescott');

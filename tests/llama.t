@@ -20,7 +20,7 @@ my $text = "$work/text.txt";
     close $f or die "$text: $!";
 }
 
-# Two heads of the query share a head of key and value. No width is that of another tensor.
+# Two heads of the query share a head of key and value. No two tensors have the same width.
 my @model = (qw(--family llama --layers 4 --width 48 --heads 8 --kv-heads 4 --ffn 38 --context 10 --batch 8 --micro-batch 2 --steps 3
     --eval-every 0 --check --data), $text);
 my @rows = (

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Calls the next getenv, not the one that this library replaces.
+// Calls the original getenv, which this library replaces.
 static char *value_of(const char *name) {
     const size_t n = strlen(name);
     for (char **e = environ; e && *e; e++)

@@ -180,7 +180,8 @@ long_lines() {
 techniques() { ls [0-9][0-9]_*/[0-9][0-9]_*.c 2>/dev/null; }
 long_techniques() { techniques | xargs -r wc -l | awk '$2 != "total" && $1 > 220 { print $2 ": " $1 " lines" }'; }
 
-# Its head says what a rank holds, what it sends, and what that saves and costs.
+# The head of a numbered file lists the tensors that a rank holds, its messages, the savings and the
+# costs.
 headless_techniques() {
     for file in $(techniques); do
         for word in Holds Sends Saves Costs; do

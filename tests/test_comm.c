@@ -271,7 +271,7 @@ static void test_nan(Test *t) {
 
 static size_t neighbour(const Comm *c, size_t step) { return (c->rank + step) % c->size; }
 
-// Messages of one pair arrive in order, whatever their sizes; the senders continue.
+// Messages of one pair arrive in order, with any sizes. The senders continue.
 static void test_started_sends(Test *t, Comm *c) {
     size_t sizes[] = { 3, 300000, 0, 1, 5000 }, n = sizeof sizes / sizeof *sizes;
     size_t next = neighbour(c, 1), previous = neighbour(c, c->size - 1);

@@ -71,7 +71,7 @@ static void test_ranges(void) {
     ends(no_such_part, 3, "there is no part 3 of 3");
 }
 
-// ---- where a local element stands in the whole tensor ----
+// ---- the place of a local element in the whole tensor ----
 
 // Computes the map of param_global_index again, with loops over rows, blocks and columns.
 static size_t by_loops(const Param *p, size_t *index) {
@@ -316,7 +316,7 @@ static void not_a_number(void) {
     config_require(&(ModelConfig){ .layers = 1, .width = 8, .heads = 2, .context = 4, .vocab = 9, .dropout = NAN });
 }
 
-// ---- what the model computes: GPT-2's loss once more, in plain loops and in double ----
+// ---- the model's result: GPT-2's loss computed again, in plain loops and in double ----
 
 static const Model *plain;                                  // the model with the weights
 static double weight(const char *name, size_t i) {

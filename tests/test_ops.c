@@ -411,7 +411,7 @@ static void test_dropout_heads(size_t Tq, size_t Tk, size_t B, size_t H, double 
     forget("dropout_heads");
 }
 
-// Rows that are tokens have the key (sequence, position), whatever rows are local.
+// Rows that are tokens have the key (sequence, position), for any local rows.
 static void test_dropout_tokens(void) {
     enum { T = 6, B = 3, N = 5, LENGTH = 11 };
     static const int some[] = { 1, 2, 4, 7, 8, 10 };        // of each sequence, the same or others

@@ -55,7 +55,7 @@ static bool happens_before(const Timeline *t, size_t t_f, size_t t_b) {
     return true;
 }
 
-// ---- what travels between each pair of stages ----
+// ---- the messages between each pair of stages ----
 
 // Does an op of stage i send to another stage? *to: the op that takes the message, and its stage.
 static bool feeds_other(PipeOp op, size_t i, size_t p, size_t v, StageOp *to) {
@@ -219,8 +219,8 @@ static void known_orders(void) {
 
 // ---- stages of unequal times ----
 
-// GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower, and not faster than any stage's own work after
-// what the stages before it need once.
+// GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower. Its bound is the largest, over the stages, of a
+// stage's own work plus one forward and backward of each stage before it.
 static void unequal_stages(void) {
     size_t exact = 0, bound = 0, faster = 0, met = 0;
     enum { CASES = 2000 };

@@ -89,7 +89,7 @@ my @rows = map { [/^\| `(--[^`]+)` \| `(--[^`]+)` \| [^|]* \| ([\d.]+ m?s) \| ([
 cmp_ok(scalar(grep { @$_ } @rows), '>=', 7, 'the table of the optimisations');
 my %took;                                      # by options
 for my $options (map { ($_->[1], "$_->[1] $_->[0]") } @rows) {
-    # A vocabulary larger than that of bytes needs a text that the user chooses; with the tree's
+    # A vocabulary with more than 256 entries needs a text that the user chooses. With the tree's
     # text it is refused.
     $took{$options} ||= { %{ emu(8, $train{fp32}, split(' ', $options), qw(--steps 2 --eval-every 0 --clock simulated), $options =~ /--vocab/ ? () : ('--data', $text)) }, what => $options };
 }

@@ -281,7 +281,7 @@ note($_) for @table;
             for my $zero (0 .. 3) {
                 for my $r (0, 1) {
                     my $sgd = ++$n % 3;
-                    # Of the 16 combinations of a grid make test takes 4: each ZeRO stage once,
+                    # make test takes 4 of the 16 combinations of a grid: each ZeRO stage once,
                     # every other value twice.
                     next unless $all || ($s == ($zero + $g) % 2 && $r == (int($zero / 2) + $g) % 2);
                     my ($schedule, $recompute) = ((qw(gpipe 1f1b))[$s], (qw(none full))[$r]);

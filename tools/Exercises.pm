@@ -6,7 +6,7 @@
 #     <statements: the solution; its first line is not a comment>
 #     // END
 #
-# The id names the lesson that judges the exercise, 01.02. The exercise may stand in another file: a
+# The id names the lesson that judges the exercise, 01.02. The exercise may be in another file: a
 # module of the chapter or of common/. The id of a program without a number has the program's name:
 # 08.sample-a.
 # tools/student, tools/grade and the tests use this module. Its functions die with a message for the

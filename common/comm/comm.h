@@ -119,8 +119,8 @@ Request *comm_start_recv(Comm *c, Tensor t, size_t from);
 // Every rank waits for collectives in the order of their starts, and for sends and receives in any
 // order. NULL is allowed.
 void comm_wait(Request *r);
-// The time when the message of a started receive arrives. The call waits until the message is
-// there, but this rank's clock does not move and the tensor does not change; comm_wait does both.
+// The time when the message of a started receive arrives. The call waits until the message has
+// arrived, but this rank's clock does not move and the tensor does not change. comm_wait does both.
 // Under the wall clock the result is the time when this rank found the message.
 Picoseconds comm_arrival(Request *r);
 

@@ -1,7 +1,7 @@
-// attention.h: attention in blocks of queries and keys. The scores of a block are temporary. Of a
-// softmax only one element per row is kept: lse, the logarithm of its sum of exponentials. So
-// memory grows with T, not with T * T (Milakov and Gimelshein 2018; Rabe and Staats 2021; Dao et
-// al. 2022, algorithms 1 and 4).
+// attention.h: attention in blocks of queries and keys. The scores of a block are temporary.
+// Forward keeps only one element per row of a softmax: lse, the logarithm of its sum of
+// exponentials. So memory grows with T, not with T * T (Milakov and Gimelshein 2018; Rabe and
+// Staats 2021; Dao et al. 2022, algorithms 1 and 4).
 //
 // Queries and keys may be any chunks of a sequence. In ring attention the queries are local, and
 // the keys come from another rank.

@@ -4,7 +4,7 @@
 #define BLOCK_H
 #include "common/model/layer.h"
 
-// How tensor parallelism cuts a tensor (Shoeybi et al. 2019, section 3): not at all; columns by
+// The cut of a tensor in tensor parallelism (Shoeybi et al. 2019, section 3): none; columns by
 // heads or by hidden features; rows by heads or by hidden features.
 typedef enum {
     CUT_NOTHING,

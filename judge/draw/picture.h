@@ -34,11 +34,11 @@ typedef struct {
 Timing picture_timing(Run *run);
 
 // PICTURE_MEMORY: a strip of memory under each rank's row. Full height is the peak over all ranks
-// of this picture. SAME_SCALE: full height is at least that of the previous picture. NO_FILES: only
-// the chart, for programs with several pictures, because --svg and --trace write one. DETAIL: the
-// chart needs --verbose. ALIKE_ONCE: neighbouring ranks with equal rows and strips share one row.
-// If there are more than four rows, the chart has the first two and the last row, unless --verbose
-// or EVERY_ROW.
+// of this picture. SAME_SCALE: full height is at least the previous picture's. NO_FILES: only the
+// chart, for programs with several pictures, because --svg and --trace write one. DETAIL: the chart
+// needs --verbose. ALIKE_ONCE: neighbouring ranks with equal rows and strips share one row. If
+// there are more than four rows, the chart has the first two and the last row, unless --verbose or
+// EVERY_ROW.
 enum {
     PICTURE_CHART = 0,
     PICTURE_MEMORY = 1,

@@ -589,7 +589,7 @@ ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int from, nc
     return call({ MESSAGE, false, "ncclRecv", nullptr, out, count, type, ncclSum, from, comm, stream });
 }
 
-// Starts the communicators, and waits for those that block.
+// Starts the communicators, and waits for the blocking ones.
 static ncclResult_t begin_together(Entry &entry, const std::vector<ncclComm *> &begun) {
     ncclResult_t result = ncclSuccess;
     for (int turn = 0;; turn++) {
