@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# The book: every link of every page leads to a page, an anchor or a figure of the book. No page
-# reads from the network. Formulas are MathML. The search index has every page. The player and the
-# planner calculate the same as the chapters' C and run in a browser.
+# Tests the book. Every link of every page leads to a page, an anchor or a figure of the book. No
+# page reads from the network. Formulas are MathML. The search index has every page. The player and
+# the planner calculate the same as the chapters' C and run in a browser.
 use strict;
 use warnings;
 use File::Basename qw(dirname);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Comm on both transports: test_comm at several rank counts, the bits of its sums, and every mistake
-# with its exit status and message. BUILD is the build folder.
+# Tests Comm on both transports: test_comm at several rank counts, the bits of its sums, and every
+# mistake with its exit status and message. BUILD is the build folder.
 # slow: the test waits until the time of each hanging run is over
 # shellcheck disable=SC2317    # emu is called by name, as an argument
 cd "$(dirname "$0")/.." || exit 3

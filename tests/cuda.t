@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# BACKEND=cuda, as far as a machine without a GPU can test it. Every lesson runs on the stand-ins
+# Tests BACKEND=cuda as far as a machine without a GPU allows. Every lesson runs on the stand-ins
 # for CUDA (tests/standin), with virtual ranks and as processes that share a GPU. It must get the
 # verdicts of the CPU. If nvcc is installed, it must build everything. On a machine with a GPU the
 # lessons also run on the GPU.

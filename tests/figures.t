@@ -1,6 +1,6 @@
 #!/bin/sh
-# The figures of the pages equal the output of their commands, byte by byte. First the check is
-# tested with wrong figures.
+# Checks that the figures of the pages equal the output of their commands, byte by byte. First the
+# check is tested with wrong figures.
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 train=build/cpu-fp32/08_3d/train

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# Runs that are killed. Targets: tools/launch, mpirun, a rank, an emulated run. Signals: TERM, INT,
-# KILL, or a temporary stop. Moments: at start-up, in a step, while a checkpoint is written, and
-# while it gets its name. The folder of --save also has other people's files. The status is the one
-# in docs/cluster.md, no process remains, and nothing else in the folder changes. At most
+# Kills runs. Targets: tools/launch, mpirun, a rank, an emulated run. Signals: TERM, INT, KILL, or a
+# temporary stop. Moments: at start-up, in a step, while a checkpoint is written, and while it gets
+# its name. The folder of --save also has other people's files. The status is the one in
+# docs/cluster.md, no process remains, and nothing else in the folder changes. At most
 # --save-every steps are lost, and the resumed run has the same losses as an uninterrupted run.
 #
 # TEST_ALL=1: 200 runs instead of 6. SEED=N draws the runs of that seed.

@@ -1,6 +1,5 @@
 #!/usr/bin/perl
-# The frame: options, checks, costs, verdict, exit status, JSON and digest, with virtual ranks and
-# as processes.
+# Tests the frame: options, checks, costs, verdict, exit status, JSON and digest, with virtual ranks and as processes.
 # slow: each mode runs with 1, 3 and 4 virtual ranks and as processes, and one run exceeds its --timeout
 use strict;
 use warnings;

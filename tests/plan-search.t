@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# The search of 08_3d/plan: the order of its list, its files, the layouts that it prunes, and the
-# options that it refuses.
+# Tests the search of 08_3d/plan: the order of its list, its files, the layouts that it prunes, and
+# the options that it refuses.
 use strict;
 use warnings;
 use FindBin;

@@ -47,7 +47,7 @@ sub draw {
     my $vocab = 256;
     my ($zero, $recompute) = (any(0, 0, 1, 2, 3), any(qw(none selective full)));
     my $world = $dp * $tp * $pp * $cp;
-    my $attention = any('plain', 'blockwise');                 # cp > 1 needs the second one
+    my $attention = any('plain', 'blockwise');                 # cp > 1 needs blockwise attention
     my @model = ('--layers', $layers, '--heads', $heads, '--width', $width, '--context', $context, '--batch', $batch,
                  '--micro-batch', $b, '--zero', $zero, '--recompute', $recompute, '--dropout', any(0, 0.1), '--attention', $attention);
     my @chunks = $v > 1 ? ('--chunks', $v) : ();

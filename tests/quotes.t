@@ -1,5 +1,5 @@
 #!/bin/sh
-# The output and the cost tables that the pages quote equal the output of the programs.
+# Checks that the output and the cost tables on the pages equal the output of the programs.
 # slow: it runs more than two hundred commands
 # shellcheck disable=SC2016    # other shells expand $ in quotes
 cd "$(dirname "$0")/.." || exit 3

@@ -88,7 +88,7 @@ static void speeds(Run *run) {
 }
 
 // Every rank computes for a while and sends rank 0 a message, twice. Rank 0 asks when the messages
-// arrive. Its clock stands still until it takes a message.
+// arrive. Rank 0's clock stops until rank 0 takes a message.
 static void arrivals(Run *run) {
     Comm *w = run->world;
     size_t n = w->size, unit = 1000;
@@ -146,7 +146,7 @@ static void arrivals(Run *run) {
 }
 
 // All ranks send 1000 elements to rank 0, which answers each. With a port per peer all messages
-// arrive at once. With one port they arrive, and leave, one after the other.
+// arrive at once. With one port the messages arrive, and the answers leave, one after the other.
 static void ports(Run *run) {
     Comm *c = run->world;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -221,8 +221,8 @@ static double together(Run *run, Comm *const *c, size_t n, Tensor *t) {
     return (double)(clock_now() - begin);
 }
 
-// Ranks of one node; ranks with the same place in their nodes; all ranks. Without --node there is
-// one node.
+// Tests communicators of three kinds: the ranks of one node, the ranks with the same place in their
+// nodes, and all ranks. Without --node there is one node.
 static void lanes(Run *run) {
     Comm *w = run->world;
     size_t rank = w->rank, p = w->size, node = clock_config()->node ? clock_config()->node : p;

@@ -765,7 +765,7 @@ static void test_logits_memory(void) {
     arena_free(&storage);
 }
 
-// ---- all of it ----
+// ---- all tests ----
 
 static void test_ops(void) {
     test_products(5, 4, 3);

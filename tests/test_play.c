@@ -345,8 +345,8 @@ static size_t action(Program *p, Action a) {
     return p->n++;
 }
 
-// Each collective is started on all members, and each message has both ends. Waits follow later, at
-// random places. The waits of a group's collectives keep their order.
+// Each collective is started on all members, and each message has both ends. The waits come later,
+// at random places. The waits of a group's collectives keep their order.
 typedef struct { size_t target, which; bool message; } Open;
 static Programs random_programs(void) {
     static Open open[MOST_RANKS][400];

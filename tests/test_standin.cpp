@@ -449,7 +449,7 @@ static void products() {
                 MUST(cublasCreate(&h) == CUBLAS_STATUS_SUCCESS);
                 MUST(!cublasDgemm(h, ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb ? CUBLAS_OP_T : CUBLAS_OP_N, m, n, k, &alpha,
                                   g[0], ld, g[1], ld, &beta, g[2], ld));
-                alpha = beta = 0;                   // read at the call
+                alpha = beta = 0;                   // cuBLAS has read both during the call
                 CUDA(cudaMemcpy(c.data(), g[2], ld * ld * sizeof(double), cudaMemcpyDeviceToHost));
                 for (int j = 0; j < ld; j++)
                     for (int i = 0; i < ld; i++) {
@@ -659,7 +659,7 @@ static void collectives() {
         float *p = on_gpu(1, 1), *q = on_gpu(1, 0), *h = pinned(1, 0);
         cudaStream_t other = stream();
         NCCL(ncclAllReduce(p, q, 1, ncclFloat, ncclSum, me.comm, me.stream));
-        add(other, p, 1, 1);                        // too early: nothing orders it after the all-reduce
+        add(other, p, 1, 1);                        // too early: no event orders the kernel after the all-reduce
         CUDA(cudaStreamSynchronize(other));
         down(h, q, 1, me.stream);
         MUST(std::isnan(*h));
@@ -671,7 +671,7 @@ static void collectives() {
     passes("a rank that waits for nothing does not delay the others", ranks(2, [](Rank &me) {
         float *p = on_gpu(1, 1);
         NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
-        if (me.rank == 0) me.wait_for(0, 1);        // rank 1 has to get its sum first
+        if (me.rank == 0) me.wait_for(0, 1);        // rank 1 must get its sum first
         CUDA(cudaStreamSynchronize(me.stream));
         me.shared->word[0] = 1;
         EXPECT(p, { 2 });

@@ -37,7 +37,7 @@ for my $world (1, 2, 4, 6, 8) {
 }
 my @schedules = qw(naive gpipe 1f1b zero-bubble);
 my @recomputes = qw(none selective full);
-my (@combinations, @chosen);    # [schedule, ZeRO, recompute]; those that this run tries
+my (@combinations, @chosen);    # all [schedule, ZeRO, recompute]; the combinations that this run tries
 for my $s (0 .. $#schedules) {
     for my $zero (0 .. 3) {
         for my $r (0 .. $#recomputes) {

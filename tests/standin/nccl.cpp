@@ -51,7 +51,8 @@ struct Board {
     std::atomic<int> error;                         // ncclResult_t, for all members
     std::atomic<bool> said;
     char text[400];
-    Member member[];                                // then the channels: of messages, then of collectives
+    // the channels follow: those of messages, then those of collectives
+    Member member[];
 };
 
 struct ncclComm {
@@ -64,8 +65,8 @@ struct ncclComm {
     ncclComm *parent;                               // while splitting
     ncclComm **sub;
     uint64_t split;
-    std::vector<std::shared_ptr<std::function<void()>>> launches;   // of a call that is still in progress
-    Clock last;                                     // its last operation
+    std::vector<std::shared_ptr<std::function<void()>>> launches;   // the rest of calls that are still in progress
+    Clock last;                                     // the communicator's last operation
     std::string text;
 
     Channel &channel(int kind, int from, int to) const {
@@ -122,13 +123,13 @@ static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
     comm->board = static_cast<Board *>(p);
     int none = 0;
     if (!comm->board->size.compare_exchange_strong(none, comm->size) && none != comm->size) {
-        comm->board = nullptr;                      // cut for another number of ranks
+        comm->board = nullptr;                      // the board's size is for another number of ranks
         return refuse(comm, ncclInvalidArgument, "%d ranks here, %d ranks elsewhere", comm->size, none);
     }
     Member &me = comm->board->member[comm->rank];
     if (me.here.exchange(true)) return refuse(comm, ncclInvalidUsage, "there are two ranks %d", comm->rank);
     off_t offset;
-    const char *host = getenv("NCCL_HOSTID");       // taken for another machine, as NCCL does
+    const char *host = getenv("NCCL_HOSTID");       // NCCL treats another NCCL_HOSTID as another machine
     snprintf(me.gpu, sizeof me.gpu, "%s %.40s", bus_id(comm->device).c_str(), host ? host : "");
     me.process = getpid();
     device_file(&offset, &me.memory, &offset);
@@ -221,7 +222,8 @@ struct Task {
 struct Transfer {
     size_t task;
     bool send, posted, done;
-    bool lost, failed;                              // before the last look at its channel: its peer, its communicator
+    // lost: the peer has left. failed: the communicator has failed. Both are set before the last read of the channel
+    bool lost, failed;
     int peer;
     const char *from;
     size_t bytes;
@@ -378,7 +380,7 @@ bool Work::run() {
     if (++turns % 16 == 0) look_for_lost();
     for (size_t i = 0; i < transfers.size(); i++) {
         Transfer &x = transfers[i];
-        bool first = !x.done;                       // on its channel
+        bool first = !x.done;                       // is x the first unfinished transfer of its channel?
         for (size_t j = 0; j < i && tasks.size() > 1 && first; j++) {
             const Transfer &y = transfers[j];
             const Task &ours = tasks[x.task], &theirs = tasks[y.task];
