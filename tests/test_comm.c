@@ -769,8 +769,7 @@ static void make_mistake(Test *t) {
     arena_free(&a);
 }
 
-// This mode makes no mistake: rank 0 works longer than --timeout before it sends to the other
-// ranks.
+// A mode without a mistake: rank 0 works longer than --timeout before it sends to the other ranks.
 static void take_long(Comm *world, bool gathers) {
     char word = 0;
     void *all = NULL;

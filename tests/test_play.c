@@ -365,7 +365,7 @@ static Programs random_programs(void) {
                 Action a = { START, (CommKind)kind, which, root, count, 0 };
                 open[r][n_open[r]++] = (Open){ action(&all.of[r], a), which, false };
                 bool only_blocking = kind == COMM_ALL_TO_ALL || kind == COMM_BROADCAST || kind == COMM_REDUCE;
-                if (only_blocking) {                           // it comes after the open operations
+                if (only_blocking) {                           // the collective comes after the open operations
                     Program *p = &all.of[r];
                     p->n--;
                     n_open[r]--;

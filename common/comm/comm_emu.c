@@ -8,7 +8,7 @@
 // Sections: 1 the baton, 2 collectives, 3 point to point, 4 groups of ranks, 5 the launch.
 //
 // The ranks read and write tensors in place. They do so on a GPU, too, because all virtual ranks
-// share the GPU. --reduce fast is the same as ordered here, because no library computes the sums.
+// share the GPU. Here --reduce fast equals ordered, because no library computes the sums.
 #include "common/comm/transport.h"
 #include <pthread.h>
 #include <stdio.h>

@@ -33,12 +33,12 @@ typedef struct {
 } CutSizes;
 // all layers, as rank i of t holds them; t = 1: unsplit
 CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i);
-CutSizes cut_sequence(CutSizes z, bool whole_inputs); // the same with sequence parallelism
+CutSizes cut_sequence(CutSizes z, bool whole_inputs); // adds sequence parallelism
 // stage i of p of these layers, in parts as equal as possible
 CutSizes cut_stage(CutSizes z, size_t p, size_t i);
 // rows of B sequences outside of the products: M, or M/t
 size_t cut_rows(const CutSizes *z, size_t B);
-// The same with some positions of each sequence (n = 0: all), or with attention that keeps no
+// Returns z with some positions of each sequence (n = 0: all). online: with attention that keeps no
 // scores.
 CutSizes cut_positions(CutSizes z, const Positions *positions, bool online);
 size_t cut_layers(const CutSizes *z); // layers of the stage: its blocks, embedding and head
@@ -86,16 +86,16 @@ size_t kept_head(const CutSizes *z);
 size_t kept_between(const CutSizes *z);
 size_t kept_stage(const CutSizes *z);    // everything that the stage keeps
 size_t kept_model(const ModelConfig *c); // everything that the whole model keeps
-// The same in elements of B sequences. These functions also handle sequence parallelism, where a
-// rank keeps only some rows of some items.
+// Kept elements of B sequences. The functions activations_* also handle sequence parallelism, where
+// a rank keeps only some rows of some items.
 size_t activations_block(const CutSizes *z, size_t B);
 size_t activations_scores(const CutSizes *z, size_t B);
 size_t activations_head(const CutSizes *z, size_t B);
 size_t activations_between(const CutSizes *z, size_t B);
 size_t activations_stage(const CutSizes *z, size_t B);
-// Elements that the first half of a backward keeps for the second half. For a matrix: its input [K]
-// and its output's gradient [N], per token. For a norm: the same and the statistics. The embedding
-// keeps its gradient, C. The walker keeps a layer's own input.
+// Elements that the first half of a backward keeps for the second half. A matrix keeps its input
+// [K] and its output's gradient [N], per token. A norm keeps both, and its statistics. The
+// embedding keeps its gradient, C. The walker keeps a layer's own input.
 size_t deferred_block(const CutSizes *z, size_t B);
 size_t deferred_head(const CutSizes *z, size_t B);
 // Bytes as the paper counts them: a block's items with its input, without the norms' statistics.

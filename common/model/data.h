@@ -56,7 +56,7 @@ uint64_t data_fingerprint(const Data *d, size_t *bytes);
 // The micro-batch of B sequences from global sequence number `first` on, in a step with a global
 // batch of `global` sequences.
 Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global);
-// The same for many micro-batches of a step. The caller computes token_weight once, as 1 /
+// Like data_batch, for many micro-batches of a step. The caller computes token_weight once, as 1 /
 // data_count(d, step, 0, global).
 Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B,
                        double token_weight);

@@ -273,7 +273,8 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
 // means that the first layer is the embedding.
 void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                    Tensor dx);
-// The same in two halves; the second half frees.
+// The backward walk in two halves. The second half frees the outputs, the saved objects and the
+// stash.
 void walk_backward_inputs(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                           Tensor dx);
 void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationStash *f);

@@ -26,12 +26,12 @@ typedef struct {
 // A parameter with the whole tensor [rows, cols]; rows 0: a vector [cols]. The model sets number
 // and initial values.
 Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks);
-// The same with a first block that is `ratio` times as wide as each other one. A cut of columns
-// [lo, hi) of a narrow block takes columns [ratio lo, ratio hi) of the first one. With grouped
-// heads these are the queries that belong to the keys.
+// A parameter whose first block is `ratio` times as wide as each other block. A cut of columns [lo,
+// hi) of a narrow block takes columns [ratio lo, ratio hi) of the first block. With grouped heads
+// these are the queries that belong to the keys.
 Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t blocks,
                              size_t ratio);
-// Blocks of the width of my_cols: `ratio` of them make the first block.
+// The number of blocks of the width of my_cols. The first block counts as `ratio` blocks.
 static inline size_t param_narrow_blocks(const Param *p) { return p->ratio + p->blocks - 1; }
 size_t param_local_rows(const Param *p);
 size_t param_local_cols(const Param *p); // columns of all blocks

@@ -36,7 +36,7 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 // which `which` returns true; NULL: all.
 typedef bool (*Which)(const Unit *u, const Param *p);
 void model_snapshot(const Model *m, Snapshot *s, UnitTensor what, Which which);
-// the same for one parameter
+// puts one parameter, like model_snapshot
 void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what);
 
 // ---- The recorded values of a training ----

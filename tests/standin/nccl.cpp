@@ -43,7 +43,7 @@ struct Member {
     pid_t process;
     int memory;                                     // the descriptor of the file with its device memory
     char gpu[64];
-    std::atomic<uint64_t> splits, boards;           // its calls of ncclCommSplit, and the new boards it made
+    std::atomic<uint64_t> splits, boards;           // number of the rank's calls of ncclCommSplit, and of the boards that it made
     struct { int color, key, board; } split[2];     // the arguments of its last two calls
 };
 struct Board {
@@ -103,7 +103,7 @@ static ncclResult_t error_of(ncclComm *comm) {
     return error ? refuse(comm, error, "%s", comm->board->text) : ncclSuccess;
 }
 
-// As large as any board: its pages take memory once they are used.
+// Large enough for any board. A page of the board takes memory only once it is used.
 static const off_t BOARD_BYTES = off_t(1) << 30;
 static int new_board() {
     const int file = memfd_create("communicator", MFD_CLOEXEC);
