@@ -51,7 +51,7 @@ ifneq ($(STANDIN),)
         $(error STANDIN=$(STANDIN): choose STANDIN=yes together with BACKEND=cuda, or leave it out)
     endif
 endif
-# Which build this is: cpu, cuda or standin.
+# The name of this build: cpu, cuda or standin.
 KIND = $(if $(STANDIN),standin,$(BACKEND))
 ifeq ($(filter $(PRECISION),fp32 fp64),)
     $(error PRECISION=$(PRECISION): choose PRECISION=fp32 or PRECISION=fp64)
@@ -99,9 +99,9 @@ PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak
 KERNELS  := $(if $(filter cuda,$(BACKEND)),$(shell grep -lE '^ +FOR_EACH(_PART)?.[a-z]' $(SOURCES)))
 FOLDERS  := $(sort $(patsubst %/,%,$(wildcard [0-9][0-9]_*/)))
 CHAPTERS := $(foreach folder,$(FOLDERS),$(firstword $(subst _, ,$(folder))))
-# Includes between chapters: 05_pipeline_1f1b>04_pipeline_naive means that 05 includes a header of 04. A
-# program links with the libraries of its chapter, of the chapters reached from there, of judge and of
-# common, so run-05 compiles no other chapter. A test links with all libraries.
+# Includes between chapters: 05_pipeline_1f1b>04_pipeline_naive means that 05 includes a header of
+# 04. A program links with the libraries of its chapter, of the chapters reached from there, of
+# judge and of common. So run-05 compiles no other chapter. A test links with all libraries.
 ARROWS   := $(sort $(shell awk '/^\#include "[0-9]/ { split(FILENAME, from, "/"); split(substr($$2, 2), to, "/"); \
                 if (to[1] < from[1]) print from[1] ">" to[1] }' $(foreach folder,$(FOLDERS),$(wildcard $(folder)/*.[ch] $(folder)/*/*.[ch]))))
 reached   = $(1) $(foreach folder,$(patsubst $(1)>%,%,$(filter $(1)>%,$(ARROWS))),$(call reached,$(folder)))

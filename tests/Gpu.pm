@@ -24,10 +24,10 @@ sub verdicts {
 # backend.
 sub costs { my ($page) = @_; return join "\n", map { "$_->{name}: $_->{predicted} $_->{measured} $_->{unit}" } @{ $page->{costs} || [] } }
 
-# Compares every lesson of a build with the CPU: emulated, and as processes in each of these ways: {
-# name, transport (a pattern), options, env (words before the command), most (ranks), every (one of
-# so many tried lessons) }. One of $every lessons is tried. Digests may differ from the CPU's,
-# because products do, but not between transports.
+# Compares the lessons of a build with the CPU, emulated and as processes. $every 5: only every
+# fifth lesson. Each way to start processes is a hash: name; transport, a pattern; options; env,
+# words before the command; most, the largest number of ranks; every, 3 for every third of these
+# lessons. Digests may differ from the CPU's, because products do, but not between transports.
 sub lessons_on {
     my ($build, $backend, $every, @ways) = @_;
     my (@rows, @jobs);
@@ -69,8 +69,8 @@ sub library_on {
     }
 }
 
-# Comm between processes: its results have the bits of virtual ranks. Calls that do not match and a
-# lost rank end all.
+# Tests Comm between processes. Its results have the bits of virtual ranks. Calls that do not match,
+# and a lost rank, end all ranks.
 sub comm_on {
     my ($build, $way, @ranks) = @_;
     my @launch = (@{ $way->{env} || [] }, 'tools/launch');

@@ -13,8 +13,8 @@ our @EXPORT = qw(slurp last_of_each start run_jobs emu mpi forms_of forms_hold b
 our $work = tempdir(CLEANUP => 1);
 our $all = $ENV{TEST_ALL} || 0;
 # Seconds. No test judges a duration, because a machine may be busy. A program that takes longer
-# than $hang hangs. $wait is the --timeout of a run that must reach it; it is much longer than any
-# other wait of a rank.
+# than $hang hangs. $wait is the --timeout of a run that must time out. $wait is much longer than
+# any other wait of a rank.
 our ($hang, $wait) = (600, 20);
 my $at_once = $ENV{TEST_AT_ONCE} || 2;
 my $number = 0;

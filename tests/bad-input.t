@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# Invalid input: every rank returns the right exit status, and one message names the fix before the
-# work starts. Files that cannot be read or written. Ranks that are killed or hang.
+# Tests invalid input. Every rank returns the right exit status, and one message names the fix
+# before the work starts. Also tests files that cannot be read or written, and ranks that are killed
+# or hang.
 # slow: about 200 mistakes have one run each, many as processes
 use strict;
 use warnings;
@@ -103,7 +104,7 @@ my @mistakes = (
     [2, "--exit-after 1", 2, qr/--exit-after says when the run saves and ends: give --save DIR, too/],
     [2, "--save $work/never --exit-after 0", 2, qr/--exit-after 0: expected minutes, more than 0/],
     [2, "--log $work/no/folder", 2, qr/cannot write the log \S+folder: No such file/, 'mpi'],
-    # also before the memory is allocated
+    # also refused before the memory is allocated
     [2, "--log $work/no/folder --layers 48 --width 4096", 2, qr/cannot write the log/],
     [2, "--export $work/no/folder", 2, qr/--export \S+folder: cannot write it: No such file.*; name a file in a folder that exists/, 'mpi'],
     [2, "--export $work", 2, qr/--export \S+: cannot write it: Is a directory/],
@@ -140,9 +141,9 @@ for my $job (@jobs) {
     like($messages[0] // '', $job->{words_wanted}, "$job->{name}: it names the fix");
     ok(before_work($job), "$job->{name}: before the work") or diag($job->{out}) if $job->{want} == 2;
 }
-is((scalar grep { /--(log|export|json) \// } map { "@{ $_->{words} }" } @jobs) > 8, 1, 'among them, files that cannot be written');
+is((scalar grep { /--(log|export|json) \// } map { "@{ $_->{words} }" } @jobs) > 8, 1, 'files that cannot be written are among these mistakes');
 ok(!-e '/dev/full' || (-c '/dev/full' && !-e '/dev/full.tmp'), 'a device is not replaced');
-ok(!(grep { -e "$work/$_" } 'no', 'text.tmp'), 'nothing is left behind');
+ok(!(grep { -e "$work/$_" } 'no', 'text.tmp'), 'no file remains');
 
 # ---- a rank that dies, a rank that hangs ----
 SKIP: {
@@ -174,7 +175,7 @@ SKIP: {
              "SIG$signal of one rank: a message") or diag($err);
         my @left;
         do { @left = grep { -d "/proc/$_" && slurp("/proc/$_/stat") !~ /\) Z / } @ranks; sleep 0.05 } while (@left && time < $deadline);
-        is("@left", '', "SIG$signal of one rank: no rank is left behind");
+        is("@left", '', "SIG$signal of one rank: no rank remains");
         kill 'KILL', @left;
     }
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Balancing with other speeds: a device so slow that it gets no work, equal devices, the slowest
-# device first. Processes give the same bits.
+# Tests balancing with other speeds: a device so slow that it gets no work, equal devices, the
+# slowest device first. Processes give the same bits.
 use strict;
 use warnings;
 use FindBin;

@@ -2,9 +2,9 @@
 // level: core
 // question: How fast are sums and messages between processes, beside a plain copy?
 //
-// Rates are bytes of the tensor per second. The comparison is a copy of as many bytes, by all ranks
-// at once in the same run: a sum over two ranks must read, add and write, while a copy only copies.
-// The ranks are processes; `make bench` runs it.
+// Rates are bytes of the tensor per second. In the same run all ranks also copy as many bytes at
+// once. The copy is the comparison, because a sum over two ranks must read, add and write, while a
+// copy only copies. The ranks are processes; `make bench` runs it.
 #include <math.h>
 #include <stdlib.h>
 #include "common/device/device.h"
@@ -14,7 +14,7 @@
 
 static const Option options[] = {
     { "bytes", "N", "43000000", "of the tensor" },
-    { "rounds", "N", "9", "of which the median is told" },
+    { "rounds", "N", "9", "number of rounds; the median counts" },
     { "clock", "wall|simulated", "wall", NULL },
     {0},
 };

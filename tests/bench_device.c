@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: How fast is a training step on this device, and each op of it beside what the device could do at best?
+// question: How fast is a training step on this device, and how far is each op of the step from the device's limit?
 //
 // The same run measures two limits: how fast the device copies memory, and the rate of one large
 // matrix product, which serves as its peak. An op's floor is the larger of bytes / bandwidth and
@@ -251,8 +251,8 @@ static double trainer_step(Run *run, const TrainerConfig *c, const Data *d, size
     return seconds;
 }
 
-// Counts products only, three of forward's size per token: 2 (12 L C^2 + V C) FLOPs in forward, and
-// 4 L T C for the attention, whose products cover all T keys, masked keys too.
+// Counts products only. Forward takes 2 (12 L C^2 + V C) + 4 L T C FLOPs per token, because the
+// attention's products cover masked keys, too. Backward takes twice as many.
 static double flops_of(const ModelConfig *c, double tokens) {
     const double L = (double)c->layers, C = (double)c->width;
     return 3 * tokens * (2 * (12 * L * C * C + (double)c->vocab * C) + 4 * L * (double)c->context * C);
@@ -288,7 +288,8 @@ static void bench(Run *run) {
     say(run, "  %.2f ms, %.0f tokens/s, %.3f TFLOP/s, %.1f %% of the peak", 1e3 * seconds, tokens / seconds,
         1e-12 * flops / seconds, 100 * flops / seconds / peak.flops);
     if (unsplit) each_op(run, &c.model, batch, peak, seconds);
-    // A step that looks much faster was not waited for, or its FLOPs are counted wrongly.
+    // If a step looks much faster, the clock did not wait for its end, or its FLOPs are counted
+    // wrongly.
     check_true(run, "a step is no faster than its products", "at the peak", flops <= 1.5 * seconds * peak.flops);
     data_free(&d);
 }

@@ -2,9 +2,9 @@
 // level: core
 // question: How long are the stages of a pipeline idle in real time, when its messages are long?
 //
-// Equal stages of real blocks, and messages of more than a megabyte. The closed forms hold in real
-// time only if messages move while stages compute. Schedules take turns, and the median of each is
-// printed. Every process needs its own core; `make bench` runs it.
+// The stages are equal and have real blocks. Messages have more than a megabyte. The closed forms
+// hold in real time only if messages move while stages compute. Schedules take turns, and the
+// median of each is printed. Every process needs its own core; `make bench` runs it.
 #include <stdio.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/experiments/experiments.h"
@@ -16,7 +16,7 @@ static const Option options[] = {
     { "context", "N", "128", "tokens of a sequence" },
     { "sequences", "N", "4", "of a micro-batch; a message has sequences x context x width reals" },
     { "blocks", "N", "1", "of a stage; interleaved stages have two chunks of so many" },
-    { "rounds", "N", "5", "of which the median is told" },
+    { "rounds", "N", "5", "number of rounds; the median counts" },
     { "clock", "wall|simulated", "wall", NULL },
     {0},
 };

@@ -3,7 +3,7 @@
 // question: What do the recorder and the simulated clock cost a training step?
 //
 // Trains the trainer's model with the recorder off and on, under real time and under the simulated
-// clock, one step each in turn, so that other load affects all four alike. It measures the
+// clock. The four take one step each in turn, so that other load affects all alike. It measures the
 // processor time of this process, which all virtual ranks share, so other programs do not count. A
 // ratio is the median of the ratios of neighbouring steps. make test does not run it, because such
 // times are not reproducible.
@@ -96,7 +96,7 @@ static void bench(Run *run) {
     // the first steps allocate memory
     for (size_t k = 0; k < KINDS; k++) one_step(run, t, &d, step++, k, &events);
     for (size_t i = 0; i < rounds; i++)
-        for (size_t k = 0; k < KINDS; k++) {       // each kind is first, second, ... equally often
+        for (size_t k = 0; k < KINDS; k++) {       // each kind has each place in the order equally often
             Kind kind = (Kind)((k + i) % KINDS);
             seconds[kind][i] = one_step(run, t, &d, step++, kind, &events);
         }
@@ -107,7 +107,7 @@ static void bench(Run *run) {
     say(run, "recorder on / off, real time:       %.4f", r[0]);
     say(run, "recorder on / off, simulated clock:     %.4f", r[1]);
     say(run, "simulated clock / real time:            %.4f", r[2]);
-    check_true(run, "a step of 50 ms or more", "the ratios mean something", r[3] >= 50);
+    check_true(run, "a step of 50 ms or more", "the ratios are meaningful", r[3] >= 50);
     check_true(run, "the recorder costs less than 2 %", "under both clocks", r[0] < 1.02 && r[1] < 1.02);
     for (size_t k = 0; k < KINDS; k++) free(seconds[k]);
     trainer_free(t);

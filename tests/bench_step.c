@@ -3,10 +3,9 @@
 // question: How many tokens does a training step take in a second, and what share of the products' peak is that?
 //
 // With one rank and without --trainer it times a step of the unsplit model, else the trainer's.
-// Steps are timed one by one. The median is printed with the peak of the same run: the best rate of
-// a product of two square matrices on as many threads as all ranks have together. `make bench` runs
-// it beside tools/torch_step.py, which trains the same model: --reference writes its start and its
-// expected losses.
+// Steps are timed one by one. The median is printed with the peak of the same run. The peak is the best rate of a
+// product of two square matrices, on as many threads as all ranks have together. `make bench` runs it beside
+// tools/torch_step.py, which trains the same model: --reference writes its start and its expected losses.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +29,7 @@ static const Option options[] = {
     { "tp", "N", "1", "tensor-parallel ranks of a stage" },
     { "pp", "N", "1", "pipeline stages" },
     { "schedule", "naive|gpipe|1f1b", "1f1b", "order of forwards and backwards in the pipeline" },
-    { "zero", "0|1|2|3", "0", "what is sharded over the replicas" },
+    { "zero", "0|1|2|3", "0", "ZeRO stage: shards state, gradients and weights over the replicas" },
     { "seconds", "X", "3", "to measure for; five steps at least, after two that are not counted" },
     { "square", "N", "1024", "rows of the matrices whose product is the peak" },
     { "reference", "DIR", NULL, "only write a start and ten steps: DIR/weights.safetensors, tokens, losses" },
@@ -122,7 +121,8 @@ static FILE *file_of(const char *directory, const char *name) {
     return f;
 }
 
-// The start, every step's tokens [sequences, T + 1] as int32, and the loss of every step before its update.
+// Writes the initial weights, the tokens of every step [sequences, T + 1] as int32, and the loss of every step before
+// its update.
 static void write_reference(Run *run, Subject *s, const char *directory) {
     char path[512];
     mkdir(directory, 0777);
@@ -153,8 +153,8 @@ static void write_reference(Run *run, Subject *s, const char *directory) {
 
 // ---------------------------------------------------------------- the run
 
-// Counts products only, three of forward's size: 2 (12 L C^2 + V C) FLOPs per token in forward, and
-// 4 L T C for the attention, whose products cover all T keys, masked keys too.
+// Counts products only. Forward takes 2 (12 L C^2 + V C) + 4 L T C FLOPs per token, because the
+// attention's products cover masked keys, too. Backward takes twice as many.
 static double flops_of(const ModelConfig *c, double tokens) {
     double L = (double)c->layers, C = (double)c->width;
     return 3 * tokens * (2 * (12 * L * C * C + (double)c->vocab * C) + 4 * L * (double)c->context * C);
@@ -208,7 +208,8 @@ static void bench(Run *run) {
         report_config_number(run, "peak_flops", peak);
         report_config_number(run, "resident_bytes", (double)resident);
         if (run->is_root) { free(all); free(sizes); }
-        // A step that looks much faster was not waited for, or its FLOPs are counted wrongly.
+        // If a step looks much faster, the clock did not wait for its end, or its FLOPs are counted
+        // wrongly.
         check_true(run, "a step is no faster than its products", "at the peak", flops <= 1.5 * seconds * peak);
     }
     if (s.trainer) trainer_free(s.trainer);

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# The book: every link of every page leads to a page, an anchor or a figure of the book. No page
-# reads from the network. Formulas are MathML. The search index has every page. The player and the
-# planner calculate the same as the chapters' C and run in a browser.
+# Tests the book. Every link of every page leads to a page, an anchor or a figure of the book. No
+# page reads from the network. Formulas are MathML. The search index has every page. The player and
+# the planner calculate the same as the chapters' C and run in a browser.
 use strict;
 use warnings;
 use File::Basename qw(dirname);
@@ -36,12 +36,12 @@ is(join("\n", @lost), '', 'links lead somewhere');
 is(join("\n", @remote), '', 'nothing comes from the network');
 like($page{'06_zero/index.html'}, qr/<math /, 'formulas are MathML');
 like($page{'index.html'}, qr/<nav .*Chapter 01: Data parallelism/s, 'the list of chapters stands beside each page');
-like($page{'05_pipeline_1f1b/02_1f1b.html'}, qr/<h2 id="what-it-prints">.*Answer:.*<h2 id="the-source">.*schedule_1f1b/s, 'a lesson is one page: what it prints, and its source');
-like($page{'05_pipeline_1f1b/02_1f1b.html'}, qr{<footer><a href="\.\./05_pipeline_1f1b/01_by_hand\.html">.*05_pipeline_1f1b/03_interleaved\.html}, 'before it and behind it');
+like($page{'05_pipeline_1f1b/02_1f1b.html'}, qr/<h2 id="what-it-prints">.*Answer:.*<h2 id="the-source">.*schedule_1f1b/s, 'a lesson is one page: its output and its source');
+like($page{'05_pipeline_1f1b/02_1f1b.html'}, qr{<footer><a href="\.\./05_pipeline_1f1b/01_by_hand\.html">.*05_pipeline_1f1b/03_interleaved\.html}, 'links to the pages before and after');
 like($page{'05_pipeline_1f1b/index.html'}, qr{<aside class="contents">.*href="#the-question"}s, 'the contents of a page');
 open my $f, '<', "$book/index.js" or die;
 my $index = do { local $/; <$f> };
-is(join(' ', grep { index($index, "\"$_") < 0 } grep { !/LICENSE|^bugs|^tests|^Makefile|^tools|CONTRIB|\.(t|sh|py|h|patch|md|yml)\.html$|index\.html$|^docs/ && /\.c\.html$/ } keys %page), '', 'the search knows every source');
+is(join(' ', grep { index($index, "\"$_") < 0 } grep { !/LICENSE|^bugs|^tests|^Makefile|^tools|CONTRIB|\.(t|sh|py|h|patch|md|yml)\.html$|index\.html$|^docs/ && /\.c\.html$/ } keys %page), '', 'the search index has every source');
 # ---- the player's page: its WebAssembly gives the same values as the same C, and it draws at every
 # setting ----
 sub slurp { local $/; open my $f, '<:encoding(UTF-8)', $_[0] or return ''; return scalar <$f> // '' }
@@ -91,11 +91,11 @@ SKIP: {
     my $program = 'build/cpu-fp32/tests/test_player';
     skip "$program is not built", 2 unless -x $program;
     my $said = `$program`;
-    is($?, 0, 'what the player says natively: closed forms') or diag($said);
+    is($?, 0, 'the results of the native player equal closed forms') or diag($said);
     skip $played, 1 if $played;
     my $wasm = run_wasm(slurp("$book/player_wasm.js"), slurp('tests/test_player.js'));
     skip 'neither node nor a browser is installed', 1 unless defined $wasm;
-    same_as_native($wasm, $program, 6000, 'the WebAssembly says the same: every schedule, p <= 8, m <= 24; sizes');
+    same_as_native($wasm, $program, 6000, 'the WebAssembly gives the same results: every schedule, p <= 8, m <= 24; sizes');
 }
 SKIP: {
     skip $played, 7 if $played;
@@ -136,21 +136,21 @@ SKIP: {
     my ($program, $plan) = map { "build/cpu-fp32/$_" } 'tests/test_planner', '08_3d/plan';
     skip "$program is not built", 3 unless -x $program;
     my $said = `$program`;
-    is($?, 0, 'what the planner says natively') or diag($said);
+    is($?, 0, 'the results of the native planner') or diag($said);
     my $dir = tempdir(CLEANUP => 1);
     system("$plan --model llama2-7b --gpus 16 --batch 96 --memory 40 --layouts $dir/layouts >/dev/null");
     my $listed = `$program search`;
-    ok($listed =~ tr/\n// > 1000 && $listed eq slurp("$dir/layouts"), 'its search has what plan --layouts writes');
+    ok($listed =~ tr/\n// > 1000 && $listed eq slurp("$dir/layouts"), 'its search has the layouts of plan --layouts');
     skip $played, 1 if $played;
     my ($module) = $page{'planner.html'} =~ /^(const PLANNER_WASM = .*)$/m or die;
     my $wasm = run_wasm("$module\n", slurp('tests/test_planner.js'));
     skip 'neither node nor a browser is installed', 1 unless defined $wasm;
-    same_as_native($wasm, $program, 1000, 'the WebAssembly says the same: layouts, a search');
+    same_as_native($wasm, $program, 1000, 'the WebAssembly gives the same results: layouts, a search');
 }
 SKIP: {
     skip $played, 10 if $played;
     like($page{'08_3d/plan.html'}, qr{href="\.\./planner\.html"}, 'the page of the plan leads to the planner');
-    unlike($page{'planner.html'}, qr/<link[^>]*stylesheet/, 'one file: its look is in it');
+    unlike($page{'planner.html'}, qr/<link[^>]*stylesheet/, 'one file, with its style');
     skip 'no Chromium is installed, or 08_3d/plan is not built', 8 unless $browser && -x 'build/cpu-fp32/08_3d/plan';
     # The page's time is simulated, but the worker's time is real: a search takes seconds. So the
     # page waits for the worker.
@@ -191,7 +191,7 @@ SCRIPT
         like($noted->($name), qr/^\Q${\ $address->(@degrees)} ${\ $said->(@degrees)} /, $what);
     }
     is($noted->('row'), 1, 'the second row of the table');
-    is($noted->('refused'), 'This layout is impossible: its product is 3, and there are 16 GPUs (--gpus).', 'what cannot be');
+    is($noted->('refused'), 'This layout is impossible: its product is 3, and there are 16 GPUs (--gpus).', 'an impossible layout');
     like($noted->('reason'), qr/^No layout has equal parts: 6 GPUs need the factor 3 in .*, 800 sequences \(--dp\)/, '6 GPUs for 800 sequences');
     is($noted->('best') . ($noted->('full') =~ /&recompute=(\w+)/)[0], 'Fits. It is the fastest layout that fits.full', 'presets, and the fastest layout is set');
     is($noted->('pointed'), 'true', 'a point of the picture');
@@ -203,9 +203,9 @@ close $fake;
 chmod 0755, "$without/clang";
 $said = `PATH=$without:\$PATH tools/book $without/book 2>&1`;
 is($?, 0, 'without clang: tools/book');
-like($said, qr/^player\.html shows pictures and planner\.html is left out: they need clang.*apt-get install.*\n.*pages/, 'says so in one line');
+like($said, qr/^player\.html shows pictures and planner\.html is left out: they need clang.*apt-get install.*\n.*pages/, 'one line gives the reason');
 ok(!-e "$without/book/planner.html", 'there is no planner');
-unlike(slurp("$without/book/08_3d/plan.html") . slurp("$without/book/index.html"), qr/href="[^"]*planner\.html/, 'and nothing leads there');
+unlike(slurp("$without/book/08_3d/plan.html") . slurp("$without/book/index.html"), qr/href="[^"]*planner\.html/, 'no page links to the planner');
 my $pictures = slurp("$without/book/player.html");
 unlike($pictures, qr/player\.js/, 'the page has no player');
 is(join(' ', grep { !-f "$without/book/$_" } $pictures =~ /<img src="([^"]+)"/g), '', 'but its pictures');

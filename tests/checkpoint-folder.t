@@ -1,10 +1,8 @@
 #!/usr/bin/perl
 # The folder of --save belongs to one run and to the user. Files that the program did not write
-# stay, a second run is refused, a resumed run reports what differs, and a checkpoint with any
-# changed byte is refused.
-#
-# TEST_ALL=1: 20 pairs of runs in one folder instead of 2, and 100,000 mutated checkpoints instead
-# of 300.
+# stay. A second run in the same folder is refused. A resumed run reports which options and data
+# differ. A checkpoint with a changed byte is refused. TEST_ALL=1: more pairs of runs in one folder,
+# and more mutated checkpoints.
 use strict;
 use warnings;
 use FindBin;
@@ -75,7 +73,7 @@ for my $case (
     refused(fresh('--save', $dir, qw(--save-every 5 --steps 10)), $words, $name);
     refused(fresh('--save', $dir, qw(--save-every 5 --steps 10 --save-over)), $words, "$name, with --save-over") if $name =~ /notes|lock/;
     is(whole($dir), $before, "$name: nothing is touched");
-    is(slurp("$victim/thesis") . steps($victim), 'ten yearsthesis', "$name: nor what a link leads to");
+    is(slurp("$victim/thesis") . steps($victim), 'ten yearsthesis', "$name: nor the target of a link");
 }
 remove_tree($dir);
 make_path("$dir/step-10", "$dir/step-000010.bak", "$dir/step-000020.old.part");
@@ -89,7 +87,7 @@ unlink "$dir/step-000012.part/index.json";
 truncate "$dir/step-000012.part/rank-0001.safetensors", 0;
 mkdir "$dir/step-000011.part";
 fine(resumed($dir, '--save', $dir, qw(--steps 12)), 'what a killed run has left');
-ok(!(grep { /00001[12]\.part/ } glob "$dir/*") && -e "$dir/step-000012/index.json", 'what a killed run has left is removed');
+ok(!(grep { /00001[12]\.part/ } glob "$dir/*") && -e "$dir/step-000012/index.json", 'the files of a killed run are removed');
 
 # Files of other programs may also appear during training.
 {
@@ -119,16 +117,16 @@ refused(fresh('--save', $dir, qw(--steps 10)), qr/step-0000(05|10) is a checkpoi
     unlink $log;
     my $job = resumed($dir, '--save', $dir, qw(--steps 12 --log), $log);
     fine($job, 'the run goes on');
-    like($job->{out}, qr/^run $id goes on from \S+step-000010: 10 of 12 steps were done before, steps 12 \(was 10\)$/m, 'it says which run goes on, and what differs');
+    like($job->{out}, qr/^run $id goes on from \S+step-000010: 10 of 12 steps were done before, steps 12 \(was 10\)$/m, 'a line names the run that continues, and the differences');
     is(index_of("$dir/step-000012")->{run}, $id, 'and keeps its id');
     my %ids = map { $_->{run} // 'none' => 1 } lines($log);
     is(join(' ', keys %ids), $id, 'each line of the log has it');
     refused(resumed("$dir/step-000005", '--save', $dir, qw(--steps 12)), qr/step-0000\d\d is of this run, but after step 5, where it goes on/, 'a run that goes back');
     fine(resumed("$dir/step-000005", '--save', $dir, qw(--save-over --save-every 2 --steps 8)), 'a run that goes back, with --save-over');
-    is(steps($dir), 'step-000005 step-000006 step-000008', 'what it had done after that step is removed');
+    is(steps($dir), 'step-000005 step-000006 step-000008', 'its checkpoints after that step are removed');
     fine(fresh('--save', $dir, qw(--save-over --save-every 3 --steps 3)), 'a new run with --save-over');
-    is(steps($dir), 'step-000003', 'it removes what the other run has saved');
-    isnt(index_of("$dir/step-000003")->{run}, $id, 'and has an id of its own');
+    is(steps($dir), 'step-000003', 'it removes the checkpoints of the other run');
+    isnt(index_of("$dir/step-000003")->{run}, $id, 'and has its own id');
 }
 {
     my $good = 0;
@@ -190,12 +188,12 @@ refused(fresh(qw(--steps 9 --decay-steps 0)), qr/--decay-steps must be at least 
 refused(fresh(qw(--steps 9 --keep 2)), qr/--keep says how to save, and --save DIR where/, '--keep without --save');
 refused(fresh(qw(--steps 9 --keep 0 --save), "$work/keep0"), qr/--keep must be at least 1/, '--keep 0');
 my $other = spew("$work/other.bin", slurp($data));
-like(resumed($dir, qw(--steps 9 --data), $other)->{out}, qr/, data \Q$other\E \(was \Q$data\E\)/, 'the same data elsewhere are said');
+like(resumed($dir, qw(--steps 9 --data), $other)->{out}, qr/, data \Q$other\E \(was \Q$data\E\)/, 'the same data elsewhere are reported');
 edit($other, sub { substr($_, 300, 1) ^= "\1" });
 refused(resumed($dir, qw(--steps 9 --data), $other), qr/it was trained on data of 800 bytes, sum [0-9a-f]{16}, and \S+ has 800 bytes, sum .*say --override data/, 'other data');
 fine(resumed($dir, qw(--steps 9 --override data --data), $other), 'other data with --override');
 like(run(emu(1, $train, @rest, '--resume', $dir, qw(--steps 9 --micro-batch 4 --recompute full --threads 1)))->{out},
-     qr/ steps were done before, steps 9 \(was 8\), ranks 1 \(was 2\), dp 1 \(was 2\), micro-batch 4 \(was 2\), recompute full \(was none\), threads 1 \(was left out\)$/m, 'another layout is said');
+     qr/ steps were done before, steps 9 \(was 8\), ranks 1 \(was 2\), dp 1 \(was 2\), micro-batch 4 \(was 2\), recompute full \(was none\), threads 1 \(was left out\)$/m, 'another layout is reported');
 
 # ---- --steps is the step to stop at; the learning rate continues; the log is appended ----
 spew($log, slurp($log) . '{"step":');             # half a line of a killed run
@@ -259,10 +257,10 @@ fine(resumed($dir, '--save', $dir, qw(--steps 18 --save-every 2 --keep 1)), '--k
 %want = map { sprintf('step-%06d', $_) => 1 } 18, 2 * ($best + 1);
 is(steps($dir), join(' ', sort keys %want), 'the newest one and the best one are kept');
 
-fine(resumed("$dir/step-000018", '--save', $dir, qw(--steps 19)), 'a named checkpoint goes on');
-is(index_of("$dir/step-000019")->{best}{step}, 2 * ($best + 1), 'and knows the best one');
-fine(resumed($dir, '--save', "$work/elsewhere", qw(--steps 20)), 'the run goes on and saves elsewhere');
-is(index_of("$work/elsewhere/step-000020")->{best}, undef, 'there the best one is another');
+fine(resumed("$dir/step-000018", '--save', $dir, qw(--steps 19)), 'a named checkpoint continues');
+is(index_of("$dir/step-000019")->{best}{step}, 2 * ($best + 1), 'and the index has the best one');
+fine(resumed($dir, '--save', "$work/elsewhere", qw(--steps 20)), 'the run continues and saves elsewhere');
+is(index_of("$work/elsewhere/step-000020")->{best}, undef, 'there another checkpoint is the best');
 
 # ---- any byte ----
 SKIP: {

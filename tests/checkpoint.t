@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# --save and --resume: the same bits at the same layout, and the unsplit curve at any other layout.
-# Runs that are killed, even while they write. SIGTERM. Files that are torn, foreign or of another
-# model. A full disk.
+# Tests --save and --resume: the same bits at the same layout, and the unsplit curve at any other
+# layout. Runs are killed, even while they write. Also tests SIGTERM, a full disk, and files that
+# are torn, foreign or of another model.
 #
 # TEST_ALL=1: 100 runs are killed instead of 3.
 # slow: runs are killed, resumed and compared
@@ -143,7 +143,7 @@ for my $k ($double ? 0 .. $#others : ()) {
         is($job->{status}, 2, "$name: status 2") or diag(complain($job));
         my @messages = grep { /^(unsplit: |\[rank \d+\] )/ } split /\n/, $job->{err};
         is(scalar @messages, 1, "$name: one message") or diag($job->{err});
-        like($messages[0] // '', $words, "$name: it says what is wrong");
+        like($messages[0] // '', $words, "$name: the message names the mistake");
     }
 }
 
@@ -157,7 +157,7 @@ for my $k ($double ? 0 .. $#others : ()) {
     $job->{words} = ['sh', '-c', 'ulimit -f 60; exec "$@"', 'sh', @{ $job->{words} }];
     run($job);
     is($job->{status}, 3, 'a full disk: status 3') or diag(complain($job));
-    like($job->{err}, qr/^\[rank \d\] --save .*: cannot write it: File too large$/m, 'a full disk: what could not be written');
+    like($job->{err}, qr/^\[rank \d\] --save .*: cannot write it: File too large$/m, 'a full disk: the message names the file');
     ok(slurp("$dir/step-000003/index.json") eq $before && !-e "$dir/step-000005", 'the older checkpoint is untouched, and there is no half of a new one');
     fine(run(emu(2, $train{fp32}, '--resume', $dir, '--steps', 4, @how)), 'it can be taken up');
     my $no = run(emu(2, $train{fp32}, @model, @how, '--save', "$text/folder"));
@@ -187,10 +187,10 @@ for my $signal (qw(TERM INT USR1)) {
 }
 {
     my $last = run(emu(2, $train{fp32}, @long, '--save', "$work/last", '--exit-after', 1e-9, '--steps', 1, '--warmup', 1));
-    is($last->{status}, 0, '--exit-after: a training that is done is not stopped') or diag(complain($last));
+    is($last->{status}, 0, '--exit-after: a complete training is not stopped') or diag(complain($last));
     my $first = run(emu(2, $train{fp32}, @long, '--save', "$work/first", '--exit-after', 1e-9));
     is($first->{status}, 4, '--exit-after: one step is always done, status 4') or diag(complain($first));
-    like($first->{out}, qr/^stopped: saved after 1 of 9 steps; go on with --resume/m, '--exit-after: it says which step was saved');
+    like($first->{out}, qr/^stopped: saved after 1 of 9 steps; go on with --resume/m, '--exit-after: the page names the saved step');
 }
 SKIP: {
     skip 'no mpirun', 6 unless have_mpi;
@@ -206,7 +206,7 @@ SKIP: {
         kill $signal, $target->($pid);
         my $status = ended($pid);
         is($status >> 8, 4, "$what: all save and end, status 4") or diag(slurp("$job->{place}.err"));
-        ok(slurp("$job->{place}.out") =~ /^stopped: saved after (\d+) /m, "$what: it says which step was saved");
+        ok(slurp("$job->{place}.out") =~ /^stopped: saved after (\d+) /m, "$what: the page names the saved step");
     }
 
     if ($all) {    # mpirun itself gets SIGTERM: it waits, warns its ranks, waits again and kills
@@ -262,6 +262,6 @@ SKIP: {
     }
     is($lost, 0, "$kills killed runs: each ended with status 3 and lost at most --save-every steps");
     is($named, $kills, "$kills killed runs: the killed rank is named, long before --timeout");
-    is($wrong, 0, 'runs that were taken up have the losses of the one that was not killed, every digit');
+    is($wrong, 0, 'resumed runs have the losses of an uninterrupted run, every digit');
 }
 done_testing();

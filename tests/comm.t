@@ -1,6 +1,6 @@
 #!/bin/sh
-# Comm on both transports: test_comm at several rank counts, the bits of its sums, and every mistake
-# with its exit status and message. BUILD is the build folder.
+# Tests Comm on both transports: test_comm at several rank counts, the bits of its sums, and every
+# mistake with its exit status and message. BUILD is the build folder.
 # slow: the test waits until the time of each hanging run is over
 # shellcheck disable=SC2317    # emu is called by name, as an argument
 cd "$(dirname "$0")/.." || exit 3
@@ -138,8 +138,8 @@ both usage 2 "unsplit: the same mistake on every rank" 1
 both grid 2 "unsplit: a grid of 2 x 2 x 1 ranks needs 4, but world has 3" 1
 both lonely-usage 2 "unsplit: the mistake of one rank" 1
 
-# ---- when all processes wait, they say who waits for whom, long before --timeout; a slow rank is
-# not reported ----
+# ---- if all processes wait, a message shows which rank waits for which, long before --timeout; a
+# slow rank is not reported ----
 knot() { ends 3 1 "$2" "3 processes, --deadlock: $1" $mpi 3 "$program" --timeout $tap_hang --deadlock 2 "$1"; }
 if [ -n "$mpi" ]; then
     for mode in deadlock rendezvous; do
@@ -158,7 +158,7 @@ fi
 if [ -z "$mpi" ]; then
     skip "a rank 0 that takes longer than --timeout, and more bytes than an int counts" "$no_mpi"
 else
-    ends 0 0 "" "all wait for what rank 0 tells, beyond --timeout" waited slow-broadcast
+    ends 0 0 "" "all wait for rank 0's broadcast, beyond --timeout" waited slow-broadcast
     ends 0 0 "" "and before it gathers" waited slow-gather
     if [ -n "$TEST_ALL" ]; then
         ends 0 0 "^ok 1 - 2147483653 bytes" "more bytes than an int counts" $mpi 2 "$program" huge

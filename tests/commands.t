@@ -1,5 +1,5 @@
 #!/bin/sh
-# The commands that a user can type: make's targets, the launcher's exit statuses, set-up.
+# Tests the commands that a user can type: make's targets, the launcher's exit statuses, set-up.
 # slow: make starts about 30 times, and a bug is compiled in a copy of the tree
 # shellcheck disable=SC2016,SC2317    # other shells expand $ in quotes; functions are called by name
 cd "$(dirname "$0")/.." || exit 3
@@ -14,7 +14,7 @@ ends 0 "make list has a line for every lesson" "$(tools/lessons | sed 's/\t.*//;
 ends 2 "an unknown chapter prints the list" "no.lesson.or.chapter question" make run-99
 ends 2 "an unknown lesson prints the list" "no.lesson.or.chapter question" make emu-01-99
 ends 2 "an unknown backend is refused by name" "BACKEND=tpu cpu.or.cuda" make BACKEND=tpu
-ends 2 "CUDA where it is not found ends with the fix" "in.CUDA_HOME=/nowhere CUDA_HOME=/its/folder leave.BACKEND=cuda.out" \
+ends 2 "without CUDA the build ends with a message that names the fix" "in.CUDA_HOME=/nowhere CUDA_HOME=/its/folder leave.BACKEND=cuda.out" \
     make BACKEND=cuda CUDA_HOME=/nowhere
 ends 2 "so is an unknown precision" "fp32.or.fp64" make PRECISION=fp16
 ends 2 "and an unknown sanitizer" "thread" make SANITIZE=memory
@@ -71,7 +71,7 @@ if [ -n "$first" ]; then
     ends 2 "a quotation mark without a partner is refused" "has.no.partner" make "emu-$first" ARGS="--seed '2"
     ends 2 "the words of ARGS are split at blanks" "unexpected.argument.b:" make "emu-$first" ARGS="--json a b"
     ends 2 "but not inside of quotation marks" "--json.a.b/c:.cannot.write" make "emu-$first" ARGS="--json 'a b/c'"
-    ends 2 "a wrong option ends make, and the status is told" "exit.status.2" make "run-$first" ARGS=--no-such-option
+    ends 2 "a wrong option ends make, and make prints the status" "exit.status.2" make "run-$first" ARGS=--no-such-option
     chapter=${first%-*}
     lessons=$(tools/lessons | awk -F '\t' -v chapter="$chapter-" 'index($1, chapter) == 1' | wc -l)
     make "emu-$chapter" >"$tap_dir/chapter" 2>&1 && [ "$(grep -c '^emulated ' "$tap_dir/chapter")" -eq "$lessons" ]
@@ -108,7 +108,7 @@ if [ -e "bugs/$bug.patch" ]; then
         printf 'lesson: 01_data_parallel/01_by_hand\nwhat: nothing\nseen: -\ncaught-by: nothing\n\n'
         diff -u --label a/LICENSE --label b/LICENSE LICENSE longer
     } >bugs/01-none.patch)
-    ends 1 "a bug that changes nothing is told" "PASS although.the.bug.is.in" "$tap_dir/tree/tools/break" 01 none
+    ends 1 "a bug without effect is reported" "PASS although.the.bug.is.in" "$tap_dir/tree/tools/break" 01 none
     sed -i 's/^ .*/ no such line/' "$tap_dir/tree/bugs/01-none.patch"
     ends 3 "so is one that does not apply" "does.not.apply" "$tap_dir/tree/tools/break" 01 none
 else
@@ -123,7 +123,7 @@ printf '#!/bin/sh\necho "apt-get ran: $*"\n' >"$tap_dir/bin/apt-get"
 printf '#!/bin/sh\necho "${FAKE_ID:-0}"\n' >"$tap_dir/bin/id"
 printf '#!/bin/sh\necho "sudo ran: $*"\n' >"$tap_dir/bin/sudo"
 chmod +x "$tap_dir/bin/apt-get" "$tap_dir/bin/id" "$tap_dir/bin/sudo"
-ends 2 "set-up as root updates and installs, and says so" "^set-up:.*apt-get ran:.update ran:.install.*libopenmpi-dev.*libopenblas-dev" \
+ends 2 "set-up as root updates and installs, and prints its commands" "^set-up:.*apt-get ran:.update ran:.install.*libopenmpi-dev.*libopenblas-dev" \
     env PATH="$tap_dir/bin" tools/setup build
 ends 2 "set-up as a user prints the command to type" "sudo.apt-get.update.*apt-get.install.*libopenmpi-dev SETUP=yes" \
     env PATH="$tap_dir/bin" FAKE_ID=1000 SETUP= tools/setup build

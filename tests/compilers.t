@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# Other compilers and MPICH, if they are installed: they build the library and two lessons without a
-# warning (TEST_ALL=1: everything), and the lessons give the same bits. When a warning ends the
-# build, and when objects are rebuilt.
+# Tests other compilers and MPICH, if they are installed. They build the library and two lessons
+# without a warning (TEST_ALL=1: everything), and the lessons give the same bits. Also tests when a
+# warning ends the build, and when objects are rebuilt.
 use strict;
 use warnings;
 use FindBin;
@@ -93,14 +93,14 @@ SKIP: {
     chmod 0755, "$work/bin/mpicc";
     {
         local $ENV{PATH} = "$work/bin:$ENV{PATH}";
-        $anew->(1, 'another MPI behind mpicc: it is built anew');
+        $anew->(1, 'another MPI behind mpicc: all objects are rebuilt');
     }
     spew("$work/bin/mpicc", qq(#!/bin/sh\n[ "\$1" != --version ] || { echo "gcc 99"; exit; }\nexec $mpicc "\$@"\n));
     {
         local $ENV{PATH} = "$work/bin:$ENV{PATH}";
         $anew->(1, 'and another version of the compiler');
     }
-    $anew->(1, 'and once more by the first');
+    $anew->(1, 'and the first compiler builds again');
 }
 
 # ---- a warning ends the build in tests only ----
@@ -123,7 +123,7 @@ SKIP: {
     unlink "$tree/$program.o";
     spew("$tree/student.mk", "WERROR = -Wno-unused\n");
     my $student = make(@here, 'STRICT=yes', @lesson);
-    ok($student->{status} == 0 && $student->{err} !~ /warning/, "nor in a student's tree, where open exercises leave things unused")
+    ok($student->{status} == 0 && $student->{err} !~ /warning/, "nor in a student's tree, where open exercises leave variables unused")
         or diag(complain($student));
 }
 done_testing();

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Every kind of context parallelism, combined with tensor and sequence parallelism, recomputation,
-# split backwards and ZeRO.
+# Tests every kind of context parallelism, combined with tensor and sequence parallelism,
+# recomputation, split backwards and ZeRO.
 # slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;

@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# The costs of tensor parallelism (03_tensor_parallel/06_transformer) at several sizes, degrees,
-# links and precisions: four all-reduces per layer, 8 b s h (t-1)/t, 12 h^2/t + 7 h/t + 6 h, the
-# tensors that backward reads, and the exposed time. The formulas are written again here,
+# Checks the costs of 03_tensor_parallel/06_transformer at several sizes, degrees, links and
+# precisions. Traffic: four all-reduces per layer, 8 b s h (t-1)/t.
+# Parameters: 12 h^2/t + 7 h/t + 6 h.
+# Also the tensors that backward reads, and the exposed time. The formulas are written again here,
 # independently, with the papers' letters.
 # slow: each form runs in both precisions, and as processes
 use strict;
@@ -48,7 +49,7 @@ for my $job (@jobs) {
     my $bsh = $b * $s * $h;
     my $norm = 12 * $L + 4;                                # one number per tensor of the model
     my $block = (12 * $h ** 2 + 7 * $h) / $t + 6 * $h;
-    my $words = int(($V + $t - 1) / $t);                   # of rank 0, whose costs are the largest
+    my $words = int(($V + $t - 1) / $t);                   # entries of rank 0, whose costs are the largest
     my $kept = $bsh * (16 + 48 / $t + ($job->{dropout} ? 8 : 4) * $a * $s / ($h * $t) + 16 / $h) / 4;
     my $state = $L * $block + ($words + $s + 2) * $h;
     is($is{'all-reduces in the layers, a step'}, 4 * $L + 5, "$name: four all-reduces a layer");
@@ -62,8 +63,8 @@ for my $job (@jobs) {
     is($is{"SGD's state"}, 0, "$name: SGD");
     is($is{'activations, peak'}, ($L * $kept + $bsh + $b * $s * ($h + 3 + $words)) * $e, "$name: activations");
     my $talk = (4 * $L + 2) * $lasts->($bsh, $e) + 3 * $lasts->($b * $s, $e) + $lasts->($norm, 8);
-    # A block's forward takes 24 b s h^2 + 4 b s^2 h FLOPs, and rank 0's part of the head 2 b s h
-    # V/t. With backward it is three times as much. A FLOP takes 1000 ps.
+    # A block's forward takes 24 b s h^2 + 4 b s^2 h FLOPs. Rank 0's part of the head takes 2 b s h
+    # V/t. Forward and backward take three times as many. A FLOP takes 1000 ps.
     my $work = 3 * 1000 * ($L * (24 * $bsh * $h + 4 * $bsh * $s) / $t + 2 * $bsh * $words);
     is($is{'exposed communication of all ranks'}, $t * $talk, "$name: exposed communication");
     is($is{'hidden communication'}, 0, "$name: nothing is hidden");

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# BACKEND=cuda, as far as a machine without a GPU can test it. Every lesson runs on the stand-ins
-# for CUDA (tests/standin), with virtual ranks and as processes that share a GPU, and must get the
+# Tests BACKEND=cuda as far as a machine without a GPU allows. Every lesson runs on the stand-ins
+# for CUDA (tests/standin), with virtual ranks and as processes that share a GPU. It must get the
 # verdicts of the CPU. If nvcc is installed, it must build everything. On a machine with a GPU the
 # lessons also run on the GPU.
 # slow: products on the stand-ins are plain loops, and nvcc compiles the kernels
@@ -14,7 +14,7 @@ use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES NP ARGS PRECISION BACKEND SANITIZE STANDIN ARCH)};
-# As processes. The stand-ins have as many GPUs as requested; a machine has its own number.
+# Runs as processes. The stand-ins have as many GPUs as requested; a machine has its own number.
 my @any = have_mpi ? { name => 'as processes', transport => qr/^(staged|nccl)$/ } : ();
 my @gpus = (qw(env STANDIN_GPUS=8 tools/launch));
 my @both = (@any, have_mpi ? { name => 'by NCCL', transport => qr/^nccl$/, options => [qw(--transport nccl)], env => [@gpus[0, 1]] } : ());
@@ -58,10 +58,10 @@ for my $refusal (@refusals) {
 }
 {
     my ($job) = run_jobs([{ words => [$program, '--verbose', '--tf32', '--json', "$work/tf32.json"] }]);
-    like($job->{out}, qr/^\[.*\] standin, emu, fp32 with products in tf32, /, '--tf32: the title says so');
-    is($job->{status}, 1, '--tf32: and the checks see it');
+    like($job->{out}, qr/^\[.*\] standin, emu, fp32 with products in tf32, /, '--tf32: the title names it');
+    is($job->{status}, 1, '--tf32: the checks fail');
     my ($title) = run_jobs([{ words => ['env', 'STANDIN_GPUS=4', 'tools/launch', 4, $program, qw(--verbose --transport staged)] }]);
-    like($title->{out}, qr/standin, staged, fp32, 4 ranks \(processes: --transport staged\)/, 'staged where there are enough GPUs, if asked for') if have_mpi;
+    like($title->{out}, qr/standin, staged, fp32, 4 ranks \(processes: --transport staged\)/, '--transport staged works even with enough GPUs for NCCL') if have_mpi;
 }
 
 # ---- 3. NCCL: ranks without its variables, its error messages, lost ranks ----

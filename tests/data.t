@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# --data: text, or token files of llm.c (with a header) and nanoGPT (without). Epochs without
-# replacement, the same at every layout and after --resume. Refused files.
+# Tests --data with text, and with token files of llm.c (with a header) and nanoGPT (without).
+# Epochs are without replacement, the same at every layout and after --resume. Also tests refused
+# files.
 use strict;
 use warnings;
 use FindBin;

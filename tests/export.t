@@ -34,7 +34,7 @@ fine(export_to("$folder/model.safetensors"), 'a model is exported');
 my %want = (exported_by => 'unsplit', architectures => ['GPT2LMHeadModel'], model_type => 'gpt2', vocab_size => 256, n_positions => 12, n_ctx => 12, n_embd => 24,
     n_layer => 2, n_head => 3, n_inner => undef, activation_function => 'gelu_new', layer_norm_epsilon => 1e-5, scale_attn_weights => JSON::PP::true, tie_word_embeddings => JSON::PP::true,
     attn_pdrop => 0.25, embd_pdrop => 0.25, resid_pdrop => 0.25, bos_token_id => undef, eos_token_id => undef, torch_dtype => 'float32');
-is_deeply(decode_json(slurp("$folder/config.json")), \%want, 'config.json has what GPT2LMHeadModel needs');
+is_deeply(decode_json(slurp("$folder/config.json")), \%want, 'config.json has the fields that GPT2LMHeadModel needs');
 fine(export_to("$folder/model.safetensors"), '--export replaces its own config.json');
 
 # ---- a config.json of another program stays ----
@@ -61,7 +61,7 @@ SKIP: {
     like($written, qr/^The .{20}/s, 'a text, from the file');
     is(config($from->($folder), 'text_written'), $written, '--from FOLDER takes its model.safetensors');
     spew("$folder/third.safetensors", $gpt2);
-    is(config($from->($folder), 'text_written'), $written, 'whatever other files there are');
+    is(config($from->($folder), 'text_written'), $written, 'with any other files in the folder');
     rename "$folder/model.safetensors", "$folder/other.safetensors" or die;
     refused($from->($folder), qr/has 2 files \*\.safetensors, and none is model\.safetensors: name the file/, '--from FOLDER: not one of two');
     unlink "$folder/third.safetensors";

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The figures of the pages equal the output of their commands, byte by byte. First the check is
-# tested with wrong figures.
+# Checks that the figures of the pages equal the output of their commands, byte by byte. First the
+# check is tested with wrong figures.
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 train=build/cpu-fp32/08_3d/train
@@ -28,15 +28,15 @@ finds 1 "a missing figure is named" "README.md:2: figures/two.svg is missing" --
 [ ! -e "$tap_dir/page/figures" ]
 ok $? "and the check does not draw it"
 finds 0 "it is drawn" "README.md:2: figures/two.svg drawn"
-finds 0 "the check holds then" "1 figures, all as" --check
+finds 0 "the check holds then" "1 figures, all equal" --check
 finds 0 "and nothing is drawn again" "1 figures, 0 drawn anew"
 sed 's/rank 1/rank 2/' "$tap_dir/page/figures/two.svg" >"$tap_dir/changed"
 cp "$tap_dir/changed" "$tap_dir/page/figures/two.svg"
-finds 1 "a stale figure is named" "figures/two.svg is not what its command draws" --check
+finds 1 "a stale figure is named" "figures/two.svg differs from the figure" --check
 cmp -s "$tap_dir/changed" "$tap_dir/page/figures/two.svg"
 ok $? "and left alone by the check"
 page "<!-- figure: $command --link ib -->" '![a pipeline](figures/two.svg)'
-finds 1 "another command is another figure" "is not what its command draws" --check
+finds 1 "another command is another figure" "differs from the figure" --check
 finds 0 "which is drawn" "drawn$"
 page "<!-- figure: $command --sead 1 -->" '![a pipeline](figures/two.svg)'
 finds 1 "a command that fails is named with its message" "the nearest is --seed" --check
@@ -53,10 +53,10 @@ finds 1 "a command without a figure, too" "README.md:2: expected" --check
 page "words"
 finds 1 "a figure that no page shows, too" "figures/two.svg: no page shows it" --check
 printf '%s\n' "<!-- figure: $command -->" '![a pipeline](figures/two.svg)' >"$tap_dir/page/02_two.md"
-finds 0 "a lesson's page beside it may show it" "0 figures, all as" --check
+finds 0 "a lesson's page beside it may show it" "0 figures, all equal" --check
 
 tools/figures --check >"$tap_dir/output" 2>&1
-ok $? "the figures of this tree are what their commands draw" "$tap_dir/output"
+ok $? "the figures of this tree equal the output of their commands" "$tap_dir/output"
 figures=$(cat [0-9][0-9]_*/*.md | grep -c '^<!-- figure: ')
 grep -q "^$figures figures, " "$tap_dir/output"
 ok $? "and all $figures of chapters and lessons were looked at" "$tap_dir/output"

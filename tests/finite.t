@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# A training with numbers that are not finite ends with status 1, names the step and the rank, saves
-# nothing of that step, and says where to resume. --skip-nonfinite. Weights with a NaN are refused.
+# A training with numbers that are not finite ends with status 1. It names the step and the rank,
+# saves nothing of that step, and says where to resume. With --skip-nonfinite it skips the step.
+# Weights with a NaN are refused.
 use strict;
 use warnings;
 use FindBin;
@@ -39,17 +40,17 @@ for my $i (0 .. $#layouts) {
     # Only a pipeline's last stage has the loss.
     my $first = $name =~ /--pp 2/ ? '[23]' : 0;
     like($job->{out}, qr/is finite: does not hold on \d of $ranks ranks, first on rank $first$/m, "$name: it names the first rank");
-    like($job->{out}, qr/^step +$step   loss nan, gradient norm nan: the training ends here, and nothing of this step is saved\.$/m, "$name: it says what happened");
+    like($job->{out}, qr/^step +$step   loss nan, gradient norm nan: the training ends here, and nothing of this step is saved\.$/m, "$name: the page names the cause");
     is(saved($dir), join(' ', map { sprintf 'step-%06d', $_ } 1 .. $step // 0), "$name: the steps before are saved, and nothing else");
     my $go = sprintf 'Go on from the newest checkpoint, step-%06d, with --resume %s; ', $step // 0, $dir;
-    like($job->{out}, qr/^\Q$go\E/m, "$name: it says from where to resume");
+    like($job->{out}, qr/^\Q$go\E/m, "$name: the page names the checkpoint to resume from");
     my @lines = lines("$dir.log");
     @lines = grep { ($_->{event} // '') ne 'checkpoint' } @lines;
     is_deeply([map { $_->{event} // $_->{step} } @lines], [0 .. $step // 0, 'lost'], "$name: the log ends with this step");
     ok(!defined $lines[$step // 0]{loss}, "$name: ... whose loss is null");
 }
 my $none = run(emu(2, $train, @tiny, @lost, qw(--steps 6)));
-like($none->{out}, qr/^There is no checkpoint to go on from: start again/m, 'without --save it says so') or diag(complain($none));
+like($none->{out}, qr/^There is no checkpoint to go on from: start again/m, 'without --save the page says that no checkpoint exists') or diag(complain($none));
 is($none->{status}, 1, '... with status 1');
 
 # ---- the update itself: weights that are not finite are not saved, not exported, and fail the run
@@ -86,7 +87,7 @@ for my $layout ([1], [4, qw(--dp 2 --tp 2 --pp 1)], (map { [4, '--dp', 2, '--tp'
     my ($step) = failed($ends) =~ /^step (\d+): the rank's part of the (?:loss|gradient) is finite$/ or diag(failed($ends));
     is($step, 2, "$name: ... in the step of that product");
     my $job = run(spoilt($call, emu(@run, qw(--steps 6 --skip-nonfinite 1 --save-every 1 --save), $dir, '--log', "$dir.log")));
-    is($job->{status}, 0, "$name: --skip-nonfinite 1 goes on") or diag(complain($job));
+    is($job->{status}, 0, "$name: --skip-nonfinite 1 continues") or diag(complain($job));
     my ($before, $after, $next) = map { my $at = sprintf '%s/step-%06d', $dir, $step + $_; join '', map { slurp($_) } sort glob "$at/rank-*" } 0 .. 2;
     ok(length $before && $before eq $after, "$name: ... and weights and moments are those before the step, every bit");
     ok($before ne $next, "$name: ... until the next update");
@@ -101,7 +102,7 @@ SKIP: {
     my $call = within_step_2(\&mpi, 0.05, @run);             # in a forward
     for my $rank (0, 1) {
         my $job = run(spoilt($call, mpi(@run, '--steps', 4), "NAN_RANK=$rank"));
-        like($job->{out}, qr/part of the loss is finite: does not hold on 1 of 2 ranks, first on rank $rank$/m, "the rank that began it is named: $rank") or diag(complain($job));
+        like($job->{out}, qr/part of the loss is finite: does not hold on 1 of 2 ranks, first on rank $rank$/m, "the page names the rank with the first bad number: $rank") or diag(complain($job));
     }
 }
 

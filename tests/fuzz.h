@@ -1,4 +1,4 @@
-// fuzz.h: the common part of the fuzz_*.c. Each tests one reader and defines fuzz_one().
+// fuzz.h: the common part of the files fuzz_*.c. Each file tests one reader and defines fuzz_one().
 // tests/fuzz.t compiles it with the reader's files under address and undefined sanitizers: for
 // libFuzzer if clang has it, else with fuzz_main.c. fuzz.h replaces functions of util.c: it limits
 // the memory that a file makes a reader allocate, and an error returns here.
@@ -14,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { FUZZ_MOST_BYTES = 1 << 24 };        // of one allocation: inputs have a few thousand bytes
+enum { FUZZ_MOST_BYTES = 1 << 24 };        // the limit of one allocation, because inputs have a few thousand bytes
 void *host_alloc(size_t bytes) {
     if (bytes > FUZZ_MOST_BYTES) abort();
     return calloc(1, bytes ? bytes : 1);
@@ -26,17 +26,18 @@ _Noreturn void usage_error(const char *format, ...) {
     char text[2048];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);           // it reads all that it names
+    vsnprintf(text, sizeof text, format, arguments);           // reads every argument, as a real message would
     va_end(arguments);
     longjmp(fuzz_refused, 1);
 }
-_Noreturn void fault(const char *format, ...) {                // no file may lead to one
+_Noreturn void fault(const char *format, ...) {                // no file may lead to a fault
     fprintf(stderr, "fault: %s\n", format);
     abort();
 }
 _Thread_local size_t this_rank = 0, this_world_size = 1;
 
-// A copy with its exact length, so that a read beyond its end is seen, aligned as a mapped file is.
+// A copy of exact length, so that the sanitizer sees a read beyond its end. It is aligned like a
+// mapped file.
 static inline uint8_t *fuzz_copy(const uint8_t *data, size_t size) {
     uint8_t *copy = malloc(size ? size : 1);
     if (size) memcpy(copy, data, size);

@@ -1,8 +1,9 @@
 #!/usr/bin/perl
 # Fuzzes the file readers: 10^4 inputs each, TEST_ALL=1: 10^6, made from the files of tests/corpus,
-# under address and undefined sanitizers. No crash, no leak, no large allocation, and each reader's
-# own claims hold (tests/fuzz_*.c). It uses libFuzzer if clang has it, else tests/fuzz_main.c. The
-# line "with:" of each fuzz_X.c lists the files to compile with it.
+# under address and undefined sanitizers. No input may lead to a crash, a leak or a large
+# allocation, and each reader's own claims must hold (tests/fuzz_*.c). The test uses libFuzzer if
+# clang has it, else tests/fuzz_main.c. The line "with:" of each fuzz_X.c lists the files to compile
+# with it.
 use strict;
 use warnings;
 use FindBin;
@@ -22,7 +23,7 @@ unshift @forms, [libFuzzer => 'clang', '-fsanitize=fuzzer,address,undefined'] if
 @forms = $forms[0] unless $all;
 diag("with $forms[0][0]");
 
-# A reader with a bug is noticed.
+# The fuzzer must find the bug of a faulty reader.
 my %mistake = (
     'a read beyond the end' => 'volatile uint8_t x = size > 20 ? copy[size] : 0; (void)x;',
     'a leak' => 'if (size > 20) { void *volatile p = malloc(8); p = NULL; (void)p; }',

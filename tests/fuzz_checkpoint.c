@@ -16,8 +16,7 @@ static void as_index(const uint8_t *text, size_t size) {
     checkpoint_index_free(&x);
 }
 
-// Adds the right checksum, as this program writes it, so that the code after the checksum test is
-// reached.
+// Adds the right checksum, so that the reader continues after the test of the checksum.
 static void as_sealed_index(const uint8_t *text, size_t size) {
     cJSON *index = cJSON_ParseWithLength((const char *)text, size);
     if (cJSON_IsObject(index) && index->child) {

@@ -1,5 +1,5 @@
-// fuzz_data.c: reads random bytes as the file of --data. It is refused with a reason, or its
-// batches lie in it.
+// fuzz_data.c: reads random bytes as the file of --data. The file is refused with a reason, or all
+// of its batches lie inside it.
 // with: common/model/data.c common/base/input.c
 #define _GNU_SOURCE                        // memfd_create
 #include <sys/mman.h>

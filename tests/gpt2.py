@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""A tiny GPT-2 of Hugging Face's, with random weights, and its logits: what tests/sample.t holds 08_3d/sample against.
+"""Makes a tiny GPT-2 of Hugging Face with random weights, and its logits. tests/sample.t compares 08_3d/sample with
+them.
 
     tests/gpt2.py       # writes tests/gpt2.safetensors and tests/gpt2.txt; needs torch, transformers and safetensors
 
 The file has the names of GPT2LMHeadModel ("transformer." before each), and a causal mask, as the files of older versions
-do. Entries 3 and 10 of the vocabulary have the same row, so their logits are equal, and often the largest: who chooses must say
-which.
+do. Entries 3 and 10 of the vocabulary have the same row, so their logits are equal, and often the largest. A
+program that chooses must say which entry it takes.
 """
 import os
 
@@ -22,7 +23,7 @@ with torch.no_grad():
         p.add_(torch.randn_like(p) * 0.3)
     model.transformer.wte.weight[3] = model.transformer.wte.weight[10]
     ids = torch.randint(0, size["vocab_size"], (1, 15))
-    logits = model.double()(ids).logits[0]    # the file has rounded weights, and so does the model
+    logits = model.double()(ids).logits[0]    # the model has the rounded weights of the file
 model.float()
 tensors = {k: v.contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}
 tensors["transformer.h.0.attn.bias"] = torch.tril(torch.ones(16, 16, dtype=torch.uint8)).view(1, 1, 16, 16)

@@ -1,8 +1,9 @@
 #!/usr/bin/perl
-# make test BACKEND=cuda, on a machine with a GPU: every op compared with the CPU, the library's own
-# tests, every lesson with virtual ranks and as processes on every possible transport, the trainer,
-# all in both precisions, and NVIDIA's compute-sanitizer. STANDIN=yes runs the same on the stand-ins
-# (tests/standin). make test without a GPU runs tests/cuda.t.
+# make test BACKEND=cuda runs this file on a machine with a GPU, in both precisions. It compares
+# every op with the CPU. It runs the library's tests, the trainer, and every lesson, with virtual
+# ranks and as processes on every possible transport. It ends with NVIDIA's compute-sanitizer.
+# STANDIN=yes runs the same on the stand-ins (tests/standin). make test without a GPU runs
+# tests/cuda.t.
 use strict;
 use warnings;
 use FindBin;

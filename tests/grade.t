@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# make grade: our own solutions get all points, open exercises none. Every known way to cheat is
-# refused, and a submission shows each. A hang or a crash costs one exercise. TEST_ALL=1 grades all
-# our solutions, otherwise some.
+# Tests make grade: our own solutions get all points, open exercises get none. Every known way to
+# cheat is refused, and a submission shows each way. A hang or a crash costs one exercise.
+# TEST_ALL=1 grades all our solutions, otherwise some.
 # slow: each submission is compiled and runs as processes three times
 use strict;
 use warnings;

@@ -51,10 +51,11 @@ SKIP: {
     my $titled = job([], @launch, $lesson);
     run_jobs([$titled]);
     is(loaded($titled), $core, "$core, which OpenBLAS chooses here, stays") or diag(complain($titled));
-    is(advised($titled), '', 'and the title does not speak of it') or diag(complain($titled));
+    is(advised($titled), '', 'the title has no hint') or diag(complain($titled));
 }
 
-# ---- tools/launch sets better kernels; a program that is started without it says what to set ----
+# ---- tools/launch sets better kernels; a program that is started without tools/launch prints the
+# variable to set ----
 SKIP: {
     skip $why, 1 if $why;
     my @bad = ('CHOICE=Prescott');
@@ -69,7 +70,7 @@ SKIP: {
     is(advised($bare), "Prescott kernels (faster: OPENBLAS_CORETYPE=$best)", 'says what to set');
     is($bare->{status}, 0, 'and passes');
     is(loaded($virtual), $best, 'a lesson with virtual ranks') or diag(complain($virtual));
-    is(advised($virtual), '', 'its title does not speak of it');
+    is(advised($virtual), '', 'its title has no hint');
     is($virtual->{status}, 0, 'it passes') or diag(complain($virtual));
     is(said($test, 'in use'), $best, 'a test program, too') or diag(complain($test));
     unlike($foreign->{out}, qr/OPENBLAS_CORETYPE/, 'for a program that is none of ours nothing is set');
@@ -81,7 +82,7 @@ SKIP: {
     SKIP: {
         skip 'no mpirun', 4 unless have_mpi();
         is(loaded($processes), "$best $best", 'processes of mpirun: both') or diag(complain($processes));
-        is(advised($processes), '', 'rank 0 does not speak of it');
+        is(advised($processes), '', 'rank 0 prints no hint');
         is($processes->{status}, 0, 'they pass') or diag(complain($processes));
         is(($processes->{out} =~ /digest (\w+)/)[0], $digest, 'with the same bits');
     }
@@ -97,7 +98,7 @@ SKIP: {
     is(loaded($unmoved), 'Prescott', 'OpenBLAS has no better kernels: its own choice stays') or diag(complain($unmoved));
     is($_->{status}, 0, 'it passes') or diag(complain($_)) for $lacking, $unmoved;
     skip 'Sandybridge is right for this processor', 1 if $vectors < $avx2;
-    is(loaded($old), 'Sandybridge', 'also where the answer to better ones is worse');
+    is(loaded($old), 'Sandybridge', 'also if OpenBLAS answers better kernels with worse ones');
 }
 
 # ---- make doctor shows the kernels of programs ----

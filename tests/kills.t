@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# Runs that are killed. Targets: tools/launch, mpirun, a rank, an emulated run. Signals: TERM, INT,
-# KILL, or a temporary stop. Moments: at start-up, in a step, while a checkpoint is written, and
-# while it gets its name. The folder of --save also has other people's files. The status is the one
-# in docs/cluster.md, no process remains, and nothing else in the folder changes. At most
+# Kills runs. Targets: tools/launch, mpirun, a rank, an emulated run. Signals: TERM, INT, KILL, or a
+# temporary stop. Moments: at start-up, in a step, while a checkpoint is written, and while it gets
+# its name. The folder of --save also has other people's files. The status is the one in
+# docs/cluster.md, no process remains, and nothing else in the folder changes. At most
 # --save-every steps are lost, and the resumed run has the same losses as an uninterrupted run.
 #
 # TEST_ALL=1: 200 runs instead of 6. SEED=N draws the runs of that seed.
@@ -36,7 +36,7 @@ sub losses { my ($file) = @_; return map { $_->{step} => $_->{loss} } grep { def
 sub run { my ($job) = @_; $job->{json} = 0; run_jobs([$job]); return $job }
 run(emu($ranks, $train, @model, '--log', "$work/whole"));
 my %whole = losses("$work/whole");
-is(scalar keys %whole, $steps, 'a run that is not killed');
+is(scalar keys %whole, $steps, 'an uninterrupted run');
 
 # ---- other people's files, before and after ----
 sub furnish {
@@ -87,9 +87,9 @@ sub ended {
     return 'none: it hangs';
 }
 
-# Returns the allowed statuses. 0 is allowed only if the run had ended, or if it continues:
-# tools/launch is KILLed, or a process is stopped for a while. Bare mpirun returns 1 after TERM and
-# INT. 3: at start-up there is nothing to save.
+# Returns the allowed statuses. 0 is allowed only if the run had ended, or if it continues. It
+# continues if tools/launch is KILLed, or if a process is stopped for a while. Bare mpirun returns 1
+# after TERM and INT. 3: at start-up there is nothing to save.
 sub wanted {
     my ($target, $signal, $early) = @_;
     my @late = $early ? (0, 3) : 0;
@@ -134,7 +134,7 @@ sub kill_one {
     push @wrong, 'the signal was lost: the run went on to its end' if $killed && $status eq '0' && $signal =~ /TERM|INT/ && $before_kill < $steps / 2;
     push @wrong, 'a rank was killed, and the message does not name it' if $killed && $target eq 'rank' && !$emulated && $signal eq 'KILL' && $status == 3 && $err !~ /^(?:\[rank \d\]|unsplit:) rank \d /m;
     push @wrong, "somebody's things have changed: " . furniture() if furniture() ne $furniture;
-    push @wrong, 'other things are there: ' . join ' ', others() if others();
+    push @wrong, 'other files are in the folder: ' . join ' ', others() if others();
 
     # The trained steps and the saved steps.
     my %before = losses($log);

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# The bytes that the ledger records as sent equal the bytes given to MPI. tests/pmpi_count.c counts
-# them between the program and MPI.
+# Checks that the bytes that the ledger records as sent equal the bytes given to MPI.
+# tests/pmpi_count.c counts them between the program and MPI.
 use strict;
 use warnings;
 use FindBin;
@@ -44,7 +44,7 @@ sub ledger {
 # steps run, and the messages of one step are one stretch. Steps of other sizes may also run.
 my @lessons = map { my $source = $_; map { counted($_, $source) } qw(fp32 fp64) }
     '04_pipeline_naive/02_naive.c', '04_pipeline_naive/03_gpipe.c', '05_pipeline_1f1b/02_1f1b.c';
-# The trainer: one more step adds the messages of one step, whatever else it sends.
+# In the trainer, one more step adds the messages of one step. Its other messages stay the same.
 my @model = (qw(--layers 8 --width 24 --heads 4 --context 8 --batch 9 --micro-batch 2 --eval-every 0 --data), "$work/text");
 my @trained = map { my $how = $_; [map { counted('fp32', '08_3d/train.c', split(' ', $how), @model, '--steps', $_) } 2, 3] }
     '--dp 1 --tp 1 --pp 4 --clock simulated', '--dp 1 --tp 1 --pp 4 --schedule gpipe --clock wall', '--dp 2 --tp 1 --pp 2 --zero 1 --clock simulated', '--dp 1 --tp 4 --pp 1';
@@ -55,8 +55,8 @@ run_jobs([$rows, @lessons, map { @$_ } @trained]);
 {
     my $given = given($rows);
     my %ledger = $rows->{err} =~ /^ledger rank (\d+) bytes (\d+)$/mg;
-    is($given->{sums}[$_], $ledger{$_}, "rows and all-to-all: rank $_ gives MPI what the ledger says") for 0 .. $ranks - 1;
-    cmp_ok($ledger{0}, '>', 0, 'and that is something');
+    is($given->{sums}[$_], $ledger{$_}, "rows and all-to-all: rank $_ gives MPI the ledger's bytes") for 0 .. $ranks - 1;
+    cmp_ok($ledger{0}, '>', 0, 'and the number is not 0');
 }
 
 for my $job (@lessons) {
@@ -68,7 +68,7 @@ for my $job (@lessons) {
         my $end = $rank > 0 && $rank < $ranks - 1 ? 1 : 0;
         my $step = "$calls->[$end]:$bytes->[$end]";
         my $found = grep { $_ eq $step } @{ $given->{stretches}[$rank] || [] };
-        cmp_ok($found, '>=', 2 * $lesson_steps, "$job->{name}: rank $rank gives MPI what the ledger says, $step, in every step")
+        cmp_ok($found, '>=', 2 * $lesson_steps, "$job->{name}: rank $rank gives MPI the ledger's calls and bytes, $step, in every step")
             or diag("@{ $given->{stretches}[$rank] || [] }");
     }
 }
@@ -76,13 +76,13 @@ for my $pair (@trained) {
     is($_->{status}, 0, "$_->{name}: status") or diag(complain($_)) for @$pair;
     my @given = map { given($_)->{bytes} } @$pair;
     my @step = map { ($given[1][$_] // 0) - ($given[0][$_] // 0) } 0 .. $ranks - 1;
-    is_deeply([min(@step), max(@step)], [ledger($pair->[1], 'pipeline traffic', 'bytes sent')], "$pair->[1]{name}: a step gives MPI what the ledger says")
+    is_deeply([min(@step), max(@step)], [ledger($pair->[1], 'pipeline traffic', 'bytes sent')], "$pair->[1]{name}: a step gives MPI the ledger's bytes")
         or diag("by rank: @step");
     my $silent = $pair->[0]{name} =~ /--pp 1/;
     is(scalar(grep { $_ > 0 } @step), $silent ? 0 : $ranks, "$pair->[1]{name}: " . ($silent ? 'no rank sends' : 'every rank sends'));
 }
 
-# The ledger counts a ring's bytes by convention (comm.h), but a sum in rank order sends as many:
+# The ledger counts a ring's bytes by convention (comm.h). A sum in rank order sends as many bytes:
 # one shard from every rank, and the sums. So one more step of data parallelism gives MPI 2 (N-1)/N
 # of the parameters, over all ranks, exact to the byte.
 my @replicas = map { counted('fp32', '08_3d/train.c', qw(--dp 4 --tp 1 --pp 1 --reduce ordered), @model, '--steps', $_) } 2, 3;

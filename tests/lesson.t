@@ -1,6 +1,5 @@
 #!/usr/bin/perl
-# The frame: options, checks, costs, verdict, exit status, JSON and digest, with virtual ranks and
-# as processes.
+# Tests the frame: options, checks, costs, verdict, exit status, JSON and digest, with virtual ranks and as processes.
 # slow: each mode runs with 1, 3 and 4 virtual ranks and as processes, and one run exceeds its --timeout
 use strict;
 use warnings;
@@ -240,11 +239,11 @@ ok(-c '/dev/full' && !-e '/dev/full.tmp', 'a device is not replaced');
 }
 SKIP: {
     skip 'no mpirun', 1 unless $have_mpi;
-    is(join('', <$slow>), "status 0\n", 'rank 0 may take longer than --timeout at the end, where it writes files: nobody complains');
+    is(join('', <$slow>), "status 0\n", 'rank 0 may take longer than --timeout at the end, when it writes files: no rank complains');
 }
 # ---- progress of long work: on a terminal only; script(1) provides the terminal ----
 my (undef, undef, $silent) = start("$program --emulate 2 --mode long");
-is($silent, '', 'no progress where standard error is no terminal');
+is($silent, '', 'no progress if standard error is no terminal');
 SKIP: {
     skip 'no script(1)', 4 if system('command -v script >/dev/null') != 0;
     my $began = clock_gettime(CLOCK_MONOTONIC);

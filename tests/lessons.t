@@ -1,8 +1,8 @@
 #!/usr/bin/perl
-# Every lesson at its own rank count: with virtual ranks in both precisions, and as MPI processes in
-# fp32. At other rank counts, with virtual ranks: every second lesson at 1 and 8 in fp32 and at 3 in
-# fp64, the others at 3 in fp32. Every eighth lesson runs with another seed, as processes in fp64,
-# and with --reduce fast.
+# Runs every lesson at its own rank count: with virtual ranks in both precisions, and as MPI
+# processes in fp32. At other rank counts it uses virtual ranks. Every second lesson runs at 1 and 8
+# in fp32 and at 3 in fp64. The others run at 3 in fp32. Every eighth lesson runs with another seed,
+# as processes in fp64, and with --reduce fast.
 # TEST_ALL=1: both precisions at 1 to 8 ranks, also as processes.
 # TEST_QUICK=1: in fp32, at its own rank count only, every eighth lesson as processes.
 # slow: each of the 50 lessons runs about four times, once or twice as processes

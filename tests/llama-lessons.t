@@ -1,8 +1,8 @@
 #!/bin/sh
-# The lessons train a GPT-2. Here they train a Llama: in a copy of the tree the sizes of an experiment's model get the fields of the
-# family, and the program must pass, each comparison with the unsplit model and each cost. TEST_ALL=1: every lesson that trains one.
-# Not here: the grids, which refuse the family (03.09 to 03.12), and the closed forms of a GPT-2 block (01.04, 03.06, 03.07, 07.03);
-# tests/llama.t has these techniques in the trainer.
+# The lessons train a GPT-2. Here they train a Llama. In a copy of the tree the sizes of an experiment's model get the
+# fields of the family. The program must pass every comparison with the unsplit model and every cost. TEST_ALL=1:
+# every lesson that trains a model. The test leaves out the grids, which refuse the family (03.09 to 03.12), and the
+# closed forms of a GPT-2 block (01.04, 03.06, 03.07, 07.03). tests/llama.t has these techniques in the trainer.
 # slow: programs are compiled
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# Llama's block under the trainer: RMS norm, rotary positions, SwiGLU, grouped heads, an untied head. Each row is held to the unsplit
-# model, and every cost to the byte. Each row exists emulated; TEST_ALL=1: in both precisions, tied as well as untied.
+# Tests Llama's block under the trainer: RMS norm, rotary positions, SwiGLU, grouped heads, an untied head. Each row
+# is compared with the unsplit model, and every cost is exact to the byte. Each row runs emulated. TEST_ALL=1: in both
+# precisions, tied as well as untied.
 use strict;
 use warnings;
 use FindBin;
@@ -19,7 +20,7 @@ my $text = "$work/text.txt";
     close $f or die "$text: $!";
 }
 
-# Two heads of the query share a head of key and value. No width is that of another tensor.
+# Two heads of the query share a head of key and value. No two tensors have the same width.
 my @model = (qw(--family llama --layers 4 --width 48 --heads 8 --kv-heads 4 --ffn 38 --context 10 --batch 8 --micro-batch 2 --steps 3
     --eval-every 0 --check --data), $text);
 my @rows = (
@@ -63,7 +64,7 @@ for my $job (@jobs) {
     cmp_ok(max(map { $_->{error} } @checks), '<=', $limit, '... in double') if $job->{name} =~ /^fp64/;
 }
 
-# A checkpoint has the family, and is read at another layout, where a rank's queries are other columns.
+# A checkpoint stores the family. Another layout reads it, where a rank's queries are other columns.
 {
     my @sizes = (qw(--layers 2 --width 48 --heads 8 --kv-heads 4 --ffn 38 --untied --context 10 --batch 8 --micro-batch 2 --data), $text);
     my @how = qw(--eval-every 0 --reduce ordered);
@@ -81,7 +82,7 @@ for my $job (@jobs) {
     ok($other->{status} == 2 && join(' ', split ' ', $other->{err}) =~ /it was trained with --family llama, not gpt2/, '... is of no other family') or diag(complain($other));
 }
 
-# Refused, with the choice that works.
+# Refused options. The message names a choice that works.
 my @refused = (
     ['--tp 2 --kv-heads 1 --heads 2', qr/--tp 2 needs as many heads of key and value; the model has 1: choose --tp 1, or more --kv-heads/],
     ['--kv-heads 3', qr/8 heads do not share 3 heads of key and value: choose --heads as a multiple of --kv-heads/],

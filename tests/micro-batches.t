@@ -11,8 +11,8 @@ use List::Util qw(uniq);
 use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
-# A lesson, the sequences of its batch, its other options, and the p and m that it accepts. It
-# refuses others for this reason.
+# A lesson, the sequences of its batch, its other options, the p and m that it accepts, and the
+# reason with which it refuses others.
 my @lessons = (['04_pipeline_naive/02_naive', 5], ['04_pipeline_naive/03_gpipe', 7], ['05_pipeline_1f1b/02_1f1b', 11],
     ['05_pipeline_1f1b/03_interleaved', 11, '', sub { $_[1] % $_[0] == 0 }, qr/in groups of p = /],
     ['05_pipeline_1f1b/03_interleaved', 11, '--chunks 1'],

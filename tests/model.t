@@ -1,5 +1,6 @@
 #!/bin/sh
-# The model without its layers: cuts of parameters, initial weights, norm, optimizer, data, sizes.
+# Tests the model without its layers: cuts of parameters, initial weights, norm, optimizer, data,
+# sizes.
 cd "$(dirname "$0")/.." || exit 3
 . tests/both.sh
 both test_model

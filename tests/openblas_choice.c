@@ -1,5 +1,6 @@
 // openblas_choice.c: a preloaded library that makes OpenBLAS choose as on another processor, or as
-// another version. It changes the environment for OpenBLAS only; all other code sees it unchanged.
+// another version would. It changes the environment for OpenBLAS only. All other code sees the
+// unchanged environment.
 //     CHOICE=Prescott        OpenBLAS's own choice if OPENBLAS_CORETYPE is not set
 //     ANSWER=Haswell         its choice if OPENBLAS_CORETYPE is set
 #define _GNU_SOURCE                                // dladdr
@@ -8,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Calls the next getenv, not the one that this library replaces.
+// Calls the original getenv, which this library replaces.
 static char *value_of(const char *name) {
     const size_t n = strlen(name);
     for (char **e = environ; e && *e; e++)

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# The command line: --help in groups; refused options, such as an option given twice or one file for
-# two options; suggestions for unknown options.
+# Tests the command line: --help in groups, and suggestions for unknown options. Also refused
+# options, such as an option given twice or one file for two options.
 use strict;
 use warnings;
 use FindBin;

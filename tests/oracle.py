@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Ten training steps of a small GPT in PyTorch, in double: what tests/test_oracle.c is held against.
+"""Ten training steps of a small GPT in PyTorch, in double. tests/test_oracle.c is compared with them.
 
     build/cpu-fp64/tests/test_oracle --start | grep -v '^\\[' | tests/oracle.py >tests/oracle.txt
 
-Reads initial weights and tokens, and writes them down with what PyTorch makes of them: losses, gradient norms before
-clipping, gradients of the first and the last step, weights after it, under SGD and under AdamW. The model is written
-with torch.nn.functional and torch.optim, and shares nothing with ours but names and shapes.
+Reads initial weights and tokens. Writes both, and PyTorch's results under SGD and under AdamW: losses, gradient norms
+before clipping, gradients of the first and the last step, and the last weights. The model uses torch.nn.functional and
+torch.optim, and shares only names and shapes with ours.
 """
 import sys
 

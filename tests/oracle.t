@@ -28,7 +28,7 @@ for my $layout (@layouts) {
         is(scalar @{ $jobs[0]{page}{checks} || [] }, 6, 'start, gradients of the first and last step, weights, losses, norms');
     }
 }
-# The test reads the file: a changed number is noticed.
+# The test must read the file: a changed number must make it fail.
 my $text = slurp('tests/oracle.txt');
 for my $key ('start.wte.weight', 'sgd.first-gradients.h.1.ln_2.bias', 'sgd.weights.wpe.weight', 'sgd.loss', 'sgd.norm') {
     my $changed = $text =~ s/^(\Q$key\E \S+ )(\S+)/$1 . ($2 + 1e-6)/mer;

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Messages move while ranks compute: by one copy between processes, or, if that is forbidden, by MPI
-# calls between products.
+# Messages move while ranks compute. One copy between processes moves them. If containers forbid
+# this copy, MPI calls between products move them.
 use strict;
 use warnings;
 use FindBin;
@@ -44,7 +44,7 @@ for my $schedule (qw(gpipe 1f1b)) {
 }
 # A program detects this, and Open MPI does not print a warning for every message.
 moves('the single copy is forbidden', run_it(2, ["LD_PRELOAD=$forbid"], '--schedule', '1f1b'));
-# Ranks with GPUs: through host memory, and with NCCL.
+# Tests ranks with GPUs: through host memory, and with NCCL.
 SKIP: {
     $built = 'build/standin-fp32/tests/test_overlap';
     skip 'the stand-ins are not built', 1 unless -x $built;

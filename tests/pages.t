@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# The page of every lesson has at most 40 lines of 100 columns. With its own ranks the page comes
-# from docs/pages, which quotes.t compares with the programs. With eight ranks every third lesson
-# runs (TEST_ALL=1: all). The trainer's page has a line per ten steps and is not tested.
+# Checks that the page of every lesson has at most 40 lines of 100 columns. With its own ranks the
+# page comes from docs/pages, which quotes.t compares with the programs. With eight ranks every
+# third lesson runs (TEST_ALL=1: all). The trainer's page has a line per ten steps and is not
+# tested.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# Pictures of runs: the chart in the terminal, --svg and --trace. Equal bytes emulated and as
-# processes under the simulated clock; real time; files that cannot be written; unknown names.
+# Tests pictures of runs: the chart in the terminal, --svg and --trace. Under the simulated clock
+# emulated runs and processes write equal bytes. Also tests real time, files that cannot be written,
+# and unknown names.
 use strict;
 use warnings;
 use B;
@@ -115,15 +116,15 @@ sub trace_of {
 my @flow = (event(ph => 's', id => 'a', ts => 2), event(ph => 'f', id => 'a', ts => 5, tid => 1, bp => 'e'));
 my @pair = (event(), event(ts => 4, tid => 1));
 is_deeply([trace_faults(trace_of(@pair, @flow), 1)], [], 'a right trace passes');
-like((trace_faults(trace_of(event(), event(ts => 2)), 1))[0], qr/overlaps/, 'slices that overlap are seen');
+like((trace_faults(trace_of(event(), event(ts => 2)), 1))[0], qr/overlaps/, 'overlapping slices are found');
 is_deeply([trace_faults(trace_of(event(dur => 4), event(ts => 2)), 1)], [], 'nested ones may');
-like((trace_faults(trace_of(@pair, $flow[0]), 1))[0], qr/1 s, 0 f/, 'a message that is not received is seen');
-like((trace_faults(trace_of(@pair, @flow, $flow[1]), 1))[0], qr/1 s, 2 f/, 'one that is received twice, too');
-like((trace_faults(trace_of(@pair, { %{ $flow[0] }, ts => 2.5 }, { %{ $flow[1] }, ts => 2.4 }), 1))[0], qr/before it was sent/, 'and one that is early');
-like((trace_faults(trace_of(event(ts => '1')), 1))[0], qr/^ts/, 'a time that is a string is seen');
-like((trace_faults(trace_of(event(pid => 1)), 1))[0], qr/^pid/, 'a rank that does not exist is seen');
-like((trace_faults(trace_of(event(ph => 'B')), 1))[0], qr/^ph/, 'another kind of event is seen');
-like((trace_faults(trace_of(event(tid => 2)), 1))[0], qr/has no name/, 'a row without a name is seen');
+like((trace_faults(trace_of(@pair, $flow[0]), 1))[0], qr/1 s, 0 f/, 'a message that is not received is found');
+like((trace_faults(trace_of(@pair, @flow, $flow[1]), 1))[0], qr/1 s, 2 f/, 'a message that is received twice is found');
+like((trace_faults(trace_of(@pair, { %{ $flow[0] }, ts => 2.5 }, { %{ $flow[1] }, ts => 2.4 }), 1))[0], qr/before it was sent/, 'a message that arrives before its send is found');
+like((trace_faults(trace_of(event(ts => '1')), 1))[0], qr/^ts/, 'a time that is a string is found');
+like((trace_faults(trace_of(event(pid => 1)), 1))[0], qr/^pid/, 'a rank that does not exist is found');
+like((trace_faults(trace_of(event(ph => 'B')), 1))[0], qr/^ph/, 'an unknown kind of event is found');
+like((trace_faults(trace_of(event(tid => 2)), 1))[0], qr/has no name/, 'a row without a name is found');
 is_deeply([xml_faults("<a b=\"1\">x &amp; y<c/></a>\n")], [], 'right XML passes');
 ok(scalar(xml_faults($_)), "wrong XML is seen: $_") for '<a>', '<a></b>', '<a b=1/>', '<a>&</a>', '<a b="<"/>', '<a/><a/>', '<a b="1" b="2"/>', '<a';
 

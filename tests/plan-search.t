@@ -1,5 +1,6 @@
 #!/usr/bin/perl
-# The search of 08_3d/plan: the order of its list, its files, what it prunes, and what it refuses.
+# Tests the search of 08_3d/plan: the order of its list, its files, the layouts that it prunes, and
+# the options that it refuses.
 use strict;
 use warnings;
 use FindBin;
@@ -11,7 +12,8 @@ chdir "$FindBin::Bin/.." or die;
 my $plan = program_of('fp32', '08_3d/plan.c');
 plan skip_all => "$plan is not built" unless -x $plan;
 
-# A search: what fits comes first, by time; a layout of it, derived alone, is the same; files and refusals.
+# Checks a search. Layouts that fit come first, the fastest first. A layout derived alone gives the same numbers.
+# Files and refusals are checked, too.
 my $gpus = $all ? 1024 : 128;
 my ($search, $alone, $none, $wrong, $large, $ring, $positions, $thirds) = run_jobs([
     emu(1, $plan, qw(--model llama2-7b --gpus 16 --layouts), "$work/layouts", '--svg', "$work/plan.svg"),
@@ -25,26 +27,26 @@ my @layouts = map { JSON::PP::decode_json($_) } split /\n/, slurp("$work/layouts
 my @fit = grep { $_->{fits} } @layouts;
 ok(@fit > 10 && @fit < @layouts, 'some layouts fit, some do not');
 is_deeply([map { $_->{step} } @fit], [sort { $a <=> $b } map { $_->{step} } @fit], 'the fastest first');
-is_deeply([map { $_->{fits} ? 1 : 0 } @layouts], [(1) x @fit, (0) x (@layouts - @fit)], 'what does not fit comes last');
+is_deeply([map { $_->{fits} ? 1 : 0 } @layouts], [(1) x @fit, (0) x (@layouts - @fit)], 'layouts that do not fit come last');
 ok(!(grep { !$_->{limit} } @layouts[@fit .. $#layouts]), 'and has its reason');
 my ($same) = grep { $_->{dp} == 16 && $_->{zero} == 3 && $_->{recompute} eq 'full' && $_->{micro_batch} == 2 } @layouts;
 is(sprintf('%.6g', $same->{step}), sprintf('%.6g', $alone->{page}{config}{step} * 1e-12), 'one of them, derived alone');
 my ($with_ring) = grep { $_->{dp} == 4 && $_->{tp} == 2 && $_->{cp} == 2 && $_->{zero} == 0 && $_->{sequence} && $_->{recompute} eq 'none' && $_->{micro_batch} == 1 } @layouts;
 is(sprintf('%.6g', $with_ring->{step}), sprintf('%.6g', $ring->{page}{config}{step} * 1e-12), 'one with a ring, too');
-like($ring->{out}, qr/Ring attention in a block: 2048 of 4096 positions/, 'and the ring is explained');
+like($ring->{out}, qr/Ring attention in a block: 2048 of 4096 positions/, 'the page explains the ring');
 like($search->{page}{config}{reason}, qr/^dp \d+ x tp \d+ x pp \d+.* is the fastest that fits: .*takes [\d.]+ times as long \(.*\)\.$/, 'why it is the best, in a sentence');
 like($positions->{err} // $positions->{out}, qr/2048 positions for 5000/, 'more ranks than positions');
 like(slurp("$work/plan.svg"), qr/<svg.*Pareto front.*class="front" d="M.*<\/svg>/s, 'the picture');
 like($none->{out}, qr/Nothing fits/, 'a model that is too large');
 is($wrong->{status}, 2, 'a product that is not the number of GPUs is refused');
 is($large->{status}, 0, '3,072 GPUs') or diag(complain($large));
-# Nodes that cut most groups: replicas and stages that have the same links are played once.
+# Nodes cut most groups. Replicas and stages with the same links are played once.
 is($thirds->{status}, 0, '--node 3') or diag(complain($thirds));
 my $best = $thirds->{page}{config};
 my @best = map { $best->{$_} } qw(best_dp best_tp best_pp best_cp);
 ok($best->{fits} eq 'yes' && $best[0] * $best[1] * $best[2] * $best[3] == $gpus, "--node 3 finds a layout: @best");
 
-# The page of a search that prunes is the page of a search that plays every layout.
+# A search that prunes prints the same page as a search that plays every layout.
 my @tasks = ([qw(--model llama2-7b --gpus 16)], [qw(--model ptdp-3.6b --gpus 24 --node 3)],
              [qw(--model ptdp-18b --gpus 64 --memory 40)], [qw(--model llama2-7b --gpus 32 --precision fp32 --attention plain)]);
 my @pages = run_jobs([map { emu(1, $plan, @$_), emu(1, $plan, @$_, "--layouts", "$work/all") } @tasks]);
@@ -57,12 +59,12 @@ for my $task (@tasks) {
     is($page[0], $page[1], 'and the rest of the page is the same');
 }
 
-# Units are in names, or beside them.
+# A number's unit is in its name or beside it.
 is($search->{page}{config}{step_s}, $search->{page}{config}{step} * 1e-12, 'step_s');
 is($search->{page}{config}{memory_bytes}, $search->{page}{config}{memory}, 'memory_bytes');
 is_deeply($layouts[0]{units}, { time => 's', memory => 'bytes', traffic => 'bytes' }, 'the units of a layout');
 
-# What is refused says which number, and before the search.
+# A refusal names the wrong number, and comes before the search.
 for my $case (
     ['--efficiency 2', qr/--efficiency 2: a share of the peak is above 0 and at most 1; without the option 0\.76/],
     ['--efficiency 0', qr/--efficiency.* must be above 0/],

@@ -53,7 +53,7 @@ sub draw {
     my $vocab = 256;
     my ($zero, $recompute) = (any(0, 0, 1, 2, 3), any(qw(none selective full)));
     my $world = $dp * $tp * $pp * $cp;
-    my $attention = any('plain', 'blockwise');                 # cp > 1 needs the second one
+    my $attention = any('plain', 'blockwise');                 # cp > 1 needs blockwise attention
     my @model = (@family, '--layers', $layers, '--heads', $heads, '--width', $width, '--context', $context, '--batch', $batch,
                  '--micro-batch', $b, '--zero', $zero, '--recompute', $recompute, '--dropout', any(0, 0.1), '--attention', $attention);
     my @chunks = $v > 1 ? ('--chunks', $v) : ();
@@ -68,7 +68,7 @@ sub draw {
              && (!$sequence || $context / $cp * $b % $tp == 0);
     return ({ %{ emu(1, $plan, @model, @chunks, qw(--cluster lesson --precision fp32 --vocab), $vocab, '--gpus', $world,
                      '--sequence-parallel', $sequence ? 'yes' : 'no', '--explain', "$dp,$tp,$pp,$cp") }, what => $what, cp => $cp, exact => $exact,
-               # Some replica or slice groups are in one node, others in two, so ZeRO's sums and the
+               # Some replica or slice groups are in one node, others in two. So ZeRO's sums and the
                # ring wait for each other within a micro-batch. In a ring with unequal ranks each
                # rank waits differently for each message.
                limit => $cut && ($zero >= 2 || $cp > 1 && !divides($tp, 4)) ? 0.15 : !$ring ? 0.04 : 0.02 },
@@ -161,10 +161,11 @@ my ($empty) = run_jobs([emu(1, $plan, qw(--layers 1 --heads 2 --width 16 --conte
                             qw(--vocab 256 --gpus 6 --explain), "3,1,1,2")]);
 is($empty->{status}, 0, 'an empty micro-batch on a ring') or diag(complain($empty));
 
-# The plan and the clock share no code: what its objects ask of others has no name of the clock's.
+# Checks that the plan and the clock share no code: the plan's object files need no symbol of the
+# clock.
 my @objects = map { s/\.c$/.o/r } map { "build/cpu-fp32/$_" } glob('08_3d/plan*.c'), glob('08_3d/experiments/plan_*.c');
 my $names = join '', map { `nm -u $_` } @objects;
-like($names, qr/ring_bytes/, 'nm sees what the plan calls');
-unlike($names, qr/ U (?:clock_|step_time|ring_time|send_time|tree_time|work_product)/, 'nothing of the clock');
+like($names, qr/ring_bytes/, 'nm lists the functions that the plan calls');
+unlike($names, qr/ U (?:clock_|step_time|ring_time|send_time|tree_time|work_product)/, 'the plan calls no function of the clock');
 
 done_testing();

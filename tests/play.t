@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# tools/play and make play-KEY: a recording event by event in a terminal, its last picture without a
-# terminal, and messages for files that are no recording.
+# Tests tools/play and make play-KEY. In a terminal they play a recording event by event. Without a
+# terminal they print its last picture. A file that is no recording gets a message.
 use strict;
 use warnings;
 use FindBin;
@@ -56,7 +56,7 @@ SKIP: {
     my ($status, $raw, @screen) = screens('q', $pipeline);
     is($status, 0, 'q ends it');
     like($screen[1], qr/^0 of 36 events, nothing has happened yet$/m, 'at first there is nothing');
-    like($raw, qr/\e\[\?1049h.*\e\[\?1049l/s, 'the screen is given back');
+    like($raw, qr/\e\[\?1049h.*\e\[\?1049l/s, 'the screen is restored');
     ($status, $raw, @screen) = screens("\e[C q", $pipeline);
     like($screen[-1], qr/^2 of 36.*^rank 0 \[2\] +F0.*^rank 0 starts forward of micro-batch 1$/ms, 'right and space: an event each');
     like($raw, qr/\e\[1;7;36mF/, 'the last one stands out');
@@ -69,7 +69,7 @@ SKIP: {
     ($status, $raw, @screen) = screens("\e[F\e[Hxyz1q", $pipeline);
     like($screen[-1], qr/^0 of 36/m, 'home: the beginning; other keys do nothing');
     ($status, $raw, @screen) = screens('   q', $pipeline);
-    like($screen[-1], qr/^rank 1 starts forward of micro-batch 0; it received it from rank 0$/m, 'a forward says where its input came from');
+    like($screen[-1], qr/^rank 1 starts forward of micro-batch 0; it received it from rank 0$/m, 'a forward names the rank that sent its input');
     ($status, $raw, @screen) = screens(' ' x 40 . 'q', $pipeline);
     like($screen[-1], qr/^36 of 36/m, 'and on to the last');
     ok(!grep({ length > 80 } map { split /\n/ } @screen), 'no line is longer than the terminal');
@@ -107,14 +107,14 @@ is($job->{status}, 0, 'make play-08 records the trainer and plays it') or diag(c
 like($job->{out}, qr/^36 of 36 events.*^rank 3 \[0\] +F0/ms, 'and shows it');
 $job = command(qw(make --no-print-directory play-05), 'ARGS=--schedule interleaved --p 2 --m 4');
 is($job->{status}, 0, 'make play-05 plays any schedule') or diag(complain($job));
-like($job->{out}, qr/^32 of 32 events.*^rank 1 \[0\] +F0.*^Legal: 13.5 units\./ms, 'and says what it is worth');
+like($job->{out}, qr/^32 of 32 events.*^rank 1 \[0\] +F0.*^Legal: 13.5 units\./ms, 'and the page has its cost');
 $job = command(qw(make --no-print-directory play-05), "ARGS=--list 'F0 B0 F1 B1 / F0 F1 B0 B1'");
-like($job->{out}, qr/^Deadlock.*^  stage 1 waits before F1 for F1 of stage 0, which has B0 to run first$/ms, 'of a typed list, who waits for whom');
+like($job->{out}, qr/^Deadlock.*^  stage 1 waits before F1 for F1 of stage 0, which has B0 to run first$/ms, 'a typed list: the page shows which stage waits for which');
 my @unlike = (join(' ', map({ "F$_" } 0 .. 7), map { "B$_" } 0 .. 7), join(' ', map { "F$_ B$_" } 0 .. 7));
 $job = command(qw(make --no-print-directory play-05), "ARGS=--list '$unlike[0] / $unlike[1]'");
 like($job->{out}, qr/^Deadlock.*^  stage 1 waits before B3 for a send buffer: stage 0, which waits before F7, has posted no receive for B1$/ms, 'and for which send buffer');
 $job = command(qw(make --no-print-directory play-05), "ARGS=--list 'F0 Q'");
-is($job->{status}, 2, 'what is no list');
+is($job->{status}, 2, 'a text that is no list');
 like($job->{err}, qr/--list, stage 0: 'Q' does not begin with an op/, 'is refused');
 $job = command(qw(make --no-print-directory play-01-01));
 is($job->{status}, 2, 'a lesson without a picture');

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# Line charts: points at the right place, in characters and as SVG; equal bytes emulated and as
-# processes; files complete or absent.
+# Tests line charts. Points are at the right place, in characters and as SVG. Emulated runs and
+# processes write equal bytes. Files are complete or absent.
 use strict;
 use warnings;
 use FindBin;
@@ -47,7 +47,7 @@ sub near { my ($got, $want) = @_; return @$got == @$want && !grep { abs($got->[$
 my ($up, $down, $gaps, $again) = points('linear');
 ok(near($up, [map { [$_ / 8, $_ / 8] } 0 .. 8]), 'linear: a rising line');
 ok(near($down, [map { [$_ / 8, 1 - $_ / 8] } 0 .. 8]), 'linear: a falling line');
-ok(near($gaps, [[0.5, 0.25], [1, 0.25]]), 'linear: no points where there are none');
+ok(near($gaps, [[0.5, 0.25], [1, 0.25]]), 'linear: no point for a missing value');
 ($up, $down, $gaps) = points('log');
 # y from 1000 / 4^8 to 4^8 / 2
 my ($lo, $hi) = (log(1000) - 8 * log(4), 8 * log(4) - log(2));
@@ -56,9 +56,9 @@ ok(near($down, [map { [$_ / 8, (log(1000) - $_ * log(4) - $lo) / ($hi - $lo)] } 
 like($run{linear}{emu}{chart}, qr/^ +80 \+b\. +\.\*$/m, 'characters: the highest row, its tick and its points');
 like($run{linear}{emu}{chart}, qr/^ +0 \+\*\.\. +\.\.b$/m, 'characters: the lowest one');
 like($run{linear}{emu}{chart}, qr/^ +0 +2 +4 +6 +8$/m, 'characters: the ticks below');
-like($run{linear}{emu}{chart}, qr/a up & <up>   b down   c gaps   d up again   \* several\n   not drawn: 1 point, not finite\n/, 'characters: the legend, and what is not drawn');
+like($run{linear}{emu}{chart}, qr/a up & <up>   b down   c gaps   d up again   \* several\n   not drawn: 1 point, not finite\n/, 'characters: the legend, and the points that are not drawn');
 like($run{log}{emu}{chart}, qr/^ +1 +10 +100 +1k +10k$/m, 'log: powers of ten below');
-like($run{none}{emu}{chart}, qr/\A[^\n]*: no points, nothing to draw\n\z/, 'no points at all: it says so');
+like($run{none}{emu}{chart}, qr/\A[^\n]*: no points, nothing to draw\n\z/, 'no points at all: a line reports this');
 
 # ---- charts that cannot be drawn or written ----
 mkdir "$work/folder" or die;
@@ -66,7 +66,7 @@ my @bad = ([plot(2, 'many'), 3, qr/9 lines: draw at most 8/, 'too many lines'],
     [plot(2, 'linear', '--svg', "$work/no/folder/x"), 2, qr/--svg \S+: cannot write it/, 'a folder that does not exist'],
     [plot(2, 'linear', '--svg', '/dev/full'), 3, qr/--svg \/dev\/full: cannot write it: No space/, 'a full disk'],
     [plot(2, 'linear', '--trace', "$work/folder/x"), 2, qr/--trace: this lesson draws no picture of events/, 'a trace of a line chart'],
-    [plot(2, 'no-file', '--svg', "$work/folder/x"), 2, qr/--svg: this lesson draws no picture;/, '--svg where the chart is not for a file'],
+    [plot(2, 'no-file', '--svg', "$work/folder/x"), 2, qr/--svg: this lesson draws no picture;/, '--svg with a chart that is never a file'],
     [plot(2, 'nothing', '--svg', "$work/folder/x"), 2, qr/--svg: this lesson draws no picture;/, '--svg without a chart']);
 run_jobs([map { $_->[0] } @bad]);
 for (@bad) {

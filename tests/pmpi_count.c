@@ -4,9 +4,9 @@
 //
 // It counts messages of reals. It does not count the simulated clock's times, which have their own
 // tag, and messages of bytes, which belong to the side channel (checks, digests). Messages inside
-// sums and all-to-alls are counted separately. At the end every rank prints one line on stderr: its
-// sent messages in total, in sums and all-to-alls of reals, and in each stretch between two
-// collectives. A pipeline's step is one stretch:
+// sums and all-to-alls are counted separately. At the end every rank prints one line on stderr. The
+// line has its sent messages in total, in sums and all-to-alls of reals, and in each stretch
+// between two collectives. A pipeline's step is one stretch:
 //     pmpi rank R calls N bytes N sums N stretches CALLS:BYTES CALLS:BYTES ...
 #include <mpi.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ enum { DATA_TAG = 0, COLLECTIVE_TAGS = 16, MOST = 4096 };      // as in comm_mpi
 typedef struct { unsigned long long calls, bytes; } Sent;
 static Sent all, stretch[MOST];    // one process is one rank with one communicating thread
 static unsigned long long sums;                    // bytes
-static int stretches;                              // closed ones; stretch[stretches] is still open
+static int stretches;                              // number of closed stretches; stretch[stretches] is still open
 
 static void close_stretch(void) {
     if (stretch[stretches].calls > 0 && stretches + 1 < MOST) stretches++;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The output and the cost tables that the pages quote equal the output of the programs.
+# Checks that the output and the cost tables on the pages equal the output of the programs.
 # slow: it runs more than two hundred commands
 # shellcheck disable=SC2016    # other shells expand $ in quotes
 cd "$(dirname "$0")/.." || exit 3
@@ -61,10 +61,10 @@ END
         sed "$1" "$tap_dir/costs.md" >"$tap_dir/spoilt.md"
         ends 1 "$3" "$2" tools/check-tables "$tap_dir/spoilt.md"
     }
-    ends 0 "a cost table may hold what its commands print" "^1.cost.tables,.9.numbers 2.commands" \
+    ends 0 "a cost table may have the numbers that its commands print" "^1.cost.tables,.9.numbers 2.commands" \
         tools/check-tables "$tap_dir/costs.md"
     spoilt "s/292464/292465/" "spoilt.md:4:.292465.is.not.among.what.is.measured" "another count is caught"
-    spoilt "s/| 194976 |/| 194977 |/" "spoilt.md:4:.194977.is.not.among.what.is.predicted" "so is one that is predicted"
+    spoilt "s/| 194976 |/| 194977 |/" "spoilt.md:4:.194977.is.not.among.what.is.predicted" "another predicted count is caught"
     spoilt "s/148608\.\./148609../" "spoilt.md:6:.148609\.\.198144" "so is another range"
     spoilt "s/4\.85/4.84/" "spoilt.md:7:.4.84" "another rounded time"
     spoilt "s/14\.5/14.6/" "spoilt.md:8:.14.6" "another share"
@@ -83,7 +83,7 @@ END
         turn=$((1 - ${turn:-0}))
         if [ "$turn" -eq 1 ] || [ -n "$TEST_ALL" ]; then set -- "$@" "$page"; fi
     done
-    ends 0 "the cost tables of the pages hold what their commands print" "cost.tables,.[0-9]*.numbers" tools/check-tables "$@"
+    ends 0 "the cost tables of the pages equal the output of their commands" "cost.tables,.[0-9]*.numbers" tools/check-tables "$@"
 else
     skip "cost tables" "the lessons are not built"
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# A page in real time claims only what can be measured.
+# A page in real time claims only times that can be measured.
 use strict;
 use warnings;
 use FindBin;
@@ -9,8 +9,8 @@ use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 plan skip_all => 'no mpirun' unless have_mpi;
-# In real time nobody can see when a message moves before it is waited for. So the hidden time is 0
-# or unknown, and the exposed time is part of the step.
+# In real time a rank cannot see when a message moves before the wait. So the hidden time is 0 or
+# unknown, and the exposed time is part of the step.
 for my $lesson (qw(04_pipeline_naive/02_naive 04_pipeline_naive/03_gpipe 05_pipeline_1f1b/02_1f1b)) {
     next unless -x program_of('fp32', "$lesson.c");
     my ($job) = run_jobs([mpi(2, program_of('fp32', "$lesson.c"), qw(--clock wall))]);
@@ -21,8 +21,8 @@ for my $lesson (qw(04_pipeline_naive/02_naive 04_pipeline_naive/03_gpipe 05_pipe
     is(scalar(grep { !/^step ([\d.]+) (\w+), .*communication per rank: ([\d.]+) (\w+) exposed/ || $3 * $second{$4} > $1 * $second{$2} } @lines), 0,
         "$lesson: a rank waits no longer than the step") or diag(@lines);
 }
-# 01.04 has both cases in its table: at the end nothing can be hidden; in buckets the hidden time is
-# unknown.
+# The table of 01.04 has both cases. At the end no communication can be hidden. In buckets the
+# hidden time is unknown.
 my ($buckets) = run_jobs([mpi(2, program_of('fp32', '01_data_parallel/04_overlap.c'), qw(--clock wall))]);
 is($buckets->{status}, 0, '01.04 in real time') or diag(complain($buckets));
 like($buckets->{out}, qr/^  hidden, mean of ranks +0 s +unknown +unknown /m, '01.04: no time that nobody could see');

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# The costs of recomputation (07_recompute): the second forward, to the picosecond, and the kept
-# activations. They are compared at several rank counts, links and micro-batches, with and without
-# dropout, with formulas that are written again here.
+# Checks the costs of recomputation (07_recompute): the second forward, to the picosecond, and the
+# kept activations. The formulas are written again here. The test runs several rank counts, links
+# and micro-batches, with and without dropout.
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# At the end tools/run-tests shows what the user needs after a failed run: each failed test with its
-# diagnostics, how a file died, and Perl's warnings. Its last line has the counts.
+# At the end of a failed run tools/run-tests shows each failed test with its diagnostics, how a file
+# died, and Perl's warnings. Its last line has the counts.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# 08_3d/sample: the same text at every layout, from a checkpoint and from an exported file. The
-# logits of Hugging Face's GPT-2 on the same weights (tests/gpt2.py has stored them). The choice of
-# tokens, and refused options.
+# Tests 08_3d/sample: the same text at every layout, from a checkpoint and from an exported file.
+# Its logits equal those of Hugging Face's GPT-2 on the same weights (tests/gpt2.py has stored
+# them). Also tests the choice of tokens, and refused options.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# The emulated lessons under sanitizers: addresses, undefined behaviour and leaks. TEST_ALL=1: every
-# lesson, and data races, too. First each sanitizer must find a planted mistake, and emulated ranks
-# must run without MPI, because MPI's own leaks and races are not tested.
+# Runs the emulated lessons under sanitizers: addresses, undefined behaviour and leaks. TEST_ALL=1:
+# every lesson, and data races, too. First each sanitizer must find a planted mistake, and emulated
+# ranks must run without MPI, because MPI's own leaks and races are not tested.
 # slow: it builds the trainer and its libraries once more
 use strict;
 use warnings;

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# The parameter server with several servers, other bounds, other speeds and other links: all checks
-# hold, and processes give the same bits. Also the options that it refuses.
+# Tests the parameter server with several servers, other bounds, other speeds and other links. All
+# checks hold, and processes give the same bits. Also tests the refused options.
 # slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;

@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# The table of steps has a line at the beginning, at the end and for each tenth. It also has one
+# The table of steps has a line at the beginning, at the end and for each tenth. It also has a line
 # about every ten seconds, even without a terminal.
 use strict;
 use warnings;

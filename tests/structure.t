@@ -1,7 +1,7 @@
 #!/bin/sh
-# The rules of the tree: which folder may include which, and the required parts of a lesson and a
-# page. Each check is first run on a small tree that breaks its rule, so that a check that finds
-# nothing fails, too.
+# Checks the rules of the tree: which folder may include which, and the required parts of a lesson
+# and a page. Each check is first run on a small tree that breaks its rule, so that a check that
+# finds nothing fails, too.
 # slow: it compiles broken trees and asks shellcheck
 # shellcheck disable=SC2317    # the checks are called by name, as arguments of has and clean
 cd "$(dirname "$0")/.." || exit 3
@@ -35,9 +35,9 @@ writable_globals() {
     done
 }
 
-# The same check for common/, where a process may have variables. They are written before the ranks
-# start, by the only rank of an MPI process, or by the virtual rank that holds the baton. A thread's
-# variable belongs to one rank. The argument is the folder of the objects.
+# Checks the globals of common/, where a process may have variables. They are written before the
+# ranks start, by the only rank of an MPI process, or by the virtual rank that holds the baton. A
+# thread's variable belongs to one rank. The argument is the folder of the objects.
 once_a_process='
 util.o: stop_came stop_time end_all_ranks ranks_are_processes usage_wait
 comm_emu.o: stage
@@ -180,7 +180,8 @@ long_lines() {
 techniques() { ls [0-9][0-9]_*/[0-9][0-9]_*.c 2>/dev/null; }
 long_techniques() { techniques | xargs -r wc -l | awk '$2 != "total" && $1 > 220 { print $2 ": " $1 " lines" }'; }
 
-# Its head says what a rank holds, what it sends, and what that saves and costs.
+# The head of a numbered file lists the tensors that a rank holds, its messages, the savings and the
+# costs.
 headless_techniques() {
     for file in $(techniques); do
         for word in Holds Sends Saves Costs; do

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
-# make student: the removed bodies, a student's tree that builds, a failing check in every lesson
-# with a removed body, identical files after the solutions are put back, and refused arguments.
+# Tests make student. The bodies are removed, and the student's tree builds. A check fails in every
+# lesson with a removed body. With the solutions put back the files are identical. Wrong arguments
+# are refused.
 # slow: every tenth exercise is compiled alone
 use strict;
 use warnings;

@@ -29,7 +29,7 @@ static int tap_end(void) {
 }
 
 // Runs body(context) in a child process, which a fault or a deadlock may end. Returns its exit
-// status, 128 + N after signal N; said [room] receives what the child wrote to stderr.
+// status, 128 + N after signal N; said [room] receives the child's stderr.
 __attribute__((unused)) static int tap_child(void (*body)(void *), void *context, char *said,
                                              size_t room) {
     int tube[2], how;
@@ -51,7 +51,7 @@ __attribute__((unused)) static int tap_child(void (*body)(void *), void *context
     return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
 }
 
-// f, run in a child process, must end it with `status` and say `words` on stderr.
+// Runs f in a child process. The process must end with `status` and print `words` on stderr.
 typedef struct { void (*f)(void); } TapCall;
 static void tap_call(void *call) {
     end_all_ranks = _exit;

@@ -2,8 +2,8 @@
 # The shell tests source this file. It has the TAP functions that they need. A test file ends with
 # `tap_end`.
 # Seconds. No test judges a duration, because a machine may be busy. A program that takes longer
-# than $tap_hang hangs. $tap_wait is the --timeout of a run that must reach it; it is much longer
-# than any other wait of a rank.
+# than $tap_hang hangs. $tap_wait is the --timeout of a run that must time out. $tap_wait is much
+# longer than any other wait of a rank.
 tap_hang=600
 tap_wait=20
 tap_n=0

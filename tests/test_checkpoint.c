@@ -1,9 +1,9 @@
 // test_checkpoint.c: reads mutated checkpoints. DIR is a folder with one checkpoint, step-000002,
 // of two or more ranks. Each run changes bytes of one file, cuts the file or lengthens it, and
-// reads the checkpoint. It must be refused, or give the same weights, moments and step. Some runs
-// then write the right checksums into the index, as if this program had written the change. Such a
-// checkpoint may be accepted, but nothing may crash.
-// tests/checkpoint-folder.t runs this program: test_checkpoint DIR RUNS SEED.
+// reads the checkpoint. The checkpoint must be refused, or give the same weights, moments and step.
+// Some runs then write the right checksums into the index, as if this program had written the
+// change. Such a checkpoint may be accepted, but nothing may crash. tests/checkpoint-folder.t runs
+// this program: test_checkpoint DIR RUNS SEED.
 //
 // ranks: 1
 // level: core
@@ -71,7 +71,7 @@ static size_t change(unsigned char *bytes, size_t n, const File *other) {
         if (n + count > ROOM) return n;
         memmove(bytes + place + count, bytes + place, n - place);
         return n + count;
-    default: // of another file
+    default: // bytes of another file
         count = other->n - from < count ? other->n - from : count;
         memcpy(bytes + place, other->bytes + from, count < n - place ? count : n - place);
         return n;
@@ -189,7 +189,7 @@ int main(int argc, char **argv) {
     }
     ok(other == 0 && crashed == 0 && was_refused > runs / 2,
        "of %zu changed checkpoints %zu are refused, %zu give equal results, %zu give others; %zu "
-       "more have right sums, and do no harm",
+       "more have right checksums, and do no harm",
        runs - right_sums, was_refused, equal, other, right_sums);
     ok(result(&d) == want, "the checkpoint is read again");
     for (size_t i = 0; i < d.files; i++) free(d.file[i].bytes);

@@ -2,8 +2,8 @@
 // level: core
 // question: Does the simulated clock give the step times, orders and transfer times that the closed forms say?
 //
-// A stage's stack of equal blocks under every schedule; p = the number of ranks, several m. Times
-// are in units of one forward.
+// Every stage has equal blocks. The test runs every schedule for p = the number of ranks and several m. Times are in
+// units of one forward.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,9 +23,8 @@ static Stack stack_of(Run *run) {
     return s;
 }
 
-// A block takes 24 M C^2 + 4 M T C FLOPs, PTD-P's 24 B s h^2 + 4 B s^2 h; a stage has 2 blocks.
-// With device lesson all times are whole picoseconds.
-// lesson.
+// A block takes 24 M C^2 + 4 M T C FLOPs, in PTD-P's letters 24 B s h^2 + 4 B s^2 h. A stage has 2
+// blocks. With device lesson all times are whole picoseconds.
 static double forward_time(void) {
     double C = (double)sizes.width, T = (double)sizes.context, M = B * T;
     return 2 * (24 * M * C * C + 4 * M * T * C) / clock_config()->device.flops * 1e12;
@@ -47,9 +46,9 @@ static void one(Run *run, const char *name, ScheduleRule rule, size_t m, size_t 
     check_numbers(run, name, "bubble, both definitions", idle, want, 2, 1e-9);
 }
 
-// With a real link, message by message. All stages and links are equal, so the step grows by the
-// transfers on the critical path:
-// naive: 2 (p - 1) transfers for every micro-batch; GPipe: 2 (p - 1) for the whole step, as long as a transfer takes no
+// Checks the step with a real link. All stages and links are equal, so the step grows by the transfers on the
+// critical path.
+// Naive has 2 (p - 1) transfers per micro-batch on this path. GPipe has 2 (p - 1) per step if a transfer takes no
 // longer than a forward.
 static void exposed(Run *run, const char *name, ScheduleRule rule, size_t m, size_t units, size_t transfers) {
     Stack stack = stack_of(run);
@@ -89,7 +88,7 @@ static void speeds(Run *run) {
 }
 
 // Every rank computes for a while and sends rank 0 a message, twice. Rank 0 asks when the messages
-// arrive. Its clock stands still until it takes a message.
+// arrive. Rank 0's clock stops until rank 0 takes a message.
 static void arrivals(Run *run) {
     Comm *w = run->world;
     size_t n = w->size, unit = 1000;
@@ -124,7 +123,7 @@ static void arrivals(Run *run) {
         still = still && clock_now() == begin;
     }
     for (size_t i = 0; i < 2 && w->rank > 0; i++) comm_wait(r[i]);
-    // a message that arrived before rank 0 asked costs no time
+    // a message that arrived before rank 0 asked takes no time
     double after[] = { 0, (double)begin };
     for (size_t i = 2 * n; i-- > 0 && w->rank == 0;) {
         if (i % n == 0) continue;
@@ -147,7 +146,7 @@ static void arrivals(Run *run) {
 }
 
 // All ranks send 1000 elements to rank 0, which answers each. With a port per peer all messages
-// arrive at once. With one port they arrive, and leave, one after the other.
+// arrive at once. With one port the messages arrive, and the answers leave, one after the other.
 static void ports(Run *run) {
     Comm *c = run->world;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -171,7 +170,8 @@ static void ports(Run *run) {
     arena_free(&memory);
 }
 
-// An all-reduce uses the link that was set, and then again that of --link. Predictions follow.
+// An all-reduce uses the link that was set, and after that the link of --link again. Predictions
+// use the same link.
 static void links(Run *run) {
     const ClockLink other = { .name = "other", .alpha = 3e-6, .beta = 5e7 };
     Comm *c = run->world;
@@ -204,7 +204,8 @@ static double all_reduce_time(size_t n, bool in_node) {
     return transfer(in_node, steps, steps * ((COUNT + n - 1) / n) * sizeof(real));
 }
 
-// A chain of n ranks: n - 1 messages follow one another, but the pieces of COUNT elements pass all links at once.
+// In a chain of n ranks n - 1 messages follow one another, but the pieces of COUNT elements pass all links at the
+// same time.
 static double chain(size_t n, bool in_node) {
     return transfer(in_node, n - 1, n > 1 ? COUNT * sizeof(real) : 0);
 }
@@ -220,8 +221,8 @@ static double together(Run *run, Comm *const *c, size_t n, Tensor *t) {
     return (double)(clock_now() - begin);
 }
 
-// Ranks of one node; ranks with the same place in their nodes; all ranks. Without --node there is
-// one node.
+// Tests communicators of three kinds: the ranks of one node, the ranks with the same place in their
+// nodes, and all ranks. Without --node there is one node.
 static void lanes(Run *run) {
     Comm *w = run->world;
     size_t rank = w->rank, p = w->size, node = clock_config()->node ? clock_config()->node : p;
@@ -229,7 +230,7 @@ static void lanes(Run *run) {
     Comm *inside = comm_split(w, rank / node, rank, "inside"), *between = comm_split(w, rank % node, rank, "between");
     Comm *alone = comm_split(between, between->rank, 0, "alone"), *again = comm_split(between, 0, 0, "again");
     check_true(run, "nodes", "the groups have their sizes", inside->size == in_node && between->size == nodes);
-    check_true(run, "nodes", "a communicator knows whether its ranks share one",
+    check_true(run, "nodes", "one_node is true if the communicator's ranks share a node",
                inside->one_node && alone->one_node && between->one_node == (nodes == 1) &&
                again->one_node == (nodes == 1) && w->one_node == (p <= node));
     Arena memory = arena(MEM_COMMUNICATION);
@@ -244,7 +245,8 @@ static void lanes(Run *run) {
     cost(run, "two on one communicator queue", "ps", 2 * fast, together(run, (Comm *[]){ inside, inside }, 2, t));
     double longer = 2 * fast > slow ? 2 * fast : slow;
     cost(run, "two and one, between them", "ps", longer, together(run, (Comm *[]){ inside, between, inside }, 3, t));
-    // A collective in flight does not delay a shorter collective of another communicator.
+    // Checks that a collective in flight does not delay a shorter collective of another
+    // communicator.
     comm_all_reduce(w, t[0]);
     Picoseconds begin = clock_now();
     Request *r = comm_start_all_reduce(between, t[1]);
@@ -258,7 +260,7 @@ static void lanes(Run *run) {
     begin = clock_now();
     comm_reduce(w, t[0], 0);
     cost(run, "reduce of the world", "ps", chain(p, p <= node), (double)(clock_now() - begin));
-    // Around the ring: a rank on the same node as its predecessor gets its message sooner.
+    // Sends around the ring. A rank on the same node as its predecessor gets its message sooner.
     size_t before = (rank + p - 1) % p;
     comm_connect(w, COMM_NEIGHBOURS);
     comm_all_reduce(w, t[0]);

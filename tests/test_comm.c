@@ -15,8 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// The bytes that this rank has allocated from the C library, as far as visible from outside: large
-// blocks only.
+// The bytes of large blocks that this rank has allocated from the C library. Small blocks are not
+// visible from outside.
 static _Thread_local size_t large_blocks;
 #if defined __GLIBC__ && !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 void *__libc_calloc(size_t n, size_t size);
@@ -31,7 +31,7 @@ typedef struct {
     const char *mode;
     ReduceOrder reduce;
     size_t tests, failed;
-    uint64_t bits;                         // of every sum of rough values
+    uint64_t bits;                         // a hash of every sum of rough values
 } Test;
 
 typedef struct { const char *mode; ReduceOrder reduce; int status; } Context;
@@ -39,7 +39,7 @@ typedef struct { const char *mode; ReduceOrder reduce; int status; } Context;
 // ---- 1. Values ----
 
 typedef real (*Value)(size_t rank, size_t i);
-// Integers: a sum is exact in every order.
+// Integers, whose sum is exact in every order.
 static real integer(size_t rank, size_t i) { return (real)((rank * 7 + i * 3) % 11) - 5; }
 static real another(size_t rank, size_t i) { return (real)((rank * 5 + i * 3) % 13) - 5; }
 // Values whose sum depends on the order.
@@ -69,7 +69,7 @@ static Tensor vector(Arena *a, Value v, size_t rank, size_t lo, size_t hi) {
     return t;
 }
 
-// Is element i of t equal to want(v, of, lo + i), bit by bit?
+// Is every element i of t equal to want(v, of, lo + i), in every bit?
 static real one(Value v, size_t rank, size_t i) { return v(rank, i); }
 static bool holds(Tensor t, real (*want)(Value v, size_t of, size_t i), Value v, size_t of, size_t lo) {
     size_t n = tensor_count(t);
@@ -133,7 +133,8 @@ static bool all_gathers(Comm *c, Arena *a, size_t n, Value v) {
     return holds(whole, one, v, 5, 0) && holds(again, one, v, 5, 0) && holds(mine, one, v, 5, part.lo);
 }
 
-// A whole [n, WIDTH], cut between rows, where a cut of the same elements as one row would differ.
+// A tensor [n, WIDTH] is cut between rows. A cut of the same n*WIDTH elements as one row would give
+// other parts.
 enum { WIDTH = 3 };
 static Tensor matrix(Arena *a, Value v, size_t rank, Range rows) {
     return tensor_reshape(vector(a, v, rank, rows.lo * WIDTH, rows.hi * WIDTH), range_size(rows), WIDTH);
@@ -159,7 +160,7 @@ static bool all_gathers_of_rows(Comm *c, Arena *a, size_t n, Value v) {
     return holds(whole, one, v, 5, 0) && holds(again, one, v, 5, 0) && holds(mine, one, v, 5, rows.lo * WIDTH);
 }
 
-// If all parts have equal length, twice is once there and back.
+// Checks an all-to-all. If all parts have equal length, a second all-to-all restores the input.
 static bool all_to_alls(Comm *c, Arena *a, size_t n, Value v) {
     Range part = shard_range(n, c->size, c->rank);
     Tensor in = vector(a, v, c->rank, 0, n), out = tensor_new(a, c->size, range_size(part)), back = tensor_new(a, 1, n);
@@ -230,7 +231,7 @@ static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
     }
 }
 
-// Whatever the algorithm, all ranks must hold the same bits, close to the sum. The bits go into the
+// With every algorithm all ranks must hold the same bits, close to the sum. The bits go into the
 // digest.
 static void test_agreement(Test *t, size_t n) {
     Arena a = arena(MEM_WORKSPACE);
@@ -261,7 +262,8 @@ static void test_nan(Test *t) {
     tensor_copy(sum, max);
     comm_all_reduce_max(t->world, max);
     comm_all_reduce(t->world, sum);
-    ok(t, isnan(tensor_sum(max)) && isnan(tensor_sum(sum)), "one rank's NaN is everybody's after a sum or a maximum");
+    ok(t, isnan(tensor_sum(max)) && isnan(tensor_sum(sum)),
+       "after a sum or a maximum with one rank's NaN every rank has NaN");
     arena_free(&a);
 }
 
@@ -269,7 +271,7 @@ static void test_nan(Test *t) {
 
 static size_t neighbour(const Comm *c, size_t step) { return (c->rank + step) % c->size; }
 
-// Messages of one pair arrive in order, whatever their sizes; the senders continue.
+// Messages of one pair arrive in order, with any sizes. The senders continue.
 static void test_started_sends(Test *t, Comm *c) {
     size_t sizes[] = { 3, 300000, 0, 1, 5000 }, n = sizeof sizes / sizeof *sizes;
     size_t next = neighbour(c, 1), previous = neighbour(c, c->size - 1);
@@ -309,7 +311,8 @@ static void test_blocking_sends(Test *t, Comm *c) {
     ok(t, good, "blocking sends, every pair in both directions");
 }
 
-// Both neighbours at once. With two ranks both are the same rank, with one rank the rank itself.
+// Exchanges messages with both neighbours at once. With two ranks both neighbours are the same
+// rank. With one rank both are the rank itself.
 static void test_groups(Test *t, Comm *c) {
     size_t sizes[] = { 0, 1, 100000 }, next = neighbour(c, 1), previous = neighbour(c, c->size - 1);
     bool good = true;
@@ -325,7 +328,7 @@ static void test_groups(Test *t, Comm *c) {
         good = good && poisoned(from_below);
         comm_group_end(c);
         good = good && holds(from_below, one, integer, previous, 0) && holds(from_above, one, integer, next + 3, 0);
-        comm_group_start(c);                                   // and in one direction
+        comm_group_start(c);                                   // then in one direction only
         comm_send(c, up, next);
         comm_recv(c, from_above, previous);
         comm_group_end(c);
@@ -349,7 +352,7 @@ static void test_started(Test *t, Comm *c) {
                      comm_start_send(c, whole, next), comm_start_all_gather(c, gathered, mine),
                      comm_start_all_reduce(c, second), comm_start_reduce_scatter(c, place, scattered) };
     const size_t started = sizeof r / sizeof *r;
-    Tensor between = vector(&a, integer, c->rank, 0, 7);       // others may run between start and wait
+    Tensor between = vector(&a, integer, c->rank, 0, 7);       // other operations may run between start and wait
     comm_all_reduce(c, between);
     comm_recv(c, got, previous);
     comm_barrier(c);
@@ -362,7 +365,7 @@ static void test_started(Test *t, Comm *c) {
     good = good && holds(place, sum_in_order, rough, c->size, part.lo);
     good = good && holds(gathered, one, integer, 5, 0) && holds(got, one, integer, previous, 0);
     good = good && holds(between, sum_in_order, integer, c->size, 0) && holds(whole, one, integer, c->rank, 0);
-    ok(t, good, "six operations under way at once");
+    ok(t, good, "six operations in flight at the same time");
     arena_free(&a);
 }
 
@@ -380,7 +383,8 @@ static void test_started_receives(Test *t, Comm *c) {
         send[i] = comm_start_send(c, mine, i % ranks);
     }
     comm_ledger_reset(c);
-    for (size_t i = 0; i < ranks; i++) {                       // the messages are there, the tensors do not know it yet
+    // the messages have arrived, but the tensors have not changed yet
+    for (size_t i = 0; i < ranks; i++) {
         Picoseconds at = comm_arrival(recv[2 * i]);
         steady = steady && comm_arrival(recv[2 * i]) == at && at <= clock_now();
         untouched = untouched && poisoned(got[2 * i]);
@@ -397,7 +401,7 @@ static void test_started_receives(Test *t, Comm *c) {
         good = good && holds(got[i], one, integer, i % ranks + i / ranks, 0);
         comm_wait(send[2 * ranks - 1 - i]);
     }
-    ok(t, untouched && steady, "the message of a started receive arrives before the wait, its tensor changes with it");
+    ok(t, untouched && steady, "the message of a started receive arrives before the wait; the wait changes the tensor");
     ok(t, good && holds(under, sum_in_order, integer, ranks, 0), "started receives are waited for in any order");
     ok(t, c->ledger[COMM_SEND].calls == 1, "a receive is no call");
     comm_ledger_reset(c);
@@ -407,7 +411,7 @@ static void test_started_receives(Test *t, Comm *c) {
     arena_free(&a);
 }
 
-// Buffers are kept: after a few steps nothing is allocated.
+// Checks that buffers are kept: after a few steps nothing is allocated.
 static void a_step(Comm *c, Tensor big, Tensor part, Tensor got) {
     comm_all_reduce(c, big);
     Request *sent = comm_start_send(c, big, neighbour(c, 1)), *sum = comm_start_all_reduce(c, got);
@@ -426,7 +430,7 @@ static void test_allocations(Test *t, Comm *c) {
     for (size_t i = 0; i < 12; i++) a_step(c, big, part, got);
     size_t before = large_blocks;
     for (size_t i = 0; i < 12; i++) a_step(c, big, part, got);
-    ok(t, large_blocks == before, "a step allocates nothing after the first ones");
+    ok(t, large_blocks == before, "after the first steps a step allocates nothing");
     arena_free(&a);
 }
 
@@ -476,7 +480,8 @@ static void test_ledger(Test *t, Comm *c) {
         bool last = c->rank == links;
         good = booked_both(c, COMM_BROADCAST, 1, last ? whole_bytes : 0, last ? 0 : whole_bytes) && good;
         comm_reduce(c, whole, links);
-        bool first = c->rank == 0;                         // of the chain that ends at the last rank
+        // this rank is the first of the chain that ends at the last rank
+        bool first = c->rank == 0;
         good = booked_both(c, COMM_REDUCE, 1, last ? 0 : whole_bytes, first ? 0 : whole_bytes) && good;
         Request *r = comm_start_send(c, whole, neighbour(c, 1));
         comm_recv(c, tensor_new(&a, 1, n), neighbour(c, links));
@@ -490,7 +495,7 @@ static void test_ledger(Test *t, Comm *c) {
         free(x);
         arena_free(&a);
     }
-    ok(t, good, "the ledger holds what comm.h says");
+    ok(t, good, "the ledger has the calls and bytes of comm.h");
 }
 
 // ---- 6. Communicators, and the side channel ----
@@ -520,7 +525,7 @@ static void test_split(Test *t) {
     comm_wait(on_half);
     comm_wait(on_same);
     ok(t, holds(x, sum_in_order, integer, w->size, 0) && holds(y, sum_in_order, integer, half->size, 0),
-       "operations of two communicators under way at once");
+       "operations of two communicators in flight at the same time");
     arena_free(&a);
     comm_free(alone);
     comm_free(same);
@@ -574,7 +579,8 @@ static void test_late_member(Test *t) {
     bool good = last || holds(some, sum_in_order, another, early->size, 0);
     if (first && !last) comm_send(w, word, w->size - 1);
     comm_wait(late);
-    ok(t, good && holds(all, sum_in_order, integer, w->size, 0), "a late member of one group keeps no other waiting");
+    ok(t, good && holds(all, sum_in_order, integer, w->size, 0),
+       "a late member of one group does not delay another group");
     arena_free(&a);
     comm_free(early);
 }
@@ -706,7 +712,7 @@ static void mistaken_message(const char *mode, Comm *w, Tensor x) {
     Tensor four = tensor_flat_range(x, 0, 4), five = tensor_flat_range(x, 0, 5);
     if (strcmp(mode, "deadlock") == 0) {
         if (w->rank < 2) comm_recv(w, x, 1 - w->rank);
-    } else if (strcmp(mode, "rendezvous") == 0) {              // a small one, too: both send first
+    } else if (strcmp(mode, "rendezvous") == 0) {              // a small message, too: both ranks send first
         if (w->rank < 2) comm_send(w, four, 1 - w->rank);
         if (w->rank < 2) comm_recv(w, four, 1 - w->rank);
     } else if (strcmp(mode, "short") == 0 || strcmp(mode, "long") == 0) {
@@ -763,7 +769,7 @@ static void make_mistake(Test *t) {
     arena_free(&a);
 }
 
-// No mistake: rank 0 works longer than --timeout before it sends to the others.
+// A mode without a mistake: rank 0 works longer than --timeout before it sends to the other ranks.
 static void take_long(Comm *world, bool gathers) {
     char word = 0;
     void *all = NULL;

@@ -1,5 +1,6 @@
-// test_compression.c: fp16 of every bit pattern and of values between two patterns, the choice of
-// the largest elements, the columns of Gram and Schmidt. tests/compression.t runs it.
+// test_compression.c: tests fp16 for every bit pattern and for values between two patterns, the
+// choice of the largest elements, and the orthogonal columns of Gram and Schmidt.
+// tests/compression.t runs it.
 //
 // ranks: 1
 // level: core
@@ -11,21 +12,21 @@
 
 static void halves(void) {
     size_t round_trips = 0, ties = 0, below = 0, above = 0;
-    for (unsigned h = 0; h < 0x8000; h++) {    // positive ones; the sign is a separate bit
+    for (unsigned h = 0; h < 0x8000; h++) {    // positive numbers; the sign is a separate bit
         const double x = half_value((uint16_t)h);
         const bool nan = h > 0x7c00;
         round_trips += nan ? half_from(x) == 0x7e00 : half_from(x) == h && half_from(-x) == (h | 0x8000);
         if (h >= 0x7c00) continue;
-        // Halfway to the next number. After the largest number comes the one that 5 exponent bits
-        // would give.
+        // The value halfway to the next number. After the largest fp16 number the next one would be
+        // 65536, with one more exponent.
         const double next = h == 0x7bff ? 65536 : half_value((uint16_t)(h + 1)), middle = (x + next) / 2;
         ties += half_from(middle) == (h + 1) / 2 * 2;
         below += half_from(nextafter(middle, 0)) == h;
         above += half_from(nextafter(middle, INFINITY)) == h + 1;
     }
     ok(round_trips == 0x8000, "every fp16 number is read as itself, with either sign");
-    ok(ties == 0x7c00, "halfway between two the even one is taken");
-    ok(below == 0x7c00 && above == 0x7c00, "beside it the nearer one");
+    ok(ties == 0x7c00, "a value halfway between two numbers is rounded to the even one");
+    ok(below == 0x7c00 && above == 0x7c00, "a value beside the middle is rounded to the nearer number");
     ok(half_value(0x3c00) == 1 && half_value(0x7bff) == 65504 && half_value(1) == 0x1p-24
        && half_value(0x400) == 0x1p-14, "1, the largest, the least and the least normal number");
     ok(half_from(1e300) == 0x7c00 && half_from(-1e300) == 0xfc00 && half_from(1e-300) == 0, "far outside");
@@ -35,7 +36,7 @@ static void halves(void) {
             const double sum = largest * (double)n * half_scale(largest, n);
             good = good && sum <= 0x1p15 && sum > 0x1p13;
         }
-    ok(good && half_scale(0, 3) == 1, "scaled sums stay below 2^15, and are no smaller than they need");
+    ok(good && half_scale(0, 3) == 1, "scaled sums stay below 2^15, with the largest possible scale");
 }
 
 static void largest(void) {
@@ -51,7 +52,7 @@ static void largest(void) {
             right = right && places[i] < n && (i == 0 || places[i] > places[i - 1]);
             if (places[i] < n) chosen[places[i]] = true;
         }
-        for (size_t i = 0; i < n; i++)    // larger elements first; of equal ones the earlier
+        for (size_t i = 0; i < n; i++)    // larger elements first; of equal elements the earlier one
             for (size_t j = 0; j < n; j++) {
                 const double a = fabs((double)x[i]), b = fabs((double)x[j]);
                 if (chosen[j] && !chosen[i]) right = right && (b > a || (b == a && j < i));
@@ -69,7 +70,7 @@ static void columns(void) {
     for (size_t i = 0; i < ROWS; i++)
         for (size_t c = 0; c < COLS; c++) x[i * COLS + c] = (real)random_normal(random_key(i, c));
     for (size_t i = 0; i < ROWS; i++) {
-        // almost in their span
+        // a column almost in the span of the others
         x[i * COLS + 2] = x[i * COLS] + x[i * COLS + 1] * (real)(1 + (i == 4) * 1e-3);
         x[i * COLS + 3] = 0;
     }
@@ -80,12 +81,13 @@ static void columns(void) {
     for (size_t i = 0; i < COLS; i++)
         for (size_t j = 0; j < COLS; j++)
             worst = fmax(worst, fabs((double)dot[i * COLS + j] - (i == j && i != 3)));
-    ok(worst < (sizeof(real) == 8 ? 1e-14 : 1e-6), "columns are orthonormal, one of zeros stays: off by %.1e", worst);
+    ok(worst < (sizeof(real) == 8 ? 1e-14 : 1e-6),
+       "columns are orthonormal, and a column of zeros stays: error %.1e", worst);
     arena_free(&a);
 }
 
-// PowerSGD of a model of 61 vocabulary entries, 12 positions and 24 columns, rank 2: a matrix [n, k] is worth it if
-// (n + k) r min_rate < n k, which for wpe is 72 min_rate < 288.
+// PowerSGD of rank 2 for a model of 61 vocabulary entries, 12 positions and 24 columns. A matrix [n, k] is compressed
+// if (n + k) r min_rate < n k. For wpe this is 72 min_rate < 288.
 static void worth_it(void) {
     const ModelConfig c = { .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61 };
     Model *m = model_describe(&c, model_layers(&c));
@@ -104,7 +106,7 @@ static void worth_it(void) {
         arena_free(&a);
     }
     model_free(m);
-    ok(right, "PowerSGD takes the matrices that are worth it, and no vector");
+    ok(right, "PowerSGD compresses the matrices that become smaller, and no vector");
 }
 
 int main(void) {

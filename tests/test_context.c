@@ -4,7 +4,7 @@
 //
 // ranks: 4
 // level: core
-// question: Does context parallelism compose with what cuts and recomputes a block?
+// question: Does context parallelism compose with tensor parallelism, ZeRO and recomputation?
 #include <stdio.h>
 #include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/tensor_parallel.h"
@@ -18,7 +18,7 @@ static const ModelConfig small = { .layers = 2, .width = 36, .heads = 9, .contex
 
 typedef struct { Comm *world, *tp, *cp; size_t zero; bool halves; } Groups;
 
-// The walk of zero-bubble pipelines: first all gradients of inputs, then those of weights.
+// Walks as zero-bubble pipelines do: first all gradients of inputs, then those of weights.
 static double in_halves(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
     Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], b)), none = {0};
@@ -35,9 +35,9 @@ static StepResult step(void *groups, Model *m, Optimizer *o, const Training *t, 
     const Groups *g = groups;
     zero_begin(m, g->zero);
     double loss = (g->halves ? in_halves(m, b) : model_forward_backward(m, b)) * b->token_weight;
-    model_partial_sums(m);                         // sequence parallelism's, over tp
+    model_partial_sums(m);                         // sums of sequence parallelism, over tp
     model_fold_tied(m);
-    zero_reduce(m, g->zero);                       // over cp, whose ranks have the same parameters
+    zero_reduce(m, g->zero);                       // sums over cp, whose ranks have the same parameters
     comm_all_reduce_doubles(g->cp, &loss, 1);
     double norm = model_grad_norm(m, g->zero ? g->world : g->tp);
     optimizer_step(o, m, clip_factor(norm, t->clip));

@@ -1,6 +1,6 @@
 // test_costs.c: compares the cost model (common/model/costs.h) with a model that allocates, keeps,
-// computes and sends, and with the closed forms of papers. All ranks are one tensor-parallel group.
-// tests/cost-model.t runs it.
+// computes and sends. Also compares it with the closed forms of papers. All ranks are one
+// tensor-parallel group. tests/cost-model.t runs it.
 //
 // ranks: 3
 // level: core
@@ -16,11 +16,11 @@
 #include "tests/cost.h"
 
 enum { SEQUENCES = 3 };
-// No size of the first model divides by 2 or 3; every size of the second does.
+// No size of the first model divides by 2 or 3. Every size of the second model does.
 static const ModelConfig uneven = { .layers = 5, .width = 35, .heads = 5, .context = 7, .vocab = 37, .dropout = 0.1 };
 static const ModelConfig even = { .layers = 6, .width = 24, .heads = 6, .context = 8, .vocab = 42 };
 
-// Llama: five heads of key and value, each for two heads of the query; 3 divides none of the sizes but the layers.
+// Llama with five heads of key and value, each for two heads of the query. Of the sizes, 3 divides only the layers.
 static const ModelConfig llama = { .layers = 3, .width = 40, .heads = 10, .context = 7, .vocab = 37, .dropout = 0.1,
                                    .norm = NORM_RMS, .positions = POSITIONS_ROTARY, .activation = ACTIVATION_SWIGLU,
                                    .biases = BIASES_QKV, .kv_heads = 5, .ffn = 22, .untied = true };
@@ -53,7 +53,7 @@ static void parameters(Run *run, const char *name, const ModelConfig *c) {
                  (double)memory_now(MEM_GRADIENTS));
             bool units = true;
             for (size_t k = 0; k < m->n_layers; k++) {
-                const Layer *l = &m->layers[k];            // wte is the embedding's first unit, the head's second
+                const Layer *l = &m->layers[k];            // wte is the embedding's first unit and the head's second
                 if (l->n_units == 0) continue;             // the loss has no parameter
                 units = units && elements_unit(&z, k) == l->units[l->number == 0]->size;
             }
@@ -132,8 +132,8 @@ static void closed_forms(Run *run) {
     cost(run, "12 h^2/t + 7 h/t + 6 h", "elements", (12 * h * h + 7 * h) / t + 6 * h, (double)elements_block(&z));
     cost(run, "24 M h^2 + 4 M s h", "FLOPs", 24 * M * h * h + 4 * M * s * h, work_block(&whole, SEQUENCES).flops);
     // Korthikanti et al. 2022, table 2, with tensor parallelism: sbh (10 + 24/t + 5 a s/(h t))
-    // bytes, 2 per element and 1 per mask; in fp32 18, 48 and 9. Our formula has no masks, and adds
-    // the norms' statistics.
+    // bytes, 2 per element and 1 per mask. In fp32 the three numbers are 18, 48 and 9. Our formula
+    // has no masks, and adds the norms' statistics.
     for (size_t element = 2; element <= 4; element += 2) {
         KeptItem item[KEPT_ITEMS];
         size_t bytes = 0;

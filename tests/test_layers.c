@@ -1,7 +1,7 @@
-// test_layers.c: compares the backward pass of every op, of every layer (plain and recomputed) and
-// of the whole model with central finite differences of its forward pass. Also accumulation over
-// micro-batches, empty micro-batches, the tied weight, and the bytes that a forward pass keeps.
-// tests/layers.t runs it.
+// test_layers.c: compares backward passes with central finite differences of the forward pass: of
+// every op, of every layer (plain and recomputed) and of the whole model. Also tests accumulation
+// over micro-batches, empty micro-batches, the tied weight, and the bytes that a forward pass
+// keeps. tests/layers.t runs it.
 //
 // ranks: 1
 // level: core
@@ -17,11 +17,11 @@
 #include "common/model/attention.h"
 #include "judge/frame/lesson.h"
 
-// max |a-b| / max(max |b|, 1e-3 max over all tensors of the test). In fp32 the difference of two
-// sums has lost half its digits, so only large errors show there.
+// error = max |a-b| / max(max |b|, 1e-3 max over all tensors of the test). In fp32 the difference
+// of two sums has lost half its digits, so only large errors show there.
 #define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 2e-2)
 
-static Arena storage = { .category = MEM_REFERENCE };      // of the test itself: in no peak
+static Arena storage = { .category = MEM_REFERENCE };      // memory of the test itself, which no peak counts
 
 // ---- finite differences ----
 
@@ -133,7 +133,7 @@ static void op_begin(size_t rows, size_t cols) {
     op.y = tensor_new(&storage, rows, cols);
     op.dy = normal(rows, cols, 9);
 }
-// The gradients of in[0], in[1], in[2], as far as they are given.
+// Checks the given gradients of in[0], in[1], in[2], and frees the tensors.
 static void op_end(const char *name, Function f, Tensor d0, Tensor d1, Tensor d2) {
     const Tensor d[] = { d0, d1, d2 };
     const char *const which[] = { "first input", "second input", "third input" };
@@ -238,7 +238,8 @@ static void test_attention(size_t B, size_t heads, size_t T, size_t D) {
 }
 
 static void test_embedding(void) {
-    static const int tokens[] = { 2, 5, 4, 5, 0, 9, 5, 6 };         // words 2 .. 7 are here; some come twice, two not
+    // words 2 .. 7 are local; some come twice, two never
+    static const int tokens[] = { 2, 5, 4, 5, 0, 9, 5, 6 };
     op.in[0] = normal(6, 7, 1), op_begin(8, 7), op.ids = ids(tokens, 8);
     Tensor d0 = like(op.in[0]), d1;
     op_embed_tokens_grad(d0, op.ids, op.dy, 2);
@@ -251,7 +252,7 @@ static void test_embedding(void) {
     op_end("op_add_positions_grad", f_positions, op.dy, d1, none);
 }
 
-// The chain of ops of a head, with targets that do not count.
+// The ops of a head in their order, with some targets that do not count.
 static Tensor max_of, sum_of, picked_of, logits_of;
 static double f_cross_entropy(void) {
     tensor_copy(logits_of, op.in[0]);
@@ -272,18 +273,19 @@ static void test_cross_entropy(size_t V) {
     op_end("op_cross_entropy_backward", f_cross_entropy, d0, none, none);
 }
 
-// ---- a model, and the most awkward micro-batches ----
+// ---- a model, and the most difficult micro-batches ----
 
 static const ModelConfig small = { .layers = 2, .width = 8, .heads = 2, .context = 7, .vocab = 11, .dropout = 0.2,
                                    .seed = 3 };
 static const ModelConfig wide = { .layers = 1, .width = 70, .heads = 2, .context = 40, .vocab = 70, .dropout = 0.1,
-                                  .seed = 4 };           // more than a strip, more than a vector's lanes
+                                  .seed = 4 };           // sizes above a strip's and above a vector's lanes
 // Llama: RMS norm, rotary positions, SwiGLU, no biases, two heads per head of key and value, a head's own table.
 static const ModelConfig llama = { .layers = 2, .width = 16, .heads = 4, .context = 7, .vocab = 11, .dropout = 0.2,
                                    .seed = 5, .norm = NORM_RMS, .positions = POSITIONS_ROTARY,
                                    .activation = ACTIVATION_SWIGLU, .biases = BIASES_NONE, .kv_heads = 2, .ffn = 10,
                                    .untied = true, .rope_theta = 100, .norm_eps = 1e-3 };
-// Qwen2: the same with biases of query, key and value, here tied and with one head per head of key and value.
+// Qwen2: a Llama with biases of query, key and value. Here the table is tied, and each head has its own key and
+// value.
 static const ModelConfig qwen = { .layers = 2, .width = 8, .heads = 2, .context = 7, .vocab = 11, .dropout = 0.2,
                                   .seed = 8, .norm = NORM_RMS, .positions = POSITIONS_ROTARY,
                                   .activation = ACTIVATION_SWIGLU, .biases = BIASES_QKV };
@@ -314,13 +316,15 @@ static Model *model_of(const ModelConfig *c, Range layers, Recompute how) {
     model_allocate(m);
     return m;
 }
-// Gradients may hold anything before they are zeroed.
+// Fills the gradients with other values first, because gradients may hold anything before they are
+// zeroed.
 static void zero(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, (real)NAN);
     model_zero_gradients(m);
 }
 
-// Parameters of a layer, or of the whole list; a tied weight's second use is one of its own.
+// The parameters of a layer, or of the whole list. A tied weight's second use counts as a separate
+// parameter.
 typedef struct { Param *of[64]; size_t count; } Params;
 static void add_unit(Params *p, Unit *u) {
     for (size_t k = 0; k < u->n_params; k++) {
@@ -362,7 +366,7 @@ static bool all_zero(Tensor t) {
 
 static struct { Layer *layer; Model *model; Batch batch; Tensor x, y, dy, dx; } at;
 
-// A layer that works in place overwrites its x: it gets a copy.
+// Gives the layer a copy of x, because a layer that works in place overwrites x.
 static Tensor input(Arena *a) {
     if (!layer_in_place(at.layer)) return at.x;
     Tensor x = tensor_new(a, at.x.rows, at.x.cols);
@@ -414,7 +418,7 @@ static void test_layer(const char *what, const ModelConfig *c, Recompute how, si
     arena_free(&storage);
 }
 
-// Recomputed layers and plain ones: every bit of y, dx and the gradients.
+// Checks that recomputed and plain layers give the same bits of y, dx and the gradients.
 static void test_recomputed(size_t number, Recompute how, const char *what) {
     Tensor want[40];
     size_t n = 0;
@@ -436,7 +440,7 @@ static void test_recomputed(size_t number, Recompute how, const char *what) {
     arena_free(&storage);
 }
 
-// Two micro-batches one after the other leave the sum of what each leaves alone.
+// Checks that two micro-batches leave the sum of the gradients that each leaves alone.
 static void test_accumulation(const char *what, Recompute how, size_t number) {
     Model *m = model_of(&small, model_layers(&small), how);
     Layer *l = &m->layers[number];
@@ -468,10 +472,11 @@ static bool are_close(Tensor a, Tensor b) {
     for (size_t i = 0; i < tensor_count(a); i++) worst = larger(worst, fabs(x[i] - y[i]));
     free(x);
     free(y);
-    return worst <= (sizeof(real) == 8 ? 1e-13 : 1e-5);     // of values around 1
+    return worst <= (sizeof(real) == 8 ? 1e-13 : 1e-5);     // limits for values around 1
 }
 
-// A sequence alone: the same y and dx as among others, dropout included, for its masks go by its global number.
+// Checks that a sequence alone has the same y and dx as among other sequences. This includes dropout, because its
+// masks follow from the sequence's global number.
 static void test_alone(const char *what, Recompute how, size_t number) {
     Model *m = model_of(&small, model_layers(&small), how);
     place(&m->layers[number], batch_of(&small, 2, 3), 1);
@@ -489,7 +494,7 @@ static void test_alone(const char *what, Recompute how, size_t number) {
         same = same && are_close(at.y, tensor_row_range(y, lo, hi)) &&
                (!x.data || are_close(at.dx, tensor_row_range(dx, lo, hi)));
     }
-    ok(same, "%s: a sequence alone has the y and dx that it has among others", what);
+    ok(same, "%s: a sequence alone has the same y and dx as among other sequences", what);
     model_free(m);
     arena_free(&storage);
 }
@@ -497,14 +502,14 @@ static void test_alone(const char *what, Recompute how, size_t number) {
 static void test_masks(void) {
     uint64_t key[64];
     size_t n = 0, equal = 0;
-    for (size_t i = 0; i < 64; i++, n++) {                  // seed, step, layer and site, one of four or two each
+    for (size_t i = 0; i < 64; i++, n++) {                  // two seeds, two steps, four layers, four sites
         ModelConfig c = small;
         c.seed += i >> 5;
         Layer l = { .config = &c, .number = i >> 2 & 3 };
         key[n] = layer_dropout(&l, &(Batch){ .step = i >> 4 & 1, .training = true }, (int)(i & 3)).key;
         for (size_t k = 0; k < n; k++) equal += key[k] == key[n];
     }
-    ok(equal == 0, "every seed, step, layer and site has dropout masks of its own");
+    ok(equal == 0, "every seed, step, layer and site has its own dropout masks");
 }
 
 static void test_empty(const char *what, Recompute how, size_t number) {
@@ -525,7 +530,7 @@ static void test_empty(const char *what, Recompute how, size_t number) {
     backward();
     bool same = true;
     for (size_t i = 0; i < p.count; i++) same = same && same_bits(was[i], p.of[i]->g);
-    ok(same, "%s, B = 0: adds nothing to what is there", what);
+    ok(same, "%s, B = 0: adds nothing to the gradients", what);
     model_free(m);
     arena_free(&storage);
 }
@@ -558,7 +563,7 @@ static void test_model(const ModelConfig *c, Recompute how, size_t B, const char
     arena_free(&storage);
 }
 
-// A part of the list, as a pipeline stage walks it: blocks, head and loss.
+// Walks a part of the list, as a pipeline stage does: blocks, head and loss.
 static double f_part(void) {
     walk_forward_only(at.model->layers, at.model->n_layers, &at.batch, at.x, at.y);
     return dot(at.dy, at.y);
@@ -606,7 +611,7 @@ static void test_model_accumulation(Recompute how, const char *what) {
     zero(m);
     for (size_t k = 0; k < 4; k++) loss += model_forward_backward(m, &part[k]);
     for (size_t i = 0; i < p.count; i++) same = same && same_bits(sum[i], p.of[i]->g);
-    ok(loss == losses, "%s: the loss of four micro-batches is the sum of theirs", what);
+    ok(loss == losses, "%s: the loss of four micro-batches is the sum of their losses", what);
     ok(same, "%s: gradients of four micro-batches are sums of finished contributions, in every bit", what);
     zero(m);
     ok(model_forward_backward(m, &part[2]) == 0, "%s: the loss of no sequence is 0", what);
@@ -618,13 +623,14 @@ static void test_model_accumulation(Recompute how, const char *what) {
     arena_free(&storage);
 }
 
-// ---- what forward keeps, in bytes ----
+// ---- the bytes that forward keeps ----
 
 static void is_bytes(const char *what, size_t got, size_t want) {
     ok(got == want, "%s: %zu bytes, expected %zu", what, got, want);
 }
-// For each of M rows: norm 1, q, k, v, the heads' mix, the middle, norm 2: C each; the MLP before and after GELU: 4C
-// each; two times mean and deviation; the probabilities of each head over T keys, before and after dropout.
+// The elements that a block keeps for each of M rows. C each: norm 1, q, k, v, the heads' mix, the middle, norm 2. 4C
+// each: the MLP before and after GELU. Two norms keep mean and deviation. Each head keeps its probabilities over T
+// keys, before and after dropout.
 static size_t block_items(const ModelConfig *c, const Batch *b, bool dropout) {
     const size_t C = c->width, M = b->B * b->T;
     const size_t dense = C + (C + C + C) + C + C + C + (4 * C + 4 * C) + 2 * 2;
@@ -656,8 +662,8 @@ static void test_block_memory(Recompute how, bool training, const char *what) {
     arena_free(&storage);
 }
 
-// Attention in blocks is the plain attention, within rounding; what it keeps grows with T, and its workspace does not
-// grow at all once a sequence is longer than a tile.
+// Checks that attention in blocks equals plain attention, within rounding. Its kept memory grows with T. Its
+// workspace does not grow for sequences longer than a tile.
 static AttentionHeads heads_of(size_t B, size_t T, double drop, const AttentionKind *kind) {
     return (AttentionHeads){ .B = B, .T = T, .D = 5, .heads = {1, 4}, .key = 7, .drop = drop, .first_sequence = 3,
                              .kind = kind, .length = T };
@@ -696,10 +702,11 @@ static void test_blockwise(void) {
         for (int l = 0; l < 2; l++) {
             Attended want = attended(heads_of(2, 150, drop[d], NULL), deviation[l]);
             Attended got = attended(heads_of(2, 150, drop[d], &attention_blockwise), deviation[l]);
-            // Scores of hundreds are rounded by 1e-7 of themselves, and so is their exp.
+            // Scores in the hundreds have rounding errors of 1e-7 of their size, which become
+            // relative errors of their exp.
             const double limit = (sizeof(real) == 8 ? 1e-11 : 5e-6) * (l ? 100 : 1);
             const double e = larger(apart(got.mix, want.mix), apart(got.dqkv, want.dqkv));
-            ok(e <= limit, "blockwise attention is the plain one, %sdropout%s: %.1e", d ? "" : "no ",
+            ok(e <= limit, "blockwise attention equals plain attention, %sdropout%s: %.1e", d ? "" : "no ",
                l ? ", scores of hundreds" : "", e);
             arena_free(&storage);
         }
@@ -715,7 +722,8 @@ static void test_blockwise(void) {
        workspace[2]);
 }
 
-// The list keeps the output of every layer but the last beside what the layers save. It is fullest as backward starts.
+// The list keeps the items that the layers save, and the output of every layer except the last. It holds most when
+// backward starts.
 static void test_model_memory(Recompute how, const char *what) {
     const ModelConfig *c = &small;
     Model *m = model_of(c, model_layers(c), how);
@@ -724,7 +732,7 @@ static void test_model_memory(Recompute how, const char *what) {
     const size_t head = M * (c->width + 2 + c->vocab + 1) * sizeof(real), block = block_items(c, &b, true);
     const size_t attention = M * c->heads * b.T * 2 * sizeof(real);
     const size_t kept = how == RECOMPUTE_FULL ? 0 : how == RECOMPUTE_SELECTIVE ? block - attention : block;
-    const size_t extra = head > block - kept ? head : block - kept;     // the head, or a block that is whole again
+    const size_t extra = head > block - kept ? head : block - kept;     // the head, or a block that is recomputed
     memory_reset_peaks();
     model_forward_backward(m, &b);
     char title[60];
@@ -738,7 +746,8 @@ static void test_model_memory(Recompute how, const char *what) {
     arena_free(&storage);
 }
 
-// The gradient of the logits [M, V] takes their place: head and loss need no more than the head's gradient of norm(x).
+// The gradient of the logits [M, V] takes the memory of the logits. So head and loss need only the head's gradient of
+// norm(x) in addition.
 static void test_logits_memory(void) {
     const ModelConfig *c = &small;
     Model *m = model_of(c, (Range){ c->layers + 1, c->layers + 3 }, RECOMPUTE_NONE);
@@ -756,7 +765,7 @@ static void test_logits_memory(void) {
     arena_free(&storage);
 }
 
-// ---- all of it ----
+// ---- all tests ----
 
 static void test_ops(void) {
     test_products(5, 4, 3);
@@ -817,7 +826,7 @@ static void test_models(void) {
     test_block_memory(RECOMPUTE_FULL, true, "a recomputed block keeps");
 }
 
-// ---- wrapping in an order that would lose a technique ----
+// ---- wrapping in a wrong order, which would lose a technique ----
 
 static void as_rank(void (*body)(Comm *world, Model *m)) {
     LaunchOptions o = { .emulate = 1, .default_ranks = 1, .timeout = 60 };
@@ -886,7 +895,8 @@ static void test_order(void) {
 }
 
 int main(void) {
-    test_order();                              // first: a process that has used a GPU cannot fork one that does
+    // first, because a process that has used a GPU cannot fork a process that uses it
+    test_order();
     device_init();
     memory_rank_begin();
     test_ops();

@@ -17,7 +17,7 @@ enum { ROWS = 6, COLS = 5, COUNT = ROWS * COLS };
 enum { BY_ROWS, BY_COLS, FLAT, INDEXED, REPLICA, MORE };       // tensors, and how they are cut
 static const char *const names[] = {"by rows", "by cols", "flat", "indexed", "replica", "more 1", "more 2", "more 3"};
 
-typedef struct { real change; bool poison; } Mistake;          // in the last element of a part
+typedef struct { real change; bool poison; } Mistake;          // the mistake in the last element of a part
 static const Mistake none = {0};
 
 static real element(size_t tensor, size_t i) { return (real)(random_unit(random_key(tensor, i)) - 0.5); }
@@ -102,7 +102,8 @@ static void check_tensors(Test *t) {
     snapshot_free(want);
 }
 
-// The parts that the ranks hold, by their fingerprints. Modes: print-bit, print-nan, print-missing, print-overlap.
+// Checks the fingerprints of the parts that the ranks hold. Modes: print-bit, print-nan, print-missing,
+// print-overlap.
 static void check_prints(Test *t) {
     Snapshot *s = snapshot_new_prints(t->run);
     Comm *world = t->run->world;
@@ -113,7 +114,8 @@ static void check_prints(Test *t) {
         if (t->last && mode_is(t, "print-missing") && tensor == BY_COLS) continue;
         put_one(s, &t->arena, tensor, world->rank, world->size, t->last ? m : none);
     }
-    size_t index[COUNT];                       // with the parts of the others: held twice, but not by replicas
+    // overlaps the parts of the others, so elements are held twice, but not by replicas
+    size_t index[COUNT];
     for (size_t i = 0; i < COUNT; i++) index[i] = i;
     if (t->last && mode_is(t, "print-overlap"))
         snapshot_put_flat(s, names[FLAT], ROWS, COLS, part_new(&t->arena, FLAT, 1, 2, index, none), 0);
@@ -128,7 +130,7 @@ static void check_rest(Test *t) {
     if (mode_is(t, "number-rank") && t->last) losses[2] = nextafter(losses[2], 1);
     check_numbers(t->run, "split = unsplit", "losses", losses, t->run->is_root ? expected : NULL, 3, 1e-6);
     check_true(t->run, "every rank", "agrees", !(mode_is(t, "false") && t->last));
-    if (mode_is(t, "pass")) {                  // the opposite of a check: another tensor under the same name
+    if (mode_is(t, "pass")) {                  // check_differs(): another tensor under the same name
         Snapshot *got = snapshot_new(t->run), *want = snapshot_new(t->run);
         size_t index[COUNT];
         for (size_t i = 0; i < COUNT; i++) index[i] = i;
@@ -149,13 +151,14 @@ static void check_rest(Test *t) {
     if (!option_flag(t->run, "verbose")) results(t->run, columns, rows);
 }
 
-// Each rank gives an option that was not given another default, and has it afterwards.
+// Each rank sets another default of an option. Afterwards the option has this value, unless the
+// command line gave it.
 static void check_defaults(Run *run) {
     char text[24];
     for (size_t i = 0; i < 2; i++) {
         snprintf(text, sizeof text, "%zu", 100 * (i + 1) + run->world->rank);
         option_default(run, "size", text);
-        comm_barrier(run->world);                      // all ranks have done so
+        comm_barrier(run->world);                      // all ranks have set it
         size_t want = option_given(run, "size") ? 12 : 100 * (i + 1) + run->world->rank;
         check_true(run, "defaults", "every rank has its own", option_size(run, "size") == want);
     }
@@ -168,7 +171,7 @@ static void lesson(Run *run) {
             option_text(run, "note"), option_given(run, "size"));
     report_config_number(run, "infinite", INFINITY);
     report_config_text(run, "quoted", "a \"b\"\n\\c");
-    for (size_t i = 0; mode_is(&t, "open") && t.last && i < 3; i++) TODO("00.01a");        // on one rank, thrice
+    for (size_t i = 0; mode_is(&t, "open") && t.last && i < 3; i++) TODO("00.01a");        // three times, on one rank
     if (mode_is(&t, "leak")) tensor_new(&t.arena, 2, 2);
     if (!mode_is(&t, "nothing")) {
         check_tensors(&t);
@@ -177,10 +180,10 @@ static void lesson(Run *run) {
     }
     if (!mode_is(&t, "leak")) arena_free(&t.arena);
     if (mode_is(&t, "default")) check_defaults(run);
-    if (mode_is(&t, "page")) {                     // what stands in the cells of a table, and in a claim's line
+    if (mode_is(&t, "page")) {                     // the cells of a table, and the lines of claims
         cost(run, "spread", "bytes", 1000 * (double)(run->world->rank + 1), 1000 * (double)(run->world->rank + 1));
         cost(run, "share", "millionths", 100000, 100000);
-        cost(run, "share", "millionths", 272727, 272727);      // a cell has the last one of its name
+        cost(run, "share", "millionths", 272727, 272727);      // a cell shows the last cost with its name
         check_true(run, "SGD: a = b", "x", true);
         check_true(run, "AdamW: a = b, y", "", true);
         results(run, (const char *const[]){ "here", NULL },
@@ -193,8 +196,9 @@ static void lesson(Run *run) {
         say_cost(run, "one message");
         say_use_when(run, "there is a test.");
     }
-    if (mode_is(&t, "slow") && run->is_root) sleep(25);        // as if it wrote a large file
-    // The parts are milliseconds since --rate, the time at which the test began: so a busy machine changes nothing.
+    if (mode_is(&t, "slow") && run->is_root) sleep(25);        // as if rank 0 wrote a large file
+    // The parts are milliseconds since --rate, the time when the test began. So the output is the same on a busy
+    // machine.
     const size_t parts = 1000000000;
     for (size_t i = 0; mode_is(&t, "long") && i < 100; i++) {
         progress(run, "part", (size_t)(1000 * (now() - option_real(run, "rate"))), parts);
@@ -208,7 +212,7 @@ static const Option options[] = {
     {"mode", "pass|element|bit|nan|nan-expected|missing|name|empty|replicas|many|trap|number|number-nan|number-rank"
              "|false|cost|cost-nan|nothing|leak|page|default|slow|long|open"
              "|print-bit|print-nan|print-missing|print-overlap",
-     "pass", "what goes wrong"},
+     "pass", "the mistake that the program makes"},
     {"size", "N", "5", "a whole number"},
     {"rate", "X", "0.5", "a real number"},
     {"note", "TEXT", "none", "a text"},

@@ -25,10 +25,11 @@ static size_t below(size_t n) {
     return drawn % n;
 }
 
-// The progress of a stage, and the messages in flight to it, by the ops that take them.
+// The progress of a stage, and the messages in flight to this stage. A message is stored as the op
+// that takes it.
 typedef struct {
     bool done[UPDATE][MOST_V][MOST_M];
-    bool halves[MOST_V][MOST_M];                   // this backward is cut in two
+    bool halves[MOST_V][MOST_M];                   // this backward has two halves
     PipeOp message[MOST_P][2 * MOST_V * MOST_M];   // [from]
     size_t sent[MOST_P], taken[MOST_P];            // [from]
 } Progress;
@@ -61,8 +62,8 @@ static void add(Lists *l, Progress *at, size_t i, PipeOp op) {
     to->message[i][to->sent[i]++] = other.op;
 }
 
-// Stages take turns at random, some more often than others. A stage takes a random op of those
-// that are possible, or by its habit always the first forward, or always the last backward.
+// Stages take turns at random, some more often than others. A stage takes a random possible op. By
+// its habit it may instead take always the first forward, or always the last backward.
 static Lists random_lists(void) {
     Lists l = { .p = 1 + below(MOST_P), .m = 1 + below(MOST_M), .v = 1 + below(MOST_V) };
     Progress *at = host_alloc(l.p * sizeof *at);
@@ -96,8 +97,8 @@ static Lists random_lists(void) {
     return l;
 }
 
-// Pulls an op forward in its stage's list, past ops of the other direction, or past any op, but not
-// past one that it needs.
+// Moves an op to an earlier place in its stage's list, past ops of the other direction, or past any
+// op. It never passes an op that it needs.
 static void pull_forward(Lists *l) {
     size_t i = below(l->p), e = below(l->stage[i].n);
     PipeOp *ops = l->stage[i].ops, op = ops[e];
@@ -113,7 +114,7 @@ static void pull_forward(Lists *l) {
 
 // ---------------------------------------------------------------- the executor, computing nothing
 
-// What this layer writes into its output for this micro-batch: forward (sign 1), backward (sign -1).
+// The value that this layer writes into its output for this micro-batch. sign: 1 in forward, -1 in backward.
 static real mark(const Batch *b, size_t layer, int sign) {
     return (real)(sign * (int)(100 * b->number + layer + 1));
 }
@@ -148,7 +149,7 @@ static void run_stage(Comm *world, void *lists) {
     model_free(m);
 }
 
-// On virtual ranks, in a child process, which a deadlock ends.
+// Runs the lists on virtual ranks, in a child process that a deadlock ends.
 static void run_ranks(void *lists) {
     const Lists *l = lists;
     LaunchOptions o = { .emulate = (int)l->p, .default_ranks = (int)l->p, .timeout = 60 };
@@ -161,7 +162,8 @@ static int run(Lists *l, char *said) { return tap_child(run_ranks, l, said, TEXT
 
 static size_t count[LISTS_DEADLOCK + 1], by_buffers, failed[LISTS_DEADLOCK + 1];
 
-// Each line of the judge says for whom a stage waits. The executor's ranks must wait for the same.
+// Each line of the judge names the stage that a stage waits for. The executor's ranks must wait for
+// the same stages.
 static bool same_waits(const char *why, const char *said) {
     for (const char *line = why; *line; line += strcspn(line, "\n") + 1) {
         size_t i, to;
@@ -198,7 +200,8 @@ static void compare(Lists *l) {
     for (size_t i = 0; i < l->p; i++) schedule_free(&l->stage[i]);
 }
 
-// All forwards of a chunk, then of the next one; then the backwards.
+// Makes a list with all forwards of a chunk, then all forwards of the next chunk, then the
+// backwards.
 static Lists breadth_first(size_t p, size_t v, size_t m) {
     Lists l = { .p = p, .m = m, .v = v };
     for (size_t i = 0; i < p; i++)
@@ -211,7 +214,7 @@ static Lists breadth_first(size_t p, size_t v, size_t m) {
     return l;
 }
 
-// As 05.06 makes them, for random times of the ops and of a message.
+// Makes the lists of 05.06, for random times of the ops and of a message.
 static Lists zero_bubble(void) {
     Lists l = { .p = 1 + below(MOST_P), .m = 1 + below(MOST_M), .v = 1 };
     OpTimes times = { 1 + below(20), below(20), below(20), below(60) };

@@ -27,16 +27,16 @@ static void test_ledger(void) {
     arena_alloc(&a, 100);
     arena_alloc(&g, 50);
     arena_alloc(&a, 7);
-    ok(memory_now(MEM_ACTIVATIONS) == 107 && memory_now(MEM_GRADIENTS) == 50, "live bytes are those asked for");
-    ok(arena_bytes(&a) == 107 && arena_bytes(&g) == 50, "an arena knows its bytes");
+    ok(memory_now(MEM_ACTIVATIONS) == 107 && memory_now(MEM_GRADIENTS) == 50, "live bytes are the requested bytes");
+    ok(arena_bytes(&a) == 107 && arena_bytes(&g) == 50, "arena_bytes() returns an arena's bytes");
     arena_free(&a);
     ok(memory_now(MEM_ACTIVATIONS) == 0 && arena_bytes(&a) == 0, "freed bytes are not live");
     ok(memory_peak(MEM_ACTIVATIONS) == 107 && memory_most() == 157, "peaks remember");
     arena_alloc(&g, 20);
-    ok(memory_most() == 157, "the total's peak adds only what was live together");
+    ok(memory_most() == 157, "the total's peak adds only bytes that were live at the same time");
     memory_reset_peaks();
     ok(memory_peak(MEM_ACTIVATIONS) == 0 && memory_peak(MEM_GRADIENTS) == 70,
-       "peaks start again from what is live");
+       "after a reset the peaks begin with the live bytes");
     Arena r = arena(MEM_REFERENCE);
     arena_alloc(&r, 1000);
     ok(memory_now(MEM_REFERENCE) == 1000 && memory_most() == 157, "the reference is not in the total");
@@ -62,7 +62,8 @@ static void test_pause(void) {
     arena_alloc(&a, 5);
     ok(memory_now(MEM_PARAMETERS) == 15 && memory_most() == 15, "then it counts again");
     arena_free(&a);
-    ok(memory_now(MEM_PARAMETERS) == 0 && memory_now(MEM_REFERENCE) == 0, "a block is taken off where it was booked");
+    ok(memory_now(MEM_PARAMETERS) == 0 && memory_now(MEM_REFERENCE) == 0,
+       "a freed block is subtracted from the category that counted it");
     memory_rank_end();
 }
 
@@ -112,7 +113,7 @@ static void test_ranks(void) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, other_rank, NULL) != 0) fault("pthread_create");
     pthread_join(thread, NULL);
-    ok(seen_by_thread == 11 && memory_now(MEM_WORKSPACE) == 500, "each rank has a ledger of its own");
+    ok(seen_by_thread == 11 && memory_now(MEM_WORKSPACE) == 500, "each rank has its own ledger");
     arena_free(&a);
     memory_rank_end();
 }
@@ -156,7 +157,7 @@ static void write_byte(size_t where) {
 }
 static void write_last(void) { write_byte(67); }
 static void write_past(void) { write_byte(68); }
-// With room for one block of this size only.
+// Allocates two large blocks, with room for only one of them.
 static void two_large(bool free_the_first) {
     enum { LARGE = 600 << 20 };
     FILE *f = fopen("/proc/self/statm", "r");
@@ -166,7 +167,7 @@ static void two_large(bool free_the_first) {
     rlim_t most = pages * (size_t)sysconf(_SC_PAGESIZE) + LARGE + LARGE / 2;
     if (setrlimit(RLIMIT_AS, &(struct rlimit){ most, most }) != 0) fault("setrlimit");
     memory_rank_begin();
-    memory_set_poison(false);                  // not a page of it is touched
+    memory_set_poison(false);                  // no page of the buffers is touched
     Arena a = arena(MEM_GRADIENTS);
     arena_alloc(&a, LARGE);
     if (free_the_first) arena_free(&a);
@@ -192,7 +193,8 @@ static void test_misuse(void) {
     ends(write_past, 3, "wrote past the end of a buffer of 68 bytes of gradients");
     ends(write_last, 0, "");
     ends(too_much, 3, "more bytes than a size_t can count");
-    if (SANITIZED || device_is_gpu()) return;  // sanitizers need address space themselves; a GPU's memory is not in it
+    // sanitizers need address space themselves, and a GPU's memory is not in the address space
+    if (SANITIZED || device_is_gpu()) return;
     ends(one_after_the_other, 0, "");
     ends(both_at_once, 3,
          "out of memory: 629146600 bytes (600.0 MiB) for one buffer of gradients, beside the 600.0 MiB");
@@ -298,7 +300,7 @@ static void flat_outside(void) { tensor_flat_range(numbered(), 0, 92); }
 static void bad_reshape(void) { tensor_reshape(numbered(), 7, 14); }
 static void bad_copy(void) { tensor_copy(numbered(), tensor_reshape(numbered(), 13, 7)); }
 
-// Before anything else: a process that has used a GPU cannot fork one that does.
+// Runs first, because a process that has used a GPU cannot fork a process that uses it.
 static void test_faults(void) {
     test_misuse();
     ends(rows_outside, 3, "tensor_row_range: rows 3 to 8 of [7, 13]");
@@ -309,12 +311,13 @@ static void test_faults(void) {
     ends(bad_copy, 3, "tensor_copy: [13, 7] to [7, 13]");
 }
 
-// On a GPU an op runs when the host has long gone on. A mark behind it has the op's end, not the moment of the call.
+// On a GPU an op runs after its call has returned. A mark after the op has the time of the op's end, not of the call.
 static void test_marks(void) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor t = tensor_new(&a, 2000, 1000);
     bool stays = true, is_new = true, within = true;
-    double share = 0;                          // of the wait, at best: a busy machine may hold up the host
+    // the best share of the wait, because a busy machine may delay the host
+    double share = 0;
     for (int i = 0; i < 5; i++) {
         double begin = now();
         device_mark_start();
@@ -326,13 +329,14 @@ static void test_marks(void) {
         within = within && took <= waited;
         share = fmax(share, took / waited);
     }
-    ok(stays, "where nothing is queued, the mark stays");
-    ok(is_new, "behind an op there is a new mark");
-    if (device_is_gpu()) ok(within && share > 0.1, "and its time is when the op is done: %g of what is waited", share);
+    ok(stays, "without queued work the mark stays");
+    ok(is_new, "after an op there is a new mark");
+    if (device_is_gpu()) ok(within && share > 0.1, "the mark's time is the end of the op: %g of the wait", share);
     arena_free(&a);
 }
 
-// A step's memory is the step's before: nothing goes back to the system, and no page is touched for the first time.
+// A step uses the memory of the step before it. No memory goes back to the system, and no page is touched for the
+// first time.
 static void test_steady_state(void) {
     enum { STEPS = 10, B = 4, T = 64, MOST = 20 };
     ModelConfig c = { .layers = 2, .width = 128, .heads = 4, .context = T, .vocab = 256, .dropout = 0.1, .seed = 1 };
@@ -369,7 +373,8 @@ int main(void) {
     test_blocks();
     test_ranks();
     memory_rank_begin();
-    test_steady_state();                       // before large blocks: glibc keeps the more, the larger what was freed
+    // before the tests with large blocks, because glibc keeps more memory after a large block is freed
+    test_steady_state();
     test_views();
     test_randomize();
     test_sums();

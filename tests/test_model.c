@@ -41,7 +41,7 @@ static Model *whole_model(const ModelConfig *c) {
     model_allocate(m);
     return m;
 }
-// Some gradients, also of the tied weight's second use.
+// Fills the gradients with some values, also those of the tied weight's second use.
 static void randomize_gradients(Model *m, uint64_t seed) {
     for (size_t i = 0; i < m->n_units; i++) tensor_randomize(m->units[i].g, random_key(seed, i), 1);
 }
@@ -71,15 +71,16 @@ static void test_ranges(void) {
     ends(no_such_part, 3, "there is no part 3 of 3");
 }
 
-// ---- where a local element stands in the whole tensor ----
+// ---- the place of a local element in the whole tensor ----
 
-// The same map once more, as loops over rows, blocks and columns.
+// Computes the map of param_global_index again, with loops over rows, blocks and columns.
 static size_t by_loops(const Param *p, size_t *index) {
     size_t n = 0;
     for (size_t r = 0; r < p->rows; r++)
         for (size_t c = 0; c < p->cols; c++) {
             const size_t narrow = p->cols / (p->blocks + p->ratio - 1);
-            const bool first = c < p->ratio * narrow;       // the wide block: each column of a narrow one `ratio` times
+            // the wide block has `ratio` columns for each column of a narrow block
+            const bool first = c < p->ratio * narrow;
             const size_t in_block = first ? c / p->ratio : c % narrow;
             if (r >= p->my_rows.lo && r < p->my_rows.hi && in_block >= p->my_cols.lo && in_block < p->my_cols.hi)
                 index[n++] = r * p->cols + c;
@@ -137,7 +138,8 @@ static void test_cuts(void) {
     }
 }
 
-// The first contribution after zeroing overwrites, the others are added.
+// Checks that the first contribution after zeroing overwrites, and that later contributions are
+// added.
 static void test_add_gradient(void) {
     Param p = param_describe("", 3, 4, 1);
     Tensor one = tensor_new(&storage, 3, 4), two = tensor_new(&storage, 3, 4);
@@ -186,7 +188,8 @@ static void test_initial_weights(void) {
     arena_free(&storage);
 }
 
-// Means, deviations, and that no bias is zero: many a fault shows only where biases are not.
+// Checks means and deviations, and that no bias is zero, because many faults show only with nonzero
+// biases.
 static void test_distribution(void) {
     const ModelConfig c = { .layers = 2, .width = 48, .heads = 2, .context = 64, .vocab = 100, .seed = 1 };
     Model *m = whole_model(&c);
@@ -206,11 +209,12 @@ static void test_distribution(void) {
         }
     ok(means, "initial weights: gains around 1, all others around 0");
     ok(deviations, "initial weights: deviation 0.02 sqrt(768 / C), into the residual 1 / sqrt(2 L) of that");
-    ok(!zeros, "initial weights: not one is zero, biases included");
+    ok(!zeros, "initial weights: no weight is zero, biases included");
     model_free(m);
 }
 
-// A value for each element by its place in the whole tensor; a range that begins and ends inside of parameters.
+// Checks unit_fill: each element's value follows from its place in the whole tensor. The range begins and ends inside
+// parameters.
 static real its_place(void *scale, const Param *p, size_t global_index) {
     return (real)(*(double *)scale * (double)(1000 * p->number + global_index));
 }
@@ -226,7 +230,8 @@ static void test_fill(void) {
     const Unit u = { .params = p, .n_params = 2, .size = p[1].offset + 4 };
     Tensor t = tensor_new(&storage, 1, 5);
     double half = 0.5;
-    unit_fill(&u, t, (Range){ 4, 9 }, its_place, &half);    // of a: rows 3 and 4, one column of each of three blocks
+    // the part of parameter a: rows 3 and 4, one column of each of three blocks
+    unit_fill(&u, t, (Range){ 4, 9 }, its_place, &half);
     real *values = downloaded(t);
     const double want[] = { 7026, 7028, 8000, 8001, 8002 };
     bool same = true;
@@ -278,7 +283,7 @@ static Range stage_layers(size_t stages, size_t s) {
     Range r = shard_range(small.layers + 2, stages, s);
     return (Range){ r.lo, r.hi + (s + 1 == stages) };
 }
-// Over the stages of a pipeline: the whole, and wte once more.
+// Checks that the elements of all stages add up to the model's, with wte counted twice.
 static void test_stages(size_t stages) {
     size_t elements = 0;
     for (size_t s = 0; s < stages; s++) {
@@ -311,9 +316,9 @@ static void not_a_number(void) {
     config_require(&(ModelConfig){ .layers = 1, .width = 8, .heads = 2, .context = 4, .vocab = 9, .dropout = NAN });
 }
 
-// ---- what the model computes: GPT-2's loss once more, in plain loops and in double ----
+// ---- the model's result: GPT-2's loss computed again, in plain loops and in double ----
 
-static const Model *plain;                                  // whose weights are used
+static const Model *plain;                                  // the model with the weights
 static double weight(const char *name, size_t i) {
     for (size_t u = 0; u < plain->n_units; u++)
         for (size_t k = 0; k < plain->units[u].n_params; k++) {
@@ -353,7 +358,8 @@ static void plain_linear(double *y, const double *x, size_t K, size_t N, size_t 
         for (size_t k = 0; k < K; k++) y[n] += x[k] * weight_of(block, w, k * N + n);
     }
 }
-// What position t takes from positions 0 to t: q | k | v lie one behind the other, in each the heads side by side.
+// Computes the attention's output at position t from positions 0 to t. A row holds q, then k, then v; in each of them
+// the heads are side by side.
 static void plain_attention(double mix[C], double qkv[T][3 * C], size_t t) {
     for (size_t h = 0; h < HEADS; h++) {
         double p[T], sum = 0;
@@ -426,7 +432,7 @@ static void test_forward(void) {
     arena_free(&storage);
 }
 
-// Layers [0, L+2) give logits; their softmax, by hand, gives the loss.
+// Layers [0, L+2) give logits. The test computes the loss from their softmax.
 static void test_logits(void) {
     Data d = data_synthetic(small.vocab, small.context, 5);
     Model *m = whole_model(&small);
@@ -502,7 +508,7 @@ static void test_norm(void) {
     model_unit(m, "h.0.ln_1.weight")->params[QKV_B].in_norm = false;
     model_grad_squares(m, parts);
     ok(parts[2 + QKV_B] == 0 && parts[2 + QKV_W] == squares[2 + QKV_W],
-       "model_grad_squares: what another rank counts is left out");
+       "model_grad_squares: elements that another rank counts are left out");
     Model *last = model_describe(&small, (Range){ 3, 4 });
     model_allocate(last);
     randomize_gradients(last, 1);
@@ -510,7 +516,7 @@ static void test_norm(void) {
     ok(parts[0] == 0 && parts[n - 1] > 0, "model_grad_squares: the last stage's copy of wte is left out");
     ok(norm_of_squares((double[]){ 9, 0, 16 }, 3) == 5, "norm_of_squares");
     ok(clip_factor(0.5, 1) == 1 && clip_factor(0, 1) == 1, "clip_factor: a short gradient stays");
-    ok(clip_factor(4, 1) == 1 / (4 + 1e-6), "clip_factor: a long one is cut to length");
+    ok(clip_factor(4, 1) == 1 / (4 + 1e-6), "clip_factor: a long gradient is scaled to the limit");
     ok(clip_factor(1e9, 0) == 1, "clip_factor: 0 means no clipping");
     free(squares);
     free(parts);
@@ -529,7 +535,8 @@ static void three_steps(Optimizer o, Model *m) {
     }
 }
 
-// Who owns a part does to it, bit for bit, what the owner of all does, and touches nothing else.
+// An optimizer that owns a part updates it to the same bits as an optimizer that owns the whole. It
+// changes no other element.
 static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
     Model *m = whole_model(&small);
     Tensor initial = copied(m->w), want_m[8], want_v[8];
@@ -559,7 +566,7 @@ static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
         model_free(m);
     }
     ok(same, "%s: %zu owned parts have the whole's bits, state included", name, parts);
-    ok(kept, "%s: what others own stays", name);
+    ok(kept, "%s: elements of other owners stay", name);
     arena_free(&storage);
 }
 
@@ -591,7 +598,7 @@ static void test_momentum(void) {
     free(w);
     w = downloaded(p->w);
     for (size_t e = 0; e < n; e++) worst = fmax(worst, fabs(w[e] - want[e]));
-    ok(worst < 1e-5, "momentum: three steps as in doubles, one of them unit by unit: off by %g", worst);
+    ok(worst < 1e-5, "momentum: three steps as in doubles, one of them unit by unit: error %g", worst);
     free(w);
     free(want);
     free(moment);
@@ -620,7 +627,7 @@ static void test_decay(Optimizer o, const char *name) {
             free(y);
         }
     ok(matrices, "%s: decay takes lr * weight_decay of every matrix", name);
-    ok(vectors, "%s: and nothing of gains and biases", name);
+    ok(vectors, "%s: decay changes no gain and no bias", name);
     model_free(m);
     arena_free(&storage);
 }
@@ -684,8 +691,8 @@ static void test_order(const Data *d, const char *name) {
     arena_free(&storage);
 }
 
-// Bytes below 100 to train on, then different ones that are held out: a byte tells where it stands. The last 8 of these
-// are no window, for no byte follows that could be their last target.
+// The text has bytes below 100 to train on, then different bytes that are held out. A held-out byte shows its place.
+// The last 8 bytes are no window, because no byte follows that could be their last target.
 enum { TRAIN = 943, HELD_OUT = 104, FIRST_HELD_OUT = 150 };
 static char text_path[] = "/tmp/unsplit-text-XXXXXX";
 static void write_text(void) {
@@ -695,7 +702,8 @@ static void write_text(void) {
         bytes[i] = (unsigned char)(i < TRAIN ? i * i % 97 : FIRST_HELD_OUT + i - TRAIN);
     if (file < 0 || write(file, bytes, sizeof bytes) != (ssize_t)sizeof bytes || close(file) != 0) fault("no text");
 }
-// What cannot be read is an answer, and the program goes on.
+// Opens an unreadable data file. data_open() must return a reason (`why`), and the program must go
+// on.
 static void cannot_open(const char *path, size_t context, const char *words) {
     Data d;
     char why[DATA_WHY];
@@ -706,7 +714,7 @@ static void no_held_out(void) {
     data_eval_windows(&d);
 }
 
-// Each epoch has every window once, in an order of its own, whatever the batch.
+// Checks that each epoch has every window once, in its own order, for every batch size.
 static void test_epochs(const Data *d) {
     enum { WINDOWS = (TRAIN - 1) / 8, EPOCHS = 3 };
     int *order = host_alloc(EPOCHS * WINDOWS * sizeof *order), *seen = host_alloc(WINDOWS * sizeof *seen);
@@ -746,7 +754,7 @@ static void test_text(void) {
     write_text();
     Data d;
     char why[DATA_WHY];
-    ok(data_open(&d, text_path, NULL, 0, T, 1, why) && !why[0], "text: it is there");
+    ok(data_open(&d, text_path, NULL, 0, T, 1, why) && !why[0], "text: the file can be opened");
     ok(d.files[0].bytes == TRAIN + HELD_OUT && d.tokens == d.files[0].bytes &&
        d.train_tokens == TRAIN && d.vocab == 256, "text: a tenth is held out");
     d.batch = 7;
@@ -762,21 +770,22 @@ static void test_text(void) {
         free(targets);
         arena_free(&storage);
     }
-    ok(apart, "text: 1000 training sequences never touch what is held out");
+    ok(apart, "text: 1000 training sequences never reach the held-out part");
     const size_t windows = data_eval_windows(&d);
-    ok(windows == (HELD_OUT - 1) / T, "text: %zu windows of %zu bytes and one target more", windows, T);
+    ok(windows == (HELD_OUT - 1) / T, "text: %zu windows of %zu bytes and one more target", windows, T);
     Batch all = data_eval_batch(&d, &storage, 0, windows, windows);
     Batch last = data_eval_batch(&d, &storage, windows - 1, 1, windows), third = data_eval_batch(&d, &storage, 1, 2, 3);
     int *tokens = ids_of(all.tokens, windows * T), *targets = ids_of(all.targets, windows * T);
     int *of_last = ids_of(last.tokens, T), *of_third = ids_of(third.tokens, 2 * T);
     for (size_t i = 0; i < windows * T; i++)
         in_order = in_order && tokens[i] == (int)(FIRST_HELD_OUT + i) && targets[i] == tokens[i] + 1;
-    ok(in_order, "text: windows lie side by side in what is held out, none in what is trained on");
+    ok(in_order, "text: held-out windows are neighbours, and none lies in the training part");
     ok(memcmp(of_last, tokens + (windows - 1) * T, T * sizeof *of_last) == 0, "text: the last window alone");
     ok(memcmp(of_third, tokens + windows / 3 * T, T * sizeof *tokens) == 0 &&
        memcmp(of_third + T, tokens + 2 * windows / 3 * T, T * sizeof *tokens) == 0,
        "text: three windows, spread evenly");
-    ok(!all.training && all.token_weight == 1 / (double)(windows * T), "text: an evaluation drops nothing, counts all");
+    ok(!all.training && all.token_weight == 1 / (double)(windows * T),
+       "text: an evaluation has no dropout and counts all targets");
     ok(fabs(data_entropy(&d) - log(HELD_OUT)) < 1e-12, "text: the entropy of %d different bytes", HELD_OUT);
     free(tokens);
     free(targets);
@@ -794,7 +803,7 @@ static void test_text(void) {
 
 // ---- snapshots ----
 
-// What a rank sends of its weights is little more than the weights.
+// Checks that a rank's message with its weights is only a little larger than the weights.
 static void test_snapshot_size(void) {
     ModelConfig c = small;
     c.width = 64;

@@ -12,8 +12,9 @@
 #include "common/tensor/real_math.h"
 #include "tap.h"
 
-#define ROUNDING (sizeof(real) == 8 ? 1e-13 : 1e-6)        // of an op against the same formula in double
-#define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 1e-6)       // of a backward against finite differences in double
+#define ROUNDING (sizeof(real) == 8 ? 1e-13 : 1e-6)        // limit for an op against the same formula in double
+// limit for a backward against finite differences in double
+#define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 1e-6)
 
 // ---- host matrices in double; they and the tensors live until forget() ----
 
@@ -36,8 +37,8 @@ static Mat normal(size_t rows, size_t cols, uint64_t seed) {
     return m;
 }
 
-// Tensors are windows on larger ones when `framed`. The frame must stay NaN: nobody writes there, and who reads there
-// shows it.
+// With `framed`, tensors are windows on larger tensors. The frame must stay NaN: an op that writes there changes the
+// frame, and an op that reads there gets NaN.
 static bool framed;
 static struct { Tensor whole, window; } frames[64];
 static size_t frame_count;
@@ -82,7 +83,7 @@ static const int *ids(const int *host, size_t n) {
     return device;
 }
 
-// Ends a test: frames are looked at, everything is freed.
+// Ends a test: checks the frames and frees everything.
 static void forget(const char *what) {
     size_t written = 0;
     for (size_t f = 0; f < frame_count; f++) {
@@ -99,7 +100,7 @@ static void forget(const char *what) {
 
 static double worst_rounding, worst_derivative;
 
-// max |a-b| / max |b|; absolute where b is all zero; infinite for NaN.
+// max |a-b| / max |b|; absolute if b is all zero; infinite for NaN.
 static double error_of(Mat a, Mat b) {
     double worst = 0, largest = 0;
     for (size_t i = 0; i < b.rows * b.cols; i++) {
@@ -123,18 +124,19 @@ static bool same_bits(Tensor a, Tensor b) {
     return a.rows == b.rows && a.cols == b.cols && memcmp(x.v, y.v, a.rows * a.cols * sizeof *x.v) == 0;
 }
 
-// A plain computation: y from up to three inputs, and from what `fixed` says.
+// A plain computation: y from up to three inputs, and from the fields of `fixed`.
 typedef void Plain(Mat y, const Mat *in);
 static struct {
     size_t Tq, Tk, B, heads, vocab0, sequence0, row0, col0, head0;
-    int *query, *key_at;                                    // positions of [B*Tq] queries, [B*Tk] keys; NULL: 0, 1, ...
+    // positions of [B*Tq] queries, [B*Tk] keys; NULL: 0, 1, ...
+    int *query, *key_at;
     double scale, p;
     uint64_t key;
     const int *ids;
 } fixed;
 
-// The gradient of sum(dy * plain(in)) with respect to in[which], by central differences of fourth order:
-// (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h.
+// The gradient of sum(dy * plain(in)) with respect to in[which]. Central differences of fourth order: (8 (f(h) -
+// f(-h)) - (f(2h) - f(-2h))) / 12h.
 static Mat difference(Plain plain, size_t y_rows, size_t y_cols, const Mat *in, size_t which, Mat dy) {
     const double h = 2e-5, step[] = { h, -h, 2 * h, -2 * h }, weight[] = { 8, -8, -1, 1 };
     Mat x = in[which], dx = mat(x.rows, x.cols), y = mat(y_rows, y_cols);
@@ -290,7 +292,7 @@ static void plain_max(Mat y, const Mat *in) {
 
 static Tensor corner(Tensor t) { return tensor_row_range(tensor_col_range(t, 0, 1), 0, 1); }
 
-// As ranks are added: a sum of -0 stays -0; a NaN stays one, wherever it comes.
+// Adds as Comm adds ranks. A sum of -0 stays -0, and a NaN on any rank stays NaN.
 static void test_contributions(size_t M, size_t N) {
     Mat in[] = { normal(M, N, 1), normal(M, N, 2) }, want = mat(M, N);
     Tensor y = out(M, N), a = put(in[0]), b = put(in[1]);
@@ -375,7 +377,7 @@ static void plain_dropout_heads(Mat y, const Mat *in) {
                 }
 }
 
-// n ascending positions with gaps for each of B sequences, from `first` on; others in every sequence.
+// n ascending positions with gaps for each of B sequences, from `first` on. Each sequence has other positions.
 static int *some_positions(size_t B, size_t n, int first) {
     int *p = host_alloc((B * n + 1) * sizeof *p);
     for (size_t i = 0; i < B * n; i++)
@@ -409,7 +411,7 @@ static void test_dropout_heads(size_t Tq, size_t Tk, size_t B, size_t H, double 
     forget("dropout_heads");
 }
 
-// Tokens: rows are keyed by (sequence, position), whatever rows are here.
+// Rows that are tokens have the key (sequence, position), for any local rows.
 static void test_dropout_tokens(void) {
     enum { T = 6, B = 3, N = 5, LENGTH = 11 };
     static const int some[] = { 1, 2, 4, 7, 8, 10 };        // of each sequence, the same or others
@@ -590,7 +592,7 @@ static void test_groups(size_t M, size_t heads, size_t ratio, size_t D) {
     memset(&fixed, 0, sizeof fixed);
 }
 
-// Tensors that a family does not have: nothing is added.
+// Ops with a tensor that the family does not have add nothing.
 static void test_absent(void) {
     Tensor x = put(normal(5, 7, 1)), y = out(5, 7);
     Tensor none = tensor_new(&storage, 1, 0), table = tensor_new(&storage, 9, 0);
@@ -603,7 +605,8 @@ static void test_absent(void) {
     forget("absent tensors");
 }
 
-// A row's columns on three "ranks": each one's sums are added before anybody applies them.
+// The columns of a row are on three "ranks". The sums of all ranks are added before any rank
+// applies them.
 static void test_layer_norm_parts(size_t M, size_t N) {
     enum { PARTS = 3 };
     Mat in[] = { normal(M, N, 1), normal(1, N, 2), normal(1, N, 3) }, want = mat(M, N), dy = normal(M, N, 4);
@@ -737,8 +740,9 @@ static void test_softmax(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
     forget("causal_softmax");
 }
 
-// Chunks of a sequence on N ranks: some queries against some keys are that part of whole attention. A rank's positions:
-// the rank-th of N equal chunks, or, zigzag, of 2N the rank-th from the front and the rank-th from the back.
+// Chunks of a sequence on N ranks: attention of some queries to some keys must be the same part of the whole
+// attention. A rank has the rank-th of N equal chunks. With zigzag it has two of 2N chunks: the rank-th from the
+// front and the rank-th from the back.
 enum { CHUNK_RANKS = 3, CHUNK_EACH = 4, CHUNK_T = CHUNK_RANKS * CHUNK_EACH };
 static void chunk_positions(int *position, size_t B, size_t rank, bool zigzag) {
     enum { HALF = CHUNK_EACH / 2 };
@@ -748,7 +752,7 @@ static void chunk_positions(int *position, size_t B, size_t rank, bool zigzag) {
                                                                                         : back + i - HALF);
     }
 }
-static Mat chosen(Mat whole, const int *position, size_t B, size_t T) {    // these tokens' rows of [B*T, cols]
+static Mat chosen(Mat whole, const int *position, size_t B, size_t T) {    // the rows of these tokens in [B*T, cols]
     Mat m = mat(B * CHUNK_EACH, whole.cols);
     FOR(r, m.rows) {
         const size_t from = r / CHUNK_EACH * T + (size_t)position[r];
@@ -779,7 +783,7 @@ static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
         Mat my_scores = get(s), mine = get(part), my_dropped = get(d);
         FOR(r, B * H * E) {
             const size_t row = r / E * T + (size_t)query[r % E];
-            double share = 0;                              // of the row's whole probability that these keys have
+            double share = 0;                              // the part of the row's probability that these keys have
             FOR(c, E) share += p.v[row * T + (size_t)key[c]];
             FOR(c, E) {
                 const size_t at = row * T + (size_t)key[c];
@@ -798,8 +802,8 @@ static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
     forget("chunks");
 }
 
-// Softmax over two blocks of keys, merged, is softmax over all of them; so is its backward, block by block. Scores are
-// of hundreds. The triangles are the products of a causal block.
+// The softmax over two blocks of keys, merged, must equal the softmax over all keys. So must its backward, block by
+// block. Scores are in the hundreds. The triangles are the products of a causal block.
 static void plain_lse(Mat lse, const Mat *in) {             // [B*Tq, heads] of scores [B*heads*Tq, Tk]
     FOR(r, in[0].rows) {
         const double *s = in[0].v + r * in[0].cols;
@@ -844,7 +848,8 @@ static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
     op_heads_mix(o_all, p, v, B, H);
     tensor_fill(o, 0);
     tensor_fill(lse_merged, -(real)HUGE_VAL);
-    FOR(block, 2) {                                         // the later keys first: to many queries nothing
+    // the later keys first: many queries attend to none of them
+    FOR(block, 2) {
         const size_t n = block ? half : T - half, lo = block ? 0 : half;
         Tensor ps = out(P, n), vs = out(B * n, A), os = out(B * T, A), ls = out(B * T, H);
         FOR(b, B)
@@ -868,7 +873,7 @@ static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
 
     Tensor q = put(normal(B * T, A, 4)), k = put(normal(B * T, A, 5)), full = out(P, T), triangle = out(P, T);
     op_heads_scores(full, q, k, B, H);
-    op_heads_scores_triangle(triangle, q, k, B, H);         // above the diagonal it stays NaN
+    op_heads_scores_triangle(triangle, q, k, B, H);         // `triangle` stays NaN above the diagonal
     op_causal_softmax(full, full, 1, all);
     op_causal_softmax(again, triangle, 1, all);
     is_near("heads_scores_triangle", again, get(full), 100);
@@ -910,7 +915,7 @@ static void test_embedding(size_t words, size_t vocab0, size_t C) {
     forget("embed_tokens");
 }
 
-// T of the positions that wpe has, not the same in every sequence.
+// Takes T of wpe's positions, different ones in every sequence.
 static void test_positions(size_t T, size_t B, size_t positions, size_t C) {
     const size_t M = B * T;
     Mat in[] = { normal(M, C, 1), normal(positions, C, 2) }, want = mat(M, C), dy = normal(M, C, 3);
@@ -933,7 +938,7 @@ static void test_no_such_position(void) {
     Tensor x = put(normal(3, 5, 1)), wpe = put(normal(4, 5, 2)), y = out(3, 5);
     op_add_positions(y, x, wpe, ids((int[]){ 3, 4, -1 }, 3));
     Mat got = get(y);
-    ok(!isnan(got.v[0]) && isnan(got.v[5]) && isnan(got.v[14]), "add_positions: NaN where wpe has no such position");
+    ok(!isnan(got.v[0]) && isnan(got.v[5]) && isnan(got.v[14]), "add_positions: NaN if wpe lacks the position");
     forget("add_positions");
 }
 
@@ -962,7 +967,8 @@ static void test_cross_entropy(size_t V, const size_t *cut, const char *how) {
     FOR(r, M) largest.v[r] = -INFINITY;
     tensor_fill(sum, 0);
     tensor_fill(picked, 0);
-    FOR(i, SLICES) {                                        // what a vocabulary-parallel head asks for: the maximum,
+    // a vocabulary-parallel head communicates three times: the maximum,
+    FOR(i, SLICES) {
         Tensor mine = tensor_col_range(logits, cut[i], cut[i + 1]);
         op_row_max(one, mine);
         Mat m = get(one);
@@ -979,7 +985,8 @@ static void test_cross_entropy(size_t V, const size_t *cut, const char *how) {
     plain_cross_entropy(want, in);
     is_value(how, "loss", loss, want);
     Mat with_nan = mat(M, 1);
-    FOR(r, M) with_nan.v[r] = targets[r] < 0 ? NAN : dloss.v[r];        // where nothing counts, nothing is asked
+    // the logits of a row without a counted target may be NaN
+    FOR(r, M) with_nan.v[r] = targets[r] < 0 ? NAN : dloss.v[r];
     FOR(i, SLICES)
         op_cross_entropy_backward(tensor_col_range(logits, cut[i], cut[i + 1]), sum, on_device, put(with_nan), cut[i]);
     is_gradient(how, "dlogits", logits, plain_cross_entropy, M, 1, in, 0, dloss);
@@ -1203,7 +1210,8 @@ static void test_empty(void) {
 
 int main(void) {
     memory_rank_begin();
-    test_shapes();                             // first: a process that has used a GPU cannot fork one that does
+    // first, because a process that has used a GPU cannot fork a process that uses it
+    test_shapes();
     device_init();
     test_exp();
     test_row_sum();

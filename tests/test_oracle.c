@@ -22,8 +22,8 @@ enum { STEPS = 10, BATCH = 4 };
 static const double clip = 0.9, limit = 1e-8;
 
 static const Option options[] = {
-    { "file", "FILE", "tests/oracle.txt", "what PyTorch came to" },
-    { "start", NULL, NULL, "only print the initial weights and all tokens: what tests/oracle.py starts from" },
+    { "file", "FILE", "tests/oracle.txt", "PyTorch's results" },
+    { "start", NULL, NULL, "only print the initial weights and all tokens, for tests/oracle.py" },
     { "init", "PATH", NULL, "begin with the model of this folder; --file has its losses and norms alone" },
     { "unsplit", NULL, NULL, "the unsplit model instead of the trainer; one rank" },
     { "optimizer", "sgd|adamw", "sgd", "which of the two trainings" },
@@ -34,7 +34,7 @@ static const Option options[] = {
     { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "tensor", "1d|2d|2.5d|3d", "1d", "how tp ranks cut a layer" },
     { "recompute", "none|selective|full", "none", "activations that backward computes again" },
-    { "zero", "0|1|2|3", "0", "what is sharded over the replicas" },
+    { "zero", "0|1|2|3", "0", "ZeRO stage: shards state, gradients and weights over the replicas" },
     { "micro-batch", "N", "4", "sequences of a replica and micro-batch, at most" },
     {0},
 };

@@ -1,14 +1,14 @@
 // test_outputs.c: one build writes the results of every op for fixed inputs, and another build
-// compares its own results with them, such as a GPU's with the CPU's. tests/cuda.t and tests/gpu.t
-// run it:
+// compares its own results with them. For example, the CPU's build writes and a GPU's build
+// compares. tests/cuda.t and tests/gpu.t run it:
 //     build/cpu-fp32/tests/test_outputs --write FILE
 //     build/cuda-fp32/tests/test_outputs --compare FILE
 //
 // The same source must give the same bits on both, for four reasons. IEEE 754 defines the rounding
 // of a sum, a product, a quotient and a square root. No operation is fused. exp is our own
-// (real_math.h). Sums have one order. Two kinds of ops may differ: ops that call log and cos, for
-// which CUDA's manual allows 1 and 2 units in the last place of a double, and products, which come
-// from two libraries.
+// (real_math.h). Sums have one order. Two kinds of ops may differ. Ops may call log and cos, for
+// which CUDA's manual allows 1 and 2 units in the last place of a double. Products come from two
+// libraries.
 //
 // ranks: 1
 // level: core
@@ -20,8 +20,8 @@
 #include "common/tensor/random.h"
 #include "tap.h"
 
-// The allowed differences. LIBM: units in the last place, of a result that was rounded to float
-// once, or of a few operations in double. A product of K terms: |d| <= 32 eps sqrt(K) max|a|
+// The allowed differences. LIBM: units in the last place of a result. In fp32 the result was
+// rounded once, in fp64 it had a few operations. A product of K terms: |d| <= 32 eps sqrt(K) max|a|
 // max|b|, where eps is the distance from 1 to the next number.
 typedef enum { SAME_BITS, LIBM, PRODUCT } Kind;
 static const double libm_ulps = sizeof(real) == 8 ? 8 : 1;
@@ -227,7 +227,7 @@ static void cross_entropy(size_t M, size_t V) {
     op_cross_entropy_backward(x, sum, targets, dloss, 0), exact("cross_entropy_backward", x);
 }
 
-// Shapes around the edges of strips, blocks of sums and blocks of threads, and one with many of each.
+// Sizes near the limits of strips, blocks of sums and blocks of threads, and one size with many of each.
 static void all_ops(void) {
     const size_t shapes[][2] = { { 1, 1 }, { 7, 13 }, { 33, 517 }, { 130, 1030 }, { 3, 64 } };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {

@@ -22,8 +22,8 @@ static const ModelConfig model = { .layers = 0, .width = WIDTH, .heads = 1, .con
 typedef struct { atomic_bool begun[2][16][MICRO]; } Board;
 static _Thread_local struct { Board *board; size_t stage, stages; bool silent, late; } me;
 
-// Computes until the neighbour has begun this op. Silent: without a product, so no code of this
-// tree runs meanwhile.
+// Computes until the neighbour has begun this op. silent: computes without products, so no code of
+// this tree runs meanwhile.
 static void compute_until(int what, size_t stage, size_t k) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = tensor_new(&a, 64, 64), y = tensor_new(&a, 64, 64);
@@ -34,7 +34,7 @@ static void compute_until(int what, size_t stage, size_t k) {
     arena_free(&a);
 }
 
-// The first layer of a stage is at work; the others only hand something on.
+// The first layer of a stage computes. The other layers only pass their input on.
 static void meter_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s;
     tensor_fill(y, (real)b->number);
@@ -55,7 +55,7 @@ static const LayerKind meter = { .name = "meter", .output = hidden_shape, .forwa
 
 static Board *board_of(Run *run) {
     const char *path = option_text(run, "board");
-    REQUIRE(path, "--board FILE: it is what the processes see together");
+    REQUIRE(path, "--board FILE: name a file; all processes share it");
     int file = open(path, O_RDWR | O_CREAT, 0600);
     if (file < 0 || ftruncate(file, sizeof(Board)) != 0) fault("%s cannot be written", path);
     void *p = mmap(NULL, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);

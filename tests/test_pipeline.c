@@ -33,7 +33,7 @@ static Schedule list_of(const char *text) {
     return s;
 }
 
-// What takes an op's result needs that op; and every need but the first part's is answered by such a result.
+// Checks that pipe_op_feeds() and pipe_op_needs() are inverse. Only the forward of the first part needs no other op.
 static void test_rule(void) {
     bool inverse = true, counted = true;
     for (size_t p = 1; p <= 5; p++)
@@ -52,8 +52,8 @@ static void test_rule(void) {
                     }
             counted &= fed == 3 * (p * v - 1);             // forward, backward, backward of inputs
         }
-    ok(inverse, "what takes an op's result needs that op, and is of the part beside it, p = 1..5, v = 1..4");
-    ok(counted, "of p v parts all but one send each way");
+    ok(inverse, "an op that takes a result needs the op that made it, in the neighbouring part, p = 1..5, v = 1..4");
+    ok(counted, "of p v parts all except one send in each direction");
     StageOp needs;
     PipeOp weights = { .what = BACKWARD_WEIGHTS, .micro_batch = 1, .chunk = 1 };
     PipeOp own = { .what = BACKWARD_INPUTS, .micro_batch = 1, .chunk = 1 };
@@ -71,7 +71,7 @@ static size_t step_time(Schedule *stage, size_t p, size_t m, const OpTimes *time
 }
 
 static void test_lists(void) {
-    // ZB-H1 (Qi et al. 2023): 1F1B's order, and stage i puts off its gradients of weights by i micro-batches.
+    // ZB-H1 (Qi et al. 2023): 1F1B's order, but stage i computes the gradients of weights i micro-batches later.
     Schedule zero[4];
     for (size_t i = 0; i < 4; i++) zero[i] = schedule_zb_h1(4, 8, i);
     size_t units = step_time(zero, 4, 8, &(OpTimes){ 1, 1, 1, 0 });
@@ -85,8 +85,8 @@ static void test_lists(void) {
 typedef struct {
     const char *name;
     size_t p, v, m;
-    const char *list[4];                           // of each stage; NULL: interleaved
-    size_t in_flight;                              // most on stage 0
+    const char *list[4];                           // the list of each stage; NULL: interleaved
+    size_t in_flight;                              // the most micro-batches in flight on stage 0
 } Case;
 
 enum { SEQUENCES = 2 };
@@ -123,7 +123,7 @@ static void run_case(Comm *world, void *which) {
         batch[k] = data_batch(&d, &tokens, 0, k * SEQUENCES, SEQUENCES - (k + 1 == c->m), c->m * SEQUENCES - 1);
         batch[k].number = k;
     }
-    // One device: forward and backward of one micro-batch after the other.
+    // On one device, runs forward and backward of one micro-batch after the other.
     Model *whole = model_describe(&sizes, model_layers(&sizes)), *mine = part_of(p, c->v, i);
     model_allocate(whole);
     double want = 0, want_evaluated = model_loss(whole, &batch[0]);
@@ -152,8 +152,9 @@ static void run_case(Comm *world, void *which) {
 
 // ---------------------------------------------------------------- versions of weights, and no flush between updates
 
-// PipeDream (Harlap et al. 2018): an update after every backward, and the pipeline never runs empty. Micro-batch k of
-// stage i reads, forward and backward, version max(0, k - (p-1-i)) of its weights; its gradient makes version k+1.
+// PipeDream (Harlap et al. 2018) updates after every backward, so the pipeline never runs empty. In forward and
+// backward, micro-batch k of stage i reads version max(0, k - (p-1-i)) of the stage's weights. Its gradient makes
+// version k+1.
 enum { STEPS = 6 };
 static const double rate = 0.3;
 static size_t version_of(size_t p, size_t i, size_t k) { return k < p - 1 - i ? 0 : k - (p - 1 - i); }
@@ -181,13 +182,13 @@ static void attach(void *versions, Model *m, PipeOp op) {
 }
 static void update(void *versions, Model *m, PipeOp op) {
     Versions *v = versions;
-    model_fold_tied(m);                            // of one stage: it has both uses
+    model_fold_tied(m);                            // a pipeline of one stage has both uses of wte
     tensor_copy(v->w[op.micro_batch + 1], v->w[op.micro_batch]);
     op_sgd(v->w[op.micro_batch + 1], m->g, 1, (real)rate, 0);
     model_zero_gradients(m);
 }
 
-// The recurrence itself: stage after stage in one place, one micro-batch at a time.
+// Computes the recurrence in one place: one micro-batch at a time, stage after stage.
 static void recurrence(size_t p, Model **stage, Versions *v, const Batch *batch) {
     for (size_t k = 0; k < STEPS; k++) {
         Arena outside = arena(MEM_WORKSPACE);
@@ -211,7 +212,7 @@ static void recurrence(size_t p, Model **stage, Versions *v, const Batch *batch)
     }
 }
 
-// The list by the executor: every op reads the version that it names.
+// Runs the list in the executor. Every op reads the version that it names.
 static PipelineResult run_list(Comm *pp, Model *m, const Schedule *list, const Batch *batch, Versions *v,
                                double *loss) {
     PipelineStage s = pipeline_begin(pp, m, batch, STEPS);
@@ -284,7 +285,7 @@ static void update_by_nobody(Comm *world, void *unused) {
 
 // ---------------------------------------------------------------- wrapped layers
 
-// Ways to change a described model, and to allocate it. `reduce`: what ends a step.
+// A way to change a described model and to allocate it. `reduce`: the call that ends a step.
 typedef struct {
     const char *name;
     size_t ranks;
@@ -347,7 +348,7 @@ static void run_wrapped(Comm *world, void *which) {
     comm_all_reduce_doubles(world, &wrong, 1);
     if (world->rank == 0) {
         ok(wrong == 0, "%s: a backward in halves has every bit of a whole one", w->name);
-        ok(most[1] > most[0], "%s: and keeps more, %zu instead of %zu bytes", w->name, most[1], most[0]);
+        ok(most[1] > most[0], "%s: backward in halves keeps more, %zu instead of %zu bytes", w->name, most[1], most[0]);
     }
     for (size_t i = 0; i < 2; i++) model_free(m[i]);
     if (w->cube) cube_free(&cube);
@@ -372,8 +373,8 @@ static const Wrapping wrappings[] = {
     { .name = "ZeRO-2, recompute selective", .ranks = 2, .zero = 2, .recompute = RECOMPUTE_SELECTIVE },
 };
 
-// 3D with attention in blocks, which reads its own output again in backward: what forward has gathered is kept, or
-// gathered again.
+// Tests 3D with attention in blocks, whose backward reads the attention's output again. The output gathered by
+// forward is kept, or gathered again.
 static void run_cube_kept(Comm *world, void *unused) {
     (void)unused;
     Arena tokens = arena(MEM_WORKSPACE);
@@ -405,7 +406,8 @@ static void run_cube_kept(Comm *world, void *unused) {
     data_free(&d);
 }
 
-// Blocks recomputed in pairs: the bits of the plain model, and of two blocks one input is kept.
+// Tests blocks recomputed in pairs: the bits are those of the plain model, and one input is kept
+// per pair.
 static void run_pairs(Comm *world, void *unused) {
     (void)unused;
     static const ModelConfig four = { .layers = 4, .width = 12, .heads = 3, .context = 5, .vocab = 17, .dropout = 0.1 };
@@ -433,7 +435,8 @@ static void run_pairs(Comm *world, void *unused) {
     ok(tensor_equal(g[1], g[0]) && tensor_equal(g[2], g[0]), "blocks recomputed in pairs: gradients, every bit");
     // The caller holds the first input and the last output: 3 tensors are between 4 blocks, 1 between 2 pairs.
     ok(kept[1] == 3 * M * 12 * sizeof(real) && kept[2] == 1 * M * 12 * sizeof(real),
-       "and they keep one input a pair: %zu bytes, one a block are %zu, all is %zu", kept[2], kept[1], kept[0]);
+       "pairs keep one input per pair: %zu bytes; one per block would be %zu, all tensors %zu",
+       kept[2], kept[1], kept[0]);
     for (size_t i = 0; i < 3; i++) model_free(m[i]);
     arena_free(&tokens);
     data_free(&d);
@@ -472,7 +475,7 @@ static void run_prepare(Comm *world, void *unused) {
         m->layers[i].kind = &noted;
         m->layers[i].technique = log;
     }
-    layer_wrap(&m->layers[1], &around, NULL);      // what is inside of a wrapper is prepared, too
+    layer_wrap(&m->layers[1], &around, NULL);      // the inner layer of a wrapper is prepared, too
     m->layers[1].technique = log;
     Batch b = { .B = 1, .T = 2 };
     Arena a = arena(MEM_WORKSPACE);
@@ -482,7 +485,7 @@ static void run_prepare(Comm *world, void *unused) {
         printf("#   %s\n", log);
     log[0] = 0;
     walk_forward_only(m->layers, 3, &b, x, y);
-    ok(!strcmp(log, "f1 f2 F1 f3 F2 F3 "), "and so where no backward comes");
+    ok(!strcmp(log, "f1 f2 F1 f3 F2 F3 "), "prepare is called one layer ahead, without a backward");
     arena_free(&a);
     model_free(m);
 }

@@ -21,9 +21,9 @@ static void set_all(const char *line) { // "name=number ..."
     for (; sscanf(line, " %31[^=]=%lf%n", name, &value, &n) == 2; line += n) set(name, value);
 }
 
-// GPT-3 on 1,024 A100s as in plan.md; a trillion; a Llama in fp32 on H100s with own sizes, of which
-// no part is equal, ZeRO 3; 32 blocks on 3 GPUs of the lessons' cluster; long sequences over cp;
-// plain attention; a layout that cannot be.
+// The layouts, in this order: GPT-3 on 1,024 A100s in two ways (plan.md). A model with a trillion
+// parameters. A Llama in fp32 on H100s, with own sizes, unequal parts and ZeRO 3. 32 blocks on 3
+// GPUs of the lessons' cluster. Long sequences over cp. Plain attention. An invalid layout.
 #define PRESETS "model=0 cluster=0 precision=0 attention=0 gpus=1024 "
 static const char *const layouts[] = {
     PRESETS "dp=16 tp=8 pp=8 cp=1 micro-batch=4 chunks=4 zero=1 sequence-parallel=1 recompute=1",
@@ -81,7 +81,7 @@ int main(int argc, char **argv) {
     ok(alike, "layouts as the plan has them");
     set_all(layouts[4]);
     ok(task.cluster.between.beta == plan_clusters[3].between.beta && layout.n.pp == 3,
-       "a preset takes own sizes away");
+       "a preset replaces own sizes");
     set_all(layouts[LAYOUTS - 1]);
     ok(says("{\"refused\": \"its product is 192, and there are 1024 GPUs (--gpus)\"}"),
        "a product of other GPUs");

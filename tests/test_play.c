@@ -345,8 +345,8 @@ static size_t action(Program *p, Action a) {
     return p->n++;
 }
 
-// Each collective is started on all members, and each message has both ends. Waits follow later, at
-// random places. The waits of a group's collectives keep their order.
+// Each collective is started on all members, and each message has both ends. The waits come later,
+// at random places. The waits of a group's collectives keep their order.
 typedef struct { size_t target, which; bool message; } Open;
 static Programs random_programs(void) {
     static Open open[MOST_RANKS][400];
@@ -365,7 +365,7 @@ static Programs random_programs(void) {
                 Action a = { START, (CommKind)kind, which, root, count, 0 };
                 open[r][n_open[r]++] = (Open){ action(&all.of[r], a), which, false };
                 bool only_blocking = kind == COMM_ALL_TO_ALL || kind == COMM_BROADCAST || kind == COMM_REDUCE;
-                if (only_blocking) {                           // it comes after those that are open
+                if (only_blocking) {                           // the collective comes after the open operations
                     Program *p = &all.of[r];
                     p->n--;
                     n_open[r]--;
@@ -382,7 +382,7 @@ static Programs random_programs(void) {
             size_t me = (rank - first) / stride, peer = (me + 1 + below(size - 1)) % size,
                    other = first + peer * stride;
             count =
-                20 * me + peer; // the same for all messages of the pair, so they may change places
+                20 * me + peer; // equal for all messages of the pair, so these may change places
             open[rank][n_open[rank]++] =
                 (Open){ action(own, (Action){ SEND, COMM_SEND, which, peer, count, 0 }), which,
                         true };
@@ -393,7 +393,7 @@ static Programs random_programs(void) {
         for (size_t r = 0; r < all.ranks; r++)
             while (n_open[r] > 0 && (n == 1 || below(late) == 0)) {
                 size_t k = below(n_open[r]);
-                if (!open[r][k].message) {         // the oldest one of its group
+                if (!open[r][k].message) {         // the oldest collective of its group
                     size_t oldest = 0;
                     while (open[r][oldest].message || open[r][oldest].which != open[r][k].which)
                         oldest++;
@@ -550,8 +550,8 @@ static void programs(void) {
 
 // ---------------------------------------------------------------- 4. by hand
 
-// Two ranks: 10 us of work, an all-reduce of 1000 elements beside 4 us of work, 1 us more. Then a
-// message.
+// Two ranks do 10 us of work, start an all-reduce of 1000 elements beside 4 us of work, and do 1 us
+// more. Then comes a message.
 static void exposed_and_hidden(void) {
     ClockConfig clock = clock_of(0);
     clock.link = (ClockLink){ "round", 1e-6, 1e9, "" };    // a us, and a byte a nanosecond

@@ -71,8 +71,8 @@ static void closed_forms(void) {
                "the list made for these times is no slower than ZB-H1");
     ok(spans, "makespans: naive mp(t_f + t_b), GPipe and 1F1B (m + p - 1)(t_f + t_b)");
     ok(flights, "in flight: naive 1, GPipe m, 1F1B min(p - i, m)");
-    // Sizes that 8 divides. Bytes a parameter: as in ZeRO's figure 1. Kept of a block: 64 h + 8 as bytes in fp32, and
-    // 4 elements of statistics; its input counts with the layer below.
+    // Uses sizes that 8 divides. Bytes per parameter are those of ZeRO's figure 1. A block keeps 64 h + 8 as bytes
+    // per token in fp32, and 4 elements of statistics. The layer below counts the block's input.
     player_model(8, 64, 8, 16, 64, 1);
     double whole = player_parameters(), bytes[] = { 16, 4 + 12 / 8., 2 + 14 / 8., 16 / 8. };
     bool state = true;
@@ -81,7 +81,7 @@ static void closed_forms(void) {
         for (int what = 0; what < 3; what++) sum += player_state(stage, 8, what, 1);
         state &= sum == bytes[stage] * whole;
     }
-    ok(state, "ZeRO, mixed precision: 16, 4 + 12/N, 2 + 14/N and 16/N bytes a parameter");
+    ok(state, "ZeRO, mixed precision: 16, 4 + 12/N, 2 + 14/N and 16/N bytes per parameter");
     ok(whole == 8 * (12 * 64 * 64 + 13 * 64) + 64 * 64 + 16 * 64 + 2 * 64,
        "parameters: L (12 C^2 + 13 C) + VC + TC + 2C");
     double block = (64 * 64 + 8 * 8 * 16) / 4 + 4 - 64, head = 64 + 2 + 64 + 1, sums[3] = { 0 };

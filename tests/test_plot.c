@@ -27,5 +27,5 @@ static void draw(Run *run) {
 }
 
 static const Option options[] = {
-    { "plot", "linear|log|flat|none|many|no-file|nothing", "linear", "what is drawn" }, { 0 } };
+    { "plot", "linear|log|flat|none|many|no-file|nothing", "linear", "the chart" }, { 0 } };
 EXPERIMENT(draw, options);

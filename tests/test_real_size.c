@@ -16,7 +16,7 @@
 #include "judge/frame/lesson.h"
 #include "common/model/costs.h"
 
-// The models. Where only the number of parameters counts, 7B is the round 7 billion instead.
+// The models. An example that needs only the number of parameters takes 7 billion for 7B.
 static const ModelConfig xl = {
     .layers = 48, .width = 1600, .heads = 25, .context = 1024, .vocab = 50257
 };
@@ -34,7 +34,7 @@ static Run *here;
 static const char *page;
 static bool finite_all = true;
 static size_t figures;
-// One number, or some, with a few words beside them on the page.
+// Prints one number, or some, with a few words that stand beside them on the page.
 __attribute__((format(printf, 1, 2))) static void on_page(const char *format, ...) {
     char text[512];
     va_list args;
@@ -47,10 +47,11 @@ __attribute__((format(printf, 1, 2))) static void on_page(const char *format, ..
 }
 
 static CutSizes cut(const ModelConfig *c, size_t t) { return cut_sizes(c, t, 0); }
-// Elements per token of a block, its input too: all; the scores alone.
+// Elements per token that a block keeps, with its input: all; the scores alone.
 static double kept(const CutSizes *z) { return (double)(z->C + kept_block(z)); }
 static double scores(const CutSizes *z) { return (double)kept_scores(z); }
-// Korthikanti's list: bytes of a block for one sequence, in 16 bits, masks a byte each.
+// Korthikanti's list: bytes that a block keeps for one sequence, in 16 bits, with a byte per mask
+// element.
 static double kept_paper(const CutSizes *z, bool with_scores) {
     return kept_bytes(z, 1, BF16, 1, with_scores);
 }
@@ -60,7 +61,7 @@ static double all_reduce(size_t n, double elements) {
 static double pass(size_t n, double elements) {
     return ring_bytes(ONE_PASS, n, (size_t)elements, BF16);
 }
-// of the makespan, equal stages, a backward of two forwards
+// the bubble's share of the makespan, for equal stages and a backward of two forwards
 static double bubble(size_t p, size_t m) {
     return 1 - (double)(3 * m) / (double)makespan(schedule_1f1b, p, m, 1, 2);
 }
@@ -417,7 +418,8 @@ static void zero(void) {
     double one = pass(8, 7e9), step = 6 * 7e9 * 8192, computing = step / (A100 / 2);
     double wte = (double)elements_wte(&z) * BF16, block = 12.0 * 12288 * 12288 * BF16;
     double tokens = 1536 * 2048.0 / 1024;
-    // Stage 3 hides where three passes take no longer than computing M tokens.
+    // Stage 3 can hide its communication if three passes take no longer than the computation of M
+    // tokens.
     double hides = 3 * 7.0 / 8 * BF16 * (A100 / 2) / 6;
     page = "06_zero/README.md";
     on_page("$16\\cdot7$ | %.0f", 7 * state_of_zero(0, 8));

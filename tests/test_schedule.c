@@ -1,6 +1,6 @@
 // test_schedule.c: compares the op lists of chapters 04 and 05 with their closed forms, for every p
-// = 1..8, m = 1..24 and, if interleaved, v = 1..4. Also the order of messages between each pair of
-// stages, the published orders, the timeline that plays lists, on wrong lists, and the layers of a
+// = 1..8 and m = 1..24. Interleaved lists have v = 1..4. Also tests the order of messages between
+// each pair of stages, the published orders, wrong lists in the timeline, and the layers of a
 // stage. It uses lists only, no ranks. tests/schedule.t runs it.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -10,8 +10,8 @@
 
 enum { MOST_STAGES = 8, MOST_MICRO = 24 };
 
-// Every forward and backward once, a forward before its backward, both kinds ascending (so neighbours agree on the
-// order of messages).
+// Checks that each forward and each backward occurs once, and each forward before its backward. Both kinds ascend, so
+// neighbours agree on the order of messages.
 static bool well_formed(const Schedule *s, size_t m) {
     size_t next[2] = {0};
     if (s->n != 2 * m) return false;
@@ -38,7 +38,8 @@ static const Event *find(const Timeline *t, size_t i, int what, size_t k) {
     return NULL;
 }
 
-// Each op after what it needs, as long as it should be, and no stage at two things at once.
+// Checks that each op starts after the ops that it needs, and lasts as long as it should. No stage
+// runs two ops at once.
 static bool happens_before(const Timeline *t, size_t t_f, size_t t_b) {
     for (size_t i = 0; i < t->p; i++)
         for (size_t e = 0; e < t->n[i]; e++) {
@@ -54,30 +55,31 @@ static bool happens_before(const Timeline *t, size_t t_f, size_t t_b) {
     return true;
 }
 
-// ---- what travels between each pair of stages ----
+// ---- the messages between each pair of stages ----
 
-// Whether an op of stage i sends to another stage, and what it will be there.
+// Does an op of stage i send to another stage? *to: the op that takes the message, and its stage.
 static bool feeds_other(PipeOp op, size_t i, size_t p, size_t v, StageOp *to) {
     return pipe_op_feeds(op, i, p, v, to) && to->stage != i;
 }
-// The messages that an op of stage i needs from another stage.
+// Does an op of stage i need a message from another stage? *from: the op that sends the message,
+// and its stage.
 static bool needs_other(PipeOp op, size_t i, size_t p, size_t v, StageOp *from) {
     return pipe_op_needs(op, i, p, v, from) && from->stage != i;
 }
 
-// Messages carry no names: what stage `from` sends to stage `to`, in the order of its list, must be what `to` receives
-// from it, in the order of its own.
+// Messages carry no names. So the order in which stage `from` sends to stage `to` must be the order in which `to`
+// receives.
 static bool same_order(const Schedule *stage, size_t p, size_t v, size_t from, size_t to, size_t *messages) {
     StageOp other;
     size_t r = 0;
     for (size_t s = 0; s < stage[from].n; s++) {
         if (!feeds_other(stage[from].ops[s], from, p, v, &other) || other.stage != to) continue;
-        PipeOp sent = other.op;                            // as its receiver calls it
+        PipeOp sent = other.op;                            // the op that takes the message
         while (r < stage[to].n && !(needs_other(stage[to].ops[r], to, p, v, &other) && other.stage == from)) r++;
         if (r == stage[to].n || !pipe_op_is(stage[to].ops[r++], sent)) return false;
         ++*messages;
     }
-    for (; r < stage[to].n; r++)                           // and nobody waits for one that is never sent
+    for (; r < stage[to].n; r++)                           // and no stage waits for a message that is never sent
         if (needs_other(stage[to].ops[r], to, p, v, &other) && other.stage == from) return false;
     return true;
 }
@@ -95,7 +97,7 @@ static const Kind kinds[] = {
     { "1F1B", schedule_1f1b, false, true },
 };
 
-// One test a kind and p, over all m; the first m that fails is named.
+// One test for each kind and p, over all m. A failed test names the first m that fails.
 static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -105,7 +107,7 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
         Timeline t = timeline_of(stage, p, m, t_f, t_b);
         size_t units = (kind->naive ? m * p : m + p - 1) * (t_f + t_b);
         NEED(!t.stuck, "deadlock");
-        NEED(happens_before(&t, t_f, t_b), "an op before what it needs");
+        NEED(happens_before(&t, t_f, t_b), "an op before an op that it needs");
         NEED(t.end == units && makespan(kind->rule, p, m, t_f, t_b) == units, "step time");
         NEED(timeline_busy(&t) == p * m * (t_f + t_b), "busy time");
         Judgement j = judge_lists(stage, p, m, 1, &(OpTimes){ t_f, t_b, 0, 0 });
@@ -116,7 +118,7 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
             NEED(t.n[i] == 2 * m, "ops that ran");
             NEED(most_in_flight(&stage[i]) == (kind->naive ? 1 : kind->early && p - i < m ? p - i : m), "in flight");
         }
-        // With messages: naive has 2 (p - 1) of them a micro-batch, GPipe as many a step; and where a message
+        // With messages, naive has 2 (p - 1) messages per micro-batch, and GPipe has as many per step. If a message
         // takes longer than an op, the links set the pace.
         for (size_t d = 1; d <= t_f + t_b && !kind->early; d++) {
             size_t f = p > 1 && d > t_f ? d : t_f, b = p > 1 && d > t_b ? d : t_b;
@@ -133,7 +135,8 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
 
 // ---- several chunks on a stage ----
 
-// Every forward and backward of every chunk once, and backwards of a chunk ascending.
+// Checks that each forward and each backward of every chunk occurs once, and that a chunk's
+// backwards ascend.
 static bool once_each(const Schedule *s, size_t m, size_t v) {
     bool seen[2][4][MOST_MICRO] = {{{0}}};
     if (s->n != 2 * m * v) return false;
@@ -148,8 +151,9 @@ static bool once_each(const Schedule *s, size_t m, size_t v) {
     return true;
 }
 
-// One test for each p and v, over all m that p divides: legal, in the time of the formula, as many chunks in flight as
-// published, and all neighbours agree on the order of messages. t_f, t_b of a chunk.
+// One test for each p and v, over all m that p divides. The list is legal and takes the time of the formula. It has
+// as many chunks in flight as published, and all neighbours agree on the order of messages. t_f, t_b: times of a
+// chunk.
 static void interleaved_forms(size_t p, size_t v, size_t t_f, size_t t_b) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -215,8 +219,8 @@ static void known_orders(void) {
 
 // ---- stages of unequal times ----
 
-// GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower, and not faster than any stage's own work after
-// what the stages before it need once.
+// GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower. Its bound is the largest, over the stages, of a
+// stage's own work plus one forward and backward of each stage before it.
 static void unequal_stages(void) {
     size_t exact = 0, bound = 0, faster = 0, met = 0;
     enum { CASES = 2000 };
@@ -245,7 +249,7 @@ static void unequal_stages(void) {
     ok(exact == CASES, "unequal stages, GPipe: sum(f+b) + (m-1)(max f + max b), 2000 random ones");
     ok(faster == CASES, "unequal stages: 1F1B is never slower");
     ok(bound == CASES, "unequal stages, 1F1B: at least max over j of m(f+b) of j and f+b of the stages before");
-    if (!ok(met > CASES / 4, "unequal stages, 1F1B: which is often met")) printf("#   in %zu of 2000\n", met);
+    if (!ok(met > CASES / 4, "unequal stages, 1F1B: often equal to this bound")) printf("#   in %zu of 2000\n", met);
     printf("# 1F1B meets its bound in %zu of %d\n", met, CASES);
 }
 
@@ -281,8 +285,9 @@ static void lists_that_deadlock(void) {
 
 // ---- backwards in halves ----
 
-// ZB-H1: m(F+B+W) + (p-1)(F+B-W) where m >= p, and where W is not longer than what it fills. The automatic list with
-// unit times: 3m + p - 1 with cap 2p - 1; with cap p at most 2 more for p = 2, 4, 8 and m = p, 2p, 4p.
+// ZB-H1 takes m(F+B+W) + (p-1)(F+B-W) if m >= p and W is not longer than the gap that it fills. The automatic list
+// with unit times takes 3m + p - 1 with cap 2p - 1. With cap p it takes at most 2 more, for p = 2, 4, 8 and m = p,
+// 2p, 4p.
 static void zero_bubble_forms(size_t p) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -318,8 +323,9 @@ static void zero_bubble_forms(size_t p) {
 
 // ---- lists that never flush ----
 
-// PipeDream's and 2BW's forwards and backwards are those of 1F1B without a flush, whatever version of the weights they
-// read: (n+p-1)(t_f+t_b) for n micro-batches of all steps, min(p-i, n) in flight. An update takes no time here.
+// PipeDream and 2BW run the forwards and backwards of 1F1B without a flush, whatever version of the weights they
+// read. n micro-batches of all steps take (n+p-1)(t_f+t_b), and min(p-i, n) are in flight on stage i. An update takes
+// no time here.
 static Schedule without_updates(Schedule s) {
     size_t n = 0;
     for (size_t e = 0; e < s.n; e++)
@@ -351,7 +357,7 @@ static void no_flush_forms(size_t p) {
             }
             Timeline t = timeline_of(stage, p, n, 1, 2);
             NEED(!t.stuck && t.end == 3 * (n + p - 1), "step time (n+p-1)(t_f+t_b)");
-            NEED(happens_before(&t, 1, 2), "an op before what it needs");
+            NEED(happens_before(&t, 1, 2), "an op before an op that it needs");
             Judgement j = judge_lists(stage, p, n, 1, &times);
             NEED(j.verdict == LISTS_LEGAL && j.end == t.end, "the judge");
             NEED(all_pairs_agree(stage, p, 1, n), "order of messages");
@@ -379,10 +385,10 @@ static void known_late_orders(void) {
        list_reads(schedule_2bw(2, 2, 2, 1), "F0 B0 F1 B1 U0 F2 B2 F3 B3 U1"), "2BW, p = 2, m = 2, two steps");
     ok(list_reads(schedule_zb_h1(4, 5, 0), "F0 F1 F2 F3 I0 W0 F4 I1 W1 I2 W2 I3 W3 I4 W4") &&
        list_reads(schedule_zb_h1(4, 5, 3), "F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 W2 W3 W4"),
-       "ZB-H1, p = 4, m = 5: stage i puts off i backwards of weights");
+       "ZB-H1, p = 4, m = 5: stage i delays i backwards of weights");
 }
 
-// ---- the judge on lists that somebody has typed ----
+// ---- the judge on lists that a user has typed ----
 
 static void judged(const char *text, ListsVerdict verdict, const char *why) {
     size_t p, m = 0, v = 0;
@@ -467,7 +473,7 @@ static void stage_layers(void) {
             even &= most - least <= 1;
         }
     ok(covered && ends, "stages cover the layers 0 .. L+2 once, in order, L = 1..24, p = 1..8");
-    ok(even, "and their blocks differ by at most one");
+    ok(even, "stages differ by at most one block");
     ModelConfig ten = { .layers = 10 };
     const size_t blocks[] = { 3, 4, 3 };
     const Range want[] = { { 0, 4 }, { 4, 8 }, { 8, 13 } };

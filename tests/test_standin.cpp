@@ -1,5 +1,5 @@
-// test_standin.cpp: the stand-ins for CUDA, cuBLAS and NCCL find the mistakes that they promise to
-// find, and let right programs pass. Every case has its own process.
+// test_standin.cpp: checks that the stand-ins for CUDA, cuBLAS and NCCL find the mistakes that
+// their README lists, and that correct programs pass. Every case has its own process.
 #include <cuda_runtime.h>
 #include <cublas_v2.h>
 #include <nccl.h>
@@ -20,7 +20,7 @@
 
 // ---- the words of the tests ----
 
-const unsigned hang = 600;                          // seconds: who takes longer hangs, however busy the machine is
+const unsigned hang = 600;                          // seconds; a test that takes longer hangs, even on a busy machine
 
 #define MUST(condition) must(condition, #condition, __LINE__)
 static void must(bool holds, const char *what, int line) {
@@ -36,7 +36,7 @@ static void cuda(cudaError_t e, const char *what, int line) {
 }
 
 static int count, failed;
-// `body`, in a process of its own, ends with this status and says these words on stderr.
+// Runs `body` in its own process. The process must end with this status and these words on stderr.
 static void check(const char *what, int status, const char *words, const std::function<void()> &body) {
     int tube[2];
     std::string said;
@@ -132,7 +132,7 @@ static void memory() {
         cudaMemcpy(on_gpu(100), v.data(), 404, cudaMemcpyHostToDevice);
     });
     caught("a fill past the end", "cudaMemset: 8 bytes from byte 396", [] { cudaMemset(on_gpu(100) + 99, 0, 8); });
-    caught("a kernel that writes past the end, seen when the block is freed", "a block of 400 bytes, at byte 400", [] {
+    caught("a kernel that writes past the end, found when the block is freed", "a block of 400 bytes, at byte 400", [] {
         float *p = on_gpu(100, 0);
         add(nullptr, p, 101, 1);
         cudaFree(p);
@@ -163,7 +163,7 @@ static void memory() {
         CUDA(cudaFree(p));
         cudaFree(p);
     });
-    passes("memory given back in the order of a stream, without waiting for it", [] {
+    passes("memory freed in the order of a stream, without a wait", [] {
         cudaStream_t s = stream();
         float *p, *q = on_gpu(100, 0), host[100];
         CUDA(cudaMallocAsync(reinterpret_cast<void **>(&p), sizeof host, s));
@@ -175,13 +175,13 @@ static void memory() {
         CUDA(cudaStreamSynchronize(s));
         MUST(first(q) == 3);
     });
-    caught("a kernel with memory given back on its stream", "add: a kernel was given byte 0 of a freed block", [] {
+    caught("a kernel with memory that was freed on its stream", "add: a kernel was given byte 0 of a freed block", [] {
         cudaStream_t s = stream();
         float *p = on_gpu(100, 0);
         CUDA(cudaFreeAsync(p, s));
         add(s, p, 100, 1);
     });
-    caught("memory given back on a stream that does not know its last copy", "race: cudaMemcpy", [] {
+    caught("memory freed on a stream without an event after its last copy", "race: cudaMemcpy", [] {
         cudaStream_t s = stream(), t = stream();
         float *p = on_gpu(100, 0), *q = on_gpu(100, 0);
         CUDA(cudaMemcpyAsync(q, p, 400, cudaMemcpyDeviceToDevice, s));
@@ -209,7 +209,7 @@ static void memory() {
         standin_launch(nullptr, "table", [=] { **table = 1; });
         CUDA(cudaDeviceSynchronize());
     });
-    caught("a kernel that goes by reference", "an address of the host", [] {
+    caught("a kernel that captures by reference", "an address of the host", [] {
         float x = 1, *p = on_gpu(1, 0);
         standin_launch(nullptr, "by reference", [&] { *p = x; });
     });
@@ -223,7 +223,7 @@ static void memory() {
         MUST(cudaGetLastError() == cudaErrorInvalidValue && cudaGetLastError() == cudaSuccess);
         CUDA(cudaMemcpy(&host, p, 4, cudaMemcpyDefault));
     });
-    passes("memory runs out, and comes back", [] {
+    passes("memory runs out, and can be allocated again after a free", [] {
         setenv("STANDIN_MEMORY", "1000", 1);
         void *p, *q;
         size_t left, whole;
@@ -240,7 +240,7 @@ static void memory() {
         CUDA(cudaSetDevice(1));
         cudaMemset(p, 0, 4);
     });
-    passes("no GPU: every call says so", [] {
+    passes("no GPU: every call returns an error", [] {
         setenv("STANDIN_GPUS", "0", 1);
         int n = 7;
         void *p;
@@ -260,7 +260,7 @@ static void memory() {
 // ---- streams and events ----
 
 static void streams() {
-    passes("nothing is done before somebody waits", [] {
+    passes("no operation runs before the program waits", [] {
         float *p = on_gpu(1, 1), *h = pinned(1, 5);
         cudaStream_t s = stream();
         CUDA(cudaDeviceSynchronize());
@@ -270,7 +270,7 @@ static void streams() {
         CUDA(cudaStreamSynchronize(s));
         MUST(*h == 2);
     });
-    passes("pinned memory changed too early changes what is copied; pageable memory does not", [] {
+    passes("pinned memory that changes too early changes the copy; pageable memory does not", [] {
         float *p = on_gpu(1), *q = on_gpu(1), *h = pinned(1, 1), local = 1;
         cudaStream_t s = stream();
         up(p, h, 1, s);
@@ -291,7 +291,7 @@ static void streams() {
         float *p = on_gpu(1, 1), *h = pinned(1, 0);
         cudaStream_t s = stream(), t = stream();
         CUDA(cudaDeviceSynchronize());
-        add(s, p, 1, 1);                            // a kernel: nobody knows what it uses, but it comes too late
+        add(s, p, 1, 1);                            // a kernel: its memory is unknown, but it comes too late
         down(h, p, 1, t);
         CUDA(cudaStreamSynchronize(t));
         MUST(*h == 1);
@@ -317,7 +317,7 @@ static void streams() {
         CUDA(cudaStreamSynchronize(u));
         MUST(*h == 1);
     });
-    passes("an event stands for what came before it was recorded", [] {
+    passes("an event includes the operations before its recording", [] {
         float *p = on_gpu(1, 1), *h = pinned(1, 0);
         cudaStream_t s = stream(), t = stream();
         CUDA(cudaDeviceSynchronize());
@@ -328,7 +328,7 @@ static void streams() {
         CUDA(cudaStreamSynchronize(t));
         MUST(*h == 1);
     });
-    caught("a copy reads what a copy on another stream writes, and no event orders them",
+    caught("a copy reads memory that a copy on another stream writes, without an event",
            "race: cudaMemcpyAsync on one stream and cudaMemcpyAsync", [] {
                float *p = on_gpu(1), *h = pinned(1, 0), *one = pinned(1, 1);
                cudaStream_t s = stream(), t = stream();
@@ -358,7 +358,7 @@ static void streams() {
         up(p, one, 1, stream());
         cudaFreeHost(one);
     });
-    passes("the default stream waits for blocking streams, and they for it", [] {
+    passes("the default stream and blocking streams wait for each other", [] {
         float *p = on_gpu(1, 1);
         cudaStream_t s;
         CUDA(cudaStreamCreate(&s));
@@ -397,7 +397,7 @@ static void streams() {
         CUDA(cudaDeviceSynchronize());
         MUST(cudaEventElapsedTime(&ms, a, untimed) == cudaErrorInvalidResourceHandle);
     });
-    passes("a function of the host in a stream comes in its turn, and may not call CUDA", [] {
+    passes("a host function in a stream runs in order, and may not call CUDA", [] {
         static cudaError_t said = cudaSuccess;
         cudaStream_t s = stream();
         CUDA(cudaLaunchHostFunc(s, [](void *) { said = cudaDeviceSynchronize(); }, nullptr));
@@ -405,7 +405,7 @@ static void streams() {
         CUDA(cudaStreamSynchronize(s));
         MUST(said == cudaErrorNotPermitted);
     });
-    passes("a kernel that fails: every later call says so", [] {
+    passes("a kernel that fails: every later call returns the error", [] {
         setenv("STANDIN_KERNEL_ERROR", "2", 1);
         float *p = on_gpu(1, 1);
         add(nullptr, p, 1, 1);
@@ -415,7 +415,7 @@ static void streams() {
         MUST(cudaMemset(p, 0, 4) == cudaErrorLaunchFailure && cudaGetLastError() == cudaErrorLaunchFailure);
         MUST(cudaGetLastError() == cudaErrorLaunchFailure);
     });
-    passes("thousands of operations nobody waits for", [] {
+    passes("thousands of operations without a wait", [] {
         float *p = on_gpu(1, 0);
         for (int i = 0; i < 5000; i++) add(nullptr, p, 1, 1);
         MUST(first(p) == 5000);
@@ -449,7 +449,7 @@ static void products() {
                 MUST(cublasCreate(&h) == CUBLAS_STATUS_SUCCESS);
                 MUST(!cublasDgemm(h, ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb ? CUBLAS_OP_T : CUBLAS_OP_N, m, n, k, &alpha,
                                   g[0], ld, g[1], ld, &beta, g[2], ld));
-                alpha = beta = 0;                   // read at the call
+                alpha = beta = 0;                   // cuBLAS has read both during the call
                 CUDA(cudaMemcpy(c.data(), g[2], ld * ld * sizeof(double), cudaMemcpyDeviceToHost));
                 for (int j = 0; j < ld; j++)
                     for (int i = 0; i < ld; i++) {
@@ -489,7 +489,7 @@ static void products() {
         cublasCreate(&h);
         cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 3, &one, a, 4, c, 3, &one, c + 50, 2);
     });
-    caught("a product on a stream of its own", "race: cudaMemcpyAsync on one stream and cublasSgemm", [] {
+    caught("a product on its own stream", "race: cudaMemcpyAsync on one stream and cublasSgemm", [] {
         float *a = on_gpu(1), *b = on_gpu(1, 1), *c = on_gpu(1), *h = pinned(1, 1), one = 1;
         cublasHandle_t handle;
         cublasCreate(&handle);
@@ -508,7 +508,7 @@ static void nccl(ncclResult_t e, const char *what, int line) {
     _exit(1);
 }
 
-// What the ranks of a test share besides their communicator.
+// The memory that the ranks of a test share besides their communicator.
 struct Shared {
     ncclUniqueId id;
     volatile bool there;
@@ -534,11 +534,12 @@ struct Rank {
         while (!shared->there) usleep(100);
         return ncclCommInitRankConfig(&comm, n, shared->id, r, &config);
     }
-    // What the communicator says at last, or ncclInProgress after so many turns.
+    // Returns the communicator's final result, or ncclInProgress after `turns` turns.
     ncclResult_t verdict(unsigned turns = hang * 10000) const {
         for (unsigned i = 0;; i++) {
             ncclResult_t e;
-            const bool waits = cudaStreamQuery(stream) == cudaErrorNotReady;    // before the error, which may end it
+            // before the error, which may end the operations
+            const bool waits = cudaStreamQuery(stream) == cudaErrorNotReady;
             NCCL(ncclCommGetAsyncError(comm, &e));
             if (e || !waits) return e;
             if (i == turns) return ncclInProgress;
@@ -552,7 +553,7 @@ static Shared *share() {
     return static_cast<Shared *>(mmap(nullptr, sizeof(Shared), may, is, -1, 0));
 }
 
-// Every rank a process with a GPU of its own. The worst end of one is the end of all.
+// Runs every rank as a process with its own GPU. Returns the worst exit status.
 static std::function<void()> ranks_bare(int n, const std::function<void(Rank &)> &body) {
     return [=] {
         int worst = 0, how;
@@ -654,11 +655,11 @@ static void collectives() {
         CUDA(cudaStreamSynchronize(me.stream));
         EXPECT(p + (8 << 20) - 1, { 2 });
     }));
-    passes("a result is there after a wait, not before; a changed input changes it", ranks(2, [](Rank &me) {
+    passes("a result appears with the wait, not before; a changed input changes the result", ranks(2, [](Rank &me) {
         float *p = on_gpu(1, 1), *q = on_gpu(1, 0), *h = pinned(1, 0);
         cudaStream_t other = stream();
         NCCL(ncclAllReduce(p, q, 1, ncclFloat, ncclSum, me.comm, me.stream));
-        add(other, p, 1, 1);                        // too early: nothing orders it after the all-reduce
+        add(other, p, 1, 1);                        // too early: no event orders the kernel after the all-reduce
         CUDA(cudaStreamSynchronize(other));
         down(h, q, 1, me.stream);
         MUST(std::isnan(*h));
@@ -667,10 +668,10 @@ static void collectives() {
         CUDA(cudaStreamSynchronize(me.stream));
         MUST(*h == 4);
     }));
-    passes("a rank that waits for nothing does not hold up the others", ranks(2, [](Rank &me) {
+    passes("a rank that waits for nothing does not delay the others", ranks(2, [](Rank &me) {
         float *p = on_gpu(1, 1);
         NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
-        if (me.rank == 0) me.wait_for(0, 1);        // rank 1 has to get its sum first
+        if (me.rank == 0) me.wait_for(0, 1);        // rank 1 must get its sum first
         CUDA(cudaStreamSynchronize(me.stream));
         me.shared->word[0] = 1;
         EXPECT(p, { 2 });
@@ -702,7 +703,7 @@ static void collectives() {
         const std::string says = m.says;
         const size_t meets = says.find(" meets ");
         const std::string turned = says.substr(meets + 7) + " meets " + says.substr(0, meets);
-        passes(("different " + std::string(m.what) + ": every rank is told").c_str(), ranks(2, [=](Rank &me) {
+        passes(("different " + std::string(m.what) + ": every rank gets an error").c_str(), ranks(2, [=](Rank &me) {
             body(me, on_gpu(4, 1));
             MUST(me.verdict() == ncclInvalidUsage);
             const std::string text = ncclGetLastError(me.comm);
@@ -714,7 +715,7 @@ static void collectives() {
             CUDA(cudaStreamSynchronize(me.stream));
         }));
     }
-    caught("who waits without looking at the errors waits for ever", "the host waits for ever for ncclAllReduce: ranks",
+    caught("a rank that never checks for errors waits for ever", "the host waits for ever for ncclAllReduce: ranks",
            ranks(2, [](Rank &me) {
                float *p = on_gpu(2, 1);
                NCCL(ncclAllReduce(p, p, size_t(1 + me.rank), ncclFloat, ncclSum, me.comm, me.stream));
@@ -725,7 +726,7 @@ static void collectives() {
                setenv("STANDIN_PATIENCE", "1", 1);
                ranks(2, [](Rank &me) {
                    float *p = on_gpu(2, 1);
-                   if (me.rank == 1) {              // stays as long as the other one
+                   if (me.rank == 1) {              // rank 1 stays as long as rank 0
                        while (!me.shared->word[0] || kill(me.shared->word[0], 0) == 0) usleep(100);
                        return;
                    }
@@ -797,7 +798,7 @@ static void messages() {
             add(stream(), q, 1, 1);
         })();
     });
-    passes("two that send first and then receive, without a group, never come through; an abort frees the stream",
+    passes("two ranks that send first and then receive, without a group, never finish; an abort frees the stream",
            ranks(2, [](Rank &me) {
                float *p = on_gpu(1, 1), *q = on_gpu(1);
                NCCL(ncclSend(p, 1, ncclFloat, 1 - me.rank, me.comm, me.stream));
@@ -831,7 +832,7 @@ static void messages() {
                NCCL(ncclRecv(p, 1, ncclFloat, 1 - me.rank, me.comm, me.stream));
                ncclGroupEnd();
            }));
-    passes("what a group forbids", ranks(1, [](Rank &me) {
+    passes("calls that a group forbids", ranks(1, [](Rank &me) {
         float *p = on_gpu(1, 1);
         MUST(ncclGroupEnd() == ncclInvalidUsage);
         MUST(ncclSend(p, 1, ncclFloat, 0, me.comm, me.stream) == ncclInvalidUsage);
@@ -860,7 +861,7 @@ static void communicators() {
         NCCL(ncclCommSplit(me.comm, me.rank ? NCCL_SPLIT_NOCOLOR : 7, 0, &none, nullptr));
         MUST((none == nullptr) == (me.rank > 0));
     }));
-    passes("no split while operations are under way", ranks(1, [](Rank &me) {
+    passes("no split while operations are in flight", ranks(1, [](Rank &me) {
         ncclComm_t part;
         float *p = on_gpu(1, 1);
         NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
@@ -871,9 +872,9 @@ static void communicators() {
         MUST(me.begin(me.rank, 2) == ncclInvalidUsage);
         MUST(strstr(ncclGetLastError(nullptr), "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 0"));
     }));
-    passes("two ranks on one GPU: the other one is told, also when the first one is gone", ranks_bare(2, [](Rank &me) {
+    passes("two ranks on one GPU: the other gets an error, even after the first is gone", ranks_bare(2, [](Rank &me) {
         CUDA(cudaSetDevice(0));
-        if (me.rank == 1) {                         // comes last, so it is refused at once
+        if (me.rank == 1) {                         // rank 1 comes last, so its call is refused at once
             me.wait_for(0, 1);
             me.shared->word[1] = getpid();
             MUST(me.begin(0, 2, 0) == ncclInvalidUsage);
@@ -929,9 +930,10 @@ static void communicators() {
         while (!me.shared->word[0] || !me.shared->word[1]) usleep(100);
         MUST(me.shared->word[0] + me.shared->word[1] == int(ncclInProgress) + int(ncclInvalidUsage));
     }));
-    passes("a rank that dies: the others are told", ranks(3, [](Rank &me) {
+    passes("a rank that dies: the others get an error", ranks(3, [](Rank &me) {
         float *p = on_gpu(1, 1);
-        if (me.rank == 1) {                         // not before the others have begun: their calls would be refused
+        // wait until the other ranks have begun, because NCCL would refuse their calls
+        if (me.rank == 1) {
             me.wait_for(0, 1);
             me.wait_for(2, 1);
             _exit(0);
@@ -944,7 +946,7 @@ static void communicators() {
         NCCL(ncclCommAbort(me.comm));
         CUDA(cudaDeviceSynchronize());
     }));
-    passes("a rank that aborts: the others are told", ranks(2, [](Rank &me) {
+    passes("a rank that aborts: the others get an error", ranks(2, [](Rank &me) {
         float *p = on_gpu(1, 1);
         NCCL(ncclAllReduce(p, p, size_t(1), ncclFloat, ncclSum, me.comm, me.stream));
         CUDA(cudaStreamSynchronize(me.stream));

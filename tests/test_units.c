@@ -13,14 +13,14 @@
 #include "judge/frame/training.h"
 
 enum { ROW = 3, ROWS = 2, SHARDS = ROW * ROWS, BATCH = 17, MICRO = 2, STEPS = 3 };     // rank = column + ROW * row
-enum { PREFETCH = 4 };                             // after the stages 0 to 3
+enum { PREFETCH = 4 };                             // a fifth way, after ZeRO's stages 0 to 3
 static const char *const stage_name[] = { "data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3", "prefetch" };
 static const ModelConfig sizes = { .layers = 2, .width = 10, .heads = 2, .context = 7, .vocab = 23, .dropout = 0.1 };
 static const double rate = 0.1;
 
 typedef struct { Run *run; Comm *world, *row, *column; const Training *t; } Test;
 
-// ---- the model as a stage of ZeRO has it ----
+// ---- the model under a stage of ZeRO ----
 
 static void allocate(Model *m, Comm *dp, size_t stage) {
     if (stage == PREFETCH) prefetch_allocate(m, dp, true);
@@ -60,16 +60,17 @@ static real *of_shard(const Test *t, Model *m, size_t step, size_t shard) {
     return g;
 }
 
-// Which shards a parameter's sum has: `size` neighbours from `first` on, and the same one row further, `rows` times.
+// The shards that a parameter's sum adds: `size` neighbours from `first` on, and the same columns of further rows,
+// `rows` rows in all.
 typedef struct { size_t first, size, rows; } Sum;
-// What is tested: marks are put on a described model; some parameters are then another sum in each place (a row or a
-// column of ranks), all others have one sum everywhere.
+// A test puts marks on a described model. Some parameters then have a different sum in each place, a row or a column
+// of ranks. All other parameters have one sum on all ranks.
 typedef struct {
     const char *name, *label;
     size_t places;
     void (*mark)(const Test *t, Model *m);
     Which by_place, everywhere;
-    Sum (*sum)(size_t place);                      // of those by place
+    Sum (*sum)(size_t place);                      // the sum of the parameters that differ by place
 } Case;
 
 static void set_label(const Case *c, size_t place, Snapshot *g, Snapshot *w) {
@@ -79,14 +80,15 @@ static void set_label(const Case *c, size_t place, Snapshot *g, Snapshot *w) {
     snapshot_label(w, text);
 }
 
-// What is to be expected: gradients, and weights after a step of SGD.
+// Puts the expected gradients, and the expected weights after a step of SGD.
 static void put_expected(const Test *t, const Case *c, Snapshot *g, Snapshot *w) {
     Model *m = model_describe(&t->t->model, model_layers(&t->t->model));
     Arena scratch = arena(MEM_REFERENCE);
     real *shard[SHARDS];
     model_allocate(m);
     for (size_t i = 0; i < SHARDS; i++) shard[i] = of_shard(t, m, 0, i);
-    for (size_t place = 0; place <= c->places; place++) {              // the last one: everywhere
+    // the last turn: parameters with one sum everywhere
+    for (size_t place = 0; place <= c->places; place++) {
         set_label(c, place, g, w);
         for (size_t i = 0, at = 0; i < m->n_units && !m->units[i].tied_to; at += m->units[i++].size)
             for (size_t k = 0; k < m->units[i].n_params; k++) {
@@ -112,7 +114,7 @@ static void put_expected(const Test *t, const Case *c, Snapshot *g, Snapshot *w)
     model_free(m);
 }
 
-// One step of SGD in every stage.
+// Runs one step of SGD in every stage.
 static void compare(Test *t, const Case *c, Comm *dp, size_t place) {
     for (size_t stage = 0; stage <= PREFETCH; stage++) {
         char line[96];
@@ -141,7 +143,7 @@ static void compare(Test *t, const Case *c, Comm *dp, size_t place) {
     }
 }
 
-// ---- partial gradients: ranks of a row share the rows of an activation, as in sequence parallelism ----
+// ---- partial gradients: the ranks of a row share the rows of an activation, as in sequence parallelism ----
 
 // Vectors (norms and biases, neighbours in a unit and single ones), and the table, whose two uses are both partial. All
 // other gradients are left as they are, so each column of ranks has its own sum.
@@ -161,7 +163,7 @@ static bool not_expert(const Unit *u, const Param *p) { return !expert(u, p); }
 static void mark_expert(const Test *t, Model *m) { model_unit(m, "h.1.ln_1.weight")->replicas = t->row; }
 static Sum of_row(size_t row) { return (Sum){ ROW * row, ROW, 1 }; }
 
-// ---- snapshots of weights, m and v: whole again, whoever has which part ----
+// ---- snapshots of weights, m and v are whole, whichever rank has which part ----
 
 static void put_state(const Model *m, Snapshot *s[3]) {
     static const UnitTensor what[] = { UNIT_WEIGHTS, UNIT_M, UNIT_V };
@@ -290,7 +292,8 @@ static void units(Run *run) {
     compare_state(&t);
     keep_wte(&t);
     data_free(&training.data);
-    check_true(run, "no text", "every rank is told, and goes on", cannot_open("/no/such/text") && cannot_open("/"));
+    check_true(run, "no text", "every rank gets the reason, and continues",
+               cannot_open("/no/such/text") && cannot_open("/"));
     comm_free(t.row);
     comm_free(t.column);
 }

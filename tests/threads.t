@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# --threads: the same verdicts and the same bits, emulated and as processes, for every number of
-# threads. Also the default number.
+# Tests --threads: the same verdicts and the same bits, emulated and as processes, for every number
+# of threads. Also tests the default number.
 # slow: each number of threads runs as processes, too
 use strict;
 use warnings;
@@ -58,7 +58,7 @@ SKIP: {
     delete @ENV{qw(OMP_WAIT_POLICY GOMP_SPINCOUNT KMP_BLOCKTIME)};
     my $bare = sub { my (@settings) = @_; return { json => 1, words => ['env', @settings, $train, '--emulate', 2, @tiny] } };
     my ($launched, $users) = run_jobs([emu(2, $train, @tiny), $bare->('OMP_WAIT_POLICY=active')]);
-    # The number of checks before a thread sleeps.
+    # OpenMP prints the number of checks before a thread sleeps.
     my $looks = sub { my ($job) = @_; return join ' ', $job->{err} =~ /GOMP_SPINCOUNT = '(\w+)'/g };
     skip 'this OpenMP does not say its settings', 2 unless $looks->($launched) =~ /\d/;
     is($looks->($launched), '0', 'tools/launch sets it');

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# The trainer with --compress, which sends the gradient over dp in fewer bytes (01.06). Also the
-# table of 08_3d/reference.md, which shows the savings of this and the other optimisations of the
-# hybrid.
+# Tests the trainer with --compress, which sends the gradient over dp in fewer bytes (01.06). Also
+# tests the table of 08_3d/reference.md, which shows the savings of this and the other optimisations
+# of the hybrid.
 use strict;
 use warnings;
 use FindBin;
@@ -20,9 +20,9 @@ my $text = "$work/text.txt";                   # fixed, while the tree's text ma
     close $f or die "$text: $!";
 }
 
-# Compared with the unsplit model whose per-replica gradients are added by the same rule. Without
-# tensor-parallel slices the bits are the same. Products of other sizes round differently, and
-# PowerSGD may enlarge that difference.
+# The unsplit model adds its gradients per replica by the same rule. Without tensor-parallel slices
+# the bits are the same. Products of other sizes round differently, and PowerSGD may enlarge that
+# difference.
 my @model = (qw(--layers 4 --width 24 --heads 3 --context 9 --batch 7 --micro-batch 1 --steps 6 --eval-every 0 --check --reduce ordered --data), $text);
 my @jobs;
 for my $way ([2, 'fp32', qw(--dp 2 --tp 1 --compress top-k)], [4, 'fp64', qw(--dp 4 --tp 1 --compress power-sgd)],
@@ -89,7 +89,7 @@ my @rows = map { [/^\| `(--[^`]+)` \| `(--[^`]+)` \| [^|]* \| ([\d.]+ m?s) \| ([
 cmp_ok(scalar(grep { @$_ } @rows), '>=', 7, 'the table of the optimisations');
 my %took;                                      # by options
 for my $options (map { ($_->[1], "$_->[1] $_->[0]") } @rows) {
-    # A vocabulary larger than that of bytes needs a text that the user chooses; with the tree's
+    # A vocabulary with more than 256 entries needs a text that the user chooses. With the tree's
     # text it is refused.
     $took{$options} ||= { %{ emu(8, $train{fp32}, split(' ', $options), qw(--steps 2 --eval-every 0 --clock simulated), $options =~ /--vocab/ ? () : ('--data', $text)) }, what => $options };
 }

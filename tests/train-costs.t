@@ -1,8 +1,8 @@
 #!/bin/sh
-# Every cost of the trainer at three sizes and many meshes, with degree 1 among them. The program
-# fails when one byte differs from the formulas of 08_3d/experiments/predict.c. Emulated. Rows
-# alternate between fp32 and fp64, because only sizes in bytes differ; TEST_ALL=1: every row in
-# both.
+# Checks every cost of the trainer at three sizes and many meshes, with degree 1 among them. The
+# program fails when one byte differs from the formulas of 08_3d/experiments/predict.c. Runs are
+# emulated. Rows alternate between fp32 and fp64, because only sizes in bytes differ; TEST_ALL=1:
+# every row in both.
 # slow: about 200 trainings of one step
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
@@ -12,7 +12,7 @@ small="--layers 4 --width 16 --heads 4 --context 8 --batch 5 --micro-batch 1"
 middle="--layers 5 --width 48 --heads 6 --context 12 --batch 9 --micro-batch 2 --dropout 0.1"
 large="--layers 6 --width 120 --heads 5 --context 24 --batch 16 --micro-batch 3 --dropout 0.1 --optimizer sgd"
 
-# Groups of this many ranks have the same position in nodes of four ranks.
+# For these numbers of ranks, all groups have the same position in nodes of four ranks.
 alike() { [ $(($1 % 4)) -eq 0 ] || [ $((4 % $1)) -eq 0 ]; }
 
 # one PROGRAM SIZE-NAME SIZE DP TP PP OPTIONS

@@ -1,8 +1,7 @@
 #!/usr/bin/perl
-# The trainer: every factorisation of the ranks, schedule, ZeRO stage and recomputation against the
-# unsplit model; results with equal bits; that it learns; its log and its safetensors file.
-#
-# make test: every pair of schedule, ZeRO stage and recomputation, 16 of the 48 combinations, in each part.
+# Compares the trainer with the unsplit model: every factorisation of the ranks, schedule, ZeRO stage and
+# recomputation. Also tests results with equal bits, that the model learns, the log and the safetensors file. make
+# test takes every pair of schedule, ZeRO stage and recomputation, 16 of the 48 combinations, in each part.
 # TEST_ALL=1: all 48, and then the whole cross product in both precisions, as far as TRAIN_SECONDS
 # (900) allow.
 # TRAIN_MATRIX=FILE: the file for the table of the largest errors.
@@ -38,7 +37,7 @@ for my $world (1, 2, 4, 6, 8) {
 }
 my @schedules = qw(naive gpipe 1f1b zero-bubble);
 my @recomputes = qw(none selective full);
-my (@combinations, @chosen);    # [schedule, ZeRO, recompute]; those that this run tries
+my (@combinations, @chosen);    # all [schedule, ZeRO, recompute]; the combinations that this run tries
 for my $s (0 .. $#schedules) {
     for my $zero (0 .. 3) {
         for my $r (0 .. $#recomputes) {
@@ -282,7 +281,7 @@ note($_) for @table;
             for my $zero (0 .. 3) {
                 for my $r (0, 1) {
                     my $sgd = ++$n % 3;
-                    # Of the 16 combinations of a grid make test takes 4: each ZeRO stage once,
+                    # make test takes 4 of the 16 combinations of a grid: each ZeRO stage once,
                     # every other value twice.
                     next unless $all || ($s == ($zero + $g) % 2 && $r == (int($zero / 2) + $g) % 2);
                     my ($schedule, $recompute) = ((qw(gpipe 1f1b))[$s], (qw(none full))[$r]);

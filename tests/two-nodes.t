@@ -78,8 +78,8 @@ ok $? "two of four processes are on each host" "$out"
     { [ $status -eq 3 ] && grep -q 'rank [23] .*signal 9' "$out"; }
     ok $? "the ranks of a host are killed: status 3, and one of them is named (status $status)" "$out"
 
-    # The cable is pulled: no process ends, but no message arrives. Here after 2 s of silence and
-    # three probes.
+    # The cable is pulled: no process ends, but no message arrives. Here the ranks notice this after
+    # 2 s of silence and three probes.
     rm -f "$tap_dir/log"
     export OMPI_MCA_oob_tcp_keepalive_time=2 OMPI_MCA_oob_tcp_keepalive_intvl=1 OMPI_MCA_oob_tcp_keepalive_probes=3
     LAUNCH_LIMIT=$tap_hang tools/launch 4 "$train" $model --steps 100000000 --timeout $tap_hang --log "$tap_dir/log" >"$out" 2>&1 &

@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# The ranks that sum a unit's gradient: partial sums, own replicas, and the gathered state
+# Tests which ranks sum a unit's gradient: partial sums, own replicas, and the gathered state
 # (tests/test_units.c).
 use strict;
 use warnings;

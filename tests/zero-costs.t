@@ -1,7 +1,7 @@
 #!/usr/bin/perl
-# The costs of ZeRO's stages (06_zero): traffic of 2, m + 1 and 3 m units; 8 + 8/N, 4 + 12/N and
-# 16/N bytes per parameter; the unit in flight; and the time of every ring. They are compared for
-# several N, m, links and precisions with formulas written again here.
+# Checks the costs of ZeRO's stages 1, 2 and 3 (06_zero). Traffic in units: 2, m + 1, 3 m. Bytes per
+# parameter: 8 + 8/N, 4 + 12/N, 16/N. Also the unit in flight and the time of every ring. The
+# formulas are written again here, for several N, m, links and precisions.
 use strict;
 use warnings;
 use FindBin;
@@ -61,7 +61,7 @@ for my $job (@jobs, @mpi) {
     my $find = finder($job);
     my $psi = sum($wte, @others);
     my $mine = sum(map { chunk($_, $n) } $wte, @others);
-    my $part = $m > 1 ? chunk($others[1], $n) : 0;    # of a block, where the chunk to add arrives
+    my $part = $m > 1 ? chunk($others[1], $n) : 0;    # room for the chunk of a block that arrives and is added
     # passes over the parameters of all units except wte; bytes of state; elements in flight
     my ($units, $state, $in_flight) = $job->{stage} == 1 ? (2, 2 * $psi + $wte + 2 * $mine, 0)
         : $job->{stage} == 2 ? ($m + 1, $psi + 3 * $mine, 2 * $wte + $others[1] + $part)
@@ -74,8 +74,9 @@ for my $job (@jobs, @mpi) {
     my $time = $units * ring_time($n, $e, $alpha, $beta, 1, @others) + 2 * ring_time($n, $e, $alpha, $beta, 1, $wte)
         + ring_time($n, 8, $alpha, $beta, 2, 2 + 12 * 2 + 2, 1);
     is($find->('exposed'), $n * $time, "$name: exposed communication");
-    # rank 0's sequences of the 11: a block's forward takes 24 M C^2 + 4 M T C, the head's 2 M C V;
-    # 1000 ps per FLOP; three times with backward
+    # Rank 0 has the largest part of the 11 sequences. A block's forward takes 24 M C^2 + 4 M T C
+    # FLOPs, the head's 2 M C V. A FLOP takes 1000 ps. Forward and backward take three times as
+    # many.
     my ($C, $T) = (15, 11);
     my $M = chunk(11, $n) * $T;
     my $computing = 3 * 1000 * (2 * (24 * $M * $C ** 2 + 4 * $M * $T * $C) + 2 * $M * $C * 53);
@@ -111,14 +112,14 @@ for my $job (@ahead) {
     my $units = $job->{reshard} eq 'yes' ? 3 * $m : 2 * $m;
     my $scalars = 2 * ring_bytes($n, 8, 2 + 12 * 4 + 2, 1);
     is($find->('all traffic'), $units * ring_bytes($n, $e, @four) + 2 * ring_bytes($n, $e, $wte) + $scalars, "$name: $units passes over the parameters");
-    # The peak is in the backward of a block below another: the gradients of both blocks, room for
-    # the other's sum and the arriving chunk, and the weights of two blocks, or of all blocks up to
-    # this one: the third.
+    # The peak is in the backward of a block while the gradient of the block above is being reduced.
+    # The peak has the gradients of both blocks, and room for the sum and the arriving chunk. It has
+    # the weights of two blocks. If weights are kept, it has those of all blocks so far, here three.
     my $block = $four[1];
     my $weights = $job->{reshard} eq 'yes' ? 2 * $block : $four[0] + 3 * $block;
     my $sum = ($n > 1 ? $n * chunk($block, $n) : 0) + ($m > 1 ? chunk($block, $n) : 0);
     my $most = $weights + 2 * $block + $sum;
-    # One rank, with kept weights and nothing to add: the peak is in the backward of the last block,
+    # With one rank, kept weights and nothing to add, the peak is in the backward of the last block,
     # below the norm.
     $most += $four[-1] if "$n $m $job->{reshard}" eq '1 1 no';
     is($find->('in flight: '), (3 * $wte + $most) * $e, "$name: in flight");

@@ -6,7 +6,7 @@
 #     <statements: the solution; its first line is not a comment>
 #     // END
 #
-# The id names the lesson that judges the exercise, 01.02. The exercise may stand in another file: a
+# The id names the lesson that judges the exercise, 01.02. The exercise may be in another file: a
 # module of the chapter or of common/. The id of a program without a number has the program's name:
 # 08.sample-a. 00.unsplit-a is an exercise of week 0, judge/run_00.c.
 # tools/student, tools/grade and the tests use this module. Its functions die with a message for the
@@ -66,8 +66,8 @@ sub bodies {
 }
 
 # Returns all exercises of the tree in this folder, by id. Each has the fields of bodies() and {
-# file, lesson, key, title, options }: the program that judges, its key as in make run-KEY, and the
-# options of the judging run (from the line `// grade:`).
+# file, lesson, key, title, options }. lesson is the program that judges, key its key as in make
+# run-KEY. options are those of the judging run (from the line `// grade:`).
 sub exercises {
     my ($root) = @_;
     my (@complaints, %by_id);

@@ -1,5 +1,5 @@
-# GradeRules.pm holds the rules for a submitted body: which text it may contain, and what its object
-# file may contain. tools/grade uses these rules; its head says what they can and cannot detect.
+# GradeRules.pm holds the rules for a submitted body: for its text, and for its object file.
+# tools/grade uses these rules; its head lists the limits of the rules.
 package GradeRules;
 use strict;
 use warnings;
@@ -29,8 +29,7 @@ sub code_of {
     return ($code, undef);
 }
 
-# Names that no solution needs, whatever its function does. Such a name is allowed if our solution
-# has it, too.
+# Names that no solution of any exercise needs. Such a name is allowed if our solution has it, too.
 my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |fault|usage_error|REQUIRE|TODO|MEM_REFERENCE|host_alloc|end_all_ranks|ranks_are_processes|this_rank|this_world_size
     |comm_(?:ledger_reset|bytes_sent|run|choose|launched_by_mpi|process_begin|process_end|split|free)
@@ -100,8 +99,8 @@ sub text_faults {
     return undef;
 }
 
-# Reads an object file: the symbols it needs, the bytes of its variables, the largest stack frame,
-# and the number of frames without a fixed size. -fstack-usage has written the frames.
+# Reads an object file. Returns the symbols that it needs, the bytes of its variables, the largest
+# stack frame, and the number of frames without a fixed size. -fstack-usage has written the frames.
 sub object_facts {
     my ($object) = @_;
     my %facts = (needs => {}, variables => 0, frame => 0, dynamic => 0);

@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2034    # the scripts that source this file use the variables
-# setup and doctor source this file. It finds what the build needs by compiling and running, not by
-# package names or fixed folders.
-# Each probe leaves the messages of the failing command in $probe_dir/log.
+# setup and doctor source this file. It finds compilers and libraries by compiling and running, not
+# by package names or fixed folders. Each probe leaves the messages of the failing command in
+# $probe_dir/log.
 probe_dir=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-probe.XXXXXX") || exit 3
 trap 'rm -rf "$probe_dir"' EXIT
 PACKAGES="gcc g++ libc6-dev make libopenmpi-dev openmpi-bin libopenblas-dev libcjson-dev pkg-config perl"

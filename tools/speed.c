@@ -7,9 +7,9 @@
 #include <time.h>
 #include "common/device/blas_kernels.h"
 
-// A multiply-add takes about 4 cycles, and 2 start in each cycle. The loop needs more independent
-// chains than that, as many as there are registers. For processors other than x86 it assumes
-// vectors of 16 bytes, 32 registers and 4 pipes.
+// A multiply-add takes about 4 cycles, and 2 start in each cycle. The loop needs more than 8
+// independent chains, and has as many as there are registers. For processors other than x86 it
+// assumes vectors of 16 bytes, 32 registers and 4 pipes.
 #if defined __AVX512F__
 enum { WIDTH = 64, CHAINS = 16 };                  // bytes
 #elif defined __AVX__
@@ -53,7 +53,7 @@ static void print_kernels(void) {
     const char *core = kernels_in_use(), *better = kernels_advised();
     if (core) printf("kernels for %s", core);
     if (core && getenv("OPENBLAS_CORETYPE")) printf(", as OPENBLAS_CORETYPE demands");
-    if (better) printf("; they are older than this processor, which could use those for %s", better);
+    if (better) printf("; they are older than this processor, which could use the kernels for %s", better);
     printf("\n");
 }
 

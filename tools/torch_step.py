@@ -109,7 +109,7 @@ def main():
     losses = [step(model, adamw, tokens[i]) for i in range(STEPS)]
     worst = max(abs(a - b) / b for a, b in zip(losses, expected))
     if len(expected) != STEPS or not worst <= LIMIT:
-        print(f"tools/torch_step.py: other losses than {o.directory}/losses, by up to {worst:.1e} of them: {losses}",
+        print(f"tools/torch_step.py: the losses differ from {o.directory}/losses by up to {worst:.1e} relative: {losses}",
               file=sys.stderr)
         return 1
     seconds, begun = [], time.perf_counter()

@@ -54,22 +54,22 @@ bool clock_same_node(size_t a, size_t b); // do two ranks of the world share a n
 void clock_rank_begin(void);           // sets this rank's time to 0
 Picoseconds clock_now(void);           // the time of this rank's compute row
 void clock_charge_flops(double flops); // called for every GEMM (base/meter.h)
-// From now on this rank's device computes at factor times the rate of --device, for devices of
+// After this call this rank's device computes at factor times the rate of --device, for devices of
 // unequal speed. clock_rank_begin sets 1. Only the simulated clock uses it.
 void clock_set_speed(double factor);
-// From now on this rank has one port out and one port in (off after clock_rank_begin). A message
-// leaves after the rank's previous message has left, even if the two go to different ranks.
+// After this call this rank has one port out and one port in (off after clock_rank_begin). A
+// message leaves after the rank's previous message has left, even if the two go to different ranks.
 // Received messages come in one after the other, in the order of the calls (or waits), and each
 // takes alpha + bytes / beta. This models a rank that all other ranks write to, such as a parameter
 // server. Collectives are not affected. comm_arrival returns the time when a message reaches the
 // port.
 void clock_set_one_port(bool on);
-// From now on this rank's messages take the link between nodes, even inside its node (off after
+// After this call this rank's messages take the link between nodes, even inside its node (off after
 // clock_rank_begin). Call it on both ends. Collectives are not affected.
 void clock_set_own_nodes(bool on);
-// From now on all communication of this rank takes this link, which must have a name. NULL restores
-// the links of --link and --node; clock_rank_begin restores them, too. Lessons that compare links
-// use this function. Call it on all ranks at the same place.
+// After this call all communication of this rank takes this link, which must have a name. NULL
+// restores the links of --link and --node; clock_rank_begin restores them, too. Lessons that
+// compare links use this function. Call it on all ranks at the same place.
 void clock_set_link(const ClockLink *link);
 ClockLink clock_link(bool one_node); // the present link of a message inside a node, or between two
 double clock_flops(void);            // the FLOPs of this rank so far, under both clocks

@@ -343,7 +343,8 @@ static void meet_open(const Comm *c) {
         if (r->timed && collective(r)) meet(r);
 }
 
-// The same number on all ranks that take part, and a different one for every operation.
+// Returns the operation's number: the same on all ranks that take part, and different for every
+// operation.
 static uint64_t flow_number(const Request *r) {
     struct CommState *s = r->comm->state;
     if (collective(r)) return random_key(random_key(s->id, s->meetings), UINT64_MAX);

@@ -75,9 +75,9 @@ void comm_all_reduce_max(Comm *c, Tensor t);
 void comm_reduce_scatter(Comm *c, Tensor local, Tensor whole);
 // whole <- the parts in rank order. local may be this rank's window of whole.
 void comm_all_gather(Comm *c, Tensor whole, Tensor local);
-// The same two operations, but whole [M, N] is cut between rows: local is [rows of shard_range(M,
-// size, rank), N], possibly with no rows. If size divides M, the parts are the same as without
-// _rows. Otherwise comm_reduce_scatter and comm_all_gather cut through a row.
+// A reduce-scatter and an all-gather whose whole [M, N] is cut between rows: local is [rows of
+// shard_range(M, size, rank), N], possibly with no rows. If size divides M, the parts are the same
+// as without _rows. Otherwise comm_reduce_scatter and comm_all_gather cut through a row.
 void comm_reduce_scatter_rows(Comm *c, Tensor local, Tensor whole);
 void comm_all_gather_rows(Comm *c, Tensor whole, Tensor local);
 // Part i of `in` goes to rank i. In out [size, part], row j is the part for this rank of rank j's
@@ -119,8 +119,8 @@ Request *comm_start_recv(Comm *c, Tensor t, size_t from);
 // Every rank waits for collectives in the order of their starts, and for sends and receives in any
 // order. NULL is allowed.
 void comm_wait(Request *r);
-// The time when the message of a started receive arrives. The call waits until the message is
-// there, but this rank's clock does not move and the tensor does not change; comm_wait does both.
+// The time when the message of a started receive arrives. The call waits until the message has
+// arrived, but this rank's clock does not move and the tensor does not change. comm_wait does both.
 // Under the wall clock the result is the time when this rank found the message.
 Picoseconds comm_arrival(Request *r);
 
@@ -138,8 +138,8 @@ void side_broadcast(void *data, size_t bytes); // from rank 0
 bool side_any(bool local); // true if `local` is true on some rank; the same on all
 
 // --- the cores and GPUs of the ranks (cores.c) ---
-// The cores that a rank may use, divided by the number of ranks that share them; the minimum over
-// all ranks. Collective.
+// The cores that a rank may use, divided by the number of ranks that share these cores. The result
+// is the minimum over all ranks. Collective.
 size_t side_cores_each(void);
 // The number of ranks that compute at the same time. With GPUs it is the number of GPUs. For
 // processes it is all ranks, or cores / threads per rank if that is fewer (3 cores and 2 threads:

@@ -2,13 +2,13 @@
 // is deterministic, needs no locks, and can be stepped through in a debugger.
 //
 // A rank that must wait names its request and hands the baton to the next rank (round robin) that
-// can go on. If no rank can go on, the ranks wait for each other, which is a deadlock. The message
-// lists all waits.
+// can continue. If no rank can continue, the ranks wait for each other, which is a deadlock. The
+// message lists all waits.
 //
 // Sections: 1 the baton, 2 collectives, 3 point to point, 4 groups of ranks, 5 the launch.
 //
-// The ranks read and write tensors in place. On a GPU they can, too, because all virtual ranks
-// share the GPU. --reduce fast is the same as ordered here, because no library computes the sums.
+// The ranks read and write tensors in place. They do so on a GPU, too, because all virtual ranks
+// share the GPU. Here --reduce fast equals ordered, because no library computes the sums.
 #include "common/comm/transport.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ enum { STACK_BYTES = 16 << 20 };
 typedef struct {
     pthread_t thread;
     pthread_cond_t wake;
-    const Request *waits_for; // NULL: the rank can go on
+    const Request *waits_for; // NULL: the rank can continue
     bool ended;
     Comm *world, *side;
 } Rank;
@@ -74,8 +74,8 @@ static void print_missing(const Request *r) {
         if (!m->of[i]) fprintf(stderr, " rank %zu", group_of(r)->world_rank[i]);
 }
 
-// Called when no rank can go on. No rank has ended yet, because the barrier at the end of the run
-// needs all ranks.
+// Called when no rank can continue. No rank has ended yet, because the barrier at the end of the
+// run needs all ranks.
 _Noreturn static void deadlock(void) {
     fflush(stdout);
     fprintf(stderr, "unsplit: deadlock: no rank can go on\n");

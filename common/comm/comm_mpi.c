@@ -544,8 +544,9 @@ static bool single_copy_works(void) {
     return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
-// MPI_Init waits for all ranks without a deadline, so one stopped rank would stop the other ranks
-// for ever. The program has not read its options yet, so watch_start() reads --timeout itself.
+// Ends the process when SIGALRM arrives, because MPI_Init waits for all ranks without a deadline:
+// one missing rank would stop the others for ever. watch_start() sets the alarm. It reads --timeout
+// itself, because the program has not read its options yet.
 static void started_too_late(int signal) {
     static const char text[] = "unsplit: a rank has not started within twice --timeout; start all "
                                "ranks again, or choose a longer --timeout\n";

@@ -4,8 +4,8 @@
 // this rank and its time. NCCL does not compare calls, so without notes calls that do not match
 // would hang or mix up bytes. Without NCCL the file has no transport.
 //
-// Streams. The ops of a rank run on its compute stream. Every communicator has a stream of its own,
-// its lane, so a group with a late member delays no other group. Collectives go onto the lanes in
+// Streams. The ops of a rank run on its compute stream. Every communicator has its own stream, its
+// lane, so a group with a late member delays no other group. Collectives go onto the lanes in
 // program order, which is the same on all ranks. NCCL demands the same order, because two
 // collectives in different orders on two ranks could wait for each other. comm_connect gives every
 // ordered pair of ranks a lane and a communicator of two ranks for messages. So a send with a late
@@ -94,7 +94,7 @@ typedef struct {
 // The state of this process's only rank.
 static struct {
     Flight *waiting; // collectives of all lanes, in program order
-    Lane *lanes;     // all of them
+    Lane *lanes;     // all lanes of this rank
     Flight *spare;
     Request latest; // the last operation with a wait; the GPU may still wait for it
     double timeout;
@@ -466,8 +466,8 @@ static bool launch(Flight *f) {
     return true;
 }
 
-// A send and a receive of the same rank become a copy, once both are there. Removes the partner
-// from the queue.
+// A send and a receive of the same rank become a copy, once both are in the queue. Removes the
+// partner from the queue.
 static bool launch_to_myself(Lane *l) {
     Flight *f = l->waiting, **other = &f->behind;
     while (*other && (*other)->what.action == f->what.action) other = &(*other)->behind;

@@ -43,7 +43,7 @@ void record_free(void);
 // Work until record_leave is recorded as `kind` of micro-batch `number`. Calls nest: the outer kind
 // continues after the inner record_leave.
 void record_enter(EventKind kind, size_t number);
-// the same, for a chunk of the stage's layers
+// like record_enter, for a chunk of the stage's layers
 void record_enter_chunk(EventKind kind, size_t number, size_t chunk);
 void record_leave(void);
 const RecordedEvent *record_events(size_t *n);

@@ -151,7 +151,7 @@ Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_r
 // Runs one rank from its beginning to its end, with the Comms of the world and of the side channel.
 void comm_run_rank(Comm *world, Comm *side, RankBody body);
 void emu_run(const LaunchOptions *o, size_t ranks, RankBody body);
-void mpi_run(const LaunchOptions *o, RankBody body); // also for staged
+void mpi_run(const LaunchOptions *o, RankBody body); // for mpi and staged
 size_t mpi_local_rank(void); // this process's number among those of its host
 // Collective. Returns true if no two processes of one host have the same id.
 bool mpi_all_different(const char id[32]);

@@ -12,7 +12,7 @@ enum { POLLS = 1000, NONE = -1 };
 typedef struct {
     _Atomic uint64_t number; // number of waits so far, doubled; odd while it waits
     _Atomic uint64_t polls;  // number of MPI polls
-    _Atomic bool told;       // it has printed why it ends all ranks
+    _Atomic bool told;       // the process has printed why it ends all ranks
     _Atomic bool printed;    // first slot only: a process has printed the table
     size_t rank;             // in the world
     double since, patience;  // when its wait began; a longer wait in seconds is suspicious

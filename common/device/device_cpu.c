@@ -1,4 +1,5 @@
-// device_cpu.c: the device is the host. Memory is malloc's, GEMM is CBLAS's.
+// device_cpu.c: the device is the host. malloc allocates its memory, and CBLAS computes its
+// products.
 #include "common/device/device.h"
 #include <cblas.h>
 #include <malloc.h>

@@ -1,7 +1,7 @@
-// attention.h: attention in blocks of queries and keys. The scores of a block are temporary. Of a
-// softmax only one element per row is kept: lse, the logarithm of its sum of exponentials. So
-// memory grows with T, not with T * T (Milakov and Gimelshein 2018; Rabe and Staats 2021; Dao et
-// al. 2022, algorithms 1 and 4).
+// attention.h: attention in blocks of queries and keys. The scores of a block are temporary.
+// Forward keeps only one element per row of a softmax: lse, the logarithm of its sum of
+// exponentials. So memory grows with T, not with T * T (Milakov and Gimelshein 2018; Rabe and
+// Staats 2021; Dao et al. 2022, algorithms 1 and 4).
 //
 // Queries and keys may be any chunks of a sequence. In ring attention the queries are local, and
 // the keys come from another rank.
@@ -38,7 +38,7 @@ enum { ATTENTION_TILE = 64 };
 
 // attention_begin: S_MIX and S_LSE [B*T, heads] before any key. attention_attend: adds keys and
 // values kv [B*Tk, 2K], k | v. merge joins out and lse of the keys so far with those of further
-// keys, one tile at a time: op_merge_heads, or a lesson's own function.
+// keys, one tile at a time. merge is op_merge_heads, or a lesson's own function.
 typedef void MergeHeads(Tensor out, Tensor lse, Tensor out_more, Tensor lse_more);
 void attention_begin(const AttentionHeads *h, Saved *s);
 void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv,

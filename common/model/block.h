@@ -4,7 +4,7 @@
 #define BLOCK_H
 #include "common/model/layer.h"
 
-// How tensor parallelism cuts a tensor (Shoeybi et al. 2019, section 3): not at all; columns by
+// The cut of a tensor in tensor parallelism (Shoeybi et al. 2019, section 3): none; columns by
 // heads or by hidden features; rows by heads or by hidden features.
 typedef enum {
     CUT_NOTHING,
@@ -20,8 +20,8 @@ typedef struct {
     size_t blocks;     // blocks of columns, each cut separately (q | k | v: 3; gate | up: 2)
     BlockCut cut;
     bool gain; // initial values lie around 1, else around 0
-    // its product is added to the residual stream, so GPT-2 scales its initial values by 1 / sqrt(2
-    // L)
+    // the matrix's product is added to the residual stream, so GPT-2 scales its initial values by 1
+    // / sqrt(2 L)
     bool into_residual;
     size_t ratio; // the first block is this many times as wide as each other one (grouped heads)
 } BlockTensor;

@@ -1,7 +1,7 @@
 // costs.h: the one cost model. From sizes alone it computes parameters, kept activations, FLOPs and
-// traffic of the layers as they are cut, and their time on the chosen device and link. It never
-// looks at a Model, a ledger or the measured time, so its predictions can be compared with them.
-// Experiments make their formulas from these functions.
+// traffic of the layers as they are cut. It also computes their time on the chosen device and link.
+// It never looks at a Model, a ledger or the measured time, so its predictions can be compared with
+// them. Experiments make their formulas from these functions.
 #ifndef COSTS_H
 #define COSTS_H
 #include "common/model/attention.h"
@@ -18,8 +18,9 @@ typedef struct {
     size_t heads, hidden, vocab; // this rank's heads, columns of the MLP and vocabulary entries
     size_t key_heads;            // this rank's heads of key and value
     size_t gates;                // matrices into the hidden columns: 2 with SwiGLU, else 1
-    // what the family has: biases of the norms, of query, key and value, and of the other matrices;
-    // statistics per row of a norm; columns of wpe; a table of the head's own
+    // Fields of the family. The biases are 1 if the family has them, else 0: of norms, of query,
+    // key and value, of the other matrices. statistics: elements per row of a norm.
+    // positions_width: columns of wpe. untied: the head has its own table.
     size_t norm_bias, qkv_bias, bias, statistics, positions_width;
     bool untied;
     size_t blocks;    // of this rank's stage
@@ -32,12 +33,12 @@ typedef struct {
 } CutSizes;
 // all layers, as rank i of t holds them; t = 1: unsplit
 CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i);
-CutSizes cut_sequence(CutSizes z, bool whole_inputs); // the same with sequence parallelism
+CutSizes cut_sequence(CutSizes z, bool whole_inputs); // adds sequence parallelism
 // stage i of p of these layers, in parts as equal as possible
 CutSizes cut_stage(CutSizes z, size_t p, size_t i);
 // rows of B sequences outside of the products: M, or M/t
 size_t cut_rows(const CutSizes *z, size_t B);
-// The same with some positions of each sequence (n = 0: all), or with attention that keeps no
+// Returns z with some positions of each sequence (n = 0: all). online: with attention that keeps no
 // scores.
 CutSizes cut_positions(CutSizes z, const Positions *positions, bool online);
 size_t cut_layers(const CutSizes *z); // layers of the stage: its blocks, embedding and head
@@ -48,10 +49,11 @@ size_t cut_layers(const CutSizes *z); // layers of the stage: its blocks, embedd
 enum { TENSORS_OF_BLOCK = 12 };
 // the tensors of a block, in model order
 void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]);
-size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]); // the sum over them
+size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]); // the sum over a block's tensors
 size_t elements_block(const CutSizes *z);                   // 12 C^2 + 13 C, unsplit
 size_t elements_wte(const CutSizes *z); // the table that embedding and head share, or each one's
-// Tables with weights and state of their own on the stage, and with a gradient of their own.
+// The number of tables that have their own weights and state on the stage, and of those with their
+// own gradient.
 size_t stage_tables(const CutSizes *z);
 size_t stage_table_gradients(const CutSizes *z);
 bool stage_shares_table(const CutSizes *z); // another stage has the other use of wte
@@ -84,16 +86,16 @@ size_t kept_head(const CutSizes *z);
 size_t kept_between(const CutSizes *z);
 size_t kept_stage(const CutSizes *z);    // everything that the stage keeps
 size_t kept_model(const ModelConfig *c); // everything that the whole model keeps
-// The same in elements of B sequences. These functions also handle sequence parallelism, where a
-// rank keeps only some rows of some items.
+// Kept elements of B sequences. The functions activations_* also handle sequence parallelism, where
+// a rank keeps only some rows of some items.
 size_t activations_block(const CutSizes *z, size_t B);
 size_t activations_scores(const CutSizes *z, size_t B);
 size_t activations_head(const CutSizes *z, size_t B);
 size_t activations_between(const CutSizes *z, size_t B);
 size_t activations_stage(const CutSizes *z, size_t B);
-// Elements that the first half of a backward keeps for the second half. For a matrix: its input [K]
-// and its output's gradient [N], per token. For a norm: the same and the statistics. The embedding
-// keeps its gradient, C. The walker keeps a layer's own input.
+// Elements that the first half of a backward keeps for the second half. A matrix keeps its input
+// [K] and its output's gradient [N], per token. A norm keeps both, and its statistics. The
+// embedding keeps its gradient, C. The walker keeps a layer's own input.
 size_t deferred_block(const CutSizes *z, size_t B);
 size_t deferred_head(const CutSizes *z, size_t B);
 // Bytes as the paper counts them: a block's items with its input, without the norms' statistics.
@@ -128,9 +130,10 @@ double chain_time(size_t n, size_t bytes);
 double send_time(size_t bytes); // alpha + bytes / beta
 // a message between stages: [B*T, C], or its local rows
 size_t message_elements(const CutSizes *z, size_t B);
-// All-reduces of a stage's layers over t ranks, for forward and backward of B sequences. Of [M, C]:
-// four per block (six if backward runs the forward again), one for the embedding's output, one for
-// the head's dx. Of [M, 1]: three for the loss. They follow one another.
+// All-reduces of a stage's layers over t ranks, for forward and backward of B sequences. Four of
+// [M, C] per block (six if backward runs the forward again). One of [M, C] for the embedding's
+// output and one for the head's dx. Three of [M, 1] for the loss. The all-reduces follow one
+// another.
 typedef struct {
     double calls, bytes, time;
 } Traffic;
@@ -144,7 +147,7 @@ typedef struct {
 } SequenceTraffic;
 SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again);
 // The sums of partial gradients: 2C, 3C and C elements of each block, 2C of the last norm; without
-// biases C, C, none, and C. They
-// come once per step, or once per micro-batch if ZeRO reduces that often.
+// biases C, C, none, and C. The sums come once per step, or once per micro-batch if ZeRO reduces
+// that often.
 Traffic traffic_partial_sums(const CutSizes *z);
 #endif

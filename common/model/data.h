@@ -4,15 +4,15 @@
 // resumed training continues in the same order.
 //
 // A file is cut in windows of `context` tokens, plus the next token as the last target. Every epoch
-// takes each training window once, in an order of its own. The order is a permutation that is
-// computed, not stored (random_permute).
+// takes each training window once, in its own order. The order is a permutation that is computed,
+// not stored (random_permute).
 #ifndef DATA_H
 #define DATA_H
 #include "common/model/attention.h"
 
 typedef struct {
     const char *path;
-    const unsigned char *text; // the whole file
+    const unsigned char *text; // the bytes of the whole file
     bool mapped;               // text is mapped: all ranks of a node share its pages
     size_t bytes;              // of the file
     size_t begin, tokens;      // begin: the byte after the file's header
@@ -56,7 +56,7 @@ uint64_t data_fingerprint(const Data *d, size_t *bytes);
 // The micro-batch of B sequences from global sequence number `first` on, in a step with a global
 // batch of `global` sequences.
 Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global);
-// The same for many micro-batches of a step. The caller computes token_weight once, as 1 /
+// Like data_batch, for many micro-batches of a step. The caller computes token_weight once, as 1 /
 // data_count(d, step, 0, global).
 Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B,
                        double token_weight);

@@ -312,11 +312,10 @@ static const AttentionKind plain = {
 };
 static const AttentionKind *kind_of(const AttentionHeads *h) { return h->kind ? h->kind : &plain; }
 
-// Rotary positions (Su et al. 2021): queries and keys are turned by an angle that grows with their
-// position. The score of a query and a key then depends on the distance of their positions alone.
-// This is the only place that turns, right after the product that made q|k|v. So every kind of
-// attention, on any rank, and a cache of keys read rows that know their place in the whole
-// sequence.
+// Rotary positions (Su et al. 2021) rotate queries and keys by an angle that grows with their
+// position. The score of a query and a key then depends only on the distance of their positions.
+// Only this function rotates, right after the product that made q|k|v. So every kind of attention
+// and the cache of keys read rotated rows, on any rank.
 static void rotate(const AttentionHeads *h, Tensor qkv, int direction) {
     size_t turned = range_size(h->heads) * h->D + attention_key_columns(h);
     if (h->theta > 0)
@@ -509,7 +508,7 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
 // ---- the plain walk ----
 
 // Prepares layer i of n, if there is one, and its inner layer. (i - 1 of 0 is none.) Several inner
-// layers are a walk of their own.
+// layers have their own walk.
 static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
     for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->n_inner == 1 ? l->inner : NULL)
         if (l->kind->prepare) l->kind->prepare(l, backward);

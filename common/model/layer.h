@@ -13,7 +13,7 @@
 #include "common/model/unit.h"
 #include "common/tensor/ops.h"
 
-// What the families of models do differently. The first value of each is GPT-2's.
+// The differences between the families of models. The first value of each type is GPT-2's.
 typedef enum { NORM_LAYER, NORM_RMS } NormKind;
 typedef enum { POSITIONS_LEARNED, POSITIONS_ROTARY } PositionKind;
 typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU } ActivationKind;
@@ -22,16 +22,16 @@ typedef enum { BIASES_ALL, BIASES_NONE, BIASES_QKV } BiasKind; // QKV: of query,
 typedef struct {
     size_t layers, width, heads, context, vocab; // L blocks, C, H, longest T, V
     double dropout;                              // probability of dropping an element, 0 <= p < 1
-    uint64_t seed;                               // of initial weights and dropout
+    uint64_t seed;                               // the seed of initial weights and dropout
     NormKind norm;
     PositionKind positions;
     ActivationKind activation;
-    BiasKind biases;   // of the matrices. A layer norm has a bias, an RMS norm none.
+    BiasKind biases;   // biases of the matrices. A layer norm has a bias, an RMS norm has none.
     size_t kv_heads;   // heads of key and value; 0: as many as of the query
     size_t ffn;        // features between the matrices of the MLP; 0: 4C
-    bool untied;       // the head has a table of its own
+    bool untied;       // the head has its own table
     double rope_theta; // the base of the rotary angles; 0: 10000
-    double norm_eps;   // of an RMS norm; 0: 1e-5
+    double norm_eps;   // epsilon of an RMS norm; 0: 1e-5
 } ModelConfig;
 static inline size_t config_kv_heads(const ModelConfig *c) {
     return c->kv_heads ? c->kv_heads : c->heads;
@@ -65,7 +65,7 @@ typedef struct {
 typedef struct Saved {
     Tensor t[SAVED_TENSORS]; // each kind of layer has its own names for these
     Arena arena, attention;  // attention: the [T, T] items, which selective recomputation drops
-    Arena later; // used in the first half of a backward: holds what the second half will read
+    Arena later; // used in the first half of a backward: holds the tensors for the second half
     WeightGradient deferred[SAVED_GRADIENTS]; // [n_deferred], between the two halves of a backward
     size_t n_deferred;
     Tensor input; // the layer's x; the walker keeps it
@@ -79,9 +79,9 @@ void saved_free(Saved *s);
 typedef struct AttentionKind AttentionKind;
 typedef struct {
     size_t B, T, D; // sequences, positions of each on this rank, columns of a head
-    Range heads;    // of this rank, numbered in the whole layer
+    Range heads;    // heads of this rank, numbered in the whole layer
     size_t ratio;   // this many neighbouring heads share one head of key and value; 0: 1
-    double theta;   // attention_forward rotates queries and keys with this base; 0: it does not
+    double theta;   // the base of rotary positions; 0: no rotation
     uint64_t key;   // dropout of the attention probabilities
     double drop;
     size_t first_sequence;
@@ -114,15 +114,15 @@ typedef struct {
     void (*forward)(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
     // dx is overwritten; empty for the embedding.
     void (*backward)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
-    void (*shed)(Saved *s); // frees what rebuild can recompute; NULL: nothing
+    void (*shed)(Saved *s); // frees the items that rebuild can recompute; NULL: frees nothing
     void (*rebuild)(Layer *l, const Batch *b, Saved *s);
     // Backward in two halves, in this order. NULL in a plain layer: layer_defer and layer_deferred.
     // NULL in a wrapper: it has no halves.
     void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
-    // The walk calls prepare one layer early, so that l can start fetching: before layer l - 1 runs
-    // forward, and before layer l + 1 runs backward. The walk prepares its first layer at the
-    // start. NULL: nothing.
+    // The walk calls prepare one layer early, so that l can start fetching. In forward the call
+    // comes before layer l - 1 runs, in backward before layer l + 1 runs. The walk prepares its
+    // first layer at the start. NULL: nothing.
     void (*prepare)(Layer *l, bool backward);
 } LayerKind;
 struct Layer {
@@ -134,7 +134,7 @@ struct Layer {
     size_t n_units;
     Range heads, vocab; // local heads and vocabulary entries; all of them in the unsplit layers
     Comm *comm;         // the ranks this layer communicates with; NULL in the unsplit layers
-    const AttentionKind *attention; // for a block; NULL: the plain one
+    const AttentionKind *attention; // the attention of a block; NULL: plain attention
     Comm *cp;     // the ranks with the other positions of its sequences; NULL: none
     Layer *inner; // the wrapped layer or layers; NULL in plain layers
     size_t n_inner;
@@ -163,9 +163,8 @@ void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s);
 
-// Wraps l: l becomes a layer of `kind` that communicates over `comm`, and its inner layer is what l
-// was. Returns the inner layer.
-// model_wrap_range wraps several layers
+// Wraps l: l becomes a layer of `kind` that communicates over `comm`, and the old l becomes its
+// inner layer. Returns the inner layer. model_wrap_range wraps several layers.
 Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);
 
 // The unsplit layers, the reference of every split layer.
@@ -199,15 +198,15 @@ enum {
     S_STATS2,
     S_FC,
     S_ACT,
-    // of a block; the last three are for other kinds of attention
+    // items of a block; the last three are for other kinds of attention
     S_LSE,
     S_HEADS_QKV,
     S_HEADS_MIX,
     BLOCK_ITEMS
 };
-enum { S_LN, S_STATS }; // of the head
-enum { S_SUM };         // of the loss
-enum { S_DY };          // of the embedding, between the halves of its backward
+enum { S_LN, S_STATS }; // items of the head
+enum { S_SUM };         // items of the loss
+enum { S_DY };          // items of the embedding, between the halves of its backward
 enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_MIDDLE, SITE_OUT }; // the dropouts of a layer
 
 // ---- Pieces that the unsplit layers and those of chapter 03 share ----
@@ -243,11 +242,11 @@ Tensor attention_fold(const AttentionHeads *h, Tensor wide, Arena *scratch);
 // by h->kind. attention_backward is its reverse, and rotates the gradient of S_QKV back.
 void attention_forward(const AttentionHeads *h, Saved *s);
 void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
-// recomputes what was freed in s->attention
+// recomputes the freed items of s->attention
 void attention_rebuild(const AttentionHeads *h, Saved *s);
 void block_shed(Saved *s);
 void block_rebuild(Layer *l, const Batch *b, Saved *s);
-void embedding_gradients(Layer *l, const Batch *b, Tensor dy); // of wte and wpe
+void embedding_gradients(Layer *l, const Batch *b, Tensor dy); // adds the gradients of wte and wpe
 void loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 // keeps dy
 void embedding_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
@@ -274,7 +273,8 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
 // means that the first layer is the embedding.
 void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                    Tensor dx);
-// The same in two halves; the second half frees.
+// The backward walk in two halves. The second half frees the outputs, the saved objects and the
+// stash.
 void walk_backward_inputs(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                           Tensor dx);
 void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationStash *f);

@@ -1,5 +1,6 @@
-// model.h: GPT-2 (pre-norm, learned positions, tanh GELU, tied embeddings, biases) or Llama (RMS
-// norm, rotary positions, SwiGLU, no biases) as a list of layers, whole or a part of it.
+// model.h: a model as a list of layers, or a part of the list. The model is GPT-2 (pre-norm,
+// learned positions, tanh GELU, tied embeddings, biases) or Llama (RMS norm, rotary positions,
+// SwiGLU, no biases).
 //
 // A model is DESCRIBED first. The techniques then change the description (cut parameters, wrap
 // layers). Then it is allocated.
@@ -46,8 +47,8 @@ size_t config_tensors(const ModelConfig *c);
 Model *model_describe(const ModelConfig *c, Range layers);
 // Sets the replicas of all units that have none yet. Call it between description and allocation.
 void model_replicas(Model *m, Comm *dp);
-// Wraps layers [lo, lo + n) of a described model in one layer. They become its inner layers, and
-// the list has n - 1 layers less. Returns the new layer.
+// Wraps layers [lo, lo + n) of a described model in one new layer. The n layers become inner layers
+// of the new one, so the list gets shorter by n - 1. Returns the new layer.
 Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Comm *comm);
 // A model of several chunks of the list, in model order, for interleaved pipelines (Narayanan et
 // al. 2021, section 2.2).

@@ -7,12 +7,12 @@
 typedef struct {
     char name[40];          // Hugging Face's name, "h.0.attn.c_attn.weight"
     size_t number;          // number in the whole model's order of tensors
-    size_t rows, cols;      // of the whole tensor
+    size_t rows, cols;      // size of the whole tensor
     bool vector;            // a bias or a gain: rows is 1, its shape is [cols]
     size_t blocks;          // columns are cut in each of `blocks` blocks (q | k | v: 3)
     size_t ratio;           // the first block is this many times as wide as each other one
     Range my_rows, my_cols; // the local rectangle; my_cols within each narrow block
-    double mean, deviation; // of its initial values
+    double mean, deviation; // mean and deviation of the initial values
     bool decay;             // weight decay applies: matrices, not biases and gains
     bool in_norm; // the local elements enter the gradient norm (false: another rank's copy does)
     // the ranks over which g must still be summed, because each has seen only some of the rows;
@@ -26,16 +26,16 @@ typedef struct {
 // A parameter with the whole tensor [rows, cols]; rows 0: a vector [cols]. The model sets number
 // and initial values.
 Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks);
-// The same with a first block that is `ratio` times as wide as each other one. A cut of columns
-// [lo, hi) of a narrow block takes columns [ratio lo, ratio hi) of the first one: with grouped
-// heads, the queries that belong to these keys.
+// A parameter whose first block is `ratio` times as wide as each other block. A cut of columns [lo,
+// hi) of a narrow block takes columns [ratio lo, ratio hi) of the first block. With grouped heads
+// these are the queries that belong to the keys.
 Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t blocks,
                              size_t ratio);
-// Blocks of the width of my_cols: `ratio` of them make the first block.
+// The number of blocks of the width of my_cols. The first block counts as `ratio` blocks.
 static inline size_t param_narrow_blocks(const Param *p) { return p->ratio + p->blocks - 1; }
 size_t param_local_rows(const Param *p);
 size_t param_local_cols(const Param *p); // columns of all blocks
-bool param_is_whole(const Param *p);     // this rank holds all of it
+bool param_is_whole(const Param *p);     // this rank holds the whole tensor
 // p->g += g: adds a finished contribution with the shape of the local part. The first contribution
 // after zeroing overwrites.
 void param_add_gradient(Param *p, Tensor g);
@@ -58,7 +58,7 @@ typedef struct Unit {
     Comm *replicas;
     // the elements whose final gradient, update and state this rank owns; all without ZeRO
     Range own;
-    Tensor own_w, own_g;     // [1, own]: views of w and g, or buffers of their own
+    Tensor own_w, own_g;     // [1, own]: views of w and g, or separate buffers
     bool own_gradient_empty; // no contribution was added to a separate own_g since it was zeroed
     Tensor m, v;             // [1, own]: optimizer state, absent under SGD
 } Unit;

@@ -32,7 +32,7 @@ typedef struct {
 Arena arena(MemoryCategory category);
 void *arena_alloc(Arena *a, size_t bytes);
 void arena_free(Arena *a); // frees every buffer; the arena may be used again
-// From now on the ledger counts the arena's buffers under this category.
+// After this call the ledger counts the arena's buffers under this category.
 void arena_rebook(Arena *a, MemoryCategory category);
 size_t arena_bytes(const Arena *a);
 bool arena_holds(const Arena *a, const void *p); // is p an address in one of its buffers?

@@ -606,8 +606,8 @@ static size_t need_heads(const char *op, const char *q, Tensor queries, const ch
               op, q, queries.rows, queries.cols, k, keys.rows, keys.cols, p.rows, p.cols, B, heads);
     return heads ? keys.cols / heads : 0;
 }
-// Distances between the matrices of a batch with one product per sequence and head: sequences are T
-// rows apart, heads D columns, rows of p Tq.
+// Distances between the matrices of a batch with one product per sequence and head. Sequences are T
+// rows apart, heads are D columns apart, and their parts of p are Tq rows apart.
 static BatchSteps head_steps(Tensor x, size_t T, size_t D) {
     BatchSteps s = { { T * x.ld, D } };
     return s;

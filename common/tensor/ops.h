@@ -55,8 +55,8 @@ void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Ten
 // Layer norm of rows that are spread over ranks. x, y, gain, bias hold some of a row's `whole`
 // columns; stats and sums hold all rows. sums[M,2] are over the local columns. The caller adds the
 // sums over the ranks that share the rows, then applies them. One all-reduce is enough, because the
-// variance is mean(x^2) - mean(x)^2. Its relative error is that of 1 + mean^2 / variance roundings.
-// stats may be sums. op_layer_norm_grads needs the local columns only.
+// variance is mean(x^2) - mean(x)^2. The variance has the relative error of 1 + mean^2 / variance
+// roundings. stats may be sums. op_layer_norm_grads needs the local columns only.
 void op_layer_norm_sums(Tensor sums, Tensor x); // sums of x and x^2
 void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias,
                          size_t whole);
@@ -71,9 +71,9 @@ void op_rms_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor
 void op_rms_norm_grads(Tensor dgain, Tensor x, Tensor stats, Tensor dy);
 
 // --- rotary positions (Su et al. 2021, section 3.2.2), in place ---
-// x is [M, heads*D]. Columns i and i + D/2 of each head are a pair (as in Hugging Face's Llama),
-// which is turned by the angle direction * position * theta^(-2i/D). Row r has position[r]; NULL: r
-// mod T.
+// x is [M, heads*D]. Columns i and i + D/2 of each head are a pair (as in Hugging Face's Llama).
+// The op rotates the pair by the angle direction * position * theta^(-2i/D). Row r has position[r];
+// NULL: r mod T.
 void op_rotate(Tensor x, size_t D, const int *position, size_t T, double theta, int direction);
 
 // --- grouped heads (Ainslie et al. 2023): heads of D columns ---
@@ -104,12 +104,13 @@ void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at);
 void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, HeadsPlace at);
 // Softmax over some of the keys; the caller joins the parts (online softmax; Milakov and Gimelshein
 // 2018, section 3). lse [B*Tq, heads] is the logarithm of the sum of exp(scale s) over the local
-// keys that a query sees; -inf: no such key.
+// keys that a query attends to; -inf: no such key.
 void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlace at);
 // Joins two parts of attention: o [M, heads*D] and lse [M, heads] of some keys with o_more and
 // lse_more of other keys. The result is in o and lse.
 void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more);
-// Recomputes p from the lse of all keys: exp(scale s - lse) for the keys that a query sees, else 0.
+// Recomputes p from the lse of all keys: exp(scale s - lse) for the keys that a query attends to,
+// else 0.
 void op_causal_probabilities(Tensor p, Tensor s, Tensor lse, real scale, HeadsPlace at);
 // For softmax's backward with a part of the keys: dot [B*Tq, heads] is sum(p dp) over all keys. It
 // equals the product of o and do, head by head.
@@ -117,8 +118,8 @@ void op_heads_dot(Tensor dot, Tensor o, Tensor d_o);
 // ds may be dp
 void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale,
                                HeadsPlace at);
-// The three products if query i of a sequence sees its keys 0 .. i (Tq = Tk): half the work. The
-// part of p above the diagonal is neither written nor read.
+// The three products if query i of a sequence attends to keys 0 .. i only (Tq = Tk). They take half
+// the work. The part of p above the diagonal is neither written nor read.
 void op_heads_scores_triangle(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);
 void op_heads_mix_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
 void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);

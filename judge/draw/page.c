@@ -16,8 +16,8 @@
 
 enum { NARROW = 40, WIDE = 512, USUAL = 100 }; // columns
 
-// A launcher gives its processes terminals of their own, so isatty() alone does not show where the
-// output goes.
+// A launcher gives each process its own terminal, so isatty() alone does not show where the output
+// goes.
 bool page_on_terminal(void) {
     size_t rank, size;
     return isatty(STDOUT_FILENO) && !comm_launched_by_mpi(&rank, &size);

@@ -34,7 +34,7 @@ typedef struct {
 Timing picture_timing(Run *run);
 
 // PICTURE_MEMORY: a strip of memory under each rank's row. Full height is the peak over all ranks
-// of this picture. SAME_SCALE: full height is at least that of the previous picture. NO_FILES: only
+// of this picture. SAME_SCALE: full height is at least the previous picture's. NO_FILES: only
 // the chart, for programs with several pictures, because --svg and --trace write one. DETAIL: the
 // chart needs --verbose. ALIKE_ONCE: neighbouring ranks with equal rows and strips share one row;
 // a call may begin in another column. NO_LINKS: the chart has no rows for the links.

@@ -234,8 +234,8 @@ static void print_plot(Run *run, const Plot *p, const Axes *a) {
 // in pixels; the legend is at the right
 enum { WIDTH = 800, HEIGHT = 420, LEFT = 70, RIGHT = 600, TOP = 40, BOTTOM = 370 };
 
-// Colours as in svg.c. Every line also has a mark and a dash of its own, so the chart is readable
-// without colours.
+// Colours as in svg.c. Every line also has its own mark and dash, so the chart is readable without
+// colours.
 static const char *const colour[MOST_LINES] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                 "#e69f00", "#56b4e9", "#000",    "#777" };
 static const char *const dash[MOST_LINES] = { "none", "6 3", "2 2", "8 3 2 3",

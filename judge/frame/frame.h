@@ -24,7 +24,7 @@ OptionValues options_parse(int argc, char **argv, const Option *own);
 void options_print_help(const OptionValues *s, const char *program);
 // fault() for an unknown name
 const OptionValue *options_find(const OptionValues *s, const char *name);
-void options_free(OptionValues *s); // frees what option_default has allocated
+void options_free(OptionValues *s); // frees the texts that option_default has allocated
 bool option_value_is_number(const OptionValue *s);
 // usage_error() if the value is not in lo..hi
 uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi);
@@ -63,8 +63,8 @@ typedef struct {
     bool pass;
     CheckKind kind;
 } CheckRecord;
-// The numbers that each rank sends to rank 0. The formula gives `predicted`, or the player if there
-// is no formula.
+// The numbers that each rank sends to rank 0. `predicted` comes from the formula, or from the
+// player if there is no formula.
 typedef struct {
     double predicted, measured;
     uint64_t id;

@@ -61,7 +61,7 @@ void option_default(Run *run, const char *name, const char *text);
 
 // Prints on rank 0, in order with the checks. It adds a newline if the text does not end with one.
 void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// The same, with --verbose only.
+// Prints like say(), with --verbose only.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Shows the progress of a long loop. After two seconds rank 0 prints "step 12 of 400" to stderr, if
 // stderr is a terminal. The next line of the page replaces this line; done == all clears it.

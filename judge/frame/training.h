@@ -31,12 +31,12 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 
 // ---- Snapshots of a model ----
 // Puts tensors into a snapshot under the parameters' names. It puts all weights that this rank
-// holds, so that the checks compare replicas. Of gradients, m and v it puts the parts that this
-// rank owns, because other parts of a gradient may be partial sums. It puts only tensors for which
-// `which` returns true; NULL: all.
+// holds, so that the checks compare replicas. It puts only the parts of gradients, m and v that
+// this rank owns, because other parts of a gradient may be partial sums. It puts only tensors for
+// which `which` returns true; NULL: all.
 typedef bool (*Which)(const Unit *u, const Param *p);
 void model_snapshot(const Model *m, Snapshot *s, UnitTensor what, Which which);
-// the same for one parameter
+// puts one parameter, like model_snapshot
 void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what);
 
 // ---- The recorded values of a training ----

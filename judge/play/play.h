@@ -19,7 +19,7 @@
 // pair of ranks of a group has one lane for its messages. A message leaves when it is sent and the
 // lane is free. A rank that starts a collective, or waits for one, first waits for all members.
 // Each member must have started every collective that this rank has started on the group, because
-// comm.c must then know their ends. The player has no clock_set_one_port and no
+// comm.c then needs the ends of these collectives. The player has no clock_set_one_port and no
 // clock_set_own_nodes.
 //
 // Messages have no names. The n-th receive that a rank posts for a peer takes the n-th message of
@@ -68,8 +68,8 @@ void play_call(Play *p, size_t rank, size_t group, CommKind kind, size_t count, 
 void play_call_taking(Play *p, size_t rank, size_t group, Picoseconds takes);
 void play_hold(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes);
-// From this call on, the rank's calls, bytes and times count. Peaks begin with the bytes that the
-// rank holds now.
+// The rank's calls, bytes and times count after this call. Peaks begin with the bytes that the rank
+// holds now.
 void play_record(Play *p, size_t rank);
 
 // ---- the cost of the steps ----

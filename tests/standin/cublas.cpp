@@ -32,7 +32,7 @@ template <class Real> struct Product {
         const Real value = transposed ? x[j + i * ld] : x[i + j * ld];
         return rounded ? tf32(value) : value;
     }
-    // Column by column of c; beta = 0 overwrites, whatever was there.
+    // Computes c column by column. beta = 0 overwrites c, even NaN.
     void run() const {
         const std::unique_ptr<Real[]> left(new Real[m * k]), sum(new Real[m]);
         for (size_t l = 0; l < k; l++)

@@ -31,27 +31,28 @@ enum Kind { MESSAGE, ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE }
 struct Message {
     int kind, type, op, root;
     uint64_t count;
-    off_t offset;                                   // in the sender's device memory
+    off_t offset;                                   // offset in the sender's device memory
 };
-struct Channel {                                    // from one rank to another, one message at a time
+struct Channel {                                    // messages from one rank to another, one at a time
     std::atomic<uint64_t> posted, taken;
     std::atomic<bool> wanted;                       // the receiver waits for a message that is not posted
     Message message;
 };
 struct Member {
-    std::atomic<bool> here, gone;                   // a rank has this number; it has left
+    std::atomic<bool> here, gone;                   // here: a rank has this number. gone: that rank has left
     pid_t process;
-    int memory;                                     // the number of its device memory's file
+    int memory;                                     // the descriptor of the file with its device memory
     char gpu[64];
-    std::atomic<uint64_t> splits, boards;           // so often has it called ncclCommSplit, and made the new board
-    struct { int color, key, board; } split[2];     // of the last calls
+    std::atomic<uint64_t> splits, boards;           // number of the rank's calls of ncclCommSplit, and of the boards that it made
+    struct { int color, key, board; } split[2];     // the arguments of its last two calls
 };
 struct Board {
     std::atomic<int> size, here, ready;
     std::atomic<int> error;                         // ncclResult_t, for all members
     std::atomic<bool> said;
     char text[400];
-    Member member[];                                // then the channels: of messages, then of collectives
+    // the channels follow: those of messages, then those of collectives
+    Member member[];
 };
 
 struct ncclComm {
@@ -59,13 +60,13 @@ struct ncclComm {
     int file, rank, size, device;
     bool blocking;
     std::string name;
-    std::vector<int> memory, process;               // files: of the other ranks' memory, and that end when they do
+    std::vector<int> memory, process;               // files: the memory of the other ranks, and their processes
     enum { SPLITTING, JOINING, OPENING, READY } state;
     ncclComm *parent;                               // while splitting
     ncclComm **sub;
     uint64_t split;
-    std::vector<std::shared_ptr<std::function<void()>>> launches;   // of a call that is still in progress
-    Clock last;                                     // its last operation
+    std::vector<std::shared_ptr<std::function<void()>>> launches;   // the rest of calls that are still in progress
+    Clock last;                                     // the communicator's last operation
     std::string text;
 
     Channel &channel(int kind, int from, int to) const {
@@ -89,7 +90,7 @@ static ncclResult_t refuse(ncclComm *comm, ncclResult_t result, const char *form
     return result;
 }
 
-// An error that all members get to know.
+// An error that all members see.
 static void fail(ncclComm *comm, ncclResult_t result, const std::string &text) {
     Board *b = comm->board;
     if (b->said.exchange(true)) return;
@@ -102,7 +103,7 @@ static ncclResult_t error_of(ncclComm *comm) {
     return error ? refuse(comm, error, "%s", comm->board->text) : ncclSuccess;
 }
 
-// As large as any board: its pages take memory once they are used.
+// Large enough for any board. A page of the board takes memory only once it is used.
 static const off_t BOARD_BYTES = off_t(1) << 30;
 static int new_board() {
     const int file = memfd_create("communicator", MFD_CLOEXEC);
@@ -122,13 +123,13 @@ static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
     comm->board = static_cast<Board *>(p);
     int none = 0;
     if (!comm->board->size.compare_exchange_strong(none, comm->size) && none != comm->size) {
-        comm->board = nullptr;                      // cut for another number of ranks
+        comm->board = nullptr;                      // the board's size is for another number of ranks
         return refuse(comm, ncclInvalidArgument, "%d ranks here, %d ranks elsewhere", comm->size, none);
     }
     Member &me = comm->board->member[comm->rank];
     if (me.here.exchange(true)) return refuse(comm, ncclInvalidUsage, "there are two ranks %d", comm->rank);
     off_t offset;
-    const char *host = getenv("NCCL_HOSTID");       // taken for another machine, as NCCL does
+    const char *host = getenv("NCCL_HOSTID");       // NCCL treats another NCCL_HOSTID as another machine
     snprintf(me.gpu, sizeof me.gpu, "%s %.40s", bus_id(comm->device).c_str(), host ? host : "");
     me.process = getpid();
     device_file(&offset, &me.memory, &offset);
@@ -137,8 +138,8 @@ static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
     return ncclSuccess;
 }
 
-// First the GPUs, all of them: they stand on the board, where every rank reads the same refusal also after the others,
-// refused before it, are gone.
+// Opens the memory of all members. Checks all GPUs first. The board has the GPUs, so every rank reads the same
+// refusal, even after other refused ranks are gone.
 static ncclResult_t open_members(ncclComm *comm) {
     char path[64];
     for (int r = 0; r < comm->size; r++)
@@ -159,7 +160,8 @@ static ncclResult_t open_members(ncclComm *comm) {
     return ncclSuccess;
 }
 
-// Makes the new communicator out of what all members of the old one have said: same color, in the order of the keys.
+// Makes the new communicator from the arguments of all members of the old one: members of the same color, in the
+// order of their keys.
 static ncclResult_t split_board(ncclComm *comm) {
     Member *members = comm->parent->board->member;
     const size_t turn = comm->split % 2;
@@ -188,7 +190,7 @@ static ncclResult_t step(ncclComm *comm) {
     if (!result && comm->state == ncclComm::JOINING)
         result = comm->board->here < comm->size ? ncclInProgress : open_members(comm);
     if (!result && comm->state == ncclComm::OPENING) {
-        if (comm->board->ready < comm->size) return ncclInProgress;     // from now on, who is done may go
+        if (comm->board->ready < comm->size) return ncclInProgress;     // a rank that is done may leave now
         comm->state = ncclComm::READY;
     }
     return result ? result : error_of(comm);
@@ -213,14 +215,15 @@ struct Task {
     size_t count;
     ncclDataType_t type;
     ncclRedOp_t op;
-    int root;                                       // or the other rank of a message
+    int root;                                       // the root, or the other rank of a message
     ncclComm *comm;
     cudaStream_t stream;
 };
 struct Transfer {
     size_t task;
     bool send, posted, done;
-    bool lost, failed;                              // before the last look at its channel: its peer, its communicator
+    // lost: the peer has left. failed: the communicator has failed. Both are set before the last read of the channel
+    bool lost, failed;
     int peer;
     const char *from;
     size_t bytes;
@@ -281,7 +284,7 @@ static void reduce(char *out, const std::vector<const char *> &parts, size_t cou
     }
 }
 
-// The operations of one group on one stream: all of them go on at once, but for those on one channel.
+// The operations of one group on one stream. All of them progress at the same time, except those on the same channel.
 struct Work {
     std::vector<Task> tasks;
     std::vector<Transfer> transfers;
@@ -299,7 +302,8 @@ struct Work {
     std::string why(bool *for_ever) const;
 };
 
-// A collective is a message to and one from every other rank, if only to see that all do the same.
+// A collective exchanges a message with every other rank, at least to check that all ranks make the
+// same call.
 void Work::add(const Task &t) {
     const bool one_to_all = t.kind == BROADCAST, all_to_one = t.kind == REDUCE, root = t.comm->rank == t.root;
     tasks.push_back(t);
@@ -352,8 +356,9 @@ void Work::move(Transfer &x) {
     }
 }
 
-// A rank that has done its part may leave, and after that its communicator may fail. So who is gone is seen before what
-// is in the channels: what is not there then never will be.
+// Finds ranks that have left. A rank may leave after it has done its part, and then its communicator may fail. So
+// Work looks for lost ranks before it reads the channels. A message of a lost rank that is not in its channel then
+// will never arrive.
 void Work::look_for_lost() {
     for (Transfer &x : transfers) {
         const ncclComm *comm = tasks[x.task].comm;
@@ -375,7 +380,7 @@ bool Work::run() {
     if (++turns % 16 == 0) look_for_lost();
     for (size_t i = 0; i < transfers.size(); i++) {
         Transfer &x = transfers[i];
-        bool first = !x.done;                       // on its channel
+        bool first = !x.done;                       // is x the first unfinished transfer of its channel?
         for (size_t j = 0; j < i && tasks.size() > 1 && first; j++) {
             const Transfer &y = transfers[j];
             const Task &ours = tasks[x.task], &theirs = tasks[y.task];
@@ -448,7 +453,7 @@ static void start(const std::vector<Task> &tasks) {
     for (Stream *s : on) {
         auto work = std::make_shared<Work>();
         std::vector<Access> uses;
-        size_t apart = 0;                           // messages of a group go on at once
+        size_t apart = 0;                           // the messages of a group progress at the same time
         for (const Task &t : tasks)
             if (find_stream(t.stream) == s) {
                 work->add(t);
@@ -468,7 +473,8 @@ static void start(const std::vector<Task> &tasks) {
 
 // ---- progress ----
 
-// A GPU goes on by itself; this thread goes on only where another rank waits for this one.
+// A GPU runs without the host. This thread runs operations only if another rank waits for this
+// rank.
 static bool is_needed(const ncclComm *comm) {
     for (int kind = MESSAGE; kind <= ALL_REDUCE && comm->state == ncclComm::READY; kind++)
         for (int r = 0; r < comm->size; r++) {
@@ -528,7 +534,7 @@ static ncclResult_t check_comm(ncclComm *comm) {
     return comm->board ? error_of(comm) : ncclSuccess;
 }
 
-// A communicator that does not block starts nothing before it is asked how it is.
+// A nonblocking communicator starts no operation before ncclCommGetAsyncError is called.
 static ncclResult_t launch(const std::vector<Task> &tasks) {
     const bool later = std::any_of(tasks.begin(), tasks.end(), [](const Task &t) { return !t.comm->blocking; });
     if (!later) return start(tasks), ncclSuccess;
@@ -585,7 +591,7 @@ ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int from, nc
     return call({ MESSAGE, false, "ncclRecv", nullptr, out, count, type, ncclSum, from, comm, stream });
 }
 
-// Waits for the communicators, as far as they block.
+// Starts the communicators, and waits for the blocking ones.
 static ncclResult_t begin_together(Entry &entry, const std::vector<ncclComm *> &begun) {
     ncclResult_t result = ncclSuccess;
     for (int turn = 0;; turn++) {
@@ -646,7 +652,7 @@ static ncclComm *new_comm(int size, int rank, const ncclConfig_t *config, const 
     return c;
 }
 
-// The handle is there at once; where the call blocks, so is the communicator.
+// Returns the handle at once. If the call blocks, it also waits until the communicator is ready.
 static ncclResult_t begin(Entry &entry, ncclComm *c, ncclComm_t *out) {
     *out = c;
     if (group.depth > 0) return group.begun.push_back(c), ncclSuccess;
@@ -722,7 +728,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
         return refuse(nullptr, ncclInvalidArgument, "there is no such communicator");
     *error = step(comm);
     if (comm->state == ncclComm::READY) launch_now(comm);
-    for (ncclComm *c : comms)                       // a split is its parent's business, too
+    for (ncclComm *c : comms)                       // a split also counts for its parent
         if (c->parent == comm && c->state != ncclComm::READY && step(c) == ncclInProgress) *error = ncclInProgress;
     return ncclSuccess;
 }

@@ -19,12 +19,13 @@
 
 namespace standin {
 
-// The device's memory is a file without a name, mapped twice. `base` is what the program gets, and closed. At `shadow`
-// operations reach the same bytes; the addresses among the arguments of a kernel are turned into those.
+// The device's memory is a file without a name, mapped twice. The program gets addresses at `base`, which it cannot
+// read or write. Operations use the same bytes at `shadow`. Addresses among the arguments of a kernel are replaced by
+// addresses at `shadow`.
 static const size_t ROOM = size_t(1) << 40;         // addresses; none is given out twice
 static const size_t FREED = size_t(256) << 20;      // bytes of freed blocks that stay NaN; older ones read as zero
-static const size_t ZONE = 256;                     // at least, before, between and behind blocks
-static const int POISON = 0xff;                     // NaN, and no index
+static const size_t ZONE = 256;                     // bytes before, between and behind blocks, at least
+static const int POISON = 0xff;                     // each byte: a NaN as a real, negative as an index
 static const size_t QUEUE = 1024;                   // operations that a stream holds back at most
 
 struct Block { size_t bytes; int device; bool live; };
@@ -37,16 +38,16 @@ struct State {
     size_t end = ZONE, capacity = size_t(4) << 30;
     size_t kernels = 0, failing_kernel = 0;
     bool eager = false, check_all = false;
-    bool lazy = true;                               // CUDA_MODULE_LOADING, as it was at the first call
+    bool lazy = true;                               // CUDA_MODULE_LOADING at the first call
     std::set<std::string> loaded;                   // kernels
     long patience = 300;                            // seconds
-    std::vector<size_t> used, most;                 // bytes, by device: now, and at most
+    std::vector<size_t> used, most;                 // live bytes and their peak, by device
     std::deque<uintptr_t> freed;                    // blocks that are NaN, oldest first
     size_t freed_bytes = 0;
-    std::map<uintptr_t, Block> blocks;              // of the device, freed ones too
+    std::map<uintptr_t, Block> blocks;              // blocks of the device, also freed blocks
     std::map<uintptr_t, size_t> pinned;
     std::vector<Stream *> defaults;                 // by device
-    cudaError_t sticky = cudaSuccess;               // after a kernel has failed, every call does
+    cudaError_t sticky = cudaSuccess;               // after a kernel has failed, every call fails
     struct sigaction other_handler;
 };
 static State &all = *new State;                     // never destroyed: a thread may outlive main
@@ -55,7 +56,7 @@ static thread_local int device_now;
 static thread_local cudaError_t last_error;
 static thread_local const char *running_kernel;
 static thread_local bool in_host_function;
-static thread_local const Op *waiting;              // where the last run_until() that came back false stands
+static thread_local const Op *waiting;              // the operation at which the last failed run_until() stopped
 
 void fault(const char *format, ...) {
     va_list arguments;
@@ -124,11 +125,11 @@ bool overlap(const Range &a, const Range &b) {
     if (a.lo >= b_end || b.lo >= a_end) return false;
     if (a.pitch != b.pitch || a.rows == 1 || b.rows == 1) return true;
     const size_t apart = (b.lo > a.lo ? b.lo - a.lo : a.pitch - (a.lo - b.lo) % a.pitch) % a.pitch;
-    return apart < a.width || apart + b.width > a.pitch;        // columns of one matrix
+    return apart < a.width || apart + b.width > a.pitch;        // columns of the same matrix
 }
 
-// Between blocks lie signalling NaNs, of float and of double: whoever reads them gets NaN, and whoever adds to them
-// leaves a quiet one.
+// Between blocks lie signalling NaNs, of float and of double. An operation that reads them gets NaN. An operation
+// that adds to them leaves a quiet NaN.
 static const struct Zone {
     uint64_t word[2 * ZONE / sizeof(uint64_t)];
     Zone() { std::fill(std::begin(word), std::end(word), 0x7ff4dead7fa0dead); }
@@ -169,7 +170,7 @@ size_t number(const char *variable, size_t otherwise) {
     return text && *text ? strtoull(text, nullptr, 0) : otherwise;
 }
 
-// How much device memory this process had at most, a line for each device that it used.
+// Prints the peak of this process's device memory, with a line for each device that it used.
 static void write_most() {
     FILE *f = fopen(getenv("STANDIN_MEMORY_LOG"), "a");
     for (size_t i = 0; f && i < all.most.size(); i++)
@@ -235,7 +236,8 @@ void join(Clock &c, const Clock &with) {
     for (size_t i = 0; i < with.size(); i++) set(c, i, with[i]);
 }
 
-// An operation that nothing puts after another must not touch what that writes, nor write what that touches.
+// Two operations without an order between them race if one writes memory that the other reads or writes. fault() if
+// op races with a pending operation.
 static void check_races(const Stream *s, const Op &op) {
     for (const Stream *t : streams) {
         if (!t || t == s) continue;
@@ -250,7 +252,7 @@ static void check_races(const Stream *s, const Op &op) {
 }
 
 void issue(Stream *s, Op op) {
-    for (Stream *t : streams)           // the default stream and the blocking ones wait for each other
+    for (Stream *t : streams)           // the default stream and blocking streams wait for each other
         if (t && t != s && t->device == s->device && t->blocking && s->blocking &&
             (t == all.defaults[size_t(s->device)] || s == all.defaults[size_t(s->device)]))
             join(s->after, t->after);
@@ -263,8 +265,8 @@ void issue(Stream *s, Op op) {
     else if (s->pending.size() > QUEUE) run_until(s->index, s->done + 1);
 }
 
-// As late as possible and no more than necessary: the first operations of the stream, up to number `count`, and what
-// they come after.
+// Runs the operations of the stream up to number `count`, and the operations that they must follow. Each operation
+// runs as late as possible.
 bool run_until(size_t stream, uint64_t count) {
     Stream *s = streams[stream];
     while (s && s->done < count) {
@@ -288,7 +290,8 @@ void pause(std::unique_lock<std::mutex> &lock, int turn) {
     lock.lock();
 }
 
-// A GPU would wait for ever; here it is said what for.
+// Waits until the operation is done. A GPU might wait for ever; this function then prints the
+// reason.
 cudaError_t wait_for(std::unique_lock<std::mutex> &lock, size_t stream, uint64_t count) {
     const auto begin = std::chrono::steady_clock::now();
     for (int turn = 0; !run_until(stream, count); turn++) {
@@ -306,7 +309,8 @@ static cudaError_t wait_for_device(std::unique_lock<std::mutex> &lock, int devic
     return all.sticky;
 }
 
-// Done already? If not, it will be the next time: nobody may rely on more.
+// Asks whether an operation is done. If not, runs it and still says no, because a program may not
+// rely on an earlier yes.
 static cudaError_t query(size_t stream, uint64_t count) {
     if (all.sticky) return all.sticky;
     if (!streams[stream] || streams[stream]->done >= count) return cudaSuccess;
@@ -328,7 +332,7 @@ int current_device() { return device_now; }
 
 // ---- copies ----
 
-// What a copy may do with the memory on one side of it.
+// The kind of memory on one side of a copy.
 enum class Place { DEVICE, PINNED, PAGEABLE };
 static Place place(const void *p) {
     if (on_device(p)) return Place::DEVICE;
@@ -356,8 +360,8 @@ static bool in_use(const Range &range) {
     return false;
 }
 
-// Pageable memory is read at the call, and when it is written the call waits; pinned memory is used when the stream
-// comes to it. Until then a pinned target holds poison.
+// A copy from pageable memory reads during the call, and a copy to pageable memory waits for its end. Pinned memory
+// is used when the copy runs on the stream. Until then a pinned target holds poison.
 static cudaError_t copy(const char *name, void *to, size_t to_pitch, const void *from, size_t from_pitch,
                         size_t width, size_t rows, cudaMemcpyKind kind, cudaStream_t stream, bool wait) {
     StreamEntry on(stream);
@@ -400,8 +404,8 @@ static cudaError_t fill(void *p, int value, size_t bytes, cudaStream_t stream) {
 
 // ---- kernels ----
 
-// The arguments of a kernel are bytes. A word of them that is the address of host memory, or of device memory that is
-// nobody's, would be a crash on a GPU, or worse. Addresses of live device memory become those that operations use.
+// The arguments of a kernel are bytes. fault() if a word of them is an address of host memory or of freed device
+// memory, because a GPU could crash. Addresses of live device memory are replaced by addresses at `shadow`.
 static void check_words(const char *name, char *closure, size_t size) {
     const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
     for (size_t i = 0; i + sizeof(uintptr_t) <= size; i += sizeof(uintptr_t)) {
@@ -421,8 +425,8 @@ static void check_words(const char *name, char *closure, size_t size) {
     }
 }
 
-// A kernel is loaded when it is launched first, unless CUDA was told otherwise before it started. That may wait for
-// all that the GPU does, and so for another rank.
+// CUDA loads a kernel at its first launch, unless CUDA_MODULE_LOADING was EAGER at the first call. Loading may wait
+// for all work on the GPU, and so for another rank.
 static void load(const char *name) {
     if (!all.lazy || !all.loaded.insert(name).second) return;
     for (const Stream *s : streams)
@@ -546,7 +550,7 @@ cudaError_t cudaDeviceSynchronize(void) {
     return result(e);
 }
 
-// A freed block is NaN; the oldest ones give their pages back.
+// Fills a freed block with NaN. The oldest freed blocks give their pages back.
 static void bury(uintptr_t first, size_t bytes) {
     memset(reach(reinterpret_cast<void *>(first)), POISON, bytes);
     all.freed.push_back(first);
@@ -592,7 +596,7 @@ cudaError_t cudaFree(void *p) {
     all.used[size_t(b->second.device)] -= b->second.bytes;
     return result(e);
 }
-// Memory is there at once, and nobody's from the call on; what was told the stream before still reaches it.
+// Allocates at once, which CUDA permits.
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream) {
     {
         StreamEntry on(stream);
@@ -600,6 +604,7 @@ cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream) {
     }
     return cudaMalloc(p, bytes);
 }
+// From this call on the program may not use the block. Earlier operations of the stream still use it.
 cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
     StreamEntry on(stream);
     if (on.error || !p) return result(on.error);
@@ -616,7 +621,7 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
     } });
     return cudaSuccess;
 }
-// There is one pool for a device, and it keeps nothing.
+// Each device has one pool, which keeps no memory.
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
     Entry entry;
     if (entry.error) return result(entry.error);

@@ -12,10 +12,10 @@
 
 namespace standin {
 
-// A mistake that a GPU would not report, or not always: says so on stderr and ends the process with status 3.
+// Reports a mistake that a GPU would not always report: prints it on stderr and ends the process with status 3.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fault(const char *format, ...);
 
-size_t number(const char *variable, size_t otherwise);          // of the environment
+size_t number(const char *variable, size_t otherwise);          // the value of an environment variable
 
 // ---- memory ----
 // Rows of `width` bytes, `pitch` bytes apart.
@@ -25,7 +25,8 @@ struct Range {
 };
 struct Access { Range range; bool write; };
 bool on_device(const void *p);
-// The address at which an operation reaches memory: the program's own, if it is not the device's.
+// Returns the address that an operation uses for p: an address at `shadow` for device memory, else
+// p itself.
 char *reach(const void *p);
 // The part of the device's memory as a file, for the ranks of other processes.
 std::string bus_id(int device);
@@ -39,14 +40,14 @@ inline Access use(const char *what, const void *p, size_t bytes, bool write, int
 bool overlap(const Range &a, const Range &b);
 
 // ---- streams ----
-// Clock[i]: so many operations of stream i come before. That relation is all the order there is.
+// Clock[i]: the number of operations of stream i that come before. Operations have no other order.
 using Clock = std::vector<uint64_t>;
 struct Op {
     const char *name;
-    std::vector<Access> uses;               // those of a kernel are not known
-    std::function<bool()> run;              // false: not yet, it waits for another rank
+    std::vector<Access> uses;               // empty for a kernel, whose accesses are unknown
+    std::function<bool()> run;              // returns false while the operation waits for another rank
     std::function<std::string(bool *for_ever)> why = {};    // it waits
-    void *work = nullptr;                   // the struct Work of NCCL, if it is that
+    void *work = nullptr;                   // the struct Work of an NCCL operation, else null
     Clock after = {};
 };
 }
@@ -54,9 +55,9 @@ struct Op {
 struct CUstream_st {
     size_t index;
     int device;
-    bool blocking;                          // waits for the default stream, and that for it
+    bool blocking;                          // waits for the default stream, which waits for this one
     uint64_t issued, done;
-    standin::Clock after;                   // what its next operation comes after
+    standin::Clock after;                   // the operations before its next operation
     std::deque<standin::Op> pending;        // operations done + 1 ... issued
 };
 
@@ -68,7 +69,7 @@ Stream *find_stream(cudaStream_t s);        // null: there is no such stream
 void issue(Stream *s, Op op);
 void set(Clock &c, size_t stream, uint64_t count);
 void join(Clock &c, const Clock &with);
-bool run_until(size_t stream, uint64_t count);      // false: that waits for another rank
+bool run_until(size_t stream, uint64_t count);      // false: an operation waits for another rank
 cudaError_t wait_for(std::unique_lock<std::mutex> &lock, size_t stream, uint64_t count);
 
 // The beginning of every call: the lock, and the errors that any call may return.
@@ -81,7 +82,7 @@ struct StreamEntry : Entry {
     Stream *s;
     explicit StreamEntry(cudaStream_t stream);
 };
-void pause(std::unique_lock<std::mutex> &lock, int turn);       // lets others go on while this thread waits
+void pause(std::unique_lock<std::mutex> &lock, int turn);       // lets other threads run while this thread waits
 int current_device();
 }
 #endif

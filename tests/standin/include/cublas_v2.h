@@ -54,7 +54,7 @@ STANDIN_GEMM(cublasDgemm, double, int);
 STANDIN_GEMM(cublasSgemm_64, float, int64_t);
 STANDIN_GEMM(cublasDgemm_64, double, int64_t);
 
-// `count` products, whose matrices lie so many elements apart.
+// Computes `count` products. A stride is the distance between two matrices, in elements.
 #define STANDIN_GEMM_BATCH(name, real) \
     cublasStatus_t name(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k, \
                         const real *alpha, const real *a, int lda, long long int a_step, const real *b, int ldb, \

@@ -1,12 +1,12 @@
-// cuda_runtime.h of the stand-in: the calls of the CUDA runtime that Unsplit uses, with the names,
-// values and signatures of the real header, so that one source compiles with both. ../README.md
+// cuda_runtime.h of the stand-in: the calls of the CUDA runtime that Unsplit uses. Names, values
+// and signatures are those of the real header, so one source compiles with both. ../README.md
 // describes their behaviour.
 #ifndef STANDIN_CUDA_RUNTIME_H
 #define STANDIN_CUDA_RUNTIME_H
 #include <stddef.h>
 
 #define CUDART_VERSION 13000
-#define CUDA_STANDIN 1                       // only the stand-in has this one
+#define CUDA_STANDIN 1                       // only the stand-in defines this name
 
 #ifdef __cplusplus
 extern "C" {
@@ -103,19 +103,19 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end);
 
-// What <<<...>>> is on a GPU: run(closure), later, on the stream. The closure, of `size` bytes, is the stand-in's from
-// now on, and ends with destroy(closure). All addresses that the kernel uses must be words of it. name: for messages,
-// must stay.
+// Launches a kernel, as <<<...>>> does on a GPU: runs run(closure) on the stream, later. From this call on the
+// stand-in owns the closure of `size` bytes, and ends it with destroy(closure). Every address that the kernel uses
+// must be a word of the closure. name: for messages; the text must stay valid.
 void standin_launch(cudaStream_t stream, const char *name, void (*run)(void *closure), void (*destroy)(void *closure),
                     void *closure, size_t size);
 
 #ifdef __cplusplus
 }
 
-// The same for a C++ function object, copied as a kernel's argument is.
+// Launches a C++ function object. The object is copied, as a kernel's arguments are.
 template <class Body> void standin_launch(cudaStream_t stream, const char *name, const Body &body) {
     Body *copy = new Body(body);
-    __builtin_clear_padding(copy);           // of GCC: chance bytes would pass for addresses
+    __builtin_clear_padding(copy);           // GCC's function; padding could look like an address
     standin_launch(stream, name, [](void *closure) { (*static_cast<Body *>(closure))(); },
                    [](void *closure) { delete static_cast<Body *>(closure); }, copy, sizeof(Body));
 }

@@ -32,7 +32,7 @@ typedef enum {
 } ncclDataType_t;
 
 typedef struct {
-    size_t size;                             // the first three are the initializer's
+    size_t size;                             // NCCL_CONFIG_INITIALIZER sets the first three fields
     unsigned int magic;
     unsigned int version;
     int blocking, cgaClusterSize, minCTAs, maxCTAs;
