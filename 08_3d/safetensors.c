@@ -93,7 +93,7 @@ static void write_tensor(const Model *m, const Param *p, Output *o) {
     side_gather_each(own, n * sizeof *own, take_elements, &whole);
     if (this_rank == 0) {
         if (whole.filled < whole.room) fault("--export: no rank has all elements of %s", p->name);
-        // Errors stay with the file: output_close() asks for them.
+        // A write error is stored in the file; output_close() reports it.
         fwrite(whole.values, sizeof(real), whole.room, o->f);
     }
     free(whole.values);

@@ -20,7 +20,8 @@ typedef struct {
 } Weights;
 // Collective. The sizes of the model follow from the tensors of the file. usage_error() if there is
 // no model at `from`.
-// heads: the model's number of heads; NULL: the file's header or the config.json beside it says it.
+// heads: the model's number of heads. NULL: the number comes from the file's header or from the
+// config.json beside the file.
 Weights weights_open(Comm *world, const char *from, const size_t *heads, uint64_t seed);
 // Allocates the weights of a described model, without gradients, and fills them. usage_error()
 // where one is missing.

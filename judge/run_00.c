@@ -111,10 +111,10 @@ static double gradient_check(Run *run, const Data *data) {
     say(run,
         "Finite differences: a tensor w moves to w + h v and w - h v; derivative = change of the "
         "loss / 2h.\n"
-        "v moves one element of a gain or bias; of a matrix it moves all elements, in %d random "
-        "mixtures.",
+        "v is a direction: one element of a gain or bias; of a matrix, %d random mixtures of all "
+        "elements.",
         MIXTURES);
-    say(run, "%zu tensors, worst %s: backward differs by %.1e of its largest derivative\n\n",
+    say(run, "%zu tensors, worst %s: its error is %.1e of its largest derivative\n\n",
         config_tensors(&c), name[where], worst);
     // In fp32 the difference of two losses loses half its digits, so the fp32 limit finds gross
     // errors only. fp64 finds the others.
@@ -172,18 +172,17 @@ static void training(Run *run, const Data *data, double error) {
     char begun[16], ended[16];
     snprintf(begun, sizeof begun, "=%.4f", first);
     snprintf(ended, sizeof ended, "=%.4f", loss);
-    results(
-        run, (const char *const[]){ "", NULL },
-        (const Result[]){
-            { "loss before training",
-              "ln V = 4.11: all 61 vocabulary entries equally likely",
-              { begun } },
-            { "loss at the last step", "0: the batch is memorised", { ended } },
-            { "parameters", "Psi = VC + TC + L(12C^2 + 13C) + 2C elements", { "parameters" } },
-            { "gradients", "Psi + VC: wte has two uses, each with a gradient", { "gradients" } },
-            { "AdamW's m and v", "2 Psi", { "optimizer" } },
-            { 0 },
-        });
+    results(run, (const char *const[]){ "", NULL },
+            (const Result[]){
+                { "loss before training",
+                  "ln V = 4.11: all 61 vocabulary entries equally likely",
+                  { begun } },
+                { "loss at the last step", "near 0 when the batch is memorised", { ended } },
+                { "parameters", "Psi = VC + TC + L(12C^2 + 13C) + 2C elements", { "parameters" } },
+                { "gradients", "Psi + VC: the token table wte is used twice", { "gradients" } },
+                { "AdamW's m and v", "2 Psi", { "optimizer" } },
+                { 0 },
+            });
     say_answer(run,
                "Yes to both. The loss fell from %.4f to %.4f in %zu steps; backward differs from "
                "finite differences by at most %.1e of a tensor's largest derivative.",
