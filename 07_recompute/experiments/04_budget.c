@@ -55,8 +55,7 @@ static void conclude(Run *run, const StageMeasured got[BUDGETS], const BudgetPla
                peak, all, budget_count(plan, RECOMPUTE_FULL), plan->stage.blocks,
                budget_count(plan, RECOMPUTE_SELECTIVE),
                100 * (got[DRAWN].timing.flops / before - 1));
-    say_cost(run, "a plan before training, from sizes alone. Recomputing every block would need "
-                  "only %s, but %.1f %% more work.",
+    say_cost(run, "a plan before training. Recomputing all blocks needs %s, but %.1f %% more work.",
              least, 100 * (got[BUDGETS - 1].timing.flops / before - 1));
     say_use_when(run, "activations almost fit, so that not every block needs a second forward.");
 }
