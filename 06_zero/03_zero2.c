@@ -137,7 +137,8 @@ StepResult zero2_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     model_fold_tied(model);     // the head's gradient of wte + the embedding's, both whole
     zero2_reduce(model);    // reduce-scatter of wte; now only own parts are left
 
-    // From here on as zero1_step of 02_zero1.c. The norm's sums of squares: one double per tensor.
+    // The rest equals zero1_step() of 02_zero1.c. The norm's sums of squares are one
+    // double per tensor.
     double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip));
     zero1_gather(model);    // all-gather of each unit: w <- the own_w of all ranks

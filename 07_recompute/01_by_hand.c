@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: What must forward keep for backward, what can it forget and compute again, and how often should it keep?
+// question: What must forward keep for backward, what can it forget and compute again, and how many layer inputs should it keep?
 //
 // Holds:  plain arrays on one device. In a chain of L = 16 equal layers, y = x W with 2x2 matrices,
 //         the inputs of layers 0, k, 2k, ... stay for all of backward. While backward is in a

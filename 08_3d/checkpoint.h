@@ -43,14 +43,16 @@ void checkpoint_save(Comm *world, const struct RunOptions *options, const Model 
                      size_t step, double eval_loss, size_t keep, char note[CHECKPOINT_NOTE]);
 
 typedef struct Checkpoint Checkpoint;
-// Opens the checkpoint in the folder dir. NULL: there is none, or it is torn, foreign or of another
-// version; `why` says so. Not collective. Reads only the index and the headers.
+// Opens the checkpoint in the folder dir. NULL: dir has no checkpoint, or the checkpoint is torn,
+// foreign or of another version; `why` gives the reason. Not collective.
+// Reads only the index and the headers.
 Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]);
 void checkpoint_free(Checkpoint *c);
 // Reads all of file i. False: its bytes are not those that were written.
 bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]);
 // Collective. Reads and verifies the newest checkpoint in dir, or dir itself.
-// newest_good: if that checkpoint is torn, the newest good one is taken, and note [room] says so.
+// newest_good: if that checkpoint is torn, takes the newest good one and writes a line to
+// note [room].
 // NULL on all ranks: `why` says what is wrong and names the newest good checkpoint.
 Checkpoint *checkpoint_open(Comm *world, const char *dir, bool newest_good,
                             char why[CHECKPOINT_WHY], char *note, size_t room);

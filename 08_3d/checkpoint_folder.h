@@ -29,7 +29,8 @@ bool folder_claim(const char *dir);
 // May this program remove dir/name? It must be a folder with files of a checkpoint only. False:
 // `why` names the other file.
 bool folder_is_ours(const char *dir, const char *name, char why[FOLDER_WHY]);
-// Removes such a folder. False: it is not this program's, or cannot be removed; `why` says so.
+// Removes such a folder. False: the folder is not this program's, or cannot be removed; `why` gives
+// the reason.
 bool folder_remove(const char *dir, const char *name, char why[FOLDER_WHY]);
 
 // Makes the new folder dir/name. False: it cannot be made, or something has that name; errno

@@ -86,7 +86,8 @@ static void add_tensor(void *context, const Unit *u, const Param *p, Range r, Un
 
 typedef struct { Output o; FileSum sum; } Writing;
 static void put(Writing *w, const void *data, size_t bytes) {
-    fwrite(data, 1, bytes, w->o.f); // errors stay with the file: output_close() asks for them
+    // A write error is stored in the file; output_close() reports it.
+    fwrite(data, 1, bytes, w->o.f);
     file_sum_add(&w->sum, data, bytes);
 }
 static void put_tensor(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {

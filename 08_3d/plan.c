@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: Which layout of a model on a cluster is the fastest that fits, and what does it take?
+// question: Which layout of a model on a cluster is the fastest that fits, and what does it cost?
 //
 // Computes a training step in every layout dp x tp x pp x cp, without training: with all
 // micro-batch sizes, interleaved chunks, ZeRO stages, recomputation and sequence parallelism.
@@ -104,7 +104,7 @@ static PlanTask task(Run *run) {
 static int one_of(Run *run, const char *option, const char *const *names) {
     int i = 0;
     if (!option_given(run, option)) return -1;
-    // options.c has seen to it that it is one of them
+    // options.c accepts only these names, so the loop ends
     while (strcmp(names[i], option_text(run, option))) i++;
     return i;
 }
@@ -130,7 +130,8 @@ static PlanFixed fixed(Run *run) {
     return f;
 }
 
-// "16,8,8" or "8,8,8,2" for --explain: the layout; what no option says of it is the plainest.
+// Reads the layout of --explain, "16,8,8" or "8,8,8,2". Settings without an option get their
+// simplest value.
 static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayout *l) {
     if (!option_given(run, "explain")) return false;
     Degrees n = { 0 };
@@ -214,7 +215,7 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
              sent[0], sent[1], sent[2], 100 * r->bubble);
     say_use_when(run,
                  "you choose a layout before you reserve a cluster. Frameworks overlap more "
-                 "communication than this plan.");
+                 "messages.");
 }
 
 static const char *bias_words(const ModelConfig *m) {
@@ -233,9 +234,10 @@ static void plan(Run *run) {
             "%s, %zu heads of key and value, %zu features in the MLP, biases %s, head %s",
             m->activation == ACTIVATION_SWIGLU ? "Llama's block" : "GPT-2's block",
             config_kv_heads(m), block_hidden(m), bias_words(m), m->untied ? "untied" : "tied");
-    say(run, "%.4g billion parameters; batch %zu; %s precision (%zu bytes per parameter)",
-        1e-9 * (double)config_parameters(m), t.model.batch, t.format.name,
-        t.format.weight + t.format.gradient + t.format.state);
+    say(run, "%.4g billion parameters; bytes of each: weight %zu, gradient %zu, optimizer %zu (%s)"
+        "; batch %zu",
+        1e-9 * (double)config_parameters(m), t.format.weight, t.format.gradient, t.format.state,
+        t.format.name, t.model.batch);
     say(run,
         "%zu GPUs, %s: %.4g TFLOP/s, %.3g GB, nodes of %zu, %.3g GB/s inside, %.3g GB/s between",
         t.gpus, t.cluster.name, 1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory, t.cluster.node,

@@ -9,7 +9,7 @@
 typedef struct {
     PlanStage stage;
     PlanOp op[2][2];
-    PlanOp *each[2][2];                            // for each rank of cp, where these are not alike
+    PlanOp *each[2][2];                            // one op per rank of cp, if they differ
     double held[2], working[2];                    // bytes per micro-batch: kept; while it computes
 } PlanChunk;
 typedef struct {
@@ -31,7 +31,7 @@ typedef struct {
     const PlanLayout *l;
     size_t ring;                                   // ranks of cp that are played; 1: all are alike
     size_t d, m;                                   // the replica; its micro-batches that are played
-    size_t sequences, large;                       // of these micro-batches; of the largest one
+    size_t sequences, large;                       // sequences of the m; of the largest of them
     PlanStageTime *stage;
 } PlanPlayer;
 

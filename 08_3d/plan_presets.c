@@ -41,7 +41,7 @@ const PlanModel plan_models[] = {
     { "ptdp-530b", GPT(105, 20480, 128), 2520, "PTD-P, table 1" },
     { "ptdp-1t", GPT(128, 25600, 160), 3072, "PTD-P, table 1" },
     // Layers and width are from ZeRO's table 4, heads and batch from its appendix. Context and
-    // vocabulary are GPT-2's, assumed.
+    // vocabulary are not published; those of GPT-2 are assumed.
     { "zero-100b",
       { .layers = 125,
         .width = 8192,

@@ -81,7 +81,7 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     }
     if (n == 0) return;
     say(run, "If one choice is changed, the fastest layout with the new value takes longer:");
-    results(run, (const char *const[]){ "times the fastest", "because it takes longer for", NULL },
+    results(run, (const char *const[]){ "step, times the best", "mostly more time for", NULL },
             rows);
     const PlanLayout *best = &list->result[0].layout, *last = &other[n - 1].result->layout;
     size_t m = plan_micro_batches(t, last);
@@ -89,18 +89,18 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     if (last->micro_batch == 2 * best->micro_batch && best->chunks > 1 && last->chunks == 1 &&
         m % last->n.pp)
         say(run,
-            "  With %zu sequences a rank has %zu micro-batches, no multiple of pp %zu: stages "
-            "cannot have chunks.",
+            "  With %zu sequences a rank has %zu micro-batches, not a multiple of pp %zu, so "
+            "stages have no chunks.",
             last->micro_batch, m, last->n.pp);
 }
 
 void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
     say(run, "dp, tp, pp, cp: ranks for data, tensor, pipeline, context parallelism. sp: "
              "sequence parallelism.");
-    say(run, "seqs: sequences per micro-batch. chunks: per pipeline stage (05.03). ZeRO: 0 to "
-             "3 (chapter 06).");
-    say(run, "state: weights, gradients, optimizer. act: activations. GB: most per GPU. idle: "
+    say(run, "seqs: sequences per micro-batch. chunks: per stage (05.03). ZeRO: 0 to 3. idle: "
              "bubble. step: in s.");
+    say(run, "state: weights, gradients, optimizer. act: activations%s. GB: most per GPU",
+        t->blockwise ? ", no scores (FlashAttention)" : "");
     say(run, "                                             GB held           GB sent per step "
              "over");
     say(run, "  dp tp  pp cp seqs chunks ZeRO sp recompute   all state   act    tp   cp   pp   dp "
@@ -118,16 +118,17 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
                      "memory first:");
         row(run, t, &list->result[i]);
     }
-    say(run, "Each row is the fastest layout of its mesh. Of %zu layouts, %zu were played%s",
+    say(run, "A mesh is one choice of dp, tp, pp and cp. Each row is the fastest layout of its "
+             "mesh.\nOf %zu layouts, %zu were simulated%s",
         list->tried, list->n,
-        list->n < list->tried ? ";\nthe others cannot be the fastest of their mesh." : ".");
+        list->n < list->tried ? "; the others cannot be the fastest of their mesh." : ".");
     alternatives(run, t, list);
 }
 
 // ---------------------------------------------------------------- the file of all layouts
 
 // Times are in seconds, memory and traffic in bytes; each line names its units. A rank's step
-// consists of computing, tp_time, dp_time, end_time and idle (PlanResult).
+// is the sum of the fields computing, tp_time, dp_time, end_time and idle (PlanResult).
 void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room) {
     const PlanLayout *l = &r->layout;
     size_t n = (size_t)snprintf(text, room,

@@ -163,8 +163,8 @@ static void offer_logit(Best *best, const Choice *c, double logit, size_t number
     offer(best, (Candidate){ .logit = logit, .score = score, .entry = entry });
 }
 
-// On the last stage: gathers each rank's k candidates, keeps the k best of all, and returns the
-// entry with the best score.
+// Gathers each rank's k candidates, keeps the k best of all, and returns the entry with the best
+// score. Runs on the last stage.
 static size_t choose(Sampler *s, Tensor logits, size_t number) {
     Comm *tp = s->mesh.tp;
     const Choice *c = &s->choice;

@@ -64,8 +64,8 @@ static bool checkpoint_due(Run *run, size_t done, bool last) {
     return option_given(run, "save") && (last || done % option_size(run, "save-every") == 0);
 }
 
-// After a step of `seconds`: writes a checkpoint if one is due. True: the training ends here,
-// because it was told to stop, or because its weights are not finite.
+// Writes a checkpoint if one is due. Call it after each step; `seconds` is the step's time. True:
+// the training ends here, because it was told to stop, or because its weights are not finite.
 static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log,
                           SavedRun *saved, size_t done, size_t steps, double seconds,
                           double eval_loss) {
@@ -93,7 +93,8 @@ static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Lo
     return stop;
 }
 
-// Between two steps: moves blocks between stages, if --rebalance asks for it now.
+// Moves blocks between stages after every --rebalance steps, if the measured times ask for another
+// cut. Call it between two steps.
 static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t steps) {
     size_t every = option_size(run, "rebalance");
     if (!every || done % every || done == steps || !trainer_rebalance(t)) return;
@@ -253,7 +254,8 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
     report_config_number(run, "byte_entropy", entropy);
 }
 
-// Before the training: can the files be written, and are their options complete?
+// Checks that the files can be written and that their options are complete. Call it before the
+// training.
 static void require_files(Run *run, const ModelConfig *c) {
     if (option_given(run, "export") && run->is_root)
         safetensors_require(c, option_text(run, "export"));

@@ -42,7 +42,7 @@ typedef struct {
     bool sequence;                     // sequence parallelism (03.07)
     bool blockwise;                    // attention in blocks; with cp it always is
     Recompute recompute;
-    size_t activation_budget;          // bytes per rank, for which blocks recompute; 0: none
+    size_t activation_budget;          // bytes per rank; blocks recompute to keep this; 0: none
     double clip;                       // largest gradient norm; 0: no clipping
 } TrainerConfig;
 // usage_error() for options that cannot work (refused.c).
@@ -95,8 +95,8 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
 void trainer_update(Trainer *t, StepResult r);     // clips, updates; under ZeRO gathers weights
 void trainer_skip(Trainer *t);                     // in place of trainer_update(): nothing changes
-// After an update: cuts the stages anew by the times of this step, and moves layers. False: all
-// layers stay where they are.
+// Cuts the stages anew by the times of this step, and moves layers. Call it after an update. False:
+// all layers stay where they are.
 bool trainer_rebalance(Trainer *t);
 // Mean loss per token over this many windows, spread over the held-out text. Forwards only.
 double trainer_evaluate(Trainer *t, const Data *d, size_t windows);

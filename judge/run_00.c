@@ -125,10 +125,10 @@ static double gradient_check(Run *run, const Data *data) {
     say(run,
         "Finite differences: a tensor w moves to w + h v and w - h v; derivative = change of the "
         "loss / 2h.\n"
-        "v moves one element of a gain or bias; of a matrix it moves all elements, in %d random "
-        "mixtures.",
+        "v is a direction: one element of a gain or bias; of a matrix, %d random mixtures of all "
+        "elements.",
         MIXTURES);
-    say(run, "%zu tensors, worst %s: backward differs by %.1e of its largest derivative\n\n",
+    say(run, "%zu tensors, worst %s: its error is %.1e of its largest derivative\n\n",
         config_tensors(&c), name[where], worst);
     // In fp32 the difference of two losses loses half its digits, so the fp32 limit finds gross
     // errors only. fp64 finds the others.
@@ -192,14 +192,14 @@ static void training(Run *run, const Data *data, double error) {
                 { "loss before training",
                   "ln V = 4.11: all 61 vocabulary entries equally likely",
                   { begun } },
-                { "loss at the last step", "0: the batch is memorised", { ended } },
+                { "loss at the last step", "near 0 when the batch is memorised", { ended } },
                 { "parameters",
                   llama ? "Psi = 2VC + L(2C^2 + 2CK + 3CF + 2C) + C elements"
                         : "Psi = VC + TC + L(12C^2 + 13C) + 2C elements",
                   { "parameters" } },
                 { "gradients",
                   llama ? "Psi: each table has one use"
-                        : "Psi + VC: wte has two uses, each with a gradient",
+                        : "Psi + VC: the token table wte is used twice",
                   { "gradients" } },
                 { "AdamW's m and v", "2 Psi", { "optimizer" } },
                 { 0 },

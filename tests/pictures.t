@@ -171,7 +171,7 @@ my @charts = map { my $columns = $_; map { +{ columns => $columns, color => $_, 
     @small, qw(--dp 1 --tp 1 --pp 4 --batch 4 --link nvlink), $_ ? '--color' : ()] } } 0, 1 } '', 80, 200, 40, 'wide', 99999;
 run_jobs(\@charts);
 for my $job (@charts) {
-    my ($chart) = $job->{out} =~ /^(the last step, simulated: .*?kept: activations[^\n]*\n)/ms or diag(complain($job));
+    my ($chart) = $job->{out} =~ /^(The last step, simulated: .*?kept: activations[^\n]*\n)/ms or diag(complain($job));
     $chart //= '';
     my $name = "COLUMNS=$job->{columns}" . ($job->{color} ? ', coloured' : '');
     is(scalar($chart =~ s/\e\[[0-9;]*m//g) > 0, $job->{color} == 1, "$name: colours only when asked for");
@@ -237,7 +237,7 @@ if ($plain) {
     ok(!-e "$work/none.svg", 'and writes nothing');
 }
 # ---- PICTURE_DETAIL: a chart for --verbose only; files are always written ----
-for my $case ([program_of('fp32', '07_recompute/03_selective.c'), qr/^recompute (\w+): [\d.]+ ms /m, 'selective', 'none selective full'],
+for my $case ([program_of('fp32', '07_recompute/03_selective.c'), qr/^Recompute (\w+): [\d.]+ ms /m, 'selective', 'none selective full'],
               [program_of('fp32', '01_data_parallel/07_balance.c'), qr/^(time of a step); from step/m, '', 'time of a step']) {
     my ($program, $title, $page, $log) = @$case;
     my ($brief, $long) = run_jobs([{ words => ['tools/launch', '-e', 4, $program, '--svg', "$work/detail.svg"] },

@@ -52,8 +52,8 @@ my @tasks = ([qw(--model llama2-7b --gpus 16)], [qw(--model ptdp-3.6b --gpus 24 
 my @pages = run_jobs([map { emu(1, $plan, @$_), emu(1, $plan, @$_, "--layouts", "$work/all") } @tasks]);
 for my $task (@tasks) {
     my @page = map { $_->{out} } splice @pages, 0, 2;
-    my ($pruned) = $page[0] =~ /Of (\d+) layouts, \d+ were played;/;
-    my ($all_of_them) = $page[1] =~ /Of (\d+) layouts, \1 were played\./;
+    my ($pruned) = $page[0] =~ /Of (\d+) layouts, \d+ were simulated;/;
+    my ($all_of_them) = $page[1] =~ /Of (\d+) layouts, \1 were simulated\./;
     is($pruned, $all_of_them, "some layouts are pruned: @$task");
     s/^Each row is.*?(?=^If)|[\d.]+ s$//gms for @page;
     is($page[0], $page[1], 'and the rest of the page is the same');

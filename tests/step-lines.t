@@ -24,9 +24,9 @@ is(join(' ', sort { $a <=> $b } keys %line), '0 4 8 12 16 20 24 28 32 36 39', 'a
 like($line{0}, qr/^ real time$/, 'the first one: the clock is simulated, the speed is real') or diag($short->{out});
 like($line{20}, qr/^ real time, \d+ s left$/, 'one in between: the time that is left');
 like($line{39}, qr/^ real time$/, 'the last one');
-like($short->{out}, qr/^the last step, simulated: /m, 'the chart is simulated');
+like($short->{out}, qr/^The last step, simulated: /m, 'the chart is simulated');
 like($real->{out}, qr/^step +1 .* tokens\/s, \d+ s left$/m, 'in real time nothing is simulated') or diag($real->{out});
-like($real->{out}, qr/^the last step, real time: /m, 'nor is the chart');
+like($real->{out}, qr/^The last step, real time: /m, 'nor is the chart');
 
 # ---- a long run: it is stopped for more than ten seconds, so the next step has a line, and MFU
 # ----

@@ -60,8 +60,9 @@ static void conclude(Run *run, const ZeroTexts *seen) {
 static const ZeroLesson lesson = {
     .name = "ZeRO-1", .stage = 1, .allocate = zero1_allocate, .step = zero1_step,
     .costs = zero1_costs, .conclude = conclude,
-    .explains = "A rank keeps moments for its part, 1/N of every unit. S sums gradients; U updates "
-                "it; G gathers.",
+    .explains = "A rank keeps moments for its part, 1/N of every unit.\nS sums the "
+                "gradients, then each rank updates its part (too short to draw), then G gathers "
+                "weights.",
     .lines = {
         [ZERO_STATE] = { "state", "(8 + 8/N) Psi + 4 wte" },
         [ZERO_WEIGHTS] = { "weights", "4 Psi" },

@@ -59,8 +59,8 @@ static void conclude(Run *run, const ZeroTexts *seen) {
 static const ZeroLesson lesson = {
     .name = "ZeRO-3", .stage = 3, .allocate = zero3_allocate, .step = zero3_step,
     .costs = zero3_costs, .conclude = conclude,
-    .explains = "G before each F and B gathers the layer's weights from all ranks. After it they "
-                "are dropped.",
+    .explains = "G before each F and B gathers the layer's weights. After each F and B the rank "
+                "drops them.",
     .lines = {
         [ZERO_STATE] = { "state", "16/N Psi" },
         [ZERO_IN_FLIGHT] = { "in-flight", "4 (3 wte+2 blocks [+ block/N])" },

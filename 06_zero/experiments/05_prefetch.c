@@ -74,7 +74,7 @@ static const ZeroLesson zero3 = {
 // the step of m micro-batches with prefetch, or NULL.
 static void answer(Run *run, const ZeroMeasured *before, const ZeroMeasured *after,
                    const ZeroMeasured *several, size_t m) {
-    char step[2][32], in_flight[2][32], share[128];
+    char step[2][32], in_flight[2][32], share[192];
     const ZeroMeasured *seen[2] = { before, after };
     for (size_t i = 0; i < 2; i++) {
         page_value(step[i], sizeof step[i], (double)seen[i]->timing.step, "ps");
@@ -93,20 +93,20 @@ static void answer(Run *run, const ZeroMeasured *before, const ZeroMeasured *aft
                    step[1]);
         return;
     }
-    snprintf(share, sizeof share, "%s, %.0f %% of it with one micro-batch.",
+    snprintf(share, sizeof share,
+             "%s. With one micro-batch %.0f %% of the communication is hidden.",
              hidden > 0 ? "Yes" : "No", percent);
     double hidden_of_several = several ? (double)several->timing.hidden : 0;
     if (hidden > 0 && hidden_of_several > 0)
         snprintf(share, sizeof share,
-                 "Yes, %.0f %% of it with one micro-batch, %.0f %% with %zu: each has fewer tokens "
-                 "to compute meanwhile.",
-                 percent,
-                 100 * hidden_of_several / (hidden_of_several + (double)several->timing.exposed),
-                 m);
+                 "Yes. With one micro-batch %.0f %% of the communication is hidden. With %zu it is "
+                 "%.0f %%, because each has fewer tokens to compute while a gather runs.",
+                 percent, m,
+                 100 * hidden_of_several / (hidden_of_several + (double)several->timing.exposed));
     if (after->timing.hidden_unknown)
         snprintf(share, sizeof share, "The wall clock does not show how much.");
-    say_answer(run, "%s With one, a step takes %s instead of %s, and at most %s are in flight "
-                    "instead of %s.",
+    say_answer(run, "%s With one micro-batch a step takes %s instead of %s, and at most %s are in "
+                    "flight instead of %s.",
                share, step[1], step[0], in_flight[1], in_flight[0]);
 }
 
@@ -114,10 +114,15 @@ static void conclude(Run *run, const ZeroMeasured *before, const ZeroMeasured *a
                      const ZeroMeasured *several, size_t m) {
     bool fewer = after->sent < before->sent;
     answer(run, before, after, several, m);
-    say_cost(run, "memory for a second unit of weights and a second gradient. The bytes sent are "
-                  "%s.",
+    char more[32];
+    page_value(more, sizeof more, after->in_flight - before->in_flight, "bytes");
+    say_cost(run, "%s more memory, for %s, one more gradient and the copy being sent. The "
+                  "bytes sent are %s.",
+             more, fewer ? "the weights of more blocks" : "the weights of one more block",
              fewer ? "fewer, because weights stay from forward to backward" : "the same");
-    say_use_when(run, "you use ZeRO-3, and two layers fit in memory beside the rank's parts.");
+    say_use_when(run, "you use ZeRO-3, and the weights of %s, two gradients and the copy being "
+                      "sent fit in memory beside the rank's parts.",
+                 fewer ? "nearly all layers" : "two layers");
 }
 
 // The table's columns: ZeRO-3 and prefetch with one micro-batch, both with t's micro-batches. The

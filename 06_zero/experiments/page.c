@@ -98,7 +98,7 @@ void zero_say_sizes(Run *run, const Comm *dp, const Training *t) {
         wte, c->layers, block, all - wte - c->layers * block);
     say(run,
         "N = %zu ranks, 4 bytes per element. In flight: held only while it is used.", dp->size);
-    size_t N = dp->size, fewer = t->sequences % N;   // the ranks from `fewer` on have one less
+    size_t N = dp->size, fewer = t->sequences % N;   // ranks >= `fewer` have one fewer
     if (fewer == 0)
         say(run,
             "Each rank runs up to m micro-batches per step; all have equally many sequences.");
@@ -150,7 +150,7 @@ void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     picture_show(run, title, PICTURE_ALIKE_ONCE | (strips ? PICTURE_MEMORY : PICTURE_CHART));
     if (option_flag(run, "verbose")) picture_summary(run, &seen[1].timing);
     if (columns == 3)
-        say(run, "Held in flight: %s. [...]: only if m > 1.",
+        say(run, "Held in flight: %s.\nThe part in [ ] in the table below is held only if m > 1.",
             lesson->stage == 2 ? "the two gradients of wte, and a block's gradient"
                                : "wte and its two gradients, a block's weights and its gradient");
     show_results(run, lesson, columns, m, seen);

@@ -53,7 +53,8 @@ typedef struct {
     double *now;                                   // [N] the time on each rank's compute row
     Span *sent;                                    // communications in order
     size_t count;
-    double hidden, total;   // communication while a rank computes, and all of it; sums over ranks
+    double hidden;          // time of communication while a rank computes; sum over ranks
+    double total;           // time of all communication; sum over ranks
 } Steps;
 
 static double last_of(const Steps *s) {

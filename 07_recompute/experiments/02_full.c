@@ -123,7 +123,7 @@ static void show_results(Run *run, const Measured got[FULL_WAYS]) {
     results(run, columns, rows);
 }
 
-// The wall clock may measure a shorter step, so the sentence says which it is.
+// The wall clock may measure a shorter step, so the sentence names the measured direction.
 static void conclude(Run *run, const Measured got[FULL_WAYS]) {
     const Timing *keep = &got[KEEP_EVERYTHING].timing, *blocks = &got[RECOMPUTE_BLOCKS].timing;
     double before = cost_value(run, "keep.peak"), after = cost_value(run, "blocks.peak");
@@ -136,7 +136,8 @@ static void conclude(Run *run, const Measured got[FULL_WAYS]) {
                     "second forward makes a step %.1f %% %s.",
                peak[RECOMPUTE_BLOCKS], peak[KEEP_EVERYTHING], step < 0 ? -step : step,
                step < 0 ? "shorter" : "longer");
-    say_cost(run, "%.1f %% more FLOPs and no bytes. Keeping only stage inputs would need %s.",
+    say_cost(run, "%.1f %% more FLOPs, no more bytes sent. Keeping only stage inputs would need "
+                  "%s.",
              100 * (blocks->flops / keep->flops - 1), peak[RECOMPUTE_STAGES]);
     say_use_when(run, "activations do not fit, and selective recomputation (07.03) does not save "
                       "enough.");

@@ -133,7 +133,7 @@ static void show_results(Run *run, const Measured got[WAYS]) {
     results(run, columns, rows);
 }
 
-// The wall clock may measure a shorter step, so the sentences say which it is.
+// The wall clock may measure a shorter step, so the sentences name the measured direction.
 static double longer(const Measured *got, const Measured *none, const char **word) {
     double percent = 100 * ((double)got->timing.step / (double)none->timing.step - 1);
     *word = percent < 0 ? "shorter" : "longer";

@@ -49,16 +49,15 @@ static void conclude(Run *run, const StageMeasured got[BUDGETS], const BudgetPla
     page_value(peak, sizeof peak, cost_value(run, "b30.peak"), "bytes");
     page_value(all, sizeof all, cost_value(run, "b100.peak"), "bytes");
     page_value(least, sizeof least, cost_value(run, "least.peak"), "bytes");
-    say_answer(run, "The cheapest set that fits. For %s instead of %s, stage 0 recomputes %zu of "
-                    "its %zu blocks in full and %zu selectively, for %.1f %% more work.",
+    say_answer(run, "The blocks that cost the least work and fit the budget. For %s instead of %s, "
+                    "stage 0 recomputes %zu of its %zu blocks in full and %zu selectively, for "
+                    "%.1f %% more work.",
                peak, all, budget_count(plan, RECOMPUTE_FULL), plan->stage.blocks,
                budget_count(plan, RECOMPUTE_SELECTIVE),
                100 * (got[DRAWN].timing.flops / before - 1));
-    say_cost(run, "a plan before training, from sizes alone. Recomputing every block would need "
-                  "only %s, but %.1f %% more work.",
+    say_cost(run, "a plan before training. Recomputing all blocks needs %s, but %.1f %% more work.",
              least, 100 * (got[BUDGETS - 1].timing.flops / before - 1));
-    say_use_when(run, "activations almost fit: a small gap should not cost a second forward of "
-                      "every block.");
+    say_use_when(run, "activations almost fit, so that not every block needs a second forward.");
 }
 
 // ---------------------------------------------------------------- training by a plan

@@ -99,6 +99,6 @@ void published_overhead(Run *run) {
     const double limit = 0.05 / 2.7;               // printed to 0.1 percent
     check_numbers(run, "paper: 2.7, 1.6 % more", "175B and 530B, of the forward pass", of_forward,
                   published, 2, limit);
-    say(run, "Korthikanti et al. print percentages to 0.1, so comparisons with them have limits up "
-             "to %.1e.", limit);
+    say(run, "Percentages of Korthikanti et al. (2022) have one decimal, so checks against "
+             "them allow %.1e.", limit);
 }

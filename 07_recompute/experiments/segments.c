@@ -70,11 +70,12 @@ void budget_segments(Run *run, Comm *pp, Training t) {
     }
     CutSizes z = budget_sizes(&t, pp->size, 0);
     double n = (double)kept_block(&z) / (double)z.C;
-    say(run, "A second model has %d blocks (L = %zu on stage 0) and no plan. The peak of stage 0:",
-        BUDGET_LONG, z.blocks);
-    say(run, "  every k-th input is kept    k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s", peak[0],
-        peak[1], peak[2], peak[3]);
+    say(run, "A second model of %d blocks recomputes all (L = %zu on stage 0). Its peak there, for "
+             "the same batch:", BUDGET_LONG, z.blocks);
+    say(run, "  every k-th input, m = %zu     k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s",
+        t.micro_batches, peak[0], peak[1], peak[2], peak[3]);
     double best = sqrt((double)(t.micro_batches * z.blocks) / n);
+    size_t m = t.micro_batches;
     for (size_t i = 0; i < 3; i++) {
         t.micro_batches = (size_t)1 << i;
         snprintf(id, sizeof id, "whole%zu", t.micro_batches);
@@ -84,8 +85,8 @@ void budget_segments(Run *run, Comm *pp, Training t) {
         size_t bytes = train_segment(run, pp, &t, (WayName){ id, name }, BUDGET_LONG);
         page_value(peak[i], sizeof peak[i], (double)bytes, "bytes");
     }
-    say(run, "  the stage's input is kept   m = 1: %s   m = 2: %s   m = 4: %s", peak[0], peak[1],
+    say(run, "  only the stage's input      m = 1: %s   m = 2: %s   m = 4: %s", peak[0], peak[1],
         peak[2]);
-    say(run, "A block keeps n = %.1f times its input, so k = sqrt(m L/n) = %.1f is best by "
-             "formula.", n, best);
+    say(run, "A block keeps n = %.1f times its input, so for m = %zu k = sqrt(m L/n) = %.1f is "
+             "best by formula.", n, m, best);
 }

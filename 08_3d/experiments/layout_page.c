@@ -27,7 +27,7 @@ static Row row_of(const Layout *l, const char *order) {
 }
 static const char opposite[] = ", opposite";
 static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
-    static const char *const columns[] = { "step",  "sent in node", "sent between",
+    static const char *const columns[] = { "step",  "calls in node", "calls across",
                                            "state", "activations", NULL };
     Row text[MOST_LAYOUTS + 1];
     Result rows[MOST_LAYOUTS + 2] = {{0}};
@@ -38,18 +38,20 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong)
     }
     results(run, columns, rows);
     say(run,
-        "  Bytes of the rank that has most, sent to ranks of its node and of other nodes. state: "
+        "  Bytes of the rank that sends most. calls across: their ranks are on two nodes. state: "
         "weights,\n"
         "  gradients, optimizer. activations: their peak. opposite: neighbours in rank order are "
         "pp, not tp");
 }
 
-// A bar per layout, as long as its step: how the mean rank spends it.
+// A bar per layout, as long as its step: how the ranks spend it, as a mean.
 static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
     enum { WIDTH = 66 };
     double longest = fmax(layout[n - 1].step, wrong->step);
-    say(run, "dp replicas, tp slices, pp stages. The mean rank: = computes  # waits for messages  "
-             ". idles");
+    char sign[32];
+    page_value(sign, sizeof sign, longest / WIDTH, "ps");
+    say(run, "dp replicas, tp slices, pp stages. Mean over ranks, %s per sign: = computes  # "
+             "waits  . idles", sign);
     for (size_t i = 0; i <= n; i++) {
         const Layout *l = i < n ? &layout[i] : wrong;
         char bar[WIDTH + 1];
@@ -80,8 +82,8 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong
     bool inside = node > 0 && stage <= node && node % stage == 0;
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
         snprintf(why, sizeof why,
-                 ": its sums over tp and dp stay inside a node, and only %s per rank cross between "
-                 "nodes", between);
+                 ": its sums over tp and dp stay inside a node, and only %s per rank go into calls "
+                 "across nodes", between);
     if (n == 1)
         say_answer(run, "One rank has one layout; its step takes %s.", step);
     else
@@ -91,7 +93,7 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong
                    layout_name(name[0], fast), step, why, layout_name(name[1], slow),
                    slow->step / fast->step, cause(fast, slow));
     say_cost(run,
-             "no loss changes; the opposite order of ranks takes %.2f times the fastest step.",
+             "all losses are equal. The opposite order of ranks takes %.2f times the fastest step.",
              wrong->step / fast->step);
     say_use_when(run,
                  "one parallelism no longer fits. Keep tp in a node; pp and dp may cross nodes.");

@@ -60,8 +60,8 @@ static bool is_choice(const Choice *c, const real *row, size_t V, size_t number,
            (unsure && (double)(row[token] - least) > -near);
 }
 
-// On rank 0: forwards of the whole model over each whole window. True: this model would have chosen
-// every token.
+// Rank 0 runs forwards of the whole model over each whole window. True: this model would have
+// chosen every token.
 static bool unsplit(const Weights *w, const Choice *c, const SampleText *t,
                     const SampleWindows *windows, Snapshot *want) {
     Model *m = model_describe(&w->model, (Range){ 0, w->model.layers + 2 }); // no loss

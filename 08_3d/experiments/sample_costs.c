@@ -54,7 +54,7 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
     // A row of bytes sent is left out where there is no link of its kind.
     Result row[5] = {
         { "positions computed",
-          "cache: 1 per token, T/2 if T is full",
+          "cache: 1 per token; T/2 when the context is full",
           { "positions", without } },
         { "keys and values kept",
           grouped ? "2 L/pp T K/tp elements, K columns of keys" : "2 L/pp T C/tp elements",

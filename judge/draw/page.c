@@ -220,8 +220,9 @@ void page_checked(Run *run) {
         if (worst == NULL || c->error * worst->limit > worst->error * c->limit) worst = c;
     }
     if (worst != NULL)
-        snprintf(close, sizeof close, "within their limits (largest error %.1e, limit %.1e)",
-                 worst->error, worst->limit);
+        snprintf(close, sizeof close, "within %s (largest error %.1e, limit %.1e)",
+                 kinds[CHECK_CLOSE] == 1 ? "its limit" : "their limits", worst->error,
+                 worst->limit);
     add_kind(text, s->checks_failed, "failed");
     add_kind(text, kinds[CHECK_BITS], "equal in every bit");
     add_kind(text, kinds[CHECK_CLOSE], close);

@@ -495,12 +495,15 @@ static bool links_alike(const ChartRow *a, const ChartRow *b) {
     return true;
 }
 
+// The first letter of a title, as a capital.
+static char capital(const char *title) { return (char)toupper((unsigned char)*title); }
+
 static void print_chart(Run *run, const Recording *all, const char *title, int what) {
     bool memory = what & PICTURE_MEMORY, alike_once = what & PICTURE_ALIKE_ONCE;
     size_t width = page_width() - LABEL;
     char time[32], label[LABEL + 1];
     if (all->end == all->begin) {
-        say(run, "%s: no time passed, nothing to draw", title);
+        say(run, "%c%s: no time passed, nothing to draw", capital(title), title + 1);
         return;
     }
     char key[80];
@@ -514,7 +517,7 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
                  halves ? " (of inputs)  W weights" : "", updates ? "  U update" : "");
     length_of(time, all);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
-    say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
+    say(run, "%c%s: %s%s%s", capital(title), title + 1, time, fits ? "   " : "\n", key);
     // The rows of the links, of memory and of computation.
     ChartRow *link = host_alloc(all->ranks * sizeof *link),
              *kept = host_alloc(all->ranks * sizeof *kept);
@@ -641,7 +644,7 @@ typedef struct {
     char bar[WIDE + 1], sum[32];
 } StateRow;
 static StateRow state_row(const StateBytes *held, size_t rank) {
-    static const char letter[] = "wgm";
+    static const char letter[] = "wgo";
     StateRow row = { .first = rank, .last = rank };
     size_t n = 0, width = page_width() - LABEL - 12, bytes = 0;
     for (size_t k = 0; k < 3; k++) {
@@ -664,7 +667,7 @@ void picture_state(Run *run, const char *title, StateBytes local) {
         if (sum > most) most = sum;
     }
     if (run->is_root && most)
-        say(run, "%s: w weights  g gradients  m moments of the optimizer", title);
+        say(run, "%c%s: w weights  g gradients  o optimizer's moments", capital(title), title + 1);
     if (run->is_root && most) {
         StateRow *row = host_alloc(run->world->size * sizeof *row);
         size_t rows = 0;
