@@ -69,12 +69,12 @@ for my $pair (@pairs) {
 is($wall->{status}, 2, 'real time is refused') or diag(complain($wall));
 like($wall->{err}, qr/\Aunsplit: [^\n]*--clock simulated\n\z/, 'with one message');
 is(join(' ', map { $_->{status} } @nodes), '2 2 2 2', 'invalid links and nodes are refused');
-like($nodes[0]{err}, qr/\Aunsplit: [^\n]*say with --node N [^\n]*\n\z/, 'a link between nodes needs nodes');
+like($nodes[0]{err}, qr/\Aunsplit: [^\n]*give the ranks per node with --node N[^\n]*\n\z/, 'a link between nodes needs nodes');
 like($nodes[1]{err}, qr/--link quick is not known/, 'each link by its name');
 is($speeds[0]{status}, 0, 'a device of four times the rate') or diag(complain($speeds[0]));
 for my $bad (@speeds[1, 2]) {
     is($bad->{status}, 3, 'an invalid speed is refused') or diag(complain($bad));
-    like($bad->{err}, qr/clock_set_speed\(.*: a speed is above 0/, 'with the reason');
+    like($bad->{err}, qr/clock_set_speed\(.*: choose a speed above 0/, 'with the reason');
 }
 for my $bad (@balance) {
     is($bad->{status}, 2, "balance: $bad->{words}[-1] is refused") or diag(complain($bad));

@@ -13,10 +13,10 @@ ends 0 "make doctor finds all that the tests themselves need, and tells how fast
 ends 0 "make list has a line for every lesson" "$(tools/lessons | sed 's/\t.*//; s/^/^/')" make list
 ends 2 "an unknown chapter prints the list" "no.lesson.or.chapter question" make run-99
 ends 2 "an unknown lesson prints the list" "no.lesson.or.chapter question" make emu-01-99
-ends 2 "an unknown backend is refused by name" "BACKEND=tpu cpu.or.cuda" make BACKEND=tpu
+ends 2 "an unknown backend is refused by name" "BACKEND=tpu BACKEND=cpu.or.BACKEND=cuda" make BACKEND=tpu
 ends 2 "without CUDA the build ends with a message that names the fix" "in.CUDA_HOME=/nowhere CUDA_HOME=/its/folder leave.BACKEND=cuda.out" \
     make BACKEND=cuda CUDA_HOME=/nowhere
-ends 2 "so is an unknown precision" "fp32.or.fp64" make PRECISION=fp16
+ends 2 "so is an unknown precision" "PRECISION=fp32.or.PRECISION=fp64" make PRECISION=fp16
 ends 2 "and an unknown sanitizer" "thread" make SANITIZE=memory
 
 # ---- a chapter's program is built from its chapter, the included chapters, common and judge; a

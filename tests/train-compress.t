@@ -85,8 +85,8 @@ for my $way ([[4, 1, 1], qw(--compress top-k)], [[2, 2, 2], qw(--compress power-
 }
 
 # ---- the table of the page: every row, to the last digit ----
-my @rows = map { [/^\| `(--[^`]+)` \| `(--[^`]+)` \| [^|]* \| ([\d.]+ m?s) \| ([\d.]+ m?s) \|$/] } grep { /^\| `--/ } split /\n/, slurp('08_3d/reference.md');
-cmp_ok(scalar(grep { @$_ } @rows), '>=', 7, 'the table of the optimisations');
+my @rows = grep { @$_ } map { [/^\| `(--[^`]+)` \| `(--[^`]+)` \| [^|]* \| ([\d.]+ m?s) \| ([\d.]+ m?s) \|$/] } grep { /^\| `--/ } split /\n/, slurp('08_3d/reference.md');
+cmp_ok(scalar @rows, '>=', 7, 'the table of the optimisations');
 my %took;                                      # by options
 for my $options (map { ($_->[1], "$_->[1] $_->[0]") } @rows) {
     # A vocabulary with more than 256 entries needs a text that the user chooses. With the tree's
