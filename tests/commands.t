@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.." || exit 3
 # ---- make's own targets ----
 ends 0 "make help names the commands" "make.run.* make.test make.list make.doctor clean NP= ARGS=" make help
 ends 0 "make doctor finds all that the tests themselves need, and tells how fast a core is" \
-    "found.*MPI found.*BLAS found.*prove All ^cores.*one.reaches.[1-9][0-9]*.GFLOP/s.*[0-9].%.of.its.[1-9][0-9]*.in" make doctor
+    "found.*MPI found.*BLAS found.*prove Everything.needed ^cores.*one.reaches.[1-9][0-9]*.GFLOP/s.*[0-9].%.of.its.[1-9][0-9]*.in" make doctor
 ends 0 "make list has a line for every lesson" "$(tools/lessons | sed 's/\t.*//; s/^/^/')" make list
 ends 2 "an unknown chapter prints the list" "no.lesson.or.chapter question" make run-99
 ends 2 "an unknown lesson prints the list" "no.lesson.or.chapter question" make emu-01-99
