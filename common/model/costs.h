@@ -144,7 +144,7 @@ typedef struct {
 } SequenceTraffic;
 SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again);
 // The sums of partial gradients: 2C, 3C and C elements of each block, 2C of the last norm; without
-// biases C, C, none, and C. They
-// come once per step, or once per micro-batch if ZeRO reduces that often.
+// biases C, C, none, and C. They come once per step, or once per micro-batch if ZeRO reduces that
+// often.
 Traffic traffic_partial_sums(const CutSizes *z);
 #endif
