@@ -112,6 +112,13 @@ SKIP: {
         push @same, qw(attention_bias mlp_bias) if $config->{model_type} eq 'llama';
         is_deeply([map { $ours->{$_} } @same], [map { $config->{$_} } @same], '... and the same config.json');
     }
+    # GPT2LMHeadModel has a table of the head's own beside "transformer.", and everything else in it.
+    mkdir "$work/untied";
+    fine(run(emu(2, $train, qw(--untied --layers 2 --width 12 --heads 3 --context 16 --vocab 11 --dp 1 --tp 1 --pp 2), @still, '--export', "$work/untied/model.safetensors", @how)), 'an untied GPT-2: --export');
+    my $apart = tensors("$work/untied/model.safetensors");
+    is(join(' ', sort grep { !/^transformer\./ } keys %$apart), 'lm_head.weight', '... names that GPT2LMHeadModel reads');
+    fine(run(emu(2, $train, '--init', "$work/untied", @still, qw(--dp 1 --tp 2 --pp 1 --export), "$work/untied/again.safetensors", @how)), '... is read again');
+    is_deeply(tensors("$work/untied/again.safetensors"), $apart, '... and written in the same bytes');
     my $checked = run(emu(8, $train, qw(--init tests/llama/qwen2 --check --dropout 0 --steps 3 --eval-every 0 --batch 8 --dp 2 --tp 2 --pp 2 --zero 2 --optimizer sgd --lr 0.05
         --context 16 --data), $tokens, '--save', "$work/saved", @how));
     fine($checked, '--init with --check: the unsplit model begins with the same weights');
@@ -217,6 +224,7 @@ my @cases = (
     ['half a head', one => setting(num_attention_heads => 4.5), qr/num_attention_heads is no whole number/],
     ['other heads of key and value', one => setting(num_key_value_heads => 4), qr/k_proj\.weight does not have the shape \[16, 16\]/],
     ['scaled positions', one => setting(rope_parameters => { rope_type => 'llama3', rope_theta => 5e5 }), qr/rotary positions of the type llama3 are not supported/],
+    ['scaled positions, named as before', one => setting(rope_scaling => { type => 'linear', factor => 2 }), qr/rotary positions of the type linear are not supported/],
     ['another activation', one => setting(hidden_act => 'gelu'), qr/hidden_act gelu is not supported: only silu is/],
     ['biases everywhere', one => setting(attention_bias => JSON::PP::true), qr/attention_bias true is not supported/],
     ['a negative eps', one => setting(rms_norm_eps => -1), qr/rms_norm_eps is no number above 0/],
