@@ -13,7 +13,7 @@ use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 my ($train, $sample, $oracle) = (program_of('fp32', '08_3d/train.c'), program_of('fp32', '08_3d/sample.c'), program_of('fp64', 'tests/test_oracle.c'));
-plan skip_all => "neither $train nor $sample is built" unless -x $train || -x $sample;
+plan skip_all => "$train, $sample and $oracle are not built" unless -x $train || -x $sample || -x $oracle;
 my @how = ('--timeout', $hang);
 sub run { my ($job) = @_; run_jobs([$job]); return $job }
 sub fine { my ($job, $what) = @_; return ok($job->{status} == 0 && $job->{page}{pass}, $what) || diag(complain($job)) }
@@ -124,7 +124,10 @@ SKIP: {
     fine($checked, '--init with --check: the unsplit model begins with the same weights');
     my $resumed = run(emu(2, $train, '--resume', "$work/saved", '--save', "$work/saved", qw(--check --dp 1 --tp 2 --pp 1 --zero 0 --steps 5), @how));
     fine($resumed, '--resume goes on with it, at another layout');
-    fine(run(emu(4, $train, '--resume', "$work/saved", qw(--check --dp 2 --tp 1 --pp 2 --steps 7), @how)), '... and once more: biases, theta and eps stay');
+    mkdir "$work/resumed";
+    fine(run(emu(4, $train, '--resume', "$work/saved", qw(--check --dp 2 --tp 1 --pp 2 --steps 7 --export), "$work/resumed/model.safetensors", @how)), '... and once more');
+    my ($after, $before) = map { decode_json(slurp("$_/config.json")) } "$work/resumed", 'tests/llama/qwen2';
+    is_deeply([map { $after->{$_} } qw(model_type rms_norm_eps rope_parameters)], [map { $before->{$_} } qw(model_type rms_norm_eps rope_parameters)], '... biases, theta and eps stay');
     fine(run(emu(2, $train, '--init', "$work/saved", @still, @how)), '--init from these checkpoints');
     skip "$sample is not built", 1 unless -x $sample;
     fine(greedy("$work/saved", '1,2', 2, $sample, '--check'), 'sample --from these checkpoints');

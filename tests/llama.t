@@ -43,12 +43,13 @@ my @rows = (
     [6, '--family gpt2 --dp 2 --tp 3 --pp 1 --sequence-parallel --zero 2'],
     [4, '--family gpt2 --dp 1 --tp 2 --pp 2 --schedule zero-bubble'],
 );
+my $usual = -x $train{fp64} ? 'fp64' : 'fp32';
 my @jobs;
 for my $i (0 .. $#rows) {
     my ($ranks, $options) = @{ $rows[$i] };
     for my $precision (qw(fp32 fp64)) {
         for my $untied (0, 1) {
-            next unless $ENV{TEST_ALL} || ($precision eq 'fp64' && $untied == $i % 2);
+            next unless $ENV{TEST_ALL} || ($precision eq $usual && $untied == $i % 2);
             next unless -x $train{$precision};
             my $way = $options . ($untied ? ' --untied' : '');
             push @jobs, { %{ emu($ranks, $train{$precision}, last_of_each(@model, qw(--optimizer sgd --lr 0.05), split ' ', $way)) },
