@@ -9,8 +9,8 @@
 #include "08_3d/tensor_file.h"
 #include "common/base/output.h"
 
-// Every other reader finds a model's sizes in config.json. Those of GPT-2 stand in the file, too,
-// because a file of GPT-2 may be used alone.
+// Other readers find a model's sizes in config.json. A file of GPT-2 has them in its header, too,
+// because the file may be used alone.
 static size_t metadata(char *json, size_t room, const ModelConfig *c) {
     if (hub_family(c) != HUB_GPT2)
         return (size_t)snprintf(json, room, "{\"__metadata__\":{\"format\":\"pt\"}");

@@ -91,7 +91,7 @@ bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, co
         FileTensor *t = &f->tensor[f->n++];
         t->name = j->string;
         const char *wrong = tensor_of(t, j, map + 8 + length, bytes - 8 - (size_t)length);
-        if (tensor_file_find(f, t->name) != t) wrong = "stands in the header twice";
+        if (tensor_file_find(f, t->name) != t) wrong = "is in the header twice";
         if (wrong) {
             snprintf(why, TENSOR_FILE_WHY, "%s: the tensor %.80s %s", name, t->name, wrong);
             tensor_file_close(f);

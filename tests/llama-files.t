@@ -213,7 +213,7 @@ my @cases = (
     ['a tensor has another name', one => header(sub { $_[0]{'model.layers.1.self_attn.q_norm.weight'} = delete $_[0]{'model.layers.1.input_layernorm.weight'} }), qr/it has no tensor model\.layers\.1\.input_layernorm\.weight/],
     ['a tensor too many', one => header(sub { $_[0]{'model.layers.0.self_attn.o_proj.bias'} = $_[0]{'model.norm.weight'} }), qr/the tensor model\.layers\.0\.self_attn\.o_proj\.bias has no place in a model of 2 layers of this kind/],
     ['a matrix lies', one => header(sub { $_[0]{'model.layers.0.mlp.down_proj.weight'}{shape} = [12, 16] }), qr/down_proj\.weight does not have the shape \[16, 12\]/],
-    ['twice in a header', one => sub { my $b = slurp("$_[0]/model.safetensors"); $b =~ s/self_attn\.k_proj/self_attn.q_proj/; spew("$_[0]/model.safetensors", $b) }, qr/stands in the header twice/],
+    ['twice in a header', one => sub { my $b = slurp("$_[0]/model.safetensors"); $b =~ s/self_attn\.k_proj/self_attn.q_proj/; spew("$_[0]/model.safetensors", $b) }, qr/is in the header twice/],
     ['cut short', one => sub { truncate "$_[0]/model.safetensors", 9000 }, qr/does not lie in the file, or the file is cut short/],
     ['empty', one => sub { spew("$_[0]/model.safetensors", '') }, qr/it is empty/],
     ['no config.json', one => sub { rename "$_[0]/model.safetensors", "$_[0]/w.st"; unlink "$_[0]/config.json" }, qr/it has the names of Llama, and no config\.json/, 'w.st'],
@@ -236,9 +236,9 @@ my @cases = (
     ['a file of the index is missing', several => sub { unlink "$_[0]/$second" }, qr/cannot read .*\Q$second/],
     ['the index is cut short', several => sub { truncate "$_[0]/$index", 500 }, qr/\Q$index\E is no index/],
     ['the index names a file elsewhere', several => json($index, sub { $_ = '../x' for values %{ $_[0]{weight_map} } }), qr/is no index: expected an object weight_map/],
-    ['the index omits a tensor', several => json($index, sub { delete $_[0]{weight_map}{$q} }), qr/the tensor \Q$q\E stands in \S+, which the index omits/],
+    ['the index omits a tensor', several => json($index, sub { delete $_[0]{weight_map}{$q} }), qr/the tensor \Q$q\E is in \S+, but the index omits it/],
     ['the index has one too many', several => json($index, sub { $_[0]{weight_map}{more} = $first }), qr/the tensor more is missing in \Q$first/],
-    ['a tensor stands in both files', several => header(sub { $_[0]{'model.embed_tokens.weight'} = $_[0]{$q} // $_[0]{'lm_head.weight'} }, $second), qr/the tensor model\.embed_tokens\.weight stands in \Q$second\E, and the index places it in \Q$first/],
+    ['a tensor stands in both files', several => header(sub { $_[0]{'model.embed_tokens.weight'} = $_[0]{$q} // $_[0]{'lm_head.weight'} }, $second), qr/the tensor model\.embed_tokens\.weight is in \Q$second\E, but the index places it in \Q$first/],
 );
 my (@asked, @named);
 for my $case (@cases) {
