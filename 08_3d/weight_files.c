@@ -53,9 +53,9 @@ static bool agrees(const TensorFile *f, const cJSON *map, const Shard *shard, co
         const char *name = f->tensor[i].name;
         const char *place = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(map, name));
         if (place && strcmp(place, shard->name) == 0) continue;
-        snprintf(why, WEIGHT_FILES_WHY, "%.300s: the tensor %.80s is in %.80s, but the index %s%.80s",
-                 index, name, shard->name, place ? "places it in " : "omits it",
-                 place ? place : "");
+        snprintf(why, WEIGHT_FILES_WHY,
+                 "%.300s: the tensor %.80s is in %.80s, but the index %s%.80s", index, name,
+                 shard->name, place ? "places it in " : "omits it", place ? place : "");
         return false;
     }
     if (f->n == shard->tensors) return true;

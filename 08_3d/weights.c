@@ -44,9 +44,9 @@ static size_t heads_of(const Weights *w, const size_t *chosen) {
     return chosen ? *chosen : configured;
 }
 
-// The number of heads of a GPT-2 whose file was named, not its folder. A config.json beside the file
-// may be that of another model. So --heads and the file's header come first. All other sizes are
-// those of the tensors.
+// The number of heads of a GPT-2 whose file was named, not its folder. A config.json beside the
+// file may be that of another model. So --heads and the file's header come first. All other sizes
+// are those of the tensors.
 static size_t heads_of_file(const Weights *w, const size_t *chosen) {
     const char *note = tensor_file_note(&w->files.file[0], "n_head");
     ModelConfig beside = { 0 };
