@@ -18,9 +18,11 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
         if (u->tied_to) continue;                  // its gradient is added to the other use's
         // A shared table's gradient is final only after the sum over both stages.
         if (u == shared) b->tied = (Range){ at, at + u->size };
-        for (size_t k = 0; k < u->n_params && u != shared; k++)
+        for (size_t k = 0; k < u->n_params && u != shared; k++) {
+            if (u->params[k].cols == 0) continue;  // the family has none: nothing to send
             b->tensor[b->n_tensors++] =
                 (BucketTensor){ .param = &u->params[k], .at = at + u->params[k].offset };
+        }
         at += u->size;
         if (u != shared) b->end = at;
     }
@@ -34,8 +36,8 @@ void buckets_free(Buckets *b) {
     free(b);
 }
 
-// Returns NULL for a table of which another stage has a copy, because that table is in no bucket
-// (buckets_start_tied).
+// Returns NULL for a tensor that is in no bucket: a table of which another stage has a copy
+// (buckets_start_tied), or a tensor without columns.
 BucketTensor *buckets_find(Buckets *b, const Param *p) {
     for (size_t i = 0; i < b->n_tensors; i++)
         if (b->tensor[i].param == p) return &b->tensor[i];

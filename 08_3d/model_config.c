@@ -194,17 +194,21 @@ static void read_gpt2(const Reading *r, ModelConfig *c) {
             r->option, r->path, eps);
 }
 
+static void require_unscaled(const Reading *r, const cJSON *rotation) {
+    const char *type =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(rotation, "rope_type"));
+    if (!type) type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(rotation, "type"));
+    REQUIRE(!type || strcmp(type, "default") == 0,
+            "--%s: %s: rotary positions of the type %s are not supported: only unscaled ones are",
+            r->option, r->path, type);
+}
 // Older versions have rope_theta and rope_scaling, newer ones an object with both.
 static void read_rotation(const Reading *r, ModelConfig *c) {
     const cJSON *newer = field(r, "rope_parameters"), *scaling = field(r, "rope_scaling");
     const cJSON *theta = cJSON_GetObjectItemCaseSensitive(newer, "rope_theta");
     c->rope_theta = number_of(r, theta ? theta : field(r, "rope_theta"), "rope_theta", 10000);
-    const cJSON *kind = cJSON_GetObjectItemCaseSensitive(newer ? newer : scaling, "rope_type");
-    if (!kind) kind = cJSON_GetObjectItemCaseSensitive(newer ? newer : scaling, "type");
-    const char *type = cJSON_GetStringValue(kind);
-    REQUIRE(!(newer || scaling) || !type || strcmp(type, "default") == 0,
-            "--%s: %s: rotary positions of the type %s are not supported: only unscaled ones are",
-            r->option, r->path, type);
+    require_unscaled(r, newer);
+    require_unscaled(r, scaling);
 }
 
 static void read_llama(const Reading *r, ModelConfig *c, bool qwen2) {

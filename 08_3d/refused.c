@@ -3,6 +3,7 @@
 #include "08_3d/kept.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
+#include "common/model/block.h"
 
 enum { MOST_SEQUENCES = 1 << 20 };                 // of a step: beyond that it is a typing error
 
@@ -14,6 +15,9 @@ static void require_tensor(const TrainerConfig *c) {
     REQUIRE(c->tensor != TENSOR_1D || c->mesh.tp <= config_kv_heads(m),
             "--tp %zu needs as many heads of key and value; the model has %zu: choose --tp %zu, or "
             "more --kv-heads", c->mesh.tp, config_kv_heads(m), config_kv_heads(m));
+    REQUIRE(c->tensor != TENSOR_1D || c->mesh.tp <= block_hidden(m),
+            "--tp %zu needs as many features of the MLP; the model has %zu: choose --tp %zu, or a "
+            "larger --ffn", c->mesh.tp, block_hidden(m), block_hidden(m));
     REQUIRE(c->depth == 0 || c->tensor == TENSOR_25D,
             "--depth %zu: only --tensor 2.5d has layers; leave it out", c->depth);
     if (c->tensor == TENSOR_1D) return;

@@ -122,10 +122,12 @@ static void require_same_training(const RunOptions *o, const char *dir, const Ch
         const char *asked = training_value(o, *name);
         // Checkpoints without a family are older than the option.
         if (!before && !strcmp(*name, "family")) before = "gpt2";
+        REQUIRE(before || !asked,
+                "--resume %s: it was trained without --%s: leave it out, because the weights have "
+                "that shape", dir, *name);
         REQUIRE(same(before, asked),
                 "--resume %s: it was trained with --%s %s, not %s: leave --%s out, because the "
-                "weights have that shape", dir, *name, before ? before : "?",
-                asked ? asked : "?", *name);
+                "weights have that shape", dir, *name, before, asked ? asked : "?", *name);
     }
     for (const char *const *name = training_options; *name; name++) {
         const char *before = checkpoint_option(c, *name);

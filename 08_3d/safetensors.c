@@ -9,8 +9,8 @@
 #include "08_3d/tensor_file.h"
 #include "common/base/output.h"
 
-// Every other reader finds a model's sizes in config.json. Those of GPT-2 stand in the file, too,
-// because a file of GPT-2 may be used alone.
+// Other readers find a model's sizes in config.json. A file of GPT-2 has them in its header, too,
+// because the file may be used alone.
 static size_t metadata(char *json, size_t room, const ModelConfig *c) {
     if (hub_family(c) != HUB_GPT2)
         return (size_t)snprintf(json, room, "{\"__metadata__\":{\"format\":\"pt\"}");
@@ -28,6 +28,13 @@ static size_t shape(char *json, size_t room, const NamedPart *part) {
                             part->transposed ? part->rows : columns);
 }
 
+// GPT2LMHeadModel looks for a table of the head's own beside "transformer.", and then for every
+// other tensor behind it. A file without such a table has the plain names of GPT-2.
+static const char *prefix(const ModelConfig *c, const char *name) {
+    bool apart = hub_family(c) == HUB_GPT2 && c->untied;
+    return apart && strcmp(name, "lm_head.weight") != 0 ? "transformer." : "";
+}
+
 // Describes the whole model's tensors in model order, also those that this rank does not hold. The
 // model is only described, never allocated.
 static char *header(const Model *whole, size_t *length) {
@@ -42,7 +49,8 @@ static char *header(const Model *whole, size_t *length) {
             for (size_t a = 0; a < parts; a++) {
                 size_t bytes = part[a].rows * range_size(part[a].columns) * sizeof(real);
                 n += (size_t)snprintf(json + n, room - n,
-                                      ",\"%s\":{\"dtype\":\"%s\",\"shape\":", part[a].name,
+                                      ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":",
+                                      prefix(&whole->config, part[a].name), part[a].name,
                                       sizeof(real) == 8 ? "F64" : "F32");
                 n += shape(json + n, room - n, &part[a]);
                 n += (size_t)snprintf(json + n, room - n, ",\"data_offsets\":[%zu,%zu]}", offset,

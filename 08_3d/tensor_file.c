@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "01_data_parallel/compression_items.h"
 #include "common/base/input.h"
 #include "common/base/util.h"
 
@@ -90,7 +91,7 @@ bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, co
         FileTensor *t = &f->tensor[f->n++];
         t->name = j->string;
         const char *wrong = tensor_of(t, j, map + 8 + length, bytes - 8 - (size_t)length);
-        if (tensor_file_find(f, t->name) != t) wrong = "stands in the header twice";
+        if (tensor_file_find(f, t->name) != t) wrong = "is in the header twice";
         if (wrong) {
             snprintf(why, TENSOR_FILE_WHY, "%s: the tensor %.80s %s", name, t->name, wrong);
             tensor_file_close(f);
@@ -139,14 +140,6 @@ const char *tensor_file_note(const TensorFile *f, const char *key) {
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(notes, key));
 }
 
-// IEEE 754: a sign, 5 bits of exponent, 10 of mantissa.
-static double value_of_half(uint16_t bits) {
-    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    double size = exponent == 31  ? mantissa ? NAN : HUGE_VAL
-                  : exponent == 0 ? ldexp(mantissa, -24)
-                                  : ldexp(1024 + mantissa, exponent - 25);
-    return bits >> 15 ? -size : size;
-}
 // The upper half of a float.
 static double value_of_bfloat(uint16_t bits) {
     uint32_t word = (uint32_t)bits << 16;
@@ -157,7 +150,7 @@ static double value_of_bfloat(uint16_t bits) {
 double tensor_file_value(const FileTensor *t, size_t i) {
     switch (t->type) {
     case FILE_F64: return ((const double *)t->data)[i];
-    case FILE_F16: return value_of_half(((const uint16_t *)t->data)[i]);
+    case FILE_F16: return half_value(((const uint16_t *)t->data)[i]);
     case FILE_BF16: return value_of_bfloat(((const uint16_t *)t->data)[i]);
     default: return (double)((const float *)t->data)[i];
     }

@@ -45,17 +45,17 @@ static size_t shard_of(const Shard *shard, size_t n, const char *name) {
     return i;
 }
 
-// Compares one file with the map: the names of the map that belong to it stand in it, and it has
-// no others.
+// Compares one file with the map. The file must have each tensor that the map places in it, and no
+// other tensor.
 static bool agrees(const TensorFile *f, const cJSON *map, const Shard *shard, const char *index,
                    char why[WEIGHT_FILES_WHY]) {
     for (size_t i = 0; i < f->n; i++) {
         const char *name = f->tensor[i].name;
         const char *place = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(map, name));
         if (place && strcmp(place, shard->name) == 0) continue;
-        snprintf(why, WEIGHT_FILES_WHY, "%.300s: the tensor %.80s stands in %.80s, %s%.80s", index,
-                 name, shard->name, place ? "and the index places it in " : "which the index omits",
-                 place ? place : "");
+        snprintf(why, WEIGHT_FILES_WHY,
+                 "%.300s: the tensor %.80s is in %.80s, but the index %s%.80s", index, name,
+                 shard->name, place ? "places it in " : "omits it", place ? place : "");
         return false;
     }
     if (f->n == shard->tensors) return true;

@@ -44,8 +44,9 @@ static size_t heads_of(const Weights *w, const size_t *chosen) {
     return chosen ? *chosen : configured;
 }
 
-// A file of GPT-2 that was named itself may stand alone, or beside another model's config.json. So
-// --heads and the file's header come before config.json, and the tensors have all other sizes.
+// The number of heads of a GPT-2 whose file was named, not its folder. A config.json beside the
+// file may be that of another model. So --heads and the file's header come first. All other sizes
+// are those of the tensors.
 static size_t heads_of_file(const Weights *w, const size_t *chosen) {
     const char *note = tensor_file_note(&w->files.file[0], "n_head");
     ModelConfig beside = { 0 };
@@ -143,7 +144,7 @@ static void require_known(const Weights *w, const FileTensor *t, const NamedPart
     size_t skip = strncmp(t->name, prefix, sizeof prefix - 1) == 0 ? sizeof prefix - 1 : 0;
     for (size_t i = 0; i < n; i++)
         if (strcmp(part[i].name, t->name + skip) == 0) {
-            REQUIRE(find(w, part[i].name) == t, "--%s %s: %s stands there twice, with and without "
+            REQUIRE(find(w, part[i].name) == t, "--%s %s: %s is there twice, with and without "
                     "\"transformer.\"", w->option, w->from, part[i].name);
             return;
         }

@@ -13,7 +13,7 @@ use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 my ($train, $sample, $oracle) = (program_of('fp32', '08_3d/train.c'), program_of('fp32', '08_3d/sample.c'), program_of('fp64', 'tests/test_oracle.c'));
-plan skip_all => "neither $train nor $sample is built" unless -x $train || -x $sample;
+plan skip_all => "$train, $sample and $oracle are not built" unless -x $train || -x $sample || -x $oracle;
 my @how = ('--timeout', $hang);
 sub run { my ($job) = @_; run_jobs([$job]); return $job }
 sub fine { my ($job, $what) = @_; return ok($job->{status} == 0 && $job->{page}{pass}, $what) || diag(complain($job)) }
@@ -112,12 +112,22 @@ SKIP: {
         push @same, qw(attention_bias mlp_bias) if $config->{model_type} eq 'llama';
         is_deeply([map { $ours->{$_} } @same], [map { $config->{$_} } @same], '... and the same config.json');
     }
+    # GPT2LMHeadModel has a table of the head's own beside "transformer.", and everything else in it.
+    mkdir "$work/untied";
+    fine(run(emu(2, $train, qw(--untied --layers 2 --width 12 --heads 3 --context 16 --vocab 11 --dp 1 --tp 1 --pp 2), @still, '--export', "$work/untied/model.safetensors", @how)), 'an untied GPT-2: --export');
+    my $apart = tensors("$work/untied/model.safetensors");
+    is(join(' ', sort grep { !/^transformer\./ } keys %$apart), 'lm_head.weight', '... names that GPT2LMHeadModel reads');
+    fine(run(emu(2, $train, '--init', "$work/untied", @still, qw(--dp 1 --tp 2 --pp 1 --export), "$work/untied/again.safetensors", @how)), '... is read again');
+    is_deeply(tensors("$work/untied/again.safetensors"), $apart, '... and written in the same bytes');
     my $checked = run(emu(8, $train, qw(--init tests/llama/qwen2 --check --dropout 0 --steps 3 --eval-every 0 --batch 8 --dp 2 --tp 2 --pp 2 --zero 2 --optimizer sgd --lr 0.05
         --context 16 --data), $tokens, '--save', "$work/saved", @how));
     fine($checked, '--init with --check: the unsplit model begins with the same weights');
     my $resumed = run(emu(2, $train, '--resume', "$work/saved", '--save', "$work/saved", qw(--check --dp 1 --tp 2 --pp 1 --zero 0 --steps 5), @how));
     fine($resumed, '--resume goes on with it, at another layout');
-    fine(run(emu(4, $train, '--resume', "$work/saved", qw(--check --dp 2 --tp 1 --pp 2 --steps 7), @how)), '... and once more: biases, theta and eps stay');
+    mkdir "$work/resumed";
+    fine(run(emu(4, $train, '--resume', "$work/saved", qw(--check --dp 2 --tp 1 --pp 2 --steps 7 --export), "$work/resumed/model.safetensors", @how)), '... and once more');
+    my ($after, $before) = map { decode_json(slurp("$_/config.json")) } "$work/resumed", 'tests/llama/qwen2';
+    is_deeply([map { $after->{$_} } qw(model_type rms_norm_eps rope_parameters)], [map { $before->{$_} } qw(model_type rms_norm_eps rope_parameters)], '... biases, theta and eps stay');
     fine(run(emu(2, $train, '--init', "$work/saved", @still, @how)), '--init from these checkpoints');
     skip "$sample is not built", 1 unless -x $sample;
     fine(greedy("$work/saved", '1,2', 2, $sample, '--check'), 'sample --from these checkpoints');
@@ -203,7 +213,7 @@ my @cases = (
     ['a tensor has another name', one => header(sub { $_[0]{'model.layers.1.self_attn.q_norm.weight'} = delete $_[0]{'model.layers.1.input_layernorm.weight'} }), qr/it has no tensor model\.layers\.1\.input_layernorm\.weight/],
     ['a tensor too many', one => header(sub { $_[0]{'model.layers.0.self_attn.o_proj.bias'} = $_[0]{'model.norm.weight'} }), qr/the tensor model\.layers\.0\.self_attn\.o_proj\.bias has no place in a model of 2 layers of this kind/],
     ['a matrix lies', one => header(sub { $_[0]{'model.layers.0.mlp.down_proj.weight'}{shape} = [12, 16] }), qr/down_proj\.weight does not have the shape \[16, 12\]/],
-    ['twice in a header', one => sub { my $b = slurp("$_[0]/model.safetensors"); $b =~ s/self_attn\.k_proj/self_attn.q_proj/; spew("$_[0]/model.safetensors", $b) }, qr/stands in the header twice/],
+    ['twice in a header', one => sub { my $b = slurp("$_[0]/model.safetensors"); $b =~ s/self_attn\.k_proj/self_attn.q_proj/; spew("$_[0]/model.safetensors", $b) }, qr/is in the header twice/],
     ['cut short', one => sub { truncate "$_[0]/model.safetensors", 9000 }, qr/does not lie in the file, or the file is cut short/],
     ['empty', one => sub { spew("$_[0]/model.safetensors", '') }, qr/it is empty/],
     ['no config.json', one => sub { rename "$_[0]/model.safetensors", "$_[0]/w.st"; unlink "$_[0]/config.json" }, qr/it has the names of Llama, and no config\.json/, 'w.st'],
@@ -217,6 +227,7 @@ my @cases = (
     ['half a head', one => setting(num_attention_heads => 4.5), qr/num_attention_heads is no whole number/],
     ['other heads of key and value', one => setting(num_key_value_heads => 4), qr/k_proj\.weight does not have the shape \[16, 16\]/],
     ['scaled positions', one => setting(rope_parameters => { rope_type => 'llama3', rope_theta => 5e5 }), qr/rotary positions of the type llama3 are not supported/],
+    ['scaled positions, named as before', one => setting(rope_scaling => { type => 'linear', factor => 2 }), qr/rotary positions of the type linear are not supported/],
     ['another activation', one => setting(hidden_act => 'gelu'), qr/hidden_act gelu is not supported: only silu is/],
     ['biases everywhere', one => setting(attention_bias => JSON::PP::true), qr/attention_bias true is not supported/],
     ['a negative eps', one => setting(rms_norm_eps => -1), qr/rms_norm_eps is no number above 0/],
@@ -225,9 +236,9 @@ my @cases = (
     ['a file of the index is missing', several => sub { unlink "$_[0]/$second" }, qr/cannot read .*\Q$second/],
     ['the index is cut short', several => sub { truncate "$_[0]/$index", 500 }, qr/\Q$index\E is no index/],
     ['the index names a file elsewhere', several => json($index, sub { $_ = '../x' for values %{ $_[0]{weight_map} } }), qr/is no index: expected an object weight_map/],
-    ['the index omits a tensor', several => json($index, sub { delete $_[0]{weight_map}{$q} }), qr/the tensor \Q$q\E stands in \S+, which the index omits/],
+    ['the index omits a tensor', several => json($index, sub { delete $_[0]{weight_map}{$q} }), qr/the tensor \Q$q\E is in \S+, but the index omits it/],
     ['the index has one too many', several => json($index, sub { $_[0]{weight_map}{more} = $first }), qr/the tensor more is missing in \Q$first/],
-    ['a tensor stands in both files', several => header(sub { $_[0]{'model.embed_tokens.weight'} = $_[0]{$q} // $_[0]{'lm_head.weight'} }, $second), qr/the tensor model\.embed_tokens\.weight stands in \Q$second\E, and the index places it in \Q$first/],
+    ['a tensor stands in both files', several => header(sub { $_[0]{'model.embed_tokens.weight'} = $_[0]{$q} // $_[0]{'lm_head.weight'} }, $second), qr/the tensor model\.embed_tokens\.weight is in \Q$second\E, but the index places it in \Q$first/],
 );
 my (@asked, @named);
 for my $case (@cases) {

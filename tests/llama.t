@@ -25,15 +25,15 @@ my @model = (qw(--family llama --layers 4 --width 48 --heads 8 --kv-heads 4 --ff
     --eval-every 0 --check --data), $text);
 my @rows = (
     [1, ''],
-    [4, '--dp 1 --tp 4 --pp 1 --dropout 0'],
-    [6, '--dp 2 --tp 3 --pp 1 --sequence-parallel'],
+    [4, '--dp 1 --tp 4 --pp 1 --dropout 0 --attention-bias'],
+    [6, '--dp 2 --tp 3 --pp 1 --sequence-parallel --attention-bias'],
     [8, '--dp 2 --tp 2 --pp 2'],
     [8, '--dp 2 --tp 2 --pp 2 --zero 1 --recompute selective'],
     [8, '--dp 2 --tp 2 --pp 2 --zero 2 --sequence-parallel --schedule gpipe'],
     [8, '--dp 2 --tp 2 --pp 2 --zero 3 --recompute full --sequence-parallel'],
     [4, '--dp 4 --tp 1 --pp 1 --zero 3 --prefetch'],
     [8, '--dp 2 --tp 2 --pp 2 --schedule interleaved --chunks 2 --zero 2'],
-    [8, '--dp 1 --tp 2 --pp 4 --schedule zero-bubble --sequence-parallel'],
+    [8, '--dp 1 --tp 2 --pp 4 --schedule zero-bubble --sequence-parallel --attention-bias'],
     [8, '--dp 2 --tp 2 --pp 1 --cp 2 --sequence-parallel'],
     [6, '--dp 1 --tp 1 --pp 2 --cp 3 --recompute full --zero 3'],
     [8, '--dp 4 --tp 1 --pp 2 --overlap'],
@@ -41,16 +41,19 @@ my @rows = (
     [8, '--dp 2 --tp 2 --pp 2 --compress power-sgd'],
     [4, '--dp 2 --tp 2 --pp 1 --attention blockwise --activation-budget 150000'],
     [4, '--dp 2 --tp 1 --pp 2 --stage-layers 3,1 --rebalance 1'],
+    [6, '--family gpt2 --dp 2 --tp 3 --pp 1 --sequence-parallel --zero 2'],
+    [4, '--family gpt2 --dp 1 --tp 2 --pp 2 --schedule zero-bubble'],
 );
+my $usual = -x $train{fp64} ? 'fp64' : 'fp32';
 my @jobs;
 for my $i (0 .. $#rows) {
     my ($ranks, $options) = @{ $rows[$i] };
     for my $precision (qw(fp32 fp64)) {
         for my $untied (0, 1) {
-            next unless $ENV{TEST_ALL} || ($precision eq 'fp64' && $untied == $i % 2);
+            next unless $ENV{TEST_ALL} || ($precision eq $usual && $untied == $i % 2);
             next unless -x $train{$precision};
             my $way = $options . ($untied ? ' --untied' : '');
-            push @jobs, { %{ emu($ranks, $train{$precision}, @model, qw(--optimizer sgd --lr 0.05), split ' ', $way) },
+            push @jobs, { %{ emu($ranks, $train{$precision}, last_of_each(@model, qw(--optimizer sgd --lr 0.05), split ' ', $way)) },
                 name => "$precision, $ranks ranks $way" };
         }
     }
@@ -80,6 +83,9 @@ for my $job (@jobs) {
     my $other = emu(1, $train{fp32}, qw(--family gpt2 --resume), "$work/runs", @how);
     run_jobs([$other]);
     ok($other->{status} == 2 && join(' ', split ' ', $other->{err}) =~ /it was trained with --family llama, not gpt2/, '... is of no other family') or diag(complain($other));
+    my $biased = emu(1, $train{fp32}, qw(--attention-bias --resume), "$work/runs", @how);
+    run_jobs([$biased]);
+    ok($biased->{status} == 2 && join(' ', split ' ', $biased->{err}) =~ /it was trained without --attention-bias: leave it out/, '... and has no biases') or diag(complain($biased));
 }
 
 # Refused options. The message names a choice that works.
@@ -87,6 +93,7 @@ my @refused = (
     ['--tp 2 --kv-heads 1 --heads 2', qr/--tp 2 needs as many heads of key and value; the model has 1: choose --tp 1, or more --kv-heads/],
     ['--kv-heads 3', qr/8 heads do not share 3 heads of key and value: choose --heads as a multiple of --kv-heads/],
     ['--kv-heads 0', qr/--kv-heads 0: the heads share at least one head/],
+    ['--ffn 1 --tp 2 --pp 1', qr/--tp 2 needs as many features of the MLP; the model has 1: choose --tp 1, or a larger --ffn/],
     ['--ffn 0', qr/--ffn 0: the MLP has at least one feature/],
     ['--width 40 --heads 8 --kv-heads 8', qr/rotary positions turn pairs of columns, but a head has 5: choose --width/],
     ['--tp 4 --dp 1 --pp 1 --tensor 2d', qr/a grid cuts layer norms, learned positions .* only --family gpt2 has/],

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 // Lists the tensors of the stage in model order, with their layers; 0 is the stage's first layer.
+// Tensors that the family does not have are left out, because they are in no bucket.
 static size_t list_tensors(const CutSizes *z, const TensorElements *of, bool with_wte,
                            BucketPiece *tensor) {
     size_t n = 0, layers = cut_layers(z);
@@ -16,7 +17,10 @@ static size_t list_tensors(const CutSizes *z, const TensorElements *of, bool wit
     if (z->last) tensor[n++] = (BucketPiece){ of->norm, layers - 1 };
     if (z->last) tensor[n++] = (BucketPiece){ of->norm_bias, layers - 1 };
     if (z->last && z->untied) tensor[n++] = (BucketPiece){ of->wte, layers - 1 };
-    return n;
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (tensor[i].elements) tensor[kept++] = tensor[i];
+    return kept;
 }
 
 size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacity,

@@ -77,10 +77,10 @@ void op_rms_norm_grads(Tensor dgain, Tensor x, Tensor stats, Tensor dy);
 void op_rotate(Tensor x, size_t D, const int *position, size_t T, double theta, int direction);
 
 // --- grouped heads (Ainslie et al. 2023): heads of D columns ---
-void op_repeat_heads(Tensor y, Tensor x,
-                     size_t D); // y[M, n ratio D]: each head of x[M, n D] repeated
-void op_fold_heads(Tensor y, Tensor x,
-                   size_t D); // y[M, n D]: sums over each group of x[M, n ratio D]
+// y[M, n ratio D]: each head of x[M, n D] `ratio` times
+void op_repeat_heads(Tensor y, Tensor x, size_t D);
+// y[M, n D]: the sum of each group of `ratio` heads of x[M, n ratio D]
+void op_fold_heads(Tensor y, Tensor x, size_t D);
 
 // --- attention, per head: Tq queries and Tk keys per sequence ---
 // q and o are [B*Tq, heads*D], k and v are [B*Tk, heads*D]. p is [B*heads*Tq, Tk] with rows in
