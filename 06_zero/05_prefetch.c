@@ -138,7 +138,7 @@ static const LayerKind prefetch_layer = {
 // ---------------------------------------------------------------- the model
 
 // Allocates weights and gradients as stage 3 and wraps each layer in prefetch_layer. Call
-// tensor_parallel() and recompute() before it.
+// tensor_parallel() and recompute() before this function.
 void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
     if (m->size)
         fault(

@@ -214,7 +214,7 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
              "%.1f %% of its time.",
              sent[0], sent[1], sent[2], 100 * r->bubble);
     say_use_when(run,
-                 "you choose a layout before you reserve a cluster. Frameworks overlap more "
+                 "you choose a layout before you reserve a cluster. Frameworks hide more "
                  "messages.");
 }
 

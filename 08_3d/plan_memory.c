@@ -26,7 +26,8 @@ double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n) {
     // END
     return bytes;
 }
-// Stage 1 shards the optimizer's state, 2 the gradients, too, 3 also the weights (ZeRO section 5).
+// Returns a rank's bytes except activations. ZeRO-1 shards the optimizer's state. ZeRO-2 also
+// shards the gradients. ZeRO-3 also shards the weights (ZeRO section 5).
 PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;
     const CutSizes *z = &s->z;

@@ -95,8 +95,8 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
 }
 
 void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
-    say(run, "dp, tp, pp, cp: ranks for data, tensor, pipeline, context parallelism. sp: "
-             "sequence parallelism.");
+    say(run, "dp, tp, pp: ranks for data, tensor, pipeline parallelism. cp: ring attention "
+             "(03.08). sp: 03.07.");
     say(run, "seqs: sequences per micro-batch. chunks: per stage (05.03). ZeRO: 0 to 3. idle: "
              "bubble. step: in s.");
     say(run, "state: weights, gradients, optimizer. act: activations%s. GB: most per GPU",

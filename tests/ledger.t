@@ -44,7 +44,7 @@ sub ledger {
 # steps run, and the messages of one step are one stretch. Steps of other sizes may also run.
 my @lessons = map { my $source = $_; map { counted($_, $source) } qw(fp32 fp64) }
     '04_pipeline_naive/02_naive.c', '04_pipeline_naive/03_gpipe.c', '05_pipeline_1f1b/02_1f1b.c';
-# In the trainer, one more step adds the messages of one step. Its other messages stay the same.
+# In the trainer, one more step adds the messages of one step. The messages outside the steps stay the same.
 my @model = (qw(--layers 8 --width 24 --heads 4 --context 8 --batch 9 --micro-batch 2 --eval-every 0 --data), "$work/text");
 my @trained = map { my $how = $_; [map { counted('fp32', '08_3d/train.c', split(' ', $how), @model, '--steps', $_) } 2, 3] }
     '--dp 1 --tp 1 --pp 4 --clock simulated', '--dp 1 --tp 1 --pp 4 --schedule gpipe --clock wall', '--dp 2 --tp 1 --pp 2 --zero 1 --clock simulated', '--dp 1 --tp 4 --pp 1';

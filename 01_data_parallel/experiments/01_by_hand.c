@@ -24,7 +24,9 @@ static void on_paper(Run *run) {
     const Linear identity = { .in = 2, .out = 2, .w = { 1, 0, 0, 1 } };
     const Samples both = { 2, x, target };
     Linear g, full;
-    say(run, "On paper: 2 samples, one per shard. y = xW + b, W = identity, b = 0, so y = x\n");
+    say(run, "On paper: 2 samples, one per shard: x = [1 2], target [0 2], and x = [3 0], target "
+             "[3 4].");
+    say(run, "y = xW + b, W = identity, b = 0, so y = x. Loss: the mean of (y - target)^2.");
     for (size_t k = 0; k < 2; k++) {
         double loss = linear_loss(&g, &identity, (Samples){ 1, x + 2 * k, target + 2 * k }, 2);
         char what[40];

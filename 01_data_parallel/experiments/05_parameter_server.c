@@ -172,7 +172,7 @@ static void table(Run *run, const Cluster *c, const ServerLog *log[2], Picosecon
             { "steps ahead of the slowest",
               "at most the staleness s",
               { ahead[0], ahead[1], ahead[2] } },
-            { "age of gradients, in updates",
+            { "updates from pull to push",
               "0; staleness s: <= (n-1)(2s+1)",
               { behind[0], behind[1], behind[2] } },
             { "loss at equal time", what[0], { half[0], half[1], half[2] } },
@@ -220,9 +220,9 @@ static void answer(Run *run, const Cluster *c, const ServerSeen *server, size_t 
                    served, ring, lower_or_higher(none.half, sync.half), none.half, sync.half,
                    lower_or_higher(none.end, sync.end), none.end, sync.end);
     say_cost(run,
-             "gradients are up to %zu updates old. All bytes pass the servers. The picture lets a "
-             "server send and receive several messages at once. If it handles one at a time, a "
-             "synchronous step takes %s instead of %s.",
+             "up to %zu updates come between a pull and its push. All bytes pass the servers. The "
+             "picture lets a server send and receive several messages at once. If it handles one "
+             "at a time, a synchronous step takes %s instead of %s.",
              age, port, links);
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
                       "For dense models use an all-reduce.");

@@ -76,13 +76,13 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
     snprintf(alone[TOPK], sizeof *alone, "=%.2f", last[TOPK_ALONE]);
     snprintf(alone[ONEBIT], sizeof *alone, "=%.2f", last[ONEBIT_ALONE]);
     say(run,
-        "\nfp16: 16-bit elements. top-k: only the k largest elements, each with its index. 1-bit: "
-        "only the sign\nof each element, and a size shared by many. The residual is the part that "
-        "a rank has not sent yet;\nit is added to its next gradient. N ranks, Psi elements of e "
-        "bytes. 1-bit gives many elements a step\nof equal size. This changes the loss as another "
-        "learning rate does. So compare 1-bit with 1-bit on\none device (last row), not with "
-        "exact.%s\n",
-        uneven_shares(" ", SEQUENCES, run->world->size).text);
+        "\nfp16: 16-bit elements. top-k: only the k largest elements (1 of %d), each with its "
+        "index. 1-bit:\nonly the sign of each element, and a size shared by many. The residual is "
+        "the part that a rank has\nnot sent yet; it is added to its next gradient. N ranks, Psi "
+        "elements of e bytes. 1-bit gives many\nelements a step of equal size. This changes the "
+        "loss as another learning rate does. So compare\n1-bit with 1-bit on one device (last "
+        "row), not with exact.%s\n", ONE_OF,
+        uneven_shares("\n", SEQUENCES, run->world->size).text);
 #define CELLS(cell) { of[EXACT].cell, of[FP16].cell, of[TOPK].cell, of[ONEBIT].cell }
 #define ROW(cells) { cells[EXACT], cells[FP16], cells[TOPK], cells[ONEBIT] }
     results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, (const Result[]){

@@ -4,23 +4,36 @@
 #include <math.h>
 #include <stdlib.h>
 
+// Has the family this tensor of a block? On a grid a rank may hold no element of a tensor that the
+// family has.
+static bool family_has(const CutSizes *z, size_t tensor) {
+    switch (tensor) {
+    case LN1_BIAS:
+    case LN2_BIAS: return z->norm_bias;
+    case QKV_B: return z->qkv_bias;
+    case PROJ_B:
+    case FC_B:
+    case OUT_B: return z->bias;
+    default: return true;
+    }
+}
+
 // Lists the tensors of the stage in model order, with their layers; 0 is the stage's first layer.
-// Tensors that the family does not have are left out, because they are in no bucket.
+// A tensor that the family does not have is in no bucket.
 static size_t list_tensors(const CutSizes *z, const TensorElements *of, bool with_wte,
                            BucketPiece *tensor) {
     size_t n = 0, layers = cut_layers(z);
     if (z->first && with_wte) tensor[n++] = (BucketPiece){ of->wte, 0 };
-    if (z->first) tensor[n++] = (BucketPiece){ of->wpe, 0 };
-    for (size_t i = 0; i < z->blocks * TENSORS_OF_BLOCK; i++)
-        tensor[n++] =
-            (BucketPiece){ of->block[i % TENSORS_OF_BLOCK], z->first + i / TENSORS_OF_BLOCK };
+    if (z->first && z->positions_width) tensor[n++] = (BucketPiece){ of->wpe, 0 };
+    for (size_t i = 0; i < z->blocks * TENSORS_OF_BLOCK; i++) {
+        size_t which = i % TENSORS_OF_BLOCK;
+        if (family_has(z, which))
+            tensor[n++] = (BucketPiece){ of->block[which], z->first + i / TENSORS_OF_BLOCK };
+    }
     if (z->last) tensor[n++] = (BucketPiece){ of->norm, layers - 1 };
-    if (z->last) tensor[n++] = (BucketPiece){ of->norm_bias, layers - 1 };
+    if (z->last && z->norm_bias) tensor[n++] = (BucketPiece){ of->norm_bias, layers - 1 };
     if (z->last && z->untied) tensor[n++] = (BucketPiece){ of->wte, layers - 1 };
-    size_t kept = 0;
-    for (size_t i = 0; i < n; i++)
-        if (tensor[i].elements) tensor[kept++] = tensor[i];
-    return kept;
+    return n;
 }
 
 size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacity,

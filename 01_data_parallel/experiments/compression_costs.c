@@ -28,7 +28,8 @@ static size_t values_in_part(size_t n, size_t bits, size_t packed, size_t N, siz
     hi = lo + part_size(packed, N, r) * per;
     return (hi < n ? hi : n) - (lo < n ? lo : n);
 }
-// Bytes of both directions: a part of the packed elements to every other rank, and an all-gather.
+// Bytes sent per rank in the two halves of an all-reduce of packed elements: first the other
+// ranks' parts, then an all-gather.
 static double both_ways(size_t N, size_t r, size_t packed) {
     return (double)((packed - part_size(packed, N, r)) * sizeof(real)) +
            ring_bytes(ONE_PASS, N, packed, sizeof(real));

@@ -68,8 +68,8 @@ double way_time(Way way, size_t N, size_t count) {
     return way_time_on(&clock_config()->between, way, N, count);
 }
 
-// A way takes steps alpha + passes S / beta if N divides the size. Over S this is a line, and two
-// lines may cross.
+// The time of a way is steps * alpha + passes * S / beta if N divides the size. As a function of S
+// the time is a line, so the lines of two ways may cross.
 typedef struct { double steps, passes; } Line;
 static Line line_of(Way way, size_t N) {
     double n = (double)way_power_below(N), m = (double)N, h = (double)way_height(N), folded = n < m;

@@ -60,8 +60,8 @@ void ring_fastest(Run *run) {
     }
     say(run, "\nTree: ranks add in pairs, then the sums in pairs, up to rank 0, and the sum goes "
              "back: 2 h messages\none by one, h = log2 N rounded up. Table, from formulas: the "
-             "fastest way per link and rank count,\nif a rank sends and receives one message at a "
-             "time. 2x: twice as fast as with all sums on rank 0.\n");
+             "fastest way per link and rank count,\nif a rank handles one message at a time. 2x: "
+             "twice as fast as if rank 0 gets all tensors and adds.\n");
     results(
         run,
         (const char *const[]){ "fast: 3 ranks", "fast: 16", "fast: 256", "slow: 3 ranks",

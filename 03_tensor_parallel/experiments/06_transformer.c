@@ -179,14 +179,15 @@ static void table(Run *run, const ModelConfig *c) {
     const Result rows[] = {
         { "parameters", "L blocks + V C/t + T C + 2 C", { parameters, "parameters" } },
         { "  one block", "12 C²/t + 7 C/t + 6 C", { block, "block" } },
-        { "activations, peak", "blocks and both ends", { kept, "activations" } },
-        { "all-reduces per step", "4 L + 2 (ends) + 3 (loss)", { "=0", "layers.calls" } },
+        { "activations, peak", "L blocks, embedding, head", { kept, "activations" } },
+        { "all-reduces per step", "4 L; embedding, head: 2; loss: 3", { "=0", "layers.calls" } },
         { "sent per step", "L blocks + (4 C + 6) M (t-1)/t", { "=0 B", "layers.sent" } },
         { "  one block", "8 M C (t-1)/t", { "=0 B", sent } },
         { simulated ? "time of a step" : NULL, "slowest rank + all-reduces", { step, "step" } },
-        { "forward: sending / work, fast link", "about (t-1) e P/(6 C beta)",
+        { "forward: time sending / computing", "fast: about (t-1) e P/(6 C beta)",
           { "=0", fast } },
-        { "forward: sending / work, slow link", "the same, another beta", { "=0", slow } }, {0} };
+        { "forward: time sending / computing", "slow: the same, another beta", { "=0", slow } },
+        {0} };
     results(run, columns, rows);
     say(run, "  a block keeps M C (4 + 12/t + %s/(C t) + 4/C) elements for backward",
         c->dropout > 0 ? "2 H T" : "H T");
@@ -197,8 +198,8 @@ static void table(Run *run, const ModelConfig *c) {
         "V = %zu; t = %zu; e = %zu bytes", BATCH, c->context, c->width, c->heads, c->layers,
         c->vocab, n, sizeof(real));
     if (c->heads % n)
-        say(run, "  t does not divide the heads: rank 0 has %zu of %zu. Where it does, the other "
-            "formulas are exact.", first.heads, c->heads);
+        say(run, "  t does not divide the heads: rank 0 has %zu of %zu. Where it does, the "
+            "formulas with t are exact.", first.heads, c->heads);
 }
 
 static void ending(Run *run, const ModelConfig *c) {

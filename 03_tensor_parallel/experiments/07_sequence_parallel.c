@@ -145,11 +145,11 @@ static void table(Run *run, const Training *t) {
                                     NULL };
     const size_t n = run->world->size, M = sequence_micro_batch(t, 0) * t->model.context;
     const Result rows[] = {
-        { "activations, peak", "blocks and both ends", EACH_WAY("kept") },
-        { "sent in the layers", "blocks and both ends", EACH_WAY("sent") },
-        { "  one block, in units", "unit: M C (t-1)/t", { "=8", "=8", "=10" } },
-        { "  norms, in M C", "elements of a block",
+        { "activations, peak", "embedding to head", EACH_WAY("kept") },
+        { "  norms, in M C", "kept by a block",
           { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
+        { "sent in the layers", "embedding to head", EACH_WAY("sent") },
+        { "  one block, in units", "unit: M C (t-1)/t", { "=8", "=8", "=10" } },
         { "all-gathers per step", "of M C elements", EACH_WAY("gathers") },
         { "reduce-scatters", "of M C elements", EACH_WAY("scatters") },
         { "all-reduces in layers", "M C; in the loss, M", EACH_WAY("sums") },

@@ -118,8 +118,8 @@ static void table(Run *run) {
     }
     snprintf(busy, sizeof busy, "ring: N/(2N-1) = %.1f %%",
              100 * (double)n / (2 * (double)n - 1));
-    snprintf(more, sizeof more, "%d ranks; Ulysses: only %zu heads", MANY, alone.heads);
-    const char *const columns[] = { "ring", "zigzag", "RSA", "Ulysses", NULL };
+    snprintf(more, sizeof more, "%d ranks; Ulysses: %zu heads", MANY, alone.heads);
+    const char *const columns[] = { "contiguous", "zigzag", "RSA", "Ulysses", NULL };
     const Result rows[] = {
         { "forward", "2 products; slowest rank", EACH("forward") },
         { "  computing, mean of ranks", busy, { "busy.ring", "busy.zigzag", "=-", "=-" } },
@@ -128,7 +128,7 @@ static void table(Run *run) {
         { "  in units of B T C/N", "B T C/N: elements of a chunk",
           { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N" } },
         { "kept for backward", "besides q, k, v, output", EACH("kept") },
-        { "  in elements", "Ulysses: q, k, v, output again",
+        { "  in elements", "Ulysses: q, k, v, output",
           { "=c H", "=c H", "=c H T", "=c (4C+H)" } },
         { "buffers while it runs", "k, v, dk, dv on their way",
           { buffers[CONTEXT_RING], buffers[CONTEXT_ZIGZAG], buffers[CONTEXT_RSA],
@@ -168,11 +168,11 @@ static void ending(Run *run) {
 static void introduction(Run *run) {
     say(run, "A position attends only to itself and earlier ones (causal), so late chunks are more "
         "work.");
-    say(run, "Ring: each rank has a chunk of positions; keys and values go from rank to rank. A "
-        "rank computes");
-    say(run, "block by block, and merges the results by their sums of exponentials. Zigzag: a rank "
-        "has an early");
-    say(run, "and a late piece, so ranks have equal work. RSA (Ring Self-Attention) keeps whole "
+    say(run, "Ring: each rank has a chunk of positions (contiguous). Keys and values go from rank "
+        "to rank. A rank");
+    say(run, "computes block by block, and merges the results. Zigzag: the same ring; of 2N pieces "
+        "rank i has");
+    say(run, "pieces i and 2N-1-i, so ranks have equal work. RSA (Ring Self-Attention) keeps whole "
         "rows of scores.");
     say(run, "Ulysses: in attention a rank has all positions of some heads, elsewhere some "
         "positions of all heads.");

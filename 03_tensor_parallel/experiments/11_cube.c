@@ -206,6 +206,7 @@ static void cube(Run *run) {
     size_t q = c.grid.rows;
     say(run, "A rank has a place (layer, row, col) in a cube of %zu x %zu x %zu, and holds 1/%zu "
              "of X, of W and of Y.", q, q, q, q * q * q);
+    say(run, "Here layer is a place in the cube, not a layer of the model.");
     say(run, "Ranks that differ only in row (a column) share a part of X; ranks that differ only "
              "in layer (a");
     say(run, "depth) share a part of W. A rank gathers both parts and multiplies. Ranks that "

@@ -188,9 +188,9 @@ static void compare(Run *run) {
     Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed), .steps = 2,
                    .sequences = option_size(run, "batch"), .micro_batches = 1,
                    .optimizer = adamw(0.01) };
-    say(run, "1D: tensor parallelism. SP: sequence parallelism. 2D, 2.5D, 3D: grids of ranks. Ring "
-             "attention");
-    say(run, "(ring attn) cuts positions, no weights. A GPT of %zu blocks, width %zu; %zu "
+    say(run, "1D: tensor parallelism. SP: sequence parallelism. 2D, 2.5D, 3D: grids. SP and 3D "
+             "gather inputs again");
+    say(run, "in backward. Ring attn cuts only positions. A GPT of %zu blocks, width %zu; %zu "
              "sequences of %zu tokens.", c.layers, c.width, t.sequences, c.context);
     Trajectory want = training_unsplit(run, &t, 1);
     Measured measured[TENSOR_WAYS] = {{0}};

@@ -33,8 +33,8 @@ static void show_plans(Run *run, const StageMeasured got[BUDGETS]) {
     }
     const Result rows[] = {
         { "activations, peak", "the budget", EACH_WAY("peak") },
-        { "forwards of blocks", "m, or 2m if full", EACH_WAY("forwards") },
-        { "probabilities again", "m if selective", EACH_WAY("rebuilds") },
+        { "forwards of blocks", "m each; full: 2m", EACH_WAY("forwards") },
+        { "probabilities again", "m, if selective", EACH_WAY("rebuilds") },
         { "more work", "of a step's work", { more[0], more[1], more[2], more[3] } },
         { "step", "simulated", { step[0], step[1], step[2], step[3] } },
         {0}
@@ -49,9 +49,9 @@ static void conclude(Run *run, const StageMeasured got[BUDGETS], const BudgetPla
     page_value(peak, sizeof peak, cost_value(run, "b30.peak"), "bytes");
     page_value(all, sizeof all, cost_value(run, "b100.peak"), "bytes");
     page_value(least, sizeof least, cost_value(run, "least.peak"), "bytes");
-    say_answer(run, "The blocks that cost the least work and fit the budget. For %s instead of %s, "
-                    "stage 0 recomputes %zu of its %zu blocks in full and %zu selectively, for "
-                    "%.1f %% more work.",
+    say_answer(run, "Those that bring the peak under the budget with the least extra work. For %s "
+                    "instead of %s, stage 0 recomputes %zu of its %zu blocks in full and %zu "
+                    "selectively, for %.1f %% more work.",
                peak, all, budget_count(plan, RECOMPUTE_FULL), plan->stage.blocks,
                budget_count(plan, RECOMPUTE_SELECTIVE),
                100 * (got[DRAWN].timing.flops / before - 1));

@@ -70,8 +70,8 @@ void budget_segments(Run *run, Comm *pp, Training t) {
     }
     CutSizes z = budget_sizes(&t, pp->size, 0);
     double n = (double)kept_block(&z) / (double)z.C;
-    say(run, "A second model of %d blocks recomputes all (L = %zu on stage 0). Its peak there, for "
-             "the same batch:", BUDGET_LONG, z.blocks);
+    say(run, "Can one kept input serve several blocks? A model of %d blocks, all recomputed; stage "
+             "0 (L = %zu):", BUDGET_LONG, z.blocks);
     say(run, "  every k-th input, m = %zu     k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s",
         t.micro_batches, peak[0], peak[1], peak[2], peak[3]);
     double best = sqrt((double)(t.micro_batches * z.blocks) / n);
