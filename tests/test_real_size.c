@@ -80,7 +80,8 @@ static void data_parallel(void) {
     on_page("7B parameters takes %.0f GB on each device", state_of_zero(0, 8) * 7);
     on_page("2C = %.2f · 10⁹", psi / G);
     on_page("16Ψ = %.1f GB", MIXED * psi / G);
-    on_page("%.2f GFLOP / P = %.0f ms, so 3F = %.0f ms", F / 8192 / G, 1e3 * F / A100, 3 * ms);
+    on_page("%.2f GFLOP / P = %.0f ms", F / 8192 / G, 1e3 * F / A100);
+    on_page("3F = %.0f ms", 3 * ms);
     on_page("2 · 7/8 · %.2f GB = %.2f GB", BF16 * psi / G, sent / G);
     on_page("NVLink (300 GB/s): %.0f ms", 1e3 * sent / NVLINK);
     on_page("InfiniBand (25 GB/s per GPU): %.0f ms, %.0f %%", 1e3 * sent / IB,
@@ -134,7 +135,7 @@ static void server(void) {
     double S = 14, link = IB / G;
     page = "01_data_parallel/05_parameter_server.md";
     on_page("8 · 14 = %.0f GB", 8 * S);
-    on_page("%.0f ÷ 25 = %.2f s each way", 8 * S, 8 * S / link);
+    on_page("%.0f ÷ 25 = %.2f s", 8 * S, 8 * S / link);
     on_page("2 · 7/8 · 14 = %.1f GB … %.2f s", all_reduce(8, 7e9) / G, all_reduce(8, 7e9) / IB);
     on_page("carries 14 GB: %.2f s each way", S / link);
 }
@@ -180,11 +181,11 @@ static void accumulation(void) {
     on_page("256 · %.1f GB = %.1f TB", one / G, 256 * one / 1e12);
     on_page("2 · %.1f GB = %.0f GB", one / G, 2 * one / G);
     on_page("(4 + 12/8) · 7B = %.1f GB", state / G);
-    on_page("Together %.0f GB", (state + 2 * one) / G);
+    on_page("Sum: %.0f GB", (state + 2 * one) / G);
     on_page("2 · 7/8 · 7B · 2 B = %.1f GB per GPU", sent / G);
-    on_page("%.1f s at 25 GB/s", sent / IB);
+    on_page("On InfiniBand (25 GB/s, one GPU per node) it takes %.1f s", sent / IB);
     on_page("6 · 7B · %.2fM tokens = %.1f · 10¹⁶ FLOP", tokens / 1e6, flops / 1e16);
-    on_page("%.0f s at half of an A100's 312 TFLOP/s", computing);
+    on_page("At half of an A100's 312 TFLOP/s it takes %.0f s", computing);
     on_page("`no_sync` loses %.1f %%", 100 * sent / IB / computing);
     on_page("takes %.0f s more", 127 * sent / IB);
 }
@@ -237,8 +238,9 @@ static void sequences(void) {
     page = "03_tensor_parallel/reference.md";
     on_page("$MC$ = %.1f million", MC / 1e6);
     on_page("MC\\cdot%.0f$ bytes = %.0f MB … %.1f GB", all / MC, all / 1e6, 96 * all / G);
-    on_page("MC\\cdot%.2f$ = %.0f MB: %.1f GB", cut_all / MC, cut_all / 1e6, 96 * cut_all / G);
-    on_page("MC\\cdot34/8$ = %.0f MB: %.1f GB", dense / 1e6, 96 * dense / G);
+    on_page("MC\\cdot%.2f$ = %.0f MB per block, %.1f GB", cut_all / MC, cut_all / 1e6, 96 * cut_all / G);
+    on_page("MC\\cdot34/8$ = %.0f MB per block", dense / 1e6);
+    on_page("%.1f GB in flight. Two inputs", 96 * dense / G);
     on_page("kept whole add %.0f MB", (kept_paper(&inputs, true) - cut_all) / 1e6);
     on_page("Sent per block: %.0f MB, %.2f ms over NVLink", 8 * once / 1e6, 8e3 * once / NVLINK);
     on_page("gathered again %.0f MB, %.2f ms", 10 * once / 1e6, 10e3 * once / NVLINK);
@@ -257,7 +259,8 @@ static void one_long_sequence(void) {
     on_page("over 4 nodes | %.0f GB", tensor / 4 / G);
     page = "03_tensor_parallel/reference.md";
     on_page("$32 \\cdot 131072^2$ … %.1f TB", of_scores / 1e12);
-    on_page("16 \\cdot 4096$ … %.1f GB. 32 blocks: %.0f GB", block / G, 32 * block / G);
+    on_page("16 \\cdot 4096$ times 2 bytes = %.1f GB", block / G);
+    on_page("32 blocks keep %.0f GB", 32 * block / G);
     on_page("4 + 12/8 = %.1f$", 4 + 12.0 / 8);
     on_page("of these 16: %.0f GB … 4 such nodes: %.0f GB", tensor / G, tensor / 4 / G);
     on_page("$c = %.0f$ positions", n / 4);
@@ -290,8 +293,8 @@ static void pipeline(void) {
     on_page("would need %.0f GB", MIXED * (double)elements_stage(&z) / G);
     on_page("= %.1f TFLOP, so $f$ = %.1f ms", f / 1e12, 1e3 * f / A100);
     on_page("$TCe$ = %.1f MB, so $d$ = %.2f ms", message / 1e6, 1e3 * message / IB);
-    on_page("7/15 = %.0f %% at $m = 8$", 100 * bubble(8, 8));
-    on_page("7/39 = %.0f %% at $m = 32$", 100 * bubble(8, 32));
+    on_page("$m = 8$: 7/15 = %.0f %%", 100 * bubble(8, 8));
+    on_page("$m = 32$: 7/39 = %.0f %%", 100 * bubble(8, 32));
     on_page("Te$ = %.1f GB", one / G);
     on_page("32 · %.1f GB = %.0f GB", one / G, 32 * one / G);
     on_page("at most $p$ micro-batches, %.0f GB", 8 * one / G);
@@ -327,10 +330,10 @@ static void one_f_one_b(void) {
     page = "05_pipeline_1f1b/README.md";
     on_page("10^9 / 64 = %.2f \\cdot 10^9$ parameters of 16 bytes: %.1f GB", psi / G, state / G);
     on_page("12288 \\cdot 2$ bytes = %.0f MB", kept_one / 1e6);
-    on_page("$96 \\cdot %.0f$ MB = %.1f GB. With the state %.1f GB", kept_one / 1e6,
-            96 * kept_one / G, gpipe / G);
-    on_page("$8 \\cdot %.0f$ MB = %.1f GB. With the state %.1f GB", kept_one / 1e6,
-            8 * kept_one / G, ours / G);
+    on_page("$96 \\cdot %.0f$ MB = %.1f GB", kept_one / 1e6, 96 * kept_one / G);
+    on_page("With the state:* %.1f GB, which does not fit", gpipe / G);
+    on_page("$8 \\cdot %.0f$ MB = %.1f GB", kept_one / 1e6, 8 * kept_one / G);
+    on_page("With the state:* %.1f GB, which fits", ours / G);
     on_page("$7/103$ = %.1f %%", 100 * bubble(8, 96));
     on_page("they add [%.1f %%]", 100 * extra / (4 * f));
     page = "05_pipeline_1f1b/reference.md";
@@ -401,13 +404,14 @@ static void zero_bubble(void) {
     page = "05_pipeline_1f1b/06_zero_bubble.md";
     on_page("$F = %.0f$ ms", F);
     on_page("T/6C = %.1f$ %%", 100 * part);
-    on_page("\\ell = %.0f$, $a = %.0f$, $B = %.0f$, $W = %.0f$ ms", linear, a, B, W);
+    on_page("\\ell = %.0f$ ms, $a = %.0f$ ms", linear, a);
+    on_page("$W = \\ell = %.0f$ ms and $B = \\ell + 2a = %.0f$ ms", W, B);
     on_page("96 \\cdot %.0f$ ms = %.1f s", turn, 96 * turn / 1e3);
     on_page("7 \\cdot %.0f$ ms = %.2f s: %.1f %%", turn, 7 * turn / 1e3, 700 / 103.0);
     on_page("(%.0f + %.0f - %.0f)$ ms = %.2f s: %.1f %%", F, B, W, rest / 1e3,
             100 * rest / (96 * turn + rest));
     on_page("takes %.1f %% less", 100 * (1 - (96 * turn + rest) / long_1));
-    on_page("%.1f %% and %.1f %%, a step %.1f %% shorter", 700 / 31.0,
+    on_page("of 1F1B is %.1f %%, that of ZB-H1 %.1f %%. The step is %.1f %% shorter", 700 / 31.0,
             100 * rest / (24 * turn + rest), 100 * (1 - (24 * turn + rest) / short_1));
 }
 
@@ -523,7 +527,8 @@ static void three_d(void) {
     on_page("m = 1536/16 = %d micro-batches × 12 blocks: %.1f s", 1536 / 16, step);
     on_page("4 × %.1f MB × 12 × 96 = %.0f GB", one / 1e6, tp / G);
     on_page("300 GB/s: %.2f s. At 25 GB/s it would be %.1f s", tp / NVLINK, tp / IB);
-    on_page("2 × %.1f MB × 96 = %.1f GB, at 25 GB/s %.2f s", message / 1e6, sent / G, sent / IB);
+    on_page("2 × %.1f MB × 96 = %.1f GB, which takes %.2f s at 25 GB/s", message / 1e6, sent / G,
+            sent / IB);
     on_page("(pp−1)/m = 7/96 = %.1f %%", 100 * idle);
     on_page("2·15/16 · %.2f·10⁹ · 2 bytes = %.1f GB, at 25 GB/s %.2f s", slice / G, dp / G,
             dp / IB);
