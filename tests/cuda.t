@@ -27,9 +27,9 @@ for my $precision (@precisions) {
     my $log = `make --no-print-directory BACKEND=cuda STANDIN=yes PRECISION=$precision 2>&1`;
     is($?, 0, "$build: builds without a warning") or diag($log), BAIL_OUT('the build against the stand-ins failed');
     outputs_on($build);
-    # Every fifth lesson, and every fourth of these with NCCL. TEST_ALL=1: every lesson, with NCCL
+    # Every seventh lesson, and every fourth of these with NCCL. TEST_ALL=1: every lesson, with NCCL
     # and staged.
-    lessons_on($build, 'standin', $all ? 1 : 5, $all ? @both : map { +{ %$_, every => 4 } } grep { $_->{name} eq 'by NCCL' } @both);
+    lessons_on($build, 'standin', $all ? 1 : 7, $all ? @both : map { +{ %$_, every => 4 } } grep { $_->{name} eq 'by NCCL' } @both);
     library_on($build);
     trainer_on($build, [\&emu, 4, qw(--dp 2 --tp 2)], [\&emu, 4, qw(--pp 2 --dp 2 --zero 3)]);
     trainer_on($build, [\&mpi, 4, qw(--tp 2 --pp 2)], [\&mpi_nccl, 8, qw(--layers 4 --batch 8 --dp 2 --tp 2 --pp 2)]) if have_mpi;

@@ -63,7 +63,8 @@ my $right = substr $clean, $e->{begin}, $e->{end} - $e->{begin};
 my %verdict;
 # These submissions are built and run, several seconds each, and they resemble others. So they run
 # with TEST_ALL=1 only.
-my %seldom = map { $_ => 1 } qw(honest-otherwise works-twice never-ends recomputes recomputes-in-order large-array knows-the-sizes hard-on-the-compiler bytes);
+my %seldom = map { $_ => 1 } qw(honest-otherwise works-twice never-ends recomputes recomputes-in-order large-array knows-the-sizes hard-on-the-compiler bytes
+    more-memory knows-the-ranks);
 sub submit {
     my ($name, $body, $verdict) = @_;
     return if $seldom{$name} && !$all;

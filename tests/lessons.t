@@ -46,7 +46,7 @@ for my $i (0 .. $#lessons) {
         my %pair = (key => $lesson->{key}, name => "$lesson->{key} $precision", ranks => $lesson->{ranks}, emu => emu($lesson->{ranks}, $program));
         # Starting processes takes longer than most lessons, and the precision does not change the
         # messages.
-        $pair{mpi} = mpi($lesson->{ranks}, $program) if have_mpi && ($all || ($precision eq 'fp32' && !$quick) || $i % 8 == 0);
+        $pair{mpi} = mpi($lesson->{ranks}, $program) if have_mpi && ($all || ($precision eq 'fp32' && !$quick) || $i % 12 == 0);
         push @own, \%pair;
         push @jobs, grep { $_ } @pair{qw(emu mpi)};
     }
