@@ -9,7 +9,7 @@ use JSON::PP;
 use Test::More ();
 use Time::HiRes qw(time);
 
-our @EXPORT = qw(slurp last_of_each start run_jobs emu mpi forms_of forms_hold before_work lessons program_of have_mpi complain ranks_of $work $all $hang $wait);
+our @EXPORT = qw(slurp rewrite_tensors last_of_each start run_jobs emu mpi forms_of forms_hold before_work lessons program_of have_mpi complain ranks_of $work $all $hang $wait);
 our $work = tempdir(CLEANUP => 1);
 our $all = $ENV{TEST_ALL} || 0;
 # Seconds. No test judges a duration, because a machine may be busy. A program that takes longer
@@ -20,6 +20,22 @@ my $at_once = $ENV{TEST_AT_ONCE} || 2;
 my $number = 0;
 
 sub slurp { local $/; open my $f, '<', $_[0] or return ''; return scalar <$f> // '' }
+
+# rewrite_tensors($from, $to, $change): copies a safetensors file. $change->($header, \$data) may
+# change the header and the data behind it. The header is padded to a multiple of 8 bytes.
+sub rewrite_tensors {
+    my ($from, $to, $change) = @_;
+    my $bytes = slurp($from);
+    my $length = unpack 'Q<', $bytes;
+    my $header = decode_json(substr $bytes, 8, $length);
+    my $data = substr $bytes, 8 + $length;
+    $change->($header, \$data);
+    my $text = JSON::PP->new->canonical->encode($header);
+    $text .= ' ' while length($text) % 8;
+    open my $f, '>:raw', $to or die "$to: $!";
+    print $f pack('Q<', length $text), $text, $data;
+    close $f or die "$to: $!";
+}
 
 my $mpirun = system('command -v mpirun >/dev/null') == 0;
 sub have_mpi { return $mpirun }

@@ -149,17 +149,6 @@ SKIP: {
 }
 
 # ---- half precision ----
-sub rewrite {
-    my ($from, $to, $change) = @_;
-    my $bytes = slurp($from);
-    my $length = unpack 'Q<', $bytes;
-    my $header = decode_json(substr $bytes, 8, $length);
-    my $data = substr $bytes, 8 + $length;
-    $change->($header, \$data);
-    my $text = JSON::PP->new->canonical->encode($header);
-    $text .= ' ' while length($text) % 8;
-    spew($to, pack('Q<', length $text) . $text . $data);
-}
 # The same numbers in fewer bytes: $half gives 16 bits for the bits of a float, $whole the float's bits again.
 sub half_of { my ($bits) = @_; my ($sign, $exponent, $fraction) = ($bits >> 16 & 0x8000, ($bits >> 23 & 255) - 112, $bits >> 13 & 1023);
     return $exponent > 0 ? $sign | $exponent << 10 | $fraction : $sign }
@@ -173,7 +162,7 @@ for my $type (sort keys %type) {
         my $folder = "$work/$type$wide";
         mkdir $folder;
         spew("$folder/config.json", slurp('tests/llama/grouped/config.json'));
-        rewrite('tests/llama/grouped/model.safetensors', "$folder/model.safetensors", sub {
+        rewrite_tensors('tests/llama/grouped/model.safetensors', "$folder/model.safetensors", sub {
             my ($header, $data) = @_;
             my @bits = map { $half->($_) } unpack 'V*', $$data;
             $$data = $wide ? pack 'V*', map { $whole->($_) } @bits : pack 'v*', @bits;
@@ -202,7 +191,7 @@ sub copy_of {
     $change->($folder);
     return $folder;
 }
-sub header { my ($change, $file) = @_; $file //= 'model.safetensors'; return sub { rewrite("$_[0]/$file", "$_[0]/$file", $change) } }
+sub header { my ($change, $file) = @_; $file //= 'model.safetensors'; return sub { rewrite_tensors("$_[0]/$file", "$_[0]/$file", $change) } }
 sub json { my ($file, $change) = @_; return sub { my $j = decode_json(slurp("$_[0]/$file")); $change->($j); spew("$_[0]/$file", encode_json($j)) } }
 sub setting { my ($key, $value) = @_; return json('config.json', sub { $_[0]{$key} = $value }) }
 my $index = 'model.safetensors.index.json';
