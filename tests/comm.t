@@ -160,6 +160,7 @@ if [ -z "$mpi" ]; then
 else
     ends 0 0 "" "all wait for rank 0's broadcast, beyond --timeout" waited slow-broadcast
     ends 0 0 "" "and before it gathers" waited slow-gather
+    ends 3 0 "^\[rank [12]\] rank 0 is stopped: process" "nobody waits longer for a stopped rank 0" $mpi 3 "$program" --timeout 2 slow-stopped
     if [ -n "$TEST_ALL" ]; then
         ends 0 0 "^ok 1 - 2147483653 bytes" "more bytes than an int counts" $mpi 2 "$program" huge
     else

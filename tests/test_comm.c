@@ -770,10 +770,12 @@ static void make_mistake(Test *t) {
 }
 
 // A mode without a mistake: rank 0 works longer than --timeout before it sends to the other ranks.
-static void take_long(Comm *world, bool gathers) {
+// stopped: rank 0 never goes on.
+static void take_long(Comm *world, bool gathers, bool stopped) {
     char word = 0;
     void *all = NULL;
     size_t *sizes = NULL;
+    if (world->rank == 0 && stopped) raise(SIGSTOP);
     if (world->rank == 0) sleep(25);               // --timeout is 20 in tests/comm.t
     if (gathers) all = side_gather(&word, sizeof word, &sizes);
     else side_broadcast(&word, sizeof word);
@@ -798,7 +800,8 @@ static void print_sent(Comm *c) {
 static void body(Comm *world, void *context) {
     Context *c = context;
     Test t = { .world = world, .mode = c->mode, .reduce = c->reduce };
-    if (c->mode && strncmp(c->mode, "slow-", 5) == 0) take_long(world, strcmp(c->mode, "slow-gather") == 0);
+    if (c->mode && strncmp(c->mode, "slow-", 5) == 0)
+        take_long(world, strcmp(c->mode, "slow-gather") == 0, strcmp(c->mode, "slow-stopped") == 0);
     else if (c->mode && strcmp(c->mode, "huge") == 0) test_long_messages(&t, ((size_t)1 << 31) + 5);
     else if (c->mode && strcmp(c->mode, "sent") == 0) print_sent(world);
     else if (c->mode) make_mistake(&t);

@@ -74,7 +74,7 @@ static void others_are_gone(void) {
 
 // The ranks of this node and their processes. A killed rank sends nothing, and mpirun ends the
 // other ranks a second later at the earliest. So a rank that waits for long checks whether all
-// these processes still exist.
+// these processes still exist. A patient wait also ends after --timeout if a process is stopped.
 typedef struct {
     int rank, pid;
 } NodeProcess;
@@ -83,13 +83,13 @@ static struct {
     NodeProcess *of; // [n]
 } node;
 static MPI_Comm host; // all processes of the node, from comm_process_begin to comm_process_end
-static bool is_there(int pid) {
+static char state_of(int pid) { // proc(5): 'T' is stopped by a signal; 0: there is no such process
     char name[40], state = 0;
     snprintf(name, sizeof name, "/proc/%d/stat", pid);
     FILE *f = fopen(name, "r");
     bool read = f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1;
     if (f) fclose(f);
-    return read && state != 'Z' && state != 'X';
+    return read && state != 'Z' && state != 'X' ? state : 0;
 }
 static bool crowded; // more ranks than cores on this node
 static void look_around(void) {
@@ -100,19 +100,25 @@ static void look_around(void) {
     MPI(MPI_Allgather(own, 2, MPI_INT, node.of, 2, MPI_INT, host));
     for (int i = 0; i < node.n; i++)
         // the process is in another container, so the numbers of processes mean nothing here
-        if (!is_there(node.of[i].pid)) node.n = 0;
+        if (!state_of(node.of[i].pid)) node.n = 0;
     MPI(MPI_Barrier(host)); // no process ends before all have checked
 }
-static void require_all_there(double waited) {
+static void require_all_there(double waited, double timeout) {
     const double every = 0.4; // seconds
     static double last_look;
     if (waited < every || now() < last_look + every) return;
     last_look = now();
-    for (int i = 0; i < node.n; i++)
-        if (!is_there(node.of[i].pid) && !waits_told((size_t)node.of[i].rank))
+    for (int i = 0; i < node.n; i++) {
+        const NodeProcess *p = &node.of[i];
+        const char state = state_of(p->pid);
+        if (!state && !waits_told((size_t)p->rank))
             fault(
                 "rank %d is gone: its process has ended; its own message, or dmesg, has the reason",
-                node.of[i].rank);
+                p->rank);
+        if (state == 'T' && waited > timeout)
+            fault("rank %d is stopped: process %d got SIGSTOP or SIGTSTP; start all ranks again",
+                  p->rank, p->pid);
+    }
 }
 
 // A rank that only yields still uses the core, which the rank that it waits for may need. So a long
@@ -121,6 +127,11 @@ void give_core_away(double waited) {
     const double spin = crowded ? 20e-6 : 1e-3, most_sleep = crowded ? 500e-6 : 100e-6; // seconds
     if (waited > spin) usleep((useconds_t)(1e6 * fmin(spin + waited / 8, most_sleep)));
     else sched_yield();
+}
+
+// The other ranks wait up to a hundred times longer while rank 0 works alone.
+static double deadline_of(const Request *r, double timeout) {
+    return r && r->patient ? 100 * timeout : timeout;
 }
 
 // Waits until all n requests are complete. Returns false if the deadline has passed. After a while
@@ -136,14 +147,14 @@ static bool poll_until(const Request *r, int n, MPI_Request *request, MPI_Status
         if (done && waited > longest_wait) longest_wait = waited;
         if (posted && (done || *error != MPI_SUCCESS)) waits_clear();
         if (done || *error != MPI_SUCCESS) return true;
-        if (waited > timeout) return false;
+        if (waited > deadline_of(r, timeout)) return false;
         if (r && !posted && waited > long_wait) {
             waits_post(r, ((const Flight *)r->extra)->tag, since);
             posted = true;
         }
         if (posted) waits_look();
         others_are_gone();
-        require_all_there(waited);
+        require_all_there(waited, timeout);
         if (mpi_meanwhile) mpi_meanwhile();
         give_core_away(waited);
     }
@@ -161,11 +172,11 @@ _Noreturn void too_late(double timeout, const char *where) {
 static void wait_for(const Request *r, int n, MPI_Request *request, MPI_Status *status) {
     int error, class;
     char text[200];
-    double timeout = r->comm->state->timeout * (r->patient ? 100 : 1);
+    const double timeout = r->comm->state->timeout;
     bool came = poll_until(r, n, request, status, timeout, &error);
     if (came && error == MPI_SUCCESS) return;
     describe(r, text);
-    if (!came) too_late(timeout, text);
+    if (!came) too_late(deadline_of(r, timeout), text);
     MPI_Error_class(error, &class);
     for (int i = 0; status != MPI_STATUSES_IGNORE && i < n && class == MPI_ERR_IN_STATUS; i++) {
         if (status[i].MPI_ERROR == MPI_SUCCESS || status[i].MPI_ERROR == MPI_ERR_PENDING) continue;

@@ -44,7 +44,7 @@ struct Request {
     size_t row;                 // a cut never divides this many elements: a row, or 1
     size_t peer;                // the root, or the other rank; 0 if there is none
     bool later;                 // other operations may run between start and finish
-    bool patient;               // may wait a hundred times --timeout
+    bool patient;               // may wait a hundred times --timeout, unless a process is stopped
     bool done;                  // out holds the result (emu only)
     bool grouped;               // finished by comm_group_end
     bool found;                 // comm_arrival has found the message
