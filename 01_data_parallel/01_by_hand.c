@@ -30,7 +30,7 @@ double linear_loss(Linear *g, const Linear *l, Samples samples, size_t count) {
             real difference = y - samples.target[s * l->out + j];
             real dy = 2 * difference / (real)count;
             loss += (double)(difference * difference);
-            for (size_t i = 0; i < l->in; i++) g->w[i * l->out + j] += x[i] * dy;  // dW = x^T dy
+            for (size_t i = 0; i < l->in; i++) g->w[i * l->out + j] += x[i] * dy; // dW = x^T dy
             g->b[j] += dy;
         }
     }

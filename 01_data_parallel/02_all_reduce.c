@@ -42,7 +42,7 @@ static double local_gradients(Model *m, const Data *d, uint64_t step, Range shar
     Batch b = data_micro_batch(d, &tokens, step, shard.lo, range_size(shard), token_weight);
     model_zero_gradients(m);
     double loss = model_forward_backward(m, &b) * token_weight;
-    model_fold_tied(m);  // adds wte's two gradients, before the sum over ranks
+    model_fold_tied(m); // adds wte's two gradients, before the sum over ranks
     arena_free(&tokens);
     return loss;
 }
@@ -55,12 +55,12 @@ double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step,
     // r). A counted token has the same weight on every rank. Find the weight with data_count()
     // (common/model/data.h), which any rank may call for any sequences. local_gradients() computes
     // the gradient of a shard, and data_parallel_all_reduce() adds over ranks.
-    double token_weight = 1 / (double)data_count(d, step, 0, sequences);   // of ALL shards
+    double token_weight = 1 / (double)data_count(d, step, 0, sequences); // of ALL shards
     loss = local_gradients(m, d, step, shard_range(sequences, dp->size, dp->rank), token_weight);
     // Psi elements, once: m->g is now the whole batch's gradient, on every rank.
     data_parallel_all_reduce(dp, m);
     // END
-    return loss;                               // the part of this rank's shard
+    return loss; // the part of this rank's shard
 }
 
 // Sends nothing after the all-reduce: equal weights, gradients and optimizer state on all ranks

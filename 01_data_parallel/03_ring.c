@@ -60,14 +60,14 @@ void ring_all_reduce(Comm *c, Tensor t) {
     // Receive a chunk that is to be added in `scratch`, cut to its length by tensor_flat_range.
     // First come n - 1 steps that add chunks (op_add), then n - 1 steps that copy them. A copied
     // chunk can be received in its place. Every rank sends 2 (n - 1) messages of one chunk.
-    for (size_t k = 0; k < n - 1; k++) {                                           // reduce-scatter
+    for (size_t k = 0; k < n - 1; k++) { // reduce-scatter
         Tensor mine = chunk(t, n, r + n - k - 1);
         Tensor in = tensor_flat_range(scratch, 0, tensor_count(mine));
         // S / n bytes: [count / n] elements
         exchange(c, chunk(t, n, r + n - k), next, in, previous);
         op_add(mine, mine, in);
     }
-    for (size_t k = 0; k < n - 1; k++)  // all-gather, S / n bytes each
+    for (size_t k = 0; k < n - 1; k++) // all-gather, S / n bytes each
         exchange(c, chunk(t, n, r + n + 1 - k), next, chunk(t, n, r + n - k), previous);
     // END
     arena_free(&memory);
@@ -83,10 +83,10 @@ void gather_broadcast_all_reduce(Comm *c, Tensor t) {
         Tensor scratch = tensor_new(&memory, 1, c->size > 1 ? tensor_count(t) : 0);
         // S bytes each
         for (size_t peer = 1; peer < c->size; peer++) receive_and_add(c, t, peer, scratch);
-        for (size_t peer = 1; peer < c->size; peer++) comm_send(c, t, peer);  // S bytes each
+        for (size_t peer = 1; peer < c->size; peer++) comm_send(c, t, peer); // S bytes each
     } else {
-        comm_send(c, t, 0);                    // S bytes, my tensor
-        comm_recv(c, t, 0);                    // S bytes, the sum
+        comm_send(c, t, 0); // S bytes, my tensor
+        comm_recv(c, t, 0); // S bytes, the sum
     }
     arena_free(&memory);
 }
@@ -103,8 +103,8 @@ void tree_all_reduce(Comm *c, Tensor t) {
     for (; d < n && r % (2 * d) == 0; d *= 2)
         if (r + d < n) receive_and_add(c, t, r + d, scratch);
     if (r > 0) {
-        comm_send(c, t, r - d);                // S bytes; r is an odd multiple of d
-        comm_recv(c, t, r - d);                // S bytes, the sum
+        comm_send(c, t, r - d); // S bytes; r is an odd multiple of d
+        comm_recv(c, t, r - d); // S bytes, the sum
     }
     for (d /= 2; d > 0; d /= 2)
         if (r + d < n) comm_send(c, t, r + d);
@@ -127,10 +127,10 @@ static void halve_and_double(Comm *c, Tensor t, size_t n, Tensor scratch) {
     // n / 2. Both partners hold a finished range of d chunks, side by side. Swap the ranges with
     // exchange(). chunks(t, n, lo, hi) are the chunks lo <= i < hi of t, one piece of memory.
     for (size_t d = n / 2; d > 0; d /= 2) {
-        size_t partner = r ^ d, mine = r / d * d, yours = partner / d * d;  // the halves' begins
+        size_t partner = r ^ d, mine = r / d * d, yours = partner / d * d; // the halves' begins
         Tensor half = chunks(t, n, mine, mine + d);
         Tensor in = tensor_flat_range(scratch, 0, tensor_count(half));
-        exchange(c, chunks(t, n, yours, yours + d), partner, in, partner);         // d S / n bytes
+        exchange(c, chunks(t, n, yours, yours + d), partner, in, partner); // d S / n bytes
         op_add(half, half, in);
     }
     for (size_t d = 1; d < n; d *= 2) {
@@ -143,12 +143,12 @@ static void halve_and_double(Comm *c, Tensor t, size_t n, Tensor scratch) {
 
 void halving_doubling_all_reduce(Comm *c, Tensor t) {
     size_t r = c->rank, n = 1;
-    while (2 * n <= c->size) n *= 2;  // ranks n, n + 1, ... are folded into ranks 0, 1, ...
+    while (2 * n <= c->size) n *= 2; // ranks n, n + 1, ... are folded into ranks 0, 1, ...
     size_t rest = c->size - n, count = tensor_count(t);
     comm_connect(c, COMM_EVERYBODY);
     if (r >= n) {
-        comm_send(c, t, r - n);                // S bytes
-        comm_recv(c, t, r - n);                // S bytes, the sum
+        comm_send(c, t, r - n); // S bytes
+        comm_recv(c, t, r - n); // S bytes, the sum
         return;
     }
     Arena memory = arena(MEM_COMMUNICATION);
@@ -165,8 +165,8 @@ void halving_doubling_all_reduce(Comm *c, Tensor t) {
 // goes to other nodes, and all n ranks of a node send at the same time.
 void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t) {
     Range r = shard_range(tensor_count(t), inside->size, inside->rank);
-    Tensor mine = tensor_flat_range(t, r.lo, r.hi);        // [count / n]
-    comm_reduce_scatter(inside, mine, t);                  // sends (n-1)/n S to ranks of my node
-    comm_all_reduce(between, mine);                        // 2 (M-1)/M S/n to other nodes
-    comm_all_gather(inside, t, mine);                      // (n-1)/n S to ranks of my node
+    Tensor mine = tensor_flat_range(t, r.lo, r.hi); // [count / n]
+    comm_reduce_scatter(inside, mine, t);           // sends (n-1)/n S to ranks of my node
+    comm_all_reduce(between, mine);                 // 2 (M-1)/M S/n to other nodes
+    comm_all_gather(inside, t, mine);               // (n-1)/n S to ranks of my node
 }

@@ -22,7 +22,7 @@
 //     buckets   <-- 3 --> | <------ 2 ------> | <-- 1 --> <------ 0 ---->   backward runs leftwards
 // A bucket is a view of m->g (DDP's gradient_as_bucket_view): nothing is copied.
 static void cut(Buckets *b, size_t capacity) {
-    size_t hi = b->end;                            // end of the open bucket in m->g
+    size_t hi = b->end; // end of the open bucket in m->g
     // EXERCISE 01.04b (3 points): cut from the end. Cut m->g into buckets, from its end to its
     // beginning. Tensor i begins at element b->tensor[i].at of m->g. Write the number of its bucket
     // into tensor[i].bucket. Write into b->bucket[k] its part of m->g and the number of its
@@ -79,7 +79,7 @@ void buckets_layer_ready(Buckets *b, const Layer *l) {
     // they become complete.
     for (size_t i = 0; i < l->n_units; i++) {
         const Unit *u = l->units[i];
-        if (u->tied_to) continue;  // the head's part of wte's gradient waits for the embedding's
+        if (u->tied_to) continue; // the head's part of wte's gradient waits for the embedding's
         if (u->tied_use) model_fold_tied(b->model);
         for (size_t k = 0; k < u->n_params; k++) tensor_ready(b, &u->params[k]);
     }
@@ -99,7 +99,7 @@ static void hooked_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, T
                             Saved *s) {
     Buckets *b = l->technique;
     layer_backward(l->inner, batch, x, dy, dx, s);
-    if (b->armed) buckets_layer_ready(b, l);       // may start all-reduces, and waits for none
+    if (b->armed) buckets_layer_ready(b, l); // may start all-reduces, and waits for none
 }
 static const LayerKind hooked = { .name = "reducing layer",
                                   .forward = hooked_forward,
@@ -126,7 +126,7 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
 // other ranks do.
 void buckets_no_work(Buckets *b) {
     Unit *wte = model_wte(b->model);
-    tensor_fill(b->model->g, 0);  // model_zero_gradients() leaves that to the first backward
+    tensor_fill(b->model->g, 0); // model_zero_gradients() leaves that to the first backward
     if (wte && wte->tied_use) tensor_fill(wte->tied_use->g, 0);
     buckets_arm(b);
     for (size_t i = 0; b->armed && i < b->model->n_layers; i++)
@@ -135,7 +135,7 @@ void buckets_no_work(Buckets *b) {
 
 void buckets_wait(Buckets *b) {
     buckets_check_complete(b);
-    for (size_t k = 0; k < b->started; k++) comm_wait(b->bucket[k].request);  // the sum is in m->g
+    for (size_t k = 0; k < b->started; k++) comm_wait(b->bucket[k].request); // the sum is in m->g
     b->started = 0;
     b->armed = false;
 }
@@ -144,11 +144,11 @@ void buckets_wait(Buckets *b) {
 // wait. The caller computes norm and update afterwards.
 double buckets_gradients(Buckets *b, const Batch *batch) {
     double loss = 0;
-    b->sync = true;                                // before the forward
+    b->sync = true; // before the forward
     model_zero_gradients(b->model);
     // Starts the all-reduces while backward runs.
     if (batch->B > 0) loss = model_forward_backward(b->model, batch);
-    else buckets_no_work(b);  // adds zeros, because the other ranks wait for every bucket
-    buckets_wait(b);  // norm and optimizer may read the gradient only after this
+    else buckets_no_work(b); // adds zeros, because the other ranks wait for every bucket
+    buckets_wait(b);         // norm and optimizer may read the gradient only after this
     return loss * batch->token_weight;
 }

@@ -27,7 +27,7 @@ double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers
     Arena tokens = arena(MEM_WORKSPACE);
     Range shard = shard_range(sequences, workers, w);
     Batch b = data_batch(d, &tokens, step, shard.lo, range_size(shard), sequences);
-    b.number = step;                               // the picture prints it
+    b.number = step; // the picture prints it
     model_zero_gradients(m);
     // 1 / counted tokens of all workers together
     double loss = model_forward_backward(m, &b) * b.token_weight;
@@ -91,9 +91,9 @@ static void update_all(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
 
 void server_step(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
     for (size_t w = 0; w < c->workers; w++) expect(c, in, w);
-    for (size_t w = 0; w < c->workers; w++) take(in, w);               // waits for the slowest
+    for (size_t w = 0; w < c->workers; w++) take(in, w); // waits for the slowest
     update_all(c, m, o, in);
-    for (size_t w = 0; w < c->workers; w++) answer(c, m, w);           // n S/k bytes
+    for (size_t w = 0; w < c->workers; w++) answer(c, m, w); // n S/k bytes
 }
 
 // ---------------------------------------------------------------- an asynchronous server
@@ -146,15 +146,15 @@ Served server_next(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Progress
     size_t next = next_push(c, in);
     Served served = { next, p->taken[next], comm_arrival(in->coming[next]) };
     take(in, next);
-    tensor_copy(m->g, in->piece[next]);                                // one worker's gradient,
-    optimizer_step(o, m, 1);                                           // one update
+    tensor_copy(m->g, in->piece[next]); // one worker's gradient,
+    optimizer_step(o, m, 1);            // one update
     p->version++;
     p->done[next]++;
     p->waits[next] = true;
     // Other workers may have waited for this push. Answer every worker that may go on now.
     for (size_t w = 0; w < c->workers; w++) {
         if (!p->waits[w] || !server_may_go_on(c, p->done, w, staleness)) continue;
-        answer(c, m, w);  // S/k bytes, to this worker alone
+        answer(c, m, w); // S/k bytes, to this worker alone
         p->waits[w] = false;
         p->taken[w] = p->version;
         if (p->done[w] < c->steps) expect(c, in, w);

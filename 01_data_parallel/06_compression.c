@@ -51,18 +51,18 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     const size_t n = tensor_count(g);
     Tensor packed = tensor_new(&a, 1, packed_count(n, 16)), most = half_largest(&a, g);
     real largest;
-    comm_all_reduce_max(dp, most);  // one element, so that no sum overflows
+    comm_all_reduce_max(dp, most); // one element, so that no sum overflows
     tensor_download(&largest, most);
     const double scale = half_scale((double)largest, dp->size);
     half_write(packed, g, scale);
-    Tensor in = exchange(dp, &a, packed);                   // (N-1)/N of 2 n bytes
+    Tensor in = exchange(dp, &a, packed); // (N-1)/N of 2 n bytes
 
     Range mine = elements_of_part(n, 16, dp->size, dp->rank);
     Tensor sum = tensor_new(&a, 1, range_size(mine)), out = tensor_new(&a, 1, in.cols);
     tensor_fill(sum, 0);
-    for (size_t r = 0; r < dp->size; r++) half_add(sum, row(in, r));       // in rank order
+    for (size_t r = 0; r < dp->size; r++) half_add(sum, row(in, r)); // in rank order
     half_write(out, sum, 1);
-    comm_all_gather(dp, packed, out);                       // (N-1)/N of 2 n bytes
+    comm_all_gather(dp, packed, out); // (N-1)/N of 2 n bytes
     half_read(g, packed, scale);
     arena_free(&a);
     (void)b;
@@ -75,7 +75,7 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
     const size_t n = tensor_count(g), k = kept_of(n, c->plan.one_of);
-    const size_t length = packed_count(k, 32) + k;         // of a message: places, then values
+    const size_t length = packed_count(k, 32) + k; // of a message: places, then values
     Tensor all = tensor_new(&a, dp->size, length), sent = tensor_new(&a, 1, n);
     Tensor mine = row(all, dp->rank);
     tensor_fill(sent, 0);
@@ -94,7 +94,7 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     // (N-1) k (4 + sizeof(real)) bytes
     comm_all_gather(dp, tensor_reshape(all, 1, dp->size * length), mine);
     tensor_fill(g, 0);
-    for (size_t r = 0; r < dp->size; r++) top_k_add(g, row(all, r), k);  // in rank order
+    for (size_t r = 0; r < dp->size; r++) top_k_add(g, row(all, r), k); // in rank order
     arena_free(&a);
 }
 
@@ -108,23 +108,23 @@ void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Tensor packed = tensor_new(&a, 1, packed_count(n, 1)), scales = tensor_new(&a, 1, N);
     Tensor my_scale = tensor_flat_range(scales, dp->rank, dp->rank + 1);
 
-    op_add(e, e, g);                                       // as a worker
+    op_add(e, e, g); // as a worker
     Tensor sent = one_bit_write(&a, packed, my_scale, e);
     compression_keep_rest(c, e, sent);
     compression_note(c, b, sent);
-    Tensor in = exchange(dp, &a, packed);                   // (N-1)/N of n/8 bytes
-    comm_all_gather(dp, scales, my_scale);                 // N-1 scales, a real each
+    Tensor in = exchange(dp, &a, packed);  // (N-1)/N of n/8 bytes
+    comm_all_gather(dp, scales, my_scale); // N-1 scales, a real each
 
-    Tensor sum = b->server_error;  // as a server: the residual of this part, then the sum
+    Tensor sum = b->server_error; // as a server: the residual of this part, then the sum
     for (size_t r = 0; r < N; r++)
         one_bit_add(sum, row(in, r), tensor_flat_range(scales, r, r + 1));
     Tensor answer = tensor_new(&a, 1, in.cols);
     Tensor answered = one_bit_write(&a, answer, my_scale, sum);
     compression_keep_rest(c, sum, answered);
-    comm_all_gather(dp, packed, answer);                    // (N-1)/N of n/8 bytes
-    comm_all_gather(dp, scales, my_scale);                 // N-1 scales, a real each
+    comm_all_gather(dp, packed, answer);   // (N-1)/N of n/8 bytes
+    comm_all_gather(dp, scales, my_scale); // N-1 scales, a real each
 
-    for (size_t r = 0; r < N; r++) {                       // every rank unpacks every answer
+    for (size_t r = 0; r < N; r++) { // every rank unpacks every answer
         Range part = elements_of_part(n, 1, N, r);
         one_bit_read(tensor_flat_range(g, part.lo, part.hi), packed, part.lo,
                      tensor_flat_range(scales, r, r + 1));

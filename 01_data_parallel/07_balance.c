@@ -34,7 +34,7 @@ static double local_gradients(Model *m, const Data *d, uint64_t step, Range shar
 // Shares the times of all ranks after a measured step by one all-reduce of N doubles (2 (N-1)/N of
 // 8 N bytes), and updates the rates.
 void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
-    double *times = host_alloc(dp->size * sizeof *times);  // zeros
+    double *times = host_alloc(dp->size * sizeof *times); // zeros
     // EXERCISE 01.07a (4 points): learn from the last step. Make the time of each rank known to all
     // ranks, with ONE call of comm_all_reduce_doubles on times[dp->size]. Then update the rate of
     // each rank r that had sequences. `now` is its number of sequences (range_size(share[r])) per
@@ -42,7 +42,7 @@ void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     // and `now`, because a mean smooths the noise of real steps. A rank that had no sequences keeps
     // its rate.
     times[dp->rank] = took;
-    comm_all_reduce_doubles(dp, times, dp->size);  // n doubles, beside a gradient of thousands
+    comm_all_reduce_doubles(dp, times, dp->size); // n doubles, beside a gradient of thousands
     for (size_t r = 0; r < dp->size; r++) {
         if (range_size(share[r]) == 0) continue;
         double now = (double)range_size(share[r]) / times[r];
@@ -92,7 +92,7 @@ double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size
     double loss = local_gradients(m, data, step, share[dp->rank], sequences);
     // Measured before the all-reduce, because in it all ranks wait for the slowest.
     known->took = (double)(clock_now() - begin);
-    data_parallel_all_reduce(dp, m);  // the whole gradient, 2 (n-1)/n of its bytes
+    data_parallel_all_reduce(dp, m); // the whole gradient, 2 (n-1)/n of its bytes
     if (known->measured) balance_observe(dp, share, known->took, known->rate);
     return loss;
 }

@@ -24,7 +24,9 @@ static Tensor power_matrix(Tensor flat, const Matrix *m) {
 
 // Numbers of elements that are sent for a bucket: rest, vectors and small matrices uncompressed; p,
 // every P; q, every Q.
-typedef struct { size_t rest, p, q; } PowerLengths;
+typedef struct {
+    size_t rest, p, q;
+} PowerLengths;
 static PowerLengths power_lengths(const CompressedBucket *b) {
     PowerLengths l = { 0, 0, 0 };
     for (size_t i = 0; i < b->n_params; i++) {
@@ -76,7 +78,7 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
     Tensor sent = tensor_new(&a, 1, tensor_count(g));
     size_t at = 0, at_q = 0;
     op_add(e, e, g);
-    tensor_copy(sent, e);  // uncompressed tensors: sent = e, and the residual is 0
+    tensor_copy(sent, e); // uncompressed tensors: sent = e, and the residual is 0
     power_pack(b, rest, g);
     // Vectors and small matrices are sent uncompressed, so they leave no residual.
     if (length.rest) comm_all_reduce(dp, rest);
@@ -100,7 +102,7 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
         // [n, r] = [n, k] [k, r]
         op_matmul(power_next(ps, &at, m->rows, m->rank), power_matrix(e, m), m->q);
     }
-    if (length.p) comm_all_reduce(dp, ps);  // 2 (N-1)/N of r rows e bytes for each matrix
+    if (length.p) comm_all_reduce(dp, ps); // 2 (N-1)/N of r rows e bytes for each matrix
     at = 0;
     for (size_t i = 0; i < b->n_params; i++) {
         Matrix *m = &b->params[i];
@@ -110,7 +112,7 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
         // [k, r] = [n, k]^T [n, r]
         op_matmul_tn(power_next(qs, &at_q, m->cols, m->rank), power_matrix(e, m), p);
     }
-    if (length.q) comm_all_reduce(dp, qs);  // 2 (N-1)/N of r cols e bytes for each matrix
+    if (length.q) comm_all_reduce(dp, qs); // 2 (N-1)/N of r cols e bytes for each matrix
     at = at_q = 0;
     for (size_t i = 0; i < b->n_params; i++) {
         Matrix *m = &b->params[i];

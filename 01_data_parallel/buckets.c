@@ -15,11 +15,11 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
     size_t at = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
-        if (u->tied_to) continue;                  // its gradient is added to the other use's
+        if (u->tied_to) continue; // its gradient is added to the other use's
         // A shared table's gradient is final only after the sum over both stages.
         if (u == shared) b->tied = (Range){ at, at + u->size };
         for (size_t k = 0; k < u->n_params && u != shared; k++) {
-            if (u->params[k].cols == 0) continue;  // the family has none: nothing to send
+            if (u->params[k].cols == 0) continue; // the family has none: nothing to send
             b->tensor[b->n_tensors++] =
                 (BucketTensor){ .param = &u->params[k], .at = at + u->params[k].offset };
         }
@@ -48,7 +48,8 @@ void buckets_check_waited(const Buckets *b) {
     if (b->started)
         fault("a forward that shall reduce begins, but the %zu all-reduces of the backward before "
               "were never waited for: call buckets_wait() once per step, and no_sync around "
-              "forward AND backward of all micro-batches but the last", b->started);
+              "forward AND backward of all micro-batches but the last",
+              b->started);
 }
 
 void buckets_check_complete(const Buckets *b) {

@@ -6,9 +6,15 @@
 
 // A layer y = xW + b, or the gradient of one: w is [in, out], row by row.
 enum { MOST_IN = 12, MOST_OUT = 6 };
-typedef struct { size_t in, out; real w[MOST_IN * MOST_OUT], b[MOST_OUT]; } Linear;
+typedef struct {
+    size_t in, out;
+    real w[MOST_IN * MOST_OUT], b[MOST_OUT];
+} Linear;
 // Samples: x [n, in] and their targets [n, out].
-typedef struct { size_t n; const real *x, *target; } Samples;
+typedef struct {
+    size_t n;
+    const real *x, *target;
+} Samples;
 
 double linear_loss(Linear *g, const Linear *l, Samples s, size_t count);
 void linear_add_scaled(Linear *to, const Linear *from, real scale);

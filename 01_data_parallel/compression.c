@@ -36,7 +36,7 @@ void compression_note(Compression *c, const CompressedBucket *b, Tensor sent) {
 double half_scale(double largest, size_t n) {
     if (!(largest > 0) || isinf(largest)) return 1;
     int exponent;
-    frexp(largest * (double)n, &exponent);     // largest n < 2^exponent
+    frexp(largest * (double)n, &exponent); // largest n < 2^exponent
     return ldexp(1, 15 - exponent);
 }
 
@@ -86,7 +86,7 @@ void largest_places(const real *x, size_t n, size_t k, uint32_t *places) {
     const real least = select_largest(size, n, k - 1);
     size_t above = 0, found = 0;
     for (size_t i = 0; i < n; i++) above += x[i] > least || -x[i] > least;
-    size_t equal = k - above;                  // number of chosen elements as large as the k-th
+    size_t equal = k - above; // number of chosen elements as large as the k-th
     for (size_t i = 0; i < n && found < k; i++) {
         const real s = x[i] < 0 ? -x[i] : x[i];
         if (s > least || (s == least && equal > 0)) places[found++] = (uint32_t)i;
@@ -162,8 +162,8 @@ static Matrix *matrices_of(Arena *a, const CompressionPlan *plan, const Unit *u,
         m->cols = param_local_cols(p);
         const size_t full = m->rows < m->cols ? m->rows : m->cols;
         m->rank = plan->rank < full ? plan->rank : full;
-        m->low_rank = plan->method == POWER_SGD && !p->vector
-                   && (m->rows + m->cols) * m->rank * plan->min_rate < m->rows * m->cols;
+        m->low_rank = plan->method == POWER_SGD && !p->vector &&
+                      (m->rows + m->cols) * m->rank * plan->min_rate < m->rows * m->cols;
         if (!m->low_rank) continue;
         m->q = tensor_new(a, m->cols, m->rank);
         // The key does not depend on the rank, so every rank starts with the same q.
@@ -179,8 +179,8 @@ CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, 
     *n = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
-        if (u->tied_to) continue;  // the head's use of wte: folded into wte's gradient already
-        if (u->size == 0) continue;    // rotary positions: no wpe
+        if (u->tied_to) continue;   // the head's use of wte: folded into wte's gradient already
+        if (u->size == 0) continue; // rotary positions: no wpe
         CompressedBucket *b = &list[*n];
         b->range.lo = at;
         b->range.hi = at + u->size;

@@ -13,27 +13,31 @@
 #include "common/model/model.h"
 
 typedef enum {
-    HALF,          // fp16 on the wire
-    TOP_K,         // the largest elements and their places (Aji and Heafield 2017)
-    ONE_BIT,       // signs and a scale, both ways (Seide et al. 2014; Tang et al. 2021, 1-bit Adam)
-    POWER_SGD,     // matrices of low rank (Vogels et al. 2019)
+    HALF,      // fp16 on the wire
+    TOP_K,     // the largest elements and their places (Aji and Heafield 2017)
+    ONE_BIT,   // signs and a scale, both ways (Seide et al. 2014; Tang et al. 2021, 1-bit Adam)
+    POWER_SGD, // matrices of low rank (Vogels et al. 2019)
     METHODS
 } Method;
 
 typedef struct {
     Method method;
-    size_t one_of;                                 // TOP_K: one element of so many is sent
-    size_t rank, min_rate;  // POWER_SGD: r; used if (rows + cols) r min_rate < rows cols
-    bool forgets;                                  // without error feedback: the trap
+    size_t one_of;         // TOP_K: one element of so many is sent
+    size_t rank, min_rate; // POWER_SGD: r; used if (rows + cols) r min_rate < rows cols
+    bool forgets;          // without error feedback: the trap
 } CompressionPlan;
 
 // q [cols, rank] is kept between steps.
-typedef struct { size_t offset, rows, cols, rank; bool low_rank; Tensor q; } Matrix;
 typedef struct {
-    Range range;                                   // of the flat gradient
-    Matrix *params;                                // the bucket's tensors; a vector has one row
+    size_t offset, rows, cols, rank;
+    bool low_rank;
+    Tensor q;
+} Matrix;
+typedef struct {
+    Range range;    // of the flat gradient
+    Matrix *params; // the bucket's tensors; a vector has one row
     size_t n_params;
-    Tensor server_error;  // ONE_BIT: residual of the part of the sum that this rank compresses
+    Tensor server_error; // ONE_BIT: residual of the part of the sum that this rank compresses
 } CompressedBucket;
 
 typedef struct {
@@ -41,9 +45,9 @@ typedef struct {
     CompressionPlan plan;
     CompressedBucket *buckets;
     size_t n_buckets;
-    Tensor error;                                  // [1, size] the residual; none for HALF
-    Tensor sent;                                   // [1, size] sum of all that was sent; or no data
-    Arena gradients, state;                        // kept between steps: residuals; every q
+    Tensor error;           // [1, size] the residual; none for HALF
+    Tensor sent;            // [1, size] sum of all that was sent; or no data
+    Arena gradients, state; // kept between steps: residuals; every q
 } Compression;
 
 // m must be allocated. The first values of every q follow from seed, the same on every rank.
@@ -71,8 +75,8 @@ void largest_places(const real *x, size_t n, size_t k, uint32_t *places);
 // The factor before rounding to fp16: a power of two with which the sum of n elements, none larger
 // than `largest`, is at most 2^15. Nothing becomes infinite, and dividing by it is exact.
 double half_scale(double largest, size_t n);
-real sign_scale(Tensor x);                     // |x|_2 / sqrt(d): scale times signs is as long as x
-void orthonormalise(Tensor p);                 // the columns, by Gram and Schmidt
+real sign_scale(Tensor x);     // |x|_2 / sqrt(d): scale times signs is as long as x
+void orthonormalise(Tensor p); // the columns, by Gram and Schmidt
 CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m,
                                          uint64_t seed, size_t *n);
 void compressed_buckets_free(CompressedBucket *b, size_t n);

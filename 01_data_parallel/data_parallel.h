@@ -31,16 +31,16 @@ void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t);
 
 // ---- 04_overlap.c: gradients are reduced in buckets while backward still runs ----
 typedef struct {
-    Range part;                                    // of m->g
-    size_t tensors;                                // number of tensors in the bucket
-    size_t pending;                                // tensors whose gradient is not final yet
-    Request *request;                              // the all-reduce, between start and wait
+    Range part;       // of m->g
+    size_t tensors;   // number of tensors in the bucket
+    size_t pending;   // tensors whose gradient is not final yet
+    Request *request; // the all-reduce, between start and wait
 } Bucket;
 typedef struct {
     const Param *param;
-    size_t at;                                     // place of the first element in m->g
-    size_t bucket;                                 // number of the tensor's bucket
-    bool ready;                                    // the gradient is final
+    size_t at;     // place of the first element in m->g
+    size_t bucket; // number of the tensor's bucket
+    bool ready;    // the gradient is final
 } BucketTensor;
 
 typedef struct {
@@ -49,13 +49,13 @@ typedef struct {
     // Read when a FORWARD begins: shall the backward that follows it reduce? False is DDP's
     // no_sync(). Set it before the forward, because a change before the backward has no effect.
     bool sync;
-    bool armed;                                    // this backward reduces
-    size_t n;                                      // number of buckets
-    size_t started;                                // buckets 0 .. started-1 are in flight
+    bool armed;     // this backward reduces
+    size_t n;       // number of buckets
+    size_t started; // buckets 0 .. started-1 are in flight
     Bucket *bucket;
     size_t n_tensors;
-    BucketTensor *tensor;                          // in model order, the tied table once
-    size_t end;                                    // the part of m->g that has buckets ends here
+    BucketTensor *tensor; // in model order, the tied table once
+    size_t end;           // the part of m->g that has buckets ends here
     // For buckets_new_pipeline() alone. tied: the place in m->g of a tied table of which another
     // stage has a copy.
     size_t micro_batches;
@@ -81,11 +81,11 @@ void buckets_arm(Buckets *b);
 void buckets_layer_ready(Buckets *b, const Layer *l);
 
 // buckets.c: the list of tensors, and faults for wrong use.
-Buckets *buckets_list_tensors(Model *m, Comm *dp);             // all tensors, and no bucket yet
+Buckets *buckets_list_tensors(Model *m, Comm *dp); // all tensors, and no bucket yet
 void buckets_free(Buckets *b);
-BucketTensor *buckets_find(Buckets *b, const Param *p);        // NULL: in no bucket
-void buckets_check_waited(const Buckets *b);  // fault() if the last step was never waited for
-void buckets_check_complete(const Buckets *b);  // fault() if some, but not all tensors are ready
+BucketTensor *buckets_find(Buckets *b, const Param *p); // NULL: in no bucket
+void buckets_check_waited(const Buckets *b);   // fault() if the last step was never waited for
+void buckets_check_complete(const Buckets *b); // fault() if some, but not all tensors are ready
 
 // buckets.c, for pipelines (08): several micro-batches are in flight, and only the last of
 // `micro_batches` reduces.
@@ -102,7 +102,10 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total);
 // The speeds of the devices. rate[n]: sequences per picosecond of each device, 0 if unknown. The
 // rates are the same on every rank, so that all ranks cut the next batch in the same places. took:
 // the picoseconds that this rank computed.
-typedef struct { double *rate, took; bool measured; } Speeds;
+typedef struct {
+    double *rate, took;
+    bool measured;
+} Speeds;
 // A step up to its gradient: shares in proportion to the rates, the gradient of this rank's share,
 // the all-reduce. If known->measured, updates the rates with the times of this step. Returns this
 // rank's part of the loss.

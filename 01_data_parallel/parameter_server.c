@@ -21,7 +21,7 @@ static Range overlap(Range a, Range b) {
 }
 
 static void allocate_piece(Model *m, Range mine) {
-    size_t first = 0;                              // place of the unit in the flat weights
+    size_t first = 0; // place of the unit in the flat weights
     m->w = tensor_new(&m->parameters, 1, range_size(mine));
     m->g = tensor_new(&m->gradients, 1, range_size(mine));
     for (size_t i = 0; i < m->n_units; i++) {

@@ -13,7 +13,10 @@
 #include "common/model/optimizer.h"
 
 // ---- parameter_server.c ----
-typedef struct { Comm *world; size_t servers, workers, steps; } Cluster;  // steps of each worker
+typedef struct {
+    Comm *world;
+    size_t servers, workers, steps;
+} Cluster; // steps of each worker
 // usage_error() if no rank is left to be a worker.
 Cluster cluster_new(Comm *world, size_t servers, size_t steps);
 static inline bool cluster_serves(const Cluster *c) { return c->world->rank < c->servers; }
@@ -28,7 +31,11 @@ Model *cluster_model(const Cluster *c, const ModelConfig *config);
 Tensor cluster_piece(const Cluster *c, Tensor flat, size_t server);
 
 // A server's buffers: from each worker a piece of a gradient [Psi/k], and the receive in flight.
-typedef struct { Arena buffers; Tensor *piece; Request **coming; } Inbox;
+typedef struct {
+    Arena buffers;
+    Tensor *piece;
+    Request **coming;
+} Inbox;
 Inbox inbox_new(const Cluster *c, const Model *m);
 void inbox_free(Inbox *in);
 
@@ -37,7 +44,7 @@ void inbox_free(Inbox *in);
 // Returns the shard's part of the loss.
 double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers, size_t w,
                        size_t step);
-void worker_pull(const Cluster *c, Model *m);              // before the first step: version 0
+void worker_pull(const Cluster *c, Model *m); // before the first step: version 0
 // Gradient, push and pull. Returns the part of the loss that comes from this worker's sequences.
 double worker_step(const Cluster *c, Model *m, const Data *d, size_t sequences, size_t step);
 
@@ -48,11 +55,17 @@ void server_step(const Cluster *c, Model *m, Optimizer *o, Inbox *in);
 
 // Asynchronous. A push: its worker, the version of the weights at which its gradient was taken, and
 // the time of its arrival.
-typedef struct { size_t worker, taken; Picoseconds arrival; } Served;
+typedef struct {
+    size_t worker, taken;
+    Picoseconds arrival;
+} Served;
 // The state of every worker: the number of its pushes in the weights, the version that it received
 // last, and whether it waits for an answer.
-typedef struct { size_t version, *done, *taken; bool *waits; } Progress;
-Progress progress_new(const Cluster *c, Inbox *in);        // starts a receive from every worker
+typedef struct {
+    size_t version, *done, *taken;
+    bool *waits;
+} Progress;
+Progress progress_new(const Cluster *c, Inbox *in); // starts a receive from every worker
 void progress_free(Progress *p);
 bool server_may_go_on(const Cluster *c, const size_t *done, size_t worker, size_t staleness);
 // Serves one push.

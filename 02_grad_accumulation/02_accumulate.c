@@ -26,7 +26,7 @@ double accumulate_gradients(Model *model, const Batch *batch, size_t m) {
     // table wte is used twice and has two gradients; model_fold_tied() adds one to the other, after
     // the last micro-batch.
     model_zero_gradients(model);
-    for (size_t k = 0; k < m; k++)             // allocates and frees activations
+    for (size_t k = 0; k < m; k++) // allocates and frees activations
         loss += model_forward_backward(model, &batch[k]) * batch[k].token_weight;
     model_fold_tied(model);
     // END

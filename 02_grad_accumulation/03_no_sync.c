@@ -52,7 +52,7 @@ StepResult overlapped_step(Replica *r, Model *model, Optimizer *o, const Batch *
         // k = m - 1: starts one all-reduce per bucket (01.04)
         loss += model_forward_backward(model, &batch[k]);
     }
-    buckets_wait(r->buckets);   // for the last all-reduce: now g is the sum over all ranks
+    buckets_wait(r->buckets); // for the last all-reduce: now g is the sum over all ranks
     r->buckets->sync = false;
     return replica_update(model, o, loss, batch->token_weight);
 }

@@ -12,7 +12,10 @@ StepResult accumulate_step(Model *model, Optimizer *o, const Batch *batch, size_
 
 // ---- 03_no_sync.c ---- A data-parallel rank. buckets: for overlapped_step only; the buckets are
 // wrapped around the layers and do nothing while buckets->sync is false.
-typedef struct { Comm *dp; Buckets *buckets; } Replica;
+typedef struct {
+    Comm *dp;
+    Buckets *buckets;
+} Replica;
 StepResult no_sync_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m);
 StepResult overlapped_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m);
 // The end of a step, after the reduction: the norm and the update. loss: the sum over this rank's

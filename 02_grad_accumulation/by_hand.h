@@ -7,13 +7,19 @@
 
 enum { MOST_IN = 12, MOST_OUT = 6, MOST_PIECES = 8 };
 // A layer, or its gradient: w is [in, out], row by row.
-typedef struct { size_t in, out; real w[MOST_IN * MOST_OUT], b[MOST_OUT]; } Linear;
+typedef struct {
+    size_t in, out;
+    real w[MOST_IN * MOST_OUT], b[MOST_OUT];
+} Linear;
 // n samples: inputs x [n, in] and targets [n, out].
-typedef struct { size_t n; const real *x, *target; } Samples;
+typedef struct {
+    size_t n;
+    const real *x, *target;
+} Samples;
 
 Range pieces_range(size_t samples, size_t room, size_t k);
 double pieces_gradient(Linear *g, const Linear *l, Samples all, Range samples, size_t elements);
-void pieces_add(Linear *to, const Linear *from, real scale);           // to += scale * from
+void pieces_add(Linear *to, const Linear *from, real scale); // to += scale * from
 
 // Leaves the gradient of the batch in `sum`, taking `room` samples at a time; returns the loss.
 // pieces_mean_of_means is the trap: its result is wrong where pieces differ in size.

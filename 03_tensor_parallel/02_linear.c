@@ -23,8 +23,8 @@ void column_parallel_cut(Param *p, Range columns) { p->my_cols = columns; }
 
 // Sends nothing.
 void column_parallel_forward(Tensor y, Tensor x, const Param *w, const Param *b) {
-    linear(y, x, w);                       // [M, N/t] = [M, K] x [K, N/t]: finished columns of Y
-    op_add_bias(y, y, b->w);               // [N/t]: b is cut as the columns are
+    linear(y, x, w);         // [M, N/t] = [M, K] x [K, N/t]: finished columns of Y
+    op_add_bias(y, y, b->w); // [N/t]: b is cut as the columns are
 }
 
 void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w, Param *b) {
@@ -33,12 +33,12 @@ void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w
     // parts. Add the gradients of w and b with linear_gradients. Make dx [M, K] the gradient of the
     // whole input, the same on every rank. op_matmul_nt(c, a, b) computes c = a b^T; w->w are the
     // weights. All ranks together need one all-reduce.
-    op_matmul_nt(dx, dy, w->w);            // [M, K] = [M, N/t] x [K, N/t]^T
+    op_matmul_nt(dx, dy, w->w); // [M, K] = [M, N/t] x [K, N/t]^T
     // Megatron-LM starts the all-reduce of dX here, and hides it behind the product for dW, which
     // does not read dX. In this lesson the all-reduce begins after both products, and is exposed.
-    linear_gradients(w, b, x, dy);         // [K, N/t] = [M, K]^T x [M, N/t]: finished
+    linear_gradients(w, b, x, dy); // [K, N/t] = [M, K]^T x [M, N/t]: finished
     // f: dX = dY W^T sums over all N columns of W. Each rank has dY_i W_i^T, a partial sum.
-    comm_all_reduce(tp, dx);               // sends 2 (t-1) ceil(M K/t) of M K elements
+    comm_all_reduce(tp, dx); // sends 2 (t-1) ceil(M K/t) of M K elements
     // END
 }
 
@@ -55,7 +55,7 @@ void column_parallel_gather(Comm *tp, Tensor whole, Tensor y) {
     tensor_fill(parts, 0);
     Tensor own = tensor_row_range(parts, tp->rank * M, (tp->rank + 1) * M);
     tensor_copy(tensor_col_range(own, 0, y.cols), y);
-    comm_all_gather(tp, parts, own);       // each rank sends (t-1) M ceil(N/t) elements
+    comm_all_gather(tp, parts, own); // each rank sends (t-1) M ceil(N/t) elements
     for (size_t i = 0; i < tp->size; i++) {
         Range columns = shard_range(whole.cols, tp->size, i);
         Tensor part = tensor_row_range(parts, i * M, (i + 1) * M);
@@ -74,16 +74,16 @@ void row_parallel_forward(Comm *tp, Tensor y, Tensor x, const Param *w, const Pa
     // columns of the input. w [K/t, N] are its rows of the weights. b [N] is the whole bias, on
     // every rank. linear() multiplies; op_add_bias adds b->w to every row. Make y [M, N] the whole
     // layer's output, on every rank.
-    linear(y, x, w);                       // [M, N] = [M, K/t] x [K/t, N]
+    linear(y, x, w); // [M, N] = [M, K/t] x [K/t, N]
     // g: Y = X W sums over all K rows of W. Each rank has X_i W_i, a partial sum.
-    comm_all_reduce(tp, y);                // sends 2 (t-1) ceil(M N/t) of M N elements
-    op_add_bias(y, y, b->w);               // [N]: after the sum, because b counts once
+    comm_all_reduce(tp, y);  // sends 2 (t-1) ceil(M N/t) of M N elements
+    op_add_bias(y, y, b->w); // [N]: after the sum, because b counts once
     // END
 }
 
 // Sends nothing: every rank has all of dy, so its columns of dX and its rows of dW are finished.
 // The bias's gradient is the same on every rank, so it is not summed.
 void row_parallel_backward(Tensor dx, Tensor x, Tensor dy, Param *w, Param *b) {
-    op_matmul_nt(dx, dy, w->w);            // [M, K/t] = [M, N] x [K/t, N]^T
-    linear_gradients(w, b, x, dy);         // [K/t, N] = [M, K/t]^T x [M, N]
+    op_matmul_nt(dx, dy, w->w);    // [M, K/t] = [M, N] x [K/t, N]^T
+    linear_gradients(w, b, x, dy); // [K/t, N] = [M, K/t]^T x [M, N]
 }

@@ -16,10 +16,10 @@
 // dy is whole on every rank, so each rank adds the rows of its own entries. model_fold_tied() then
 // adds the two gradients of the rank's entries, that of the lookup and that of the head.
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first) {
-    op_embed_tokens(y, table, tokens, first);          // zeros for the tokens of other ranks
+    op_embed_tokens(y, table, tokens, first); // zeros for the tokens of other ranks
     // For each token one rank has put the row, the others zeros. Adding zeros rounds nothing, so
     // the sum equals that row exactly.
-    comm_all_reduce(tp, y);                            // M C elements
+    comm_all_reduce(tp, y); // M C elements
 }
 
 // loss [M, 1], the same on every rank, is log(sum over all V of exp(logit)) - logit of the target.
@@ -33,22 +33,22 @@ void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const
     op_row_max(max, logits);
     // 1: the ranks will add their exponentials, so all must be relative to the same number: the
     // largest logit of all ranks.
-    comm_all_reduce_max(tp, max);                      // M elements
+    comm_all_reduce_max(tp, max); // M elements
     op_pick_target(picked, logits, targets, first);
     // 2: one rank holds the target's logit. The others have put 0.
-    comm_all_reduce(tp, picked);                       // M elements
-    op_exp_sum(sum, logits, max);                      // logits <- exp(logits - max)
+    comm_all_reduce(tp, picked);  // M elements
+    op_exp_sum(sum, logits, max); // logits <- exp(logits - max)
     // 3: each rank has the sum over its own vocabulary entries only.
-    comm_all_reduce(tp, sum);                          // M elements
-    op_token_loss(loss, picked, max, sum, targets);    // log(sum) + max - picked
+    comm_all_reduce(tp, sum);                       // M elements
+    op_token_loss(loss, picked, max, sum, targets); // log(sum) + max - picked
     arena_free(&scratch);
 }
 
 // Back through logits = x E^T, a column-parallel product, because the columns of E^T are cut. A
 // rank computes its dlogits [M, V/t] = (exponential / sum - onehot) dloss without a message.
 void vocab_parallel_backward(Comm *tp, Tensor dx, Tensor dlogits, Tensor x, Param *table) {
-    op_matmul(dx, dlogits, table->w);                  // [M, C] = [M, V/t] x [V/t, C]
-    linear_gradients(table, NULL, dlogits, x);         // [V/t, C] = [M, V/t]^T x [M, C]: finished
+    op_matmul(dx, dlogits, table->w);          // [M, C] = [M, V/t] x [V/t, C]
+    linear_gradients(table, NULL, dlogits, x); // [V/t, C] = [M, V/t]^T x [M, C]: finished
     // dX = dlogits E sums over all V entries. Each rank has the partial sum over its own V/t.
-    comm_all_reduce(tp, dx);                           // M C elements
+    comm_all_reduce(tp, dx); // M C elements
 }

@@ -26,7 +26,7 @@
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
-    AttentionHeads heads = layer_heads(l, b);              // this rank's heads
+    AttentionHeads heads = layer_heads(l, b); // this rank's heads
     size_t M = b->B * b->T;
     size_t C = l->config->width;
 
@@ -34,13 +34,13 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     normalize(l, &p[LN1_GAIN], s->t[S_LN1], x, s, S_STATS1);
     saved_tensor(s, S_MIDDLE, M, C);
     Tensor middle = s->t[S_MIDDLE];
-    tensor_parallel_attention_forward(l->comm, &heads, &p[QKV_W], middle, s->t[S_LN1], s);     // 1
-    op_dropout(middle, middle, layer_dropout(l, b, SITE_MIDDLE));  // the same mask on every rank
+    tensor_parallel_attention_forward(l->comm, &heads, &p[QKV_W], middle, s->t[S_LN1], s); // 1
+    op_dropout(middle, middle, layer_dropout(l, b, SITE_MIDDLE)); // the same mask on every rank
     op_add(middle, x, middle);
 
     saved_tensor(s, S_LN2, M, C);
     normalize(l, &p[LN2_GAIN], s->t[S_LN2], middle, s, S_STATS2);
-    tensor_parallel_mlp_forward(l->comm, &p[FC_W], y, s->t[S_LN2], s);                         // 2
+    tensor_parallel_mlp_forward(l->comm, &p[FC_W], y, s->t[S_LN2], s); // 2
     op_dropout(y, y, layer_dropout(l, b, SITE_OUT));
     op_add(y, middle, y);
 }
@@ -56,15 +56,15 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     Tensor dmiddle = tensor_new(&scratch, M, C);
 
     op_dropout(d, dy, layer_dropout(l, b, SITE_OUT));
-    tensor_parallel_mlp_backward(l->comm, &p[FC_W], dnorm, s->t[S_LN2], d, s);                 // 3
+    tensor_parallel_mlp_backward(l->comm, &p[FC_W], dnorm, s->t[S_LN2], d, s); // 3
     // All-reduce 3 has made dnorm whole. So the norm's gradients are the same on every rank, and
     // need no sum.
     norm_gradients(&p[LN2_GAIN], &p[LN2_BIAS], s->t[S_MIDDLE], s->t[S_STATS2], dnorm);
     normalize_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
-    op_add(dmiddle, dy, dmiddle);                          // the residual path: dy is whole already
+    op_add(dmiddle, dy, dmiddle); // the residual path: dy is whole already
 
     op_dropout(d, dmiddle, layer_dropout(l, b, SITE_MIDDLE));
-    tensor_parallel_attention_backward(l->comm, &heads, &p[QKV_W], dnorm, s->t[S_LN1], d, s);  // 4
+    tensor_parallel_attention_backward(l->comm, &heads, &p[QKV_W], dnorm, s->t[S_LN1], d, s); // 4
     norm_gradients(&p[LN1_GAIN], &p[LN1_BIAS], x, s->t[S_STATS1], dnorm);
     normalize_backward(dx, x, s->t[S_STATS1], p[LN1_GAIN].w, dnorm);
     op_add(dx, dmiddle, dx);
@@ -72,8 +72,12 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 }
 
 const LayerKind tensor_parallel_block = {
-    .name = "tensor-parallel block", .output = hidden_shape, .forward = block_forward,
-    .backward = block_backward, .shed = block_shed, .rebuild = block_rebuild,
+    .name = "tensor-parallel block",
+    .output = hidden_shape,
+    .forward = block_forward,
+    .backward = block_backward,
+    .shed = block_shed,
+    .rebuild = block_rebuild,
 };
 
 // ---------------------------------------------------------------- the cut of a described model
@@ -82,7 +86,7 @@ static void cut_block(Layer *l, Comm *tp) {
     const ModelConfig *c = l->config;
     Param *p = l->units[0]->params;
     Range keys = shard_range(config_kv_heads(c), tp->size, tp->rank);
-    size_t ratio = config_head_ratio(c);                   // GPT-2: 1
+    size_t ratio = config_head_ratio(c); // GPT-2: 1
     l->heads = (Range){ keys.lo * ratio, keys.hi * ratio };
     tensor_parallel_attention_cut(&p[QKV_W], l->heads, c->width / c->heads);
     tensor_parallel_mlp_cut(&p[FC_W], shard_range(block_hidden(c), tp->size, tp->rank));
@@ -91,7 +95,7 @@ static void cut_block(Layer *l, Comm *tp) {
 // table: wte, or an untied head's own table
 static void cut_vocabulary(Layer *l, Param *table, Comm *tp, const LayerKind *kind) {
     l->vocab = shard_range(l->config->vocab, tp->size, tp->rank);
-    if (table) row_parallel_cut(table, l->vocab);          // the loss has no parameters
+    if (table) row_parallel_cut(table, l->vocab); // the loss has no parameters
     l->kind = kind;
 }
 
@@ -101,23 +105,26 @@ void tensor_parallel(Model *m, Comm *tp) {
     // would need a sum over the copies. Here every element of a cut tensor has one owner.
     REQUIRE(tp->size <= config_kv_heads(&m->config) || tp->size > m->config.heads,
             "%zu tensor-parallel ranks need as many heads of key and value; the model has %zu: "
-            "choose %zu ranks or fewer, or more --kv-heads", tp->size,
-            config_kv_heads(&m->config), config_kv_heads(&m->config));
-    REQUIRE(tp->size <= m->config.heads, "%zu tensor-parallel ranks need as many heads; the model "
-            "has %zu: choose %zu ranks or fewer, or more --heads", tp->size, m->config.heads,
-            m->config.heads);
-    REQUIRE(tp->size <= block_hidden(&m->config), "%zu tensor-parallel ranks need as many features "
-            "of the MLP; the model has %zu: choose %zu ranks or fewer, or a larger --ffn", tp->size,
-            block_hidden(&m->config), block_hidden(&m->config));
-    REQUIRE(tp->size <= m->config.vocab, "%zu tensor-parallel ranks need as many entries; the "
-            "vocabulary has %zu: choose %zu ranks or fewer", tp->size, m->config.vocab,
-            m->config.vocab);
+            "choose %zu ranks or fewer, or more --kv-heads",
+            tp->size, config_kv_heads(&m->config), config_kv_heads(&m->config));
+    REQUIRE(tp->size <= m->config.heads,
+            "%zu tensor-parallel ranks need as many heads; the model "
+            "has %zu: choose %zu ranks or fewer, or more --heads",
+            tp->size, m->config.heads, m->config.heads);
+    REQUIRE(tp->size <= block_hidden(&m->config),
+            "%zu tensor-parallel ranks need as many features "
+            "of the MLP; the model has %zu: choose %zu ranks or fewer, or a larger --ffn",
+            tp->size, block_hidden(&m->config), block_hidden(&m->config));
+    REQUIRE(tp->size <= m->config.vocab,
+            "%zu tensor-parallel ranks need as many entries; the "
+            "vocabulary has %zu: choose %zu ranks or fewer",
+            tp->size, m->config.vocab, m->config.vocab);
     for (size_t i = 0; i < m->n_layers; i++) {
         const Layer *l = &m->layers[i];
         if (l->inner || m->w.data)
             fault("tensor_parallel() of layer %zu (%s%s): it cuts plain layers, before recompute() "
-                  "and before weights are allocated", l->number, l->kind->name,
-                  m->w.data ? ", with weights" : "");
+                  "and before weights are allocated",
+                  l->number, l->kind->name, m->w.data ? ", with weights" : "");
     }
     for (size_t i = 0; i < m->n_layers; i++) {
         Layer *l = &m->layers[i];
@@ -126,8 +133,7 @@ void tensor_parallel(Model *m, Comm *tp) {
             cut_vocabulary(l, &l->units[0]->params[0], tp, &tensor_parallel_embedding);
         else if (l->kind == &layer_head)
             cut_vocabulary(l, &l->units[1]->params[0], tp, &tensor_parallel_head);
-        else if (l->kind == &layer_loss)
-            cut_vocabulary(l, NULL, tp, &tensor_parallel_loss);
+        else if (l->kind == &layer_loss) cut_vocabulary(l, NULL, tp, &tensor_parallel_loss);
         else cut_block(l, tp);
     }
     // model_grad_norm sums squares over the ranks, one double per tensor. All parts of a cut tensor

@@ -59,34 +59,34 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     Param *p = l->units[0]->params;
     AttentionHeads heads = layer_heads(l, b);
     size_t M = b->B * b->T, C = x.cols;
-    size_t F = p[OUT_W].w.rows;                            // 4C/tp, this rank's hidden columns
+    size_t F = p[OUT_W].w.rows; // 4C/tp, this rank's hidden columns
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor partial = tensor_new(&scratch, M, C);           // all rows, sums over own columns only
+    Tensor partial = tensor_new(&scratch, M, C); // all rows, sums over own columns only
 
     SequenceInput norm = sequence_input(l, b, s, S_LN1, &scratch);
     normalize(l, &p[LN1_GAIN], norm.own, x, s, S_STATS1);
-    sequence_enter(tp, norm.whole, norm.own);              // all-gather of M C: QKV needs all rows
-    saved_tensor(s, S_QKV, M, p[QKV_W].w.cols);            // [M, 3C/tp]
-    saved_tensor(s, S_MIX, M, p[PROJ_W].w.rows);           // [M, C/tp]
+    sequence_enter(tp, norm.whole, norm.own);    // all-gather of M C: QKV needs all rows
+    saved_tensor(s, S_QKV, M, p[QKV_W].w.cols);  // [M, 3C/tp]
+    saved_tensor(s, S_MIX, M, p[PROJ_W].w.rows); // [M, C/tp]
     column_parallel_forward(s->t[S_QKV], norm.whole, &p[QKV_W], &p[QKV_B]);
     attention_forward(&heads, s);
     linear(partial, s->t[S_MIX], &p[PROJ_W]);
     saved_tensor(s, S_MIDDLE, x.rows, C);
-    Tensor middle = s->t[S_MIDDLE];                        // [M/tp, C]
-    sequence_leave(tp, middle, partial);                   // reduce-scatter of M C: own rows
-    op_add_bias(middle, middle, p[PROJ_B].w);              // once: no other rank has these rows
+    Tensor middle = s->t[S_MIDDLE];           // [M/tp, C]
+    sequence_leave(tp, middle, partial);      // reduce-scatter of M C: own rows
+    op_add_bias(middle, middle, p[PROJ_B].w); // once: no other rank has these rows
     op_dropout(middle, middle, sequence_dropout(l, b, SITE_MIDDLE));
     op_add(middle, x, middle);
 
     norm = sequence_input(l, b, s, S_LN2, &scratch);
     normalize(l, &p[LN2_GAIN], norm.own, middle, s, S_STATS2);
-    sequence_enter(tp, norm.whole, norm.own);              // all-gather of M C: FC needs all rows
-    saved_tensor(s, S_FC, M, p[FC_W].w.cols);              // SwiGLU: 2F
+    sequence_enter(tp, norm.whole, norm.own); // all-gather of M C: FC needs all rows
+    saved_tensor(s, S_FC, M, p[FC_W].w.cols); // SwiGLU: 2F
     saved_tensor(s, S_ACT, M, F);
     column_parallel_forward(s->t[S_FC], norm.whole, &p[FC_W], &p[FC_B]);
     op_activation(s->t[S_ACT], s->t[S_FC]);
     linear(partial, s->t[S_ACT], &p[OUT_W]);
-    sequence_leave(tp, y, partial);                        // reduce-scatter of M C: own rows
+    sequence_leave(tp, y, partial); // reduce-scatter of M C: own rows
     op_add_bias(y, y, p[OUT_B].w);
     op_dropout(y, y, sequence_dropout(l, b, SITE_OUT));
     op_add(y, middle, y);
@@ -99,10 +99,10 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     AttentionHeads heads = layer_heads(l, b);
     size_t M = b->B * b->T, C = x.cols;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor d = tensor_new(&scratch, x.rows, C);                    // d, dnorm, dmiddle: own rows
+    Tensor d = tensor_new(&scratch, x.rows, C); // d, dnorm, dmiddle: own rows
     Tensor dnorm = tensor_new(&scratch, x.rows, C);
     Tensor dmiddle = tensor_new(&scratch, x.rows, C);
-    Tensor dwhole = tensor_new(&scratch, M, C);                    // from here on: all rows
+    Tensor dwhole = tensor_new(&scratch, M, C); // from here on: all rows
     Tensor dh = tensor_new(&scratch, M, s->t[S_FC].cols);
     Tensor dmix = tensor_new(&scratch, M, s->t[S_MIX].cols);
     Tensor dqkv = tensor_new(&scratch, M, s->t[S_QKV].cols);
@@ -113,40 +113,42 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     // LN2, FC and OUT: linear_gradients (bias NULL: weights only), bias_gradient for OUT_B,
     // norm_gradients. S_ACT and S_FC have all rows. sequence_input_again() returns the input of FC.
     op_dropout(d, dy, sequence_dropout(l, b, SITE_OUT));
-    bias_gradient(&p[OUT_B], d);                                   // own rows only: partial
-    sequence_leave_backward(tp, dwhole, d);                        // all-gather of M C: dY
-    linear_gradients(&p[OUT_W], NULL, s->t[S_ACT], dwhole);        // all rows: finished
-    Tensor dact = tensor_col_range(dh, 0, s->t[S_ACT].cols);       // GELU: all of dh
+    bias_gradient(&p[OUT_B], d);                             // own rows only: partial
+    sequence_leave_backward(tp, dwhole, d);                  // all-gather of M C: dY
+    linear_gradients(&p[OUT_W], NULL, s->t[S_ACT], dwhole);  // all rows: finished
+    Tensor dact = tensor_col_range(dh, 0, s->t[S_ACT].cols); // GELU: all of dh
     op_matmul_nt(dact, dwhole, p[OUT_W].w);
     op_activation_backward(dh, s->t[S_FC], dact);
-    Tensor fc_input = sequence_input_again(l, b, s, S_LN2, &scratch);      // KEEP_SHARD: all-gather
-    linear_gradients(&p[FC_W], &p[FC_B], fc_input, dh);            // all rows: finished
-    op_matmul_nt(dwhole, dh, p[FC_W].w);                           // own columns: a partial sum
-    sequence_enter_backward(tp, dnorm, dwhole);                    // reduce-scatter of M C
-    norm_gradients(&p[LN2_GAIN], &p[LN2_BIAS], s->t[S_MIDDLE], s->t[S_STATS2], dnorm);    // partial
+    Tensor fc_input = sequence_input_again(l, b, s, S_LN2, &scratch); // KEEP_SHARD: all-gather
+    linear_gradients(&p[FC_W], &p[FC_B], fc_input, dh);               // all rows: finished
+    op_matmul_nt(dwhole, dh, p[FC_W].w);                              // own columns: a partial sum
+    sequence_enter_backward(tp, dnorm, dwhole);                       // reduce-scatter of M C
+    norm_gradients(&p[LN2_GAIN], &p[LN2_BIAS], s->t[S_MIDDLE], s->t[S_STATS2], dnorm); // partial
     normalize_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
     op_add(dmiddle, dy, dmiddle);
     // END
 
     op_dropout(d, dmiddle, sequence_dropout(l, b, SITE_MIDDLE));
-    bias_gradient(&p[PROJ_B], d);                                  // own rows only: partial
-    sequence_leave_backward(tp, dwhole, d);                        // all-gather of M C: dY
+    bias_gradient(&p[PROJ_B], d);           // own rows only: partial
+    sequence_leave_backward(tp, dwhole, d); // all-gather of M C: dY
     linear_gradients(&p[PROJ_W], NULL, s->t[S_MIX], dwhole);
     op_matmul_nt(dmix, dwhole, p[PROJ_W].w);
     attention_backward(&heads, dqkv, dmix, s);
-    Tensor qkv_input = sequence_input_again(l, b, s, S_LN1, &scratch);     // KEEP_SHARD: all-gather
+    Tensor qkv_input = sequence_input_again(l, b, s, S_LN1, &scratch); // KEEP_SHARD: all-gather
     linear_gradients(&p[QKV_W], &p[QKV_B], qkv_input, dqkv);
-    op_matmul_nt(dwhole, dqkv, p[QKV_W].w);                        // own columns: a partial sum
-    sequence_enter_backward(tp, dnorm, dwhole);                    // reduce-scatter of M C
+    op_matmul_nt(dwhole, dqkv, p[QKV_W].w);     // own columns: a partial sum
+    sequence_enter_backward(tp, dnorm, dwhole); // reduce-scatter of M C
     norm_gradients(&p[LN1_GAIN], &p[LN1_BIAS], x, s->t[S_STATS1], dnorm);
     normalize_backward(dx, x, s->t[S_STATS1], p[LN1_GAIN].w, dnorm);
     op_add(dx, dmiddle, dx);
     arena_free(&scratch);
 }
 
-#define BLOCK(text) { .name = text, .output = sequence_shape, .forward = block_forward, \
-                      .backward = block_backward, .shed = block_shed, \
-                      .rebuild = block_rebuild }
+#define BLOCK(text) \
+    { \
+        .name = text, .output = sequence_shape, .forward = block_forward, \
+        .backward = block_backward, .shed = block_shed, .rebuild = block_rebuild \
+    }
 const LayerKind sequence_parallel_block = BLOCK("sequence-parallel block");
 const LayerKind sequence_parallel_block_whole =
     BLOCK("sequence-parallel block that keeps gathered inputs");

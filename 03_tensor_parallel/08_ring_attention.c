@@ -47,7 +47,7 @@ Positions context_positions_of(const AttentionHeads *h, size_t rank) {
 //
 // Before the first key, lse = -inf, so w = 0. The order of the blocks only changes rounding.
 static void merge(Tensor out, Tensor lse, Tensor out_b, Tensor lse_b) {
-    op_merge_heads(out, lse, out_b, lse_b);                // the five lines, per query and head
+    op_merge_heads(out, lse, out_b, lse_b); // the five lines, per query and head
 }
 
 // ---------------------------------------------------------------- the ring
@@ -76,17 +76,17 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
     Comm *cp = h->cp;
     Positions queries = context_positions_of(h, cp->rank);
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
-    Tensor here = own_block(h, s->t[S_QKV], &room[0]), coming = {0};
-    attention_begin(h, s);                                 // out (S_MIX) = 0, lse = -inf: no key
+    Tensor here = own_block(h, s->t[S_QKV], &room[0]), coming = { 0 };
+    attention_begin(h, s); // out (S_MIX) = 0, lse = -inf: no key
     for (size_t k = 0; k < cp->size; k++) {
         Positions keys = context_positions_of(h, ring_owner(cp, k));
         Request *leaves = NULL, *arrives = NULL;
         if (k + 1 < cp->size) {
             coming = block_of(h, ring_owner(cp, k + 1), &room[(k + 1) % 2]);
-            leaves = comm_start_send(cp, here, ring_next(cp));          // k | v: 2 B T/N A elements
+            leaves = comm_start_send(cp, here, ring_next(cp)); // k | v: 2 B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
-        attention_attend(h, &queries, here, &keys, s, merge);  // joins this block to out and lse
+        attention_attend(h, &queries, here, &keys, s, merge); // joins this block to out and lse
         comm_wait(leaves);
         comm_wait(arrives);
         arena_free(&room[k % 2]);
@@ -104,8 +104,9 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     Arena scratch = arena(MEM_WORKSPACE);
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Arena sums[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
-    Tensor here = own_block(h, s->t[S_QKV], &room[0]), coming = {0}, sum = {0}, sum_coming = {0};
-    Tensor home = block_of(h, cp->rank, &scratch);         // dk | dv of own keys, all queries
+    Tensor here = own_block(h, s->t[S_QKV], &room[0]), coming = { 0 }, sum = { 0 },
+           sum_coming = { 0 };
+    Tensor home = block_of(h, cp->rank, &scratch); // dk | dv of own keys, all queries
     Tensor dq = attention_queries(h, dqkv);
     Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     Request *sum_leaves = NULL, *sum_arrives = NULL;
@@ -118,10 +119,10 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
         Request *leaves = NULL, *arrives = NULL;
         if (k + 1 < cp->size) {
             coming = block_of(h, ring_owner(cp, k + 1), &room[(k + 1) % 2]);
-            leaves = comm_start_send(cp, here, ring_next(cp));          // k | v: 2 B T/N A elements
+            leaves = comm_start_send(cp, here, ring_next(cp)); // k | v: 2 B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
-        sum = block_of(h, ring_owner(cp, k), &sums[k % 2]);    // own part of the block's dk | dv
+        sum = block_of(h, ring_owner(cp, k), &sums[k % 2]); // own part of the block's dk | dv
         tensor_fill(sum, 0);
         // Computes p again from the final lse, and adds to dq and to sum.
         attention_attend_backward(h, &queries, dq, sum, here, &keys, dmix, dot, s);
@@ -139,7 +140,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
         arena_free(&sums[(k + 1) % 2]);
         sum_coming = k + 1 == cp->size ? home : block_of(h, ring_owner(cp, k + 1), &sums[k % 2]);
         if (cp->size > 1) {
-            sum_leaves = comm_start_send(cp, sum, ring_next(cp));    // dk | dv: N hops of 2 B T/N A
+            sum_leaves = comm_start_send(cp, sum, ring_next(cp)); // dk | dv: N hops of 2 B T/N A
             sum_arrives = comm_start_recv(cp, sum_coming, ring_previous(cp));
         } else {
             tensor_copy(home, sum);
@@ -151,16 +152,18 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
         here = coming;
     }
     comm_wait(sum_leaves);
-    comm_wait(sum_arrives);                                // the N-th hop has arrived in home
+    comm_wait(sum_arrives); // the N-th hop has arrived in home
     tensor_copy(attention_keys_values(h, dqkv), home);
     arena_free(&sums[0]);
     arena_free(&sums[1]);
     arena_free(&scratch);
 }
 
-const AttentionKind ring_attention = { .name = "ring", .forward = ring_forward,
+const AttentionKind ring_attention = { .name = "ring",
+                                       .forward = ring_forward,
                                        .backward = ring_backward };
-const AttentionKind ring_attention_zigzag = { .name = "zigzag", .forward = ring_forward,
+const AttentionKind ring_attention_zigzag = { .name = "zigzag",
+                                              .forward = ring_forward,
                                               .backward = ring_backward };
 
 // ---------------------------------------------------------------- the model
@@ -169,16 +172,17 @@ Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind) {
     const ModelConfig *c = &m->config;
     REQUIRE(cp->size <= c->context,
             "%zu context-parallel ranks need as many positions; a sequence has %zu: choose "
-            "fewer ranks, or more --context", cp->size, c->context);
+            "fewer ranks, or more --context",
+            cp->size, c->context);
     REQUIRE(kind != &ulysses_attention || cp->size <= config_kv_heads(c),
             "Ulysses on %zu ranks needs as many heads%s; the model "
-            "has %zu: choose fewer ranks, or more --%s", cp->size,
-            config_head_ratio(c) > 1 ? " of key and value" : "", config_kv_heads(c),
+            "has %zu: choose fewer ranks, or more --%s",
+            cp->size, config_head_ratio(c) > 1 ? " of key and value" : "", config_kv_heads(c),
             config_head_ratio(c) > 1 ? "kv-heads" : "heads");
-    comm_connect(cp, COMM_NEIGHBOURS);                     // messages go to the next rank only
+    comm_connect(cp, COMM_NEIGHBOURS); // messages go to the next rank only
     for (size_t i = 0; i < m->n_layers; i++) {
         m->layers[i].cp = cp;
-        m->layers[i].attention = kind;                     // only blocks read it
+        m->layers[i].attention = kind; // only blocks read it
     }
     return context_positions(c->context, cp->size, cp->rank, kind);
 }

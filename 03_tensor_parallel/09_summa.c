@@ -56,12 +56,12 @@ void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k) 
     for (size_t l = 0; l < g->cols; l++) {
         Arena panels = arena(MEM_COMMUNICATION);
         size_t width = range_size(summa_range(k, g->cols, l));
-        Tensor x_l = summa_panel(&panels, g->col == l, x, x.rows, width);      // X(i,l)
-        Tensor a_l = summa_panel(&panels, g->row == l, a, width, a.cols);      // A(l,j)
-        comm_broadcast(g->in_row, x_l, l);     // M/q * K/q elements from column l to the row
-        comm_broadcast(g->in_col, a_l, l);    // K/q * N/q elements from row l to the column
-        op_matmul(l ? part : y, x_l, a_l);                 // turn 0 overwrites y
-        if (l) op_add(y, y, part);                         // y is complete after the last turn
+        Tensor x_l = summa_panel(&panels, g->col == l, x, x.rows, width); // X(i,l)
+        Tensor a_l = summa_panel(&panels, g->row == l, a, width, a.cols); // A(l,j)
+        comm_broadcast(g->in_row, x_l, l); // M/q * K/q elements from column l to the row
+        comm_broadcast(g->in_col, a_l, l); // K/q * N/q elements from row l to the column
+        op_matmul(l ? part : y, x_l, a_l); // turn 0 overwrites y
+        if (l) op_add(y, y, part);         // y is complete after the last turn
         arena_free(&panels);
     }
     arena_free(&scratch);
@@ -77,11 +77,11 @@ void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor a, SummaCut 
         // x [M/q, K/q] of dX. width is the width of piece l of K. summa_panel(&panels, is_own,
         // block, rows, cols) returns the rank's own block or room for another one. You need A(l,j),
         // a product (op_matmul_nt(c, a, b) is c = a b^T), and a sum over g->in_row or g->in_col.
-        Tensor a_l = summa_panel(&panels, g->row == l, a, width, a.cols);      // A(l,j)
-        Tensor x_l = summa_panel(&panels, g->col == l, x, x.rows, width);      // dX(i,l)
-        comm_broadcast(g->in_col, a_l, l);     // K/q * N/q elements from row l to the column
-        op_matmul_nt(x_l, y, a_l);             // a partial sum: over the rank's columns of dY
-        comm_reduce(g->in_row, x_l, l);        // M/q * K/q elements from the row to column l
+        Tensor a_l = summa_panel(&panels, g->row == l, a, width, a.cols); // A(l,j)
+        Tensor x_l = summa_panel(&panels, g->col == l, x, x.rows, width); // dX(i,l)
+        comm_broadcast(g->in_col, a_l, l); // K/q * N/q elements from row l to the column
+        op_matmul_nt(x_l, y, a_l);         // a partial sum: over the rank's columns of dY
+        comm_reduce(g->in_row, x_l, l);    // M/q * K/q elements from the row to column l
         // END
         arena_free(&panels);
     }
@@ -92,11 +92,11 @@ void summa_product_tn(const CommGrid *g, Tensor a, Tensor x, Tensor y, SummaCut 
     for (size_t l = 0; l < g->cols; l++) {
         Arena panels = arena(MEM_COMMUNICATION);
         size_t width = range_size(summa_range(k, g->cols, l));
-        Tensor x_l = summa_panel(&panels, g->col == l, x, x.rows, width);      // X(i,l)
-        Tensor a_l = summa_panel(&panels, g->row == l, a, width, a.cols);      // dA(l,j)
-        comm_broadcast(g->in_row, x_l, l);     // M/q * K/q elements from column l to the row
-        op_matmul_tn(a_l, x_l, y);             // a partial sum: over the rank's M/q tokens
-        comm_reduce(g->in_col, a_l, l);        // K/q * N/q elements from the column to row l
+        Tensor x_l = summa_panel(&panels, g->col == l, x, x.rows, width); // X(i,l)
+        Tensor a_l = summa_panel(&panels, g->row == l, a, width, a.cols); // dA(l,j)
+        comm_broadcast(g->in_row, x_l, l); // M/q * K/q elements from column l to the row
+        op_matmul_tn(a_l, x_l, y);         // a partial sum: over the rank's M/q tokens
+        comm_reduce(g->in_col, a_l, l);    // K/q * N/q elements from the column to row l
         arena_free(&panels);
     }
 }
@@ -109,8 +109,8 @@ void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, con
     summa_product(g, y, x, p[0].w, k);
     Arena panels = arena(MEM_COMMUNICATION);
     Tensor bias = summa_panel(&panels, g->row == 0, p[1].w, 1, y.cols);
-    comm_broadcast(g->in_col, bias, 0);    // N/q elements from row 0, which holds the bias
-    op_add_bias(y, y, bias);               // each element of Y is on one rank, so it is added once
+    comm_broadcast(g->in_col, bias, 0); // N/q elements from row 0, which holds the bias
+    op_add_bias(y, y, bias);            // each element of Y is on one rank, so it is added once
     arena_free(&panels);
 }
 
@@ -121,8 +121,8 @@ void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, T
     Tensor db = tensor_new(&scratch, 1, dy.cols);
     summa_product_tn(g, dw, x, dy, k);
     param_add_gradient(&p[0], dw);
-    op_sum_rows(db, dy);                       // a partial sum: over this rank's tokens
-    comm_reduce(g->in_col, db, 0);             // N/q elements from the column to row 0
+    op_sum_rows(db, dy);           // a partial sum: over this rank's tokens
+    comm_reduce(g->in_col, db, 0); // N/q elements from the column to row 0
     if (g->row == 0) param_add_gradient(&p[1], db);
     summa_product_nt(g, dx, dy, p[0].w, k);
     arena_free(&scratch);
@@ -140,14 +140,14 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     size_t M = x.rows, C = x.cols, F = p[FC_W].w.cols;
     size_t A = range_size(l->heads) * (c->width / c->heads);
 
-    saved_tensor(s, S_LN1, M, C);                          // [M/q, C/q]
-    saved_tensor(s, S_STATS1, M, 2);                       // [M/q, 2]
+    saved_tensor(s, S_LN1, M, C);    // [M/q, C/q]
+    saved_tensor(s, S_STATS1, M, 2); // [M/q, 2]
     summa_norm_forward(l, s->t[S_LN1], s->t[S_STATS1], x, &p[LN1_GAIN]);
-    saved_tensor(s, S_QKV, M, 3 * A);                      // [M/q, 3C/q]
-    saved_tensor(s, S_MIX, M, A);                          // [M/q, C/q]
+    saved_tensor(s, S_QKV, M, 3 * A); // [M/q, 3C/q]
+    saved_tensor(s, S_MIX, M, A);     // [M/q, C/q]
     summa_linear_forward(g, summa_by_feature(c), s->t[S_QKV], s->t[S_LN1], &p[QKV_W]);
     AttentionHeads heads = layer_heads(l, &own);
-    attention_forward(&heads, s);                     // whole heads, whole sequences: sends nothing
+    attention_forward(&heads, s); // whole heads, whole sequences: sends nothing
     saved_tensor(s, S_MIDDLE, M, C);
     Tensor middle = s->t[S_MIDDLE];
     summa_linear_forward(g, summa_by_head(c), middle, s->t[S_MIX], &p[PROJ_W]);
@@ -157,7 +157,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     saved_tensor(s, S_LN2, M, C);
     saved_tensor(s, S_STATS2, M, 2);
     summa_norm_forward(l, s->t[S_LN2], s->t[S_STATS2], middle, &p[LN2_GAIN]);
-    saved_tensor(s, S_FC, M, F);                           // [M/q, 4C/q] each
+    saved_tensor(s, S_FC, M, F); // [M/q, 4C/q] each
     saved_tensor(s, S_ACT, M, F);
     summa_linear_forward(g, summa_by_feature(c), s->t[S_FC], s->t[S_LN2], &p[FC_W]);
     op_gelu(s->t[S_ACT], s->t[S_FC]);
@@ -184,12 +184,12 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     op_gelu_backward(dfc, s->t[S_FC], dfc);
     summa_linear_backward(g, summa_by_feature(c), dnorm, s->t[S_LN2], dfc, &p[FC_W]);
     summa_norm_backward(l, dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], dnorm, &p[LN2_GAIN]);
-    op_add(dmiddle, dy, dmiddle);                          // the residual path
+    op_add(dmiddle, dy, dmiddle); // the residual path
 
     op_dropout(d, dmiddle, summa_dropout(l, &own, SITE_MIDDLE));
     summa_linear_backward(g, summa_by_head(c), dmix, s->t[S_MIX], d, &p[PROJ_W]);
     AttentionHeads heads = layer_heads(l, &own);
-    attention_backward(&heads, dqkv, dmix, s);             // sends nothing
+    attention_backward(&heads, dqkv, dmix, s); // sends nothing
     summa_linear_backward(g, summa_by_feature(c), dnorm, s->t[S_LN1], dqkv, &p[QKV_W]);
     summa_norm_backward(l, dx, x, s->t[S_STATS1], dnorm, &p[LN1_GAIN]);
     op_add(dx, dmiddle, dx);
@@ -203,6 +203,9 @@ static void rebuild(Layer *l, const Batch *b, Saved *s) {
     attention_rebuild(&heads, s);
 }
 
-const LayerKind summa_block = { .name = "SUMMA block", .output = summa_features,
-                                .forward = block_forward, .backward = block_backward,
-                                .shed = block_shed, .rebuild = rebuild };
+const LayerKind summa_block = { .name = "SUMMA block",
+                                .output = summa_features,
+                                .forward = block_forward,
+                                .backward = block_backward,
+                                .shed = block_shed,
+                                .rebuild = rebuild };

@@ -25,15 +25,16 @@
 TesseractSides tesseract_sides(size_t ranks, size_t depth) {
     size_t q = 0, d = depth ? depth : 1;
     for (; d <= (depth ? depth : ranks); d++) {
-        for (q = d; (q + 1) * (q + 1) * d <= ranks;) q++;  // d <= q
+        for (q = d; (q + 1) * (q + 1) * d <= ranks;) q++; // d <= q
         if (q * q * d == ranks) return (TesseractSides){ q, d };
     }
     if (depth)
         usage_error("%zu ranks are no q x q x %zu grid with a q of %zu or more: start %zu or %zu "
-                    "ranks, or choose another --depth", ranks, depth, depth, q * q * depth,
-                    (q + 1) * (q + 1) * depth);
+                    "ranks, or choose another --depth",
+                    ranks, depth, depth, q * q * depth, (q + 1) * (q + 1) * depth);
     usage_error("%zu ranks are no q x q x d grid with d up to q: start 1, 4, 8, 9, 16, 18, 25, 27 "
-                "or 32 ranks", ranks);
+                "or 32 ranks",
+                ranks);
 }
 
 CommGrid tesseract_grid(Comm *ranks, size_t depth) {
@@ -42,7 +43,7 @@ CommGrid tesseract_grid(Comm *ranks, size_t depth) {
 }
 
 void tesseract(Model *m, const CommGrid *g) {
-    summa(m, g);                                           // cuts every layer in the same way
+    summa(m, g); // cuts every layer in the same way
     // EXERCISE 03.10a (3 points): what the grids share. The g->depth ranks of g->in_depth hold
     // the same block of every parameter of every unit (m->units[i].params[k]). Each of them has
     // seen only the tokens of its grid. Set the group over which the gradient is a partial sum

@@ -32,14 +32,17 @@
 // ---------------------------------------------------------------- the layout of an activation
 
 CubeLayout cube_layout(const Cube *c, const Batch *b) {
-    const CommGrid *g = &c->grid;                    // in_col: a column's ranks, by row
-    return (CubeLayout){ .rows = g->in_col, .cols = g->in_row, .layers = g->in_depth,
-                         .B = range_size(shard_range(b->B, g->depth, g->layer)), .T = b->T };
+    const CommGrid *g = &c->grid; // in_col: a column's ranks, by row
+    return (CubeLayout){ .rows = g->in_col,
+                         .cols = g->in_row,
+                         .layers = g->in_depth,
+                         .B = range_size(shard_range(b->B, g->depth, g->layer)),
+                         .T = b->T };
 }
 CubeLayout cube_swapped(CubeLayout l) {
     CubeLayout y = l;
-    y.rows = l.cols;                       // the reduce-scatter along l.cols cuts the rows of y
-    y.cols = l.rows;                       // w is cut along l.rows, and so are the columns of y
+    y.rows = l.cols; // the reduce-scatter along l.cols cuts the rows of y
+    y.cols = l.rows; // w is cut along l.rows, and so are the columns of y
     return y;
 }
 Range cube_sequences(CubeLayout l, size_t B) {
@@ -74,8 +77,8 @@ CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w) {
 void cube_forward(CubeLayout at, Tensor y, CubeOperands o) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor sum = tensor_new(&scratch, o.x.rows, o.w.cols);
-    op_matmul(sum, o.x, o.w);              // [M/q, N/q]: a partial sum over K/q columns of X
-    cube_scatter(at.cols, at.B, y, sum);   // adds the partial sums; sends (q-1)/q of [M/q, N/q]
+    op_matmul(sum, o.x, o.w);            // [M/q, N/q]: a partial sum over K/q columns of X
+    cube_scatter(at.cols, at.B, y, sum); // adds the partial sums; sends (q-1)/q of [M/q, N/q]
     arena_free(&scratch);
 }
 
@@ -91,11 +94,11 @@ void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o
     // dw [K/q^2, N/q]. dX [M/q, K/q] and dW [K/q, N/q] are room for the partial sums. You need one
     // cube_gather, two products (op_matmul_nt(c, a, b) is c = a b^T, op_matmul_tn(c, a, b) is c =
     // a^T b) and two cube_scatter. Along which axis does each of the three communicate?
-    Tensor dY = cube_gather(at.cols, &scratch, at.B, at.T, dy);    // [M/q, N/q]: receives (q-1)/q
-    op_matmul_nt(dX, dY, o.w);                             // a partial sum over N/q columns of dY
-    cube_scatter(at.rows, at.B, dx, dX);                   // sends (q-1)/q of it
-    op_matmul_tn(dW, o.x, dY);                             // a partial sum over the layer's rows
-    cube_scatter(at.layers, dW.rows, dw, dW);              // sends (q-1)/q of it
+    Tensor dY = cube_gather(at.cols, &scratch, at.B, at.T, dy); // [M/q, N/q]: receives (q-1)/q
+    op_matmul_nt(dX, dY, o.w);                // a partial sum over N/q columns of dY
+    cube_scatter(at.rows, at.B, dx, dX);      // sends (q-1)/q of it
+    op_matmul_tn(dW, o.x, dY);                // a partial sum over the layer's rows
+    cube_scatter(at.layers, dW.rows, dw, dW); // sends (q-1)/q of it
     // END
     param_add_gradient(w, dw);
     arena_free(&scratch);
@@ -110,18 +113,18 @@ static void linear_forward(const Layer *l, CubeLayout at, Tensor y, Tensor x, co
     bool again = cube_of(l)->gather_again;
     CubeOperands o = cube_operands(at, again ? &scratch : &s->arena, x, w->w);
     cube_forward(at, y, o);
-    s->t[name] = again ? x : cube_own_rows(at, o.x);            // [M/q^2, K/q]
-    s->t[CUBE_WHOLE_X + linear] = again ? (Tensor){0} : o.x;    // [M/q, K/q]
-    s->t[CUBE_WHOLE_W + linear] = again ? (Tensor){0} : o.w;    // [K/q, N/q]
+    s->t[name] = again ? x : cube_own_rows(at, o.x);           // [M/q^2, K/q]
+    s->t[CUBE_WHOLE_X + linear] = again ? (Tensor){ 0 } : o.x; // [M/q, K/q]
+    s->t[CUBE_WHOLE_W + linear] = again ? (Tensor){ 0 } : o.w; // [K/q, N/q]
     arena_free(&scratch);
 }
 static void linear_backward(const Layer *l, CubeLayout at, Tensor dx, Param *w, Tensor dy, Saved *s,
                             int name, int linear) {
     Arena scratch = arena(MEM_WORKSPACE);
     bool again = cube_of(l)->gather_again;
-    CubeOperands o = again ? cube_operands(at, &scratch, s->t[name], w->w)
-                           : (CubeOperands){ s->t[CUBE_WHOLE_X + linear],
-                                             s->t[CUBE_WHOLE_W + linear] };
+    CubeOperands o =
+        again ? cube_operands(at, &scratch, s->t[name], w->w)
+              : (CubeOperands){ s->t[CUBE_WHOLE_X + linear], s->t[CUBE_WHOLE_W + linear] };
     cube_backward(at, dx, w, dy, o);
     arena_free(&scratch);
 }
@@ -132,7 +135,7 @@ static void linear_backward(const Layer *l, CubeLayout at, Tensor dx, Param *w, 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
     CubeLayout at = cube_stream(l, b), sw = cube_swapped(at);
-    Batch own = cube_rows(b, sw);                  // attention: whole sequences, this rank's heads
+    Batch own = cube_rows(b, sw); // attention: whole sequences, this rank's heads
     size_t C = l->config->width, M = x.rows, N = own.B * b->T;
     size_t A = p[QKV_B].w.cols / 3, F = p[FC_B].w.cols;
     Arena scratch = arena(MEM_WORKSPACE);
@@ -141,15 +144,15 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     saved_tensor(s, S_STATS1, M, 2);
     cube_norm_forward(at, C, norm1, s->t[S_STATS1], x, &p[LN1_GAIN], &p[LN1_BIAS]);
     saved_tensor(s, S_QKV, N, 3 * A);
-    linear_forward(l, at, s->t[S_QKV], norm1, &p[QKV_W], s, S_LN1, CUBE_QKV);   // to sw
+    linear_forward(l, at, s->t[S_QKV], norm1, &p[QKV_W], s, S_LN1, CUBE_QKV); // to sw
     op_add_bias(s->t[S_QKV], s->t[S_QKV], p[QKV_B].w);
     Tensor mix = cube_new_x(l, s, &scratch, N, A);
     s->t[S_MIX] = mix;
     AttentionHeads heads = layer_heads(l, &own);
-    attention_forward(&heads, s);                          // sends nothing
+    attention_forward(&heads, s); // sends nothing
     saved_tensor(s, S_MIDDLE, M, x.cols);
     Tensor middle = s->t[S_MIDDLE];
-    linear_forward(l, sw, middle, mix, &p[PROJ_W], s, S_MIX, CUBE_PROJ);            // back to at
+    linear_forward(l, sw, middle, mix, &p[PROJ_W], s, S_MIX, CUBE_PROJ); // back to at
     op_add_bias(middle, middle, p[PROJ_B].w);
     op_dropout(middle, middle, cube_dropout(l, b, at, SITE_MIDDLE));
     op_add(middle, x, middle);
@@ -158,11 +161,11 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     saved_tensor(s, S_STATS2, M, 2);
     cube_norm_forward(at, C, norm2, s->t[S_STATS2], middle, &p[LN2_GAIN], &p[LN2_BIAS]);
     saved_tensor(s, S_FC, N, F);
-    linear_forward(l, at, s->t[S_FC], norm2, &p[FC_W], s, S_LN2, CUBE_FC);             // to sw
+    linear_forward(l, at, s->t[S_FC], norm2, &p[FC_W], s, S_LN2, CUBE_FC); // to sw
     op_add_bias(s->t[S_FC], s->t[S_FC], p[FC_B].w);
     Tensor act = cube_new_x(l, s, &scratch, N, F);
     op_gelu(act, s->t[S_FC]);
-    linear_forward(l, sw, y, act, &p[OUT_W], s, S_ACT, CUBE_OUT);                   // back to at
+    linear_forward(l, sw, y, act, &p[OUT_W], s, S_ACT, CUBE_OUT); // back to at
     op_add_bias(y, y, p[OUT_B].w);
     op_dropout(y, y, cube_dropout(l, b, at, SITE_OUT));
     op_add(y, middle, y);
@@ -209,6 +212,9 @@ static void rebuild(Layer *l, const Batch *b, Saved *s) {
     attention_rebuild(&heads, s);
 }
 
-const LayerKind cube_block = { .name = "3D block", .output = cube_stream_shape,
-                               .forward = block_forward, .backward = block_backward,
-                               .shed = block_shed, .rebuild = rebuild };
+const LayerKind cube_block = { .name = "3D block",
+                               .output = cube_stream_shape,
+                               .forward = block_forward,
+                               .backward = block_backward,
+                               .shed = block_shed,
+                               .rebuild = rebuild };

@@ -23,7 +23,7 @@
 // the rest grows more slowly. So the other ways pay for many tokens.
 #include "03_tensor_parallel/compare.h"
 
-static size_t root_of(size_t n, size_t power) {            // q with q^power = n, or 0
+static size_t root_of(size_t n, size_t power) { // q with q^power = n, or 0
     for (size_t q = 1; q <= n; q++)
         if ((power == 2 ? q * q : q * q * q) == n) return q;
     return 0;
@@ -49,13 +49,13 @@ double tensor_way_received(TensorWay way, size_t ranks, double tokens, double wi
     const double BTC = tokens * width, X = 7 * BTC, A = 12 * width * width;
     if (s.q == 0 || ranks == 1) return 0;
     switch (way) {
-    case WAY_1D:   return 4 * BTC * all_reduce(t);         // four all-reduces of BTC
-    case WAY_SP:   return 10 * BTC * (t - 1) / t;          // ten all-gathers or reduce-scatters
-    case WAY_2D:   return 3 * (q - 1) / (q * q) * (X + A); // three products per matrix
-    case WAY_25D:  return 3 * (q - 1) / (q * q) * (X / d + A) + all_reduce(d) * A / (q * q);
-    case WAY_3D:   return (q - 1) / t * (39 * BTC + 3 * A);    // X and W three times, Y twice
-    case WAY_RING: return (6 * t - 4) * BTC / t + all_reduce(t) * A;   // k, v twice, dk, dv; sums
-    case TENSOR_WAYS:     break;
+    case WAY_1D: return 4 * BTC * all_reduce(t);         // four all-reduces of BTC
+    case WAY_SP: return 10 * BTC * (t - 1) / t;          // ten all-gathers or reduce-scatters
+    case WAY_2D: return 3 * (q - 1) / (q * q) * (X + A); // three products per matrix
+    case WAY_25D: return 3 * (q - 1) / (q * q) * (X / d + A) + all_reduce(d) * A / (q * q);
+    case WAY_3D: return (q - 1) / t * (39 * BTC + 3 * A);            // X and W three times, Y twice
+    case WAY_RING: return (6 * t - 4) * BTC / t + all_reduce(t) * A; // k, v twice, dk, dv; sums
+    case TENSOR_WAYS: break;
     }
     return 0;
 }

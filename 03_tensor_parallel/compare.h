@@ -5,7 +5,9 @@
 #include <stddef.h>
 
 typedef enum { WAY_1D, WAY_SP, WAY_2D, WAY_25D, WAY_3D, WAY_RING, TENSOR_WAYS } TensorWay;
-typedef struct { size_t q, depth; } TensorWayShape;      // q x q x depth ranks; q 0: impossible
+typedef struct {
+    size_t q, depth;
+} TensorWayShape; // q x q x depth ranks; q 0: impossible
 TensorWayShape tensor_way_shape(TensorWay way, size_t ranks);
 // Elements that one rank receives for one block, forward and backward; 0 where q is 0.
 double tensor_way_received(TensorWay way, size_t ranks, double tokens, double width);

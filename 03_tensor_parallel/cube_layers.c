@@ -10,7 +10,8 @@ size_t cube_side(size_t ranks) {
     while (q * q * q < ranks) q++;
     REQUIRE(q * q * q == ranks,
             "3D tensor parallelism needs q x q x q ranks, and %zu are no such cube: choose %zu or "
-            "%zu", ranks, (q - 1) * (q - 1) * (q - 1), q * q * q);
+            "%zu",
+            ranks, (q - 1) * (q - 1) * (q - 1), q * q * q);
     return q;
 }
 Cube cube_new(Comm *ranks) {
@@ -55,16 +56,16 @@ Dropout cube_dropout(const Layer *l, const Batch *b, CubeLayout at, int site) {
 void cube_norm_forward(CubeLayout at, size_t C, Tensor y, Tensor stats, Tensor x, const Param *gain,
                        const Param *bias) {
     op_layer_norm_sums(stats, x);
-    comm_all_reduce(at.cols, stats);                       // per row 2 elements: sums of x and x^2
+    comm_all_reduce(at.cols, stats); // per row 2 elements: sums of x and x^2
     op_layer_norm_apply(y, stats, stats, x, gain->w, bias->w, C);
 }
 void cube_norm_backward(CubeLayout at, size_t C, Tensor dx, Tensor x, Tensor stats, Param *gain,
                         Param *bias, Tensor dy) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor sums = tensor_new(&scratch, x.rows, 2);
-    norm_gradients(gain, bias, x, stats, dy);              // partial sums: over this rank's rows
+    norm_gradients(gain, bias, x, stats, dy); // partial sums: over this rank's rows
     op_layer_norm_backward_sums(sums, x, stats, gain->w, dy);
-    comm_all_reduce(at.cols, sums);                        // per row 2 elements
+    comm_all_reduce(at.cols, sums); // per row 2 elements
     op_layer_norm_backward_apply(dx, sums, x, stats, gain->w, dy, C);
     arena_free(&scratch);
 }
@@ -80,7 +81,7 @@ Tensor cube_own_rows(CubeLayout at, Tensor X) {
     Range own = shard_range(at.B, at.rows->size, at.rows->rank);
     return tensor_row_range(X, own.lo * at.T, own.hi * at.T);
 }
-Shape cube_stream_shape(const Layer *l, const Batch *b) {        // [M/q^2, C/q]
+Shape cube_stream_shape(const Layer *l, const Batch *b) { // [M/q^2, C/q]
     CubeLayout at = cube_stream(l, b);
     return (Shape){ range_size(cube_sequences(at, b->B)) * b->T,
                     range_size(own_columns(at, l->config->width)) };
@@ -92,28 +93,31 @@ Shape cube_stream_shape(const Layer *l, const Batch *b) {        // [M/q^2, C/q]
 // Every rank has all tokens, so X need not be gathered. wte is cut like the head's W^T: [V/q^2,
 // C/q], its rows over row, then layer.
 static Tensor table_of(const Layer *l, CubeLayout at, Arena *a, const Unit *wte) {
-    return cube_gather(at.layers, a, range_size(l->vocab), 1, wte->params[0].w);   // [V/q, C/q]
+    return cube_gather(at.layers, a, range_size(l->vocab), 1, wte->params[0].w); // [V/q, C/q]
 }
 static const int *tokens_of_layer(const Batch *b, CubeLayout at) {
     return b->tokens + shard_range(b->B, at.layers->size, at.layers->rank).lo * b->T;
 }
 
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    (void)x; (void)s;
+    (void)x;
+    (void)s;
     CubeLayout at = cube_stream(l, b);
     Batch own = cube_rows(b, at);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor table = table_of(l, at, &scratch, l->units[0]);
     Tensor sum = tensor_new(&scratch, at.B * at.T, y.cols);
-    op_embed_tokens(sum, table, tokens_of_layer(b, at), l->vocab.lo);  // zeros: entries elsewhere
-    cube_scatter(at.rows, at.B, y, sum);                   // one rank has the entry, others 0
+    op_embed_tokens(sum, table, tokens_of_layer(b, at), l->vocab.lo); // zeros: entries elsewhere
+    cube_scatter(at.rows, at.B, y, sum); // one rank has the entry, others 0
     op_add_positions(y, y, l->units[1]->params[0].w, own.position);
     op_dropout(y, y, cube_dropout(l, b, at, SITE_EMBEDDING));
     arena_free(&scratch);
 }
 
 static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    (void)x; (void)dx; (void)s;
+    (void)x;
+    (void)dx;
+    (void)s;
     CubeLayout at = cube_stream(l, b);
     Batch own = cube_rows(b, at);
     Param *wte = &l->units[0]->params[0], *wpe = &l->units[1]->params[0];
@@ -123,17 +127,19 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     Tensor dwte = tensor_new(&scratch, wte->w.rows, dy.cols);
     Tensor dwpe = tensor_new(&scratch, wpe->w.rows, dy.cols);
     op_dropout(d, dy, cube_dropout(l, b, at, SITE_EMBEDDING));
-    op_add_positions_grad(dwpe, own.position, d);          // a partial sum: over this rank's rows
+    op_add_positions_grad(dwpe, own.position, d); // a partial sum: over this rank's rows
     param_add_gradient(wpe, dwpe);
-    Tensor whole = cube_gather(at.rows, &scratch, at.B, at.T, d);                  // [M/q, C/q]
-    op_embed_tokens_grad(dtable, tokens_of_layer(b, at), whole, l->vocab.lo);  // partial: own layer
+    Tensor whole = cube_gather(at.rows, &scratch, at.B, at.T, d);             // [M/q, C/q]
+    op_embed_tokens_grad(dtable, tokens_of_layer(b, at), whole, l->vocab.lo); // partial: own layer
     cube_scatter(at.layers, dtable.rows, dwte, dtable);
     param_add_gradient(wte, dwte);
     arena_free(&scratch);
 }
 static const LayerKind cube_embedding = {
-    .name = "3D embedding", .output = cube_stream_shape,
-    .forward = embedding_forward, .backward = embedding_backward,
+    .name = "3D embedding",
+    .output = cube_stream_shape,
+    .forward = embedding_forward,
+    .backward = embedding_backward,
 };
 
 // ----------------------------------------------------------- head: logits = norm(x) wte^T, swapped
@@ -149,11 +155,11 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     Arena *kept = again ? &scratch : &s->arena;
     Tensor X = cube_gather(at.rows, kept, at.B, at.T, norm), W = table_of(l, at, kept, l->units[1]);
     Tensor sum = tensor_new(&scratch, X.rows, W.rows);
-    op_matmul_nt(sum, X, W);                               // [M/q, V/q]
+    op_matmul_nt(sum, X, W); // [M/q, V/q]
     cube_scatter(at.cols, at.B, y, sum);
     s->t[S_LN] = again ? norm : cube_own_rows(at, X);
-    s->t[CUBE_WHOLE_X + CUBE_HEAD] = again ? (Tensor){0} : X;
-    s->t[CUBE_WHOLE_W + CUBE_HEAD] = again ? (Tensor){0} : W;
+    s->t[CUBE_WHOLE_X + CUBE_HEAD] = again ? (Tensor){ 0 } : X;
+    s->t[CUBE_WHOLE_W + CUBE_HEAD] = again ? (Tensor){ 0 } : W;
     arena_free(&scratch);
 }
 
@@ -168,23 +174,25 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     Tensor dX = tensor_new(&scratch, X.rows, X.cols), dW = tensor_new(&scratch, W.rows, W.cols);
     Tensor dnorm = tensor_new(&scratch, x.rows, x.cols);
     Tensor dw = tensor_new(&scratch, wte->w.rows, x.cols);
-    Tensor dY = cube_gather(at.cols, &scratch, at.B, at.T, dy);                    // [M/q, V/q]
+    Tensor dY = cube_gather(at.cols, &scratch, at.B, at.T, dy); // [M/q, V/q]
     op_matmul(dX, dY, W);
     cube_scatter(at.rows, at.B, dnorm, dX);
-    op_matmul_tn(dW, dY, X);                               // [V/q, C/q]
+    op_matmul_tn(dW, dY, X); // [V/q, C/q]
     cube_scatter(at.layers, dW.rows, dw, dW);
     param_add_gradient(wte, dw);
     cube_norm_backward(at, l->config->width, dx, x, s->t[S_STATS], &p[0], &p[1], dnorm);
     arena_free(&scratch);
 }
 
-static Shape swapped_logits(const Layer *l, const Batch *b) {      // [M/q^2, V/q]
+static Shape swapped_logits(const Layer *l, const Batch *b) { // [M/q^2, V/q]
     return (Shape){ range_size(cube_sequences(cube_swapped(cube_stream(l, b)), b->B)) * b->T,
                     range_size(l->vocab) };
 }
-static const LayerKind cube_head = { .name = "3D head", .output = swapped_logits,
+static const LayerKind cube_head = { .name = "3D head",
+                                     .output = swapped_logits,
                                      .input = cube_stream_shape,
-                                     .forward = head_forward, .backward = head_backward };
+                                     .forward = head_forward,
+                                     .backward = head_backward };
 
 // ------------------------------------------------------ loss: the logits of a token are over row
 
@@ -194,16 +202,17 @@ static void cube_loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     saved_tensor(s, S_SUM, x.rows, 1);
     // Three all-reduces of [M/q^2, 1] over the q ranks that have the same tokens.
     vocab_parallel_loss(sw.cols, y, s->t[S_SUM], x, own.targets, l->vocab.lo);
-    if (sw.cols->rank > 0) op_scale(y, y, 0);              // q ranks have the loss; one counts it
+    if (sw.cols->rank > 0) op_scale(y, y, 0); // q ranks have the loss; one counts it
 }
 static void cube_loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Batch own = cube_rows(b, cube_swapped(cube_stream(l, b)));
     loss_backward(l, &own, x, dy, dx, s);
 }
-static Shape swapped_tokens(const Layer *l, const Batch *b) {      // [M/q^2, 1]
+static Shape swapped_tokens(const Layer *l, const Batch *b) { // [M/q^2, 1]
     return (Shape){ range_size(cube_sequences(cube_swapped(cube_stream(l, b)), b->B)) * b->T, 1 };
 }
-static const LayerKind cube_loss = { .name = "3D loss", .output = swapped_tokens,
+static const LayerKind cube_loss = { .name = "3D loss",
+                                     .output = swapped_tokens,
                                      .input = swapped_logits,
                                      .in_place = true,
                                      .forward = cube_loss_forward,
@@ -248,22 +257,22 @@ void cube_parallel(Model *m, const Cube *c) {
             "GPT-2 has: choose that family, or --tensor 1d");
     REQUIRE(g->rows <= z->heads && g->rows <= z->vocab,
             "%zu x %zu x %zu ranks need %zu heads and vocabulary entries; the model has %zu and "
-            "%zu: choose fewer ranks, or more --heads", g->rows, g->rows, g->rows, g->rows,
-            z->heads, z->vocab);
+            "%zu: choose fewer ranks, or more --heads",
+            g->rows, g->rows, g->rows, g->rows, z->heads, z->vocab);
     Range width = shard_range(z->width, g->cols, g->col);
     for (size_t i = 0; i < m->n_layers; i++) {
         Layer *l = &m->layers[i];
         if (l->inner || m->w.data)
             fault("cube_parallel() of layer %zu (%s%s): it cuts plain layers, before recompute() "
-                  "and before weights are allocated", l->number, l->kind->name,
-                  m->w.data ? ", with weights" : "");
+                  "and before weights are allocated",
+                  l->number, l->kind->name, m->w.data ? ", with weights" : "");
         l->technique = (void *)c;
         l->heads = shard_range(z->heads, g->rows, g->row);
         l->vocab = shard_range(z->vocab, g->rows, g->row);
         if (l->kind == &layer_embedding || l->kind == &layer_head) {
             bool head = l->kind == &layer_head;
             cut_matrix(c, &l->units[head]->params[0], l->vocab, width);
-            for (size_t k = 0; k < l->units[!head]->n_params; k++) {     // wpe; the last norm's two
+            for (size_t k = 0; k < l->units[!head]->n_params; k++) { // wpe; the last norm's two
                 cut_vector(c->same_col, &l->units[!head]->params[k], width);
             }
             l->kind = head ? &cube_head : &cube_embedding;

@@ -8,15 +8,18 @@
 // backward gathers them again.
 enum { CUBE_QKV, CUBE_PROJ, CUBE_FC, CUBE_OUT, CUBE_LINEARS };
 enum { CUBE_HEAD };
-enum { CUBE_WHOLE_X = BLOCK_ITEMS, CUBE_WHOLE_W = CUBE_WHOLE_X + CUBE_LINEARS,
-       CUBE_ITEMS = CUBE_WHOLE_W + CUBE_LINEARS };
+enum {
+    CUBE_WHOLE_X = BLOCK_ITEMS,
+    CUBE_WHOLE_W = CUBE_WHOLE_X + CUBE_LINEARS,
+    CUBE_ITEMS = CUBE_WHOLE_W + CUBE_LINEARS
+};
 _Static_assert((int)CUBE_ITEMS <= (int)SAVED_TENSORS,
                "Saved has no room for the gathered operands of the linear layers");
 
 const Cube *cube_of(const Layer *l);
-CubeLayout cube_stream(const Layer *l, const Batch *b);    // layout of the residual stream
-Shape cube_stream_shape(const Layer *l, const Batch *b);   // [M/q^2, C/q]
-Batch cube_rows(const Batch *b, CubeLayout at);            // with this rank's sequences only
+CubeLayout cube_stream(const Layer *l, const Batch *b);  // layout of the residual stream
+Shape cube_stream_shape(const Layer *l, const Batch *b); // [M/q^2, C/q]
+Batch cube_rows(const Batch *b, CubeLayout at);          // with this rank's sequences only
 Dropout cube_dropout(const Layer *l, const Batch *b, CubeLayout at, int site);
 
 // C: the features of a whole token. Forward and backward all-reduce 2 elements per row over
@@ -30,5 +33,5 @@ void cube_norm_backward(CubeLayout at, size_t C, Tensor dx, Tensor x, Tensor sta
 // cube_own_rows() finds its rows in X.
 Tensor cube_new_x(const Layer *l, Saved *s, Arena *scratch, size_t rows, size_t cols);
 Tensor cube_own_rows(CubeLayout at, Tensor X);
-extern const LayerKind cube_block;                         // in 11_cube.c
+extern const LayerKind cube_block; // in 11_cube.c
 #endif

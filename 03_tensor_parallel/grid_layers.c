@@ -16,7 +16,8 @@ size_t summa_side(size_t ranks) {
     while ((q + 1) * (q + 1) <= ranks) q++;
     REQUIRE(q * q == ranks,
             "%zu ranks are no square: a grid of q x q ranks needs 1, 4, 9, 16, ...: "
-            "start %zu or %zu", ranks, q * q, (q + 1) * (q + 1));
+            "start %zu or %zu",
+            ranks, q * q, (q + 1) * (q + 1));
     return q;
 }
 
@@ -26,7 +27,7 @@ void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols)
     p->my_cols = summa_range(cols, g->cols, g->col);
 }
 void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols) {
-    p->my_rows = (Range){ 0, g->row == 0 };                // other rows hold no element
+    p->my_rows = (Range){ 0, g->row == 0 }; // other rows hold no element
     p->my_cols = summa_range(cols, g->cols, g->col);
 }
 
@@ -44,13 +45,13 @@ Batch summa_batch(const CommGrid *g, const Batch *b) {
     part.tokens += own.lo * b->T;
     part.targets += own.lo * b->T;
     part.position += own.lo * b->T;
-    part.first_sequence += own.lo;                        // dropout's coordinates are global
+    part.first_sequence += own.lo; // dropout's coordinates are global
     return part;
 }
 
 static size_t own_features(const Layer *l) {
-    return range_size(summa_range(summa_by_feature(l->config), summa_grid(l)->cols,
-                                  summa_grid(l)->col));
+    return range_size(
+        summa_range(summa_by_feature(l->config), summa_grid(l)->cols, summa_grid(l)->col));
 }
 static size_t own_tokens(const Layer *l, const Batch *b) {
     return summa_batch(summa_grid(l), b).B * b->T;
@@ -75,7 +76,7 @@ Dropout summa_dropout(const Layer *l, const Batch *own, int site) {
 static void vectors_down(const CommGrid *g, Tensor v, const Param *p) {
     for (size_t i = 0; g->row == 0 && i < 2; i++)
         tensor_copy(tensor_row_range(v, i, i + 1), p[i].w);
-    comm_broadcast(g->in_col, v, 0);               // 2 C/q elements from row 0 to the column
+    comm_broadcast(g->in_col, v, 0); // 2 C/q elements from row 0 to the column
 }
 
 void summa_norm_forward(const Layer *l, Tensor y, Tensor stats, Tensor x, const Param *p) {
@@ -83,8 +84,8 @@ void summa_norm_forward(const Layer *l, Tensor y, Tensor stats, Tensor x, const 
     Arena panels = arena(MEM_COMMUNICATION);
     Tensor v = tensor_new(&panels, 2, x.cols);
     vectors_down(g, v, p);
-    op_layer_norm_sums(stats, x);          // [M/q, 2]: sums of x and x^2 over C/q features
-    comm_all_reduce(g->in_row, stats);                     // 2 M/q elements
+    op_layer_norm_sums(stats, x);      // [M/q, 2]: sums of x and x^2 over C/q features
+    comm_all_reduce(g->in_row, stats); // 2 M/q elements
     op_layer_norm_apply(y, stats, stats, x, tensor_row_range(v, 0, 1), tensor_row_range(v, 1, 2),
                         l->config->width);
     arena_free(&panels);
@@ -96,12 +97,12 @@ void summa_norm_backward(const Layer *l, Tensor dx, Tensor x, Tensor stats, Tens
     Tensor sums = tensor_new(&scratch, x.rows, 2), dv = tensor_new(&scratch, 2, x.cols);
     Tensor gain = summa_panel(&panels, g->row == 0, p[0].w, 1, x.cols);
     op_layer_norm_grads(tensor_row_range(dv, 0, 1), tensor_row_range(dv, 1, 2), x, stats, dy);
-    comm_reduce(g->in_col, dv, 0);                 // 2 C/q elements: sums over all tokens to row 0
+    comm_reduce(g->in_col, dv, 0); // 2 C/q elements: sums over all tokens to row 0
     for (size_t i = 0; g->row == 0 && i < 2; i++)
         param_add_gradient(&p[i], tensor_row_range(dv, i, i + 1));
-    comm_broadcast(g->in_col, gain, 0);                    // C/q elements
+    comm_broadcast(g->in_col, gain, 0); // C/q elements
     op_layer_norm_backward_sums(sums, x, stats, gain, dy);
-    comm_all_reduce(g->in_row, sums);                      // 2 M/q elements
+    comm_all_reduce(g->in_row, sums); // 2 M/q elements
     op_layer_norm_backward_apply(dx, sums, x, stats, gain, dy, l->config->width);
     arena_free(&panels);
     arena_free(&scratch);
@@ -133,8 +134,8 @@ static void lookup_gradient(const CommGrid *g, Param *table, const int *ids, Ten
         Arena panels = arena(MEM_COMMUNICATION);
         Range r = summa_range(rows, g->rows, l);
         Tensor d_l = summa_panel(&panels, g->row == l, d, range_size(r), dy.cols);
-        op_embed_tokens_grad(d_l, ids, dy, r.lo);          // a partial sum: over this row's tokens
-        comm_reduce(g->in_col, d_l, l);        // V/q * C/q elements from the column to row l
+        op_embed_tokens_grad(d_l, ids, dy, r.lo); // a partial sum: over this row's tokens
+        comm_reduce(g->in_col, d_l, l);           // V/q * C/q elements from the column to row l
         arena_free(&panels);
     }
     param_add_gradient(table, d);
@@ -142,7 +143,8 @@ static void lookup_gradient(const CommGrid *g, Param *table, const int *ids, Ten
 }
 
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    (void)x; (void)s;
+    (void)x;
+    (void)s;
     const CommGrid *g = summa_grid(l);
     const Batch own = summa_batch(g, b);
     Arena scratch = arena(MEM_WORKSPACE);
@@ -154,7 +156,9 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     arena_free(&scratch);
 }
 static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    (void)x; (void)dx; (void)s;
+    (void)x;
+    (void)dx;
+    (void)s;
     const CommGrid *g = summa_grid(l);
     const Batch own = summa_batch(g, b);
     Arena scratch = arena(MEM_WORKSPACE);
@@ -164,7 +168,8 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     lookup_gradient(g, &l->units[1]->params[0], own.position, d, by_position(l->config));
     arena_free(&scratch);
 }
-const LayerKind summa_embedding = { .name = "SUMMA embedding", .output = summa_features,
+const LayerKind summa_embedding = { .name = "SUMMA embedding",
+                                    .output = summa_features,
                                     .forward = embedding_forward,
                                     .backward = embedding_backward };
 
@@ -178,7 +183,7 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     saved_tensor(s, S_LN, x.rows, x.cols);
     saved_tensor(s, S_STATS, x.rows, 2);
     summa_norm_forward(l, s->t[S_LN], s->t[S_STATS], x, l->units[0]->params);
-    summa_product_nt(summa_grid(l), y, s->t[S_LN], wte, by_entry(l->config));          // [M/q, V/q]
+    summa_product_nt(summa_grid(l), y, s->t[S_LN], wte, by_entry(l->config)); // [M/q, V/q]
 }
 static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)b;
@@ -187,15 +192,17 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dnorm = tensor_new(&scratch, x.rows, x.cols);
     Tensor dw = tensor_new(&scratch, wte->w.rows, wte->w.cols);
-    summa_product_tn(g, dw, dy, s->t[S_LN], by_entry(l->config));        // dwte = dlogits^T norm(x)
+    summa_product_tn(g, dw, dy, s->t[S_LN], by_entry(l->config)); // dwte = dlogits^T norm(x)
     param_add_gradient(wte, dw);
     summa_product(g, dnorm, dy, wte->w, by_entry(l->config));
     summa_norm_backward(l, dx, x, s->t[S_STATS], dnorm, l->units[0]->params);
     arena_free(&scratch);
 }
-const LayerKind summa_head = { .name = "SUMMA head", .output = entries_shape,
+const LayerKind summa_head = { .name = "SUMMA head",
+                               .output = entries_shape,
                                .input = summa_features,
-                               .forward = head_forward, .backward = head_backward };
+                               .forward = head_forward,
+                               .backward = head_backward };
 
 // The q ranks of a row have all logits of its tokens, so lesson 05's loss runs over these ranks.
 static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
@@ -206,22 +213,25 @@ static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
 static void loss_of_row_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx,
                                  Saved *s) {
     const Batch own = summa_batch(summa_grid(l), b);
-    loss_backward(l, &own, x, dy, dx, s);                 // sends nothing
+    loss_backward(l, &own, x, dy, dx, s); // sends nothing
 }
-const LayerKind summa_loss = { .name = "SUMMA loss", .output = losses_shape, .input = entries_shape,
+const LayerKind summa_loss = { .name = "SUMMA loss",
+                               .output = losses_shape,
+                               .input = entries_shape,
                                .in_place = true,
-                               .forward = loss_forward, .backward = loss_of_row_backward };
+                               .forward = loss_forward,
+                               .backward = loss_of_row_backward };
 
 // ---------------------------------------------------------------- the cut of a model's description
 
 static void cut_block(Layer *l, const CommGrid *g) {
     const ModelConfig *c = l->config;
     const SummaCut features = summa_by_feature(c), heads = summa_by_head(c),
-        hidden = summa_by_hidden(c);
+                   hidden = summa_by_hidden(c);
     Param *p = l->units[0]->params;
     l->heads = shard_range(c->heads, g->cols, g->col);
     for (int i = LN1_GAIN; i < BLOCK_PARAMS; i++)
-        summa_cut_vector(&p[i], g, features);           // the lines below cut the others again
+        summa_cut_vector(&p[i], g, features); // the lines below cut the others again
     summa_cut_matrix(&p[QKV_W], g, features, heads);
     summa_cut_vector(&p[QKV_B], g, heads);
     summa_cut_matrix(&p[PROJ_W], g, heads, features);
@@ -240,18 +250,20 @@ void summa(Model *m, const CommGrid *g) {
             "GPT-2 has: choose that family, or --tensor 1d");
     REQUIRE(g->cols <= c->heads,
             "%zu columns of ranks need as many heads; the model has %zu: choose more --heads, or "
-            "fewer ranks", g->cols, c->heads);
+            "fewer ranks",
+            g->cols, c->heads);
     REQUIRE(g->cols <= c->vocab,
             "%zu columns of ranks need as many vocabulary entries; the model has %zu: choose "
-            "fewer ranks", g->cols, c->vocab);
+            "fewer ranks",
+            g->cols, c->vocab);
     for (size_t i = 0; i < m->n_layers; i++) {
         Layer *l = &m->layers[i];
         if (l->inner || m->w.data)
             fault("summa() of layer %zu (%s%s): it cuts plain layers, before recompute() and "
-                  "before weights are allocated", l->number, l->kind->name,
-                  m->w.data ? ", with weights" : "");
+                  "before weights are allocated",
+                  l->number, l->kind->name, m->w.data ? ", with weights" : "");
         l->technique = (void *)g;
-        l->vocab = shard_range(c->vocab, g->cols, g->col);                 // of the logits: columns
+        l->vocab = shard_range(c->vocab, g->cols, g->col); // of the logits: columns
         if (l->kind == &layer_embedding) {
             cut_table(l->units[0], g, by_entry(c), c);
             cut_table(l->units[1], g, by_position(c), c);

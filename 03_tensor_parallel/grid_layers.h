@@ -9,7 +9,7 @@ const CommGrid *summa_grid(const Layer *l);
 SummaCut summa_by_feature(const ModelConfig *c);
 SummaCut summa_by_head(const ModelConfig *c);
 SummaCut summa_by_hidden(const ModelConfig *c);
-Shape summa_features(const Layer *l, const Batch *b);              // [M/q, C/q]
+Shape summa_features(const Layer *l, const Batch *b); // [M/q, C/q]
 // The masks of this rank's sequences (own: summa_batch) and features. They depend on global
 // coordinates, so all ways of cutting a model drop the same elements.
 Dropout summa_dropout(const Layer *l, const Batch *own, int site);

@@ -20,15 +20,15 @@ KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwi
                        const CutSizes *stage, size_t B) {
     size_t row = rank / q % q, col = rank % q, layer = rank / (q * q), T = c->context;
     size_t C = part_size(c->width, q, col), heads = part_size(c->heads, q, row);
-    size_t A = heads * (c->width / c->heads);              // columns of this rank's heads
+    size_t A = heads * (c->width / c->heads); // columns of this rank's heads
     size_t F = part_size(block_hidden(c), q, row), V = part_size(c->vocab, q, row);
-    size_t sequences = part_size(B, q, layer);             // of this layer of the cube
-    size_t straight = part_size(sequences, q, row) * T;    // tokens of a block's input and output
-    size_t swapped = part_size(sequences, q, col) * T;     // tokens between two products
+    size_t sequences = part_size(B, q, layer);          // of this layer of the cube
+    size_t straight = part_size(sequences, q, row) * T; // tokens of a block's input and output
+    size_t swapped = part_size(sequences, q, col) * T;  // tokens between two products
 
-    size_t operands = straight * 2 * C + swapped * (A + F);        // this rank's X of each product
-    size_t norms = straight * (C + 4);             // the output of one, the statistics of both
-    size_t outputs = swapped * (3 * A + F);        // q, k, v; the MLP before its activation
+    size_t operands = straight * 2 * C + swapped * (A + F); // this rank's X of each product
+    size_t norms = straight * (C + 4);      // the output of one, the statistics of both
+    size_t outputs = swapped * (3 * A + F); // q, k, v; the MLP before its activation
     // The softmax, and with dropout its result.
     size_t probabilities = swapped * heads * T * (c->dropout > 0 ? 2 : 1);
     KeptElements kept = { .scores = blockwise ? 0 : probabilities };

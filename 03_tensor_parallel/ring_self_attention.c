@@ -12,7 +12,7 @@
 #include "03_tensor_parallel/context_parallel.h"
 #include <math.h>
 
-static HeadsPlace place_of(const AttentionHeads *h) {          // of this rank's queries, all keys
+static HeadsPlace place_of(const AttentionHeads *h) { // of this rank's queries, all keys
     return (HeadsPlace){ h->B, range_size(h->heads), h->position, NULL };
 }
 static real score_scale(const AttentionHeads *h) { return (real)(1 / sqrt((double)h->D)); }
@@ -27,7 +27,7 @@ static void round_the_ring(const AttentionHeads *h, Tensor x, Tensor scores, Ten
                            Visit *visit) {
     Comm *cp = h->cp;
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
-    Tensor here = tensor_new(&room[0], x.rows, x.cols), coming = {0};
+    Tensor here = tensor_new(&room[0], x.rows, x.cols), coming = { 0 };
     tensor_copy(here, x);
     for (size_t k = 0; k < cp->size; k++) {
         Range keys = context_positions_of(h, ring_owner(cp, k)).chunk[0];
@@ -35,7 +35,7 @@ static void round_the_ring(const AttentionHeads *h, Tensor x, Tensor scores, Ten
         if (k + 1 < cp->size) {
             Range next = context_positions_of(h, ring_owner(cp, k + 1)).chunk[0];
             coming = tensor_new(&room[(k + 1) % 2], h->B * range_size(next), x.cols);
-            leaves = comm_start_send(cp, here, ring_next(cp));             // B T/N A elements
+            leaves = comm_start_send(cp, here, ring_next(cp)); // B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
         visit(h, tensor_col_range(scores, keys.lo, keys.hi), other, here);
@@ -65,7 +65,7 @@ static void probabilities(const AttentionHeads *h, Saved *s) {
     Tensor qkv = s->t[S_QKV];
     Tensor p = tensor_new(&s->attention, qkv.rows * range_size(h->heads), h->length);
     Tensor q = attention_part(h, qkv, 0), k = attention_part(h, qkv, 1);
-    round_the_ring(h, k, p, q, score);                     // k: N - 1 hops
+    round_the_ring(h, k, p, q, score); // k: N - 1 hops
     op_causal_softmax(p, p, score_scale(h), place_of(h));
     s->t[S_PROBS] = p;
     s->t[S_DROPPED] = p;
@@ -77,7 +77,7 @@ static void forward(const AttentionHeads *h, Saved *s) {
     probabilities(h, s);
     tensor_fill(s->t[S_MIX], 0);
     Tensor v = attention_part(h, s->t[S_QKV], 2);
-    round_the_ring(h, v, s->t[S_DROPPED], s->t[S_MIX], mix);           // v: N - 1 hops
+    round_the_ring(h, v, s->t[S_DROPPED], s->t[S_MIX], mix); // v: N - 1 hops
 }
 
 // `to` [B*T/N, A] becomes this rank's rows of the sum over ranks of p^T times `with`. Each rank's
@@ -87,8 +87,8 @@ static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
     Range own = context_positions_of(h, h->cp->rank).chunk[0];
     Tensor whole = tensor_new(&room, h->B * h->length, with.cols);
     op_heads_mix_t(whole, p, with, h->B, range_size(h->heads));
-    whole = attention_fold(h, whole, &room);               // grouped heads: one sum per group
-    comm_all_reduce(h->cp, whole);                         // sends 2(N-1) B T A/N elements
+    whole = attention_fold(h, whole, &room); // grouped heads: one sum per group
+    comm_all_reduce(h->cp, whole);           // sends 2(N-1) B T A/N elements
     for (size_t i = 0; i < h->B; i++)
         tensor_copy(tensor_row_range(to, i * h->T, (i + 1) * h->T),
                     tensor_row_range(whole, i * h->length + own.lo, i * h->length + own.hi));
@@ -100,15 +100,16 @@ static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s
     Tensor k = attention_part(h, s->t[S_QKV], 1), dk = attention_part(h, dqkv, 1);
     Tensor v = attention_part(h, s->t[S_QKV], 2), dv = attention_part(h, dqkv, 2);
     Tensor dp = tensor_new(&scratch, s->t[S_PROBS].rows, h->length);
-    to_keys(h, dv, s->t[S_DROPPED], dmix);                 // dV = P^T dO
-    round_the_ring(h, v, dp, dmix, score);                 // dP = dO V^T
+    to_keys(h, dv, s->t[S_DROPPED], dmix); // dV = P^T dO
+    round_the_ring(h, v, dp, dmix, score); // dP = dO V^T
     drop(h, dp, dp);
-    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), place_of(h));    // dS
+    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), place_of(h)); // dS
     tensor_fill(dq, 0);
-    round_the_ring(h, k, dp, dq, mix);                     // dQ = dS K
-    to_keys(h, dk, dp, q);                                 // dK = dS^T Q
+    round_the_ring(h, k, dp, dq, mix); // dQ = dS K
+    to_keys(h, dk, dp, q);             // dK = dS^T Q
     arena_free(&scratch);
 }
 
-const AttentionKind ring_self_attention = { .name = "RSA", .forward = forward, .backward = backward,
-                                            .rebuild = probabilities };
+const AttentionKind ring_self_attention = {
+    .name = "RSA", .forward = forward, .backward = backward, .rebuild = probabilities
+};

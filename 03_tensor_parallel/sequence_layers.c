@@ -5,12 +5,12 @@
 Range sequence_rows(const Layer *l, const Batch *b) {
     return shard_range(b->B * b->T, l->comm->size, l->comm->rank);
 }
-Shape sequence_shape(const Layer *l, const Batch *b) {     // pipeline messages have it, too
+Shape sequence_shape(const Layer *l, const Batch *b) { // pipeline messages have it, too
     return (Shape){ range_size(sequence_rows(l, b)), l->config->width };
 }
 Dropout sequence_dropout(const Layer *l, const Batch *b, int site) {
     Dropout d = layer_dropout(l, b, site);
-    d.row0 = sequence_rows(l, b).lo;       // else every rank would use the masks of the first rows
+    d.row0 = sequence_rows(l, b).lo; // else every rank would use the masks of the first rows
     return d;
 }
 
@@ -29,7 +29,7 @@ Tensor sequence_input_again(const Layer *l, const Batch *b, const Saved *s, int 
                             Arena *scratch) {
     if (keeps_whole(l)) return s->t[name];
     Tensor whole = tensor_new(scratch, b->B * b->T, l->config->width);
-    sequence_enter(l->comm, whole, s->t[name]);            // a second all-gather of M*C
+    sequence_enter(l->comm, whole, s->t[name]); // a second all-gather of M*C
     return whole;
 }
 
@@ -39,11 +39,12 @@ Tensor sequence_input_again(const Layer *l, const Batch *b, const Saved *s, int 
 // Backward gathers all rows of dy for the rank's entries. So the gradient of wpe is whole, and
 // equal on all ranks.
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    (void)x; (void)s;
+    (void)x;
+    (void)s;
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor partial = tensor_new(&scratch, b->B * b->T, y.cols);
     op_embed_tokens(partial, l->units[0]->params[0].w, b->tokens, l->vocab.lo);
-    sequence_leave(l->comm, y, partial);                   // reduce-scatter of M*C: own rows
+    sequence_leave(l->comm, y, partial); // reduce-scatter of M*C: own rows
     op_add_positions(y, y, l->units[1]->params[0].w, b->position + sequence_rows(l, b).lo);
     op_dropout(y, y, sequence_dropout(l, b, SITE_EMBEDDING));
     arena_free(&scratch);
@@ -53,7 +54,7 @@ static void embedding_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
     (void)x;
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dwhole = tensor_new(&scratch, b->B * b->T, l->config->width);
-    sequence_leave_backward(l->comm, dwhole, s->t[S_DY]);  // all-gather of M*C: dy of all rows
+    sequence_leave_backward(l->comm, dwhole, s->t[S_DY]); // all-gather of M*C: dy of all rows
     embedding_gradients(l, b, dwhole);
     arena_free(&scratch);
 }
@@ -63,9 +64,12 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     embedding_weights(l, b, x, s);
 }
 const LayerKind sequence_parallel_embedding = {
-    .name = "sequence-parallel embedding", .output = sequence_shape,
-    .forward = embedding_forward, .backward = embedding_backward,
-    .backward_inputs = embedding_backward_inputs, .backward_weights = embedding_weights,
+    .name = "sequence-parallel embedding",
+    .output = sequence_shape,
+    .forward = embedding_forward,
+    .backward = embedding_backward,
+    .backward_inputs = embedding_backward_inputs,
+    .backward_weights = embedding_weights,
 };
 
 // ---------------------------------------------------------------- head
@@ -76,7 +80,7 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     Arena scratch = arena(MEM_WORKSPACE);
     SequenceInput norm = sequence_input(l, b, s, S_LN, &scratch);
     normalize(l, p, norm.own, x, s, S_STATS);
-    sequence_enter(l->comm, norm.whole, norm.own);         // all-gather of M*C: logits of all rows
+    sequence_enter(l->comm, norm.whole, norm.own); // all-gather of M*C: logits of all rows
     op_matmul_nt(y, norm.whole, wte->w);
     arena_free(&scratch);
 }
@@ -85,16 +89,19 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dwhole = tensor_new(&scratch, dy.rows, dx.cols);
     Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
-    Tensor input = sequence_input_again(l, b, s, S_LN, &scratch);  // KEEP_SHARD: all-gather of M*C
+    Tensor input = sequence_input_again(l, b, s, S_LN, &scratch); // KEEP_SHARD: all-gather of M*C
     linear_gradients(wte, NULL, dy, input);
-    op_matmul(dwhole, dy, wte->w);                         // a partial sum over this rank's entries
-    sequence_enter_backward(l->comm, dnorm, dwhole);       // reduce-scatter of M*C: own rows
+    op_matmul(dwhole, dy, wte->w);                   // a partial sum over this rank's entries
+    sequence_enter_backward(l->comm, dnorm, dwhole); // reduce-scatter of M*C: own rows
     norm_gradients(&p[0], &p[1], x, s->t[S_STATS], dnorm);
     normalize_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
     arena_free(&scratch);
 }
-#define HEAD(text) { .name = text, .output = logits_shape, .input = sequence_shape, \
-                     .forward = head_forward, .backward = head_backward }
+#define HEAD(text) \
+    { \
+        .name = text, .output = logits_shape, .input = sequence_shape, .forward = head_forward, \
+        .backward = head_backward \
+    }
 const LayerKind sequence_parallel_head = HEAD("sequence-parallel head");
 const LayerKind sequence_parallel_head_whole =
     HEAD("sequence-parallel head that keeps its gathered input");

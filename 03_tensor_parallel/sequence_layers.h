@@ -14,7 +14,9 @@ Dropout sequence_dropout(const Layer *l, const Batch *b, int site);
 // The input of a column-parallel product. own [M/tp, C]: this rank's rows, which the norm writes.
 // whole [M, C]: all rows, which the product and the gradient of its weights read. Forward keeps one
 // of the two tensors as item `name` of s, and makes the other in scratch.
-typedef struct { Tensor own, whole; } SequenceInput;
+typedef struct {
+    Tensor own, whole;
+} SequenceInput;
 SequenceInput sequence_input(const Layer *l, const Batch *b, Saved *s, int name, Arena *scratch);
 // Returns all rows for backward: kept by forward, or gathered again (an all-gather of M*C
 // elements).

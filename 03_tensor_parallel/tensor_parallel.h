@@ -19,7 +19,7 @@
 
 // ---- 02_linear.c: y = x w + b. A backward adds to w->g and b->g, and overwrites dx. ----
 // Column-parallel: each rank holds w [K, N/t] and b [N/t], all of x [M, K], its columns y [M, N/t].
-void column_parallel_cut(Param *p, Range columns);         // within each of p->blocks equal blocks
+void column_parallel_cut(Param *p, Range columns); // within each of p->blocks equal blocks
 void column_parallel_forward(Tensor y, Tensor x, const Param *w, const Param *b);
 void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w, Param *b);
 void column_parallel_gather(Comm *tp, Tensor whole, Tensor y);
@@ -60,10 +60,10 @@ extern const LayerKind tensor_parallel_loss;
 
 // ---- 07_sequence_parallel.c: where rows are cut, a rank has rows shard_range(M, tp, rank). ----
 // whole [M, C]: all rows. own [M/tp, C]: the rows of this rank, which may be none.
-void sequence_enter(Comm *tp, Tensor whole, Tensor own);                   // g: all-gather
-void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial);     // reduce-scatter
-void sequence_leave(Comm *tp, Tensor own, Tensor partial);                 // g bar: reduce-scatter
-void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own);       // all-gather
+void sequence_enter(Comm *tp, Tensor whole, Tensor own);               // g: all-gather
+void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial); // reduce-scatter
+void sequence_leave(Comm *tp, Tensor own, Tensor partial);             // g bar: reduce-scatter
+void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own);   // all-gather
 // How a column-parallel layer keeps its input: own rows, gathered again in backward, or all rows.
 typedef enum { KEEP_SHARD, KEEP_WHOLE } KeptInput;
 // As tensor_parallel(), with layers whose x and y are [M/tp, C]. Gradients of norms, and of biases
@@ -76,8 +76,10 @@ extern const LayerKind sequence_parallel_head, sequence_parallel_head_whole;
 // ---- 09_summa.c: matrices in q x q blocks on a grid of ranks ----
 // Block (i, j) is on the rank of row i and column j.
 // How one side of a matrix is cut in q pieces: shard_range deals out n groups of `each` elements.
-typedef struct { size_t n, each; } SummaCut;
-Range summa_range(SummaCut cut, size_t q, size_t l);           // piece l, in elements
+typedef struct {
+    size_t n, each;
+} SummaCut;
+Range summa_range(SummaCut cut, size_t q, size_t l); // piece l, in elements
 // q of q x q ranks; usage_error() if they are no square
 size_t summa_side(size_t ranks);
 // Collective over the grid. k: how K is cut, on both factors. Outputs are overwritten.
@@ -106,9 +108,11 @@ extern const LayerKind summa_embedding, summa_block, summa_head, summa_loss;
 // ---- 10_tesseract.c: d layers of such a grid hold the same weights and cut the tokens. ----
 // q x q x depth ranks with depth <= q. depth 0: the smallest depth that fits. usage_error() if
 // none fits.
-typedef struct { size_t q, depth; } TesseractSides;
+typedef struct {
+    size_t q, depth;
+} TesseractSides;
 TesseractSides tesseract_sides(size_t ranks, size_t depth);
-CommGrid tesseract_grid(Comm *ranks, size_t depth);            // collective
+CommGrid tesseract_grid(Comm *ranks, size_t depth); // collective
 // Calls summa() in every layer. Gradients are partial sums over depth until model_partial_sums().
 void tesseract(Model *m, const CommGrid *g);
 
@@ -145,14 +149,16 @@ typedef struct {
     // sequences of the rank's layer, positions of each
     size_t B, T;
 } CubeLayout;
-CubeLayout cube_layout(const Cube *c, const Batch *b);         // of x of linear 0
-CubeLayout cube_swapped(CubeLayout l);                         // of output y, if input x has l
-Range cube_sequences(CubeLayout l, size_t B);                  // this rank's, of B
+CubeLayout cube_layout(const Cube *c, const Batch *b); // of x of linear 0
+CubeLayout cube_swapped(CubeLayout l);                 // of output y, if input x has l
+Range cube_sequences(CubeLayout l, size_t B);          // this rank's, of B
 // Gathers the whole [n, N] of n rows or n sequences from the parts of shard_range. Back: part
 // gets its part of the sum.
 Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor part);
 void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum);
-typedef struct { Tensor x, w; } CubeOperands;                  // gathered: [B*T, K/q], [K/q, N/q]
+typedef struct {
+    Tensor x, w;
+} CubeOperands; // gathered: [B*T, K/q], [K/q, N/q]
 CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w);
 void cube_forward(CubeLayout at, Tensor y, CubeOperands o);
 // adds to w->g

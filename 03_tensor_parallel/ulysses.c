@@ -25,8 +25,8 @@ static Tensor part_of_rows(const AttentionHeads *h, Tensor rows, size_t blocks, 
     size_t all = key_heads(h), sequence = i / blocks, block = i % blocks;
     Range heads = shard_range(all, h->cp->size, j);
     Tensor positions = tensor_row_range(rows, sequence * h->T, (sequence + 1) * h->T);
-    size_t first = block * all + heads.lo;                 // of k or v
-    if (block < attention_ratio(h))                        // of q: neighbouring heads share k and v
+    size_t first = block * all + heads.lo; // of k or v
+    if (block < attention_ratio(h))        // of q: neighbouring heads share k and v
         first = attention_ratio(h) * heads.lo + block * range_size(heads);
     return tensor_col_range(positions, first * h->D, (first + range_size(heads)) * h->D);
 }
@@ -36,8 +36,8 @@ static Tensor part_of_heads(const AttentionHeads *h, Tensor heads, size_t blocks
     size_t sequence = i / blocks, block = i % blocks;
     Range own = shard_range(key_heads(h), h->cp->size, h->cp->rank);
     Range rows = context_positions_of(h, j).chunk[0];
-    Tensor positions = tensor_row_range(heads, sequence * h->length + rows.lo,
-                                        sequence * h->length + rows.hi);
+    Tensor positions =
+        tensor_row_range(heads, sequence * h->length + rows.lo, sequence * h->length + rows.hi);
     size_t width = range_size(own) * h->D;
     return tensor_col_range(positions, block * width, (block + 1) * width);
 }
@@ -61,7 +61,7 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
             Tensor slot = tensor_row_range(out, line, line + from.rows);
             tensor_copy(tensor_col_range(slot, 0, from.cols), from);
         }
-    comm_all_to_all(cp, in, out);                          // (N-1)/N of blocks * B T A/N elements
+    comm_all_to_all(cp, in, out); // (N-1)/N of blocks * B T A/N elements
     for (size_t j = 0; j < cp->size; j++)
         for (size_t i = 0; i < pieces; i++) {
             Tensor to = to_heads ? part_of_heads(h, heads, blocks, j, i)
@@ -79,7 +79,7 @@ static AttentionHeads my_heads(const AttentionHeads *h) {
     Range r = shard_range(key_heads(h), h->cp->size, h->cp->rank);
     size_t ratio = attention_ratio(h);
     local.heads = (Range){ h->heads.lo + ratio * r.lo, h->heads.lo + ratio * r.hi };
-    local.theta = 0;                                       // S_QKV is rotated already
+    local.theta = 0; // S_QKV is rotated already
     local.T = h->length;
     local.position = NULL;
     local.kind = &attention_blockwise;
@@ -98,12 +98,12 @@ static void forward(const AttentionHeads *h, Saved *s) {
     size_t columns = range_size(local.heads) * h->D;
     size_t qkv = columns + 2 * attention_key_columns(&local);
     size_t ratio = attention_ratio(h);
-    saved_tensor(s, S_HEADS_QKV, h->B * h->length, qkv);               // [B*T, 3A/N]
-    saved_tensor(s, S_HEADS_MIX, h->B * h->length, columns);           // [B*T, A/N]
+    saved_tensor(s, S_HEADS_QKV, h->B * h->length, qkv);     // [B*T, 3A/N]
+    saved_tensor(s, S_HEADS_MIX, h->B * h->length, columns); // [B*T, A/N]
     exchange(h, s->t[S_QKV], s->t[S_HEADS_QKV], ratio + 2, true);
     Saved inner = inside(s);
     attention_forward(&local, &inner);
-    s->arena = inner.arena;                                // attention_forward() has kept lse there
+    s->arena = inner.arena; // attention_forward() has kept lse there
     s->t[S_LSE] = inner.t[S_LSE];
     exchange(h, s->t[S_MIX], s->t[S_HEADS_MIX], ratio, false);
 }
@@ -120,5 +120,6 @@ static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s
     arena_free(&scratch);
 }
 
-const AttentionKind ulysses_attention = { .name = "Ulysses", .forward = forward,
+const AttentionKind ulysses_attention = { .name = "Ulysses",
+                                          .forward = forward,
                                           .backward = backward };

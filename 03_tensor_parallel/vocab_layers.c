@@ -7,7 +7,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     (void)x;
     (void)s;
     Tensor table = l->units[0]->params[0].w;
-    vocab_parallel_lookup(l->comm, y, table, b->tokens, l->vocab.lo);  // all-reduce: M C elements
+    vocab_parallel_lookup(l->comm, y, table, b->tokens, l->vocab.lo); // all-reduce: M C elements
     // After the sum, so positions are added once.
     op_add_positions(y, y, l->units[1]->params[0].w, b->position);
     op_dropout(y, y, layer_dropout(l, b, SITE_EMBEDDING));
@@ -16,12 +16,15 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     (void)x;
     (void)dx;
     (void)s;
-    embedding_gradients(l, b, dy);         // dy is whole: a rank adds the rows of its own entries
+    embedding_gradients(l, b, dy); // dy is whole: a rank adds the rows of its own entries
 }
 const LayerKind tensor_parallel_embedding = {
-    .name = "tensor-parallel embedding", .output = hidden_shape,
-    .forward = embedding_forward, .backward = embedding_backward,
-    .backward_inputs = embedding_backward_inputs, .backward_weights = embedding_backward_weights,
+    .name = "tensor-parallel embedding",
+    .output = hidden_shape,
+    .forward = embedding_forward,
+    .backward = embedding_backward,
+    .backward_inputs = embedding_backward_inputs,
+    .backward_weights = embedding_backward_weights,
 };
 
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
@@ -30,7 +33,7 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     Param *wte = &l->units[1]->params[0];
     saved_tensor(s, S_LN, x.rows, x.cols);
     normalize(l, norm, s->t[S_LN], x, s, S_STATS);
-    op_matmul_nt(y, s->t[S_LN], wte->w);   // [M, V/t], logits of this rank's entries: sends nothing
+    op_matmul_nt(y, s->t[S_LN], wte->w); // [M, V/t], logits of this rank's entries: sends nothing
 }
 static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)b;
@@ -38,23 +41,30 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     Param *wte = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
-    vocab_parallel_backward(l->comm, dnorm, dy, s->t[S_LN], wte);      // all-reduce: M C
+    vocab_parallel_backward(l->comm, dnorm, dy, s->t[S_LN], wte); // all-reduce: M C
     norm_gradients(&norm[0], &norm[1], x, s->t[S_STATS], dnorm);
     normalize_backward(dx, x, s->t[S_STATS], norm[0].w, dnorm);
     arena_free(&scratch);
 }
 const LayerKind tensor_parallel_head = {
-    .name = "tensor-parallel head", .output = logits_shape, .input = hidden_shape,
-    .forward = head_forward, .backward = head_backward,
+    .name = "tensor-parallel head",
+    .output = logits_shape,
+    .input = hidden_shape,
+    .forward = head_forward,
+    .backward = head_backward,
 };
 
 static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     saved_tensor(s, S_SUM, x.rows, 1);
-    vocab_parallel_loss(l->comm, y, s->t[S_SUM], x, b->targets, l->vocab.lo);  // 3 all-reduces of M
+    vocab_parallel_loss(l->comm, y, s->t[S_SUM], x, b->targets, l->vocab.lo); // 3 all-reduces of M
 }
 // The backward is the unsplit layer's. It turns the exponentials in x into the gradient of the
 // logits, and sends nothing.
 const LayerKind tensor_parallel_loss = {
-    .name = "tensor-parallel loss", .output = token_shape, .input = logits_shape, .in_place = true,
-    .forward = loss_forward, .backward = loss_backward,
+    .name = "tensor-parallel loss",
+    .output = token_shape,
+    .input = logits_shape,
+    .in_place = true,
+    .forward = loss_forward,
+    .backward = loss_backward,
 };

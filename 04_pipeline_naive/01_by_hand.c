@@ -34,8 +34,7 @@ static void run_forward(Chain *c, size_t i, Range samples) {
     for (size_t s = samples.lo; s < samples.hi; s++) {
         // The message: the last output of the device before becomes the input of this device.
         d->h[s][0] = i == 0 ? c->x[s] : d[-1].h[s][d[-1].n];
-        for (size_t l = 0; l < d->n; l++)
-            d->h[s][l + 1] = layer_forward(&d->layer[l], d->h[s][l]);
+        for (size_t l = 0; l < d->n; l++) d->h[s][l + 1] = layer_forward(&d->layer[l], d->h[s][l]);
     }
 }
 
@@ -50,7 +49,7 @@ static double run_backward(Chain *c, size_t i, Range samples) {
             loss += 0.5 * (double)(error * error) / SAMPLES;
             d->d[s] = error / SAMPLES;
         } else {
-            d->d[s] = d[1].d[s];  // the message: the gradient of this device's last output
+            d->d[s] = d[1].d[s]; // the message: the gradient of this device's last output
         }
         for (size_t l = d->n; l-- > 0;)
             d->d[s] = layer_backward(&d->layer[l], d->h[s][l], d->h[s][l + 1], d->d[s]);
@@ -80,12 +79,14 @@ void chain_all_there_all_back(Device *d, size_t pieces) {
 // ---------------------------------------------------------------- when each op runs
 
 // Units of time at which the ops end, [device][micro-batch]. 0: the op has not run.
-typedef struct { size_t forward[LAYERS][PIECES], backward[LAYERS][PIECES]; } Ends;
+typedef struct {
+    size_t forward[LAYERS][PIECES], backward[LAYERS][PIECES];
+} Ends;
 
 // An op of device i needs the result of another op. Has that op run? *ready is the end of that op.
 static bool input_ready(const Chain *c, const Ends *ends, size_t i, Op op, size_t *ready) {
     *ready = 0;
-    if (op.what == 'F' && i == 0) return true;             // samples are always there
+    if (op.what == 'F' && i == 0) return true; // samples are always there
     if (op.what == 'F') *ready = ends->forward[i - 1][op.k];
     else if (i + 1 == c->p) *ready = ends->forward[i][op.k];
     else *ready = ends->backward[i + 1][op.k];
@@ -94,8 +95,8 @@ static bool input_ready(const Chain *c, const Ends *ends, size_t i, Op op, size_
 
 // Asks the devices in turn, again and again, whether their next op can run, until none can.
 void chain_play(Chain *c) {
-    size_t next[LAYERS] = {0}, free_at[LAYERS] = {0}, ready;
-    Ends ends = {0};
+    size_t next[LAYERS] = { 0 }, free_at[LAYERS] = { 0 }, ready;
+    Ends ends = { 0 };
     c->loss = c->end = c->busy = 0;
     for (size_t i = 0; i < c->p; i++)
         for (size_t u = 0; u < MOST_UNITS; u++) strcpy(c->device[i].row[u], ". ");

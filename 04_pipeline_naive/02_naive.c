@@ -33,20 +33,20 @@ PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t mic
 
         if (!s.first) {
             b->x = tensor_shaped(&b->input, b->in);
-            comm_recv(pp, b->x, s.before);         // B*T*C elements: x
+            comm_recv(pp, b->x, s.before); // B*T*C elements: x
         }
         if (!s.last) b->y = tensor_shaped(&buffers, b->out);
-        pipeline_forward(&s, k);                   // y from x
-        if (!s.last) comm_send(pp, b->y, s.next);  // B*T*C elements: y
+        pipeline_forward(&s, k);                  // y from x
+        if (!s.last) comm_send(pp, b->y, s.next); // B*T*C elements: y
         arena_free(&buffers);
 
         if (!s.last) {
             b->dy = tensor_shaped(&buffers, b->out);
-            comm_recv(pp, b->dy, s.next);          // B*T*C elements: dy
+            comm_recv(pp, b->dy, s.next); // B*T*C elements: dy
         }
         if (!s.first) b->dx = tensor_shaped(&buffers, b->in);
-        pipeline_backward(&s, k);  // dx from dy; adds to the weights' gradients
-        if (!s.first) comm_send(pp, b->dx, s.before);      // B*T*C elements: dx
+        pipeline_backward(&s, k);                     // dx from dy; adds to the weights' gradients
+        if (!s.first) comm_send(pp, b->dx, s.before); // B*T*C elements: dx
         arena_free(&buffers);
     }
     // END
@@ -72,14 +72,14 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
     // Every stage sends one number per tensor of the model: the sum of squares of its own tensors,
     // 0 for the tensors of other stages. The received sums are added in model order, so the norm
     // has the same bits for every cut of the model. wte counts once, on the first stage.
-    double norm = model_grad_norm(m, rank->pp);    // all-reduces 12 L + 4 doubles
-    optimizer_step(o, m, clip_factor(norm, rank->clip));   // this stage's layers
+    double norm = model_grad_norm(m, rank->pp);          // all-reduces 12 L + 4 doubles
+    optimizer_step(o, m, clip_factor(norm, rank->clip)); // this stage's layers
     rank->in_flight = r.in_flight;
-    return (StepResult){ r.loss * batch[0].token_weight, norm };  // 1 / counted tokens of the batch
+    return (StepResult){ r.loss * batch[0].token_weight, norm }; // 1 / counted tokens of the batch
 }
 
 void pipeline_tied_sum(Model *m, Comm *tied) {
-    if (m->config.untied) return;                  // head and embedding have a table each
+    if (m->config.untied) return; // head and embedding have a table each
     if (!tied) {
         // A pipeline of one stage has both uses of wte and adds them. A middle stage has no wte.
         model_fold_tied(m);
@@ -90,7 +90,7 @@ void pipeline_tied_sum(Model *m, Comm *tied) {
     // model_wte_head(m) is the head's copy of it on the last stage. The gradient g of both units
     // must become the sum of the two. One call; tied is the group of these two stages.
     Unit *table = model_wte(m) ? model_wte(m) : model_wte_head(m);
-    comm_all_reduce(tied, table->g);               // V*C elements; g is a partial sum, of one use
+    comm_all_reduce(tied, table->g); // V*C elements; g is a partial sum, of one use
     // END
 }
 
@@ -108,16 +108,16 @@ double pipeline_loss(Comm *pp, Model *m, const Batch *b) {
     size_t p = pp->size, i = pp->rank;
     bool first = i == 0, last = i + 1 == p;
     Arena input = arena(MEM_ACTIVATIONS), output = arena(last ? MEM_WORKSPACE : MEM_COMMUNICATION);
-    Tensor x = {0}, y = tensor_shaped(&output, layer_output(&m->layers[m->n_layers - 1], b));
+    Tensor x = { 0 }, y = tensor_shaped(&output, layer_output(&m->layers[m->n_layers - 1], b));
     comm_connect(pp, COMM_NEIGHBOURS);
     if (!first) {
         x = tensor_shaped(&input, layer_input(&m->layers[0], b));
-        comm_recv(pp, x, i - 1);                   // B*T*C elements: x
+        comm_recv(pp, x, i - 1); // B*T*C elements: x
     }
     walk_forward_only(m->layers, m->n_layers, b, x, y);
     arena_free(&input);
     double loss = last ? tensor_sum(y) : 0;
-    if (!last) comm_send(pp, y, i + 1);            // B*T*C elements: y
+    if (!last) comm_send(pp, y, i + 1); // B*T*C elements: y
     arena_free(&output);
     return loss;
 }

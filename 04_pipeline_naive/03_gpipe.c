@@ -35,23 +35,23 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
         Arena buffer = arena(MEM_COMMUNICATION);
         if (!s.first) {
             b->x = tensor_shaped(&b->input, b->in);
-            comm_recv(pp, b->x, s.before);         // B*T*C elements: x
+            comm_recv(pp, b->x, s.before); // B*T*C elements: x
         }
         if (!s.last) b->y = tensor_shaped(&buffer, b->out);
         pipeline_forward(&s, k);
-        if (!s.last) comm_send(pp, b->y, s.next);  // B*T*C elements: y
+        if (!s.last) comm_send(pp, b->y, s.next); // B*T*C elements: y
         arena_free(&buffer);
     }
-    for (size_t k = 0; k < micro_batches; k++) {   // micro-batch 0 first, as on one device
+    for (size_t k = 0; k < micro_batches; k++) { // micro-batch 0 first, as on one device
         PipelineBatch *b = &s.micro[k];
         Arena buffers = arena(MEM_COMMUNICATION);
         if (!s.last) {
             b->dy = tensor_shaped(&buffers, b->out);
-            comm_recv(pp, b->dy, s.next);          // B*T*C elements: dy
+            comm_recv(pp, b->dy, s.next); // B*T*C elements: dy
         }
         if (!s.first) b->dx = tensor_shaped(&buffers, b->in);
         pipeline_backward(&s, k);
-        if (!s.first) comm_send(pp, b->dx, s.before);      // B*T*C elements: dx
+        if (!s.first) comm_send(pp, b->dx, s.before); // B*T*C elements: dx
         arena_free(&buffers);
     }
     // END
@@ -64,8 +64,8 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
 // list, F0 B0 F1 B1 ... or F0 F1 ... B0 B1 ..., and one executor runs any list.
 Schedule schedule_naive(size_t p, size_t m, size_t i) {
     (void)p;
-    (void)i;                                       // all stages have the same list
-    Schedule s = {0};
+    (void)i; // all stages have the same list
+    Schedule s = { 0 };
     for (size_t k = 0; k < m; k++) {
         schedule_add(&s, FORWARD, k);
         schedule_add(&s, BACKWARD, k);
@@ -76,7 +76,7 @@ Schedule schedule_naive(size_t p, size_t m, size_t i) {
 Schedule schedule_gpipe(size_t p, size_t m, size_t i) {
     (void)p;
     (void)i;
-    Schedule s = {0};
+    Schedule s = { 0 };
     for (size_t k = 0; k < m; k++) schedule_add(&s, FORWARD, k);
     for (size_t k = 0; k < m; k++) schedule_add(&s, BACKWARD, k);
     return s;
@@ -86,7 +86,7 @@ void schedule_add(Schedule *s, PipeWhat what, size_t micro_batch) {
     schedule_add_op(s, (PipeOp){ .what = what, .micro_batch = micro_batch });
 }
 void schedule_add_op(Schedule *s, PipeOp op) {
-    if ((s->n & (s->n - 1)) == 0) {                // the room doubles at every power of two
+    if ((s->n & (s->n - 1)) == 0) { // the room doubles at every power of two
         s->ops = realloc(s->ops, (s->n ? 2 * s->n : 1) * sizeof *s->ops);
         if (!s->ops) fault("out of memory: a schedule of %zu ops", s->n + 1);
     }
@@ -99,7 +99,7 @@ size_t schedule_chunks(const Schedule *s) {
 }
 void schedule_free(Schedule *s) {
     free(s->ops);
-    *s = (Schedule){0};
+    *s = (Schedule){ 0 };
 }
 
 // Runs a list: each op receives its message, computes, and starts its send. The messages are those
@@ -113,10 +113,10 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batc
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     Executor *e = executor_new(pp, &s, list);
     for (size_t at = 0; at < list->n; at++) {
-        size_t k = executor_receive(e, at);        // B*T*C elements: x (forward), dy (backward)
+        size_t k = executor_receive(e, at); // B*T*C elements: x (forward), dy (backward)
         if (list->ops[at].what == FORWARD) pipeline_forward(&s, k);
         else pipeline_backward(&s, k);
-        executor_send(e, at);                      // B*T*C elements: y (forward), dx (backward)
+        executor_send(e, at); // B*T*C elements: y (forward), dx (backward)
     }
     executor_free(e);
     return pipeline_end(&s);
@@ -129,5 +129,5 @@ StepResult pipeline_step(PipelineRank *rank, Model *m, Optimizer *o, const Batch
     model_zero_gradients(m);
     PipelineResult r = pipeline_run(rank->pp, m, &list, batch, micro_batches);
     schedule_free(&list);
-    return pipeline_update(rank, m, o, batch, r);  // tied sum, loss, norm, update (02_naive.c)
+    return pipeline_update(rank, m, o, batch, r); // tied sum, loss, norm, update (02_naive.c)
 }

@@ -26,7 +26,7 @@
 //     best[k][j] = min over i of max(best[k-1][i], cost of layers i, ..., j-1)
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) {
     double *best = host_alloc((p + 1) * (n + 1) * sizeof *best);
-    size_t *from = host_alloc((p + 1) * (n + 1) * sizeof *from);           // the i of best[k][j]
+    size_t *from = host_alloc((p + 1) * (n + 1) * sizeof *from); // the i of best[k][j]
     // Stages of equally many layers, until a better cut is found.
     for (size_t i = 0; i <= p; i++) first[i] = i < p ? shard_range(n, p, i).lo : n;
     // EXERCISE 04.04a (4 points): the best cut. best[k * (n+1) + j] is the cost of the largest
@@ -38,7 +38,7 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) 
         for (size_t j = 0; j <= n; j++) {
             double last = 0, *here = &best[k * (n + 1) + j];
             *here = k == 0 && j == 0 ? 0 : INFINITY;
-            for (size_t i = j; k > 0 && i-- > k - 1;) {    // the k-th stage: i, ..., j-1
+            for (size_t i = j; k > 0 && i-- > k - 1;) { // the k-th stage: i, ..., j-1
                 double before = best[(k - 1) * (n + 1) + i];
                 last += cost[i];
                 if ((before > last ? before : last) > *here) continue;
@@ -83,8 +83,11 @@ static void timed_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s)
     *(double *)l->technique += moment() - begin;
 }
 static const LayerKind timed = {
-    .name = "timed", .forward = timed_forward, .backward = timed_backward,
-    .backward_inputs = timed_backward_inputs, .backward_weights = timed_backward_weights,
+    .name = "timed",
+    .forward = timed_forward,
+    .backward = timed_backward,
+    .backward_inputs = timed_backward_inputs,
+    .backward_weights = timed_backward_weights,
 };
 
 // There are L + 2 costs: of the embedding, of each block, of the head with the loss.
@@ -114,9 +117,9 @@ void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, siz
 static size_t stage_of_block(const Comm *pp, const size_t *blocks, size_t k) {
     size_t i = 0;
     for (; k >= blocks[i]; i++) k -= blocks[i];
-    return i % pp->size;           // several chunks per stage go round the stages (05.03)
+    return i % pp->size; // several chunks per stage go round the stages (05.03)
 }
-static const Unit *block_of(const Model *m, size_t k) {    // NULL: not on this stage
+static const Unit *block_of(const Model *m, size_t k) { // NULL: not on this stage
     for (size_t i = 0; i < m->n_layers; i++)
         if (m->layers[i].number == k + 1) return m->layers[i].units[0];
     return NULL;

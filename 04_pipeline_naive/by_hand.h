@@ -7,23 +7,28 @@
 // 7 samples in 4 micro-batches of 2, 2, 2 and 1.
 enum { LAYERS = 4, SAMPLES = 7, PIECES = 4, STEPS = 3 };
 enum { T_FORWARD = 1, T_BACKWARD = 2, MOST_UNITS = LAYERS * PIECES * (T_FORWARD + T_BACKWARD) };
-typedef struct { real w, b, dw, db; } ChainLayer;          // y = tanh(w x + b), and its gradients
-typedef struct { char what; size_t k; } Op;                // 'F' or 'B' of micro-batch k
 typedef struct {
-    ChainLayer layer[LAYERS];                              // n of them
+    real w, b, dw, db;
+} ChainLayer; // y = tanh(w x + b), and its gradients
+typedef struct {
+    char what;
+    size_t k;
+} Op; // 'F' or 'B' of micro-batch k
+typedef struct {
+    ChainLayer layer[LAYERS]; // n of them
     size_t n;
-    real h[SAMPLES][LAYERS + 1];   // per sample: the device's input and the output of each layer
-    real d[SAMPLES];               // per sample: the gradient that goes to the device before
-    Op op[2 * PIECES];             // the device's ops, in the order in which it runs them
+    real h[SAMPLES][LAYERS + 1]; // per sample: the device's input and the output of each layer
+    real d[SAMPLES];             // per sample: the gradient that goes to the device before
+    Op op[2 * PIECES];           // the device's ops, in the order in which it runs them
     size_t ops;
-    char row[MOST_UNITS][4];       // the picture, by unit of time: "F0", "--" goes on, ". " idle
+    char row[MOST_UNITS][4]; // the picture, by unit of time: "F0", "--" goes on, ". " idle
 } Device;
 typedef struct {
-    size_t p, pieces;              // devices, micro-batches
-    size_t end, busy;              // end of the last op; units of work of all devices
+    size_t p, pieces; // devices, micro-batches
+    size_t end, busy; // end of the last op; units of work of all devices
     double loss;
     real x[SAMPLES], target[SAMPLES];
-    Device device[LAYERS];                                 // p of them
+    Device device[LAYERS]; // p of them
 } Chain;
 
 // A rule writes a device's list of ops. The three rules give every device the same list.
@@ -31,7 +36,7 @@ typedef void Rule(Device *d, size_t pieces);
 Rule chain_forwards_only, chain_there_and_back, chain_all_there_all_back;
 // The chain on p devices. Weights and samples depend on the seed alone, not on p.
 Chain chain_new(uint64_t seed, size_t p, size_t pieces, Rule *rule);
-void chain_play(Chain *c);  // one step: computes every op and records when it ran
+void chain_play(Chain *c); // one step: computes every op and records when it ran
 
 // w, b and their gradients of every layer, after every step.
 enum { NUMBERS = STEPS * LAYERS * 4 };

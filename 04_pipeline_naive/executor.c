@@ -21,17 +21,16 @@ bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs) {
     *needs = (StageOp){ i, op };
     switch (op.what) {
     case FORWARD:
-        if (is_first(op, i)) return false;         // it reads tokens
+        if (is_first(op, i)) return false; // it reads tokens
         *needs = neighbour(op, i, p, -1);
         return true;
-    case BACKWARD: case BACKWARD_INPUTS:
+    case BACKWARD:
+    case BACKWARD_INPUTS:
         if (!is_last(op, i, p, v)) *needs = neighbour(op, i, p, 1);
         needs->op.what = is_last(op, i, p, v) ? FORWARD : BACKWARD_INPUTS;
         return true;
-    case BACKWARD_WEIGHTS:
-        needs->op.what = BACKWARD_INPUTS;
-        return true;
-    case UPDATE: break;                            // it uses the gradients of all ops before it
+    case BACKWARD_WEIGHTS: needs->op.what = BACKWARD_INPUTS; return true;
+    case UPDATE: break; // it uses the gradients of all ops before it
     }
     return false;
 }
@@ -57,22 +56,22 @@ bool pipe_op_is(PipeOp op, PipeOp needed) {
 // the next micro-batch is computed into another buffer.
 enum { SEND_BUFFERS = 2 };
 typedef struct {
-    size_t peer, n, turn;                          // n buffers; turn: the next buffer
-    Tensor buffer[SEND_BUFFERS];                   // [largest B*T, C] each, MEM_COMMUNICATION
+    size_t peer, n, turn;        // n buffers; turn: the next buffer
+    Tensor buffer[SEND_BUFFERS]; // [largest B*T, C] each, MEM_COMMUNICATION
     Request *request[SEND_BUFFERS];
 } Sends;
 typedef struct {
-    Tensor t;                                      // [B*T, C] of the next message
-    Arena arena;                                   // MEM_COMMUNICATION until it is received
-    Request *request;                              // NULL: no message is expected
+    Tensor t;         // [B*T, C] of the next message
+    Arena arena;      // MEM_COMMUNICATION until it is received
+    Request *request; // NULL: no message is expected
 } Receives;
 struct Executor {
     Comm *pp;
     const Schedule *list;
     PipelineStage *stage;
     Arena buffers;
-    Sends activations, gradients;                  // to the next stage, to the stage before
-    Receives receive[2];   // from the previous, from the next stage; of two stages one is both
+    Sends activations, gradients; // to the next stage, to the stage before
+    Receives receive[2]; // from the previous, from the next stage; of two stages one is both
 };
 
 static PipelineBatch *batch_of(const Executor *e, PipeOp op) {
@@ -99,7 +98,7 @@ static void post_receive(Executor *e, size_t stage, size_t at) {
     PipelineBatch *b = batch_of(e, op);
     r->arena = arena(MEM_COMMUNICATION);
     r->t = tensor_shaped(&r->arena, op.what == FORWARD ? b->in : b->out);
-    r->request = comm_start_recv(e->pp, r->t, stage);      // B*T*C elements
+    r->request = comm_start_recv(e->pp, r->t, stage); // B*T*C elements
 }
 
 // Waits for the posted message from `stage`, and posts the next receive. The message's memory
@@ -115,7 +114,7 @@ static Tensor receive(Executor *e, size_t stage, size_t at, Arena *a, MemoryCate
 }
 
 static Tensor send_buffer(Sends *out, size_t rows) {
-    comm_wait(out->request[out->turn]);  // for the message that this buffer held
+    comm_wait(out->request[out->turn]); // for the message that this buffer held
     out->request[out->turn] = NULL;
     return tensor_row_range(out->buffer[out->turn], 0, rows);
 }
@@ -141,7 +140,7 @@ size_t executor_receive(Executor *e, size_t at) {
         if (forward) b->x = receive(e, from, at, &b->input, MEM_ACTIVATIONS);
         else b->dy = receive(e, from, at, &b->gradient, MEM_WORKSPACE);
     }
-    Tensor result = {0};
+    Tensor result = { 0 };
     if (pipe_op_feeds(op, e->pp->rank, e->pp->size, e->stage->chunks, &feeds)) {
         Sends *out = forward ? &e->activations : &e->gradients;
         if (e->pp->size == 1) result = hand_over(e, feeds.op);
@@ -164,7 +163,7 @@ void executor_send(Executor *e, size_t at) {
         out->request[out->turn] = comm_start_send(e->pp, forward ? b->y : b->dx, out->peer);
         out->turn = (out->turn + 1) % out->n;
     }
-    if (!forward) arena_free(&b->gradient);        // dy
+    if (!forward) arena_free(&b->gradient); // dy
 }
 
 Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list) {
@@ -174,7 +173,7 @@ Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list) {
     size_t n = messages < SEND_BUFFERS ? messages : SEND_BUFFERS;
     if (schedule_chunks(list) > v)
         fault("a schedule of %zu chunks for a stage of %zu", schedule_chunks(list), v);
-    const PipelineBatch *largest = &s->micro[0];   // messages differ in rows only
+    const PipelineBatch *largest = &s->micro[0]; // messages differ in rows only
     for (size_t k = 1; k < s->micro_batches; k++)
         if (s->micro[k].in.rows > largest->in.rows) largest = &s->micro[k];
     bool alone = pp->size == 1;

@@ -17,30 +17,30 @@ Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p
 
 // One micro-batch on this stage. The code that receives and sends messages sets x, y, dy and dx.
 typedef struct {
-    const Batch *batch;                            // its tokens and targets
-    Layer *layers;                                 // the stage's [n_layers]
+    const Batch *batch; // its tokens and targets
+    Layer *layers;      // the stage's [n_layers]
     size_t n_layers;
-    Shape in, out;                                 // of x and dx; of y and dy
-    bool end;                      // the stage ends with the loss: y is a loss per token
-    Tensor x, y;                   // the layers' input (first stage: none), output (last: none)
-    Tensor dy, dx;                 // gradients of y (last stage: none), of x (first: none)
-    Arena input;                                   // holds x until the backward is done
-    Arena gradient;                                // holds dy under the executor
-    ActivationStash *kept;         // the activations that layers keep from forward to backward
-    double loss;                   // sum of token losses on the last stage, 0 elsewhere
-    bool half;                     // dx is computed, the weights' gradients are not (05.06)
+    Shape in, out;         // of x and dx; of y and dy
+    bool end;              // the stage ends with the loss: y is a loss per token
+    Tensor x, y;           // the layers' input (first stage: none), output (last: none)
+    Tensor dy, dx;         // gradients of y (last stage: none), of x (first: none)
+    Arena input;           // holds x until the backward is done
+    Arena gradient;        // holds dy under the executor
+    ActivationStash *kept; // the activations that layers keep from forward to backward
+    double loss;           // sum of token losses on the last stage, 0 elsewhere
+    bool half;             // dx is computed, the weights' gradients are not (05.06)
 } PipelineBatch;
 typedef struct {
-    double loss;                   // sum of token losses on the last stage, 0 elsewhere
-    size_t in_flight;              // most micro-batches between their forward and their backward
+    double loss;      // sum of token losses on the last stage, 0 elsewhere
+    size_t in_flight; // most micro-batches between their forward and their backward
 } PipelineResult;
 typedef struct {
-    Model *m;                                      // this stage's layers
-    size_t micro_batches, chunks;  // m; parts of the model on this stage (1 in this chapter)
-    PipelineBatch *micro;          // [chunks * m]: all micro-batches of one chunk, then of the next
-    bool first, last;                              // this is stage 0, stage p - 1
-    size_t before, next;                           // ranks of the neighbours, in a ring
-    size_t in_flight;                              // micro-batches now
+    Model *m;                     // this stage's layers
+    size_t micro_batches, chunks; // m; parts of the model on this stage (1 in this chapter)
+    PipelineBatch *micro;         // [chunks * m]: all micro-batches of one chunk, then of the next
+    bool first, last;             // this is stage 0, stage p - 1
+    size_t before, next;          // ranks of the neighbours, in a ring
+    size_t in_flight;             // micro-batches now
     PipelineResult result;
 } PipelineStage;
 PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
@@ -76,32 +76,43 @@ typedef enum { FORWARD, BACKWARD, BACKWARD_INPUTS, BACKWARD_WEIGHTS, UPDATE } Pi
 // chunk: a stage may hold several chunks of the model; chunk c on stage i of p is part c*p + i of
 // all v*p parts (05.03). version: the version of the weights that the op reads (05.04). Both are 0
 // in the lists of this chapter.
-typedef struct { PipeWhat what; size_t micro_batch, chunk, version; } PipeOp;
-typedef struct { size_t stage; PipeOp op; } StageOp;
+typedef struct {
+    PipeWhat what;
+    size_t micro_batch, chunk, version;
+} PipeOp;
+typedef struct {
+    size_t stage;
+    PipeOp op;
+} StageOp;
 // The times of the ops of one chunk, and of a message. A whole backward takes both halves; an
 // update takes no time.
-typedef struct { size_t forward, backward_inputs, backward_weights, message; } OpTimes;
-typedef struct { PipeOp *ops; size_t n; } Schedule;  // of one stage; free with schedule_free
-typedef Schedule (*ScheduleRule)(size_t p, size_t m, size_t i);  // the list of stage i
+typedef struct {
+    size_t forward, backward_inputs, backward_weights, message;
+} OpTimes;
+typedef struct {
+    PipeOp *ops;
+    size_t n;
+} Schedule; // of one stage; free with schedule_free
+typedef Schedule (*ScheduleRule)(size_t p, size_t m, size_t i); // the list of stage i
 // Forward and backward of one micro-batch, then of the next.
 Schedule schedule_naive(size_t p, size_t m, size_t i);
 // All forwards, then all backwards (Huang et al. 2018).
 Schedule schedule_gpipe(size_t p, size_t m, size_t i);
 void schedule_add(Schedule *s, PipeWhat what, size_t micro_batch);
 void schedule_add_op(Schedule *s, PipeOp op);
-size_t schedule_chunks(const Schedule *s);  // v: one more than the largest chunk of its ops
+size_t schedule_chunks(const Schedule *s); // v: one more than the largest chunk of its ops
 void schedule_free(Schedule *s);
 
 // This rank in a training of a pipeline.
 typedef struct {
-    Comm *pp, *tied;                               // pp: all stages. tied: {first, last}, or NULL
-    double clip;                                   // largest norm of the gradient; 0: no clipping
-    ScheduleRule schedule;                         // writes the list that pipeline_step runs
-    size_t in_flight;                              // of the last step
+    Comm *pp, *tied;       // pp: all stages. tied: {first, last}, or NULL
+    double clip;           // largest norm of the gradient; 0: no clipping
+    ScheduleRule schedule; // writes the list that pipeline_step runs
+    size_t in_flight;      // of the last step
 } PipelineRank;
 typedef StepResult PipelineStep(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                                 size_t micro_batches);
-PipelineStep naive_step, pipeline_step;  // 02_naive.c: its own loop; 03_gpipe.c: any list
+PipelineStep naive_step, pipeline_step; // 02_naive.c: its own loop; 03_gpipe.c: any list
 // The end of a step of any schedule (02_naive.c): tied sum, sums of loss and squares, update.
 StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                            PipelineResult r);
@@ -142,7 +153,7 @@ Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list);
 size_t executor_receive(Executor *e, size_t at);
 // Call it after op `at` has computed. Starts to send y (forward) or dx (backward).
 void executor_send(Executor *e, size_t at);
-void executor_free(Executor *e);                   // waits until all messages are received
+void executor_free(Executor *e); // waits until all messages are received
 // Runs one step's list of forwards and backwards. Adds to m's gradients in the order of the list's
 // backwards.
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,

@@ -6,7 +6,7 @@
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i) {
     Range r = shard_range(c->layers, p, i);
     if (blocks) {
-        r = (Range){0, 0};
+        r = (Range){ 0, 0 };
         for (size_t k = 0; k <= i; k++) {
             r.lo = r.hi;
             r.hi += blocks[k];
@@ -18,16 +18,25 @@ Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p
 }
 
 PipelineBatch pipeline_batch(const Batch *b, Layer *layers, size_t n_layers, bool end) {
-    return (PipelineBatch){ .batch = b, .layers = layers, .n_layers = n_layers,
+    return (PipelineBatch){ .batch = b,
+                            .layers = layers,
+                            .n_layers = n_layers,
                             .in = layer_input(&layers[0], b),
-                            .out = layer_output(&layers[n_layers - 1], b), .end = end,
-                            .input = arena(MEM_COMMUNICATION), .gradient = arena(MEM_WORKSPACE) };
+                            .out = layer_output(&layers[n_layers - 1], b),
+                            .end = end,
+                            .input = arena(MEM_COMMUNICATION),
+                            .gradient = arena(MEM_WORKSPACE) };
 }
 
 PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     size_t p = pp->size, i = pp->rank;
-    PipelineStage s = { .m = m, .micro_batches = micro_batches, .chunks = 1, .first = i == 0,
-                        .last = i + 1 == p, .before = (i + p - 1) % p, .next = (i + 1) % p };
+    PipelineStage s = { .m = m,
+                        .micro_batches = micro_batches,
+                        .chunks = 1,
+                        .first = i == 0,
+                        .last = i + 1 == p,
+                        .before = (i + p - 1) % p,
+                        .next = (i + 1) % p };
     s.micro = host_alloc(micro_batches * sizeof *s.micro);
     for (size_t k = 0; k < micro_batches; k++)
         s.micro[k] = pipeline_batch(&batch[k], m->layers, m->n_layers, s.last);
@@ -38,8 +47,8 @@ PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micr
 void pipeline_forward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
-    arena_rebook(&b->input, MEM_ACTIVATIONS);  // the message x is kept for the backward
-    Tensor y = b->end ? tensor_shaped(&losses, b->out) : b->y;  // last stage: a loss per token
+    arena_rebook(&b->input, MEM_ACTIVATIONS); // the message x is kept for the backward
+    Tensor y = b->end ? tensor_shaped(&losses, b->out) : b->y; // last stage: a loss per token
     b->kept = walk_forward(b->layers, b->n_layers, b->batch, b->x, y);
     if (b->end) {
         b->loss = tensor_sum(y);
@@ -53,13 +62,13 @@ void pipeline_forward(PipelineStage *s, size_t k) {
 void pipeline_backward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
-    if (b->end) {                                  // the loss is divided by all tokens of the batch
+    if (b->end) { // the loss is divided by all tokens of the batch
         b->dy = tensor_shaped(&losses, b->out);
         tensor_fill(b->dy, (real)b->batch->token_weight);
     }
     walk_backward(b->layers, b->n_layers, b->batch, b->kept, b->dy, b->dx);
     arena_free(&losses);
-    arena_free(&b->input);                         // x
+    arena_free(&b->input); // x
     s->in_flight--;
 }
 

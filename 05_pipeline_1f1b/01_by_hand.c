@@ -20,14 +20,14 @@
 // work. Then the first gradient comes back, and a backward follows every forward. At the end the
 // backwards of the micro-batches that ran ahead are left.
 Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
-    Schedule list = {0};
+    Schedule list = { 0 };
     size_t ahead = p - 1 - i, forwards = 0, backwards = 0;
-    while (forwards < ahead && forwards < m) schedule_add(&list, FORWARD, forwards++);  // warm-up
-    while (forwards < m) {                                                                 // steady
+    while (forwards < ahead && forwards < m) schedule_add(&list, FORWARD, forwards++); // warm-up
+    while (forwards < m) {                                                             // steady
         schedule_add(&list, FORWARD, forwards++);
         schedule_add(&list, BACKWARD, backwards++);
     }
-    while (backwards < m) schedule_add(&list, BACKWARD, backwards++);  // cool-down
+    while (backwards < m) schedule_add(&list, BACKWARD, backwards++); // cool-down
     return list;
 }
 
@@ -35,7 +35,9 @@ Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
 
 // The messages of one direction between two neighbours. They arrive in the order in which they were
 // sent, and carry no name.
-typedef struct { size_t sent[2 * MOST_MICRO], n, read; } Mailbox;
+typedef struct {
+    size_t sent[2 * MOST_MICRO], n, read;
+} Mailbox;
 
 // Takes the next message. Returns false if there is none yet: then the stage waits. *wrong: the
 // message belongs to another micro-batch.
@@ -44,7 +46,7 @@ static bool receive(Mailbox *from, size_t k, bool *wrong) {
     *wrong |= from->sent[from->read++] != k;
     return true;
 }
-static void send(Mailbox *to, size_t k) { to->sent[to->n++] = k; }  // the sender goes on at once
+static void send(Mailbox *to, size_t k) { to->sent[to->n++] = k; } // the sender goes on at once
 // A message leaves its send buffer when the other stage has received the message before it, because
 // then that stage posts the next receive.
 enum { SEND_BUFFERS = 2 };
@@ -52,7 +54,7 @@ static bool buffers_full(const Mailbox *to) { return to->n > to->read + SEND_BUF
 
 size_t by_hand_duration(PipeOp op) { return op.what == BACKWARD ? T_BACKWARD : T_FORWARD; }
 
-static Outcome refused(Verdict why) { return (Outcome){ why, 0, {{0}} }; }
+static Outcome refused(Verdict why) { return (Outcome){ why, 0, { { 0 } } }; }
 
 // Plays the lists: asks the stages in turn, again and again, whether their next op can run. An op
 // starts at max(end of the op that it needs, end of the stage's previous op). pipe_op_needs names
@@ -61,11 +63,12 @@ static Outcome refused(Verdict why) { return (Outcome){ why, 0, {{0}} }; }
 // be the wrong one. The op's own message needs a send buffer. If an op can run, the ops of other
 // stages cannot stop it. So if one order of play reaches the end, every order does.
 Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
-    Outcome out = { LEGAL, 0, {{0}} };
-    Mailbox on[MOST_STAGES] = {0}, back[MOST_STAGES] = {0};  // from stage i: to i + 1, and to i - 1
-    size_t end[MOST_STAGES][2][MOST_MICRO] = {{{0}}};  // of forward, backward k; 0: not yet
-    size_t next[MOST_STAGES] = {0}, free_at[MOST_STAGES] = {0};
-    bool received[MOST_STAGES] = {0};  // the next op has its message
+    Outcome out = { LEGAL, 0, { { 0 } } };
+    Mailbox on[MOST_STAGES] = { 0 },
+            back[MOST_STAGES] = { 0 };                      // from stage i: to i + 1, and to i - 1
+    size_t end[MOST_STAGES][2][MOST_MICRO] = { { { 0 } } }; // of forward, backward k; 0: not yet
+    size_t next[MOST_STAGES] = { 0 }, free_at[MOST_STAGES] = { 0 };
+    bool received[MOST_STAGES] = { 0 }; // the next op has its message
     for (size_t i = 0; i < p; i++)
         if (stage[i].n != 2 * m) return refused(NOT_ONCE);
     for (bool moved = true; moved;) {
@@ -82,7 +85,7 @@ Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
                 if (needs.stage != i && !received[i] && !receive(from, k, &wrong)) continue;
                 if (wrong) return refused(WRONG_MESSAGE);
                 size_t there = end[needs.stage][needs.op.what != FORWARD][k];
-                if (!there) return refused(DEADLOCK);            // it would wait for its own future
+                if (!there) return refused(DEADLOCK); // it would wait for its own future
                 if (there > start) start = there;
             }
             Mailbox *to = backward ? &back[i] : &on[i];

@@ -25,12 +25,15 @@ static size_t warm_up(size_t p, size_t m, size_t i) { return p - 1 - i < m ? p -
 // A send must not wait here. In the steady state a stage sends activations to the next stage while
 // the next stage sends it a gradient. If both waited until their message is received, neither would
 // receive. So a send is only started, and its tensor stays until the message has been received.
-typedef struct { Arena arena; Request *request; } Sending;
+typedef struct {
+    Arena arena;
+    Request *request;
+} Sending;
 static Tensor output_buffer(Sending *s, Shape shape) {
     s->arena = arena(MEM_COMMUNICATION);
     return tensor_shaped(&s->arena, shape);
 }
-static void wait_received(Sending *s) {            // returns at once if nothing was sent
+static void wait_received(Sending *s) { // returns at once if nothing was sent
     comm_wait(s->request);
     arena_free(&s->arena);
     s->request = NULL;
@@ -42,11 +45,11 @@ static void forward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activati
     PipelineBatch *b = &s->micro[k];
     if (!s->first) {
         b->x = tensor_shaped(&b->input, b->in);
-        comm_recv(pp, b->x, s->before);                                // B*T*C elements: x
+        comm_recv(pp, b->x, s->before); // B*T*C elements: x
     }
     if (!s->last) b->y = output_buffer(&activations[k], b->out);
     pipeline_forward(s, k);
-    if (!s->last) activations[k].request = comm_start_send(pp, b->y, s->next);  // B*T*C elements: y
+    if (!s->last) activations[k].request = comm_start_send(pp, b->y, s->next); // B*T*C elements: y
 }
 static void backward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activations,
                           Sending *gradient) {
@@ -54,23 +57,23 @@ static void backward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activat
     Arena incoming = arena(MEM_COMMUNICATION);
     if (!s->last) {
         b->dy = tensor_shaped(&incoming, b->out);
-        comm_recv(pp, b->dy, s->next);                                 // B*T*C elements: dy
+        comm_recv(pp, b->dy, s->next); // B*T*C elements: dy
         // Returns at once: since dy of k is here, the next stage has received y of k.
         wait_received(&activations[k]);
     }
     if (!s->first) {
-        wait_received(gradient);  // of the previous dx; the first backward has none to wait for
+        wait_received(gradient); // of the previous dx; the first backward has none to wait for
         b->dx = output_buffer(gradient, b->in);
     }
-    pipeline_backward(s, k);                       // frees what the forward of k kept
-    if (!s->first) gradient->request = comm_start_send(pp, b->dx, s->before);  // B*T*C elements: dx
+    pipeline_backward(s, k); // frees what the forward of k kept
+    if (!s->first) gradient->request = comm_start_send(pp, b->dx, s->before); // B*T*C elements: dx
     arena_free(&incoming);
 }
 
 PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     size_t ahead = warm_up(pp->size, micro_batches, pp->rank);
-    Sending *activations = host_alloc(micro_batches * sizeof *activations), gradient = {0};
+    Sending *activations = host_alloc(micro_batches * sizeof *activations), gradient = { 0 };
     // EXERCISE 05.02a (5 points): warm-up, steady state and cool-down. `ahead` forwards; then a
     // forward, a backward, until no forward is left; then the last backwards. forward_step and
     // backward_step of a micro-batch receive, compute and start to send. The backwards come in
@@ -98,7 +101,7 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
 // and starts each receive one message early. The trainer of chapter 08 uses the list.
 Schedule schedule_1f1b(size_t p, size_t m, size_t i) {
     size_t ahead = warm_up(p, m, i);
-    Schedule s = {0};
+    Schedule s = { 0 };
     for (size_t k = 0; k < ahead; k++) schedule_add(&s, FORWARD, k);
     for (size_t k = ahead; k < m; k++) {
         schedule_add(&s, FORWARD, k);

@@ -19,7 +19,8 @@
 // the same order, but begin with the last chunk.
 static PipeOp turn(PipeWhat what, size_t n, size_t p, size_t v) {
     size_t group = n / (p * v), chunk = n % (p * v) / p;
-    return (PipeOp){ .what = what, .micro_batch = group * p + n % p,
+    return (PipeOp){ .what = what,
+                     .micro_batch = group * p + n % p,
                      .chunk = what == FORWARD ? chunk : v - 1 - chunk };
 }
 
@@ -28,7 +29,7 @@ static PipeOp turn(PipeWhat what, size_t n, size_t p, size_t v) {
 //     stage 0   F0c0 F1c0 F0c1 F1c1 F2c0 B0c1 F3c0 B1c1 F2c1 B0c0 F3c1 B1c0 B2c1 B3c1 B2c0 B3c0
 //     stage 1   F0c0 F1c0 F0c1 B0c1 F1c1 B1c1 F2c0 B0c0 F3c0 B1c0 F2c1 B2c1 F3c1 B3c1 B2c0 B3c0
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
-    Schedule s = {0};
+    Schedule s = { 0 };
     // EXERCISE 05.03a (5 points): the list of stage i of p, v chunks, m micro-batches: warm-up,
     // then a forward and a backward in turn, then the last backwards; turn() says which forward and
     // which backward is the n-th. In its warm-up the last stage runs the first group through all
@@ -71,8 +72,8 @@ PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t m
     for (size_t n = 0; n < s.chunks * micro_batches; n++) {
         Range chunk = model_chunk(m, n / micro_batches);
         bool end = s.last && chunk.hi == m->n_layers;
-        s.micro[n] = pipeline_batch(&batch[n % micro_batches], &m->layers[chunk.lo],
-                                    range_size(chunk), end);
+        s.micro[n] =
+            pipeline_batch(&batch[n % micro_batches], &m->layers[chunk.lo], range_size(chunk), end);
     }
     return s;
 }
@@ -99,13 +100,13 @@ PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, 
         Arena incoming = arena(MEM_COMMUNICATION);
         if (op.what == FORWARD) {
             if (!first) b->x = tensor_shaped(&b->input, b->in);
-            if (!first) comm_recv(pp, b->x, s.before);                     // B*T*C elements: x
+            if (!first) comm_recv(pp, b->x, s.before); // B*T*C elements: x
             if (!last) b->y = tensor_shaped(&sent, b->out);
-            pipeline_forward(&s, k);  // the layers of this chunk
-            if (!last) request[n] = comm_start_send(pp, b->y, s.next);     // B*T*C elements: y
+            pipeline_forward(&s, k);                                   // the layers of this chunk
+            if (!last) request[n] = comm_start_send(pp, b->y, s.next); // B*T*C elements: y
         } else {
             if (!last) b->dy = tensor_shaped(&incoming, b->out);
-            if (!last) comm_recv(pp, b->dy, s.next);                       // B*T*C elements: dy
+            if (!last) comm_recv(pp, b->dy, s.next); // B*T*C elements: dy
             if (!first) b->dx = tensor_shaped(&sent, b->in);
             pipeline_backward(&s, k);
             if (!first) request[n] = comm_start_send(pp, b->dx, s.before); // B*T*C elements: dx
@@ -132,13 +133,13 @@ double interleaved_loss(Comm *pp, Model *m, const Batch *b) {
         Layer *layers = &m->layers[r.lo];
         Arena input = arena(MEM_ACTIVATIONS);
         Arena output = arena(last ? MEM_WORKSPACE : MEM_COMMUNICATION);
-        Tensor x = {0}, y = tensor_shaped(&output, layer_output(&m->layers[r.hi - 1], b));
+        Tensor x = { 0 }, y = tensor_shaped(&output, layer_output(&m->layers[r.hi - 1], b));
         if (!first) x = tensor_shaped(&input, layer_input(layers, b));
-        if (!first) comm_recv(pp, x, (i + p - 1) % p);                     // B*T*C elements: x
+        if (!first) comm_recv(pp, x, (i + p - 1) % p); // B*T*C elements: x
         walk_forward_only(layers, range_size(r), b, x, y);
         arena_free(&input);
         if (last) loss = tensor_sum(y);
-        else comm_send(pp, y, (i + 1) % p);                                // B*T*C elements: y
+        else comm_send(pp, y, (i + 1) % p); // B*T*C elements: y
         arena_free(&output);
     }
     return loss;
@@ -150,11 +151,11 @@ double interleaved_loss(Comm *pp, Model *m, const Batch *b) {
 // together. pp: the ranks with this number, one of each stage.
 void pipeline_send_scattered(Comm *pp, Comm *tp, Tensor y, size_t to) {
     Range r = shard_range(tensor_count(y), tp->size, tp->rank);
-    comm_send(pp, tensor_flat_range(y, r.lo, r.hi), to);  // B*T*C/t elements, in place of B*T*C
+    comm_send(pp, tensor_flat_range(y, r.lo, r.hi), to); // B*T*C/t elements, in place of B*T*C
 }
 void pipeline_recv_gathered(Comm *pp, Comm *tp, Tensor x, size_t from) {
     Range r = shard_range(tensor_count(x), tp->size, tp->rank);
     Tensor part = tensor_flat_range(x, r.lo, r.hi);
     comm_recv(pp, part, from);
-    comm_all_gather(tp, x, part);  // (t-1) B*T*C/t elements inside the node: each rank has a t-th
+    comm_all_gather(tp, x, part); // (t-1) B*T*C/t elements inside the node: each rank has a t-th
 }

@@ -33,7 +33,7 @@ static size_t version(size_t k, size_t updates_old) {
 //     stage 0   F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 B3 U3
 //     stage 1   F0 B0 U0 F1 B1 U1 F2 B2 U2 F3 B3 U3
 Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i) {
-    Schedule s = {0};
+    Schedule s = { 0 };
     size_t ahead = p - 1 - i;
     // EXERCISE 05.04a (5 points): PipeDream's list of stage i. The first `ahead` mini-batches go
     // forward; then a forward, a backward and its update, in turn, until no forward is left; then
@@ -43,8 +43,7 @@ Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i) {
     // schedule_add, version.
     for (size_t turn = 0; turn < n + ahead; turn++) {
         size_t k = turn, back = turn - ahead, old = rule == VERTICAL_SYNC ? p - 1 : ahead;
-        if (k < n)
-            schedule_add_op(&s, (PipeOp){ FORWARD, k, .version = version(k, old) });
+        if (k < n) schedule_add_op(&s, (PipeOp){ FORWARD, k, .version = version(k, old) });
         if (turn < ahead) continue;
         size_t read = rule == NO_STASHING ? back : version(back, old);
         schedule_add_op(&s, (PipeOp){ BACKWARD, back, .version = read });
@@ -86,8 +85,8 @@ void weight_versions_keep(WeightVersions *w, const Model *m) {
 // The update after the backward of mini-batch k changes version k of the weights, not the older
 // version that the backward read. m->w is always the newest version; the layers may read another.
 static void update(WeightVersions *w, Optimizer *o, Model *m) {
-    weight_versions_keep(w, m);                    // version k, for the backwards that will read it
-    optimizer_step(o, m, 1);                       // m->w: version k becomes version k + 1
+    weight_versions_keep(w, m); // version k, for the backwards that will read it
+    optimizer_step(o, m, 1);    // m->w: version k becomes version k + 1
     w->newest++;
     weight_versions_attach(w, m, w->newest);
 }
@@ -103,7 +102,7 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
     model_zero_gradients(m);
     for (size_t at = 0; at < list->n; at++) {
         PipeOp op = list->ops[at];
-        if (op.what == UPDATE) {                   // no message
+        if (op.what == UPDATE) { // no message
             update(&w, o, m);
             if (notes && notes->updated) notes->updated(notes->who, m, op.micro_batch, NULL);
             model_zero_gradients(m);
@@ -114,7 +113,7 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
         if (op.what == FORWARD) pipeline_forward(&s, k);
         else pipeline_backward(&s, k);
         if (op.what == FORWARD && notes && notes->loss) notes->loss[k] += s.micro[k].loss;
-        executor_send(e, at);                      // B*T*C elements: y to i + 1, or dx to i - 1
+        executor_send(e, at); // B*T*C elements: y to i + 1, or dx to i - 1
     }
     executor_free(e);
     weight_versions_free(&w);
@@ -128,7 +127,7 @@ void model_untie(Model *m) {
     Unit *first = model_wte(m), *last = model_wte_head(m);
     if (last) {
         snprintf(last->params[0].name, sizeof last->params[0].name, "lm_head.weight");
-        last->tied_to = NULL;  // weights of its own, which start with tensor 0's values
+        last->tied_to = NULL; // weights of its own, which start with tensor 0's values
         last->tied_copy = false;
     }
     if (first) first->tied_use = NULL;

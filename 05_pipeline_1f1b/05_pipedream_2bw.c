@@ -21,7 +21,7 @@ static size_t version_of_batch(size_t t) { return t ? t - 1 : 0; }
 //     stage 0   F0 F1 B0 F2 B1 U0 F3 B2 B3 U1
 //     stage 1   F0 B0 F1 B1 U0 F2 B2 F3 B3 U1
 Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {
-    Schedule s = {0};
+    Schedule s = { 0 };
     size_t ahead = p - 1 - i, n = steps * m;
     // EXERCISE 05.05a (4 points): 2BW's list of stage i. All n micro-batches of all steps: `ahead`
     // forwards first; then a forward and a backward in turn; then the last backwards. Micro-batch k
@@ -48,10 +48,10 @@ typedef struct {
     WeightVersions weights;
     Optimizer *optimizer;
     const PipelineNotes *notes;
-    Comm *tied;                                    // {first, last}: ranks 0 and 1 of this group
+    Comm *tied; // {first, last}: ranks 0 and 1 of this group
     Unit *table;
-    Tensor spare, received;  // [1, V*C]: the unused buffer; the other end's gradient
-    Request *sends, *receives;                     // under way; NULL: none
+    Tensor spare, received;    // [1, V*C]: the unused buffer; the other end's gradient
+    Request *sends, *receives; // under way; NULL: none
 } Stage;
 
 static bool is_table(const Unit *u, const Param *p) {
@@ -73,8 +73,8 @@ static void note(Stage *s, Model *m, ParamFilter *which) {
 static void table_start(Stage *s) {
     size_t other_end = 1 - s->tied->rank;
     s->table->own_g = s->table->g;
-    s->receives = comm_start_recv(s->tied, s->received, other_end);                // V*C elements
-    s->sends = comm_start_send(s->tied, s->table->own_g, other_end);               // V*C elements
+    s->receives = comm_start_recv(s->tied, s->received, other_end);  // V*C elements
+    s->sends = comm_start_send(s->tied, s->table->own_g, other_end); // V*C elements
     unit_attach_gradients(s->table, s->spare);
 }
 // Waits for both messages, adds the gradients, and updates the table. Then the newest version is
@@ -85,7 +85,7 @@ static void table_finish(Stage *s, Model *m) {
     comm_wait(s->sends);
     s->sends = NULL;
     s->spare = s->table->own_g;
-    op_add(s->table->own_g, s->table->own_g, s->received);  // a + b = b + a: the same bits on both
+    op_add(s->table->own_g, s->table->own_g, s->received); // a + b = b + a: the same bits on both
     optimizer_step_unit(s->optimizer, s->table, 1);
     note(s, m, is_table);
 }
@@ -94,9 +94,9 @@ static void table_finish(Stage *s, Model *m) {
 // that was computed with version t - 1. On the first and the last stage this leaves the table out;
 // table_finish updates it before any op reads version t + 1.
 static void update(Stage *s, Model *m) {
-    table_finish(s, m);                            // of batch t - 1
-    if (!s->table) model_fold_tied(m);             // one stage has both uses of the table
-    weight_versions_keep(&s->weights, m);          // version t; no op reads t - 1 any more
+    table_finish(s, m);                   // of batch t - 1
+    if (!s->table) model_fold_tied(m);    // one stage has both uses of the table
+    weight_versions_keep(&s->weights, m); // version t; no op reads t - 1 any more
     record_enter(EVENT_UPDATE, NO_NUMBER);
     s->optimizer->step++;
     for (size_t i = 0; i < m->n_units; i++)
@@ -113,12 +113,12 @@ static void update(Stage *s, Model *m) {
 
 PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const Schedule *list,
                             const Batch *batch, size_t n, const PipelineNotes *notes) {
-    if (m->config.untied) tied = NULL;             // head and embedding have a table each
+    if (m->config.untied) tied = NULL; // head and embedding have a table each
     Stage u = {
         .weights = weight_versions_new(m, 1), .optimizer = o, .notes = notes, .tied = tied
     };
     Arena buffer = arena(MEM_GRADIENTS), incoming = arena(MEM_COMMUNICATION);
-    Tensor g = {0};
+    Tensor g = { 0 };
     if (tied) {
         u.table = model_wte(m) ? model_wte(m) : model_wte_head(m);
         g = u.table->g;
@@ -129,14 +129,14 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
     }
     model_zero_gradients(m);
     PipelineStage s = pipeline_begin(pp, m, batch, n);
-    Executor *e = executor_new(pp, &s, list);      // posts receives, keeps messages in flight
+    Executor *e = executor_new(pp, &s, list); // posts receives, keeps messages in flight
     for (size_t at = 0; at < list->n; at++) {
         PipeOp op = list->ops[at];
-        if (op.what == UPDATE) {  // version t becomes t + 1; V*C elements leave the ends
+        if (op.what == UPDATE) { // version t becomes t + 1; V*C elements leave the ends
             update(&u, m);
             continue;
         }
-        size_t k = executor_receive(e, at);        // B*T*C elements: x from i - 1, or dy from i + 1
+        size_t k = executor_receive(e, at); // B*T*C elements: x from i - 1, or dy from i + 1
         // The newest version's table may still be on its way.
         if (op.version == u.weights.newest) table_finish(&u, m);
         // Forward and backward of batch t read version t - 1.
@@ -144,11 +144,11 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
         if (op.what == FORWARD) pipeline_forward(&s, k);
         else pipeline_backward(&s, k);
         if (op.what == FORWARD && notes && notes->loss) notes->loss[k] += s.micro[k].loss;
-        executor_send(e, at);                      // B*T*C elements: y to i + 1, or dx to i - 1
+        executor_send(e, at); // B*T*C elements: y to i + 1, or dx to i - 1
     }
     executor_free(e);
     table_finish(&u, m);
-    if (tied) {                                    // the model has its own gradient buffer again
+    if (tied) { // the model has its own gradient buffer again
         u.table->own_g = g;
         unit_attach_gradients(u.table, g);
     }

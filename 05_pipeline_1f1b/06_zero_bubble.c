@@ -23,8 +23,8 @@
 
 // The backward of y = x w has two products. B computes dx: the previous stage waits for it. W
 // computes dw: only the update at the end of the step needs it.
-void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w) { op_matmul_nt(dx, dy, w); }   // dy w^T
-void linear_backward_weights(Tensor dw, Tensor x, Tensor dy) { op_matmul_tn(dw, x, dy); }  // x^T dy
+void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w) { op_matmul_nt(dx, dy, w); }  // dy w^T
+void linear_backward_weights(Tensor dw, Tensor x, Tensor dy) { op_matmul_tn(dw, x, dy); } // x^T dy
 
 // B of all layers of a stage. Each layer computes its dx, copies the dy that its W will read
 // (layer_defer in common/model/layer.c), and frees what only B needs.
@@ -45,7 +45,7 @@ void pipeline_backward_weights(PipelineStage *s, size_t k) {
     if (!b->half) fault("backward of weights %zu without its backward of inputs before it", k);
     b->half = false;
     walk_backward_weights(b->layers, b->n_layers, b->batch, b->kept);
-    arena_free(&b->input);                         // x
+    arena_free(&b->input); // x
     s->in_flight--;
 }
 
@@ -56,9 +56,9 @@ void pipeline_backward_weights(PipelineStage *s, size_t k) {
 PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                size_t micro_batches) {
     PipelineStage s = interleaved_begin(pp, m, batch, micro_batches);
-    Executor *e = executor_new(pp, &s, list);      // posts receives, keeps messages in flight
+    Executor *e = executor_new(pp, &s, list); // posts receives, keeps messages in flight
     for (size_t at = 0; at < list->n; at++) {
-        size_t k = executor_receive(e, at);        // F: x, B: dy, B*T*C elements; W: nothing
+        size_t k = executor_receive(e, at); // F: x, B: dy, B*T*C elements; W: nothing
         switch (list->ops[at].what) {
         case FORWARD: pipeline_forward(&s, k); break;
         case BACKWARD_INPUTS: pipeline_backward_inputs(&s, k); break;
@@ -66,7 +66,7 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
         case BACKWARD: pipeline_backward(&s, k); break;
         case UPDATE: fault("a list with versions or updates is for a loop that has versions");
         }
-        executor_send(e, at);                      // F: y, B: dx, B*T*C elements; W: nothing
+        executor_send(e, at); // F: y, B: dx, B*T*C elements; W: nothing
     }
     executor_free(e);
     return pipeline_end(&s);
@@ -85,7 +85,7 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
 // last gradient needs a B on each of the p - 1 other stages. Stage 0 ends with a W. The W's run in
 // the order of their micro-batches, so every bit is that of 1F1B.
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
-    Schedule s = {0};
+    Schedule s = { 0 };
     size_t ahead = p - 1 - i < m ? p - 1 - i : m, forwards = 0, inputs = 0, weights = 0;
     // EXERCISE 05.06a (4 points): ZB-H1. First `ahead` forwards. Then, for each backward of
     // inputs: a forward before it, if a forward is left, and after it the backward of weights of
@@ -106,9 +106,9 @@ Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
 // ------------------------------------- an automatic list: a free stage takes the most urgent op
 
 typedef struct {
-    Schedule list;                                 // the ops of this stage that are planned
-    size_t free_at;                                // when the last of these ops ends
-    size_t n[4], *end[4];  // n[what]: ops of this kind in the list; end[what][k]: their ends
+    Schedule list;        // the ops of this stage that are planned
+    size_t free_at;       // when the last of these ops ends
+    size_t n[4], *end[4]; // n[what]: ops of this kind in the list; end[what][k]: their ends
 } Planned;
 
 // When the next op of this kind could start on stage i. SIZE_MAX: there is none, memory is full, or
@@ -141,7 +141,8 @@ static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeW
 // list.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
     static const PipeWhat by_urgency[] = { BACKWARD_INPUTS, FORWARD, BACKWARD_WEIGHTS };
-    const size_t takes[4] = { [FORWARD] = t.forward, [BACKWARD_INPUTS] = t.backward_inputs,
+    const size_t takes[4] = { [FORWARD] = t.forward,
+                              [BACKWARD_INPUTS] = t.backward_inputs,
                               [BACKWARD_WEIGHTS] = t.backward_weights };
     Planned *stage = host_alloc(p * sizeof *stage);
     for (size_t k = 0; k < p; k++)
@@ -150,7 +151,7 @@ Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
         size_t who = 0, first = SIZE_MAX;
         PipeWhat what = FORWARD;
         for (size_t k = 0; k < p; k++)
-            for (size_t n = 0; n < 3; n++) {  // earliest start; of equal ones the first here
+            for (size_t n = 0; n < 3; n++) { // earliest start; of equal ones the first here
                 size_t at = ready_at(stage, p, m, k, by_urgency[n], cap, t.message);
                 if (at >= first) continue;
                 first = at;

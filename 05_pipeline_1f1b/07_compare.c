@@ -45,21 +45,21 @@ static Schedule two_bw(size_t p, size_t m, size_t batches, size_t i) {
 }
 
 const PipelineWay pipeline_ways[PIPELINE_WAYS] = {
-    { "naive", WAY_FLUSH, 1, naive },  // 04.02: a micro-batch there and back, then the next
-    { "GPipe", WAY_FLUSH, 1, gpipe },             // 04.03: all forwards, all backwards
-    { "1F1B", WAY_FLUSH, 1, one_f_one_b },        // 05.02: a forward, a backward
-    { "interleaved", WAY_FLUSH, COMPARE_CHUNKS, interleaved },     // 05.03: two chunks per stage
-    { "ZB-H1", WAY_FLUSH, 1, zero_bubble },       // 05.06: a half of each backward fills the bubble
+    { "naive", WAY_FLUSH, 1, naive },      // 04.02: a micro-batch there and back, then the next
+    { "GPipe", WAY_FLUSH, 1, gpipe },      // 04.03: all forwards, all backwards
+    { "1F1B", WAY_FLUSH, 1, one_f_one_b }, // 05.02: a forward, a backward
+    { "interleaved", WAY_FLUSH, COMPARE_CHUNKS, interleaved }, // 05.03: two chunks per stage
+    { "ZB-H1", WAY_FLUSH, 1, zero_bubble }, // 05.06: a half of each backward fills the bubble
     // 05.04: no flush, an update after every micro-batch
     { "PipeDream", WAY_PIPEDREAM, 1, pipedream },
-    { "2BW", WAY_2BW, 1, two_bw },                // 05.05: no flush, an update per batch, one late
+    { "2BW", WAY_2BW, 1, two_bw }, // 05.05: no flush, an update per batch, one late
 };
 
 PipelineResult pipeline_way_run(const PipelineWay *way, Comm *pp, Comm *tied, Model *model,
                                 Optimizer *o, const Batch *batch, size_t m, size_t batches) {
     size_t p = pp->size, i = pp->rank, older = pipedream_older(WEIGHT_STASHING, p, i);
     Schedule list = way->list(p, m, batches, i);
-    PipelineResult r = {0};
+    PipelineResult r = { 0 };
     switch (way->kind) {
     case WAY_FLUSH: r = zero_bubble_run(pp, model, &list, batch, m); break;
     case WAY_PIPEDREAM:

@@ -4,10 +4,13 @@
 #include "04_pipeline_naive/pipeline.h"
 
 enum { MOST_STAGES = 8, MOST_MICRO = 24, T_FORWARD = 1, T_BACKWARD = 2 };
-Schedule by_hand_1f1b(size_t p, size_t m, size_t i);       // the list of stage i
+Schedule by_hand_1f1b(size_t p, size_t m, size_t i); // the list of stage i
 typedef enum { LEGAL, NOT_ONCE, WRONG_MESSAGE, DEADLOCK } Verdict;
 // start: when each op starts, in the order of its list. end: when the last op of all ends.
-typedef struct { Verdict verdict; size_t end, start[MOST_STAGES][2 * MOST_MICRO]; } Outcome;
-Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m);      // stage[p]
-size_t by_hand_duration(PipeOp op);                        // in units of time
+typedef struct {
+    Verdict verdict;
+    size_t end, start[MOST_STAGES][2 * MOST_MICRO];
+} Outcome;
+Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m); // stage[p]
+size_t by_hand_duration(PipeOp op);                               // in units of time
 #endif

@@ -6,8 +6,8 @@
 
 // --------------------------------------------------------- 02_1f1b.c: one forward, one backward
 
-PipelineLoop pipeline_1f1b;  // a step's forwards, backwards and messages, as loops
-Schedule schedule_1f1b(size_t p, size_t m, size_t i);  // the same order as a list, for pipeline_run
+PipelineLoop pipeline_1f1b; // a step's forwards, backwards and messages, as loops
+Schedule schedule_1f1b(size_t p, size_t m, size_t i); // the same order as a list, for pipeline_run
 
 // --------------------------------------------------------- 03_interleaved.c: v chunks per stage
 
@@ -20,7 +20,7 @@ Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p
 // pipeline_begin and pipeline_loss for stages with one or several chunks.
 PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 double interleaved_loss(Comm *pp, Model *m, const Batch *b);
-PipelineLoop pipeline_interleaved;  // v = model_chunks(); 1 where pp has one rank
+PipelineLoop pipeline_interleaved; // v = model_chunks(); 1 where pp has one rank
 // A message between two stages of t tensor-parallel ranks each (PTD-P section 4.1). The t ranks of
 // a stage have the same y, which travels in t parts over pp and is put together over tp. to, from:
 // ranks of pp.
@@ -33,8 +33,8 @@ void pipeline_recv_gathered(Comm *pp, Comm *tp, Tensor x, size_t from);
 // the newest version; `older` copies hold the versions before it. The next copy overwrites the
 // oldest one.
 typedef struct {
-    Arena arena;                                   // MEM_PARAMETERS
-    Tensor copy;                                   // [older, size]: version v in row v % older
+    Arena arena; // MEM_PARAMETERS
+    Tensor copy; // [older, size]: version v in row v % older
     size_t newest, older;
 } WeightVersions;
 WeightVersions weight_versions_new(const Model *m, size_t older);
@@ -52,8 +52,8 @@ void weight_versions_keep(WeightVersions *w, const Model *m);
 //     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. Wrong: the
 //                       gradient of no function
 typedef enum { WEIGHT_STASHING, VERTICAL_SYNC, NO_STASHING } PipeDreamRule;
-size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i);  // versions besides the newest
-Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i);  // of n mini-batches
+size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i); // versions besides the newest
+Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i); // of n mini-batches
 
 // The notes of an observer of a training. loss [n]: the loss of each micro-batch, 0 at first.
 // updated() is called after each update, with the number of the update from 0, for the tensors for
@@ -88,10 +88,10 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
 // The two halves of the backward of y = x w, and those of a stage's backward.
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w);
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy);
-void pipeline_backward_inputs(PipelineStage *s, size_t k);       // dx from dy
+void pipeline_backward_inputs(PipelineStage *s, size_t k); // dx from dy
 // Adds the weights' gradients and frees x. May run at any later time.
 void pipeline_backward_weights(PipelineStage *s, size_t k);
-Schedule schedule_zb_h1(size_t p, size_t m, size_t i);  // min(p, m) in flight, counted until W
+Schedule schedule_zb_h1(size_t p, size_t m, size_t i); // min(p, m) in flight, counted until W
 // The list of a planner, from the times of the ops and of a message. At most cap (1 or more)
 // micro-batches are in flight on each stage.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes times);
@@ -106,7 +106,7 @@ typedef enum { WAY_FLUSH, WAY_PIPEDREAM, WAY_2BW } WayKind;
 typedef struct {
     const char *name;
     WayKind kind;
-    size_t chunks;                                 // of each stage, if there are several stages
+    size_t chunks; // of each stage, if there are several stages
     Schedule (*list)(size_t p, size_t m, size_t batches, size_t i);
 } PipelineWay;
 enum { PIPELINE_WAYS = 7, COMPARE_CHUNKS = 2 };

@@ -32,7 +32,7 @@ static void adam(double *w, const double *g, double *m, double *v, size_t lo, si
         *m = beta1 * *m + (1 - beta1) * *g;
         *v = beta2 * *v + (1 - beta2) * *g * *g;
         double m_hat = *m / (1 - pow(beta1, step)), v_hat = *v / (1 - pow(beta2, step));
-        double decayed = i < BIAS ? 0 : decay * *w;  // chosen per element, not per part
+        double decayed = i < BIAS ? 0 : decay * *w; // chosen per element, not per part
         *w -= lr * (m_hat / (sqrt(v_hat) + epsilon) + decayed);
     }
 }
@@ -40,12 +40,12 @@ static void adam(double *w, const double *g, double *m, double *v, size_t lo, si
 // ------------------------------------------------ data parallel: everything four times
 
 void zero_by_hand_replicas(double w[N][SIZE]) {
-    double m[N][SIZE] = {{0}}, v[N][SIZE] = {{0}};
+    double m[N][SIZE] = { { 0 } }, v[N][SIZE] = { { 0 } };
     for (int step = 1; step <= STEPS; step++) {
-        double g[N][SIZE], sum[SIZE] = {0};
+        double g[N][SIZE], sum[SIZE] = { 0 };
         for (size_t r = 0; r < N; r++)
             for (size_t i = 0; i < SIZE; i++) g[r][i] = w[r][i] - zero_by_hand_target(r, i);
-        for (size_t r = 0; r < N; r++)  // all-reduce: every rank gets the sum, added in rank order
+        for (size_t r = 0; r < N; r++) // all-reduce: every rank gets the sum, added in rank order
             for (size_t i = 0; i < SIZE; i++) sum[i] += g[r][i];
         // Every rank computes the same update.
         for (size_t r = 0; r < N; r++) adam(w[r], sum, m[r], v[r], 0, SIZE, step);
@@ -55,21 +55,21 @@ void zero_by_hand_replicas(double w[N][SIZE]) {
 // ---------------------------------------------------------------- ZeRO: each rank updates its part
 
 void zero_by_hand_parts(double w[N][SIZE]) {
-    double m[N][3] = {{0}}, v[N][3] = {{0}};               // at most 3 elements per rank
+    double m[N][3] = { { 0 } }, v[N][3] = { { 0 } }; // at most 3 elements per rank
     for (int step = 1; step <= STEPS; step++) {
         double g[N][SIZE], updated[SIZE];
         for (size_t r = 0; r < N; r++)
             for (size_t i = 0; i < SIZE; i++) g[r][i] = w[r][i] - zero_by_hand_target(r, i);
         for (size_t r = 0; r < N; r++) {
             Range own = shard_range(SIZE, N, r);
-            double sum[3] = {0}, own_w[3];
-            for (size_t s = 0; s < N; s++)  // reduce-scatter: rank r gets its part of the sum
+            double sum[3] = { 0 }, own_w[3];
+            for (size_t s = 0; s < N; s++) // reduce-scatter: rank r gets its part of the sum
                 for (size_t i = own.lo; i < own.hi; i++) sum[i - own.lo] += g[s][i];
             for (size_t i = own.lo; i < own.hi; i++) own_w[i - own.lo] = w[r][i];
             adam(own_w, sum, m[r], v[r], own.lo, own.hi, step);
             for (size_t i = own.lo; i < own.hi; i++) updated[i] = own_w[i - own.lo];
         }
-        for (size_t r = 0; r < N; r++)                     // all-gather: every rank gets all parts
+        for (size_t r = 0; r < N; r++) // all-gather: every rank gets all parts
             for (size_t i = 0; i < SIZE; i++) w[r][i] = updated[i];
     }
 }

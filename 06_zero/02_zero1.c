@@ -27,7 +27,7 @@ void zero1_allocate(Model *m, Comm *dp) {
     model_allocate(m);
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
-        if (u->tied_to) continue;                  // the head's wte: the embedding owns it
+        if (u->tied_to) continue; // the head's wte: the embedding owns it
         u->own = shard_range(u->size, u->replicas->size, u->replicas->rank);
         u->own_w = tensor_flat_range(u->w, u->own.lo, u->own.hi);
         u->own_g = tensor_flat_range(u->g, u->own.lo, u->own.hi);
@@ -43,7 +43,7 @@ void zero1_reduce(Model *m) {
     // collective per unit, which gives every rank only its own part.
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
-        if (u->tied_to) continue;                  // its gradient has been added to the embedding's
+        if (u->tied_to) continue; // its gradient has been added to the embedding's
         // Each rank has the gradient of its own sequences, so the sum over ranks is missing. AdamW
         // updates element by element, so a rank needs the sum of its own part only. Sends (N-1)/N
         // of g [size].
@@ -73,14 +73,14 @@ StepResult zero1_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     model_zero_gradients(model);
     // Forwards and backwards send nothing.
     for (size_t k = 0; k < m; k++) loss += model_forward_backward(model, &batch[k]);
-    model_fold_tied(model);     // adds the head's gradient of wte, while both are whole
-    zero1_reduce(model);                           // reduce-scatter of each unit
+    model_fold_tied(model); // adds the head's gradient of wte, while both are whole
+    zero1_reduce(model);    // reduce-scatter of each unit
 
     // Each rank squares the elements that it owns, so the sum over ranks is the whole norm. Sends
     // one double per tensor.
     double norm = model_grad_norm(model, dp);
-    optimizer_step(o, model, clip_factor(norm, clip));     // own_w, from own_g, m and v
-    zero1_gather(model);                           // all-gather of each unit
-    comm_all_reduce_doubles(dp, &loss, 1);  // for the log: each rank has its own loss
+    optimizer_step(o, model, clip_factor(norm, clip)); // own_w, from own_g, m and v
+    zero1_gather(model);                               // all-gather of each unit
+    comm_all_reduce_doubles(dp, &loss, 1);             // for the log: each rank has its own loss
     return (StepResult){ loss * batch[0].token_weight, norm };
 }

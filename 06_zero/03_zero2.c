@@ -31,7 +31,7 @@ bool zero2_stays_whole(const Unit *u) { return u->table; }
 // ------------------------------------------------ a gradient lives for one layer's backward
 
 void zero2_allocate_gradient(Unit *u, Arena *a) {
-    unit_attach_gradients(u, tensor_new(a, 1, u->size));                   // g [size]
+    unit_attach_gradients(u, tensor_new(a, 1, u->size)); // g [size]
     // "Empty" means zero: the first backward writes it, later ones add to it.
     for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
 }
@@ -51,7 +51,7 @@ void zero2_reduce_gradient(Unit *u, Comm *dp) {
     } else {
         Arena part = arena(MEM_COMMUNICATION);
         Tensor arrived = tensor_new(&part, 1, range_size(u->own));
-        comm_reduce_scatter(dp, arrived, u->g);    // the same message, into other memory
+        comm_reduce_scatter(dp, arrived, u->g); // the same message, into other memory
         op_add(u->own_g, u->own_g, arrived);
         arena_free(&part);
     }
@@ -76,9 +76,9 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     for (size_t i = 0; i < l->n_units; i++) {
         Unit *u = l->units[i];
         if (zero2_stays_whole(u)) continue;
-        unit_partial_sums(u);   // sends only with sequence parallelism (03.07)
-        zero2_reduce_gradient(u, u->replicas);     // reduce-scatter
-        unit_attach_gradients(u, (Tensor){0});     // the whole gradient is dropped
+        unit_partial_sums(u);                    // sends only with sequence parallelism (03.07)
+        zero2_reduce_gradient(u, u->replicas);   // reduce-scatter
+        unit_attach_gradients(u, (Tensor){ 0 }); // the whole gradient is dropped
     }
     arena_free(&in_flight);
     // END
@@ -87,7 +87,9 @@ void zero2_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     layer_forward(l->inner, b, x, y, s);
 }
 static const LayerKind zero2_layer = {
-    .name = "ZeRO-2 layer", .forward = zero2_forward, .backward = zero2_backward_and_reduce,
+    .name = "ZeRO-2 layer",
+    .forward = zero2_forward,
+    .backward = zero2_backward_and_reduce,
 };
 
 // ---------------------------------------------------------------- the model
@@ -122,7 +124,7 @@ void zero2_reduce(Model *m) {
         if (!zero2_stays_whole(u)) continue;
         // model_fold_tied() has added the head's gradient, so only the embedding's is reduced.
         if (!u->tied_to) zero2_reduce_gradient(u, u->replicas);
-        unit_attach_gradients(u, (Tensor){0});
+        unit_attach_gradients(u, (Tensor){ 0 });
     }
     arena_free(&m->buffers);
 }
@@ -134,14 +136,14 @@ StepResult zero2_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     for (size_t k = 0; k < m; k++)
         // Each layer's backward ends with a reduce-scatter.
         loss += model_forward_backward(model, &batch[k]);
-    model_fold_tied(model);     // the head's gradient of wte + the embedding's, both whole
+    model_fold_tied(model); // the head's gradient of wte + the embedding's, both whole
     zero2_reduce(model);    // reduce-scatter of wte; now only own parts are left
 
     // The rest equals zero1_step() of 02_zero1.c. The norm's sums of squares are one
     // double per tensor.
     double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip));
-    zero1_gather(model);    // all-gather of each unit: w <- the own_w of all ranks
+    zero1_gather(model); // all-gather of each unit: w <- the own_w of all ranks
     comm_all_reduce_doubles(dp, &loss, 1);
     return (StepResult){ loss * batch[0].token_weight, norm };
 }

@@ -32,7 +32,7 @@ static void gather_unit(Unit *u, Arena *a) {
     Tensor w = tensor_new(a, 1, u->size);
     // EXERCISE 06.04a (1 point): gather the weights of a unit. Each rank of u->replicas has its
     // part, own_w [size/N]. Collect all parts in w [size].
-    comm_all_gather(u->replicas, w, u->own_w);     // sends (N-1)/N of w [size]
+    comm_all_gather(u->replicas, w, u->own_w); // sends (N-1)/N of w [size]
     // END
     unit_attach_weights(u, w);
 }
@@ -42,13 +42,13 @@ void zero3_gather(Layer *l, Arena *in_flight) {
 }
 void zero3_drop(Layer *l, Arena *in_flight) {
     for (size_t i = 0; i < l->n_units; i++)
-        if (!zero2_stays_whole(l->units[i])) unit_attach_weights(l->units[i], (Tensor){0});
+        if (!zero2_stays_whole(l->units[i])) unit_attach_weights(l->units[i], (Tensor){ 0 });
     arena_free(in_flight);
 }
 
 void zero3_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Arena in_flight = arena(MEM_COMMUNICATION);
-    zero3_gather(l, &in_flight);                   // all-gather
+    zero3_gather(l, &in_flight); // all-gather
     layer_forward(l->inner, b, x, y, s);
     zero3_drop(l, &in_flight);
 }
@@ -67,7 +67,9 @@ void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Sa
     // END
 }
 static const LayerKind zero3_layer = {
-    .name = "ZeRO-3 layer", .forward = zero3_forward, .backward = zero3_backward,
+    .name = "ZeRO-3 layer",
+    .forward = zero3_forward,
+    .backward = zero3_backward,
 };
 
 // ---------------------------------------------------------------- the model
@@ -101,28 +103,28 @@ void zero3_gather_wte(Model *m) {
 }
 void zero3_drop_wte(Model *m) {
     for (size_t i = 0; i < m->n_units; i++)
-        if (zero2_stays_whole(&m->units[i])) unit_attach_weights(&m->units[i], (Tensor){0});
+        if (zero2_stays_whole(&m->units[i])) unit_attach_weights(&m->units[i], (Tensor){ 0 });
     arena_free(&m->gathered);
 }
 
 void zero3_begin(Model *m) {
-    zero3_gather_wte(m);                           // all-gather of wte
+    zero3_gather_wte(m); // all-gather of wte
     zero2_begin(m);
 }
 void zero3_reduce(Model *m) {
-    zero2_reduce(m);                               // reduce-scatter of wte
+    zero2_reduce(m); // reduce-scatter of wte
     zero3_drop_wte(m);
 }
 
 StepResult zero3_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                       double clip) {
     double loss = 0;
-    zero3_begin(model);                            // all-gather of wte; room for its two gradients
+    zero3_begin(model); // all-gather of wte; room for its two gradients
     for (size_t k = 0; k < m; k++)
         // Forward of a layer: gather, compute, drop. Backward: gather, compute, reduce, drop.
         loss += model_forward_backward(model, &batch[k]);
     model_fold_tied(model);
-    zero3_reduce(model);    // reduce-scatter of wte; drops its gathered weights
+    zero3_reduce(model); // reduce-scatter of wte; drops its gathered weights
 
     // The norm's sums of squares: an all-reduce of one double per tensor.
     double norm = model_grad_norm(model, dp);

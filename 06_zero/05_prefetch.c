@@ -33,16 +33,16 @@ typedef struct Prefetched {
     Unit *unit;
     struct Prefetched *previous, *next;
     struct Prefetch *model;
-    Tensor weights;     // [size] from the start of the gather until they are dropped
-    Arena in_flight;                               // MEM_COMMUNICATION
-    Request *gather;                               // under way; NULL: none
+    Tensor weights;  // [size] from the start of the gather until they are dropped
+    Arena in_flight; // MEM_COMMUNICATION
+    Request *gather; // under way; NULL: none
 } Prefetched;
 typedef struct Prefetch {
     bool reshard;
-    Prefetched *reducing;   // the layer whose gradient is being reduced; NULL: none
+    Prefetched *reducing; // the layer whose gradient is being reduced; NULL: none
     Request *reduction;
-    Tensor arriving;    // [size/N], added to own_g afterwards; {0}: the sum arrives in own_g
-    Arena gradient;                                // the layer's whole gradient, and `arriving`
+    Tensor arriving; // [size/N], added to own_g afterwards; {0}: the sum arrives in own_g
+    Arena gradient;  // the layer's whole gradient, and `arriving`
     Prefetched layer[];
 } Prefetch;
 
@@ -58,12 +58,12 @@ static void start_gather(Prefetched *p) {
     p->gather = comm_start_all_gather(p->unit->replicas, p->weights, p->unit->own_w);
 }
 static void wait_for_weights(Prefetched *p) {
-    comm_wait(p->gather);                          // NULL: the weights were kept from forward
+    comm_wait(p->gather); // NULL: the weights were kept from forward
     p->gather = NULL;
     unit_attach_weights(p->unit, p->weights);
 }
 static void drop_weights(Prefetched *p) {
-    p->weights = (Tensor){0};
+    p->weights = (Tensor){ 0 };
     unit_attach_weights(p->unit, p->weights);
     arena_free(&p->in_flight);
 }
@@ -75,10 +75,10 @@ static void drop_weights(Prefetched *p) {
 static void start_reduction(Prefetched *p, Arena gradient) {
     Prefetch *all = p->model;
     Unit *u = p->unit;
-    unit_partial_sums(u);   // sends only with sequence parallelism (03.07)
+    unit_partial_sums(u); // sends only with sequence parallelism (03.07)
     all->reducing = p;
-    all->gradient = gradient;   // unchanged in memory until the reduction is done
-    all->arriving = (Tensor){0};
+    all->gradient = gradient; // unchanged in memory until the reduction is done
+    all->arriving = (Tensor){ 0 };
     if (!u->own_gradient_empty) all->arriving = tensor_new(&all->gradient, 1, range_size(u->own));
     // Each rank has the gradient of its own sequences: own part [size/N] <- their sum. Sends
     // (N-1)/N of g [size]. Until the wait, comm.c holds a copy of g.
@@ -91,7 +91,7 @@ static void finish_reduction(Prefetch *all) {
     comm_wait(all->reduction);
     if (!u->own_gradient_empty) op_add(u->own_g, u->own_g, all->arriving);
     u->own_gradient_empty = false;
-    unit_attach_gradients(u, (Tensor){0});
+    unit_attach_gradients(u, (Tensor){ 0 });
     arena_free(&all->gradient);
     all->reducing = NULL;
 }
@@ -104,8 +104,8 @@ static void finish_reduction(Prefetch *all) {
 static void prefetch_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Prefetched *p = l->technique;
     if (!p->previous) finish_reduction(p->model);
-    start_gather(p);    // only for the first layer; the previous layer has started all others
-    start_gather(p->next);                         // runs while this layer computes
+    start_gather(p);       // only for the first layer; the previous layer has started all others
+    start_gather(p->next); // runs while this layer computes
     wait_for_weights(p);
     layer_forward(l->inner, b, x, y, s);
     // Without reshard, weights stay for backward. An evaluation has no backward.
@@ -120,19 +120,21 @@ static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Ten
     // computed last is reduced. No unit may stay in memory longer than needed. All ranks start and
     // wait for the same communications in the same order, the oldest first.
     if (!p->next) finish_reduction(p->model);
-    start_gather(p);    // only for the last layer, unless forward has kept its weights
-    start_gather(p->previous);  // the layer that computes next, because backward walks down
+    start_gather(p);           // only for the last layer, unless forward has kept its weights
+    start_gather(p->previous); // the layer that computes next, because backward walks down
     wait_for_weights(p);
-    zero2_allocate_gradient(p->unit, &gradient);   // g [size]
+    zero2_allocate_gradient(p->unit, &gradient); // g [size]
     // A recomputed block (chapter 07) also runs its forward again here.
     layer_backward(l->inner, b, x, dy, dx, s);
     drop_weights(p);
-    finish_reduction(p->model);     // of the layer above, hidden behind this backward
+    finish_reduction(p->model); // of the layer above, hidden behind this backward
     start_reduction(p, gradient);
     // END
 }
 static const LayerKind prefetch_layer = {
-    .name = "ZeRO-3 layer, prefetch", .forward = prefetch_forward, .backward = prefetch_backward,
+    .name = "ZeRO-3 layer, prefetch",
+    .forward = prefetch_forward,
+    .backward = prefetch_backward,
 };
 
 // ---------------------------------------------------------------- the model
@@ -149,7 +151,7 @@ void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
     all->reshard = reshard;
     for (size_t i = 0; i < n; i++) {
         Layer *l = &m->layers[i];
-        if (l->n_units == 0) continue;             // the loss: nothing to gather
+        if (l->n_units == 0) continue; // the loss: nothing to gather
         // Embedding and head have two units each. The one that is not wte is gathered.
         Unit *gathered = l->units[0];
         if (zero2_stays_whole(gathered)) gathered = l->units[1];
@@ -169,11 +171,11 @@ void prefetch_free(Model *m) { free(prefetch_of(m)); }
 StepResult prefetch_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                          double clip) {
     double loss = 0;
-    zero3_begin(model);                            // all-gather of wte; room for its two gradients
+    zero3_begin(model); // all-gather of wte; room for its two gradients
     for (size_t k = 0; k < m; k++) loss += model_forward_backward(model, &batch[k]);
-    prefetch_finish(model);     // the first layer's reduction, which nothing hides
+    prefetch_finish(model); // the first layer's reduction, which nothing hides
     model_fold_tied(model);
-    zero3_reduce(model);    // reduce-scatter of wte; drops its gathered weights
+    zero3_reduce(model); // reduce-scatter of wte; drops its gathered weights
 
     double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip));

@@ -3,7 +3,7 @@
 #define ZERO_BY_HAND_H
 #include "common/base/util.h"
 
-enum { N = 4, SIZE = 10, BIAS = 4, STEPS = 3 };    // ranks, parameters, biases, steps
+enum { N = 4, SIZE = 10, BIAS = 4, STEPS = 3 }; // ranks, parameters, biases, steps
 
 static inline double zero_by_hand_target(size_t rank, size_t i) {
     return (double)i - 2.0 * (double)rank;

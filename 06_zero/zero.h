@@ -28,33 +28,33 @@ typedef StepResult ZeroStep(Model *model, Comm *dp, const Batch *batch, size_t m
 // Each stage has an allocator that replaces model_allocate(). A unit is divided and reduced over
 // u->replicas: dp, unless the unit has a group of its own.
 void zero1_allocate(Model *m, Comm *dp);
-void zero1_reduce(Model *m);                       // own_g <- own part of the sum of g
-void zero1_gather(Model *m);    // w <- the own_w of all ranks; stage 2 calls this function, too
+void zero1_reduce(Model *m); // own_g <- own part of the sum of g
+void zero1_gather(Model *m); // w <- the own_w of all ranks; stage 2 calls this function, too
 ZeroStep zero1_step;
 
 // ---- Stage 2: 03_zero2.c ----
 void zero2_allocate(Model *m, Comm *dp);
-void zero2_begin(Model *m);                // marks own_g as empty; allocates wte's gradients
-void zero2_reduce(Model *m);    // reduces wte's gradient, which no layer's backward has reduced
+void zero2_begin(Model *m);  // marks own_g as empty; allocates wte's gradients
+void zero2_reduce(Model *m); // reduces wte's gradient, which no layer's backward has reduced
 ZeroStep zero2_step;
 // Parts of the stage, for stage 3 and for backwards in other forms.
-bool zero2_stays_whole(const Unit *u);  // true for wte, and for the head's table or copy of it
-void zero2_allocate_gradient(Unit *u, Arena *a);   // u's whole gradient [size], at zero
-void zero2_reduce_gradient(Unit *u, Comm *dp);     // own_g += own part of the sum of g
+bool zero2_stays_whole(const Unit *u); // true for wte, and for the head's table or copy of it
+void zero2_allocate_gradient(Unit *u, Arena *a); // u's whole gradient [size], at zero
+void zero2_reduce_gradient(Unit *u, Comm *dp);   // own_g += own part of the sum of g
 void zero2_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
 // ---- Stage 3: 04_zero3.c ----
 void zero3_allocate(Model *m, Comm *dp);
-void zero3_gather_wte(Model *m);  // enough before forwards without a backward; zero3_drop_wte after
+void zero3_gather_wte(Model *m); // enough before forwards without a backward; zero3_drop_wte after
 void zero3_drop_wte(Model *m);
 void zero3_begin(Model *m);
 void zero3_reduce(Model *m);
 ZeroStep zero3_step;
 // Parts of the stage.
-void zero3_allocate_parts(Model *m, Comm *dp);  // zero3_allocate without wrapping the layers
-void zero3_gather(Layer *l, Arena *in_flight);     // gathers the weights of l's units
-void zero3_drop(Layer *l, Arena *in_flight);       // frees them
+void zero3_allocate_parts(Model *m, Comm *dp); // zero3_allocate without wrapping the layers
+void zero3_gather(Layer *l, Arena *in_flight); // gathers the weights of l's units
+void zero3_drop(Layer *l, Arena *in_flight);   // frees them
 void zero3_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
@@ -62,7 +62,7 @@ void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Sa
 // reshard: true drops weights after forward and gathers them again for backward, as 04_zero3.c;
 // false keeps them in between.
 void prefetch_allocate(Model *m, Comm *dp, bool reshard);
-void prefetch_finish(Model *m);     // waits for the last reduction; call after the last backward
-void prefetch_free(Model *m);                      // before model_free
+void prefetch_finish(Model *m); // waits for the last reduction; call after the last backward
+void prefetch_free(Model *m);   // before model_free
 ZeroStep prefetch_step;
 #endif

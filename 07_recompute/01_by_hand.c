@@ -39,7 +39,7 @@ void chain_forward(Count *c, Matrix *y, const Matrix *x, const Matrix *w) {
             y->a[i][j] = 0;
             for (int k = 0; k < 2; k++) y->a[i][j] += x->a[i][k] * w->a[k][j];
         }
-    c->forward_products += 8;                      // 2*2*2
+    c->forward_products += 8; // 2*2*2
 }
 
 static void backward(Count *c, Matrix *dx, Matrix *dw, const Matrix *x, const Matrix *w,
@@ -52,7 +52,7 @@ static void backward(Count *c, Matrix *dx, Matrix *dw, const Matrix *x, const Ma
                 dx->a[i][j] += dy.a[i][k] * w->a[j][k];
             }
         }
-    c->backward_products += 8 + 8;                 // two products
+    c->backward_products += 8 + 8; // two products
 }
 
 // ------------------------------------------------ the chain, keeping every n-th input
@@ -68,8 +68,8 @@ const Matrix chain_weights[4] = {
 
 // Keeps the inputs of layers 0, every, 2*every, ... With every = 1 nothing is computed again.
 Count by_hand_chain_train(size_t every, Matrix dw[LAYERS], real *loss) {
-    Count c = {0};
-    Matrix x[LAYERS + 1], dy;   // valid where it was kept or computed again
+    Count c = { 0 };
+    Matrix x[LAYERS + 1], dy; // valid where it was kept or computed again
     const Matrix *w[LAYERS];
     for (size_t l = 0; l < LAYERS; l++) w[l] = &chain_weights[l % 4];
     x[0] = chain_start;

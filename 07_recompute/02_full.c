@@ -21,10 +21,10 @@
 // A recomputed block is a layer that wraps a block, l->inner. x, y, dy and dx are [B*T, C]. The
 // walker keeps x, the output of the layer below, until backward. So the block keeps nothing itself.
 static void full_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    (void)s;                                       // stays empty
+    (void)s; // stays empty
     Saved forgotten = saved_new();
-    layer_forward(l->inner, b, x, y, &forgotten);  // keeps B*T (15C + 4 + 2HT) elements
-    saved_free(&forgotten);                        // drops them
+    layer_forward(l->inner, b, x, y, &forgotten); // keeps B*T (15C + 4 + 2HT) elements
+    saved_free(&forgotten);                       // drops them
 }
 
 // Runs the same forward once more, now into s, and then the backward, which reads s. The walker
@@ -42,15 +42,18 @@ static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     // dy's shape, and free the tensor before backward begins.
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor y = tensor_new(&scratch, dy.rows, dy.cols);
-    layer_forward(l->inner, b, x, y, s);    // tensor parallel: two all-reduces of [B*T, C], again
+    layer_forward(l->inner, b, x, y, s); // tensor parallel: two all-reduces of [B*T, C], again
     arena_free(&scratch);
     // tensor parallel: the two all-reduces of [B*T, C] of every backward
     layer_backward(l->inner, b, x, dy, dx, s);
     // END
 }
 const LayerKind recompute_full = {
-    .name = "recomputed", .forward = full_forward, .backward = full_backward,
-    .backward_inputs = layer_defer, .backward_weights = layer_deferred,
+    .name = "recomputed",
+    .forward = full_forward,
+    .backward = full_backward,
+    .backward_inputs = layer_defer,
+    .backward_weights = layer_deferred,
 };
 
 // Wraps the blocks of a described model, layers 1 to L of the whole model. The embedding and the
@@ -78,13 +81,15 @@ static void range_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
 static void range_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)s;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor y = tensor_shaped(&scratch, layer_output(l, b));        // not needed
+    Tensor y = tensor_shaped(&scratch, layer_output(l, b)); // not needed
     ActivationStash *f = walk_forward(l->inner, l->n_inner, b, x, y);
     arena_free(&scratch);
     walk_backward(l->inner, l->n_inner, b, f, dy, dx);
 }
 static const LayerKind recomputed_range = {
-    .name = "recomputed range", .forward = range_forward, .backward = range_backward,
+    .name = "recomputed range",
+    .forward = range_forward,
+    .backward = range_backward,
 };
 
 // Replaces layers [lo, lo + n) of a described model by one recomputed layer.

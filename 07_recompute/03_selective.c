@@ -27,7 +27,7 @@
 // T] each, have an arena of their own in s: s->attention. shed() frees it.
 static void selective_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     layer_forward(l->inner, b, x, y, s);
-    l->inner->kind->shed(s);    // frees 2 B H/tp T T elements; q, k, v [B*T, C/tp] etc. stay
+    l->inner->kind->shed(s); // frees 2 B H/tp T T elements; q, k, v [B*T, C/tp] etc. stay
 }
 
 // rebuild() computes the probabilities of this block again: q k^T, softmax, dropout with the same
@@ -44,8 +44,11 @@ static void selective_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     // END
 }
 const LayerKind recompute_selective = {
-    .name = "selectively recomputed", .forward = selective_forward, .backward = selective_backward,
-    .backward_inputs = layer_defer, .backward_weights = layer_deferred,
+    .name = "selectively recomputed",
+    .forward = selective_forward,
+    .backward = selective_backward,
+    .backward_inputs = layer_defer,
+    .backward_weights = layer_deferred,
 };
 
 // ---------------------------------------------------------------- all blocks of a model

@@ -54,18 +54,25 @@ size_t budget_peak(const BudgetStage *s, const Recompute *choice) {
 // A plan for blocks 0..i. Later blocks depend on it through three numbers only: kept, at_work,
 // again. So of two plans for the same blocks, a plan that is not lower in any of the three can be
 // dropped. before: index of the plan for blocks 0..i-1 that it extends
-typedef struct { size_t kept, at_work, before; double again; Recompute choice; } Plan;
+typedef struct {
+    size_t kept, at_work, before;
+    double again;
+    Recompute choice;
+} Plan;
 static bool no_better(const Plan *a, const Plan *b) {
     return a->kept >= b->kept && a->at_work >= b->at_work && a->again >= b->again;
 }
 
-typedef struct { Plan *plan; size_t n, room; } Plans;
+typedef struct {
+    Plan *plan;
+    size_t n, room;
+} Plans;
 // Adds p to the plans from `first` on, unless one of them is as good. Drops the plans that are no
 // better than p.
 static void plans_add(Plans *all, size_t first, Plan p) {
     size_t left = first;
     for (size_t k = first; k < all->n; k++) {
-        if (no_better(&p, &all->plan[k])) return;   // (no plan was dropped before)
+        if (no_better(&p, &all->plan[k])) return; // (no plan was dropped before)
         if (!no_better(&all->plan[k], &p)) all->plan[left++] = all->plan[k];
     }
     all->n = left;
@@ -80,9 +87,9 @@ static void plans_add(Plans *all, size_t first, Plan p) {
 }
 
 bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice) {
-    Plans all = {0};
-    plans_add(&all, 0, (Plan){0});                                 // the plan for no block
-    size_t lo = 0, hi = 1;  // the plans for the blocks before i
+    Plans all = { 0 };
+    plans_add(&all, 0, (Plan){ 0 }); // the plan for no block
+    size_t lo = 0, hi = 1;           // the plans for the blocks before i
     for (size_t i = 0; i < s->blocks; i++) {
         // EXERCISE 07.04a (4 points): extend every plan for the blocks before i, all.plan[lo ..
         // hi), by block i, in each of the RECOMPUTE_CHOICES ways. Add each new plan with
@@ -91,7 +98,7 @@ bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice) {
         // recomputation; before: index of the extended plan; choice: of block i.
         for (size_t k = lo; k < hi; k++)
             for (Recompute c = RECOMPUTE_NONE; c <= RECOMPUTE_FULL; c++) {
-                Plan rest = all.plan[k];                           // (plans_add may move the list)
+                Plan rest = all.plan[k]; // (plans_add may move the list)
                 size_t here = passed_on(s, i) + rest.kept + s->block[i].at_work;
                 plans_add(&all, hi,
                           (Plan){ .kept = rest.kept + s->block[i].kept[c],
@@ -121,7 +128,7 @@ bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice) {
 void recompute_each(Model *m, const Recompute *choice) {
     static const LayerKind *const wrapper[] = { NULL, &recompute_selective, &recompute_full };
     for (size_t i = 0, block = 0; i < m->n_layers; i++) {
-        if (!m->layers[i].kind->rebuild) continue;  // the embedding, the head, the loss
+        if (!m->layers[i].kind->rebuild) continue; // the embedding, the head, the loss
         Recompute how = choice[block++];
         if (how != RECOMPUTE_NONE) layer_wrap(&m->layers[i], wrapper[how], NULL);
     }

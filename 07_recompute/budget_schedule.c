@@ -19,7 +19,9 @@ static size_t waiting(const BudgetStage *s, const Recompute *choice) {
 // Elements during and after the first half of a backward in halves. The walk starts at the last
 // layer. In each layer the inputs of the weight gradients are added first; then the items that only
 // the first half needs are freed.
-typedef struct { size_t highest, after; } Halves;
+typedef struct {
+    size_t highest, after;
+} Halves;
 static Halves in_halves(const BudgetStage *s, const Recompute *choice) {
     size_t now = waiting(s, choice);
     size_t highest = now;
@@ -48,25 +50,25 @@ size_t budget_schedule_peak(const BudgetSchedule *s, const Recompute *choice) {
         PipeOp op = s->list->ops[i];
         if (op.what == UPDATE) continue;
         const BudgetStage *part = &s->part[op.chunk * s->micro_batches + op.micro_batch];
-        const Recompute *own = choice;             // choices of the blocks of this chunk
+        const Recompute *own = choice; // choices of the blocks of this chunk
         for (size_t c = 0; c < op.chunk; c++) own += s->part[c * s->micro_batches].blocks;
         size_t waits = waiting(part, own);
         Halves halves = in_halves(part, own);
         switch (op.what) {
-        case FORWARD:                              // the micro-batch waits afterwards
+        case FORWARD: // the micro-batch waits afterwards
             peak = most(peak, held + budget_peak(part, own));
             held += waits;
             break;
-        case BACKWARD:                             // the micro-batch is done afterwards
+        case BACKWARD: // the micro-batch is done afterwards
             held -= waits;
             peak = most(peak, held + budget_peak(part, own));
             break;
-        case BACKWARD_INPUTS:                      // the inputs of its weight gradients stay
+        case BACKWARD_INPUTS: // the inputs of its weight gradients stay
             held -= waits;
             peak = most(peak, held + halves.highest);
             held += halves.after;
             break;
-        default:                                   // the backward of weights frees them
+        default: // the backward of weights frees them
             held -= halves.after;
         }
     }
@@ -111,12 +113,13 @@ static bool choose_counts(const BudgetSchedule *s, size_t budget, Recompute *cho
     const BudgetBlock *block = NULL;
     for (size_t c = 0; c < s->chunks && !block; c++)
         if (s->part[c * s->micro_batches].blocks) block = s->part[c * s->micro_batches].block;
-    double least = -1;                             // -1: no plan yet
+    double least = -1; // -1: no plan yet
     for (size_t full = 0; full <= blocks; full++)
         for (size_t selective = 0; full + selective <= blocks; selective++) {
             double again = 0;
-            if (block) again = (double)full * block->again[RECOMPUTE_FULL] +
-                               (double)selective * block->again[RECOMPUTE_SELECTIVE];
+            if (block)
+                again = (double)full * block->again[RECOMPUTE_FULL] +
+                        (double)selective * block->again[RECOMPUTE_SELECTIVE];
             choose_first(blocks, full, selective, choice);
             if (least >= 0 && again >= least) continue;
             if (budget_schedule_peak(s, choice) > budget) continue;

@@ -5,10 +5,14 @@
 #include "common/base/util.h"
 
 enum { LAYERS = 16 };
-typedef struct { real a[2][2]; } Matrix;           // 4 elements
+typedef struct {
+    real a[2][2];
+} Matrix; // 4 elements
 
 // Counts of a run. kept: elements held for backward now; most: the largest value of kept so far.
-typedef struct { size_t forward_products, backward_products, kept, most; } Count;
+typedef struct {
+    size_t forward_products, backward_products, kept, most;
+} Count;
 
 // x0, and the weights of layers 0 to 3, which the following layers repeat.
 extern const Matrix chain_start, chain_weights[4];

@@ -14,8 +14,8 @@
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 
 // ---- 02_full.c ----
-extern const LayerKind recompute_full;  // a layer around a block that keeps only the block's input
-void recompute_blocks(Model *m);    // wraps every block of a described model in it
+extern const LayerKind recompute_full; // a layer around a block that keeps only the block's input
+void recompute_blocks(Model *m);       // wraps every block of a described model in it
 // Layers [lo, lo + n) of a described model are recomputed together: only the first layer's input is
 // kept.
 void recompute_wrap_range(Model *m, size_t lo, size_t n);
@@ -34,18 +34,18 @@ void recompute(Model *m, Recompute how);
 enum { RECOMPUTE_CHOICES = RECOMPUTE_FULL + 1 };
 // One block. Sizes are elements per token.
 typedef struct {
-    size_t kept[RECOMPUTE_CHOICES];                // from forward to backward, under each choice
-    size_t at_work;                                // held while its forward or backward runs
-    double again[RECOMPUTE_CHOICES];               // work of the recomputation, in any unit
-    size_t deferred;    // kept between the two halves of its backward (05.06), if it has halves
+    size_t kept[RECOMPUTE_CHOICES];  // from forward to backward, under each choice
+    size_t at_work;                  // held while its forward or backward runs
+    double again[RECOMPUTE_CHOICES]; // work of the recomputation, in any unit
+    size_t deferred; // kept between the two halves of its backward (05.06), if it has halves
 } BudgetBlock;
 typedef struct {
-    const BudgetBlock *block;                      // [blocks], in the order of the model
+    const BudgetBlock *block; // [blocks], in the order of the model
     size_t blocks;
-    size_t input;                                  // each block's input, which is always kept
-    bool last;  // the head follows the blocks, so the last block's output stays, too
-    size_t head;                                   // kept by the head
-    size_t in_flight, one;  // tokens between forward and backward, at most; tokens of a micro-batch
+    size_t input;          // each block's input, which is always kept
+    bool last;             // the head follows the blocks, so the last block's output stays, too
+    size_t head;           // kept by the head
+    size_t in_flight, one; // tokens between forward and backward, at most; tokens of a micro-batch
     // Only for backwards in two halves. The first half of the head's backward allocates head_added
     // elements and frees head_freed at its end; the embedding keeps first_deferred for the second
     // half.

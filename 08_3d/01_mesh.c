@@ -19,25 +19,31 @@
 // tp varies fastest, because tp ranks send most and must be neighbours in one node.
 Coordinates mesh_coordinates(Degrees n, size_t rank) {
     size_t inner = n.tp * mesh_cp(n);
-    return (Coordinates){ .tp = rank % n.tp, .cp = rank / n.tp % mesh_cp(n),
-                          .dp = rank / inner % n.dp, .pp = rank / (inner * n.dp) };
+    return (Coordinates){ .tp = rank % n.tp,
+                          .cp = rank / n.tp % mesh_cp(n),
+                          .dp = rank / inner % n.dp,
+                          .pp = rank / (inner * n.dp) };
 }
 size_t mesh_rank(Degrees n, Coordinates c) {
     return c.tp + n.tp * (c.cp + mesh_cp(n) * (c.dp + n.dp * c.pp));
 }
 
 Degrees mesh_degrees(size_t world, Degrees n) {
-    const struct { const char *name; size_t n; } asked[] = {
-        { "dp", n.dp }, { "tp", n.tp }, { "pp", n.pp }, { "cp", n.cp } };
+    const struct {
+        const char *name;
+        size_t n;
+    } asked[] = { { "dp", n.dp }, { "tp", n.tp }, { "pp", n.pp }, { "cp", n.cp } };
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
         REQUIRE(asked[i].n <= world,
                 "--%s %zu is more than the %zu ranks that there are: choose degrees whose product "
-                "is %zu", asked[i].name, asked[i].n, world, world);
+                "is %zu",
+                asked[i].name, asked[i].n, world, world);
     n.cp = mesh_cp(n);
     size_t given = (n.tp ? n.tp : 1) * (n.pp ? n.pp : 1) * (n.dp ? n.dp : 1) * n.cp;
     REQUIRE(world % given == 0,
             "--dp, --tp and --pp%s ask for a multiple of %zu ranks, but there are %zu: choose "
-            "degrees whose product is %zu", n.cp > 1 ? ", with --cp," : "", given, world, world);
+            "degrees whose product is %zu",
+            n.cp > 1 ? ", with --cp," : "", given, world, world);
     size_t left = world / given;
     if (!n.tp) {
         n.tp = left % 2 ? 1 : 2;
@@ -48,7 +54,7 @@ Degrees mesh_degrees(size_t world, Degrees n) {
         left /= n.pp;
     }
     if (!n.dp) n.dp = left;
-    return n;                                      // mesh_new() checks the product
+    return n; // mesh_new() checks the product
 }
 
 // ---------------------------------------------------------------- groups
@@ -64,9 +70,10 @@ static size_t group_number(Degrees n, Coordinates at, unsigned axes) {
 }
 
 Comm *mesh_group(Mesh *m, unsigned axes) {
-    static const char *const name[] = {
-        "alone", "tp", "dp", "tp x dp", "pp", "model", "dp x pp", "tp x dp x pp",
-        "cp", "tp x cp", "dp x cp", "stage", "cp x pp", "replica", "slice", "world" };
+    static const char *const name[] = { "alone",   "tp",      "dp",      "tp x dp",
+                                        "pp",      "model",   "dp x pp", "tp x dp x pp",
+                                        "cp",      "tp x cp", "dp x cp", "stage",
+                                        "cp x pp", "replica", "slice",   "world" };
     if (axes > MESH_ALL) fault("mesh_group: %u is no set of axes", axes);
     if (!m->group[axes])
         m->group[axes] =
@@ -82,7 +89,9 @@ Mesh mesh_new(Comm *world, Degrees n) {
             "dp %zu x tp %zu x pp %zu%s is not %zu ranks: choose --dp, --tp and --pp whose product "
             "is the number of ranks, or start as many ranks (--emulate %zu, mpirun -np %zu)",
             n.dp, n.tp, n.pp, cp, world->size, all, all);
-    Mesh m = { .n = n, .at = mesh_coordinates(n, world->rank), .world = world,
+    Mesh m = { .n = n,
+               .at = mesh_coordinates(n, world->rank),
+               .world = world,
                .group = { [MESH_ALL] = world } };
     // Every rank makes the splits in the same order, because a split is collective over the world.
     m.tp = mesh_group(&m, MESH_TP);

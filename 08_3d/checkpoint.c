@@ -14,15 +14,15 @@ const char checkpoint_rank_state[] = "rank state";
 // ---------------------------------------------------------------- reading
 
 struct Checkpoint {
-    char *dir;                                     // the checkpoint itself
+    char *dir; // the checkpoint itself
     CheckpointIndex index;
-    TensorFile *file;                              // [index.n]
+    TensorFile *file; // [index.n]
     bool moments;
     struct {
         const char *name;
         CheckpointPiece *piece;
         size_t n;
-    } *param;                                      // [params] every tensor, its pieces
+    } * param; // [params] every tensor, its pieces
     size_t params;
 };
 
@@ -45,16 +45,15 @@ static const UnitTensor kinds[] = { UNIT_WEIGHTS, UNIT_M, UNIT_V };
 static const char *add_pieces(Checkpoint *c, const TensorFile *f) {
     for (size_t i = 0; i < f->n; i++) {
         const char *name = f->tensor[i].name, *note = tensor_file_note(f, name);
-        if (!note) continue;                       // a moment: found by its weights' name
-        CheckpointPiece p = {0};
+        if (!note) continue; // a moment: found by its weights' name
+        CheckpointPiece p = { 0 };
         const char *wrong = checkpoint_piece_parse(&p, note, f->tensor[i].count);
         if (wrong) return wrong;
         char moment[128];
         for (size_t k = 0; k < (c->moments ? 3 : 1); k++) {
             snprintf(moment, sizeof moment, "%.100s%s", name, checkpoint_suffix[kinds[k]]);
             p.t[k] = tensor_file_find(f, moment);
-            if (!p.t[k] || p.t[k]->count != p.count || p.t[k]->type != own_type)
-                return "a moment";
+            if (!p.t[k] || p.t[k]->count != p.count || p.t[k]->type != own_type) return "a moment";
         }
         size_t at = 0;
         while (at < c->params && strcmp(c->param[at].name, name) != 0) at++;
@@ -113,7 +112,8 @@ bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]) 
     if (file_sum_of(c->file[i].map, c->file[i].bytes).sum == c->index.sum[i].sum) return true;
     snprintf(why, CHECKPOINT_WHY,
              "%.600s/rank-%04zu.safetensors is not what was written: the sum over its bytes is "
-             "another one", c->dir, i);
+             "another one",
+             c->dir, i);
     return false;
 }
 
@@ -166,8 +166,7 @@ Checkpoint *checkpoint_open(Comm *world, const char *dir, bool newest_good,
     Checkpoint *c = NULL;
     snprintf(why, CHECKPOINT_WHY, "there is no checkpoint in %.900s", dir);
     for (size_t k = 0; !c && find(dir, k, name); k++) {
-        char *path = strcmp(name, ".") == 0 ? text_copy(dir)
-                                            : folder_path(dir, name);
+        char *path = strcmp(name, ".") == 0 ? text_copy(dir) : folder_path(dir, name);
         c = read_and_verify(world, path, k == 0 ? why : torn);
         free(path);
         if (!c || k == 0) continue;
@@ -196,11 +195,11 @@ typedef struct {
     const Checkpoint *c;
     int kind;
     size_t param, piece;
-} Filling;                                         // the piece that was found last
+} Filling; // the piece that was found last
 // column: of the whole tensor
 static bool holds(const CheckpointPiece *p, size_t row, size_t column, size_t *at) {
     size_t each = p->cols / p->blocks, block = column / each, col = column % each;
-    if (block < p->ratio && p->ratio > 1) {        // the piece's columns of q are neighbours
+    if (block < p->ratio && p->ratio > 1) { // the piece's columns of q are neighbours
         size_t wide = range_size(p->my_cols), first = p->ratio * p->my_cols.lo;
         if (column < first || column >= first + p->ratio * wide) return false;
         block = (column - first) / wide;
@@ -232,7 +231,7 @@ static real value(void *filling, const Param *p, size_t i) {
     const CheckpointPiece *list = c->param[f->param].piece;
     size_t n = c->param[f->param].n, row = i / p->cols, at;
     REQUIRE(list->rows == p->rows && list->cols == p->cols &&
-                    list->blocks == param_narrow_blocks(p) && list->ratio == p->ratio,
+                list->blocks == param_narrow_blocks(p) && list->ratio == p->ratio,
             "%s has %s of %zu x %zu, and this model's is %zu x %zu: leave the model's sizes out, "
             "they are taken from the checkpoint",
             c->dir, p->name, list->rows, list->cols, p->rows, p->cols);
@@ -244,12 +243,12 @@ static real value(void *filling, const Param *p, size_t i) {
 
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
     bool moments =
-            o && o->kind == ADAMW && c->moments; // an overridden optimizer begins without them
+        o && o->kind == ADAMW && c->moments; // an overridden optimizer begins without them
     if (o) o->step = c->index.optimizer_step;
     if (o && o->kind == ADAMW && !c->moments) o->step = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
-        if (u->tied_to) continue;                  // the embedding's
+        if (u->tied_to) continue; // the embedding's
         Filling w = { c, 0, c->params, 0 }, first = { c, 1, c->params, 0 },
                 second = { c, 2, c->params, 0 };
         if (u->w.data)
@@ -263,16 +262,17 @@ void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
 
 real *checkpoint_load_state(const Checkpoint *c, size_t rank, const RankState *want) {
     const char *layout = cJSON_GetStringValue(
-            cJSON_GetObjectItemCaseSensitive(c->index.json, checkpoint_rank_state));
+        cJSON_GetObjectItemCaseSensitive(c->index.json, checkpoint_rank_state));
     if (!layout) return NULL;
     REQUIRE(strcmp(layout, want->layout) == 0,
             "--resume: %s has what each rank had not sent, of %s, and this is %s: choose that one, "
-            "or --compress none --override compress, which drops it", c->dir, layout, want->layout);
+            "or --compress none --override compress, which drops it",
+            c->dir, layout, want->layout);
     const FileTensor *t =
-            rank < c->index.n ? tensor_file_find(&c->file[rank], checkpoint_rank_state) : NULL;
+        rank < c->index.n ? tensor_file_find(&c->file[rank], checkpoint_rank_state) : NULL;
     REQUIRE(t && t->count == want->n && t->type == own_type,
-            "%s lacks what rank %zu had not sent: it is not what this program writes",
-            c->dir, rank);
+            "%s lacks what rank %zu had not sent: it is not what this program writes", c->dir,
+            rank);
     real *values = host_alloc(want->n * sizeof *values);
     for (size_t i = 0; i < want->n; i++) values[i] = tensor_file_finite(t, i, c->dir);
     return values;

@@ -19,13 +19,17 @@
 
 // Room for the reason of a failure, and for lines of the page.
 enum { CHECKPOINT_WHY = 1024, CHECKPOINT_NOTE = 2048 };
-extern const char *const checkpoint_suffix[];      // "", ".m", ".v" behind a name, by UnitTensor
-extern const char checkpoint_rank_state[];         // a RankState's name, a tensor without a note
+extern const char *const checkpoint_suffix[]; // "", ".m", ".v" behind a name, by UnitTensor
+extern const char checkpoint_rank_state[];    // a RankState's name, a tensor without a note
 
 // Numbers of one rank that no other layout can use, such as the residuals of --compress.
 // layout: one text for all ranks that names their layout.
 // n 0: the rank has no such numbers.
-typedef struct { char *layout; real *values; size_t n; } RankState;
+typedef struct {
+    char *layout;
+    real *values;
+    size_t n;
+} RankState;
 // The elements of p in the unit that this rank writes. Every element of a model is written by
 // one rank.
 Range checkpoint_written(const Unit *u, const Param *p);
@@ -37,7 +41,7 @@ Range checkpoint_written(const Unit *u, const Param *p);
 // eval_loss: the held-out loss after them; NAN: not measured.
 // keep: the number of newest checkpoints that stay; 0: all.
 // note: lines for the page, or "".
-struct RunOptions;                                 // resume.h
+struct RunOptions; // resume.h
 void checkpoint_save(Comm *world, const struct RunOptions *options, const Model *m,
                      const Optimizer *o, const RankState *state, SavedRun *saved, const char *dir,
                      size_t step, double eval_loss, size_t keep, char note[CHECKPOINT_NOTE]);

@@ -87,9 +87,9 @@ static bool is_our_file(int folder, const char *name) {
                       O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); // a pipe would wait
     if (file < 0) return false;
     struct stat is;
-    bool ours = fstat(file, &is) == 0 && S_ISREG(is.st_mode) &&
-                (index ? begins(file, 0, CHECKPOINT_INDEX_BEGIN)
-                       : begins(file, 8, CHECKPOINT_FILE_BEGIN));
+    bool ours =
+        fstat(file, &is) == 0 && S_ISREG(is.st_mode) &&
+        (index ? begins(file, 0, CHECKPOINT_INDEX_BEGIN) : begins(file, 8, CHECKPOINT_FILE_BEGIN));
     close(file);
     return ours;
 }
@@ -200,8 +200,8 @@ bool folder_make(const char *dir, const char *name) {
 
 FILE *folder_create(const char *dir, const char *name, const char *file) {
     DIR *d = open_folder(dir, name);
-    int new = d ? openat(dirfd(d), file, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666)
-                : -1;
+    int new =
+        d ? openat(dirfd(d), file, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666) : -1;
     int trouble = errno;
     if (d) closedir(d);
     errno = trouble;
@@ -221,7 +221,7 @@ static bool sync_folder(const char *dir, const char *name) {
 bool folder_publish(const char *dir, const char *from, const char *to) {
     struct stat is;
     char *old = folder_path(dir, from), *new = folder_path(dir, to);
-    bool taken = lstat(new, &is) == 0;             // rename() would replace an empty folder
+    bool taken = lstat(new, &is) == 0; // rename() would replace an empty folder
     bool done = !taken && sync_folder(dir, from) && rename(old, new) == 0 && sync_folder(dir, ".");
     free(old);
     free(new);
@@ -246,7 +246,7 @@ bool folder_index(CheckpointIndex *x, const char *path, char why[FOLDER_WHY]) {
     char reason[INPUT_WHY];
     char *file = folder_path(path, CHECKPOINT_INDEX_NAME);
     char *text = input_text(file, MOST_BYTES, &n, reason);
-    *x = (CheckpointIndex){0};
+    *x = (CheckpointIndex){ 0 };
     const char *wrong = text ? checkpoint_index_parse(x, text, n) : "cannot be read: ";
     if (wrong) snprintf(why, FOLDER_WHY, "%.600s %s%s", file, wrong, text ? "" : reason);
     bool agree = wrong || !step_of(path, &step) || step == x->step;

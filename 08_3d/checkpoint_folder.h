@@ -14,7 +14,7 @@
 #include "08_3d/checkpoint_index.h"
 
 enum { FOLDER_NAME = 32, FOLDER_WHY = 1024 };
-char *folder_path(const char *dir, const char *file);          // "dir/file": free() it
+char *folder_path(const char *dir, const char *file); // "dir/file": free() it
 void folder_name(char name[FOLDER_NAME], size_t step, bool part);
 // The reverse. False: folder_name() gives no such name.
 bool folder_step(const char *name, size_t *step, bool *part);

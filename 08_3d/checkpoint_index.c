@@ -51,7 +51,7 @@ static bool is_sealed(const char *text, size_t bytes) {
 char *checkpoint_index_print(const cJSON *index) {
     char *text = cJSON_Print(index), end[SEAL_ROOM];
     if (!text) fault("out of memory for the index of a checkpoint");
-    size_t n = strlen(text) - 2, more = seal(end, text, n);        // without the last "\n}"
+    size_t n = strlen(text) - 2, more = seal(end, text, n); // without the last "\n}"
     char *sealed = host_alloc(n + more + 1);
     memcpy(sealed, text, n);
     memcpy(sealed + n, end, more);
@@ -73,7 +73,8 @@ static bool parse_run(SavedRun *r, const cJSON *j) {
     const cJSON *loss = cJSON_GetObjectItemCaseSensitive(best, "eval_loss");
     uint64_t id;
     if (!hexadecimal(j, "run", &id) || !hexadecimal(data, "fnv1a", &r->data.sum) ||
-        !number(data, "bytes", SIZE_MAX / 2, &r->data.bytes)) return false;
+        !number(data, "bytes", SIZE_MAX / 2, &r->data.bytes))
+        return false;
     strcpy(r->id, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(j, "run")));
     if (!best) return true;
     if (!cJSON_IsNumber(loss) || !number(best, "step", 1000000000, &r->best_step)) return false;
@@ -125,7 +126,7 @@ const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t 
 void checkpoint_index_free(CheckpointIndex *x) {
     cJSON_Delete(x->json);
     free(x->sum);
-    *x = (CheckpointIndex){0};
+    *x = (CheckpointIndex){ 0 };
 }
 
 const char *checkpoint_index_option(const CheckpointIndex *x, const char *name) {
@@ -148,10 +149,10 @@ const char *checkpoint_piece_parse(CheckpointPiece *p, const char *note, size_t 
         return "a note";
     if (note[end] && sscanf(note + end, " %zu%n", &p->ratio, &more) != 1) return "a note";
     if (note[end + more]) return "a note";
-    size_t limit = (size_t)1 << 31;                // no product below passes 2^63
+    size_t limit = (size_t)1 << 31; // no product below passes 2^63
     if (p->rows > limit || p->cols > limit || p->blocks == 0 || p->blocks > p->cols ||
-        p->ratio == 0 || p->ratio > p->blocks ||
-        p->my_rows.lo > p->my_rows.hi || p->my_rows.hi > p->rows || p->my_cols.lo > p->my_cols.hi ||
+        p->ratio == 0 || p->ratio > p->blocks || p->my_rows.lo > p->my_rows.hi ||
+        p->my_rows.hi > p->rows || p->my_cols.lo > p->my_cols.hi ||
         p->my_cols.hi > p->cols / p->blocks)
         return "a place";
     size_t all = range_size(p->my_rows) * p->blocks * range_size(p->my_cols);

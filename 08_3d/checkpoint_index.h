@@ -7,34 +7,37 @@
 #include "common/base/util.h"
 
 enum { CHECKPOINT_VERSION = 2, CHECKPOINT_MOST_FILES = 1 << 16 };
-enum { CHECKPOINT_FILE_NAME = 48, RUN_ID = 17 };               // with the 0 at the end
+enum { CHECKPOINT_FILE_NAME = 48, RUN_ID = 17 }; // with the 0 at the end
 // The first bytes of the two kinds of files. In a safetensors file they follow the 8 bytes of the
 // header's length.
 #define CHECKPOINT_INDEX_NAME "index.json"
 #define CHECKPOINT_INDEX_BEGIN "{\n\t\"format\":\t\"unsplit checkpoint\""
 #define CHECKPOINT_FILE_BEGIN "{\"__metadata__\":{\"format\":\"unsplit\""
-void checkpoint_file_name(char name[CHECKPOINT_FILE_NAME], size_t rank);   // rank-0003.safetensors
+void checkpoint_file_name(char name[CHECKPOINT_FILE_NAME], size_t rank); // rank-0003.safetensors
 
 // FNV-1a (Fowler, Noll, Vo) over bytes, and their number. A torn page or a flipped bit changes the
 // sum.
-typedef struct { uint64_t sum; size_t bytes; } FileSum;
+typedef struct {
+    uint64_t sum;
+    size_t bytes;
+} FileSum;
 FileSum file_sum_of(const void *data, size_t bytes);
 // s begins as file_sum_of(NULL, 0).
 void file_sum_add(FileSum *s, const void *data, size_t bytes);
 
 // A training from its first step to its last one, also if several program runs continue it.
 typedef struct {
-    char id[RUN_ID];                               // 16 hexadecimal digits
-    FileSum data;                                  // the content of --data
-    size_t best_step;              // the saved step with the lowest held-out loss; 0: none measured
+    char id[RUN_ID];  // 16 hexadecimal digits
+    FileSum data;     // the content of --data
+    size_t best_step; // the saved step with the lowest held-out loss; 0: none measured
     double best_loss;
 } SavedRun;
 
 typedef struct {
     struct cJSON *json;
     SavedRun run;
-    size_t step, optimizer_step, n;                // n files
-    FileSum *sum;                                  // [n]
+    size_t step, optimizer_step, n; // n files
+    FileSum *sum;                   // [n]
 } CheckpointIndex;
 // The text of an index. Its last member is the sum over all bytes before it. free() it.
 char *checkpoint_index_print(const struct cJSON *index);
@@ -48,12 +51,12 @@ const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name);
 
 // A range of a flattened rectangle of a whole tensor, and the tensors with its values.
 typedef struct {
-    size_t rows, cols, blocks;                     // of the whole tensor: param_narrow_blocks()
-    size_t ratio;                                  // this many of them are its first block
+    size_t rows, cols, blocks; // of the whole tensor: param_narrow_blocks()
+    size_t ratio;              // this many of them are its first block
     // elements [first, first + count) of the rectangle
     size_t first, count;
-    Range my_rows, my_cols;                        // the rectangle; my_cols within each block
-    const FileTensor *t[3];                        // weights, m, v
+    Range my_rows, my_cols; // the rectangle; my_cols within each block
+    const FileTensor *t[3]; // weights, m, v
 } CheckpointPiece;
 // Parses the note at a tensor of count elements. Leaves t as it was. Returns NULL, or the error.
 const char *checkpoint_piece_parse(CheckpointPiece *p, const char *note, size_t count);

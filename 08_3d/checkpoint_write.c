@@ -19,11 +19,14 @@
 // not in the norm; wte on the last stage), and of equal replicas only the first one writes.
 Range checkpoint_written(const Unit *u, const Param *p) {
     bool whole = range_size(u->own) == u->size, first = !u->replicas || u->replicas->rank == 0;
-    if (u->tied_to || u->tied_copy || !p->in_norm || (whole && !first)) return (Range){0, 0};
+    if (u->tied_to || u->tied_copy || !p->in_norm || (whole && !first)) return (Range){ 0, 0 };
     return param_owned(u, p);
 }
 
-typedef struct { char *text; size_t n, room; } Text;
+typedef struct {
+    char *text;
+    size_t n, room;
+} Text;
 static void add(Text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void add(Text *t, const char *format, ...) {
     va_list arguments;
@@ -52,7 +55,10 @@ static void each_tensor(const Model *m, bool moments, EachTensor *what, void *co
         }
 }
 
-typedef struct { Text json; size_t offset; } Header;
+typedef struct {
+    Text json;
+    size_t offset;
+} Header;
 // Writes the nine numbers of a note:
 //     2  rows and columns of the whole tensor
 //     2  the first and the last of this rank's rows
@@ -66,8 +72,8 @@ static void add_note(void *context, const Unit *u, const Param *p, Range r, Unit
     (void)u;
     if (kind != UNIT_WEIGHTS) return;
     add(&h->json, ",\"%s\":\"%zu %zu %zu %zu %zu %zu %zu %zu %zu", p->name, p->rows, p->cols,
-            p->my_rows.lo, p->my_rows.hi, p->my_cols.lo, p->my_cols.hi, param_narrow_blocks(p),
-            r.lo - p->offset, range_size(r));
+        p->my_rows.lo, p->my_rows.hi, p->my_cols.lo, p->my_cols.hi, param_narrow_blocks(p),
+        r.lo - p->offset, range_size(r));
     if (p->ratio > 1) add(&h->json, " %zu", p->ratio);
     add(&h->json, "\"");
 }
@@ -84,7 +90,10 @@ static void add_tensor(void *context, const Unit *u, const Param *p, Range r, Un
     h->offset += bytes;
 }
 
-typedef struct { Output o; FileSum sum; } Writing;
+typedef struct {
+    Output o;
+    FileSum sum;
+} Writing;
 static void put(Writing *w, const void *data, size_t bytes) {
     // A write error is stored in the file; output_close() reports it.
     fwrite(data, 1, bytes, w->o.f);
@@ -117,7 +126,7 @@ static void close_on_disk(Output *o) {
 
 static FileSum write_rank(const Model *m, bool moments, const RankState *state, const char *dir,
                           const char *part, const char *file) {
-    Header h = {0};
+    Header h = { 0 };
     add(&h.json, "%s", CHECKPOINT_FILE_BEGIN);
     each_tensor(m, moments, add_note, &h);
     add(&h.json, "}");
@@ -236,10 +245,10 @@ void checkpoint_save(Comm *world, const RunOptions *options, const Model *m, con
     if (is_root) make_room(dir, name, saved);
     if (is_root && !folder_make(dir, part))
         fault("--save %s: cannot make the folder %s in it: %s", dir, part, strerror(errno));
-    comm_barrier(world);                      // the folder is there
+    comm_barrier(world); // the folder is there
     FileSum local_sum = write_rank(m, o->kind == ADAMW, state, dir, part, file), *all;
     size_t *sizes;
-    all = side_gather(&local_sum, sizeof local_sum, &sizes);       // all files are there
+    all = side_gather(&local_sum, sizeof local_sum, &sizes); // all files are there
     if (is_root) {
         cJSON *index = index_of(options, o, state, saved, step, all, world->size);
         write_text(dir, part, checkpoint_index_print(index));

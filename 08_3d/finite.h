@@ -6,9 +6,9 @@
 #include "common/model/model.h"
 
 typedef struct {
-    size_t skip_most;                              // --skip-nonfinite: most steps in a row
-    size_t skipped;                                // steps in a row until now
-    bool lost;                                     // the training has ended
+    size_t skip_most; // --skip-nonfinite: most steps in a row
+    size_t skipped;   // steps in a row until now
+    bool lost;        // the training has ended
 } FiniteRule;
 // Decides between a step's gradients and its update. All ranks decide the same, because all have
 // the same bits of the loss and the norm: both are sums in rank order, or come from equal replicas.

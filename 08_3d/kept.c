@@ -57,7 +57,7 @@ static BudgetStage budget_part(const TrainerConfig *c, Coordinates at, size_t pa
     if (z.last) {
         const size_t tokens = B * z.T;
         s.head = kept.head;
-        s.head_added = deferred_head(&z, B) - tokens;      // the loss has freed its sums
+        s.head_added = deferred_head(&z, B) - tokens; // the loss has freed its sums
         // The gradient of the logits now occupies the memory of the logits.
         s.head_freed = activations_head(&z, B) - tokens * z.vocab - tokens;
     }

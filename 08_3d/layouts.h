@@ -9,7 +9,7 @@ enum { MOST_LAYOUTS = 64 };
 size_t layouts_of(size_t world, Degrees most, Degrees layout[MOST_LAYOUTS]);
 // The process, a rank of the world, that is rank r of the mesh.
 typedef size_t LayoutOrder(Degrees n, size_t r);
-LayoutOrder wrong_way_round;                       // pp varies fastest, tp slowest
+LayoutOrder wrong_way_round; // pp varies fastest, tp slowest
 // Collective; comm_free() it.
 Comm *layout_reordered(Comm *world, Degrees n, LayoutOrder *process);
 #endif

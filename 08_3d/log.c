@@ -44,7 +44,7 @@ void log_step(const Log *log, size_t step, StepResult r, double lr, size_t token
     number(log, "seconds", seconds, ",");
     number(log, "tokens_per_second", (double)tokens / seconds, ",");
     require(log, fprintf(log->file, "\"run\":\"%s\"}\n", log->run) >= 0);
-    require(log, fflush(log->file) == 0);          // a line as soon as it is known
+    require(log, fflush(log->file) == 0); // a line as soon as it is known
 }
 
 void log_evaluation(const Log *log, size_t done, double eval_loss) {

@@ -5,7 +5,10 @@
 #include <stdio.h>
 #include "common/model/model.h"
 
-typedef struct { FILE *file; const char *name, *run; } Log;
+typedef struct {
+    FILE *file;
+    const char *name, *run;
+} Log;
 // Opens the log. usage_error() if the file cannot be written; fault() if a later write fails.
 // name NULL: nothing is written. This is the case without --log, and on all ranks except 0.
 // append: continues the log of a resumed run.
@@ -16,5 +19,5 @@ void log_step(const Log *log, size_t step, StepResult r, double lr, size_t token
 // "rebalance" and "stop". "skipped" and "lost" have the number of the step itself.
 void log_evaluation(const Log *log, size_t done, double eval_loss);
 void log_event(const Log *log, const char *event, size_t step);
-void log_end(Log *log, double eval_loss);          // closes it
+void log_end(Log *log, double eval_loss); // closes it
 #endif

@@ -6,8 +6,12 @@
 #include "common/comm/comm.h"
 
 // cp 0 is 1: whole sequences on every rank
-typedef struct { size_t dp, tp, pp, cp; } Degrees;
-typedef struct { size_t dp, tp, pp, cp; } Coordinates;
+typedef struct {
+    size_t dp, tp, pp, cp;
+} Degrees;
+typedef struct {
+    size_t dp, tp, pp, cp;
+} Coordinates;
 static inline size_t mesh_cp(Degrees n) { return n.cp ? n.cp : 1; }
 Coordinates mesh_coordinates(Degrees n, size_t rank);
 size_t mesh_rank(Degrees n, Coordinates c);
@@ -33,7 +37,7 @@ typedef struct {
     // tp x pp: together these ranks hold one replica. The gradient norm is summed here, or over
     // the world where gradients are sharded.
     Comm *model;
-    Comm *tied;                // first and last stage, which share the embedding; NULL elsewhere
+    Comm *tied; // first and last stage, which share the embedding; NULL elsewhere
 } Mesh;
 // Collective. usage_error() when the product of the degrees is not the number of ranks.
 Mesh mesh_new(Comm *world, Degrees n);

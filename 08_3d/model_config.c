@@ -74,7 +74,7 @@ static const char *text_end(const ModelConfig *c) { return c->vocab == 50257 ? "
 static const char *truth(bool value) { return value ? "true" : "false"; }
 
 static void write_gpt2(FILE *f, const ModelConfig *c) {
-    char inner[24] = "null";                       // 4 times n_embd
+    char inner[24] = "null"; // 4 times n_embd
     if (c->ffn) snprintf(inner, sizeof inner, "%zu", c->ffn);
     fprintf(f, "  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n");
     fprintf(f,
@@ -134,7 +134,10 @@ void model_config_write(const ModelConfig *c, const char *weights) {
 // ---------------------------------------------------------------- reading
 
 // A config.json that is read for --from or --init.
-typedef struct { const char *option, *path; cJSON *json; } Reading;
+typedef struct {
+    const char *option, *path;
+    cJSON *json;
+} Reading;
 static const cJSON *field(const Reading *r, const char *key) {
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(r->json, key);
     return cJSON_IsNull(value) ? NULL : value;
@@ -248,7 +251,8 @@ HubFamily model_config_read(const char *option, const char *weights, ModelConfig
         else if (strcmp(type, "qwen2") == 0) family = HUB_QWEN2;
         REQUIRE(family != NO_HUB_FAMILY,
                 "--%s: %s: a model of the type %s is not supported: only gpt2, llama and qwen2 "
-                "are", option, path, type);
+                "are",
+                option, path, type);
         if (family == HUB_GPT2) read_gpt2(&r, c);
         else read_llama(&r, c, family == HUB_QWEN2);
         cJSON_Delete(r.json);

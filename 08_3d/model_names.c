@@ -14,7 +14,9 @@ HubFamily hub_family(const ModelConfig *c) {
 }
 
 // Our name of a tensor, and the names of its parts in Llama's files, in the order of the columns.
-typedef struct { const char *ours, *part[MOST_PARTS]; } Names;
+typedef struct {
+    const char *ours, *part[MOST_PARTS];
+} Names;
 static const Names names_of_blocks[] = {
     { "ln_1.weight", { "input_layernorm.weight" } },
     { "attn.c_attn.weight",

@@ -97,7 +97,7 @@ static PlanTask task(Run *run) {
             "%g",
             c->efficiency, preset_efficiency);
     REQUIRE(c->memory > 0 && c->flops > 0 && c->efficiency > 0 && c->inside.beta > 0 &&
-                    c->between.beta > 0,
+                c->between.beta > 0,
             "--memory, --peak, --efficiency, --inside and --between must be above 0");
     return t;
 }
@@ -140,7 +140,7 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
     bool three = sscanf(text, "%zu,%zu,%zu%c", &n.dp, &n.tp, &n.pp, &rest) == 3;
     if (three) n.cp = f->cp ? f->cp : 1;
     REQUIRE((three || sscanf(text, "%zu,%zu,%zu,%zu%c", &n.dp, &n.tp, &n.pp, &n.cp, &rest) == 4) &&
-                    n.dp && n.tp && n.pp && n.cp,
+                n.dp && n.tp && n.pp && n.cp,
             "--explain %s: expected dp,tp,pp or dp,tp,pp,cp, such as 16,8,8 or 8,8,8,2", text);
     *l = (PlanLayout){ .n = n,
                        .micro_batch = f->micro_batch ? f->micro_batch : 1,
@@ -213,9 +213,8 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
              "a GPU sends up to %s per step over tp, %s over pp and %s over dp; the pipeline idles "
              "%.1f %% of its time.",
              sent[0], sent[1], sent[2], 100 * r->bubble);
-    say_use_when(run,
-                 "you choose a layout before you reserve a cluster. Frameworks hide more "
-                 "messages.");
+    say_use_when(run, "you choose a layout before you reserve a cluster. Frameworks hide more "
+                      "messages.");
 }
 
 static const char *bias_words(const ModelConfig *m) {
@@ -227,14 +226,15 @@ static void plan(Run *run) {
     PlanFixed f = fixed(run);
     PlanLayout l;
     const ModelConfig *m = &t.model.model;
-    say(run, "%s: L %zu blocks, C %zu columns, %zu heads, T %zu positions, V %zu entries:",
-        t.model.name, m->layers, m->width, m->heads, m->context, m->vocab);
+    say(run,
+        "%s: L %zu blocks, C %zu columns, %zu heads, T %zu positions, V %zu entries:", t.model.name,
+        m->layers, m->width, m->heads, m->context, m->vocab);
     if (!config_is_gpt2(m))
-        say(run,
-            "%s, %zu heads of key and value, %zu features in the MLP, biases %s, head %s",
+        say(run, "%s, %zu heads of key and value, %zu features in the MLP, biases %s, head %s",
             m->activation == ACTIVATION_SWIGLU ? "Llama's block" : "GPT-2's block",
             config_kv_heads(m), block_hidden(m), bias_words(m), m->untied ? "untied" : "tied");
-    say(run, "%.4g billion parameters; bytes of each: weight %zu, gradient %zu, optimizer %zu (%s)"
+    say(run,
+        "%.4g billion parameters; bytes of each: weight %zu, gradient %zu, optimizer %zu (%s)"
         "; batch %zu",
         1e-9 * (double)config_parameters(m), t.format.weight, t.format.gradient, t.format.state,
         t.format.name, t.model.batch);

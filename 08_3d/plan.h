@@ -14,23 +14,23 @@
 typedef struct {
     const char *name;
     ModelConfig model;
-    size_t batch;                                  // sequences per step
+    size_t batch; // sequences per step
     const char *source;
 } PlanModel;
 typedef struct {
-    double alpha, beta;                            // seconds per message; bytes/s per GPU, each way
+    double alpha, beta; // seconds per message; bytes/s per GPU, each way
 } PlanLink;
 typedef struct {
     const char *name;
-    double flops;                                  // peak FLOP/s
-    double efficiency;                             // share of the peak that large products reach
-    double bandwidth;                              // bytes/s of memory; 0: memory takes no time
-    double launch;                                 // seconds per kernel
+    double flops;      // peak FLOP/s
+    double efficiency; // share of the peak that large products reach
+    double bandwidth;  // bytes/s of memory; 0: memory takes no time
+    double launch;     // seconds per kernel
     // 0: small products are as efficient as large ones
     size_t multiprocessors;
-    double memory;                                 // bytes
-    size_t node;                                   // GPUs per node; 0: one node for all
-    PlanLink inside, between;                      // the links inside a node and between nodes
+    double memory;            // bytes
+    size_t node;              // GPUs per node; 0: one node for all
+    PlanLink inside, between; // the links inside a node and between nodes
     const char *source;
 } PlanCluster;
 // Bytes of one element of each kind.
@@ -51,7 +51,9 @@ typedef struct {
 } PlanTask;
 
 // A name that a model had before its block was planned as it is.
-typedef struct { const char *name, *now; } PlanOldName;
+typedef struct {
+    const char *name, *now;
+} PlanOldName;
 
 // Each list ends with name NULL.
 extern const PlanModel plan_models[];
@@ -60,15 +62,15 @@ extern const PlanCluster plan_clusters[];
 extern const PlanFormat plan_formats[];
 
 typedef struct {
-    Degrees n;                                     // dp x tp x pp x cp; cp 0 means 1
-    size_t micro_batch;                            // sequences
-    size_t chunks;                                 // per stage; above 1 the schedule is interleaved
-    size_t zero;                                   // ZeRO stage
-    bool sequence;                                 // sequence parallelism
+    Degrees n;          // dp x tp x pp x cp; cp 0 means 1
+    size_t micro_batch; // sequences
+    size_t chunks;      // per stage; above 1 the schedule is interleaved
+    size_t zero;        // ZeRO stage
+    bool sequence;      // sequence parallelism
     Recompute recompute;
 } PlanLayout;
-size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l);     // per replica
-bool plan_in_blocks(const PlanTask *t, const PlanLayout *l);           // is attention in blocks?
+size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l); // per replica
+bool plan_in_blocks(const PlanTask *t, const PlanLayout *l);       // is attention in blocks?
 // dp x cp: the number of ranks with the same parameters, over which ZeRO shards.
 size_t plan_replicas(const PlanLayout *l);
 
@@ -76,10 +78,19 @@ size_t plan_replicas(const PlanLayout *l);
 // Categories of memory.
 // PLAN_GATHERED: ZeRO's largest unit while it is whole.
 // PLAN_RING: keys, values and their gradients in flight over cp.
-enum { PLAN_WEIGHTS, PLAN_GRADIENTS, PLAN_OPTIMIZER, PLAN_ACTIVATIONS, PLAN_GATHERED, PLAN_RING,
-       PLAN_MEMORY };
+enum {
+    PLAN_WEIGHTS,
+    PLAN_GRADIENTS,
+    PLAN_OPTIMIZER,
+    PLAN_ACTIVATIONS,
+    PLAN_GATHERED,
+    PLAN_RING,
+    PLAN_MEMORY
+};
 extern const char *const plan_memory_name[PLAN_MEMORY];
-typedef struct { double bytes[PLAN_MEMORY]; } PlanMemory;
+typedef struct {
+    double bytes[PLAN_MEMORY];
+} PlanMemory;
 double plan_memory_sum(const PlanMemory *m);
 
 // The time in picoseconds of one forward or backward of a chunk, and the bytes that its rank sends.
@@ -94,28 +105,28 @@ double plan_op_time(const PlanOp *op);
 
 typedef struct {
     PlanLayout layout;
-    PlanMemory fullest;                            // of the stage that holds most
-    PlanMemory largest;                            // the largest value of each category
-    size_t stage;                                  // the number of the fullest stage
+    PlanMemory fullest; // of the stage that holds most
+    PlanMemory largest; // the largest value of each category
+    size_t stage;       // the number of the fullest stage
     // Bytes sent per step by a rank of the stage that sends most; dp_bytes over dp x cp.
     double tp_bytes, cp_bytes, pp_bytes, dp_bytes, tied_bytes;
-    double step;                                   // picoseconds
+    double step; // picoseconds
     // Picoseconds of the busiest stage.
     //     computing  products and other ops
     //     tp, cp, dp sums over tp, waits for the ring, ZeRO's units
     //     end        the time after the last backward
     //     idle       the rest of the step
     double computing, tp, cp, dp, end, idle;
-    double bubble;                                 // share of the pipeline's time
-    double mfu, hfu;                               // shares of the peak
+    double bubble;   // share of the pipeline's time
+    double mfu, hfu; // shares of the peak
     bool fits;
 } PlanResult;
 
 // ---- One stage (plan_stage.c) ----
 typedef struct {
-    CutSizes z;                                    // of the largest rank of its tp and cp groups
-    size_t d, i;                                   // replica and stage
-    bool tp_near, dp_near;                         // does this group lie in one node?
+    CutSizes z;            // of the largest rank of its tp and cp groups
+    size_t d, i;           // replica and stage
+    bool tp_near, dp_near; // does this group lie in one node?
 } PlanStage;
 // Do the ranks first to last of the world share a node?
 bool plan_near(const PlanTask *t, size_t first, size_t last);
@@ -154,7 +165,9 @@ double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage 
 // The attention of B sequences in one transformer block. Over cp it is zigzag ring attention
 // (03.08).
 // products: the time of the products alone, on the busiest rank.
-typedef struct { double time, products, bytes; } PlanRing;
+typedef struct {
+    double time, products, bytes;
+} PlanRing;
 PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                    size_t B);
 // A forward or backward of a chunk, with B sequences, on a ring of unequal ranks.
@@ -194,8 +207,8 @@ typedef struct {
 // The layouts that fit come first, the fastest of them first of all.
 typedef struct {
     PlanResult *result;
-    size_t n, feasible;                            // all in the list; those that fit
-    size_t tried;                                  // also those that the search has pruned
+    size_t n, feasible; // all in the list; those that fit
+    size_t tried;       // also those that the search has pruned
 } PlanList;
 // The largest tp and cp that a search tries, and the fewest positions of a chunk of the ring.
 enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };
@@ -235,7 +248,7 @@ const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l);
 const char *plan_recompute_name(Recompute r);
 void plan_table(Run *run, const PlanTask *t, const PlanList *list);
 void plan_svg(const PlanTask *t, const PlanList *list, const char *file);
-enum { PLAN_JSON = 1024 };                         // room for a layout
+enum { PLAN_JSON = 1024 }; // room for a layout
 void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room);
 // Writes one JSON object per line.
 void plan_write_layouts(const PlanTask *t, const PlanList *list, const char *file);

@@ -46,10 +46,8 @@ static void say_missing(const Cut *cut, const PlanTask *t, size_t rest, size_t p
         comma = ", ";
     }
     if (n >= room) return;
-    if (taken == 1)
-        snprintf(why + n, room - n, ": none of them divides by %zu", prime);
-    else
-        snprintf(why + n, room - n, ": together they have the factor %zu", taken);
+    if (taken == 1) snprintf(why + n, room - n, ": none of them divides by %zu", prime);
+    else snprintf(why + n, room - n, ": together they have the factor %zu", taken);
 }
 
 void plan_why_none(const PlanTask *t, const PlanFixed *f, char *why, size_t room) {
@@ -83,8 +81,7 @@ void plan_why_none(const PlanTask *t, const PlanFixed *f, char *why, size_t room
     if (f->tp && f->pp && f->dp && f->cp && rest > 1)
         snprintf(why, room, "--dp x --tp x --pp x --cp is %zu, and there are %zu GPUs",
                  t->gpus / rest, t->gpus);
-    else if (prime)
-        say_missing(cut, t, rest, prime, why, room);
+    else if (prime) say_missing(cut, t, rest, prime, why, room);
     else if (f->micro_batch)
         snprintf(why, room,
                  "--micro-batch %zu: 1, 2, 4 and 8 are tried where a replica's sequences divide by "

@@ -4,8 +4,8 @@
 #include "08_3d/plan.h"
 #include "common/model/block.h"
 
-static const double G = 1e-9;                      // GB of bytes
-static const double MS = 1e-9, S = 1e-12;          // of picoseconds
+static const double G = 1e-9;             // GB of bytes
+static const double MS = 1e-9, S = 1e-12; // of picoseconds
 
 // The elements of a block's matrices and vectors, with their formulas. K: columns of all heads of
 // key or value. F: features between the matrices of the MLP.
@@ -58,7 +58,8 @@ static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, con
         z->first ? ", embedding" : "", z->last ? ", last norm" : "",
         stage_tables(z) == 2 ? ", two tables of V/tp C"
         : stage_tables(z)    ? ", a table of V/tp C"
-                             : "", 1e-9 * (double)elements_stage(z));
+                             : "",
+        1e-9 * (double)elements_stage(z));
     say(run,
         "  state         ZeRO-%zu over %zu: %.3g bytes each: %.2f weights + %.2f gradients + %.2f "
         "optimizer",

@@ -36,15 +36,15 @@ PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s
         if ((double)elements_unit(z, i) > unit) unit = (double)elements_unit(z, i);
     double wte = (double)(stage_tables(z) * elements_wte(z));
     PlanMemory m = { {
-            [PLAN_WEIGHTS] = (double)f->weight * (l->zero < 3 ? all : shard),
-            [PLAN_GRADIENTS] =
-                    (double)f->gradient * (l->zero < 2 ? (double)elements_gradients(z) : shard),
-            [PLAN_OPTIMIZER] = (double)f->state * (l->zero < 1 ? all : shard),
-            [PLAN_GATHERED] = l->zero == 3 ? (double)(f->weight + f->gradient) * unit +
-                                                     (double)f->weight * wte
-                              : l->zero == 2 ? (double)f->gradient * unit
-                                             : 0,
-            [PLAN_RING] = plan_ring_room(t, l, z, l->micro_batch),
+        [PLAN_WEIGHTS] = (double)f->weight * (l->zero < 3 ? all : shard),
+        [PLAN_GRADIENTS] =
+            (double)f->gradient * (l->zero < 2 ? (double)elements_gradients(z) : shard),
+        [PLAN_OPTIMIZER] = (double)f->state * (l->zero < 1 ? all : shard),
+        [PLAN_GATHERED] = l->zero == 3
+                              ? (double)(f->weight + f->gradient) * unit + (double)f->weight * wte
+                          : l->zero == 2 ? (double)f->gradient * unit
+                                         : 0,
+        [PLAN_RING] = plan_ring_room(t, l, z, l->micro_batch),
     } };
     return m;
 }

@@ -9,18 +9,18 @@
 typedef struct {
     PlanStage stage;
     PlanOp op[2][2];
-    PlanOp *each[2][2];                            // one op per rank of cp, if they differ
-    double held[2], working[2];                    // bytes per micro-batch: kept; while it computes
+    PlanOp *each[2][2];         // one op per rank of cp, if they differ
+    double held[2], working[2]; // bytes per micro-batch: kept; while it computes
 } PlanChunk;
 typedef struct {
     PlanChunk *chunk;
     Schedule list;
-    size_t done;                                   // ops of the list
-    double now, busy;                              // picoseconds
-    double lane[2];             // the time from which the lane to the previous, next stage is free
-    double *arrives[2];         // the time at which each op's message arrives; below 0: not sent
-    bool near[2];                                  // is the previous, the next stage in this node?
-    double held, peak;                             // bytes in flight
+    size_t done;        // ops of the list
+    double now, busy;   // picoseconds
+    double lane[2];     // the time from which the lane to the previous, next stage is free
+    double *arrives[2]; // the time at which each op's message arrives; below 0: not sent
+    bool near[2];       // is the previous, the next stage in this node?
+    double held, peak;  // bytes in flight
     PlanOp sum;
     // Unequal ranks of cp: the time by which each ended before the last rank; the same for each
     // message.
@@ -29,9 +29,9 @@ typedef struct {
 typedef struct {
     const PlanTask *t;
     const PlanLayout *l;
-    size_t ring;                                   // ranks of cp that are played; 1: all are alike
-    size_t d, m;                                   // the replica; its micro-batches that are played
-    size_t sequences, large;                       // sequences of the m; of the largest of them
+    size_t ring;             // ranks of cp that are played; 1: all are alike
+    size_t d, m;             // the replica; its micro-batches that are played
+    size_t sequences, large; // sequences of the m; of the largest of them
     PlanStageTime *stage;
 } PlanPlayer;
 

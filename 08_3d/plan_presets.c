@@ -3,22 +3,13 @@
 
 // Llama's block (model.h). kv 0: as many heads of key and value as of the query. The heads have
 // tables of their own. Steps of these models have no dropout.
-#define LLAMA(L, h, a, kv, F, T, V, theta, eps, bias)                                              \
-    { .layers = L,                                                                                 \
-      .width = h,                                                                                  \
-      .heads = a,                                                                                  \
-      .context = T,                                                                                \
-      .vocab = V,                                                                                  \
-      .norm = NORM_RMS,                                                                            \
-      .positions = POSITIONS_ROTARY,                                                               \
-      .activation = ACTIVATION_SWIGLU,                                                             \
-      .biases = bias,                                                                              \
-      .kv_heads = kv,                                                                              \
-      .ffn = F,                                                                                    \
-      .untied = true,                                                                              \
-      .rope_theta = theta,                                                                         \
-      .norm_eps = eps }
-#define GPT(L, h, a)                                                                               \
+#define LLAMA(L, h, a, kv, F, T, V, theta, eps, bias) \
+    { \
+        .layers = L, .width = h, .heads = a, .context = T, .vocab = V, .norm = NORM_RMS, \
+        .positions = POSITIONS_ROTARY, .activation = ACTIVATION_SWIGLU, .biases = bias, \
+        .kv_heads = kv, .ffn = F, .untied = true, .rope_theta = theta, .norm_eps = eps \
+    }
+#define GPT(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
 const PlanModel plan_models[] = {
     { "gpt3-175b",

@@ -69,11 +69,11 @@ double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z,
 // The keys and values of one rank, and the time of their message.
 typedef struct {
     Positions positions;
-    double bytes, takes[2];                        // takes[near]: between nodes, inside a node
+    double bytes, takes[2]; // takes[near]: between nodes, inside a node
 } Block;
 typedef struct {
-    size_t n, players;                             // ranks of the ring; ranks that are played
-    Block *block;                                  // [n]
+    size_t n, players; // ranks of the ring; ranks that are played
+    Block *block;      // [n]
     // The time of a rank's products with its own block, and with another one; only if `equal`.
     double own, other;
     bool forward, equal;
@@ -83,7 +83,7 @@ typedef struct {
 // the time of all its products.
 typedef struct {
     double at, lane, block, sum, products;
-    bool near;                                     // is the next rank in the same node?
+    bool near; // is the next rank in the same node?
 } Player;
 
 static double products(const PlanTask *t, const CutSizes *z, const Ring *g, size_t r, size_t owner,

@@ -89,8 +89,7 @@ bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t roo
                  "--chunks %zu needs --pp above 1, and micro-batches in groups of pp %zu; there "
                  "are %zu",
                  l->chunks, n.pp, micro_batches);
-    else
-        return true;
+    else return true;
     return false;
 }
 // Tries a mesh only if all parts are equal: heads of key and value over tp, positions over 2 cp
@@ -193,12 +192,15 @@ static const PlanResult *best_with(const PlanList *list, size_t tp, size_t pp, s
 }
 // Where the other layout spends most of its additional time.
 static const char *cause(const PlanResult *best, const PlanResult *other) {
-    const double more[] = { other->computing - best->computing, other->tp - best->tp,
-                            other->cp - best->cp,               other->dp - best->dp,
-                            other->end - best->end,             other->idle - best->idle };
-    static const char *const name[] = { "computing",         "tensor-parallel sums",
+    const double more[] = { other->computing - best->computing,
+                            other->tp - best->tp,
+                            other->cp - best->cp,
+                            other->dp - best->dp,
+                            other->end - best->end,
+                            other->idle - best->idle };
+    static const char *const name[] = { "computing",          "tensor-parallel sums",
                                         "waits for the ring", "ZeRO's gathers",
-                                        "the sum over dp",   "the bubble" };
+                                        "the sum over dp",    "the bubble" };
     size_t most = 0;
     for (size_t i = 1; i < sizeof more / sizeof *more; i++) most = more[i] > more[most] ? i : most;
     return name[most];
@@ -212,21 +214,18 @@ size_t plan_alternatives(const PlanList *list, PlanAlternative found[PLAN_ALTERN
         const char *name;
         size_t now, value, tp, pp, cp, b;
     } other[PLAN_ALTERNATIVES] = {
-        { "tp", tp, tp / 2, tp / 2, 0, 0, 0 },
-        { "tp", tp, 2 * tp, 2 * tp, 0, 0, 0 },
-        { "pp", pp, pp / 2, tp, pp / 2, 0, 0 },
-        { "pp", pp, 2 * pp, tp, 2 * pp, 0, 0 },
-        { "cp", cp, cp / 2, 0, 0, cp / 2, 0 },
-        { "cp", cp, 2 * cp, 0, 0, 2 * cp, 0 },
+        { "tp", tp, tp / 2, tp / 2, 0, 0, 0 },   { "tp", tp, 2 * tp, 2 * tp, 0, 0, 0 },
+        { "pp", pp, pp / 2, tp, pp / 2, 0, 0 },  { "pp", pp, 2 * pp, tp, 2 * pp, 0, 0 },
+        { "cp", cp, cp / 2, 0, 0, cp / 2, 0 },   { "cp", cp, 2 * cp, 0, 0, 2 * cp, 0 },
         { "seqs", b, 2 * b, tp, pp, cp, 2 * b },
     };
     size_t n = 0;
     for (size_t i = 0; i < PLAN_ALTERNATIVES; i++) {
         if (other[i].value == 0) continue;
-        const PlanResult *o =
-                best_with(list, other[i].tp, other[i].pp, other[i].cp, other[i].b);
-        if (!o) continue;                          // no such layout fits
-        found[n] = (PlanAlternative){ .times = o->step / best->step, .cause = cause(best, o),
+        const PlanResult *o = best_with(list, other[i].tp, other[i].pp, other[i].cp, other[i].b);
+        if (!o) continue; // no such layout fits
+        found[n] = (PlanAlternative){ .times = o->step / best->step,
+                                      .cause = cause(best, o),
                                       .result = o };
         snprintf(found[n].name, sizeof found[n].name, "%s %zu instead of %zu%s", other[i].name,
                  other[i].value, other[i].now, other[i].b ? ", same mesh" : "");

@@ -50,10 +50,8 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
     if (r->fits)
         snprintf(end, sizeof end,
                  r->step < 1e14 ? "%3.0f%% %#5.3g %4.1f%%" : "%3.0f%% %5.3g %4.1f%%",
-                 100 * r->bubble, r->step * 1e-12,
-                 100 * r->mfu);
-    else
-        plan_limits(r, t, end, sizeof end);
+                 100 * r->bubble, r->step * 1e-12, 100 * r->mfu);
+    else plan_limits(r, t, end, sizeof end);
     if (!r->fits) {
         say(run, "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s %5.4g  %s", l->n.dp, l->n.tp, l->n.pp,
             mesh_cp(l->n), l->micro_batch, l->chunks, l->zero, l->sequence ? "sp" : "-",
@@ -118,8 +116,9 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
                      "memory first:");
         row(run, t, &list->result[i]);
     }
-    say(run, "A mesh is one choice of dp, tp, pp and cp. Each row is the fastest layout of its "
-             "mesh.\nOf %zu layouts, %zu were simulated%s",
+    say(run,
+        "A mesh is one choice of dp, tp, pp and cp. Each row is the fastest layout of its "
+        "mesh.\nOf %zu layouts, %zu were simulated%s",
         list->tried, list->n,
         list->n < list->tried ? "; the others cannot be the fastest of their mesh." : ".");
     alternatives(run, t, list);
@@ -144,17 +143,17 @@ void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t
                               r->fullest.bytes[k]);
     if (n < room)
         n += (size_t)snprintf(
-                text + n, room - n,
-                ", \"memory\": %.0f, \"tp_bytes\": %.0f, \"cp_bytes\": %.0f, "
-                "\"pp_bytes\": %.0f, \"dp_bytes\": %.0f, \"tied_bytes\": %.0f, \"step\": %.9g, "
-                "\"computing\": %.6g, \"tp_time\": %.6g, \"cp_time\": %.6g, "
-                "\"dp_time\": %.6g, \"end_time\": %.6g, \"idle\": %.6g, \"bubble\": %.6g, \"mfu\": "
-                "%.6g, \"hfu\": %.6g, \"units\": {\"time\": \"s\", \"memory\": \"bytes\", "
-                "\"traffic\": "
-                "\"bytes\"}",
-                plan_memory_sum(&r->fullest), r->tp_bytes, r->cp_bytes, r->pp_bytes, r->dp_bytes,
-                r->tied_bytes, r->step * 1e-12, r->computing * 1e-12, r->tp * 1e-12, r->cp * 1e-12,
-                r->dp * 1e-12, r->end * 1e-12, r->idle * 1e-12, r->bubble, r->mfu, r->hfu);
+            text + n, room - n,
+            ", \"memory\": %.0f, \"tp_bytes\": %.0f, \"cp_bytes\": %.0f, "
+            "\"pp_bytes\": %.0f, \"dp_bytes\": %.0f, \"tied_bytes\": %.0f, \"step\": %.9g, "
+            "\"computing\": %.6g, \"tp_time\": %.6g, \"cp_time\": %.6g, "
+            "\"dp_time\": %.6g, \"end_time\": %.6g, \"idle\": %.6g, \"bubble\": %.6g, \"mfu\": "
+            "%.6g, \"hfu\": %.6g, \"units\": {\"time\": \"s\", \"memory\": \"bytes\", "
+            "\"traffic\": "
+            "\"bytes\"}",
+            plan_memory_sum(&r->fullest), r->tp_bytes, r->cp_bytes, r->pp_bytes, r->dp_bytes,
+            r->tied_bytes, r->step * 1e-12, r->computing * 1e-12, r->tp * 1e-12, r->cp * 1e-12,
+            r->dp * 1e-12, r->end * 1e-12, r->idle * 1e-12, r->bubble, r->mfu, r->hfu);
     char why[80];
     plan_limits(r, t, why, sizeof why);
     if (n < room)

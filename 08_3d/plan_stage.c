@@ -34,8 +34,8 @@ PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i,
                               plan_rank(l, r / cp, r % cp, tp - 1, i));
     for (size_t slice = 0; s.dp_near && slice < tp; slice++)
         s.dp_near =
-                plan_near(t, plan_rank(l, 0, 0, slice, i), plan_rank(l, dp - 1, cp - 1, slice, i));
-    Positions local = { 0 };                       // n 0: all positions
+            plan_near(t, plan_rank(l, 0, 0, slice, i), plan_rank(l, dp - 1, cp - 1, slice, i));
+    Positions local = { 0 }; // n 0: all positions
     if (cp > 1) local = plan_positions_of(t, l, plan_most_positions(t, l));
     if (plan_in_blocks(t, l)) s.z = cut_positions(s.z, &local, true);
     if (l->sequence) s.z = cut_sequence(s.z, false);
@@ -45,8 +45,8 @@ PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *
     PlanStage one = *s;
     Positions positions = plan_positions_of(t, l, cp);
     one.z = cut_positions(one.z, &positions, true);
-    one.tp_near = plan_near(t, plan_rank(l, s->d, cp, 0, s->i),
-                            plan_rank(l, s->d, cp, l->n.tp - 1, s->i));
+    one.tp_near =
+        plan_near(t, plan_rank(l, s->d, cp, 0, s->i), plan_rank(l, s->d, cp, l->n.tp - 1, s->i));
     return one;
 }
 PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i) {
@@ -204,8 +204,8 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     double score_bytes = plan_block_bytes(t, z, B, true),
            inputs = (double)(cut_rows(z, B) * z->C * e);
     double scores = through_memory(t, 2 * score_bytes, 2);
-    double rest = through_memory(t, plan_block_bytes(t, z, B, false) + score_bytes + inputs,
-                                 OTHER_KERNELS);
+    double rest =
+        through_memory(t, plan_block_bytes(t, z, B, false) + score_bytes + inputs, OTHER_KERNELS);
     double logits = through_memory(t, 2 * (double)(M * z->vocab * t->format.logit), 2);
     bool full = l->recompute == RECOMPUTE_FULL, selective = l->recompute == RECOMPUTE_SELECTIVE;
     PlanOp op = { 0 };
@@ -230,10 +230,8 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     double halves = 2 * (forward ? 2 * blocks : 2 * blocks + last + (full ? 2 * blocks : 0));
     if (forward) halves += 2 * first;
     if (l->sequence) halves += forward ? last - first : 2 * blocks + first;
-    if (l->sequence)
-        add_tp(&op, t, s, halves, ONE_PASS, rows);
-    else
-        add_tp(&op, t, s, halves / 2, ALL_REDUCE_PASSES, rows);
+    if (l->sequence) add_tp(&op, t, s, halves, ONE_PASS, rows);
+    else add_tp(&op, t, s, halves / 2, ALL_REDUCE_PASSES, rows);
     // The loss: three sums of [M, 1].
     if (forward && z->last) add_tp(&op, t, s, 3, ALL_REDUCE_PASSES, M);
     // ZeRO: each micro-batch gathers the weights for forward and for backward, and reduces its
@@ -255,7 +253,7 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
 }
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B) {
     PlanOp op = plan_op_alone(t, l, s, forward, B);
-    if (!s->z.online) return op;                   // plain attention is among the products already
+    if (!s->z.online) return op; // plain attention is among the products already
     double blocks = (double)s->z.blocks;
     if (forward || l->recompute == RECOMPUTE_FULL)
         add_ring(&op, plan_ring(t, l, s, true, B), blocks);

@@ -66,7 +66,7 @@ static void ending(Ending *e, PlanResult *r, const PlanPlayer *p, size_t i, doub
     PlanStage s = plan_stage(p->t, p->l, 0, i);
     PlanOp reduce = plan_reduction(p->t, p->l, &s), gather = plan_gather(p->t, p->l, &s);
     double dp_bytes =
-            p->stage[i].sum.dp_bytes + reduce.dp_bytes + (p->l->zero == 3 ? 0 : gather.dp_bytes);
+        p->stage[i].sum.dp_bytes + reduce.dp_bytes + (p->l->zero == 3 ? 0 : gather.dp_bytes);
     double update = plan_update_time(p->t, p->l, &s);
     for (size_t slice = 0; slice < plan_slices(p->t, p->l); slice++) {
         PlanStage one = plan_slice(p->t, p->l, &s, slice);
@@ -130,10 +130,8 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
         for (size_t c = 0; c < cp; c++)
             model_near = model_near && plan_near(t, plan_rank(l, d, c, 0, 0),
                                                  plan_rank(l, d, c, n.tp - 1, n.pp - 1));
-        if (d == 0)
-            first = p;
-        else
-            plan_player_free(&p);
+        if (d == 0) first = p;
+        else plan_player_free(&p);
     }
     Ending e = { 0 };
     first.sequences = part_size(t->model.batch, n.dp, 0);

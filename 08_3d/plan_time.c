@@ -34,7 +34,7 @@ size_t plan_message_bytes(const PlanPlayer *p, size_t B) {
 bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
     const PlanLayout *l = p->l;
     size_t inner = l->n.tp * mesh_cp(l->n);
-    bool near = true, all = l->zero >= 2;          // ZeRO 2 and 3: all replicas keep step
+    bool near = true, all = l->zero >= 2; // ZeRO 2 and 3: all replicas keep step
     for (size_t d = all ? 0 : p->d; near && d < (all ? l->n.dp : p->d + 1); d++)
         for (size_t r = 0; near && r < inner; r++)
             near = plan_near(p->t, plan_rank(l, d, r / l->n.tp, r % l->n.tp, from),
@@ -179,7 +179,7 @@ static void play(PlanPlayer *p) {
     p->stage = host_alloc(pp * sizeof *p->stage);
     for (size_t i = 0; i < pp; i++) {
         p->stage[i] = stage_new(p, i, stage_like(p, i));
-        if (p->l->zero == 3) {                     // wte is gathered once, before all other units
+        if (p->l->zero == 3) { // wte is gathered once, before all other units
             PlanStage s = plan_stage(p->t, p->l, p->d, i);
             PlanOp table = plan_gather(p->t, p->l, &s);
             p->stage[i].now = p->stage[i].busy = table.dp;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "common/model/block.h"
 
-enum { MOST_SEQUENCES = 1 << 20 };                 // of a step: beyond that it is a typing error
+enum { MOST_SEQUENCES = 1 << 20 }; // of a step: beyond that it is a typing error
 
 static void require_tensor(const TrainerConfig *c) {
     const ModelConfig *m = &c->model;
@@ -14,10 +14,12 @@ static void require_tensor(const TrainerConfig *c) {
             c->mesh.tp, m->heads, m->heads);
     REQUIRE(c->tensor != TENSOR_1D || c->mesh.tp <= config_kv_heads(m),
             "--tp %zu needs as many heads of key and value; the model has %zu: choose --tp %zu, or "
-            "more --kv-heads", c->mesh.tp, config_kv_heads(m), config_kv_heads(m));
+            "more --kv-heads",
+            c->mesh.tp, config_kv_heads(m), config_kv_heads(m));
     REQUIRE(c->tensor != TENSOR_1D || c->mesh.tp <= block_hidden(m),
             "--tp %zu needs as many features of the MLP; the model has %zu: choose --tp %zu, or a "
-            "larger --ffn", c->mesh.tp, block_hidden(m), block_hidden(m));
+            "larger --ffn",
+            c->mesh.tp, block_hidden(m), block_hidden(m));
     REQUIRE(c->depth == 0 || c->tensor == TENSOR_25D,
             "--depth %zu: only --tensor 2.5d has layers; leave it out", c->depth);
     if (c->tensor == TENSOR_1D) return;
@@ -34,7 +36,8 @@ static void require_tensor(const TrainerConfig *c) {
     size_t q = c->tensor == TENSOR_3D ? cube_side(c->mesh.tp) : tensor_sides(c).q;
     REQUIRE(q <= m->heads,
             "--tp %zu has %zu columns of ranks, which need as many heads; the model has %zu: "
-            "choose fewer ranks, or more --heads", c->mesh.tp, q, m->heads);
+            "choose fewer ranks, or more --heads",
+            c->mesh.tp, q, m->heads);
 }
 
 // A compressed gradient is no longer the sum over replicas. Options that need a part of the sum,
@@ -59,7 +62,8 @@ static void require_compression(const TrainerConfig *c) {
     REQUIRE(c->compression.method != TOP_K || c->mesh.tp == 1,
             "--compress top-k chooses among all elements of a layer, and the slices of --tp %zu "
             "would choose other elements of the norms that each of them has: choose --tp 1, or "
-            "--compress power-sgd", c->mesh.tp);
+            "--compress power-sgd",
+            c->mesh.tp);
 }
 
 // trainer_require() calls this rule after all others, because a plan needs sizes that can work.
@@ -70,19 +74,23 @@ static void require_budget(const TrainerConfig *c) {
     size_t i = kept_stage_without_plan(c);
     REQUIRE(i == c->mesh.pp,
             "--activation-budget %zu is not enough for stage %zu even if every block is computed "
-            "again: it needs %zu bytes", c->activation_budget, i, kept_least(c, i));
+            "again: it needs %zu bytes",
+            c->activation_budget, i, kept_least(c, i));
 }
 
 Reduction trainer_reduction(size_t zero, bool prefetch, bool overlap, bool compressed) {
     REQUIRE(!prefetch || zero == 3,
             "--prefetch gathers weights ahead, and --zero %zu has them whole: choose --zero 3, or "
-            "leave --prefetch out", zero);
+            "leave --prefetch out",
+            zero);
     REQUIRE(!overlap || zero == 0,
             "--overlap all-reduces whole gradients, and --zero %zu reduces them in parts: choose "
-            "--zero 0, or --zero 3 with --prefetch, or leave --overlap out", zero);
+            "--zero 0, or --zero 3 with --prefetch, or leave --overlap out",
+            zero);
     REQUIRE(!compressed || zero == 0,
             "--compress leaves the whole sum on every replica, and --zero %zu reduces it in parts: "
-            "choose --zero 0, or leave --compress out", zero);
+            "choose --zero 0, or leave --compress out",
+            zero);
     REQUIRE(!compressed || !overlap,
             "--compress needs a unit's whole gradient and what was not sent before, and --overlap "
             "sends buckets as they are: leave one of them out");
@@ -102,14 +110,16 @@ void trainer_require(const TrainerConfig *c) {
             MOST_SEQUENCES);
     REQUIRE(c->batch >= c->mesh.dp,
             "--batch %zu leaves some of the %zu replicas without a sequence: choose at least "
-            "--batch %zu", c->batch, c->mesh.dp, c->mesh.dp);
+            "--batch %zu",
+            c->batch, c->mesh.dp, c->mesh.dp);
     require_tensor(c);
     REQUIRE(c->mesh.pp <= m->layers,
             "--pp %zu needs as many blocks; the model has %zu: choose --pp %zu, or more --layers",
             c->mesh.pp, m->layers, m->layers);
     REQUIRE(mesh_cp(c->mesh) <= m->context,
             "--cp %zu needs as many positions; a sequence has %zu: choose --cp %zu or less, or "
-            "more --context", mesh_cp(c->mesh), m->context, m->context);
+            "more --context",
+            mesh_cp(c->mesh), m->context, m->context);
     REQUIRE(!prefetch || c->schedule != schedule_zb_h1,
             "--prefetch gathers for whole backwards, and --schedule zero-bubble cuts them in two: "
             "leave --prefetch out, or choose --schedule 1f1b");
@@ -118,7 +128,8 @@ void trainer_require(const TrainerConfig *c) {
             "cuts them in two: leave --overlap out, or choose --schedule 1f1b");
     REQUIRE(!c->rebalanced || !(prefetch || overlap),
             "--rebalance moves layers, and %s lists those of a stage when the training begins: "
-            "leave one of them out", prefetch ? "--prefetch" : "--overlap");
+            "leave one of them out",
+            prefetch ? "--prefetch" : "--overlap");
     REQUIRE(c->schedule != schedule_zb_h1 || c->tensor == TENSOR_1D,
             "--schedule zero-bubble puts the gradients of weights off, and the products of a grid "
             "communicate for them: choose --tensor 1d, or --schedule 1f1b");
@@ -131,7 +142,8 @@ void trainer_require(const TrainerConfig *c) {
     REQUIRE(v == 1 || m_each % c->mesh.pp == 0,
             "--schedule interleaved takes micro-batches in groups of --pp %zu, each through all "
             "chunks, and a replica has %zu: choose --batch and --micro-batch for a multiple of "
-            "%zu, or --schedule 1f1b", c->mesh.pp, m_each, c->mesh.pp);
+            "%zu, or --schedule 1f1b",
+            c->mesh.pp, m_each, c->mesh.pp);
     for (size_t i = 0; c->stage_blocks && i < v * c->mesh.pp; i++) blocks += c->stage_blocks[i];
     REQUIRE(!c->stage_blocks || blocks == m->layers,
             "--stage-layers add up to %zu, but the model has --layers %zu", blocks, m->layers);

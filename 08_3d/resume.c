@@ -12,9 +12,10 @@
 #include "08_3d/checkpoint_folder.h"
 
 // The weights have their shapes from these: no run may change them.
-static const char *const model_options[] = { "layers", "width", "heads", "context", "vocab",
-                                             "family", "kv-heads", "ffn", "untied",
-                                             "attention-bias", "rope-theta", "norm-eps", NULL };
+static const char *const model_options[] = { "layers", "width",          "heads",      "context",
+                                             "vocab",  "family",         "kv-heads",   "ffn",
+                                             "untied", "attention-bias", "rope-theta", "norm-eps",
+                                             NULL };
 // A run that resumes may change these with --override only, and the content of --data.
 static const char *const training_options[] = {
     "batch",        "seed",     "lr",          "min-lr",     "warmup", "decay-steps",
@@ -23,10 +24,19 @@ static const char *const training_options[] = {
 };
 // Any run may change these. "ranks" is not an option, but the page reports its change, too.
 static const char *const layout_options[] = {
-    "steps", "ranks", "dp", "tp", "pp", "cp", "tensor", "depth", "micro-batch", "schedule",
-    "chunks", "stage-layers", "rebalance", "zero", "prefetch", "overlap", "attention",
-    "sequence-parallel", "recompute", "activation-budget", "reduce", "threads", "eval-every",
-    "data", "data-eval", NULL,
+    "steps",       "ranks",
+    "dp",          "tp",
+    "pp",          "cp",
+    "tensor",      "depth",
+    "micro-batch", "schedule",
+    "chunks",      "stage-layers",
+    "rebalance",   "zero",
+    "prefetch",    "overlap",
+    "attention",   "sequence-parallel",
+    "recompute",   "activation-budget",
+    "reduce",      "threads",
+    "eval-every",  "data",
+    "data-eval",   NULL,
 };
 
 // ---------------------------------------------------------------- the values of options
@@ -124,10 +134,12 @@ static void require_same_training(const RunOptions *o, const char *dir, const Ch
         if (!before && !strcmp(*name, "family")) before = "gpt2";
         REQUIRE(before || !asked,
                 "--resume %s: it was trained without --%s: leave it out, because the weights have "
-                "that shape", dir, *name);
+                "that shape",
+                dir, *name);
         REQUIRE(same(before, asked),
                 "--resume %s: it was trained with --%s %s, not %s: leave --%s out, because the "
-                "weights have that shape", dir, *name, before, asked ? asked : "?", *name);
+                "weights have that shape",
+                dir, *name, before, asked ? asked : "?", *name);
     }
     for (const char *const *name = training_options; *name; name++) {
         const char *before = checkpoint_option(c, *name);
@@ -146,9 +158,9 @@ static void require_same_training(const RunOptions *o, const char *dir, const Ch
 Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]) {
     *note = 0;
     require_overrides(o);
-    REQUIRE(run_option_given(o, "resume") || !run_option(o, "newest-good"),
-            "--newest-good chooses among the checkpoints in the folder of --resume: give that, too"
-            );
+    REQUIRE(
+        run_option_given(o, "resume") || !run_option(o, "newest-good"),
+        "--newest-good chooses among the checkpoints in the folder of --resume: give that, too");
     const char *save = run_option(o, "save"), *dir = run_option(o, "resume");
     if (save && world->rank == 0 &&
         !folder_claim(save)) // before the newest checkpoint is looked for
@@ -173,7 +185,11 @@ Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]) 
 
 // ---------------------------------------------------------------- the folder of --save
 
-typedef struct { char name[FOLDER_NAME]; size_t step; bool part; } Entry;
+typedef struct {
+    char name[FOLDER_NAME];
+    size_t step;
+    bool part;
+} Entry;
 // The names in dir that this program gives to checkpoints. usage_error() where one of them is
 // not this program's.
 static Entry *entries_of(const char *dir, size_t *n) {
@@ -214,8 +230,8 @@ static bool may_stay(const RunOptions *o, const char *path, size_t step, const S
         snprintf(why, FOLDER_WHY, "%.600s is of this run, but after step %zu, where it goes on",
                  path, from);
     checkpoint_index_free(&x);
-    const bool passed_over = run_option(o, "newest-good") &&
-                             same_folder(run_option(o, "resume"), run_option(o, "save"));
+    const bool passed_over =
+        run_option(o, "newest-good") && same_folder(run_option(o, "resume"), run_option(o, "save"));
     return (own || (!read && from > 0)) && (step <= from || passed_over);
 }
 
@@ -231,7 +247,8 @@ static void require_folder(const RunOptions *o, const char *dir, const SavedRun 
         bool stays = !list[i].part && may_stay(o, path, list[i].step, saved, from, why);
         REQUIRE(stays || list[i].part || over,
                 "--save %s: %s: --resume %s takes the newest one up; save elsewhere, or say "
-                "--save-over, which removes it", dir, why, dir);
+                "--save-over, which removes it",
+                dir, why, dir);
         if (stays) list[i].name[0] = 0;
         free(path);
     }
@@ -262,18 +279,18 @@ static void require_same_data(const RunOptions *o, const Checkpoint *before, Fil
 }
 
 SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *data) {
-    SavedRun saved = {0};
+    SavedRun saved = { 0 };
     const char *dir = run_option(o, "save");
     if (before) saved = checkpoint_index(before)->run;
     else new_id(saved.id);
     if (before || dir) {
-        FileSum now = {0};
+        FileSum now = { 0 };
         if (this_rank == 0) now.sum = data_fingerprint(data, &now.bytes);
         side_broadcast(&now, sizeof now);
         if (before) require_same_data(o, before, now);
         saved.data = now;
     }
-    if (before && dir) {                           // the best step is one of this folder's
+    if (before && dir) { // the best step is one of this folder's
         char *above = folder_path(checkpoint_folder(before), "..");
         if (!same_folder(above, dir)) saved.best_step = 0;
         free(above);

@@ -9,9 +9,16 @@
 // numbers, a flag is "yes".
 // value NULL: the option was not given and has no default.
 // taken: resume_open() has taken the value from the checkpoint.
-typedef struct { const char *name, *value; bool given, taken; char number[24]; } RunOption;
-typedef struct RunOptions { RunOption *option; size_t n; } RunOptions;
-const char *run_option(const RunOptions *o, const char *name);     // its value, or NULL
+typedef struct {
+    const char *name, *value;
+    bool given, taken;
+    char number[24];
+} RunOption;
+typedef struct RunOptions {
+    RunOption *option;
+    size_t n;
+} RunOptions;
+const char *run_option(const RunOptions *o, const char *name); // its value, or NULL
 bool run_option_given(const RunOptions *o, const char *name);
 
 // Writes the options into the index of a checkpoint: "options" define the training, "layout"

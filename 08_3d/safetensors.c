@@ -48,8 +48,7 @@ static char *header(const Model *whole, size_t *length) {
             size_t parts = model_parts(&whole->config, &u->params[k], part);
             for (size_t a = 0; a < parts; a++) {
                 size_t bytes = part[a].rows * range_size(part[a].columns) * sizeof(real);
-                n += (size_t)snprintf(json + n, room - n,
-                                      ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":",
+                n += (size_t)snprintf(json + n, room - n, ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":",
                                       prefix(&whole->config, part[a].name), part[a].name,
                                       sizeof(real) == 8 ? "F64" : "F32");
                 n += shape(json + n, room - n, &part[a]);
@@ -76,7 +75,10 @@ void safetensors_require(const ModelConfig *c, const char *file) {
 // ---------------------------------------------------------------- gathering
 
 // One element on its way to rank 0, and its place in the flattened whole tensor.
-typedef struct { size_t place; real value; } Element;
+typedef struct {
+    size_t place;
+    real value;
+} Element;
 // The elements of this tensor that this rank writes, as in a checkpoint: of equal replicas one
 // rank sends them.
 static Element *own_elements(const Model *m, const char *name, size_t *n) {
@@ -100,7 +102,10 @@ static Element *own_elements(const Model *m, const char *name, size_t *n) {
     return NULL;
 }
 
-typedef struct { real *values; size_t room, filled; } Whole;
+typedef struct {
+    real *values;
+    size_t room, filled;
+} Whole;
 static void take_elements(void *whole, size_t rank, const void *data, size_t bytes) {
     Whole *w = whole;
     const Element *list = data;
@@ -125,7 +130,7 @@ static void write_part(const Param *p, const NamedPart *part, const real *values
 // Collective: appends this tensor to the file, which rank 0 has open.
 static void write_tensor(const Model *m, const Param *p, Output *o) {
     size_t n;
-    if (p->cols == 0) return;                      // the family has no such tensor
+    if (p->cols == 0) return; // the family has no such tensor
     Element *own = own_elements(m, p->name, &n);
     Whole whole = { .room = p->rows * p->cols };
     if (this_rank == 0) whole.values = host_alloc(whole.room * sizeof(real));
@@ -144,7 +149,7 @@ static void write_tensor(const Model *m, const Param *p, Output *o) {
 void safetensors_export(const Model *m, const char *file) {
     ledger_pause();
     Model *whole = model_describe(&m->config, model_layers(&m->config));
-    Output o = {0};
+    Output o = { 0 };
     if (this_rank == 0) {
         size_t length;
         char *h = header(whole, &length);

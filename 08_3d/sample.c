@@ -31,7 +31,7 @@ static void cached_forward(const AttentionHeads *h, Saved *s) {
     Tensor q = attention_part(h, s->t[S_QKV], 0), k = attention_part(h, s->t[S_QKV], 1),
            v = attention_part(h, s->t[S_QKV], 2);
     Tensor p = tensor_new(&s->attention, heads * h->T, all);
-    Arena wide = arena(MEM_WORKSPACE);             // for attention_repeat()
+    Arena wide = arena(MEM_WORKSPACE); // for attention_repeat()
     // EXERCISE 08.sample-a (4 points): attend with the cache. c->k and c->v [context, K] have c->n
     // rows of earlier positions; put the new ones, k and v, behind them. Then p <- scores of q with
     // all keys, its causal softmax with scale 1/sqrt(D) at h->position, and S_MIX <- p times all
@@ -71,19 +71,19 @@ static Tensor forward(Sampler *s, Arena *a, const int *tokens, size_t count, siz
     Tensor x = { 0 }, y = tensor_new(&buffers, count, C), logits = { 0 };
     if (pp->rank > 0) {
         x = tensor_new(&buffers, count, C);
-        comm_recv(pp, x, pp->rank - 1);                        // count * C elements
+        comm_recv(pp, x, pp->rank - 1); // count * C elements
     }
     walk_forward_only(s->m->layers, layers, &b, x, y);
     if (s->head) {
         Saved saved = saved_new();
         Tensor rows = all ? y : tensor_row_range(y, count - 1, count);
         logits = tensor_new(a, rows.rows, range_size(s->head->vocab));
-        record_enter(EVENT_FORWARD, b.number);                 // for the picture
+        record_enter(EVENT_FORWARD, b.number); // for the picture
         layer_forward(s->head, &b, rows, logits, &saved);
         record_leave();
         saved_free(&saved);
     } else {
-        comm_send(pp, y, pp->rank + 1);                        // count * C elements
+        comm_send(pp, y, pp->rank + 1); // count * C elements
     }
     arena_free(&buffers);
     arena_free(&scratch);
@@ -119,7 +119,7 @@ void sampler_forget(Sampler *s) {
 // softmax(logit / temperature) (Maddison et al. 2014). The Gumbel number is a function of (seed,
 // number of the token, entry). So the choice does not depend on which rank has which entries, and
 // no rank needs all of them.
-enum { KEY_SAMPLE = 5 };                           // keys 1 to 4 belong to common/model
+enum { KEY_SAMPLE = 5 }; // keys 1 to 4 belong to common/model
 typedef struct {
     double logit, score;
     size_t entry;
@@ -137,15 +137,15 @@ static bool better(const Candidate *x, const Candidate *y) {
 // worse than the root and cost one comparison, so the vocabulary is never sorted.
 typedef struct {
     Candidate *list;
-    size_t n, k;                                   // n: the number of candidates in the heap
+    size_t n, k; // n: the number of candidates in the heap
 } Best;
 static void offer(Best *best, Candidate c) {
     Candidate *list = best->list;
     size_t i = 0;
-    if (best->n < best->k) {                       // c rises until its parent is worse
+    if (best->n < best->k) { // c rises until its parent is worse
         for (i = best->n++; i > 0 && better(&list[(i - 1) / 2], &c); i = (i - 1) / 2)
             list[i] = list[(i - 1) / 2];
-    } else if (better(&c, &list[0])) {             // c replaces the root and sinks below worse ones
+    } else if (better(&c, &list[0])) { // c replaces the root and sinks below worse ones
         for (size_t below = 1; below < best->k; below = 2 * i + 1) {
             if (below + 1 < best->k && better(&list[below], &list[below + 1])) below++;
             if (better(&list[below], &c)) break;
@@ -188,7 +188,7 @@ static size_t choose(Sampler *s, Tensor logits, size_t number) {
         pairs[2 * i + 1] = i < best.n ? (real)best.list[i].entry : (real)V;
     }
     tensor_upload(part, pairs);
-    comm_all_gather(tp, all, part);                            // 2k elements per rank: logit, entry
+    comm_all_gather(tp, all, part); // 2k elements per rank: logit, entry
     tensor_download(pairs, all);
     best.n = 0;
     for (size_t i = 0; i < n; i++)
@@ -227,7 +227,7 @@ Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice 
                   .memory = arena(MEM_ACTIVATIONS) };
     Range layers = pipeline_stage_layers(c, NULL, pp, s.mesh.at.pp);
     bool last = s.mesh.at.pp + 1 == pp;
-    layers.hi -= last;                             // without the last layer, the loss
+    layers.hi -= last; // without the last layer, the loss
     s.m = model_describe(c, layers);
     tensor_parallel(s.m, s.mesh.tp);
     weights_load(w, s.m);
@@ -235,7 +235,7 @@ Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice 
     s.blocks = s.m->n_layers - last - (s.mesh.at.pp == 0);
     s.cache = host_alloc(s.blocks * sizeof *s.cache);
     size_t heads = range_size(s.m->layers[s.mesh.at.pp == 0].heads) / config_head_ratio(c);
-    size_t K = heads * (c->width / c->heads);      // columns of this rank's keys
+    size_t K = heads * (c->width / c->heads); // columns of this rank's keys
     for (size_t i = 0; i < s.blocks; i++)
         s.cache[i] = (Cache){ .kind = { .name = "cached", .forward = cached_forward },
                               .k = tensor_new(&s.memory, c->context, K),

@@ -9,23 +9,23 @@
 // the attention gets a pointer to kind and casts it to a pointer to the Cache.
 typedef struct {
     AttentionKind kind;
-    Tensor k, v;                                   // [context, kv heads/tp * D] each
-    size_t n;                                      // rows that are filled
+    Tensor k, v; // [context, kv heads/tp * D] each
+    size_t n;    // rows that are filled
 } Cache;
 typedef struct {
-    double temperature;                            // 0: always the likeliest entry
-    size_t top_k;                                  // 0: all entries may win
+    double temperature; // 0: always the likeliest entry
+    size_t top_k;       // 0: all entries may win
     uint64_t seed;
 } Choice;
 typedef struct {
     Mesh mesh;
     // this rank's part of its stage's layers; no loss
     Model *m;
-    Layer *head;                                   // the last layer on the last stage; else NULL
-    Cache *cache;                                  // [blocks]
-    size_t blocks;                                 // blocks of this stage
-    size_t n;                                      // positions in the caches
-    Arena memory;                                  // holds the caches
+    Layer *head;   // the last layer on the last stage; else NULL
+    Cache *cache;  // [blocks]
+    size_t blocks; // blocks of this stage
+    size_t n;      // positions in the caches
+    Arena memory;  // holds the caches
     Choice choice;
 } Sampler;
 
@@ -37,7 +37,7 @@ void sampler_free(Sampler *s);
 Tensor sampler_forward(Sampler *s, Arena *a, const int *tokens, size_t count, bool all);
 // The same from position 0, without the cache. Leaves the cache as it is.
 Tensor sampler_forward_whole(Sampler *s, Arena *a, const int *tokens, size_t count);
-void sampler_forget(Sampler *s);                   // empties the caches
+void sampler_forget(Sampler *s); // empties the caches
 // Chooses token `number` of the text by the last row of logits. All ranks return the same token.
 int sampler_choose(Sampler *s, Tensor logits, size_t number);
 // The score of an entry with this logit for token `number`. The largest score wins.

@@ -8,7 +8,10 @@
 
 // ---------------------------------------------------------------- names
 
-static const struct { const char *name; ScheduleRule rule; bool interleaved;
+static const struct {
+    const char *name;
+    ScheduleRule rule;
+    bool interleaved;
 } schedules[] = {
     { "naive", schedule_naive, false },
     { "gpipe", schedule_gpipe, false },
@@ -25,8 +28,10 @@ ScheduleRule settings_schedule(const char *name) { return schedules[schedule_num
 bool settings_interleaved(const char *name) { return schedules[schedule_number(name)].interleaved; }
 
 TensorKind settings_tensor(const char *name) {
-    return !strcmp(name, "2d") ? TENSOR_2D : !strcmp(name, "2.5d") ? TENSOR_25D
-         : !strcmp(name, "3d") ? TENSOR_3D : TENSOR_1D;
+    return !strcmp(name, "2d")     ? TENSOR_2D
+           : !strcmp(name, "2.5d") ? TENSOR_25D
+           : !strcmp(name, "3d")   ? TENSOR_3D
+                                   : TENSOR_1D;
 }
 Recompute settings_recompute(const char *name) {
     return !strcmp(name, "full")        ? RECOMPUTE_FULL
@@ -40,7 +45,7 @@ size_t *settings_stage_blocks(const char *text, size_t pp, size_t chunks, size_t
     if (!text) return NULL;
     size_t stages = pp * chunks, *blocks = host_alloc(stages * sizeof *blocks), n = 0;
     const char *each = chunks > 1 ? "chunk of each stage" : "stage";
-    for (const char *s = text; ; s++) {
+    for (const char *s = text;; s++) {
         char *end;
         REQUIRE(*s >= '0' && *s <= '9',
                 "--stage-layers %s: expected whole numbers with commas between them, such as 3,4,3",
@@ -48,7 +53,8 @@ size_t *settings_stage_blocks(const char *text, size_t pp, size_t chunks, size_t
         unsigned long value = strtoul(s, &end, 10);
         REQUIRE(n < stages && value > 0 && value <= layers,
                 "--stage-layers %s: expected %zu numbers, one for each %s of --pp %zu, each from 1 "
-                "to --layers %zu", text, stages, each, pp, layers);
+                "to --layers %zu",
+                text, stages, each, pp, layers);
         blocks[n++] = value;
         s = end;
         if (*s != ',') break;
@@ -62,8 +68,8 @@ size_t *settings_stage_blocks(const char *text, size_t pp, size_t chunks, size_t
 double settings_rate(const RateRule *r, size_t step) {
     if (step < r->warmup) return r->highest * (double)(step + 1) / (double)r->warmup;
     double progress =
-            (double)(step - r->warmup) / (double)(r->decay > r->warmup ? r->decay - r->warmup : 1);
-    if (progress > 1) progress = 1;                // after the decay the rate stays
+        (double)(step - r->warmup) / (double)(r->decay > r->warmup ? r->decay - r->warmup : 1);
+    if (progress > 1) progress = 1; // after the decay the rate stays
     return r->highest *
            (r->lowest + (1 - r->lowest) * 0.5 * (1 + cos(3.141592653589793 * progress)));
 }

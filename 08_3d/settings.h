@@ -8,8 +8,8 @@
 ScheduleRule settings_schedule(const char *name);
 // May a stage of this schedule have several chunks?
 bool settings_interleaved(const char *name);
-TensorKind settings_tensor(const char *name);      // of --tensor 1d|2d|2.5d|3d
-Recompute settings_recompute(const char *name);    // of --recompute none|selective|full
+TensorKind settings_tensor(const char *name);   // of --tensor 1d|2d|2.5d|3d
+Recompute settings_recompute(const char *name); // of --recompute none|selective|full
 // "3,4,3" -> {3, 4, 3}: the blocks of each of pp stages, or of each chunk, in model order.
 // free() it. usage_error() if text is not such a list.
 // text NULL: the result is NULL.
@@ -19,6 +19,9 @@ size_t *settings_stage_blocks(const char *text, size_t pp, size_t chunks, size_t
 // A linear warm-up to the highest rate, then a cosine down to the lowest one, which stays from
 // step `decay` on.
 // lowest: a share of the highest rate.
-typedef struct { double highest, lowest; size_t warmup, decay; } RateRule;
+typedef struct {
+    double highest, lowest;
+    size_t warmup, decay;
+} RateRule;
 double settings_rate(const RateRule *rule, size_t step);
 #endif

@@ -6,10 +6,10 @@
 #include "common/comm/clock.h"
 #include "common/model/costs.h"
 
-static const double BETWEEN_LINES = 10;            // seconds
+static const double BETWEEN_LINES = 10; // seconds
 // Seconds after which a step counts 1/e in the moving mean.
 static const double REMEMBERED = 30;
-static const double PATIENCE = 0.3;                // seconds for the peak
+static const double PATIENCE = 0.3; // seconds for the peak
 
 StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps) {
     StepLines s = { .from = from, .steps = steps, .flops = work_model(&c->model, c->batch).flops };
@@ -45,7 +45,7 @@ static double product_rate(int n) {
 // FLOP/s of this rank alone: the best of several products. Too short products are made larger. Only
 // called in a long run, so short runs lose no time.
 static double measure_peak(void) {
-    const double too_short = 1e-3;                 // seconds
+    const double too_short = 1e-3; // seconds
     const int most = device_is_gpu() ? 4096 : 1024;
     double best = 0;
     int n = 1024;
@@ -77,8 +77,8 @@ static void write_line(char line[STEP_LINE], const StepLines *s, size_t step, St
                  100 * s->flops * s->counted / s->seconds / s->peak / s->at_once);
     const char *real_time = clock_config()->simulated ? " real time" : "";
     snprintf(line, STEP_LINE,
-             "step %5zu   loss %7.4f   gradient norm %8.4f   lr %-8.3g %8.0f tokens/s%s%s%s",
-             step, r.loss, r.norm, lr, s->tokens / s->seconds, real_time, left, share);
+             "step %5zu   loss %7.4f   gradient norm %8.4f   lr %-8.3g %8.0f tokens/s%s%s%s", step,
+             r.loss, r.norm, lr, s->tokens / s->seconds, real_time, left, share);
 }
 
 bool step_lines_add(StepLines *s, size_t step, StepResult r, double lr, size_t tokens,

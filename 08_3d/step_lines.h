@@ -10,7 +10,7 @@ typedef struct {
     size_t from, steps;
     // FLOPs of the unsplit model's step, without recomputation.
     double flops;
-    double at_once;                                // ranks that compute at the same time
+    double at_once; // ranks that compute at the same time
     // FLOP/s of one rank in a product of matrices; 0: not measured yet
     double peak;
     // The time before the first step, and at the last line.

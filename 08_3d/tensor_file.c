@@ -27,13 +27,18 @@ static bool whole(const cJSON *j, size_t *value) {
 bool tensor_file_leaves_out(const char *name) {
     const char *attention = strstr(name, ".attn."), *angles = strstr(name, ".rotary_emb.");
     if (angles) return strcmp(angles, ".rotary_emb.inv_freq") == 0;
-    return attention && (strcmp(attention, ".attn.bias") == 0 ||
-                         strcmp(attention, ".attn.masked_bias") == 0);
+    return attention &&
+           (strcmp(attention, ".attn.bias") == 0 || strcmp(attention, ".attn.masked_bias") == 0);
 }
 
-static const struct { const char *name; size_t bytes; } types[] = {
-    [FILE_F64] = { "F64", 8 }, [FILE_F32] = { "F32", 4 },
-    [FILE_F16] = { "F16", 2 }, [FILE_BF16] = { "BF16", 2 },
+static const struct {
+    const char *name;
+    size_t bytes;
+} types[] = {
+    [FILE_F64] = { "F64", 8 },
+    [FILE_F32] = { "F32", 4 },
+    [FILE_F16] = { "F16", 2 },
+    [FILE_BF16] = { "BF16", 2 },
 };
 enum { FILE_TYPES = sizeof types / sizeof *types };
 

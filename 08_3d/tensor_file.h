@@ -14,15 +14,15 @@ typedef enum { FILE_F64, FILE_F32, FILE_F16, FILE_BF16 } FileType;
 typedef struct {
     const char *name;
     FileType type;
-    size_t dims, shape[4], count;                  // count: elements
-    const void *data;                              // in the mapped file, aligned to its elements
+    size_t dims, shape[4], count; // count: elements
+    const void *data;             // in the mapped file, aligned to its elements
 } FileTensor;
 typedef struct {
-    FileTensor *tensor;                            // [n]
-    size_t n, bytes;                               // bytes of the file
+    FileTensor *tensor; // [n]
+    size_t n, bytes;    // bytes of the file
     const unsigned char *map;
-    bool mapped;                                   // tensor_file_close() unmaps `map`
-    struct cJSON *header;                          // holds the names
+    bool mapped;          // tensor_file_close() unmaps `map`
+    struct cJSON *header; // holds the names
 } TensorFile;
 enum { TENSOR_FILE_WHY = 512 };
 // False: the file is torn, or is not a safetensors file of these types. `why` names the file

@@ -2,7 +2,8 @@
 // level: core
 // question: Can all techniques be combined, and do they still compute the result of one device?
 // vary: ranks 2|4|8
-// grade: --check --save build/judged --save-over --steps 3 --layers 4 --width 24 --context 8 --batch 8 --reduce ordered
+// grade: --check --save build/judged --save-over --steps 3 --layers 4 --width 24 --context 8
+// --batch 8 --reduce ordered
 //
 // Trains GPT-2's or Llama's architecture on text with data x tensor x pipeline parallelism.
 // trainer.c has the step, train_settings.c reads the options. This file has the loop. With --check
@@ -26,7 +27,11 @@
 // --------------------------------------------------- the unsplit model beside it (rank 0, --check)
 
 // rule: --compress on one device; NULL without --compress.
-typedef struct { Model *model; Optimizer optimizer; Compressed *rule; } Unsplit;
+typedef struct {
+    Model *model;
+    Optimizer optimizer;
+    Compressed *rule;
+} Unsplit;
 
 static Unsplit unsplit_new(Run *run, const TrainerConfig *c) {
     Unsplit u = { .model = unsplit_model(c), .optimizer = train_optimizer(run) };
@@ -45,7 +50,10 @@ static void curve_set(LossCurve c, size_t step, StepResult r) {
     c.loss[step] = r.loss;
     c.norm[step] = r.norm;
 }
-static void curve_free(LossCurve c) { free(c.loss); free(c.norm); }
+static void curve_free(LossCurve c) {
+    free(c.loss);
+    free(c.norm);
+}
 
 // Windows of the held-out text that are evaluated: during the training, and at its end.
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };
@@ -117,7 +125,9 @@ static bool evaluation_due(Run *run, size_t done, bool last) {
 }
 
 // Tokens trained and the real time of their steps, without evaluations and checkpoints.
-typedef struct { double tokens, seconds; } Speed;
+typedef struct {
+    double tokens, seconds;
+} Speed;
 
 // Trains the steps [from, steps). Returns the number of steps that are done at the end.
 static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Data *d,
@@ -131,8 +141,11 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         progress(run, "step", step, steps);
         double start = now();
         bool last = step + 1 == steps;
-        if (last) { train_costs_begin(t); picture_begin(run, MEM_ACTIVATIONS); }
-        StepResult r = trainer_gradients(t, d, step), w = {0};
+        if (last) {
+            train_costs_begin(t);
+            picture_begin(run, MEM_ACTIVATIONS);
+        }
+        StepResult r = trainer_gradients(t, d, step), w = { 0 };
         curve_set(got, step, r);
         if (u->rule) w = compressed_gradients(u->rule, u->model, &t->config, d, step);
         else if (u->model) w = unsplit_gradients(u->model, &t->config, d, step);
@@ -150,7 +163,10 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         if (option_flag(run, "check") && step == from) train_check_first(run, t, u->model);
         if (outcome == STEP_SKIPPED) trainer_skip(t);
         else trainer_update(t, r);
-        if (last) { picture_end(run); train_costs_end(run, t); }
+        if (last) {
+            picture_end(run);
+            train_costs_end(run, t);
+        }
         rebalance(run, t, log, step + 1, steps);
         if (u->model) optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip));
 
@@ -162,7 +178,7 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         if (outcome == STEP_SKIPPED) log_event(log, "skipped", step);
         else if (step_lines_add(&lines, step, r, t->optimizer.lr, tokens, seconds, line))
             say(run, "%s", line);
-        double eval_loss = NAN;                    // of the checkpoint below; NAN: not measured
+        double eval_loss = NAN; // of the checkpoint below; NAN: not measured
         if (evaluation_due(run, step + 1, last)) {
             eval_loss = trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS));
             log_evaluation(log, step + 1, eval_loss);
@@ -196,7 +212,10 @@ static void loss_text(char text[LOSS_TEXT], const char *unit, double first, doub
         snprintf(text, LOSS_TEXT, "of the only step is %.4f nats per %s", last, unit);
     else
         snprintf(text, LOSS_TEXT, "%s from %.4f to %.4f nats per %s in %zu steps",
-                 last < first ? "fell" : last > first ? "rose" : "went", first, last, unit, steps);
+                 last < first   ? "fell"
+                 : last > first ? "rose"
+                                : "went",
+                 first, last, unit, steps);
 }
 
 // The last lines of the page. done: the steps of this run.
@@ -215,11 +234,10 @@ static void answer(Run *run, const Trainer *t, const Data *d, Range done, LossCu
              "%% of the last step.",
              cost_text(run, "tp.sent"), cost_text(run, "pp.sent"), cost_text(run, "dp.sent"),
              100 * timing.idle_of_total);
-    say_use_when(run,
-                 t->mesh.world->size == 1
-                         ? "the model fits one device."
-                         : "the model's state does not fit a node: tp inside a node, pp until a "
-                           "stage fits, dp for the rest.");
+    say_use_when(run, t->mesh.world->size == 1
+                          ? "the model fits one device."
+                          : "the model's state does not fit a node: tp inside a node, pp until a "
+                            "stage fits, dp for the rest.");
 }
 
 static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log, size_t from,
@@ -248,7 +266,7 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
     say(run,
         "held-out loss %.4f, over %zu of %zu windows; %ss guessed by their frequency alone: %.4f\n",
         eval, windows, all, unit, entropy);
-    report_config_number(run, "step_ps", (double)timing.step);     // of the last step
+    report_config_number(run, "step_ps", (double)timing.step); // of the last step
     report_config_number(run, "eval_loss", eval);
     report_config_number(run, "eval_windows", (double)windows);
     report_config_number(run, "byte_entropy", entropy);
@@ -304,20 +322,20 @@ static void train(Run *run) {
     FiniteRule rule = train_finite_rule(run);
     train_checks_require(run, &c);
     Data data =
-            training_text(run, option_text(run, "data"), option_text(run, "data-eval"),
-                          option_text(run, "vocab") ? c.model.vocab : 0, c.model.context, c.batch);
+        training_text(run, option_text(run, "data"), option_text(run, "data-eval"),
+                      option_text(run, "vocab") ? c.model.vocab : 0, c.model.context, c.batch);
     // With --check sequences end early, because some bugs show only at unequal token counts.
     data.ragged = check;
-    memory_set_poison(check);                      // without --check the training shall be fast
+    memory_set_poison(check); // without --check the training shall be fast
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
-        device_set_threads(side_cores_each());     // their number may change the bits of products
+        device_set_threads(side_cores_each()); // their number may change the bits of products
     options = train_run_options(run, &c.mesh);
     SavedRun saved = resume_run(&options, before, &data);
     bool logged = option_given(run, "log") && run->is_root;
-    Log log = log_open(logged ? option_text(run, "log") : NULL, option_given(run, "resume"),
-                       saved.id);
+    Log log =
+        log_open(logged ? option_text(run, "log") : NULL, option_given(run, "resume"), saved.id);
     Trainer *t = trainer_new(run->world, &c, optimizer);
-    Unsplit u = {0};
+    Unsplit u = { 0 };
     if (check && run->world->rank == 0) u = unsplit_new(run, &c);
     if (check && c.reduction == REDUCE_COMPRESSED) u.rule = compressed_new(t);
     if (before) {

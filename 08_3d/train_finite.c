@@ -27,13 +27,15 @@ static const char *number(char text[32], double value) {
 
 static void say_where_to_resume(Run *run) {
     if (!run->is_root) return;
-    const char *dir = option_given(run, "save") ? option_text(run, "save")
-                    : option_given(run, "resume") ? option_text(run, "resume") : NULL;
+    const char *dir = option_given(run, "save")     ? option_text(run, "save")
+                      : option_given(run, "resume") ? option_text(run, "resume")
+                                                    : NULL;
     size_t n = 0, *steps = dir ? folder_steps(dir, &n) : NULL;
     if (n > 0)
         say(run,
             "Go on from the newest checkpoint, step-%06zu, with --resume %s; a smaller --lr may "
-            "help.\n", steps[0], dir);
+            "help.\n",
+            steps[0], dir);
     else say(run, "There is no checkpoint to go on from: start again; a smaller --lr may help.\n");
     free(steps);
 }
@@ -65,7 +67,8 @@ StepOutcome train_finite_step(Run *run, FiniteRule *rule, const Trainer *t, size
     name_first_rank(run, t, step);
     say(run,
         "step %5zu   loss %s, gradient norm %s: the training ends here, and nothing of this step "
-        "is saved.\n", step, number(loss, r.loss), number(norm, r.norm));
+        "is saved.\n",
+        step, number(loss, r.loss), number(norm, r.norm));
     say_where_to_resume(run);
     return STEP_LOST;
 }

@@ -8,16 +8,16 @@
 #include "08_3d/settings.h"
 
 // ---- train_settings.c: usage_error() for what no training can have ----
-TrainerConfig train_config(Run *run);              // free() its stage_blocks
+TrainerConfig train_config(Run *run); // free() its stage_blocks
 // The options of the model take the values of --init's model, where they are not given.
 // usage_error() for an option with another value. Rotary positions: *c takes a shorter --context.
 void train_take_model(Run *run, ModelConfig *c);
-const char *train_reduction_words(const TrainerConfig *c);  // behind "ZeRO 0": ", overlapped"
+const char *train_reduction_words(const TrainerConfig *c); // behind "ZeRO 0": ", overlapped"
 Optimizer train_optimizer(Run *run);
 RateRule train_rate(Run *run);
 size_t train_steps(Run *run);
-void train_stop_require(Run *run);                 // usage_error() if --exit-after cannot work
-double train_seconds_left(Run *run);               // until --exit-after; INFINITY without it
+void train_stop_require(Run *run);   // usage_error() if --exit-after cannot work
+double train_seconds_left(Run *run); // until --exit-after; INFINITY without it
 // Records numbers in the JSON that no option has.
 void train_record(Run *run, const TrainerConfig *c);
 // All options as texts, for resume.h. n: the degrees of the mesh, NULL: not known yet. free()

@@ -17,7 +17,8 @@ static size_t chunks(Run *run, size_t stages) {
     REQUIRE(v > 0, "--chunks 0: a stage has at least one chunk of the model");
     REQUIRE(interleaved || !option_given(run, "chunks"),
             "--chunks %zu: only interleaved stages have several: choose --schedule interleaved, or "
-            "leave --chunks out", v);
+            "leave --chunks out",
+            v);
     return interleaved && stages > 1 ? v : 1;
 }
 
@@ -111,13 +112,14 @@ void train_take_model(Run *run, ModelConfig *c) {
     size_t shorter = option_given(run, "context") ? option_size(run, "context") : c->context;
     REQUIRE(!llama || shorter <= c->context,
             "--context %zu: the model of --init %s has at most %zu positions: choose --context %zu "
-            "or less", shorter, option_text(run, "init"), c->context, c->context);
+            "or less",
+            shorter, option_text(run, "init"), c->context, c->context);
     if (llama) c->context = shorter;
     take_size(run, "context", c->context);
 }
 
 TrainerConfig train_config(Run *run) {
-    if (option_flag(run, "check")) option_default(run, "dropout", "0.1");      // unless given
+    if (option_flag(run, "check")) option_default(run, "dropout", "0.1"); // unless given
     TrainerConfig c = {
         .model = { .layers = option_size(run, "layers"),
                    .width = option_size(run, "width"),
@@ -138,7 +140,7 @@ TrainerConfig train_config(Run *run) {
         .blockwise = !strcmp(option_text(run, "attention"), "blockwise"),
         .recompute = settings_recompute(option_text(run, "recompute")),
         .activation_budget =
-                option_given(run, "activation-budget") ? option_size(run, "activation-budget") : 0,
+            option_given(run, "activation-budget") ? option_size(run, "activation-budget") : 0,
         .compression = compression(run, option_text(run, "compress")),
         .clip = option_real(run, "clip"),
     };
@@ -146,7 +148,7 @@ TrainerConfig train_config(Run *run) {
     REQUIRE(c.clip >= 0, "--clip must not be negative: 0 turns clipping off");
     c.chunks = chunks(run, c.mesh.pp);
     const char *stages =
-            option_given(run, "stage-layers") ? option_text(run, "stage-layers") : NULL;
+        option_given(run, "stage-layers") ? option_text(run, "stage-layers") : NULL;
     c.stage_blocks = settings_stage_blocks(stages, c.mesh.pp, c.chunks, c.model.layers);
     trainer_require(&c);
     return c;
@@ -172,7 +174,8 @@ Optimizer train_optimizer(Run *run) {
             "--lr and --weight-decay must not be negative");
     REQUIRE(o.kind == ADAMW || !option_given(run, "weight-decay") || decay == 0,
             "--weight-decay %g: only AdamW decays weights here; leave it out, or choose "
-            "--optimizer adamw", decay);
+            "--optimizer adamw",
+            decay);
     double beta1 = option_real(run, "beta1"), beta2 = option_real(run, "beta2"),
            eps = option_real(run, "eps");
     REQUIRE(beta1 >= 0 && beta1 < 1, "--beta1 %g: expected at least 0 and less than 1, such as 0.9",
@@ -216,7 +219,7 @@ size_t train_steps(Run *run) {
     REQUIRE(steps <= 1000000000, "--steps %zu: expected at most 1000000000", steps);
     REQUIRE(!option_text(run, "decay-steps") || option_size(run, "decay-steps") > 0,
             "--decay-steps must be at least 1");
-    train_rate(run);                               // refuses --min-lr above --lr
+    train_rate(run); // refuses --min-lr above --lr
     size_t decay = option_text(run, "decay-steps") ? option_size(run, "decay-steps") : steps;
     REQUIRE(!option_given(run, "warmup") || option_size(run, "warmup") <= decay,
             "--warmup %zu: the learning rate falls after it, and %s ends at step %zu: choose "
@@ -254,13 +257,14 @@ RunOptions train_run_options(Run *run, const Degrees *n) {
     static const char *const names[] = { "dp", "tp", "pp", "cp", "ranks" };
     RunOptions o = { .option = host_alloc((COUNT + 2) * sizeof *o.option) };
     for (const Option *option = train_options; option->name; option++) {
-        if (!*option->name) continue;                          // a heading, or an example
+        if (!*option->name) continue; // a heading, or an example
         RunOption *next = &o.option[o.n++];
         *next = (RunOption){ .name = option->name, .given = option_given(run, option->name) };
         if (option->value) next->value = option_text(run, option->name);
         else next->value = option_flag(run, option->name) ? "yes" : NULL;
     }
-    o.option[o.n++] = (RunOption){ .name = "seed", .value = option_text(run, "seed"),
+    o.option[o.n++] = (RunOption){ .name = "seed",
+                                   .value = option_text(run, "seed"),
                                    .given = option_given(run, "seed") };
     o.option[o.n++] = (RunOption){ .name = "ranks" };
     if (!n) return o;

@@ -28,8 +28,8 @@ static Batch *micro_batches(const Data *d, Arena *tokens, uint64_t step, Range s
 StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const TrainerConfig *c,
                             const Data *d, uint64_t step) {
     size_t m = trainer_micro_batches(c);
-    Range sequences = shard_range(c->batch, mesh->n.dp, mesh->at.dp);      // of this replica
-    double weight = 1 / (double)data_count(d, step, 0, c->batch);          // of a token
+    Range sequences = shard_range(c->batch, mesh->n.dp, mesh->at.dp); // of this replica
+    double weight = 1 / (double)data_count(d, step, 0, c->batch);     // of a token
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = micro_batches(d, &tokens, step, sequences, m, weight);
     Schedule order = schedule_1f1b(mesh->n.pp, m, mesh->at.pp);
@@ -64,8 +64,8 @@ size_t trainer_micro_batches(const TrainerConfig *c) {
     return ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
 }
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage) {
-    if (trainer_chunks(c) == 1) return c->schedule(c->mesh.pp, m, stage);      // chapters 04, 05
-    return schedule_interleaved(c->mesh.pp, m, c->chunks, stage);              // 05.03
+    if (trainer_chunks(c) == 1) return c->schedule(c->mesh.pp, m, stage); // chapters 04, 05
+    return schedule_interleaved(c->mesh.pp, m, c->chunks, stage);         // 05.03
 }
 
 TesseractSides tensor_sides(const TrainerConfig *c) {
@@ -86,12 +86,12 @@ static Buckets *overlapped(const Trainer *t, Model *m) {
 static void cut_tensors(const Trainer *t, Model *m) {
     switch (t->config.tensor) {
     case TENSOR_1D:
-        if (t->config.sequence) sequence_parallel(m, t->mesh.tp, KEEP_SHARD);  // 03.07
-        else tensor_parallel(m, t->mesh.tp);                                   // 03.06
+        if (t->config.sequence) sequence_parallel(m, t->mesh.tp, KEEP_SHARD); // 03.07
+        else tensor_parallel(m, t->mesh.tp);                                  // 03.06
         break;
-    case TENSOR_2D: summa(m, &t->grid); break;                                 // 03.09
-    case TENSOR_25D: tesseract(m, &t->grid); break;                            // 03.10
-    case TENSOR_3D: cube_parallel(m, &t->cube);                                // 03.11
+    case TENSOR_2D: summa(m, &t->grid); break;      // 03.09
+    case TENSOR_25D: tesseract(m, &t->grid); break; // 03.10
+    case TENSOR_3D: cube_parallel(m, &t->cube);     // 03.11
     }
 }
 // Several ranks of a tp group have the loss of the same tokens, and one of them counts it. On a
@@ -120,7 +120,7 @@ static Model *stage_new(Trainer *t) {
     const Mesh *mesh = &t->mesh;
     size_t v = trainer_chunks(c), p = c->mesh.pp, i = mesh->at.pp;
     const size_t *blocks = c->stage_blocks;
-    Model *m = v > 1 ? interleaved_describe(&c->model, blocks, p, v, i)                    // 05.03
+    Model *m = v > 1 ? interleaved_describe(&c->model, blocks, p, v, i) // 05.03
                      : model_describe(&c->model, pipeline_stage_layers(&c->model, blocks, p, i));
     // First the cut. The techniques below walk layers, and need not know which part of a tensor a
     // layer holds.
@@ -128,18 +128,18 @@ static Model *stage_new(Trainer *t) {
     for (size_t k = 0; c->blockwise && k < m->n_layers; k++)
         m->layers[k].attention = &attention_blockwise;
     // After the cut, because the ring passes the keys and values of this rank's heads.
-    if (mesh->cp) t->positions = context_parallel(m, mesh->cp, &ring_attention_zigzag);    // 03.08
+    if (mesh->cp) t->positions = context_parallel(m, mesh->cp, &ring_attention_zigzag); // 03.08
     // Inside ZeRO, because a block's second forward runs in its backward, where ZeRO has gathered
     // its weights.
-    if (c->activation_budget) recompute_within(t, m);                                      // 07.04
-    else recompute(m, c->recompute);                                                // 07.02, 07.03
+    if (c->activation_budget) recompute_within(t, m); // 07.04
+    else recompute(m, c->recompute);                  // 07.02, 07.03
     // ZeRO allocates the tensors, so it comes after all techniques that change them.
-    if (c->reduction == REDUCE_PREFETCH) prefetch_allocate(m, mesh->replicas, true);       // 06.05
-    else zero_allocate(m, mesh->replicas, trainer_zero(c));    // chapter 06; stage 0: 01
+    if (c->reduction == REDUCE_PREFETCH) prefetch_allocate(m, mesh->replicas, true); // 06.05
+    else zero_allocate(m, mesh->replicas, trainer_zero(c)); // chapter 06; stage 0: 01
     // Outside of recomputation, because a bucket starts when a layer's whole backward has ended.
-    if (c->reduction == REDUCE_IN_BUCKETS) t->buckets = overlapped(t, m);                  // 01.04
+    if (c->reduction == REDUCE_IN_BUCKETS) t->buckets = overlapped(t, m); // 01.04
     // Outside of all others, because a layer's time includes the work of its techniques.
-    if (c->rebalanced) partition_time_layers(m, t->cost);                                  // 04.04
+    if (c->rebalanced) partition_time_layers(m, t->cost); // 04.04
     // The optimizer keeps moments of the elements that this rank owns under ZeRO.
     optimizer_allocate(&t->optimizer, m);
     return m;
@@ -157,7 +157,7 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     }
     if (c->tensor == TENSOR_3D) {
         t->cube = cube_new(mesh->tp);
-        t->cube.gather_again = true;           // X and W are not kept from forward to backward
+        t->cube.gather_again = true; // X and W are not kept from forward to backward
     }
     if (c->rebalanced) {
         t->cost = host_alloc(partition_items(&c->model) * sizeof *t->cost);
@@ -205,7 +205,7 @@ static void reduce(Trainer *t) {
     // Compression comes after both sums, because copies (norms on slices, wte on two stages) stay
     // equal only if they are compressed alike.
     if (t->compression) compression_all_reduce(t->compression, t->model->g);
-    else zero_reduce(t->model, trainer_zero(&t->config));      // stage 0: an all-reduce
+    else zero_reduce(t->model, trainer_zero(&t->config)); // stage 0: an all-reduce
     t->reduction[1] = clock_now();
 }
 // With --overlap the last backward has started the buckets. A stage with both uses of wte has added
@@ -220,7 +220,7 @@ static void finish_buckets(Trainer *t) {
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     const Mesh *mesh = &t->mesh;
     size_t m = t->micro_batches;
-    double weight = 1 / (double)data_count(d, step, 0, t->config.batch);   // of a token
+    double weight = 1 / (double)data_count(d, step, 0, t->config.batch); // of a token
     Arena tokens = arena(MEM_WORKSPACE);
     Data local = *d;
     local.positions = t->positions;
@@ -289,13 +289,13 @@ bool trainer_rebalance(Trainer *t) {
 
 // ---------------------------------------------------------------- evaluation
 
-enum { EVAL_ROWS = 1024 };             // tokens of a micro-batch, or as many as one in training has
+enum { EVAL_ROWS = 1024 }; // tokens of a micro-batch, or as many as one in training has
 
 double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
     const Mesh *mesh = &t->mesh;
     size_t most = EVAL_ROWS / d->context;
     if (most < t->config.micro_batch) most = t->config.micro_batch;
-    size_t m = ceil_div(ceil_div(windows, t->config.mesh.dp), most);       // on every replica
+    size_t m = ceil_div(ceil_div(windows, t->config.mesh.dp), most); // on every replica
     Range replica = shard_range(windows, t->config.mesh.dp, mesh->at.dp);
     Data local = *d;
     local.positions = t->positions;

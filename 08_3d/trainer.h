@@ -17,33 +17,33 @@ typedef enum { TENSOR_1D, TENSOR_2D, TENSOR_25D, TENSOR_3D } TensorKind;
 
 // The sum of the replicas' gradients. A training uses one of these.
 typedef enum {
-    REDUCE_AT_END,                     // one all-reduce after the last backward (chapter 01)
-    REDUCE_IN_BUCKETS,                 // all-reduces of parts while the last backward runs (01.04)
-    REDUCE_COMPRESSED,                 // fewer bytes, the residual a step later (01.06)
-    REDUCE_ZERO_1,                     // ZeRO's stages (chapter 06): to the rank that owns a part
+    REDUCE_AT_END,     // one all-reduce after the last backward (chapter 01)
+    REDUCE_IN_BUCKETS, // all-reduces of parts while the last backward runs (01.04)
+    REDUCE_COMPRESSED, // fewer bytes, the residual a step later (01.06)
+    REDUCE_ZERO_1,     // ZeRO's stages (chapter 06): to the rank that owns a part
     REDUCE_ZERO_2,
     REDUCE_ZERO_3,
-    REDUCE_PREFETCH                    // stage 3, gathering weights a layer ahead (06.05)
+    REDUCE_PREFETCH // stage 3, gathering weights a layer ahead (06.05)
 } Reduction;
 
 typedef struct {
     ModelConfig model;
     Degrees mesh;
     TensorKind tensor;
-    size_t depth;                      // layers of 2.5D; 0: the fewest that make a grid
-    size_t batch, micro_batch;         // sequences of a step; of a replica's micro-batch, at most
+    size_t depth;              // layers of 2.5D; 0: the fewest that make a grid
+    size_t batch, micro_batch; // sequences of a step; of a replica's micro-batch, at most
     ScheduleRule schedule;
-    size_t chunks;                     // per stage; above 1 the schedule is interleaved (05.03)
+    size_t chunks; // per stage; above 1 the schedule is interleaved (05.03)
     // Blocks of each stage, or of each chunk in model order; NULL: as equal as possible.
     const size_t *stage_blocks;
-    bool rebalanced;                   // trainer_rebalance() will be called: layers are timed
+    bool rebalanced; // trainer_rebalance() will be called: layers are timed
     Reduction reduction;
-    CompressionPlan compression;       // for REDUCE_COMPRESSED: TOP_K or POWER_SGD
-    bool sequence;                     // sequence parallelism (03.07)
-    bool blockwise;                    // attention in blocks; with cp it always is
+    CompressionPlan compression; // for REDUCE_COMPRESSED: TOP_K or POWER_SGD
+    bool sequence;               // sequence parallelism (03.07)
+    bool blockwise;              // attention in blocks; with cp it always is
     Recompute recompute;
-    size_t activation_budget;          // bytes per rank; blocks recompute to keep this; 0: none
-    double clip;                       // largest gradient norm; 0: no clipping
+    size_t activation_budget; // bytes per rank; blocks recompute to keep this; 0: none
+    double clip;              // largest gradient norm; 0: no clipping
 } TrainerConfig;
 // usage_error() for options that cannot work (refused.c).
 void trainer_require(const TrainerConfig *c);
@@ -57,27 +57,27 @@ static inline size_t trainer_zero(const TrainerConfig *c) {
 static inline bool tensor_is_grid(const TrainerConfig *c) {
     return c->tensor == TENSOR_2D || c->tensor == TENSOR_25D;
 }
-TesseractSides tensor_sides(const TrainerConfig *c);       // of a grid
-size_t trainer_chunks(const TrainerConfig *c);             // 1 or more
-size_t trainer_micro_batches(const TrainerConfig *c);      // of a step, on each replica
+TesseractSides tensor_sides(const TrainerConfig *c);  // of a grid
+size_t trainer_chunks(const TrainerConfig *c);        // 1 or more
+size_t trainer_micro_batches(const TrainerConfig *c); // of a step, on each replica
 // The ops of a stage for m micro-batches, in order. schedule_free() it.
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);
 
 typedef struct {
     TrainerConfig config;
     Mesh mesh;
-    CommGrid grid;                     // of the tp group; 2D and 2.5D
-    Cube cube;                         // of the tp group; 3D
-    Model *model;                      // this stage's layers, this rank's part of their tensors
+    CommGrid grid; // of the tp group; 2D and 2.5D
+    Cube cube;     // of the tp group; 3D
+    Model *model;  // this stage's layers, this rank's part of their tensors
     Optimizer optimizer;
     Schedule schedule;
-    Range sequences;                   // of each global batch: those of this replica
-    Positions positions;               // of each sequence: those of this rank; n 0: all
-    size_t micro_batches;              // m, the same on every replica
-    Buckets *buckets;                  // of REDUCE_IN_BUCKETS; else NULL
-    Compression *compression;          // of REDUCE_COMPRESSED: what is not sent yet; else NULL
-    size_t *blocks;                    // with rebalancing: of each stage or chunk, now
-    double *cost;                      // with rebalancing: times of the layers in the last step
+    Range sequences;          // of each global batch: those of this replica
+    Positions positions;      // of each sequence: those of this rank; n 0: all
+    size_t micro_batches;     // m, the same on every replica
+    Buckets *buckets;         // of REDUCE_IN_BUCKETS; else NULL
+    Compression *compression; // of REDUCE_COMPRESSED: what is not sent yet; else NULL
+    size_t *blocks;           // with rebalancing: of each stage or chunk, now
+    double *cost;             // with rebalancing: times of the layers in the last step
     // Of the last step: this rank's part of the loss; when the sum over dp began and ended.
     double local_loss;
     Picoseconds reduction[2];
@@ -93,8 +93,8 @@ StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const 
 Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);
 // A step without its update. The gradients are final afterwards.
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
-void trainer_update(Trainer *t, StepResult r);     // clips, updates; under ZeRO gathers weights
-void trainer_skip(Trainer *t);                     // in place of trainer_update(): nothing changes
+void trainer_update(Trainer *t, StepResult r); // clips, updates; under ZeRO gathers weights
+void trainer_skip(Trainer *t);                 // in place of trainer_update(): nothing changes
 // Cuts the stages anew by the times of this step, and moves layers. Call it after an update. False:
 // all layers stay where they are.
 bool trainer_rebalance(Trainer *t);

@@ -38,7 +38,10 @@ static const cJSON *weight_map(const cJSON *index) {
 }
 
 // A file of the index and the tensors that it must have.
-typedef struct { const char *name; size_t tensors; } Shard;
+typedef struct {
+    const char *name;
+    size_t tensors;
+} Shard;
 static size_t shard_of(const Shard *shard, size_t n, const char *name) {
     size_t i = 0;
     while (i < n && strcmp(shard[i].name, name) != 0) i++;
@@ -119,7 +122,8 @@ bool weight_files_open(WeightFiles *w, const char *path, char why[WEIGHT_FILES_W
     if (!map)
         snprintf(why, WEIGHT_FILES_WHY,
                  "%.600s is no index: expected an object weight_map of names of tensors and of "
-                 "files in the same folder", path);
+                 "files in the same folder",
+                 path);
     cJSON_Delete(index);
     free(text);
     if (!good) weight_files_close(w);

@@ -6,7 +6,7 @@
 #include "08_3d/tensor_file.h"
 
 typedef struct {
-    TensorFile *file;                              // [n]
+    TensorFile *file; // [n]
     size_t n;
 } WeightFiles;
 enum { WEIGHT_FILES_WHY = 1024 };

@@ -22,7 +22,8 @@ static const FileTensor *table(const Weights *w, const char *name) {
     const FileTensor *t = find(w, name);
     REQUIRE(t,
             "--%s %s: it has no tensor %s: expected the names of Hugging Face's GPT-2, Llama or "
-            "Qwen2", w->option, w->from, name);
+            "Qwen2",
+            w->option, w->from, name);
     REQUIRE(t->dims == 2, "--%s %s: %s has %zu sides: expected two", w->option, w->from, name,
             t->dims);
     return t;
@@ -55,7 +56,8 @@ static size_t heads_of_file(const Weights *w, const size_t *chosen) {
     model_config_read(w->option, w->from, &beside);
     REQUIRE(beside.heads,
             "--%s %s: neither its header nor a config.json beside it says n_head: give --heads "
-            "(GPT-2: 12)", w->option, w->from);
+            "(GPT-2: 12)",
+            w->option, w->from);
     return beside.heads;
 }
 
@@ -81,7 +83,8 @@ static void sizes_of(Weights *w, const size_t *heads, uint64_t seed) {
         REQUIRE(!llama || family == HUB_LLAMA || family == HUB_QWEN2,
                 "--%s %s: it has the names of Llama, and no config.json beside it says so: put the "
                 "model's config.json there, which has its heads, its rope_theta and its "
-                "rms_norm_eps", w->option, w->from);
+                "rms_norm_eps",
+                w->option, w->from);
         c->heads = heads_of(w, heads);
         REQUIRE(c->heads, "--%s %s: the config.json beside it does not say n_head: give --heads",
                 w->option, w->from);
@@ -135,7 +138,8 @@ static bool is_copy_of_table(const Weights *w, const FileTensor *t) {
     if (strcmp(t->name, "lm_head.weight") != 0 || w->model.untied || !first) return false;
     REQUIRE(same_values(t, first),
             "--%s %s: lm_head.weight differs from %s, but config.json ties them: set "
-            "tie_word_embeddings to false", w->option, w->from, first->name);
+            "tie_word_embeddings to false",
+            w->option, w->from, first->name);
     return true;
 }
 
@@ -144,13 +148,16 @@ static void require_known(const Weights *w, const FileTensor *t, const NamedPart
     size_t skip = strncmp(t->name, prefix, sizeof prefix - 1) == 0 ? sizeof prefix - 1 : 0;
     for (size_t i = 0; i < n; i++)
         if (strcmp(part[i].name, t->name + skip) == 0) {
-            REQUIRE(find(w, part[i].name) == t, "--%s %s: %s is there twice, with and without "
-                    "\"transformer.\"", w->option, w->from, part[i].name);
+            REQUIRE(find(w, part[i].name) == t,
+                    "--%s %s: %s is there twice, with and without "
+                    "\"transformer.\"",
+                    w->option, w->from, part[i].name);
             return;
         }
     REQUIRE(is_copy_of_table(w, t),
             "--%s %s: the tensor %.80s has no place in a model of %zu layers of this kind: is "
-            "config.json of another model?", w->option, w->from, t->name, w->model.layers);
+            "config.json of another model?",
+            w->option, w->from, t->name, w->model.layers);
 }
 
 static void check_tensors(const Weights *w) {

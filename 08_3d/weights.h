@@ -11,15 +11,15 @@
 #include "08_3d/weight_files.h"
 
 typedef struct {
-    const char *option;     // "from" or "init", for messages
-    const char *from;       // a folder or a file; NULL: `values`, or initial values
+    const char *option; // "from" or "init", for messages
+    const char *from;   // a folder or a file; NULL: `values`, or initial values
     // The elements of each parameter, by its number, side by side in model order; NULL: there are
     // none.
     real **values;
     char *found;            // the file in a folder with a config.json; else NULL
-    Checkpoint *checkpoint;                        // NULL: no folder
+    Checkpoint *checkpoint; // NULL: no folder
     WeightFiles files;
-    ModelConfig model;                             // its sizes; no dropout
+    ModelConfig model; // its sizes; no dropout
 } Weights;
 // The sizes of the model follow from the config.json beside the file, and for GPT-2 from the
 // tensors and the file's header, too. heads: the number of heads; NULL: as the files say. Every

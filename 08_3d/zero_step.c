@@ -11,7 +11,7 @@ static void zero2_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor d
 }
 static void zero3_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Arena in_flight = arena(MEM_COMMUNICATION);
-    zero3_gather(l, &in_flight);                   // all-gather: dx = dy W^T reads the weights
+    zero3_gather(l, &in_flight); // all-gather: dx = dy W^T reads the weights
     layer_backward_inputs(l->inner, b, x, dy, dx, s);
     zero3_drop(l, &in_flight);
 }
@@ -26,18 +26,24 @@ static void weights_and_reduce(Layer *l, const Batch *b, Tensor x, Saved *s) {
         Unit *u = l->units[i];
         if (zero2_stays_whole(u)) continue;
         unit_partial_sums(u);
-        zero2_reduce_gradient(u, u->replicas);     // reduce-scatter
-        unit_attach_gradients(u, (Tensor){0});
+        zero2_reduce_gradient(u, u->replicas); // reduce-scatter
+        unit_attach_gradients(u, (Tensor){ 0 });
     }
     arena_free(&in_flight);
 }
 static const LayerKind zero2_halves = {
-    .name = "ZeRO-2 layer", .forward = zero2_forward, .backward = zero2_backward_and_reduce,
-    .backward_inputs = zero2_inputs, .backward_weights = weights_and_reduce,
+    .name = "ZeRO-2 layer",
+    .forward = zero2_forward,
+    .backward = zero2_backward_and_reduce,
+    .backward_inputs = zero2_inputs,
+    .backward_weights = weights_and_reduce,
 };
 static const LayerKind zero3_halves = {
-    .name = "ZeRO-3 layer", .forward = zero3_forward, .backward = zero3_backward,
-    .backward_inputs = zero3_inputs, .backward_weights = weights_and_reduce,
+    .name = "ZeRO-3 layer",
+    .forward = zero3_forward,
+    .backward = zero3_backward,
+    .backward_inputs = zero3_inputs,
+    .backward_weights = weights_and_reduce,
 };
 static void set_kind(Model *m, const LayerKind *kind) {
     for (size_t i = 0; i < m->n_layers; i++) m->layers[i].kind = kind;

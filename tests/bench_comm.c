@@ -16,10 +16,13 @@ static const Option options[] = {
     { "bytes", "N", "43000000", "of the tensor" },
     { "rounds", "N", "9", "number of rounds; the median counts" },
     { "clock", "wall|simulated", "wall", NULL },
-    {0},
+    { 0 },
 };
 enum { MOST = 101 };
-typedef struct { Run *run; Tensor a, b, part; } Place;
+typedef struct {
+    Run *run;
+    Tensor a, b, part;
+} Place;
 
 static void copy(Place *p) { tensor_copy(p->b, p->a); }
 static void all_reduce(Place *p) { comm_all_reduce(p->run->world, p->a); }
@@ -34,9 +37,16 @@ static void ring_shift(Place *p) {
     comm_wait(r);
     comm_wait(s);
 }
-static const struct { const char *name; void (*call)(Place *p); } action[] = {
-    { "copy", copy }, { "all-reduce", all_reduce }, { "all-reduce, started and waited for", started },
-    { "reduce-scatter", reduce_scatter }, { "all-gather", all_gather }, { "broadcast", broadcast },
+static const struct {
+    const char *name;
+    void (*call)(Place *p);
+} action[] = {
+    { "copy", copy },
+    { "all-reduce", all_reduce },
+    { "all-reduce, started and waited for", started },
+    { "reduce-scatter", reduce_scatter },
+    { "all-gather", all_gather },
+    { "broadcast", broadcast },
     { "to the next rank", ring_shift },
 };
 enum { ACTIONS = sizeof action / sizeof *action };
@@ -58,17 +68,18 @@ static double seconds_of(Place *p, void (*call)(Place *p), size_t rounds) {
         seconds[i] = now() - start;
         tensor_fill(p->a, 1);
     }
-    qsort(seconds + 1, rounds, sizeof *seconds, ascending);    // the first round does not count
+    qsort(seconds + 1, rounds, sizeof *seconds, ascending); // the first round does not count
     return seconds[1 + rounds / 2];
 }
 
 static void bench(Run *run) {
     size_t n = option_size(run, "bytes") / sizeof(real), rounds = option_size(run, "rounds");
-    REQUIRE(n > 0 && rounds > 0 && rounds <= MOST, "--bytes and --rounds (at most %d) must be more than 0", MOST);
+    REQUIRE(n > 0 && rounds > 0 && rounds <= MOST,
+            "--bytes and --rounds (at most %d) must be more than 0", MOST);
     Arena memory = arena(MEM_WORKSPACE);
-    Place p = { run, tensor_new(&memory, 1, n), tensor_new(&memory, 1, n), {0} };
+    Place p = { run, tensor_new(&memory, 1, n), tensor_new(&memory, 1, n), { 0 } };
     Range mine = shard_range(n, run->world->size, run->world->rank);
-    p.part = tensor_flat_range(p.a, mine.lo, mine.hi);         // in place
+    p.part = tensor_flat_range(p.a, mine.lo, mine.hi); // in place
     tensor_fill(p.a, 1);
     tensor_fill(p.b, 1);
     memory_set_poison(false);
@@ -77,8 +88,8 @@ static void bench(Run *run) {
     for (size_t i = 0; i < ACTIONS; i++) {
         double rate = (double)(n * sizeof(real)) / seconds_of(&p, action[i].call, rounds);
         if (i == 0) copied = rate;
-        say(run, "%-36s %8.2f ms  %6.2f GB/s  %.2f of a copy", action[i].name, 1e3 * (double)(n * sizeof(real)) / rate,
-            1e-9 * rate, rate / copied);
+        say(run, "%-36s %8.2f ms  %6.2f GB/s  %.2f of a copy", action[i].name,
+            1e3 * (double)(n * sizeof(real)) / rate, 1e-9 * rate, rate / copied);
         report_config_number(run, action[i].name, rate / copied);
     }
     arena_free(&memory);

@@ -30,7 +30,7 @@ static const Option options[] = {
     { "steps", "N", "5", "steps that are timed, after two that are not" },
     { "square", "N", "1024", "rows of the matrices whose product is the peak" },
     { "copy", "N", "64", "MB that are copied to measure the memory" },
-    {0},
+    { 0 },
 };
 
 // ---- the device's limits ----
@@ -53,7 +53,9 @@ static double seconds_of(void (*run)(void *), void *with) {
     return best;
 }
 
-typedef struct { Tensor a, b, c; } Three;
+typedef struct {
+    Tensor a, b, c;
+} Three;
 static void run_product(void *v) {
     const Three *t = v;
     op_matmul(t->c, t->a, t->b);
@@ -63,15 +65,18 @@ static void run_copy(void *v) {
     tensor_copy(t->a, t->b);
 }
 
-typedef struct { double flops, bytes; } Peak;              // per second
+typedef struct {
+    double flops, bytes;
+} Peak; // per second
 static Peak measure_peak(size_t square, size_t megabytes) {
     Arena a = arena(MEM_WORKSPACE);
-    Three t = { tensor_new(&a, square, square), tensor_new(&a, square, square), tensor_new(&a, square, square) };
+    Three t = { tensor_new(&a, square, square), tensor_new(&a, square, square),
+                tensor_new(&a, square, square) };
     tensor_randomize(t.a, 1, 1);
     tensor_randomize(t.b, 2, 1);
     Peak p = { .flops = 2 * pow((double)square, 3) / seconds_of(run_product, &t) };
     const size_t n = megabytes * 1000000 / sizeof(real);
-    t = (Three){ tensor_new(&a, 1, n), tensor_new(&a, 1, n), {0} };
+    t = (Three){ tensor_new(&a, 1, n), tensor_new(&a, 1, n), { 0 } };
     tensor_fill(t.b, 1);
     p.bytes = 2 * (double)n * sizeof(real) / seconds_of(run_copy, &t);
     arena_free(&a);
@@ -85,9 +90,15 @@ typedef struct {
     Tensor c[3], f[3], p[3], row[4], stats, gain[3], bias, sum, w, wte[2], wpe[2], x, flat[4];
     int *words, *position;
 } Place;
-static HeadsPlace at(const Place *s) { return (HeadsPlace){ s->B, s->H, s->position, s->position }; }
+static HeadsPlace at(const Place *s) {
+    return (HeadsPlace){ s->B, s->H, s->position, s->position };
+}
 
-#define RUN(name, ...) static void run_##name(void *v) { Place *s = v; __VA_ARGS__; }
+#define RUN(name, ...) \
+    static void run_##name(void *v) { \
+        Place *s = v; \
+        __VA_ARGS__; \
+    }
 RUN(matmul, op_matmul(s->f[0], s->c[0], s->w))
 RUN(matmul_nt, op_matmul_nt(s->c[1], s->f[1], s->w))
 RUN(matmul_tn, op_matmul_tn(s->w, s->c[2], s->f[1]))
@@ -147,7 +158,7 @@ static Place place(Arena *a, const ModelConfig *c, size_t B) {
     s.sum = filled(a, 1, 4 * C);
     s.w = filled(a, C, 4 * C);
     s.x = filled(a, M, c->vocab);
-    op_multiply(s.flat[3], s.flat[3], s.flat[3]);          // a second moment is not negative
+    op_multiply(s.flat[3], s.flat[3], s.flat[3]); // a second moment is not negative
     s.words = ints_new(a, M);
     int *host = host_alloc(M * sizeof *host);
     for (size_t i = 0; i < M; i++) host[i] = (int)(i * 7919 % c->vocab);
@@ -159,28 +170,36 @@ static Place place(Arena *a, const ModelConfig *c, size_t B) {
     return s;
 }
 
-static void row(Run *run, const char *op, void (*f)(void *), Place *s, double calls, double numbers, double flops,
-                Peak peak, double step) {
+static void row(Run *run, const char *op, void (*f)(void *), Place *s, double calls, double numbers,
+                double flops, Peak peak, double step) {
     const double bytes = numbers * sizeof(real), seconds = seconds_of(f, s);
     const double by_memory = bytes / peak.bytes, by_flops = flops / peak.flops;
-    say(run, "  %-34s %9.4f %9.4f %-6s %7.1fx %7.4g %6.1f%%", op, 1e3 * seconds, 1e3 * fmax(by_memory, by_flops),
-        by_memory > by_flops ? "memory" : "FLOPs", seconds / fmax(by_memory, by_flops), calls,
-        100 * calls * seconds / step);
+    say(run, "  %-34s %9.4f %9.4f %-6s %7.1fx %7.4g %6.1f%%", op, 1e3 * seconds,
+        1e3 * fmax(by_memory, by_flops), by_memory > by_flops ? "memory" : "FLOPs",
+        seconds / fmax(by_memory, by_flops), calls, 100 * calls * seconds / step);
 }
 
 // numbers: elements read and written, each once, as with perfect caches.
 static void each_op(Run *run, const ModelConfig *c, size_t B, Peak peak, double step) {
     Arena a = arena(MEM_WORKSPACE);
     Place s = place(&a, c, B);
-    const double M = (double)s.M, C = (double)s.C, V = (double)s.V, L = (double)c->layers, T = (double)s.T;
+    const double M = (double)s.M, C = (double)s.C, V = (double)s.V, L = (double)c->layers,
+                 T = (double)s.T;
     const double MC = M * C, P = (double)config_parameters(c), S = M * T * (double)s.H;
-    say(run, "\n  op                                   time ms  floor ms        time/floor   calls  share");
-    row(run, "matmul [M,C] [C,4C]", run_matmul, &s, 3 * L, 5 * MC + 4 * C * C, 8 * MC * C, peak, step);
-    row(run, "matmul_nt [M,4C] [C,4C]^T", run_matmul_nt, &s, 3 * L, 5 * MC + 4 * C * C, 8 * MC * C, peak, step);
-    row(run, "matmul_tn [M,C]^T [M,4C]", run_matmul_tn, &s, 3 * L, 5 * MC + 4 * C * C, 8 * MC * C, peak, step);
-    row(run, "matmul_nt [M,C] [V,C]^T, logits", run_logits, &s, 1, MC + V * C + M * V, 2 * MC * V, peak, step);
-    row(run, "matmul [M,V] [V,C]", run_logits_dx, &s, 1, MC + V * C + M * V, 2 * MC * V, peak, step);
-    row(run, "matmul_tn [M,V]^T [M,C]", run_logits_dw, &s, 1, MC + V * C + M * V, 2 * MC * V, peak, step);
+    say(run, "\n  op                                   time ms  floor ms        time/floor   calls "
+             " share");
+    row(run, "matmul [M,C] [C,4C]", run_matmul, &s, 3 * L, 5 * MC + 4 * C * C, 8 * MC * C, peak,
+        step);
+    row(run, "matmul_nt [M,4C] [C,4C]^T", run_matmul_nt, &s, 3 * L, 5 * MC + 4 * C * C, 8 * MC * C,
+        peak, step);
+    row(run, "matmul_tn [M,C]^T [M,4C]", run_matmul_tn, &s, 3 * L, 5 * MC + 4 * C * C, 8 * MC * C,
+        peak, step);
+    row(run, "matmul_nt [M,C] [V,C]^T, logits", run_logits, &s, 1, MC + V * C + M * V, 2 * MC * V,
+        peak, step);
+    row(run, "matmul [M,V] [V,C]", run_logits_dx, &s, 1, MC + V * C + M * V, 2 * MC * V, peak,
+        step);
+    row(run, "matmul_tn [M,V]^T [M,C]", run_logits_dw, &s, 1, MC + V * C + M * V, 2 * MC * V, peak,
+        step);
     row(run, "heads_scores", run_scores, &s, 2 * L, 2 * MC + S, 2 * MC * T, peak, step);
     row(run, "heads_mix", run_mix, &s, 2 * L, 2 * MC + S, 2 * MC * T, peak, step);
     row(run, "heads_mix_t", run_mix_t, &s, 2 * L, 2 * MC + S, 2 * MC * T, peak, step);
@@ -219,7 +238,7 @@ static double unsplit_step(const ModelConfig *c, const Data *d, size_t batch, si
     for (size_t step = 0; step < steps + 2; step++) {
         Arena tokens = arena(MEM_WORKSPACE);
         device_synchronize();
-        if (step == 2) start = now();    // memory is allocated, libraries are warm
+        if (step == 2) start = now(); // memory is allocated, libraries are warm
         Batch b = data_batch(d, &tokens, step, 0, batch, batch);
         model_zero_gradients(m);
         model_forward_backward(m, &b);
@@ -255,42 +274,58 @@ static double trainer_step(Run *run, const TrainerConfig *c, const Data *d, size
 // attention's products cover masked keys, too. Backward takes twice as many.
 static double flops_of(const ModelConfig *c, double tokens) {
     const double L = (double)c->layers, C = (double)c->width;
-    return 3 * tokens * (2 * (12 * L * C * C + (double)c->vocab * C) + 4 * L * (double)c->context * C);
+    return 3 * tokens *
+           (2 * (12 * L * C * C + (double)c->vocab * C) + 4 * L * (double)c->context * C);
 }
 
 static void bench(Run *run) {
     size_t batch = option_size(run, "batch"), steps = option_size(run, "steps");
-    TrainerConfig c = { .model = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
-                                   .heads = option_size(run, "heads"), .context = option_size(run, "context"),
-                                   .vocab = option_size(run, "vocab"), .seed = run->seed },
-                        .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp"), 1 },
-                        .batch = batch, .micro_batch = option_size(run, "micro-batch"), .schedule = schedule_1f1b,
+    TrainerConfig c = { .model = { .layers = option_size(run, "layers"),
+                                   .width = option_size(run, "width"),
+                                   .heads = option_size(run, "heads"),
+                                   .context = option_size(run, "context"),
+                                   .vocab = option_size(run, "vocab"),
+                                   .seed = run->seed },
+                        .mesh = { option_size(run, "dp"), option_size(run, "tp"),
+                                  option_size(run, "pp"), 1 },
+                        .batch = batch,
+                        .micro_batch = option_size(run, "micro-batch"),
+                        .schedule = schedule_1f1b,
                         .clip = 1 };
     config_require(&c.model);
-    REQUIRE(batch > 0 && steps > 0 && option_size(run, "square") > 0 && option_size(run, "copy") > 0,
+    REQUIRE(batch > 0 && steps > 0 && option_size(run, "square") > 0 &&
+                option_size(run, "copy") > 0,
             "--batch, --steps, --square and --copy must be at least 1");
     Data d = data_synthetic(c.model.vocab, c.model.context, run->seed);
-    memory_set_poison(false);    // as in the trainer: poison would write every allocation
-    Peak peak = {0};
-    if (run->world->rank == 0) peak = measure_peak(option_size(run, "square"), option_size(run, "copy"));
+    memory_set_poison(false); // as in the trainer: poison would write every allocation
+    Peak peak = { 0 };
+    if (run->world->rank == 0)
+        peak = measure_peak(option_size(run, "square"), option_size(run, "copy"));
     side_broadcast(&peak, sizeof peak);
     say(run, "GPT of %zu parameters: %zu blocks, width %zu, %zu heads, context %zu, %zu words",
-        config_parameters(&c.model), c.model.layers, c.model.width, c.model.heads, c.model.context, c.model.vocab);
+        config_parameters(&c.model), c.model.layers, c.model.width, c.model.heads, c.model.context,
+        c.model.vocab);
     say(run, "the peak, a product of %zu x %zu matrices: %.3f TFLOP/s", option_size(run, "square"),
         option_size(run, "square"), 1e-12 * peak.flops);
-    say(run, "the memory, a copy of %zu MB: %.1f GB/s, read and written", option_size(run, "copy"), 1e-9 * peak.bytes);
+    say(run, "the memory, a copy of %zu MB: %.1f GB/s, read and written", option_size(run, "copy"),
+        1e-9 * peak.bytes);
     bool unsplit = run->world->size == 1;
     double tokens = (double)(batch * c.model.context), flops = flops_of(&c.model, tokens);
-    double seconds = unsplit ? unsplit_step(&c.model, &d, batch, steps) : trainer_step(run, &c, &d, steps);
+    double seconds =
+        unsplit ? unsplit_step(&c.model, &d, batch, steps) : trainer_step(run, &c, &d, steps);
     if (unsplit) say(run, "unsplit step, %zu sequences, AdamW:", batch);
-    else say(run, "3D step, %zu sequences, AdamW, %zu x %zu x %zu ranks (data, tensor, pipeline), micro-batch %zu:",
-             batch, c.mesh.dp, c.mesh.tp, c.mesh.pp, c.micro_batch);
-    say(run, "  %.2f ms, %.0f tokens/s, %.3f TFLOP/s, %.1f %% of the peak", 1e3 * seconds, tokens / seconds,
-        1e-12 * flops / seconds, 100 * flops / seconds / peak.flops);
+    else
+        say(run,
+            "3D step, %zu sequences, AdamW, %zu x %zu x %zu ranks (data, tensor, pipeline), "
+            "micro-batch %zu:",
+            batch, c.mesh.dp, c.mesh.tp, c.mesh.pp, c.micro_batch);
+    say(run, "  %.2f ms, %.0f tokens/s, %.3f TFLOP/s, %.1f %% of the peak", 1e3 * seconds,
+        tokens / seconds, 1e-12 * flops / seconds, 100 * flops / seconds / peak.flops);
     if (unsplit) each_op(run, &c.model, batch, peak, seconds);
     // If a step looks much faster, the clock did not wait for its end, or its FLOPs are counted
     // wrongly.
-    check_true(run, "a step is no faster than its products", "at the peak", flops <= 1.5 * seconds * peak.flops);
+    check_true(run, "a step is no faster than its products", "at the peak",
+               flops <= 1.5 * seconds * peak.flops);
     data_free(&d);
 }
 

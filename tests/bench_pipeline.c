@@ -18,11 +18,17 @@ static const Option options[] = {
     { "blocks", "N", "1", "of a stage; interleaved stages have two chunks of so many" },
     { "rounds", "N", "5", "number of rounds; the median counts" },
     { "clock", "wall|simulated", "wall", NULL },
-    {0},
+    { 0 },
 };
 enum { MOST = 101 };
-static const struct { const char *name; ScheduleRule rule; } schedule[] = {
-    { "naive", schedule_naive }, { "GPipe", schedule_gpipe }, { "1F1B", schedule_1f1b }, { "interleaved", NULL },
+static const struct {
+    const char *name;
+    ScheduleRule rule;
+} schedule[] = {
+    { "naive", schedule_naive },
+    { "GPipe", schedule_gpipe },
+    { "1F1B", schedule_1f1b },
+    { "interleaved", NULL },
 };
 enum { SCHEDULES = sizeof schedule / sizeof *schedule };
 
@@ -48,13 +54,24 @@ static Timing play(Run *run, Stack stack, ScheduleRule rule, size_t m) {
 }
 
 static void bench(Run *run) {
-    size_t p = run->world->size, m = option_size(run, "micro-batches"), rounds = option_size(run, "rounds");
-    size_t B = option_size(run, "sequences"), T = option_size(run, "context"), C = option_size(run, "width");
-    REQUIRE(m > 0 && B > 0 && rounds > 0 && rounds <= MOST, "--micro-batches, --sequences and --rounds (at most %d) "
-            "must be more than 0", MOST);
-    REQUIRE(m % p == 0, "--micro-batches %zu: interleaved stages take them in groups of %zu: choose a multiple", m, p);
-    Stack stack = { .model = { .width = C, .heads = C / 64 ? C / 64 : 1, .context = T, .vocab = 2, .seed = run->seed },
-                    .blocks = option_size(run, "blocks"), .sequences = B };
+    size_t p = run->world->size, m = option_size(run, "micro-batches"),
+           rounds = option_size(run, "rounds");
+    size_t B = option_size(run, "sequences"), T = option_size(run, "context"),
+           C = option_size(run, "width");
+    REQUIRE(m > 0 && B > 0 && rounds > 0 && rounds <= MOST,
+            "--micro-batches, --sequences and --rounds (at most %d) "
+            "must be more than 0",
+            MOST);
+    REQUIRE(m % p == 0,
+            "--micro-batches %zu: interleaved stages take them in groups of %zu: choose a multiple",
+            m, p);
+    Stack stack = { .model = { .width = C,
+                               .heads = C / 64 ? C / 64 : 1,
+                               .context = T,
+                               .vocab = 2,
+                               .seed = run->seed },
+                    .blocks = option_size(run, "blocks"),
+                    .sequences = B };
     stack.model.layers = stack.blocks * p;
     config_require(&stack.model);
     memory_set_poison(false);
@@ -68,18 +85,26 @@ static void bench(Run *run) {
             step[i][round] = 1e-9 * (double)t.step;
             exposed[i][round] = 1e-9 * (double)t.exposed;
         }
-    say(run, "%zu stages, %zu micro-batches, messages of %.2f MB", p, m, 1e-6 * (double)(B * T * C * sizeof(real)));
+    say(run, "%zu stages, %zu micro-batches, messages of %.2f MB", p, m,
+        1e-6 * (double)(B * T * C * sizeof(real)));
     for (size_t i = 0; i < SCHEDULES; i++) {
         size_t v = schedule[i].rule ? 1 : CHUNKS;
-        double closed = i == 0 ? 100 * (1 - 1 / (double)p) : 100 * (double)(p - 1) / (double)(v * m + p - 1);
+        double closed =
+            i == 0 ? 100 * (1 - 1 / (double)p) : 100 * (double)(p - 1) / (double)(v * m + p - 1);
         double is = median(idle[i], rounds);
         char name[40];
-        say(run, "%-11s step %8.2f ms, idle %5.1f %%, closed form %5.1f %%, exposed communication %7.3f ms (all ranks)",
+        say(run,
+            "%-11s step %8.2f ms, idle %5.1f %%, closed form %5.1f %%, exposed communication %7.3f "
+            "ms (all ranks)",
             schedule[i].name, median(step[i], rounds), is, closed, median(exposed[i], rounds));
         snprintf(name, sizeof name, "idle_%s", schedule[i].name);
         report_config_number(run, name, is);
-        if (i == 0) check_true(run, "idle as long as the closed form says", schedule[i].name, is > closed - 5);
-        else check_true(run, "idle at most 5 points more than the closed form", schedule[i].name, is < closed + 5);
+        if (i == 0)
+            check_true(run, "idle as long as the closed form says", schedule[i].name,
+                       is > closed - 5);
+        else
+            check_true(run, "idle at most 5 points more than the closed form", schedule[i].name,
+                       is < closed + 5);
     }
 }
 

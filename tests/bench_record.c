@@ -24,15 +24,15 @@ static const Option options[] = {
     { "pp", "N", "2", "pipeline stages" },
     { "width", "N", "128", "features of a token" },
     { "micro-batch", "N", "4", "sequences of a replica and micro-batch; a step has 16" },
-    {0},
+    { 0 },
 };
 typedef enum { WALL_OFF, WALL_ON, MODEL_OFF, MODEL_ON, KINDS } Kind;
 
 static void use_clock(Run *run, bool simulated) {
     ClockConfig c = *clock_config();
     c.simulated = simulated;
-    comm_barrier(run->world);                      // no operation is in flight
-    clock_configure(&c);                           // every rank sets the same configuration
+    comm_barrier(run->world); // no operation is in flight
+    clock_configure(&c);      // every rank sets the same configuration
     comm_barrier(run->world);
 }
 
@@ -43,7 +43,8 @@ static double processor_time(void) {
 }
 
 // Seconds of one step of all ranks, including the preparation and the end of recording.
-static double one_step(Run *run, Trainer *t, const Data *d, size_t step, Kind kind, size_t *events) {
+static double one_step(Run *run, Trainer *t, const Data *d, size_t step, Kind kind,
+                       size_t *events) {
     use_clock(run, kind >= MODEL_OFF);
     bool on = kind % 2;
     double start = processor_time();
@@ -82,12 +83,20 @@ static void bench(Run *run) {
     size_t rounds = option_size(run, "rounds"), step = 0, events = 0;
     size_t process, processes;
     REQUIRE(rounds > 0, "--rounds must be at least 1");
-    REQUIRE(!comm_launched_by_mpi(&process, &processes), "this measures the time of one process: use --emulate N");
-    TrainerConfig c = { .model = { .layers = 4, .width = option_size(run, "width"), .heads = 4, .context = 64,
-                                   .vocab = 256, .seed = run->seed },
-                        .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp"), 1 },
+    REQUIRE(!comm_launched_by_mpi(&process, &processes),
+            "this measures the time of one process: use --emulate N");
+    TrainerConfig c = { .model = { .layers = 4,
+                                   .width = option_size(run, "width"),
+                                   .heads = 4,
+                                   .context = 64,
+                                   .vocab = 256,
+                                   .seed = run->seed },
+                        .mesh = { option_size(run, "dp"), option_size(run, "tp"),
+                                  option_size(run, "pp"), 1 },
                         .batch = 16,
-                        .micro_batch = option_size(run, "micro-batch"), .schedule = schedule_1f1b, .clip = 1 };
+                        .micro_batch = option_size(run, "micro-batch"),
+                        .schedule = schedule_1f1b,
+                        .clip = 1 };
     config_require(&c.model);
     Data d = training_text(run, NULL, NULL, c.model.vocab, c.model.context, c.batch);
     Trainer *t = trainer_new(run->world, &c, sgd(0.01));
@@ -96,19 +105,23 @@ static void bench(Run *run) {
     // the first steps allocate memory
     for (size_t k = 0; k < KINDS; k++) one_step(run, t, &d, step++, k, &events);
     for (size_t i = 0; i < rounds; i++)
-        for (size_t k = 0; k < KINDS; k++) {       // each kind has each place in the order equally often
+        for (size_t k = 0; k < KINDS; k++) { // each kind has each place in the order equally often
             Kind kind = (Kind)((k + i) % KINDS);
             seconds[kind][i] = one_step(run, t, &d, step++, kind, &events);
         }
-    double r[] = { ratio(seconds, WALL_ON, WALL_OFF, rounds), ratio(seconds, MODEL_ON, MODEL_OFF, rounds),
-                   ratio(seconds, MODEL_OFF, WALL_OFF, rounds), 1e3 * median(seconds[WALL_OFF], rounds) };
-    side_broadcast(r, sizeof r);                   // the first rank's
-    say(run, "a step: %.1f ms of processor time; %zu events and samples on the first rank", r[3], events);
+    double r[] = { ratio(seconds, WALL_ON, WALL_OFF, rounds),
+                   ratio(seconds, MODEL_ON, MODEL_OFF, rounds),
+                   ratio(seconds, MODEL_OFF, WALL_OFF, rounds),
+                   1e3 * median(seconds[WALL_OFF], rounds) };
+    side_broadcast(r, sizeof r); // the first rank's
+    say(run, "a step: %.1f ms of processor time; %zu events and samples on the first rank", r[3],
+        events);
     say(run, "recorder on / off, real time:       %.4f", r[0]);
     say(run, "recorder on / off, simulated clock:     %.4f", r[1]);
     say(run, "simulated clock / real time:            %.4f", r[2]);
     check_true(run, "a step of 50 ms or more", "the ratios are meaningful", r[3] >= 50);
-    check_true(run, "the recorder costs less than 2 %", "under both clocks", r[0] < 1.02 && r[1] < 1.02);
+    check_true(run, "the recorder costs less than 2 %", "under both clocks",
+               r[0] < 1.02 && r[1] < 1.02);
     for (size_t k = 0; k < KINDS; k++) free(seconds[k]);
     trainer_free(t);
     data_free(&d);

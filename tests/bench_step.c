@@ -3,9 +3,10 @@
 // question: How many tokens does a training step take in a second, and what share of the products' peak is that?
 //
 // With one rank and without --trainer it times a step of the unsplit model, else the trainer's.
-// Steps are timed one by one. The median is printed with the peak of the same run. The peak is the best rate of a
-// product of two square matrices, on as many threads as all ranks have together. `make bench` runs it beside
-// tools/torch_step.py, which trains the same model: --reference writes its start and its expected losses.
+// Steps are timed one by one. The median is printed with the peak of the same run. The peak is the
+// best rate of a product of two square matrices, on as many threads as all ranks have together.
+// `make bench` runs it beside tools/torch_step.py, which trains the same model: --reference writes
+// its start and its expected losses.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,8 @@ static const Option options[] = {
     { "context", "N", "64", "tokens of a sequence" },
     { "vocab", "N", "256", "vocabulary entries" },
     { "batch", "N", "4", "sequences of a step" },
-    { "micro-batch", "N", NULL, "sequences of a replica and micro-batch; without it all of a replica's" },
+    { "micro-batch", "N", NULL,
+      "sequences of a replica and micro-batch; without it all of a replica's" },
     { "trainer", NULL, NULL, "the trainer with one rank, too" },
     { "dp", "N", "1", "data-parallel replicas" },
     { "tp", "N", "1", "tensor-parallel ranks of a stage" },
@@ -32,9 +34,10 @@ static const Option options[] = {
     { "zero", "0|1|2|3", "0", "ZeRO stage: shards state, gradients and weights over the replicas" },
     { "seconds", "X", "3", "to measure for; five steps at least, after two that are not counted" },
     { "square", "N", "1024", "rows of the matrices whose product is the peak" },
-    { "reference", "DIR", NULL, "only write a start and ten steps: DIR/weights.safetensors, tokens, losses" },
+    { "reference", "DIR", NULL,
+      "only write a start and ten steps: DIR/weights.safetensors, tokens, losses" },
     { "reduce", "ordered|fast", "fast", NULL },
-    {0},
+    { 0 },
 };
 enum { WARM_UP = 2, FEWEST = 5, MOST = 5000, REFERENCE_STEPS = 10 };
 
@@ -43,7 +46,8 @@ enum { WARM_UP = 2, FEWEST = 5, MOST = 5000, REFERENCE_STEPS = 10 };
 // Products on this rank alone; all ranks at once, as in a step.
 static double measure_peak(size_t square) {
     Arena a = arena(MEM_WORKSPACE);
-    Tensor x = tensor_new(&a, square, square), y = tensor_new(&a, square, square), z = tensor_new(&a, square, square);
+    Tensor x = tensor_new(&a, square, square), y = tensor_new(&a, square, square),
+           z = tensor_new(&a, square, square);
     double best = INFINITY, flops = 2 * pow((double)square, 3);
     tensor_randomize(x, 1, 1);
     tensor_randomize(y, 2, 1);
@@ -61,7 +65,7 @@ static double measure_peak(size_t square) {
 // ---------------------------------------------------------------- a step of either kind
 
 typedef struct {
-    Trainer *trainer;                              // NULL: the unsplit model
+    Trainer *trainer; // NULL: the unsplit model
     Model *model;
     Optimizer optimizer;
     Data data;
@@ -103,7 +107,7 @@ static double measure_steps(Run *run, Subject *s, double budget, size_t *steps) 
         if (step == WARM_UP) begun = start;
         if (step >= WARM_UP) seconds[(*steps)++] = now() - start;
         more = *steps < FEWEST || (now() - begun < budget && *steps < MOST);
-        side_broadcast(&more, sizeof more);        // rank 0's clock decides
+        side_broadcast(&more, sizeof more); // rank 0's clock decides
     }
     qsort(seconds, *steps, sizeof *seconds, ascending);
     double median = seconds[*steps / 2];
@@ -111,7 +115,8 @@ static double measure_steps(Run *run, Subject *s, double budget, size_t *steps) 
     return median;
 }
 
-// ---------------------------------------------------------------- the reference for another program
+// ---------------------------------------------------------------- the reference for another
+// program
 
 static FILE *file_of(const char *directory, const char *name) {
     char path[512];
@@ -121,8 +126,8 @@ static FILE *file_of(const char *directory, const char *name) {
     return f;
 }
 
-// Writes the initial weights, the tokens of every step [sequences, T + 1] as int32, and the loss of every step before
-// its update.
+// Writes the initial weights, the tokens of every step [sequences, T + 1] as int32, and the loss of
+// every step before its update.
 static void write_reference(Run *run, Subject *s, const char *directory) {
     char path[512];
     mkdir(directory, 0777);
@@ -145,7 +150,8 @@ static void write_reference(Run *run, Subject *s, const char *directory) {
         arena_free(&a);
     }
     bool written = ferror(f) == 0 && ferror(losses) == 0;
-    if (fclose(f) != 0 || fclose(losses) != 0 || !written) fault("--reference %s: is the disk full?", directory);
+    if (fclose(f) != 0 || fclose(losses) != 0 || !written)
+        fault("--reference %s: is the disk full?", directory);
     free(tokens);
     free(targets);
     check_true(run, "written", directory, true);
@@ -157,30 +163,40 @@ static void write_reference(Run *run, Subject *s, const char *directory) {
 // attention's products cover masked keys, too. Backward takes twice as many.
 static double flops_of(const ModelConfig *c, double tokens) {
     double L = (double)c->layers, C = (double)c->width;
-    return 3 * tokens * (2 * (12 * L * C * C + (double)c->vocab * C) + 4 * L * (double)c->context * C);
+    return 3 * tokens *
+           (2 * (12 * L * C * C + (double)c->vocab * C) + 4 * L * (double)c->context * C);
 }
 
 static void bench(Run *run) {
     size_t dp = option_size(run, "dp"), batch = option_size(run, "batch"), steps = 0;
-    TrainerConfig c = {
-        .model = { .layers = option_size(run, "layers"), .width = option_size(run, "width"), .seed = run->seed,
-                   .heads = option_size(run, "heads"), .context = option_size(run, "context"),
-                   .vocab = option_size(run, "vocab") },
-        .mesh = { dp, option_size(run, "tp"), option_size(run, "pp"), 1 }, .batch = batch, .clip = 1,
-        .schedule = settings_schedule(option_text(run, "schedule")),
-        .reduction = trainer_reduction((size_t)atoi(option_text(run, "zero")), false, false, false) };
-    c.micro_batch = option_given(run, "micro-batch") ? option_size(run, "micro-batch") : dp ? ceil_div(batch, dp) : 1;
+    TrainerConfig c = { .model = { .layers = option_size(run, "layers"),
+                                   .width = option_size(run, "width"),
+                                   .seed = run->seed,
+                                   .heads = option_size(run, "heads"),
+                                   .context = option_size(run, "context"),
+                                   .vocab = option_size(run, "vocab") },
+                        .mesh = { dp, option_size(run, "tp"), option_size(run, "pp"), 1 },
+                        .batch = batch,
+                        .clip = 1,
+                        .schedule = settings_schedule(option_text(run, "schedule")),
+                        .reduction = trainer_reduction((size_t)atoi(option_text(run, "zero")),
+                                                       false, false, false) };
+    c.micro_batch = option_given(run, "micro-batch") ? option_size(run, "micro-batch")
+                    : dp                             ? ceil_div(batch, dp)
+                                                     : 1;
     trainer_require(&c);
     double seconds_most = option_real(run, "seconds");
     const char *reference = option_text(run, "reference");
     bool unsplit = run->world->size == 1 && !option_flag(run, "trainer");
-    REQUIRE(seconds_most > 0 && option_size(run, "square") > 0, "--seconds and --square must be more than 0");
-    REQUIRE(!reference || unsplit, "--reference: the unsplit model's, on one rank without --trainer");
+    REQUIRE(seconds_most > 0 && option_size(run, "square") > 0,
+            "--seconds and --square must be more than 0");
+    REQUIRE(!reference || unsplit,
+            "--reference: the unsplit model's, on one rank without --trainer");
 
     Subject s = { .batch = batch, .optimizer = adamw(1e-3) };
     s.data = data_synthetic(c.model.vocab, c.model.context, run->seed);
     s.data.ragged = false;
-    memory_set_poison(false);                      // speed counts
+    memory_set_poison(false); // speed counts
     double peak = reference ? 1 : measure_peak(option_size(run, "square"));
     comm_all_reduce_doubles(run->world, &peak, 1);
     if (unsplit) {
@@ -197,20 +213,27 @@ static void bench(Run *run) {
         double tokens = (double)(batch * c.model.context), flops = flops_of(&c.model, tokens);
         size_t resident = resident_most(), *sizes, *all;
         all = side_gather(&resident, sizeof resident, &sizes);
-        for (size_t r = 0; run->is_root && r < run->world->size; r++) resident = all[r] > resident ? all[r] : resident;
-        say(run, "%zu parameters, %zu tokens a step: %.3f ms (median of %zu), %.0f tokens/s, %.2f of the peak of %.1f "
+        for (size_t r = 0; run->is_root && r < run->world->size; r++)
+            resident = all[r] > resident ? all[r] : resident;
+        say(run,
+            "%zu parameters, %zu tokens a step: %.3f ms (median of %zu), %.0f tokens/s, %.2f of "
+            "the peak of %.1f "
             "GFLOP/s, %.0f MB resident in a process",
-            config_parameters(&c.model), batch * c.model.context, 1e3 * seconds, steps, tokens / seconds,
-            flops / seconds / peak, 1e-9 * peak, 1e-6 * (double)resident);
+            config_parameters(&c.model), batch * c.model.context, 1e3 * seconds, steps,
+            tokens / seconds, flops / seconds / peak, 1e-9 * peak, 1e-6 * (double)resident);
         report_config_number(run, "step_seconds", seconds);
         report_config_number(run, "tokens_per_second", tokens / seconds);
         report_config_number(run, "peak_share", flops / seconds / peak);
         report_config_number(run, "peak_flops", peak);
         report_config_number(run, "resident_bytes", (double)resident);
-        if (run->is_root) { free(all); free(sizes); }
+        if (run->is_root) {
+            free(all);
+            free(sizes);
+        }
         // If a step looks much faster, the clock did not wait for its end, or its FLOPs are counted
         // wrongly.
-        check_true(run, "a step is no faster than its products", "at the peak", flops <= 1.5 * seconds * peak);
+        check_true(run, "a step is no faster than its products", "at the peak",
+                   flops <= 1.5 * seconds * peak);
     }
     if (s.trainer) trainer_free(s.trainer);
     else model_free(s.model);

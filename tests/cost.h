@@ -3,7 +3,8 @@
 #define COST_H
 #include "judge/frame/lesson.h"
 
-static inline void cost(Run *run, const char *name, const char *unit, double predicted, double measured) {
+static inline void cost(Run *run, const char *name, const char *unit, double predicted,
+                        double measured) {
     check_cost(run, name, name, unit, formula(predicted), NOT_PREDICTED, measured);
 }
 #endif

@@ -14,7 +14,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { FUZZ_MOST_BYTES = 1 << 24 };        // the limit of one allocation, because inputs have a few thousand bytes
+enum {
+    FUZZ_MOST_BYTES = 1 << 24
+}; // the limit of one allocation, because inputs have a few thousand bytes
 void *host_alloc(size_t bytes) {
     if (bytes > FUZZ_MOST_BYTES) abort();
     return calloc(1, bytes ? bytes : 1);
@@ -26,11 +28,12 @@ _Noreturn void usage_error(const char *format, ...) {
     char text[2048];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);           // reads every argument, as a real message would
+    vsnprintf(text, sizeof text, format,
+              arguments); // reads every argument, as a real message would
     va_end(arguments);
     longjmp(fuzz_refused, 1);
 }
-_Noreturn void fault(const char *format, ...) {                // no file may lead to a fault
+_Noreturn void fault(const char *format, ...) { // no file may lead to a fault
     fprintf(stderr, "fault: %s\n", format);
     abort();
 }

@@ -1,7 +1,7 @@
 // fuzz_data.c: reads random bytes as the file of --data. The file is refused with a reason, or all
 // of its batches lie inside it.
 // with: common/model/data.c common/base/input.c
-#define _GNU_SOURCE                        // memfd_create
+#define _GNU_SOURCE // memfd_create
 #include <sys/mman.h>
 #include <unistd.h>
 #include "common/model/data.h"
@@ -10,7 +10,10 @@
 // Stand-ins for the tensors and the side channel: one rank, whose device is the host.
 static void *held[16];
 static size_t n_held;
-int *ints_new(Arena *a, size_t n) { (void)a; return held[n_held++] = malloc((n ? n : 1) * sizeof(int)); }
+int *ints_new(Arena *a, size_t n) {
+    (void)a;
+    return held[n_held++] = malloc((n ? n : 1) * sizeof(int));
+}
 void ints_upload(int *device, const int *host, size_t n) { memcpy(device, host, n * sizeof(int)); }
 size_t positions_count(const Positions *p) {
     size_t n = 0;
@@ -18,15 +21,25 @@ size_t positions_count(const Positions *p) {
     return n;
 }
 
-void side_broadcast(void *data, size_t bytes) { (void)data; (void)bytes; }
+void side_broadcast(void *data, size_t bytes) {
+    (void)data;
+    (void)bytes;
+}
 bool side_any(bool mine) { return mine; }
-Range shard_range(size_t n, size_t parts, size_t i) { (void)parts; (void)i; return (Range){ 0, n }; }
-void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context) { take(context, 0, mine, bytes); }
+Range shard_range(size_t n, size_t parts, size_t i) {
+    (void)parts;
+    (void)i;
+    return (Range){ 0, n };
+}
+void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context) {
+    take(context, 0, mine, bytes);
+}
 
 static void look_at(const Data *d, Batch b) {
     for (size_t i = 0; i < b.B * b.T; i++)
         if (b.tokens[i] < 0 || (size_t)b.tokens[i] >= d->vocab ||
-            (b.targets[i] >= 0 && (size_t)b.targets[i] >= d->vocab)) abort();
+            (b.targets[i] >= 0 && (size_t)b.targets[i] >= d->vocab))
+            abort();
     while (n_held) free(held[--n_held]);
 }
 
@@ -36,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (file < 0 || write(file, data, size) != (ssize_t)size) abort();
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
     Data d;
-    Arena a = {0};
+    Arena a = { 0 };
     // Text, or a token file with some vocabulary.
     if (data_open(&d, path, NULL, size && data[0] % 2 ? 0 : 300, 4, 1, why)) {
         d.batch = 2;

@@ -9,13 +9,14 @@ const LessonInfo lesson_info = { .id = "00.00", .name = "fuzz", .question = "?",
 bool device_is_gpu(void) { return false; }
 
 static const Option own[] = {
-    {"layers", "N", "2", "blocks"}, {"lr", "X", NULL, "rate"}, {"zero", "0|1|2|3", "0", "of the state"},
-    {"check", NULL, NULL, "compare"}, {"data", "FILE", NULL, "text"}, {0},
+    { "layers", "N", "2", "blocks" },           { "lr", "X", NULL, "rate" },
+    { "zero", "0|1|2|3", "0", "of the state" }, { "check", NULL, NULL, "compare" },
+    { "data", "FILE", NULL, "text" },           { 0 },
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     enum { MOST = 32 };
-    static char *text;    // the next call frees it, because usage_error() does not return
+    static char *text; // the next call frees it, because usage_error() does not return
     char *argument[MOST + 2] = { "program" };
     int n = 1;
     free(text);
@@ -27,12 +28,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         argument[n++] = at;
     }
     if (setjmp(fuzz_refused)) return 0;
-    optind = 0;                            // glibc's getopt starts again
+    optind = 0; // glibc's getopt starts again
     OptionValues s = options_parse(n, argument, own);
     for (size_t i = 0; i < s.count; i++) {
         if (!s.list[i].text || !option_value_is_number(&s.list[i])) continue;
         double real = option_value_real(&s.list[i]);
-        if (real - real != 0) abort();     // infinite or NaN
+        if (real - real != 0) abort(); // infinite or NaN
     }
     if (option_value_whole(options_find(&s, "layers"), 1, 64) > 64) abort();
     return 0;

@@ -11,7 +11,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (tensor_file_parse(&f, file, size, "a file", why)) {
         volatile double sum = 0;
         for (size_t i = 0; i < f.n; i++) {
-            for (size_t k = 0; k < f.tensor[i].count; k++) sum += tensor_file_value(&f.tensor[i], k);
+            for (size_t k = 0; k < f.tensor[i].count; k++)
+                sum += tensor_file_value(&f.tensor[i], k);
             if (!tensor_file_find(&f, f.tensor[i].name)) abort();
             const char *note = tensor_file_note(&f, f.tensor[i].name);
             if (note && strlen(note) > size) abort();

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 
 // glibc's internal names, because dlsym would call the allocator.
-void *__libc_malloc(size_t bytes), *__libc_calloc(size_t n, size_t bytes), *__libc_realloc(void *p, size_t bytes);
+void *__libc_malloc(size_t bytes), *__libc_calloc(size_t n, size_t bytes),
+    *__libc_realloc(void *p, size_t bytes);
 void *__libc_memalign(size_t alignment, size_t bytes);
 void __libc_free(void *p);
 
@@ -18,7 +19,8 @@ static atomic_size_t live, peak;
 
 static void *given(void *p) {
     if (!p) return p;
-    size_t now = atomic_fetch_add(&live, malloc_usable_size(p)) + malloc_usable_size(p), most = atomic_load(&peak);
+    size_t now = atomic_fetch_add(&live, malloc_usable_size(p)) + malloc_usable_size(p),
+           most = atomic_load(&peak);
     while (now > most && !atomic_compare_exchange_weak(&peak, &most, now)) {}
     return p;
 }
@@ -31,7 +33,7 @@ void *calloc(size_t n, size_t bytes) { return given(__libc_calloc(n, bytes)); }
 void *realloc(void *p, size_t bytes) {
     size_t before = p ? malloc_usable_size(p) : 0;
     void *q = __libc_realloc(p, bytes);
-    if (!q && bytes) return q;                     // p is unchanged
+    if (!q && bytes) return q; // p is unchanged
     atomic_fetch_sub(&live, before);
     return given(q);
 }

@@ -9,8 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-typedef void Product(enum CBLAS_ORDER, enum CBLAS_TRANSPOSE, enum CBLAS_TRANSPOSE, blasint, blasint, blasint, float,
-                     const float *, blasint, const float *, blasint, float, float *, blasint);
+typedef void Product(enum CBLAS_ORDER, enum CBLAS_TRANSPOSE, enum CBLAS_TRANSPOSE, blasint, blasint,
+                     blasint, float, const float *, blasint, const float *, blasint, float, float *,
+                     blasint);
 static atomic_long calls;
 
 static long number(const char *name, long otherwise) {
@@ -18,9 +19,9 @@ static long number(const char *name, long otherwise) {
     return text ? atol(text) : otherwise;
 }
 
-void cblas_sgemm(enum CBLAS_ORDER order, enum CBLAS_TRANSPOSE of_a, enum CBLAS_TRANSPOSE of_b, blasint m, blasint n,
-                 blasint k, float alpha, const float *a, blasint lda, const float *b, blasint ldb, float beta, float *c,
-                 blasint ldc) {
+void cblas_sgemm(enum CBLAS_ORDER order, enum CBLAS_TRANSPOSE of_a, enum CBLAS_TRANSPOSE of_b,
+                 blasint m, blasint n, blasint k, float alpha, const float *a, blasint lda,
+                 const float *b, blasint ldb, float beta, float *c, blasint ldc) {
     Product *product = (Product *)dlsym(RTLD_NEXT, "cblas_sgemm");
     product(order, of_a, of_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
     if (atomic_fetch_add(&calls, 1) != number("NAN_CALL", -1)) return;

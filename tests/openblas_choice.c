@@ -3,7 +3,7 @@
 // unchanged environment.
 //     CHOICE=Prescott        OpenBLAS's own choice if OPENBLAS_CORETYPE is not set
 //     ANSWER=Haswell         its choice if OPENBLAS_CORETYPE is set
-#define _GNU_SOURCE                                // dladdr
+#define _GNU_SOURCE // dladdr
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,8 @@ char *getenv(const char *name) {
     char *value = value_of(name), *instead;
     Dl_info caller;
     if (strcmp(name, "OPENBLAS_CORETYPE") != 0 || !dladdr(__builtin_return_address(0), &caller) ||
-        !caller.dli_fname || !strstr(caller.dli_fname, "openblas")) return value;
+        !caller.dli_fname || !strstr(caller.dli_fname, "openblas"))
+        return value;
     instead = value_of(value ? "ANSWER" : "CHOICE");
     return instead ? instead : value;
 }

@@ -11,11 +11,13 @@
 #include <mpi.h>
 #include <stdio.h>
 
-enum { DATA_TAG = 0, COLLECTIVE_TAGS = 16, MOST = 4096 };      // as in comm_mpi.c
-typedef struct { unsigned long long calls, bytes; } Sent;
-static Sent all, stretch[MOST];    // one process is one rank with one communicating thread
-static unsigned long long sums;                    // bytes
-static int stretches;                              // number of closed stretches; stretch[stretches] is still open
+enum { DATA_TAG = 0, COLLECTIVE_TAGS = 16, MOST = 4096 }; // as in comm_mpi.c
+typedef struct {
+    unsigned long long calls, bytes;
+} Sent;
+static Sent all, stretch[MOST]; // one process is one rank with one communicating thread
+static unsigned long long sums; // bytes
+static int stretches;           // number of closed stretches; stretch[stretches] is still open
 
 static void close_stretch(void) {
     if (stretch[stretches].calls > 0 && stretches + 1 < MOST) stretches++;
@@ -32,11 +34,13 @@ static void count(int n, MPI_Datatype type, int tag) {
     stretch[stretches].calls++;
     stretch[stretches].bytes += more;
 }
-int MPI_Isend(const void *data, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
+int MPI_Isend(const void *data, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request *request) {
     count(n, type, tag);
     return PMPI_Isend(data, n, type, to, tag, comm, request);
 }
-int MPI_Issend(const void *data, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
+int MPI_Issend(const void *data, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+               MPI_Request *request) {
     count(n, type, tag);
     return PMPI_Issend(data, n, type, to, tag, comm, request);
 }
@@ -53,12 +57,13 @@ int MPI_Ibarrier(MPI_Comm comm, MPI_Request *request) {
     close_stretch();
     return PMPI_Ibarrier(comm, request);
 }
-int MPI_Ibcast(void *data, int n, MPI_Datatype type, int root, MPI_Comm comm, MPI_Request *request) {
+int MPI_Ibcast(void *data, int n, MPI_Datatype type, int root, MPI_Comm comm,
+               MPI_Request *request) {
     close_stretch();
     return PMPI_Ibcast(data, n, type, root, comm, request);
 }
-int MPI_Iallgatherv(const void *in, int n, MPI_Datatype in_type, void *out, const int *counts, const int *starts,
-                    MPI_Datatype out_type, MPI_Comm comm, MPI_Request *request) {
+int MPI_Iallgatherv(const void *in, int n, MPI_Datatype in_type, void *out, const int *counts,
+                    const int *starts, MPI_Datatype out_type, MPI_Comm comm, MPI_Request *request) {
     close_stretch();
     return PMPI_Iallgatherv(in, n, in_type, out, counts, starts, out_type, comm, request);
 }
@@ -68,8 +73,10 @@ int MPI_Finalize(void) {
     int rank, n;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     close_stretch();
-    n = sprintf(line, "pmpi rank %d calls %llu bytes %llu sums %llu stretches", rank, all.calls, all.bytes, sums);
-    for (int i = 0; i < stretches; i++) n += sprintf(line + n, " %llu:%llu", stretch[i].calls, stretch[i].bytes);
+    n = sprintf(line, "pmpi rank %d calls %llu bytes %llu sums %llu stretches", rank, all.calls,
+                all.bytes, sums);
+    for (int i = 0; i < stretches; i++)
+        n += sprintf(line + n, " %llu:%llu", stretch[i].calls, stretch[i].bytes);
     fprintf(stderr, "%s\n", line);
     return PMPI_Finalize();
 }

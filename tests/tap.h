@@ -52,7 +52,9 @@ __attribute__((unused)) static int tap_child(void (*body)(void *), void *context
 }
 
 // Runs f in a child process. The process must end with `status` and print `words` on stderr.
-typedef struct { void (*f)(void); } TapCall;
+typedef struct {
+    void (*f)(void);
+} TapCall;
 static void tap_call(void *call) {
     end_all_ranks = _exit;
     ((TapCall *)call)->f();

@@ -18,8 +18,16 @@
 #include "tap.h"
 
 enum { MOST_FILES = 8, ROOM = 1 << 20 };
-typedef struct { char name[CHECKPOINT_FILE_NAME]; unsigned char *bytes; size_t n; } File;
-typedef struct { char path[2000]; File file[MOST_FILES]; size_t files; } Folder;
+typedef struct {
+    char name[CHECKPOINT_FILE_NAME];
+    unsigned char *bytes;
+    size_t n;
+} File;
+typedef struct {
+    char path[2000];
+    File file[MOST_FILES];
+    size_t files;
+} Folder;
 
 static uint64_t drawn;
 static size_t below(size_t n) {
@@ -67,7 +75,7 @@ static size_t change(unsigned char *bytes, size_t n, const File *other) {
         memmove(bytes + place, bytes + place + count, n - place - count);
         return n - count; // cut out
     case 4: return place; // cut short
-    case 5: // twice
+    case 5:               // twice
         if (n + count > ROOM) return n;
         memmove(bytes + place + count, bytes + place, n - place);
         return n + count;
@@ -114,7 +122,7 @@ static uint64_t hash(uint64_t key, Tensor t) {
 static uint64_t result(const Folder *d) {
     char why[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(d->path, why);
-    if (!c) return why[0] ? 0 : 1;                 // refused without a message: wrong
+    if (!c) return why[0] ? 0 : 1; // refused without a message: wrong
     bool good = true;
     for (size_t i = 0; good && i < checkpoint_index(c)->n; i++) good = checkpoint_verify(c, i, why);
     volatile uint64_t key = 0;
@@ -129,7 +137,7 @@ static uint64_t result(const Folder *d) {
         key = all | 2;
     }
     checkpoint_free(c);
-    return status == STATUS_FAULT ? 1 : key;       // no file may lead to a fault
+    return status == STATUS_FAULT ? 1 : key; // no file may lead to a fault
 }
 
 static size_t option(const Checkpoint *c, const char *name) {

@@ -2,8 +2,8 @@
 // level: core
 // question: Does the simulated clock give the step times, orders and transfer times that the closed forms say?
 //
-// Every stage has equal blocks. The test runs every schedule for p = the number of ranks and several m. Times are in
-// units of one forward.
+// Every stage has equal blocks. The test runs every schedule for p = the number of ranks and
+// several m. Times are in units of one forward.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,9 @@
 #include "common/model/costs.h"
 #include "tests/cost.h"
 
-static const ModelConfig sizes = { .layers = 1, .width = 12, .heads = 3, .context = 6, .vocab = 17, .dropout = 0.1 };
+static const ModelConfig sizes = {
+    .layers = 1, .width = 12, .heads = 3, .context = 6, .vocab = 17, .dropout = 0.1
+};
 enum { B = 2 };
 
 static Stack stack_of(Run *run) {
@@ -32,7 +34,8 @@ static double forward_time(void) {
 
 static size_t min(size_t a, size_t b) { return a < b ? a : b; }
 
-static void one(Run *run, const char *name, ScheduleRule rule, size_t m, size_t units, size_t in_flight) {
+static void one(Run *run, const char *name, ScheduleRule rule, size_t m, size_t units,
+                size_t in_flight) {
     char text[64];
     Stack stack = stack_of(run);
     Played is = stack_play(run, &stack, rule, m);
@@ -46,17 +49,18 @@ static void one(Run *run, const char *name, ScheduleRule rule, size_t m, size_t 
     check_numbers(run, name, "bubble, both definitions", idle, want, 2, 1e-9);
 }
 
-// Checks the step with a real link. All stages and links are equal, so the step grows by the transfers on the
-// critical path.
-// Naive has 2 (p - 1) transfers per micro-batch on this path. GPipe has 2 (p - 1) per step if a transfer takes no
-// longer than a forward.
-static void exposed(Run *run, const char *name, ScheduleRule rule, size_t m, size_t units, size_t transfers) {
+// Checks the step with a real link. All stages and links are equal, so the step grows by the
+// transfers on the critical path. Naive has 2 (p - 1) transfers per micro-batch on this path. GPipe
+// has 2 (p - 1) per step if a transfer takes no longer than a forward.
+static void exposed(Run *run, const char *name, ScheduleRule rule, size_t m, size_t units,
+                    size_t transfers) {
     Stack stack = stack_of(run);
     Played is = stack_play(run, &stack, rule, m);
     double t_f = forward_time();
     size_t message = clock_transfer(true, 1, B * sizes.context * sizes.width * sizeof(real));
     if (run->world->size == 1) transfers = 0;
-    cost(run, name, "ps", (double)units * 3 * t_f + (double)(transfers * message), (double)is.timing.step);
+    cost(run, name, "ps", (double)units * 3 * t_f + (double)(transfers * message),
+         (double)is.timing.step);
 }
 
 static void golden(Run *run) {
@@ -64,7 +68,8 @@ static void golden(Run *run) {
     Stack stack = stack_of(run);
     stack_play(run, &stack, schedule_1f1b, 8);
     char *first = picture_order(run, 0);
-    check_true(run, "golden order", "1F1B, p = 4, m = 8, stage 0, from the events", !first || !strcmp(first, stage0));
+    check_true(run, "golden order", "1F1B, p = 4, m = 8, stage 0, from the events",
+               !first || !strcmp(first, stage0));
     free(first);
     char *last = picture_order(run, 3);
     check_true(run, "golden order", "1F1B, p = 4, m = 8, stage 3, from the events",
@@ -82,9 +87,11 @@ static void speeds(Run *run) {
         clock_charge_flops(work);
         took[k] = (double)(clock_now() - begin);
     }
-    double unit = work / clock_config()->device.flops * 1e12, want[] = { unit, unit / factor, unit };
+    double unit = work / clock_config()->device.flops * 1e12,
+           want[] = { unit, unit / factor, unit };
     check_numbers(run, "speed of a device", "ps: as it is, changed, as it is", took, want, 3, 0);
-    check_true(run, "speed of a device", "the FLOPs are the same", clock_flops() - flops == 3 * work);
+    check_true(run, "speed of a device", "the FLOPs are the same",
+               clock_flops() - flops == 3 * work);
 }
 
 // Every rank computes for a while and sends rank 0 a message, twice. Rank 0 asks when the messages
@@ -98,7 +105,7 @@ static void arrivals(Run *run) {
     comm_connect(w, COMM_EVERYBODY);
     comm_barrier(w);
     Picoseconds begin = clock_now();
-    for (size_t i = 0; i < 2 && w->rank > 0; i++) {            // later ranks send earlier
+    for (size_t i = 0; i < 2 && w->rank > 0; i++) { // later ranks send earlier
         clock_charge_flops((double)(unit * (n - w->rank)));
         Tensor t = tensor_new(&a, 1, 10 * w->rank);
         tensor_fill(t, (real)i);
@@ -116,7 +123,8 @@ static void arrivals(Run *run) {
         size_t from = i % n, bytes = 10 * from * sizeof(real);
         if (from == 0) continue;
         double compute = (double)(unit * (n - from)) * 1e12 / clock_config()->device.flops;
-        double transfer = (double)clock_transfer(true, 1, bytes), first = (double)since[from] + compute + transfer;
+        double transfer = (double)clock_transfer(true, 1, bytes),
+               first = (double)since[from] + compute + transfer;
         double sent = (double)since[from] + 2 * compute, link_free = first;
         want[i] = i < n ? first : (sent > link_free ? sent : link_free) + transfer;
         got[i] = (double)comm_arrival(r[i]);
@@ -152,10 +160,11 @@ static void ports(Run *run) {
     Arena memory = arena(MEM_COMMUNICATION);
     Tensor t = tensor_new(&memory, 1, 1000);
     tensor_fill(t, 1);
-    double message = (double)clock_transfer(true, 1, 1000 * sizeof(real)), rest = (double)(c->size - 1);
+    double message = (double)clock_transfer(true, 1, 1000 * sizeof(real)),
+           rest = (double)(c->size - 1);
     for (size_t one_port = 0; one_port < 2; one_port++) {
         clock_set_one_port(one_port);
-        comm_all_reduce(c, t);                 // all begin at the same time
+        comm_all_reduce(c, t); // all begin at the same time
         Picoseconds begin = clock_now();
         for (size_t peer = 1; peer < c->size && c->rank == 0; peer++) comm_recv(c, t, peer);
         if (c->rank > 0) comm_send(c, t, 0);
@@ -163,8 +172,8 @@ static void ports(Run *run) {
         if (c->rank > 0) comm_recv(c, t, 0);
         double all_here = c->size == 1 ? 0 : one_port ? rest * message : message;
         double mine = c->rank == 0 ? 0 : one_port ? (double)c->rank * message : message;
-        cost(run, one_port ? "to rank 0 and back, one port" : "to rank 0 and back", "ps", all_here + mine,
-             (double)(clock_now() - begin));
+        cost(run, one_port ? "to rank 0 and back, one port" : "to rank 0 and back", "ps",
+             all_here + mine, (double)(clock_now() - begin));
     }
     clock_set_one_port(false);
     arena_free(&memory);
@@ -183,7 +192,9 @@ static void links(Run *run) {
     for (int i = 0; i < 3; i++) {
         clock_set_link(i == 1 ? &other : NULL);
         want[i] = ring_time(ALL_REDUCE_PASSES, c->size, 1000, sizeof(real));
-        if (i == 1) want[i] = round(2 * (double)(c->size - 1) * other.alpha * 1e12 + bytes * 1e12 / other.beta);
+        if (i == 1)
+            want[i] =
+                round(2 * (double)(c->size - 1) * other.alpha * 1e12 + bytes * 1e12 / other.beta);
         Picoseconds begin = clock_now();
         comm_all_reduce(c, t);
         took[i] = (double)(clock_now() - begin);
@@ -194,7 +205,7 @@ static void links(Run *run) {
 
 // ---- nodes and lanes ----
 
-enum { COUNT = 1000 };                                         // elements of every operation here
+enum { COUNT = 1000 }; // elements of every operation here
 static double transfer(bool in_node, size_t steps, size_t bytes) {
     ClockLink l = in_node ? clock_config()->link : clock_config()->between;
     return l.beta == 0 ? 0 : round((double)steps * l.alpha * 1e12 + (double)bytes * 1e12 / l.beta);
@@ -204,8 +215,8 @@ static double all_reduce_time(size_t n, bool in_node) {
     return transfer(in_node, steps, steps * ((COUNT + n - 1) / n) * sizeof(real));
 }
 
-// In a chain of n ranks n - 1 messages follow one another, but the pieces of COUNT elements pass all links at the
-// same time.
+// In a chain of n ranks n - 1 messages follow one another, but the pieces of COUNT elements pass
+// all links at the same time.
 static double chain(size_t n, bool in_node) {
     return transfer(in_node, n - 1, n > 1 ? COUNT * sizeof(real) : 0);
 }
@@ -214,7 +225,7 @@ static double chain(size_t n, bool in_node) {
 // the duration.
 static double together(Run *run, Comm *const *c, size_t n, Tensor *t) {
     Request *r[4];
-    comm_all_reduce(run->world, t[0]);                         // all begin at the same time
+    comm_all_reduce(run->world, t[0]); // all begin at the same time
     Picoseconds begin = clock_now();
     for (size_t i = 0; i < n; i++) r[i] = comm_start_all_reduce(c[i], t[i]);
     for (size_t i = 0; i < n; i++) comm_wait(r[i]);
@@ -226,25 +237,33 @@ static double together(Run *run, Comm *const *c, size_t n, Tensor *t) {
 static void lanes(Run *run) {
     Comm *w = run->world;
     size_t rank = w->rank, p = w->size, node = clock_config()->node ? clock_config()->node : p;
-    size_t first = rank / node * node, in_node = min(p - first, node), nodes = (p - 1 - rank % node) / node + 1;
-    Comm *inside = comm_split(w, rank / node, rank, "inside"), *between = comm_split(w, rank % node, rank, "between");
-    Comm *alone = comm_split(between, between->rank, 0, "alone"), *again = comm_split(between, 0, 0, "again");
-    check_true(run, "nodes", "the groups have their sizes", inside->size == in_node && between->size == nodes);
+    size_t first = rank / node * node, in_node = min(p - first, node),
+           nodes = (p - 1 - rank % node) / node + 1;
+    Comm *inside = comm_split(w, rank / node, rank, "inside"),
+         *between = comm_split(w, rank % node, rank, "between");
+    Comm *alone = comm_split(between, between->rank, 0, "alone"),
+         *again = comm_split(between, 0, 0, "again");
+    check_true(run, "nodes", "the groups have their sizes",
+               inside->size == in_node && between->size == nodes);
     check_true(run, "nodes", "one_node is true if the communicator's ranks share a node",
                inside->one_node && alone->one_node && between->one_node == (nodes == 1) &&
-               again->one_node == (nodes == 1) && w->one_node == (p <= node));
+                   again->one_node == (nodes == 1) && w->one_node == (p <= node));
     Arena memory = arena(MEM_COMMUNICATION);
-    Tensor t[] = { tensor_new(&memory, 1, COUNT), tensor_new(&memory, 1, COUNT), tensor_new(&memory, 1, COUNT) };
+    Tensor t[] = { tensor_new(&memory, 1, COUNT), tensor_new(&memory, 1, COUNT),
+                   tensor_new(&memory, 1, COUNT) };
     for (size_t i = 0; i < 3; i++) tensor_fill(t[i], 1);
     double fast = all_reduce_time(in_node, true), slow = all_reduce_time(nodes, nodes == 1);
     cost(run, "all-reduce in a node", "ps", fast, together(run, &inside, 1, t));
     cost(run, "all-reduce between nodes", "ps", slow, together(run, &between, 1, t));
-    cost(run, "all-reduce of the world", "ps", all_reduce_time(p, p <= node), together(run, &w, 1, t));
+    cost(run, "all-reduce of the world", "ps", all_reduce_time(p, p <= node),
+         together(run, &w, 1, t));
     cost(run, "two on two communicators overlap", "ps", fast > slow ? fast : slow,
          together(run, (Comm *[]){ inside, between }, 2, t));
-    cost(run, "two on one communicator queue", "ps", 2 * fast, together(run, (Comm *[]){ inside, inside }, 2, t));
+    cost(run, "two on one communicator queue", "ps", 2 * fast,
+         together(run, (Comm *[]){ inside, inside }, 2, t));
     double longer = 2 * fast > slow ? 2 * fast : slow;
-    cost(run, "two and one, between them", "ps", longer, together(run, (Comm *[]){ inside, between, inside }, 3, t));
+    cost(run, "two and one, between them", "ps", longer,
+         together(run, (Comm *[]){ inside, between, inside }, 3, t));
     // Checks that a collective in flight does not delay a shorter collective of another
     // communicator.
     comm_all_reduce(w, t[0]);
@@ -279,9 +298,10 @@ static void lanes(Run *run) {
 
 static void clock_test(Run *run) {
     size_t p = run->world->size, i = run->world->rank, list[] = { 1, p, 2 * p, 24 };
-    REQUIRE(clock_config()->simulated, "this test is about the simulated clock: add --clock simulated");
+    REQUIRE(clock_config()->simulated,
+            "this test is about the simulated clock: add --clock simulated");
     lanes(run);
-    if (clock_config()->node > 0) return;                      // the other tests need one link
+    if (clock_config()->node > 0) return; // the other tests need one link
     bool free_link = clock_config()->link.beta == 0;
     for (size_t k = 0; k < 4 && free_link; k++) {
         size_t m = list[k];
@@ -301,5 +321,6 @@ static void clock_test(Run *run) {
     links(run);
 }
 
-static const Option options[] = { { "speed", "X", "0.5", "of this device, in rates of --device" }, {0} };
+static const Option options[] = { { "speed", "X", "0.5", "of this device, in rates of --device" },
+                                  { 0 } };
 EXPERIMENT(clock_test, options);

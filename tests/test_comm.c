@@ -31,10 +31,14 @@ typedef struct {
     const char *mode;
     ReduceOrder reduce;
     size_t tests, failed;
-    uint64_t bits;                         // a hash of every sum of rough values
+    uint64_t bits; // a hash of every sum of rough values
 } Test;
 
-typedef struct { const char *mode; ReduceOrder reduce; int status; } Context;
+typedef struct {
+    const char *mode;
+    ReduceOrder reduce;
+    int status;
+} Context;
 
 // ---- 1. Values ----
 
@@ -71,7 +75,8 @@ static Tensor vector(Arena *a, Value v, size_t rank, size_t lo, size_t hi) {
 
 // Is every element i of t equal to want(v, of, lo + i), in every bit?
 static real one(Value v, size_t rank, size_t i) { return v(rank, i); }
-static bool holds(Tensor t, real (*want)(Value v, size_t of, size_t i), Value v, size_t of, size_t lo) {
+static bool holds(Tensor t, real (*want)(Value v, size_t of, size_t i), Value v, size_t of,
+                  size_t lo) {
     size_t n = tensor_count(t);
     real *host = host_alloc(n * sizeof *host);
     tensor_download(host, t);
@@ -84,9 +89,7 @@ static bool holds(Tensor t, real (*want)(Value v, size_t of, size_t i), Value v,
     return same;
 }
 
-static bool poisoned(Tensor t) {
-    return tensor_count(t) == 0 || isnan(tensor_sum(t));
-}
+static bool poisoned(Tensor t) { return tensor_count(t) == 0 || isnan(tensor_sum(t)); }
 
 static void ok(Test *t, bool mine, const char *format, ...) {
     size_t *sizes;
@@ -125,45 +128,54 @@ static bool reduce_scatters(Comm *c, Arena *a, size_t n, Value v) {
 
 static bool all_gathers(Comm *c, Arena *a, size_t n, Value v) {
     Range part = shard_range(n, c->size, c->rank);
-    Tensor mine = vector(a, v, 5, part.lo, part.hi), whole = tensor_new(a, 1, n), again = tensor_new(a, 1, n);
+    Tensor mine = vector(a, v, 5, part.lo, part.hi), whole = tensor_new(a, 1, n),
+           again = tensor_new(a, 1, n);
     Tensor place = tensor_flat_range(again, part.lo, part.hi);
     tensor_copy(place, mine);
     comm_all_gather(c, whole, mine);
-    comm_all_gather(c, again, place);                          // in place
-    return holds(whole, one, v, 5, 0) && holds(again, one, v, 5, 0) && holds(mine, one, v, 5, part.lo);
+    comm_all_gather(c, again, place); // in place
+    return holds(whole, one, v, 5, 0) && holds(again, one, v, 5, 0) &&
+           holds(mine, one, v, 5, part.lo);
 }
 
 // A tensor [n, WIDTH] is cut between rows. A cut of the same n*WIDTH elements as one row would give
 // other parts.
 enum { WIDTH = 3 };
 static Tensor matrix(Arena *a, Value v, size_t rank, Range rows) {
-    return tensor_reshape(vector(a, v, rank, rows.lo * WIDTH, rows.hi * WIDTH), range_size(rows), WIDTH);
+    return tensor_reshape(vector(a, v, rank, rows.lo * WIDTH, rows.hi * WIDTH), range_size(rows),
+                          WIDTH);
 }
 
 static bool reduce_scatters_of_rows(Comm *c, Arena *a, size_t n, Value v) {
     Range rows = shard_range(n, c->size, c->rank);
-    Tensor whole = matrix(a, v, c->rank, (Range){ 0, n }), mine = tensor_new(a, range_size(rows), WIDTH);
-    Tensor again = matrix(a, v, c->rank, (Range){ 0, n }), place = tensor_row_range(again, rows.lo, rows.hi);
+    Tensor whole = matrix(a, v, c->rank, (Range){ 0, n }),
+           mine = tensor_new(a, range_size(rows), WIDTH);
+    Tensor again = matrix(a, v, c->rank, (Range){ 0, n }),
+           place = tensor_row_range(again, rows.lo, rows.hi);
     comm_reduce_scatter_rows(c, mine, whole);
-    comm_reduce_scatter_rows(c, place, again);                 // in place
-    return holds(mine, sum_in_order, v, c->size, rows.lo * WIDTH) && holds(whole, one, v, c->rank, 0) &&
+    comm_reduce_scatter_rows(c, place, again); // in place
+    return holds(mine, sum_in_order, v, c->size, rows.lo * WIDTH) &&
+           holds(whole, one, v, c->rank, 0) &&
            holds(place, sum_in_order, v, c->size, rows.lo * WIDTH);
 }
 
 static bool all_gathers_of_rows(Comm *c, Arena *a, size_t n, Value v) {
     Range rows = shard_range(n, c->size, c->rank);
-    Tensor mine = matrix(a, v, 5, rows), whole = tensor_new(a, n, WIDTH), again = tensor_new(a, n, WIDTH);
+    Tensor mine = matrix(a, v, 5, rows), whole = tensor_new(a, n, WIDTH),
+           again = tensor_new(a, n, WIDTH);
     Tensor place = tensor_row_range(again, rows.lo, rows.hi);
     tensor_copy(place, mine);
     comm_all_gather_rows(c, whole, mine);
-    comm_all_gather_rows(c, again, place);                     // in place
-    return holds(whole, one, v, 5, 0) && holds(again, one, v, 5, 0) && holds(mine, one, v, 5, rows.lo * WIDTH);
+    comm_all_gather_rows(c, again, place); // in place
+    return holds(whole, one, v, 5, 0) && holds(again, one, v, 5, 0) &&
+           holds(mine, one, v, 5, rows.lo * WIDTH);
 }
 
 // Checks an all-to-all. If all parts have equal length, a second all-to-all restores the input.
 static bool all_to_alls(Comm *c, Arena *a, size_t n, Value v) {
     Range part = shard_range(n, c->size, c->rank);
-    Tensor in = vector(a, v, c->rank, 0, n), out = tensor_new(a, c->size, range_size(part)), back = tensor_new(a, 1, n);
+    Tensor in = vector(a, v, c->rank, 0, n), out = tensor_new(a, c->size, range_size(part)),
+           back = tensor_new(a, 1, n);
     comm_all_to_all(c, out, in);
     bool good = holds(in, one, v, c->rank, 0);
     for (size_t from = 0; from < c->size; from++)
@@ -188,7 +200,8 @@ static bool reduces(Comm *c, Arena *a, size_t n, Value v) {
     for (size_t root = 0; root < c->size; root++) {
         Tensor t = vector(a, v, c->rank, 0, n);
         comm_reduce(c, t, root);
-        good = good && (c->rank == root ? holds(t, sum_in_order, v, c->size, 0) : holds(t, one, v, c->rank, 0));
+        good = good && (c->rank == root ? holds(t, sum_in_order, v, c->size, 0)
+                                        : holds(t, one, v, c->rank, 0));
     }
     return good;
 }
@@ -197,7 +210,8 @@ static bool doubles(Comm *c, Arena *a, size_t n, Value v) {
     (void)a;
     double *x = host_alloc(n * sizeof *x), *want = host_alloc(n * sizeof *x);
     for (size_t i = 0; i < n; i++) {
-        for (size_t rank = 0; rank < c->size; rank++) want[i] = rank == 0 ? v(0, i) / 3.0 : want[i] + v(rank, i) / 3.0;
+        for (size_t rank = 0; rank < c->size; rank++)
+            want[i] = rank == 0 ? v(0, i) / 3.0 : want[i] + v(rank, i) / 3.0;
         x[i] = v(c->rank, i) / 3.0;
     }
     comm_all_reduce_doubles(c, x, n);
@@ -207,18 +221,26 @@ static bool doubles(Comm *c, Arena *a, size_t n, Value v) {
     return good;
 }
 
-static const struct { const char *name; bool (*run)(Comm *c, Arena *a, size_t n, Value v); } collective[] = {
-    { "all-reduce, sum and maximum", all_reduces }, { "reduce-scatter", reduce_scatters },
-    { "all-gather", all_gathers }, { "reduce-scatter of rows", reduce_scatters_of_rows },
-    { "all-gather of rows", all_gathers_of_rows }, { "all-to-all", all_to_alls },
+static const struct {
+    const char *name;
+    bool (*run)(Comm *c, Arena *a, size_t n, Value v);
+} collective[] = {
+    { "all-reduce, sum and maximum", all_reduces },
+    { "reduce-scatter", reduce_scatters },
+    { "all-gather", all_gathers },
+    { "reduce-scatter of rows", reduce_scatters_of_rows },
+    { "all-gather of rows", all_gathers_of_rows },
+    { "all-to-all", all_to_alls },
     { "broadcast from every root", broadcasts },
-    { "reduce to every root", reduces }, { "all-reduce of doubles", doubles },
+    { "reduce to every root", reduces },
+    { "all-reduce of doubles", doubles },
 };
 enum { COLLECTIVES = sizeof collective / sizeof collective[0] };
 
 static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
     // The last size is more than a transport sends in one piece.
-    size_t sizes[] = { 0, 1, c->size - 1, c->size, c->size + 1, 13, 64, 1000, 30011, v == integer ? 300007 : 0 };
+    size_t sizes[] = { 0,  1,  c->size - 1, c->size, c->size + 1,
+                       13, 64, 1000,        30011,   v == integer ? 300007 : 0 };
     for (size_t kind = 0; kind < COLLECTIVES; kind++) {
         bool good = true;
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -235,7 +257,8 @@ static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
 // digest.
 static void test_agreement(Test *t, size_t n) {
     Arena a = arena(MEM_WORKSPACE);
-    Tensor sum = vector(&a, rough, t->world->rank, 0, n), first = vector(&a, rough, t->world->rank, 0, n);
+    Tensor sum = vector(&a, rough, t->world->rank, 0, n),
+           first = vector(&a, rough, t->world->rank, 0, n);
     comm_all_reduce(t->world, sum);
     comm_all_reduce(t->world, first);
     comm_broadcast(t->world, first, 0);
@@ -249,7 +272,8 @@ static void test_agreement(Test *t, size_t n) {
         memcpy(&bits, &x[i], sizeof x[i]);
         t->bits = random_key(t->bits, bits);
     }
-    ok(t, near && memcmp(x, y, n * sizeof *x) == 0, "all ranks hold the same bits of a sum of %zu", n);
+    ok(t, near && memcmp(x, y, n * sizeof *x) == 0, "all ranks hold the same bits of a sum of %zu",
+       n);
     free(x);
     free(y);
     arena_free(&a);
@@ -285,7 +309,7 @@ static void test_started_sends(Test *t, Comm *c) {
         comm_recv(c, got, previous);
         good = holds(got, one, integer, previous + i, 0) && good;
     }
-    for (size_t i = n; i-- > 0;) comm_wait(r[i]);              // in any order
+    for (size_t i = n; i-- > 0;) comm_wait(r[i]); // in any order
     ok(t, good, "started sends around the ring arrive in order");
     comm_wait(NULL);
     arena_free(&a);
@@ -297,7 +321,7 @@ static void test_blocking_sends(Test *t, Comm *c) {
     for (size_t i = 0; i < 3; i++) {
         Arena a = arena(MEM_WORKSPACE);
         Tensor mine = vector(&a, integer, c->rank, 0, sizes[i]), got = tensor_new(&a, 1, sizes[i]);
-        for (size_t from = 0; from < c->size; from++) {        // rank `from` to all others
+        for (size_t from = 0; from < c->size; from++) { // rank `from` to all others
             for (size_t to = 0; to < c->size; to++) {
                 if (to == from) continue;
                 if (c->rank == from) comm_send(c, mine, to);
@@ -318,7 +342,8 @@ static void test_groups(Test *t, Comm *c) {
     bool good = true;
     for (size_t i = 0; i < 3; i++) {
         Arena a = arena(MEM_WORKSPACE);
-        Tensor up = vector(&a, integer, c->rank, 0, sizes[i]), down = vector(&a, integer, c->rank + 3, 0, sizes[i]);
+        Tensor up = vector(&a, integer, c->rank, 0, sizes[i]),
+               down = vector(&a, integer, c->rank + 3, 0, sizes[i]);
         Tensor from_below = tensor_new(&a, 1, sizes[i]), from_above = tensor_new(&a, 1, sizes[i]);
         comm_group_start(c);
         comm_send(c, up, next);
@@ -327,8 +352,9 @@ static void test_groups(Test *t, Comm *c) {
         comm_recv(c, from_above, next);
         good = good && poisoned(from_below);
         comm_group_end(c);
-        good = good && holds(from_below, one, integer, previous, 0) && holds(from_above, one, integer, next + 3, 0);
-        comm_group_start(c);                                   // then in one direction only
+        good = good && holds(from_below, one, integer, previous, 0) &&
+               holds(from_above, one, integer, next + 3, 0);
+        comm_group_start(c); // then in one direction only
         comm_send(c, up, next);
         comm_recv(c, from_above, previous);
         comm_group_end(c);
@@ -346,25 +372,33 @@ static void test_started(Test *t, Comm *c) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor first = vector(&a, integer, c->rank, 0, n), second = vector(&a, another, c->rank, 0, n);
     Tensor whole = vector(&a, integer, c->rank, 0, n), shard = tensor_new(&a, 1, range_size(part));
-    Tensor mine = vector(&a, integer, 5, part.lo, part.hi), gathered = tensor_new(&a, 1, n), got = tensor_new(&a, 1, n);
-    Tensor scattered = vector(&a, rough, c->rank, 0, n), place = tensor_flat_range(scattered, part.lo, part.hi);
-    Request *r[] = { comm_start_all_reduce(c, first), comm_start_reduce_scatter(c, shard, whole),
-                     comm_start_send(c, whole, next), comm_start_all_gather(c, gathered, mine),
-                     comm_start_all_reduce(c, second), comm_start_reduce_scatter(c, place, scattered) };
+    Tensor mine = vector(&a, integer, 5, part.lo, part.hi), gathered = tensor_new(&a, 1, n),
+           got = tensor_new(&a, 1, n);
+    Tensor scattered = vector(&a, rough, c->rank, 0, n),
+           place = tensor_flat_range(scattered, part.lo, part.hi);
+    Request *r[] = {
+        comm_start_all_reduce(c, first),  comm_start_reduce_scatter(c, shard, whole),
+        comm_start_send(c, whole, next),  comm_start_all_gather(c, gathered, mine),
+        comm_start_all_reduce(c, second), comm_start_reduce_scatter(c, place, scattered)
+    };
     const size_t started = sizeof r / sizeof *r;
-    Tensor between = vector(&a, integer, c->rank, 0, 7);       // other operations may run between start and wait
+    Tensor between =
+        vector(&a, integer, c->rank, 0, 7); // other operations may run between start and wait
     comm_all_reduce(c, between);
     comm_recv(c, got, previous);
     comm_barrier(c);
-    bool untouched = poisoned(shard) && poisoned(gathered) && holds(first, one, integer, c->rank, 0);
+    bool untouched =
+        poisoned(shard) && poisoned(gathered) && holds(first, one, integer, c->rank, 0);
     untouched = untouched && holds(scattered, one, rough, c->rank, 0);
     for (size_t i = 0; i < started; i++) comm_wait(r[i]);
     ok(t, untouched, "the output of a started operation arrives with the wait, not before");
-    bool good = holds(first, sum_in_order, integer, c->size, 0) && holds(second, sum_in_order, another, c->size, 0);
+    bool good = holds(first, sum_in_order, integer, c->size, 0) &&
+                holds(second, sum_in_order, another, c->size, 0);
     good = good && holds(shard, sum_in_order, integer, c->size, part.lo);
     good = good && holds(place, sum_in_order, rough, c->size, part.lo);
     good = good && holds(gathered, one, integer, 5, 0) && holds(got, one, integer, previous, 0);
-    good = good && holds(between, sum_in_order, integer, c->size, 0) && holds(whole, one, integer, c->rank, 0);
+    good = good && holds(between, sum_in_order, integer, c->size, 0) &&
+           holds(whole, one, integer, c->rank, 0);
     ok(t, good, "six operations in flight at the same time");
     arena_free(&a);
 }
@@ -374,11 +408,13 @@ static void test_started(Test *t, Comm *c) {
 static void test_started_receives(Test *t, Comm *c) {
     size_t n = 3001, ranks = c->size;
     Arena a = arena(MEM_WORKSPACE);
-    Request **recv = host_alloc(2 * ranks * sizeof *recv), **send = host_alloc(2 * ranks * sizeof *send);
+    Request **recv = host_alloc(2 * ranks * sizeof *recv),
+            **send = host_alloc(2 * ranks * sizeof *send);
     Tensor *got = host_alloc(2 * ranks * sizeof *got);
     bool untouched = true, good = true, steady = true;
-    for (size_t i = 0; i < 2 * ranks; i++) recv[i] = comm_start_recv(c, got[i] = tensor_new(&a, 1, n + i), i % ranks);
-    for (size_t i = 0; i < 2 * ranks; i++) {                   // the first to all, then the second
+    for (size_t i = 0; i < 2 * ranks; i++)
+        recv[i] = comm_start_recv(c, got[i] = tensor_new(&a, 1, n + i), i % ranks);
+    for (size_t i = 0; i < 2 * ranks; i++) { // the first to all, then the second
         Tensor mine = vector(&a, integer, c->rank + i / ranks, 0, n + c->rank + i / ranks * ranks);
         send[i] = comm_start_send(c, mine, i % ranks);
     }
@@ -401,8 +437,10 @@ static void test_started_receives(Test *t, Comm *c) {
         good = good && holds(got[i], one, integer, i % ranks + i / ranks, 0);
         comm_wait(send[2 * ranks - 1 - i]);
     }
-    ok(t, untouched && steady, "the message of a started receive arrives before the wait; the wait changes the tensor");
-    ok(t, good && holds(under, sum_in_order, integer, ranks, 0), "started receives are waited for in any order");
+    ok(t, untouched && steady,
+       "the message of a started receive arrives before the wait; the wait changes the tensor");
+    ok(t, good && holds(under, sum_in_order, integer, ranks, 0),
+       "started receives are waited for in any order");
     ok(t, c->ledger[COMM_SEND].calls == 1, "a receive is no call");
     comm_ledger_reset(c);
     free(recv);
@@ -437,11 +475,14 @@ static void test_allocations(Test *t, Comm *c) {
 // ---- 5. The ledger ----
 
 static bool booked_both(Comm *c, CommKind kind, size_t calls, size_t bytes, size_t received) {
-    bool good = c->ledger[kind].calls == calls && c->ledger[kind].bytes == bytes && comm_bytes_sent(c) == bytes &&
-                c->ledger[kind].received == received && comm_bytes_received(c) == received;
-    for (size_t other = 0; other < COMM_KINDS; other++) good = good && (other == kind || c->ledger[other].calls == 0);
-    if (!good) printf("# rank %zu: %s %zu calls, %zu bytes, %zu received\n", c->rank, comm_kind_name[kind],
-                      c->ledger[kind].calls, c->ledger[kind].bytes, c->ledger[kind].received);
+    bool good = c->ledger[kind].calls == calls && c->ledger[kind].bytes == bytes &&
+                comm_bytes_sent(c) == bytes && c->ledger[kind].received == received &&
+                comm_bytes_received(c) == received;
+    for (size_t other = 0; other < COMM_KINDS; other++)
+        good = good && (other == kind || c->ledger[other].calls == 0);
+    if (!good)
+        printf("# rank %zu: %s %zu calls, %zu bytes, %zu received\n", c->rank, comm_kind_name[kind],
+               c->ledger[kind].calls, c->ledger[kind].bytes, c->ledger[kind].received);
     comm_ledger_reset(c);
     return good;
 }
@@ -454,10 +495,12 @@ static void test_ledger(Test *t, Comm *c) {
     bool good = true;
     comm_ledger_reset(c);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        size_t n = sizes[i], chunk = (n + c->size - 1) / c->size, whole_bytes = links > 0 ? n * sizeof(real) : 0;
+        size_t n = sizes[i], chunk = (n + c->size - 1) / c->size,
+               whole_bytes = links > 0 ? n * sizeof(real) : 0;
         Range part = shard_range(n, c->size, c->rank);
         Arena a = arena(MEM_WORKSPACE);
-        Tensor whole = vector(&a, integer, c->rank, 0, n), mine = tensor_flat_range(whole, part.lo, part.hi);
+        Tensor whole = vector(&a, integer, c->rank, 0, n),
+               mine = tensor_flat_range(whole, part.lo, part.hi);
         double *x = host_alloc(n * sizeof *x);
         comm_all_reduce(c, whole);
         comm_all_reduce_max(c, whole);
@@ -471,18 +514,21 @@ static void test_ledger(Test *t, Comm *c) {
         good = booked(c, COMM_ALL_GATHER, 1, links * chunk * sizeof(real)) && good;
         comm_all_to_all(c, tensor_new(&a, c->size, range_size(part)), whole);
         good = booked(c, COMM_ALL_TO_ALL, 1, links * chunk * sizeof(real)) && good;
-        Tensor rows = matrix(&a, integer, c->rank, (Range){ 0, n }), my_rows = tensor_row_range(rows, part.lo, part.hi);
+        Tensor rows = matrix(&a, integer, c->rank, (Range){ 0, n }),
+               my_rows = tensor_row_range(rows, part.lo, part.hi);
         comm_reduce_scatter_rows(c, my_rows, rows);
         good = booked(c, COMM_REDUCE_SCATTER, 1, links * chunk * WIDTH * sizeof(real)) && good;
         comm_all_gather_rows(c, rows, my_rows);
         good = booked(c, COMM_ALL_GATHER, 1, links * chunk * WIDTH * sizeof(real)) && good;
         comm_broadcast(c, whole, links);
         bool last = c->rank == links;
-        good = booked_both(c, COMM_BROADCAST, 1, last ? whole_bytes : 0, last ? 0 : whole_bytes) && good;
+        good = booked_both(c, COMM_BROADCAST, 1, last ? whole_bytes : 0, last ? 0 : whole_bytes) &&
+               good;
         comm_reduce(c, whole, links);
         // this rank is the first of the chain that ends at the last rank
         bool first = c->rank == 0;
-        good = booked_both(c, COMM_REDUCE, 1, last ? 0 : whole_bytes, first ? 0 : whole_bytes) && good;
+        good =
+            booked_both(c, COMM_REDUCE, 1, last ? 0 : whole_bytes, first ? 0 : whole_bytes) && good;
         Request *r = comm_start_send(c, whole, neighbour(c, 1));
         comm_recv(c, tensor_new(&a, 1, n), neighbour(c, links));
         comm_wait(r);
@@ -502,10 +548,13 @@ static void test_ledger(Test *t, Comm *c) {
 
 static void test_split(Test *t) {
     Comm *w = t->world;
-    Comm *half = comm_split(w, w->rank % 2, w->size - w->rank, "half");        // odd and even, in falling order
+    Comm *half =
+        comm_split(w, w->rank % 2, w->size - w->rank, "half"); // odd and even, in falling order
     comm_connect(half, COMM_EVERYBODY);
-    size_t members = (w->size + 1 - w->rank % 2) / 2, last = (w->size - 1 - w->rank % 2) / 2 * 2 + w->rank % 2;
-    ok(t, half->size == members && half->rank == (last - w->rank) / 2, "split by colour, ordered by key");
+    size_t members = (w->size + 1 - w->rank % 2) / 2,
+           last = (w->size - 1 - w->rank % 2) / 2 * 2 + w->rank % 2;
+    ok(t, half->size == members && half->rank == (last - w->rank) / 2,
+       "split by colour, ordered by key");
     test_collectives(t, half, "half of the world", integer);
     test_groups(t, half);
     test_blocking_sends(t, half);
@@ -524,7 +573,9 @@ static void test_split(Test *t) {
     Request *on_same = comm_start_all_reduce(same, x), *on_half = comm_start_all_reduce(half, y);
     comm_wait(on_half);
     comm_wait(on_same);
-    ok(t, holds(x, sum_in_order, integer, w->size, 0) && holds(y, sum_in_order, integer, half->size, 0),
+    ok(t,
+       holds(x, sum_in_order, integer, w->size, 0) &&
+           holds(y, sum_in_order, integer, half->size, 0),
        "operations of two communicators in flight at the same time");
     arena_free(&a);
     comm_free(alone);
@@ -539,7 +590,8 @@ static bool sums_over(Comm *line, size_t first, size_t step) {
     size_t me = first + line->rank * step;
     sum[me % 8] = (double)me;
     comm_all_reduce_doubles(line, sum, 8);
-    for (size_t i = 0; i < line->size; i++) want[(first + i * step) % 8] += (double)(first + i * step);
+    for (size_t i = 0; i < line->size; i++)
+        want[(first + i * step) % 8] += (double)(first + i * step);
     return memcmp(sum, want, sizeof sum) == 0;
 }
 static void test_grids(Test *t) {
@@ -552,8 +604,10 @@ static void test_grids(Test *t) {
             CommGrid g = comm_grid(w, rows, cols, n / (rows * cols));
             size_t layer = rows * cols, column = w->rank % cols, row = w->rank % layer / cols;
             places = places && g.col == column && g.row == row && g.layer == w->rank / layer;
-            places = places && g.in_row->size == cols && g.in_row->rank == column && g.in_col->size == rows;
-            places = places && g.in_col->rank == row && g.in_depth->size == g.depth && g.in_depth->rank == g.layer;
+            places = places && g.in_row->size == cols && g.in_row->rank == column &&
+                     g.in_col->size == rows;
+            places = places && g.in_col->rank == row && g.in_depth->size == g.depth &&
+                     g.in_depth->rank == g.layer;
             sums = sums_over(g.in_row, w->rank - column, 1) && sums;
             sums = sums_over(g.in_col, w->rank - row * cols, cols) && sums;
             sums = sums_over(g.in_depth, w->rank % layer, layer) && sums;
@@ -571,7 +625,8 @@ static void test_late_member(Test *t) {
     bool last = w->rank == w->size - 1, first = w->rank == 0;
     Comm *early = comm_split(w, last, w->rank, "early");
     Arena a = arena(MEM_WORKSPACE);
-    Tensor all = vector(&a, integer, w->rank, 0, 70), some = vector(&a, another, early->rank, 0, 70);
+    Tensor all = vector(&a, integer, w->rank, 0, 70),
+           some = vector(&a, another, early->rank, 0, 70);
     Tensor word = vector(&a, integer, 0, 0, 1);
     if (last && !first) comm_recv(w, word, 0);
     Request *late = comm_start_all_reduce(w, all);
@@ -589,7 +644,7 @@ static void test_side_channel(Test *t) {
     size_t rank = t->world->rank, n = t->world->size, *sizes = NULL, total = 0;
     unsigned char *mine = host_alloc(rank * 1000), number[5] = "none";
     unsigned char *all = NULL;
-    memset(mine, (int)rank, rank * 1000);                      // rank 0 has no data
+    memset(mine, (int)rank, rank * 1000); // rank 0 has no data
     comm_ledger_reset(t->world);
     all = side_gather(mine, rank * 1000, &sizes);
     bool good = true;
@@ -650,7 +705,8 @@ static void test_everything(Test *t) {
     test_late_member(t);
     test_side_channel(t);
     test_long_messages(t, ((size_t)1 << 24) + 5);
-    if (t->world->rank == 0) printf("# bits %016llx\n1..%zu\n", (unsigned long long)t->bits, t->tests);
+    if (t->world->rank == 0)
+        printf("# bits %016llx\n1..%zu\n", (unsigned long long)t->bits, t->tests);
 }
 
 // ---- 7. Mistakes: each must end all ranks with the right status ----
@@ -712,7 +768,7 @@ static void mistaken_message(const char *mode, Comm *w, Tensor x) {
     Tensor four = tensor_flat_range(x, 0, 4), five = tensor_flat_range(x, 0, 5);
     if (strcmp(mode, "deadlock") == 0) {
         if (w->rank < 2) comm_recv(w, x, 1 - w->rank);
-    } else if (strcmp(mode, "rendezvous") == 0) {              // a small message, too: both ranks send first
+    } else if (strcmp(mode, "rendezvous") == 0) { // a small message, too: both ranks send first
         if (w->rank < 2) comm_send(w, four, 1 - w->rank);
         if (w->rank < 2) comm_recv(w, four, 1 - w->rank);
     } else if (strcmp(mode, "short") == 0 || strcmp(mode, "long") == 0) {
@@ -764,7 +820,8 @@ static void make_mistake(Test *t) {
     if (strcmp(t->mode, "killed") == 0 && last) raise(SIGKILL);
     mistaken_collective(t->mode, w, x);
     mistaken_message(t->mode, w, x);
-    if (strcmp(t->mode, "lonely-usage") == 0 || strcmp(t->mode, "fault") == 0 || strcmp(t->mode, "killed") == 0)
+    if (strcmp(t->mode, "lonely-usage") == 0 || strcmp(t->mode, "fault") == 0 ||
+        strcmp(t->mode, "killed") == 0)
         comm_barrier(w);
     arena_free(&a);
 }
@@ -776,7 +833,7 @@ static void take_long(Comm *world, bool gathers, bool stopped) {
     void *all = NULL;
     size_t *sizes = NULL;
     if (world->rank == 0 && stopped) raise(SIGSTOP);
-    if (world->rank == 0) sleep(25);               // --timeout is 20 in tests/comm.t
+    if (world->rank == 0) sleep(25); // --timeout is 20 in tests/comm.t
     if (gathers) all = side_gather(&word, sizeof word, &sizes);
     else side_broadcast(&word, sizeof word);
     free(all);
@@ -788,7 +845,8 @@ static void take_long(Comm *world, bool gathers, bool stopped) {
 static void print_sent(Comm *c) {
     size_t rows = 7 * c->size;
     Arena a = arena(MEM_WORKSPACE);
-    Tensor whole = matrix(&a, integer, c->rank, (Range){ 0, rows }), out = tensor_new(&a, c->size, 7 * WIDTH);
+    Tensor whole = matrix(&a, integer, c->rank, (Range){ 0, rows }),
+           out = tensor_new(&a, c->size, 7 * WIDTH);
     Tensor mine = tensor_new(&a, 7, WIDTH);
     comm_reduce_scatter_rows(c, mine, whole);
     comm_reduce_scatter_rows(c, mine, whole);
@@ -829,7 +887,8 @@ int main(int argc, char **argv) {
     }
     usage_wait = 1 + (long)(o.timeout / 2);
     LaunchChoice choice = comm_choose(&o);
-    if (this_rank == 0) printf("# %s, %zu ranks (%s)\n", choice.transport, choice.ranks, choice.why);
+    if (this_rank == 0)
+        printf("# %s, %zu ranks (%s)\n", choice.transport, choice.ranks, choice.why);
     comm_run(&o, &choice, body, &context);
     comm_process_end(context.status);
     return context.status;

@@ -12,31 +12,37 @@
 
 static void halves(void) {
     size_t round_trips = 0, ties = 0, below = 0, above = 0;
-    for (unsigned h = 0; h < 0x8000; h++) {    // positive numbers; the sign is a separate bit
+    for (unsigned h = 0; h < 0x8000; h++) { // positive numbers; the sign is a separate bit
         const double x = half_value((uint16_t)h);
         const bool nan = h > 0x7c00;
-        round_trips += nan ? half_from(x) == 0x7e00 : half_from(x) == h && half_from(-x) == (h | 0x8000);
+        round_trips +=
+            nan ? half_from(x) == 0x7e00 : half_from(x) == h && half_from(-x) == (h | 0x8000);
         if (h >= 0x7c00) continue;
         // The value halfway to the next number. After the largest fp16 number the next one would be
         // 65536, with one more exponent.
-        const double next = h == 0x7bff ? 65536 : half_value((uint16_t)(h + 1)), middle = (x + next) / 2;
+        const double next = h == 0x7bff ? 65536 : half_value((uint16_t)(h + 1)),
+                     middle = (x + next) / 2;
         ties += half_from(middle) == (h + 1) / 2 * 2;
         below += half_from(nextafter(middle, 0)) == h;
         above += half_from(nextafter(middle, INFINITY)) == h + 1;
     }
     ok(round_trips == 0x8000, "every fp16 number is read as itself, with either sign");
     ok(ties == 0x7c00, "a value halfway between two numbers is rounded to the even one");
-    ok(below == 0x7c00 && above == 0x7c00, "a value beside the middle is rounded to the nearer number");
-    ok(half_value(0x3c00) == 1 && half_value(0x7bff) == 65504 && half_value(1) == 0x1p-24
-       && half_value(0x400) == 0x1p-14, "1, the largest, the least and the least normal number");
-    ok(half_from(1e300) == 0x7c00 && half_from(-1e300) == 0xfc00 && half_from(1e-300) == 0, "far outside");
+    ok(below == 0x7c00 && above == 0x7c00,
+       "a value beside the middle is rounded to the nearer number");
+    ok(half_value(0x3c00) == 1 && half_value(0x7bff) == 65504 && half_value(1) == 0x1p-24 &&
+           half_value(0x400) == 0x1p-14,
+       "1, the largest, the least and the least normal number");
+    ok(half_from(1e300) == 0x7c00 && half_from(-1e300) == 0xfc00 && half_from(1e-300) == 0,
+       "far outside");
     bool good = true;
     for (size_t n = 1; n < 10; n++)
         for (double largest = 1e-20; largest < 1e20; largest *= 7) {
             const double sum = largest * (double)n * half_scale(largest, n);
             good = good && sum <= 0x1p15 && sum > 0x1p13;
         }
-    ok(good && half_scale(0, 3) == 1, "scaled sums stay below 2^15, with the largest possible scale");
+    ok(good && half_scale(0, 3) == 1,
+       "scaled sums stay below 2^15, with the largest possible scale");
 }
 
 static void largest(void) {
@@ -45,14 +51,15 @@ static void largest(void) {
     for (uint64_t round = 0; round < 200; round++) {
         const size_t n = 1 + random_key(round, 1) % 97, k = 1 + random_key(round, 2) % n;
         uint32_t places[97];
-        bool chosen[97] = {0};
-        for (size_t i = 0; i < n; i++) x[i] = (real)((int)(random_key(round, 3 + i) % 9) - 4);     // many ties
+        bool chosen[97] = { 0 };
+        for (size_t i = 0; i < n; i++)
+            x[i] = (real)((int)(random_key(round, 3 + i) % 9) - 4); // many ties
         largest_places(x, n, k, places);
         for (size_t i = 0; i < k; i++) {
             right = right && places[i] < n && (i == 0 || places[i] > places[i - 1]);
             if (places[i] < n) chosen[places[i]] = true;
         }
-        for (size_t i = 0; i < n; i++)    // larger elements first; of equal elements the earlier one
+        for (size_t i = 0; i < n; i++) // larger elements first; of equal elements the earlier one
             for (size_t j = 0; j < n; j++) {
                 const double a = fabs((double)x[i]), b = fabs((double)x[j]);
                 if (chosen[j] && !chosen[i]) right = right && (b > a || (b == a && j < i));
@@ -86,8 +93,8 @@ static void columns(void) {
     arena_free(&a);
 }
 
-// PowerSGD of rank 2 for a model of 61 vocabulary entries, 12 positions and 24 columns. A matrix [n, k] is compressed
-// if (n + k) r min_rate < n k. For wpe this is 72 min_rate < 288.
+// PowerSGD of rank 2 for a model of 61 vocabulary entries, 12 positions and 24 columns. A matrix
+// [n, k] is compressed if (n + k) r min_rate < n k. For wpe this is 72 min_rate < 288.
 static void worth_it(void) {
     const ModelConfig c = { .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61 };
     Model *m = model_describe(&c, model_layers(&c));

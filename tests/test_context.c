@@ -14,14 +14,20 @@
 
 enum { SEQUENCES = 3, STEPS = 3 };
 // 17 positions over 2 or 4 ranks; 130 positions give chunks of more than one tile.
-static const ModelConfig small = { .layers = 2, .width = 36, .heads = 9, .context = 17, .vocab = 47, .dropout = 0.1 };
+static const ModelConfig small = {
+    .layers = 2, .width = 36, .heads = 9, .context = 17, .vocab = 47, .dropout = 0.1
+};
 
-typedef struct { Comm *world, *tp, *cp; size_t zero; bool halves; } Groups;
+typedef struct {
+    Comm *world, *tp, *cp;
+    size_t zero;
+    bool halves;
+} Groups;
 
 // Walks as zero-bubble pipelines do: first all gradients of inputs, then those of weights.
 static double in_halves(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
-    Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], b)), none = {0};
+    Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], b)), none = { 0 };
     ActivationStash *f = walk_forward(m->layers, m->n_layers, b, none, y);
     double loss = tensor_sum(y);
     tensor_fill(y, (real)b->token_weight);
@@ -35,9 +41,9 @@ static StepResult step(void *groups, Model *m, Optimizer *o, const Training *t, 
     const Groups *g = groups;
     zero_begin(m, g->zero);
     double loss = (g->halves ? in_halves(m, b) : model_forward_backward(m, b)) * b->token_weight;
-    model_partial_sums(m);                         // sums of sequence parallelism, over tp
+    model_partial_sums(m); // sums of sequence parallelism, over tp
     model_fold_tied(m);
-    zero_reduce(m, g->zero);                       // sums over cp, whose ranks have the same parameters
+    zero_reduce(m, g->zero); // sums over cp, whose ranks have the same parameters
     comm_all_reduce_doubles(g->cp, &loss, 1);
     double norm = model_grad_norm(m, g->zero ? g->world : g->tp);
     optimizer_step(o, m, clip_factor(norm, t->clip));
@@ -45,8 +51,8 @@ static StepResult step(void *groups, Model *m, Optimizer *o, const Training *t, 
     return (StepResult){ loss, norm };
 }
 
-static Trajectory train(Run *run, const Training *whole, Groups *g, const AttentionKind *kind, bool sequence,
-                        Recompute how) {
+static Trajectory train(Run *run, const Training *whole, Groups *g, const AttentionKind *kind,
+                        bool sequence, Recompute how) {
     Training t = *whole;
     Trajectory c = trajectory_new(run, &t);
     Model *m = model_describe(&t.model, model_layers(&t.model));
@@ -60,8 +66,8 @@ static Trajectory train(Run *run, const Training *whole, Groups *g, const Attent
     return c;
 }
 
-static void composed(Run *run, const Training *t, Trajectory *unsplit, Groups *g, const AttentionKind *kind,
-                     const char *with) {
+static void composed(Run *run, const Training *t, Trajectory *unsplit, Groups *g,
+                     const AttentionKind *kind, const char *with) {
     bool sequence = g->tp->size > 1;
     char what[80];
     Trajectory none = train(run, t, g, kind, false, RECOMPUTE_NONE);
@@ -90,14 +96,19 @@ static void composed(Run *run, const Training *t, Trajectory *unsplit, Groups *g
 }
 
 static void context_test(Run *run) {
-    static const AttentionKind *const kinds[] = { &ring_attention, &ring_attention_zigzag, &ring_self_attention,
-                                                  &ulysses_attention };
+    static const AttentionKind *const kinds[] = { &ring_attention, &ring_attention_zigzag,
+                                                  &ring_self_attention, &ulysses_attention };
     const size_t world = run->world->size, rank = run->world->rank, two = world % 2 ? 1 : 2;
-    for (size_t tp = 1; tp <= two; tp++) {         // rank = tp + 2 cp
-        Groups g = { .world = run->world, .tp = comm_split(run->world, rank / tp, rank, "tp"),
+    for (size_t tp = 1; tp <= two; tp++) { // rank = tp + 2 cp
+        Groups g = { .world = run->world,
+                     .tp = comm_split(run->world, rank / tp, rank, "tp"),
                      .cp = comm_split(run->world, rank % tp, rank, "cp") };
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-            Training t = { .model = small, .steps = STEPS, .sequences = SEQUENCES, .micro_batches = 1, .clip = 0.5,
+            Training t = { .model = small,
+                           .steps = STEPS,
+                           .sequences = SEQUENCES,
+                           .micro_batches = 1,
+                           .clip = 0.5,
                            .optimizer = sgd(0.5) };
             t.model.seed = run->seed;
             if (i == 1) t.model.context = 130;
@@ -107,7 +118,8 @@ static void context_test(Run *run) {
             g.zero = 1;
             Trajectory sharded = train(run, &t, &g, kinds[i], false, RECOMPUTE_NONE);
             char what[80];
-            snprintf(what, sizeof what, "ZeRO-1 = unsplit, %s%s", kinds[i]->name, tp > 1 ? ", tp 2" : "");
+            snprintf(what, sizeof what, "ZeRO-1 = unsplit, %s%s", kinds[i]->name,
+                     tp > 1 ? ", tp 2" : "");
             training_compare(run, what, &sharded, &unsplit, LIMIT_ROUNDING);
             g.zero = 0;
             trajectory_free(&sharded);

@@ -17,15 +17,29 @@
 
 enum { SEQUENCES = 3 };
 // No size of the first model divides by 2 or 3. Every size of the second model does.
-static const ModelConfig uneven = { .layers = 5, .width = 35, .heads = 5, .context = 7, .vocab = 37, .dropout = 0.1 };
+static const ModelConfig uneven = {
+    .layers = 5, .width = 35, .heads = 5, .context = 7, .vocab = 37, .dropout = 0.1
+};
 static const ModelConfig even = { .layers = 6, .width = 24, .heads = 6, .context = 8, .vocab = 42 };
 
-// Llama with five heads of key and value, each for two heads of the query. Of the sizes, 3 divides only the layers.
-static const ModelConfig llama = { .layers = 3, .width = 40, .heads = 10, .context = 7, .vocab = 37, .dropout = 0.1,
-                                   .norm = NORM_RMS, .positions = POSITIONS_ROTARY, .activation = ACTIVATION_SWIGLU,
-                                   .biases = BIASES_QKV, .kv_heads = 5, .ffn = 22, .untied = true };
+// Llama with five heads of key and value, each for two heads of the query. Of the sizes, 3 divides
+// only the layers.
+static const ModelConfig llama = { .layers = 3,
+                                   .width = 40,
+                                   .heads = 10,
+                                   .context = 7,
+                                   .vocab = 37,
+                                   .dropout = 0.1,
+                                   .norm = NORM_RMS,
+                                   .positions = POSITIONS_ROTARY,
+                                   .activation = ACTIVATION_SWIGLU,
+                                   .biases = BIASES_QKV,
+                                   .kv_heads = 5,
+                                   .ffn = 22,
+                                   .untied = true };
 
-static void line(Run *run, const char *model, const char *name, const char *unit, double predicted, double measured) {
+static void line(Run *run, const char *model, const char *name, const char *unit, double predicted,
+                 double measured) {
     char text[96];
     snprintf(text, sizeof text, "%s: %s", model, name);
     cost(run, text, unit, predicted, measured);
@@ -53,8 +67,9 @@ static void parameters(Run *run, const char *name, const ModelConfig *c) {
                  (double)memory_now(MEM_GRADIENTS));
             bool units = true;
             for (size_t k = 0; k < m->n_layers; k++) {
-                const Layer *l = &m->layers[k];            // wte is the embedding's first unit and the head's second
-                if (l->n_units == 0) continue;             // the loss has no parameter
+                const Layer *l =
+                    &m->layers[k]; // wte is the embedding's first unit and the head's second
+                if (l->n_units == 0) continue; // the loss has no parameter
                 units = units && elements_unit(&z, k) == l->units[l->number == 0]->size;
             }
             check_true(run, name, "elements of every unit of a stage", units);
@@ -77,7 +92,8 @@ static void one_block(Run *run, const char *name, const ModelConfig *c, Batch b)
     check_true(run, name, "elements of every tensor of a block", tensors);
 
     Arena a = arena(MEM_WORKSPACE);
-    Tensor x = tensor_new(&a, M, c->width), y = tensor_new(&a, M, c->width), dx = tensor_new(&a, M, c->width);
+    Tensor x = tensor_new(&a, M, c->width), y = tensor_new(&a, M, c->width),
+           dx = tensor_new(&a, M, c->width);
     tensor_fill(x, 1);
     tensor_fill(dx, 0);
     Saved s = saved_new();
@@ -89,15 +105,18 @@ static void one_block(Run *run, const char *name, const ModelConfig *c, Batch b)
          (double)memory_now(MEM_ACTIVATIONS));
     flops = clock_flops();
     layer_backward(l, &b, x, y, dx, &s);
-    line(run, name, "a block's backward", "FLOPs", 2 * work_block(&z, b.B).flops, clock_flops() - flops);
+    line(run, name, "a block's backward", "FLOPs", 2 * work_block(&z, b.B).flops,
+         clock_flops() - flops);
     z.blocks = 1;
     z.first = z.last = false;
     Traffic traffic = traffic_tensor_parallel(&z, tp->size, b.B, false);
-    line(run, name, "all-reduces of a block", "calls", traffic.calls, (double)tp->ledger[COMM_ALL_REDUCE].calls);
+    line(run, name, "all-reduces of a block", "calls", traffic.calls,
+         (double)tp->ledger[COMM_ALL_REDUCE].calls);
     line(run, name, "all-reduces of a block", "bytes", traffic.bytes, (double)comm_bytes_sent(tp));
     flops = clock_flops();
     l->kind->shed(&s);
-    line(run, name, "kept without scores", "bytes", (double)(M * (kept_block(&z) - kept_scores(&z)) * sizeof(real)),
+    line(run, name, "kept without scores", "bytes",
+         (double)(M * (kept_block(&z) - kept_scores(&z)) * sizeof(real)),
          (double)memory_now(MEM_ACTIVATIONS));
     l->kind->rebuild(l, &b, &s);
     line(run, name, "scores again", "FLOPs", work_scores(&z, b.B).flops, clock_flops() - flops);
@@ -115,10 +134,12 @@ static void whole_model(Run *run, const char *name, const ModelConfig *c, Batch 
     double flops = clock_flops();
     model_forward_backward(m, &b);
     Traffic traffic = traffic_tensor_parallel(&z, tp->size, b.B, false);
-    line(run, name, "forward and backward", "FLOPs", 3 * work_stage(&z, b.B).flops, clock_flops() - flops);
+    line(run, name, "forward and backward", "FLOPs", 3 * work_stage(&z, b.B).flops,
+         clock_flops() - flops);
     line(run, name, "kept at most", "bytes", (double)(b.B * b.T * kept_stage(&z) * sizeof(real)),
          (double)memory_peak(MEM_ACTIVATIONS));
-    line(run, name, "all-reduces", "calls", traffic.calls, (double)tp->ledger[COMM_ALL_REDUCE].calls);
+    line(run, name, "all-reduces", "calls", traffic.calls,
+         (double)tp->ledger[COMM_ALL_REDUCE].calls);
     line(run, name, "all-reduces", "bytes", traffic.bytes, (double)comm_bytes_sent(tp));
     model_free(m);
 }
@@ -127,10 +148,13 @@ static void whole_model(Run *run, const char *name, const ModelConfig *c, Batch 
 static void closed_forms(Run *run) {
     const double t = (double)run->world->size, h = (double)even.width, s = (double)even.context;
     const double a = (double)even.heads, M = SEQUENCES * s;
-    CutSizes z = cut_sizes(&even, run->world->size, run->world->rank), whole = cut_sizes(&even, 1, 0);
+    CutSizes z = cut_sizes(&even, run->world->size, run->world->rank),
+             whole = cut_sizes(&even, 1, 0);
     cost(run, "12 h^2 + 13 h", "elements", 12 * h * h + 13 * h, (double)elements_block(&whole));
-    cost(run, "12 h^2/t + 7 h/t + 6 h", "elements", (12 * h * h + 7 * h) / t + 6 * h, (double)elements_block(&z));
-    cost(run, "24 M h^2 + 4 M s h", "FLOPs", 24 * M * h * h + 4 * M * s * h, work_block(&whole, SEQUENCES).flops);
+    cost(run, "12 h^2/t + 7 h/t + 6 h", "elements", (12 * h * h + 7 * h) / t + 6 * h,
+         (double)elements_block(&z));
+    cost(run, "24 M h^2 + 4 M s h", "FLOPs", 24 * M * h * h + 4 * M * s * h,
+         work_block(&whole, SEQUENCES).flops);
     // Korthikanti et al. 2022, table 2, with tensor parallelism: sbh (10 + 24/t + 5 a s/(h t))
     // bytes, 2 per element and 1 per mask. In fp32 the three numbers are 18, 48 and 9. Our formula
     // has no masks, and adds the norms' statistics.
@@ -140,24 +164,36 @@ static void closed_forms(Run *run) {
         z.dropout = true;
         kept_items(&z, item);
         for (size_t i = 0; i < KEPT_ITEMS; i++)
-            bytes += item[i].kind == KEPT_STATISTICS ? 0 : item[i].elements * element + item[i].masks;
-        if (element == 2) cost(run, "h (10 + 24/t + 5 a s/(h t))", "bytes", h * (10 + 24 / t) + 5 * a * s / t, bytes);
-        else cost(run, "h (18 + 48/t + 9 a s/(h t))", "bytes", h * (18 + 48 / t) + 9 * a * s / t, bytes);
+            bytes +=
+                item[i].kind == KEPT_STATISTICS ? 0 : item[i].elements * element + item[i].masks;
+        if (element == 2)
+            cost(run, "h (10 + 24/t + 5 a s/(h t))", "bytes", h * (10 + 24 / t) + 5 * a * s / t,
+                 bytes);
+        else
+            cost(run, "h (18 + 48/t + 9 a s/(h t))", "bytes", h * (18 + 48 / t) + 9 * a * s / t,
+                 bytes);
     }
-    cost(run, "3 h + 12 h/t + 2 a s/t + 4", "elements", 3 * h + 12 * h / t + 2 * a * s / t + 4, (double)kept_block(&z));
+    cost(run, "3 h + 12 h/t + 2 a s/t + 4", "elements", 3 * h + 12 * h / t + 2 * a * s / t + 4,
+         (double)kept_block(&z));
     Traffic traffic = traffic_tensor_parallel(&z, run->world->size, SEQUENCES, false);
-    double head = 2 * (t - 1) / t * (2 * M * h + 3 * M), blocks = (double)even.layers * 8 * M * h * (t - 1) / t;
+    double head = 2 * (t - 1) / t * (2 * M * h + 3 * M),
+           blocks = (double)even.layers * 8 * M * h * (t - 1) / t;
     cost(run, "8 b s h (t-1)/t a block", "elements", blocks, traffic.bytes / sizeof(real) - head);
 }
 
-// ---------------------------------------------------------------- the scale of the default device and links
+// ---------------------------------------------------------------- the scale of the default device
+// and links
 
 // Seconds of a block's forward over t ranks: its products, the bytes of its two all-reduces, and
 // their latency.
-typedef struct { double products, volume, latency; } BlockTimes;
-static BlockTimes block_times(const ModelConfig *c, size_t t, size_t B, size_t element, double rate, ClockLink link) {
+typedef struct {
+    double products, volume, latency;
+} BlockTimes;
+static BlockTimes block_times(const ModelConfig *c, size_t t, size_t B, size_t element, double rate,
+                              ClockLink link) {
     CutSizes z = cut_sizes(c, t, 0);
-    double bytes = 2 * ring_bytes(ALL_REDUCE_PASSES, t, B * z.T * z.C, element), messages = 2.0 * 2 * ((double)t - 1);
+    double bytes = 2 * ring_bytes(ALL_REDUCE_PASSES, t, B * z.T * z.C, element),
+           messages = 2.0 * 2 * ((double)t - 1);
     return (BlockTimes){ work_block(&z, B).flops / rate, bytes / link.beta, messages * link.alpha };
 }
 
@@ -166,8 +202,12 @@ static BlockTimes block_times(const ModelConfig *c, size_t t, size_t B, size_t e
 // NVIDIA A100s with NVLink (300 GB/s each way) and with InfiniBand (HDR, 200 Gbit/s per GPU).
 // common/README.md derives both.
 static void scale(Run *run) {
-    static const ModelConfig gpt3 = { .layers = 96, .width = 12288, .heads = 96, .context = 2048, .vocab = 50257 };
-    static const ModelConfig lesson = { .layers = 1, .width = 24, .heads = 4, .context = 12, .vocab = 61 };
+    static const ModelConfig gpt3 = {
+        .layers = 96, .width = 12288, .heads = 96, .context = 2048, .vocab = 50257
+    };
+    static const ModelConfig lesson = {
+        .layers = 1, .width = 24, .heads = 4, .context = 12, .vocab = 61
+    };
     static const double real_beta[] = { 300e9, 25e9 }, stated[] = { 0.19, 2.3 };
     static const char *const name[] = { "fast", "slow" };
     enum { A100_RANKS = 8, LESSON_RANKS = 4, LESSON_SEQUENCES = 4 };
@@ -177,14 +217,21 @@ static void scale(Run *run) {
     for (size_t i = 0; i < 2; i++) {
         const ClockLink *link = clock_links;
         while (strcmp(link->name, name[i])) link++;
-        BlockTimes real_one = block_times(&gpt3, A100_RANKS, 1, 2, a100->flops, (ClockLink){ .beta = real_beta[i] });
-        BlockTimes ours = block_times(&lesson, LESSON_RANKS, LESSON_SEQUENCES, 4, device->flops, *link);
+        BlockTimes real_one =
+            block_times(&gpt3, A100_RANKS, 1, 2, a100->flops, (ClockLink){ .beta = real_beta[i] });
+        BlockTimes ours =
+            block_times(&lesson, LESSON_RANKS, LESSON_SEQUENCES, 4, device->flops, *link);
         double wanted = real_one.volume / real_one.products, got = ours.volume / ours.products;
-        say(run, "GPT-3's block: products %.3f ms, all-reduces %.3f ms, 1 : %.3f; the lessons' on %s: 1 : %.3f, "
-            "latency %.2f %% of it\n", 1e3 * real_one.products, 1e3 * real_one.volume, wanted, name[i], got,
+        say(run,
+            "GPT-3's block: products %.3f ms, all-reduces %.3f ms, 1 : %.3f; the lessons' on %s: 1 "
+            ": %.3f, "
+            "latency %.2f %% of it\n",
+            1e3 * real_one.products, 1e3 * real_one.volume, wanted, name[i], got,
             100 * ours.latency / ours.volume);
-        check_true(run, name[i], "GPT-3's ratio is the stated one", fabs(wanted / stated[i] - 1) < 0.02);
-        check_true(run, name[i], "all-reduces beside products as on A100s", fabs(got / wanted - 1) < 0.1);
+        check_true(run, name[i], "GPT-3's ratio is the stated one",
+                   fabs(wanted / stated[i] - 1) < 0.02);
+        check_true(run, name[i], "all-reduces beside products as on A100s",
+                   fabs(got / wanted - 1) < 0.1);
         check_true(run, name[i], "latency is a few per cent", ours.latency < 0.03 * ours.volume);
     }
 }

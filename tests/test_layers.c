@@ -21,15 +21,20 @@
 // of two sums has lost half its digits, so only large errors show there.
 #define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 2e-2)
 
-static Arena storage = { .category = MEM_REFERENCE };      // memory of the test itself, which no peak counts
+static Arena storage = { .category =
+                             MEM_REFERENCE }; // memory of the test itself, which no peak counts
 
 // ---- finite differences ----
 
-enum { EVERY = 64, MIXTURES = 8 };    // small tensors element by element, else random mixtures
-typedef double Function(void);                              // a number computed from fixed tensors
+enum { EVERY = 64, MIXTURES = 8 }; // small tensors element by element, else random mixtures
+typedef double Function(void);     // a number computed from fixed tensors
 
 // The errors of each tensor since the last judge().
-static struct { char name[48]; double difference, largest; size_t ways; } found[64];
+static struct {
+    char name[48];
+    double difference, largest;
+    size_t ways;
+} found[64];
 static size_t found_count;
 static double worst_of_all;
 
@@ -57,9 +62,11 @@ static double dot(Tensor a, Tensor b) {
     return sum;
 }
 
-// The derivative of f as x moves along v, by differences of fourth order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h.
+// The derivative of f as x moves along v, by differences of fourth order: (8 (f(h) - f(-h)) -
+// (f(2h) - f(-2h))) / 12h.
 static double slope(Function f, Tensor x, const double *was, const double *v) {
-    const double h = sizeof(real) == 8 ? 1e-3 : 5e-2, step[] = { h, -h, 2 * h, -2 * h }, weight[] = { 8, -8, -1, 1 };
+    const double h = sizeof(real) == 8 ? 1e-3 : 5e-2, step[] = { h, -h, 2 * h, -2 * h },
+                 weight[] = { 8, -8, -1, 1 };
     double sum = 0;
     for (int s = 0; s < 4; s++) {
         upload_moved(x, was, v, step[s]);
@@ -69,7 +76,9 @@ static double slope(Function f, Tensor x, const double *was, const double *v) {
     return sum;
 }
 
-static double larger(double a, double b) { return isnan(a) || b <= a ? a : b; }     // fmax would forget a NaN
+static double larger(double a, double b) {
+    return isnan(a) || b <= a ? a : b;
+} // fmax would forget a NaN
 
 // g is backward's gradient of f with respect to x.
 static void differentiate(const char *name, Function f, Tensor x, Tensor g) {
@@ -82,11 +91,13 @@ static void differentiate(const char *name, Function f, Tensor x, Tensor g) {
     for (size_t k = 0; k < ways; k++) {
         double analytic = 0;
         for (size_t i = 0; i < n; i++) {
-            v[i] = n <= EVERY ? i == k : random_normal(random_key(random_key(5, k), i)) / sqrt((double)n);
+            v[i] = n <= EVERY ? i == k
+                              : random_normal(random_key(random_key(5, k), i)) / sqrt((double)n);
             if (v[i] != 0) analytic += gradient[i] * v[i];
         }
         const double numeric = slope(f, x, was, v);
-        found[found_count].difference = larger(found[found_count].difference, fabs(analytic - numeric));
+        found[found_count].difference =
+            larger(found[found_count].difference, fabs(analytic - numeric));
         found[found_count].largest = larger(found[found_count].largest, fabs(numeric));
     }
     found_count++;
@@ -145,7 +156,11 @@ static void op_end(const char *name, Function f, Tensor d0, Tensor d1, Tensor d2
 static Tensor like(Tensor t) { return tensor_new(&storage, t.rows, t.cols); }
 static const Tensor none;
 
-#define OP(name, call) static double name(void) { call; return dot(op.dy, op.y); }
+#define OP(name, call) \
+    static double name(void) { \
+        call; \
+        return dot(op.dy, op.y); \
+    }
 OP(f_matmul, op_matmul(op.y, op.in[0], op.in[1]))
 OP(f_matmul_nt, op_matmul_nt(op.y, op.in[0], op.in[1]))
 OP(f_matmul_tn, op_matmul_tn(op.y, op.in[0], op.in[1]))
@@ -197,7 +212,8 @@ static void test_elements(size_t M, size_t N) {
 }
 
 static void test_norm(size_t M, size_t N) {
-    op.in[0] = normal(M, N, 1), op.in[1] = normal(1, N, 2), op.in[2] = normal(1, N, 3), op_begin(M, N);
+    op.in[0] = normal(M, N, 1), op.in[1] = normal(1, N, 2), op.in[2] = normal(1, N, 3),
+    op_begin(M, N);
     op.stats = tensor_new(&storage, M, 2);
     Tensor d0 = like(op.in[0]), d1 = like(op.in[1]), d2 = like(op.in[2]);
     op_layer_norm(op.y, op.stats, op.in[0], op.in[1], op.in[2]);
@@ -246,7 +262,7 @@ static void test_embedding(void) {
     op_end("op_embed_tokens_grad", f_embed, d0, none, none);
 
     op.in[0] = normal(8, 7, 1), op.in[1] = normal(5, 7, 2), op_begin(8, 7);
-    op.ids = ids((int[]){ 0, 1, 2, 4, 0, 1, 2, 4 }, 8);             // row 3 of wpe is not used
+    op.ids = ids((int[]){ 0, 1, 2, 4, 0, 1, 2, 4 }, 8); // row 3 of wpe is not used
     d1 = like(op.in[1]);
     op_add_positions_grad(d1, op.ids, op.dy);
     op_end("op_add_positions_grad", f_positions, op.dy, d1, none);
@@ -275,25 +291,49 @@ static void test_cross_entropy(size_t V) {
 
 // ---- a model, and the most difficult micro-batches ----
 
-static const ModelConfig small = { .layers = 2, .width = 8, .heads = 2, .context = 7, .vocab = 11, .dropout = 0.2,
-                                   .seed = 3 };
-static const ModelConfig wide = { .layers = 1, .width = 70, .heads = 2, .context = 40, .vocab = 70, .dropout = 0.1,
-                                  .seed = 4 };           // sizes above a strip's and above a vector's lanes
-// Llama: RMS norm, rotary positions, SwiGLU, no biases, two heads per head of key and value, a head's own table.
-static const ModelConfig llama = { .layers = 2, .width = 16, .heads = 4, .context = 7, .vocab = 11, .dropout = 0.2,
-                                   .seed = 5, .norm = NORM_RMS, .positions = POSITIONS_ROTARY,
-                                   .activation = ACTIVATION_SWIGLU, .biases = BIASES_NONE, .kv_heads = 2, .ffn = 10,
-                                   .untied = true, .rope_theta = 100, .norm_eps = 1e-3 };
-// Qwen2: a Llama with biases of query, key and value. Here the table is tied, and each head has its own key and
-// value.
-static const ModelConfig qwen = { .layers = 2, .width = 8, .heads = 2, .context = 7, .vocab = 11, .dropout = 0.2,
-                                  .seed = 8, .norm = NORM_RMS, .positions = POSITIONS_ROTARY,
-                                  .activation = ACTIVATION_SWIGLU, .biases = BIASES_QKV };
+static const ModelConfig small = {
+    .layers = 2, .width = 8, .heads = 2, .context = 7, .vocab = 11, .dropout = 0.2, .seed = 3
+};
+static const ModelConfig wide = {
+    .layers = 1, .width = 70, .heads = 2, .context = 40, .vocab = 70, .dropout = 0.1, .seed = 4
+}; // sizes above a strip's and above a vector's lanes
+// Llama: RMS norm, rotary positions, SwiGLU, no biases, two heads per head of key and value, a
+// head's own table.
+static const ModelConfig llama = { .layers = 2,
+                                   .width = 16,
+                                   .heads = 4,
+                                   .context = 7,
+                                   .vocab = 11,
+                                   .dropout = 0.2,
+                                   .seed = 5,
+                                   .norm = NORM_RMS,
+                                   .positions = POSITIONS_ROTARY,
+                                   .activation = ACTIVATION_SWIGLU,
+                                   .biases = BIASES_NONE,
+                                   .kv_heads = 2,
+                                   .ffn = 10,
+                                   .untied = true,
+                                   .rope_theta = 100,
+                                   .norm_eps = 1e-3 };
+// Qwen2: a Llama with biases of query, key and value. Here the table is tied, and each head has its
+// own key and value.
+static const ModelConfig qwen = { .layers = 2,
+                                  .width = 8,
+                                  .heads = 2,
+                                  .context = 7,
+                                  .vocab = 11,
+                                  .dropout = 0.2,
+                                  .seed = 8,
+                                  .norm = NORM_RMS,
+                                  .positions = POSITIONS_ROTARY,
+                                  .activation = ACTIVATION_SWIGLU,
+                                  .biases = BIASES_QKV };
 
 // T is less than the context; targets end early, and every fourth sequence has no targets.
 static Batch batch_of(const ModelConfig *c, size_t first, size_t B) {
     const size_t T = c->context - 2, n = B * T;
-    int *tokens = host_alloc((n + 1) * sizeof *tokens), *targets = host_alloc((n + 1) * sizeof *targets);
+    int *tokens = host_alloc((n + 1) * sizeof *tokens),
+        *targets = host_alloc((n + 1) * sizeof *targets);
     int *position = host_alloc((n + 1) * sizeof *position);
     for (size_t i = 0; i < n; i++) {
         position[i] = (int)(i % T);
@@ -302,8 +342,15 @@ static Batch batch_of(const ModelConfig *c, size_t first, size_t B) {
         tokens[i] = (int)(key % c->vocab);
         targets[i] = i % T < counted ? (int)(random_key(key, 1) % c->vocab) : -1;
     }
-    Batch b = { .B = B, .T = T, .tokens = ids(tokens, n), .targets = ids(targets, n), .position = ids(position, n),
-                .first_sequence = first, .step = 3, .token_weight = 1 / 17.0, .training = true };
+    Batch b = { .B = B,
+                .T = T,
+                .tokens = ids(tokens, n),
+                .targets = ids(targets, n),
+                .position = ids(position, n),
+                .first_sequence = first,
+                .step = 3,
+                .token_weight = 1 / 17.0,
+                .training = true };
     free(tokens);
     free(targets);
     free(position);
@@ -325,7 +372,10 @@ static void zero(Model *m) {
 
 // The parameters of a layer, or of the whole list. A tied weight's second use counts as a separate
 // parameter.
-typedef struct { Param *of[64]; size_t count; } Params;
+typedef struct {
+    Param *of[64];
+    size_t count;
+} Params;
 static void add_unit(Params *p, Unit *u) {
     for (size_t k = 0; k < u->n_params; k++) {
         if (p->count == 64) fault("test_layers: too many parameters");
@@ -333,12 +383,12 @@ static void add_unit(Params *p, Unit *u) {
     }
 }
 static Params of_layer(const Layer *l) {
-    Params p = {0};
+    Params p = { 0 };
     for (size_t i = 0; i < l->n_units; i++) add_unit(&p, l->units[i]);
     return p;
 }
 static Params of_model(Model *m) {
-    Params p = {0};
+    Params p = { 0 };
     for (size_t i = 0; i < m->n_units; i++) add_unit(&p, &m->units[i]);
     return p;
 }
@@ -349,7 +399,8 @@ static Tensor copied(Tensor t) {
 }
 static bool same_bits(Tensor a, Tensor b) {
     double *x = downloaded(a), *y = downloaded(b);
-    const bool same = a.rows == b.rows && a.cols == b.cols && memcmp(x, y, tensor_count(a) * sizeof *x) == 0;
+    const bool same =
+        a.rows == b.rows && a.cols == b.cols && memcmp(x, y, tensor_count(a) * sizeof *x) == 0;
     free(x);
     free(y);
     return same;
@@ -364,7 +415,12 @@ static bool all_zero(Tensor t) {
 
 // ---- layers ----
 
-static struct { Layer *layer; Model *model; Batch batch; Tensor x, y, dy, dx; } at;
+static struct {
+    Layer *layer;
+    Model *model;
+    Batch batch;
+    Tensor x, y, dy, dx;
+} at;
 
 // Gives the layer a copy of x, because a layer that works in place overwrites x.
 static Tensor input(Arena *a) {
@@ -394,13 +450,14 @@ static void place(Layer *l, Batch b, uint64_t seed) {
     at.layer = l;
     at.batch = b;
     const Shape in = layer_input(l, &b), out = layer_output(l, &b);
-    at.x = l->number ? normal(in.rows, in.cols, seed) : none;           // the embedding has no x
+    at.x = l->number ? normal(in.rows, in.cols, seed) : none; // the embedding has no x
     at.dx = l->number ? tensor_shaped(&storage, in) : none;
     at.y = tensor_shaped(&storage, out);
     at.dy = normal(out.rows, out.cols, seed + 1);
 }
 
-static void test_layer(const char *what, const ModelConfig *c, Recompute how, size_t number, size_t B, bool training) {
+static void test_layer(const char *what, const ModelConfig *c, Recompute how, size_t number,
+                       size_t B, bool training) {
     char title[100];
     Model *m = model_of(c, model_layers(c), how);
     Layer *l = &m->layers[number];
@@ -411,8 +468,10 @@ static void test_layer(const char *what, const ModelConfig *c, Recompute how, si
     backward();
     Params p = of_layer(l);
     if (at.x.data) differentiate("x", f_layer, at.x, at.dx);
-    for (size_t i = 0; i < p.count; i++) differentiate(p.of[i]->name, f_layer, p.of[i]->w, p.of[i]->g);
-    snprintf(title, sizeof title, "%s of width %zu, B = %zu%s", what, c->width, B, training ? "" : ", no dropout");
+    for (size_t i = 0; i < p.count; i++)
+        differentiate(p.of[i]->name, f_layer, p.of[i]->w, p.of[i]->g);
+    snprintf(title, sizeof title, "%s of width %zu, B = %zu%s", what, c->width, B,
+             training ? "" : ", no dropout");
     judge(title);
     model_free(m);
     arena_free(&storage);
@@ -461,7 +520,8 @@ static void test_accumulation(const char *what, Recompute how, size_t number) {
     for (size_t i = 0; i < p.count; i++) {
         Tensor sum = like(p.of[i]->g);
         op_add(sum, alone[0][i], alone[1][i]);
-        ok(same_bits(p.of[i]->g, sum), "%s: %s of two micro-batches is the sum in every bit", what, p.of[i]->name);
+        ok(same_bits(p.of[i]->g, sum), "%s: %s of two micro-batches is the sum in every bit", what,
+           p.of[i]->name);
     }
     model_free(m);
     arena_free(&storage);
@@ -472,11 +532,11 @@ static bool are_close(Tensor a, Tensor b) {
     for (size_t i = 0; i < tensor_count(a); i++) worst = larger(worst, fabs(x[i] - y[i]));
     free(x);
     free(y);
-    return worst <= (sizeof(real) == 8 ? 1e-13 : 1e-5);     // limits for values around 1
+    return worst <= (sizeof(real) == 8 ? 1e-13 : 1e-5); // limits for values around 1
 }
 
-// Checks that a sequence alone has the same y and dx as among other sequences. This includes dropout, because its
-// masks follow from the sequence's global number.
+// Checks that a sequence alone has the same y and dx as among other sequences. This includes
+// dropout, because its masks follow from the sequence's global number.
 static void test_alone(const char *what, Recompute how, size_t number) {
     Model *m = model_of(&small, model_layers(&small), how);
     place(&m->layers[number], batch_of(&small, 2, 3), 1);
@@ -502,11 +562,12 @@ static void test_alone(const char *what, Recompute how, size_t number) {
 static void test_masks(void) {
     uint64_t key[64];
     size_t n = 0, equal = 0;
-    for (size_t i = 0; i < 64; i++, n++) {                  // two seeds, two steps, four layers, four sites
+    for (size_t i = 0; i < 64; i++, n++) { // two seeds, two steps, four layers, four sites
         ModelConfig c = small;
         c.seed += i >> 5;
         Layer l = { .config = &c, .number = i >> 2 & 3 };
-        key[n] = layer_dropout(&l, &(Batch){ .step = i >> 4 & 1, .training = true }, (int)(i & 3)).key;
+        key[n] =
+            layer_dropout(&l, &(Batch){ .step = i >> 4 & 1, .training = true }, (int)(i & 3)).key;
         for (size_t k = 0; k < n; k++) equal += key[k] == key[n];
     }
     ok(equal == 0, "every seed, step, layer and site has its own dropout masks");
@@ -545,18 +606,21 @@ static void test_model(const ModelConfig *c, Recompute how, size_t B, const char
     at.batch = batch_of(c, 1, B);
     zero(m);
     const double loss = model_forward_backward(m, &at.batch);
-    ok(loss == model_loss(m, &at.batch) && isfinite(loss), "%s, B = %zu: model_loss is the same sum", what, B);
+    ok(loss == model_loss(m, &at.batch) && isfinite(loss),
+       "%s, B = %zu: model_loss is the same sum", what, B);
     Unit *use = model_wte_head(m);
     if (use) {
         Tensor wte = model_wte(m)->g, head = copied(use->g), sum = like(wte);
         op_add(sum, head, wte);
         model_fold_tied(m);
-        ok(same_bits(sum, wte) && same_bits(head, use->g), "%s, B = %zu: tied gradients are added", what, B);
+        ok(same_bits(sum, wte) && same_bits(head, use->g), "%s, B = %zu: tied gradients are added",
+           what, B);
         ok(model_wte(m)->w.data == use->w.data, "%s, B = %zu: one weight", what, B);
     }
     Params p = of_model(m);
     for (size_t i = 0; i < p.count; i++)
-        if (!use || p.of[i] != use->params) differentiate(p.of[i]->name, f_model, p.of[i]->w, p.of[i]->g);
+        if (!use || p.of[i] != use->params)
+            differentiate(p.of[i]->name, f_model, p.of[i]->w, p.of[i]->g);
     snprintf(title, sizeof title, "%s of width %zu, B = %zu", what, c->width, B);
     judge(title);
     model_free(m);
@@ -586,7 +650,8 @@ static void test_part(void) {
        "walk_forward_only keeps nothing: %zu of %zu bytes", memory_peak(MEM_ACTIVATIONS), kept);
     differentiate("x", f_part, at.x, at.dx);
     Params p = of_model(m);
-    for (size_t i = 0; i < p.count; i++) differentiate(p.of[i]->name, f_part, p.of[i]->w, p.of[i]->g);
+    for (size_t i = 0; i < p.count; i++)
+        differentiate(p.of[i]->name, f_part, p.of[i]->w, p.of[i]->g);
     judge("blocks, head and loss");
     model_free(m);
     arena_free(&storage);
@@ -612,7 +677,8 @@ static void test_model_accumulation(Recompute how, const char *what) {
     for (size_t k = 0; k < 4; k++) loss += model_forward_backward(m, &part[k]);
     for (size_t i = 0; i < p.count; i++) same = same && same_bits(sum[i], p.of[i]->g);
     ok(loss == losses, "%s: the loss of four micro-batches is the sum of their losses", what);
-    ok(same, "%s: gradients of four micro-batches are sums of finished contributions, in every bit", what);
+    ok(same, "%s: gradients of four micro-batches are sums of finished contributions, in every bit",
+       what);
     zero(m);
     ok(model_forward_backward(m, &part[2]) == 0, "%s: the loss of no sequence is 0", what);
     model_fold_tied(m);
@@ -628,9 +694,9 @@ static void test_model_accumulation(Recompute how, const char *what) {
 static void is_bytes(const char *what, size_t got, size_t want) {
     ok(got == want, "%s: %zu bytes, expected %zu", what, got, want);
 }
-// The elements that a block keeps for each of M rows. C each: norm 1, q, k, v, the heads' mix, the middle, norm 2. 4C
-// each: the MLP before and after GELU. Two norms keep mean and deviation. Each head keeps its probabilities over T
-// keys, before and after dropout.
+// The elements that a block keeps for each of M rows. C each: norm 1, q, k, v, the heads' mix, the
+// middle, norm 2. 4C each: the MLP before and after GELU. Two norms keep mean and deviation. Each
+// head keeps its probabilities over T keys, before and after dropout.
 static size_t block_items(const ModelConfig *c, const Batch *b, bool dropout) {
     const size_t C = c->width, M = b->B * b->T;
     const size_t dense = C + (C + C + C) + C + C + C + (4 * C + 4 * C) + 2 * 2;
@@ -644,7 +710,9 @@ static void test_block_memory(Recompute how, bool training, const char *what) {
     place(&m->layers[1], b, 1);
     const size_t all = block_items(&small, &b, training), M = b.B * b.T;
     const size_t attention = M * small.heads * b.T * (training ? 2 : 1) * sizeof(real);
-    const size_t kept = how == RECOMPUTE_FULL ? 0 : how == RECOMPUTE_SELECTIVE ? all - attention : all;
+    const size_t kept = how == RECOMPUTE_FULL        ? 0
+                        : how == RECOMPUTE_SELECTIVE ? all - attention
+                                                     : all;
     const size_t gradients = memory_now(MEM_GRADIENTS);
     memory_reset_peaks();
     Saved s = saved_new();
@@ -662,13 +730,23 @@ static void test_block_memory(Recompute how, bool training, const char *what) {
     arena_free(&storage);
 }
 
-// Checks that attention in blocks equals plain attention, within rounding. Its kept memory grows with T. Its
-// workspace does not grow for sequences longer than a tile.
+// Checks that attention in blocks equals plain attention, within rounding. Its kept memory grows
+// with T. Its workspace does not grow for sequences longer than a tile.
 static AttentionHeads heads_of(size_t B, size_t T, double drop, const AttentionKind *kind) {
-    return (AttentionHeads){ .B = B, .T = T, .D = 5, .heads = {1, 4}, .key = 7, .drop = drop, .first_sequence = 3,
-                             .kind = kind, .length = T };
+    return (AttentionHeads){ .B = B,
+                             .T = T,
+                             .D = 5,
+                             .heads = { 1, 4 },
+                             .key = 7,
+                             .drop = drop,
+                             .first_sequence = 3,
+                             .kind = kind,
+                             .length = T };
 }
-typedef struct { Tensor mix, dqkv; size_t kept, workspace; } Attended;
+typedef struct {
+    Tensor mix, dqkv;
+    size_t kept, workspace;
+} Attended;
 static Attended attended(AttentionHeads h, double deviation) {
     const size_t M = h.B * h.T, A = range_size(h.heads) * h.D;
     Saved s = saved_new();
@@ -706,33 +784,39 @@ static void test_blockwise(void) {
             // relative errors of their exp.
             const double limit = (sizeof(real) == 8 ? 1e-11 : 5e-6) * (l ? 100 : 1);
             const double e = larger(apart(got.mix, want.mix), apart(got.dqkv, want.dqkv));
-            ok(e <= limit, "blockwise attention equals plain attention, %sdropout%s: %.1e", d ? "" : "no ",
-               l ? ", scores of hundreds" : "", e);
+            ok(e <= limit, "blockwise attention equals plain attention, %sdropout%s: %.1e",
+               d ? "" : "no ", l ? ", scores of hundreds" : "", e);
             arena_free(&storage);
         }
     size_t kept[3], workspace[3];
     for (int i = 0; i < 3; i++) {
         Attended a = attended(heads_of(1, (size_t)128 << i, 0.3, &attention_blockwise), 1);
-        kept[i] = a.kept, workspace[i] = a.workspace - ((size_t)128 << i) * (3 * sizeof(real) + sizeof(int));
-        is_bytes("kept by blockwise attention: lse", kept[i], ((size_t)128 << i) * 3 * sizeof(real));
+        kept[i] = a.kept,
+        workspace[i] = a.workspace - ((size_t)128 << i) * (3 * sizeof(real) + sizeof(int));
+        is_bytes("kept by blockwise attention: lse", kept[i],
+                 ((size_t)128 << i) * 3 * sizeof(real));
         arena_free(&storage);
     }
     ok(workspace[0] == workspace[1] && workspace[1] == workspace[2],
-       "its workspace, but for positions and dot: %zu, %zu, %zu bytes at T = 128, 256, 512", workspace[0], workspace[1],
-       workspace[2]);
+       "its workspace, but for positions and dot: %zu, %zu, %zu bytes at T = 128, 256, 512",
+       workspace[0], workspace[1], workspace[2]);
 }
 
-// The list keeps the items that the layers save, and the output of every layer except the last. It holds most when
-// backward starts.
+// The list keeps the items that the layers save, and the output of every layer except the last. It
+// holds most when backward starts.
 static void test_model_memory(Recompute how, const char *what) {
     const ModelConfig *c = &small;
     Model *m = model_of(c, model_layers(c), how);
     const Batch b = batch_of(c, 2, 3);
     const size_t M = b.B * b.T, outputs = (1 + c->layers) * M * c->width * sizeof(real);
-    const size_t head = M * (c->width + 2 + c->vocab + 1) * sizeof(real), block = block_items(c, &b, true);
+    const size_t head = M * (c->width + 2 + c->vocab + 1) * sizeof(real),
+                 block = block_items(c, &b, true);
     const size_t attention = M * c->heads * b.T * 2 * sizeof(real);
-    const size_t kept = how == RECOMPUTE_FULL ? 0 : how == RECOMPUTE_SELECTIVE ? block - attention : block;
-    const size_t extra = head > block - kept ? head : block - kept;     // the head, or a block that is recomputed
+    const size_t kept = how == RECOMPUTE_FULL        ? 0
+                        : how == RECOMPUTE_SELECTIVE ? block - attention
+                                                     : block;
+    const size_t extra =
+        head > block - kept ? head : block - kept; // the head, or a block that is recomputed
     memory_reset_peaks();
     model_forward_backward(m, &b);
     char title[60];
@@ -746,8 +830,8 @@ static void test_model_memory(Recompute how, const char *what) {
     arena_free(&storage);
 }
 
-// The gradient of the logits [M, V] takes the memory of the logits. So head and loss need only the head's gradient of
-// norm(x) in addition.
+// The gradient of the logits [M, V] takes the memory of the logits. So head and loss need only the
+// head's gradient of norm(x) in addition.
 static void test_logits_memory(void) {
     const ModelConfig *c = &small;
     Model *m = model_of(c, (Range){ c->layers + 1, c->layers + 3 }, RECOMPUTE_NONE);
@@ -756,11 +840,13 @@ static void test_logits_memory(void) {
     Tensor x = normal(M, C, 1), y = tensor_new(&storage, M, 1), dy = normal(M, 1, 2), dx = like(x);
     zero(m);
     ActivationStash *f = walk_forward(m->layers, m->n_layers, &b, x, y);
-    is_bytes("head and loss keep", memory_now(MEM_ACTIVATIONS), M * (C + 2 + c->vocab + 1) * sizeof(real));
+    is_bytes("head and loss keep", memory_now(MEM_ACTIVATIONS),
+             M * (C + 2 + c->vocab + 1) * sizeof(real));
     memory_reset_peaks();
     const size_t before = memory_now(MEM_WORKSPACE);
     walk_backward(m->layers, m->n_layers, &b, f, dy, dx);
-    is_bytes("their backward needs beside it", memory_peak(MEM_WORKSPACE) - before, M * C * sizeof(real));
+    is_bytes("their backward needs beside it", memory_peak(MEM_WORKSPACE) - before,
+             M * C * sizeof(real));
     model_free(m);
     arena_free(&storage);
 }
@@ -783,9 +869,16 @@ static void test_ops(void) {
 
 static void test_layers(void) {
     test_blockwise();
-    static const struct { const char *what; Recompute how; size_t number; } layer[] = {
-        { "embedding", RECOMPUTE_NONE, 0 }, { "block", RECOMPUTE_NONE, 2 }, { "head", RECOMPUTE_NONE, 3 },
-        { "loss", RECOMPUTE_NONE, 4 }, { "recomputed block", RECOMPUTE_FULL, 2 },
+    static const struct {
+        const char *what;
+        Recompute how;
+        size_t number;
+    } layer[] = {
+        { "embedding", RECOMPUTE_NONE, 0 },
+        { "block", RECOMPUTE_NONE, 2 },
+        { "head", RECOMPUTE_NONE, 3 },
+        { "loss", RECOMPUTE_NONE, 4 },
+        { "recomputed block", RECOMPUTE_FULL, 2 },
         { "selectively recomputed block", RECOMPUTE_SELECTIVE, 2 },
     };
     for (size_t i = 0; i < sizeof layer / sizeof *layer; i++) {
@@ -794,7 +887,8 @@ static void test_layers(void) {
         test_layer(layer[i].what, &small, layer[i].how, layer[i].number, 2, false);
         test_layer(layer[i].what, &llama, layer[i].how, layer[i].number, 2, true);
         test_layer(layer[i].what, &qwen, layer[i].how, layer[i].number, 2, true);
-        test_layer(layer[i].what, &wide, layer[i].how, layer[i].number - (layer[i].number > 1), 2, true);
+        test_layer(layer[i].what, &wide, layer[i].how, layer[i].number - (layer[i].number > 1), 2,
+                   true);
         test_accumulation(layer[i].what, layer[i].how, layer[i].number);
         test_empty(layer[i].what, layer[i].how, layer[i].number);
         test_alone(layer[i].what, layer[i].how, layer[i].number);
@@ -805,7 +899,10 @@ static void test_layers(void) {
 }
 
 static void test_models(void) {
-    static const struct { Recompute how; const char *what; } kind[] = {
+    static const struct {
+        Recompute how;
+        const char *what;
+    } kind[] = {
         { RECOMPUTE_NONE, "model" },
         { RECOMPUTE_FULL, "recomputed model" },
         { RECOMPUTE_SELECTIVE, "selectively recomputed model" },
@@ -832,23 +929,44 @@ static void as_rank(void (*body)(Comm *world, Model *m)) {
     LaunchOptions o = { .emulate = 1, .default_ranks = 1, .timeout = 60 };
     LaunchChoice choice = comm_choose(&o);
     device_init();
-    comm_run(&o, &choice, (void (*)(Comm *, void *))body, model_describe(&small, model_layers(&small)));
+    comm_run(&o, &choice, (void (*)(Comm *, void *))body,
+             model_describe(&small, model_layers(&small)));
 }
-static void cut_recomputed(Comm *world, Model *m) { recompute(m, RECOMPUTE_FULL), tensor_parallel(m, world); }
-static void cut_pair(Comm *world, Model *m) { recompute_wrap_range(m, 1, 2), tensor_parallel(m, world); }
-static void cut_sharded(Comm *world, Model *m) { zero_allocate(m, world, 3), tensor_parallel(m, world); }
-static void pair_recomputed(Comm *world, Model *m) { (void)world, recompute_wrap_range(m, 1, 2), recompute(m, 1); }
-static void pair_past_end(Comm *world, Model *m) { (void)world, recompute_wrap_range(m, m->n_layers - 1, 2); }
+static void cut_recomputed(Comm *world, Model *m) {
+    recompute(m, RECOMPUTE_FULL), tensor_parallel(m, world);
+}
+static void cut_pair(Comm *world, Model *m) {
+    recompute_wrap_range(m, 1, 2), tensor_parallel(m, world);
+}
+static void cut_sharded(Comm *world, Model *m) {
+    zero_allocate(m, world, 3), tensor_parallel(m, world);
+}
+static void pair_recomputed(Comm *world, Model *m) {
+    (void)world, recompute_wrap_range(m, 1, 2), recompute(m, 1);
+}
+static void pair_past_end(Comm *world, Model *m) {
+    (void)world, recompute_wrap_range(m, m->n_layers - 1, 2);
+}
 static void halves_ahead(Comm *world, Model *m) {
     prefetch_allocate(m, world, true);
-    layer_backward_inputs(&m->layers[1], NULL, (Tensor){0}, (Tensor){0}, (Tensor){0}, NULL);
+    layer_backward_inputs(&m->layers[1], NULL, (Tensor){ 0 }, (Tensor){ 0 }, (Tensor){ 0 }, NULL);
 }
 static void cut_allocated(Comm *world, Model *m) { model_allocate(m), tensor_parallel(m, world); }
-static void recomputed_sharded(Comm *world, Model *m) { zero_allocate(m, world, 2), recompute(m, RECOMPUTE_SELECTIVE); }
-static void recomputed_ahead(Comm *world, Model *m) { prefetch_allocate(m, world, true), recompute(m, RECOMPUTE_FULL); }
-static void prefetched_twice(Comm *world, Model *m) { zero_allocate(m, world, 3), prefetch_allocate(m, world, true); }
-static void recomputed_twice(Comm *world, Model *m) { (void)world, recompute(m, 1), recompute(m, 2); }
-static void allocated_twice(Comm *world, Model *m) { model_allocate(m), zero_allocate(m, world, 1); }
+static void recomputed_sharded(Comm *world, Model *m) {
+    zero_allocate(m, world, 2), recompute(m, RECOMPUTE_SELECTIVE);
+}
+static void recomputed_ahead(Comm *world, Model *m) {
+    prefetch_allocate(m, world, true), recompute(m, RECOMPUTE_FULL);
+}
+static void prefetched_twice(Comm *world, Model *m) {
+    zero_allocate(m, world, 3), prefetch_allocate(m, world, true);
+}
+static void recomputed_twice(Comm *world, Model *m) {
+    (void)world, recompute(m, 1), recompute(m, 2);
+}
+static void allocated_twice(Comm *world, Model *m) {
+    model_allocate(m), zero_allocate(m, world, 1);
+}
 static void right_order(Comm *world, Model *m) {
     tensor_parallel(m, world);
     recompute(m, RECOMPUTE_FULL);

@@ -14,16 +14,23 @@
 #include <unistd.h>
 
 enum { ROWS = 6, COLS = 5, COUNT = ROWS * COLS };
-enum { BY_ROWS, BY_COLS, FLAT, INDEXED, REPLICA, MORE };       // tensors, and how they are cut
-static const char *const names[] = {"by rows", "by cols", "flat", "indexed", "replica", "more 1", "more 2", "more 3"};
+enum { BY_ROWS, BY_COLS, FLAT, INDEXED, REPLICA, MORE }; // tensors, and how they are cut
+static const char *const names[] = { "by rows", "by cols", "flat",   "indexed",
+                                     "replica", "more 1",  "more 2", "more 3" };
 
-typedef struct { real change; bool poison; } Mistake;          // the mistake in the last element of a part
-static const Mistake none = {0};
+typedef struct {
+    real change;
+    bool poison;
+} Mistake; // the mistake in the last element of a part
+static const Mistake none = { 0 };
 
-static real element(size_t tensor, size_t i) { return (real)(random_unit(random_key(tensor, i)) - 0.5); }
+static real element(size_t tensor, size_t i) {
+    return (real)(random_unit(random_key(tensor, i)) - 0.5);
+}
 
 // One rank's part of a tensor, by the global indices of its elements.
-static Tensor part_new(Arena *a, size_t tensor, size_t rows, size_t cols, const size_t *index, Mistake m) {
+static Tensor part_new(Arena *a, size_t tensor, size_t rows, size_t cols, const size_t *index,
+                       Mistake m) {
     real *values = host_alloc(rows * cols * sizeof *values);
     for (size_t i = 0; i < rows * cols; i++) values[i] = element(tensor, index[i]);
     if (rows * cols > 0) {
@@ -43,11 +50,13 @@ static void put_one(Snapshot *s, Arena *a, size_t tensor, size_t rank, size_t si
     const char *name = names[tensor];
     if (tensor == BY_ROWS) {
         for (size_t i = rows.lo * COLS; i < rows.hi * COLS; i++) index[n++] = i;
-        snapshot_put(s, name, ROWS, COLS, part_new(a, tensor, range_size(rows), COLS, index, m), rows.lo, 0);
+        snapshot_put(s, name, ROWS, COLS, part_new(a, tensor, range_size(rows), COLS, index, m),
+                     rows.lo, 0);
     } else if (tensor == BY_COLS) {
         for (size_t r = 0; r < ROWS; r++)
             for (size_t c = cols.lo; c < cols.hi; c++) index[n++] = r * COLS + c;
-        snapshot_put(s, name, ROWS, COLS, part_new(a, tensor, ROWS, range_size(cols), index, m), 0, cols.lo);
+        snapshot_put(s, name, ROWS, COLS, part_new(a, tensor, ROWS, range_size(cols), index, m), 0,
+                     cols.lo);
     } else if (tensor == FLAT) {
         for (size_t i = all.lo; i < all.hi; i++) index[n++] = i;
         snapshot_put_flat(s, name, ROWS, COLS, part_new(a, tensor, 1, n, index, m), all.lo);
@@ -60,7 +69,12 @@ static void put_one(Snapshot *s, Arena *a, size_t tensor, size_t rank, size_t si
     }
 }
 
-typedef struct { Run *run; const char *mode; bool last; Arena arena; } Test;
+typedef struct {
+    Run *run;
+    const char *mode;
+    bool last;
+    Arena arena;
+} Test;
 static bool mode_is(const Test *t, const char *mode) { return strcmp(t->mode, mode) == 0; }
 
 // The last rank makes the mistake of the mode.
@@ -68,10 +82,12 @@ static Snapshot *got_new(Test *t, size_t tensors) {
     Comm *world = t->run->world;
     Snapshot *s = snapshot_new(t->run);
     for (size_t tensor = 0; tensor < tensors; tensor++) {
-        Mistake m = {0};
+        Mistake m = { 0 };
         if (mode_is(t, "element") && tensor == BY_ROWS) m.change = (real)1e-3;
-        if (mode_is(t, "bit") && tensor == BY_ROWS) m.change = (real)(sizeof(real) == 8 ? 1e-15 : 5e-7);
-        if (mode_is(t, "replicas") && tensor == REPLICA) m.change = (real)(sizeof(real) == 8 ? 1e-15 : 5e-7);
+        if (mode_is(t, "bit") && tensor == BY_ROWS)
+            m.change = (real)(sizeof(real) == 8 ? 1e-15 : 5e-7);
+        if (mode_is(t, "replicas") && tensor == REPLICA)
+            m.change = (real)(sizeof(real) == 8 ? 1e-15 : 5e-7);
         if (mode_is(t, "many") && tensor == MORE) m.change = (real)1e-3;
         if (t->last && mode_is(t, "missing") && tensor == BY_COLS) continue;
         if (mode_is(t, "name") && tensor == FLAT) continue;
@@ -84,7 +100,8 @@ static Snapshot *got_new(Test *t, size_t tensors) {
 static Snapshot *want_new(Test *t, size_t tensors) {
     Snapshot *s = snapshot_new(t->run);
     for (size_t tensor = 0; tensor < tensors && t->run->world->rank == 0; tensor++)
-        put_one(s, &t->arena, tensor, 0, 1, (Mistake){0, mode_is(t, "nan-expected") && tensor == FLAT});
+        put_one(s, &t->arena, tensor, 0, 1,
+                (Mistake){ 0, mode_is(t, "nan-expected") && tensor == FLAT });
     return s;
 }
 
@@ -95,21 +112,23 @@ static void check_tensors(Test *t) {
     else check_close(t->run, "split = unsplit", got, want, LIMIT_ROUNDING);
     if (mode_is(t, "pass")) {
         check_equal(t->run, "moved = unsplit", got, want);
-        if (t->run->is_root && snapshot_values(got, "flat")[7] != element(FLAT, 7)) fault("snapshot_values is wrong");
+        if (t->run->is_root && snapshot_values(got, "flat")[7] != element(FLAT, 7))
+            fault("snapshot_values is wrong");
     }
     if (mode_is(t, "trap")) check_differs(t->run, "a trap that does nothing", got, want, 0.1);
     snapshot_free(got);
     snapshot_free(want);
 }
 
-// Checks the fingerprints of the parts that the ranks hold. Modes: print-bit, print-nan, print-missing,
-// print-overlap.
+// Checks the fingerprints of the parts that the ranks hold. Modes: print-bit, print-nan,
+// print-missing, print-overlap.
 static void check_prints(Test *t) {
     Snapshot *s = snapshot_new_prints(t->run);
     Comm *world = t->run->world;
     for (size_t tensor = 0; tensor < MORE; tensor++) {
-        Mistake m = {0};
-        if (mode_is(t, "print-bit") && tensor == REPLICA) m.change = (real)(sizeof(real) == 8 ? 1e-15 : 5e-7);
+        Mistake m = { 0 };
+        if (mode_is(t, "print-bit") && tensor == REPLICA)
+            m.change = (real)(sizeof(real) == 8 ? 1e-15 : 5e-7);
         m.poison = mode_is(t, "print-nan") && tensor == INDEXED;
         if (t->last && mode_is(t, "print-missing") && tensor == BY_COLS) continue;
         put_one(s, &t->arena, tensor, world->rank, world->size, t->last ? m : none);
@@ -118,36 +137,41 @@ static void check_prints(Test *t) {
     size_t index[COUNT];
     for (size_t i = 0; i < COUNT; i++) index[i] = i;
     if (t->last && mode_is(t, "print-overlap"))
-        snapshot_put_flat(s, names[FLAT], ROWS, COLS, part_new(&t->arena, FLAT, 1, 2, index, none), 0);
+        snapshot_put_flat(s, names[FLAT], ROWS, COLS, part_new(&t->arena, FLAT, 1, 2, index, none),
+                          0);
     check_replicas(t->run, "replicas", s);
     snapshot_free(s);
 }
 
 static void check_rest(Test *t) {
-    double losses[3] = {3.5, 2.25, 0.1}, expected[3] = {3.5, 2.25, 0.1};
+    double losses[3] = { 3.5, 2.25, 0.1 }, expected[3] = { 3.5, 2.25, 0.1 };
     if (mode_is(t, "number")) losses[1] += 1e-3;
     if (mode_is(t, "number-nan")) losses[2] = NAN;
     if (mode_is(t, "number-rank") && t->last) losses[2] = nextafter(losses[2], 1);
-    check_numbers(t->run, "split = unsplit", "losses", losses, t->run->is_root ? expected : NULL, 3, 1e-6);
+    check_numbers(t->run, "split = unsplit", "losses", losses, t->run->is_root ? expected : NULL, 3,
+                  1e-6);
     check_true(t->run, "every rank", "agrees", !(mode_is(t, "false") && t->last));
-    if (mode_is(t, "pass")) {                  // check_differs(): another tensor under the same name
+    if (mode_is(t, "pass")) { // check_differs(): another tensor under the same name
         Snapshot *got = snapshot_new(t->run), *want = snapshot_new(t->run);
         size_t index[COUNT];
         for (size_t i = 0; i < COUNT; i++) index[i] = i;
         snapshot_put(got, "w", ROWS, COLS, part_new(&t->arena, 1, ROWS, COLS, index, none), 0, 0);
         if (t->run->is_root)
-            snapshot_put(want, "w", ROWS, COLS, part_new(&t->arena, 2, ROWS, COLS, index, none), 0, 0);
+            snapshot_put(want, "w", ROWS, COLS, part_new(&t->arena, 2, ROWS, COLS, index, none), 0,
+                         0);
         check_differs(t->run, "a trap", got, want, 0.1);
         snapshot_free(got);
         snapshot_free(want);
     }
     double bytes = (double)(4096 + t->run->world->rank);
-    cost(t->run, "bytes by rank", "bytes", bytes, mode_is(t, "cost") && t->last ? bytes + 4 : bytes);
+    cost(t->run, "bytes by rank", "bytes", bytes,
+         mode_is(t, "cost") && t->last ? bytes + 4 : bytes);
     cost(t->run, "fraction idle", "", 0.1875, mode_is(t, "cost-nan") ? NAN : 0.1875);
     static const char *const columns[] = { "here", NULL };
     static const Result rows[] = { { "bytes", "4096 + rank", { "bytes by rank" } },
                                    { "idle", NULL, { "fraction idle" } },
-                                   { "a text", NULL, { "=as it is" } }, {0} };
+                                   { "a text", NULL, { "=as it is" } },
+                                   { 0 } };
     if (!option_flag(t->run, "verbose")) results(t->run, columns, rows);
 }
 
@@ -158,20 +182,22 @@ static void check_defaults(Run *run) {
     for (size_t i = 0; i < 2; i++) {
         snprintf(text, sizeof text, "%zu", 100 * (i + 1) + run->world->rank);
         option_default(run, "size", text);
-        comm_barrier(run->world);                      // all ranks have set it
+        comm_barrier(run->world); // all ranks have set it
         size_t want = option_given(run, "size") ? 12 : 100 * (i + 1) + run->world->rank;
         check_true(run, "defaults", "every rank has its own", option_size(run, "size") == want);
     }
 }
 
 static void lesson(Run *run) {
-    Test t = {run, option_text(run, "mode"), run->world->rank + 1 == run->world->size, arena(MEM_PARAMETERS)};
+    Test t = { run, option_text(run, "mode"), run->world->rank + 1 == run->world->size,
+               arena(MEM_PARAMETERS) };
     if (option_flag(run, "loud"))
-        say(run, "size %zu rate %g note %s given %d", option_size(run, "size"), option_real(run, "rate"),
-            option_text(run, "note"), option_given(run, "size"));
+        say(run, "size %zu rate %g note %s given %d", option_size(run, "size"),
+            option_real(run, "rate"), option_text(run, "note"), option_given(run, "size"));
     report_config_number(run, "infinite", INFINITY);
     report_config_text(run, "quoted", "a \"b\"\n\\c");
-    for (size_t i = 0; mode_is(&t, "open") && t.last && i < 3; i++) TODO("00.01a");        // three times, on one rank
+    for (size_t i = 0; mode_is(&t, "open") && t.last && i < 3; i++)
+        TODO("00.01a"); // three times, on one rank
     if (mode_is(&t, "leak")) tensor_new(&t.arena, 2, 2);
     if (!mode_is(&t, "nothing")) {
         check_tensors(&t);
@@ -180,14 +206,17 @@ static void lesson(Run *run) {
     }
     if (!mode_is(&t, "leak")) arena_free(&t.arena);
     if (mode_is(&t, "default")) check_defaults(run);
-    if (mode_is(&t, "page")) {                     // the cells of a table, and the lines of claims
-        cost(run, "spread", "bytes", 1000 * (double)(run->world->rank + 1), 1000 * (double)(run->world->rank + 1));
+    if (mode_is(&t, "page")) { // the cells of a table, and the lines of claims
+        cost(run, "spread", "bytes", 1000 * (double)(run->world->rank + 1),
+             1000 * (double)(run->world->rank + 1));
         cost(run, "share", "millionths", 100000, 100000);
-        cost(run, "share", "millionths", 272727, 272727);      // a cell shows the last cost with its name
+        cost(run, "share", "millionths", 272727,
+             272727); // a cell shows the last cost with its name
         check_true(run, "SGD: a = b", "x", true);
         check_true(run, "AdamW: a = b, y", "", true);
         results(run, (const char *const[]){ "here", NULL },
-                (const Result[]){ { "spread", NULL, { "spread" } }, { "share", NULL, { "share" } }, {0} });
+                (const Result[]){
+                    { "spread", NULL, { "spread" } }, { "share", NULL, { "share" } }, { 0 } });
     }
     if (mode_is(&t, "cost")) say_answer(run, "nothing, because a cost differs");
     if (mode_is(&t, "page")) {
@@ -196,9 +225,9 @@ static void lesson(Run *run) {
         say_cost(run, "one message");
         say_use_when(run, "there is a test.");
     }
-    if (mode_is(&t, "slow") && run->is_root) sleep(25);        // as if rank 0 wrote a large file
-    // The parts are milliseconds since --rate, the time when the test began. So the output is the same on a busy
-    // machine.
+    if (mode_is(&t, "slow") && run->is_root) sleep(25); // as if rank 0 wrote a large file
+    // The parts are milliseconds since --rate, the time when the test began. So the output is the
+    // same on a busy machine.
     const size_t parts = 1000000000;
     for (size_t i = 0; mode_is(&t, "long") && i < 100; i++) {
         progress(run, "part", (size_t)(1000 * (now() - option_real(run, "rate"))), parts);
@@ -209,14 +238,16 @@ static void lesson(Run *run) {
 }
 
 static const Option options[] = {
-    {"mode", "pass|element|bit|nan|nan-expected|missing|name|empty|replicas|many|trap|number|number-nan|number-rank"
-             "|false|cost|cost-nan|nothing|leak|page|default|slow|long|open"
-             "|print-bit|print-nan|print-missing|print-overlap",
-     "pass", "the mistake that the program makes"},
-    {"size", "N", "5", "a whole number"},
-    {"rate", "X", "0.5", "a real number"},
-    {"note", "TEXT", "none", "a text"},
-    {"loud", NULL, NULL, "print the options"},
-    {0},
+    { "mode",
+      "pass|element|bit|nan|nan-expected|missing|name|empty|replicas|many|trap|number|number-nan|"
+      "number-rank"
+      "|false|cost|cost-nan|nothing|leak|page|default|slow|long|open"
+      "|print-bit|print-nan|print-missing|print-overlap",
+      "pass", "the mistake that the program makes" },
+    { "size", "N", "5", "a whole number" },
+    { "rate", "X", "0.5", "a real number" },
+    { "note", "TEXT", "none", "a text" },
+    { "loud", NULL, NULL, "print the options" },
+    { 0 },
 };
 EXPERIMENT(lesson, options);

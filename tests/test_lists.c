@@ -15,7 +15,10 @@
 #include "tap.h"
 
 enum { MOST_P = 8, MOST_M = 24, MOST_V = 4, MOST_PULLS = 3, TEXT = 4096 };
-typedef struct { size_t p, m, v; Schedule stage[MOST_P]; } Lists;
+typedef struct {
+    size_t p, m, v;
+    Schedule stage[MOST_P];
+} Lists;
 
 // ---------------------------------------------------------------- random lists
 
@@ -29,9 +32,9 @@ static size_t below(size_t n) {
 // that takes it.
 typedef struct {
     bool done[UPDATE][MOST_V][MOST_M];
-    bool halves[MOST_V][MOST_M];                   // this backward has two halves
-    PipeOp message[MOST_P][2 * MOST_V * MOST_M];   // [from]
-    size_t sent[MOST_P], taken[MOST_P];            // [from]
+    bool halves[MOST_V][MOST_M];                 // this backward has two halves
+    PipeOp message[MOST_P][2 * MOST_V * MOST_M]; // [from]
+    size_t sent[MOST_P], taken[MOST_P];          // [from]
 } Progress;
 
 // Can stage i run this op now, if sends never wait? A stage takes messages in the order in which
@@ -46,7 +49,7 @@ static bool possible(const Lists *l, const Progress *at, size_t i, PipeOp op) {
     size_t from = needs.stage;
     size_t next = own->taken[from];
     if (from != i) return next < own->sent[from] && pipe_op_is(op, own->message[from][next]);
-    const bool (*done)[MOST_V][MOST_M] = own->done;
+    const bool(*done)[MOST_V][MOST_M] = own->done;
     PipeOp need = needs.op;
     bool whole = need.what == BACKWARD_INPUTS && done[BACKWARD][need.chunk][need.micro_batch];
     return whole || done[need.what][need.chunk][need.micro_batch];
@@ -102,7 +105,7 @@ static Lists random_lists(void) {
 static void pull_forward(Lists *l) {
     size_t i = below(l->p), e = below(l->stage[i].n);
     PipeOp *ops = l->stage[i].ops, op = ops[e];
-    StageOp needs = {0};
+    StageOp needs = { 0 };
     bool own = pipe_op_needs(op, i, l->p, l->v, &needs) && needs.stage == i;
     bool any = below(4) == 0;
     for (; e > 0 && (any || (ops[e - 1].what == FORWARD) != (op.what == FORWARD)); e--) {
@@ -114,7 +117,8 @@ static void pull_forward(Lists *l) {
 
 // ---------------------------------------------------------------- the executor, computing nothing
 
-// The value that this layer writes into its output for this micro-batch. sign: 1 in forward, -1 in backward.
+// The value that this layer writes into its output for this micro-batch. sign: 1 in forward, -1 in
+// backward.
 static real mark(const Batch *b, size_t layer, int sign) {
     return (real)(sign * (int)(100 * b->number + layer + 1));
 }
@@ -128,12 +132,14 @@ static void marks_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     tensor_fill(y, mark(b, l->number, 1));
 }
 static void marks_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    (void)x; (void)s;
+    (void)x;
+    (void)s;
     if (l->number < l->config->layers + 2) expect(dy, mark(b, l->number + 1, -1));
     if (l->number > 0) tensor_fill(dx, mark(b, l->number, -1));
 }
-static const LayerKind marks = { .name = "marks", .output = hidden_shape, .forward = marks_forward,
-                                 .backward = marks_backward };
+static const LayerKind marks = {
+    .name = "marks", .output = hidden_shape, .forward = marks_forward, .backward = marks_backward
+};
 
 static void run_stage(Comm *world, void *lists) {
     const Lists *l = lists;
@@ -267,7 +273,8 @@ int main(void) {
         compare(&l);
     }
     illegal = count[LISTS_DEADLOCK] + count[LISTS_WRONG_MESSAGE] - illegal;
-    ok(illegal == 0, "the automatic lists of zero bubble are legal, for %zu times of ops and messages",
+    ok(illegal == 0,
+       "the automatic lists of zero bubble are legal, for %zu times of ops and messages",
        cases / 4);
     for (size_t p = 2; p <= 4; p++)
         for (size_t v = 2; v <= 3; v++)

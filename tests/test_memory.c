@@ -1,4 +1,5 @@
-// test_memory.c: the ledger, arenas, and tensors as storage: views, copies, values, sums. tests/memory.t runs it.
+// test_memory.c: the ledger, arenas, and tensors as storage: views, copies, values, sums.
+// tests/memory.t runs it.
 //
 // ranks: 1
 // level: core
@@ -27,7 +28,8 @@ static void test_ledger(void) {
     arena_alloc(&a, 100);
     arena_alloc(&g, 50);
     arena_alloc(&a, 7);
-    ok(memory_now(MEM_ACTIVATIONS) == 107 && memory_now(MEM_GRADIENTS) == 50, "live bytes are the requested bytes");
+    ok(memory_now(MEM_ACTIVATIONS) == 107 && memory_now(MEM_GRADIENTS) == 50,
+       "live bytes are the requested bytes");
     ok(arena_bytes(&a) == 107 && arena_bytes(&g) == 50, "arena_bytes() returns an arena's bytes");
     arena_free(&a);
     ok(memory_now(MEM_ACTIVATIONS) == 0 && arena_bytes(&a) == 0, "freed bytes are not live");
@@ -39,7 +41,8 @@ static void test_ledger(void) {
        "after a reset the peaks begin with the live bytes");
     Arena r = arena(MEM_REFERENCE);
     arena_alloc(&r, 1000);
-    ok(memory_now(MEM_REFERENCE) == 1000 && memory_most() == 157, "the reference is not in the total");
+    ok(memory_now(MEM_REFERENCE) == 1000 && memory_most() == 157,
+       "the reference is not in the total");
     ok(arena_alloc(&a, 0) && memory_now(MEM_ACTIVATIONS) == 0, "nothing may be asked for");
     arena_free(&a);
     arena_free(&g);
@@ -56,7 +59,8 @@ static void test_pause(void) {
     ledger_resume();
     ok(ledger_paused(), "pauses nest");
     arena_alloc(&a, 30);
-    ok(memory_now(MEM_PARAMETERS) == 10 && memory_now(MEM_REFERENCE) == 30, "while paused, new memory is reference");
+    ok(memory_now(MEM_PARAMETERS) == 10 && memory_now(MEM_REFERENCE) == 30,
+       "while paused, new memory is reference");
     ledger_resume();
     ok(!ledger_paused(), "and end");
     arena_alloc(&a, 5);
@@ -167,7 +171,7 @@ static void two_large(bool free_the_first) {
     rlim_t most = pages * (size_t)sysconf(_SC_PAGESIZE) + LARGE + LARGE / 2;
     if (setrlimit(RLIMIT_AS, &(struct rlimit){ most, most }) != 0) fault("setrlimit");
     memory_rank_begin();
-    memory_set_poison(false);                  // no page of the buffers is touched
+    memory_set_poison(false); // no page of the buffers is touched
     Arena a = arena(MEM_GRADIENTS);
     arena_alloc(&a, LARGE);
     if (free_the_first) arena_free(&a);
@@ -197,7 +201,8 @@ static void test_misuse(void) {
     if (SANITIZED || device_is_gpu()) return;
     ends(one_after_the_other, 0, "");
     ends(both_at_once, 3,
-         "out of memory: 629146600 bytes (600.0 MiB) for one buffer of gradients, beside the 600.0 MiB");
+         "out of memory: 629146600 bytes (600.0 MiB) for one buffer of gradients, beside the 600.0 "
+         "MiB");
 }
 
 // ---- tensors ----
@@ -225,24 +230,32 @@ static bool holds(Tensor t, size_t rows, size_t cols, const double *want) {
 static void test_views(void) {
     Tensor t = numbered();
     Tensor window = tensor_col_range(tensor_row_range(t, 2, 4), 5, 8);
-    ok(holds(window, 2, 3, (double[]){ 205, 206, 207, 305, 306, 307 }), "a window on rows and columns");
-    ok(holds(tensor_flat_range(t, 12, 15), 1, 3, (double[]){ 12, 100, 101 }), "a flat range crosses rows");
-    ok(holds(tensor_row_range(tensor_reshape(t, 13, 7), 1, 2), 1, 7, (double[]){ 7, 8, 9, 10, 11, 12, 100 }),
+    ok(holds(window, 2, 3, (double[]){ 205, 206, 207, 305, 306, 307 }),
+       "a window on rows and columns");
+    ok(holds(tensor_flat_range(t, 12, 15), 1, 3, (double[]){ 12, 100, 101 }),
+       "a flat range crosses rows");
+    ok(holds(tensor_row_range(tensor_reshape(t, 13, 7), 1, 2), 1, 7,
+             (double[]){ 7, 8, 9, 10, 11, 12, 100 }),
        "reshape keeps the order");
-    ok(!tensor_contiguous(window) && tensor_contiguous(t) && tensor_contiguous(tensor_row_range(window, 0, 1)),
+    ok(!tensor_contiguous(window) && tensor_contiguous(t) &&
+           tensor_contiguous(tensor_row_range(window, 0, 1)),
        "contiguous: whole rows, or one row");
-    ok(tensor_count(tensor_row_range(t, 7, 7)) == 0 && tensor_count(tensor_col_range(t, 0, 0)) == 0, "empty views");
+    ok(tensor_count(tensor_row_range(t, 7, 7)) == 0 && tensor_count(tensor_col_range(t, 0, 0)) == 0,
+       "empty views");
 
     Tensor to = tensor_new(&storage, 4, 5);
     tensor_fill(to, -1);
     tensor_copy(tensor_col_range(tensor_row_range(to, 1, 3), 1, 4), window);
-    ok(holds(to, 4, 5, (double[]){ -1, -1, -1, -1, -1,  -1, 205, 206, 207, -1,
-                                   -1, 305, 306, 307, -1,  -1, -1, -1, -1, -1 }), "copy and fill keep to their window");
+    ok(holds(to, 4, 5, (double[]){ -1, -1,  -1,  -1,  -1, -1, 205, 206, 207, -1,
+                                   -1, 305, 306, 307, -1, -1, -1,  -1,  -1,  -1 }),
+       "copy and fill keep to their window");
     tensor_fill(window, 5);
     real values[6] = { 1, 2, 3, 4, 5, 6 };
     tensor_upload(window, values);
     ok(holds(tensor_flat_range(t, 2 * 13 + 4, 2 * 13 + 9), 1, 5, (double[]){ 204, 1, 2, 3, 208 }) &&
-       holds(tensor_flat_range(t, 3 * 13 + 4, 3 * 13 + 9), 1, 5, (double[]){ 304, 4, 5, 6, 308 }), "so does upload");
+           holds(tensor_flat_range(t, 3 * 13 + 4, 3 * 13 + 9), 1, 5,
+                 (double[]){ 304, 4, 5, 6, 308 }),
+       "so does upload");
     const int ids[3] = { 4, -1, 9 };
     int *on_device = ints_new(&storage, 3), back[3];
     ints_upload(on_device, ids, 3);
@@ -260,21 +273,25 @@ static void test_randomize(void) {
     bool equal = true;
     tensor_randomize(t, 77, 0.5);
     tensor_download(v, t);
-    for (size_t i = 0; i < ROWS * COLS; i++) equal = equal && v[i] == (real)(0.5 * random_normal(random_key(77, i)));
+    for (size_t i = 0; i < ROWS * COLS; i++)
+        equal = equal && v[i] == (real)(0.5 * random_normal(random_key(77, i)));
     ok(equal, "random values are functions of key and index");
     Tensor window = tensor_col_range(t, 4, 7);
     tensor_randomize(window, 5, 1);
     tensor_download(part, window);
-    for (size_t i = 0; i < ROWS * 3; i++) equal = equal && part[i] == (real)random_normal(random_key(5, i));
+    for (size_t i = 0; i < ROWS * 3; i++)
+        equal = equal && part[i] == (real)random_normal(random_key(5, i));
     ok(equal, "of the tensor's own index, in a window too");
     tensor_randomize(big, 3, 2);
-    const double mean = tensor_sum(big) / N, deviation = sqrt(tensor_sum_of_squares(big) / N - mean * mean);
-    ok(fabs(mean) < 0.05 && fabs(deviation - 2) < 0.05, "mean %.3f and deviation %.3f of normals", mean, deviation);
+    const double mean = tensor_sum(big) / N,
+                 deviation = sqrt(tensor_sum_of_squares(big) / N - mean * mean);
+    ok(fabs(mean) < 0.05 && fabs(deviation - 2) < 0.05, "mean %.3f and deviation %.3f of normals",
+       mean, deviation);
     arena_free(&storage);
 }
 
 static void test_sums(void) {
-    enum { R = 300, C = 1100 };                // more than one chunk of rows, and more than one block of a row
+    enum { R = 300, C = 1100 }; // more than one chunk of rows, and more than one block of a row
     Tensor t = tensor_new(&storage, R, C + 3), w = tensor_col_range(t, 2, C + 2);
     real *v = host_alloc(R * C * sizeof *v);
     long double sum = 0, squares = 0;
@@ -286,7 +303,8 @@ static void test_sums(void) {
     double by_row = 0;
     for (size_t r = 0; r < R; r++) by_row += tensor_sum_of_squares(tensor_row_range(w, r, r + 1));
     ok(by_row == tensor_sum_of_squares(w), "rows first, then the rows in order");
-    ok(tensor_sum(tensor_row_range(w, 4, 4)) == 0 && tensor_sum(tensor_col_range(w, 4, 4)) == 0, "an empty sum is 0");
+    ok(tensor_sum(tensor_row_range(w, 4, 4)) == 0 && tensor_sum(tensor_col_range(w, 4, 4)) == 0,
+       "an empty sum is 0");
     tensor_fill(w, (real)0.1);
     ok(fabs(tensor_sum(w) / ((double)(real)0.1 * R * C) - 1) < 1e-14, "added in double");
     free(v);
@@ -305,13 +323,15 @@ static void test_faults(void) {
     test_misuse();
     ends(rows_outside, 3, "tensor_row_range: rows 3 to 8 of [7, 13]");
     ends(cols_reversed, 3, "tensor_col_range: columns 3 to 2 of [7, 13]");
-    ends(flat_of_window, 3, "tensor_flat_range: [7, 3] with 13 elements from row to row is not contiguous");
+    ends(flat_of_window, 3,
+         "tensor_flat_range: [7, 3] with 13 elements from row to row is not contiguous");
     ends(flat_outside, 3, "tensor_flat_range: elements 0 to 92 of [7, 13]");
     ends(bad_reshape, 3, "tensor_reshape: [7, 13] to [7, 14]");
     ends(bad_copy, 3, "tensor_copy: [13, 7] to [7, 13]");
 }
 
-// On a GPU an op runs after its call has returned. A mark after the op has the time of the op's end, not of the call.
+// On a GPU an op runs after its call has returned. A mark after the op has the time of the op's
+// end, not of the call.
 static void test_marks(void) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor t = tensor_new(&a, 2000, 1000);
@@ -331,15 +351,18 @@ static void test_marks(void) {
     }
     ok(stays, "without queued work the mark stays");
     ok(is_new, "after an op there is a new mark");
-    if (device_is_gpu()) ok(within && share > 0.1, "the mark's time is the end of the op: %g of the wait", share);
+    if (device_is_gpu())
+        ok(within && share > 0.1, "the mark's time is the end of the op: %g of the wait", share);
     arena_free(&a);
 }
 
-// A step uses the memory of the step before it. No memory goes back to the system, and no page is touched for the
-// first time.
+// A step uses the memory of the step before it. No memory goes back to the system, and no page is
+// touched for the first time.
 static void test_steady_state(void) {
     enum { STEPS = 10, B = 4, T = 64, MOST = 20 };
-    ModelConfig c = { .layers = 2, .width = 128, .heads = 4, .context = T, .vocab = 256, .dropout = 0.1, .seed = 1 };
+    ModelConfig c = {
+        .layers = 2, .width = 128, .heads = 4, .context = T, .vocab = 256, .dropout = 0.1, .seed = 1
+    };
     Model *m = model_describe(&c, model_layers(&c));
     Optimizer o = adamw(1e-3);
     Data d = data_synthetic(c.vocab, T, 1);
@@ -359,7 +382,8 @@ static void test_steady_state(void) {
     }
     getrusage(RUSAGE_SELF, &after);
     long pages = after.ru_minflt - before.ru_minflt;
-    ok(SANITIZED || device_is_gpu() || pages <= MOST, "a step touches no new page: %ld in %d steps", pages, STEPS / 2);
+    ok(SANITIZED || device_is_gpu() || pages <= MOST, "a step touches no new page: %ld in %d steps",
+       pages, STEPS / 2);
     data_free(&d);
     model_free(m);
     memory_set_poison(true);
@@ -373,7 +397,8 @@ int main(void) {
     test_blocks();
     test_ranks();
     memory_rank_begin();
-    // before the tests with large blocks, because glibc keeps more memory after a large block is freed
+    // before the tests with large blocks, because glibc keeps more memory after a large block is
+    // freed
     test_steady_state();
     test_views();
     test_randomize();

@@ -16,8 +16,9 @@
 #include "tap.h"
 
 static Arena storage = { .category = MEM_REFERENCE };
-static const ModelConfig small = { .layers = 2, .width = 8, .heads = 2, .context = 7, .vocab = 11, .dropout = 0.2,
-                                   .seed = 3 };
+static const ModelConfig small = {
+    .layers = 2, .width = 8, .heads = 2, .context = 7, .vocab = 11, .dropout = 0.2, .seed = 3
+};
 
 static real *downloaded(Tensor t) {
     real *values = host_alloc(tensor_count(t) * sizeof *values);
@@ -26,7 +27,8 @@ static real *downloaded(Tensor t) {
 }
 static bool same_bits(Tensor a, Tensor b) {
     real *x = downloaded(a), *y = downloaded(b);
-    const bool same = tensor_count(a) == tensor_count(b) && memcmp(x, y, tensor_count(a) * sizeof *x) == 0;
+    const bool same =
+        tensor_count(a) == tensor_count(b) && memcmp(x, y, tensor_count(a) * sizeof *x) == 0;
     free(x);
     free(y);
     return same;
@@ -82,7 +84,8 @@ static size_t by_loops(const Param *p, size_t *index) {
             // the wide block has `ratio` columns for each column of a narrow block
             const bool first = c < p->ratio * narrow;
             const size_t in_block = first ? c / p->ratio : c % narrow;
-            if (r >= p->my_rows.lo && r < p->my_rows.hi && in_block >= p->my_cols.lo && in_block < p->my_cols.hi)
+            if (r >= p->my_rows.lo && r < p->my_rows.hi && in_block >= p->my_cols.lo &&
+                in_block < p->my_cols.hi)
                 index[n++] = r * p->cols + c;
         }
     return n;
@@ -96,11 +99,12 @@ static Param part_of(Param p, size_t row_parts, size_t i, size_t col_parts, size
     return p;
 }
 
-static void test_cut_grouped(size_t rows, size_t cols, size_t blocks, size_t ratio, size_t row_parts,
-                             size_t col_parts) {
+static void test_cut_grouped(size_t rows, size_t cols, size_t blocks, size_t ratio,
+                             size_t row_parts, size_t col_parts) {
     const Param whole = param_describe_grouped("", rows, cols, blocks, ratio);
     const size_t all = whole.rows * whole.cols;
-    size_t *hits = host_alloc(all * sizeof *hits), *index = host_alloc(all * sizeof *index), total = 0;
+    size_t *hits = host_alloc(all * sizeof *hits), *index = host_alloc(all * sizeof *index),
+           total = 0;
     bool in_place = true, once = true;
     for (size_t part = 0; part < row_parts * col_parts; part++) {
         const Param p = part_of(whole, row_parts, part / col_parts, col_parts, part % col_parts);
@@ -114,8 +118,10 @@ static void test_cut_grouped(size_t rows, size_t cols, size_t blocks, size_t rat
         total += n;
     }
     for (size_t i = 0; i < all; i++) once = once && hits[i] == 1;
-    ok(in_place && once && total == all, "[%zu, %zu], %zu blocks, cut in %zu x %zu: each element once, "
-       "in place", rows, cols, blocks, row_parts, col_parts);
+    ok(in_place && once && total == all,
+       "[%zu, %zu], %zu blocks, cut in %zu x %zu: each element once, "
+       "in place",
+       rows, cols, blocks, row_parts, col_parts);
     free(hits);
     free(index);
 }
@@ -129,11 +135,12 @@ static void test_cuts(void) {
     for (size_t parts = 2; parts <= 5; parts++) {
         test_cut(7, 5, 1, parts, 1);
         test_cut(3, 11, 1, 1, parts);
-        test_cut(4, 12, 3, 1, parts);                       // q | k | v, 4 columns each: with 5 parts one is empty
-        test_cut(0, 21, 3, 1, parts);                       // their bias, a vector
-        test_cut(7, 12, 3, 2, parts);                       // both directions at once
+        test_cut(4, 12, 3, 1, parts); // q | k | v, 4 columns each: with 5 parts one is empty
+        test_cut(0, 21, 3, 1, parts); // their bias, a vector
+        test_cut(7, 12, 3, 2, parts); // both directions at once
         test_cut(7, 15, 3, parts, 3);
-        test_cut_grouped(4, 20, 3, 3, 1, parts);            // grouped heads: q is three times as wide as k and v
+        test_cut_grouped(4, 20, 3, 3, 1,
+                         parts); // grouped heads: q is three times as wide as k and v
         test_cut_grouped(7, 24, 3, 4, 2, parts);
     }
 }
@@ -150,7 +157,8 @@ static void test_add_gradient(void) {
     param_add_gradient(&p, two);
     const bool first = same_bits(p.g, two) && !p.gradient_empty;
     param_add_gradient(&p, one);
-    ok(first && tensor_sum(p.g) == 3 * 12, "param_add_gradient: the first contribution overwrites, others are added");
+    ok(first && tensor_sum(p.g) == 3 * 12,
+       "param_add_gradient: the first contribution overwrites, others are added");
 }
 
 // ---- initial weights ----
@@ -168,7 +176,7 @@ static void test_initial_weights(void) {
         }
     ok(same, "unit_initialize: a range of a unit is the same range of the whole");
     real *whole = downloaded(u->params[QKV_W].w);
-    for (size_t i = 0; i < 6; i++) {                        // 2 x 3 parts: of the rows, and of the columns of q, k, v
+    for (size_t i = 0; i < 6; i++) { // 2 x 3 parts: of the rows, and of the columns of q, k, v
         Param p = part_of(u->params[QKV_W], 2, i / 3, 3, i % 3);
         Unit cut = { .params = &p, .n_params = 1 };
         const size_t n = param_local_rows(&p) * param_local_cols(&p);
@@ -183,7 +191,8 @@ static void test_initial_weights(void) {
     Tensor other = tensor_new(&storage, 1, u->size);
     unit_initialize(u, other, u->own, small.seed + 1);
     ok(!same_bits(other, u->w), "unit_initialize: another seed, other weights");
-    ok(!same_bits(model_unit(m, "h.0.ln_1.weight")->w, u->w), "unit_initialize: another block, other weights");
+    ok(!same_bits(model_unit(m, "h.0.ln_1.weight")->w, u->w),
+       "unit_initialize: another block, other weights");
     model_free(m);
     arena_free(&storage);
 }
@@ -191,7 +200,9 @@ static void test_initial_weights(void) {
 // Checks means and deviations, and that no bias is zero, because many faults show only with nonzero
 // biases.
 static void test_distribution(void) {
-    const ModelConfig c = { .layers = 2, .width = 48, .heads = 2, .context = 64, .vocab = 100, .seed = 1 };
+    const ModelConfig c = {
+        .layers = 2, .width = 48, .heads = 2, .context = 64, .vocab = 100, .seed = 1
+    };
     Model *m = whole_model(&c);
     bool means = true, deviations = true, zeros = false;
     for (size_t i = 0; i < m->n_units; i++)
@@ -199,8 +210,10 @@ static void test_distribution(void) {
             const Param *p = &m->units[i].params[k];
             const bool gain = p->vector && strstr(p->name, ".weight");
             const bool into_residual = strstr(p->name, "c_proj.weight");
-            const double n = (double)tensor_count(p->w), want = 0.02 * sqrt(768.0 / 48) / (into_residual ? 2 : 1);
-            const double mean = tensor_sum(p->w) / n, deviation = sqrt(tensor_sum_of_squares(p->w) / n - mean * mean);
+            const double n = (double)tensor_count(p->w),
+                         want = 0.02 * sqrt(768.0 / 48) / (into_residual ? 2 : 1);
+            const double mean = tensor_sum(p->w) / n,
+                         deviation = sqrt(tensor_sum_of_squares(p->w) / n - mean * mean);
             means = means && fabs(mean - gain) < 5 * want / sqrt(n);
             deviations = deviations && fabs(deviation / want - 1) < 5 / sqrt(2 * n);
             real *values = downloaded(p->w);
@@ -208,13 +221,14 @@ static void test_distribution(void) {
             free(values);
         }
     ok(means, "initial weights: gains around 1, all others around 0");
-    ok(deviations, "initial weights: deviation 0.02 sqrt(768 / C), into the residual 1 / sqrt(2 L) of that");
+    ok(deviations,
+       "initial weights: deviation 0.02 sqrt(768 / C), into the residual 1 / sqrt(2 L) of that");
     ok(!zeros, "initial weights: no weight is zero, biases included");
     model_free(m);
 }
 
-// Checks unit_fill: each element's value follows from its place in the whole tensor. The range begins and ends inside
-// parameters.
+// Checks unit_fill: each element's value follows from its place in the whole tensor. The range
+// begins and ends inside parameters.
 static real its_place(void *scale, const Param *p, size_t global_index) {
     return (real)(*(double *)scale * (double)(1000 * p->number + global_index));
 }
@@ -224,7 +238,8 @@ static void no_state(void) {
     unit_own(&m->units[0], UNIT_M);
 }
 static void test_fill(void) {
-    Param p[2] = { part_of(param_describe("a", 5, 6, 3), 2, 1, 2, 0), param_describe("b", 0, 4, 1) };
+    Param p[2] = { part_of(param_describe("a", 5, 6, 3), 2, 1, 2, 0),
+                   param_describe("b", 0, 4, 1) };
     p[0].number = 7, p[1].number = 8;
     p[1].offset = param_local_rows(&p[0]) * param_local_cols(&p[0]);
     const Unit u = { .params = p, .n_params = 2, .size = p[1].offset + 4 };
@@ -271,8 +286,8 @@ static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V, boo
     }
     for (size_t i = 0; i < config_tensors(&c); i++) wrong += seen[i] != 1;
     ok(config_is_gpt2(&c) == !llama && (model_wte_head(m) == NULL) == llama, "a Llama is no GPT-2");
-    ok(elements == config_parameters(&c) && elements == m->size, "L %zu, C %zu: %zu parameters, as config_parameters",
-       L, C, elements);
+    ok(elements == config_parameters(&c) && elements == m->size,
+       "L %zu, C %zu: %zu parameters, as config_parameters", L, C, elements);
     ok(wrong == 0, "L %zu, C %zu: %zu tensors, each number once", L, C, config_tensors(&c));
     model_free(m);
     free(seen);
@@ -291,41 +306,52 @@ static void test_stages(size_t stages) {
         model_measure(m);
         elements += m->size;
         ok((s == 0) == (model_wte(m) != NULL) && (s + 1 == stages) == (model_wte_head(m) != NULL) &&
-           (s + 1 < stages || model_wte_head(m)->tied_copy), "stage %zu of %zu: wte at the ends only", s, stages);
+               (s + 1 < stages || model_wte_head(m)->tied_copy),
+           "stage %zu of %zu: wte at the ends only", s, stages);
         model_free(m);
     }
-    ok(elements == config_parameters(&small) + small.vocab * small.width, "%zu stages hold the model and a copy of wte",
-       stages);
+    ok(elements == config_parameters(&small) + small.vocab * small.width,
+       "%zu stages hold the model and a copy of wte", stages);
 }
 
-static void no_layer(void) { config_require(&(ModelConfig){ .width = 8, .heads = 2, .context = 4, .vocab = 9 }); }
+static void no_layer(void) {
+    config_require(&(ModelConfig){ .width = 8, .heads = 2, .context = 4, .vocab = 9 });
+}
 static void odd_heads(void) {
     config_require(&(ModelConfig){ .layers = 1, .width = 8, .heads = 3, .context = 4, .vocab = 9 });
 }
 static void all_dropped(void) {
-    config_require(&(ModelConfig){ .layers = 1, .width = 8, .heads = 2, .context = 4, .vocab = 9, .dropout = 1 });
+    config_require(&(ModelConfig){
+        .layers = 1, .width = 8, .heads = 2, .context = 4, .vocab = 9, .dropout = 1 });
 }
 static void odd_pairs(void) {
-    config_require(&(ModelConfig){ .layers = 1, .width = 9, .heads = 3, .context = 4, .vocab = 9,
+    config_require(&(ModelConfig){ .layers = 1,
+                                   .width = 9,
+                                   .heads = 3,
+                                   .context = 4,
+                                   .vocab = 9,
                                    .positions = POSITIONS_ROTARY });
 }
 static void odd_groups(void) {
-    config_require(&(ModelConfig){ .layers = 1, .width = 12, .heads = 3, .context = 4, .vocab = 9, .kv_heads = 2 });
+    config_require(&(ModelConfig){
+        .layers = 1, .width = 12, .heads = 3, .context = 4, .vocab = 9, .kv_heads = 2 });
 }
 static void not_a_number(void) {
-    config_require(&(ModelConfig){ .layers = 1, .width = 8, .heads = 2, .context = 4, .vocab = 9, .dropout = NAN });
+    config_require(&(ModelConfig){
+        .layers = 1, .width = 8, .heads = 2, .context = 4, .vocab = 9, .dropout = NAN });
 }
 
 // ---- the model's result: GPT-2's loss computed again, in plain loops and in double ----
 
-static const Model *plain;                                  // the model with the weights
+static const Model *plain; // the model with the weights
 static double weight(const char *name, size_t i) {
     for (size_t u = 0; u < plain->n_units; u++)
         for (size_t k = 0; k < plain->units[u].n_params; k++) {
             const Param *p = &plain->units[u].params[k];
             if (strcmp(p->name, name)) continue;
             real value;
-            tensor_download(&value, tensor_flat_range(tensor_reshape(p->w, 1, p->rows * p->cols), i, i + 1));
+            tensor_download(&value, tensor_flat_range(tensor_reshape(p->w, 1, p->rows * p->cols), i,
+                                                      i + 1));
             return value;
         }
     fault("test_model: there is no %s", name);
@@ -335,7 +361,7 @@ static double weight_of(size_t block, const char *name, size_t i) {
     snprintf(full, sizeof full, "h.%zu.%s", block, name);
     return weight(full, i);
 }
-enum { C = 8, HEADS = 2, D = C / HEADS, T = 5, V = 11 };     // of `small`, T less than its context
+enum { C = 8, HEADS = 2, D = C / HEADS, T = 5, V = 11 }; // of `small`, T less than its context
 
 static void plain_norm(double y[C], const double x[C], size_t block, const char *name) {
     char gain[40], bias[40];
@@ -346,10 +372,12 @@ static void plain_norm(double y[C], const double x[C], size_t block, const char 
     for (size_t c = 0; c < C; c++) variance += (x[c] - mean) * (x[c] - mean) / C;
     for (size_t c = 0; c < C; c++) {
         const double g = block < 2 ? weight_of(block, gain, c) : weight(gain, c);
-        y[c] = (x[c] - mean) / sqrt(variance + 1e-5) * g + (block < 2 ? weight_of(block, bias, c) : weight(bias, c));
+        y[c] = (x[c] - mean) / sqrt(variance + 1e-5) * g +
+               (block < 2 ? weight_of(block, bias, c) : weight(bias, c));
     }
 }
-static void plain_linear(double *y, const double *x, size_t K, size_t N, size_t block, const char *name) {
+static void plain_linear(double *y, const double *x, size_t K, size_t N, size_t block,
+                         const char *name) {
     char w[40], bias[40];
     snprintf(w, sizeof w, "%s.weight", name);
     snprintf(bias, sizeof bias, "%s.bias", name);
@@ -358,8 +386,8 @@ static void plain_linear(double *y, const double *x, size_t K, size_t N, size_t 
         for (size_t k = 0; k < K; k++) y[n] += x[k] * weight_of(block, w, k * N + n);
     }
 }
-// Computes the attention's output at position t from positions 0 to t. A row holds q, then k, then v; in each of them
-// the heads are side by side.
+// Computes the attention's output at position t from positions 0 to t. A row holds q, then k, then
+// v; in each of them the heads are side by side.
 static void plain_attention(double mix[C], double qkv[T][3 * C], size_t t) {
     for (size_t h = 0; h < HEADS; h++) {
         double p[T], sum = 0;
@@ -370,7 +398,8 @@ static void plain_attention(double mix[C], double qkv[T][3 * C], size_t t) {
         }
         for (size_t d = 0; d < D; d++) {
             mix[h * D + d] = 0;
-            for (size_t s = 0; s <= t; s++) mix[h * D + d] += p[s] / sum * qkv[s][2 * C + h * D + d];
+            for (size_t s = 0; s <= t; s++)
+                mix[h * D + d] += p[s] / sum * qkv[s][2 * C + h * D + d];
         }
     }
 }
@@ -387,7 +416,8 @@ static void plain_block(double x[T][C], size_t block) {
         plain_norm(norm, x[t], block, "ln_2");
         plain_linear(wide, norm, C, 4 * C, block, "mlp.c_fc");
         for (size_t c = 0; c < 4 * C; c++)
-            wide[c] *= 0.5 * (1 + tanh(0.79788456080286536 * (wide[c] + 0.044715 * wide[c] * wide[c] * wide[c])));
+            wide[c] *= 0.5 * (1 + tanh(0.79788456080286536 *
+                                       (wide[c] + 0.044715 * wide[c] * wide[c] * wide[c])));
         plain_linear(y, wide, 4 * C, C, block, "mlp.c_proj");
         for (size_t c = 0; c < C; c++) x[t][c] += y[c];
     }
@@ -396,7 +426,8 @@ static double plain_loss(const int *tokens, const int *targets) {
     double x[T][C], norm[C], loss = 0;
     for (size_t t = 0; t < T; t++)
         for (size_t c = 0; c < C; c++)
-            x[t][c] = weight("wte.weight", (size_t)tokens[t] * C + c) + weight("wpe.weight", t * C + c);
+            x[t][c] =
+                weight("wte.weight", (size_t)tokens[t] * C + c) + weight("wpe.weight", t * C + c);
     for (size_t block = 0; block < 2; block++) plain_block(x, block);
     for (size_t t = 0; t < T; t++) {
         double sum = 0, target = 0;
@@ -423,9 +454,14 @@ static void test_forward(void) {
     ints_upload(their_positions, positions, 2 * T);
     ints_upload(on_device, &tokens[0][0], 2 * T);
     ints_upload(their_targets, &targets[0][0], 2 * T);
-    const Batch b = { .B = 2, .T = T, .tokens = on_device, .targets = their_targets, .position = their_positions,
+    const Batch b = { .B = 2,
+                      .T = T,
+                      .tokens = on_device,
+                      .targets = their_targets,
+                      .position = their_positions,
                       .token_weight = 1 };
-    const double want = plain_loss(tokens[0], targets[0]) + plain_loss(tokens[1], targets[1]), got = model_loss(m, &b);
+    const double want = plain_loss(tokens[0], targets[0]) + plain_loss(tokens[1], targets[1]),
+                 got = model_loss(m, &b);
     const double limit = sizeof(real) == 8 ? 1e-13 : 1e-6;
     ok(fabs(got / want - 1) < limit, "the loss is GPT-2's: %.9f, expected %.9f", got, want);
     model_free(m);
@@ -440,7 +476,7 @@ static void test_logits(void) {
     const size_t V = small.vocab, M = b.B * b.T;
     const Shape s = layer_output(&m->layers[small.layers + 1], &b);
     ok(s.rows == M && s.cols == V, "the head's output is [%zu, %zu], [B*T, V]", s.rows, s.cols);
-    Tensor y = tensor_shaped(&storage, s), none = {0};
+    Tensor y = tensor_shaped(&storage, s), none = { 0 };
     walk_forward_only(m->layers, small.layers + 2, &b, none, y);
     real *logits = downloaded(y);
     int *targets = host_alloc(M * sizeof *targets);
@@ -455,8 +491,8 @@ static void test_logits(void) {
         some += p != 1.0 / (double)V;
     }
     const double got = model_loss(m, &b), limit = sizeof(real) == 8 ? 1e-13 : 1e-6;
-    ok(some > 0 && fabs(got / want - 1) < limit, "softmax of the logits gives the loss: %.9f, expected %.9f", got,
-       want);
+    ok(some > 0 && fabs(got / want - 1) < limit,
+       "softmax of the logits gives the loss: %.9f, expected %.9f", got, want);
     free(logits);
     free(targets);
     model_free(m);
@@ -513,7 +549,8 @@ static void test_norm(void) {
     model_allocate(last);
     randomize_gradients(last, 1);
     model_grad_squares(last, parts);
-    ok(parts[0] == 0 && parts[n - 1] > 0, "model_grad_squares: the last stage's copy of wte is left out");
+    ok(parts[0] == 0 && parts[n - 1] > 0,
+       "model_grad_squares: the last stage's copy of wte is left out");
     ok(norm_of_squares((double[]){ 9, 0, 16 }, 3) == 5, "norm_of_squares");
     ok(clip_factor(0.5, 1) == 1 && clip_factor(0, 1) == 1, "clip_factor: a short gradient stays");
     ok(clip_factor(4, 1) == 1 / (4 + 1e-6), "clip_factor: a long gradient is scaled to the limit");
@@ -543,7 +580,8 @@ static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
     three_steps(o, m);
     Tensor want = copied(m->w);
     for (size_t i = 0; i < m->n_units && o.kind == ADAMW; i++)
-        if (!m->units[i].tied_to) want_m[i] = copied(m->units[i].m), want_v[i] = copied(m->units[i].v);
+        if (!m->units[i].tied_to)
+            want_m[i] = copied(m->units[i].m), want_v[i] = copied(m->units[i].v);
     model_free(m);
     ok(!same_bits(want, initial), "%s: weights move", name);
     bool same = true, kept = true;
@@ -554,10 +592,11 @@ static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
         size_t at = 0;
         for (size_t i = 0; i < m->n_units; at += m->units[i++].size) {
             Unit *u = &m->units[i];
-            if (u->tied_to) break;                          // the last unit
+            if (u->tied_to) break; // the last unit
             const size_t lo = at + u->own.lo, hi = at + u->own.hi, end = at + u->size;
             same = same && same_bits(u->own_w, tensor_flat_range(want, lo, hi));
-            kept = kept && same_bits(tensor_flat_range(m->w, at, lo), tensor_flat_range(initial, at, lo)) &&
+            kept = kept &&
+                   same_bits(tensor_flat_range(m->w, at, lo), tensor_flat_range(initial, at, lo)) &&
                    same_bits(tensor_flat_range(m->w, hi, end), tensor_flat_range(initial, hi, end));
             if (o.kind == SGD) continue;
             same = same && same_bits(u->m, tensor_flat_range(want_m[i], u->own.lo, u->own.hi)) &&
@@ -580,7 +619,8 @@ static void test_momentum(void) {
     const Param *p = &m->units[0].params[0];
     size_t n = tensor_count(p->w);
     real *w = downloaded(p->w);
-    double *want = host_alloc(n * sizeof *want), *moment = host_alloc(n * sizeof *moment), worst = 0;
+    double *want = host_alloc(n * sizeof *want), *moment = host_alloc(n * sizeof *moment),
+           worst = 0;
     for (size_t e = 0; e < n; e++) want[e] = w[e];
     for (uint64_t step = 1; step <= 3; step++) {
         randomize_gradients(m, step);
@@ -592,13 +632,14 @@ static void test_momentum(void) {
         free(g);
         if (step != 2) optimizer_step(&o, m, 0.7);
         if (step == 2) o.step++;
-        for (size_t i = m->n_units; step == 2 && i-- > 0;)                         // unit by unit, the last one first
+        for (size_t i = m->n_units; step == 2 && i-- > 0;) // unit by unit, the last one first
             if (!m->units[i].tied_to) optimizer_step_unit(&o, &m->units[i], 0.7);
     }
     free(w);
     w = downloaded(p->w);
     for (size_t e = 0; e < n; e++) worst = fmax(worst, fabs(w[e] - want[e]));
-    ok(worst < 1e-5, "momentum: three steps as in doubles, one of them unit by unit: error %g", worst);
+    ok(worst < 1e-5, "momentum: three steps as in doubles, one of them unit by unit: error %g",
+       worst);
     free(w);
     free(want);
     free(moment);
@@ -618,11 +659,13 @@ static void test_decay(Optimizer o, const char *name) {
     for (size_t i = 0; i < m->n_units; at += m->units[i++].size)
         for (size_t k = 0; k < m->units[i].n_params && !m->units[i].tied_to; k++) {
             const Param *p = &m->units[i].params[k];
-            Tensor before = tensor_flat_range(was, at + p->offset, at + p->offset + tensor_count(p->w));
+            Tensor before =
+                tensor_flat_range(was, at + p->offset, at + p->offset + tensor_count(p->w));
             real *x = downloaded(before), *y = downloaded(p->w);
             for (size_t e = 0; p->rows > 1 && e < tensor_count(before); e++)
                 matrices = matrices && fabs((double)y[e] / (double)x[e] - 0.95) < 1e-6;
-            if (p->rows == 1) vectors = vectors && memcmp(x, y, tensor_count(before) * sizeof *x) == 0;
+            if (p->rows == 1)
+                vectors = vectors && memcmp(x, y, tensor_count(before) * sizeof *x) == 0;
             free(x);
             free(y);
         }
@@ -655,22 +698,26 @@ static void test_order(const Data *d, const char *name) {
             int *some = ids_of(b.tokens, n), *their_targets = ids_of(b.targets, n);
             size_t counted = 0;
             for (size_t e = 0; e < n; e++) counted += their_targets[e] >= 0;
-            same = same && memcmp(some, tokens + r.lo * T, n * sizeof *some) == 0 && b.first_sequence == r.lo &&
-                   memcmp(their_targets, targets + r.lo * T, n * sizeof *some) == 0 && b.B == range_size(r) &&
-                   b.T == T && b.step == 5 && b.token_weight == whole.token_weight && b.training;
+            same = same && memcmp(some, tokens + r.lo * T, n * sizeof *some) == 0 &&
+                   b.first_sequence == r.lo &&
+                   memcmp(their_targets, targets + r.lo * T, n * sizeof *some) == 0 &&
+                   b.B == range_size(r) && b.T == T && b.step == 5 &&
+                   b.token_weight == whole.token_weight && b.training;
             counts = counts && counted == data_count(d, 5, r.lo, range_size(r));
             free(some);
             free(their_targets);
         }
     for (size_t e = 0; e < GLOBAL * T; e++) {
         all += targets[e] >= 0;
-        shifted = shifted && tokens[e] >= 0 && (size_t)tokens[e] < d->vocab && targets[e] < (int)d->vocab &&
+        shifted = shifted && tokens[e] >= 0 && (size_t)tokens[e] < d->vocab &&
+                  targets[e] < (int)d->vocab &&
                   (e % T + 1 == T || targets[e] < 0 || targets[e] == tokens[e + 1]) &&
                   (e % T + 1 == T || targets[e] >= 0 || targets[e + 1] < 0);
     }
     ok(same, "%s: a sequence is the same in every cut of the batch", name);
     ok(counts, "%s: data_count is the number of targets that count", name);
-    ok(whole.token_weight == 1 / (double)all, "%s: token_weight is 1 / counted tokens of the global batch", name);
+    ok(whole.token_weight == 1 / (double)all,
+       "%s: token_weight is 1 / counted tokens of the global batch", name);
     ok(shifted, "%s: a target is the next token, and the counted ones come first", name);
     size_t shortest = T, longest = 0;
     for (size_t n = 0; n < 40; n++) {
@@ -678,21 +725,24 @@ static void test_order(const Data *d, const char *name) {
         shortest = c < shortest ? c : shortest;
         longest = c > longest ? c : longest;
     }
-    ok(d->ragged ? shortest >= T - T / 2 && shortest < T && longest == T : shortest == T && longest == T,
+    ok(d->ragged ? shortest >= T - T / 2 && shortest < T && longest == T
+                 : shortest == T && longest == T,
        "%s: sequences count %zu to %zu tokens", name, shortest, longest);
     for (uint64_t step = 4; step <= 6; step += 2) {
         int *other = ids_of(data_batch(d, &storage, step, 0, GLOBAL, GLOBAL).tokens, GLOBAL * T);
         differ = memcmp(other, tokens, GLOBAL * T * sizeof *other) != 0;
         free(other);
     }
-    ok(differ && memcmp(tokens, tokens + T, T * sizeof *tokens) != 0, "%s: steps and sequences differ", name);
+    ok(differ && memcmp(tokens, tokens + T, T * sizeof *tokens) != 0,
+       "%s: steps and sequences differ", name);
     free(tokens);
     free(targets);
     arena_free(&storage);
 }
 
-// The text has bytes below 100 to train on, then different bytes that are held out. A held-out byte shows its place.
-// The last 8 bytes are no window, because no byte follows that could be their last target.
+// The text has bytes below 100 to train on, then different bytes that are held out. A held-out byte
+// shows its place. The last 8 bytes are no window, because no byte follows that could be their last
+// target.
 enum { TRAIN = 943, HELD_OUT = 104, FIRST_HELD_OUT = 150 };
 static char text_path[] = "/tmp/unsplit-text-XXXXXX";
 static void write_text(void) {
@@ -700,14 +750,16 @@ static void write_text(void) {
     unsigned char bytes[TRAIN + HELD_OUT];
     for (size_t i = 0; i < TRAIN + HELD_OUT; i++)
         bytes[i] = (unsigned char)(i < TRAIN ? i * i % 97 : FIRST_HELD_OUT + i - TRAIN);
-    if (file < 0 || write(file, bytes, sizeof bytes) != (ssize_t)sizeof bytes || close(file) != 0) fault("no text");
+    if (file < 0 || write(file, bytes, sizeof bytes) != (ssize_t)sizeof bytes || close(file) != 0)
+        fault("no text");
 }
 // Opens an unreadable data file. data_open() must return a reason (`why`), and the program must go
 // on.
 static void cannot_open(const char *path, size_t context, const char *words) {
     Data d;
     char why[DATA_WHY];
-    ok(!data_open(&d, path, NULL, 0, context, 1, why) && strstr(why, words) && !d.files, "text: %s", words);
+    ok(!data_open(&d, path, NULL, 0, context, 1, why) && strstr(why, words) && !d.files, "text: %s",
+       words);
 }
 static void no_held_out(void) {
     Data d = data_synthetic(11, 4, 1);
@@ -717,12 +769,13 @@ static void no_held_out(void) {
 // Checks that each epoch has every window once, in its own order, for every batch size.
 static void test_epochs(const Data *d) {
     enum { WINDOWS = (TRAIN - 1) / 8, EPOCHS = 3 };
-    int *order = host_alloc(EPOCHS * WINDOWS * sizeof *order), *seen = host_alloc(WINDOWS * sizeof *seen);
+    int *order = host_alloc(EPOCHS * WINDOWS * sizeof *order),
+        *seen = host_alloc(WINDOWS * sizeof *seen);
     bool once = true, differ = false, moved = false, same = true;
     for (size_t n = 0; n < EPOCHS * WINDOWS; n++) {
         int *tokens = ids_of(data_batch(d, &storage, n / d->batch, n % d->batch, 1, 50).tokens, 8);
         order[n] = -1;
-        for (int w = 0; w < WINDOWS; w++) {        // squares modulo 97: some windows have the same bytes
+        for (int w = 0; w < WINDOWS; w++) { // squares modulo 97: some windows have the same bytes
             bool is = seen[w] <= (int)(n / WINDOWS);
             for (int t = 0; t < 8; t++) is = is && tokens[t] == (w * 8 + t) * (w * 8 + t) % 97;
             if (is) order[n] = w;
@@ -756,7 +809,8 @@ static void test_text(void) {
     char why[DATA_WHY];
     ok(data_open(&d, text_path, NULL, 0, T, 1, why) && !why[0], "text: the file can be opened");
     ok(d.files[0].bytes == TRAIN + HELD_OUT && d.tokens == d.files[0].bytes &&
-       d.train_tokens == TRAIN && d.vocab == 256, "text: a tenth is held out");
+           d.train_tokens == TRAIN && d.vocab == 256,
+       "text: a tenth is held out");
     d.batch = 7;
     test_order(&d, "text");
     d.batch = 50;
@@ -765,28 +819,34 @@ static void test_text(void) {
     for (uint64_t step = 0; step < 20; step++) {
         Batch b = data_batch(&d, &storage, step, 0, 50, 50);
         int *tokens = ids_of(b.tokens, 50 * T), *targets = ids_of(b.targets, 50 * T);
-        for (size_t i = 0; i < 50 * T; i++) apart = apart && tokens[i] < FIRST_HELD_OUT && targets[i] < FIRST_HELD_OUT;
+        for (size_t i = 0; i < 50 * T; i++)
+            apart = apart && tokens[i] < FIRST_HELD_OUT && targets[i] < FIRST_HELD_OUT;
         free(tokens);
         free(targets);
         arena_free(&storage);
     }
     ok(apart, "text: 1000 training sequences never reach the held-out part");
     const size_t windows = data_eval_windows(&d);
-    ok(windows == (HELD_OUT - 1) / T, "text: %zu windows of %zu bytes and one more target", windows, T);
+    ok(windows == (HELD_OUT - 1) / T, "text: %zu windows of %zu bytes and one more target", windows,
+       T);
     Batch all = data_eval_batch(&d, &storage, 0, windows, windows);
-    Batch last = data_eval_batch(&d, &storage, windows - 1, 1, windows), third = data_eval_batch(&d, &storage, 1, 2, 3);
+    Batch last = data_eval_batch(&d, &storage, windows - 1, 1, windows),
+          third = data_eval_batch(&d, &storage, 1, 2, 3);
     int *tokens = ids_of(all.tokens, windows * T), *targets = ids_of(all.targets, windows * T);
     int *of_last = ids_of(last.tokens, T), *of_third = ids_of(third.tokens, 2 * T);
     for (size_t i = 0; i < windows * T; i++)
-        in_order = in_order && tokens[i] == (int)(FIRST_HELD_OUT + i) && targets[i] == tokens[i] + 1;
+        in_order =
+            in_order && tokens[i] == (int)(FIRST_HELD_OUT + i) && targets[i] == tokens[i] + 1;
     ok(in_order, "text: held-out windows are neighbours, and none lies in the training part");
-    ok(memcmp(of_last, tokens + (windows - 1) * T, T * sizeof *of_last) == 0, "text: the last window alone");
+    ok(memcmp(of_last, tokens + (windows - 1) * T, T * sizeof *of_last) == 0,
+       "text: the last window alone");
     ok(memcmp(of_third, tokens + windows / 3 * T, T * sizeof *tokens) == 0 &&
-       memcmp(of_third + T, tokens + 2 * windows / 3 * T, T * sizeof *tokens) == 0,
+           memcmp(of_third + T, tokens + 2 * windows / 3 * T, T * sizeof *tokens) == 0,
        "text: three windows, spread evenly");
     ok(!all.training && all.token_weight == 1 / (double)(windows * T),
        "text: an evaluation has no dropout and counts all targets");
-    ok(fabs(data_entropy(&d) - log(HELD_OUT)) < 1e-12, "text: the entropy of %d different bytes", HELD_OUT);
+    ok(fabs(data_entropy(&d) - log(HELD_OUT)) < 1e-12, "text: the entropy of %d different bytes",
+       HELD_OUT);
     free(tokens);
     free(targets);
     free(of_last);
@@ -796,8 +856,11 @@ static void test_text(void) {
     ends(no_held_out, 3, "synthetic tokens have no held-out text");
     cannot_open(text_path, 104, "too few for --context 104");
     cannot_open("/no/such/text", 8, "cannot read the text /no/such/text: No such file");
-    cannot_open("/dev/null", 8, "cannot read the text /dev/null: it is a device, and only a regular file can be read");
-    cannot_open("/", 8, "cannot read the text /: it is a folder, and only a regular file can be read");
+    cannot_open(
+        "/dev/null", 8,
+        "cannot read the text /dev/null: it is a device, and only a regular file can be read");
+    cannot_open("/", 8,
+                "cannot read the text /: it is a folder, and only a regular file can be read");
     remove(text_path);
 }
 
@@ -811,7 +874,8 @@ static void test_snapshot_size(void) {
     Snapshot *s = snapshot_new(NULL);
     model_snapshot(m, s, UNIT_WEIGHTS, NULL);
     size_t bytes = config_parameters(&c) * sizeof(real), most = bytes + config_tensors(&c) * 256;
-    ok(s->size >= bytes && s->size <= most, "a snapshot of %zu bytes of whole weights takes %zu", bytes, s->size);
+    ok(s->size >= bytes && s->size <= most, "a snapshot of %zu bytes of whole weights takes %zu",
+       bytes, s->size);
     snapshot_free(s);
     model_free(m);
 }
@@ -846,7 +910,7 @@ int main(void) {
         test_owned_parts((Optimizer){ .kind = SGD, .lr = 0.1, .momentum = 0.5 }, "momentum", parts);
         test_owned_parts(adamw(0.1), "AdamW", parts);
     }
-    test_owned_parts(adamw(0.1), "AdamW", 200);             // more parts than some units have elements
+    test_owned_parts(adamw(0.1), "AdamW", 200); // more parts than some units have elements
     test_momentum();
     test_decay(sgd(0.1), "SGD");
     test_decay(adamw(0.1), "AdamW");

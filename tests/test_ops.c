@@ -12,13 +12,17 @@
 #include "common/tensor/real_math.h"
 #include "tap.h"
 
-#define ROUNDING (sizeof(real) == 8 ? 1e-13 : 1e-6)        // limit for an op against the same formula in double
+#define ROUNDING \
+    (sizeof(real) == 8 ? 1e-13 : 1e-6) // limit for an op against the same formula in double
 // limit for a backward against finite differences in double
 #define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 1e-6)
 
 // ---- host matrices in double; they and the tensors live until forget() ----
 
-typedef struct { size_t rows, cols; double *v; } Mat;
+typedef struct {
+    size_t rows, cols;
+    double *v;
+} Mat;
 static double pool[400000];
 static size_t pool_used;
 static Arena storage = { .category = MEM_WORKSPACE };
@@ -37,8 +41,8 @@ static Mat normal(size_t rows, size_t cols, uint64_t seed) {
     return m;
 }
 
-// With `framed`, tensors are windows on larger tensors. The frame must stay NaN: an op that writes there changes the
-// frame, and an op that reads there gets NaN.
+// With `framed`, tensors are windows on larger tensors. The frame must stay NaN: an op that writes
+// there changes the frame, and an op that reads there gets NaN.
 static bool framed;
 static struct { Tensor whole, window; } frames[64];
 static size_t frame_count;
@@ -63,7 +67,7 @@ static Tensor put(Mat m) {
     tensor_upload(t, transfer);
     return t;
 }
-static Tensor put_flat(Mat m) {                             // where an op wants one row: gain, bias
+static Tensor put_flat(Mat m) { // where an op wants one row: gain, bias
     const bool was = framed;
     framed = false;
     Tensor t = put(m);
@@ -110,7 +114,8 @@ static double error_of(Mat a, Mat b) {
     }
     return largest > 0 ? worst / largest : worst;
 }
-static void is_close(const char *op, const char *name, Tensor got, Mat want, double limit, double *worst) {
+static void is_close(const char *op, const char *name, Tensor got, Mat want, double limit,
+                     double *worst) {
     const double e = error_of(get(got), want);
     *worst = fmax(*worst, e);
     ok(got.rows == want.rows && got.cols == want.cols && e <= limit, "%s%s%s: %.1e <= %.0e", op,
@@ -121,7 +126,8 @@ static void is_value(const char *op, const char *name, Tensor got, Mat want) {
 }
 static bool same_bits(Tensor a, Tensor b) {
     Mat x = get(a), y = get(b);
-    return a.rows == b.rows && a.cols == b.cols && memcmp(x.v, y.v, a.rows * a.cols * sizeof *x.v) == 0;
+    return a.rows == b.rows && a.cols == b.cols &&
+           memcmp(x.v, y.v, a.rows * a.cols * sizeof *x.v) == 0;
 }
 
 // A plain computation: y from up to three inputs, and from the fields of `fixed`.
@@ -135,9 +141,10 @@ static struct {
     const int *ids;
 } fixed;
 
-// The gradient of sum(dy * plain(in)) with respect to in[which]. Central differences of fourth order: (8 (f(h) -
-// f(-h)) - (f(2h) - f(-2h))) / 12h.
-static Mat difference(Plain plain, size_t y_rows, size_t y_cols, const Mat *in, size_t which, Mat dy) {
+// The gradient of sum(dy * plain(in)) with respect to in[which]. Central differences of fourth
+// order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h.
+static Mat difference(Plain plain, size_t y_rows, size_t y_cols, const Mat *in, size_t which,
+                      Mat dy) {
     const double h = 2e-5, step[] = { h, -h, 2 * h, -2 * h }, weight[] = { 8, -8, -1, 1 };
     Mat x = in[which], dx = mat(x.rows, x.cols), y = mat(y_rows, y_cols);
     for (size_t i = 0; i < x.rows * x.cols; i++) {
@@ -145,26 +152,30 @@ static Mat difference(Plain plain, size_t y_rows, size_t y_cols, const Mat *in, 
         for (int s = 0; s < 4; s++) {
             x.v[i] = was + step[s];
             plain(y, in);
-            for (size_t k = 0; k < y_rows * y_cols; k++) dx.v[i] += dy.v[k] * y.v[k] * weight[s] / (12 * h);
+            for (size_t k = 0; k < y_rows * y_cols; k++)
+                dx.v[i] += dy.v[k] * y.v[k] * weight[s] / (12 * h);
         }
         x.v[i] = was;
     }
     return dx;
 }
-static void is_gradient(const char *op, const char *name, Tensor got, Plain plain, size_t y_rows, size_t y_cols,
-                        const Mat *in, size_t which, Mat dy) {
-    is_close(op, name, got, difference(plain, y_rows, y_cols, in, which, dy), DERIVATIVE, &worst_derivative);
+static void is_gradient(const char *op, const char *name, Tensor got, Plain plain, size_t y_rows,
+                        size_t y_cols, const Mat *in, size_t which, Mat dy) {
+    is_close(op, name, got, difference(plain, y_rows, y_cols, in, which, dy), DERIVATIVE,
+             &worst_derivative);
 }
 
 // ---- exp and sums ----
 
 static double ulps(real got, long double want) {
-    const real rounded = (real)want, next = (real)(sizeof(real) == 8 ? nextafter((double)rounded, INFINITY)
-                                                                      : nextafterf((float)rounded, INFINITY));
+    const real rounded = (real)want,
+               next = (real)(sizeof(real) == 8 ? nextafter((double)rounded, INFINITY)
+                                               : nextafterf((float)rounded, INFINITY));
     return (double)(fabsl(got - want) / ((long double)next - rounded));
 }
 static void test_exp(void) {
-    const double low = sizeof(real) == 8 ? -707.6 : -86.63, high = sizeof(real) == 8 ? 709.78 : 88.72;
+    const double low = sizeof(real) == 8 ? -707.6 : -86.63,
+                 high = sizeof(real) == 8 ? 709.78 : 88.72;
     const size_t n = 1000000;
     double worst = 0;
     for (size_t i = 0; i <= n; i++) {
@@ -338,7 +349,8 @@ static void plain_dropout(Mat y, const Mat *in) {
     for (size_t r = 0; r < y.rows; r++)
         for (size_t c = 0; c < y.cols; c++) {
             const uint64_t key = random_key(random_key(fixed.key, fixed.row0 + r), fixed.col0 + c);
-            y.v[r * y.cols + c] = random_unit(key) >= fixed.p ? in[0].v[r * y.cols + c] / (1 - fixed.p) : 0;
+            y.v[r * y.cols + c] =
+                random_unit(key) >= fixed.p ? in[0].v[r * y.cols + c] / (1 - fixed.p) : 0;
         }
 }
 
@@ -354,14 +366,19 @@ static void test_dropout(size_t M, size_t N, double p) {
     is_gradient("dropout", "dx", dx, plain_dropout, M, N, in, 0, dy);
     const Dropout of_part = { .key = 99, .p = p, .row0 = 5 + 3, .col0 = 3 + 2 };
     op_dropout(part, tensor_col_range(tensor_row_range(x, 3, 5), 2, N - 2), of_part);
-    ok(same_bits(part, tensor_col_range(tensor_row_range(y, 3, 5), 2, N - 2)), "dropout, part of the whole");
+    ok(same_bits(part, tensor_col_range(tensor_row_range(y, 3, 5), 2, N - 2)),
+       "dropout, part of the whole");
     op_dropout(x, x, d);
     ok(same_bits(x, y), "dropout, in place");
     forget("dropout");
 }
 
-static int query_position(size_t b, size_t i) { return fixed.query ? fixed.query[b * fixed.Tq + i] : (int)i; }
-static int key_position(size_t b, size_t j) { return fixed.key_at ? fixed.key_at[b * fixed.Tk + j] : (int)j; }
+static int query_position(size_t b, size_t i) {
+    return fixed.query ? fixed.query[b * fixed.Tq + i] : (int)i;
+}
+static int key_position(size_t b, size_t j) {
+    return fixed.key_at ? fixed.key_at[b * fixed.Tk + j] : (int)j;
+}
 
 static void plain_dropout_heads(Mat y, const Mat *in) {
     const size_t H = fixed.heads;
@@ -371,13 +388,15 @@ static void plain_dropout_heads(Mat y, const Mat *in) {
                 for (size_t k = 0; k < fixed.Tk; k++) {
                     const uint64_t sequence = random_key(fixed.key, fixed.sequence0 + b);
                     const uint64_t at = random_key(sequence, (uint64_t)query_position(b, t));
-                    const uint64_t key = random_key(random_key(at, fixed.head0 + h), (uint64_t)key_position(b, k));
+                    const uint64_t key =
+                        random_key(random_key(at, fixed.head0 + h), (uint64_t)key_position(b, k));
                     const size_t i = ((b * H + h) * fixed.Tq + t) * fixed.Tk + k;
                     y.v[i] = random_unit(key) >= fixed.p ? in[0].v[i] / (1 - fixed.p) : 0;
                 }
 }
 
-// n ascending positions with gaps for each of B sequences, from `first` on. Each sequence has other positions.
+// n ascending positions with gaps for each of B sequences, from `first` on. Each sequence has other
+// positions.
 static int *some_positions(size_t B, size_t n, int first) {
     int *p = host_alloc((B * n + 1) * sizeof *p);
     for (size_t i = 0; i < B * n; i++)
@@ -388,12 +407,15 @@ static int *some_positions(size_t B, size_t n, int first) {
 static HeadsPlace place_heads(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
     fixed.Tq = Tq, fixed.Tk = Tk, fixed.B = B, fixed.heads = H;
     free(fixed.query), free(fixed.key_at);
-    fixed.query = gaps ? some_positions(B, Tq, 2) : NULL, fixed.key_at = gaps ? some_positions(B, Tk, 4) : NULL;
-    return (HeadsPlace){ B, H, gaps ? ids(fixed.query, B * Tq) : NULL, gaps ? ids(fixed.key_at, B * Tk) : NULL };
+    fixed.query = gaps ? some_positions(B, Tq, 2) : NULL,
+    fixed.key_at = gaps ? some_positions(B, Tk, 4) : NULL;
+    return (HeadsPlace){ B, H, gaps ? ids(fixed.query, B * Tq) : NULL,
+                         gaps ? ids(fixed.key_at, B * Tk) : NULL };
 }
 
 static void test_dropout_heads(size_t Tq, size_t Tk, size_t B, size_t H, double p, bool gaps) {
-    Mat in[] = { normal(B * H * Tq, Tk, 1) }, want = mat(B * H * Tq, Tk), dy = normal(B * H * Tq, Tk, 3);
+    Mat in[] = { normal(B * H * Tq, Tk, 1) }, want = mat(B * H * Tq, Tk),
+        dy = normal(B * H * Tq, Tk, 3);
     const HeadsPlace at = place_heads(Tq, Tk, B, H, gaps);
     fixed.key = 4, fixed.p = p, fixed.sequence0 = 6, fixed.head0 = 2;
     Tensor x = put(in[0]), y = out(B * H * Tq, Tk), dx = out(B * H * Tq, Tk);
@@ -402,9 +424,10 @@ static void test_dropout_heads(size_t Tq, size_t Tk, size_t B, size_t H, double 
     is_value("dropout_heads", "y", y, want);
     op_dropout_heads(dx, put(dy), 4, p, 6, 2, at);
     is_gradient("dropout_heads", "dx", dx, plain_dropout_heads, B * H * Tq, Tk, in, 0, dy);
-    if (H > 1 && !gaps) {                                   // the last head of the last sequence alone, in place
+    if (H > 1 && !gaps) { // the last head of the last sequence alone, in place
         Tensor part = tensor_row_range(x, (B * H - 1) * Tq, B * H * Tq);
-        op_dropout_heads(part, part, 4, p, 6 + B - 1, 2 + H - 1, (HeadsPlace){ .B = 1, .heads = 1 });
+        op_dropout_heads(part, part, 4, p, 6 + B - 1, 2 + H - 1,
+                         (HeadsPlace){ .B = 1, .heads = 1 });
         ok(same_bits(part, tensor_row_range(y, (B * H - 1) * Tq, B * H * Tq)),
            "dropout_heads, one head alone, in place");
     }
@@ -414,14 +437,15 @@ static void test_dropout_heads(size_t Tq, size_t Tk, size_t B, size_t H, double 
 // Rows that are tokens have the key (sequence, position), for any local rows.
 static void test_dropout_tokens(void) {
     enum { T = 6, B = 3, N = 5, LENGTH = 11 };
-    static const int some[] = { 1, 2, 4, 7, 8, 10 };        // of each sequence, the same or others
+    static const int some[] = { 1, 2, 4, 7, 8, 10 }; // of each sequence, the same or others
     int position[B * T];
     Mat in[] = { normal(B * T, N, 1) }, want = mat(B * T, N);
     for (size_t i = 0; i < B * T; i++) position[i] = some[i % T] - (int)(i / T % 2);
     for (size_t r = 0; r < B * T; r++) {
         const uint64_t row = random_key(99, (4 + r / T) * LENGTH + (uint64_t)position[r]);
         for (size_t c = 0; c < N; c++)
-            want.v[r * N + c] = random_unit(random_key(row, c)) >= 0.3 ? in[0].v[r * N + c] / (1 - 0.3) : 0;
+            want.v[r * N + c] =
+                random_unit(random_key(row, c)) >= 0.3 ? in[0].v[r * N + c] / (1 - 0.3) : 0;
     }
     Dropout d = { .key = 99, .p = 0.3, .T = T, .length = LENGTH, .first_sequence = 4 };
     d.position = ids(position, B * T);
@@ -430,10 +454,12 @@ static void test_dropout_tokens(void) {
     is_value("dropout of tokens", "y", y, want);
     d.row0 = 8, d.col0 = 1;
     op_dropout(part, tensor_col_range(tensor_row_range(x, 8, 15), 1, N), d);
-    ok(same_bits(part, tensor_col_range(tensor_row_range(y, 8, 15), 1, N)), "dropout of tokens, from a row on");
+    ok(same_bits(part, tensor_col_range(tensor_row_range(y, 8, 15), 1, N)),
+       "dropout of tokens, from a row on");
     Tensor whole = out(2 * LENGTH, 1), same = out(2 * LENGTH, 1);
     tensor_fill(whole, 1);
-    op_dropout(same, whole, (Dropout){ .key = 9, .p = 0.5, .T = LENGTH, .length = LENGTH, .first_sequence = 3 });
+    op_dropout(same, whole,
+               (Dropout){ .key = 9, .p = 0.5, .T = LENGTH, .length = LENGTH, .first_sequence = 3 });
     op_dropout(whole, whole, (Dropout){ .key = 9, .p = 0.5, .row0 = 3 * LENGTH });
     ok(same_bits(same, whole), "dropout of tokens, whole sequences: global row numbers");
     forget("dropout of tokens");
@@ -467,8 +493,10 @@ static void plain_layer_norm(Mat y, const Mat *in) {
 }
 
 static void test_layer_norm(size_t M, size_t N) {
-    Mat in[] = { normal(M, N, 1), normal(1, N, 2), normal(1, N, 3) }, want = mat(M, N), dy = normal(M, N, 4);
-    for (size_t c = 0; c < N && M; c++) in[0].v[c] = (real)(1e-3 * in[0].v[c]);     // a row where epsilon matters
+    Mat in[] = { normal(M, N, 1), normal(1, N, 2), normal(1, N, 3) }, want = mat(M, N),
+        dy = normal(M, N, 4);
+    for (size_t c = 0; c < N && M; c++)
+        in[0].v[c] = (real)(1e-3 * in[0].v[c]); // a row where epsilon matters
     Tensor x = put(in[0]), gain = put_flat(in[1]), d = put(dy);
     Tensor y = out(M, N), stats = out(M, 2), dx = out(M, N), dgain = out(1, N), dbias = out(1, N);
     plain_layer_norm(want, in);
@@ -482,7 +510,8 @@ static void test_layer_norm(size_t M, size_t N) {
     if (M > 3) {
         Tensor part = out(2, N), part_stats = out(2, 2);
         op_layer_norm(part, part_stats, tensor_row_range(x, 2, 4), gain, put_flat(in[2]));
-        ok(same_bits(part, tensor_row_range(y, 2, 4)) && same_bits(part_stats, tensor_row_range(stats, 2, 4)),
+        ok(same_bits(part, tensor_row_range(y, 2, 4)) &&
+               same_bits(part_stats, tensor_row_range(stats, 2, 4)),
            "layer_norm, some rows alone");
     }
     forget("layer_norm");
@@ -501,7 +530,8 @@ static void plain_rms_norm(Mat y, const Mat *in) {
 }
 static void test_rms_norm(size_t M, size_t N) {
     Mat in[] = { normal(M, N, 1), normal(1, N, 2) }, want = mat(M, N), dy = normal(M, N, 4);
-    for (size_t c = 0; c < N && M; c++) in[0].v[c] = (real)(1e-2 * in[0].v[c]);     // a row where epsilon matters
+    for (size_t c = 0; c < N && M; c++)
+        in[0].v[c] = (real)(1e-2 * in[0].v[c]); // a row where epsilon matters
     Tensor x = put(in[0]), gain = put_flat(in[1]), d = put(dy);
     Tensor y = out(M, N), stats = out(M, 1), dx = out(M, N), dgain = out(1, N);
     plain_rms_norm(want, in);
@@ -546,7 +576,8 @@ static void plain_rotate(Mat y, const Mat *in) {
             const double position = fixed.query ? fixed.query[r] : (double)(r % fixed.Tq);
             const double angle = position / pow(fixed.scale, 2 * (double)i / (double)D);
             const double a = in[0].v[at], b = in[0].v[at + D / 2];
-            y.v[r * y.cols + c] = c % D < D / 2 ? a * cos(angle) - b * sin(angle) : b * cos(angle) + a * sin(angle);
+            y.v[r * y.cols + c] =
+                c % D < D / 2 ? a * cos(angle) - b * sin(angle) : b * cos(angle) + a * sin(angle);
         }
 }
 static void test_rotate(size_t T, size_t B, size_t heads, size_t D, bool gaps) {
@@ -570,16 +601,18 @@ static void test_rotate(size_t T, size_t B, size_t heads, size_t D, bool gaps) {
     memset(&fixed, 0, sizeof fixed);
 }
 
-static void plain_repeat(Mat y, const Mat *in) {            // fixed.heads of D columns, each fixed.B times
+static void plain_repeat(Mat y, const Mat *in) { // fixed.heads of D columns, each fixed.B times
     const size_t D = fixed.Tk;
     for (size_t r = 0; r < y.rows; r++)
         for (size_t g = 0; g < fixed.heads; g++)
             for (size_t k = 0; k < fixed.B; k++)
                 for (size_t c = 0; c < D; c++)
-                    y.v[r * y.cols + (g * fixed.B + k) * D + c] = in[0].v[r * in[0].cols + g * D + c];
+                    y.v[r * y.cols + (g * fixed.B + k) * D + c] =
+                        in[0].v[r * in[0].cols + g * D + c];
 }
 static void test_groups(size_t M, size_t heads, size_t ratio, size_t D) {
-    Mat in[] = { normal(M, heads * D, 1) }, want = mat(M, heads * ratio * D), dy = normal(M, heads * ratio * D, 2);
+    Mat in[] = { normal(M, heads * D, 1) }, want = mat(M, heads * ratio * D),
+        dy = normal(M, heads * ratio * D, 2);
     memset(&fixed, 0, sizeof fixed);
     fixed.heads = heads, fixed.B = ratio, fixed.Tk = D;
     plain_repeat(want, in);
@@ -609,7 +642,8 @@ static void test_absent(void) {
 // applies them.
 static void test_layer_norm_parts(size_t M, size_t N) {
     enum { PARTS = 3 };
-    Mat in[] = { normal(M, N, 1), normal(1, N, 2), normal(1, N, 3) }, want = mat(M, N), dy = normal(M, N, 4);
+    Mat in[] = { normal(M, N, 1), normal(1, N, 2), normal(1, N, 3) }, want = mat(M, N),
+        dy = normal(M, N, 4);
     for (size_t c = 0; c < N && M; c++) in[0].v[c] = (real)(1e-3 * in[0].v[c]);
     Tensor x = put(in[0]), gain = put_flat(in[1]), bias = put_flat(in[2]), d = put(dy);
     Tensor y = out(M, N), stats = out(M, 2), dx = out(M, N), dgain = out(1, N), dbias = out(1, N);
@@ -619,20 +653,25 @@ static void test_layer_norm_parts(size_t M, size_t N) {
         for (size_t i = 0; i < PARTS; i++) {
             const Range r = shard_range(N, PARTS, i);
             Tensor my_x = tensor_col_range(x, r.lo, r.hi), my_d = tensor_col_range(d, r.lo, r.hi);
-            if (backward) op_layer_norm_backward_sums(part, my_x, stats, tensor_col_range(gain, r.lo, r.hi), my_d);
+            if (backward)
+                op_layer_norm_backward_sums(part, my_x, stats, tensor_col_range(gain, r.lo, r.hi),
+                                            my_d);
             else op_layer_norm_sums(part, my_x);
             op_add(sums, sums, part);
         }
         for (size_t i = 0; i < PARTS; i++) {
             const Range r = shard_range(N, PARTS, i);
             Tensor my_x = tensor_col_range(x, r.lo, r.hi), my_d = tensor_col_range(d, r.lo, r.hi);
-            Tensor my_gain = tensor_col_range(gain, r.lo, r.hi), my_bias = tensor_col_range(bias, r.lo, r.hi);
+            Tensor my_gain = tensor_col_range(gain, r.lo, r.hi),
+                   my_bias = tensor_col_range(bias, r.lo, r.hi);
             if (backward) {
-                op_layer_norm_backward_apply(tensor_col_range(dx, r.lo, r.hi), sums, my_x, stats, my_gain, my_d, N);
-                op_layer_norm_grads(tensor_col_range(dgain, r.lo, r.hi), tensor_col_range(dbias, r.lo, r.hi), my_x,
-                                    stats, my_d);
+                op_layer_norm_backward_apply(tensor_col_range(dx, r.lo, r.hi), sums, my_x, stats,
+                                             my_gain, my_d, N);
+                op_layer_norm_grads(tensor_col_range(dgain, r.lo, r.hi),
+                                    tensor_col_range(dbias, r.lo, r.hi), my_x, stats, my_d);
             } else {
-                op_layer_norm_apply(tensor_col_range(y, r.lo, r.hi), stats, sums, my_x, my_gain, my_bias, N);
+                op_layer_norm_apply(tensor_col_range(y, r.lo, r.hi), stats, sums, my_x, my_gain,
+                                    my_bias, N);
             }
         }
     }
@@ -646,7 +685,8 @@ static void test_layer_norm_parts(size_t M, size_t N) {
 
 // ---- attention ----
 
-static double *at(Mat m, size_t T, size_t b, size_t h, size_t t, size_t d) { // element d of head h of token (b, t)
+static double *at(Mat m, size_t T, size_t b, size_t h, size_t t,
+                  size_t d) { // element d of head h of token (b, t)
     return &m.v[(b * T + t) * m.cols + h * (m.cols / fixed.heads) + d];
 }
 static double *score_at(Mat p, size_t b, size_t h, size_t i, size_t j) {
@@ -654,34 +694,49 @@ static double *score_at(Mat p, size_t b, size_t h, size_t i, size_t j) {
 }
 #define FOR(i, n) for (size_t i = 0; i < (n); i++)
 static void plain_scores(Mat p, const Mat *in) {
-    FOR(b, fixed.B) FOR(h, fixed.heads) FOR(i, fixed.Tq) FOR(j, fixed.Tk) {
-        double s = 0;
-        FOR(d, in[0].cols / fixed.heads) s += *at(in[0], fixed.Tq, b, h, i, d) * *at(in[1], fixed.Tk, b, h, j, d);
-        *score_at(p, b, h, i, j) = s;
-    }
+    FOR (b, fixed.B)
+        FOR (h, fixed.heads)
+            FOR (i, fixed.Tq)
+                FOR (j, fixed.Tk) {
+                    double s = 0;
+                    FOR (d, in[0].cols / fixed.heads)
+                        s += *at(in[0], fixed.Tq, b, h, i, d) * *at(in[1], fixed.Tk, b, h, j, d);
+                    *score_at(p, b, h, i, j) = s;
+                }
 }
 static void plain_mix(Mat o, const Mat *in) {
-    FOR(b, fixed.B) FOR(h, fixed.heads) FOR(i, fixed.Tq) FOR(d, o.cols / fixed.heads) {
-        double s = 0;
-        FOR(j, fixed.Tk) s += *score_at(in[0], b, h, i, j) * *at(in[1], fixed.Tk, b, h, j, d);
-        *at(o, fixed.Tq, b, h, i, d) = s;
-    }
+    FOR (b, fixed.B)
+        FOR (h, fixed.heads)
+            FOR (i, fixed.Tq)
+                FOR (d, o.cols / fixed.heads) {
+                    double s = 0;
+                    FOR (j, fixed.Tk)
+                        s += *score_at(in[0], b, h, i, j) * *at(in[1], fixed.Tk, b, h, j, d);
+                    *at(o, fixed.Tq, b, h, i, d) = s;
+                }
 }
 static void plain_mix_t(Mat o, const Mat *in) {
-    FOR(b, fixed.B) FOR(h, fixed.heads) FOR(j, fixed.Tk) FOR(d, o.cols / fixed.heads) {
-        double s = 0;
-        FOR(i, fixed.Tq) s += *score_at(in[0], b, h, i, j) * *at(in[1], fixed.Tq, b, h, i, d);
-        *at(o, fixed.Tk, b, h, j, d) = s;
-    }
+    FOR (b, fixed.B)
+        FOR (h, fixed.heads)
+            FOR (j, fixed.Tk)
+                FOR (d, o.cols / fixed.heads) {
+                    double s = 0;
+                    FOR (i, fixed.Tq)
+                        s += *score_at(in[0], b, h, i, j) * *at(in[1], fixed.Tq, b, h, i, d);
+                    *at(o, fixed.Tk, b, h, j, d) = s;
+                }
 }
 
 static void test_heads(size_t Tq, size_t Tk, size_t B, size_t H, size_t D) {
     fixed.Tq = Tq, fixed.Tk = Tk, fixed.B = B, fixed.heads = H;
     const size_t P = B * H * Tq;
-    Mat qk[] = { normal(B * Tq, H * D, 1), normal(B * Tk, H * D, 2) }, pv[] = { normal(P, Tk, 3), qk[1] };
-    Mat pq[] = { pv[0], qk[0] }, p_want = mat(P, Tk), o_want = mat(B * Tq, H * D), ot_want = mat(B * Tk, H * D);
+    Mat qk[] = { normal(B * Tq, H * D, 1), normal(B * Tk, H * D, 2) },
+        pv[] = { normal(P, Tk, 3), qk[1] };
+    Mat pq[] = { pv[0], qk[0] }, p_want = mat(P, Tk), o_want = mat(B * Tq, H * D),
+        ot_want = mat(B * Tk, H * D);
     Mat dp = normal(P, Tk, 4), d_o = normal(B * Tq, H * D, 5);
-    Tensor p = out(P, Tk), o = out(B * Tq, H * D), ot = out(B * Tk, H * D), q = put(qk[0]), k = put(qk[1]);
+    Tensor p = out(P, Tk), o = out(B * Tq, H * D), ot = out(B * Tk, H * D), q = put(qk[0]),
+           k = put(qk[1]);
     Tensor s = put(pv[0]);
     plain_scores(p_want, qk);
     op_heads_scores(p, q, k, B, H);
@@ -704,15 +759,17 @@ static void test_heads(size_t Tq, size_t Tk, size_t B, size_t H, size_t D) {
 }
 
 static void plain_softmax(Mat p, const Mat *in) {
-    FOR(r, p.rows) {
+    FOR (r, p.rows) {
         const double *s = in[0].v + r * p.cols;
         const size_t b = r / fixed.Tq / fixed.heads;
         double sum = 0, largest = -INFINITY;
         bool live[64];
-        FOR(c, p.cols) live[c] = key_position(b, c) <= query_position(b, r % fixed.Tq);
-        FOR(c, p.cols) if (live[c]) largest = fmax(largest, fixed.scale * s[c]);
-        FOR(c, p.cols) if (live[c]) sum += exp(fixed.scale * s[c] - largest);
-        FOR(c, p.cols) p.v[r * p.cols + c] = live[c] ? exp(fixed.scale * s[c] - largest) / sum : 0;
+        FOR (c, p.cols) live[c] = key_position(b, c) <= query_position(b, r % fixed.Tq);
+        FOR (c, p.cols)
+            if (live[c]) largest = fmax(largest, fixed.scale * s[c]);
+        FOR (c, p.cols)
+            if (live[c]) sum += exp(fixed.scale * s[c] - largest);
+        FOR (c, p.cols) p.v[r * p.cols + c] = live[c] ? exp(fixed.scale * s[c] - largest) / sum : 0;
     }
 }
 
@@ -721,18 +778,19 @@ static void test_softmax(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
     const HeadsPlace place = place_heads(Tq, Tk, B, H, gaps);
     Mat in[] = { normal(P, Tk, 1) }, want = mat(P, Tk), dy = normal(P, Tk, 2);
     fixed.scale = 0.7;
-    in[0].v[0] = 300;                                       // a score whose exp is no float
+    in[0].v[0] = 300; // a score whose exp is no float
     Tensor s = put(in[0]), p = out(P, Tk), ds = out(P, Tk), dp = put(dy);
     plain_softmax(want, in);
     op_causal_softmax(p, s, (real)0.7, place);
     is_value("causal_softmax", "p", p, want);
     op_causal_softmax_backward(ds, p, dp, (real)0.7, place);
     is_gradient("causal_softmax_backward", "ds", ds, plain_softmax, P, Tk, in, 0, dy);
-    FOR(r, P) FOR(c, Tk) {
-        if (key_position(r / Tq / H, c) <= query_position(r / Tq / H, r % Tq)) continue;
-        tensor_fill(tensor_col_range(tensor_row_range(s, r, r + 1), c, c + 1), (real)NAN);
-        tensor_fill(tensor_col_range(tensor_row_range(dp, r, r + 1), c, c + 1), (real)NAN);
-    }
+    FOR (r, P)
+        FOR (c, Tk) {
+            if (key_position(r / Tq / H, c) <= query_position(r / Tq / H, r % Tq)) continue;
+            tensor_fill(tensor_col_range(tensor_row_range(s, r, r + 1), c, c + 1), (real)NAN);
+            tensor_fill(tensor_col_range(tensor_row_range(dp, r, r + 1), c, c + 1), (real)NAN);
+        }
     op_causal_softmax(s, s, (real)0.7, place);
     ok(same_bits(s, p), "causal_softmax, in place, never looks at later keys");
     op_causal_softmax_backward(dp, p, dp, (real)0.7, place);
@@ -740,21 +798,24 @@ static void test_softmax(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
     forget("causal_softmax");
 }
 
-// Chunks of a sequence on N ranks: attention of some queries to some keys must be the same part of the whole
-// attention. A rank has the rank-th of N equal chunks. With zigzag it has two of 2N chunks: the rank-th from the
-// front and the rank-th from the back.
+// Chunks of a sequence on N ranks: attention of some queries to some keys must be the same part of
+// the whole attention. A rank has the rank-th of N equal chunks. With zigzag it has two of 2N
+// chunks: the rank-th from the front and the rank-th from the back.
 enum { CHUNK_RANKS = 3, CHUNK_EACH = 4, CHUNK_T = CHUNK_RANKS * CHUNK_EACH };
 static void chunk_positions(int *position, size_t B, size_t rank, bool zigzag) {
     enum { HALF = CHUNK_EACH / 2 };
-    FOR(b, B) FOR(i, CHUNK_EACH) {
-        const size_t back = (2 * CHUNK_RANKS - 1 - rank) * HALF;
-        position[b * CHUNK_EACH + i] = (int)(!zigzag ? rank * CHUNK_EACH + i : i < HALF ? rank * HALF + i
-                                                                                        : back + i - HALF);
-    }
+    FOR (b, B)
+        FOR (i, CHUNK_EACH) {
+            const size_t back = (2 * CHUNK_RANKS - 1 - rank) * HALF;
+            position[b * CHUNK_EACH + i] = (int)(!zigzag    ? rank * CHUNK_EACH + i
+                                                 : i < HALF ? rank * HALF + i
+                                                            : back + i - HALF);
+        }
 }
-static Mat chosen(Mat whole, const int *position, size_t B, size_t T) {    // the rows of these tokens in [B*T, cols]
+static Mat chosen(Mat whole, const int *position, size_t B,
+                  size_t T) { // the rows of these tokens in [B*T, cols]
     Mat m = mat(B * CHUNK_EACH, whole.cols);
-    FOR(r, m.rows) {
+    FOR (r, m.rows) {
         const size_t from = r / CHUNK_EACH * T + (size_t)position[r];
         memcpy(m.v + r * m.cols, whole.v + from * m.cols, m.cols * sizeof *m.v);
     }
@@ -771,47 +832,54 @@ static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
     Mat scores = get(whole), p = get(seen), dropped = get(kept);
     double worst = 0;
     bool same_mask = true, same_dropout = true;
-    FOR(i, CHUNK_RANKS) FOR(j, CHUNK_RANKS) {
-        int query[8], key[8];
-        chunk_positions(query, B, i, zigzag);
-        chunk_positions(key, B, j, zigzag);
-        const HeadsPlace place = { B, H, ids(query, B * E), ids(key, B * E) };
-        Tensor s = out(B * H * E, E), part = out(B * H * E, E), d = out(B * H * E, E);
-        op_heads_scores(s, put(chosen(q, query, B, T)), put(chosen(k, key, B, T)), B, H);
-        op_causal_softmax(part, s, 1, place);
-        op_dropout_heads(d, s, 4, 0.4, 6, 1, place);
-        Mat my_scores = get(s), mine = get(part), my_dropped = get(d);
-        FOR(r, B * H * E) {
-            const size_t row = r / E * T + (size_t)query[r % E];
-            double share = 0;                              // the part of the row's probability that these keys have
-            FOR(c, E) share += p.v[row * T + (size_t)key[c]];
-            FOR(c, E) {
-                const size_t at = row * T + (size_t)key[c];
-                worst = fmax(worst, fabs(my_scores.v[r * E + c] - scores.v[at]));
-                worst = fmax(worst, fabs(mine.v[r * E + c] * share - p.v[at]));
-                same_mask = same_mask && (mine.v[r * E + c] == 0) == (p.v[at] == 0);
-                same_dropout = same_dropout && (my_dropped.v[r * E + c] == 0) == (dropped.v[at] == 0);
+    FOR (i, CHUNK_RANKS)
+        FOR (j, CHUNK_RANKS) {
+            int query[8], key[8];
+            chunk_positions(query, B, i, zigzag);
+            chunk_positions(key, B, j, zigzag);
+            const HeadsPlace place = { B, H, ids(query, B * E), ids(key, B * E) };
+            Tensor s = out(B * H * E, E), part = out(B * H * E, E), d = out(B * H * E, E);
+            op_heads_scores(s, put(chosen(q, query, B, T)), put(chosen(k, key, B, T)), B, H);
+            op_causal_softmax(part, s, 1, place);
+            op_dropout_heads(d, s, 4, 0.4, 6, 1, place);
+            Mat my_scores = get(s), mine = get(part), my_dropped = get(d);
+            FOR (r, B * H * E) {
+                const size_t row = r / E * T + (size_t)query[r % E];
+                double share = 0; // the part of the row's probability that these keys have
+                FOR (c, E) share += p.v[row * T + (size_t)key[c]];
+                FOR (c, E) {
+                    const size_t at = row * T + (size_t)key[c];
+                    worst = fmax(worst, fabs(my_scores.v[r * E + c] - scores.v[at]));
+                    worst = fmax(worst, fabs(mine.v[r * E + c] * share - p.v[at]));
+                    same_mask = same_mask && (mine.v[r * E + c] == 0) == (p.v[at] == 0);
+                    same_dropout =
+                        same_dropout && (my_dropped.v[r * E + c] == 0) == (dropped.v[at] == 0);
+                }
             }
         }
-    }
     const char *what = zigzag ? "zigzag chunks" : "chunks";
-    ok(worst < 10 * ROUNDING, "%s of queries and keys: scores and softmax are that part of the whole: %.1e", what,
-       worst);
+    ok(worst < 10 * ROUNDING,
+       "%s of queries and keys: scores and softmax are that part of the whole: %.1e", what, worst);
     ok(same_mask, "%s of queries and keys: the causal mask is that part of the whole", what);
     ok(same_dropout, "%s of queries and keys: dropout is that part of the whole", what);
     forget("chunks");
 }
 
-// The softmax over two blocks of keys, merged, must equal the softmax over all keys. So must its backward, block by
-// block. Scores are in the hundreds. The triangles are the products of a causal block.
-static void plain_lse(Mat lse, const Mat *in) {             // [B*Tq, heads] of scores [B*heads*Tq, Tk]
-    FOR(r, in[0].rows) {
+// The softmax over two blocks of keys, merged, must equal the softmax over all keys. So must its
+// backward, block by block. Scores are in the hundreds. The triangles are the products of a causal
+// block.
+static void plain_lse(Mat lse, const Mat *in) { // [B*Tq, heads] of scores [B*heads*Tq, Tk]
+    FOR (r, in[0].rows) {
         const double *s = in[0].v + r * in[0].cols;
-        const size_t b = r / fixed.Tq / fixed.heads, q = r % fixed.Tq, h = r / fixed.Tq % fixed.heads;
+        const size_t b = r / fixed.Tq / fixed.heads, q = r % fixed.Tq,
+                     h = r / fixed.Tq % fixed.heads;
         double sum = 0, largest = -INFINITY;
-        FOR(c, in[0].cols) if (key_position(b, c) <= query_position(b, q)) largest = fmax(largest, fixed.scale * s[c]);
-        FOR(c, in[0].cols)
-            if (key_position(b, c) <= query_position(b, q)) sum += exp(fixed.scale * s[c] - largest);
+        FOR (c, in[0].cols)
+            if (key_position(b, c) <= query_position(b, q))
+                largest = fmax(largest, fixed.scale * s[c]);
+        FOR (c, in[0].cols)
+            if (key_position(b, c) <= query_position(b, q))
+                sum += exp(fixed.scale * s[c] - largest);
         lse.v[(b * fixed.Tq + q) * fixed.heads + h] = largest + log(sum);
     }
 }
@@ -822,18 +890,21 @@ static void is_near(const char *what, Tensor got, Mat want, double limit) {
 static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
     const size_t P = B * H * T, A = H * D, half = T / 2;
     const HeadsPlace all = place_heads(T, T, B, H, false);
-    int *first = host_alloc((B * T + 1) * sizeof *first), *second = host_alloc((B * T + 1) * sizeof *second);
-    FOR(b, B) FOR(i, T) {                                   // keys of each block, with gaps between
-        if (i < half) first[b * half + i] = (int)i;
-        else second[b * (T - half) + i - half] = (int)i;
-    }
+    int *first = host_alloc((B * T + 1) * sizeof *first),
+        *second = host_alloc((B * T + 1) * sizeof *second);
+    FOR (b, B)
+        FOR (i, T) { // keys of each block, with gaps between
+            if (i < half) first[b * half + i] = (int)i;
+            else second[b * (T - half) + i - half] = (int)i;
+        }
     int *query = host_alloc((B * T + 1) * sizeof *query);
-    FOR(i, B * T) query[i] = (int)(i % T);
+    FOR (i, B * T) query[i] = (int)(i % T);
     const int *queries = ids(query, B * T);
     const HeadsPlace early = { B, H, queries, ids(first, B * half) };
     const HeadsPlace late = { B, H, queries, ids(second, B * (T - half)) };
-    Mat in[] = { normal(P, T, 1) }, want = mat(P, T), lse_want = mat(B * T, H), dot_want = mat(B * T, H);
-    FOR(i, P * T) in[0].v[i] *= 200;
+    Mat in[] = { normal(P, T, 1) }, want = mat(P, T), lse_want = mat(B * T, H),
+        dot_want = mat(B * T, H);
+    FOR (i, P * T) in[0].v[i] *= 200;
     fixed.scale = 0.5;
     plain_softmax(want, in);
     plain_lse(lse_want, in);
@@ -844,26 +915,31 @@ static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
     op_causal_probabilities(again, s, lse, (real)0.5, all);
     is_near("causal_probabilities from lse: p", again, want, 1000);
 
-    Tensor v = put(normal(B * T, A, 2)), o = out(B * T, A), o_all = out(B * T, A), lse_merged = out(B * T, H);
+    Tensor v = put(normal(B * T, A, 2)), o = out(B * T, A), o_all = out(B * T, A),
+           lse_merged = out(B * T, H);
     op_heads_mix(o_all, p, v, B, H);
     tensor_fill(o, 0);
     tensor_fill(lse_merged, -(real)HUGE_VAL);
     // the later keys first: many queries attend to none of them
-    FOR(block, 2) {
+    FOR (block, 2) {
         const size_t n = block ? half : T - half, lo = block ? 0 : half;
         Tensor ps = out(P, n), vs = out(B * n, A), os = out(B * T, A), ls = out(B * T, H);
-        FOR(b, B)
-            tensor_copy(tensor_row_range(vs, b * n, (b + 1) * n), tensor_row_range(v, b * T + lo, b * T + lo + n));
-        op_causal_softmax_lse(ps, ls, tensor_col_range(s, lo, lo + n), (real)0.5, block ? early : late);
+        FOR (b, B)
+            tensor_copy(tensor_row_range(vs, b * n, (b + 1) * n),
+                        tensor_row_range(v, b * T + lo, b * T + lo + n));
+        op_causal_softmax_lse(ps, ls, tensor_col_range(s, lo, lo + n), (real)0.5,
+                              block ? early : late);
         op_heads_mix(os, ps, vs, B, H);
         op_merge_heads(o, lse_merged, os, ls);
     }
     is_near("merge_heads: o of all keys", o, get(o_all), 100);
     is_value("merge_heads", "lse", lse_merged, lse_want);
 
-    Tensor d_o = put(normal(B * T, A, 3)), dot = out(B * T, H), dp = out(P, T), ds = out(P, T), ds_want = out(P, T);
+    Tensor d_o = put(normal(B * T, A, 3)), dot = out(B * T, H), dp = out(P, T), ds = out(P, T),
+           ds_want = out(P, T);
     Mat mo = get(o_all), md = get(d_o);
-    FOR(r, B * T) FOR(c, A) dot_want.v[r * H + c / D] += mo.v[r * A + c] * md.v[r * A + c];
+    FOR (r, B * T)
+        FOR (c, A) dot_want.v[r * H + c / D] += mo.v[r * A + c] * md.v[r * A + c];
     op_heads_dot(dot, o_all, d_o);
     is_value("heads_dot", "dot", dot, dot_want);
     op_heads_scores(dp, d_o, v, B, H);
@@ -871,14 +947,16 @@ static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
     op_causal_scores_backward(ds, p, dp, dot, (real)0.5, all);
     is_near("causal_scores_backward: ds", ds, get(ds_want), 100);
 
-    Tensor q = put(normal(B * T, A, 4)), k = put(normal(B * T, A, 5)), full = out(P, T), triangle = out(P, T);
+    Tensor q = put(normal(B * T, A, 4)), k = put(normal(B * T, A, 5)), full = out(P, T),
+           triangle = out(P, T);
     op_heads_scores(full, q, k, B, H);
-    op_heads_scores_triangle(triangle, q, k, B, H);         // `triangle` stays NaN above the diagonal
+    op_heads_scores_triangle(triangle, q, k, B, H); // `triangle` stays NaN above the diagonal
     op_causal_softmax(full, full, 1, all);
     op_causal_softmax(again, triangle, 1, all);
     is_near("heads_scores_triangle", again, get(full), 100);
     op_heads_mix(o, full, v, B, H);
-    FOR(r, P) tensor_fill(tensor_col_range(tensor_row_range(again, r, r + 1), r % T + 1, T), (real)NAN);
+    FOR (r, P)
+        tensor_fill(tensor_col_range(tensor_row_range(again, r, r + 1), r % T + 1, T), (real)NAN);
     op_heads_mix_triangle(o_all, again, v, B, H);
     is_near("heads_mix_triangle", o_all, get(o), 100);
     op_heads_mix_t(o, full, v, B, H);
@@ -891,14 +969,18 @@ static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
 // ---- embedding ----
 
 static void plain_embed(Mat y, const Mat *in) {
-    FOR(r, y.rows) FOR(c, y.cols) {
-        const int word = fixed.ids[r] - (int)fixed.vocab0;
-        y.v[r * y.cols + c] = word >= 0 && word < (int)in[0].rows ? in[0].v[(size_t)word * y.cols + c] : 0;
-    }
+    FOR (r, y.rows)
+        FOR (c, y.cols) {
+            const int word = fixed.ids[r] - (int)fixed.vocab0;
+            y.v[r * y.cols + c] =
+                word >= 0 && word < (int)in[0].rows ? in[0].v[(size_t)word * y.cols + c] : 0;
+        }
 }
 static void plain_positions(Mat y, const Mat *in) {
-    FOR(r, y.rows) FOR(c, y.cols)
-        y.v[r * y.cols + c] = in[0].v[r * y.cols + c] + in[1].v[(size_t)fixed.ids[r] * y.cols + c];
+    FOR (r, y.rows)
+        FOR (c, y.cols)
+            y.v[r * y.cols + c] =
+                in[0].v[r * y.cols + c] + in[1].v[(size_t)fixed.ids[r] * y.cols + c];
 }
 
 static void test_embedding(size_t words, size_t vocab0, size_t C) {
@@ -920,7 +1002,8 @@ static void test_positions(size_t T, size_t B, size_t positions, size_t C) {
     const size_t M = B * T;
     Mat in[] = { normal(M, C, 1), normal(positions, C, 2) }, want = mat(M, C), dy = normal(M, C, 3);
     int *position = host_alloc((M + 1) * sizeof *position);
-    for (size_t i = 0; i < M; i++) position[i] = (int)((i % T * (positions / T) + i / T) % positions);
+    for (size_t i = 0; i < M; i++)
+        position[i] = (int)((i % T * (positions / T) + i / T) % positions);
     fixed.ids = position;
     const int *on_device = ids(position, M);
     Tensor x = put(in[0]), wpe = put(in[1]), y = out(M, C), dwpe = out(positions, C);
@@ -938,18 +1021,19 @@ static void test_no_such_position(void) {
     Tensor x = put(normal(3, 5, 1)), wpe = put(normal(4, 5, 2)), y = out(3, 5);
     op_add_positions(y, x, wpe, ids((int[]){ 3, 4, -1 }, 3));
     Mat got = get(y);
-    ok(!isnan(got.v[0]) && isnan(got.v[5]) && isnan(got.v[14]), "add_positions: NaN if wpe lacks the position");
+    ok(!isnan(got.v[0]) && isnan(got.v[5]) && isnan(got.v[14]),
+       "add_positions: NaN if wpe lacks the position");
     forget("add_positions");
 }
 
 // ---- cross entropy, over a vocabulary in slices ----
 
 static void plain_cross_entropy(Mat loss, const Mat *in) {
-    FOR(r, loss.rows) {
+    FOR (r, loss.rows) {
         const double *x = in[0].v + r * in[0].cols;
         double largest = -INFINITY, sum = 0;
-        FOR(c, in[0].cols) largest = fmax(largest, x[c]);
-        FOR(c, in[0].cols) sum += exp(x[c] - largest);
+        FOR (c, in[0].cols) largest = fmax(largest, x[c]);
+        FOR (c, in[0].cols) sum += exp(x[c] - largest);
         loss.v[r] = fixed.ids[r] < 0 ? 0 : log(sum) + largest - x[fixed.ids[r]];
     }
 }
@@ -961,23 +1045,25 @@ static void test_cross_entropy(size_t V, const size_t *cut, const char *how) {
     const int *on_device = ids(targets, M);
     Mat in[] = { normal(M, V, 1) }, want = mat(M, 1), dloss = normal(M, 1, 2), largest = mat(M, 1);
     fixed.ids = targets;
-    FOR(c, V) in[0].v[3 * V + c] = (real)(in[0].v[3 * V + c] + 500);    // a row whose exponentials are no floats
+    FOR (c, V)
+        in[0].v[3 * V + c] =
+            (real)(in[0].v[3 * V + c] + 500); // a row whose exponentials are no floats
     Tensor logits = put(in[0]), max = out(M, 1), sum = out(M, 1);
     Tensor picked = out(M, 1), loss = out(M, 1), one = out(M, 1);
-    FOR(r, M) largest.v[r] = -INFINITY;
+    FOR (r, M) largest.v[r] = -INFINITY;
     tensor_fill(sum, 0);
     tensor_fill(picked, 0);
     // a vocabulary-parallel head communicates three times: the maximum,
-    FOR(i, SLICES) {
+    FOR (i, SLICES) {
         Tensor mine = tensor_col_range(logits, cut[i], cut[i + 1]);
         op_row_max(one, mine);
         Mat m = get(one);
-        FOR(r, M) largest.v[r] = fmax(largest.v[r], m.v[r]);
-        op_pick_target(one, mine, on_device, cut[i]);       // the target's logit, which one rank has,
+        FOR (r, M) largest.v[r] = fmax(largest.v[r], m.v[r]);
+        op_pick_target(one, mine, on_device, cut[i]); // the target's logit, which one rank has,
         op_add(picked, picked, one);
     }
     tensor_copy(max, put(largest));
-    FOR(i, SLICES) {                                        // and the sum.
+    FOR (i, SLICES) { // and the sum.
         op_exp_sum(one, tensor_col_range(logits, cut[i], cut[i + 1]), max);
         op_add(sum, sum, one);
     }
@@ -986,9 +1072,10 @@ static void test_cross_entropy(size_t V, const size_t *cut, const char *how) {
     is_value(how, "loss", loss, want);
     Mat with_nan = mat(M, 1);
     // the logits of a row without a counted target may be NaN
-    FOR(r, M) with_nan.v[r] = targets[r] < 0 ? NAN : dloss.v[r];
-    FOR(i, SLICES)
-        op_cross_entropy_backward(tensor_col_range(logits, cut[i], cut[i + 1]), sum, on_device, put(with_nan), cut[i]);
+    FOR (r, M) with_nan.v[r] = targets[r] < 0 ? NAN : dloss.v[r];
+    FOR (i, SLICES)
+        op_cross_entropy_backward(tensor_col_range(logits, cut[i], cut[i + 1]), sum, on_device,
+                                  put(with_nan), cut[i]);
     is_gradient(how, "dlogits", logits, plain_cross_entropy, M, 1, in, 0, dloss);
     forget(how);
 }
@@ -1004,7 +1091,7 @@ static void test_optimizers(size_t M, size_t N) {
     for (int step = 1; step <= 3; step++) {
         Mat g = normal(M, N, (uint64_t)(10 + step));
         const double c1 = 1 - pow(b1, step), c2 = 1 - pow(b2, step);
-        FOR(i, M * N) {
+        FOR (i, M * N) {
             const double s = scale * g.v[i];
             m.v[i] = b1 * m.v[i] + (1 - b1) * s;
             v.v[i] = b2 * v.v[i] + (1 - b2) * s * s;
@@ -1039,21 +1126,33 @@ static void bad_gelu(void) { op_gelu(t(4, 8), t(2, 16)); }
 static void bad_gelu_backward(void) { op_gelu_backward(t(4, 8), t(4, 8), t(4, 1)); }
 static void bad_dropout(void) { op_dropout(t(4, 8), t(4, 9), (Dropout){ .p = 0.1 }); }
 static void bad_p(void) { op_dropout(t(4, 8), t(4, 8), (Dropout){ .p = 1 }); }
-static void bad_dropout_heads(void) { op_dropout_heads(t(30, 5), t(30, 5), 1, 0.1, 0, 0, place(4, 2)); }
+static void bad_dropout_heads(void) {
+    op_dropout_heads(t(30, 5), t(30, 5), 1, 0.1, 0, 0, place(4, 2));
+}
 static void bad_norm(void) { op_layer_norm(t(4, 8), t(4, 1), t(4, 8), t(1, 8), t(1, 8)); }
-static void bad_norm_backward(void) { op_layer_norm_backward(t(4, 8), t(4, 8), t(4, 2), t(8, 1), t(4, 8)); }
+static void bad_norm_backward(void) {
+    op_layer_norm_backward(t(4, 8), t(4, 8), t(4, 2), t(8, 1), t(4, 8));
+}
 static void bad_rms_norm(void) { op_rms_norm(t(4, 8), t(4, 2), t(4, 8), t(1, 8), 1e-5); }
-static void bad_rms_norm_backward(void) { op_rms_norm_backward(t(4, 8), t(4, 8), t(4, 1), t(8, 1), t(4, 8)); }
+static void bad_rms_norm_backward(void) {
+    op_rms_norm_backward(t(4, 8), t(4, 8), t(4, 1), t(8, 1), t(4, 8));
+}
 static void bad_rms_norm_grads(void) { op_rms_norm_grads(t(1, 7), t(4, 8), t(4, 1), t(4, 8)); }
 static void bad_swiglu(void) { op_swiglu(t(4, 8), t(4, 8)); }
 static void bad_swiglu_backward(void) { op_swiglu_backward(t(4, 8), t(4, 8), t(4, 8)); }
 static void bad_rotate(void) { op_rotate(t(4, 10), 5, NULL, 4, 100, 1); }
 static void bad_repeat(void) { op_repeat_heads(t(4, 9), t(4, 6), 3); }
 static void bad_fold(void) { op_fold_heads(t(4, 6), t(5, 12), 3); }
-static void bad_norm_grads(void) { op_layer_norm_grads(t(1, 8), t(1, 7), t(4, 8), t(4, 2), t(4, 8)); }
+static void bad_norm_grads(void) {
+    op_layer_norm_grads(t(1, 8), t(1, 7), t(4, 8), t(4, 2), t(4, 8));
+}
 static void bad_norm_sums(void) { op_layer_norm_sums(t(4, 1), t(4, 8)); }
-static void bad_norm_apply(void) { op_layer_norm_apply(t(4, 8), t(4, 2), t(3, 2), t(4, 8), t(1, 8), t(1, 8), 16); }
-static void bad_norm_backward_sums(void) { op_layer_norm_backward_sums(t(4, 2), t(4, 8), t(4, 2), t(1, 16), t(4, 8)); }
+static void bad_norm_apply(void) {
+    op_layer_norm_apply(t(4, 8), t(4, 2), t(3, 2), t(4, 8), t(1, 8), t(1, 8), 16);
+}
+static void bad_norm_backward_sums(void) {
+    op_layer_norm_backward_sums(t(4, 2), t(4, 8), t(4, 2), t(1, 16), t(4, 8));
+}
 static void bad_norm_backward_apply(void) {
     op_layer_norm_backward_apply(t(4, 8), t(4, 1), t(4, 8), t(4, 2), t(1, 8), t(4, 8), 16);
 }
@@ -1061,7 +1160,9 @@ static void bad_scores(void) { op_heads_scores(t(30, 5), t(10, 7), t(10, 7), 2, 
 static void bad_mix(void) { op_heads_mix(t(10, 6), t(30, 5), t(10, 9), 2, 3); }
 static void bad_mix_t(void) { op_heads_mix_t(t(10, 6), t(20, 5), t(10, 6), 2, 3); }
 static void bad_softmax(void) { op_causal_softmax(t(7, 5), t(7, 5), 1, place(1, 2)); }
-static void bad_softmax_backward(void) { op_causal_softmax_backward(t(10, 5), t(10, 5), t(5, 5), 1, place(1, 2)); }
+static void bad_softmax_backward(void) {
+    op_causal_softmax_backward(t(10, 5), t(10, 5), t(5, 5), 1, place(1, 2));
+}
 static void bad_lse(void) { op_causal_softmax_lse(t(10, 5), t(10, 2), t(10, 5), 1, place(1, 2)); }
 static void bad_merge(void) { op_merge_heads(t(4, 8), t(4, 2), t(4, 8), t(4, 1)); }
 static void bad_dot(void) { op_heads_dot(t(3, 2), t(4, 8), t(4, 8)); }
@@ -1074,7 +1175,9 @@ static void bad_row_max(void) { op_row_max(t(4, 2), t(4, 8)); }
 static void bad_pick(void) { op_pick_target(t(3, 1), t(4, 8), NULL, 0); }
 static void bad_exp_sum(void) { op_exp_sum(t(4, 1), t(4, 8), t(1, 4)); }
 static void bad_loss(void) { op_token_loss(t(4, 1), t(4, 1), t(3, 1), t(4, 1), NULL); }
-static void bad_cross_entropy(void) { op_cross_entropy_backward(t(4, 8), t(4, 1), NULL, t(1, 1), 0); }
+static void bad_cross_entropy(void) {
+    op_cross_entropy_backward(t(4, 8), t(4, 1), NULL, t(1, 1), 0);
+}
 static void bad_sgd(void) { op_sgd(t(4, 8), t(4, 7), 1, 1, 0); }
 static void bad_adamw(void) { op_adamw(t(4, 8), t(4, 8), t(4, 8), t(3, 8), 1, (AdamW){ .lr = 1 }); }
 
@@ -1092,40 +1195,57 @@ static void test_shapes(void) {
     ends(bad_gelu_backward, 3, "op_gelu_backward: dy is [4, 1], but x [4, 8] needs [4, 8]");
     ends(bad_dropout, 3, "op_dropout: y is [4, 8], but x [4, 9] needs [4, 9]");
     ends(bad_p, 3, "op_dropout: the probability is 1; it must be at least 0 and less than 1");
-    ends(bad_dropout_heads, 3, "op_dropout_heads: p is [30, 5]: that is not 4 sequences with 2 heads");
+    ends(bad_dropout_heads, 3,
+         "op_dropout_heads: p is [30, 5]: that is not 4 sequences with 2 heads");
     ends(bad_norm, 3, "op_layer_norm: stats is [4, 1], but x [4, 8] needs [4, 2]");
     ends(bad_norm_backward, 3, "op_layer_norm_backward: gain is [8, 1], but x [4, 8] needs [1, 8]");
     ends(bad_rms_norm, 3, "op_rms_norm: stats is [4, 2], but x [4, 8] needs [4, 1]");
-    ends(bad_rms_norm_backward, 3, "op_rms_norm_backward: gain is [8, 1], but x [4, 8] needs [1, 8]");
+    ends(bad_rms_norm_backward, 3,
+         "op_rms_norm_backward: gain is [8, 1], but x [4, 8] needs [1, 8]");
     ends(bad_rms_norm_grads, 3, "op_rms_norm_grads: dgain is [1, 7], but x [4, 8] needs [1, 8]");
     ends(bad_swiglu, 3, "op_swiglu: y is [4, 8], but gate | up [4, 8] needs [4, 4]");
-    ends(bad_swiglu_backward, 3, "op_swiglu_backward: dy is [4, 8], but gate | up [4, 8] needs [4, 4]");
+    ends(bad_swiglu_backward, 3,
+         "op_swiglu_backward: dy is [4, 8], but gate | up [4, 8] needs [4, 4]");
     ends(bad_rotate, 3, "op_rotate: x is [4, 10], but heads of 5 columns");
-    ends(bad_repeat, 3, "op_repeat_heads: [4, 9] and [4, 6] are not groups of heads with 3 columns");
-    ends(bad_fold, 3, "op_fold_heads: the wide tensor is [5, 12], but the narrow one [4, 6] needs [4, 12]");
+    ends(bad_repeat, 3,
+         "op_repeat_heads: [4, 9] and [4, 6] are not groups of heads with 3 columns");
+    ends(bad_fold, 3,
+         "op_fold_heads: the wide tensor is [5, 12], but the narrow one [4, 6] needs [4, 12]");
     ends(bad_norm_grads, 3, "op_layer_norm_grads: dbias is [1, 7], but x [4, 8] needs [1, 8]");
     ends(bad_norm_sums, 3, "op_layer_norm_sums: sums is [4, 1], but x [4, 8] needs [4, 2]");
     ends(bad_norm_apply, 3, "op_layer_norm_apply: sums is [3, 2], but x [4, 8] needs [4, 2]");
-    ends(bad_norm_backward_sums, 3, "op_layer_norm_backward_sums: gain is [1, 16], but x [4, 8] needs [1, 8]");
-    ends(bad_norm_backward_apply, 3, "op_layer_norm_backward_apply: sums is [4, 1], but x [4, 8] needs [4, 2]");
-    ends(bad_scores, 3, "op_heads_scores: q is [10, 7], k [10, 7] and p [30, 5]: that is not 2 sequences with 3 heads");
-    ends(bad_mix, 3, "op_heads_mix: o is [10, 6], v [10, 9] and p [30, 5]: that is not 2 sequences with 3 heads");
-    ends(bad_mix_t, 3, "op_heads_mix_t: v is [10, 6], o [10, 6] and p [20, 5]: that is not 2 sequences with 3 heads");
+    ends(bad_norm_backward_sums, 3,
+         "op_layer_norm_backward_sums: gain is [1, 16], but x [4, 8] needs [1, 8]");
+    ends(bad_norm_backward_apply, 3,
+         "op_layer_norm_backward_apply: sums is [4, 1], but x [4, 8] needs [4, 2]");
+    ends(bad_scores, 3,
+         "op_heads_scores: q is [10, 7], k [10, 7] and p [30, 5]: that is not 2 sequences with 3 "
+         "heads");
+    ends(bad_mix, 3,
+         "op_heads_mix: o is [10, 6], v [10, 9] and p [30, 5]: that is not 2 sequences with 3 "
+         "heads");
+    ends(bad_mix_t, 3,
+         "op_heads_mix_t: v is [10, 6], o [10, 6] and p [20, 5]: that is not 2 sequences with 3 "
+         "heads");
     ends(bad_softmax, 3, "op_causal_softmax: p is [7, 5]: that is not 1 sequences with 2 heads");
-    ends(bad_softmax_backward, 3, "op_causal_softmax_backward: dp is [5, 5], but p [10, 5] needs [10, 5]");
+    ends(bad_softmax_backward, 3,
+         "op_causal_softmax_backward: dp is [5, 5], but p [10, 5] needs [10, 5]");
     ends(bad_lse, 3, "op_causal_softmax_lse: lse is [10, 2], but p [10, 5] needs [5, 2]");
     ends(bad_merge, 3, "op_merge_heads: lse_more is [4, 1], but lse [4, 2] needs [4, 2]");
     ends(bad_dot, 3, "op_heads_dot: dot is [3, 2], but o [4, 8] needs [4, 2]");
-    ends(bad_triangle, 3, "op_heads_scores_triangle: p has 5 queries and 4 keys a sequence: a triangle has as many");
+    ends(bad_triangle, 3,
+         "op_heads_scores_triangle: p has 5 queries and 4 keys a sequence: a triangle has as many");
     ends(bad_embed, 3, "op_embed_tokens: y is [4, 8], but wte [9, 7] needs [4, 7]");
     ends(bad_embed_grad, 3, "op_embed_tokens_grad: dy is [4, 8], but dwte [9, 7] needs [4, 7]");
     ends(bad_positions, 3, "op_add_positions: x is [10, 3], but wpe [4, 4] needs [10, 4]");
-    ends(bad_positions_grad, 3, "op_add_positions_grad: dy is [11, 4], but dwpe [5, 3] needs [11, 3]");
+    ends(bad_positions_grad, 3,
+         "op_add_positions_grad: dy is [11, 4], but dwpe [5, 3] needs [11, 3]");
     ends(bad_row_max, 3, "op_row_max: max is [4, 2], but logits [4, 8] needs [4, 1]");
     ends(bad_pick, 3, "op_pick_target: picked is [3, 1], but logits [4, 8] needs [4, 1]");
     ends(bad_exp_sum, 3, "op_exp_sum: max is [1, 4], but logits [4, 8] needs [4, 1]");
     ends(bad_loss, 3, "op_token_loss: max is [3, 1], but picked [4, 1] needs [4, 1]");
-    ends(bad_cross_entropy, 3, "op_cross_entropy_backward: dloss is [1, 1], but logits [4, 8] needs [4, 1]");
+    ends(bad_cross_entropy, 3,
+         "op_cross_entropy_backward: dloss is [1, 1], but logits [4, 8] needs [4, 1]");
     ends(bad_sgd, 3, "op_sgd: g is [4, 7], but w [4, 8] needs [4, 8]");
     ends(bad_adamw, 3, "op_adamw: v is [3, 8], but w [4, 8] needs [4, 8]");
 }
@@ -1135,7 +1255,7 @@ static void test_windows_and_sizes(void) {
     test_products(7, 5, 13);
     test_elements(7, 13);
     test_bias(7, 13);
-    test_bias(5, 133);                                      // more than two strips
+    test_bias(5, 133); // more than two strips
     test_contributions(7, 13);
     test_contributions(1, 5);
     test_gelu(7, 13);
@@ -1167,7 +1287,7 @@ static void test_windows_and_sizes(void) {
     test_heads(8, 3, 2, 3, 7);
     test_softmax(5, 5, 3, 1, false);
     test_softmax(41, 41, 1, 1, false);
-    test_softmax(5, 9, 2, 2, true);                         // the first query comes before all keys
+    test_softmax(5, 9, 2, 2, true); // the first query comes before all keys
     test_softmax(40, 17, 1, 2, true);
     test_blocks(10, 2, 3, 5);
     test_blocks(41, 1, 2, 4);
@@ -1178,7 +1298,7 @@ static void test_windows_and_sizes(void) {
     test_embedding(5, 4, 70);
     test_positions(5, 2, 5, 9);
     test_positions(5, 3, 7, 33);
-    test_positions(3, 2, 8, 9);                             // with gaps
+    test_positions(3, 2, 8, 9); // with gaps
     test_no_such_position();
     test_cross_entropy(13, (size_t[]){ 0, 13, 13, 13, 13 }, "cross entropy");
     test_cross_entropy(13, (size_t[]){ 0, 5, 5, 11, 13 }, "cross entropy in slices");
@@ -1186,7 +1306,7 @@ static void test_windows_and_sizes(void) {
     test_optimizers(7, 13);
 }
 static void test_empty(void) {
-    test_products(7, 0, 13);                                // an empty sum is 0, also where there was NaN
+    test_products(7, 0, 13); // an empty sum is 0, also where there was NaN
     test_products(0, 5, 13);
     test_products(7, 5, 0);
     test_elements(0, 13);
@@ -1198,9 +1318,9 @@ static void test_empty(void) {
     test_rms_norm(0, 13);
     test_swiglu(0, 5);
     test_rotate(0, 1, 2, 4, false);
-    test_groups(3, 0, 2, 4);                                // a rank without a head
-    test_layer_norm_parts(2, 2);                            // a rank without a column
-    test_heads(5, 5, 2, 0, 7);                              // a rank without a head
+    test_groups(3, 0, 2, 4);     // a rank without a head
+    test_layer_norm_parts(2, 2); // a rank without a column
+    test_heads(5, 5, 2, 0, 7);   // a rank without a head
     test_heads(5, 5, 0, 3, 7);
     test_dropout_heads(5, 5, 2, 0, 0.3, false);
     test_positions(5, 0, 7, 9);

@@ -24,22 +24,25 @@ static const double clip = 0.9, limit = 1e-8;
 static const Option options[] = {
     { "file", "FILE", "tests/oracle.txt", "PyTorch's results" },
     { "start", NULL, NULL, "only print the initial weights and all tokens, for tests/oracle.py" },
-    { "init", "PATH", NULL, "begin with the model of this folder; --file has its losses and norms alone" },
+    { "init", "PATH", NULL,
+      "begin with the model of this folder; --file has its losses and norms alone" },
     { "unsplit", NULL, NULL, "the unsplit model instead of the trainer; one rank" },
     { "optimizer", "sgd|adamw", "sgd", "which of the two trainings" },
     { "dp", "N", "1", "data-parallel replicas" },
     { "tp", "N", "1", "tensor-parallel ranks of a stage" },
     { "pp", "N", "1", "pipeline stages" },
     { "cp", "N", "1", "context-parallel ranks" },
-    { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
+    { "sequence-parallel", NULL, NULL,
+      "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "tensor", "1d|2d|2.5d|3d", "1d", "how tp ranks cut a layer" },
     { "recompute", "none|selective|full", "none", "activations that backward computes again" },
     { "zero", "0|1|2|3", "0", "ZeRO stage: shards state, gradients and weights over the replicas" },
     { "micro-batch", "N", "4", "sequences of a replica and micro-batch, at most" },
-    {0},
+    { 0 },
 };
 
-// ---------------------------------------------------------------- the file: a line is a name and its numbers
+// ---------------------------------------------------------------- the file: a line is a name and
+// its numbers
 
 // The numbers of a line, or a fault: n of them.
 static double *numbers_of(FILE *f, const char *name, size_t n) {
@@ -57,7 +60,9 @@ static double *numbers_of(FILE *f, const char *name, size_t n) {
         break;
     }
     free(line);
-    if (found != n) fault("the file has %zu numbers for %s, not %zu: tests/oracle.py writes it anew", found, name, n);
+    if (found != n)
+        fault("the file has %zu numbers for %s, not %zu: tests/oracle.py writes it anew", found,
+              name, n);
     return values;
 }
 
@@ -100,7 +105,8 @@ static void print_numbers(Tensor t) {
 static void print_start(const ModelConfig *c, const Data *d) {
     Model *m = model_describe(c, model_layers(c));
     model_allocate(m);
-    printf("sizes %zu %zu %zu %zu %zu %d %d\n", c->layers, c->width, c->heads, c->context, c->vocab, STEPS, BATCH);
+    printf("sizes %zu %zu %zu %zu %zu %d %d\n", c->layers, c->width, c->heads, c->context, c->vocab,
+           STEPS, BATCH);
     for (size_t i = 0; i < m->n_units; i++)
         for (size_t k = 0; k < m->units[i].n_params && !m->units[i].tied_to; k++) {
             printf("start.%s", m->units[i].params[k].name);
@@ -160,11 +166,12 @@ static void oracle(Run *run) {
         data_free(&d);
         return;
     }
-    REQUIRE(sizeof(real) == sizeof(double), "the numbers are PyTorch's in double: make PRECISION=fp64");
+    REQUIRE(sizeof(real) == sizeof(double),
+            "the numbers are PyTorch's in double: make PRECISION=fp64");
     FILE *f = run->world->rank == 0 ? fopen(path, "r") : NULL;
     REQUIRE(f || run->world->rank > 0, "--file %s cannot be read", path);
     Optimizer o = strcmp(name, "sgd") ? adamw(0.01) : sgd(0.1);
-    o.weight_decay = strcmp(name, "sgd") ? 0.1 : 0;            // of matrices only
+    o.weight_decay = strcmp(name, "sgd") ? 0.1 : 0; // of matrices only
     Trainer *t = NULL;
     Model *m;
     if (unsplit) {
@@ -172,13 +179,19 @@ static void oracle(Run *run) {
         model_allocate(m);
         optimizer_allocate(&o, m);
     } else {
-        TrainerConfig config = {
-            .model = c, .batch = BATCH, .micro_batch = option_size(run, "micro-batch"), .clip = clip,
-            .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp"), option_size(run, "cp") },
-            .tensor = settings_tensor(option_text(run, "tensor")), .schedule = schedule_1f1b,
-            .sequence = option_flag(run, "sequence-parallel"),
-            .recompute = settings_recompute(option_text(run, "recompute")),
-            .reduction = trainer_reduction((size_t)atoi(option_text(run, "zero")), false, false, false) };
+        TrainerConfig config = { .model = c,
+                                 .batch = BATCH,
+                                 .micro_batch = option_size(run, "micro-batch"),
+                                 .clip = clip,
+                                 .mesh = { option_size(run, "dp"), option_size(run, "tp"),
+                                           option_size(run, "pp"), option_size(run, "cp") },
+                                 .tensor = settings_tensor(option_text(run, "tensor")),
+                                 .schedule = schedule_1f1b,
+                                 .sequence = option_flag(run, "sequence-parallel"),
+                                 .recompute = settings_recompute(option_text(run, "recompute")),
+                                 .reduction =
+                                     trainer_reduction((size_t)atoi(option_text(run, "zero")),
+                                                       false, false, false) };
         trainer_require(&config);
         t = trainer_new(run->world, &config, o);
         m = t->model;

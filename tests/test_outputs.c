@@ -28,9 +28,12 @@ static const double libm_ulps = sizeof(real) == 8 ? 8 : 1;
 static const double epsilon = sizeof(real) == 8 ? 0x1p-52 : 0x1p-23;
 
 static FILE *file;
-static bool comparing, framed;                     // framed: tensors are windows on larger ones
+static bool comparing, framed; // framed: tensors are windows on larger ones
 static Arena storage = { .category = MEM_WORKSPACE };
-static struct { size_t differ, of; double worst; } of_kind[3];     // worst: in units of the limit
+static struct {
+    size_t differ, of;
+    double worst;
+} of_kind[3]; // worst: in units of the limit
 
 // ---- one output, written or compared ----
 
@@ -39,18 +42,20 @@ static double ulps(double got, double want) {
     return fabs(got - want) / (size > 0 ? ldexp(epsilon, ilogb(size)) : 1);
 }
 
-static void compare(const char *name, const double *got, size_t rows, size_t cols, Kind kind, double product_limit) {
+static void compare(const char *name, const double *got, size_t rows, size_t cols, Kind kind,
+                    double product_limit) {
     char was[80];
     size_t was_rows, was_cols, differ = 0, where = 0;
     double worst = 0, want = 0, *wanted = host_alloc((rows * cols + 1) * sizeof *wanted);
-    REQUIRE(fscanf(file, "%79s %zu %zu", was, &was_rows, &was_cols) == 3 && fgetc(file) == '\n'
-            && strcmp(was, name) == 0 && was_rows == rows && was_cols == cols
-            && fread(wanted, sizeof *wanted, rows * cols, file) == rows * cols,
+    REQUIRE(fscanf(file, "%79s %zu %zu", was, &was_rows, &was_cols) == 3 && fgetc(file) == '\n' &&
+                strcmp(was, name) == 0 && was_rows == rows && was_cols == cols &&
+                fread(wanted, sizeof *wanted, rows * cols, file) == rows * cols,
             "the file is not of this program: build both anew, of the same precision");
     for (size_t i = 0; i < rows * cols; i++) {
         if (memcmp(&got[i], &wanted[i], sizeof *got) == 0) continue;
         double off = kind == SAME_BITS ? INFINITY
-                   : kind == LIBM ? ulps(got[i], wanted[i]) / libm_ulps : fabs(got[i] - wanted[i]) / product_limit;
+                     : kind == LIBM    ? ulps(got[i], wanted[i]) / libm_ulps
+                                       : fabs(got[i] - wanted[i]) / product_limit;
         differ++;
         if (!(off <= worst)) worst = isnan(off) ? INFINITY : off, where = i, want = wanted[i];
     }
@@ -59,18 +64,21 @@ static void compare(const char *name, const double *got, size_t rows, size_t col
     of_kind[kind].worst = fmax(of_kind[kind].worst, worst);
     if (!ok(worst <= 1, "%s%s [%zu, %zu]: %s", name, framed ? " in a window" : "", rows, cols,
             kind == SAME_BITS ? "the same bits" : "within its tolerance"))
-        printf("#   %zu of %zu numbers differ; worst at [%zu, %zu]: %.17g here, %.17g there, %.2g times what may be\n",
+        printf("#   %zu of %zu numbers differ; worst at [%zu, %zu]: %.17g here, %.17g there, %.2g "
+               "times what may be\n",
                differ, rows * cols, where / cols, where % cols, got[where], want, worst);
     free(wanted);
 }
 
-static void put_out(const char *name, const double *x, size_t rows, size_t cols, Kind kind, double product_limit) {
+static void put_out(const char *name, const double *x, size_t rows, size_t cols, Kind kind,
+                    double product_limit) {
     if (comparing) {
         compare(name, x, rows, cols, kind, product_limit);
         return;
     }
     fprintf(file, "%s %zu %zu\n", name, rows, cols);
-    if (fwrite(x, sizeof *x, rows * cols, file) != rows * cols) fault("test_outputs: the file cannot be written");
+    if (fwrite(x, sizeof *x, rows * cols, file) != rows * cols)
+        fault("test_outputs: the file cannot be written");
 }
 
 static double *on_host(Tensor t) {
@@ -114,8 +122,10 @@ static Tensor filled(Tensor t, uint64_t seed) {
     free(x);
     return t;
 }
-static Tensor normal(size_t rows, size_t cols, uint64_t seed) { return filled(empty(rows, cols), seed); }
-static const int *words(size_t n, int below) {              // -1: not counted
+static Tensor normal(size_t rows, size_t cols, uint64_t seed) {
+    return filled(empty(rows, cols), seed);
+}
+static const int *words(size_t n, int below) { // -1: not counted
     int *host = host_alloc((n + 1) * sizeof *host), *device = ints_new(&storage, n);
     for (size_t i = 0; i < n; i++) host[i] = (int)(random_key(5, i) % (unsigned)(below + 1)) - 1;
     ints_upload(device, host, n);
@@ -134,7 +144,8 @@ static const int *positions(size_t B, size_t T) {
 // ---- the ops ----
 
 static void elements(size_t M, size_t N) {
-    Tensor a = normal(M, N, 1), b = normal(M, N, 2), y = empty(M, N), row = filled(flat(N), 3), sums = flat(N);
+    Tensor a = normal(M, N, 1), b = normal(M, N, 2), y = empty(M, N), row = filled(flat(N), 3),
+           sums = flat(N);
     op_add(y, a, b), exact("add", y);
     op_multiply(y, a, b), exact("multiply", y);
     op_scale(y, a, (real)-0.7), exact("scale", y);
@@ -164,16 +175,21 @@ static void optimizers(size_t M, size_t N) {
 }
 
 static void layer_norms(size_t M, size_t N) {
-    Tensor x = normal(M, N, 1), y = empty(M, N), stats = empty(M, 2), dy = normal(M, N, 4), dx = empty(M, N);
+    Tensor x = normal(M, N, 1), y = empty(M, N), stats = empty(M, 2), dy = normal(M, N, 4),
+           dx = empty(M, N);
     Tensor gain = filled(flat(N), 2), bias = filled(flat(N), 3), dgain = flat(N), dbias = flat(N);
-    op_layer_norm(y, stats, x, gain, bias), exact("layer_norm", y), exact("layer_norm_stats", stats);
+    op_layer_norm(y, stats, x, gain, bias), exact("layer_norm", y),
+        exact("layer_norm_stats", stats);
     op_layer_norm_backward(dx, x, stats, gain, dy), exact("layer_norm_backward", dx);
-    op_layer_norm_grads(dgain, dbias, x, stats, dy), exact("layer_norm_dgain", dgain), exact("layer_norm_dbias", dbias);
+    op_layer_norm_grads(dgain, dbias, x, stats, dy), exact("layer_norm_dgain", dgain),
+        exact("layer_norm_dbias", dbias);
 }
 
 static void llama(size_t M, size_t N) {
-    Tensor x = normal(M, N, 1), y = empty(M, N), stats = empty(M, 1), dy = normal(M, N, 4), dx = empty(M, N);
-    Tensor gain = filled(flat(N), 2), dgain = flat(N), wide = normal(M, 2 * N, 5), dwide = empty(M, 2 * N);
+    Tensor x = normal(M, N, 1), y = empty(M, N), stats = empty(M, 1), dy = normal(M, N, 4),
+           dx = empty(M, N);
+    Tensor gain = filled(flat(N), 2), dgain = flat(N), wide = normal(M, 2 * N, 5),
+           dwide = empty(M, 2 * N);
     op_rms_norm(y, stats, x, gain, 1e-6), exact("rms_norm", y), exact("rms_norm_stats", stats);
     op_rms_norm_backward(dx, x, stats, gain, dy), exact("rms_norm_backward", dx);
     op_rms_norm_grads(dgain, x, stats, dy), exact("rms_norm_dgain", dgain);
@@ -181,12 +197,14 @@ static void llama(size_t M, size_t N) {
     op_swiglu_backward(dwide, wide, dy), exact("swiglu_backward", dwide);
     op_repeat_heads(dwide, x, N), exact("repeat_heads", dwide);
     op_fold_heads(y, wide, N), exact("fold_heads", y);
-    const double limit = 32 * epsilon * largest(wide);      // a sum of two products, with cos and sin of libm
+    const double limit =
+        32 * epsilon * largest(wide); // a sum of two products, with cos and sin of libm
     op_rotate(wide, 2 * N, NULL, 3, 1e4, 1), result("rotate", wide, PRODUCT, limit);
 }
 
 static void products(size_t M, size_t K, size_t N) {
-    Tensor x = normal(M, K, 1), xt = normal(K, M, 2), w = normal(K, N, 3), wt = normal(N, K, 4), y = empty(M, N);
+    Tensor x = normal(M, K, 1), xt = normal(K, M, 2), w = normal(K, N, 3), wt = normal(N, K, 4),
+           y = empty(M, N);
     op_matmul(y, x, w), product("matmul", y, K, x, w);
     op_matmul_nt(y, x, wt), product("matmul_nt", y, K, x, wt);
     op_matmul_tn(y, xt, w), product("matmul_tn", y, K, xt, w);
@@ -194,7 +212,8 @@ static void products(size_t M, size_t K, size_t N) {
 
 static void attention(size_t B, size_t T, size_t heads, size_t D) {
     const size_t rows = B * heads * T;
-    Tensor q = normal(B * T, heads * D, 1), k = normal(B * T, heads * D, 2), o = empty(B * T, heads * D);
+    Tensor q = normal(B * T, heads * D, 1), k = normal(B * T, heads * D, 2),
+           o = empty(B * T, heads * D);
     Tensor p = empty(rows, T), s = normal(rows, T, 3), dp = normal(rows, T, 4);
     const int *position = positions(B, T);
     const HeadsPlace at = { B, heads, position, position };
@@ -207,7 +226,7 @@ static void attention(size_t B, size_t T, size_t heads, size_t D) {
 }
 
 static void embeddings(size_t B, size_t T, size_t V, size_t C) {
-    const int *tokens = words(B * T, (int)V + 9);           // some foreign
+    const int *tokens = words(B * T, (int)V + 9); // some foreign
     Tensor wte = normal(V, C, 1), wpe = normal(T + 3, C, 2), y = empty(B * T, C);
     Tensor dwte = empty(V, C), dwpe = empty(T + 3, C);
     op_embed_tokens(y, wte, tokens, 4), exact("embed_tokens", y);
@@ -218,7 +237,8 @@ static void embeddings(size_t B, size_t T, size_t V, size_t C) {
 
 static void cross_entropy(size_t M, size_t V) {
     const int *targets = words(M, (int)V);
-    Tensor x = normal(M, V, 1), max = empty(M, 1), picked = empty(M, 1), sum = empty(M, 1), loss = empty(M, 1);
+    Tensor x = normal(M, V, 1), max = empty(M, 1), picked = empty(M, 1), sum = empty(M, 1),
+           loss = empty(M, 1);
     Tensor dloss = normal(M, 1, 2);
     op_row_max(max, x), exact("row_max", max);
     op_pick_target(picked, x, targets, 0), exact("pick_target", picked);
@@ -227,7 +247,8 @@ static void cross_entropy(size_t M, size_t V) {
     op_cross_entropy_backward(x, sum, targets, dloss, 0), exact("cross_entropy_backward", x);
 }
 
-// Sizes near the limits of strips, blocks of sums and blocks of threads, and one size with many of each.
+// Sizes near the limits of strips, blocks of sums and blocks of threads, and one size with many of
+// each.
 static void all_ops(void) {
     const size_t shapes[][2] = { { 1, 1 }, { 7, 13 }, { 33, 517 }, { 130, 1030 }, { 3, 64 } };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -265,10 +286,11 @@ int main(int argc, char **argv) {
     memory_rank_end();
     if (fclose(file) != 0) fault("test_outputs: the file cannot be written");
     if (!comparing) return 0;
-    printf("# one text, one result: %zu of %zu numbers differ\n", of_kind[SAME_BITS].differ, of_kind[SAME_BITS].of);
-    printf("# log and cos: %zu of %zu differ, by at most %.2g of %g units in the last place\n", of_kind[LIBM].differ,
-           of_kind[LIBM].of, of_kind[LIBM].worst * libm_ulps, libm_ulps);
-    printf("# products: %zu of %zu differ, by at most %.2g of what may be\n", of_kind[PRODUCT].differ,
-           of_kind[PRODUCT].of, of_kind[PRODUCT].worst);
+    printf("# one text, one result: %zu of %zu numbers differ\n", of_kind[SAME_BITS].differ,
+           of_kind[SAME_BITS].of);
+    printf("# log and cos: %zu of %zu differ, by at most %.2g of %g units in the last place\n",
+           of_kind[LIBM].differ, of_kind[LIBM].of, of_kind[LIBM].worst * libm_ulps, libm_ulps);
+    printf("# products: %zu of %zu differ, by at most %.2g of what may be\n",
+           of_kind[PRODUCT].differ, of_kind[PRODUCT].of, of_kind[PRODUCT].worst);
     return tap_end();
 }

@@ -16,11 +16,19 @@
 #include "judge/frame/lesson.h"
 
 enum { MICRO = 5, WIDTH = 1024, ROWS = 768, LIMIT = 120 /* seconds, against a hang */ };
-static const ModelConfig model = { .layers = 0, .width = WIDTH, .heads = 1, .context = ROWS, .vocab = 2 };
+static const ModelConfig model = {
+    .layers = 0, .width = WIDTH, .heads = 1, .context = ROWS, .vocab = 2
+};
 
 // Shared by all processes: the ops that each stage has begun.
-typedef struct { atomic_bool begun[2][16][MICRO]; } Board;
-static _Thread_local struct { Board *board; size_t stage, stages; bool silent, late; } me;
+typedef struct {
+    atomic_bool begun[2][16][MICRO];
+} Board;
+static _Thread_local struct {
+    Board *board;
+    size_t stage, stages;
+    bool silent, late;
+} me;
 
 // Computes until the neighbour has begun this op. silent: computes without products, so no code of
 // this tree runs meanwhile.
@@ -28,7 +36,8 @@ static void compute_until(int what, size_t stage, size_t k) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = tensor_new(&a, 64, 64), y = tensor_new(&a, 64, 64);
     tensor_fill(x, 1);
-    for (double since = now(); !me.board->begun[what][stage][k] && !me.late; me.late = now() > since + LIMIT)
+    for (double since = now(); !me.board->begun[what][stage][k] && !me.late;
+         me.late = now() > since + LIMIT)
         if (me.silent) usleep(100);
         else op_matmul(y, x, x);
     arena_free(&a);
@@ -40,18 +49,23 @@ static void meter_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     tensor_fill(y, (real)b->number);
     if (l->technique) return;
     me.board->begun[FORWARD][me.stage][b->number] = true;
-    if (x.data && tensor_sum(tensor_row_range(x, 0, 1)) != (double)(b->number * WIDTH)) fault("another message came");
-    if (me.stage + 1 < me.stages && b->number > 0) compute_until(FORWARD, me.stage + 1, b->number - 1);
+    if (x.data && tensor_sum(tensor_row_range(x, 0, 1)) != (double)(b->number * WIDTH))
+        fault("another message came");
+    if (me.stage + 1 < me.stages && b->number > 0)
+        compute_until(FORWARD, me.stage + 1, b->number - 1);
 }
 static void meter_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    (void)x; (void)dy; (void)s;
+    (void)x;
+    (void)dy;
+    (void)s;
     if (dx.data) tensor_fill(dx, 1);
     if (l->technique) return;
     me.board->begun[BACKWARD][me.stage][b->number] = true;
     if (me.stage > 0 && b->number > 0) compute_until(BACKWARD, me.stage - 1, b->number - 1);
 }
-static const LayerKind meter = { .name = "meter", .output = hidden_shape, .forward = meter_forward,
-                                 .backward = meter_backward };
+static const LayerKind meter = {
+    .name = "meter", .output = hidden_shape, .forward = meter_forward, .backward = meter_backward
+};
 
 static Board *board_of(Run *run) {
     const char *path = option_text(run, "board");
@@ -77,13 +91,15 @@ static void overlap(Run *run) {
         m->layers[i].kind = &meter;
         m->layers[i].technique = i ? m : NULL;
     }
-    ScheduleRule rule = strcmp(option_text(run, "schedule"), "gpipe") ? schedule_1f1b : schedule_gpipe;
+    ScheduleRule rule =
+        strcmp(option_text(run, "schedule"), "gpipe") ? schedule_1f1b : schedule_gpipe;
     Schedule s = rule(w->size, MICRO, w->rank);
     Batch batch[MICRO];
     for (size_t k = 0; k < MICRO; k++) batch[k] = (Batch){ .B = 1, .T = ROWS, .number = k };
     comm_barrier(w);
     PipelineResult r = pipeline_run(w, m, &s, batch, MICRO);
-    check_true(run, "messages move while their senders compute", option_text(run, "schedule"), !me.late);
+    check_true(run, "messages move while their senders compute", option_text(run, "schedule"),
+               !me.late);
     check_true(run, "the pipeline ran", "in flight", r.in_flight > 0);
     schedule_free(&s);
     model_free(m);
@@ -94,6 +110,6 @@ static const Option options[] = {
     { "schedule", "gpipe|1f1b", "gpipe", "the order of forwards and backwards" },
     { "silent", NULL, NULL, "compute without products: only a single copy moves messages then" },
     { "timeout", "SECONDS", "300", NULL },
-    {0},
+    { 0 },
 };
 EXPERIMENT(overlap, options);

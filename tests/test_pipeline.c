@@ -22,7 +22,7 @@
 // "F0c1 B2 I0 W0": forward, backward, backward of inputs, of weights; then the micro-batch and the
 // chunk (0: omitted).
 static Schedule list_of(const char *text) {
-    Schedule s = {0};
+    Schedule s = { 0 };
     for (char *end; *text; text = end + (*end == ' ')) {
         static const char letters[] = "FBIWU";
         PipeOp op = { .what = (PipeWhat)(strchr(letters, *text) - letters) };
@@ -33,7 +33,8 @@ static Schedule list_of(const char *text) {
     return s;
 }
 
-// Checks that pipe_op_feeds() and pipe_op_needs() are inverse. Only the forward of the first part needs no other op.
+// Checks that pipe_op_feeds() and pipe_op_needs() are inverse. Only the forward of the first part
+// needs no other op.
 static void test_rule(void) {
     bool inverse = true, counted = true;
     for (size_t p = 1; p <= 5; p++)
@@ -45,21 +46,26 @@ static void test_rule(void) {
                         PipeOp op = { .what = (PipeWhat)what, .micro_batch = 3, .chunk = chunk };
                         StageOp feeds, needs;
                         if (!pipe_op_feeds(op, i, p, v, &feeds)) continue;
-                        inverse &= pipe_op_needs(feeds.op, feeds.stage, p, v, &needs) && needs.stage == i &&
-                                   pipe_op_is(op, needs.op);
-                        inverse &= feeds.op.chunk * p + feeds.stage + (what == FORWARD ? 0 : 2) == chunk * p + i + 1;
+                        inverse &= pipe_op_needs(feeds.op, feeds.stage, p, v, &needs) &&
+                                   needs.stage == i && pipe_op_is(op, needs.op);
+                        inverse &= feeds.op.chunk * p + feeds.stage + (what == FORWARD ? 0 : 2) ==
+                                   chunk * p + i + 1;
                         fed++;
                     }
-            counted &= fed == 3 * (p * v - 1);             // forward, backward, backward of inputs
+            counted &= fed == 3 * (p * v - 1); // forward, backward, backward of inputs
         }
-    ok(inverse, "an op that takes a result needs the op that made it, in the neighbouring part, p = 1..5, v = 1..4");
+    ok(inverse, "an op that takes a result needs the op that made it, in the neighbouring part, p "
+                "= 1..5, v = 1..4");
     ok(counted, "of p v parts all except one send in each direction");
     StageOp needs;
     PipeOp weights = { .what = BACKWARD_WEIGHTS, .micro_batch = 1, .chunk = 1 };
     PipeOp own = { .what = BACKWARD_INPUTS, .micro_batch = 1, .chunk = 1 };
-    bool of_own = pipe_op_needs(weights, 1, 3, 2, &needs) && needs.stage == 1 && pipe_op_is(own, needs.op);
-    ok(of_own && !pipe_op_is(weights, needs.op), "a backward of weights needs its own backward of inputs");
-    ok(!pipe_op_needs((PipeOp){ .what = UPDATE }, 1, 3, 1, &needs), "an update needs only its place in the list");
+    bool of_own =
+        pipe_op_needs(weights, 1, 3, 2, &needs) && needs.stage == 1 && pipe_op_is(own, needs.op);
+    ok(of_own && !pipe_op_is(weights, needs.op),
+       "a backward of weights needs its own backward of inputs");
+    ok(!pipe_op_needs((PipeOp){ .what = UPDATE }, 1, 3, 1, &needs),
+       "an update needs only its place in the list");
 }
 
 static size_t step_time(Schedule *stage, size_t p, size_t m, const OpTimes *times) {
@@ -71,11 +77,13 @@ static size_t step_time(Schedule *stage, size_t p, size_t m, const OpTimes *time
 }
 
 static void test_lists(void) {
-    // ZB-H1 (Qi et al. 2023): 1F1B's order, but stage i computes the gradients of weights i micro-batches later.
+    // ZB-H1 (Qi et al. 2023): 1F1B's order, but stage i computes the gradients of weights i
+    // micro-batches later.
     Schedule zero[4];
     for (size_t i = 0; i < 4; i++) zero[i] = schedule_zb_h1(4, 8, i);
     size_t units = step_time(zero, 4, 8, &(OpTimes){ 1, 1, 1, 0 });
-    if (!ok(units == 27, "backwards in halves, p = 4, m = 8, each op 1 unit: ZB-H1 takes 27, 1F1B 33"))
+    if (!ok(units == 27,
+            "backwards in halves, p = 4, m = 8, each op 1 unit: ZB-H1 takes 27, 1F1B 33"))
         printf("#   %zu units\n", units);
     ok(makespan(schedule_1f1b, 4, 8, 1, 2) == 33, "1F1B: 33");
 }
@@ -85,13 +93,14 @@ static void test_lists(void) {
 typedef struct {
     const char *name;
     size_t p, v, m;
-    const char *list[4];                           // the list of each stage; NULL: interleaved
-    size_t in_flight;                              // the most micro-batches in flight on stage 0
+    const char *list[4]; // the list of each stage; NULL: interleaved
+    size_t in_flight;    // the most micro-batches in flight on stage 0
 } Case;
 
 enum { SEQUENCES = 2 };
-static const ModelConfig sizes = { .layers = 7, .width = 12, .heads = 3, .context = 5, .vocab = 17, .dropout = 0.1,
-                                   .seed = 4 };
+static const ModelConfig sizes = {
+    .layers = 7, .width = 12, .heads = 3, .context = 5, .vocab = 17, .dropout = 0.1, .seed = 4
+};
 
 static Model *part_of(size_t p, size_t v, size_t i) {
     Range chunk[4];
@@ -105,8 +114,9 @@ static Model *part_of(size_t p, size_t v, size_t i) {
 static bool same_gradients(Model *part, Model *whole) {
     bool same = true;
     for (size_t i = 0; i < part->n_units; i++) {
-        Unit *u = &part->units[i], *w = u == model_wte_head(part) ? model_wte_head(whole)
-                                                                  : model_unit(whole, u->params[0].name);
+        Unit *u = &part->units[i], *w = u == model_wte_head(part)
+                                            ? model_wte_head(whole)
+                                            : model_unit(whole, u->params[0].name);
         same &= tensor_equal(u->g, w->g);
     }
     return same;
@@ -120,7 +130,8 @@ static void run_case(Comm *world, void *which) {
     Batch batch[16];
     for (size_t k = 0; k < c->m; k++) {
         // the last micro-batch is smaller
-        batch[k] = data_batch(&d, &tokens, 0, k * SEQUENCES, SEQUENCES - (k + 1 == c->m), c->m * SEQUENCES - 1);
+        batch[k] = data_batch(&d, &tokens, 0, k * SEQUENCES, SEQUENCES - (k + 1 == c->m),
+                              c->m * SEQUENCES - 1);
         batch[k].number = k;
     }
     // On one device, runs forward and backward of one micro-batch after the other.
@@ -137,10 +148,12 @@ static void run_case(Comm *world, void *which) {
                        i == 0 && got.in_flight != c->in_flight };
     comm_all_reduce_doubles(world, wrong, 4);
     if (i == 0) {
-        ok(wrong[0] == 0, "%s, p = %zu, v = %zu, m = %zu: gradients, every bit", c->name, p, c->v, c->m);
+        ok(wrong[0] == 0, "%s, p = %zu, v = %zu, m = %zu: gradients, every bit", c->name, p, c->v,
+           c->m);
         ok(wrong[1] == 0, "%s, p = %zu, v = %zu: loss, every bit", c->name, p, c->v);
         ok(wrong[2] == 0, "%s, p = %zu, v = %zu: evaluation", c->name, p, c->v);
-        if (!ok(wrong[3] == 0, "%s, p = %zu, v = %zu: %zu in flight on stage 0", c->name, p, c->v, c->in_flight))
+        if (!ok(wrong[3] == 0, "%s, p = %zu, v = %zu: %zu in flight on stage 0", c->name, p, c->v,
+                c->in_flight))
             printf("#   %zu\n", got.in_flight);
     }
     schedule_free(&list);
@@ -150,27 +163,34 @@ static void run_case(Comm *world, void *which) {
     data_free(&d);
 }
 
-// ---------------------------------------------------------------- versions of weights, and no flush between updates
+// ---------------------------------------------------------------- versions of weights, and no
+// flush between updates
 
-// PipeDream (Harlap et al. 2018) updates after every backward, so the pipeline never runs empty. In forward and
-// backward, micro-batch k of stage i reads version max(0, k - (p-1-i)) of the stage's weights. Its gradient makes
-// version k+1.
+// PipeDream (Harlap et al. 2018) updates after every backward, so the pipeline never runs empty. In
+// forward and backward, micro-batch k of stage i reads version max(0, k - (p-1-i)) of the stage's
+// weights. Its gradient makes version k+1.
 enum { STEPS = 6 };
 static const double rate = 0.3;
-static size_t version_of(size_t p, size_t i, size_t k) { return k < p - 1 - i ? 0 : k - (p - 1 - i); }
+static size_t version_of(size_t p, size_t i, size_t k) {
+    return k < p - 1 - i ? 0 : k - (p - 1 - i);
+}
 
 static Schedule pipedream(size_t p, size_t i) {
-    Schedule s = {0};
+    Schedule s = { 0 };
     for (size_t forward = 0, back = 0; back < STEPS;) {
         PipeWhat what = forward < STEPS && forward <= back + p - 1 - i ? FORWARD : BACKWARD;
         size_t k = what == FORWARD ? forward++ : back++;
-        schedule_add_op(&s, (PipeOp){ .what = what, .micro_batch = k, .version = version_of(p, i, k) });
+        schedule_add_op(&s,
+                        (PipeOp){ .what = what, .micro_batch = k, .version = version_of(p, i, k) });
         if (what == BACKWARD) schedule_add(&s, UPDATE, k);
     }
     return s;
 }
 
-typedef struct { Arena arena; Tensor w[STEPS + 1]; } Versions;                   // [1, size] each
+typedef struct {
+    Arena arena;
+    Tensor w[STEPS + 1];
+} Versions; // [1, size] each
 static void versions_begin(Versions *v, Model *m) {
     *v = (Versions){ .arena = arena(MEM_PARAMETERS) };
     for (size_t k = 0; k <= STEPS; k++) v->w[k] = tensor_new(&v->arena, 1, m->size);
@@ -182,7 +202,7 @@ static void attach(void *versions, Model *m, PipeOp op) {
 }
 static void update(void *versions, Model *m, PipeOp op) {
     Versions *v = versions;
-    model_fold_tied(m);                            // a pipeline of one stage has both uses of wte
+    model_fold_tied(m); // a pipeline of one stage has both uses of wte
     tensor_copy(v->w[op.micro_batch + 1], v->w[op.micro_batch]);
     op_sgd(v->w[op.micro_batch + 1], m->g, 1, (real)rate, 0);
     model_zero_gradients(m);
@@ -194,7 +214,7 @@ static void recurrence(size_t p, Model **stage, Versions *v, const Batch *batch)
         Arena outside = arena(MEM_WORKSPACE);
         ActivationStash *f[3];
         size_t M = batch[k].B * batch[k].T;
-        Tensor x = {0}, dy = tensor_new(&outside, M, 1);
+        Tensor x = { 0 }, dy = tensor_new(&outside, M, 1);
         for (size_t i = 0; i < p; i++) {
             attach(&v[i], stage[i], (PipeOp){ .version = version_of(p, i, k) });
             Tensor y = tensor_new(&outside, M, i + 1 < p ? sizes.width : 1);
@@ -203,7 +223,7 @@ static void recurrence(size_t p, Model **stage, Versions *v, const Batch *batch)
         }
         tensor_fill(dy, (real)batch[k].token_weight);
         for (size_t i = p; i-- > 0;) {
-            Tensor dx = i ? tensor_new(&outside, M, sizes.width) : (Tensor){0};
+            Tensor dx = i ? tensor_new(&outside, M, sizes.width) : (Tensor){ 0 };
             walk_backward(stage[i]->layers, stage[i]->n_layers, &batch[k], f[i], dy, dx);
             update(&v[i], stage[i], (PipeOp){ .micro_batch = k });
             dy = dx;
@@ -213,8 +233,8 @@ static void recurrence(size_t p, Model **stage, Versions *v, const Batch *batch)
 }
 
 // Runs the list in the executor. Every op reads the version that it names.
-static PipelineResult run_list(Comm *pp, Model *m, const Schedule *list, const Batch *batch, Versions *v,
-                               double *loss) {
+static PipelineResult run_list(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
+                               Versions *v, double *loss) {
     PipelineStage s = pipeline_begin(pp, m, batch, STEPS);
     Executor *e = executor_new(pp, &s, list);
     for (size_t at = 0; at < list->n; at++) {
@@ -240,7 +260,8 @@ static void run_versions(Comm *world, void *unused) {
     Arena tokens = arena(MEM_WORKSPACE);
     Data d = data_synthetic(sizes.vocab, sizes.context, 1);
     Batch batch[STEPS];
-    for (size_t k = 0; k < STEPS; k++) batch[k] = data_batch(&d, &tokens, k, 0, SEQUENCES, SEQUENCES);
+    for (size_t k = 0; k < STEPS; k++)
+        batch[k] = data_batch(&d, &tokens, k, 0, SEQUENCES, SEQUENCES);
     Model *stage[3], *mine = part_of(p, 1, i);
     Versions want[3], got;
     for (size_t j = 0; j < p; j++) versions_begin(&want[j], stage[j] = part_of(p, 1, j));
@@ -248,7 +269,7 @@ static void run_versions(Comm *world, void *unused) {
     recurrence(p, stage, want, batch);
 
     Schedule list = pipedream(p, i);
-    double loss[STEPS] = {0}, sum = 0;
+    double loss[STEPS] = { 0 }, sum = 0;
     PipelineResult r = run_list(world, mine, &list, batch, &got, loss);
     double wrong[4] = { 0, r.in_flight != p - i, 0, 0 };
     for (size_t k = 0; k < STEPS; k++) {
@@ -261,7 +282,8 @@ static void run_versions(Comm *world, void *unused) {
     comm_all_reduce_doubles(world, wrong, 4);
     if (i == 0) {
         ok(wrong[3] == 0, "PipeDream, p = %zu: the last stage has the loss of each micro-batch", p);
-        ok(wrong[0] == 0, "PipeDream, p = %zu: every version of the weights has the recurrence's bits", p);
+        ok(wrong[0] == 0,
+           "PipeDream, p = %zu: every version of the weights has the recurrence's bits", p);
         ok(wrong[1] == 0, "PipeDream, p = %zu: p - i in flight, and no flush", p);
         ok(wrong[2] == 0, "PipeDream, p = %zu: every update changes the weights", p);
     }
@@ -279,7 +301,7 @@ static void run_versions(Comm *world, void *unused) {
 static void update_by_nobody(Comm *world, void *unused) {
     (void)unused;
     Schedule s = list_of("F0 B0 U0");
-    Batch b = {0};
+    Batch b = { 0 };
     pipeline_run(world, part_of(1, 1, 0), &s, &b, 1);
 }
 
@@ -289,7 +311,7 @@ static void update_by_nobody(Comm *world, void *unused) {
 typedef struct {
     const char *name;
     size_t ranks;
-    bool cut, rows, cube;                          // tensor parallelism; with sequence parallelism; in 3D
+    bool cut, rows, cube; // tensor parallelism; with sequence parallelism; in 3D
     Recompute recompute;
     size_t zero;
 } Wrapping;
@@ -302,14 +324,16 @@ static void wrap(const Wrapping *w, Model *m, Comm *world, const Cube *cube) {
     zero_allocate(m, world, w->zero);
 }
 
-// One step of two micro-batches. halves: the gradients of all weights come after both backwards of inputs.
+// One step of two micro-batches. halves: the gradients of all weights come after both backwards of
+// inputs.
 static double step_of(const Wrapping *w, Model *m, const Batch *batch, bool halves) {
     ActivationStash *f[2];
     double loss = 0;
     zero_begin(m, w->zero);
     for (size_t k = 0; k < 2; k++) {
         Arena outside = arena(MEM_WORKSPACE);
-        Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], &batch[k])), none = {0};
+        Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], &batch[k])),
+               none = { 0 };
         f[k] = walk_forward(m->layers, m->n_layers, &batch[k], none, y);
         loss += tensor_sum(y);
         tensor_fill(y, (real)batch[k].token_weight);
@@ -317,7 +341,8 @@ static double step_of(const Wrapping *w, Model *m, const Batch *batch, bool halv
         else walk_backward(m->layers, m->n_layers, &batch[k], f[k], y, none);
         arena_free(&outside);
     }
-    for (size_t k = 0; halves && k < 2; k++) walk_backward_weights(m->layers, m->n_layers, &batch[k], f[k]);
+    for (size_t k = 0; halves && k < 2; k++)
+        walk_backward_weights(m->layers, m->n_layers, &batch[k], f[k]);
     model_fold_tied(m);
     if (w->zero || !w->cut) zero_reduce(m, w->zero);
     return loss;
@@ -328,11 +353,12 @@ static void run_wrapped(Comm *world, void *which) {
     Arena tokens = arena(MEM_WORKSPACE);
     Data d = data_synthetic(sizes.vocab, sizes.context, 1);
     Batch batch[2];
-    for (size_t k = 0; k < 2; k++) batch[k] = data_batch(&d, &tokens, 0, (w->cut ? k : 2 * k + world->rank) * 2, 2, 8);
+    for (size_t k = 0; k < 2; k++)
+        batch[k] = data_batch(&d, &tokens, 0, (w->cut ? k : 2 * k + world->rank) * 2, 2, 8);
     Model *m[2];
     double loss[2], wrong = 0;
     size_t most[2];
-    Cube cube = {0};
+    Cube cube = { 0 };
     if (w->cube) cube = cube_new(world);
     cube.gather_again = true;
     for (size_t i = 0; i < 2; i++) {
@@ -343,12 +369,14 @@ static void run_wrapped(Comm *world, void *which) {
         most[i] = memory_peak(MEM_ACTIVATIONS);
     }
     for (size_t i = 0; i < m[0]->n_units; i++)
-        if (!m[0]->units[i].tied_to) wrong += !tensor_equal(m[0]->units[i].own_g, m[1]->units[i].own_g);
+        if (!m[0]->units[i].tied_to)
+            wrong += !tensor_equal(m[0]->units[i].own_g, m[1]->units[i].own_g);
     wrong += loss[0] != loss[1];
     comm_all_reduce_doubles(world, &wrong, 1);
     if (world->rank == 0) {
         ok(wrong == 0, "%s: a backward in halves has every bit of a whole one", w->name);
-        ok(most[1] > most[0], "%s: backward in halves keeps more, %zu instead of %zu bytes", w->name, most[1], most[0]);
+        ok(most[1] > most[0], "%s: backward in halves keeps more, %zu instead of %zu bytes",
+           w->name, most[1], most[0]);
     }
     for (size_t i = 0; i < 2; i++) model_free(m[i]);
     if (w->cube) cube_free(&cube);
@@ -361,20 +389,34 @@ static const Wrapping wrappings[] = {
     { .name = "recompute full", .ranks = 1, .recompute = RECOMPUTE_FULL },
     { .name = "recompute selective", .ranks = 1, .recompute = RECOMPUTE_SELECTIVE },
     { .name = "tensor-parallel", .ranks = 3, .cut = true },
-    { .name = "tensor-parallel, recompute full", .ranks = 2, .cut = true, .recompute = RECOMPUTE_FULL },
+    { .name = "tensor-parallel, recompute full",
+      .ranks = 2,
+      .cut = true,
+      .recompute = RECOMPUTE_FULL },
     { .name = "sequence-parallel", .ranks = 3, .cut = true, .rows = true },
-    { .name = "sequence-parallel, recompute full", .ranks = 2, .cut = true, .rows = true, .recompute = RECOMPUTE_FULL },
+    { .name = "sequence-parallel, recompute full",
+      .ranks = 2,
+      .cut = true,
+      .rows = true,
+      .recompute = RECOMPUTE_FULL },
     { .name = "3D", .ranks = 8, .cut = true, .cube = true },
-    { .name = "3D, recompute full", .ranks = 8, .cut = true, .cube = true, .recompute = RECOMPUTE_FULL },
+    { .name = "3D, recompute full",
+      .ranks = 8,
+      .cut = true,
+      .cube = true,
+      .recompute = RECOMPUTE_FULL },
     { .name = "data-parallel", .ranks = 2 },
     { .name = "ZeRO-1", .ranks = 2, .zero = 1 },
     { .name = "ZeRO-2", .ranks = 2, .zero = 2 },
     { .name = "ZeRO-3", .ranks = 3, .zero = 3 },
-    { .name = "ZeRO-2, recompute selective", .ranks = 2, .zero = 2, .recompute = RECOMPUTE_SELECTIVE },
+    { .name = "ZeRO-2, recompute selective",
+      .ranks = 2,
+      .zero = 2,
+      .recompute = RECOMPUTE_SELECTIVE },
 };
 
-// Tests 3D with attention in blocks, whose backward reads the attention's output again. The output gathered by
-// forward is kept, or gathered again.
+// Tests 3D with attention in blocks, whose backward reads the attention's output again. The output
+// gathered by forward is kept, or gathered again.
 static void run_cube_kept(Comm *world, void *unused) {
     (void)unused;
     Arena tokens = arena(MEM_WORKSPACE);
@@ -390,14 +432,17 @@ static void run_cube_kept(Comm *world, void *unused) {
         cube[i].gather_again = i == 1;
         m[i] = model_describe(&sizes, model_layers(&sizes));
         wrap(&w, m[i], world, &cube[i]);
-        for (size_t k = 0; k < m[i]->n_layers; k++) m[i]->layers[k].attention = &attention_blockwise;
+        for (size_t k = 0; k < m[i]->n_layers; k++)
+            m[i]->layers[k].attention = &attention_blockwise;
         loss[i] = step_of(&w, m[i], batch, false);
     }
     for (size_t i = 0; i < m[0]->n_units; i++)
-        if (!m[0]->units[i].tied_to) wrong += !tensor_equal(m[0]->units[i].own_g, m[1]->units[i].own_g);
+        if (!m[0]->units[i].tied_to)
+            wrong += !tensor_equal(m[0]->units[i].own_g, m[1]->units[i].own_g);
     wrong += loss[0] != loss[1];
     comm_all_reduce_doubles(world, &wrong, 1);
-    if (world->rank == 0) ok(wrong == 0, "3D, attention in blocks: kept operands give the bits of gathered ones");
+    if (world->rank == 0)
+        ok(wrong == 0, "3D, attention in blocks: kept operands give the bits of gathered ones");
     for (size_t i = 0; i < 2; i++) {
         model_free(m[i]);
         cube_free(&cube[i]);
@@ -410,20 +455,23 @@ static void run_cube_kept(Comm *world, void *unused) {
 // per pair.
 static void run_pairs(Comm *world, void *unused) {
     (void)unused;
-    static const ModelConfig four = { .layers = 4, .width = 12, .heads = 3, .context = 5, .vocab = 17, .dropout = 0.1 };
+    static const ModelConfig four = {
+        .layers = 4, .width = 12, .heads = 3, .context = 5, .vocab = 17, .dropout = 0.1
+    };
     Arena tokens = arena(MEM_WORKSPACE);
     Data d = data_synthetic(four.vocab, four.context, 1);
     Batch b = data_batch(&d, &tokens, 0, 0, 3, 3);
-    Tensor g[3] = {{0}};
+    Tensor g[3] = { { 0 } };
     Model *m[3];
     size_t kept[3], M = b.B * b.T;
-    for (size_t i = 0; i < 3; i++) {               // plain; every block; every two blocks
-        m[i] = model_describe(&four, (Range){1, 5});
+    for (size_t i = 0; i < 3; i++) { // plain; every block; every two blocks
+        m[i] = model_describe(&four, (Range){ 1, 5 });
         if (i == 1) recompute(m[i], RECOMPUTE_FULL);
         for (size_t k = 0; i == 2 && k < 2; k++) recompute_wrap_range(m[i], k, 2);
         model_allocate(m[i]);
         Arena outside = arena(MEM_REFERENCE);
-        Tensor x = tensor_new(&outside, M, 12), y = tensor_new(&outside, M, 12), dx = tensor_new(&outside, M, 12);
+        Tensor x = tensor_new(&outside, M, 12), y = tensor_new(&outside, M, 12),
+               dx = tensor_new(&outside, M, 12);
         tensor_fill(x, (real)0.5);
         ActivationStash *f = walk_forward(m[i]->layers, m[i]->n_layers, &b, x, y);
         kept[i] = memory_now(MEM_ACTIVATIONS);
@@ -432,8 +480,10 @@ static void run_pairs(Comm *world, void *unused) {
         arena_free(&outside);
     }
     ok(m[2]->n_layers == 2 && m[2]->layers[1].n_units == 2, "4 blocks are 2 layers of 2 units");
-    ok(tensor_equal(g[1], g[0]) && tensor_equal(g[2], g[0]), "blocks recomputed in pairs: gradients, every bit");
-    // The caller holds the first input and the last output: 3 tensors are between 4 blocks, 1 between 2 pairs.
+    ok(tensor_equal(g[1], g[0]) && tensor_equal(g[2], g[0]),
+       "blocks recomputed in pairs: gradients, every bit");
+    // The caller holds the first input and the last output: 3 tensors are between 4 blocks, 1
+    // between 2 pairs.
     ok(kept[1] == 3 * M * 12 * sizeof(real) && kept[2] == 1 * M * 12 * sizeof(real),
        "pairs keep one input per pair: %zu bytes; one per block would be %zu, all tensors %zu",
        kept[2], kept[1], kept[0]);
@@ -450,38 +500,50 @@ static void note(Layer *l, char what) {
     sprintf(log + strlen(log), "%c%zu ", what, l->number);
 }
 static void noted_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    (void)b; (void)x; (void)s;
+    (void)b;
+    (void)x;
+    (void)s;
     note(l, 'F');
     tensor_fill(y, 0);
 }
 static void noted_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    (void)b; (void)x; (void)dy; (void)s;
+    (void)b;
+    (void)x;
+    (void)dy;
+    (void)s;
     note(l, 'B');
     tensor_fill(dx, 0);
 }
 static void noted_prepare(Layer *l, bool backward) { note(l, backward ? 'b' : 'f'); }
 static const LayerKind noted = {
-    .name = "noted", .output = hidden_shape, .forward = noted_forward, .backward = noted_backward,
+    .name = "noted",
+    .output = hidden_shape,
+    .forward = noted_forward,
+    .backward = noted_backward,
     .prepare = noted_prepare,
 };
 static const LayerKind around = {
-    .name = "around", .forward = noted_forward, .backward = noted_backward,
+    .name = "around",
+    .forward = noted_forward,
+    .backward = noted_backward,
 };
 static void run_prepare(Comm *world, void *unused) {
-    (void)world; (void)unused;
+    (void)world;
+    (void)unused;
     char log[200] = "";
-    Model *m = model_describe(&sizes, (Range){1, 4});
+    Model *m = model_describe(&sizes, (Range){ 1, 4 });
     for (size_t i = 0; i < 3; i++) {
         m->layers[i].kind = &noted;
         m->layers[i].technique = log;
     }
-    layer_wrap(&m->layers[1], &around, NULL);      // the inner layer of a wrapper is prepared, too
+    layer_wrap(&m->layers[1], &around, NULL); // the inner layer of a wrapper is prepared, too
     m->layers[1].technique = log;
     Batch b = { .B = 1, .T = 2 };
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = tensor_new(&a, 2, 12), y = tensor_new(&a, 2, 12);
     walk_backward(m->layers, 3, &b, walk_forward(m->layers, 3, &b, x, y), y, x);
-    if (!ok(!strcmp(log, "f1 f2 F1 f3 F2 F3 b3 b2 B3 b1 B2 B1 "), "prepare is called one layer ahead"))
+    if (!ok(!strcmp(log, "f1 f2 F1 f3 F2 F3 b3 b2 B3 b1 B2 B1 "),
+            "prepare is called one layer ahead"))
         printf("#   %s\n", log);
     log[0] = 0;
     walk_forward_only(m->layers, 3, &b, x, y);
@@ -497,19 +559,37 @@ static void as_ranks(size_t n, void (*body)(Comm *world, void *arg), const void 
 }
 
 static const Case cases[] = {
-    { "interleaved", 2, 2, 4, {
-        "F0c0 F1c0 F0c1 F1c1 F2c0 B0c1 F3c0 B1c1 F2c1 B0c0 F3c1 B1c0 B2c1 B3c1 B2c0 B3c0",
-        "F0c0 F1c0 F0c1 B0c1 F1c1 B1c1 F2c0 B0c0 F3c0 B1c0 F2c1 B2c1 F3c1 B3c1 B2c0 B3c0" }, 5 },
-    { "interleaved", 1, 2, 2, {0}, 2 },
-    { "interleaved", 1, 1, 3, {0}, 1 },
-    { "interleaved", 2, 3, 2, {0}, 6 },
-    { "interleaved", 3, 2, 6, {0}, 8 },
-    { "interleaved", 4, 2, 4, {0}, 8 },
-    { "backwards in halves", 2, 1, 3, { "F0 F1 I0 F2 I1 W0 I2 W1 W2", "F0 I0 F1 I1 W0 F2 I2 W1 W2" }, 3 },
-    { "some backwards in halves", 2, 1, 3, { "F0 F1 I0 F2 W0 B1 I2 W2", "F0 B0 F1 I1 F2 W1 B2" }, 3 },
-    { "chunks and halves", 2, 2, 2, {
-        "F0c0 F1c0 F0c1 F1c1 I0c1 I1c1 I0c0 W0c1 I1c0 W1c1 W0c0 W1c0",
-        "F0c0 F1c0 F0c1 I0c1 F1c1 I1c1 I0c0 I1c0 W0c1 W1c1 W0c0 W1c0" }, 4 },
+    { "interleaved",
+      2,
+      2,
+      4,
+      { "F0c0 F1c0 F0c1 F1c1 F2c0 B0c1 F3c0 B1c1 F2c1 B0c0 F3c1 B1c0 B2c1 B3c1 B2c0 B3c0",
+        "F0c0 F1c0 F0c1 B0c1 F1c1 B1c1 F2c0 B0c0 F3c0 B1c0 F2c1 B2c1 F3c1 B3c1 B2c0 B3c0" },
+      5 },
+    { "interleaved", 1, 2, 2, { 0 }, 2 },
+    { "interleaved", 1, 1, 3, { 0 }, 1 },
+    { "interleaved", 2, 3, 2, { 0 }, 6 },
+    { "interleaved", 3, 2, 6, { 0 }, 8 },
+    { "interleaved", 4, 2, 4, { 0 }, 8 },
+    { "backwards in halves",
+      2,
+      1,
+      3,
+      { "F0 F1 I0 F2 I1 W0 I2 W1 W2", "F0 I0 F1 I1 W0 F2 I2 W1 W2" },
+      3 },
+    { "some backwards in halves",
+      2,
+      1,
+      3,
+      { "F0 F1 I0 F2 W0 B1 I2 W2", "F0 B0 F1 I1 F2 W1 B2" },
+      3 },
+    { "chunks and halves",
+      2,
+      2,
+      2,
+      { "F0c0 F1c0 F0c1 F1c1 I0c1 I1c1 I0c0 W0c1 I1c0 W1c1 W0c0 W1c0",
+        "F0c0 F1c0 F0c1 I0c1 F1c1 I1c1 I0c0 I1c0 W0c1 W1c1 W0c0 W1c0" },
+      4 },
     { "halves, one stage", 1, 1, 3, { "F0 I0 F1 I1 F2 I2 W0 W1 W2" }, 3 },
 };
 
@@ -523,7 +603,8 @@ int main(void) {
     test_rule();
     test_lists();
     device_init();
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) as_ranks(cases[i].p, run_case, &cases[i]);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        as_ranks(cases[i].p, run_case, &cases[i]);
     for (size_t i = 0; i < sizeof wrappings / sizeof *wrappings; i++)
         as_ranks(wrappings[i].ranks, run_wrapped, &wrappings[i]);
     for (size_t p = 1; p <= 3; p++) as_ranks(p, run_versions, NULL);

@@ -1,4 +1,5 @@
-// test_play.c: compares the player of expected steps (judge/play) with closed forms and with emulated runs.
+// test_play.c: compares the player of expected steps (judge/play) with closed forms and with
+// emulated runs.
 //   1. The schedule lists of chapters 04 and 05 against the recurrence of their start times, to the
 //      picosecond.
 //   2. The executor with the same lists, emulated, on the simulated clock: times, bytes and buffers
@@ -30,13 +31,15 @@ static size_t below(size_t n) {
 
 // ---------------------------------------------------------------- the results of a child process
 
-typedef struct { size_t calls, bytes, received; } Books;
+typedef struct {
+    size_t calls, bytes, received;
+} Books;
 typedef struct {
     Picoseconds end;
-    size_t communication;                          // peak of MEM_COMMUNICATION
-    Books books[3][COMM_KINDS];                    // of world, row and column
+    size_t communication;       // peak of MEM_COMMUNICATION
+    Books books[3][COMM_KINDS]; // of world, row and column
 } Found;
-static Found *found;                               // [MOST_RANKS], shared with the children
+static Found *found; // [MOST_RANKS], shared with the children
 
 static const ClockLink fast = { "fast", 50e-9, 400e6, "" },
                        slow = { "slow", 250e-9, 400e6 / 12, "" };
@@ -48,7 +51,7 @@ static ClockConfig clock_of(size_t node) {
                       .node = node };
     return c;
 }
-enum { PS_PER_FLOP = 1000 };                       // of device lesson
+enum { PS_PER_FLOP = 1000 }; // of device lesson
 
 // Runs body on emulated ranks in a child process, which a deadlock ends. Returns its status and its
 // messages.
@@ -73,8 +76,8 @@ static int run_child(size_t ranks, const ClockConfig *clock, void (*body)(Comm *
 
 static void note(size_t rank, size_t which, const Comm *c) {
     for (size_t kind = 0; kind < COMM_KINDS; kind++)
-        found[rank].books[which][kind] = (Books){ c->ledger[kind].calls, c->ledger[kind].bytes,
-                                                  c->ledger[kind].received };
+        found[rank].books[which][kind] =
+            (Books){ c->ledger[kind].calls, c->ledger[kind].bytes, c->ledger[kind].received };
 }
 static bool same_books(const Play *p, size_t rank, size_t group, size_t which) {
     bool same = true;
@@ -86,7 +89,8 @@ static bool same_books(const Play *p, size_t rank, size_t group, size_t which) {
     return same;
 }
 
-// -------------------------------------------------------- 1. lists, and the recurrence of their times
+// -------------------------------------------------------- 1. lists, and the recurrence of their
+// times
 
 typedef enum { NAIVE, GPIPE, ONE_F_ONE_B, INTERLEAVED, ZB_H1, ZB_AUTO, RULES } Rule;
 typedef struct {
@@ -97,8 +101,7 @@ typedef struct {
 } Case;
 
 static void fill(Case *c) {
-    for (size_t i = 0; i < c->p; i++)
-        switch (c->rule) {
+    for (size_t i = 0; i < c->p; i++) switch (c->rule) {
         case NAIVE: c->stage[i] = schedule_naive(c->p, c->m, i); break;
         case GPIPE: c->stage[i] = schedule_gpipe(c->p, c->m, i); break;
         case ONE_F_ONE_B: c->stage[i] = schedule_1f1b(c->p, c->m, i); break;
@@ -136,7 +139,9 @@ static size_t takes(PipeOp op, const OpTimes *t) {
 // start = the later of two times: the end of the previous op, and the arrival of the input. A
 // message leaves after the previous message has arrived. Repeats from zero until nothing changes.
 // Uses the executor's rule for the needs of an op.
-typedef struct { size_t end[3 * MOST_M * 4], arrives[3 * MOST_M * 4]; } Times;
+typedef struct {
+    size_t end[3 * MOST_M * 4], arrives[3 * MOST_M * 4];
+} Times;
 static size_t recurrence(const Case *c) {
     static Times at[MOST_P];
     size_t last = 0;
@@ -144,7 +149,7 @@ static size_t recurrence(const Case *c) {
     for (bool changed = true; changed;) {
         changed = false;
         for (size_t i = 0; i < c->p; i++) {
-            size_t lane[MOST_P] = {0}, now = 0;
+            size_t lane[MOST_P] = { 0 }, now = 0;
             for (size_t e = 0; e < c->stage[i].n; e++) {
                 PipeOp op = c->stage[i].ops[e];
                 StageOp needs, feeds;
@@ -209,12 +214,15 @@ static size_t layer_flops(size_t number, bool forward) {
 }
 
 static void charge_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    (void)x; (void)s;
+    (void)x;
+    (void)s;
     clock_charge_flops((double)(layer_flops(l->number, true) * b->B));
     tensor_fill(y, 1);
 }
 static void charge_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    (void)x; (void)dy; (void)s;
+    (void)x;
+    (void)dy;
+    (void)s;
     clock_charge_flops((double)(layer_flops(l->number, false) * b->B));
     if (l->number > 0) tensor_fill(dx, 1);
 }
@@ -313,7 +321,7 @@ static void executions(void) {
             c.p = 1 + below(4);
             c.m = c.p * (1 + below(4));
         }
-        times_of(&c, 3, below(5000));              // for ZB_AUTO
+        times_of(&c, 3, below(5000)); // for ZB_AUTO
         fill(&c);
         one_execution(&c);
         for (size_t i = 0; i < c.p; i++) schedule_free(&c.stage[i]);
@@ -330,8 +338,14 @@ typedef struct {
     CommKind kind;
     size_t which, peer, count, target;
 } Action; // which: world, row, column
-typedef struct { Action action[400]; size_t n; } Program;
-typedef struct { size_t ranks; Program of[MOST_RANKS]; } Programs;
+typedef struct {
+    Action action[400];
+    size_t n;
+} Program;
+typedef struct {
+    size_t ranks;
+    Program of[MOST_RANKS];
+} Programs;
 
 static size_t members(size_t ranks, size_t which, size_t rank, size_t *first, size_t *stride) {
     *first = which == 0 ? 0 : which == 1 ? rank - rank % 2 : rank % 2;
@@ -347,10 +361,13 @@ static size_t action(Program *p, Action a) {
 
 // Each collective is started on all members, and each message has both ends. The waits come later,
 // at random places. The waits of a group's collectives keep their order.
-typedef struct { size_t target, which; bool message; } Open;
+typedef struct {
+    size_t target, which;
+    bool message;
+} Open;
 static Programs random_programs(void) {
     static Open open[MOST_RANKS][400];
-    size_t n_open[MOST_RANKS] = {0}, late = 1 + below(6);
+    size_t n_open[MOST_RANKS] = { 0 }, late = 1 + below(6);
     Programs all = { .ranks = 1 + below(MOST_RANKS) };
     for (size_t n = 20 + below(60); n > 0; n--) {
         size_t rank = below(all.ranks), which = below(3), first, stride;
@@ -364,13 +381,17 @@ static Programs random_programs(void) {
                 size_t r = first + i * stride;
                 Action a = { START, (CommKind)kind, which, root, count, 0 };
                 open[r][n_open[r]++] = (Open){ action(&all.of[r], a), which, false };
-                bool only_blocking = kind == COMM_ALL_TO_ALL || kind == COMM_BROADCAST || kind == COMM_REDUCE;
-                if (only_blocking) {                           // the collective comes after the open operations
+                bool only_blocking =
+                    kind == COMM_ALL_TO_ALL || kind == COMM_BROADCAST || kind == COMM_REDUCE;
+                if (only_blocking) { // the collective comes after the open operations
                     Program *p = &all.of[r];
                     p->n--;
                     n_open[r]--;
                     for (size_t k = 0; k < n_open[r];) {
-                        if (open[r][k].which != which || open[r][k].message) { k++; continue; }
+                        if (open[r][k].which != which || open[r][k].message) {
+                            k++;
+                            continue;
+                        }
                         action(p, (Action){ .what = WAIT, .target = open[r][k].target });
                         memmove(&open[r][k], &open[r][k + 1], (--n_open[r] - k) * sizeof(Open));
                     }
@@ -393,7 +414,7 @@ static Programs random_programs(void) {
         for (size_t r = 0; r < all.ranks; r++)
             while (n_open[r] > 0 && (n == 1 || below(late) == 0)) {
                 size_t k = below(n_open[r]);
-                if (!open[r][k].message) {         // the oldest collective of its group
+                if (!open[r][k].message) { // the oldest collective of its group
                     size_t oldest = 0;
                     while (open[r][oldest].message || open[r][oldest].which != open[r][k].which)
                         oldest++;
@@ -443,7 +464,8 @@ static Request *start(Comm *c, const Action *a, Arena *arena) {
     case COMM_ALL_TO_ALL: comm_all_to_all(c, tensor_new(arena, c->size, part), whole); return NULL;
     case COMM_BROADCAST: comm_broadcast(c, whole, a->peer); return NULL;
     case COMM_REDUCE: comm_reduce(c, whole, a->peer); return NULL;
-    case COMM_SEND: case COMM_KINDS: break;
+    case COMM_SEND:
+    case COMM_KINDS: break;
     }
     return a->what == SEND ? comm_start_send(c, whole, a->peer)
                            : comm_start_recv(c, whole, a->peer);
@@ -453,7 +475,7 @@ static void run_program(Comm *world, void *context) {
     const Program *p = &all->of[world->rank];
     Comm *comm[] = { world, comm_split(world, world->rank / 2, world->rank, "row"),
                      comm_split(world, world->rank % 2, world->rank, "column") };
-    Request *request[400] = {0};
+    Request *request[400] = { 0 };
     Arena memory = arena(MEM_WORKSPACE);
     for (size_t i = 0; i < 3; i++) comm_connect(comm[i], COMM_EVERYBODY);
     clock_rank_begin();
@@ -554,7 +576,7 @@ static void programs(void) {
 // more. Then comes a message.
 static void exposed_and_hidden(void) {
     ClockConfig clock = clock_of(0);
-    clock.link = (ClockLink){ "round", 1e-6, 1e9, "" };    // a us, and a byte a nanosecond
+    clock.link = (ClockLink){ "round", 1e-6, 1e9, "" }; // a us, and a byte a nanosecond
     Play *p = play_new(2, &clock);
     size_t world = play_group(p, "world", 0, 2, 1);
     for (size_t r = 0; r < 2; r++) {
@@ -567,7 +589,7 @@ static void exposed_and_hidden(void) {
         play_wait(p, r, sum);
     }
     size_t there = play_post(p, 1, world, 0, 3000);
-    play_send(p, 0, world, 1, 3000);                       // 4 us
+    play_send(p, 0, world, 1, 3000); // 4 us
     play_work(p, 1, 1000000);
     play_wait(p, 1, there);
     bool goes = play_run(p);
@@ -593,7 +615,7 @@ static void held(void) {
     play_drop(p, 0, MEM_WORKSPACE, 50);
     play_hold(p, 0, MEM_ACTIVATIONS, 20);
     ok(play_now(p, 0, MEM_ACTIVATIONS) == 120 && play_peak(p, 0, MEM_ACTIVATIONS) == 120 &&
-       play_peak(p, 0, MEM_WORKSPACE) == 50 && play_peak_total(p, 0) == 150,
+           play_peak(p, 0, MEM_WORKSPACE) == 50 && play_peak_total(p, 0) == 150,
        "bytes held, peaks since the recording began, the reference apart");
     play_free(p);
 }

@@ -26,9 +26,8 @@ static const ModelConfig seven = {
 static const ModelConfig gpt3 = {
     .layers = 96, .width = 12288, .heads = 96, .context = 2048, .vocab = 50257, .dropout = 0.1
 };
-static const double A100 = 312e12, NVLINK = 300e9, IB = 25e9, G = 1e9;     // FLOP/s, bytes/s
-enum { BF16 = 2,
-    MIXED = 16 };                 // bytes of an element; of a parameter with gradient and AdamW
+static const double A100 = 312e12, NVLINK = 300e9, IB = 25e9, G = 1e9; // FLOP/s, bytes/s
+enum { BF16 = 2, MIXED = 16 }; // bytes of an element; of a parameter with gradient and AdamW
 
 static Run *here;
 static const char *page;
@@ -86,8 +85,7 @@ static void data_parallel(void) {
     on_page("NVLink (300 GB/s): %.0f ms", 1e3 * sent / NVLINK);
     on_page("InfiniBand (25 GB/s per GPU): %.0f ms, %.0f %%", 1e3 * sent / IB,
             100 * sent / IB / (3 * F / A100));
-    on_page("backward's %.0f ms, and %.0f ms remain", 2 * ms,
-            1e3 * (sent / IB - 2 * F / A100));
+    on_page("backward's %.0f ms, and %.0f ms remain", 2 * ms, 1e3 * (sent / IB - 2 * F / A100));
 }
 
 static const ClockLink *link_named(const char *name) {
@@ -95,7 +93,7 @@ static const ClockLink *link_named(const char *name) {
     while (l->name && strcmp(l->name, name)) l++;
     return l;
 }
-static double seconds(Way way, double bytes) {     // an all-reduce over 8 ranks on NVLink
+static double seconds(Way way, double bytes) { // an all-reduce over 8 ranks on NVLink
     size_t count = (size_t)(bytes / sizeof(real));
     return 1e-12 * way_time_on(link_named("nvlink"), way, 8, count);
 }
@@ -238,7 +236,8 @@ static void sequences(void) {
     page = "03_tensor_parallel/reference.md";
     on_page("$MC$ = %.1f million", MC / 1e6);
     on_page("MC\\cdot%.0f$ bytes = %.0f MB … %.1f GB", all / MC, all / 1e6, 96 * all / G);
-    on_page("MC\\cdot%.2f$ = %.0f MB per block, %.1f GB", cut_all / MC, cut_all / 1e6, 96 * cut_all / G);
+    on_page("MC\\cdot%.2f$ = %.0f MB per block, %.1f GB", cut_all / MC, cut_all / 1e6,
+            96 * cut_all / G);
     on_page("MC\\cdot34/8$ = %.0f MB per block", dense / 1e6);
     on_page("%.1f GB in flight. Two inputs", 96 * dense / G);
     on_page("kept whole add %.0f MB", (kept_paper(&inputs, true) - cut_all) / 1e6);
@@ -269,7 +268,7 @@ static void one_long_sequence(void) {
 }
 
 static void grids(void) {
-    double C = 12288, BT = 16 * 2048, w = 12 * C / BT;    // the weights, in units of BTC
+    double C = 12288, BT = 16 * 2048, w = 12 * C / BT; // the weights, in units of BTC
     page = "03_tensor_parallel/grids.md";
     on_page("$BT = %.2fC$ … $12C^2 = %.1f\\,BTC$", BT / C, w);
     on_page("\\frac{63}{64} = %.2f$", 8 * 63.0 / 64);
@@ -354,8 +353,8 @@ static void one_f_one_b(void) {
             makespan(schedule_1f1b, 8, 96, 1, 2) / 3, 100 * (1 - (96 + 7.0 / 4) / 103));
     on_page("%.2f units against %zu: %.0f %% less", 24 + 7.0 / 4,
             makespan(schedule_1f1b, 8, 24, 1, 2) / 3, 100 * (1 - (24 + 7.0 / 4) / 31));
-    on_page("= %d$ chunks … %.1f MB each: %.1f GB. 1F1B: %.1f GB", 2 * 7 + 3 * 8 + 1,
-            message / 1e6, 39 * 3 * message / G, 8 * kept_one / G);
+    on_page("= %d$ chunks … %.1f MB each: %.1f GB. 1F1B: %.1f GB", 2 * 7 + 3 * 8 + 1, message / 1e6,
+            39 * 3 * message / G, 8 * kept_one / G);
     on_page("8 of %.1f MB … %.1f ms each at 25 GB/s", message / 1e6, 1e3 * message / IB);
     on_page("chunk's forward takes %.0f ms", 1e3 * f / 4);
     on_page("scatter/gather %.2f ms", 1e3 * message / IB / 8);
@@ -450,10 +449,8 @@ static void zero(void) {
     on_page("$16/1024\\cdot175$ GB | %.1f GB |", 175 * state_of_zero(3, 1024));
     on_page("$50{,}257\\cdot12{,}288\\cdot2$ bytes | %.1f GB |", wte / G);
     on_page("$12\\cdot12{,}288^2\\cdot2$ bytes | %.1f GB |", block / G);
-    on_page("$3\\cdot%.1f+2\\cdot%.1f$ | %.0f GB |", wte / G, block / G,
-            (3 * wte + 2 * block) / G);
-    on_page("3,%03.0f tokens per GPU | | %.0f s |", tokens - 3000,
-            6 * 175e9 * tokens / (A100 / 2));
+    on_page("$3\\cdot%.1f+2\\cdot%.1f$ | %.0f GB |", wte / G, block / G, (3 * wte + 2 * block) / G);
+    on_page("3,%03.0f tokens per GPU | | %.0f s |", tokens - 3000, 6 * 175e9 * tokens / (A100 / 2));
     on_page("three passes of %.0f GB | $3\\cdot350/25$ | %.0f s |", pass(1024, 175e9) / G,
             3 * pass(1024, 175e9) / IB);
     on_page("$(4+12/8)\\cdot175/128$ | %.1f GB, not %.1f |", state_of_zero(1, 8) * 175 / 128,

@@ -10,10 +10,10 @@
 
 enum { MOST_STAGES = 8, MOST_MICRO = 24 };
 
-// Checks that each forward and each backward occurs once, and each forward before its backward. Both kinds ascend, so
-// neighbours agree on the order of messages.
+// Checks that each forward and each backward occurs once, and each forward before its backward.
+// Both kinds ascend, so neighbours agree on the order of messages.
 static bool well_formed(const Schedule *s, size_t m) {
-    size_t next[2] = {0};
+    size_t next[2] = { 0 };
     if (s->n != 2 * m) return false;
     for (size_t e = 0; e < s->n; e++) {
         PipeOp op = s->ops[e];
@@ -34,7 +34,8 @@ static size_t most_in_flight(const Schedule *s) {
 
 static const Event *find(const Timeline *t, size_t i, int what, size_t k) {
     for (size_t e = 0; e < t->n[i]; e++)
-        if ((int)t->event[i][e].op.what == what && t->event[i][e].op.micro_batch == k) return &t->event[i][e];
+        if ((int)t->event[i][e].op.what == what && t->event[i][e].op.micro_batch == k)
+            return &t->event[i][e];
     return NULL;
 }
 
@@ -46,7 +47,8 @@ static bool happens_before(const Timeline *t, size_t t_f, size_t t_b) {
             const Event *v = &t->event[i][e], *need = NULL;
             size_t k = v->op.micro_batch;
             if (v->op.what == FORWARD && i > 0) need = find(t, i - 1, FORWARD, k);
-            if (v->op.what == BACKWARD) need = i + 1 < t->p ? find(t, i + 1, BACKWARD, k) : find(t, i, FORWARD, k);
+            if (v->op.what == BACKWARD)
+                need = i + 1 < t->p ? find(t, i + 1, BACKWARD, k) : find(t, i, FORWARD, k);
             if (!need && !(v->op.what == FORWARD && i == 0)) return false;
             if (need && need->end > v->start) return false;
             if (v->end - v->start != (v->op.what == FORWARD ? t_f : t_b)) return false;
@@ -67,19 +69,22 @@ static bool needs_other(PipeOp op, size_t i, size_t p, size_t v, StageOp *from) 
     return pipe_op_needs(op, i, p, v, from) && from->stage != i;
 }
 
-// Messages carry no names. So the order in which stage `from` sends to stage `to` must be the order in which `to`
-// receives.
-static bool same_order(const Schedule *stage, size_t p, size_t v, size_t from, size_t to, size_t *messages) {
+// Messages carry no names. So the order in which stage `from` sends to stage `to` must be the order
+// in which `to` receives.
+static bool same_order(const Schedule *stage, size_t p, size_t v, size_t from, size_t to,
+                       size_t *messages) {
     StageOp other;
     size_t r = 0;
     for (size_t s = 0; s < stage[from].n; s++) {
         if (!feeds_other(stage[from].ops[s], from, p, v, &other) || other.stage != to) continue;
-        PipeOp sent = other.op;                            // the op that takes the message
-        while (r < stage[to].n && !(needs_other(stage[to].ops[r], to, p, v, &other) && other.stage == from)) r++;
+        PipeOp sent = other.op; // the op that takes the message
+        while (r < stage[to].n &&
+               !(needs_other(stage[to].ops[r], to, p, v, &other) && other.stage == from))
+            r++;
         if (r == stage[to].n || !pipe_op_is(stage[to].ops[r++], sent)) return false;
         ++*messages;
     }
-    for (; r < stage[to].n; r++)                           // and no stage waits for a message that is never sent
+    for (; r < stage[to].n; r++) // and no stage waits for a message that is never sent
         if (needs_other(stage[to].ops[r], to, p, v, &other) && other.stage == from) return false;
     return true;
 }
@@ -91,9 +96,14 @@ static bool all_pairs_agree(const Schedule *stage, size_t p, size_t v, size_t m)
     return messages == (p == 1 ? 0 : 2 * m * (p * v - 1));
 }
 
-typedef struct { const char *name; ScheduleRule rule; bool naive, early; } Kind;
+typedef struct {
+    const char *name;
+    ScheduleRule rule;
+    bool naive, early;
+} Kind;
 static const Kind kinds[] = {
-    { "naive", schedule_naive, true, false }, { "GPipe", schedule_gpipe, false, false },
+    { "naive", schedule_naive, true, false },
+    { "GPipe", schedule_gpipe, false, false },
     { "1F1B", schedule_1f1b, false, true },
 };
 
@@ -101,7 +111,13 @@ static const Kind kinds[] = {
 static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
-#define NEED(condition, text) do { if (!(condition) && !wrong++) { wrong_m = m; what = text; } } while (0)
+#define NEED(condition, text) \
+    do { \
+        if (!(condition) && !wrong++) { \
+            wrong_m = m; \
+            what = text; \
+        } \
+    } while (0)
     for (size_t m = 1; m <= MOST_MICRO; m++) {
         Schedule *stage = schedule_all(kind->rule, p, m);
         Timeline t = timeline_of(stage, p, m, t_f, t_b);
@@ -116,20 +132,26 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
         for (size_t i = 0; i < p; i++) {
             NEED(well_formed(&stage[i], m), "the list");
             NEED(t.n[i] == 2 * m, "ops that ran");
-            NEED(most_in_flight(&stage[i]) == (kind->naive ? 1 : kind->early && p - i < m ? p - i : m), "in flight");
+            NEED(most_in_flight(&stage[i]) == (kind->naive                ? 1
+                                               : kind->early && p - i < m ? p - i
+                                                                          : m),
+                 "in flight");
         }
-        // With messages, naive has 2 (p - 1) messages per micro-batch, and GPipe has as many per step. If a message
-        // takes longer than an op, the links set the pace.
+        // With messages, naive has 2 (p - 1) messages per micro-batch, and GPipe has as many per
+        // step. If a message takes longer than an op, the links set the pace.
         for (size_t d = 1; d <= t_f + t_b && !kind->early; d++) {
             size_t f = p > 1 && d > t_f ? d : t_f, b = p > 1 && d > t_b ? d : t_b;
-            size_t once = p * (t_f + t_b) + 2 * (p - 1) * d, all = kind->naive ? m * once : once + (m - 1) * (f + b);
-            NEED(makespan_with_link(kind->rule, p, m, t_f, t_b, d) == all, "step time with messages");
+            size_t once = p * (t_f + t_b) + 2 * (p - 1) * d,
+                   all = kind->naive ? m * once : once + (m - 1) * (f + b);
+            NEED(makespan_with_link(kind->rule, p, m, t_f, t_b, d) == all,
+                 "step time with messages");
         }
         timeline_free(&t);
         schedule_all_free(stage, p);
     }
 #undef NEED
-    if (!ok(!wrong, "%s, p = %zu, m = 1..%d, t_f = %zu, t_b = %zu", kind->name, p, MOST_MICRO, t_f, t_b))
+    if (!ok(!wrong, "%s, p = %zu, m = 1..%d, t_f = %zu, t_b = %zu", kind->name, p, MOST_MICRO, t_f,
+            t_b))
         printf("#   m = %zu: %s\n", wrong_m, what);
 }
 
@@ -138,7 +160,7 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
 // Checks that each forward and each backward of every chunk occurs once, and that a chunk's
 // backwards ascend.
 static bool once_each(const Schedule *s, size_t m, size_t v) {
-    bool seen[2][4][MOST_MICRO] = {{{0}}};
+    bool seen[2][4][MOST_MICRO] = { { { 0 } } };
     if (s->n != 2 * m * v) return false;
     for (size_t e = 0; e < s->n; e++) {
         PipeOp op = s->ops[e];
@@ -151,13 +173,19 @@ static bool once_each(const Schedule *s, size_t m, size_t v) {
     return true;
 }
 
-// One test for each p and v, over all m that p divides. The list is legal and takes the time of the formula. It has
-// as many chunks in flight as published, and all neighbours agree on the order of messages. t_f, t_b: times of a
-// chunk.
+// One test for each p and v, over all m that p divides. The list is legal and takes the time of the
+// formula. It has as many chunks in flight as published, and all neighbours agree on the order of
+// messages. t_f, t_b: times of a chunk.
 static void interleaved_forms(size_t p, size_t v, size_t t_f, size_t t_b) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
-#define NEED(condition, text) do { if (!(condition) && !wrong++) { wrong_m = m; what = text; } } while (0)
+#define NEED(condition, text) \
+    do { \
+        if (!(condition) && !wrong++) { \
+            wrong_m = m; \
+            what = text; \
+        } \
+    } while (0)
     for (size_t m = v == 1 ? 1 : p; m <= MOST_MICRO; m += v == 1 ? 1 : p) {
         Schedule stage[MOST_STAGES];
         for (size_t i = 0; i < p; i++) stage[i] = schedule_interleaved(p, m, v, i);
@@ -177,7 +205,8 @@ static void interleaved_forms(size_t p, size_t v, size_t t_f, size_t t_b) {
         for (size_t i = 0; i < p; i++) schedule_free(&stage[i]);
     }
 #undef NEED
-    if (!ok(!wrong, "interleaved, p = %zu, v = %zu, m up to %d, t_f = %zu, t_b = %zu", p, v, MOST_MICRO, t_f, t_b))
+    if (!ok(!wrong, "interleaved, p = %zu, v = %zu, m up to %d, t_f = %zu, t_b = %zu", p, v,
+            MOST_MICRO, t_f, t_b))
         printf("#   m = %zu: %s\n", wrong_m, what);
 }
 
@@ -185,7 +214,8 @@ static bool reads(ScheduleRule rule, size_t p, size_t m, size_t i, const char *o
     Schedule s = rule(p, m, i);
     char text[400] = "";
     for (size_t e = 0; e < s.n; e++)
-        sprintf(text + strlen(text), "%s%c%zu", e ? " " : "", "FB"[s.ops[e].what == BACKWARD], s.ops[e].micro_batch);
+        sprintf(text + strlen(text), "%s%c%zu", e ? " " : "", "FB"[s.ops[e].what == BACKWARD],
+                s.ops[e].micro_batch);
     schedule_free(&s);
     return !strcmp(text, order);
 }
@@ -200,32 +230,42 @@ static bool reads_interleaved(size_t p, size_t m, size_t v, size_t i, const char
 }
 
 static void known_orders(void) {
-    ok(reads_interleaved(2, 4, 2, 0, "F0c0 F1c0 F0c1 F1c1 F2c0 B0c1 F3c0 B1c1 F2c1 B0c0 F3c1 B1c0 B2c1 B3c1 B2c0 B3c0"),
+    ok(reads_interleaved(
+           2, 4, 2, 0,
+           "F0c0 F1c0 F0c1 F1c1 F2c0 B0c1 F3c0 B1c1 F2c1 B0c0 F3c1 B1c0 B2c1 B3c1 B2c0 B3c0"),
        "interleaved, p = 2, v = 2, m = 4, stage 0: as published");
-    ok(reads_interleaved(2, 4, 2, 1, "F0c0 F1c0 F0c1 B0c1 F1c1 B1c1 F2c0 B0c0 F3c0 B1c0 F2c1 B2c1 F3c1 B3c1 B2c0 B3c0"),
+    ok(reads_interleaved(
+           2, 4, 2, 1,
+           "F0c0 F1c0 F0c1 B0c1 F1c1 B1c1 F2c0 B0c0 F3c0 B1c0 F2c1 B2c1 F3c1 B3c1 B2c0 B3c0"),
        "interleaved, p = 2, v = 2, m = 4, stage 1: as published");
-    ok(reads_interleaved(4, 7, 1, 1, "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 B5 B6"), "interleaved, v = 1: 1F1B");
-    ok(reads(schedule_1f1b, 4, 8, 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7"), "1F1B, p = 4, m = 8, stage 0");
-    ok(reads(schedule_1f1b, 4, 8, 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"), "1F1B, p = 4, m = 8, stage 3");
+    ok(reads_interleaved(4, 7, 1, 1, "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 B5 B6"),
+       "interleaved, v = 1: 1F1B");
+    ok(reads(schedule_1f1b, 4, 8, 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7"),
+       "1F1B, p = 4, m = 8, stage 0");
+    ok(reads(schedule_1f1b, 4, 8, 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"),
+       "1F1B, p = 4, m = 8, stage 3");
     ok(reads(schedule_1f1b, 4, 2, 0, "F0 F1 B0 B1"), "1F1B with fewer micro-batches than stages");
     ok(reads(schedule_gpipe, 3, 3, 1, "F0 F1 F2 B0 B1 B2"), "GPipe: backwards ascending");
     ok(reads(schedule_naive, 3, 2, 1, "F0 B0 F1 B1"), "naive");
     Schedule many = schedule_gpipe(1, 1 << 20, 0);
-    ok(many.n == 2 << 20 && many.ops[(2 << 20) - 1].micro_batch == (1 << 20) - 1, "a million micro-batches");
+    ok(many.n == 2 << 20 && many.ops[(2 << 20) - 1].micro_batch == (1 << 20) - 1,
+       "a million micro-batches");
     schedule_free(&many);
     ok(makespan(schedule_naive, 4, 8, 1, 2) == 96 && makespan(schedule_gpipe, 4, 8, 1, 2) == 33 &&
-       makespan(schedule_1f1b, 4, 8, 1, 2) == 33, "p = 4, m = 8, t_f = 1, t_b = 2: 96, 33, 33 units");
+           makespan(schedule_1f1b, 4, 8, 1, 2) == 33,
+       "p = 4, m = 8, t_f = 1, t_b = 2: 96, 33, 33 units");
 }
 
 // ---- stages of unequal times ----
 
-// GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower. Its bound is the largest, over the stages, of a
-// stage's own work plus one forward and backward of each stage before it.
+// GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower. Its bound is the largest, over
+// the stages, of a stage's own work plus one forward and backward of each stage before it.
 static void unequal_stages(void) {
     size_t exact = 0, bound = 0, faster = 0, met = 0;
     enum { CASES = 2000 };
     for (size_t k = 0; k < CASES; k++) {
-        size_t p = 1 + random_key(1, k) % 8, m = 1 + random_key(2, k) % 24, sum = 0, most = 0, least = 0, before = 0;
+        size_t p = 1 + random_key(1, k) % 8, m = 1 + random_key(2, k) % 24, sum = 0, most = 0,
+               least = 0, before = 0;
         OpTimes t[8];
         for (size_t i = 0; i < p; i++) {
             size_t f = 1 + random_key(random_key(3, k), i) % 20;
@@ -235,8 +275,10 @@ static void unequal_stages(void) {
             sum += 3 * f;
             most = most > f ? most : f;
         }
-        Schedule *gpipe = schedule_all(schedule_gpipe, p, m), *one = schedule_all(schedule_1f1b, p, m);
-        Timeline all = timeline_of_stages(gpipe, p, m, t), by_one = timeline_of_stages(one, p, m, t);
+        Schedule *gpipe = schedule_all(schedule_gpipe, p, m),
+                 *one = schedule_all(schedule_1f1b, p, m);
+        Timeline all = timeline_of_stages(gpipe, p, m, t),
+                 by_one = timeline_of_stages(one, p, m, t);
         exact += all.end == sum + (m - 1) * 3 * most;
         bound += by_one.end >= least;
         faster += by_one.end <= all.end;
@@ -248,14 +290,17 @@ static void unequal_stages(void) {
     }
     ok(exact == CASES, "unequal stages, GPipe: sum(f+b) + (m-1)(max f + max b), 2000 random ones");
     ok(faster == CASES, "unequal stages: 1F1B is never slower");
-    ok(bound == CASES, "unequal stages, 1F1B: at least max over j of m(f+b) of j and f+b of the stages before");
-    if (!ok(met > CASES / 4, "unequal stages, 1F1B: often equal to this bound")) printf("#   in %zu of 2000\n", met);
+    ok(bound == CASES,
+       "unequal stages, 1F1B: at least max over j of m(f+b) of j and f+b of the stages before");
+    if (!ok(met > CASES / 4, "unequal stages, 1F1B: often equal to this bound"))
+        printf("#   in %zu of 2000\n", met);
     printf("# 1F1B meets its bound in %zu of %d\n", met, CASES);
 }
 
 // ---- the timeline on lists that go wrong ----
 
-static Schedule backward_first(size_t p, size_t m, size_t i) {     // stage 1 wants its backward before its forward
+static Schedule backward_first(size_t p, size_t m,
+                               size_t i) { // stage 1 wants its backward before its forward
     Schedule s = schedule_naive(p, m, i);
     if (i == 1) {
         s.ops[0].what = BACKWARD;
@@ -263,12 +308,13 @@ static Schedule backward_first(size_t p, size_t m, size_t i) {     // stage 1 wa
     }
     return s;
 }
-static Schedule one_missing(size_t p, size_t m, size_t i) {        // stage 0 forgets its last forward
+static Schedule one_missing(size_t p, size_t m, size_t i) { // stage 0 forgets its last forward
     Schedule s = schedule_gpipe(p, m, i);
     if (i == 0) s.n = m - 1;
     return s;
 }
-static Schedule crossed(size_t p, size_t m, size_t i) {            // two neighbours wait for each other's later op
+static Schedule crossed(size_t p, size_t m,
+                        size_t i) { // two neighbours wait for each other's later op
     Schedule s = schedule_gpipe(p, m, i);
     if (i == 0) {
         s.ops[m - 1] = (PipeOp){ .what = BACKWARD, .micro_batch = 0 };
@@ -278,20 +324,27 @@ static Schedule crossed(size_t p, size_t m, size_t i) {            // two neighb
 }
 
 static void lists_that_deadlock(void) {
-    ok(makespan(backward_first, 2, 3, 1, 2) == SIZE_MAX, "a backward before its forward is a deadlock");
+    ok(makespan(backward_first, 2, 3, 1, 2) == SIZE_MAX,
+       "a backward before its forward is a deadlock");
     ok(makespan(one_missing, 2, 3, 1, 2) == SIZE_MAX, "a forward that never comes is a deadlock");
     ok(makespan(crossed, 2, 3, 1, 2) == SIZE_MAX, "a ring of waiting stages is a deadlock");
 }
 
 // ---- backwards in halves ----
 
-// ZB-H1 takes m(F+B+W) + (p-1)(F+B-W) if m >= p and W is not longer than the gap that it fills. The automatic list
-// with unit times takes 3m + p - 1 with cap 2p - 1. With cap p it takes at most 2 more, for p = 2, 4, 8 and m = p,
-// 2p, 4p.
+// ZB-H1 takes m(F+B+W) + (p-1)(F+B-W) if m >= p and W is not longer than the gap that it fills. The
+// automatic list with unit times takes 3m + p - 1 with cap 2p - 1. With cap p it takes at most 2
+// more, for p = 2, 4, 8 and m = p, 2p, 4p.
 static void zero_bubble_forms(size_t p) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
-#define NEED(condition, text) do { if (!(condition) && !wrong++) { wrong_m = m; what = text; } } while (0)
+#define NEED(condition, text) \
+    do { \
+        if (!(condition) && !wrong++) { \
+            wrong_m = m; \
+            what = text; \
+        } \
+    } while (0)
     static const OpTimes unit = { 1, 1, 1, 0 };
     for (size_t m = 1; m <= MOST_MICRO; m++) {
         Schedule *h1 = schedule_all(schedule_zb_h1, p, m), *cap_p = host_alloc(p * sizeof *cap_p);
@@ -302,30 +355,34 @@ static void zero_bubble_forms(size_t p) {
         }
         Judgement a = judge_lists(h1, p, m, 1, &unit), b = judge_lists(cap_p, p, m, 1, &unit);
         Judgement c = judge_lists(wide, p, m, 1, &unit);
-        NEED(a.verdict == LISTS_LEGAL && b.verdict == LISTS_LEGAL && c.verdict == LISTS_LEGAL, "the judge");
+        NEED(a.verdict == LISTS_LEGAL && b.verdict == LISTS_LEGAL && c.verdict == LISTS_LEGAL,
+             "the judge");
         NEED(m < p || a.end == 3 * m + p - 1, "ZB-H1: m(F+B+W) + (p-1)(F+B-W)");
         NEED(m < p || c.end == 3 * m + p - 1, "automatic, cap 2p-1: 3m + p - 1");
         bool bounded = (p & (p - 1)) == 0 && (m == p || m == 2 * p || m == 4 * p);
         NEED(!bounded || b.end <= 3 * m + p + 1, "automatic, cap p: at most 2 more");
-        NEED(all_pairs_agree(h1, p, 1, m) && all_pairs_agree(cap_p, p, 1, m) && all_pairs_agree(wide, p, 1, m),
+        NEED(all_pairs_agree(h1, p, 1, m) && all_pairs_agree(cap_p, p, 1, m) &&
+                 all_pairs_agree(wide, p, 1, m),
              "order of messages");
         for (size_t i = 0; i < p; i++) {
             NEED(judge_in_flight(&h1[i]) == (p < m ? p : m), "ZB-H1: min(p, m) in flight");
-            NEED(judge_in_flight(&cap_p[i]) <= p && judge_in_flight(&wide[i]) <= 2 * p - 1, "in flight: the cap");
+            NEED(judge_in_flight(&cap_p[i]) <= p && judge_in_flight(&wide[i]) <= 2 * p - 1,
+                 "in flight: the cap");
         }
         schedule_all_free(h1, p);
         schedule_all_free(cap_p, p);
         schedule_all_free(wide, p);
     }
 #undef NEED
-    if (!ok(!wrong, "zero bubble, p = %zu, m = 1..%d", p, MOST_MICRO)) printf("#   m = %zu: %s\n", wrong_m, what);
+    if (!ok(!wrong, "zero bubble, p = %zu, m = 1..%d", p, MOST_MICRO))
+        printf("#   m = %zu: %s\n", wrong_m, what);
 }
 
 // ---- lists that never flush ----
 
-// PipeDream and 2BW run the forwards and backwards of 1F1B without a flush, whatever version of the weights they
-// read. n micro-batches of all steps take (n+p-1)(t_f+t_b), and min(p-i, n) are in flight on stage i. An update takes
-// no time here.
+// PipeDream and 2BW run the forwards and backwards of 1F1B without a flush, whatever version of the
+// weights they read. n micro-batches of all steps take (n+p-1)(t_f+t_b), and min(p-i, n) are in
+// flight on stage i. An update takes no time here.
 static Schedule without_updates(Schedule s) {
     size_t n = 0;
     for (size_t e = 0; e < s.n; e++)
@@ -335,13 +392,20 @@ static Schedule without_updates(Schedule s) {
 }
 enum { LATE_RULES = 4, BATCHES = 3 };
 static Schedule late_list(int rule, size_t p, size_t m, size_t i) {
-    return rule < LATE_RULES - 1 ? schedule_pipedream((PipeDreamRule)rule, p, m, i) : schedule_2bw(p, m, BATCHES, i);
+    return rule < LATE_RULES - 1 ? schedule_pipedream((PipeDreamRule)rule, p, m, i)
+                                 : schedule_2bw(p, m, BATCHES, i);
 }
 static void no_flush_forms(size_t p) {
     static const OpTimes times = { 1, 2, 0, 0 };
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
-#define NEED(condition, text) do { if (!(condition) && !wrong++) { wrong_m = m; what = text; } } while (0)
+#define NEED(condition, text) \
+    do { \
+        if (!(condition) && !wrong++) { \
+            wrong_m = m; \
+            what = text; \
+        } \
+    } while (0)
     for (size_t m = 1; m <= MOST_MICRO; m++)
         for (int rule = 0; rule < LATE_RULES; rule++) {
             const bool batches = rule == LATE_RULES - 1;
@@ -378,13 +442,15 @@ static bool list_reads(Schedule s, const char *order) {
     return same;
 }
 static void known_late_orders(void) {
-    ok(list_reads(schedule_pipedream(WEIGHT_STASHING, 4, 5, 0), "F0 F1 F2 F3 B0 U0 F4 B1 U1 B2 U2 B3 U3 B4 U4") &&
-       list_reads(schedule_pipedream(WEIGHT_STASHING, 4, 3, 3), "F0 B0 U0 F1 B1 U1 F2 B2 U2"),
+    ok(list_reads(schedule_pipedream(WEIGHT_STASHING, 4, 5, 0),
+                  "F0 F1 F2 F3 B0 U0 F4 B1 U1 B2 U2 B3 U3 B4 U4") &&
+           list_reads(schedule_pipedream(WEIGHT_STASHING, 4, 3, 3), "F0 B0 U0 F1 B1 U1 F2 B2 U2"),
        "PipeDream, p = 4: stages 0 and 3");
     ok(list_reads(schedule_2bw(2, 2, 2, 0), "F0 F1 B0 F2 B1 U0 F3 B2 B3 U1") &&
-       list_reads(schedule_2bw(2, 2, 2, 1), "F0 B0 F1 B1 U0 F2 B2 F3 B3 U1"), "2BW, p = 2, m = 2, two steps");
+           list_reads(schedule_2bw(2, 2, 2, 1), "F0 B0 F1 B1 U0 F2 B2 F3 B3 U1"),
+       "2BW, p = 2, m = 2, two steps");
     ok(list_reads(schedule_zb_h1(4, 5, 0), "F0 F1 F2 F3 I0 W0 F4 I1 W1 I2 W2 I3 W3 I4 W4") &&
-       list_reads(schedule_zb_h1(4, 5, 3), "F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 W2 W3 W4"),
+           list_reads(schedule_zb_h1(4, 5, 3), "F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 W2 W3 W4"),
        "ZB-H1, p = 4, m = 5: stage i delays i backwards of weights");
 }
 
@@ -408,19 +474,26 @@ static void typed_lists(void) {
     judged("F0 F1 B0 B1 / F0 B0 F1 B1", LISTS_LEGAL, "");
     judged("F0 B0 F1 B1/F0 I0 W0 F1 I1 W1", LISTS_LEGAL, "");
     judged("F0c0 F0c1 B0c1 B0c0 / F0 F0c1 B0c1 B0", LISTS_LEGAL, "");
-    judged("F0 B0 F1 B1 / F0 F1 B0 B1", LISTS_DEADLOCK, "stage 0 waits before B0 for B0 of stage 1, which has F1 to");
-    judged("F0 B0 F1 B1 / F0 F1 B0 B1", LISTS_DEADLOCK, "stage 1 waits before F1 for F1 of stage 0, which has B0 to");
-    judged("W0 I0 F0", LISTS_DEADLOCK, "stage 0 waits before W0 for its own I0, which its list has later");
-    judged("F0 B0 / F0 B0 / B0 F0", LISTS_DEADLOCK, "stage 0 waits before B0 for B0 of stage 1, which waits, too");
+    judged("F0 B0 F1 B1 / F0 F1 B0 B1", LISTS_DEADLOCK,
+           "stage 0 waits before B0 for B0 of stage 1, which has F1 to");
+    judged("F0 B0 F1 B1 / F0 F1 B0 B1", LISTS_DEADLOCK,
+           "stage 1 waits before F1 for F1 of stage 0, which has B0 to");
+    judged("W0 I0 F0", LISTS_DEADLOCK,
+           "stage 0 waits before W0 for its own I0, which its list has later");
+    judged("F0 B0 / F0 B0 / B0 F0", LISTS_DEADLOCK,
+           "stage 0 waits before B0 for B0 of stage 1, which waits, too");
     judged("F0 F1 F2 F3 F4 F5 F6 B0 B1 B2 B3 B4 B5 B6 / F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6",
            LISTS_LEGAL, "");
     static const char full[] = "F0 F1 F2 F3 F4 F5 F6 F7 B0 B1 B2 B3 B4 B5 B6 B7 / "
                                "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7";
-    judged(full, LISTS_DEADLOCK, "stage 0 waits before F7 for a send buffer: stage 1, which waits before "
-                                 "B3, has posted no receive for F5");
-    judged(full, LISTS_DEADLOCK, "stage 1 waits before B3 for a send buffer: stage 0, which waits before "
-                                 "F7, has posted no receive for B1");
-    judged("F0 F1 B0 B1 / F1 B1 F0 B0", LISTS_WRONG_MESSAGE, "message 0 from stage 1 to stage 0 is for B1");
+    judged(full, LISTS_DEADLOCK,
+           "stage 0 waits before F7 for a send buffer: stage 1, which waits before "
+           "B3, has posted no receive for F5");
+    judged(full, LISTS_DEADLOCK,
+           "stage 1 waits before B3 for a send buffer: stage 0, which waits before "
+           "F7, has posted no receive for B1");
+    judged("F0 F1 B0 B1 / F1 B1 F0 B0", LISTS_WRONG_MESSAGE,
+           "message 0 from stage 1 to stage 0 is for B1");
     judged("F0 F1 B0 B1 / F0 B0 F1", LISTS_NOT_ONCE, "stage 1 never runs B1");
     judged("F0 F0 B0", LISTS_NOT_ONCE, "stage 0 runs F0 2 times");
     judged("F0 B0 I0 W0", LISTS_NOT_ONCE, "stage 0 has B0, and a half of it, too");
@@ -428,7 +501,8 @@ static void typed_lists(void) {
     size_t p;
     Schedule *slow = lists_parse("F0 B0 F1 B1 / F0 B0 F1 B1", &p);
     Judgement j = judge_lists(slow, p, 2, 1, &(OpTimes){ 1, 1, 1, 0 });
-    ok(j.end == 12 && j.waits == 1 && j.wait[0].units == 3 && j.wait[0].op.what == BACKWARD && j.wait[0].from == 1,
+    ok(j.end == 12 && j.waits == 1 && j.wait[0].units == 3 && j.wait[0].op.what == BACKWARD &&
+           j.wait[0].from == 1,
        "the longest wait of a slow list: 3 units, stage 0 before B0, for stage 1");
     schedule_all_free(slow, p);
 }
@@ -437,7 +511,8 @@ static void rows(void) {
     Schedule *stage = schedule_all(schedule_1f1b, 2, 2);
     Timeline t = timeline_of(stage, 2, 2, 1, 2);
     char *first = timeline_row(&t, 0), *last = timeline_row(&t, 1);
-    bool as_drawn = !strcmp(first, "F0 F1 .  .  B0--- .  B1--- ") && !strcmp(last, ".  F0 B0--- F1 B1--- .  .  ");
+    bool as_drawn = !strcmp(first, "F0 F1 .  .  B0--- .  B1--- ") &&
+                    !strcmp(last, ".  F0 B0--- F1 B1--- .  .  ");
     if (!ok(as_drawn, "the picture")) printf("#   %s|\n#   %s|\n", first, last);
     free(first);
     free(last);

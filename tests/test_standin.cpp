@@ -20,7 +20,7 @@
 
 // ---- the words of the tests ----
 
-const unsigned hang = 600;                          // seconds; a test that takes longer hangs, even on a busy machine
+const unsigned hang = 600; // seconds; a test that takes longer hangs, even on a busy machine
 
 #define MUST(condition) must(condition, #condition, __LINE__)
 static void must(bool holds, const char *what, int line) {
@@ -37,7 +37,8 @@ static void cuda(cudaError_t e, const char *what, int line) {
 
 static int count, failed;
 // Runs `body` in its own process. The process must end with this status and these words on stderr.
-static void check(const char *what, int status, const char *words, const std::function<void()> &body) {
+static void check(const char *what, int status, const char *words,
+                  const std::function<void()> &body) {
     int tube[2];
     std::string said;
     fflush(stdout);
@@ -58,10 +59,13 @@ static void check(const char *what, int status, const char *words, const std::fu
     const int was = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
     const bool holds = was == status && said.find(words) != std::string::npos;
     printf("%sok %d - %s\n", holds ? "" : "not ", ++count, what);
-    if (!holds) printf("# status %d, not %d with \"%s\"; it said: %s\n", was, status, words, said.c_str());
+    if (!holds)
+        printf("# status %d, not %d with \"%s\"; it said: %s\n", was, status, words, said.c_str());
     failed += !holds;
 }
-static void passes(const char *what, const std::function<void()> &body) { check(what, 0, "", body); }
+static void passes(const char *what, const std::function<void()> &body) {
+    check(what, 0, "", body);
+}
 static void caught(const char *what, const char *words, const std::function<void()> &body) {
     check(what, 3, words, body);
 }
@@ -96,7 +100,9 @@ static cudaEvent_t event(cudaStream_t s) {
     return e;
 }
 static void add(cudaStream_t s, float *p, size_t n, float value) {
-    standin_launch(s, "add", [=] { for (size_t i = 0; i < n; i++) p[i] += value; });
+    standin_launch(s, "add", [=] {
+        for (size_t i = 0; i < n; i++) p[i] += value;
+    });
     CUDA(cudaGetLastError());
 }
 static void down(float *to, const float *from, size_t n, cudaStream_t s) {
@@ -125,24 +131,28 @@ static void memory() {
         CUDA(cudaMemcpy2DAsync(q, 8, p, 24, 8, 2, cudaMemcpyDeviceToDevice, nullptr));
         CUDA(cudaMemcpy(host, q, sizeof host, cudaMemcpyDeviceToHost));
         MUST(host[0] == 7 && host[3] == 7);
-        MUST(cudaMemcpy2DAsync(q, 4, p, 24, 8, 2, cudaMemcpyDeviceToDevice, nullptr) == cudaErrorInvalidPitchValue);
+        MUST(cudaMemcpy2DAsync(q, 4, p, 24, 8, 2, cudaMemcpyDeviceToDevice, nullptr) ==
+             cudaErrorInvalidPitchValue);
     });
     caught("a copy past the end", "cudaMemcpy: 404 bytes from byte 0 of a block of 400 bytes", [] {
         std::vector<float> v(101);
         cudaMemcpy(on_gpu(100), v.data(), 404, cudaMemcpyHostToDevice);
     });
-    caught("a fill past the end", "cudaMemset: 8 bytes from byte 396", [] { cudaMemset(on_gpu(100) + 99, 0, 8); });
-    caught("a kernel that writes past the end, found when the block is freed", "a block of 400 bytes, at byte 400", [] {
-        float *p = on_gpu(100, 0);
-        add(nullptr, p, 101, 1);
-        cudaFree(p);
-    });
-    caught("a kernel that writes before the beginning, named with STANDIN_CHECK", "add: somebody wrote outside", [] {
-        setenv("STANDIN_CHECK", "1", 1);
-        float *p = on_gpu(100, 0);
-        standin_launch(nullptr, "add", [=] { p[-1] = 0; });
-        CUDA(cudaDeviceSynchronize());
-    });
+    caught("a fill past the end", "cudaMemset: 8 bytes from byte 396",
+           [] { cudaMemset(on_gpu(100) + 99, 0, 8); });
+    caught("a kernel that writes past the end, found when the block is freed",
+           "a block of 400 bytes, at byte 400", [] {
+               float *p = on_gpu(100, 0);
+               add(nullptr, p, 101, 1);
+               cudaFree(p);
+           });
+    caught("a kernel that writes before the beginning, named with STANDIN_CHECK",
+           "add: somebody wrote outside", [] {
+               setenv("STANDIN_CHECK", "1", 1);
+               float *p = on_gpu(100, 0);
+               standin_launch(nullptr, "add", [=] { p[-1] = 0; });
+               CUDA(cudaDeviceSynchronize());
+           });
     passes("a kernel that reads past the end gets NaN", [] {
         float *p = on_gpu(1, 0);
         standin_launch(nullptr, "read", [=] { p[0] = p[1]; });
@@ -175,12 +185,13 @@ static void memory() {
         CUDA(cudaStreamSynchronize(s));
         MUST(first(q) == 3);
     });
-    caught("a kernel with memory that was freed on its stream", "add: a kernel was given byte 0 of a freed block", [] {
-        cudaStream_t s = stream();
-        float *p = on_gpu(100, 0);
-        CUDA(cudaFreeAsync(p, s));
-        add(s, p, 100, 1);
-    });
+    caught("a kernel with memory that was freed on its stream",
+           "add: a kernel was given byte 0 of a freed block", [] {
+               cudaStream_t s = stream();
+               float *p = on_gpu(100, 0);
+               CUDA(cudaFreeAsync(p, s));
+               add(s, p, 100, 1);
+           });
     caught("memory freed on a stream without an event after its last copy", "race: cudaMemcpy", [] {
         cudaStream_t s = stream(), t = stream();
         float *p = on_gpu(100, 0), *q = on_gpu(100, 0);
@@ -192,16 +203,18 @@ static void memory() {
         CUDA(cudaFreeAsync(p, nullptr));
         cudaFreeAsync(p, nullptr);
     });
-    caught("the host reads device memory", "the host reached into device memory, byte 8 of a block of 400 bytes", [] {
-        volatile float *p = on_gpu(100, 0);
-        MUST(p[2] == 0);
-    });
-    caught("the host reads device memory after a kernel", "the host reached into device memory", [] {
-        float *p = on_gpu(100, 0);
-        add(nullptr, p, 100, 1);
-        CUDA(cudaDeviceSynchronize());
-        MUST(static_cast<volatile float *>(p)[2] == 1);
-    });
+    caught("the host reads device memory",
+           "the host reached into device memory, byte 8 of a block of 400 bytes", [] {
+               volatile float *p = on_gpu(100, 0);
+               MUST(p[2] == 0);
+           });
+    caught("the host reads device memory after a kernel", "the host reached into device memory",
+           [] {
+               float *p = on_gpu(100, 0);
+               add(nullptr, p, 100, 1);
+               CUDA(cudaDeviceSynchronize());
+               MUST(static_cast<volatile float *>(p)[2] == 1);
+           });
     caught("a kernel with an address in device memory", "not among its arguments", [] {
         float *p = on_gpu(1, 0), **table;
         CUDA(cudaMalloc(reinterpret_cast<void **>(&table), sizeof *table));
@@ -245,7 +258,8 @@ static void memory() {
         int n = 7;
         void *p;
         MUST(cudaGetDeviceCount(&n) == cudaErrorNoDevice && n == 0);
-        MUST(cudaMalloc(&p, 4) == cudaErrorNoDevice && cudaStreamSynchronize(nullptr) == cudaErrorNoDevice);
+        MUST(cudaMalloc(&p, 4) == cudaErrorNoDevice &&
+             cudaStreamSynchronize(nullptr) == cudaErrorNoDevice);
     });
     passes("a forked process has no CUDA", [] {
         on_gpu(1, 0);
@@ -266,7 +280,7 @@ static void streams() {
         CUDA(cudaDeviceSynchronize());
         add(s, p, 1, 1);
         down(h, p, 1, s);
-        MUST(std::isnan(*h));                       // a missing wait shows poison
+        MUST(std::isnan(*h)); // a missing wait shows poison
         CUDA(cudaStreamSynchronize(s));
         MUST(*h == 2);
     });
@@ -291,7 +305,7 @@ static void streams() {
         float *p = on_gpu(1, 1), *h = pinned(1, 0);
         cudaStream_t s = stream(), t = stream();
         CUDA(cudaDeviceSynchronize());
-        add(s, p, 1, 1);                            // a kernel: its memory is unknown, but it comes too late
+        add(s, p, 1, 1); // a kernel: its memory is unknown, but it comes too late
         down(h, p, 1, t);
         CUDA(cudaStreamSynchronize(t));
         MUST(*h == 1);
@@ -301,7 +315,7 @@ static void streams() {
         cudaStream_t s = stream(), t = stream();
         CUDA(cudaDeviceSynchronize());
         add(s, p, 1, 1);
-        up(p, p == nullptr ? p : h, 0, s);          // nothing at all
+        up(p, p == nullptr ? p : h, 0, s); // nothing at all
         CUDA(cudaStreamWaitEvent(t, event(s), 0));
         down(h, p, 1, t);
         CUDA(cudaStreamSynchronize(t));
@@ -390,7 +404,8 @@ static void streams() {
         MUST(cudaEventElapsedTime(&ms, a, b) == cudaErrorNotReady);
         CUDA(cudaEventSynchronize(b));
         CUDA(cudaEventElapsedTime(&ms, a, b));
-        const std::chrono::duration<float, std::milli> all = std::chrono::steady_clock::now() - begin;
+        const std::chrono::duration<float, std::milli> all =
+            std::chrono::steady_clock::now() - begin;
         MUST(ms >= 2 && ms <= all.count());
         CUDA(cudaEventCreateWithFlags(&untimed, cudaEventDisableTiming));
         CUDA(cudaEventRecord(untimed, s));
@@ -400,7 +415,8 @@ static void streams() {
     passes("a host function in a stream runs in order, and may not call CUDA", [] {
         static cudaError_t said = cudaSuccess;
         cudaStream_t s = stream();
-        CUDA(cudaLaunchHostFunc(s, [](void *) { said = cudaDeviceSynchronize(); }, nullptr));
+        CUDA(cudaLaunchHostFunc(
+            s, [](void *) { said = cudaDeviceSynchronize(); }, nullptr));
         MUST(said == cudaSuccess);
         CUDA(cudaStreamSynchronize(s));
         MUST(said == cudaErrorNotPermitted);
@@ -410,9 +426,10 @@ static void streams() {
         float *p = on_gpu(1, 1);
         add(nullptr, p, 1, 1);
         CUDA(cudaDeviceSynchronize());
-        add(nullptr, p, 1, 1);                      // the launch itself succeeds
+        add(nullptr, p, 1, 1); // the launch itself succeeds
         MUST(cudaDeviceSynchronize() == cudaErrorLaunchFailure);
-        MUST(cudaMemset(p, 0, 4) == cudaErrorLaunchFailure && cudaGetLastError() == cudaErrorLaunchFailure);
+        MUST(cudaMemset(p, 0, 4) == cudaErrorLaunchFailure &&
+             cudaGetLastError() == cudaErrorLaunchFailure);
         MUST(cudaGetLastError() == cudaErrorLaunchFailure);
     });
     passes("thousands of operations without a wait", [] {
@@ -433,29 +450,33 @@ static void products() {
     for (int ta = 0; ta < 2; ta++)
         for (int tb = 0; tb < 2; tb++) {
             char what[80];
-            snprintf(what, sizeof what, "product, op(a) = %s, op(b) = %s", ta ? "T" : "N", tb ? "T" : "N");
+            snprintf(what, sizeof what, "product, op(a) = %s, op(b) = %s", ta ? "T" : "N",
+                     tb ? "T" : "N");
             passes(what, [=] {
                 const int m = 3, n = 4, k = 5, ld = 7;
                 std::vector<double> a(ld * ld), b(ld * ld), c(ld * ld, 2);
-                for (int i = 0; i < ld * ld; i++) a[size_t(i)] = i % 11 - 5, b[size_t(i)] = i % 7 - 3;
+                for (int i = 0; i < ld * ld; i++)
+                    a[size_t(i)] = i % 11 - 5, b[size_t(i)] = i % 7 - 3;
                 double *g[3];
                 const std::vector<double> *v[] = { &a, &b, &c };
                 for (int i = 0; i < 3; i++) {
                     CUDA(cudaMalloc(reinterpret_cast<void **>(&g[i]), ld * ld * sizeof(double)));
-                    CUDA(cudaMemcpy(g[i], v[i]->data(), ld * ld * sizeof(double), cudaMemcpyHostToDevice));
+                    CUDA(cudaMemcpy(g[i], v[i]->data(), ld * ld * sizeof(double),
+                                    cudaMemcpyHostToDevice));
                 }
                 cublasHandle_t h;
                 double alpha = 2, beta = 3;
                 MUST(cublasCreate(&h) == CUBLAS_STATUS_SUCCESS);
-                MUST(!cublasDgemm(h, ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb ? CUBLAS_OP_T : CUBLAS_OP_N, m, n, k, &alpha,
-                                  g[0], ld, g[1], ld, &beta, g[2], ld));
-                alpha = beta = 0;                   // cuBLAS has read both during the call
+                MUST(!cublasDgemm(h, ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                  m, n, k, &alpha, g[0], ld, g[1], ld, &beta, g[2], ld));
+                alpha = beta = 0; // cuBLAS has read both during the call
                 CUDA(cudaMemcpy(c.data(), g[2], ld * ld * sizeof(double), cudaMemcpyDeviceToHost));
                 for (int j = 0; j < ld; j++)
                     for (int i = 0; i < ld; i++) {
                         double sum = 0;
                         for (int l = 0; l < k; l++)
-                            sum += a[size_t(ta ? l + i * ld : i + l * ld)] * b[size_t(tb ? j + l * ld : l + j * ld)];
+                            sum += a[size_t(ta ? l + i * ld : i + l * ld)] *
+                                   b[size_t(tb ? j + l * ld : l + j * ld)];
                         MUST(c[size_t(i + j * ld)] == (i < m && j < n ? 2 * sum + 6 : 2));
                     }
             });
@@ -483,20 +504,22 @@ static void products() {
         MUST(status(CUBLAS_OP_N, CUBLAS_OP_T, 2, 2, 2) == CUBLAS_STATUS_INVALID_VALUE);
         MUST(status(CUBLAS_OP_N, CUBLAS_OP_N, 2, 4, 1) == CUBLAS_STATUS_INVALID_VALUE);
     });
-    caught("a product past the end of a factor", "cublasSgemm: 40 bytes from byte 0 of a block of 36 bytes", [] {
-        float *a = on_gpu(9, 1), *c = on_gpu(100), one = 1;
-        cublasHandle_t h;
-        cublasCreate(&h);
-        cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 3, &one, a, 4, c, 3, &one, c + 50, 2);
-    });
-    caught("a product on its own stream", "race: cudaMemcpyAsync on one stream and cublasSgemm", [] {
-        float *a = on_gpu(1), *b = on_gpu(1, 1), *c = on_gpu(1), *h = pinned(1, 1), one = 1;
-        cublasHandle_t handle;
-        cublasCreate(&handle);
-        cublasSetStream(handle, stream());
-        up(a, h, 1, stream());
-        cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, 1, b, 1, &one, c, 1);
-    });
+    caught("a product past the end of a factor",
+           "cublasSgemm: 40 bytes from byte 0 of a block of 36 bytes", [] {
+               float *a = on_gpu(9, 1), *c = on_gpu(100), one = 1;
+               cublasHandle_t h;
+               cublasCreate(&h);
+               cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 3, &one, a, 4, c, 3, &one, c + 50, 2);
+           });
+    caught("a product on its own stream", "race: cudaMemcpyAsync on one stream and cublasSgemm",
+           [] {
+               float *a = on_gpu(1), *b = on_gpu(1, 1), *c = on_gpu(1), *h = pinned(1, 1), one = 1;
+               cublasHandle_t handle;
+               cublasCreate(&handle);
+               cublasSetStream(handle, stream());
+               up(a, h, 1, stream());
+               cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, 1, b, 1, &one, c, 1);
+           });
 }
 
 // ---- NCCL ----
@@ -504,7 +527,8 @@ static void products() {
 #define NCCL(call) nccl(call, #call, __LINE__)
 static void nccl(ncclResult_t e, const char *what, int line) {
     if (e == ncclSuccess) return;
-    fprintf(stderr, "line %d: %s: %s: %s\n", line, what, ncclGetErrorString(e), ncclGetLastError(nullptr));
+    fprintf(stderr, "line %d: %s: %s: %s\n", line, what, ncclGetErrorString(e),
+            ncclGetLastError(nullptr));
     _exit(1);
 }
 
@@ -569,7 +593,8 @@ static std::function<void()> ranks_bare(int n, const std::function<void(Rank &)>
                 body(me);
                 _exit(0);
             }
-        while (wait(&how) > 0) worst = std::max(worst, WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how));
+        while (wait(&how) > 0)
+            worst = std::max(worst, WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how));
         if (worst) _exit(worst);
     };
 }
@@ -594,42 +619,47 @@ static void expect(const float *p, const std::vector<float> &want, int line) {
 static void collectives() {
     for (int n = 1; n <= 4; n++)
         passes(("collectives of " + std::to_string(n)).c_str(), ranks(n, [](Rank &me) {
-            const float r = float(me.rank), n = float(me.size), sum = n * (n - 1) / 2;
-            const size_t size = size_t(me.size);
-            float *in = on_gpu(3, r), *out = on_gpu(3 * size), *many = on_gpu(2 * size, r);
-            std::vector<float> all;
-            for (size_t i = 0; i < 3 * size; i++) all.push_back(float(i / 3));
-            NCCL(ncclAllReduce(in, out, 3, ncclFloat, ncclSum, me.comm, me.stream));
-            CUDA(cudaStreamSynchronize(me.stream));
-            EXPECT(out, { sum, sum, sum });
-            NCCL(ncclAllReduce(in, out, 3, ncclFloat, ncclMax, me.comm, me.stream));
-            CUDA(cudaStreamSynchronize(me.stream));
-            EXPECT(out, { n - 1 });
-            NCCL(ncclAllReduce(in, out, 3, ncclFloat, ncclAvg, me.comm, me.stream));
-            CUDA(cudaStreamSynchronize(me.stream));
-            EXPECT(out, { sum / n });
-            NCCL(ncclAllGather(in, out, 3, ncclFloat, me.comm, me.stream));
-            CUDA(cudaStreamSynchronize(me.stream));
-            EXPECT(out, all);
-            NCCL(ncclReduceScatter(many, out, 2, ncclFloat, ncclSum, me.comm, me.stream));
-            NCCL(ncclBroadcast(me.rank == me.size - 1 ? in : nullptr, out + 2, 1, ncclFloat, me.size - 1, me.comm,
-                               me.stream));
-            CUDA(cudaStreamSynchronize(me.stream));
-            EXPECT(out, { sum, sum, n - 1 });
-            NCCL(ncclReduce(in, me.rank == 0 ? out : nullptr, 3, ncclFloat, ncclSum, 0, me.comm, me.stream));
-            CUDA(cudaStreamSynchronize(me.stream));
-            if (me.rank == 0) EXPECT(out, { sum });
-            NCCL(ncclAllReduce(in, in, 3, ncclFloat, ncclSum, me.comm, me.stream));         // in place
-            NCCL(ncclReduceScatter(many, many + 2 * me.rank, 2, ncclFloat, ncclSum, me.comm, me.stream));
-            NCCL(ncclAllGather(many + 2 * me.rank, many, 2, ncclFloat, me.comm, me.stream));
-            NCCL(ncclAllReduce(in, in, 0, ncclFloat, ncclSum, me.comm, me.stream));         // nothing
-            CUDA(cudaStreamSynchronize(me.stream));
-            EXPECT(in, { sum, sum, sum });
-            EXPECT(many, std::vector<float>(2 * size, sum));
-            NCCL(ncclCommFinalize(me.comm));
-            NCCL(ncclCommDestroy(me.comm));
-            MUST(ncclAllReduce(in, in, 3, ncclFloat, ncclSum, me.comm, me.stream) == ncclInvalidArgument);
-        }));
+                   const float r = float(me.rank), n = float(me.size), sum = n * (n - 1) / 2;
+                   const size_t size = size_t(me.size);
+                   float *in = on_gpu(3, r), *out = on_gpu(3 * size), *many = on_gpu(2 * size, r);
+                   std::vector<float> all;
+                   for (size_t i = 0; i < 3 * size; i++) all.push_back(float(i / 3));
+                   NCCL(ncclAllReduce(in, out, 3, ncclFloat, ncclSum, me.comm, me.stream));
+                   CUDA(cudaStreamSynchronize(me.stream));
+                   EXPECT(out, { sum, sum, sum });
+                   NCCL(ncclAllReduce(in, out, 3, ncclFloat, ncclMax, me.comm, me.stream));
+                   CUDA(cudaStreamSynchronize(me.stream));
+                   EXPECT(out, { n - 1 });
+                   NCCL(ncclAllReduce(in, out, 3, ncclFloat, ncclAvg, me.comm, me.stream));
+                   CUDA(cudaStreamSynchronize(me.stream));
+                   EXPECT(out, { sum / n });
+                   NCCL(ncclAllGather(in, out, 3, ncclFloat, me.comm, me.stream));
+                   CUDA(cudaStreamSynchronize(me.stream));
+                   EXPECT(out, all);
+                   NCCL(ncclReduceScatter(many, out, 2, ncclFloat, ncclSum, me.comm, me.stream));
+                   NCCL(ncclBroadcast(me.rank == me.size - 1 ? in : nullptr, out + 2, 1, ncclFloat,
+                                      me.size - 1, me.comm, me.stream));
+                   CUDA(cudaStreamSynchronize(me.stream));
+                   EXPECT(out, { sum, sum, n - 1 });
+                   NCCL(ncclReduce(in, me.rank == 0 ? out : nullptr, 3, ncclFloat, ncclSum, 0,
+                                   me.comm, me.stream));
+                   CUDA(cudaStreamSynchronize(me.stream));
+                   if (me.rank == 0) EXPECT(out, { sum });
+                   NCCL(ncclAllReduce(in, in, 3, ncclFloat, ncclSum, me.comm,
+                                      me.stream)); // in place
+                   NCCL(ncclReduceScatter(many, many + 2 * me.rank, 2, ncclFloat, ncclSum, me.comm,
+                                          me.stream));
+                   NCCL(ncclAllGather(many + 2 * me.rank, many, 2, ncclFloat, me.comm, me.stream));
+                   NCCL(
+                       ncclAllReduce(in, in, 0, ncclFloat, ncclSum, me.comm, me.stream)); // nothing
+                   CUDA(cudaStreamSynchronize(me.stream));
+                   EXPECT(in, { sum, sum, sum });
+                   EXPECT(many, std::vector<float>(2 * size, sum));
+                   NCCL(ncclCommFinalize(me.comm));
+                   NCCL(ncclCommDestroy(me.comm));
+                   MUST(ncclAllReduce(in, in, 3, ncclFloat, ncclSum, me.comm, me.stream) ==
+                        ncclInvalidArgument);
+               }));
     passes("two ranks as threads of a process", [] {
         setenv("STANDIN_GPUS", "2", 1);
         ncclUniqueId id;
@@ -650,83 +680,97 @@ static void collectives() {
         other.join();
     });
     passes("32 MiB", ranks(2, [](Rank &me) {
-        float *p = on_gpu(8 << 20, 1);
-        NCCL(ncclAllReduce(p, p, 8 << 20, ncclFloat, ncclSum, me.comm, me.stream));
-        CUDA(cudaStreamSynchronize(me.stream));
-        EXPECT(p + (8 << 20) - 1, { 2 });
-    }));
-    passes("a result appears with the wait, not before; a changed input changes the result", ranks(2, [](Rank &me) {
-        float *p = on_gpu(1, 1), *q = on_gpu(1, 0), *h = pinned(1, 0);
-        cudaStream_t other = stream();
-        NCCL(ncclAllReduce(p, q, 1, ncclFloat, ncclSum, me.comm, me.stream));
-        add(other, p, 1, 1);                        // too early: no event orders the kernel after the all-reduce
-        CUDA(cudaStreamSynchronize(other));
-        down(h, q, 1, me.stream);
-        MUST(std::isnan(*h));
-        me.shared->word[me.rank] = 1;
-        me.wait_for(1 - me.rank, 1);
-        CUDA(cudaStreamSynchronize(me.stream));
-        MUST(*h == 4);
-    }));
+               float *p = on_gpu(8 << 20, 1);
+               NCCL(ncclAllReduce(p, p, 8 << 20, ncclFloat, ncclSum, me.comm, me.stream));
+               CUDA(cudaStreamSynchronize(me.stream));
+               EXPECT(p + (8 << 20) - 1, { 2 });
+           }));
+    passes("a result appears with the wait, not before; a changed input changes the result",
+           ranks(2, [](Rank &me) {
+               float *p = on_gpu(1, 1), *q = on_gpu(1, 0), *h = pinned(1, 0);
+               cudaStream_t other = stream();
+               NCCL(ncclAllReduce(p, q, 1, ncclFloat, ncclSum, me.comm, me.stream));
+               add(other, p, 1, 1); // too early: no event orders the kernel after the all-reduce
+               CUDA(cudaStreamSynchronize(other));
+               down(h, q, 1, me.stream);
+               MUST(std::isnan(*h));
+               me.shared->word[me.rank] = 1;
+               me.wait_for(1 - me.rank, 1);
+               CUDA(cudaStreamSynchronize(me.stream));
+               MUST(*h == 4);
+           }));
     passes("a rank that waits for nothing does not delay the others", ranks(2, [](Rank &me) {
-        float *p = on_gpu(1, 1);
-        NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
-        if (me.rank == 0) me.wait_for(0, 1);        // rank 1 must get its sum first
-        CUDA(cudaStreamSynchronize(me.stream));
-        me.shared->word[0] = 1;
-        EXPECT(p, { 2 });
-    }));
-    const struct { const char *what, *says; std::function<void(Rank &, float *)> body; } mismatches[] = {
-        { "kinds", "all-reduce of 1 float32, sum meets broadcast of 1 float32, root 0", [](Rank &me, float *p) {
-            if (me.rank == 0) NCCL(ncclBroadcast(p, p, 1, ncclFloat, 0, me.comm, me.stream));
-            else NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
-        } },
-        { "counts", "all-reduce of 2 float32, sum meets all-reduce of 1 float32, sum", [](Rank &me, float *p) {
-            NCCL(ncclAllReduce(p, p, size_t(1 + me.rank), ncclFloat, ncclSum, me.comm, me.stream));
-        } },
-        { "types", "all-gather of 1 int32 meets all-gather of 1 float32", [](Rank &me, float *p) {
-            NCCL(ncclAllGather(p, p + 2, 1, me.rank ? ncclInt : ncclFloat, me.comm, me.stream));
-        } },
-        { "operations", "all-reduce of 1 float32, maximum meets all-reduce of 1 float32, sum", [](Rank &me, float *p) {
-            NCCL(ncclAllReduce(p, p, 1, ncclFloat, me.rank ? ncclMax : ncclSum, me.comm, me.stream));
-        } },
-        { "roots", "broadcast of 1 float32, root 1 meets broadcast of 1 float32, root 0", [](Rank &me, float *p) {
-            NCCL(ncclBroadcast(p, p, 1, ncclFloat, me.rank, me.comm, me.stream));
-        } },
-        { "lengths of a message", "message of 2 float32 meets message of 1 float32", [](Rank &me, float *p) {
-            if (me.rank == 0) NCCL(ncclSend(p, 1, ncclFloat, 1, me.comm, me.stream));
-            else NCCL(ncclRecv(p, 2, ncclFloat, 0, me.comm, me.stream));
-        } },
+               float *p = on_gpu(1, 1);
+               NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+               if (me.rank == 0) me.wait_for(0, 1); // rank 1 must get its sum first
+               CUDA(cudaStreamSynchronize(me.stream));
+               me.shared->word[0] = 1;
+               EXPECT(p, { 2 });
+           }));
+    const struct {
+        const char *what, *says;
+        std::function<void(Rank &, float *)> body;
+    } mismatches[] = {
+        { "kinds", "all-reduce of 1 float32, sum meets broadcast of 1 float32, root 0",
+          [](Rank &me, float *p) {
+              if (me.rank == 0) NCCL(ncclBroadcast(p, p, 1, ncclFloat, 0, me.comm, me.stream));
+              else NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+          } },
+        { "counts", "all-reduce of 2 float32, sum meets all-reduce of 1 float32, sum",
+          [](Rank &me, float *p) {
+              NCCL(
+                  ncclAllReduce(p, p, size_t(1 + me.rank), ncclFloat, ncclSum, me.comm, me.stream));
+          } },
+        { "types", "all-gather of 1 int32 meets all-gather of 1 float32",
+          [](Rank &me, float *p) {
+              NCCL(ncclAllGather(p, p + 2, 1, me.rank ? ncclInt : ncclFloat, me.comm, me.stream));
+          } },
+        { "operations", "all-reduce of 1 float32, maximum meets all-reduce of 1 float32, sum",
+          [](Rank &me, float *p) {
+              NCCL(ncclAllReduce(p, p, 1, ncclFloat, me.rank ? ncclMax : ncclSum, me.comm,
+                                 me.stream));
+          } },
+        { "roots", "broadcast of 1 float32, root 1 meets broadcast of 1 float32, root 0",
+          [](Rank &me, float *p) {
+              NCCL(ncclBroadcast(p, p, 1, ncclFloat, me.rank, me.comm, me.stream));
+          } },
+        { "lengths of a message", "message of 2 float32 meets message of 1 float32",
+          [](Rank &me, float *p) {
+              if (me.rank == 0) NCCL(ncclSend(p, 1, ncclFloat, 1, me.comm, me.stream));
+              else NCCL(ncclRecv(p, 2, ncclFloat, 0, me.comm, me.stream));
+          } },
     };
     for (const auto &m : mismatches) {
         const auto body = m.body;
         const std::string says = m.says;
         const size_t meets = says.find(" meets ");
         const std::string turned = says.substr(meets + 7) + " meets " + says.substr(0, meets);
-        passes(("different " + std::string(m.what) + ": every rank gets an error").c_str(), ranks(2, [=](Rank &me) {
-            body(me, on_gpu(4, 1));
-            MUST(me.verdict() == ncclInvalidUsage);
-            const std::string text = ncclGetLastError(me.comm);
-            if (text.find(says) == text.npos && text.find(turned) == text.npos) {
-                fprintf(stderr, "%s\n", text.c_str());
-                _exit(1);
-            }
-            NCCL(ncclCommAbort(me.comm));
-            CUDA(cudaStreamSynchronize(me.stream));
-        }));
+        passes(("different " + std::string(m.what) + ": every rank gets an error").c_str(),
+               ranks(2, [=](Rank &me) {
+                   body(me, on_gpu(4, 1));
+                   MUST(me.verdict() == ncclInvalidUsage);
+                   const std::string text = ncclGetLastError(me.comm);
+                   if (text.find(says) == text.npos && text.find(turned) == text.npos) {
+                       fprintf(stderr, "%s\n", text.c_str());
+                       _exit(1);
+                   }
+                   NCCL(ncclCommAbort(me.comm));
+                   CUDA(cudaStreamSynchronize(me.stream));
+               }));
     }
-    caught("a rank that never checks for errors waits for ever", "the host waits for ever for ncclAllReduce: ranks",
-           ranks(2, [](Rank &me) {
+    caught("a rank that never checks for errors waits for ever",
+           "the host waits for ever for ncclAllReduce: ranks", ranks(2, [](Rank &me) {
                float *p = on_gpu(2, 1);
-               NCCL(ncclAllReduce(p, p, size_t(1 + me.rank), ncclFloat, ncclSum, me.comm, me.stream));
+               NCCL(ncclAllReduce(p, p, size_t(1 + me.rank), ncclFloat, ncclSum, me.comm,
+                                  me.stream));
                cudaStreamSynchronize(me.stream);
            }));
-    caught("a rank that never comes", "ever for ncclAllReduce: all-reduce of 2 float32, sum, rank 0 of dp: rank 1 does",
-           [] {
+    caught("a rank that never comes",
+           "ever for ncclAllReduce: all-reduce of 2 float32, sum, rank 0 of dp: rank 1 does", [] {
                setenv("STANDIN_PATIENCE", "1", 1);
                ranks(2, [](Rank &me) {
                    float *p = on_gpu(2, 1);
-                   if (me.rank == 1) {              // rank 1 stays as long as rank 0
+                   if (me.rank == 1) { // rank 1 stays as long as rank 0
                        while (!me.shared->word[0] || kill(me.shared->word[0], 0) == 0) usleep(100);
                        return;
                    }
@@ -736,19 +780,20 @@ static void collectives() {
                })();
            });
     caught("memory of the host", "ncclAllReduce: 0x", ranks(1, [](Rank &me) {
-        float *p = pinned(2, 1);
-        ncclAllReduce(p, p, 2, ncclFloat, ncclSum, me.comm, me.stream);
-    }));
-    caught("past the end", "ncclAllGather: 16 bytes from byte 4 of a block of 16 bytes", ranks(2, [](Rank &me) {
-        float *p = on_gpu(4, 1), *q = on_gpu(4, 1);
-        ncclAllGather(p, q + 1, 2, ncclFloat, me.comm, me.stream);
-    }));
+               float *p = pinned(2, 1);
+               ncclAllReduce(p, p, 2, ncclFloat, ncclSum, me.comm, me.stream);
+           }));
+    caught("past the end", "ncclAllGather: 16 bytes from byte 4 of a block of 16 bytes",
+           ranks(2, [](Rank &me) {
+               float *p = on_gpu(4, 1), *q = on_gpu(4, 1);
+               ncclAllGather(p, q + 1, 2, ncclFloat, me.comm, me.stream);
+           }));
     caught("neither in place nor apart", "input and output overlap", ranks(1, [](Rank &me) {
-        float *p = on_gpu(4, 1);
-        ncclAllReduce(p, p + 1, 3, ncclFloat, ncclSum, me.comm, me.stream);
-    }));
-    caught("a copy beside a collective, and no event", "race: ncclAllReduce on one stream and cudaMemcpyAsync",
-           ranks(1, [](Rank &me) {
+               float *p = on_gpu(4, 1);
+               ncclAllReduce(p, p + 1, 3, ncclFloat, ncclSum, me.comm, me.stream);
+           }));
+    caught("a copy beside a collective, and no event",
+           "race: ncclAllReduce on one stream and cudaMemcpyAsync", ranks(1, [](Rank &me) {
                float *p = on_gpu(4, 1), *h = pinned(4, 0);
                NCCL(ncclAllReduce(p, p, 4, ncclFloat, ncclSum, me.comm, me.stream));
                down(h, p, 4, stream());
@@ -757,48 +802,51 @@ static void collectives() {
 
 static void messages() {
     passes("a ring of messages in a group", ranks(3, [](Rank &me) {
-        float *p = on_gpu(2, float(me.rank)), *q = on_gpu(2);
-        NCCL(ncclGroupStart());
-        NCCL(ncclSend(p, 2, ncclFloat, (me.rank + 1) % 3, me.comm, me.stream));
-        NCCL(ncclRecv(q, 2, ncclFloat, (me.rank + 2) % 3, me.comm, me.stream));
-        NCCL(ncclGroupEnd());
-        CUDA(cudaStreamSynchronize(me.stream));
-        EXPECT(q, { float((me.rank + 2) % 3) });
-    }));
+               float *p = on_gpu(2, float(me.rank)), *q = on_gpu(2);
+               NCCL(ncclGroupStart());
+               NCCL(ncclSend(p, 2, ncclFloat, (me.rank + 1) % 3, me.comm, me.stream));
+               NCCL(ncclRecv(q, 2, ncclFloat, (me.rank + 2) % 3, me.comm, me.stream));
+               NCCL(ncclGroupEnd());
+               CUDA(cudaStreamSynchronize(me.stream));
+               EXPECT(q, { float((me.rank + 2) % 3) });
+           }));
     passes("messages to one rank arrive in their order, and to oneself", ranks(2, [](Rank &me) {
-        float *p = on_gpu(3, 1), *q = on_gpu(6);
-        add(me.stream, p + 1, 1, 1);
-        NCCL(ncclGroupStart());
-        for (int to = 0; to < 2; to++)
-            for (int i = 0; i < 3; i++) {
-                NCCL(ncclSend(p + i, 1, ncclFloat, to, me.comm, me.stream));
-                NCCL(ncclRecv(q + 3 * to + i, 1, ncclFloat, to, me.comm, me.stream));
-            }
-        NCCL(ncclGroupEnd());
-        CUDA(cudaStreamSynchronize(me.stream));
-        EXPECT(q, { 1, 2, 1, 1, 2, 1 });
-    }));
+               float *p = on_gpu(3, 1), *q = on_gpu(6);
+               add(me.stream, p + 1, 1, 1);
+               NCCL(ncclGroupStart());
+               for (int to = 0; to < 2; to++)
+                   for (int i = 0; i < 3; i++) {
+                       NCCL(ncclSend(p + i, 1, ncclFloat, to, me.comm, me.stream));
+                       NCCL(ncclRecv(q + 3 * to + i, 1, ncclFloat, to, me.comm, me.stream));
+                   }
+               NCCL(ncclGroupEnd());
+               CUDA(cudaStreamSynchronize(me.stream));
+               EXPECT(q, { 1, 2, 1, 1, 2, 1 });
+           }));
     passes("a send waits for its receiver", ranks(2, [](Rank &me) {
-        float *p = on_gpu(1, 1);
-        if (me.rank == 0) {
-            NCCL(ncclSend(p, 1, ncclFloat, 1, me.comm, me.stream));
-            for (int i = 0; i < 100; i++) MUST(cudaStreamQuery(me.stream) == cudaErrorNotReady);
-            me.shared->word[0] = 1;
-        } else {
-            me.wait_for(0, 1);
-            NCCL(ncclRecv(p, 1, ncclFloat, 0, me.comm, me.stream));
-        }
-        CUDA(cudaStreamSynchronize(me.stream));
-    }));
-    caught("a kernel that is loaded while a message waits", "add: a kernel's first launch may wait for the GPU", [] {
-        setenv("CUDA_MODULE_LOADING", "LAZY", 1);
-        ranks(2, [](Rank &me) {
-            float *p = on_gpu(1, 1), *q = on_gpu(1, 1);
-            if (me.rank == 0) NCCL(ncclSend(p, 1, ncclFloat, 1, me.comm, me.stream));
-            add(stream(), q, 1, 1);
-        })();
-    });
-    passes("two ranks that send first and then receive, without a group, never finish; an abort frees the stream",
+               float *p = on_gpu(1, 1);
+               if (me.rank == 0) {
+                   NCCL(ncclSend(p, 1, ncclFloat, 1, me.comm, me.stream));
+                   for (int i = 0; i < 100; i++)
+                       MUST(cudaStreamQuery(me.stream) == cudaErrorNotReady);
+                   me.shared->word[0] = 1;
+               } else {
+                   me.wait_for(0, 1);
+                   NCCL(ncclRecv(p, 1, ncclFloat, 0, me.comm, me.stream));
+               }
+               CUDA(cudaStreamSynchronize(me.stream));
+           }));
+    caught("a kernel that is loaded while a message waits",
+           "add: a kernel's first launch may wait for the GPU", [] {
+               setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+               ranks(2, [](Rank &me) {
+                   float *p = on_gpu(1, 1), *q = on_gpu(1, 1);
+                   if (me.rank == 0) NCCL(ncclSend(p, 1, ncclFloat, 1, me.comm, me.stream));
+                   add(stream(), q, 1, 1);
+               })();
+           });
+    passes("two ranks that send first and then receive, without a group, never finish; an abort "
+           "frees the stream",
            ranks(2, [](Rank &me) {
                float *p = on_gpu(1, 1), *q = on_gpu(1);
                NCCL(ncclSend(p, 1, ncclFloat, 1 - me.rank, me.comm, me.stream));
@@ -810,22 +858,22 @@ static void messages() {
                CUDA(cudaStreamSynchronize(me.stream));
            }));
     passes("a group over two streams and two communicators", ranks(2, [](Rank &me) {
-        float *p = on_gpu(1, float(me.rank)), *q = on_gpu(1), *sum = on_gpu(1, 1);
-        cudaStream_t other = stream();
-        ncclComm_t again;
-        NCCL(ncclCommSplit(me.comm, 0, -me.rank, &again, nullptr));
-        NCCL(ncclGroupStart());
-        NCCL(ncclSend(p, 1, ncclFloat, 1 - me.rank, me.comm, me.stream));
-        NCCL(ncclRecv(q, 1, ncclFloat, 1 - me.rank, me.comm, other));
-        NCCL(ncclAllReduce(sum, sum, 1, ncclFloat, ncclSum, again, me.stream));
-        NCCL(ncclGroupEnd());
-        CUDA(cudaStreamSynchronize(me.stream));
-        CUDA(cudaStreamSynchronize(other));
-        EXPECT(q, { float(1 - me.rank) });
-        EXPECT(sum, { 2 });
-    }));
-    caught("a message into memory that the group sends", "two messages of a group use the same memory",
-           ranks(2, [](Rank &me) {
+               float *p = on_gpu(1, float(me.rank)), *q = on_gpu(1), *sum = on_gpu(1, 1);
+               cudaStream_t other = stream();
+               ncclComm_t again;
+               NCCL(ncclCommSplit(me.comm, 0, -me.rank, &again, nullptr));
+               NCCL(ncclGroupStart());
+               NCCL(ncclSend(p, 1, ncclFloat, 1 - me.rank, me.comm, me.stream));
+               NCCL(ncclRecv(q, 1, ncclFloat, 1 - me.rank, me.comm, other));
+               NCCL(ncclAllReduce(sum, sum, 1, ncclFloat, ncclSum, again, me.stream));
+               NCCL(ncclGroupEnd());
+               CUDA(cudaStreamSynchronize(me.stream));
+               CUDA(cudaStreamSynchronize(other));
+               EXPECT(q, { float(1 - me.rank) });
+               EXPECT(sum, { 2 });
+           }));
+    caught("a message into memory that the group sends",
+           "two messages of a group use the same memory", ranks(2, [](Rank &me) {
                float *p = on_gpu(1, 1);
                NCCL(ncclGroupStart());
                NCCL(ncclSend(p, 1, ncclFloat, 1 - me.rank, me.comm, me.stream));
@@ -833,147 +881,159 @@ static void messages() {
                ncclGroupEnd();
            }));
     passes("calls that a group forbids", ranks(1, [](Rank &me) {
-        float *p = on_gpu(1, 1);
-        MUST(ncclGroupEnd() == ncclInvalidUsage);
-        MUST(ncclSend(p, 1, ncclFloat, 0, me.comm, me.stream) == ncclInvalidUsage);
-        NCCL(ncclGroupStart());
-        NCCL(ncclSend(p, 1, ncclFloat, 0, me.comm, me.stream));
-        MUST(ncclGroupEnd() == ncclInvalidUsage);
-        MUST(ncclSend(p, 1, ncclFloat, 1, me.comm, me.stream) == ncclInvalidArgument);
-    }));
+               float *p = on_gpu(1, 1);
+               MUST(ncclGroupEnd() == ncclInvalidUsage);
+               MUST(ncclSend(p, 1, ncclFloat, 0, me.comm, me.stream) == ncclInvalidUsage);
+               NCCL(ncclGroupStart());
+               NCCL(ncclSend(p, 1, ncclFloat, 0, me.comm, me.stream));
+               MUST(ncclGroupEnd() == ncclInvalidUsage);
+               MUST(ncclSend(p, 1, ncclFloat, 1, me.comm, me.stream) == ncclInvalidArgument);
+           }));
 }
 
 static void communicators() {
-    passes("parts of a communicator, in the order of their keys; no color, no part", ranks(4, [](Rank &me) {
-        ncclComm_t part, none;
-        int rank, size;
-        float *p = on_gpu(1, float(me.rank)), *q = on_gpu(2);
-        for (int turn = 0; turn < 3; turn++) {
-            NCCL(ncclCommSplit(me.comm, me.rank % 2, -me.rank, &part, nullptr));
-            NCCL(ncclCommUserRank(part, &rank));
-            NCCL(ncclCommCount(part, &size));
-            MUST(size == 2 && rank == 1 - me.rank / 2);
-            NCCL(ncclAllGather(p, q, 1, ncclFloat, part, me.stream));
-            CUDA(cudaStreamSynchronize(me.stream));
-            EXPECT(q, { float(me.rank % 2 + 2), float(me.rank % 2) });
-            NCCL(ncclCommDestroy(part));
-        }
-        NCCL(ncclCommSplit(me.comm, me.rank ? NCCL_SPLIT_NOCOLOR : 7, 0, &none, nullptr));
-        MUST((none == nullptr) == (me.rank > 0));
-    }));
+    passes("parts of a communicator, in the order of their keys; no color, no part",
+           ranks(4, [](Rank &me) {
+               ncclComm_t part, none;
+               int rank, size;
+               float *p = on_gpu(1, float(me.rank)), *q = on_gpu(2);
+               for (int turn = 0; turn < 3; turn++) {
+                   NCCL(ncclCommSplit(me.comm, me.rank % 2, -me.rank, &part, nullptr));
+                   NCCL(ncclCommUserRank(part, &rank));
+                   NCCL(ncclCommCount(part, &size));
+                   MUST(size == 2 && rank == 1 - me.rank / 2);
+                   NCCL(ncclAllGather(p, q, 1, ncclFloat, part, me.stream));
+                   CUDA(cudaStreamSynchronize(me.stream));
+                   EXPECT(q, { float(me.rank % 2 + 2), float(me.rank % 2) });
+                   NCCL(ncclCommDestroy(part));
+               }
+               NCCL(ncclCommSplit(me.comm, me.rank ? NCCL_SPLIT_NOCOLOR : 7, 0, &none, nullptr));
+               MUST((none == nullptr) == (me.rank > 0));
+           }));
     passes("no split while operations are in flight", ranks(1, [](Rank &me) {
-        ncclComm_t part;
-        float *p = on_gpu(1, 1);
-        NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
-        MUST(ncclCommSplit(me.comm, 0, 0, &part, nullptr) == ncclInvalidUsage);
-    }));
+               ncclComm_t part;
+               float *p = on_gpu(1, 1);
+               NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+               MUST(ncclCommSplit(me.comm, 0, 0, &part, nullptr) == ncclInvalidUsage);
+           }));
     passes("two ranks on one GPU are refused", ranks_bare(2, [](Rank &me) {
-        CUDA(cudaSetDevice(0));
-        MUST(me.begin(me.rank, 2) == ncclInvalidUsage);
-        MUST(strstr(ncclGetLastError(nullptr), "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 0"));
-    }));
-    passes("two ranks on one GPU: the other gets an error, even after the first is gone", ranks_bare(2, [](Rank &me) {
-        CUDA(cudaSetDevice(0));
-        if (me.rank == 1) {                         // rank 1 comes last, so its call is refused at once
-            me.wait_for(0, 1);
-            me.shared->word[1] = getpid();
-            MUST(me.begin(0, 2, 0) == ncclInvalidUsage);
-            return;
-        }
-        ncclResult_t e;
-        MUST(me.begin(1, 2, 0) == ncclInProgress);
-        me.shared->word[0] = 1;
-        while (!me.shared->word[1] || kill(me.shared->word[1], 0) == 0) usleep(100);
-        NCCL(ncclCommGetAsyncError(me.comm, &e));
-        MUST(e == ncclInvalidUsage);
-    }));
+               CUDA(cudaSetDevice(0));
+               MUST(me.begin(me.rank, 2) == ncclInvalidUsage);
+               MUST(strstr(ncclGetLastError(nullptr),
+                           "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 0"));
+           }));
+    passes("two ranks on one GPU: the other gets an error, even after the first is gone",
+           ranks_bare(2, [](Rank &me) {
+               CUDA(cudaSetDevice(0));
+               if (me.rank == 1) { // rank 1 comes last, so its call is refused at once
+                   me.wait_for(0, 1);
+                   me.shared->word[1] = getpid();
+                   MUST(me.begin(0, 2, 0) == ncclInvalidUsage);
+                   return;
+               }
+               ncclResult_t e;
+               MUST(me.begin(1, 2, 0) == ncclInProgress);
+               me.shared->word[0] = 1;
+               while (!me.shared->word[1] || kill(me.shared->word[1], 0) == 0) usleep(100);
+               NCCL(ncclCommGetAsyncError(me.comm, &e));
+               MUST(e == ncclInvalidUsage);
+           }));
     passes("two ranks on one GPU that claim to be on two hosts", ranks_bare(2, [](Rank &me) {
-        setenv("NCCL_HOSTID", me.rank ? "b" : "a", 1);
-        CUDA(cudaSetDevice(0));
-        NCCL(me.begin(me.rank, 2));
-    }));
+               setenv("NCCL_HOSTID", me.rank ? "b" : "a", 1);
+               CUDA(cudaSetDevice(0));
+               NCCL(me.begin(me.rank, 2));
+           }));
     passes("two ranks that disagree about their number", ranks_bare(2, [](Rank &me) {
-        if (me.rank == 0) {
-            MUST(me.begin(0, 2, 0) == ncclInProgress);
-            me.shared->word[0] = 1;
-            return me.wait_for(1, 1);
-        }
-        me.wait_for(0, 1);
-        MUST(me.begin(1, 3) == ncclInvalidArgument);
-        me.shared->word[1] = 1;
-    }));
-    passes("without blocking: nothing is launched before the communicator is asked", ranks_bare(2, [](Rank &me) {
-        float *p = on_gpu(1, 1);
-        ncclResult_t e = me.begin(me.rank, 2, 0);
-        MUST(e == ncclSuccess || e == ncclInProgress);
-        do NCCL(ncclCommGetAsyncError(me.comm, &e)); while (e == ncclInProgress);
-        NCCL(e);
-        MUST(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream) == ncclInProgress);
-        MUST(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream) == ncclInvalidArgument);
-        MUST(cudaStreamQuery(me.stream) == cudaSuccess);
-        EXPECT(p, { 1 });
-        NCCL(ncclCommGetAsyncError(me.comm, &e));
-        NCCL(e);
-        CUDA(cudaStreamSynchronize(me.stream));
-        EXPECT(p, { 2 });
-        ncclComm_t part;
-        e = ncclCommSplit(me.comm, 0, 0, &part, nullptr);
-        MUST(e == ncclSuccess || e == ncclInProgress);
-        do NCCL(ncclCommGetAsyncError(part, &e)); while (e == ncclInProgress);
-        do NCCL(ncclCommGetAsyncError(me.comm, &e)); while (e == ncclInProgress);
-        NCCL(e);
-    }));
+               if (me.rank == 0) {
+                   MUST(me.begin(0, 2, 0) == ncclInProgress);
+                   me.shared->word[0] = 1;
+                   return me.wait_for(1, 1);
+               }
+               me.wait_for(0, 1);
+               MUST(me.begin(1, 3) == ncclInvalidArgument);
+               me.shared->word[1] = 1;
+           }));
+    passes("without blocking: nothing is launched before the communicator is asked",
+           ranks_bare(2, [](Rank &me) {
+               float *p = on_gpu(1, 1);
+               ncclResult_t e = me.begin(me.rank, 2, 0);
+               MUST(e == ncclSuccess || e == ncclInProgress);
+               do NCCL(ncclCommGetAsyncError(me.comm, &e));
+               while (e == ncclInProgress);
+               NCCL(e);
+               MUST(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream) ==
+                    ncclInProgress);
+               MUST(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream) ==
+                    ncclInvalidArgument);
+               MUST(cudaStreamQuery(me.stream) == cudaSuccess);
+               EXPECT(p, { 1 });
+               NCCL(ncclCommGetAsyncError(me.comm, &e));
+               NCCL(e);
+               CUDA(cudaStreamSynchronize(me.stream));
+               EXPECT(p, { 2 });
+               ncclComm_t part;
+               e = ncclCommSplit(me.comm, 0, 0, &part, nullptr);
+               MUST(e == ncclSuccess || e == ncclInProgress);
+               do NCCL(ncclCommGetAsyncError(part, &e));
+               while (e == ncclInProgress);
+               do NCCL(ncclCommGetAsyncError(me.comm, &e));
+               while (e == ncclInProgress);
+               NCCL(e);
+           }));
     passes("two ranks with one number", ranks_bare(2, [](Rank &me) {
-        const ncclResult_t e = me.begin(0, 2, 0);
-        MUST(e == ncclInProgress || e == ncclInvalidUsage);
-        me.shared->word[me.rank] = int(e);
-        while (!me.shared->word[0] || !me.shared->word[1]) usleep(100);
-        MUST(me.shared->word[0] + me.shared->word[1] == int(ncclInProgress) + int(ncclInvalidUsage));
-    }));
+               const ncclResult_t e = me.begin(0, 2, 0);
+               MUST(e == ncclInProgress || e == ncclInvalidUsage);
+               me.shared->word[me.rank] = int(e);
+               while (!me.shared->word[0] || !me.shared->word[1]) usleep(100);
+               MUST(me.shared->word[0] + me.shared->word[1] ==
+                    int(ncclInProgress) + int(ncclInvalidUsage));
+           }));
     passes("a rank that dies: the others get an error", ranks(3, [](Rank &me) {
-        float *p = on_gpu(1, 1);
-        // wait until the other ranks have begun, because NCCL would refuse their calls
-        if (me.rank == 1) {
-            me.wait_for(0, 1);
-            me.wait_for(2, 1);
-            _exit(0);
-        }
-        NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
-        me.shared->word[me.rank] = 1;
-        MUST(me.verdict() == ncclRemoteError);
-        MUST(strstr(ncclGetLastError(me.comm), "rank 1 of dp"));
-        MUST(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream) == ncclRemoteError);
-        NCCL(ncclCommAbort(me.comm));
-        CUDA(cudaDeviceSynchronize());
-    }));
+               float *p = on_gpu(1, 1);
+               // wait until the other ranks have begun, because NCCL would refuse their calls
+               if (me.rank == 1) {
+                   me.wait_for(0, 1);
+                   me.wait_for(2, 1);
+                   _exit(0);
+               }
+               NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+               me.shared->word[me.rank] = 1;
+               MUST(me.verdict() == ncclRemoteError);
+               MUST(strstr(ncclGetLastError(me.comm), "rank 1 of dp"));
+               MUST(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream) ==
+                    ncclRemoteError);
+               NCCL(ncclCommAbort(me.comm));
+               CUDA(cudaDeviceSynchronize());
+           }));
     passes("a rank that aborts: the others get an error", ranks(2, [](Rank &me) {
-        float *p = on_gpu(1, 1);
-        NCCL(ncclAllReduce(p, p, size_t(1), ncclFloat, ncclSum, me.comm, me.stream));
-        CUDA(cudaStreamSynchronize(me.stream));
-        if (me.rank == 1) {
-            NCCL(ncclCommAbort(me.comm));
-            return me.wait_for(0, 1);
-        }
-        NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
-        MUST(me.verdict() == ncclRemoteError);
-        me.shared->word[0] = 1;
-    }));
+               float *p = on_gpu(1, 1);
+               NCCL(ncclAllReduce(p, p, size_t(1), ncclFloat, ncclSum, me.comm, me.stream));
+               CUDA(cudaStreamSynchronize(me.stream));
+               if (me.rank == 1) {
+                   NCCL(ncclCommAbort(me.comm));
+                   return me.wait_for(0, 1);
+               }
+               NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+               MUST(me.verdict() == ncclRemoteError);
+               me.shared->word[0] = 1;
+           }));
     passes("an operation made to fail", ranks_bare(2, [](Rank &me) {
-        if (me.rank == 0) setenv("STANDIN_NCCL_ERROR", "2", 1);
-        NCCL(me.begin(me.rank, 2));
-        float *p = on_gpu(1, 1);
-        NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
-        CUDA(cudaStreamSynchronize(me.stream));
-        const ncclResult_t e = ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream);
-        MUST(e == ncclSystemError || (e == ncclSuccess && me.verdict() == ncclSystemError));
-    }));
+               if (me.rank == 0) setenv("STANDIN_NCCL_ERROR", "2", 1);
+               NCCL(me.begin(me.rank, 2));
+               float *p = on_gpu(1, 1);
+               NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+               CUDA(cudaStreamSynchronize(me.stream));
+               const ncclResult_t e =
+                   ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream);
+               MUST(e == ncclSystemError || (e == ncclSuccess && me.verdict() == ncclSystemError));
+           }));
     check("a process made to die", 128 + SIGKILL, "", ranks_bare(2, [](Rank &me) {
-        if (me.rank == 0) setenv("STANDIN_NCCL_DIE", "1", 1);
-        NCCL(me.begin(me.rank, 2));
-        float *p = on_gpu(1, 1);
-        NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
-        MUST(me.verdict() == ncclRemoteError);
-    }));
+              if (me.rank == 0) setenv("STANDIN_NCCL_DIE", "1", 1);
+              NCCL(me.begin(me.rank, 2));
+              float *p = on_gpu(1, 1);
+              NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+              MUST(me.verdict() == ncclRemoteError);
+          }));
 }
 
 int main() {

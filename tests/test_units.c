@@ -12,13 +12,27 @@
 #include "08_3d/zero_step.h"
 #include "judge/frame/training.h"
 
-enum { ROW = 3, ROWS = 2, SHARDS = ROW * ROWS, BATCH = 17, MICRO = 2, STEPS = 3 };     // rank = column + ROW * row
-enum { PREFETCH = 4 };                             // a fifth way, after ZeRO's stages 0 to 3
-static const char *const stage_name[] = { "data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3", "prefetch" };
-static const ModelConfig sizes = { .layers = 2, .width = 10, .heads = 2, .context = 7, .vocab = 23, .dropout = 0.1 };
+enum {
+    ROW = 3,
+    ROWS = 2,
+    SHARDS = ROW * ROWS,
+    BATCH = 17,
+    MICRO = 2,
+    STEPS = 3
+};                     // rank = column + ROW * row
+enum { PREFETCH = 4 }; // a fifth way, after ZeRO's stages 0 to 3
+static const char *const stage_name[] = { "data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3",
+                                          "prefetch" };
+static const ModelConfig sizes = {
+    .layers = 2, .width = 10, .heads = 2, .context = 7, .vocab = 23, .dropout = 0.1
+};
 static const double rate = 0.1;
 
-typedef struct { Run *run; Comm *world, *row, *column; const Training *t; } Test;
+typedef struct {
+    Run *run;
+    Comm *world, *row, *column;
+    const Training *t;
+} Test;
 
 // ---- the model under a stage of ZeRO ----
 
@@ -60,17 +74,19 @@ static real *of_shard(const Test *t, Model *m, size_t step, size_t shard) {
     return g;
 }
 
-// The shards that a parameter's sum adds: `size` neighbours from `first` on, and the same columns of further rows,
-// `rows` rows in all.
-typedef struct { size_t first, size, rows; } Sum;
-// A test puts marks on a described model. Some parameters then have a different sum in each place, a row or a column
-// of ranks. All other parameters have one sum on all ranks.
+// The shards that a parameter's sum adds: `size` neighbours from `first` on, and the same columns
+// of further rows, `rows` rows in all.
+typedef struct {
+    size_t first, size, rows;
+} Sum;
+// A test puts marks on a described model. Some parameters then have a different sum in each place,
+// a row or a column of ranks. All other parameters have one sum on all ranks.
 typedef struct {
     const char *name, *label;
     size_t places;
     void (*mark)(const Test *t, Model *m);
     Which by_place, everywhere;
-    Sum (*sum)(size_t place);                      // the sum of the parameters that differ by place
+    Sum (*sum)(size_t place); // the sum of the parameters that differ by place
 } Case;
 
 static void set_label(const Case *c, size_t place, Snapshot *g, Snapshot *w) {
@@ -99,7 +115,8 @@ static void put_expected(const Test *t, const Case *c, Snapshot *g, Snapshot *w)
                 real *values = host_alloc(n * sizeof *values);
                 for (size_t s = 0; s < sum.size * sum.rows; s++)
                     for (size_t e = 0; e < n; e++)
-                        values[e] += shard[sum.first + s % sum.size + s / sum.size * ROW][first + e];
+                        values[e] +=
+                            shard[sum.first + s % sum.size + s / sum.size * ROW][first + e];
                 Tensor part = tensor_new(&scratch, p->rows, p->cols);
                 tensor_upload(part, values);
                 snapshot_put_flat(g, p->name, p->rows, p->cols, part, 0);
@@ -139,28 +156,43 @@ static void compare(Test *t, const Case *c, Comm *dp, size_t place) {
         check_close(t->run, line, g, want_g, LIMIT_ROUNDING);
         snprintf(line, sizeof line, "%s, %s: weights", c->name, stage_name[stage]);
         check_close(t->run, line, w, want_w, LIMIT_ROUNDING);
-        snapshot_free(g); snapshot_free(w); snapshot_free(want_g); snapshot_free(want_w);
+        snapshot_free(g);
+        snapshot_free(w);
+        snapshot_free(want_g);
+        snapshot_free(want_w);
     }
 }
 
-// ---- partial gradients: the ranks of a row share the rows of an activation, as in sequence parallelism ----
+// ---- partial gradients: the ranks of a row share the rows of an activation, as in sequence
+// parallelism ----
 
-// Vectors (norms and biases, neighbours in a unit and single ones), and the table, whose two uses are both partial. All
-// other gradients are left as they are, so each column of ranks has its own sum.
-static bool partial(const Unit *u, const Param *p) { (void)u; return p->vector || p->number == 0; }
+// Vectors (norms and biases, neighbours in a unit and single ones), and the table, whose two uses
+// are both partial. All other gradients are left as they are, so each column of ranks has its own
+// sum.
+static bool partial(const Unit *u, const Param *p) {
+    (void)u;
+    return p->vector || p->number == 0;
+}
 static bool not_partial(const Unit *u, const Param *p) { return !partial(u, p); }
 static void mark_partial(const Test *t, Model *m) {
     for (size_t i = 0; i < m->n_units; i++)
         for (size_t k = 0; k < m->units[i].n_params; k++)
-            if (partial(&m->units[i], &m->units[i].params[k])) m->units[i].params[k].partial = t->row;
+            if (partial(&m->units[i], &m->units[i].params[k]))
+                m->units[i].params[k].partial = t->row;
 }
 static Sum of_column(size_t column) { return (Sum){ column, 1, ROWS }; }
 
-// ---- replicas: one block is replicated within a row only, as experts are; everything else everywhere ----
+// ---- replicas: one block is replicated within a row only, as experts are; everything else
+// everywhere ----
 
-static bool expert(const Unit *u, const Param *p) { (void)u; return strncmp(p->name, "h.1.", 4) == 0; }
+static bool expert(const Unit *u, const Param *p) {
+    (void)u;
+    return strncmp(p->name, "h.1.", 4) == 0;
+}
 static bool not_expert(const Unit *u, const Param *p) { return !expert(u, p); }
-static void mark_expert(const Test *t, Model *m) { model_unit(m, "h.1.ln_1.weight")->replicas = t->row; }
+static void mark_expert(const Test *t, Model *m) {
+    model_unit(m, "h.1.ln_1.weight")->replicas = t->row;
+}
 static Sum of_row(size_t row) { return (Sum){ ROW * row, ROW, 1 }; }
 
 // ---- snapshots of weights, m and v are whole, whichever rank has which part ----
@@ -178,7 +210,7 @@ static void unsplit_state(const Test *t, Snapshot *s[3]) {
         real *sum = of_shard(t, m, step, 0);
         for (size_t i = 1; i < SHARDS; i++) {
             real *g = of_shard(t, m, step, i);
-            for (size_t e = 0; e < m->size; e++) sum[e] += g[e];       // in rank order, as the ranks add
+            for (size_t e = 0; e < m->size; e++) sum[e] += g[e]; // in rank order, as the ranks add
             free(g);
         }
         tensor_upload(m->g, sum);
@@ -192,7 +224,8 @@ static void compare_state(Test *t) {
     static const char *const name[] = { "weights", "m", "v" };
     for (size_t stage = 0; stage <= PREFETCH; stage++) {
         Snapshot *got[3], *want[3];
-        for (size_t i = 0; i < 3; i++) got[i] = snapshot_new(t->run), want[i] = snapshot_new(t->run);
+        for (size_t i = 0; i < 3; i++)
+            got[i] = snapshot_new(t->run), want[i] = snapshot_new(t->run);
         Model *m = model_describe(&t->t->model, model_layers(&t->t->model));
         Optimizer o = adamw(0.01);
         allocate(m, t->world, stage);
@@ -215,7 +248,8 @@ static void compare_state(Test *t) {
     }
 }
 
-// ---- forwards without a backward: after a step of SGD every stage has the loss of data parallelism ----
+// ---- forwards without a backward: after a step of SGD every stage has the loss of data
+// parallelism ----
 
 static double loss_after_a_step(Test *t, size_t stage) {
     size_t zero = stage == PREFETCH ? 3 : stage;
@@ -250,7 +284,8 @@ static void compare_evaluation(Test *t) {
     }
 }
 
-// ---- stage 3: the tied embedding has its weights until zero3_drop_wte, its gradients only until zero2_reduce ----
+// ---- stage 3: the tied embedding has its weights until zero3_drop_wte, its gradients only until
+// zero2_reduce ----
 
 static void keep_wte(Test *t) {
     Model *m = model_describe(&t->t->model, model_layers(&t->t->model));
@@ -260,31 +295,38 @@ static void keep_wte(Test *t) {
     size_t weights = wte->size * sizeof(real), gradients = 2 * weights;
     bool begun = memory_now(MEM_COMMUNICATION) == weights + gradients;
     zero2_reduce(m);
-    bool held = memory_now(MEM_COMMUNICATION) == weights && arena_holds(&m->gathered, wte->w.data) &&
+    bool held = memory_now(MEM_COMMUNICATION) == weights &&
+                arena_holds(&m->gathered, wte->w.data) &&
                 tensor_equal(tensor_flat_range(wte->w, wte->own.lo, wte->own.hi), wte->own_w);
     zero3_drop_wte(m);
     bool dropped = memory_now(MEM_COMMUNICATION) == 0 && !wte->w.data;
-    check_true(t->run, "ZeRO-3", "wte's weights are held until they are dropped", begun && held && dropped);
+    check_true(t->run, "ZeRO-3", "wte's weights are held until they are dropped",
+               begun && held && dropped);
     model_free(m);
 }
 
 static bool cannot_open(const char *path) {
     Data d;
     char why[DATA_WHY];
-    return !data_open(&d, path, NULL, 0, 8, 1, why) && strstr(why, "cannot read the text") && !d.files;
+    return !data_open(&d, path, NULL, 0, 8, 1, why) && strstr(why, "cannot read the text") &&
+           !d.files;
 }
 
 static void units(Run *run) {
     Comm *world = run->world;
     REQUIRE(world->size == SHARDS, "these are %d rows of %d ranks: start %d", ROWS, ROW, SHARDS);
     size_t row = world->rank / ROW, column = world->rank % ROW;
-    Training training = { .model = sizes, .data = data_synthetic(sizes.vocab, sizes.context, run->seed),
-                          .sequences = BATCH, .micro_batches = MICRO };
-    Test t = { run, world, comm_split(world, row, column, "row"), comm_split(world, column, row, "column"), &training };
+    Training training = { .model = sizes,
+                          .data = data_synthetic(sizes.vocab, sizes.context, run->seed),
+                          .sequences = BATCH,
+                          .micro_batches = MICRO };
+    Test t = { run, world, comm_split(world, row, column, "row"),
+               comm_split(world, column, row, "column"), &training };
     training.model.seed = run->seed;
-    const Case sequences = { "partial over a row", " of column %zu", ROW, mark_partial, not_partial, partial,
-                             of_column };
-    const Case experts = { "replicas of a row", " of row %zu", ROWS, mark_expert, expert, not_expert, of_row };
+    const Case sequences = { "partial over a row", " of column %zu", ROW,      mark_partial,
+                             not_partial,          partial,          of_column };
+    const Case experts = { "replicas of a row", " of row %zu", ROWS, mark_expert, expert,
+                           not_expert,          of_row };
     compare(&t, &sequences, t.column, column);
     compare(&t, &experts, world, row);
     compare_evaluation(&t);

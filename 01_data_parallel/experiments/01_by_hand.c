@@ -52,7 +52,10 @@ static void on_paper(Run *run) {
 // ---------------------------------------------------------------- trained
 
 // Losses of epochs 0, 10, 20, ...: loss, of all samples; last_shard, of the last shard alone.
-typedef struct { Linear layer; double loss[PRINTED], last_shard[PRINTED]; } Trained;
+typedef struct {
+    Linear layer;
+    double loss[PRINTED], last_shard[PRINTED];
+} Trained;
 
 static Trained train(const Linear *start, Samples all, Rule rule, double lr) {
     Trained t = { .layer = *start };
@@ -109,12 +112,12 @@ static void first_gradient(Run *run, const Linear *start, Samples all) {
 // The loss of all samples under each rule.
 static void table(Run *run, const Trained *const of[5]) {
     char loss[5][3][16];
-    Result rows[] = {
-        { "full batch", "the mean over all elements", {0} },
-        { "shards averaged", "mean gradients of the shards, averaged", {0} },
-        { "shards added", "each shard divides by the batch; then added", {0} },
-        { "trap: means added", "mean gradients of the shards, added", {0} },
-        { "full batch, rate x 4", "its steps are as long as the trap's", {0} }, {0} };
+    Result rows[] = { { "full batch", "the mean over all elements", { 0 } },
+                      { "shards averaged", "mean gradients of the shards, averaged", { 0 } },
+                      { "shards added", "each shard divides by the batch; then added", { 0 } },
+                      { "trap: means added", "mean gradients of the shards, added", { 0 } },
+                      { "full batch, rate x 4", "its steps are as long as the trap's", { 0 } },
+                      { 0 } };
     for (size_t i = 0; i < 5; i++)
         for (size_t k = 0; k < 3; k++) {
             snprintf(loss[i][k], sizeof loss[i][k], "=%.4f", of[i]->loss[k * (PRINTED - 1) / 2]);
@@ -144,7 +147,7 @@ static void by_hand(Run *run) {
     Linear start = { .in = IN, .out = OUT };
     for (size_t i = 0; i < SAMPLES * IN; i++) x[i] = (real)random_normal(key(run, 0, i));
     for (size_t i = 0; i < SAMPLES * OUT; i++) target[i] = (real)random_normal(key(run, 1, i));
-    double width = 2 / sqrt(IN);                       // nn.Linear starts uniform in +-1/sqrt(in)
+    double width = 2 / sqrt(IN); // nn.Linear starts uniform in +-1/sqrt(in)
     for (size_t i = 0; i < IN * OUT; i++)
         start.w[i] = (real)(width * (random_unit(key(run, 2, i)) - 0.5));
     for (size_t j = 0; j < OUT; j++)

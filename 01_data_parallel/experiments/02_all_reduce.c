@@ -16,11 +16,11 @@ static const ModelConfig tiny = {
 };
 
 typedef struct {
-    size_t reductions, reduced;                    // all-reduces: calls, bytes sent
-    size_t broadcasts, broadcast;                  // calls, bytes sent
-    size_t sent;                                   // bytes of all kinds
-    size_t parameters, gradients, optimizer;       // bytes at the end
-    size_t activations;                            // bytes, the last step's peak
+    size_t reductions, reduced;              // all-reduces: calls, bytes sent
+    size_t broadcasts, broadcast;            // calls, bytes sent
+    size_t sent;                             // bytes of all kinds
+    size_t parameters, gradients, optimizer; // bytes at the end
+    size_t activations;                      // bytes, the last step's peak
 } Measured;
 
 static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured *measured) {
@@ -62,7 +62,7 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
 static void predict(Run *run, const Measured *measured) {
     size_t V = tiny.vocab, T = tiny.context, C = tiny.width, N = run->world->size,
            r = run->world->rank;
-    size_t Psi = config_parameters(&tiny), e = sizeof(real);  // V C + T C + L (12 C^2 + 13 C) + 2 C
+    size_t Psi = config_parameters(&tiny), e = sizeof(real); // V C + T C + L (12 C^2 + 13 C) + 2 C
     double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);  // a rank sends 2 (N-1) ceil(Psi / N) e
     double root = r == 0 && N > 1 ? (double)(Psi * e) : 0;
     // A rank keeps the activations of its own sequences, kept_model() numbers per token (chapter 02
@@ -129,9 +129,11 @@ static void table(Run *run) {
           { "time.step" } },
         { 0 },
     };
-    say(run, "\nN ranks, B sequences, Psi parameters of e bytes; wte: the table of V tokens, width "
-             "C. F(k): a\nforward of k sequences. A message takes alpha seconds and 1/beta seconds "
-             "per byte.%s\n", shares.text);
+    say(run,
+        "\nN ranks, B sequences, Psi parameters of e bytes; wte: the table of V tokens, width "
+        "C. F(k): a\nforward of k sequences. A message takes alpha seconds and 1/beta seconds "
+        "per byte.%s\n",
+        shares.text);
     results(run, (const char *const[]){ "each rank", NULL }, rows);
 }
 
@@ -186,7 +188,7 @@ static void all_reduce(Run *run) {
         trajectory_free(&whole);
         trajectory_free(&ordered);
     }
-    Timing timing = picture_timing(run);       // from here on: of the training with AdamW
+    Timing timing = picture_timing(run); // from here on: of the training with AdamW
     picture_show(run, "Data parallel, one step", PICTURE_CHART);
     picture_summary(run, &timing);
     predict(run, &measured);
@@ -196,5 +198,5 @@ static void all_reduce(Run *run) {
     data_free(&data);
 }
 
-static const Option options[] = { { "link", "NAME[,NAME]", "slow", NULL }, {0} };
+static const Option options[] = { { "link", "NAME[,NAME]", "slow", NULL }, { 0 } };
 EXPERIMENT(all_reduce, options);

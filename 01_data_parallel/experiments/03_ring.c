@@ -11,18 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNEVEN = 1003, LARGE = 10007, SIZES = 8, EVEN = 5 };  // EVEN: the index of 100 N in Sizes
-typedef struct { size_t count[SIZES]; } Sizes;
+enum { UNEVEN = 1003, LARGE = 10007, SIZES = 8, EVEN = 5 }; // EVEN: the index of 100 N in Sizes
+typedef struct {
+    size_t count[SIZES];
+} Sizes;
 static Sizes sizes_of(size_t N) {
     return (Sizes){ { 0, 1, N - 1, N, N + 1, 100 * N, UNEVEN, LARGE } };
 }
 static const char *const size_name[SIZES] = { "empty", "one",   "N - 1",  "N",
                                               "N + 1", "100 N", "uneven", "large" };
 
-typedef void AllReduce(Comm *c, Tensor t);             // t <- the sum over the ranks of c
-static AllReduce *const all_reduce[WAYS] = {
-    [RING] = ring_all_reduce, [GATHER] = gather_broadcast_all_reduce,
-    [TREE] = tree_all_reduce, [HALVING] = halving_doubling_all_reduce };
+typedef void AllReduce(Comm *c, Tensor t); // t <- the sum over the ranks of c
+static AllReduce *const all_reduce[WAYS] = { [RING] = ring_all_reduce,
+                                             [GATHER] = gather_broadcast_all_reduce,
+                                             [TREE] = tree_all_reduce,
+                                             [HALVING] = halving_doubling_all_reduce };
 static const char *const way_id[WAYS] = { "ring", "gather", "tree", "halving" };
 
 // ---------------------------------------------------------------- the same sum, four times
@@ -50,7 +53,9 @@ static void ring_unsplit(Run *run, Snapshot *s, const char *name, size_t count) 
 
 // Measured on a rank: messages and bytes sent for all sizes, scratch at its peak, and bytes sent
 // for size EVEN.
-typedef struct { size_t messages, bytes, scratch, even; } WaySeen;
+typedef struct {
+    size_t messages, bytes, scratch, even;
+} WaySeen;
 
 // Puts the sums of all sizes into s, and adds their costs to `seen`. library: uses comm_all_reduce.
 static void all_sizes(Run *run, Snapshot *s, Way way, bool whole, bool library, WaySeen *seen) {
@@ -113,7 +118,7 @@ static void costs(Run *run, const WaySeen seen[WAYS]) {
     const size_t N = run->world->size, r = run->world->rank;
     const Sizes sizes = sizes_of(N);
     for (Way way = RING; way < WAYS; way++) {
-        WayCosts sum = {0};
+        WayCosts sum = { 0 };
         for (size_t i = 0; i < SIZES; i++) {
             WayCosts one = way_costs(way, N, r, sizes.count[i]);
             sum = (WayCosts){ sum.messages + one.messages, sum.bytes + one.bytes,
@@ -126,7 +131,7 @@ static void costs(Run *run, const WaySeen seen[WAYS]) {
         ring_cost(run, way, "scratch", "scratch, the largest size", "bytes", (double)sum.scratch,
                   (double)seen[way].scratch);
     }
-    double S = (double)(sizes.count[EVEN] * sizeof(real));             // a size that N divides
+    double S = (double)(sizes.count[EVEN] * sizeof(real)); // a size that N divides
     double root = (double)(N - 1) * S;
     check_cost(run, "even.ring", "ring: sent of S bytes: 2 (N-1)/N S", "bytes",
                formula(2 * root / (double)N), NOT_PREDICTED, (double)seen[RING].even);
@@ -136,7 +141,7 @@ static void costs(Run *run, const WaySeen seen[WAYS]) {
 
 // ---------------------------------------------------------------- time
 
-enum { SMALLEST = 256, POINTS = 13 };          // elements: 1 kB to 4 MB in fp32, doubling
+enum { SMALLEST = 256, POINTS = 13 }; // elements: 1 kB to 4 MB in fp32, doubling
 
 // Picoseconds from a common start until the last rank is done.
 static double time_of(Run *run, Way way, size_t count) {
@@ -145,7 +150,7 @@ static double time_of(Run *run, Way way, size_t count) {
     Tensor t = tensor_new(&memory, 1, count);
     double *took = host_alloc(c->size * sizeof *took), last = 0, start = 0;
     tensor_fill(t, 0);
-    comm_all_reduce_doubles(c, &start, 1);     // a collective ends at the same time on all ranks
+    comm_all_reduce_doubles(c, &start, 1); // a collective ends at the same time on all ranks
     Picoseconds begin = clock_now();
     all_reduce[way](c, t);
     took[c->rank] = (double)(clock_now() - begin);
@@ -165,7 +170,7 @@ static bool slower(Run *run, Way way, size_t count) {
 // Finds by bisection the multiple of `unit` elements from which the ring is no slower than the
 // other way.
 static void crossover(Run *run, Way way, size_t unit) {
-    size_t N = run->world->size, lo = 0, hi = 1;           // slower at lo units, not at hi
+    size_t N = run->world->size, lo = 0, hi = 1; // slower at lo units, not at hi
     for (; hi * unit <= SMALLEST << (POINTS + 1) && slower(run, way, hi * unit); hi *= 2) lo = hi;
     while (hi - lo > 1) {
         size_t middle = (lo + hi) / 2;
@@ -185,7 +190,7 @@ static void crossover(Run *run, Way way, size_t unit) {
 static void times(Run *run, bool curves) {
     size_t N = run->world->size;
     bool model = clock_config()->simulated, power = N == way_power_below(N), never_slower = true;
-    double bytes[POINTS], us[WAYS][POINTS], sum[WAYS] = {0}, want[WAYS] = {0};
+    double bytes[POINTS], us[WAYS][POINTS], sum[WAYS] = { 0 }, want[WAYS] = { 0 };
     clock_set_one_port(true);
     clock_set_own_nodes(true);
     for (size_t i = 0; i < POINTS; i++) {
@@ -235,15 +240,16 @@ static void answer(Run *run, bool nodes) {
                    "The ring adds chunks on their way round, the tree sends whole tensors. With "
                    "%zu ranks, all on link %s, the ring is no slower than the tree from %s on.%s",
                    N, k->between.name, cost_text(run, "overtakes.tree"), over);
-    say_cost(run, "ring: %zu messages in a row, each 1/N of the tensor. Tree: %zu whole tensors "
-                  "in a row.",
+    say_cost(run,
+             "ring: %zu messages in a row, each 1/N of the tensor. Tree: %zu whole tensors "
+             "in a row.",
              2 * (N - 1), 2 * way_height(N));
     say_use_when(run, "ring: large tensors, such as gradients. Tree: small tensors on many ranks. "
                       "Hierarchical: nodes with faster links inside.");
 }
 
 static void ring(Run *run) {
-    WaySeen seen[WAYS] = {{0}};
+    WaySeen seen[WAYS] = { { 0 } };
     compare(run, seen);
     costs(run, seen);
     times(run, option_text(run, "svg") || strcmp(option_text(run, "picture"), "times") == 0);

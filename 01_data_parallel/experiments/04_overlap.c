@@ -22,7 +22,10 @@ static size_t per_tensor(void) { return tiny.width * sizeof(real); }
 
 // ---------------------------------------------------------------- training
 
-typedef struct { Comm *dp; Buckets *buckets; } Replica;
+typedef struct {
+    Comm *dp;
+    Buckets *buckets;
+} Replica;
 
 // Norm and update, with the whole batch's gradient. loss: the part of this rank's tokens.
 static StepResult update(Model *m, Optimizer *o, double loss) {
@@ -59,9 +62,9 @@ static StepResult one_after_the_other(void *replica, Model *m, Optimizer *o, con
 }
 
 typedef struct {
-    size_t buckets, calls, bytes;                          // all-reduces of the training
-    size_t parameters, gradients, communication;           // bytes: now, now, the last step's peak
-    Timing last;                                           // the last step's
+    size_t buckets, calls, bytes;                // all-reduces of the training
+    size_t parameters, gradients, communication; // bytes: now, now, the last step's peak
+    Timing last;                                 // the last step's
 } BucketsSeen;
 
 static Trajectory train(Run *run, const Training *t, Step *step, size_t capacity,
@@ -69,7 +72,7 @@ static Trajectory train(Run *run, const Training *t, Step *step, size_t capacity
     Comm *dp = run->world;
     Trajectory c = trajectory_new(run, t);
     Model *m = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(m);  // functions of the seed: the same weights everywhere
+    model_allocate(m); // functions of the seed: the same weights everywhere
     // Gradients as an earlier step would leave them. A rank without sequences must not add them.
     for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 1);
     Replica r = { dp, buckets_new(m, dp, capacity) };
@@ -82,7 +85,7 @@ static Trajectory train(Run *run, const Training *t, Step *step, size_t capacity
                            memory_now(MEM_GRADIENTS),
                            memory_peak(MEM_COMMUNICATION),
                            picture_timing(run) };
-    comm_all_reduce_doubles(dp, c.loss, t->steps);         // for the log: adds the ranks' parts
+    comm_all_reduce_doubles(dp, c.loss, t->steps); // for the log: adds the ranks' parts
     buckets_free(r.buckets);
     model_free(m);
     return c;
@@ -200,8 +203,9 @@ static void table(Run *run, const BucketsSeen *cut, const BucketsSeen *end,
         page_cell(time[3][i], t->idle_of_total * 1e6, "millionths");
         for (size_t k = 0; k < TIMES; k++) rows[2 + k].cell[i] = time[k][i];
     }
-    say(run, "\nN ranks. Psi_k: the parameters of bucket k, of e bytes each. Exposed: "
-             "communication while the rank\ndoes not compute. Hidden: while it computes.%s\n",
+    say(run,
+        "\nN ranks. Psi_k: the parameters of bucket k, of e bytes each. Exposed: "
+        "communication while the rank\ndoes not compute. Hidden: while it computes.%s\n",
         shares.text);
     results(run, (const char *const[]){ "at the end", column, "one per tensor", NULL }, rows);
 }
@@ -228,9 +232,8 @@ static void answer(Run *run, const BucketsSeen *cut, const BucketsSeen *end) {
                    "%s: %zu bucket%s hide%s %s of communication behind backward (mean of the "
                    "ranks%s), with the same bits. A step takes %s, with one all-reduce at the end "
                    "%s.",
-                   verdict, cut->buckets, cut->buckets > 1 ? "s" : "",
-                   cut->buckets > 1 ? "" : "s", hidden,
-                   uneven ? "; the slowest hide more" : "", in_buckets, at_end);
+                   verdict, cut->buckets, cut->buckets > 1 ? "s" : "", cut->buckets > 1 ? "" : "s",
+                   hidden, uneven ? "; the slowest hide more" : "", in_buckets, at_end);
     say_cost(run,
              "2(N-1) = %zu message latencies per bucket, and %s for the sums in flight. The last "
              "bucket is exposed: no backward is left to hide it.",

@@ -71,7 +71,7 @@ static ServerRecord asynchronous(Run *run, const Cluster *c, const Training *t, 
     Trajectory replayed = server_log_replay(run, t, &record.log);
     snprintf(line, sizeof line, "%s = the log replayed", record.log.name);
     compare(run, c, line, &got, &replayed);
-    if (!got.adamw) check_log(run, &record.log, z);        // under AdamW it is the same log
+    if (!got.adamw) check_log(run, &record.log, z); // under AdamW it is the same log
     trajectory_free(&got);
     trajectory_free(&replayed);
     return record;
@@ -85,12 +85,14 @@ enum { LONG = 40, LAST = 10, SHARED = 16, RULES = 3 };
 // Losses in nats per byte. half: mean of the last LAST pushes per worker that had arrived at a
 // given time. end: mean of the last LAST steps of every worker; these have the same batches in
 // every form.
-typedef struct { double half, end; } Losses;
+typedef struct {
+    double half, end;
+} Losses;
 
 // A push has its shard's part of the loss. `own` turns it into the mean over the shard's tokens.
 static Losses losses_of(const Trajectory *got, const Cluster *c, const ServerLog *log, double took,
                         double moment) {
-    Losses mean = {0};
+    Losses mean = { 0 };
     size_t n = log->line ? c->workers : 1, arrived = 0;
     size_t *done = host_alloc(n * sizeof *done);
     for (size_t v = 0; v < got->steps; v++) {
@@ -128,7 +130,7 @@ static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses
     text.data =
         training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context, SHARED);
     for (size_t rule = 0; rule < RULES; rule++) {
-        ServerRecord record = {0};
+        ServerRecord record = { 0 };
         if (rule > 0) record.log = server_log_new(c->workers, LONG, rule == 1 ? staleness : LONG);
         Trajectory got = server_train(run, &cluster, &text, &record);
         double took = (double)record.seen.timing.step;
@@ -163,21 +165,19 @@ static void table(Run *run, const Cluster *c, const ServerLog *log[2], Picosecon
     }
     snprintf(what[0], sizeof *what, "after %.0f ms", moment * 1e-9);
     snprintf(what[1], sizeof *what, "after %d steps of each worker", LONG);
-    results(
-        run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL },
-        (const Result[]){
-            { "pushes per ms, all workers",
-              "synchronous: n/(t + 2c)",
-              { pushes[0], pushes[1], pushes[2] } },
-            { "steps ahead of the slowest",
-              "at most the staleness s",
-              { ahead[0], ahead[1], ahead[2] } },
-            { "updates from pull to push",
-              "0; staleness s: <= (n-1)(2s+1)",
-              { behind[0], behind[1], behind[2] } },
-            { "loss at equal time", what[0], { half[0], half[1], half[2] } },
-            { "loss at equal work", what[1], { end[0], end[1], end[2] } },
-            { 0 } });
+    results(run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL },
+            (const Result[]){ { "pushes per ms, all workers",
+                                "synchronous: n/(t + 2c)",
+                                { pushes[0], pushes[1], pushes[2] } },
+                              { "steps ahead of the slowest",
+                                "at most the staleness s",
+                                { ahead[0], ahead[1], ahead[2] } },
+                              { "updates from pull to push",
+                                "0; staleness s: <= (n-1)(2s+1)",
+                                { behind[0], behind[1], behind[2] } },
+                              { "loss at equal time", what[0], { half[0], half[1], half[2] } },
+                              { "loss at equal work", what[1], { end[0], end[1], end[2] } },
+                              { 0 } });
 }
 
 // Says how many bytes servers and workers send per step. server: measured on rank 0, a server.
@@ -193,7 +193,7 @@ static void say_traffic(Run *run, const ServerSizes *z, const ServerSeen *server
 }
 
 static const char *lower_or_higher(double a, double b) {
-    const double seen = 0.005;                             // losses are printed in hundredths
+    const double seen = 0.005; // losses are printed in hundredths
     return fabs(a - b) < seen ? "the same" : a < b ? "lower" : "higher";
 }
 
@@ -252,7 +252,7 @@ static void parameter_server(Run *run) {
             "a step has %d sequences, and each of %zu workers needs one: start at most %zu "
             "ranks",
             SEQUENCES, c.workers, c.servers + SEQUENCES);
-    if (s > STEPS) s = STEPS;                  // no worker can be further ahead
+    if (s > STEPS) s = STEPS; // no worker can be further ahead
     REQUIRE(slow >= 1 && slow <= 1000, "--slow must be from 1 to 1000");
     Training t = { .model = tiny,
                    .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
@@ -279,7 +279,7 @@ static void parameter_server(Run *run) {
     ServerRecord adam = synchronous(run, &c, &t, false);
     ServerRecord adam_async = asynchronous(run, &c, &t, s, &z);
 
-    show(run, &c, &t, (ServerLog){0}, PICTURE_NO_FILES | PICTURE_DETAIL);
+    show(run, &c, &t, (ServerLog){ 0 }, PICTURE_NO_FILES | PICTURE_DETAIL);
     say(run,
         "A worker pushes its gradient to %s and pulls new weights. Staleness s: no worker is\n"
         "more than s steps ahead of the slowest. Rank %zu takes %zu time%s as long per sequence "
@@ -307,6 +307,6 @@ static const Option options[] = {
     { "clock", "simulated", "simulated", "the order of arrival is the simulated clock's" },
     { "link", "NAME[,NAME]", "slow", NULL },
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(parameter_server, options);

@@ -32,8 +32,17 @@ static void check_exact(Run *run) {
 // ---------------------------------------------------------------- learning a text
 
 // ALONE: one device applies the same rule to the whole gradient, and sends nothing.
-typedef enum { EXACT, FP16, TOPK, ONEBIT, TOPK_FORGETS, ONEBIT_FORGETS, TOPK_ALONE, ONEBIT_ALONE,
-               CURVES } Course;
+typedef enum {
+    EXACT,
+    FP16,
+    TOPK,
+    ONEBIT,
+    TOPK_FORGETS,
+    ONEBIT_FORGETS,
+    TOPK_ALONE,
+    ONEBIT_ALONE,
+    CURVES
+} Course;
 
 // Losses in nats per byte. The exact training's loss falls by 2.5, and the others must end within a
 // tenth of that. Without error feedback they ended at least 0.08 higher in every run that was
@@ -65,7 +74,7 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
     enum { WAYS = ONEBIT + 1 };
     CompressionCells of[WAYS];
     char forgets[WAYS][16] = { "=-", "=-" }, alone[WAYS][16] = { "", "=-" };
-    char calls[48];                            // top-k makes one call per bucket
+    char calls[48]; // top-k makes one call per bucket
     snprintf(calls, sizeof calls, "calls per step (%zu buckets; exact: 1)",
              seen[TOPK].calls / STEPS);
     for (Course i = EXACT; i <= ONEBIT; i++)
@@ -81,21 +90,22 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "the part that a rank has\nnot sent yet; it is added to its next gradient. N ranks, Psi "
         "elements of e bytes. 1-bit gives many\nelements a step of equal size. This changes the "
         "loss as another learning rate does. So compare\n1-bit with 1-bit on one device (last "
-        "row), not with exact.%s\n", ONE_OF,
-        uneven_shares("\n", SEQUENCES, run->world->size).text);
+        "row), not with exact.%s\n",
+        ONE_OF, uneven_shares("\n", SEQUENCES, run->world->size).text);
 #define CELLS(cell) { of[EXACT].cell, of[FP16].cell, of[TOPK].cell, of[ONEBIT].cell }
-#define ROW(cells) { cells[EXACT], cells[FP16], cells[TOPK], cells[ONEBIT] }
-    results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL }, (const Result[]){
-        { "sent per rank and step", NULL, CELLS(sent) },
-        { "formula (c = 2(N-1)/N, k elements)",
-          NULL,
-          { "=c Psi e", "=c Psi 2", "=(N-1) k (4+e)", "=c Psi/8 + sizes" } },
-        { calls, NULL, CELLS(calls) },
-        { "step", NULL, CELLS(step) },
-        { "loss after 60 steps on a text", NULL, CELLS(loss) },
-        { "loss without the residual", NULL, ROW(forgets) },
-        { "loss of the same rule on one device", NULL, ROW(alone) },
-        {0} });
+#define ROW(cells) \
+    { cells[EXACT], cells[FP16], cells[TOPK], cells[ONEBIT] }
+    results(run, (const char *const[]){ "exact", "fp16", "top-k", "1-bit", NULL },
+            (const Result[]){ { "sent per rank and step", NULL, CELLS(sent) },
+                              { "formula (c = 2(N-1)/N, k elements)",
+                                NULL,
+                                { "=c Psi e", "=c Psi 2", "=(N-1) k (4+e)", "=c Psi/8 + sizes" } },
+                              { calls, NULL, CELLS(calls) },
+                              { "step", NULL, CELLS(step) },
+                              { "loss after 60 steps on a text", NULL, CELLS(loss) },
+                              { "loss without the residual", NULL, ROW(forgets) },
+                              { "loss of the same rule on one device", NULL, ROW(alone) },
+                              { 0 } });
 #undef ROW
 #undef CELLS
 }
@@ -127,8 +137,7 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
              "%zu calls per step instead of %zu. Without the residual top-k's loss ends %.2f "
              "higher.",
              as_much, compression_residual(&tiny).text, seen[ONEBIT].calls / STEPS,
-             seen[EXACT].calls / STEPS,
-             last[TOPK_FORGETS] - last[TOPK]);
+             seen[EXACT].calls / STEPS, last[TOPK_FORGETS] - last[TOPK]);
     say_use_when(run, "the link is slow and backward cannot hide the all-reduce. Begin with 16 "
                       "bits, which need no residual.");
 }

@@ -58,7 +58,7 @@ static void check_idle(Run *run) {
     for (size_t r = 0; r < n; r++) rate[r] = 1.5;
     share[0].hi = 4;
     balance_observe(run->world, share, run->world->rank == 0 ? 8 : 0, rate);
-    bool right = rate[0] == 1;                     // the mean of 1.5 and 4/8
+    bool right = rate[0] == 1; // the mean of 1.5 and 4/8
     for (size_t r = 1; r < n; r++) right = right && rate[r] == 1.5;
     check_true(run, "rates", "a rank without sequences keeps its rate", right);
     free(share);
@@ -69,10 +69,10 @@ static void check_idle(Run *run) {
 
 // The shares and times of a training.
 typedef struct {
-    Range share[STEPS * SEQUENCES];                        // [STEPS][n], n <= SEQUENCES
-    double time[STEPS];                                    // of a step, ps, equal on all ranks
-    double took[STEPS];                                    // of this rank's share, ps
-    size_t calls, bytes, activations;                      // all-reduces; sent; last step's peak
+    Range share[STEPS * SEQUENCES];   // [STEPS][n], n <= SEQUENCES
+    double time[STEPS];               // of a step, ps, equal on all ranks
+    double took[STEPS];               // of this rank's share, ps
+    size_t calls, bytes, activations; // all-reduces; sent; last step's peak
 } Record;
 
 // Sets the rates before the first step. Rate 0 means unknown; then shares are equal.
@@ -107,7 +107,7 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
     seen->calls = dp->ledger[COMM_ALL_REDUCE].calls;
     seen->bytes = dp->ledger[COMM_ALL_REDUCE].bytes;
     seen->activations = memory_peak(MEM_ACTIVATIONS);
-    comm_all_reduce_doubles(dp, c.loss, STEPS);            // for the log: adds the ranks' parts
+    comm_all_reduce_doubles(dp, c.loss, STEPS); // for the log: adds the ranks' parts
     model_free(m);
     free(known.rate);
     return c;
@@ -124,7 +124,7 @@ static void check_ideal(Run *run, const Devices *d, const Record *equal) {
         double rate =
             (double)range_size(equal->share[step * d->n + run->world->rank]) / equal->took[step];
         ledger_pause();
-        comm_all_reduce_doubles(run->world, &rate, 1);     // of all devices together
+        comm_all_reduce_doubles(run->world, &rate, 1); // of all devices together
         ledger_resume();
         right = right && fabs(balance_ideal(d, step) * rate / SEQUENCES - 1) < 0.01;
     }
@@ -141,8 +141,7 @@ static void check_bounds(Run *run, const Devices *d, const Record *seen) {
     }
     check_true(run, "static", "until the change no step is longer than whole sequences ask for",
                known);
-    check_true(run, "dynamic", "after step 0 no step is longer than smoothing explains",
-               measured);
+    check_true(run, "dynamic", "after step 0 no step is longer than smoothing explains", measured);
 }
 
 static void policy_cost(Run *run, Policy policy, const char *quantity, const char *words,
@@ -204,8 +203,7 @@ static void answer(Run *run, const Devices *d) {
                "%s. %d steps take %s with equal shares, %s with shares fixed by the first speeds, "
                "%s with measured ones; the ideal is %s.",
                helps ? "No: a slow device takes fewer sequences" : "Here measuring gains nothing",
-               STEPS,
-               cost_text(run, "time.equal"), cost_text(run, "time.static"),
+               STEPS, cost_text(run, "time.equal"), cost_text(run, "time.static"),
                cost_text(run, "time.dynamic"), ideal_time);
     say_cost(run,
              "%s more per rank and step to tell all ranks the measured times, and up to %s of "
@@ -261,7 +259,7 @@ static void balance(Run *run) {
     for (Policy p = EQUAL; p < POLICIES; p++) {
         char line[64];
         Trajectory got = train(run, &t, &d, p, &seen[p]);
-        Training cut = t;  // one device that takes the same shares, one after the other
+        Training cut = t; // one device that takes the same shares, one after the other
         cut.shares = seen[p].share;
         Trajectory ordered = training_unsplit(run, &cut, d.n);
         snprintf(line, sizeof line, "%s shares = unsplit", policy_name[p]);
@@ -292,6 +290,6 @@ static const Option options[] = {
     { "picture", "times|steps", "times", "what --svg shows: the times of all steps, or two steps" },
     { "clock", "simulated", "simulated", "the speeds are the simulated clock's" },
     { "link", "NAME[,NAME]", "slow", NULL },
-    {0},
+    { 0 },
 };
 EXPERIMENT(balance, options);

@@ -31,13 +31,17 @@ static void table(Run *run, const CompressionSeen seen[2], const double last[CUR
     const CompressionCells power = compression_cells(&seen[RANK_2], sum, STEPS, last[RANK_2]);
     char forgets[16];
     snprintf(forgets, sizeof forgets, "=%.2f", last[FORGETS]);
-    results(run, (const char *const[]){ "exact", "PowerSGD", NULL }, (const Result[]){
-        { "sent per rank and step", "2(N-1)/N of the bytes to add", { exact.sent, power.sent } },
-        { "calls per step", "per bucket: vectors, all P, all Q", { exact.calls, power.calls } },
-        { "step", "simulated", { exact.step, power.step } },
-        { "loss after 60 steps", "on a text", { exact.loss, power.loss } },
-        { "loss without the residual", "the trap", { "=-", forgets } },
-        {0} });
+    results(run, (const char *const[]){ "exact", "PowerSGD", NULL },
+            (const Result[]){ { "sent per rank and step",
+                                "2(N-1)/N of the bytes to add",
+                                { exact.sent, power.sent } },
+                              { "calls per step",
+                                "per bucket: vectors, all P, all Q",
+                                { exact.calls, power.calls } },
+                              { "step", "simulated", { exact.step, power.step } },
+                              { "loss after 60 steps", "on a text", { exact.loss, power.loss } },
+                              { "loss without the residual", "the trap", { "=-", forgets } },
+                              { 0 } });
 }
 
 static void answer(Run *run, const CompressionSeen seen[2], const double last[CURVES]) {
@@ -57,8 +61,7 @@ static void answer(Run *run, const CompressionSeen seen[2], const double last[CU
              "a residual of %s per rank, %zu calls per step instead of %zu, and three products "
              "per matrix. Without the residual the loss ends %.2f higher.",
              compression_residual(&tiny).text, seen[RANK_2].calls / STEPS,
-             seen[EXACT].calls / STEPS,
-             last[FORGETS] - last[RANK_2]);
+             seen[EXACT].calls / STEPS, last[FORGETS] - last[RANK_2]);
     say_use_when(run, "the link is slow, matrices are large (the share of bytes falls with the "
                       "width), and memory has room for the residual.");
 }
@@ -86,12 +89,13 @@ static void power_sgd(Run *run) {
     Trajectory plain = compression_train(run, &t, NULL, &seen[EXACT]);
     trajectory_free(&plain);
     check_learning(run, last);
-    say(run, "\nA gradient matrix G [a, b] is replaced by P Q^T, with P [a, r] and Q [b, r], here "
-             "r = %d: (a + b) r\nnumbers instead of a b. Each step: P = G Q with the Q of the last "
-             "step, all-reduce of P, columns of\nP made orthonormal, Q = G^T P, all-reduce of Q. "
-             "Vectors (biases and gains) are sent whole. The\nresidual, the part that a rank has "
-             "not sent yet, is added to its next G. N ranks.%s\n", RANK,
-        uneven_shares("\n", SEQUENCES, run->world->size).text);
+    say(run,
+        "\nA gradient matrix G [a, b] is replaced by P Q^T, with P [a, r] and Q [b, r], here "
+        "r = %d: (a + b) r\nnumbers instead of a b. Each step: P = G Q with the Q of the last "
+        "step, all-reduce of P, columns of\nP made orthonormal, Q = G^T P, all-reduce of Q. "
+        "Vectors (biases and gains) are sent whole. The\nresidual, the part that a rank has "
+        "not sent yet, is added to its next G. N ranks.%s\n",
+        RANK, uneven_shares("\n", SEQUENCES, run->world->size).text);
     table(run, seen, last);
     answer(run, seen, last);
     data_free(&t.data);

@@ -36,7 +36,7 @@ void balance_forecast(Policy p, const Devices *d, Range *share, double *time) {
     double *rate = host_alloc(d->n * sizeof *rate), *slow = host_alloc(d->n * sizeof *slow);
     for (size_t r = 0; r < d->n; r++) {
         slow[r] = (double)d->slow[r];
-        rate[r] = p == STATIC ? 1 / slow[r] : 1;       // unknown speeds: equal shares
+        rate[r] = p == STATIC ? 1 / slow[r] : 1; // unknown speeds: equal shares
     }
     for (size_t step = 0; step < d->steps; step++) {
         Range *now = share + step * d->n;

@@ -34,7 +34,9 @@ void balance_show_times(Run *run, const Devices *d, const BalanceTimes *seen, in
         say_detail(run, "%4zu %8.2f %8.2f %8.2f %7.2f   %s\n", step, y[step], y[steps + step],
                    y[2 * steps + step], y[3 * steps + step], shares);
     }
-    PlotLine lines[] = { { "equal", y }, { "static", y + steps }, { "dynamic", y + 2 * steps },
+    PlotLine lines[] = { { "equal", y },
+                         { "static", y + steps },
+                         { "dynamic", y + 2 * steps },
                          { "ideal", y + 3 * steps } };
     Plot plot = { .title = "time of a step; from step 5 on device 0 is four times as slow",
                   .x_label = "step",
@@ -92,10 +94,11 @@ void balance_table(Run *run, const Devices *d, const BalanceTimes *seen) {
         *shares[p] = '=';
         shares_text(shares[p] + 1, sizeof *shares - 1, seen[p].share + (steps - 1) * d->n, d->n);
     }
-    say(run, "\nequal: the same share for all. static: in proportion to the speeds before step 0. "
-             "dynamic: to the\nspeeds measured in earlier steps. ideal: shares in fractions of a "
-             "sequence. A step: the slowest rank\ncomputes, then all-reduce. A rank keeps %s of "
-             "activations per sequence.\n%sDevice 0 becomes %zu times slower in step %zu.\n",
+    say(run,
+        "\nequal: the same share for all. static: in proportion to the speeds before step 0. "
+        "dynamic: to the\nspeeds measured in earlier steps. ideal: shares in fractions of a "
+        "sequence. A step: the slowest rank\ncomputes, then all-reduce. A rank keeps %s of "
+        "activations per sequence.\n%sDevice 0 becomes %zu times slower in step %zu.\n",
         kept, first, d->changed, d->change);
     results(
         run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL },

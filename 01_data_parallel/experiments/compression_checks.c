@@ -16,7 +16,10 @@ static const char *const method_name[METHODS] = { "fp16", "top-k", "1-bit", "Pow
 
 // Sums over all steps: this rank's gradients, and the sum that every rank
 // reconstructed. (c->sent: all that this rank sent.) data NULL: no sums are kept.
-typedef struct { Tensor gradients, reconstructed; Arena arena; } Books;
+typedef struct {
+    Tensor gradients, reconstructed;
+    Arena arena;
+} Books;
 
 static Tensor zeros(Arena *a, size_t n) {
     Tensor t = tensor_new(a, 1, n);
@@ -150,7 +153,11 @@ void compression_check_exact(Run *run, const ModelConfig *model, const Compressi
 
 // ---------------------------------------------------------------- a training
 
-typedef struct { Comm *dp; Compression *c; Books books; } Replica;     // c NULL: the exact sum
+typedef struct {
+    Comm *dp;
+    Compression *c;
+    Books books;
+} Replica; // c NULL: the exact sum
 
 static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Training *t,
                                const Batch *b) {
@@ -159,12 +166,12 @@ static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Trai
     double loss = model_forward_backward(m, b) * b->token_weight;
     model_fold_tied(m);
     books_note(r->books.gradients, m->g);
-    if (r->c) compression_all_reduce(r->c, m->g);  // the only line that differs from 02_all_reduce
+    if (r->c) compression_all_reduce(r->c, m->g); // the only line that differs from 02_all_reduce
     else data_parallel_all_reduce(r->dp, m);
     books_note(r->books.reconstructed, m->g);
     double norm = model_grad_norm(m, NULL);
     optimizer_step(o, m, clip_factor(norm, t->clip));
-    return (StepResult){ loss, norm };                     // loss: my shard's part
+    return (StepResult){ loss, norm }; // loss: my shard's part
 }
 
 Trajectory compression_train(Run *run, const Training *t, const CompressionPlan *plan,
@@ -190,7 +197,7 @@ Trajectory compression_train(Run *run, const Training *t, const CompressionPlan 
                                    took / t->steps };
         if (r.c && r.c->error.data) books_check(run, &r.books, r.c, method_name[plan->method]);
     }
-    comm_all_reduce_doubles(dp, course.loss, t->steps);    // for the log
+    comm_all_reduce_doubles(dp, course.loss, t->steps); // for the log
     if (r.c) compression_free(r.c);
     books_free(&r.books);
     model_free(m);
@@ -214,7 +221,7 @@ static void compare_costs(Run *run, const Training *t, const CompressionPlan *pl
     double steps = (double)t->steps;
     CutSizes whole = cut_sizes(c, 1, 0);
     CompressionCosts want = compression_costs(&whole, plan, N, run->world->rank);
-    size_t gradients = Psi + wte + want.errors;            // wte's twice
+    size_t gradients = Psi + wte + want.errors; // wte's twice
     compression_cost(run, plan->method, "sent", "sent a step", "bytes", want.sent,
                      (double)seen->sent / steps);
     compression_cost(run, plan->method, "calls", "calls a step", "calls", (double)want.calls,
@@ -249,7 +256,10 @@ void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
         .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256
     };
     enum { POINTS = 6, EACH = COMPRESSION_LONG / POINTS };
-    Training t = { .model = reader, .steps = COMPRESSION_LONG, .sequences = 16, .micro_batches = 1,
+    Training t = { .model = reader,
+                   .steps = COMPRESSION_LONG,
+                   .sequences = 16,
+                   .micro_batches = 1,
                    .optimizer = sgd(option_real(run, "lr")) };
     t.model.seed = run->seed;
     t.data = training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context,
@@ -317,5 +327,5 @@ const Option compression_options[] = {
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
     { "lr", "X", "0.15", "learning rate of the loss curves" },
     { "link", "NAME[,NAME]", "slow", NULL },
-    {0},
+    { 0 },
 };

@@ -12,8 +12,9 @@ static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
     const size_t C = z->C, mine = z->heads * z->D, keys = z->key_heads * z->D;
     const size_t block = stage_tables(z) + z->first;
     list[0] = (Shape){ C, mine + 2 * keys };
-    if (i < block) list[0] = i < stage_tables(z) ? (Shape){ z->vocab, C }
-                                              : (Shape){ z->Tk, z->positions_width };
+    if (i < block)
+        list[0] =
+            i < stage_tables(z) ? (Shape){ z->vocab, C } : (Shape){ z->Tk, z->positions_width };
     list[1] = (Shape){ mine, C };
     list[2] = (Shape){ C, z->gates * z->hidden };
     list[3] = (Shape){ z->hidden, C };
@@ -37,7 +38,10 @@ static double both_ways(size_t N, size_t r, size_t packed) {
 
 // PowerSGD's elements of a bucket: sent uncompressed, every P, every Q. products: picoseconds of M
 // Q, M^T P and P Q^T.
-typedef struct { size_t rest, p, q; double products; } Power;
+typedef struct {
+    size_t rest, p, q;
+    double products;
+} Power;
 static Power power_of(const CutSizes *z, const CompressionPlan *plan, size_t i) {
     Shape list[4];
     Power all = { .rest = bucket_size(z, i) };
@@ -69,18 +73,18 @@ static CompressionCosts of_bucket(const CutSizes *z, const CompressionPlan *plan
                                   size_t N, size_t r) {
     size_t n = bucket_size(z, i), e = sizeof(real), bits = plan->method == HALF ? 16 : 1;
     size_t packed = ceil_div(n * bits, 8 * e), w = part_size(packed, N, r);
-    if (n == 0) return (CompressionCosts){ 0 };    // rotary positions: no wpe
+    if (n == 0) return (CompressionCosts){ 0 }; // rotary positions: no wpe
     size_t mine = values_in_part(n, bits, packed, N, r);
     // A message of top-k: k places of 4 bytes, then k values.
     size_t k = plan->one_of ? ceil_div(n, plan->one_of) : 0, message = ceil_div(4 * k, e) + k;
     switch (plan->method) {
-    case HALF:  // an all-reduce of one element, the maximum; then the two halves of an all-reduce
+    case HALF: // an all-reduce of one element, the maximum; then the two halves of an all-reduce
         return (CompressionCosts){ ring_bytes(ALL_REDUCE_PASSES, N, 1, e) + both_ways(N, r, packed),
                                    N + 1, 0, 0, n + 1 + packed + N * w + mine + w };
-    case TOP_K:                                // an all-gather of k places and values per rank
+    case TOP_K: // an all-gather of k places and values per rank
         return (CompressionCosts){ ring_bytes(ONE_PASS, N, N * message, e), 1, n, 0,
                                    N * message + n };
-    case ONE_BIT:                              // signs both ways, twice N scales, server residuals
+    case ONE_BIT: // signs both ways, twice N scales, server residuals
         return (CompressionCosts){ both_ways(N, r, packed) + 2 * ring_bytes(ONE_PASS, N, N, e),
                                    N + 2, n + mine, 0, packed + N + n + N * w + w + mine };
     default: return power_sgd(z, plan, i, N);
@@ -89,8 +93,8 @@ static CompressionCosts of_bucket(const CutSizes *z, const CompressionPlan *plan
 
 CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N,
                                    size_t r) {
-    CompressionCosts all = {0};
-    size_t most = 0;                           // the buffers of a bucket are freed before the next
+    CompressionCosts all = { 0 };
+    size_t most = 0; // the buffers of a bucket are freed before the next
     for (size_t i = 0; i < bucket_count(z); i++) {
         CompressionCosts one = of_bucket(z, plan, i, N, r);
         all.sent += one.sent;
@@ -115,9 +119,10 @@ double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N
         const size_t k = plan->one_of ? ceil_div(bucket_size(z, i), plan->one_of) : 0;
         const size_t message = ceil_div(4 * k, sizeof(real)) + k;
         if (plan->method == TOP_K) time += ring(near, ONE_PASS, N, N * message);
-        else time += power.products + ring(near, ALL_REDUCE_PASSES, N, power.rest)
-                   + ring(near, ALL_REDUCE_PASSES, N, power.p)
-                   + ring(near, ALL_REDUCE_PASSES, N, power.q);
+        else
+            time += power.products + ring(near, ALL_REDUCE_PASSES, N, power.rest) +
+                    ring(near, ALL_REDUCE_PASSES, N, power.p) +
+                    ring(near, ALL_REDUCE_PASSES, N, power.q);
     }
     return time;
 }

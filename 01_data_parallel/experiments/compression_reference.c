@@ -7,7 +7,10 @@
 #include "01_data_parallel/compression_items.h"
 
 // One bucket on the host. x [N, n] is gradient + residual of every shard (for HALF: the gradient).
-typedef struct { size_t N, n; real *x, *sum; } Shards;
+typedef struct {
+    size_t N, n;
+    real *x, *sum;
+} Shards;
 
 static double rounded(double x) { return half_value(half_from(x)); }
 
@@ -22,7 +25,7 @@ static void half(const Shards *s) {
     }
 }
 
-static int larger_first(const void *a, const void *b) {    // of equal elements the left one first
+static int larger_first(const void *a, const void *b) { // of equal elements the left one first
     const real *const x = *(real *const *)a, *const y = *(real *const *)b;
     const double difference = fabs((double)*y) - fabs((double)*x);
     return difference > 0 ? 1 : difference < 0 ? -1 : (x > y) - (x < y);
@@ -68,7 +71,7 @@ static void one_bit(const Shards *s, real *server) {
         to_signs(said, x, s->n);
         for (size_t i = 0; i < s->n; i++) s->sum[i] += said[i];
     }
-    for (size_t r = 0; r < s->N; r++) {            // every part has a scale of its own
+    for (size_t r = 0; r < s->N; r++) { // every part has a scale of its own
         Range part = elements_of_part(s->n, 1, s->N, r);
         to_signs(s->sum + part.lo, server + part.lo, range_size(part));
     }
@@ -117,7 +120,9 @@ static void as_it_is(const Matrix *m, Tensor sum, Tensor x) {
 // ---- a bucket, a step ----
 
 static void on_the_host(OneDevice *o, Tensor sum, Tensor x, Tensor server) {
-    Shards s = { .N = x.rows, .n = x.cols, .x = host_alloc(x.rows * x.cols * sizeof(real)),
+    Shards s = { .N = x.rows,
+                 .n = x.cols,
+                 .x = host_alloc(x.rows * x.cols * sizeof(real)),
                  .sum = host_alloc(x.cols * sizeof(real)) };
     real *kept = host_alloc(x.cols * sizeof *kept);
     tensor_download(s.x, x);

@@ -16,11 +16,13 @@
 
 typedef enum { RING, GATHER, TREE, HALVING, WAYS } Way;
 extern const char *const way_name[WAYS];
-size_t way_power_below(size_t N);                  // the largest power of two that is at most N
-size_t way_height(size_t N);                       // log2 N, rounded up
+size_t way_power_below(size_t N); // the largest power of two that is at most N
+size_t way_height(size_t N);      // log2 N, rounded up
 
 // Costs of rank r of N for `count` elements: messages and bytes sent, scratch memory in bytes.
-typedef struct { size_t messages, bytes, scratch; } WayCosts;
+typedef struct {
+    size_t messages, bytes, scratch;
+} WayCosts;
 WayCosts way_costs(Way way, size_t N, size_t r, size_t count);
 
 // Picoseconds until the last rank is done, with one port per rank, over this run's link between
@@ -33,8 +35,8 @@ size_t way_ring_overtakes(Way way, size_t N, size_t unit);
 
 // ------------------------------------------ ring_page.c: 03_ring's page
 
-void ring_steps(Run *run);                         // draws which chunk each rank sends in each step
-void ring_fastest(Run *run);                       // the table of the fastest way by size and ranks
+void ring_steps(Run *run);   // draws which chunk each rank sends in each step
+void ring_fastest(Run *run); // the table of the fastest way by size and ranks
 
 // ------------------------------------------ ring_nodes.c: 03_ring's hierarchical way over nodes
 
@@ -51,25 +53,32 @@ bool ring_nodes_table(Run *run);
 
 // Numbers of elements of the tensors on a rank: the two tables, a block's tensors in model order,
 // and each of the last norm's two.
-typedef struct { size_t wte, wpe, block[TENSORS_OF_BLOCK], norm, norm_bias; } TensorElements;
+typedef struct {
+    size_t wte, wpe, block[TENSORS_OF_BLOCK], norm, norm_bias;
+} TensorElements;
 // The buckets that the rule of 04_overlap.c makes of a stage's tensors, in the order of their
 // starts. A bucket is complete after the backward of `layer`, the layer of its first tensor; 0 is
 // the stage's first layer. The last bucket of a stage that shares wte with another one is wte
 // alone. The caller frees *piece. z: the layers of the stage.
-typedef struct { size_t elements, layer; } BucketPiece;
+typedef struct {
+    size_t elements, layer;
+} BucketPiece;
 size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacity,
                      BucketPiece **piece);
 
 // The last (or only) micro-batch of a step on one rank: when its forward begins, in picoseconds
 // after the step, and how many sequences it has.
-typedef struct { double begin; size_t sequences; } LastBatch;
+typedef struct {
+    double begin;
+    size_t sequences;
+} LastBatch;
 
 typedef struct {
     size_t buckets;
-    double bytes;                                  // sent by each rank
-    size_t scratch;                                // bytes of the sums in flight
-    double exposed, hidden;                        // added over ranks
-    double step;                                   // until backward and the last bucket have ended
+    double bytes;           // sent by each rank
+    size_t scratch;         // bytes of the sums in flight
+    double exposed, hidden; // added over ranks
+    double step;            // until backward and the last bucket have ended
 } BucketCosts;
 // The times follow from a recurrence over the buckets.
 BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks,
@@ -80,10 +89,10 @@ BucketCosts overlap_costs(const ModelConfig *c, size_t capacity, size_t ranks, s
 // ----------------------------------------------- compression_costs.c: 06_compression, 08_power_sgd
 
 typedef struct {
-    double sent;                                   // bytes that rank r of N sends
+    double sent; // bytes that rank r of N sends
     size_t calls;
-    size_t errors, factors;                        // elements kept: residuals; the matrices q
-    size_t buffers;                                // elements at the peak, with the factors
+    size_t errors, factors; // elements kept: residuals; the matrices q
+    size_t buffers;         // elements at the peak, with the factors
 } CompressionCosts;
 // The costs of one of N replicas. z: the part of the model that a replica's rank has (all of it, or
 // a stage and a slice).
@@ -96,7 +105,9 @@ double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N
 
 // ------------------------------------------------- page_texts.c: what several pages say
 
-typedef struct { char text[96]; } PageText;
+typedef struct {
+    char text[96];
+} PageText;
 // Says why the last rank waits in the picture: it has fewer sequences. before: a space or a newline
 // before the sentence. Returns nothing if all shares are equal.
 PageText uneven_shares(const char *before, size_t sequences, size_t ranks);
@@ -123,7 +134,9 @@ Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan 
 
 // sent, calls: of a whole training. gradients, kept: bytes at its end, of gradients and of buffers.
 // buffers: bytes at their peak. step: picoseconds of one step.
-typedef struct { size_t sent, calls, gradients, kept, buffers, step; } CompressionSeen;
+typedef struct {
+    size_t sent, calls, gradients, kept, buffers, step;
+} CompressionSeen;
 // plan NULL: the exact sum. If seen is given, it is filled in, and the sums are checked: on every
 // rank, sent + residual = its gradients; over all ranks, reconstructed + the residuals of 1-bit's
 // servers = sent.
@@ -146,7 +159,11 @@ void compression_check_exact(Run *run, const ModelConfig *model, const Compressi
 // Trains on the text --data with the rate --lr and draws the losses. last[n]: the mean loss of the
 // last ten steps. alone: one device applies the rule to the whole gradient; no curve is drawn.
 enum { COMPRESSION_LONG = 60 };
-typedef struct { const char *name; bool exact, alone; CompressionPlan plan; } Curve;
+typedef struct {
+    const char *name;
+    bool exact, alone;
+    CompressionPlan plan;
+} Curve;
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last);
 // The options of both experiments: --data and --lr of the curves, --link.
 extern const Option compression_options[];
@@ -159,7 +176,9 @@ void compression_show_steps(Run *run, const Training *t, const CompressionPlan *
 // The bytes sent, in percent of the exact sum's. 0 where one rank sends nothing.
 double compression_share(const CompressionSeen *seen, const CompressionSeen *exact);
 // One training's cells in the page's table. sent and calls are per step.
-typedef struct { char sent[48], calls[16], step[24], loss[16]; } CompressionCells;
+typedef struct {
+    char sent[48], calls[16], step[24], loss[16];
+} CompressionCells;
 CompressionCells compression_cells(const CompressionSeen *seen, const CompressionSeen *exact,
                                    size_t steps, double loss);
 // The size of a rank's residual: one element per parameter.
@@ -178,20 +197,23 @@ typedef struct {
 } Devices;
 
 // All times are in picoseconds.
-double balance_rings(Policy p, const Devices *d);          // the all-reduces of a step
+double balance_rings(Policy p, const Devices *d); // the all-reduces of a step
 // Fills share [steps][n] and time [steps] of a training.
 void balance_forecast(Policy p, const Devices *d, Range *share, double *time);
 // A step's computing if sequences could be cut, without the all-reduces.
 double balance_ideal(const Devices *d, size_t step);
-double balance_bound(Policy p, const Devices *d, size_t step);     // the longest possible step
+double balance_bound(Policy p, const Devices *d, size_t step); // the longest possible step
 
 // ---- balance_page.c ----
 // A training, as measured: share [steps][n], time [steps].
-typedef struct { const Range *share; const double *time; } BalanceTimes;
+typedef struct {
+    const Range *share;
+    const double *time;
+} BalanceTimes;
 // Shows the time of every step as a table and a plot. Unit: one sequence on a device of the full
 // rate. seen [POLICIES].
 void balance_show_times(Run *run, const Devices *d, const BalanceTimes *seen, int picture);
-void balance_table(Run *run, const Devices *d, const BalanceTimes *seen);      // the page's table
+void balance_table(Run *run, const Devices *d, const BalanceTimes *seen); // the page's table
 
 // ---- server_log.c ----
 // The log of an asynchronous parameter server. The log holds the order in which the server served
@@ -199,11 +221,11 @@ void balance_table(Run *run, const Devices *d, const BalanceTimes *seen);      /
 
 // Line v is the push that made version v + 1 of the weights from version v.
 typedef struct {
-    size_t workers, steps, staleness;              // steps per worker; staleness = steps: no bound
-    char name[24];                                 // "staleness 1", "no bound"
-    Served *line;                                  // [workers * steps]; NULL: synchronous
-    Picoseconds begin;                             // when version 0 was sent
-    bool same;                                     // every server served in this order
+    size_t workers, steps, staleness; // steps per worker; staleness = steps: no bound
+    char name[24];                    // "staleness 1", "no bound"
+    Served *line;                     // [workers * steps]; NULL: synchronous
+    Picoseconds begin;                // when version 0 was sent
+    bool same;                        // every server served in this order
 } ServerLog;
 ServerLog server_log_new(size_t workers, size_t steps, size_t staleness);
 // Collective: every rank gets server 0's lines, and log->same says whether the others agree.
@@ -213,7 +235,10 @@ void server_log_share(ServerLog *log, const Cluster *c);
 //     lag     versions between the weights that gave a gradient and the weights that it changes
 //     ahead   steps that a worker, at the start of a step, has done more than the slowest worker
 //     pushes  per millisecond, until the first worker has finished
-typedef struct { size_t lag, ahead; double pushes; } ServerLogSeen;
+typedef struct {
+    size_t lag, ahead;
+    double pushes;
+} ServerLogSeen;
 ServerLogSeen server_log_look(const ServerLog *log);
 
 // Checks that the log is the one that follows from the times (picoseconds): computing[w] of a step
@@ -233,9 +258,9 @@ typedef struct {
     size_t sent, calls, parameters, gradients, optimizer, buffers;
 } ServerSeen;
 typedef struct {
-    ServerLog log;                             // server 0's, on all ranks; no lines: synchronous
-    bool one_port;                             // all messages of a server go through one link
-    Snapshot *last;                            // the weights at the end
+    ServerLog log;  // server 0's, on all ranks; no lines: synchronous
+    bool one_port;  // all messages of a server go through one link
+    Snapshot *last; // the weights at the end
     ServerSeen seen;
 } ServerRecord;
 // Trains synchronously if record->log has no lines, else asynchronously, and fills in the record. A

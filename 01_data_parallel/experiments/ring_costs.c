@@ -23,13 +23,13 @@ static size_t elements(size_t count, size_t n, size_t lo, size_t hi) {
 static WayCosts in_elements(Way way, size_t N, size_t r, size_t count) {
     size_t n = way_power_below(N), rest = N - n, children = 0, sent = 0;
     switch (way) {
-    case RING:  // every chunk but one, twice; where N divides: 2 (N-1)/N of all
+    case RING: // every chunk but one, twice; where N divides: 2 (N-1)/N of all
         sent = 2 * count - part_size(count, N, (r + 1) % N) - part_size(count, N, (r + 2) % N);
         return (WayCosts){ 2 * (N - 1), sent, N > 1 ? part_size(count, N, 0) : 0 };
-    case GATHER:                               // all of it through rank 0's port
+    case GATHER: // all of it through rank 0's port
         return r > 0 ? (WayCosts){ 1, count, 0 }
                      : (WayCosts){ N - 1, (N - 1) * count, N > 1 ? count : 0 };
-    case TREE:                                 // to the parent, and to every child
+    case TREE: // to the parent, and to every child
         for (size_t d = 1; r % (2 * d) == 0 && d < N; d *= 2) children += r + d < N;
         return (WayCosts){ children + (r > 0), (children + (r > 0)) * count, children ? count : 0 };
     default: break;
@@ -39,7 +39,7 @@ static WayCosts in_elements(Way way, size_t N, size_t r, size_t count) {
     sent = count - part_size(count, n, r);
     for (size_t d = 1; d < n; d *= 2) sent += elements(count, n, r / d * d, r / d * d + d);
     return (WayCosts){ 2 * way_height(n) + (r < rest), sent + (r < rest ? count : 0),
-                   r < rest ? count : elements(count, n, 0, n / 2) };
+                       r < rest ? count : elements(count, n, 0, n / 2) };
 }
 WayCosts way_costs(Way way, size_t N, size_t r, size_t count) {
     WayCosts b = in_elements(way, N, r, count);
@@ -54,7 +54,7 @@ static double message(const ClockLink *l, size_t count) {
 // In the ring and in halving the first chunks are the largest, so they decide the time.
 double way_time_on(const ClockLink *l, Way way, size_t N, size_t count) {
     size_t n = way_power_below(N);
-    double time = n < N ? 2 * message(l, count) : 0;           // to a rank below n, and back
+    double time = n < N ? 2 * message(l, count) : 0; // to a rank below n, and back
     switch (way) {
     case RING: return (double)(2 * (N - 1)) * message(l, ceil_div(count, N));
     case GATHER: return (double)(2 * (N - 1)) * message(l, count);
@@ -70,7 +70,9 @@ double way_time(Way way, size_t N, size_t count) {
 
 // The time of a way is steps * alpha + passes * S / beta if N divides the size. As a function of S
 // the time is a line, so the lines of two ways may cross.
-typedef struct { double steps, passes; } Line;
+typedef struct {
+    double steps, passes;
+} Line;
 static Line line_of(Way way, size_t N) {
     double n = (double)way_power_below(N), m = (double)N, h = (double)way_height(N), folded = n < m;
     if (way == RING) return (Line){ 2 * (m - 1), 2 * (m - 1) / m };

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { ACROSS = 24000 };           // elements of the timed tensor; most numbers of ranks divide it
+enum { ACROSS = 24000 }; // elements of the timed tensor; most numbers of ranks divide it
 
 // Fills t with the elements of one rank. Small whole numbers have exact sums. Other sums are
 // rounded, so they depend on the order.
@@ -34,7 +34,7 @@ static void costs_over_nodes(Run *run, Comm *inside, Comm *between, Tensor t) {
     size_t N = run->world->size, n = inside->size, M = N / n, count = tensor_count(t);
     size_t part = ceil_div(count, n), own = part_size(count, n, inside->rank), e = sizeof(real);
     tensor_fill(t, 0);
-    comm_all_reduce(run->world, t);            // a collective ends at the same time on all ranks
+    comm_all_reduce(run->world, t); // a collective ends at the same time on all ranks
     for (size_t i = 0; i < 3; i++) comm_ledger_reset(all[i]);
     Picoseconds begin = clock_now();
     comm_all_reduce(run->world, t);
@@ -111,13 +111,17 @@ bool ring_nodes_table(Run *run) {
         "nodes, all-gather inside.\nFlat: one ring. A rank sends 2(N-1)/N of S: the last one of a "
         "node to the next node, others inside:\n",
         size, N, N / n, n, k->link.name, k->between.name);
-    results(run, (const char *const[]){ "flat ring", "hierarchical", NULL }, (const Result[]){
-        { "sent per rank in its node", "hierarchical: 2(n-1)/n of S",
-          { n > 1 ? "nodes.flat.sent" : "=-", "nodes.inside.sent" } },
-        { "sent per rank to other nodes", "hierarchical: 2(M-1)/M of S/n",
-          { "nodes.flat.sent", "nodes.between.sent" } },
-        { "time", "flat: every step waits for the slow link",
-          { k->simulated ? "nodes.flat.time" : NULL, k->simulated ? "nodes.time" : NULL } },
-        {0} });
+    results(run, (const char *const[]){ "flat ring", "hierarchical", NULL },
+            (const Result[]){
+                { "sent per rank in its node",
+                  "hierarchical: 2(n-1)/n of S",
+                  { n > 1 ? "nodes.flat.sent" : "=-", "nodes.inside.sent" } },
+                { "sent per rank to other nodes",
+                  "hierarchical: 2(M-1)/M of S/n",
+                  { "nodes.flat.sent", "nodes.between.sent" } },
+                { "time",
+                  "flat: every step waits for the slow link",
+                  { k->simulated ? "nodes.flat.time" : NULL, k->simulated ? "nodes.time" : NULL } },
+                { 0 } });
     return true;
 }

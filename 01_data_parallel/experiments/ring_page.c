@@ -48,7 +48,7 @@ void ring_fastest(Run *run) {
     enum { LINKS = 2, RANKS = sizeof ranks / sizeof *ranks, COUNTS = sizeof count / sizeof *count };
     static const char *const link[LINKS] = { "fast", "slow" };
     char label[COUNTS][24], cell[COUNTS][RESULT_COLUMNS][24];
-    Result rows[COUNTS + 1] = {{0}};
+    Result rows[COUNTS + 1] = { { 0 } };
     for (size_t i = 0; i < COUNTS; i++) {
         snprintf(label[i], sizeof label[i], "%zu element%s", count[i], count[i] > 1 ? "s" : "");
         rows[i].what = label[i];
@@ -62,11 +62,10 @@ void ring_fastest(Run *run) {
              "back: 2 h messages\none by one, h = log2 N rounded up. Table, from formulas: the "
              "fastest way per link and rank count,\nif a rank handles one message at a time. 2x: "
              "twice as fast as if rank 0 gets all tensors and adds.\n");
-    results(
-        run,
-        (const char *const[]){ "fast: 3 ranks", "fast: 16", "fast: 256", "slow: 3 ranks",
-                               "slow: 16", "slow: 256", NULL },
-        rows);
+    results(run,
+            (const char *const[]){ "fast: 3 ranks", "fast: 16", "fast: 256", "slow: 3 ranks",
+                                   "slow: 16", "slow: 256", NULL },
+            rows);
     say_detail(run, "The ring beats the tree from alpha beta (N-1-h) / (h-(N-1)/N) bytes on, h = "
                     "log2 N rounded up.\n"
                     "Gather + broadcast sends all through rank 0 and never beats the tree. "

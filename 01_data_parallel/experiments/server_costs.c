@@ -21,7 +21,7 @@ static double all_steps(const ServerSizes *z) {
 // The time of all steps with one port per server. Then the server's answers leave one after the
 // other, and the pushes arrive one after the other, in the workers' order.
 static double all_steps_one_port(const ServerSizes *z) {
-    double answered = 0, m = server_message(z);            // a message keeps the port busy for m
+    double answered = 0, m = server_message(z); // a message keeps the port busy for m
     for (size_t step = 0; step < z->steps; step++) {
         double in = 0;
         for (size_t w = 0; w < z->workers; w++) {

@@ -5,8 +5,9 @@
 #include <stdlib.h>
 
 ServerLog server_log_new(size_t workers, size_t steps, size_t staleness) {
-    ServerLog log = { workers, steps, staleness, "no bound",
-                      host_alloc(workers * steps * sizeof(Served)), 0, true };
+    ServerLog log = {
+        workers, steps, staleness, "no bound", host_alloc(workers * steps * sizeof(Served)), 0, true
+    };
     if (staleness < steps) snprintf(log.name, sizeof log.name, "staleness %zu", staleness);
     return log;
 }
@@ -26,7 +27,10 @@ void server_log_share(ServerLog *log, const Cluster *c) {
 // ---------------------------------------------------------------- prediction
 
 // Push number step * workers + worker, before its place in the log is known.
-typedef struct { size_t number; double arrival; } Push;
+typedef struct {
+    size_t number;
+    double arrival;
+} Push;
 static int by_arrival(const void *a, const void *b) {
     const Push *x = a, *y = b;
     if (x->arrival != y->arrival) return x->arrival < y->arrival ? -1 : 1;
@@ -51,7 +55,7 @@ static Served *predicted(const ServerLog *log, const double *computing, double m
     Served *line = host_alloc(lines * sizeof *line);
     Push *push = host_alloc(lines * sizeof *push);
     double *arrival = host_alloc(lines * sizeof *arrival);
-    double *version = host_alloc(lines * sizeof *version);             // that each push made
+    double *version = host_alloc(lines * sizeof *version); // that each push made
     for (size_t i = 0; i < lines; i++) {
         double answer = i < n ? (double)log->begin : answered(arrival, i - n, n, log->staleness);
         arrival[i] = answer + message + computing[i % n] + message;
@@ -74,11 +78,11 @@ static Served *predicted(const ServerLog *log, const double *computing, double m
 
 ServerLogSeen server_log_look(const ServerLog *log) {
     ServerLogSeen seen = { 0, 0, 0 };
-    size_t *done = host_alloc(log->workers * sizeof *done);            // pushes in the lines so far
+    size_t *done = host_alloc(log->workers * sizeof *done); // pushes in the lines so far
     for (size_t v = 0; v < log->workers * log->steps; v++) {
         const Served *l = &log->line[v];
         size_t slowest = log->steps;
-        size_t *then = host_alloc(log->workers * sizeof *then);        // when its worker began
+        size_t *then = host_alloc(log->workers * sizeof *then); // when its worker began
         for (size_t i = 0; i < l->taken; i++) then[log->line[i].worker]++;
         for (size_t w = 0; w < log->workers; w++) slowest = then[w] < slowest ? then[w] : slowest;
         if (then[l->worker] - slowest > seen.ahead) seen.ahead = then[l->worker] - slowest;
@@ -133,7 +137,7 @@ Trajectory server_log_replay(Run *run, const Training *t, const ServerLog *log) 
     size_t *done = host_alloc(log->workers * sizeof *done);
     model_allocate(m);
     optimizer_allocate(&o, m);
-    Tensor version = tensor_new(&a, updates.steps + 1, m->size);       // row v: version v
+    Tensor version = tensor_new(&a, updates.steps + 1, m->size); // row v: version v
     tensor_copy(tensor_row_range(version, 0, 1), m->w);
     for (size_t v = 0; v < updates.steps; v++) {
         size_t w = log->line[v].worker, taken = log->line[v].taken;

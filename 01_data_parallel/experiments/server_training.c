@@ -6,7 +6,10 @@
 
 // A server's record, for the comparison alone. For every version of its piece: the gradient that
 // was applied, the new weights, and the gradient's squares per update and tensor.
-typedef struct { Trajectory *got; double *squares; } Notes;
+typedef struct {
+    Trajectory *got;
+    double *squares;
+} Notes;
 static void notes_version(Notes *notes, size_t version, const Model *m) {
     trajectory_record(notes->got, version, m, 0, 0);
     model_grad_squares(m, notes->squares + version * config_tensors(&m->config));
@@ -63,7 +66,7 @@ static void work(const Cluster *c, const Training *t, Model *m, double *loss, Tr
 
 Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRecord *record) {
     Training updates = *t;
-    if (record->log.line) updates.steps *= c->workers;         // one for every push
+    if (record->log.line) updates.steps *= c->workers; // one for every push
     Trajectory got = trajectory_new(run, &updates);
     Optimizer o = t->optimizer;
     Model *m = cluster_model(c, &t->model);
@@ -72,7 +75,7 @@ Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRec
     double *loss = host_alloc(t->steps * sizeof *loss);
     size_t buffers = 0;
     record->last = snapshot_new(run);
-    comm_all_reduce_doubles(c->world, notes.squares, 1);       // all begin at the same moment
+    comm_all_reduce_doubles(c->world, notes.squares, 1); // all begin at the same moment
     comm_ledger_reset(c->world);
     record->log.begin = clock_now();
     picture_begin(run, MEM_ACTIVATIONS);

@@ -49,7 +49,10 @@ static void on_paper(Run *run) {
 
 // ---------------------------------------------------------------- training, and the comparison
 
-typedef struct { Linear layer, first_gradient; double loss[PRINTED]; } Trained;
+typedef struct {
+    Linear layer, first_gradient;
+    double loss[PRINTED];
+} Trained;
 
 static Trained train(const Linear *start, Samples all, PiecesGradient *gradient) {
     Trained t = { .layer = *start };
@@ -58,7 +61,7 @@ static Trained train(const Linear *start, Samples all, PiecesGradient *gradient)
         double loss = gradient(&g, &t.layer, all, ROOM);
         if (epoch == 0) t.first_gradient = g;
         if (epoch % 10 == 0) t.loss[epoch / 10] = loss;
-        pieces_add(&t.layer, &g, (real)-0.01);  // one step per batch
+        pieces_add(&t.layer, &g, (real)-0.01); // one step per batch
     }
     return t;
 }
@@ -113,14 +116,16 @@ static void show_training(Run *run, const Trained *whole, const Trained *accumul
         rows[3].cell[k] = error[k];
     }
     results(run, columns, rows);
-    say_answer(run, "Divide every piece's error by the %d elements of the whole batch, and add the "
-                    "gradients of the pieces. The sum differs from the batch's gradient by %.0e of "
-                    "its largest element; the mean of the pieces' means differs by %.0f %%.",
+    say_answer(run,
+               "Divide every piece's error by the %d elements of the whole batch, and add the "
+               "gradients of the pieces. The sum differs from the batch's gradient by %.0e of "
+               "its largest element; the mean of the pieces' means differs by %.0f %%.",
                SAMPLES * OUT, gradient_error(accumulated, whole),
                100 * gradient_error(means, whole));
-    say_cost(run, "here a second buffer of the gradient's size, and %d additions of it per step. "
-                  "02.02 needs no second buffer, because its backward adds to the gradient in "
-                  "place. The device needs room for %d samples instead of %d.",
+    say_cost(run,
+             "here a second buffer of the gradient's size, and %d additions of it per step. "
+             "02.02 needs no second buffer, because its backward adds to the gradient in "
+             "place. The device needs room for %d samples instead of %d.",
              PIECES, ROOM, SAMPLES);
     say_use_when(run, "the batch that training needs does not fit on the device.");
 }
@@ -134,7 +139,7 @@ static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "01_by_hand runs on one device: start it with one rank");
     on_paper(run);
 
-    real x[SAMPLES * IN], target[SAMPLES * OUT];           // random, as in chapter 01
+    real x[SAMPLES * IN], target[SAMPLES * OUT]; // random, as in chapter 01
     Linear start = { .in = IN, .out = OUT };
     double width = 2 / sqrt(IN);
     for (size_t i = 0; i < SAMPLES * IN; i++) x[i] = (real)random_normal(key(run, 0, i));
@@ -149,8 +154,9 @@ static void by_hand(Run *run) {
             accumulated = train(&start, all, pieces_accumulated);
     Trained means = train(&start, all, pieces_mean_of_means),
             devices = train(&start, all, pieces_on_devices);
-    say(run, "\n%d samples of %d outputs (%d elements), room for %d samples: %d micro-batches, the "
-             "last has %d;\n%d steps of SGD\n",
+    say(run,
+        "\n%d samples of %d outputs (%d elements), room for %d samples: %d micro-batches, the "
+        "last has %d;\n%d steps of SGD\n",
         SAMPLES, OUT, SAMPLES * OUT, ROOM, PIECES, SAMPLES - (PIECES - 1) * ROOM, EPOCHS);
     show_training(run, &whole, &accumulated, &means);
 

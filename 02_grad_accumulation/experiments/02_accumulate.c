@@ -14,7 +14,9 @@ static const ModelConfig tiny = {
 };
 
 // Bytes of one training: the peak of the activations in its last step; the buffers at its end.
-typedef struct { size_t activations, parameters, gradients, optimizer; } Bytes;
+typedef struct {
+    size_t activations, parameters, gradients, optimizer;
+} Bytes;
 
 static Model *new_model(const Training *t) {
     Model *model = model_describe(&t->model, model_layers(&t->model));
@@ -131,13 +133,15 @@ static void show(Run *run, const Training *t, double whole_time, double pieces_t
     say(run, "\nB sequences in m micro-batches. Psi: the parameters. wte: the embedding table.%s\n",
         pieces_time > 0 ? " F: a forward of B." : "");
     results(run, columns, rows);
-    say_answer(run, "In %zu micro-batches the activations need %s instead of %s, because the "
-                    "device runs %zu of %zu sequences at a time. Yes, the gradients are the same "
-                    "up to rounding.",
+    say_answer(run,
+               "In %zu micro-batches the activations need %s instead of %s, because the "
+               "device runs %zu of %zu sequences at a time. Yes, the gradients are the same "
+               "up to rounding.",
                m, cost_text(run, "activations.pieces"), cost_text(run, "activations.whole"),
                ceil_div(t->sequences, m), t->sequences);
-    say_cost(run, "no message and no extra memory, because all micro-batches add to one gradient "
-                  "buffer (%s). Weights and moments need as much as before.",
+    say_cost(run,
+             "no message and no extra memory, because all micro-batches add to one gradient "
+             "buffer (%s). Weights and moments need as much as before.",
              cost_text(run, "gradients"));
     say_use_when(run, "the activations of the batch do not fit, but those of one sequence do. Take "
                       "the largest micro-batch that fits, because small ones use a GPU poorly.");
@@ -182,8 +186,8 @@ static void accumulation(Run *run) {
     REQUIRE(dropout >= 0 && dropout < 1, "--dropout must be at least 0 and less than 1, not %g",
             dropout);
     REQUIRE(m >= 2 && m <= SEQUENCES,
-            "--micro-batches %zu: choose 2 to %d, because the batch has %d sequences", m,
-            SEQUENCES, SEQUENCES);
+            "--micro-batches %zu: choose 2 to %d, because the batch has %d sequences", m, SEQUENCES,
+            SEQUENCES);
     Data data = data_synthetic(tiny.vocab, tiny.context, run->seed);
     say_detail(run, "%d sequences in %zu micro-batches; counted tokens in step 0:", SEQUENCES, m);
     for (size_t k = 0; k < m; k++) {
@@ -205,7 +209,7 @@ static void accumulation(Run *run) {
         whole = t;
         whole.micro_batches = 1;
         Trajectory got = train(run, &t, &seen);
-        Trajectory at_once = train(run, &whole, &seen_whole);  // only its memory is used
+        Trajectory at_once = train(run, &whole, &seen_whole); // only its memory is used
         Trajectory want = training_unsplit(run, &whole, 1);
         training_compare(run, "accumulated = at once", &got, &want, LIMIT_ROUNDING);
         trajectory_free(&got);

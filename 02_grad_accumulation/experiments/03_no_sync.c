@@ -13,7 +13,7 @@
 // Of 4 ranks, ranks 0 and 1 have 7 sequences each, in micro-batches of 3, 2 and 2. Ranks 2 and 3
 // have 6 each, in micro-batches of 2.
 enum { SEQUENCES = 26, STEPS = 3 };
-enum { BUCKET = 1 << 13 };                     // bytes at which a bucket is closed
+enum { BUCKET = 1 << 13 }; // bytes at which a bucket is closed
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
@@ -28,7 +28,10 @@ typedef struct {
 // ---------------------------------------------------------------- three kinds of step
 
 // sum: a second gradient buffer, which only the forgetful step needs.
-typedef struct { Replica replica; Tensor sum; } Twins;
+typedef struct {
+    Replica replica;
+    Tensor sum;
+} Twins;
 
 static StepResult no_sync(void *twins, Model *model, Optimizer *o, const Training *t,
                           const Batch *batch) {
@@ -52,7 +55,7 @@ static StepResult forgetful(void *twins, Model *model, Optimizer *o, const Train
         model_zero_gradients(model);
         loss += model_forward_backward(model, &batch[k]);
         model_fold_tied(model);
-        data_parallel_all_reduce(r->replica.dp, model);        // m times a step
+        data_parallel_all_reduce(r->replica.dp, model); // m times a step
         op_add(r->sum, r->sum, model->g);
     }
     tensor_copy(model->g, r->sum);
@@ -69,7 +72,7 @@ static StepResult one_after_the_other(void *twins, Model *model, Optimizer *o, c
 static Trajectory train(Run *run, Comm *dp, const Training *t, Step *step, Measured *seen) {
     Trajectory c = trajectory_new(run, t);
     Model *model = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(model);                     // the seed gives every rank the same weights
+    model_allocate(model); // the seed gives every rank the same weights
     Twins r = { .replica = { dp, buckets_new(model, dp, BUCKET) } };
     if (step == forgetful || step == one_after_the_other)
         r.sum = tensor_new(&model->gradients, 1, model->size);
@@ -82,7 +85,7 @@ static Trajectory train(Run *run, Comm *dp, const Training *t, Step *step, Measu
                         memory_now(MEM_OPTIMIZER),
                         memory_peak(MEM_ACTIVATIONS),
                         picture_timing(run) };
-    comm_all_reduce_doubles(dp, c.loss, t->steps);         // each rank has its own part
+    comm_all_reduce_doubles(dp, c.loss, t->steps); // each rank has its own part
     buckets_free(r.replica.buckets);
     model_free(model);
     return c;
@@ -118,50 +121,54 @@ static void costs(Run *run, const Training *t, const Measured *const way[3]) {
     size_t largest = micro_batch_size(t, N, run->world->rank, 0);
     double steps = t->steps, m = t->micro_batches, weights = Psi * e, wte = c->vocab * c->width * e;
     double kept = largest * c->context * kept_model(c) * e;
-    double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);        // of one all-reduce, per rank
+    double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e); // of one all-reduce, per rank
     BucketCosts f = overlapped_forecast(t, BUCKET, N);
-    check_costs(run, "%s", "%s", (CostRow[]){
-        { "no-sync.calls", "no_sync: all-reduces, 3 steps", "calls", BY_FORMULA(steps),
-          once->calls },
-        { "no-sync.sent", "no_sync: sent, 3 steps (no m)", "bytes", BY_FORMULA(steps * ring),
-          once->bytes },
-        { "forgetful.calls", "forgetful: all-reduces, 3 steps", "calls", BY_FORMULA(steps * m),
-          often->calls },
-        { "forgetful.sent", "forgetful: sent, 3 steps (m times)", "bytes",
-          BY_FORMULA(steps * m * ring), often->bytes },
-        { "overlapped.calls", "overlapped: all-reduces, 3 steps", "calls",
-          BY_FORMULA(steps * f.buckets), early->calls },
-        { "overlapped.sent", "overlapped: sent, 3 steps (no m)", "bytes",
-          BY_FORMULA(steps * f.bytes), early->bytes },
-        { "weights", "parameters", "bytes", BY_FORMULA(weights), once->parameters },
-        { "no-sync.gradients", "no_sync: gradients (wte twice)", "bytes", BY_FORMULA(weights + wte),
-          once->gradients },
-        { "overlapped.gradients", "overlapped: gradients (wte twice)", "bytes",
-          BY_FORMULA(weights + wte), early->gradients },
-        { "forgetful.gradients", "forgetful: gradients, and the sum", "bytes",
-          BY_FORMULA(2 * weights + wte), often->gradients },
-        { "moments", "AdamW's m and v", "bytes", BY_FORMULA(2 * weights), once->optimizer },
-        { "activations", "activations, peak", "bytes", BY_FORMULA(kept), once->activations },
-        {0} });
+    check_costs(
+        run, "%s", "%s",
+        (CostRow[]){
+            { "no-sync.calls", "no_sync: all-reduces, 3 steps", "calls", BY_FORMULA(steps),
+              once->calls },
+            { "no-sync.sent", "no_sync: sent, 3 steps (no m)", "bytes", BY_FORMULA(steps * ring),
+              once->bytes },
+            { "forgetful.calls", "forgetful: all-reduces, 3 steps", "calls", BY_FORMULA(steps * m),
+              often->calls },
+            { "forgetful.sent", "forgetful: sent, 3 steps (m times)", "bytes",
+              BY_FORMULA(steps * m * ring), often->bytes },
+            { "overlapped.calls", "overlapped: all-reduces, 3 steps", "calls",
+              BY_FORMULA(steps * f.buckets), early->calls },
+            { "overlapped.sent", "overlapped: sent, 3 steps (no m)", "bytes",
+              BY_FORMULA(steps * f.bytes), early->bytes },
+            { "weights", "parameters", "bytes", BY_FORMULA(weights), once->parameters },
+            { "no-sync.gradients", "no_sync: gradients (wte twice)", "bytes",
+              BY_FORMULA(weights + wte), once->gradients },
+            { "overlapped.gradients", "overlapped: gradients (wte twice)", "bytes",
+              BY_FORMULA(weights + wte), early->gradients },
+            { "forgetful.gradients", "forgetful: gradients, and the sum", "bytes",
+              BY_FORMULA(2 * weights + wte), often->gradients },
+            { "moments", "AdamW's m and v", "bytes", BY_FORMULA(2 * weights), once->optimizer },
+            { "activations", "activations, peak", "bytes", BY_FORMULA(kept), once->activations },
+            { 0 } });
     if (!clock_config()->simulated) return;
 
     // Every all-reduce waits for the rank with the largest micro-batch, which is always rank 0.
     double passes = ring_time(ALL_REDUCE_PASSES, N, Psi, e), compute = 0;
     for (size_t k = 0; k < t->micro_batches; k++) compute += compute_time(t, N, 0, k);
-    check_costs(run, "%s", "%s", (CostRow[]){
-        { "no-sync.exposed", "no_sync: exposed, all ranks", "ps", BY_FORMULA(N * passes),
-          once->last.exposed },
-        { "forgetful.exposed", "forgetful: exposed (m times)", "ps", BY_FORMULA(N * m * passes),
-          often->last.exposed },
-        { "no-sync.step", "no_sync: step", "ps", BY_FORMULA(compute + passes), once->last.step },
-        { "forgetful.step", "forgetful: step", "ps", BY_FORMULA(compute + m * passes),
-          often->last.step },
-        { "overlapped.exposed", "overlapped: exposed, all ranks", "ps", BY_PLAY(f.exposed),
-          early->last.exposed },
-        { "overlapped.hidden", "overlapped: hidden, all ranks", "ps", BY_PLAY(f.hidden),
-          early->last.hidden },
-        { "overlapped.step", "overlapped: step", "ps", BY_PLAY(f.step), early->last.step },
-        {0} });
+    check_costs(run, "%s", "%s",
+                (CostRow[]){ { "no-sync.exposed", "no_sync: exposed, all ranks", "ps",
+                               BY_FORMULA(N * passes), once->last.exposed },
+                             { "forgetful.exposed", "forgetful: exposed (m times)", "ps",
+                               BY_FORMULA(N * m * passes), often->last.exposed },
+                             { "no-sync.step", "no_sync: step", "ps", BY_FORMULA(compute + passes),
+                               once->last.step },
+                             { "forgetful.step", "forgetful: step", "ps",
+                               BY_FORMULA(compute + m * passes), often->last.step },
+                             { "overlapped.exposed", "overlapped: exposed, all ranks", "ps",
+                               BY_PLAY(f.exposed), early->last.exposed },
+                             { "overlapped.hidden", "overlapped: hidden, all ranks", "ps",
+                               BY_PLAY(f.hidden), early->last.hidden },
+                             { "overlapped.step", "overlapped: step", "ps", BY_PLAY(f.step),
+                               early->last.step },
+                             { 0 } });
 }
 
 // ---------------------------------------------------------------- the page
@@ -183,14 +190,13 @@ static void show(Run *run, size_t steps, const Measured *const way[3]) {
     if (clock_config()->simulated) {
         // no_sync hides nothing, so its step is 3F + R with the same 3F.
         double R = ((double)way[2]->last.hidden + (double)way[2]->last.exposed -
-                    (double)way[0]->last.exposed) / N;
+                    (double)way[0]->last.exposed) /
+                   N;
         double h = (double)way[0]->last.step + R - (double)way[2]->last.step;
         snprintf(at_most, sizeof at_most, "last backward; slowest rank: h = %.2f ms", h / 1e9);
     }
     const Result rows[] = {
-        { calls,
-          per_step,
-          { "no-sync.calls", "forgetful.calls", "overlapped.calls" } },
+        { calls, per_step, { "no-sync.calls", "forgetful.calls", "overlapped.calls" } },
         { bytes,
           "2(N-1)/N Psi e per step; forgetful: x m",
           { "no-sync.sent", "forgetful.sent", "overlapped.sent" } },
@@ -203,14 +209,13 @@ static void show(Run *run, size_t steps, const Measured *const way[3]) {
         { "exposed, mean of ranks",
           "R - hidden; forgetful: mR",
           { exposed[0], exposed[1], exposed[2] } },
-        { "hidden, mean of ranks",
-          at_most,
-          { hidden[0], hidden[1], hidden[2] } },
+        { "hidden, mean of ranks", at_most, { hidden[0], hidden[1], hidden[2] } },
         { 0 }
     };
-    say(run, "\nN ranks, m micro-batches, Psi parameters of e bytes, wte the embedding table. F: "
-             "rank 0's forward\n(a backward takes 2F). R: one all-reduce. Exposed: communication "
-             "while a rank does not compute;\nhidden: while it computes.%s\n",
+    say(run,
+        "\nN ranks, m micro-batches, Psi parameters of e bytes, wte the embedding table. F: "
+        "rank 0's forward\n(a backward takes 2F). R: one all-reduce. Exposed: communication "
+        "while a rank does not compute;\nhidden: while it computes.%s\n",
         uneven_shares(" ", SEQUENCES, run->world->size).text);
     results(run, columns, rows);
 }
@@ -221,20 +226,23 @@ static void answer(Run *run, size_t micro_batches, const Measured *const way[3])
     if (run->world->size == 1)
         say_answer(run, "One rank sends nothing. Start 2 or more ranks to compare the ways.");
     else if (micro_batches == 1)
-        say_answer(run, "Once per step. With 1 micro-batch both ways send the same %s per rank; "
-                        "choose more micro-batches to compare.",
+        say_answer(run,
+                   "Once per step. With 1 micro-batch both ways send the same %s per rank; "
+                   "choose more micro-batches to compare.",
                    cost_text(run, "no-sync.sent"));
     else
-        say_answer(run, "Once per step, after the last micro-batch. An all-reduce after every "
-                        "micro-batch gives the same gradient, but sends %s per rank instead of "
-                        "%s%s%s%s%s.",
+        say_answer(run,
+                   "Once per step, after the last micro-batch. An all-reduce after every "
+                   "micro-batch gives the same gradient, but sends %s per rank instead of "
+                   "%s%s%s%s%s.",
                    cost_text(run, "forgetful.sent"), cost_text(run, "no-sync.sent"),
                    timed ? ", and a step takes " : "",
-                   timed ? cost_text(run, "forgetful.step") : "",
-                   timed ? " instead of " : "", timed ? cost_text(run, "no-sync.step") : "");
-    say_cost(run, "one all-reduce per step for any m. Overlapping it with the last backward hides "
-                  "%.2f of %.2f ms (mean of the ranks), and needs up to Psi elements of "
-                  "communication memory.",
+                   timed ? cost_text(run, "forgetful.step") : "", timed ? " instead of " : "",
+                   timed ? cost_text(run, "no-sync.step") : "");
+    say_cost(run,
+             "one all-reduce per step for any m. Overlapping it with the last backward hides "
+             "%.2f of %.2f ms (mean of the ranks), and needs up to Psi elements of "
+             "communication memory.",
              (double)way[2]->last.hidden / N / 1e9,
              (double)(way[2]->last.hidden + way[2]->last.exposed) / N / 1e9);
     say_use_when(run, "data-parallel replicas accumulate and keep whole gradients. ZeRO-2 and 3 "
@@ -276,11 +284,10 @@ static void accumulation_on_ranks(Run *run) {
         training_compare_tensors(run, "overlapped = no_sync", &buckets, &got, exact_limit(run));
         bool alike = true;
         for (size_t step = 0; step < STEPS; step++)
-            alike = alike &&
-                    fabs(buckets.loss[step] - got.loss[step]) <=
-                            exact_limit(run) * got.loss[step] &&
-                    fabs(buckets.norm[step] - got.norm[step]) <=
-                            exact_limit(run) * got.norm[step];
+            alike =
+                alike &&
+                fabs(buckets.loss[step] - got.loss[step]) <= exact_limit(run) * got.loss[step] &&
+                fabs(buckets.norm[step] - got.norm[step]) <= exact_limit(run) * got.norm[step];
         check_true(run, i ? "AdamW: overlapped = no_sync" : "SGD: overlapped = no_sync",
                    "loss and norm of every step", alike);
         trajectory_free(&got);
@@ -311,6 +318,6 @@ static void accumulation_on_ranks(Run *run) {
 static const Option options[] = {
     { "micro-batches", "N", "3", "number of micro-batches of each replica, 1 to 26" },
     { "link", "NAME[,NAME]", "slow", NULL },
-    {0},
+    { 0 },
 };
 EXPERIMENT(accumulation_on_ranks, options);

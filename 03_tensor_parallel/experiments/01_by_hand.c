@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STEPS = 3, SHOWN_ROW_SHARDS = 2 };  // the column split is shown with N shards
-static const double RATE = 1.0 / 16;       // a power of two, so every number here is exact
+enum { STEPS = 3, SHOWN_ROW_SHARDS = 2 }; // the column split is shown with N shards
+static const double RATE = 1.0 / 16;      // a power of two, so every number here is exact
 
 static HandLayer new_layer(void) {
     return (HandLayer){ .x = { { 1, 2, 0, 3 }, { 2, 1, 1, 0 } },
@@ -17,18 +17,18 @@ static HandLayer new_layer(void) {
 // ---------------------------------------------------------------- unsplit
 
 static void unsplit_step(HandLayer *l) {
-    for (int m = 0; m < M; m++)            // Y = X W, and dY = Y - target
+    for (int m = 0; m < M; m++) // Y = X W, and dY = Y - target
         for (int n = 0; n < N; n++) {
             l->y[m][n] = 0;
             for (int k = 0; k < K; k++) l->y[m][n] += l->x[m][k] * l->w[k][n];
             l->dy[m][n] = l->y[m][n] - l->target[m][n];
         }
-    for (int m = 0; m < M; m++)            // dX = dY W^T
+    for (int m = 0; m < M; m++) // dX = dY W^T
         for (int k = 0; k < K; k++) {
             l->dx[m][k] = 0;
             for (int n = 0; n < N; n++) l->dx[m][k] += l->dy[m][n] * l->w[k][n];
         }
-    for (int k = 0; k < K; k++)            // dW = X^T dY
+    for (int k = 0; k < K; k++) // dW = X^T dY
         for (int n = 0; n < N; n++) {
             l->dw[k][n] = 0;
             for (int m = 0; m < M; m++) l->dw[k][n] += l->x[m][k] * l->dy[m][n];
@@ -40,12 +40,15 @@ static void unsplit_step(HandLayer *l) {
 
 // Matrices side by side: the first line has the names, each later line a row of
 // every matrix.
-typedef struct { char text[1 + K][100]; size_t rows, width; } Paper;
+typedef struct {
+    char text[1 + K][100];
+    size_t rows, width;
+} Paper;
 
 // Appends a matrix. `sign` separates it from the matrix before it. ld is the distance of two rows
 // in memory, so `a` can be a part of a larger matrix.
 static void add_matrix(Paper *p, const char *sign, const char *name, const double *a, size_t rows,
-                         size_t cols, size_t ld) {
+                       size_t cols, size_t ld) {
     char line[1 + K][40];
     size_t width = (size_t)snprintf(line[0], sizeof line[0], "%s", name);
     for (size_t r = 1; r <= rows; r++) {
@@ -71,7 +74,7 @@ static void show(Run *run, const Paper *p) {
 
 static void show_unsplit(Run *run, const HandLayer *l) {
     const HandLayer start = new_layer();
-    Paper p = {0};
+    Paper p = { 0 };
     add_matrix(&p, "", "X", &l->x[0][0], M, K, K);
     add_matrix(&p, "", "W", &start.w[0][0], K, N, N);
     add_matrix(&p, "", "Y = X W", &l->y[0][0], M, N, N);
@@ -80,7 +83,7 @@ static void show_unsplit(Run *run, const HandLayer *l) {
     show(run, &p);
 }
 static void show_columns(Run *run, const HandLayer *l, size_t shards) {
-    Paper forward = {0}, backward = {0};
+    Paper forward = { 0 }, backward = { 0 };
     char name[40];
     for (size_t i = 0; i < shards; i++) {
         Range own = shard_range(N, shards, i);
@@ -97,7 +100,7 @@ static void show_columns(Run *run, const HandLayer *l, size_t shards) {
     show(run, &backward);
 }
 static void show_rows(Run *run, const HandLayer *l, size_t shards) {
-    Paper forward = {0}, backward = {0};
+    Paper forward = { 0 }, backward = { 0 };
     char name[40];
     for (size_t i = 0; i < shards; i++) {
         Range own = shard_range(K, shards, i);
@@ -120,16 +123,16 @@ static void show_rows(Run *run, const HandLayer *l, size_t shards) {
 // every shard some outputs, so it is a cut of V by rows. The same results must be added.
 static void stored_transposed(Run *run) {
     const HandLayer l = new_layer();
-    double v[N][K], rows[M][N] = {{0}}, columns[M][N] = {{0}}, want[M][N] = {{0}};
+    double v[N][K], rows[M][N] = { { 0 } }, columns[M][N] = { { 0 } }, want[M][N] = { { 0 } };
     for (int n = 0; n < N; n++)
         for (int k = 0; k < K; k++) v[n][k] = l.w[k][n];
     for (int m = 0; m < M; m++)
         for (int n = 0; n < N; n++)
             for (int k = 0; k < K; k++) want[m][n] += l.x[m][k] * l.w[k][n];
-    for (int n = 0; n < N; n++)            // shard n holds row n of V: it finishes output n
+    for (int n = 0; n < N; n++) // shard n holds row n of V: it finishes output n
         for (int m = 0; m < M; m++)
             for (int k = 0; k < K; k++) rows[m][n] += v[n][k] * l.x[m][k];
-    for (int k = 0; k < K; k++)            // shard k holds column k of V: partial sums of y
+    for (int k = 0; k < K; k++) // shard k holds column k of V: partial sums of y
         for (int m = 0; m < M; m++)
             for (int n = 0; n < N; n++) columns[m][n] += v[n][k] * l.x[m][k];
     const char *what = "y = x V^T = unsplit";
@@ -177,18 +180,21 @@ static void by_hand(Run *run) {
     static const char *const columns[] = { "Y", "dX", "dW", NULL };
     static const Result rows[] = {
         { "W by columns", NULL, { "=side by side", "=added", "=finished" } },
-        { "W by rows", NULL, { "=added", "=side by side", "=finished" } }, {0} };
+        { "W by rows", NULL, { "=added", "=side by side", "=finished" } },
+        { 0 }
+    };
     results(run, columns, rows);
     say(run, "  finished: a shard has its part of dW and needs no other shard for it");
-    say_answer(run, "A cut by columns lays the %d parts of Y side by side and adds %d partial sums "
+    say_answer(run,
+               "A cut by columns lays the %d parts of Y side by side and adds %d partial sums "
                "of dX. A cut by rows adds %d partial sums of Y and lays the parts of dX side by "
                "side.",
                N, N, SHOWN_ROW_SHARDS);
     say_cost(run, "one sum over the shards per step: of %d numbers of dX, or of %d numbers of Y.",
              M * K, M * N);
     say_use_when(run, "you read a tensor-parallel layer. Each product sums over one dimension. If "
-                 "the cut goes through that dimension, the results must be added.");
+                      "the cut goes through that dimension, the results must be added.");
 }
 
-static const Option options[] = { {0} };
+static const Option options[] = { { 0 } };
 EXPERIMENT(by_hand, options);

@@ -11,7 +11,7 @@
 enum { M = 6, K = 11, N = 10 };
 enum { W, BIAS };
 enum { KEY_X = 101, KEY_WEIGHTS, KEY_TARGET = 104, KEY_MASK };
-static const double drop_probability = 0.2;        // the probability that dropout drops an element
+static const double drop_probability = 0.2; // the probability that dropout drops an element
 
 static uint64_t key(uint64_t seed, TrialData what, size_t i) {
     if (what == TRIAL_WEIGHTS) return random_key(seed, KEY_WEIGHTS + i);
@@ -45,22 +45,33 @@ static void row_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
 }
 static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     (void)s;
-    op_matmul(y, x, t->params[W].w);                       // [M, N] = [M, K] x [K, N]
+    op_matmul(y, x, t->params[W].w); // [M, N] = [M, K] x [K, N]
     op_add_bias(y, y, t->params[BIAS].w);
 }
 static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
     (void)s;
-    op_matmul_tn(t->params[W].g, x, dy);                   // [K, N] = [M, K]^T x [M, N]
+    op_matmul_tn(t->params[W].g, x, dy); // [K, N] = [M, K]^T x [M, N]
     op_sum_rows(t->params[BIAS].g, dy);
-    op_matmul_nt(dx, dy, t->params[W].w);                  // [M, K] = [M, N] x [K, N]^T
+    op_matmul_nt(dx, dy, t->params[W].w); // [M, K] = [M, N] x [K, N]^T
 }
 
 static Trial layer(Run *run, Comm *tp) {
-    return (Trial){ .run = run, .tp = tp, .M = M, .K = K, .N = N,
-                    .x_cols = {0, K}, .y_cols = {0, N},
+    return (Trial){ .run = run,
+                    .tp = tp,
+                    .M = M,
+                    .K = K,
+                    .N = N,
+                    .x_cols = { 0, K },
+                    .y_cols = { 0, N },
                     .params = { param_describe("W", K, N, 1), param_describe("b", 0, N, 1) },
-                    .deviation = 0.3, .rate = 0.05, .before = "", .after = "", .key = key,
-                    .forward = unsplit_forward, .backward = unsplit_backward, .drop = drop };
+                    .deviation = 0.3,
+                    .rate = 0.05,
+                    .before = "",
+                    .after = "",
+                    .key = key,
+                    .forward = unsplit_forward,
+                    .backward = unsplit_backward,
+                    .drop = drop };
 }
 static void train_columns(Run *run, Comm *tp, TrialResult *r) {
     Trial t = layer(run, tp);
@@ -95,8 +106,9 @@ static void cut_costs(Run *run, const char *cut, size_t parameters, size_t kept,
     snprintf(names, sizeof names, "%ss: %%s", cut);
     // A ring all-reduce sends every chunk twice, over t - 1 links each time.
     const double sent = ring_bytes(ALL_REDUCE_PASSES, run->world->size, reduced, sizeof(real));
-    const TrialCosts predicted = { "W and b", "gradients", "X, kept for backward", parameters,
-                                   parameters, kept, 1, sent };
+    const TrialCosts predicted = { "W and b",  "gradients", "X, kept for backward",
+                                   parameters, parameters,  kept,
+                                   1,          sent };
     trial_costs(run, ids, names, &predicted, r);
 }
 
@@ -118,7 +130,7 @@ static void row_costs(Run *run, const TrialResult *r) {
 // a rank's own columns: it gives the same Y, but sends nearly twice the bytes.
 static void gathered(Run *run) {
     Comm *tp = run->world;
-    const size_t padded = tp->size * M * ceil_div(N, tp->size);    // an all-gather has equal parts
+    const size_t padded = tp->size * M * ceil_div(N, tp->size); // an all-gather has equal parts
     Range own = shard_range(N, tp->size, tp->rank);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor y = tensor_new(&scratch, M, range_size(own));
@@ -142,25 +154,32 @@ static void ending(Run *run) {
     char whole[24];
     page_value(whole, sizeof whole, (double)((K + 1) * N * sizeof(real)), "bytes");
     if (n == 1)
-        say_answer(run, "With one rank nothing is cut and nothing is sent: the rank holds all "
-                   "%s of W and b.", whole);
+        say_answer(run,
+                   "With one rank nothing is cut and nothing is sent: the rank holds all "
+                   "%s of W and b.",
+                   whole);
     else
-        say_answer(run, "With a column cut a rank holds %s of %s, and the ranks communicate in "
+        say_answer(run,
+                   "With a column cut a rank holds %s of %s, and the ranks communicate in "
                    "backward: each sends %s. With a row cut a rank holds %s, and the ranks "
                    "communicate in forward: each sends %s.",
                    cost_text(run, "columns.parameters"), whole, cost_text(run, "columns.sent"),
                    cost_text(run, "rows.parameters"), cost_text(run, "rows.sent"));
-    say_cost(run, "one all-reduce per step, exposed. A column cut keeps all of X (%s), a row cut "
-             "keeps %s of it.", cost_text(run, "columns.kept"), cost_text(run, "rows.kept"));
+    say_cost(run,
+             "one all-reduce per step, exposed. A column cut keeps all of X (%s), a row cut "
+             "keeps %s of it.",
+             cost_text(run, "columns.kept"), cost_text(run, "rows.kept"));
     say_use_when(run, "the weights of one layer are too large, or too slow to multiply, for one "
-                 "device. Put a row cut after a column cut (03.03).");
+                      "device. Put a row cut after a column cut (03.03).");
 }
 
 static void linear_layer(Run *run) {
     const size_t n = run->world->size;
     REQUIRE(n <= N, "%zu ranks: W has %d columns; choose %d ranks or fewer", n, N, N);
-    say(run, "Y = X W + b: X is M x K = %d x %d, W is K x N = %d x %d. Each of t = %zu rank%s "
-        "holds 1/t of W.", M, K, K, N, n, n == 1 ? "" : "s");
+    say(run,
+        "Y = X W + b: X is M x K = %d x %d, W is K x N = %d x %d. Each of t = %zu rank%s "
+        "holds 1/t of W.",
+        M, K, K, N, n, n == 1 ? "" : "s");
     TrialResult columns = trial_compare(run, "column-parallel = unsplit", train_columns);
     column_costs(run, &columns);
     TrialResult by_rows = trial_compare(run, "row-parallel = unsplit", train_rows);
@@ -169,22 +188,26 @@ static void linear_layer(Run *run) {
 
     static const char *const heading[] = { "W by columns", "W by rows", NULL };
     static const Result rows[] = {
-        { "W and b, per rank", "columns: (K+1) N/t; rows: K N/t + N",
+        { "W and b, per rank",
+          "columns: (K+1) N/t; rows: K N/t + N",
           { "columns.parameters", "rows.parameters" } },
         { "X, kept for backward", "columns: M K; rows: M K/t", { "columns.kept", "rows.kept" } },
-        { "all-reduces per step", "columns: of dX (M K); rows: of Y (M N)",
+        { "all-reduces per step",
+          "columns: of dX (M K); rows: of Y (M N)",
           { "columns.calls", "rows.calls" } },
-        { "sent per rank and step", "2 (t-1) ceil(elements of dX or Y / t)",
+        { "sent per rank and step",
+          "2 (t-1) ceil(elements of dX or Y / t)",
           { "columns.sent", "rows.sent" } },
         { "extra, if all ranks need Y",
           "columns: (t-1) M ceil(N/t); rows: none",
           { "columns.gather", "=0 B" } },
-        {0} };
+        { 0 }
+    };
     results(run, heading, rows);
     say(run, "  formulas count elements of %zu bytes; a..b: the smallest and the largest rank",
         sizeof(real));
     ending(run);
 }
 
-static const Option options[] = { {0} };
+static const Option options[] = { { 0 } };
 EXPERIMENT(linear_layer, options);

@@ -8,7 +8,7 @@
 #include "judge/draw/picture.h"
 #include <stdio.h>
 
-enum { M = 10, C = 10, F = 38 };           // rows of X (tokens), width, hidden columns
+enum { M = 10, C = 10, F = 38 }; // rows of X (tokens), width, hidden columns
 enum { KEY_X = 101, KEY_TARGET, KEY_MASK, KEY_WEIGHTS };
 
 static uint64_t key(uint64_t seed, TrialData what, size_t i) {
@@ -53,12 +53,23 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
 }
 
 static Trial layers(Run *run, Comm *tp) {
-    Trial t = { .run = run, .tp = tp, .M = M, .K = C, .N = C, .x_cols = {0, C}, .y_cols = {0, C},
+    Trial t = { .run = run,
+                .tp = tp,
+                .M = M,
+                .K = C,
+                .N = C,
+                .x_cols = { 0, C },
+                .y_cols = { 0, C },
                 .params = { param_describe("A", C, F, 1), param_describe("a", 0, F, 1),
                             param_describe("B", F, C, 1), param_describe("b", 0, C, 1) },
-                .deviation = 0.3, .rate = 0.1, .before = "updated ", .after = ", step 3",
-                .key = key, .forward = tp ? split_forward : unsplit_forward,
-                .backward = tp ? split_backward : unsplit_backward, .drop = drop };
+                .deviation = 0.3,
+                .rate = 0.1,
+                .before = "updated ",
+                .after = ", step 3",
+                .key = key,
+                .forward = tp ? split_forward : unsplit_forward,
+                .backward = tp ? split_backward : unsplit_backward,
+                .drop = drop };
     if (tp) tensor_parallel_mlp_cut(t.params, shard_range(F, tp->size, tp->rank));
     return t;
 }
@@ -77,8 +88,13 @@ static void costs(Run *run, const TrialResult *r) {
     const size_t f = range_size(shard_range(F, n, run->world->rank));
     const size_t e = sizeof(real);
     const size_t parameters = C * f + f + f * C + C;
-    const TrialCosts predicted = { "A, a, B, b", "gradients", "kept for backward", parameters,
-                                   parameters, M * (C + 2 * f), 2,
+    const TrialCosts predicted = { "A, a, B, b",
+                                   "gradients",
+                                   "kept for backward",
+                                   parameters,
+                                   parameters,
+                                   M * (C + 2 * f),
+                                   2,
                                    2 * ring_bytes(ALL_REDUCE_PASSES, n, M * C, e) };
     trial_costs(run, "%s", "%s", &predicted, r);
 
@@ -126,13 +142,13 @@ static void rows_first(Run *run) {
     Snapshot *want = snapshot_new(run);
 
     Tensor own_x = tensor_col_range(x, own.lo, own.hi);
-    op_matmul(h, own_x, tensor_row_range(a, own.lo, own.hi));      // [M, F] = [M, C/t] x [C/t, F]
+    op_matmul(h, own_x, tensor_row_range(a, own.lo, own.hi)); // [M, F] = [M, C/t] x [C/t, F]
     op_gelu(act, h);
-    comm_all_reduce(tp, act);                              // wrong: the sum comes after GELU
+    comm_all_reduce(tp, act); // wrong: the sum comes after GELU
     snapshot_put(added_late, "GELU(X A)", M, F, act, 0, 0);
 
     comm_ledger_reset(tp);
-    comm_all_reduce(tp, h);                                // right: M*F elements, before GELU
+    comm_all_reduce(tp, h); // right: M*F elements, before GELU
     check_cost(run, "rows.sent", "A by rows instead: sent before GELU", "bytes",
                formula(ring_bytes(ALL_REDUCE_PASSES, tp->size, M * F, sizeof(real))), NOT_PREDICTED,
                (double)comm_bytes_sent(tp));
@@ -158,47 +174,52 @@ static void rows_first(Run *run) {
 static void ending(Run *run, const char *forward) {
     if (run->world->size == 1)
         say_answer(run, "Cut A by columns and B by rows. With one rank nothing is sent: choose two "
-                   "or more to see the two all-reduces.");
+                        "or more to see the two all-reduces.");
     else
-        say_answer(run, "Cut A by columns and B by rows: one sum forward, one backward. A rank "
-                   "sends %s forward, and %s if A is cut by rows.", forward,
-                   cost_text(run, "rows.sent"));
+        say_answer(run,
+                   "Cut A by columns and B by rows: one sum forward, one backward. A rank "
+                   "sends %s forward, and %s if A is cut by rows.",
+                   forward, cost_text(run, "rows.sent"));
     trial_say_cost(run, "calls");
     say_use_when(run, "a layer is two products with an element-wise function between them, as in "
-                 "every MLP of a Transformer.");
+                      "every MLP of a Transformer.");
 }
 
 static void mlp(Run *run) {
     const size_t n = run->world->size;
     REQUIRE(n <= C, "%zu ranks: A has %d rows; choose %d ranks or fewer", n, C, C);
     say(run, "Y = GELU(X A + a) B + b. Each rank holds 1/t of the F hidden columns: columns of A, "
-        "rows of B.");
+             "rows of B.");
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     costs(run, &r);
     rows_first(run);
 
     static const char *const columns[] = { "A by columns, B by rows", "A by rows", NULL };
     char forward[24];
-    snprintf(forward, sizeof forward, "=%.0f B", (double)r.sent / 2);     // two equal all-reduces
+    snprintf(forward, sizeof forward, "=%.0f B", (double)r.sent / 2); // two equal all-reduces
     const Result rows[] = {
         { "weights and biases, per rank", "2 C F/t + F/t + C elements", { "parameters", "=-" } },
         { "kept for backward", "M (C + 2 F/t) elements", { "kept", "=-" } },
         { "all-reduces per step", "forward of Y, backward of dX", { "calls", "=-" } },
-        { "sent per rank, forward", "all-reduce of MC; A by rows: MF",
-          { forward, "rows.sent" } },
+        { "sent per rank, forward", "all-reduce of MC; A by rows: MF", { forward, "rows.sent" } },
         { "sent per rank and step", "once forward, once backward", { "sent", "=-" } },
         { clock_config()->simulated ? "time of a step" : NULL,
-          "12 M C F/t FLOPs + 2 all-reduces", { "step", "=-" } }, {0} };
+          "12 M C F/t FLOPs + 2 all-reduces",
+          { "step", "=-" } },
+        { 0 }
+    };
     results(run, columns, rows);
-    say(run, "  M = %d tokens, width C = %d, F = %d hidden columns; t = %zu rank%s, %zu bytes per "
-        "element", M, C, F, n, n == 1 ? "" : "s", sizeof(real));
+    say(run,
+        "  M = %d tokens, width C = %d, F = %d hidden columns; t = %zu rank%s, %zu bytes per "
+        "element",
+        M, C, F, n, n == 1 ? "" : "s", sizeof(real));
     say(run, "  A by rows: only its forward was run. An all-reduce of k elements sends 2 (t-1) "
-        "ceil(k/t).");
+             "ceil(k/t).");
     say(run, "  Why not A by rows? Its parts must be added before GELU:");
     say(run, "  GELU(2) + GELU(-2) = %.2f, but GELU(2 - 2) = %.2f.", gelu_of(2) + gelu_of(-2),
         gelu_of(0));
     ending(run, forward + 1);
 }
 
-static const Option options[] = { {0} };
+static const Option options[] = { { 0 } };
 EXPERIMENT(mlp, options);

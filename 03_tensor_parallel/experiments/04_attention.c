@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { B = 2, T = 7, M = B * T, H = 9, D = 4, C = H * D };     // D: columns of one head
+enum { B = 2, T = 7, M = B * T, H = 9, D = 4, C = H * D }; // D: columns of one head
 enum { KEY_X = 101, KEY_TARGET, KEY_WEIGHTS, KEY_PROBABILITIES, KEY_OUT };
 static const double dropout = 0.1;
 
@@ -22,14 +22,18 @@ static void drop(const Trial *t, Tensor y) {
     uint64_t mask = random_key(random_key(t->run->seed, KEY_OUT), t->step);
     op_dropout(y, y, (Dropout){ .key = mask, .p = dropout });
 }
-static uint64_t mask_key(const Trial *t) {                 // of the attention probabilities
+static uint64_t mask_key(const Trial *t) { // of the attention probabilities
     return random_key(random_key(t->run->seed, KEY_PROBABILITIES), t->step);
 }
 
 // ---------------------------------------------------------------- split
 
 static AttentionHeads own_heads(const Trial *t) {
-    return (AttentionHeads){ .B = B, .T = T, .D = D, .key = mask_key(t), .drop = dropout,
+    return (AttentionHeads){ .B = B,
+                             .T = T,
+                             .D = D,
+                             .key = mask_key(t),
+                             .drop = dropout,
                              .heads = shard_range(H, t->tp->size, t->tp->rank) };
 }
 static void split_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
@@ -46,7 +50,7 @@ static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
 // Attention over all heads with whole matrices. It shares no code with the technique: it does not
 // call common/model's attention either.
 static const HeadsPlace all_heads = { .B = B, .heads = H };
-static Tensor third(Tensor qkv, size_t which) {            // q, k or v
+static Tensor third(Tensor qkv, size_t which) { // q, k or v
     return tensor_col_range(qkv, which * C, (which + 1) * C);
 }
 static void drop_probabilities(const Trial *t, Tensor y, Tensor x) {
@@ -77,25 +81,36 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
     Tensor qkv = s->t[S_QKV];
     linear_gradients(&p[ATTENTION_O], &p[ATTENTION_O_BIAS], s->t[S_MIX], dy);
     op_matmul_nt(dmix, dy, p[ATTENTION_O].w);
-    op_heads_mix_t(third(dqkv, 2), s->t[S_DROPPED], dmix, B, H);               // dV
-    op_heads_scores(dp, dmix, third(qkv, 2), B, H);                            // dP
+    op_heads_mix_t(third(dqkv, 2), s->t[S_DROPPED], dmix, B, H); // dV
+    op_heads_scores(dp, dmix, third(qkv, 2), B, H);              // dP
     drop_probabilities(t, dp, dp);
     op_causal_softmax_backward(dp, s->t[S_PROBS], dp, (real)(1 / sqrt(D)), all_heads);
-    op_heads_mix(third(dqkv, 0), dp, third(qkv, 1), B, H);                     // dQ
-    op_heads_mix_t(third(dqkv, 1), dp, third(qkv, 0), B, H);                   // dK
+    op_heads_mix(third(dqkv, 0), dp, third(qkv, 1), B, H);   // dQ
+    op_heads_mix_t(third(dqkv, 1), dp, third(qkv, 0), B, H); // dK
     linear_gradients(&p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS], x, dqkv);
     op_matmul_nt(dx, dqkv, p[ATTENTION_QKV].w);
     arena_free(&scratch);
 }
 
 static Trial layers(Run *run, Comm *tp) {
-    Trial t = { .run = run, .tp = tp, .M = M, .K = C, .N = C, .x_cols = {0, C}, .y_cols = {0, C},
+    Trial t = { .run = run,
+                .tp = tp,
+                .M = M,
+                .K = C,
+                .N = C,
+                .x_cols = { 0, C },
+                .y_cols = { 0, C },
                 .params = { param_describe("W_qkv", C, 3 * C, 3),
-                            param_describe("b_qkv", 0, 3 * C, 3),
-                            param_describe("W_O", C, C, 1), param_describe("b_O", 0, C, 1) },
-                .deviation = 0.2, .rate = 0.1, .before = "updated ", .after = ", step 3",
-                .key = key, .forward = tp ? split_forward : unsplit_forward,
-                .backward = tp ? split_backward : unsplit_backward, .drop = drop };
+                            param_describe("b_qkv", 0, 3 * C, 3), param_describe("W_O", C, C, 1),
+                            param_describe("b_O", 0, C, 1) },
+                .deviation = 0.2,
+                .rate = 0.1,
+                .before = "updated ",
+                .after = ", step 3",
+                .key = key,
+                .forward = tp ? split_forward : unsplit_forward,
+                .backward = tp ? split_backward : unsplit_backward,
+                .drop = drop };
     if (tp) tensor_parallel_attention_cut(t.params, shard_range(H, tp->size, tp->rank), D);
     return t;
 }
@@ -110,7 +125,7 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
 static void cut_contiguous(Param *p) {
     for (int i = ATTENTION_QKV; i <= ATTENTION_QKV_BIAS; i++) {
         p[i].blocks = 1;
-        column_parallel_cut(&p[i], (Range){3 * p[i].my_cols.lo, 3 * p[i].my_cols.hi});
+        column_parallel_cut(&p[i], (Range){ 3 * p[i].my_cols.lo, 3 * p[i].my_cols.hi });
     }
 }
 static void contiguous_cut(Run *run) {
@@ -139,8 +154,14 @@ static void costs(Run *run, const TrialResult *r) {
     const size_t parameters = (C + 1) * 3 * A + A * C + C;
     const size_t kept = M * C + M * 4 * A + 2 * B * heads * T * T;
     const double sent = 2 * ring_bytes(ALL_REDUCE_PASSES, tp->size, M * C, sizeof(real));
-    const TrialCosts predicted = { "W_qkv, b_qkv, W_O, b_O", "gradients", "kept for backward",
-                                   parameters, parameters, kept, 2, sent };
+    const TrialCosts predicted = { "W_qkv, b_qkv, W_O, b_O",
+                                   "gradients",
+                                   "kept for backward",
+                                   parameters,
+                                   parameters,
+                                   kept,
+                                   2,
+                                   sent };
     trial_costs(run, "%s", "%s", &predicted, r);
 }
 
@@ -148,21 +169,23 @@ static void ending(Run *run, const char *added) {
     const size_t n = run->world->size;
     if (n == 1)
         say_answer(run, "Because attention computes each head on its own. With one rank nothing is "
-                   "sent: choose two or more to see the difference.");
+                        "sent: choose two or more to see the difference.");
     else
-        say_answer(run, "Because attention computes each head on its own: whole heads send 0 B "
+        say_answer(run,
+                   "Because attention computes each head on its own: whole heads send 0 B "
                    "between W_qkv and W_O. With a cut inside the heads each rank would have only "
                    "partial sums of q k^T and dO v^T, and adding them would send %s per rank.",
                    added);
     if (H % n)
-        say_cost(run, "%s per rank and step in %s all-reduces, exposed. Rank 0 has %zu of %d "
-                 "heads, and the ranks with %zu wait for it.", cost_text(run, "sent"),
-                 cost_text(run, "calls"), ceil_div(H, n), H, H / n);
+        say_cost(run,
+                 "%s per rank and step in %s all-reduces, exposed. Rank 0 has %zu of %d "
+                 "heads, and the ranks with %zu wait for it.",
+                 cost_text(run, "sent"), cost_text(run, "calls"), ceil_div(H, n), H, H / n);
     else
         say_cost(run, "%s per rank and step in %s all-reduces, exposed.", cost_text(run, "sent"),
                  cost_text(run, "calls"));
     say_use_when(run, "ranks share a Transformer block. The number of ranks should divide the "
-                 "heads.");
+                      "heads.");
 }
 
 // The other cut gives each rank D/t columns of every head. The scores q k^T and, in backward, dO
@@ -181,12 +204,16 @@ static void table(Run *run, const TrialResult *r) {
         { "kept for backward", "M C + 4 M C/t + 2 B H T²/t", { "kept", "=-" } },
         { "all-reduces per step", "of Y, dX; cut: also q k^T, dO v^T", { "calls", "=4" } },
         { "sent between W_qkv and W_O", "heads cut: 4 (t-1) ceil(B H T²/t)", { "=0 B", added } },
-        { "sent per rank and step", "that, and 4 (t-1) ceil(M C/t)", { "sent", all } }, {0} };
+        { "sent per rank and step", "that, and 4 (t-1) ceil(M C/t)", { "sent", all } },
+        { 0 }
+    };
     results(run, columns, rows);
-    say(run, "  B = %d sequences of T = %d, M = B T; H = %d heads of D = %d, C = H D; t = %zu, %zu "
-        "bytes per element", B, T, H, D, n, sizeof(real));
+    say(run,
+        "  B = %d sequences of T = %d, M = B T; H = %d heads of D = %d, C = H D; t = %zu, %zu "
+        "bytes per element",
+        B, T, H, D, n, sizeof(real));
     say(run, "  heads cut: each rank would have some columns of every head. dO: the gradient of "
-        "the heads' output");
+             "the heads' output");
     ending(run, added + 1);
 }
 
@@ -194,9 +221,9 @@ static void attention(Run *run) {
     const size_t n = run->world->size;
     REQUIRE(n <= H, "%zu ranks: attention has %d heads; choose %d ranks or fewer", n, H, H);
     say(run, "q = X W_q, k = X W_k, v = X W_v. A token's output is a mean of the v of all tokens "
-        "up to itself,");
+             "up to itself,");
     say(run, "weighted by softmax(q k^T / sqrt(D)). A head does this with D columns of its own; "
-        "W_O mixes heads.");
+             "W_O mixes heads.");
     say(run, "Each rank holds whole heads: their columns of W_qkv, their rows of W_O. X is whole.");
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     if (n > 1) contiguous_cut(run);
@@ -205,5 +232,5 @@ static void attention(Run *run) {
     table(run, &r);
 }
 
-static const Option options[] = { {0} };
+static const Option options[] = { { 0 } };
 EXPERIMENT(attention, options);

@@ -14,19 +14,19 @@ enum { B = BIGRAM_B, T = BIGRAM_T, M = B * T, V = BIGRAM_V, C = BIGRAM_C };
 
 static void train(Run *run, Comm *tp, TrialResult *r) {
     Data data = data_synthetic(V, T, run->seed);
-    Bigram m = bigram_new(run->seed, tp ? shard_range(V, tp->size, tp->rank) : (Range){0, V});
+    Bigram m = bigram_new(run->seed, tp ? shard_range(V, tp->size, tp->rank) : (Range){ 0, V });
     for (size_t step = 0; step < TRIAL_STEPS; step++) {
         trial_step_begin(tp);
         Arena buffers = arena(MEM_WORKSPACE);
         Batch b = data_batch(&data, &buffers, step, 0, B, B);
         Tensor dloss = tensor_new(&buffers, M, 1);
         Tensor dx = tensor_new(&buffers, M, C);
-        tensor_fill(dloss, (real)b.token_weight);      // 1 / counted tokens
+        tensor_fill(dloss, (real)b.token_weight); // 1 / counted tokens
         (tp ? bigram_split_forward : bigram_forward)(run, &m, &b);
         r->loss[step] = tensor_sum(m.loss) * b.token_weight;
         (tp ? bigram_split_backward : bigram_backward)(run, &m, &b, dloss, dx);
         trial_put(r->seen, "loss of each token", step, M, 1, m.loss, 0, 0);
-        trial_put(r->seen, "grad logits", step, M, V, m.logits, 0, m.entries.lo);      // in place
+        trial_put(r->seen, "grad logits", step, M, V, m.logits, 0, m.entries.lo); // in place
         trial_put(r->seen, "grad E", step, V, C, m.embedding.g, m.entries.lo, 0);
         op_sgd(m.embedding.w, m.embedding.g, 1, (real)0.5, 0);
         trial_step_end(tp, r);
@@ -49,7 +49,7 @@ static void lookup(Run *run, const Batch *b) {
     snapshot_put(got, "E[token]", M, C, m.x, 0, 0);
     bigram_free(&m);
     if (tp->rank == 0) {
-        m = bigram_new(run->seed, (Range){0, V});
+        m = bigram_new(run->seed, (Range){ 0, V });
         op_embed_tokens(m.x, m.embedding.w, b->tokens, 0);
         snapshot_put(want, "E[token]", M, C, m.x, 0, 0);
         bigram_free(&m);
@@ -74,19 +74,19 @@ static void one_token(Run *run, const Batch *b) {
     op_matmul_nt(m.logits, m.x, m.head.w);
     own[LO] = (double)m.entries.lo;
     own[HI] = (double)m.entries.hi;
-    op_row_max(m.sum, m.logits);                       // before the loss overwrites m.sum
+    op_row_max(m.sum, m.logits); // before the loss overwrites m.sum
     own[MAX] = first_element(m.sum);
     op_pick_target(m.loss, m.logits, b->targets, m.entries.lo);
     own[PICKED] = first_element(m.loss);
     vocab_parallel_loss(run->world, m.loss, m.sum, m.logits, b->targets, m.entries.lo);
-    own[SUM] = first_element(m.logits);                // of the row of exponentials
+    own[SUM] = first_element(m.logits); // of the row of exponentials
     comm_all_reduce_doubles(run->world, all, n * FIELDS);
 
     double max = -INFINITY, picked = 0, sum = 0;
     say(run, "E is the table of embedding and head. Each rank holds 1/t of its entries, and has "
-        "their logits only.");
+             "their logits only.");
     say(run, "the loss of token 0   largest logit   logit of the target   "
-        "sum of exp(logit - largest)");
+             "sum of exp(logit - largest)");
     for (size_t i = 0; i < n; i++) {
         const double *of = all + i * FIELDS;
         say(run, "rank %zu: entries %2.0f-%-2.0f  %13.3f  %20.3f  %28.3f", i, of[LO], of[HI] - 1,
@@ -96,8 +96,10 @@ static void one_token(Run *run, const Batch *b) {
         sum += of[SUM];
     }
     say(run, "all-reduce             max %9.3f  sum %16.3f  sum %24.3f", max, picked, sum);
-    say(run, "loss = log %.3f + %.3f - (%.3f) = %.3f on every rank. A rank without the target puts "
-        "0.", sum, max, picked, first_element(m.loss));
+    say(run,
+        "loss = log %.3f + %.3f - (%.3f) = %.3f on every rank. A rank without the target puts "
+        "0.",
+        sum, max, picked, first_element(m.loss));
     free(all);
     bigram_free(&m);
 }
@@ -105,10 +107,12 @@ static void one_token(Run *run, const Batch *b) {
 // The trap: every rank passes all V logits to vocab_parallel_loss as if they were its own part.
 // Rank 0 still finds the target, but every exponential is counted t times, so the loss is
 // log(t sum) = log(sum) + log t.
-typedef struct { double right, wrong; } Losses;
+typedef struct {
+    double right, wrong;
+} Losses;
 static Losses gathered_logits(Run *run, const Batch *b) {
     Comm *tp = run->world;
-    Bigram m = bigram_new(run->seed, (Range){0, V});
+    Bigram m = bigram_new(run->seed, (Range){ 0, V });
     op_embed_tokens(m.x, m.embedding.w, b->tokens, 0);
     bigram_drop(run, m.x, b);
     op_matmul_nt(m.logits, m.x, m.head.w);
@@ -131,10 +135,14 @@ static void costs(Run *run, const TrialResult *r) {
     const size_t entries = range_size(shard_range(V, n, run->world->rank));
     const double wide = ring_bytes(ALL_REDUCE_PASSES, n, M * C, e);
     const double narrow = ring_bytes(ALL_REDUCE_PASSES, n, M, e);
-    const TrialCosts predicted = {
-        "E", "gradients, of both uses of E", "kept: x, local logits, a sum a token", entries * C,
-        2 * entries * C, M * (C + entries + 1), 2 + 3, 2 * wide + 3 * narrow
-    };
+    const TrialCosts predicted = { "E",
+                                   "gradients, of both uses of E",
+                                   "kept: x, local logits, a sum a token",
+                                   entries * C,
+                                   2 * entries * C,
+                                   M * (C + entries + 1),
+                                   2 + 3,
+                                   2 * wide + 3 * narrow };
     trial_costs(run, "%s", "%s", &predicted, r);
 }
 
@@ -149,30 +157,39 @@ static void table(Run *run, Losses loss) {
         { "sent for the loss, per rank", "6 (t-1) ceil(M/t)", { narrow, wide } },
         { "kept: x, logits, sums", "M (C + V/t + 1)", { "kept", kept } },
         { "E, per rank", "V C/t", { "parameters", "=-" } },
-        { "all-reduces per step", "1 embedding, 3 for the loss, 1 for dX",
-          { "calls", "=-" } },
+        { "all-reduces per step", "1 embedding, 3 for the loss, 1 for dX", { "calls", "=-" } },
         { "sent per rank and step", "the loss, and 4 (t-1) ceil(MC/t)", { "sent", "=-" } },
-        {0} };
+        { 0 }
+    };
     results(run, columns, rows);
-    say(run, "  M = %d tokens, V = %d vocabulary entries, width C = %d; t = %zu rank%s, %zu bytes "
-        "per element", M, V, C, n, n == 1 ? "" : "s", e);
+    say(run,
+        "  M = %d tokens, V = %d vocabulary entries, width C = %d; t = %zu rank%s, %zu bytes "
+        "per element",
+        M, V, C, n, n == 1 ? "" : "s", e);
     say(run, "  gathered: every rank has all logits. Predicted: a rank sends (t-1) ceil(MV/t) "
-        "elements, and");
-    say(run, "  keeps M (C + V + 1).%s", n == 1 ? "" : " Trap: if all logits are "
-        "gathered on each rank, and the ranks still add");
+             "elements, and");
+    say(run, "  keeps M (C + V + 1).%s",
+        n == 1 ? ""
+               : " Trap: if all logits are "
+                 "gathered on each rank, and the ranks still add");
     if (n > 1)
-        say(run, "  their sums of exponentials, the loss is log t too large: %.4f instead of %.4f "
-            "at step 0.", loss.wrong,
-            loss.right);
+        say(run,
+            "  their sums of exponentials, the loss is log t too large: %.4f instead of %.4f "
+            "at step 0.",
+            loss.wrong, loss.right);
     if (n == 1)
         say_answer(run, "Each rank puts three numbers per token into all-reduces. With one rank "
-                   "nothing is sent: choose two or more.");
+                        "nothing is sent: choose two or more.");
     else
-        say_answer(run, "Each rank puts three numbers per token into all-reduces: its largest "
+        say_answer(run,
+                   "Each rank puts three numbers per token into all-reduces: its largest "
                    "logit, the target's logit, its sum of exponentials. A rank sends %s, instead "
-                   "of %s for all logits.", narrow + 1, wide + 1);
-    say_cost(run, "%s all-reduces per step, exposed: 1 embedding, 3 for the loss, 1 for dX. A rank "
-             "sends %s.", cost_text(run, "calls"), cost_text(run, "sent"));
+                   "of %s for all logits.",
+                   narrow + 1, wide + 1);
+    say_cost(run,
+             "%s all-reduces per step, exposed: 1 embedding, 3 for the loss, 1 for dX. A rank "
+             "sends %s.",
+             cost_text(run, "calls"), cost_text(run, "sent"));
     say_use_when(run, "the vocabulary is so large that embedding and head take much memory.");
 }
 
@@ -194,5 +211,5 @@ static void vocabulary(Run *run) {
     table(run, loss);
 }
 
-static const Option options[] = { {0} };
+static const Option options[] = { { 0 } };
 EXPERIMENT(vocabulary, options);

@@ -12,16 +12,16 @@
 #include "judge/frame/training.h"
 
 enum { STEPS = 3, BATCH = 3 };
-static const double max_norm = 0.5;        // small enough that every step is clipped
+static const double max_norm = 0.5; // small enough that every step is clipped
 
 // Measured on one rank. Calls and bytes are those of the last step.
 typedef struct {
     Comm *tp;
-    size_t calls, bytes;                                   // all-reduces of the layers, bytes sent
-    size_t norm_bytes;                                     // sent for the gradient norm
-    size_t block;                                          // bytes of one block's parameters
-    size_t parameters, gradients, optimizer;               // bytes
-    size_t activations;                                    // bytes, their peak
+    size_t calls, bytes;                     // all-reduces of the layers, bytes sent
+    size_t norm_bytes;                       // sent for the gradient norm
+    size_t block;                            // bytes of one block's parameters
+    size_t parameters, gradients, optimizer; // bytes
+    size_t activations;                      // bytes, their peak
 } Measured;
 
 // ---------------------------------------------------------------- the split training
@@ -33,10 +33,10 @@ static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t
     double loss = model_forward_backward(m, b) * b->token_weight;
     r->calls = r->tp->ledger[COMM_ALL_REDUCE].calls;
     r->bytes = comm_bytes_sent(r->tp);
-    model_fold_tied(m);                    // adds the gradients of both uses of wte; sends nothing
+    model_fold_tied(m); // adds the gradients of both uses of wte; sends nothing
     double norm = model_grad_norm(m, r->tp);
     r->norm_bytes = comm_bytes_sent(r->tp) - r->bytes;
-    optimizer_step(o, m, clip_factor(norm, t->clip));      // each rank updates its parts
+    optimizer_step(o, m, clip_factor(norm, t->clip)); // each rank updates its parts
     return (StepResult){ loss, norm };
 }
 
@@ -45,8 +45,8 @@ static void train(void *measured, const Training *t, Trajectory *c) {
     Measured *r = measured;
     Model *m = model_describe(&t->model, model_layers(&t->model));
     tensor_parallel(m, r->tp);
-    model_allocate(m);                     // an element's value depends on its place in the whole
-    training_run(c, m, t, 1, 0, step, r);  // every rank reads every token
+    model_allocate(m);                    // an element's value depends on its place in the whole
+    training_run(c, m, t, 1, 0, step, r); // every rank reads every token
     r->block = model_unit(m, "h.0.ln_1.weight")->size * sizeof(real);
     r->parameters = memory_now(MEM_PARAMETERS);
     r->gradients = memory_now(MEM_GRADIENTS);
@@ -78,21 +78,24 @@ static void bytes(Run *run, const ModelConfig *c, const Measured *r) {
     // All-reduces of [M, C]: four per block, one in the embedding, one of the head's dx. Of [M, 1]:
     // three in the loss.
     const Traffic layers = traffic_tensor_parallel(&z, n, BATCH, false);
-    check_costs(run, "%s", "%s", (CostRow[]){
-        { "layers.calls", "all-reduces in the layers, a step", "calls", BY_FORMULA(layers.calls),
-          r->calls },
-        { "layers.sent", "sent in the layers, a step", "bytes", BY_FORMULA(layers.bytes),
-          r->bytes },
-        { "norm.sent", "sent for the norm, a step", "bytes",
-          BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double))),
-          r->norm_bytes },
-        { "block", "parameters of a block", "bytes", BY_FORMULA(elements_block(&z) * e), r->block },
-        { "parameters", "parameters", "bytes", BY_FORMULA(parameters * e), r->parameters },
-        { "gradients", "gradients (wte twice)", "bytes", BY_FORMULA(elements_gradients(&z) * e),
-          r->gradients },
-        { "adamw", "AdamW's m and v", "bytes", BY_FORMULA(2 * parameters * e), r->optimizer },
-        { "activations", "activations, peak", "bytes", BY_FORMULA(peak * e), r->activations },
-        {0} });
+    check_costs(
+        run, "%s", "%s",
+        (CostRow[]){
+            { "layers.calls", "all-reduces in the layers, a step", "calls",
+              BY_FORMULA(layers.calls), r->calls },
+            { "layers.sent", "sent in the layers, a step", "bytes", BY_FORMULA(layers.bytes),
+              r->bytes },
+            { "norm.sent", "sent for the norm, a step", "bytes",
+              BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double))),
+              r->norm_bytes },
+            { "block", "parameters of a block", "bytes", BY_FORMULA(elements_block(&z) * e),
+              r->block },
+            { "parameters", "parameters", "bytes", BY_FORMULA(parameters * e), r->parameters },
+            { "gradients", "gradients (wte twice)", "bytes", BY_FORMULA(elements_gradients(&z) * e),
+              r->gradients },
+            { "adamw", "AdamW's m and v", "bytes", BY_FORMULA(2 * parameters * e), r->optimizer },
+            { "activations", "activations, peak", "bytes", BY_FORMULA(peak * e), r->activations },
+            { 0 } });
 }
 
 // The papers assume that t divides everything. Where t divides the heads, the general form must
@@ -108,7 +111,7 @@ static void closed_forms(Run *run, const ModelConfig *c) {
     const size_t n = run->world->size;
     const double t = (double)n, C = (double)c->width, T = (double)c->context;
     const double H = (double)c->heads, M = BATCH * T;
-    const double probabilities = c->dropout > 0 ? 2 : 1;   // tensors: before and after dropout
+    const double probabilities = c->dropout > 0 ? 2 : 1; // tensors: before and after dropout
     closed_form(run, c, "elements sent a step", "8 M C (t-1)/t",
                 4 * ring_bytes(ALL_REDUCE_PASSES, n, (size_t)(M * C), 1), 8 * M * C * (t - 1) / t);
     closed_form(run, c, "parameters", "12 C^2/t + 7 C/t + 6 C", (double)elements_block(&z),
@@ -127,9 +130,9 @@ static void closed_forms(Run *run, const ModelConfig *c) {
 static void times(Run *run, const ModelConfig *c, const Timing *t) {
     const size_t n = run->world->size;
     const CutSizes first = sizes_of(run, c, 0);
-    const double communication = traffic_tensor_parallel(&first, n, BATCH, false).time
-                               + ring_time(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
-    double flops = 0;                      // backward has two products for each of forward
+    const double communication = traffic_tensor_parallel(&first, n, BATCH, false).time +
+                                 ring_time(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
+    double flops = 0; // backward has two products for each of forward
     for (size_t rank = 0; rank < n; rank++) {
         CutSizes z = sizes_of(run, c, rank);
         flops += 3 * work_stage(&z, BATCH).flops;
@@ -184,22 +187,27 @@ static void table(Run *run, const ModelConfig *c) {
         { "sent per step", "L blocks + (4 C + 6) M (t-1)/t", { "=0 B", "layers.sent" } },
         { "  one block", "8 M C (t-1)/t", { "=0 B", sent } },
         { simulated ? "time of a step" : NULL, "slowest rank + all-reduces", { step, "step" } },
-        { "forward: time sending / computing", "fast: about (t-1) e P/(6 C beta)",
-          { "=0", fast } },
+        { "forward: time sending / computing", "fast: about (t-1) e P/(6 C beta)", { "=0", fast } },
         { "forward: time sending / computing", "slow: the same, another beta", { "=0", slow } },
-        {0} };
+        { 0 }
+    };
     results(run, columns, rows);
     say(run, "  a block keeps M C (4 + 12/t + %s/(C t) + 4/C) elements for backward",
         c->dropout > 0 ? "2 H T" : "H T");
-    say(run, "  about: without attention's own products and latency; P = %.3g GFLOP/s, beta = %.3g "
-        "and %.3g MB/s", clock_config()->device.flops / 1e9, link_named("fast")->beta / 1e6,
+    say(run,
+        "  about: without attention's own products and latency; P = %.3g GFLOP/s, beta = %.3g "
+        "and %.3g MB/s",
+        clock_config()->device.flops / 1e9, link_named("fast")->beta / 1e6,
         link_named("slow")->beta / 1e6);
-    say(run, "  B = %d sequences of T = %zu, M = B T; C = %zu, H = %zu heads, L = %zu blocks, "
-        "V = %zu; t = %zu; e = %zu bytes", BATCH, c->context, c->width, c->heads, c->layers,
-        c->vocab, n, sizeof(real));
+    say(run,
+        "  B = %d sequences of T = %zu, M = B T; C = %zu, H = %zu heads, L = %zu blocks, "
+        "V = %zu; t = %zu; e = %zu bytes",
+        BATCH, c->context, c->width, c->heads, c->layers, c->vocab, n, sizeof(real));
     if (c->heads % n)
-        say(run, "  t does not divide the heads: rank 0 has %zu of %zu. Where it does, the "
-            "formulas with t are exact.", first.heads, c->heads);
+        say(run,
+            "  t does not divide the heads: rank 0 has %zu of %zu. Where it does, the "
+            "formulas with t are exact.",
+            first.heads, c->heads);
 }
 
 static void ending(Run *run, const ModelConfig *c) {
@@ -209,35 +217,47 @@ static void ending(Run *run, const ModelConfig *c) {
     page_value(parameters, sizeof parameters, (double)(elements_stage(&whole) * sizeof(real)),
                "bytes");
     if (n == 1)
-        say_answer(run, "Yes, but one rank cuts nothing: it holds all %s of parameters and sends "
-                   "nothing.", parameters);
+        say_answer(run,
+                   "Yes, but one rank cuts nothing: it holds all %s of parameters and sends "
+                   "nothing.",
+                   parameters);
     else
-        say_answer(run, "Yes, its training is the same up to rounding. Each rank holds %s of %s of "
-                   "parameters, and sends %s per step.", cost_text(run, "parameters"), parameters,
-                   cost_text(run, "layers.sent"));
+        say_answer(run,
+                   "Yes, its training is the same up to rounding. Each rank holds %s of %s of "
+                   "parameters, and sends %s per step.",
+                   cost_text(run, "parameters"), parameters, cost_text(run, "layers.sent"));
     trial_say_cost(run, "layers.calls");
     say_use_when(run, "a model does not fit in one device, and a fast link joins several: usually "
-                 "the 8 devices of a node.");
+                      "the 8 devices of a node.");
 }
 
 // ---------------------------------------------------------------- the lesson
 
 static void transformer(Run *run) {
-    ModelConfig c = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
-                      .heads = option_size(run, "heads"), .context = 7, .vocab = 61,
-                      .dropout = option_real(run, "dropout"), .seed = run->seed };
+    ModelConfig c = { .layers = option_size(run, "layers"),
+                      .width = option_size(run, "width"),
+                      .heads = option_size(run, "heads"),
+                      .context = 7,
+                      .vocab = 61,
+                      .dropout = option_real(run, "dropout"),
+                      .seed = run->seed };
     config_require(&c);
     say_detail(run, "%zu parameters in %zu tensors", config_parameters(&c), config_tensors(&c));
-    Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed),
-                   .steps = STEPS, .sequences = BATCH, .micro_batches = 1, .clip = max_norm,
-                   .recorded = true, .watched = MEM_ACTIVATIONS };
+    Training t = { .model = c,
+                   .data = data_synthetic(c.vocab, c.context, run->seed),
+                   .steps = STEPS,
+                   .sequences = BATCH,
+                   .micro_batches = 1,
+                   .clip = max_norm,
+                   .recorded = true,
+                   .watched = MEM_ACTIVATIONS };
     Measured r = { .tp = run->world };
     say(run, "Each rank holds 1/t of each matrix: whole heads, hidden columns, vocabulary "
-        "entries.");
+             "entries.");
     if (run->world->size > 1)
         say(run, "F0, B0: the work between two sums (#): attention or MLP of one block, or the "
-            "head.");
-    training_both(run, "tensor-parallel = unsplit", &t, train, &r);    // SGD, then AdamW
+                 "head.");
+    training_both(run, "tensor-parallel = unsplit", &t, train, &r); // SGD, then AdamW
     bytes(run, &c, &r);
     closed_forms(run, &c);
     Timing timing = picture_timing(run);
@@ -254,6 +274,6 @@ static const Option options[] = {
     { "width", "N", "27", "columns; a multiple of --heads" },
     { "heads", "N", "9", "attention heads; at least one a rank" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(transformer, options);

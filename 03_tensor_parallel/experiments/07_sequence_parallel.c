@@ -12,25 +12,27 @@
 
 typedef enum { TENSOR_ONLY, INPUTS_WHOLE, INPUTS_SHARD, SEQUENCE_WAYS } Way;
 static const char *const way_name[SEQUENCE_WAYS] = { "tensor parallel", "inputs kept whole",
-                                            "gathered again" };
+                                                     "gathered again" };
 static const char *const way_id[SEQUENCE_WAYS] = { "tensor", "kept", "again" };
 
-enum { STEPS = 3, SEQUENCES = 3, MICRO_BATCHES = 2 };      // 2 sequences, then 1
-static const double max_norm = 0.5;                       // small enough that every step is clipped
+enum { STEPS = 3, SEQUENCES = 3, MICRO_BATCHES = 2 }; // 2 sequences, then 1
+static const double max_norm = 0.5;                   // small enough that every step is clipped
 
 // ---------------------------------------------------------------- the split training
 
-typedef struct { size_t gathers, scatters, sums, bytes; } Sent;   // calls of three kinds, and bytes
+typedef struct {
+    size_t gathers, scatters, sums, bytes;
+} Sent; // calls of three kinds, and bytes
 static Sent sent_since_reset(const Comm *tp) {
     return (Sent){ tp->ledger[COMM_ALL_GATHER].calls, tp->ledger[COMM_REDUCE_SCATTER].calls,
                    tp->ledger[COMM_ALL_REDUCE].calls, comm_bytes_sent(tp) };
 }
 typedef struct {
     Comm *tp;
-    Sent layers, partial;                               // per step; partial: sums of gradients
-    size_t parameters, gradients, optimizer;            // bytes on this rank
-    size_t activations;                                 // bytes on this rank, peak
-    size_t message;                                     // bytes to a next pipeline stage
+    Sent layers, partial;                    // per step; partial: sums of gradients
+    size_t parameters, gradients, optimizer; // bytes on this rank
+    size_t activations;                      // bytes on this rank, peak
+    size_t message;                          // bytes to a next pipeline stage
 } Measured;
 
 static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t, const Batch *b) {
@@ -42,7 +44,7 @@ static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t
     for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(m, &b[k]);
     r->layers = sent_since_reset(tp);
     comm_ledger_reset(tp);
-    model_partial_sums(m);                                 // once per step, after all micro-batches
+    model_partial_sums(m); // once per step, after all micro-batches
     r->partial = sent_since_reset(tp);
     model_fold_tied(m);
     double norm = model_grad_norm(m, tp);
@@ -85,7 +87,7 @@ static void check_way(Run *run, Way way, const char *id, const char *what, const
 static void times(Run *run, const Training *t, Way way, const Timing *timing) {
     const size_t n = run->world->size;
     double flops = 0, slowest = 0;
-    for (size_t rank = n; rank-- > 0;) {        // the last is rank 0, which all wait for
+    for (size_t rank = n; rank-- > 0;) { // the last is rank 0, which all wait for
         CutSizes z = sizes(run, t, way, rank);
         slowest = 0;
         for (size_t k = 0; k < t->micro_batches; k++) {
@@ -107,11 +109,15 @@ static void times(Run *run, const Training *t, Way way, const Timing *timing) {
 
 static void costs(Run *run, const Training *t, Way way, const Measured *r) {
     const CutSizes z = sizes(run, t, way, run->world->rank);
-    const size_t B = sequence_micro_batch(t, 0);        // the first micro-batch is the largest
+    const size_t B = sequence_micro_batch(t, 0); // the first micro-batch is the largest
     const double e = sizeof(real);
     SequenceTraffic layers = sequence_step_traffic(&z, t);
-    Traffic partial = way == TENSOR_ONLY ? (Traffic){0} : traffic_partial_sums(&z);
-    const struct { const char *id, *what, *unit; double formula; size_t measured; } line[] = {
+    Traffic partial = way == TENSOR_ONLY ? (Traffic){ 0 } : traffic_partial_sums(&z);
+    const struct {
+        const char *id, *what, *unit;
+        double formula;
+        size_t measured;
+    } line[] = {
         { "gathers", "all-gathers per step", "calls", layers.gathers, r->layers.gathers },
         { "scatters", "reduce-scatters per step", "calls", layers.scatters, r->layers.scatters },
         { "sums", "all-reduces per step", "calls", layers.sums, r->layers.sums },
@@ -139,15 +145,15 @@ static void costs(Run *run, const Training *t, Way way, const Measured *r) {
 
 // ---------------------------------------------------------------- the table, and the run
 
-#define EACH_WAY(id) { id ".tensor", id ".kept", id ".again" }
+#define EACH_WAY(id) \
+    { id ".tensor", id ".kept", id ".again" }
 static void table(Run *run, const Training *t) {
     const char *const columns[] = { "tensor parallel", "SP, input kept", "SP, gathered again",
                                     NULL };
     const size_t n = run->world->size, M = sequence_micro_batch(t, 0) * t->model.context;
     const Result rows[] = {
         { "activations, peak", "embedding to head", EACH_WAY("kept") },
-        { "  norms, in M C", "kept by a block",
-          { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
+        { "  norms, in M C", "kept by a block", { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
         { "sent in the layers", "embedding to head", EACH_WAY("sent") },
         { "  one block, in units", "unit: M C (t-1)/t", { "=8", "=8", "=10" } },
         { "all-gathers per step", "of M C elements", EACH_WAY("gathers") },
@@ -156,17 +162,22 @@ static void table(Run *run, const Training *t) {
         { "sent for partial sums", "sum of (6 L + 2) C", EACH_WAY("partial.sent") },
         { "message to a next stage", "M C; with SP, M C/t", EACH_WAY("message") },
         { clock_config()->simulated ? "time of a step" : NULL, "products + messages",
-          EACH_WAY("step") }, {0}
+          EACH_WAY("step") },
+        { 0 }
     };
     results(run, columns, rows);
-    say(run, "  L = %zu blocks, C = %zu, H = %zu heads, T = %zu positions, t = %zu; M = B T rows, "
-        "at most %zu", t->model.layers, t->model.width, t->model.heads, t->model.context, n, M);
-    say(run, "  A block keeps the elements of its norms, and M C (12 + %s)/t between column and "
-        "row cuts.", t->model.dropout > 0 ? "2 H T/C" : "H T/C");
+    say(run,
+        "  L = %zu blocks, C = %zu, H = %zu heads, T = %zu positions, t = %zu; M = B T rows, "
+        "at most %zu",
+        t->model.layers, t->model.width, t->model.heads, t->model.context, n, M);
+    say(run,
+        "  A block keeps the elements of its norms, and M C (12 + %s)/t between column and "
+        "row cuts.",
+        t->model.dropout > 0 ? "2 H T/C" : "H T/C");
     const size_t least = sequence_micro_batch(t, t->micro_batches - 1) * t->model.context;
     if (M % n || least % n || t->model.heads % n)
         say(run, "  This is exact where t divides heads and rows. Here the checks count what each "
-            "rank really has.");
+                 "rank really has.");
 }
 
 static void sending_answer(Run *run) {
@@ -175,52 +186,62 @@ static void sending_answer(Run *run) {
         snprintf(sent, sizeof sent, "Yes. Bytes sent in the layers stay at %s per rank",
                  cost_text(run, "sent.kept"));
     else
-        snprintf(sent, sizeof sent, "Only where t divides the rows. Here bytes sent in the layers "
-                 "rise from %s to %s per rank", cost_text(run, "sent.tensor"),
-                 cost_text(run, "sent.kept"));
-    say_answer(run, "%s, and activations fall from %s to %s. If inputs are gathered again, "
-               "activations fall to %s, and %s are sent.", sent,
-               cost_text(run, "kept.tensor"), cost_text(run, "kept.kept"),
+        snprintf(sent, sizeof sent,
+                 "Only where t divides the rows. Here bytes sent in the layers "
+                 "rise from %s to %s per rank",
+                 cost_text(run, "sent.tensor"), cost_text(run, "sent.kept"));
+    say_answer(run,
+               "%s, and activations fall from %s to %s. If inputs are gathered again, "
+               "activations fall to %s, and %s are sent.",
+               sent, cost_text(run, "kept.tensor"), cost_text(run, "kept.kept"),
                cost_text(run, "kept.again"), cost_text(run, "sent.again"));
 }
 
 static void ending(Run *run) {
     if (run->world->size == 1)
-        say_answer(run, "One rank cuts nothing: it keeps %s and sends nothing. Choose two or more "
-                   "ranks.", cost_text(run, "kept.tensor"));
-    else
-        sending_answer(run);
+        say_answer(run,
+                   "One rank cuts nothing: it keeps %s and sends nothing. Choose two or more "
+                   "ranks.",
+                   cost_text(run, "kept.tensor"));
+    else sending_answer(run);
     if (clock_config()->simulated)
-        say_cost(run, "once per step each rank sends %s more, to sum the gradients of norms and "
+        say_cost(run,
+                 "once per step each rank sends %s more, to sum the gradients of norms and "
                  "biases. A step takes %s, or %s if gathered again, instead of %s.",
-                 cost_text(run, "partial.sent.kept"),
-                 cost_text(run, "step.kept"), cost_text(run, "step.again"),
-                 cost_text(run, "step.tensor"));
+                 cost_text(run, "partial.sent.kept"), cost_text(run, "step.kept"),
+                 cost_text(run, "step.again"), cost_text(run, "step.tensor"));
     else
-        say_cost(run, "once per step each rank sends %s more, to sum the gradients of norms and "
+        say_cost(run,
+                 "once per step each rank sends %s more, to sum the gradients of norms and "
                  "biases.",
                  cost_text(run, "partial.sent.kept"));
     say_use_when(run, "ranks use tensor parallelism. Gather inputs again, as Megatron-LM does, and "
-                 "start the gather before the product for dX, which can hide it.");
+                      "start the gather before the product for dX, which can hide it.");
 }
 
 static void sequence(Run *run) {
-    ModelConfig c = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
+    ModelConfig c = { .layers = option_size(run, "layers"),
+                      .width = option_size(run, "width"),
                       .heads = option_size(run, "heads"),
-                      .context = option_size(run, "context"), .vocab = 61,
-                      .dropout = option_real(run, "dropout"), .seed = run->seed };
+                      .context = option_size(run, "context"),
+                      .vocab = 61,
+                      .dropout = option_real(run, "dropout"),
+                      .seed = run->seed };
     config_require(&c);
-    Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed),
+    Training t = { .model = c,
+                   .data = data_synthetic(c.vocab, c.context, run->seed),
                    .steps = STEPS,
-                   .sequences = SEQUENCES, .micro_batches = MICRO_BATCHES, .clip = max_norm,
+                   .sequences = SEQUENCES,
+                   .micro_batches = MICRO_BATCHES,
+                   .clip = max_norm,
                    .watched = MEM_ACTIVATIONS };
     say(run, "SP, sequence parallelism: each rank has M/t rows in norms and residual paths (x + "
-        "attention(x)).");
+             "attention(x)).");
     say(run, "Before a column cut a rank gathers all rows. For backward it keeps them (input "
-        "kept), or gathers");
+             "kept), or gathers");
     say(run, "them a second time (gathered again). One step has %d micro-batches (F0, F1).",
         MICRO_BATCHES);
-    for (size_t i = 0; i < 2; i++) {                       // SGD, then AdamW
+    for (size_t i = 0; i < 2; i++) { // SGD, then AdamW
         t.optimizer = i ? adamw(0.01) : sgd(0.5);
         t.recorded = i;
         Trajectory got[SEQUENCE_WAYS], unsplit = training_unsplit(run, &t, 1);
@@ -254,6 +275,6 @@ static const Option options[] = {
     { "heads", "N", "9", "attention heads; at least one a rank" },
     { "context", "N", "4", "positions of a sequence" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(sequence, options);

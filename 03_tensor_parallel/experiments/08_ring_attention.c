@@ -11,15 +11,16 @@
 // ---------------------------------------------------------------- training a GPT
 
 enum { SEQUENCES = 3, STEPS = 3 };
-static const ModelConfig tiny = { .layers = 2, .width = 27, .heads = 9, .context = 27, .vocab = 61,
-                                  .dropout = 0.1 };
-static const ContextSizes alone = { .chunk = 192, .heads = 8, .D = 4 };    // one sequence
-static const double max_norm = 0.5;                       // small enough that every step is clipped
+static const ModelConfig tiny = {
+    .layers = 2, .width = 27, .heads = 9, .context = 27, .vocab = 61, .dropout = 0.1
+};
+static const ContextSizes alone = { .chunk = 192, .heads = 8, .D = 4 }; // one sequence
+static const double max_norm = 0.5; // small enough that every step is clipped
 
 typedef struct {
     Comm *cp;
-    size_t sent, sums;                                     // bytes sent: layers, gradients
-    size_t parameters, gradients, activations;             // bytes; activations: their peak
+    size_t sent, sums;                         // bytes sent: layers, gradients
+    size_t parameters, gradients, activations; // bytes; activations: their peak
 } Trained;
 
 static StepResult step(void *trained, Model *m, Optimizer *o, const Training *t, const Batch *b) {
@@ -31,10 +32,10 @@ static StepResult step(void *trained, Model *m, Optimizer *o, const Training *t,
     double loss = model_forward_backward(m, b) * b->token_weight;
     r->sent = comm_bytes_sent(r->cp);
     model_fold_tied(m);
-    comm_all_reduce(r->cp, m->g);                          // partial sums over own tokens
+    comm_all_reduce(r->cp, m->g); // partial sums over own tokens
     r->sums = comm_bytes_sent(r->cp) - r->sent;
     comm_all_reduce_doubles(r->cp, &loss, 1);
-    double norm = model_grad_norm(m, NULL);                // the same on every rank
+    double norm = model_grad_norm(m, NULL); // the same on every rank
     optimizer_step(o, m, clip_factor(norm, t->clip));
     return (StepResult){ loss, norm };
 }
@@ -58,7 +59,7 @@ static void trained_costs(Run *run, const Training *t, int kind, const Trained *
     const size_t n = run->world->size, e = sizeof(real), b = t->sequences;
     ContextLayer layer = { b, c->context, c->heads, config_kv_heads(c), c->width / c->heads };
     CutSizes whole = cut_sizes(c, 1, 0), z = whole;
-    z.T = context_chunk(kind, c->context, n, run->world->rank);    // this rank's queries
+    z.T = context_chunk(kind, c->context, n, run->world->rank); // this rank's queries
     z.online = kind != CONTEXT_RSA;
     size_t kept = b * z.T * kept_stage(&z), keys = part_size(layer.key_heads, n, run->world->rank);
     size_t heads = keys * config_head_ratio(c);
@@ -67,25 +68,29 @@ static void trained_costs(Run *run, const Training *t, int kind, const Trained *
     if (kind == CONTEXT_ULYSSES)
         kept += c->layers * (b * c->context * (heads * (2 * layer.D + 1) + 2 * keys * layer.D) -
                              b * z.T * c->heads);
-    context_check_costs(run, kind, (CostRow[]){
-        { "gpt.sent", "sent in the layers, a step", "bytes",
-          BY_FORMULA((double)c->layers * context_layer_bytes(run->world, kind, layer)), r->sent },
-        { "gpt.sums", "sent for the sum of gradients", "bytes",
-          BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole), e)), r->sums },
-        { "gpt.parameters", "parameters", "bytes", BY_FORMULA(elements_stage(&whole) * e),
-          r->parameters },
-        { "gpt.gradients", "gradients", "bytes", BY_FORMULA(elements_gradients(&whole) * e),
-          r->gradients },
-        { "gpt.kept", "activations, peak", "bytes", BY_FORMULA(kept * e), r->activations },
-        {0} });
+    context_check_costs(
+        run, kind,
+        (CostRow[]){
+            { "gpt.sent", "sent in the layers, a step", "bytes",
+              BY_FORMULA((double)c->layers * context_layer_bytes(run->world, kind, layer)),
+              r->sent },
+            { "gpt.sums", "sent for the sum of gradients", "bytes",
+              BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole), e)), r->sums },
+            { "gpt.parameters", "parameters", "bytes", BY_FORMULA(elements_stage(&whole) * e),
+              r->parameters },
+            { "gpt.gradients", "gradients", "bytes", BY_FORMULA(elements_gradients(&whole) * e),
+              r->gradients },
+            { "gpt.kept", "activations, peak", "bytes", BY_FORMULA(kept * e), r->activations },
+            { 0 } });
 }
 
 static void trainings(Run *run) {
-    Training t = { .model = tiny, .steps = STEPS, .sequences = SEQUENCES, .micro_batches = 1,
-                   .clip = max_norm };
+    Training t = {
+        .model = tiny, .steps = STEPS, .sequences = SEQUENCES, .micro_batches = 1, .clip = max_norm
+    };
     t.model.seed = run->seed;
     t.data = data_synthetic(tiny.vocab, tiny.context, run->seed);
-    for (int adam = 0; adam < 2; adam++) {                 // SGD, then AdamW
+    for (int adam = 0; adam < 2; adam++) { // SGD, then AdamW
         t.optimizer = adam ? adamw(0.01) : sgd(0.5);
         Trajectory want = training_unsplit(run, &t, 1);
         for (int i = 0; i < CONTEXT_KINDS; i++) {
@@ -106,7 +111,8 @@ static void trainings(Run *run) {
 
 // ---------------------------------------------------------------- the table, and the run
 
-#define EACH(id) { id ".ring", id ".zigzag", id ".rsa", id ".ulysses" }
+#define EACH(id) \
+    { id ".ring", id ".zigzag", id ".rsa", id ".ulysses" }
 static void table(Run *run) {
     enum { MEGABYTE = 1000000, MANY = 64 };
     const size_t n = run->world->size;
@@ -116,8 +122,7 @@ static void table(Run *run) {
                  context_longest_chunk(k, alone, MANY, MEGABYTE));
         page_cell(buffers[k], (double)(context_buffers(k, alone, n) * sizeof(real)), "bytes");
     }
-    snprintf(busy, sizeof busy, "ring: N/(2N-1) = %.1f %%",
-             100 * (double)n / (2 * (double)n - 1));
+    snprintf(busy, sizeof busy, "ring: N/(2N-1) = %.1f %%", 100 * (double)n / (2 * (double)n - 1));
     snprintf(more, sizeof more, "%d ranks; Ulysses: %zu heads", MANY, alone.heads);
     const char *const columns[] = { "contiguous", "zigzag", "RSA", "Ulysses", NULL };
     const Result rows[] = {
@@ -125,23 +130,28 @@ static void table(Run *run) {
         { "  computing, mean of ranks", busy, { "busy.ring", "busy.zigzag", "=-", "=-" } },
         { "backward", "5 products; RSA: 4", EACH("backward") },
         { "sent per rank", "forward and backward", EACH("sent") },
-        { "  in units of B T C/N", "B T C/N: elements of a chunk",
+        { "  in units of B T C/N",
+          "B T C/N: elements of a chunk",
           { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N" } },
         { "kept for backward", "besides q, k, v, output", EACH("kept") },
-        { "  in elements", "Ulysses: q, k, v, output",
-          { "=c H", "=c H", "=c H T", "=c (4C+H)" } },
-        { "buffers while it runs", "k, v, dk, dv on their way",
+        { "  in elements", "Ulysses: q, k, v, output", { "=c H", "=c H", "=c H T", "=c (4C+H)" } },
+        { "buffers while it runs",
+          "k, v, dk, dv on their way",
           { buffers[CONTEXT_RING], buffers[CONTEXT_ZIGZAG], buffers[CONTEXT_RSA],
             buffers[CONTEXT_ULYSSES] } },
-        { "positions per rank in 1 MB", more,
+        { "positions per rank in 1 MB",
+          more,
           { longest[CONTEXT_RING], longest[CONTEXT_ZIGZAG], longest[CONTEXT_RSA], "=impossible" } },
-        {0} };
-    enum { TIMES = 3 };                            // rows that only the simulated clock has
+        { 0 }
+    };
+    enum { TIMES = 3 }; // rows that only the simulated clock has
     results(run, columns, clock_config()->simulated ? rows : rows + TIMES);
-    say(run, "  attention alone: B = 1, T = %zu positions, c = T/N = %zu, N = %zu; C = %zu in "
-             "H = %zu heads", n * alone.chunk, alone.chunk, n, alone.heads * alone.D, alone.heads);
+    say(run,
+        "  attention alone: B = 1, T = %zu positions, c = T/N = %zu, N = %zu; C = %zu in "
+        "H = %zu heads",
+        n * alone.chunk, alone.chunk, n, alone.heads * alone.D, alone.heads);
     say(run, "  products: q k^T and p v forward; q k^T, dV, dP, dQ and dK backward (RSA keeps q "
-        "k^T)");
+             "k^T)");
 }
 
 static void ending(Run *run) {
@@ -149,33 +159,37 @@ static void ending(Run *run) {
     if (n == 1)
         say_answer(run, "One rank has the whole sequence and sends nothing. Choose two or more.");
     else if (clock_config()->simulated)
-        say_answer(run, "Each rank keeps the queries of its 1/%zu of the positions, and keys and "
+        say_answer(run,
+                   "Each rank keeps the queries of its 1/%zu of the positions, and keys and "
                    "values travel from rank to rank. Forward takes %s with zigzag chunks, %s with "
-                   "contiguous ones.", n,
-                   cost_text(run, "forward.zigzag"), cost_text(run, "forward.ring"));
+                   "contiguous ones.",
+                   n, cost_text(run, "forward.zigzag"), cost_text(run, "forward.ring"));
     else
-        say_answer(run, "Each rank keeps the queries of its 1/%zu of the positions, and keys and "
-                   "values travel from rank to rank. A rank keeps %s besides q, k, v, output.", n,
-                   cost_text(run, "kept.zigzag"));
-    say_cost(run, "%s sent per rank, forward and backward, and all scores computed twice. Ulysses "
-             "sends %s, but needs a head per rank.", cost_text(run, "sent.zigzag"),
-             cost_text(run, "sent.ulysses"));
-    say_use_when(run, "one sequence is too long for a device. Ulysses needs a head of keys and "
+        say_answer(run,
+                   "Each rank keeps the queries of its 1/%zu of the positions, and keys and "
+                   "values travel from rank to rank. A rank keeps %s besides q, k, v, output.",
+                   n, cost_text(run, "kept.zigzag"));
+    say_cost(run,
+             "%s sent per rank, forward and backward, and all scores computed twice. Ulysses "
+             "sends %s, but needs a head per rank.",
+             cost_text(run, "sent.zigzag"), cost_text(run, "sent.ulysses"));
+    say_use_when(run,
+                 "one sequence is too long for a device. Ulysses needs a head of keys and "
                  "values per rank. Tensor parallelism divides these heads, too, and many models "
                  "have 8.");
 }
 
 static void introduction(Run *run) {
     say(run, "A position attends only to itself and earlier ones (causal), so late chunks are more "
-        "work.");
+             "work.");
     say(run, "Ring: each rank has a chunk of positions (contiguous). Keys and values go from rank "
-        "to rank. A rank");
+             "to rank. A rank");
     say(run, "computes block by block, and merges the results. Zigzag: the same ring; of 2N pieces "
-        "rank i has");
+             "rank i has");
     say(run, "pieces i and 2N-1-i, so ranks have equal work. RSA (Ring Self-Attention) keeps whole "
-        "rows of scores.");
+             "rows of scores.");
     say(run, "Ulysses: in attention a rank has all positions of some heads, elsewhere some "
-        "positions of all heads.");
+             "positions of all heads.");
 }
 
 static void ring(Run *run) {
@@ -192,6 +206,6 @@ static void ring(Run *run) {
 
 static const Option options[] = {
     { "picture", "contiguous|zigzag", "contiguous", "the picture that --svg and --trace write" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(ring, options);

@@ -4,12 +4,14 @@
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
-enum { STEPS = 3, BATCH = 4 };                     // a sequence for each of 2 x 2 rows
-static const double max_norm = 0.5;                       // small enough that every step is clipped
+enum { STEPS = 3, BATCH = 4 };      // a sequence for each of 2 x 2 rows
+static const double max_norm = 0.5; // small enough that every step is clipped
 
 // The costs of this rank's place if one of the d grids trained the same batch alone, as in lesson
 // 09. Computed from sizes alone.
-typedef struct { double parameters, kept, row, column, received, time; } Alone;
+typedef struct {
+    double parameters, kept, row, column, received, time;
+} Alone;
 static Alone one_grid(const GridPlace *at, size_t sequences) {
     const ModelConfig *c = at->c;
     const CutSizes whole = cut_sizes(c, 1, 0);
@@ -18,8 +20,10 @@ static Alone one_grid(const GridPlace *at, size_t sequences) {
     const CutSizes z = grid_sizes(&alone);
     const size_t tokens = grid_sequences(&alone, sequences) * c->context;
     return (Alone){ (double)(grid_elements_stage(&alone, &whole) * sizeof(real)),
-                    (double)(tokens * kept_stage(&z) * sizeof(real)), t.row.received,
-                    t.col.received, t.row.received + t.col.received,
+                    (double)(tokens * kept_stage(&z) * sizeof(real)),
+                    t.row.received,
+                    t.col.received,
+                    t.row.received + t.col.received,
                     t.products.time + t.transfers };
 }
 
@@ -43,23 +47,28 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
     const Result rows[] = {
         { "parameters", "1/q² of the weights, in each grid", { parameters, "parameters" } },
         { "activations, peak", "1/(q² d) of all activations", { kept, "kept" } },
-        { "received along the row", "activations: 1/d of one grid's",
-          { row, "row.received" } },
-        { "received along the column", "weights: not less than one grid's",
+        { "received along the row", "activations: 1/d of one grid's", { row, "row.received" } },
+        { "received along the column",
+          "weights: not less than one grid's",
           { column, "column.received" } },
-        { "received from other grids", "2(d-1)/d of a rank's gradients",
+        { "received from other grids",
+          "2(d-1)/d of a rank's gradients",
           { "=0 B", "depth.received" } },
         { "received per step", "row + column + other grids", { received, "received" } },
-        { timed ? "time of a step" : NULL, "without gradient norm, optimizer",
+        { timed ? "time of a step" : NULL,
+          "without gradient norm, optimizer",
           { time[0], time[1] } },
-        {0},
+        { 0 },
     };
     results(run, columns, rows);
-    say(run, "  %zu sequences of %zu tokens, width %zu, %zu heads, %zu blocks, %zu vocabulary "
-             "entries; q = %zu, d = %zu", sequences, c->context, c->width, c->heads, c->layers,
-        c->vocab, at->q, at->depth);
-    say(run, "  1 grid: computed for rank 0 and the same batch, with the formulas of 03.09. %zu "
-             "grid%s: measured.", at->depth, at->depth == 1 ? "" : "s");
+    say(run,
+        "  %zu sequences of %zu tokens, width %zu, %zu heads, %zu blocks, %zu vocabulary "
+        "entries; q = %zu, d = %zu",
+        sequences, c->context, c->width, c->heads, c->layers, c->vocab, at->q, at->depth);
+    say(run,
+        "  1 grid: computed for rank 0 and the same batch, with the formulas of 03.09. %zu "
+        "grid%s: measured.",
+        at->depth, at->depth == 1 ? "" : "s");
 }
 
 static void ending(Run *run, const GridPlace *at, size_t sequences) {
@@ -70,17 +79,22 @@ static void ending(Run *run, const GridPlace *at, size_t sequences) {
     page_value(received[0], sizeof received[0], alone.received, "bytes");
     page_value(received[1], sizeof received[1], cost_value(run, "received"), "bytes");
     if (at->depth == 1)
-        say_answer(run, "Nothing: with d = 1 this is SUMMA on %zu x %zu ranks, and each rank "
-                        "receives %s per step.", at->q, at->q, cost_text(run, "received"));
+        say_answer(run,
+                   "Nothing: with d = 1 this is SUMMA on %zu x %zu ranks, and each rank "
+                   "receives %s per step.",
+                   at->q, at->q, cost_text(run, "received"));
     else
-        say_answer(run, "Only one thing: the %zu grids add their gradients, as in data "
-                        "parallelism. With %zu ranks instead of %zu, a rank keeps at most %s "
-                        "of activations instead of %s, and receives at most %s per step instead "
-                        "of %s.", at->depth, at->depth * at->q * at->q, at->q * at->q, kept[1],
-                   kept[0], received[1], received[0]);
-    say_cost(run, "%zu cop%s of all weights, and %s received per rank and step for the sums of "
-                  "their gradients.", at->depth, at->depth == 1 ? "y" : "ies",
-             cost_text(run, "depth.received"));
+        say_answer(run,
+                   "Only one thing: the %zu grids add their gradients, as in data "
+                   "parallelism. With %zu ranks instead of %zu, a rank keeps at most %s "
+                   "of activations instead of %s, and receives at most %s per step instead "
+                   "of %s.",
+                   at->depth, at->depth * at->q * at->q, at->q * at->q, kept[1], kept[0],
+                   received[1], received[0]);
+    say_cost(run,
+             "%zu cop%s of all weights, and %s received per rank and step for the sums of "
+             "their gradients.",
+             at->depth, at->depth == 1 ? "y" : "ies", cost_text(run, "depth.received"));
     say_use_when(run, "more ranks are available than q², the weights fit in q² of them, and the "
                       "batch has q d sequences or more.");
 }
@@ -115,19 +129,28 @@ static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequ
 static void tesseract_lesson(Run *run) {
     require_one_link(run);
     CommGrid g = tesseract_grid(run->world, option_size(run, "depth"));
-    ModelConfig c = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
-                      .heads = option_size(run, "heads"), .context = option_size(run, "context"),
-                      .vocab = option_size(run, "vocab"), .dropout = option_real(run, "dropout"),
+    ModelConfig c = { .layers = option_size(run, "layers"),
+                      .width = option_size(run, "width"),
+                      .heads = option_size(run, "heads"),
+                      .context = option_size(run, "context"),
+                      .vocab = option_size(run, "vocab"),
+                      .dropout = option_real(run, "dropout"),
                       .seed = run->seed };
     config_require(&c);
-    Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed),
+    Training t = { .model = c,
+                   .data = data_synthetic(c.vocab, c.context, run->seed),
                    .steps = STEPS,
-                   .sequences = BATCH, .micro_batches = 1, .clip = max_norm, .recorded = true,
+                   .sequences = BATCH,
+                   .micro_batches = 1,
+                   .clip = max_norm,
+                   .recorded = true,
                    .watched = MEM_ACTIVATIONS };
     if (option_given(run, "batch")) t.sequences = option_size(run, "batch");
     GridTraining training = { .world = run->world, .g = &g, .cut = tesseract };
-    say(run, "d = %zu grid%s of q x q ranks, q = %zu. All grids hold the same weights, in blocks. "
-             "Each grid has", g.depth, g.depth == 1 ? "" : "s", g.rows);
+    say(run,
+        "d = %zu grid%s of q x q ranks, q = %zu. All grids hold the same weights, in blocks. "
+        "Each grid has",
+        g.depth, g.depth == 1 ? "" : "s", g.rows);
     say(run, "another part of the batch, and computes its part as SUMMA does (03.09).");
     if (run->world->size > 1)
         say(run, "Ranks with equal rows share one row. Each # is a broadcast, a reduce or an "
@@ -135,15 +158,16 @@ static void tesseract_lesson(Run *run) {
     if (g.depth > 1)
         say(run, "In the row of the links only the A at its end are new: the grids add their "
                  "gradients.");
-    training_both(run, "Tesseract = unsplit", &t, grid_train, &training);  // SGD, then AdamW
+    training_both(run, "Tesseract = unsplit", &t, grid_train, &training); // SGD, then AdamW
     costs(run, &g, &c, t.sequences, &training.measured);
     data_free(&t.data);
     comm_grid_free(&g);
 }
 
 static const Option options[] = {
-    { "depth", "N", "0", "number of grids, at most q; 0: the smallest with which all ranks "
-                         "form q x q x d" },
+    { "depth", "N", "0",
+      "number of grids, at most q; 0: the smallest with which all ranks "
+      "form q x q x d" },
     { "layers", "N", "2", "blocks" },
     { "width", "N", "16", "columns; a multiple of --heads" },
     { "heads", "N", "4", "attention heads; at least one per column of a grid" },
@@ -151,6 +175,6 @@ static const Option options[] = {
     { "vocab", "N", "64", "vocabulary entries" },
     { "batch", "N", NULL, "sequences per step, 4; a row of a grid may have none" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(tesseract_lesson, options);

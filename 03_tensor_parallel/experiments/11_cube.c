@@ -7,12 +7,12 @@
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
-enum { B = 7, T = 3, K = 13, N = 10 };             // linear layers: q divides no size
+enum { B = 7, T = 3, K = 13, N = 10 }; // linear layers: q divides no size
 
 // ---------------------------------------------------------------- a GPT, trained
 
 enum { STEPS = 3 };
-static const double max_norm = 0.5;                       // small enough that every step is clipped
+static const double max_norm = 0.5; // small enough that every step is clipped
 
 typedef struct {
     const Cube *cube;
@@ -32,13 +32,13 @@ static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t
     comm_ledger_reset(r->world);
     model_zero_gradients(m);
     for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(m, &b[k]);
-    loss *= b->token_weight;                               // over the tokens that this rank counts
+    loss *= b->token_weight; // over the tokens that this rank counts
     r->activations = memory_peak(MEM_ACTIVATIONS);
     memset(r->sent, 0, sizeof r->sent);
     cube_add_sent(c, r->sent);
-    model_partial_sums(m);                         // biases, gains, positions: over q^2 ranks
+    model_partial_sums(m); // biases, gains, positions: over q^2 ranks
     r->planes = comm_bytes_sent(c->same_col) + comm_bytes_sent(c->same_row);
-    model_fold_tied(m);                            // adds both uses of wte; sends nothing
+    model_fold_tied(m); // adds both uses of wte; sends nothing
     comm_all_reduce_doubles(r->world, &loss, 1);
     double norm = model_grad_norm(m, r->world);
     r->numbers = comm_bytes_sent(r->world);
@@ -51,7 +51,7 @@ static Measured train(Run *run, const Cube *c, const Training *t, Trajectory *tr
     Model *m = model_describe(&t->model, model_layers(&t->model));
     cube_parallel(m, c);
     model_allocate(m);
-    training_run(trajectory, m, t, 1, 0, step, &r);        // every rank gets all tokens
+    training_run(trajectory, m, t, 1, 0, step, &r); // every rank gets all tokens
     r.block = model_unit(m, "h.0.ln_1.weight")->size * sizeof(real);
     r.parameters = memory_now(MEM_PARAMETERS);
     r.gradients = memory_now(MEM_GRADIENTS);
@@ -99,19 +99,22 @@ static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequ
     const CutSizes z = cut_sizes(c, 1, 0);
     const CubeTraffic layers = cube_stage(&at, &z, sequences, false);
     const CubeTraffic sums = cube_plane_sums(&at, &z);
-    const double numbers = ring_bytes(ALL_REDUCE_PASSES, n, 1, sizeof(double))
-                         + ring_bytes(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
+    const double numbers = ring_bytes(ALL_REDUCE_PASSES, n, 1, sizeof(double)) +
+                           ring_bytes(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
     const double parameters = (double)cube_elements_stage(&at, &z);
     const double wte = (double)cube_elements_wte(&at);
     const double block = (double)cube_elements_block(&at);
     const double kept = (double)cube_kept_stage(&at, &z, sequences);
     // Rank 0 has the largest part of every tensor, so the other ranks wait for it.
     Timing timing = picture_timing(run);
-    const double scalars = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double))
-                         + ring_time(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
+    const double scalars = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double)) +
+                           ring_time(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
     const double time = cube_rank_share(c, sequences, q, 0, again).time + scalars;
     const double sent = r->sent[CUBE_ROW] + r->sent[CUBE_COL] + r->sent[CUBE_DEPTH];
-    const struct { const char *id, *what, *unit; double formula, measured; } line[] = {
+    const struct {
+        const char *id, *what, *unit;
+        double formula, measured;
+    } line[] = {
         { "sent.row", "sent along the row, a step", "bytes", layers.bytes[CUBE_ROW],
           r->sent[CUBE_ROW] },
         { "sent.column", "sent along the column, a step", "bytes", layers.bytes[CUBE_COL],
@@ -145,7 +148,8 @@ static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequ
 
 // ---------------------------------------------------------------- the table, and the run
 
-#define BOTH(alone, id) { alone, id ".whole", id ".again" }
+#define BOTH(alone, id) \
+    { alone, id ".whole", id ".again" }
 static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     const CutSizes whole = cut_sizes(c, 1, 0);
     char title[40], block[24], parameters[24], kept[24], time[24];
@@ -164,13 +168,15 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
         { "sent along depth", "W and dW", BOTH("=0 B", "sent.depth") },
         { "sent in the layers", "row + column + depth", BOTH("=0 B", "sent") },
         { clock_config()->simulated ? "time of a step" : NULL, NULL, BOTH(time, "step") },
-        {0},
+        { 0 },
     };
     results(run, columns, rows);
     say(run, "  keep: the gathered X and W stay in memory for backward. gather again: they do "
              "not.");
-    say(run, "  %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
-             "entries; q = %zu", sequences, c->context, c->width, c->heads, c->layers, c->vocab, q);
+    say(run,
+        "  %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
+        "entries; q = %zu",
+        sequences, c->context, c->width, c->heads, c->layers, c->vocab, q);
 }
 
 static void ending(Run *run, size_t q) {
@@ -178,13 +184,16 @@ static void ending(Run *run, size_t q) {
         say_answer(run, "Nothing on 1 rank: it holds all of X, W and Y, and sends %s.",
                    cost_text(run, "sent.whole"));
     else
-        say_answer(run, "Forward, a rank gathers X and W, and adds Y in parts (reduce-scatter). "
-                        "Backward, it gathers dY, and adds dX and dW in parts. It sends %s per "
-                        "step and keeps %s of activations.",
+        say_answer(run,
+                   "Forward, a rank gathers X and W, and adds Y in parts (reduce-scatter). "
+                   "Backward, it gathers dY, and adds dX and dW in parts. It sends %s per "
+                   "step and keeps %s of activations.",
                    cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
     if (clock_config()->simulated)
-        say_cost(run, "gathering again keeps %s instead of %s, sends %s, and takes %s instead of "
-                      "%s.", cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
+        say_cost(run,
+                 "gathering again keeps %s instead of %s, sends %s, and takes %s instead of "
+                 "%s.",
+                 cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
                  cost_text(run, "sent.again"), cost_text(run, "step.again"),
                  cost_text(run, "step.whole"));
     else
@@ -197,15 +206,21 @@ static void ending(Run *run, size_t q) {
 }
 
 static void cube(Run *run) {
-    ModelConfig z = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
-                      .heads = option_size(run, "heads"), .context = 7, .vocab = 61,
-                      .dropout = option_real(run, "dropout"), .seed = run->seed };
+    ModelConfig z = { .layers = option_size(run, "layers"),
+                      .width = option_size(run, "width"),
+                      .heads = option_size(run, "heads"),
+                      .context = 7,
+                      .vocab = 61,
+                      .dropout = option_real(run, "dropout"),
+                      .seed = run->seed };
     config_require(&z);
     require_one_link(run);
     Cube c = cube_new(run->world);
     size_t q = c.grid.rows;
-    say(run, "A rank has a place (layer, row, col) in a cube of %zu x %zu x %zu, and holds 1/%zu "
-             "of X, of W and of Y.", q, q, q, q * q * q);
+    say(run,
+        "A rank has a place (layer, row, col) in a cube of %zu x %zu x %zu, and holds 1/%zu "
+        "of X, of W and of Y.",
+        q, q, q, q * q * q);
     say(run, "Here layer is a place in the cube, not a layer of the model.");
     say(run, "Ranks that differ only in row (a column) share a part of X; ranks that differ only "
              "in layer (a");
@@ -214,12 +229,14 @@ static void cube(Run *run) {
     say(run, "(a row) add their products. In the next linear layer row and col are swapped.");
     say(run, "Below, two linear layers; in the table, a GPT.");
     CubeSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
-    cube_two_linears(run, &c, even, true);                 // every size divides
+    cube_two_linears(run, &c, even, true); // every size divides
     cube_two_linears(run, &c, (CubeSizes){ B, T, K, N }, false);
 
-    Training t = { .model = z, .data = data_synthetic(z.vocab, z.context, run->seed),
+    Training t = { .model = z,
+                   .data = data_synthetic(z.vocab, z.context, run->seed),
                    .steps = STEPS,
-                   .sequences = option_size(run, "batch"), .clip = max_norm,
+                   .sequences = option_size(run, "batch"),
+                   .clip = max_norm,
                    .watched = MEM_ACTIVATIONS };
     const bool again = !strcmp(option_text(run, "backward"), "gather");
     // SGD and AdamW as --backward says, then AdamW the other way. two: both trainings by AdamW.
@@ -251,13 +268,14 @@ static void cube(Run *run) {
 }
 
 static const Option options[] = {
-    { "backward", "keep|gather", "keep", "keep the gathered X and W until backward, or gather them "
-                                         "again" },
+    { "backward", "keep|gather", "keep",
+      "keep the gathered X and W until backward, or gather them "
+      "again" },
     { "batch", "N", "6", "sequences" },
     { "layers", "N", "2", "blocks" },
     { "width", "N", "27", "columns; a multiple of --heads" },
     { "heads", "N", "9", "attention heads; at least one per rank" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(cube, options);

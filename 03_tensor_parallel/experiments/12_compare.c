@@ -12,8 +12,15 @@ static const ClockLink *link_of(int i) {
 // ---------------------------------------------------------------- one training in one of the ways
 
 // Measured on one rank: bytes of the last step; ps over the first link and over the second.
-typedef struct { size_t parameters, activations, received; Picoseconds time[2]; } Measured;
-typedef struct { WayCut *w; size_t step; Measured r; } Measuring;
+typedef struct {
+    size_t parameters, activations, received;
+    Picoseconds time[2];
+} Measured;
+typedef struct {
+    WayCut *w;
+    size_t step;
+    Measured r;
+} Measuring;
 
 static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *t, const Batch *b) {
     Measuring *x = measuring;
@@ -21,7 +28,7 @@ static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *
     Comm *group[WAY_GROUPS];
     const size_t n = way_groups(w, group);
     clock_set_link(link_of((int)x->step));
-    comm_all_reduce_doubles(w->world, &(double){0}, 1);            // all ranks begin together
+    comm_all_reduce_doubles(w->world, &(double){ 0 }, 1); // all ranks begin together
     for (size_t i = 0; i < n; i++) comm_ledger_reset(group[i]);
     Picoseconds begin = clock_now();
     model_zero_gradients(m);
@@ -29,11 +36,11 @@ static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *
     x->r.activations = memory_peak(MEM_ACTIVATIONS);
     model_partial_sums(m);
     model_fold_tied(m);
-    if (w->way == WAY_RING) comm_all_reduce(w->world, m->g);   // as in data parallelism
+    if (w->way == WAY_RING) comm_all_reduce(w->world, m->g); // as in data parallelism
     x->r.received = 0;
     for (size_t i = 0; i < n; i++) x->r.received += comm_bytes_received(group[i]);
     if (!way_loss_counts(w)) loss = 0;
-    comm_all_reduce_doubles(w->world, &loss, 1);                   // all ranks end together
+    comm_all_reduce_doubles(w->world, &loss, 1); // all ranks end together
     x->r.time[x->step] = clock_now() - begin;
     x->step++;
     double norm = model_grad_norm(m, w->way == WAY_RING ? NULL : w->world);
@@ -115,16 +122,20 @@ static void table(Run *run, const Measured measured[TENSOR_WAYS]) {
             snprintf(time[i][way], 40, "=%.2f ms", (double)measured[way].time[i] / 1e9);
     }
     for (int i = 0; i < 2; i++) snprintf(name[i], 40, "step, link %s", link_of(i)->name);
-    const Result rows[] = {
-        way_row("ranks", shape), way_row("parameters", parameters),
-        way_row("activations, peak", kept), way_row("received per step", received),
-        way_row(simulated ? name[0] : NULL, time[0]), way_row(simulated ? name[1] : NULL, time[1]),
-        {0} };
+    const Result rows[] = { way_row("ranks", shape),
+                            way_row("parameters", parameters),
+                            way_row("activations, peak", kept),
+                            way_row("received per step", received),
+                            way_row(simulated ? name[0] : NULL, time[0]),
+                            way_row(simulated ? name[1] : NULL, time[1]),
+                            { 0 } };
     way_results(run, n, rows);
     if (!tensor_way_shape(WAY_2D, n).q || !tensor_way_shape(WAY_25D, n).q ||
         !tensor_way_shape(WAY_3D, n).q)
-        say(run, "  2D needs q x q ranks, 2.5D q x q x d, 3D q x q x q: ways that %zu ranks do not "
-                 "allow are left out", n);
+        say(run,
+            "  2D needs q x q ranks, 2.5D q x q x d, 3D q x q x q: ways that %zu ranks do not "
+            "allow are left out",
+            n);
 }
 
 // ---------------------------------------------------------------- the answer
@@ -158,14 +169,17 @@ static void ending(Run *run, const Measured measured[TENSOR_WAYS]) {
         snprintf(speed, sizeof speed, " Time: %s is fastest over link %s, %s over link %s.",
                  tensor_way_name[fast], link_of(0)->name, tensor_way_name[second],
                  link_of(1)->name);
-    if (n == 1)
-        say_answer(run, "None: on 1 rank no way cuts anything, and none receives a byte.");
+    if (n == 1) say_answer(run, "None: on 1 rank no way cuts anything, and none receives a byte.");
     else
-        say_answer(run, "Activations: %s keeps the fewest, %s%s. Bytes: %s receives the fewest, "
-                   "%s.%s%s", ring ? "ring attention" : tensor_way_name[fewest], smallest[0],
+        say_answer(run,
+                   "Activations: %s keeps the fewest, %s%s. Bytes: %s receives the fewest, "
+                   "%s.%s%s",
+                   ring ? "ring attention" : tensor_way_name[fewest], smallest[0],
                    ring ? ", but keeps all weights" : "", tensor_way_name[quiet], smallest[1],
-                   speed, ring ? " Ring attention stores no scores. Without scores "
-                          "(FlashAttention) 1D + SP keeps as little." : "");
+                   speed,
+                   ring ? " Ring attention stores no scores. Without scores "
+                          "(FlashAttention) 1D + SP keeps as little."
+                        : "");
     say_cost(run, "1D and SP receive activations; the other ways also weights or gradients of "
                   "weights.");
     say_use_when(run, "the ranks share a node: 1D + SP. One layer needs more ranks than a node "
@@ -175,25 +189,34 @@ static void ending(Run *run, const Measured measured[TENSOR_WAYS]) {
 // ---------------------------------------------------------------- the run
 
 static void compare(Run *run) {
-    ModelConfig c = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
-                      .heads = option_size(run, "heads"), .context = option_size(run, "context"),
-                      .vocab = option_size(run, "vocab"), .dropout = option_real(run, "dropout"),
+    ModelConfig c = { .layers = option_size(run, "layers"),
+                      .width = option_size(run, "width"),
+                      .heads = option_size(run, "heads"),
+                      .context = option_size(run, "context"),
+                      .vocab = option_size(run, "vocab"),
+                      .dropout = option_real(run, "dropout"),
                       .seed = run->seed };
     config_require(&c);
     require_one_link(run);
     const size_t n = run->world->size;
     REQUIRE(n <= c.heads && n <= c.context && n <= c.vocab,
             "%zu ranks need as many heads, positions and vocabulary entries: choose fewer ranks, "
-            "or more --heads, --context and --vocab", n);
-    Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed), .steps = 2,
-                   .sequences = option_size(run, "batch"), .micro_batches = 1,
+            "or more --heads, --context and --vocab",
+            n);
+    Training t = { .model = c,
+                   .data = data_synthetic(c.vocab, c.context, run->seed),
+                   .steps = 2,
+                   .sequences = option_size(run, "batch"),
+                   .micro_batches = 1,
                    .optimizer = adamw(0.01) };
     say(run, "1D: tensor parallelism. SP: sequence parallelism. 2D, 2.5D, 3D: grids. SP and 3D "
              "gather inputs again");
-    say(run, "in backward. Ring attn cuts only positions. A GPT of %zu blocks, width %zu; %zu "
-             "sequences of %zu tokens.", c.layers, c.width, t.sequences, c.context);
+    say(run,
+        "in backward. Ring attn cuts only positions. A GPT of %zu blocks, width %zu; %zu "
+        "sequences of %zu tokens.",
+        c.layers, c.width, t.sequences, c.context);
     Trajectory want = training_unsplit(run, &t, 1);
-    Measured measured[TENSOR_WAYS] = {{0}};
+    Measured measured[TENSOR_WAYS] = { { 0 } };
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         if (tensor_way_shape(way, n).q == 0) continue;
         Trajectory got = trajectory_new(run, &t);
@@ -223,6 +246,6 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
     { "link", "NAME[,NAME]", "fast,slow",
       "the two links that are compared; alpha and beta of each" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(compare, options);

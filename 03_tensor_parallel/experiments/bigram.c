@@ -9,8 +9,10 @@ enum { B = BIGRAM_B, T = BIGRAM_T, M = B * T, V = BIGRAM_V, C = BIGRAM_C };
 enum { KEY_TABLE = 101, KEY_MASK };
 
 Bigram bigram_new(uint64_t seed, Range entries) {
-    Bigram m = { .entries = entries, .parameters = arena(MEM_PARAMETERS),
-                 .gradients = arena(MEM_GRADIENTS), .kept = arena(MEM_ACTIVATIONS),
+    Bigram m = { .entries = entries,
+                 .parameters = arena(MEM_PARAMETERS),
+                 .gradients = arena(MEM_GRADIENTS),
+                 .kept = arena(MEM_ACTIVATIONS),
                  .output = arena(MEM_WORKSPACE) };
     m.embedding.w = tensor_new(&m.parameters, range_size(entries), C);
     m.head.w = m.embedding.w;
@@ -20,7 +22,7 @@ Bigram bigram_new(uint64_t seed, Range entries) {
     m.logits = tensor_new(&m.kept, M, range_size(entries));
     m.sum = tensor_new(&m.kept, M, 1);
     m.loss = tensor_new(&m.output, M, 1);
-    ledger_pause();                                    // every rank draws all of E, then cuts
+    ledger_pause(); // every rank draws all of E, then cuts
     Arena scratch = arena(MEM_REFERENCE);
     Tensor whole = tensor_new(&scratch, V, C);
     tensor_randomize(whole, random_key(seed, KEY_TABLE), 0.7);
@@ -46,15 +48,15 @@ void bigram_split_forward(Run *run, Bigram *m, const Batch *b) {
     Comm *tp = run->world;
     vocab_parallel_lookup(tp, m->x, m->embedding.w, b->tokens, m->entries.lo);
     bigram_drop(run, m->x, b);
-    op_matmul_nt(m->logits, m->x, m->head.w);          // [M, V/t] = [M, C] x [V/t, C]^T
+    op_matmul_nt(m->logits, m->x, m->head.w); // [M, V/t] = [M, C] x [V/t, C]^T
     vocab_parallel_loss(tp, m->loss, m->sum, m->logits, b->targets, m->entries.lo);
 }
 void bigram_split_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx) {
-    m->head.gradient_empty = true;                     // so the head's gradient overwrites
+    m->head.gradient_empty = true; // so the head's gradient overwrites
     op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, m->entries.lo);
     vocab_parallel_backward(run->world, dx, m->logits, m->x, &m->head);
     bigram_drop(run, dx, b);
-    op_embed_tokens_grad(m->embedding.g, b->tokens, dx, m->entries.lo);        // own entries only
+    op_embed_tokens_grad(m->embedding.g, b->tokens, dx, m->entries.lo); // own entries only
     op_add(m->embedding.g, m->head.g, m->embedding.g); // E is tied: both uses have gradients
 }
 

@@ -12,7 +12,8 @@
 #include "judge/frame/training.h"
 
 const AttentionKind *const context_kind[CONTEXT_KINDS] = { &ring_attention, &ring_attention_zigzag,
-                                                   &ring_self_attention, &ulysses_attention };
+                                                           &ring_self_attention,
+                                                           &ulysses_attention };
 
 void context_check_costs(Run *run, int kind, const CostRow *row) {
     static const char *const id[] = { "%s.ring", "%s.zigzag", "%s.rsa", "%s.ulysses" };
@@ -23,7 +24,7 @@ void context_check_costs(Run *run, int kind, const CostRow *row) {
 // ---------------------------------------------------------------- forward and backward
 
 typedef struct {
-    size_t sent, kept, buffers;                            // bytes; buffers: their peak
+    size_t sent, kept, buffers; // bytes; buffers: their peak
     Timing forward, backward;
 } Attended;
 
@@ -104,9 +105,14 @@ static int *position_numbers(Arena *a, Positions own, size_t n) {
 // whose exponential no float can hold.
 static Attended attend(Run *run, const AttentionKind *kind, ContextSizes z, Snapshot *s) {
     const size_t T = z.chunk * run->world->size, A = z.heads * z.D;
-    AttentionHeads h = { .B = 1, .T = kind ? z.chunk : T, .D = z.D, .heads = {0, z.heads},
-                         .kind = kind, .cp = run->world, .length = T };
-    Positions own = { 1, { {0, T} } };
+    AttentionHeads h = { .B = 1,
+                         .T = kind ? z.chunk : T,
+                         .D = z.D,
+                         .heads = { 0, z.heads },
+                         .kind = kind,
+                         .cp = run->world,
+                         .length = T };
+    Positions own = { 1, { { 0, T } } };
     if (kind) own = context_positions_of(&h, run->world->rank);
     Arena a = arena(MEM_WORKSPACE);
     Tensor whole = tensor_new(&a, T, 3 * A), whole_dout = tensor_new(&a, T, A);
@@ -120,7 +126,7 @@ static Attended attend(Run *run, const AttentionKind *kind, ContextSizes z, Snap
     take_positions(dmix, whole_dout, own);
     h.position = position_numbers(&a, own, h.T);
 
-    Attended r = {0};
+    Attended r = { 0 };
     forward(run, kind, &h, &saved, &r);
     backward(run, kind, &h, dqkv, dmix, &saved, &r);
     put_positions(s, "out", T, saved.t[S_MIX], own);
@@ -139,12 +145,13 @@ static void check_times(Run *run, int kind, ContextSizes z, const Attended *r) {
     for (int back = 0; back < 2; back++) {
         // The rings have no formula: their steps are played.
         const bool ring = kind == CONTEXT_RING || kind == CONTEXT_ZIGZAG;
-        const double predicted = ring ? context_ring_time(kind, z, n, back).step
-                                      : context_pass_time(kind, z, n, back);
-        context_check_costs(run, kind, (CostRow[]){
-            { name[back], name[back], "ps", ring ? NOT_PREDICTED : formula(predicted),
-              ring ? played(predicted) : NOT_PREDICTED, measured[back] },
-            {0} });
+        const double predicted =
+            ring ? context_ring_time(kind, z, n, back).step : context_pass_time(kind, z, n, back);
+        context_check_costs(
+            run, kind,
+            (CostRow[]){ { name[back], name[back], "ps", ring ? NOT_PREDICTED : formula(predicted),
+                           ring ? played(predicted) : NOT_PREDICTED, measured[back] },
+                         { 0 } });
     }
 }
 
@@ -155,10 +162,11 @@ static void check_busy(Run *run, int kind, ContextSizes z, const Timing *forward
     const double N = (double)n, c = (double)z.chunk;
     RingTime t = context_ring_time(kind, z, n, false);
     double busy = t.busy / (N * t.step);
-    context_check_costs(run, kind, (CostRow[]){
-        { "busy", "busy in forward", "millionths", BY_PLAY(round(1e6 * busy)),
-          round(1e6 * (1 - forward->idle_of_total)) },
-        {0} });
+    context_check_costs(run, kind,
+                        (CostRow[]){ { "busy", "busy in forward", "millionths",
+                                       BY_PLAY(round(1e6 * busy)),
+                                       round(1e6 * (1 - forward->idle_of_total)) },
+                                     { 0 } });
     double closed = kind == CONTEXT_RING ? (N * c + 1) / ((2 * N - 1) * c + 1) : 1;
     double triangle = 2 * (double)z.heads * work_product(z.chunk * z.chunk / 2, 1, z.D).time;
     if (send_time(2 * z.chunk * z.heads * z.D * sizeof(real)) < triangle)
@@ -169,13 +177,14 @@ static void costs(Run *run, int kind, ContextSizes z, const Attended *r) {
     const size_t n = run->world->size, e = sizeof(real);
     const ContextLayer layer = { 1, n * z.chunk, z.heads, z.heads, z.D };
     const double sent = context_layer_bytes(run->world, kind, layer);
-    context_check_costs(run, kind, (CostRow[]){
-        { "sent", "sent in both", "bytes", BY_FORMULA(sent), r->sent },
-        { "kept", "kept by attention", "bytes",
-          BY_FORMULA(context_kept(kind, z, n, run->world->rank) * e), r->kept },
-        { "buffers", "buffers, peak", "bytes", BY_FORMULA(context_buffers(kind, z, n) * e),
-          r->buffers },
-        {0} });
+    context_check_costs(run, kind,
+                        (CostRow[]){ { "sent", "sent in both", "bytes", BY_FORMULA(sent), r->sent },
+                                     { "kept", "kept by attention", "bytes",
+                                       BY_FORMULA(context_kept(kind, z, n, run->world->rank) * e),
+                                       r->kept },
+                                     { "buffers", "buffers, peak", "bytes",
+                                       BY_FORMULA(context_buffers(kind, z, n) * e), r->buffers },
+                                     { 0 } });
     // The closed forms, in units of B T C/N elements.
     const double N = (double)n, ring = n > 1 ? 6 * N - 4 : 0;
     const double units[] = { ring, ring, 8 * (N - 1), 8 * (N - 1) / N };

@@ -18,23 +18,23 @@ double context_layer_bytes(const Comm *cp, int kind, ContextLayer z) {
         size_t part = z.B * ceil_div(z.T, n) * ceil_div(z.key_heads, n) * z.D;
         return (double)(4 * (ratio + 1) * (n - 1) * part * e); // q and out: `ratio` parts each
     }
-    size_t passed_on = 0;                                  // positions of all blocks sent on
+    size_t passed_on = 0; // positions of all blocks sent on
     for (size_t k = 0; k + 1 < n; k++)
         passed_on += context_chunk(kind, z.T, n, (cp->rank + n - k) % n);
     if (kind == CONTEXT_RSA) // k, v; both again; sums of dk, dv
-        return (double)(4 * passed_on * z.B * A * e)
-             + 2 * ring_bytes(ALL_REDUCE_PASSES, n, z.B * z.T * A, e);
-    size_t round = n > 1 ? z.T : 0;                        // dk | dv make n hops: all positions
-    return (double)((4 * passed_on + 2 * round) * z.B * A * e);    // k | v twice, dk | dv once
+        return (double)(4 * passed_on * z.B * A * e) +
+               2 * ring_bytes(ALL_REDUCE_PASSES, n, z.B * z.T * A, e);
+    size_t round = n > 1 ? z.T : 0; // dk | dv make n hops: all positions
+    return (double)((4 * passed_on + 2 * round) * z.B * A * e); // k | v twice, dk | dv once
 }
 
 // ---------------------------------------------------------------- elements of attention alone
 
 size_t context_kept(int kind, ContextSizes z, size_t n, size_t rank) {
     size_t heads = part_size(z.heads, n, rank);
-    if (kind == CONTEXT_RSA) return z.heads * z.chunk * n * z.chunk; // scores with all keys
+    if (kind == CONTEXT_RSA) return z.heads * z.chunk * n * z.chunk;         // scores with all keys
     if (kind == CONTEXT_ULYSSES) return n * z.chunk * heads * (4 * z.D + 1); // q, k, v, out, lse
-    return z.heads * z.chunk;                                          // lse
+    return z.heads * z.chunk;                                                // lse
 }
 size_t context_buffers(int kind, ContextSizes z, size_t n) {
     size_t c = z.chunk, A = z.heads * z.D;
@@ -74,9 +74,9 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     const double takes = send_time(z.chunk * 2 * z.heads * z.D * sizeof(real));
     const double products = backward ? 5 : 2;
     const bool sums = backward && n > 1;
-    double now[MOST] = {0}, lane[MOST] = {0};
-    double block[MOST] = {0}, sum[MOST] = {0}, next_sum[MOST] = {0};   // when each has arrived
-    RingTime t = {0};
+    double now[MOST] = { 0 }, lane[MOST] = { 0 };
+    double block[MOST] = { 0 }, sum[MOST] = { 0 }, next_sum[MOST] = { 0 }; // when each has arrived
+    RingTime t = { 0 };
     if (n > MOST) fault("predictions for at most %d ranks", MOST);
     for (size_t k = 0; k < n; k++) {
         for (size_t r = 0; r < n; r++) {
@@ -113,6 +113,6 @@ double context_pass_time(int kind, ContextSizes z, size_t n, bool backward) {
     }
     size_t most = ceil_div(z.heads, n), part = n * c * most * z.D;
     double product = (double)most * work_product(T * (T + 1) / 2, 1, z.D).time;
-    return ring_time(ONE_PASS, n, 3 * part, e) + ring_time(ONE_PASS, n, part, e)
-         + (backward ? 5 : 2) * product;
+    return ring_time(ONE_PASS, n, 3 * part, e) + ring_time(ONE_PASS, n, part, e) +
+           (backward ? 5 : 2) * product;
 }

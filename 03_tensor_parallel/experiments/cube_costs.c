@@ -13,10 +13,10 @@ double cube_bytes(const CubeTraffic *t) {
 // ---------------------------------------------------------------- sizes of one rank
 
 typedef struct {
-    size_t B;                                              // sequences of the rank's layer
-    size_t straight, swapped;                              // sequences of the rank, by layout
-    size_t M, N;                                           // tokens of straight and of swapped
-    size_t C, heads, A, F, V;      // the rank's features, heads and their columns, hidden, entries
+    size_t B;                 // sequences of the rank's layer
+    size_t straight, swapped; // sequences of the rank, by layout
+    size_t M, N;              // tokens of straight and of swapped
+    size_t C, heads, A, F, V; // the rank's features, heads and their columns, hidden, entries
 } Sizes;
 static Sizes sizes(const CubePlace *at, size_t sequences) {
     const ModelConfig *c = at->c;
@@ -57,8 +57,8 @@ static void operands(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bo
 static void sums(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t N) {
     pass(s, at, swapped ? CUBE_COL : CUBE_ROW, B, T * N);
 }
-static void forward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped,
-                    size_t K, size_t N) {
+static void forward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t K,
+                    size_t N) {
     operands(s, at, B, T, swapped, K, N);
     sums(s, at, B, T, swapped, N);
 }
@@ -69,7 +69,7 @@ static void backward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bo
     forward(s, at, B, T, swapped, K, N);
 }
 CubeTraffic cube_linear(const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N) {
-    CubeTraffic s = {0};
+    CubeTraffic s = { 0 };
     forward(&s, at, part_size(B, at->q, at->layer), T, swapped, K, N);
     backward(&s, at, part_size(B, at->q, at->layer), T, swapped, K, N);
     return s;
@@ -82,8 +82,8 @@ typedef void Direction(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, 
                        size_t K, size_t N);
 static void block(CubeTraffic *s, const CubePlace *at, const Sizes *z, Direction *pass_through) {
     const size_t T = at->c->context;
-    pass_through(s, at, z->B, T, false, z->C, 3 * z->A);   // q, k, v
-    pass_through(s, at, z->B, T, true, z->A, z->C);        // projection
+    pass_through(s, at, z->B, T, false, z->C, 3 * z->A); // q, k, v
+    pass_through(s, at, z->B, T, true, z->A, z->C);      // projection
     pass_through(s, at, z->B, T, false, z->C, z->F);
     pass_through(s, at, z->B, T, true, z->F, z->C);
     for (int i = 0; i < 2; i++) norm(s, at, z);
@@ -91,8 +91,8 @@ static void block(CubeTraffic *s, const CubePlace *at, const Sizes *z, Direction
 CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, bool again) {
     const Sizes z = sizes(at, B);
     const size_t T = at->c->context;
-    CubeTraffic s = {0};
-    for (int way = 0; way < 2 && stage->first; way++) {    // embedding: all ranks have the tokens
+    CubeTraffic s = { 0 };
+    for (int way = 0; way < 2 && stage->first; way++) { // embedding: all ranks have the tokens
         pass(&s, at, CUBE_DEPTH, z.V, z.C);
         pass(&s, at, CUBE_COL, z.B, T * z.C);
     }
@@ -101,7 +101,7 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
         block(&s, at, &z, backward);
     }
     if (!stage->last) return s;
-    for (int times = 0; times < 2 + at->gather_again; times++) {       // head: w is wte^T
+    for (int times = 0; times < 2 + at->gather_again; times++) { // head: w is wte^T
         pass(&s, at, CUBE_COL, z.B, T * z.C);
         pass(&s, at, CUBE_DEPTH, z.V, z.C);
     }
@@ -109,7 +109,7 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
         sums(&s, at, z.B, T, false, z.V);
         norm(&s, at, &z);
     }
-    for (int i = 0; i < 3; i++) all_reduce(&s, at->q, CUBE_COL, z.N);  // loss
+    for (int i = 0; i < 3; i++) all_reduce(&s, at->q, CUBE_COL, z.N); // loss
     return s;
 }
 
@@ -117,18 +117,18 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
 CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage) {
     const Sizes z = sizes(at, 0);
     const size_t plane = at->q * at->q, together[] = { 2 * z.C, 3 * z.A, 3 * z.C, z.F, z.C };
-    CubeTraffic s = {0};
+    CubeTraffic s = { 0 };
     for (size_t i = 0; i < stage->blocks; i++)
         for (size_t k = 0; k < sizeof together / sizeof *together; k++)
             all_reduce(&s, plane, 0, together[k]);
-    if (stage->first) all_reduce(&s, plane, 0, at->c->context * z.C);          // wpe
-    if (stage->last) all_reduce(&s, plane, 0, 2 * z.C);                        // the last norm
+    if (stage->first) all_reduce(&s, plane, 0, at->c->context * z.C); // wpe
+    if (stage->last) all_reduce(&s, plane, 0, 2 * z.C);               // the last norm
     return s;
 }
 
 Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B) {
     const Sizes z = sizes(at, B);
-    const size_t T = at->c->context, M = z.B * T;          // gathered rows
+    const size_t T = at->c->context, M = z.B * T; // gathered rows
     Work scores = work_product(T, T, at->c->width / at->c->heads);
     Work heads = work_times((double)(2 * z.swapped * z.heads), scores);
     Work block = work_sum(work_sum(work_product(M, 3 * z.A, z.C), work_product(M, z.C, z.A)),
@@ -144,11 +144,18 @@ static size_t matrix(const CubePlace *at, size_t rows, size_t cols) {
 }
 void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK]) {
     const Sizes z = sizes(at, 0);
-    const size_t elements[TENSORS_OF_BLOCK] = {
-        z.C, z.C, matrix(at, z.C, 3 * z.A), 3 * z.A,       // norm, q|k|v
-        matrix(at, z.A, z.C), z.C,                         // projection
-        z.C, z.C, matrix(at, z.C, z.F), z.F,               // norm, fc
-        matrix(at, z.F, z.C), z.C };                       // out
+    const size_t elements[TENSORS_OF_BLOCK] = { z.C,
+                                                z.C,
+                                                matrix(at, z.C, 3 * z.A),
+                                                3 * z.A, // norm, q|k|v
+                                                matrix(at, z.A, z.C),
+                                                z.C, // projection
+                                                z.C,
+                                                z.C,
+                                                matrix(at, z.C, z.F),
+                                                z.F, // norm, fc
+                                                matrix(at, z.F, z.C),
+                                                z.C }; // out
     for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
 }
 size_t cube_elements_block(const CubePlace *at) {

@@ -6,7 +6,9 @@
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"
 
-typedef struct { Range rows, cols; } Window;               // this rank's part of a whole tensor
+typedef struct {
+    Range rows, cols;
+} Window; // this rank's part of a whole tensor
 
 static Window activation(CubeLayout at, size_t sequences, size_t cols) {
     Range r = cube_sequences(at, sequences);
@@ -59,7 +61,10 @@ static void unsplit(Snapshot *want, Tensor X, Tensor V, Tensor W, Tensor dZ) {
     op_matmul_tn(dW, Y, dZ);
     op_matmul_nt(dX, dY, V);
     op_matmul_tn(dV, X, dY);
-    const struct { const char *name; Tensor t; } all[] = {
+    const struct {
+        const char *name;
+        Tensor t;
+    } all[] = {
         { "Y", Y }, { "Z", Z }, { "dY", dY }, { "dX", dX }, { "dV", dV }, { "dW", dW },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -113,20 +118,20 @@ void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
     Tensor y = tensor_new(&scratch, range_size(y_window.rows), range_size(y_window.cols));
     Tensor out = tensor_new(&scratch, x.rows, x.cols), dout = part(&scratch, dZ, x_window);
     Tensor dy = tensor_new(&scratch, y.rows, y.cols), dx = tensor_new(&scratch, x.rows, x.cols);
-    double first[CUBE_AXES] = {0}, second[CUBE_AXES] = {0};
+    double first[CUBE_AXES] = { 0 }, second[CUBE_AXES] = { 0 };
 
     // Bytes of both layers: forward of V, forward and backward of W, backward of V.
     picture_begin(run, MEM_WORKSPACE);
     cube_ledgers_reset(c);
     record_enter(EVENT_FORWARD, 0);
     CubeOperands x_and_v = cube_operands(at, &scratch, x, v.w);
-    cube_forward(at, y, x_and_v);                          // Y is swapped
+    cube_forward(at, y, x_and_v); // Y is swapped
     record_leave();
     cube_add_sent(c, first);
     cube_ledgers_reset(c);
     record_enter(EVENT_FORWARD, 1);
     CubeOperands y_and_w = cube_operands(swapped, &scratch, y, w.w);
-    cube_forward(swapped, out, y_and_w);                   // Z has the layout of X
+    cube_forward(swapped, out, y_and_w); // Z has the layout of X
     record_leave();
     record_enter(EVENT_BACKWARD, 1);
     cube_backward(swapped, dy, &w, dout, y_and_w);

@@ -26,17 +26,17 @@ enum { TRIAL_STEPS = 3, TRIAL_PARAMS = 4 };
 
 // ---- The results of one of the two trainings. ----
 typedef struct {
-    Snapshot *seen, *weights;              // outputs and gradients of every step; final weights
+    Snapshot *seen, *weights; // outputs and gradients of every step; final weights
     double loss[TRIAL_STEPS];
-    size_t parameters, gradients, optimizer;       // bytes on this rank in the last step
-    size_t activations;                            // their peak in the last step
-    size_t calls, sent;                            // in the last step: all-reduces, bytes sent
+    size_t parameters, gradients, optimizer; // bytes on this rank in the last step
+    size_t activations;                      // their peak in the last step
+    size_t calls, sent;                      // in the last step: all-reduces, bytes sent
 } TrialResult;
 // tp may be NULL. The first resets the counters of memory and messages, the second reads them.
 void trial_step_begin(Comm *tp);
 void trial_step_end(Comm *tp, TrialResult *r);
 void trial_put(Snapshot *s, const char *name, size_t step, size_t rows, size_t cols, Tensor part,
-               size_t row0, size_t col0);  // as "name, step 1"
+               size_t row0, size_t col0); // as "name, step 1"
 
 // A training fills *r. tp is NULL for the unsplit training, which runs on rank 0 alone.
 typedef void TrialTrain(Run *run, Comm *tp, TrialResult *r);
@@ -46,9 +46,9 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 // The predictions for one rank and one step. SGD has no state, so trial_costs() predicts 0 bytes.
 typedef struct {
     const char *parameters_name, *gradients_name, *kept_name;
-    size_t parameters, gradients, kept;    // elements
-    size_t calls;                          // all-reduces
-    double sent;                           // bytes
+    size_t parameters, gradients, kept; // elements
+    size_t calls;                       // all-reduces
+    double sent;                        // bytes
 } TrialCosts;
 // Compares the predictions with r. ids and names: as in check_costs().
 void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
@@ -62,30 +62,30 @@ typedef enum { TRIAL_X, TRIAL_TARGET, TRIAL_WEIGHTS } TrialData;
 typedef struct Trial Trial;
 struct Trial {
     Run *run;
-    Comm *tp;                              // NULL: unsplit
+    Comm *tp; // NULL: unsplit
     size_t M, K, N, step;
-    Range x_cols, y_cols;                  // columns of X and Y on this rank
-    Param params[TRIAL_PARAMS];            // described and cut; a Param without columns ends them
+    Range x_cols, y_cols;       // columns of X and Y on this rank
+    Param params[TRIAL_PARAMS]; // described and cut; a Param without columns ends them
     double deviation, rate;
-    const char *before, *after;            // a snapshot names updated weights before + name + after
-    uint64_t (*key)(uint64_t seed, TrialData what, size_t i);      // i: the step, or the parameter
+    const char *before, *after; // a snapshot names updated weights before + name + after
+    uint64_t (*key)(uint64_t seed, TrialData what, size_t i); // i: the step, or the parameter
     void (*forward)(Trial *t, Tensor y, Tensor x, Saved *s);
     void (*backward)(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s);
-    void (*drop)(const Trial *t, Tensor y);        // dropout of Y, and of dY
+    void (*drop)(const Trial *t, Tensor y); // dropout of Y, and of dY
 };
-void trial_train(Trial *t, TrialResult *r);        // the last step of a split training is recorded
-void trial_forward(Trial *t, Snapshot *s);         // Y of the first step only
-Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i);    // whole
+void trial_train(Trial *t, TrialResult *r); // the last step of a split training is recorded
+void trial_forward(Trial *t, Snapshot *s);  // Y of the first step only
+Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i); // whole
 
 // ---- bigram.c ----
 // The smallest language model with both ends of GPT, for the experiment of 05_vocab.c: x =
 // dropout(E[token]), logits = x E^T. Embedding and head share the table E [V, C].
 
-enum { BIGRAM_B = 3, BIGRAM_T = 8, BIGRAM_V = 61, BIGRAM_C = 12 };    // B, T, V, C
+enum { BIGRAM_B = 3, BIGRAM_T = 8, BIGRAM_V = 61, BIGRAM_C = 12 }; // B, T, V, C
 typedef struct {
-    Range entries;                                     // of this rank
-    Param embedding, head;                             // [V/t, C]: E, with a gradient for each use
-    Tensor x, logits, sum, loss;                       // [M, C], [M, V/t], [M, 1], [M, 1]
+    Range entries;               // of this rank
+    Param embedding, head;       // [V/t, C]: E, with a gradient for each use
+    Tensor x, logits, sum, loss; // [M, C], [M, V/t], [M, 1], [M, 1]
     Arena parameters, gradients, kept, output;
 } Bigram;
 // Draws the rows of E for these entries: all of E where the model is unsplit.
@@ -106,7 +106,7 @@ void bigram_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor d
 // Predictions of the experiment of 07_sequence_parallel.c: the messages of a step, the paper's
 // closed forms, and the paper's figure 7.
 
-size_t sequence_micro_batch(const Training *t, size_t k);          // sequences of micro-batch k
+size_t sequence_micro_batch(const Training *t, size_t k); // sequences of micro-batch k
 // Messages in the layers in one step, which has several micro-batches.
 SequenceTraffic sequence_step_traffic(const CutSizes *z, const Training *t);
 // If t divides all sizes, the exact sums must equal the paper's closed forms.
@@ -142,12 +142,16 @@ enum { CONTEXT_RING, CONTEXT_ZIGZAG, CONTEXT_RSA, CONTEXT_ULYSSES, CONTEXT_KINDS
 // N ranks cut B sequences of T positions. Rank `rank` has this many positions of each.
 size_t context_chunk(int kind, size_t T, size_t n, size_t rank);
 // key_heads: of key and value, which groups of heads share. D: columns of one head
-typedef struct { size_t B, T, heads, key_heads, D; } ContextLayer;
+typedef struct {
+    size_t B, T, heads, key_heads, D;
+} ContextLayer;
 // Bytes that a rank sends in attention of one layer, forward and backward.
 double context_layer_bytes(const Comm *cp, int kind, ContextLayer z);
 
 // ---- attention alone: one sequence of n * chunk positions ----
-typedef struct { size_t chunk, heads, D; } ContextSizes;
+typedef struct {
+    size_t chunk, heads, D;
+} ContextSizes;
 // Elements that attention keeps besides q, k, v and out, and elements of message buffers, their
 // peak.
 size_t context_kept(int kind, ContextSizes z, size_t n, size_t rank);
@@ -155,7 +159,9 @@ size_t context_buffers(int kind, ContextSizes z, size_t n);
 // The most positions per rank for which q, k, v, out, kept elements and buffers fit in `bytes`.
 size_t context_longest_chunk(int kind, ContextSizes z, size_t n, size_t bytes);
 // RING and ZIGZAG, played step by step: the time of the last rank, and all ranks' computing, in ps.
-typedef struct { double step, busy; } RingTime;
+typedef struct {
+    double step, busy;
+} RingTime;
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);
 // RSA and ULYSSES: the time of one pass in ps, a formula.
 double context_pass_time(int kind, ContextSizes z, size_t n, bool backward);
@@ -175,19 +181,24 @@ void context_alone(Run *run, ContextSizes z);
 // The costs of the layers of grid_layers.c for one rank of a q x q x depth grid: as measured, and
 // from sizes alone.
 
-typedef struct { double calls[COMM_KINDS], sent, received; } AxisTraffic;  // bytes of this rank
 typedef struct {
-    AxisTraffic row, col, depth;                           // along the three axes of the grid
-    Work products;                                         // of this rank
-    double transfers;                                      // ps, one after another; equal blocks
+    double calls[COMM_KINDS], sent, received;
+} AxisTraffic; // bytes of this rank
+typedef struct {
+    AxisTraffic row, col, depth; // along the three axes of the grid
+    Work products;               // of this rank
+    double transfers;            // ps, one after another; equal blocks
 } GridTraffic;
-GridTraffic grid_measured(const CommGrid *g);              // since the ledgers were reset
+GridTraffic grid_measured(const CommGrid *g); // since the ledgers were reset
 
-typedef struct { const ModelConfig *c; size_t q, depth, row, col, layer; } GridPlace;
+typedef struct {
+    const ModelConfig *c;
+    size_t q, depth, row, col, layer;
+} GridPlace;
 GridPlace grid_place(const ModelConfig *c, const CommGrid *g);
 GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank);
-size_t grid_sequences(const GridPlace *at, size_t B);      // of B, those of the rank's row
-bool grid_even(const GridPlace *at, size_t B);             // are all blocks equal?
+size_t grid_sequences(const GridPlace *at, size_t B); // of B, those of the rank's row
+bool grid_even(const GridPlace *at, size_t B);        // are all blocks equal?
 
 // One linear layer x [M, K] a [K, N] + b in equal blocks.
 GridTraffic grid_linear_forward(const GridPlace *at, size_t M, size_t K, size_t N);
@@ -216,15 +227,17 @@ size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage);
 enum { CUBE_ROW, CUBE_COL, CUBE_DEPTH, CUBE_AXES };
 // Bytes that a rank sends, and receives, because every call is a ring. Time in ps: one call after
 // another, if no rank waits for another.
-typedef struct { double calls, bytes[CUBE_AXES], time; } CubeTraffic;
-double cube_bytes(const CubeTraffic *t);                   // along all axes
+typedef struct {
+    double calls, bytes[CUBE_AXES], time;
+} CubeTraffic;
+double cube_bytes(const CubeTraffic *t); // along all axes
 
 typedef struct {
     const ModelConfig *c;
     size_t q, row, col, layer;
-    bool gather_again;                                     // backward gathers X and W again
-    bool blockwise;                                        // attention keeps no scores, but one
-                                                           // element per query and head
+    bool gather_again; // backward gathers X and W again
+    bool blockwise;    // attention keeps no scores, but one
+                       // element per query and head
 } CubePlace;
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again);
 
@@ -235,7 +248,7 @@ CubeTraffic cube_linear(const CubePlace *at, size_t B, size_t T, bool swapped, s
 CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, bool again);
 // A stage's sums of the gradients of vectors over the q^2 ranks of a plane: in bytes[0].
 CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage);
-Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B);      // forward
+Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B); // forward
 
 // The tensors of a block, in model order.
 void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK]);
@@ -251,7 +264,7 @@ size_t cube_kept_scores(const CubePlace *at, size_t B);
 size_t cube_kept_head(const CubePlace *at, size_t B);
 size_t cube_kept_between(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
-size_t cube_message(const CubePlace *at, size_t B);        // between stages, one way
+size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
 
 // ---- grids.c ----
 // Functions of the experiments of lessons 09 to 12: measurements of a grid of ranks, checks of
@@ -260,14 +273,14 @@ size_t cube_message(const CubePlace *at, size_t B);        // between stages, on
 // ---- 09, 10: measurements and costs of a rank of a q x q x d grid. ----
 typedef struct {
     GridTraffic traffic;
-    Picoseconds took;                                      // by this rank's clock
-    size_t panels;                                         // bytes, peak: blocks of other ranks
+    Picoseconds took; // by this rank's clock
+    size_t panels;    // bytes, peak: blocks of other ranks
     // Bytes. block: the parameters of a block. activations: their peak.
     size_t block, parameters, gradients, optimizer, activations;
 } GridMeasured;
-void grid_measure_begin(const CommGrid *g, GridMeasured *r);   // resets the ledgers of its groups
+void grid_measure_begin(const CommGrid *g, GridMeasured *r); // resets the ledgers of its groups
 void grid_measure_end(const CommGrid *g, GridMeasured *r);
-void grid_measure_state(GridMeasured *r, const Model *m);      // before the model is freed
+void grid_measure_state(GridMeasured *r, const Model *m); // before the model is freed
 // A training on such a grid. cut: summa() or tesseract(). measured: the last step.
 typedef struct {
     Comm *world;
@@ -275,25 +288,29 @@ typedef struct {
     void (*cut)(Model *m, const CommGrid *g);
     GridMeasured measured;
 } GridTraining;
-void grid_train(void *grid_training, const Training *t, Trajectory *out);      // a SplitTraining
+void grid_train(void *grid_training, const Training *t, Trajectory *out); // a SplitTraining
 // Check the calls and bytes of one axis (ids "row.sent" and so on), and the memory of a rank.
 void grid_axis_costs(Run *run, const char *axis, const AxisTraffic *want, const AxisTraffic *got);
 void grid_memory_costs(Run *run, const GridPlace *at, size_t sequences, const GridMeasured *r);
 
 // ---- 11: bytes along the axes of a cube. ----
 void cube_ledgers_reset(const Cube *c);
-void cube_add_sent(const Cube *c, double bytes[CUBE_AXES]);    // adds the bytes since the reset
+void cube_add_sent(const Cube *c, double bytes[CUBE_AXES]); // adds the bytes since the reset
 
 // ---- 11, 12: the share of one rank. ----
 // parameters, kept: elements. received: bytes per step. time: ps per step, if no rank waits.
-typedef struct { double parameters, kept, received, time; } RankShare;
+typedef struct {
+    double parameters, kept, received, time;
+} RankShare;
 RankShare cube_rank_share(const ModelConfig *c, size_t sequences, size_t q, size_t rank,
                           bool again);
 
 // ---- grid_linear.c ----
 // The first half of the experiment of 09_summa.c: one linear layer on a grid.
 
-typedef struct { size_t M, K, N; } GridLinear;     // X [M, K], A [K, N]
+typedef struct {
+    size_t M, K, N;
+} GridLinear; // X [M, K], A [K, N]
 // Compares the layer's output and gradients with the unsplit ones. Checks the bytes that a rank
 // receives, its memory and its time where q divides all sizes, and shows the picture of the layer.
 void grid_linear_compare(Run *run, const CommGrid *g, GridLinear z);
@@ -301,7 +318,9 @@ void grid_linear_compare(Run *run, const CommGrid *g, GridLinear z);
 // ---- cube_linears.c ----
 // The first half of the experiment of 11_cube.c: two linear layers on a cube.
 
-typedef struct { size_t B, T, K, N; } CubeSizes;           // X [B*T, K], V [K, N], W [N, K]
+typedef struct {
+    size_t B, T, K, N;
+} CubeSizes; // X [B*T, K], V [K, N], W [N, K]
 // Compares Y = X V and Z = Y W and their gradients with the unsplit ones, and checks the bytes sent
 // along each axis. shown: the page has a picture of this run.
 void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown);
@@ -322,17 +341,17 @@ double way_crossover(size_t q, Crossover by);
 // ---- way_cut.c ----
 // A model cut in one of the six ways of 12_compare.c.
 
-enum { WAY_GROUPS = 6 };                                   // at most
+enum { WAY_GROUPS = 6 }; // at most
 // The groups of a way.
 typedef struct {
     TensorWay way;
     Comm *world;
-    CommGrid grid;                                         // of 2D, 2.5D
-    Cube cube;                                             // of 3D
+    CommGrid grid; // of 2D, 2.5D
+    Cube cube;     // of 3D
 } WayCut;
 // Cuts a described model, and for the ring its data. All else of a way is inside its layers.
 void way_cut(WayCut *w, Model *m, Data *d);
-void way_free(WayCut *w);                                  // the groups; not the model
+void way_free(WayCut *w); // the groups; not the model
 // Lists the communicators whose bytes are counted. Returns their number.
 size_t way_groups(const WayCut *w, Comm *group[WAY_GROUPS]);
 // Whether this rank's loss enters the sum over all ranks.
@@ -341,9 +360,9 @@ bool way_loss_counts(const WayCut *w);
 // ---- way_tables.c ----
 // Tables with a column for each of the six ways of 12_compare.c.
 
-extern const char *const tensor_way_name[TENSOR_WAYS];        // "1D + SP"
-extern const char *const tensor_way_id[TENSOR_WAYS];          // "sp", in the ids of costs
-typedef char WayCells[TENSOR_WAYS][40];                       // the cells of a row
+extern const char *const tensor_way_name[TENSOR_WAYS]; // "1D + SP"
+extern const char *const tensor_way_id[TENSOR_WAYS];   // "sp", in the ids of costs
+typedef char WayCells[TENSOR_WAYS][40];                // the cells of a row
 Result way_row(const char *what, WayCells cell);
 // A table with the columns of the ways that n ranks allow.
 void way_results(Run *run, size_t n, const Result *rows);

@@ -14,7 +14,8 @@ static AxisTraffic axis_measured(const Comm *c) {
     return a;
 }
 GridTraffic grid_measured(const CommGrid *g) {
-    return (GridTraffic){ .row = axis_measured(g->in_row), .col = axis_measured(g->in_col),
+    return (GridTraffic){ .row = axis_measured(g->in_row),
+                          .col = axis_measured(g->in_col),
                           .depth = axis_measured(g->in_depth) };
 }
 
@@ -44,8 +45,8 @@ static SummaCut positions(const GridPlace *at) { return (SummaCut){ at->c->conte
 
 bool grid_even(const GridPlace *at, size_t B) {
     const ModelConfig *c = at->c;
-    return B % (at->q * at->depth) == 0 && c->heads % at->q == 0 && c->width % at->q == 0
-        && c->vocab % at->q == 0 && c->context % at->q == 0;
+    return B % (at->q * at->depth) == 0 && c->heads % at->q == 0 && c->width % at->q == 0 &&
+           c->vocab % at->q == 0 && c->context % at->q == 0;
 }
 
 CutSizes grid_sizes(const GridPlace *at) {
@@ -63,11 +64,18 @@ static size_t vector(const GridPlace *at, SummaCut cols) {
 
 void grid_elements_tensors(const GridPlace *at, size_t tensor[TENSORS_OF_BLOCK]) {
     const SummaCut C = features(at), A = heads(at), F = hidden(at);
-    const size_t c = vector(at, C), elements[TENSORS_OF_BLOCK] = {
-        c, c, 3 * matrix(at, C, A), 3 * vector(at, A),     // norm, q|k|v
-        matrix(at, A, C), c,                               // projection
-        c, c, matrix(at, C, F), vector(at, F),             // norm, fc
-        matrix(at, F, C), c };                             // out
+    const size_t c = vector(at, C), elements[TENSORS_OF_BLOCK] = { c,
+                                                                   c,
+                                                                   3 * matrix(at, C, A),
+                                                                   3 * vector(at, A), // norm, q|k|v
+                                                                   matrix(at, A, C),
+                                                                   c, // projection
+                                                                   c,
+                                                                   c,
+                                                                   matrix(at, C, F),
+                                                                   vector(at, F), // norm, fc
+                                                                   matrix(at, F, C),
+                                                                   c }; // out
     for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
 }
 size_t grid_elements_block(const GridPlace *at) {
@@ -89,7 +97,10 @@ size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage) {
 
 // ---------------------------------------------------------------- calls
 
-typedef struct { const GridPlace *at; GridTraffic t; } Count;
+typedef struct {
+    const GridPlace *at;
+    GridTraffic t;
+} Count;
 typedef enum { ROW, COLUMN } Axis;
 
 // A broadcast or reduce along a chain of ranks. A reduce runs from `first` to the root.
@@ -104,7 +115,7 @@ static void chain(Count *c, Axis axis, CommKind kind, size_t root, size_t elemen
     a->received += receives * bytes;
     c->t.transfers += chain_time(q, (size_t)bytes);
 }
-static void all_reduce(Count *c, size_t elements) {        // over the rank's row
+static void all_reduce(Count *c, size_t elements) { // over the rank's row
     double bytes = ring_bytes(ALL_REDUCE_PASSES, c->at->q, elements, E);
     c->t.row.calls[COMM_ALL_REDUCE]++;
     c->t.row.sent += bytes;
@@ -142,7 +153,7 @@ static void product_tn(Count *c, size_t M, SummaCut k, size_t N) {
 }
 static void linear_forward(Count *c, size_t M, SummaCut k, size_t N) {
     product(c, M, k, N);
-    chain(c, COLUMN, COMM_BROADCAST, 0, N);                 // the bias
+    chain(c, COLUMN, COMM_BROADCAST, 0, N); // the bias
 }
 static void linear_backward(Count *c, size_t M, SummaCut k, size_t N) {
     product_tn(c, M, k, N);
@@ -181,7 +192,7 @@ static void block_forward(Count *c, const CutSizes *z, size_t sequences) {
     size_t M = sequences * z->T, A = z->heads * z->D;
     norm_forward(c, M, z->C);
     linear_forward(c, M, features(at), 3 * A);
-    scores(c, z, sequences, 2);                            // q k^T, and its product with v
+    scores(c, z, sequences, 2); // q k^T, and its product with v
     linear_forward(c, M, heads(at), z->C);
     norm_forward(c, M, z->C);
     linear_forward(c, M, features(at), z->hidden);
@@ -215,8 +226,8 @@ GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, boo
     }
     if (stage->last) {
         norm_forward(&c, M, z.C);
-        product_nt(&c, M, entries(at), z.C);               // logits
-        for (size_t i = 0; i < 3; i++) all_reduce(&c, M);  // the loss
+        product_nt(&c, M, entries(at), z.C);              // logits
+        for (size_t i = 0; i < 3; i++) all_reduce(&c, M); // the loss
         product_tn(&c, M, entries(at), z.C);
         product(&c, M, entries(at), z.C);
         norm_backward(&c, M, z.C);
@@ -232,13 +243,13 @@ static void partial_sum(GridTraffic *t, const GridPlace *at, size_t elements) {
     t->transfers += ring_time(ALL_REDUCE_PASSES, at->depth, elements, E);
 }
 GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage) {
-    GridTraffic t = {0};
+    GridTraffic t = { 0 };
     if (stage->first) partial_sum(&t, at, grid_elements_wte(at));
     if (stage->last) partial_sum(&t, at, grid_elements_wte(at));
     return t;
 }
 GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage) {
-    GridTraffic t = {0};
+    GridTraffic t = { 0 };
     for (size_t i = 0; i < cut_layers(stage); i++)
         partial_sum(&t, at, grid_elements_unit(at, stage, i));
     return t;

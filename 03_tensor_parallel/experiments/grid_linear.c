@@ -10,7 +10,12 @@
 enum { E = sizeof(real) };
 enum { KEY_X = 1, KEY_A, KEY_B, KEY_DY };
 
-typedef struct { GridLinear z; Range m, k, n; Tensor x, dx, y, dy; Param p[2]; } Linear;
+typedef struct {
+    GridLinear z;
+    Range m, k, n;
+    Tensor x, dx, y, dy;
+    Param p[2];
+} Linear;
 
 // Draws the whole tensor and returns a copy of one block: every rank can do so alone.
 static Tensor drawn(Arena *a, uint64_t key, size_t rows, size_t cols, Range r, Range c) {
@@ -25,7 +30,10 @@ static Tensor drawn(Arena *a, uint64_t key, size_t rows, size_t cols, Range r, R
 // The blocks of this rank. g NULL: whole tensors.
 static Linear linear_new(Run *run, Arena *a, const CommGrid *g, GridLinear z) {
     const SummaCut tokens = { z.M, 1 }, inner = { z.K, 1 }, outer = { z.N, 1 };
-    Linear l = { .z = z, .m = { 0, z.M }, .k = { 0, z.K }, .n = { 0, z.N },
+    Linear l = { .z = z,
+                 .m = { 0, z.M },
+                 .k = { 0, z.K },
+                 .n = { 0, z.N },
                  .p = { param_describe("A", z.K, z.N, 1), param_describe("b", 0, z.N, 1) } };
     if (g) {
         l.m = summa_range(tokens, g->rows, g->row);
@@ -69,19 +77,19 @@ static void unsplit_layer(Run *run, GridLinear z, Snapshot *want) {
 // receive the bias. A turn needs room for one block of X and one of A, unless the rank owns them.
 static void layer_costs(Run *run, const CommGrid *g, GridLinear z, const GridMeasured r[2]) {
     const size_t q = g->cols, M = z.M, K = z.K, N = z.N, x = M * K / (q * q), a = K * N / (q * q);
-    if (M % q || K % q || N % q) return;                   // closed forms: equal blocks only
+    if (M % q || K % q || N % q) return; // closed forms: equal blocks only
     for (size_t back = 0; back < 2; back++) {
-        const size_t row_without = back ? 1 % q : 0;       // holds the bias, or starts its reduce
+        const size_t row_without = back ? 1 % q : 0; // holds the bias, or starts its reduce
         const size_t bias = q > 1 && g->row != row_without ? N / q : 0;
-        const size_t blocks = (back ? 2 : 1) * (q - 1);    // (q-1)/q^2 of a matrix per product
+        const size_t blocks = (back ? 2 : 1) * (q - 1); // (q-1)/q^2 of a matrix per product
         const GridTraffic *got = &r[back].traffic;
         check_costs(run, back ? "layer.backward.%s" : "layer.forward.%s",
-                    back ? "backward: %s" : "forward: %s", (CostRow[]){
-            { "row", "received in the row", "bytes", BY_FORMULA(blocks * x * E),
-              got->row.received },
-            { "column", "received in the column", "bytes", BY_FORMULA((blocks * a + bias) * E),
-              got->col.received },
-            {0} });
+                    back ? "backward: %s" : "forward: %s",
+                    (CostRow[]){ { "row", "received in the row", "bytes",
+                                   BY_FORMULA(blocks * x * E), got->row.received },
+                                 { "column", "received in the column", "bytes",
+                                   BY_FORMULA((blocks * a + bias) * E), got->col.received },
+                                 { 0 } });
     }
     size_t most = 0;
     for (size_t l = 0; l < q; l++) {
@@ -92,13 +100,14 @@ static void layer_costs(Run *run, const CommGrid *g, GridLinear z, const GridMea
     const double send_bias = chain_time(q, N / q * E);
     const double product = work_product(M / q, N / q, K / q).time;
     const double turns = (double)q * (chain_time(q, x * E) + chain_time(q, a * E) + product);
-    check_costs(run, "layer.%s", "%s", (CostRow[]){
-        { "panels", "one layer: panels", "bytes", BY_FORMULA(most * E), r[0].panels },
-        { simulated ? "forward.time" : NULL, "forward: q turns", "ps",
-          BY_FORMULA(turns + send_bias), (double)r[0].took },
-        { "backward.time", "backward: 2q turns", "ps", BY_FORMULA(2 * turns + send_bias),
-          (double)r[1].took },
-        {0} });
+    check_costs(run, "layer.%s", "%s",
+                (CostRow[]){
+                    { "panels", "one layer: panels", "bytes", BY_FORMULA(most * E), r[0].panels },
+                    { simulated ? "forward.time" : NULL, "forward: q turns", "ps",
+                      BY_FORMULA(turns + send_bias), (double)r[0].took },
+                    { "backward.time", "backward: 2q turns", "ps",
+                      BY_FORMULA(2 * turns + send_bias), (double)r[1].took },
+                    { 0 } });
     if (!simulated) return;
     picture_show(run, "One linear layer, blocks on a grid", PICTURE_CHART);
 }
@@ -107,7 +116,7 @@ void grid_linear_compare(Run *run, const CommGrid *g, GridLinear z) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     Arena held = arena(MEM_ACTIVATIONS);
     const SummaCut inner = { z.K, 1 };
-    GridMeasured r[2];                                     // forward, backward
+    GridMeasured r[2]; // forward, backward
     Linear l = linear_new(run, &held, g, z);
     picture_begin(run, MEM_COMMUNICATION);
     record_enter(EVENT_FORWARD, NO_NUMBER);

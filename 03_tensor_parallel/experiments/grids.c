@@ -35,23 +35,23 @@ static StepResult step(void *grid_training, Model *m, Optimizer *o, const Traini
     GridTraining *x = grid_training;
     model_zero_gradients(m);
     grid_measure_begin(x->g, &x->measured);
-    double loss = model_forward_backward(m, b) * b->token_weight;  // this row's sequences
-    model_partial_sums(m);                             // over depth; a single grid sends nothing
+    double loss = model_forward_backward(m, b) * b->token_weight; // this row's sequences
+    model_partial_sums(m); // over depth; a single grid sends nothing
     grid_measure_end(x->g, &x->measured);
-    model_fold_tied(m);                                // adds both uses of wte; sends nothing
-    if (x->g->col > 0) loss = 0;                       // a row's ranks have the same loss
+    model_fold_tied(m);          // adds both uses of wte; sends nothing
+    if (x->g->col > 0) loss = 0; // a row's ranks have the same loss
     comm_all_reduce_doubles(x->world, &loss, 1);
-    double norm = model_grad_norm(m, x->world);        // every element has one owner
-    optimizer_step(o, m, clip_factor(norm, t->clip));  // of what this rank holds
+    double norm = model_grad_norm(m, x->world);       // every element has one owner
+    optimizer_step(o, m, clip_factor(norm, t->clip)); // of what this rank holds
     return (StepResult){ loss, norm };
 }
 
 void grid_train(void *grid_training, const Training *t, Trajectory *out) {
     GridTraining *x = grid_training;
     Model *m = model_describe(&t->model, model_layers(&t->model));
-    x->cut(m, x->g);                                   // cuts the parameters, replaces the layers
+    x->cut(m, x->g); // cuts the parameters, replaces the layers
     model_allocate(m);
-    training_run(out, m, t, 1, 0, step, x);            // every rank gets all tokens
+    training_run(out, m, t, 1, 0, step, x); // every rank gets all tokens
     grid_measure_state(&x->measured, m);
     model_free(m);
 }
@@ -81,14 +81,16 @@ void grid_memory_costs(Run *run, const GridPlace *at, size_t sequences, const Gr
     const CutSizes whole = cut_sizes(at->c, 1, 0), z = grid_sizes(at);
     const size_t parameters = grid_elements_stage(at, &whole), block = grid_elements_block(at);
     const size_t kept = grid_sequences(at, sequences) * at->c->context * kept_stage(&z);
-    check_costs(run, "%s", "%s", (CostRow[]){
-        { "block", "parameters of a block", "bytes", BY_FORMULA(block * E), r->block },
-        { "parameters", "parameters", "bytes", BY_FORMULA(parameters * E), r->parameters },
-        { "gradients", "gradients (wte twice)", "bytes",
-          BY_FORMULA((parameters + grid_elements_wte(at)) * E), r->gradients },
-        { "adamw", "AdamW's m and v", "bytes", BY_FORMULA(2 * parameters * E), r->optimizer },
-        { "kept", "activations, peak", "bytes", BY_FORMULA(kept * E), r->activations },
-        {0} });
+    check_costs(
+        run, "%s", "%s",
+        (CostRow[]){
+            { "block", "parameters of a block", "bytes", BY_FORMULA(block * E), r->block },
+            { "parameters", "parameters", "bytes", BY_FORMULA(parameters * E), r->parameters },
+            { "gradients", "gradients (wte twice)", "bytes",
+              BY_FORMULA((parameters + grid_elements_wte(at)) * E), r->gradients },
+            { "adamw", "AdamW's m and v", "bytes", BY_FORMULA(2 * parameters * E), r->optimizer },
+            { "kept", "activations, peak", "bytes", BY_FORMULA(kept * E), r->activations },
+            { 0 } });
 }
 
 // ---------------------------------------------------------------- a cube

@@ -22,7 +22,7 @@ static void parameters_new(Trial *t, Arena *parameters, Arena *gradients) {
         Param *p = &t->params[i];
         p->w = tensor_new(parameters, param_local_rows(p), param_local_cols(p));
         p->g = tensor_new(gradients, param_local_rows(p), param_local_cols(p));
-        ledger_pause();                            // not counted: the whole tensor is freed at once
+        ledger_pause(); // not counted: the whole tensor is freed at once
         Arena scratch = arena(MEM_REFERENCE);
         Tensor whole = trial_drawn(t, &scratch, TRIAL_WEIGHTS, i);
         Tensor rows = tensor_row_range(whole, p->my_rows.lo, p->my_rows.hi);
@@ -74,7 +74,7 @@ static size_t parameter_count(const Trial *t) {
 }
 
 static void run_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
-    if (t->tp) record_enter(EVENT_FORWARD, NO_NUMBER);     // for the picture
+    if (t->tp) record_enter(EVENT_FORWARD, NO_NUMBER); // for the picture
     t->forward(t, y, x, s);
     t->drop(t, y);
     if (t->tp) record_leave();
@@ -116,7 +116,7 @@ static void train_step(Trial *t, TrialResult *r) {
     if (recorded) picture_begin(t->run, MEM_ACTIVATIONS);
     run_forward(t, y, x, &saved);
     op_scale(dy, target, -1);
-    op_add(dy, y, dy);                         // Y - target; the loss is half its square, per row
+    op_add(dy, y, dy); // Y - target; the loss is half its square, per row
     r->loss[t->step] = tensor_sum_of_squares(dy) / (double)(2 * M);
     op_scale(dy, dy, (real)(1.0 / (double)M));
     run_backward(t, dx, x, dy, &saved);
@@ -193,14 +193,17 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train) {
 void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
                  const TrialResult *r) {
     const size_t e = sizeof(real);
-    check_costs(run, ids, names, (CostRow[]){
-        { "parameters", c->parameters_name, "bytes", BY_FORMULA(c->parameters * e), r->parameters },
-        { "gradients", c->gradients_name, "bytes", BY_FORMULA(c->gradients * e), r->gradients },
-        { "optimizer", "SGD's state", "bytes", BY_FORMULA(0), r->optimizer },
-        { "kept", c->kept_name, "bytes", BY_FORMULA(c->kept * e), r->activations },
-        { "calls", "all-reduces a step", "calls", BY_FORMULA(c->calls), r->calls },
-        { "sent", "sent a step", "bytes", BY_FORMULA(c->sent), r->sent },
-        {0} });
+    check_costs(run, ids, names,
+                (CostRow[]){
+                    { "parameters", c->parameters_name, "bytes", BY_FORMULA(c->parameters * e),
+                      r->parameters },
+                    { "gradients", c->gradients_name, "bytes", BY_FORMULA(c->gradients * e),
+                      r->gradients },
+                    { "optimizer", "SGD's state", "bytes", BY_FORMULA(0), r->optimizer },
+                    { "kept", c->kept_name, "bytes", BY_FORMULA(c->kept * e), r->activations },
+                    { "calls", "all-reduces a step", "calls", BY_FORMULA(c->calls), r->calls },
+                    { "sent", "sent a step", "bytes", BY_FORMULA(c->sent), r->sent },
+                    { 0 } });
 }
 
 void trial_say_cost(Run *run, const char *calls) {

@@ -57,18 +57,18 @@ static double ring_attention_time(const ModelConfig *c, size_t B, size_t n) {
     const double w0 = 2 * heads * pairs_time(chunk, D, true) + square, w = 2 * square;
     const double hop = send_time(2 * B * 2 * chunk * c->width * sizeof(real));
     const double products = w0 + (double)(n - 1) * w;
-    return (2 + 5) * products + context_ring_waits(n, 2 * w0, 2 * w, hop, false)
-                              + context_ring_waits(n, 5 * w0, 5 * w, hop, true);
+    return (2 + 5) * products + context_ring_waits(n, 2 * w0, 2 * w, hop, false) +
+           context_ring_waits(n, 5 * w0, 5 * w, hop, true);
 }
 // The step: all other products on a rank's positions (forward once, backward twice), attention, and
 // after the last backward the all-reduce of all gradients.
 static double ring_step_time(const ModelConfig *c, const CutSizes *whole, size_t B, size_t n) {
     const size_t M = B * c->context / n, h = c->width;
-    const double block = work_product(M, 3 * h, h).time + work_product(M, h, h).time
-                       + work_product(M, 4 * h, h).time + work_product(M, h, 4 * h).time;
-    return 3 * ((double)c->layers * block + work_product(M, c->vocab, h).time)
-         + (double)c->layers * ring_attention_time(c, B, n)
-         + ring_time(ALL_REDUCE_PASSES, n, elements_stage(whole), sizeof(real));
+    const double block = work_product(M, 3 * h, h).time + work_product(M, h, h).time +
+                         work_product(M, 4 * h, h).time + work_product(M, h, 4 * h).time;
+    return 3 * ((double)c->layers * block + work_product(M, c->vocab, h).time) +
+           (double)c->layers * ring_attention_time(c, B, n) +
+           ring_time(ALL_REDUCE_PASSES, n, elements_stage(whole), sizeof(real));
 }
 // In forward and in backward a rank receives keys and values of all other positions. It also
 // receives their gradients of all positions, and the sums of the gradients of parameters.
@@ -81,8 +81,7 @@ static RankShare ring(const ModelConfig *c, size_t B, size_t n, size_t rank) {
     const size_t elements = positions * B * c->width * c->layers;
     const double sums = ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole), sizeof(real));
     return (RankShare){ (double)elements_stage(&whole), (double)(B * z.T * kept_stage(&z)),
-                        (double)(elements * sizeof(real)) + sums,
-                        ring_step_time(c, &whole, B, n) };
+                        (double)(elements * sizeof(real)) + sums, ring_step_time(c, &whole, B, n) };
 }
 RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank) {
     const TensorWayShape s = tensor_way_shape(way, n);
@@ -94,13 +93,15 @@ RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, siz
 // ---------------------------------------------------------------- the crossover of 1D and 2D
 
 // The cost of a block's communication in 1D and in 2D.
-typedef struct { double one, two; } Volume;
+typedef struct {
+    double one, two;
+} Volume;
 static Volume volume(const ModelConfig *c, size_t q, size_t B, Crossover by) {
     CutSizes z = cut_sizes(c, q * q, 0);
     const size_t C = c->width, M = B * c->context;
     const size_t inputs[] = { C, C, C, 4 * C }, outputs[] = { 3 * C, C, 4 * C, C };
     const GridPlace at = grid_place_of(c, q, 1, 0);
-    Volume v = {0};
+    Volume v = { 0 };
     z.first = z.last = false;
     const Traffic all_reduces = traffic_tensor_parallel(&z, q * q, B, false);
     v.one = by == BY_BYTES ? all_reduces.bytes : all_reduces.time;
@@ -117,7 +118,7 @@ static Volume volume(const ModelConfig *c, size_t q, size_t B, Crossover by) {
 double way_crossover(size_t q, Crossover by) {
     // 2, 3, 4 and 8, squared, divide every size. Vectors are small beside the matrices.
     const ModelConfig c = { .layers = 1, .width = 4608, .heads = 576, .context = 1, .vocab = 64 };
-    const ClockLink plain = { .name = "bytes", .alpha = 0, .beta = 1e12 };  // a byte per picosecond
+    const ClockLink plain = { .name = "bytes", .alpha = 0, .beta = 1e12 }; // a byte per picosecond
     const size_t sequences = 576;
     const double tokens = (double)sequences;
     clock_set_link(&plain);

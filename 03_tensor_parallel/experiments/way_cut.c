@@ -48,8 +48,10 @@ void way_free(WayCut *w) {
 // sets copies to 0. On the ring each rank has tokens of its own.
 bool way_loss_counts(const WayCut *w) {
     switch (w->way) {
-        case WAY_1D: case WAY_SP:  return w->world->rank == 0;
-        case WAY_2D: case WAY_25D: return w->grid.col == 0;
-        default:                   return true;
+    case WAY_1D:
+    case WAY_SP: return w->world->rank == 0;
+    case WAY_2D:
+    case WAY_25D: return w->grid.col == 0;
+    default: return true;
     }
 }

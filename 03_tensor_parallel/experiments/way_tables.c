@@ -8,7 +8,7 @@
 const char *const tensor_way_name[TENSOR_WAYS] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring" };
 const char *const tensor_way_id[TENSOR_WAYS] = { "1d", "sp", "2d", "25d", "3d", "ring" };
 static const char *const columns[TENSOR_WAYS + 1] = { "1D", "1D + SP",   "2D", "2.5D",
-                                                     "3D", "ring attn", NULL };
+                                                      "3D", "ring attn", NULL };
 
 Result way_row(const char *what, WayCells cell) {
     Result r = { .what = what };
@@ -18,7 +18,7 @@ Result way_row(const char *what, WayCells cell) {
 void way_results(Run *run, size_t n, const Result *rows) {
     enum { ROWS = 8 };
     const char *names[TENSOR_WAYS + 1] = { NULL };
-    Result some[ROWS] = {{0}};
+    Result some[ROWS] = { { 0 } };
     for (size_t i = 0; rows[i].what && i + 1 < ROWS; i++) {
         some[i] = (Result){ .what = rows[i].what };
         size_t column = 0;
@@ -43,8 +43,9 @@ static RankShare block_share(TensorWay way, ModelConfig c, size_t B, size_t n) {
                         (two.received - one.received) / sizeof(real), 0 };
 }
 
-static const ModelConfig wide = { .layers = 1, .width = 12288, .heads = 128, .context = 2048,
-                                  .vocab = 51200, .dropout = 0.1 };
+static const ModelConfig wide = {
+    .layers = 1, .width = 12288, .heads = 128, .context = 2048, .vocab = 51200, .dropout = 0.1
+};
 enum { RANKS = 64, SEQUENCES = 16 };
 
 void way_block_table(Run *run) {
@@ -55,19 +56,25 @@ void way_block_table(Run *run) {
         snprintf(kept[way], 40, "=%.0f", s.kept / 1e6);
         snprintf(received[way], 40, "=%.0f", s.received / 1e6);
     }
-    const Result rows[] = { way_row("parameters", parameters), way_row("activations", kept),
-                            way_row("received per step", received), {0} };
+    const Result rows[] = { way_row("parameters", parameters),
+                            way_row("activations", kept),
+                            way_row("received per step", received),
+                            { 0 } };
     say(run, "%s", "");
-    say(run, "Computed: one block of GPT-3's width on %d ranks, in millions of elements per rank. "
-             "%d sequences", RANKS, SEQUENCES);
-    say(run, "of %zu tokens; %zu heads, because %d ranks cannot share GPT-3's 96 equally. 2.5D: "
-             "4 x 4 x 4.", wide.context, wide.heads, RANKS);
+    say(run,
+        "Computed: one block of GPT-3's width on %d ranks, in millions of elements per rank. "
+        "%d sequences",
+        RANKS, SEQUENCES);
+    say(run,
+        "of %zu tokens; %zu heads, because %d ranks cannot share GPT-3's 96 equally. 2.5D: "
+        "4 x 4 x 4.",
+        wide.context, wide.heads, RANKS);
     results(run, columns, rows);
 }
 
 // Received elements of a block against the tokens of a step, both relative to the width.
 void way_plot(Run *run) {
-    enum { POINTS = 9, FIRST = 192 };            // positions: 16 sequences of 192 are C / 4 tokens
+    enum { POINTS = 9, FIRST = 192 }; // positions: 16 sequences of 192 are C / 4 tokens
     double x[POINTS], y[TENSOR_WAYS][POINTS];
     PlotLine lines[TENSOR_WAYS];
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
@@ -94,7 +101,7 @@ void way_crossover_table(Run *run) {
     double tokens[CROSSOVERS][CASES], want[CASES];
     char cell[CROSSOVERS][CASES][40];
     for (size_t i = 0; i < CASES; i++) {
-        want[i] = tensor_way_crossover(WAY_2D, WAY_1D, q[i] * q[i]);     // 36 / (8q - 13)
+        want[i] = tensor_way_crossover(WAY_2D, WAY_1D, q[i] * q[i]); // 36 / (8q - 13)
         for (Crossover by = 0; by < CROSSOVERS; by++) {
             tokens[by][i] = way_crossover(q[i], by);
             if (tokens[by][i] > 0)
@@ -103,12 +110,11 @@ void way_crossover_table(Run *run) {
         }
     }
     // 2e-3: the exact volumes of the lessons contain vectors, too.
-    check_numbers(run, "crossover of 1D and 2D", "36/(8q-13)", tokens[BY_BYTES], want, CASES,
-                  2e-3);
-    Result rows[CROSSOVERS + 1] = {{0}};
+    check_numbers(run, "crossover of 1D and 2D", "36/(8q-13)", tokens[BY_BYTES], want, CASES, 2e-3);
+    Result rows[CROSSOVERS + 1] = { { 0 } };
     for (Crossover by = 0; by < CROSSOVERS; by++)
-        rows[by] = (Result){ what[by], NULL,
-                             { cell[by][0], cell[by][1], cell[by][2], cell[by][3] } };
+        rows[by] =
+            (Result){ what[by], NULL, { cell[by][0], cell[by][1], cell[by][2], cell[by][3] } };
     say(run, "%s", "");
     say(run, "2D costs less than 1D if a step has at least this many tokens (C is the width):");
     results(run, (const char *const[]){ "2 x 2 ranks", "3 x 3", "4 x 4", "8 x 8", NULL }, rows);

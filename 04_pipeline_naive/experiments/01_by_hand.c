@@ -57,19 +57,24 @@ static void show_results(Run *run, const Chain *two, const Chain *naive, const C
         sprintf(end[k], "=%zu", way[k]->end);
         sprintf(share[k], "=%.1f %%", 100 * idle(way[k]));
     }
-    results(run, (const char *const[]){ "naive", "naive", "micro-batched", NULL }, (const Result[]){
-        { "devices p", "-", { "=2", "=4", "=4" } },
-        { "micro-batches m", "-", { "=1", "=4", "=4" } },
-        { "step, units of time", "naive m p (f+b), micro-batched (m+p-1)(f+b)",
-          { end[0], end[1], end[2] } },
-        { "idle, of the step", "naive 1-1/p, micro-batched (p-1)/(m+p-1)",
-          { share[0], share[1], share[2] } }, {0} });
-    say_answer(run, "In the naive order one device works at a time, because each waits for its "
-                    "neighbour: %zu devices are idle for %.0f %% of the time. With all forwards "
-                    "first, a step takes %zu units instead of %zu.",
+    results(run, (const char *const[]){ "naive", "naive", "micro-batched", NULL },
+            (const Result[]){ { "devices p", "-", { "=2", "=4", "=4" } },
+                              { "micro-batches m", "-", { "=1", "=4", "=4" } },
+                              { "step, units of time",
+                                "naive m p (f+b), micro-batched (m+p-1)(f+b)",
+                                { end[0], end[1], end[2] } },
+                              { "idle, of the step",
+                                "naive 1-1/p, micro-batched (p-1)/(m+p-1)",
+                                { share[0], share[1], share[2] } },
+                              { 0 } });
+    say_answer(run,
+               "In the naive order one device works at a time, because each waits for its "
+               "neighbour: %zu devices are idle for %.0f %% of the time. With all forwards "
+               "first, a step takes %zu units instead of %zu.",
                naive->p, 100 * idle(naive), piped->end, naive->end);
-    say_cost(run, "every device keeps the outputs of %zu micro-batches instead of 1, and is still "
-                  "idle for %.0f %% of the time.",
+    say_cost(run,
+             "every device keeps the outputs of %zu micro-batches instead of 1, and is still "
+             "idle for %.0f %% of the time.",
              piped->pieces, 100 * idle(piped));
     say_use_when(run, "the model does not fit on one device, and a batch has many more "
                       "micro-batches than devices.");
@@ -78,9 +83,9 @@ static void show_results(Run *run, const Chain *two, const Chain *naive, const C
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "01_by_hand imagines its devices: start it with one rank");
     Chain slices = chain_new(run->seed, LAYERS, PIECES, chain_forwards_only),
-         piped = chain_new(run->seed, LAYERS, PIECES, chain_all_there_all_back);
+          piped = chain_new(run->seed, LAYERS, PIECES, chain_all_there_all_back);
     Chain two = chain_new(run->seed, 2, 1, chain_there_and_back),
-         naive = chain_new(run->seed, LAYERS, PIECES, chain_there_and_back);
+          naive = chain_new(run->seed, LAYERS, PIECES, chain_there_and_back);
     char line[400] = "", text[400] = "";
     chain_play(&slices);
     say_detail(run,

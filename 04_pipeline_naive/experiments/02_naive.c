@@ -33,12 +33,12 @@ static void evaluation(Run *run, const Training *t) {
     for (size_t i = 0; i < p; i++) uneven[i] = i + 1 < p ? 1 : t->model.layers - (p - 1);
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = training_batches(t, &tokens, 0, 1, 0);
-    double got[2], want[2] = {0};
+    double got[2], want[2] = { 0 };
     for (size_t k = 0; k < 2; k++) {
         Model *m = model_describe(&t->model,
                                   pipeline_stage_layers(&t->model, k ? uneven : NULL, p, pp->rank));
         model_allocate(m);
-        got[k] = pipeline_loss(pp, m, &batch[0]);      // 0 on all stages but the last
+        got[k] = pipeline_loss(pp, m, &batch[0]); // 0 on all stages but the last
         model_free(m);
     }
     comm_all_reduce_doubles(pp, got, 2);
@@ -127,24 +127,31 @@ static void table(Run *run, const Training *t, const double loss[2]) {
         { "weights", "12C^2+13C elements a block, and the ends", { weights, "parameters" } },
         { "activations, peak", "those of one micro-batch", { kept, "activations" } },
         { "messages sent", "m messages [B T, C] to each neighbour", { "=0 B", "sent.bytes" } },
-        {0} };
+        { 0 }
+    };
     results(run, (const char *const[]){ "one device", ranks, NULL }, rows);
-    say(run, "  m = %zu micro-batch%s of B = %zu sequences of T = %zu tokens; width C = %zu. "
-             "a..b: smallest",
+    say(run,
+        "  m = %zu micro-batch%s of B = %zu sequences of T = %zu tokens; width C = %zu. "
+        "a..b: smallest",
         t->micro_batches, t->micro_batches > 1 ? "es" : "", t->sequences / t->micro_batches,
         t->model.context, t->model.width);
     say(run, "  and largest rank. Ends: the first rank also holds the embedding, the last rank the "
              "head.");
-    if (!clock_config()->simulated) return;                // real times were not compared
+    if (!clock_config()->simulated) return; // real times were not compared
     StackTimes d = stack_times(&(Stack){ .model = t->model, .blocks = 2, .sequences = 1 });
-    say(run, "  These stages are unequal, so no short formula gives the step. For p = %zu equal "
-             "stages one does.", p);
-    say(run, "  A second run, not drawn: two blocks each, B = 1, forward f = %.3g us, backward b = "
-             "2f, message", (double)d.forward / 1e6);
-    say(run, "  d = %.3g us. It takes m(p(f+b) + 2(p-1)d) = %s; %s are idle, without messages "
-             "1-1/p.",
-        p > 1 ? (double)d.message / 1e6 : 0,
-        cost_text(run, "step.equal"), cost_text(run, "idle.equal"));
+    say(run,
+        "  These stages are unequal, so no short formula gives the step. For p = %zu equal "
+        "stages one does.",
+        p);
+    say(run,
+        "  A second run, not drawn: two blocks each, B = 1, forward f = %.3g us, backward b = "
+        "2f, message",
+        (double)d.forward / 1e6);
+    say(run,
+        "  d = %.3g us. It takes m(p(f+b) + 2(p-1)d) = %s; %s are idle, without messages "
+        "1-1/p.",
+        p > 1 ? (double)d.message / 1e6 : 0, cost_text(run, "step.equal"),
+        cost_text(run, "idle.equal"));
 }
 
 static void answer(Run *run, const Timing *last) {
@@ -154,14 +161,16 @@ static void answer(Run *run, const Timing *last) {
         say_answer(run, "Yes, in every bit. But one rank holds the whole model; start 2 or more "
                         "ranks to split it.");
     else
-        say_answer(run, "Yes, in every bit. Each of the %zu ranks holds %s of the %.1f kB of "
-                        "weights. But only one rank works at a time, so the ranks are idle for "
-                        "%.0f %% of the step.",
+        say_answer(run,
+                   "Yes, in every bit. Each of the %zu ranks holds %s of the %.1f kB of "
+                   "weights. But only one rank works at a time, so the ranks are idle for "
+                   "%.0f %% of the step.",
                    p, cost_text(run, "parameters"),
                    (double)(elements_stage(&whole) * sizeof(real)) / 1e3,
                    100 * last->idle_of_total);
-    say_cost(run, "%s of messages per rank and step, and the time in which a rank waits for the "
-                  "others.",
+    say_cost(run,
+             "%s of messages per rank and step, and the time in which a rank waits for the "
+             "others.",
              cost_text(run, "sent.bytes"));
     say_use_when(run, "you want to read every message of a pipeline. To train, use 04.03.");
 }
@@ -173,8 +182,8 @@ static void naive(Run *run) {
     size_t m = t.micro_batches;
     t.recorded = true;
     t.watched = MEM_ACTIVATIONS;
-    StageCosts seen = {0}, each = one_by_one(run, t);
-    double loss[2] = {0};                                  // of the last step: unsplit, naive
+    StageCosts seen = { 0 }, each = one_by_one(run, t);
+    double loss[2] = { 0 }; // of the last step: unsplit, naive
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
@@ -199,7 +208,7 @@ static void naive(Run *run) {
                formula(SEQUENCES * stage_neighbours(run)), NOT_PREDICTED, each.messages);
     memory_costs(run, &t, "each.", "a sequence each: ", &each);
     t.micro_batches = m;
-    if (clock_config()->simulated) times(run, &t, &last);  // real times differ from run to run
+    if (clock_config()->simulated) times(run, &t, &last); // real times differ from run to run
     table(run, &t, loss);
     answer(run, &last);
     data_free(&t.data);

@@ -53,8 +53,10 @@ static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 
 // Times and memory of equal stages, for the page's table: two blocks per stage, one sequence per
 // micro-batch.
-enum { CASES = RESULT_COLUMNS, ROWS = 6 };                 // m = 1, 2, 4, 8, 16, 32
-typedef struct { char cell[ROWS][CASES][24]; } EqualStages;
+enum { CASES = RESULT_COLUMNS, ROWS = 6 }; // m = 1, 2, 4, 8, 16, 32
+typedef struct {
+    char cell[ROWS][CASES][24];
+} EqualStages;
 
 // The costs of m = 8, in detail. The first message of each link and direction is exposed. The
 // others hide behind the work of their receiver, unless a message (d) takes longer than that work.
@@ -119,36 +121,40 @@ static void equal_stages(Run *run, const Training *t, const Timing *last, EqualS
         page_cell(page->cell[5][k], (double)gpipe.activations, "bytes");
     }
     const char *columns[CASES + 1] = { NULL };
-    Result rows[ROWS + 1] = { {0} };
+    Result rows[ROWS + 1] = { { 0 } };
     for (size_t k = 0; k < CASES; k++) columns[k] = column[k];
     for (size_t r = 0; r < ROWS; r++) {
         rows[r] = (Result){ .what = name[r], .formula = in_words[r] };
         for (size_t k = 0; k < CASES; k++) rows[r].cell[k] = page->cell[r][k];
     }
     results(run, columns, rows);
-    say(run, "  p = %zu stages of two blocks, m micro-batches of one sequence. kept: peak "
-             "activations of rank 0.",
+    say(run,
+        "  p = %zu stages of two blocks, m micro-batches of one sequence. kept: peak "
+        "activations of rank 0.",
         p);
-    say(run, "  Forward f = %.3g us, backward b = 2f, message d = %.3g us. Unequal stages, "
-             "m = %zu: idle %.1f %%.",
-        (double)times.forward / 1e6, p > 1 ? (double)times.message / 1e6 : 0,
-        t->micro_batches, 100 * last->idle_of_total);
+    say(run,
+        "  Forward f = %.3g us, backward b = 2f, message d = %.3g us. Unequal stages, "
+        "m = %zu: idle %.1f %%.",
+        (double)times.forward / 1e6, p > 1 ? (double)times.message / 1e6 : 0, t->micro_batches,
+        100 * last->idle_of_total);
 }
 
 static void answer(Run *run, const EqualStages *page) {
-    enum { IDLE = 3, KEPT = 5, M8 = 3, M32 = 5 };        // rows and columns of the table
+    enum { IDLE = 3, KEPT = 5, M8 = 3, M32 = 5 }; // rows and columns of the table
     size_t p = run->world->size;
     if (!clock_config()->simulated)
-        say_answer(run, "Idle times were not compared, because real times differ from run to run. "
-                        "The stages keep %s of activations instead of %s.",
+        say_answer(run,
+                   "Idle times were not compared, because real times differ from run to run. "
+                   "The stages keep %s of activations instead of %s.",
                    cost_text(run, "activations.gpipe"), cost_text(run, "activations.naive"));
     else if (p == 1)
         say_answer(run, "One stage never waits; start 2 or more ranks to see idle time.");
     else
-        say_answer(run, "%zu equal stages are idle for %s of the step with m = 1, %s with "
-                        "m = 8, %s with m = 32. Here a larger m is a larger batch. Against the "
-                        "naive order the price is memory: for m = 32 GPipe keeps %s, the naive "
-                        "order %s.",
+        say_answer(run,
+                   "%zu equal stages are idle for %s of the step with m = 1, %s with "
+                   "m = 8, %s with m = 32. Here a larger m is a larger batch. Against the "
+                   "naive order the price is memory: for m = 32 GPipe keeps %s, the naive "
+                   "order %s.",
                    p, &page->cell[IDLE][0][1], &page->cell[IDLE][M8][1], &page->cell[IDLE][M32][1],
                    &page->cell[KEPT][M32][1], &page->cell[KEPT][0][1]);
     say_cost(run, "activations of m micro-batches. Messages have the same bytes. If d <= f, only "
@@ -169,7 +175,7 @@ static void loop_costs(Run *run, const Training *t, const StageCosts *loops) {
     check_cost(run, "loop.buffers", "own loops: buffers, peak", "bytes",
                formula(neighbours * stage_tokens(t, 0) * t->model.width * E), NOT_PREDICTED,
                loops->message_buffers);
-    if (!clock_config()->simulated) return;                // real times differ from run to run
+    if (!clock_config()->simulated) return; // real times differ from run to run
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
     StackTimes times = stack_times(&stack);
     Played seen = stack_play_loop(run, &stack, pipeline_gpipe, m);
@@ -187,13 +193,13 @@ static void gpipe(Run *run) {
     same_bits(run, "naive: executor = own loop", &t, pipeline_naive, schedule_naive);
     StageCosts loops =
         same_bits(run, "GPipe: executor = own loops", &t, pipeline_gpipe, schedule_gpipe);
-    StageCosts seen = {0}, slow = {0};
+    StageCosts seen = { 0 }, slow = { 0 };
     draw_equal_stages(run, &t);
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         Trajectory naive = trajectory_new(run, &t), got = trajectory_new(run, &t),
                    want = training_unsplit(run, &t, 1);
-        slow = stages_train(run, &t, NULL, pipeline_step, schedule_naive, &naive);  // its costs
+        slow = stages_train(run, &t, NULL, pipeline_step, schedule_naive, &naive); // its costs
         seen = stages_train(run, &t, NULL, pipeline_step, schedule_gpipe, &got);
         say_detail(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1],
                    got.loss[2]);
@@ -218,6 +224,6 @@ static void gpipe(Run *run) {
 static const Option options[] = {
     { "micro-batches", "N", "4", "number of pieces of the batch" },
     { "dropout", "X", "0.1", "probability of dropping an element; at 0 stages keep less" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(gpipe, options);

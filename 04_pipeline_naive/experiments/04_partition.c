@@ -51,11 +51,14 @@ static void blocks_text(char *text, const size_t *blocks, size_t p) {
 // Above the first picture: how to read a cut, and when costs change.
 static void say_cut(Run *run, const Training *t, const char *cut) {
     CutSizes z = cut_sizes(&t->model, 1, 0);
-    say(run, "Cut %s: the blocks of stages 0, 1, ... A planner makes the moving cut every %d "
-             "steps.", cut, MOVE_EVERY);
-    say(run, "The head takes as long as %.2f blocks. In step %d and later blocks 0 to %d take %d "
-             "times as long.", work_head(&z, 1).time / work_block(&z, 1).time, GROWN,
-        GROWN_BLOCKS - 1, GROWTH);
+    say(run,
+        "Cut %s: the blocks of stages 0, 1, ... A planner makes the moving cut every %d "
+        "steps.",
+        cut, MOVE_EVERY);
+    say(run,
+        "The head takes as long as %.2f blocks. In step %d and later blocks 0 to %d take %d "
+        "times as long.",
+        work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1, GROWTH);
 }
 
 // Trains by GPipe, first on stages of these blocks. every: steps between two cuts; 0: blocks stay.
@@ -63,8 +66,9 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
                   Trajectory *out) {
     Comm *pp = run->world;
     size_t p = pp->size, n = partition_items(&t->model);
-    PipelineRank me = { .pp = pp, .tied = pipeline_tied_group(pp), .clip = t->clip,
-                        .schedule = schedule_gpipe };
+    PipelineRank me = {
+        .pp = pp, .tied = pipeline_tied_group(pp), .clip = t->clip, .schedule = schedule_gpipe
+    };
     Optimizer o = t->optimizer;
     double *cost = host_alloc(n * sizeof *cost);
     for (size_t i = 0; i < p; i++) r->blocks[0][i] = blocks[i];
@@ -74,7 +78,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
         Batch *batch = training_batches(t, &tokens, s, 1, 0);
         if (s > 0) memcpy(r->blocks[s], r->blocks[s - 1], p * sizeof(size_t));
         comm_ledger_reset(pp);
-        if (every && s > 0 && s % every == 0) {            // cost was measured in the step before
+        if (every && s > 0 && s % every == 0) { // cost was measured in the step before
             partition_solve(pp, &t->model, 1, cost, r->blocks[s]);
             Model *next = stage_model(t, pp, r->blocks[s], cost);
             pipeline_migrate(pp, &o, m, r->blocks[s - 1], next, r->blocks[s]);
@@ -84,7 +88,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
         r->moved[s] = (Moved){ pp->ledger[COMM_SEND].calls, pp->ledger[COMM_SEND].bytes,
                                pp->ledger[COMM_ALL_REDUCE].bytes };
         double done = 0;
-        comm_all_reduce_doubles(pp, &done, 1);             // a barrier: every block has arrived
+        comm_all_reduce_doubles(pp, &done, 1); // a barrier: every block has arrived
         memset(cost, 0, n * sizeof *cost);
         picture_begin(run, MEM_ACTIVATIONS);
         StepResult seen = pipeline_step(&me, m, &o, batch, t->micro_batches);
@@ -133,14 +137,14 @@ static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
 
 // The page's table. Steps in a row with equal cells share a row.
 static void table(Run *run, const Training *t, const Rebalanced *stays, const Rebalanced *moved) {
-    static const char *const columns[] = { "fixed: cut", "step", "idle", "moving: cut", "step",
-                                           "idle", NULL };
+    static const char *const columns[] = { "fixed: cut", "step", "idle", "moving: cut",
+                                           "step",       "idle", NULL };
     const Rebalanced *both[] = { stays, moved };
     char text[PARTITION_STEPS][6][64], name[PARTITION_STEPS][48];
-    Result rows[PARTITION_STEPS + 1] = { {0} };
-    size_t n = 0, begin = 0;                               // begin: the first step of the row
+    Result rows[PARTITION_STEPS + 1] = { { 0 } };
+    size_t n = 0, begin = 0; // begin: the first step of the row
     for (size_t s = 0; s < t->steps; s++) {
-        char (*cell)[64] = text[n];
+        char(*cell)[64] = text[n];
         memset(cell, 0, sizeof text[n]);
         for (size_t k = 0; k < 2; k++) {
             const Timing *timing = &both[k]->timing[s];
@@ -159,8 +163,10 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
         n++;
     }
     results(run, columns, rows);
-    say(run, "  Step: sum(f+b) + (m-1)(max f + max b) + messages. f, b: a stage's forward and "
-             "backward; m = %zu.", t->micro_batches);
+    say(run,
+        "  Step: sum(f+b) + (m-1)(max f + max b) + messages. f, b: a stage's forward and "
+        "backward; m = %zu.",
+        t->micro_batches);
 }
 
 static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
@@ -176,18 +182,21 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
     for (size_t s = 1; s < PARTITION_STEPS; s++)
         any = any || memcmp(moved->blocks[s], moved->blocks[s - 1], bytes) != 0;
     if (any)
-        say_answer(run, "The cut whose slowest stage costs least: %s blocks instead of %s, and %s "
-                        "when costs have changed. The last step then takes %s instead of %s. All "
-                        "results keep their bits.",
+        say_answer(run,
+                   "The cut whose slowest stage costs least: %s blocks instead of %s, and %s "
+                   "when costs have changed. The last step then takes %s instead of %s. All "
+                   "results keep their bits.",
                    first_cut, begin, last_cut, now, still);
     else
-        say_answer(run, "The cut whose slowest stage costs least. Here the first cut, %s blocks, "
-                        "is the best one in every step, so no block moves.",
+        say_answer(run,
+                   "The cut whose slowest stage costs least. Here the first cut, %s blocks, "
+                   "is the best one in every step, so no block moves.",
                    begin);
     page_value(now, sizeof now, (double)moved->timing[GROWN].step, "ps");
     if ((double)moved->timing[GROWN].step > 1.01 * (double)moved->timing[LAST].step)
-        say_cost(run, "%s sent per rank for all moves. The planner needs one slow step to notice: "
-                      "step %d takes %s, because its cut was made for the old costs.",
+        say_cost(run,
+                 "%s sent per rank for all moves. The planner needs one slow step to notice: "
+                 "step %d takes %s, because its cut was made for the old costs.",
                  cost_text(run, "moved.bytes"), GROWN, now);
     else
         say_cost(run, "%s sent per rank for all moves. A new cut comes one measured step late.",
@@ -205,14 +214,15 @@ static void partition(Run *run) {
     REQUIRE(p <= sizes.layers && p <= PARTITION_STAGES,
             "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
     partition_blocks(run, sizes.layers, blocks);
-    Training t = {
-        .model = sizes, .steps = PARTITION_STEPS, .sequences = MICRO, .micro_batches = MICRO,
-        .clip = 0.25
-    };
+    Training t = { .model = sizes,
+                   .steps = PARTITION_STEPS,
+                   .sequences = MICRO,
+                   .micro_batches = MICRO,
+                   .clip = 0.25 };
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     partition_cuts(run);
-    Rebalanced moved = {0}, stays = {0};
+    Rebalanced moved = { 0 }, stays = { 0 };
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         Trajectory want = training_unsplit(run, &t, 1), fixed = trajectory_new(run, &t),
@@ -238,6 +248,6 @@ static const Option options[] = {
     { "blocks", "LIST", NULL,
       "blocks of each stage in step 0; default: 3,4,3, or as equal as possible" },
     { "draw", "begin|end", "end", "the step that --svg and --trace write: the first or the last" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(partition, options);

@@ -18,9 +18,9 @@
 // differs from the others shows as a fraction.
 typedef struct {
     double messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes;
-    size_t in_flight;                                    // in the last step
-    size_t parameters, gradients, optimizer;             // bytes live
-    size_t activations, message_buffers;                 // peak bytes of the last step
+    size_t in_flight;                        // in the last step
+    size_t parameters, gradients, optimizer; // bytes live
+    size_t activations, message_buffers;     // peak bytes of the last step
 } StageCosts;
 
 // A training of three steps, of `sequences` synthetic sequences in --micro-batches pieces. Calls
@@ -50,14 +50,18 @@ StageCosts stages_same_bits(Run *run, const char *what, const Training *t, Model
 
 typedef struct {
     ModelConfig model;
-    size_t blocks, sequences;                      // of a stage; of a micro-batch
-    size_t chunks;                                 // equal chunks of a stage (05.03); 0: one
+    size_t blocks, sequences; // of a stage; of a micro-batch
+    size_t chunks;            // equal chunks of a stage (05.03); 0: one
 } Stack;
-Model *stack_new(const Stack *s, size_t p, size_t i);  // stage i's part, allocated
+Model *stack_new(const Stack *s, size_t p, size_t i); // stage i's part, allocated
 
 // One step of m micro-batches, by the executor or by a lesson's own loop; stage i is rank i of the
 // world. The recorded events last until the next recording. activations: peak bytes.
-typedef struct { PipelineResult result; Timing timing; size_t activations; } Played;
+typedef struct {
+    PipelineResult result;
+    Timing timing;
+    size_t activations;
+} Played;
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
 Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);
 // The list is this rank's.
@@ -71,7 +75,9 @@ Played stack_play_by(Run *run, const Stack *s, MemoryCategory watched, StackRunn
 
 // The times of a stage's forward, of its backward and of a message for one micro-batch under the
 // simulated clock, computed from sizes.
-typedef struct { Picoseconds forward, backward, message; } StackTimes;
+typedef struct {
+    Picoseconds forward, backward, message;
+} StackTimes;
 StackTimes stack_times(const Stack *s);
 // Bytes of activations that a micro-batch keeps.
 size_t stack_kept(const Stack *s, size_t p, size_t i);
@@ -87,8 +93,8 @@ void stack_check_bubble(Run *run, const char *id, const char *name, const Stack 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i);
 // Elements per token that a stage keeps from forward to backward.
 size_t stage_kept(const ModelConfig *c, size_t p, size_t i);
-size_t stage_tokens(const Training *t, size_t k);                  // of micro-batch k
-size_t stage_neighbours(const Run *run);  // 2; 1 at the ends; 0 where there is one stage
+size_t stage_tokens(const Training *t, size_t k); // of micro-batch k
+size_t stage_neighbours(const Run *run);          // 2; 1 at the ends; 0 where there is one stage
 // Peak bytes of message buffers under the executor.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i);
 // Times under the simulated clock: a forward of stage i for B sequences (a backward takes twice
@@ -101,10 +107,12 @@ void stage_check_costs(Run *run, const Training *t, const char *way, const Stage
 // Checks the messages of a lesson's own loop.
 void stage_check_loop(Run *run, const Training *t, const StageCosts *seen);
 
-double sum_of_ranks(Run *run, double of_this_rank);        // not in the ledger
+double sum_of_ranks(Run *run, double of_this_rank); // not in the ledger
 
 // Formats an id or a name into *name, as snprintf does. The text lasts until the next call with it.
-typedef struct { char text[96]; } CostName;
+typedef struct {
+    char text[96];
+} CostName;
 const char *cost_name(CostName *name, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -112,19 +120,21 @@ const char *cost_name(CostName *name, const char *format, ...)
 // The measurements of a training whose blocks may move between stages (04_partition.c), and their
 // checks against predictions from sizes alone.
 
-enum { PARTITION_STAGES = 16 };    // at most
+enum { PARTITION_STAGES = 16 }; // at most
 // The first GROWN_BLOCKS blocks cost GROWTH times as much in step GROWN and later, because the
 // clock counts their FLOPs again. Blocks may move before every MOVE_EVERY-th step.
 enum { PARTITION_STEPS = 6, MOVE_EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH = 3 };
 
 // The messages and bytes that this rank sends for one new cut: blocks, and the sums of the costs.
-typedef struct { double messages, bytes, sum_bytes; } Moved;
+typedef struct {
+    double messages, bytes, sum_bytes;
+} Moved;
 // Measured in a training on this rank.
 typedef struct {
-    size_t blocks[PARTITION_STEPS][PARTITION_STAGES];         // of each stage, in each step
+    size_t blocks[PARTITION_STEPS][PARTITION_STAGES]; // of each stage, in each step
     Timing timing[PARTITION_STEPS];
-    Moved moved[PARTITION_STEPS];                                   // before each step
-    size_t parameters, optimizer;                              // bytes at the end
+    Moved moved[PARTITION_STEPS]; // before each step
+    size_t parameters, optimizer; // bytes at the end
 } Rebalanced;
 
 // Checks step times, slowest stages, messages, sums, parameters and optimizer state. stays, moved:
@@ -132,8 +142,8 @@ typedef struct {
 void partition_check_costs(Run *run, const Training *t, const Rebalanced *stays,
                            const Rebalanced *moved);
 
-void partition_planner(Run *run);  // planner.c: the best stages with replicas
-void partition_cuts(Run *run);     // cuts.c: partition_min_max finds the best of all cuts
+void partition_planner(Run *run); // planner.c: the best stages with replicas
+void partition_cuts(Run *run);    // cuts.c: partition_min_max finds the best of all cuts
 // Tries all cuts of cost [n] into p parts. Returns the smallest value that the largest part can
 // have.
 double partition_exhaustive(const double *cost, size_t n, size_t p);

@@ -43,16 +43,16 @@ bool steps_op_is(PipeOp op, PipeOp needed) {
 enum { SEND_BUFFERS = 2 };
 typedef struct {
     size_t buffers, turn;
-    size_t sent[SEND_BUFFERS];                     // the step of each buffer's last message
+    size_t sent[SEND_BUFFERS]; // the step of each buffer's last message
 } Buffers;
 
 typedef struct {
     Play *play;
     size_t rank;
     const PipelineSteps *s;
-    size_t *posted;                                // [p] the receive that is posted from each stage
-    bool *ran;                                     // [n] the op stands before the present place
-    size_t micro_batches;                          // of the list
+    size_t *posted;       // [p] the receive that is posted from each stage
+    bool *ran;            // [n] the op stands before the present place
+    size_t micro_batches; // of the list
 } Writer;
 
 static size_t bytes_of(const Writer *w, PipeOp op) {

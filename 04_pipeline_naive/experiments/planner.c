@@ -17,7 +17,10 @@ typedef struct {
 } Profile;
 // The best plan for the first j layers on m workers: its last stage begins at layer `from` and has
 // `replicas`.
-typedef struct { double slowest; size_t from, replicas; } Plan;
+typedef struct {
+    double slowest;
+    size_t from, replicas;
+} Plan;
 
 // The time per micro-batch of layers i, ..., j-1 on m replicas. The replicas compute m
 // micro-batches at the same time, and sum the gradients of the weights: rings for gradients and for

@@ -9,27 +9,41 @@
 // ---------------------------------------------------------------- two layers without arithmetic
 
 static void source_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    (void)x; (void)s;
+    (void)x;
+    (void)s;
     tensor_randomize(y, random_key(random_key(l->config->seed, b->step), b->first_sequence), 1);
 }
 static void source_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    (void)l; (void)b; (void)x; (void)dy; (void)dx; (void)s;
+    (void)l;
+    (void)b;
+    (void)x;
+    (void)dy;
+    (void)dx;
+    (void)s;
 }
 static const LayerKind source = {
     .name = "source", .output = hidden_shape, .forward = source_forward, .backward = source_backward
 };
 
 static void sink_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    (void)l; (void)b; (void)s;
+    (void)l;
+    (void)b;
+    (void)s;
     tensor_copy(y, tensor_col_range(x, 0, 1));
 }
 static void sink_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    (void)l; (void)b; (void)x; (void)s;
+    (void)l;
+    (void)b;
+    (void)x;
+    (void)s;
     tensor_fill(dx, 0);
     tensor_copy(tensor_col_range(dx, 0, 1), dy);
 }
-static const LayerKind sink = { .name = "sink", .output = token_shape, .input = hidden_shape,
-                                .forward = sink_forward, .backward = sink_backward };
+static const LayerKind sink = { .name = "sink",
+                                .output = token_shape,
+                                .input = hidden_shape,
+                                .forward = sink_forward,
+                                .backward = sink_backward };
 
 // ---------------------------------------------------------------- the stack
 
@@ -37,9 +51,9 @@ Model *stack_new(const Stack *s, size_t p, size_t i) {
     ModelConfig whole = s->model;
     whole.layers = s->blocks * p;
     size_t v = s->chunks ? s->chunks : 1;
-    Range *chunk = host_alloc(v * sizeof *chunk);              // chunk c of stage i is part c p + i
+    Range *chunk = host_alloc(v * sizeof *chunk); // chunk c of stage i is part c p + i
     for (size_t c = 0; c < v; c++) chunk[c] = pipeline_stage_layers(&whole, NULL, v * p, c * p + i);
-    if (i + 1 == p) chunk[v - 1].hi--;                         // the sink stands for head and loss
+    if (i + 1 == p) chunk[v - 1].hi--; // the sink stands for head and loss
     Model *m = model_describe_chunks(&whole, chunk, v);
     free(chunk);
     Layer *first = &m->layers[0], *last = &m->layers[m->n_layers - 1];

@@ -65,7 +65,7 @@ void stage_check_costs(Run *run, const Training *t, const char *way, const Stage
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
     size_t E = sizeof(real), D = sizeof(double), neighbours = stage_neighbours(run);
     CutSizes z = stage_sizes(c, p, i);
-    size_t message = message_elements(&z, t->sequences);   // sum of all micro-batches
+    size_t message = message_elements(&z, t->sequences); // sum of all micro-batches
     CostName id;
 #define ID(what) cost_name(&id, "%s%s%s", way ? way : "", way ? "." : "", what)
 

@@ -23,7 +23,10 @@ Training stages_training(Run *run, const ModelConfig *model, size_t sequences) {
 }
 
 // training_run calls a Step; one_step turns a lesson's PipelineStep into a Step.
-typedef struct { PipelineRank rank; PipelineStep *step; } Trained;
+typedef struct {
+    PipelineRank rank;
+    PipelineStep *step;
+} Trained;
 static StepResult one_step(void *trained, Model *m, Optimizer *o, const Training *t,
                            const Batch *b) {
     Trained *s = trained;
@@ -37,14 +40,16 @@ StageCosts stages_train(Run *run, const Training *t, Model *m, PipelineStep *ste
     Trained me = { { .pp = pp, .tied = tied, .clip = t->clip, .schedule = schedule }, step };
     double n = t->steps;
     comm_ledger_reset(pp);
-    training_run(out, m ? m : own, t, 1, 0, one_step, &me);    // every rank knows all tokens
+    training_run(out, m ? m : own, t, 1, 0, one_step, &me); // every rank knows all tokens
     double sums = pp->ledger[COMM_ALL_REDUCE].calls, sum_bytes = pp->ledger[COMM_ALL_REDUCE].bytes;
     StageCosts costs = { .messages = pp->ledger[COMM_SEND].calls / n,
-                         .message_bytes = pp->ledger[COMM_SEND].bytes / n, .scalar_calls = sums / n,
+                         .message_bytes = pp->ledger[COMM_SEND].bytes / n,
+                         .scalar_calls = sums / n,
                          .scalar_bytes = sum_bytes / n,
                          .tied_calls = tied ? tied->ledger[COMM_ALL_REDUCE].calls / n : 0,
                          .tied_bytes = tied ? tied->ledger[COMM_ALL_REDUCE].bytes / n : 0,
-                         .in_flight = me.rank.in_flight, .parameters = memory_now(MEM_PARAMETERS),
+                         .in_flight = me.rank.in_flight,
+                         .parameters = memory_now(MEM_PARAMETERS),
                          .gradients = memory_now(MEM_GRADIENTS),
                          .optimizer = memory_now(MEM_OPTIMIZER),
                          .activations = memory_peak(MEM_ACTIVATIONS),

@@ -9,7 +9,8 @@ char *schedule_text(const Schedule *s) {
     char *text = host_alloc(48 * s->n + 1), *at = text;
     bool chunks = schedule_chunks(s) > 1;
     for (size_t e = 0; e < s->n; e++) {
-        at += sprintf(at, "%s%c%zu", e ? " " : "", "FBIWU"[s->ops[e].what], s->ops[e].micro_batch);
+        at +=
+            sprintf(at, "%s%c%zu", e ? " " : "", "FBIWU"[s->ops[e].what], s -> ops[e].micro_batch);
         if (chunks) at += sprintf(at, "c%zu", s->ops[e].chunk);
     }
     return text;
@@ -58,7 +59,7 @@ static StageWait wait_of(const Timeline *t, const Play *play, const Schedule *li
         steps_needs(list->ops[t->n[i]], i, t->p, t->v, &w.needs);
         return w;
     }
-    size_t sent = play_stuck(play, i)->target;     // the message in the buffer
+    size_t sent = play_stuck(play, i)->target; // the message in the buffer
     for (size_t e = 0; e < t->n[i]; e++)
         if (place[e].send == sent) steps_feeds(list->ops[e], i, t->p, t->v, &w.needs);
     return w;
@@ -140,7 +141,7 @@ char *timeline_row(const Timeline *t, size_t i) {
         const Event *v = &t->event[i][e];
         memset(row + 3 * v->start, '-', 3 * (v->end - v->start));
         if (v->end > v->start) row[3 * v->end - 1] = ' ';
-        snprintf(name, sizeof name, "%c%zu", "FBBWU"[v->op.what], v->op.micro_batch);
+        snprintf(name, sizeof name, "%c%zu", "FBBWU"[v->op.what], v -> op.micro_batch);
         if (v->end > v->start)
             memcpy(row + 3 * v->start, name, strlen(name) < 3 ? strlen(name) : 3);
     }

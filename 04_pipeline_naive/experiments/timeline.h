@@ -14,18 +14,21 @@
 
 typedef struct {
     PipeOp op;
-    size_t start, end, arrives;                          // arrives: its message, at the neighbour
+    size_t start, end, arrives; // arrives: its message, at the neighbour
 } Event;
 // The first op of a stage that has not run waits for the result of `needs`, or for a send buffer.
 // The buffer is free when the receive for `needs` is posted.
-typedef struct { bool buffer; StageOp needs; } StageWait;
+typedef struct {
+    bool buffer;
+    StageOp needs;
+} StageWait;
 typedef struct {
     size_t p, v, m;
-    Event **event;                                       // [stage][place in the list]
-    size_t *n;                                           // [stage]: number of ops that have run
-    StageWait *wait;                                     // [stage]: for stages that have ops left
-    size_t end;                                          // of the last op: the makespan
-    bool stuck;                                          // the lists deadlock
+    Event **event;   // [stage][place in the list]
+    size_t *n;       // [stage]: number of ops that have run
+    StageWait *wait; // [stage]: for stages that have ops left
+    size_t end;      // of the last op: the makespan
+    bool stuck;      // the lists deadlock
 } Timeline;
 Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times);
 Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m,
@@ -35,11 +38,11 @@ Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size
 Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b,
                             size_t message);
 void timeline_free(Timeline *t);
-size_t timeline_busy(const Timeline *t); // units of work, summed over the stages
+size_t timeline_busy(const Timeline *t);         // units of work, summed over the stages
 char *timeline_row(const Timeline *t, size_t i); // stage i as text, three columns a unit; free() it
 
 char *schedule_text(const Schedule *s); // "F0 F1 B0 ..."; of several chunks "F0c1 ..."; free() it
-Schedule *schedule_all(ScheduleRule rule, size_t p, size_t m);       // the lists of all stages
+Schedule *schedule_all(ScheduleRule rule, size_t p, size_t m); // the lists of all stages
 void schedule_all_free(Schedule *stage, size_t p);
 // Time from the first forward to the last backward; SIZE_MAX when the lists deadlock.
 size_t makespan(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b);
@@ -60,16 +63,16 @@ bool steps_op_is(PipeOp op, PipeOp needed);
 
 // The places of an op's steps in its rank's list. PLAY_NEVER: the op has no such step.
 typedef struct {
-    size_t input;                                  // waits for the message that the op takes
-    size_t buffer;                                 // waits for a send buffer
-    size_t begin, end;                             // computes: steps [begin, end)
+    size_t input;      // waits for the message that the op takes
+    size_t buffer;     // waits for a send buffer
+    size_t begin, end; // computes: steps [begin, end)
     size_t send;
 } OpPlaces;
 
 typedef struct {
-    size_t p, v, i;                                // stage i of p, each with v chunks
-    size_t group; // the pipeline's ranks in the player: stage i is member i
-    const Schedule *list;                          // of stage i
+    size_t p, v, i;       // stage i of p, each with v chunks
+    size_t group;         // the pipeline's ranks in the player: stage i is member i
+    const Schedule *list; // of stage i
     // Appends the work of an op. After the last op of a micro-batch it also drops x from
     // MEM_ACTIVATIONS.
     void (*compute)(Play *play, size_t rank, PipeOp op, const void *context);

@@ -50,7 +50,7 @@ static void check_published(Run *run, size_t i, const char *order) {
 
 // Lists that the judge must refuse: 1F1B's with p = 3, m = 4 and one small change.
 static void check_refused(Run *run) {
-    Schedule *s = schedule_all(by_hand_1f1b, 3, 4);  // stage 1: F0 F1 B0 F2 B1 F3 B2 B3
+    Schedule *s = schedule_all(by_hand_1f1b, 3, 4); // stage 1: F0 F1 B0 F2 B1 F3 B2 B3
     PipeOp *op = s[1].ops, keep[8];
     memcpy(keep, op, sizeof keep);
     op[0] = keep[2];
@@ -142,7 +142,7 @@ static void messages(Run *run, const char *phase, const Schedule *s, size_t lo, 
 static void table(Run *run) {
     const ScheduleRule rule[] = { schedule_naive, schedule_gpipe, by_hand_1f1b };
     char step[3][32], idle[3][32], flight[3][24 * P];
-    size_t end[3], most[3] = {0};
+    size_t end[3], most[3] = { 0 };
     for (size_t n = 0; n < 3; n++) {
         Schedule *stage = schedule_all(rule[n], P, M);
         end[n] = by_hand_judge(stage, P, M).end;
@@ -160,27 +160,29 @@ static void table(Run *run) {
     const Result rows[] = {
         { "step", "naive mp(t_f+t_b), else (m+p-1)(t_f+t_b)", { step[0], step[1], step[2] } },
         { "idle, of the step", "naive 1-1/p, else (p-1)/(m+p-1)", { idle[0], idle[1], idle[2] } },
-        { "in flight, stages 0 to 3", "naive 1, GPipe m, 1F1B min(p-i, m)",
+        { "in flight, stages 0 to 3",
+          "naive 1, GPipe m, 1F1B min(p-i, m)",
           { flight[0], flight[1], flight[2] } },
-        {0},
+        { 0 },
     };
     results(run, columns, rows);
     char both[64];
     if (end[2] == end[1]) snprintf(both, sizeof both, "both take %zu units", end[2]);
     else snprintf(both, sizeof both, "1F1B takes %zu units, GPipe %zu", end[2], end[1]);
-    say_answer(run, "Any order with every op once, each backward after its forward, messages in "
+    say_answer(run,
+               "Any order with every op once, each backward after its forward, messages in "
                "the order in which they are sent, and no stage that waits for ever. 1F1B keeps at "
-               "most %zu micro-batches, GPipe %zu; %s.", most[2],
-               most[1], both);
+               "most %zu micro-batches, GPipe %zu; %s.",
+               most[2], most[1], both);
     say_cost(run, "%s than GPipe. The bubble remains: %s of the step is idle.",
              end[2] <= end[1] ? "no more time" : "more time", idle[2] + 1);
     say_use_when(run, "you choose or write a schedule. Check an order with this program before you "
-                 "run it.");
+                      "run it.");
 }
 
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "this lesson only writes lists: start it with one rank");
-    if (player_asked(run)) {                               // make play-05: any schedule
+    if (player_asked(run)) { // make play-05: any schedule
         player(run);
         return;
     }
@@ -211,5 +213,5 @@ static void by_hand(Run *run) {
     check_refused(run);
 }
 
-static const Option options[] = { PLAYER_OPTIONS, {0} };
+static const Option options[] = { PLAYER_OPTIONS, { 0 } };
 EXPERIMENT(by_hand, options);

@@ -16,26 +16,33 @@ static const double clip = 0.25;
 // ----------------------------------------------- equal stages: GPipe and 1F1B beside each other
 
 // One step on equal stages, as this rank measured it. activations: peak, in bytes.
-typedef struct { Timing timing; size_t in_flight, activations, messages; } EqualStep;
+typedef struct {
+    Timing timing;
+    size_t in_flight, activations, messages;
+} EqualStep;
 
-enum { MICRO = 8 };  // micro-batches of one sequence; stages of two blocks
+enum { MICRO = 8 }; // micro-batches of one sequence; stages of two blocks
 
 static void equal_costs(Run *run, const Stack *stack, const EqualStep *gpipe,
                         const EqualStep *seen) {
     size_t p = run->world->size, i = run->world->rank, m = MICRO, flight = p - i < m ? p - i : m;
-    size_t one = stack_kept(stack, p, i);        // bytes of a micro-batch
+    size_t one = stack_kept(stack, p, i); // bytes of a micro-batch
     Predicted sent = formula(m * stage_neighbours(run));
-    check_costs(run, "equal.%s", "equal stages: %s", (CostRow[]){
-        { "flight.gpipe", "in flight, GPipe", "micro-batches", BY_FORMULA(m), gpipe->in_flight },
-        { "flight.1f1b", "in flight, 1F1B", "micro-batches", BY_FORMULA(flight), seen->in_flight },
-        { "activations.gpipe", "activations, peak, GPipe", "bytes", BY_FORMULA(m * one),
-          gpipe->activations },
-        { "activations.1f1b", "activations, peak, 1F1B", "bytes", BY_FORMULA(flight * one),
-          seen->activations },
-        { "sent.gpipe", "messages sent, GPipe", "calls", sent, NOT_PREDICTED, gpipe->messages },
-        { "sent.1f1b", "messages sent, 1F1B", "calls", sent, NOT_PREDICTED, seen->messages },
-        {0} });
-    if (!clock_config()->simulated) return;                    // real time differs from run to run
+    check_costs(run, "equal.%s", "equal stages: %s",
+                (CostRow[]){ { "flight.gpipe", "in flight, GPipe", "micro-batches", BY_FORMULA(m),
+                               gpipe->in_flight },
+                             { "flight.1f1b", "in flight, 1F1B", "micro-batches",
+                               BY_FORMULA(flight), seen->in_flight },
+                             { "activations.gpipe", "activations, peak, GPipe", "bytes",
+                               BY_FORMULA(m * one), gpipe->activations },
+                             { "activations.1f1b", "activations, peak, 1F1B", "bytes",
+                               BY_FORMULA(flight * one), seen->activations },
+                             { "sent.gpipe", "messages sent, GPipe", "calls", sent, NOT_PREDICTED,
+                               gpipe->messages },
+                             { "sent.1f1b", "messages sent, 1F1B", "calls", sent, NOT_PREDICTED,
+                               seen->messages },
+                             { 0 } });
+    if (!clock_config()->simulated) return; // real time differs from run to run
     // Where messages take time, 1F1B's step has no short formula, so the lists are played.
     StackTimes d = stack_times(stack);
     Picoseconds all_then_all =
@@ -68,7 +75,8 @@ static EqualStep equal_step(Run *run, const Stack *stack, ScheduleRule rule, con
     comm_ledger_reset(run->world);
     memory_reset_peaks();
     Played played = stack_play(run, stack, rule, MICRO);
-    EqualStep step = { .timing = played.timing, .in_flight = played.result.in_flight,
+    EqualStep step = { .timing = played.timing,
+                       .in_flight = played.result.in_flight,
                        .activations = memory_peak(MEM_ACTIVATIONS),
                        .messages = run->world->ledger[COMM_SEND].calls };
     int same_scale = rule == schedule_1f1b ? PICTURE_SAME_SCALE : 0;
@@ -130,21 +138,23 @@ static void training_costs(Run *run, const Training *t, const StageCosts *seen,
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
     size_t kept = stage_kept(&t->model, p, i) * E, all = t->sequences * t->model.context;
     size_t flight = p - i < m ? p - i : m;
-    stage_check_costs(run, t, NULL, seen);   // messages, sums, state: as with GPipe
-    check_costs(run, "%s", "%s", (CostRow[]){
-        { "sent.gpipe", "messages sent, GPipe", "bytes",
-          BY_FORMULA(stage_neighbours(run) * all * t->model.width * E), gpipe->message_bytes },
-        { "flight.gpipe", "in flight, GPipe: m", "micro-batches", BY_FORMULA(m), gpipe->in_flight },
-        { "flight.1f1b", "in flight, 1F1B: min(p-i, m)", "micro-batches", BY_FORMULA(flight),
-          seen->in_flight },
-        { "activations.gpipe", "activations, peak, GPipe", "bytes", BY_FORMULA(kept * all),
-          gpipe->activations },
-        // The first micro-batches are the largest.
-        { "activations.1f1b", "activations, peak, 1F1B", "bytes", BY_FORMULA(kept * tokens_of(t, 0,
-          flight)), seen->activations },
-        { "buffers", "message buffers, peak, 1F1B", "bytes", BY_FORMULA(stage_message_buffers(t, p,
-          i)), seen->message_buffers },
-        {0} });
+    stage_check_costs(run, t, NULL, seen); // messages, sums, state: as with GPipe
+    check_costs(run, "%s", "%s",
+                (CostRow[]){ { "sent.gpipe", "messages sent, GPipe", "bytes",
+                               BY_FORMULA(stage_neighbours(run) * all * t->model.width * E),
+                               gpipe->message_bytes },
+                             { "flight.gpipe", "in flight, GPipe: m", "micro-batches",
+                               BY_FORMULA(m), gpipe->in_flight },
+                             { "flight.1f1b", "in flight, 1F1B: min(p-i, m)", "micro-batches",
+                               BY_FORMULA(flight), seen->in_flight },
+                             { "activations.gpipe", "activations, peak, GPipe", "bytes",
+                               BY_FORMULA(kept * all), gpipe->activations },
+                             // The first micro-batches are the largest.
+                             { "activations.1f1b", "activations, peak, 1F1B", "bytes",
+                               BY_FORMULA(kept * tokens_of(t, 0, flight)), seen->activations },
+                             { "buffers", "message buffers, peak, 1F1B", "bytes",
+                               BY_FORMULA(stage_message_buffers(t, p, i)), seen->message_buffers },
+                             { 0 } });
 }
 
 static size_t max(size_t a, size_t b) { return a > b ? a : b; }
@@ -173,15 +183,18 @@ static void loop_costs(Run *run, const Training *t, const StageCosts *loop) {
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
     size_t flight = p - i < m ? p - i : m;
     stage_check_loop(run, t, loop);
-    check_costs(run, "loop.%s", "own loops: %s", (CostRow[]){
-        { "flight", "in flight, min(p-i, m)", "micro-batches", BY_FORMULA(flight),
-          loop->in_flight },
-        { "activations", "activations, peak", "bytes", BY_FORMULA(stage_kept(&t->model, p,
-          i) * tokens_of(t, 0, flight) * E), loop->activations },
-        { "buffers", "buffers, peak", "bytes", BY_FORMULA(buffered_tokens(t, p,
-          i) * t->model.width * E), loop->message_buffers },
-        {0} });
-    if (!clock_config()->simulated) return;                // real time differs from run to run
+    check_costs(run, "loop.%s", "own loops: %s",
+                (CostRow[]){
+                    { "flight", "in flight, min(p-i, m)", "micro-batches", BY_FORMULA(flight),
+                      loop->in_flight },
+                    { "activations", "activations, peak", "bytes",
+                      BY_FORMULA(stage_kept(&t->model, p, i) * tokens_of(t, 0, flight) * E),
+                      loop->activations },
+                    { "buffers", "buffers, peak", "bytes",
+                      BY_FORMULA(buffered_tokens(t, p, i) * t->model.width * E),
+                      loop->message_buffers },
+                    { 0 } });
+    if (!clock_config()->simulated) return; // real time differs from run to run
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
     StackTimes d = stack_times(&stack);
     Played seen = stack_play_loop(run, &stack, pipeline_1f1b, m);
@@ -197,13 +210,16 @@ static void table(Run *run) {
     static const Result rows[] = {
         { "step", "(m+p-1)(t_f+t_b), plus messages", { "step.gpipe", "step.1f1b" } },
         { "idle, of the step", "(p-1)/(m+p-1), plus messages", { "idle.gpipe", "idle.1f1b" } },
-        { "micro-batches in flight", "GPipe m, 1F1B min(p-i, m) on stage i",
+        { "micro-batches in flight",
+          "GPipe m, 1F1B min(p-i, m) on stage i",
           { "equal.flight.gpipe", "equal.flight.1f1b" } },
-        { "activations, peak of a rank", "bytes per micro-batch x in flight",
+        { "activations, peak of a rank",
+          "bytes per micro-batch x in flight",
           { "equal.activations.gpipe", "equal.activations.1f1b" } },
-        { "messages sent by a rank", "m to each neighbour",
+        { "messages sent by a rank",
+          "m to each neighbour",
           { "equal.sent.gpipe", "equal.sent.1f1b" } },
-        {0},
+        { 0 },
     };
     // In real time no cost is a time.
     results(run, columns, clock_config()->simulated ? rows : rows + 2);
@@ -218,12 +234,14 @@ static void answer(Run *run) {
             compare_times(cost_value(run, "step.1f1b"), cost_value(run, "step.gpipe"));
         snprintf(time, sizeof time, " in %s, %s GPipe", cost_text(run, "step.1f1b"), step.text);
     }
-    say_answer(run, "Yes. 1F1B gives the same bits%s. Micro-batches in memory per rank: %s instead "
-               "of %d.", time, cost_text(run, "equal.flight.1f1b"), MICRO);
+    say_answer(run,
+               "Yes. 1F1B gives the same bits%s. Micro-batches in memory per rank: %s instead "
+               "of %d.",
+               time, cost_text(run, "equal.flight.1f1b"), MICRO);
     say_cost(run, "no extra messages. But in its steady state a stage waits for the gradient of an "
-             "earlier micro-batch, so a slow link costs more time than with GPipe.");
+                  "earlier micro-batch, so a slow link costs more time than with GPipe.");
     say_use_when(run, "each step ends with a flush. It replaces GPipe, and saves most if m is far "
-                 "above p.");
+                      "above p.");
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -238,7 +256,7 @@ static void one_forward_one_backward(Run *run) {
     StageCosts loop = stages_same_bits(run, "1F1B: executor = own loop", &t, NULL, NULL,
                                        pipeline_1f1b, &list, pipeline_run);
     schedule_free(&list);
-    StageCosts seen = {0}, gpipe = {0};
+    StageCosts seen = { 0 }, gpipe = { 0 };
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         t.recorded = i == 1;
@@ -270,6 +288,6 @@ static const Option options[] = {
     { "micro-batches", "N", "7", "pieces the batch is cut into" },
     { "dropout", "X", "0.1", "probability of dropping an element; at 0 less is kept" },
     { "draw", "gpipe|1f1b", "1f1b", "the schedule whose picture --svg and --trace write" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(one_forward_one_backward, options);

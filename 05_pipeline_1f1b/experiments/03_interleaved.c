@@ -43,7 +43,10 @@ static void lists(Run *run, size_t p, size_t m, size_t v) {
 // -------------------------------------------- equal stages: 1F1B and v chunks beside each other
 
 // One step on equal stages, as this rank measured it. activations: peak, in bytes.
-typedef struct { Timing timing; size_t in_flight, activations, messages; } EqualStep;
+typedef struct {
+    Timing timing;
+    size_t in_flight, activations, messages;
+} EqualStep;
 
 // stack->chunks: v
 static void equal_costs(Run *run, const Stack *stack, size_t m, const EqualStep *seen) {
@@ -55,14 +58,15 @@ static void equal_costs(Run *run, const Stack *stack, size_t m, const EqualStep 
     schedule_free(&list);
     cost_name(&ids, "%%s.%s", way);
     cost_name(&names, "equal stages: %%s, %s", way);
-    check_costs(run, ids.text, names.text, (CostRow[]){
-        { "flight", "in flight", "chunks", BY_FORMULA(interleaved_in_flight(p, m, v, i)),
-          seen->in_flight },
-        { "activations", "activations, peak", "bytes", BY_PLAY(kept), seen->activations },
-        { "sent", "messages sent", "calls", BY_FORMULA(m * interleaved_boundaries(p, v, i)),
-          seen->messages },
-        {0} });
-    if (!clock_config()->simulated) return;                // real time differs from run to run
+    check_costs(run, ids.text, names.text,
+                (CostRow[]){ { "flight", "in flight", "chunks",
+                               BY_FORMULA(interleaved_in_flight(p, m, v, i)), seen->in_flight },
+                             { "activations", "activations, peak", "bytes", BY_PLAY(kept),
+                               seen->activations },
+                             { "sent", "messages sent", "calls",
+                               BY_FORMULA(m * interleaved_boundaries(p, v, i)), seen->messages },
+                             { 0 } });
+    if (!clock_config()->simulated) return; // real time differs from run to run
     Stack part = *stack;
     part.blocks /= v;
     StackTimes d = stack_times(&part);
@@ -70,9 +74,9 @@ static void equal_costs(Run *run, const Stack *stack, size_t m, const EqualStep 
     Predicted by_formula = NOT_PREDICTED;
     // (m + (p-1)/v)(t_f + t_b) of a stage
     if (d.message == 0) by_formula = formula((m * v + p - 1) * (d.forward + d.backward));
-    check_costs(run, ids.text, names.text, (CostRow[]){
-        { "step", "step", "ps", by_formula, by_play, seen->timing.step },
-        {0} });
+    check_costs(run, ids.text, names.text,
+                (CostRow[]){ { "step", "step", "ps", by_formula, by_play, seen->timing.step },
+                             { 0 } });
     Stack whole = *stack;
     whole.chunks = 1;
     stack_check_bubble(run, way, cost_name(&title, "equal stages, %s", way), &whole, m, by_formula,
@@ -89,12 +93,15 @@ static EqualStep equal_step(Run *run, const Stack *stack, size_t m, const char *
     Schedule list = schedule_interleaved(p, m, v, run->world->rank);
     Played played = play_list(run, stack, &list, m);
     schedule_free(&list);
-    EqualStep step = { .timing = played.timing, .in_flight = played.result.in_flight,
+    EqualStep step = { .timing = played.timing,
+                       .in_flight = played.result.in_flight,
                        .activations = played.activations,
                        .messages = run->world->ledger[COMM_SEND].calls };
     if (v > 1) {
-        say(run, "The model is cut in v p = %zu chunks; stage i has chunks i, %s, here called its "
-                 "chunks 0, %s.", v * p, v > 2 ? "i + p, ..." : "i + p", v > 2 ? "1, ..." : "1");
+        say(run,
+            "The model is cut in v p = %zu chunks; stage i has chunks i, %s, here called its "
+            "chunks 0, %s.",
+            v * p, v > 2 ? "i + p, ..." : "i + p", v > 2 ? "1, ..." : "1");
         say(run, "%sA: micro-batch 0 in chunk 0, a: in chunk 1.",
             p > 1 ? "So the last rank sends chunk 0's output back to rank 0. " : "");
     }
@@ -143,7 +150,7 @@ static Model *chunks_of(Run *run, const Training *t, size_t v) {
 }
 
 static void train(Run *run, Training *t, size_t v) {
-    StageCosts seen = {0};
+    StageCosts seen = { 0 };
     Schedule list = schedule_interleaved(run->world->size, t->micro_batches, v, run->world->rank);
     Model *a = chunks_of(run, t, v), *b = chunks_of(run, t, v);
     StageCosts loop = stages_same_bits(run, "executor = own loop", t, a, b, pipeline_interleaved,
@@ -181,20 +188,23 @@ static void steps_of_lists(Run *run, double step[2], const Stack *stack, size_t 
 static void answer(Run *run, size_t v, const double free_links[2]) {
     if (run->is_root && clock_config()->simulated) {
         bool faster = cost_value(run, "step.interleaved") < cost_value(run, "step.1F1B");
-        say_answer(run, "%s. With %zu chunks per stage the step takes %s instead of %s, and %s of "
-                   "it is idle instead of %s.", faster ? "Yes" : "Not over this link", v,
-                   cost_text(run, "step.interleaved"), cost_text(run, "step.1F1B"),
-                   cost_text(run, "idle.interleaved"), cost_text(run, "idle.1F1B"));
+        say_answer(run,
+                   "%s. With %zu chunks per stage the step takes %s instead of %s, and %s of "
+                   "it is idle instead of %s.",
+                   faster ? "Yes" : "Not over this link", v, cost_text(run, "step.interleaved"),
+                   cost_text(run, "step.1F1B"), cost_text(run, "idle.interleaved"),
+                   cost_text(run, "idle.1F1B"));
     } else {
-        say_answer(run, "Yes. Without message times the played lists with %zu chunks per stage "
-                   "take %.1f %% less time than 1F1B's.", v,
-                   100 - 100 * free_links[1] / free_links[0]);
+        say_answer(run,
+                   "Yes. Without message times the played lists with %zu chunks per stage "
+                   "take %.1f %% less time than 1F1B's.",
+                   v, 100 - 100 * free_links[1] / free_links[0]);
     }
     say_cost(run, "%s messages per rank instead of %s, and activations of %s instead of %s.",
              cost_text(run, "sent.interleaved"), cost_text(run, "sent.1F1B"),
              cost_text(run, "activations.interleaved"), cost_text(run, "activations.1F1B"));
     say_use_when(run, "a batch gives few micro-batches per stage, and a message takes much less "
-                 "time than a chunk's forward.");
+                      "time than a chunk's forward.");
 }
 
 static void table(Run *run, const Stack *stack, size_t m) {
@@ -218,19 +228,22 @@ static void table(Run *run, const Stack *stack, size_t m) {
     const char *const columns[] = { "1F1B", name, NULL };
     const Result rows[] = {
         { "step", "(m+(p-1)/v)(t_f+t_b), plus messages", { "step.1F1B", "step.interleaved" } },
-        { "idle, of the step", "(p-1)/(vm+p-1), plus messages",
+        { "idle, of the step",
+          "(p-1)/(vm+p-1), plus messages",
           { "idle.1F1B", "idle.interleaved" } },
-        { "chunks in flight", "below",
-          { "flight.1F1B", "flight.interleaved" } },
-        { "activations, peak of a rank", "bytes per chunk x in flight",
+        { "chunks in flight", "below", { "flight.1F1B", "flight.interleaved" } },
+        { "activations, peak of a rank",
+          "bytes per chunk x in flight",
           { "activations.1F1B", "activations.interleaved" } },
-        { "messages sent by a rank", "2vm, first and last rank (2v-1)m",
+        { "messages sent by a rank",
+          "2vm, first and last rank (2v-1)m",
           { "sent.1F1B", "sent.interleaved" } },
         { "step if a message takes no time", "simulated", { cell[0][0], cell[0][1] } },
         { "step if messages take t_f / 2", "simulated", { cell[1][0], cell[1][1] } },
-        { "step if messages take 4 t_f", "simulated: links are the bottleneck",
+        { "step if messages take 4 t_f",
+          "simulated: links are the bottleneck",
           { cell[2][0], cell[2][1] } },
-        {0},
+        { 0 },
     };
     results(run, columns, clock_config()->simulated ? rows : rows + 2);
     say(run, "  p stages, m micro-batches, v chunks per stage (1F1B: 1); t_f, t_b: a stage's "
@@ -258,8 +271,12 @@ static void interleaved(Run *run) {
             "p = %zu; choose a multiple of %zu, or --chunks 1",
             m, p, p);
     REQUIRE(option_size(run, "tokens") >= 1, "--tokens 0: choose at least 1");
-    Training t = { .model = sizes, .steps = 3, .sequences = SEQUENCES, .micro_batches = m,
-                   .clip = clip, .watched = MEM_ACTIVATIONS };
+    Training t = { .model = sizes,
+                   .steps = 3,
+                   .sequences = SEQUENCES,
+                   .micro_batches = m,
+                   .clip = clip,
+                   .watched = MEM_ACTIVATIONS };
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
@@ -279,6 +296,6 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "probability of dropping an element; at 0 less is kept" },
     { "draw", "1f1b|interleaved", "interleaved",
       "the schedule whose picture --svg and --trace write" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(interleaved, options);

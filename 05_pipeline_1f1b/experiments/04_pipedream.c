@@ -16,9 +16,9 @@ enum { SEQUENCES = 3, STEPS = 12 };
 // Returns the stage that has layer n of the model.
 static size_t stage_of(const ModelConfig *c, size_t p, size_t n) {
     if (n == 0) return 0;
-    if (n > c->layers) return p - 1;                           // head and loss
+    if (n > c->layers) return p - 1; // head and loss
     size_t i = 0;
-    while (shard_range(c->layers, p, i).hi <= n - 1) i++;      // block n - 1
+    while (shard_range(c->layers, p, i).hi <= n - 1) i++; // block n - 1
     return i;
 }
 
@@ -35,7 +35,7 @@ static Trajectory reference(Run *run, const Training *t, size_t p, bool vertical
     model_untie(m);
     model_allocate(m);
     optimizer_allocate(&o, m);
-    Tensor past = tensor_new(&a, p, m->size);  // version v in row v % p: the last p of them
+    Tensor past = tensor_new(&a, p, m->size); // version v in row v % p: the last p of them
     for (size_t k = 0; k < t->steps; k++) {
         Arena tokens = arena(MEM_WORKSPACE);
         Batch *b = training_batches(t, &tokens, k, 1, 0);
@@ -52,9 +52,9 @@ static Trajectory reference(Run *run, const Training *t, size_t p, bool vertical
             }
         }
         model_zero_gradients(m);
-        double loss = model_forward_backward(m, b) * b->token_weight;  // with the old weights
+        double loss = model_forward_backward(m, b) * b->token_weight; // with the old weights
         model_attach_weights(m, m->w);
-        optimizer_step(&o, m, 1);  // updates the newest weights
+        optimizer_step(&o, m, 1); // updates the newest weights
         trajectory_record(&out, k, m, loss, 0);
         free(b);
         arena_free(&tokens);
@@ -67,7 +67,7 @@ static Trajectory reference(Run *run, const Training *t, size_t p, bool vertical
 
 // ---------------------------------------------------------------- trainings
 
-enum { SYNCHRONOUS, STASHED, VERTICAL, BARE, WAYS };       // BARE: no stashing
+enum { SYNCHRONOUS, STASHED, VERTICAL, BARE, WAYS }; // BARE: no stashing
 static const char *const way_id[WAYS] = { "flush", "stashing", "vertical", "no-stashing" };
 static const char *const way_name[WAYS] = { "flush", "stashing", "vertical sync", "no stashing" };
 
@@ -76,36 +76,41 @@ static void training_costs(Run *run, const Training *t, size_t way, const Versio
     size_t neighbours = stage_neighbours(run), all_versions[WAYS] = { 1, p - i, p, 1 };
     size_t versions = all_versions[way], flight = way == SYNCHRONOUS ? 1 : p - i < n ? p - i : n;
     CutSizes z = stage_sizes(&t->model, p, i);
-    size_t untied = p == 1 ? elements_wte(&z) : 0;             // one stage has both tables
+    size_t untied = p == 1 ? elements_wte(&z) : 0; // one stage has both tables
     size_t bytes = (elements_stage(&z) + untied) * E, moments = t->optimizer.kind == ADAMW ? 2 : 0;
     size_t message = message_elements(&z, t->sequences) * E;
     size_t kept = kept_stage(&z) * t->sequences * t->model.context * E;
     CostName ids, names;
     cost_name(&ids, "%s.%s.%%s", moments ? "adamw" : "sgd", way_id[way]);
     cost_name(&names, "%s: %%s", way_name[way]);
-    check_costs(run, ids.text, names.text, (CostRow[]){
-        { "versions", "versions of the weights", "versions", BY_FORMULA(versions),
-          (double)seen->weights / (double)(seen->size * E) },
-        { "weights", "weights of all versions", "bytes", BY_FORMULA(versions * bytes),
-          seen->weights },
-        { "gradients", "gradients", "bytes", BY_FORMULA(bytes), seen->gradients },
-        { "optimizer", "optimizer state", "bytes", BY_FORMULA(moments * bytes), seen->optimizer },
-        { "flight", "in flight", "mini-batches", BY_FORMULA(flight), seen->in_flight },
-        { "activations", "activations, peak", "bytes", BY_FORMULA(flight * kept),
-          seen->activations },
-        { "buffers", "message buffers, peak", "bytes", BY_FORMULA(neighbours * 3 * message),
-          seen->buffers },
-        { "sent.calls", "messages sent", "calls", BY_FORMULA(n * neighbours), seen->messages },
-        { "sent.bytes", "messages sent", "bytes", BY_FORMULA(n * neighbours * message),
-          seen->message_bytes },
-        { "sums", "sums over stages", "calls", BY_FORMULA(0), seen->sums },
-        {0} });
+    check_costs(run, ids.text, names.text,
+                (CostRow[]){
+                    { "versions", "versions of the weights", "versions", BY_FORMULA(versions),
+                      (double)seen->weights / (double)(seen->size * E) },
+                    { "weights", "weights of all versions", "bytes", BY_FORMULA(versions * bytes),
+                      seen->weights },
+                    { "gradients", "gradients", "bytes", BY_FORMULA(bytes), seen->gradients },
+                    { "optimizer", "optimizer state", "bytes", BY_FORMULA(moments * bytes),
+                      seen->optimizer },
+                    { "flight", "in flight", "mini-batches", BY_FORMULA(flight), seen->in_flight },
+                    { "activations", "activations, peak", "bytes", BY_FORMULA(flight * kept),
+                      seen->activations },
+                    { "buffers", "message buffers, peak", "bytes",
+                      BY_FORMULA(neighbours * 3 * message), seen->buffers },
+                    { "sent.calls", "messages sent", "calls", BY_FORMULA(n * neighbours),
+                      seen->messages },
+                    { "sent.bytes", "messages sent", "bytes", BY_FORMULA(n * neighbours * message),
+                      seen->message_bytes },
+                    { "sums", "sums over stages", "calls", BY_FORMULA(0), seen->sums },
+                    { 0 } });
 }
 
 // SYNCHRONOUS: a flush and an update after every mini-batch. The other ways: PipeDream's list.
 static VersionsSeen train(Run *run, const Training *t, size_t way, Trajectory *got) {
     static const PipeDreamRule rules[WAYS] = {
-        [SYNCHRONOUS] = NO_STASHING, [STASHED] = WEIGHT_STASHING, [VERTICAL] = VERTICAL_SYNC,
+        [SYNCHRONOUS] = NO_STASHING,
+        [STASHED] = WEIGHT_STASHING,
+        [VERTICAL] = VERTICAL_SYNC,
         [BARE] = NO_STASHING,
     };
     size_t p = run->world->size, i = run->world->rank;
@@ -120,7 +125,7 @@ static VersionsSeen train(Run *run, const Training *t, size_t way, Trajectory *g
 
 // |a - b| / |b| over all stages, of the gradients of mini-batch 1.
 static double deviation(Run *run, const VersionsSeen *a, const VersionsSeen *b) {
-    double squares[2] = {0};
+    double squares[2] = { 0 };
     for (size_t e = 0; e < a->size; e++) {
         squares[0] += (a->second[e] - b->second[e]) * (a->second[e] - b->second[e]);
         squares[1] += b->second[e] * b->second[e];
@@ -243,21 +248,23 @@ static Picoseconds play(Run *run, const Stack *stack, ListOf *list, size_t n, co
     Schedule s = list(p, n, i);
     Played played =
         pipedream_play(run, stack, &s, flush ? 0 : pipedream_older(WEIGHT_STASHING, p, i), n);
-    if (title)
-        picture_show(run, title, flush ? PICTURE_NO_FILES | PICTURE_DETAIL : PICTURE_CHART);
+    if (title) picture_show(run, title, flush ? PICTURE_NO_FILES | PICTURE_DETAIL : PICTURE_CHART);
     schedule_free(&s);
     return played.timing.step;
 }
 
 static void equal_stages(Run *run, const Training *t) {
-    static const struct { const char *name, *step, *more, *title; ListOf *list; } ways[] = {
+    static const struct {
+        const char *name, *step, *more, *title;
+        ListOf *list;
+    } ways[] = {
         { "1F1B", "step.1f1b", "more.1f1b", "1F1B, 8 mini-batches, a flush after 4", flushed },
         { "PipeDream", "step.pipedream", "more.pipedream", "PipeDream, 8 mini-batches",
           schedule_stashing },
     };
     size_t p = run->world->size;
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
-    Picoseconds one[2], two[2];  // times of 8 and of 16 mini-batches
+    Picoseconds one[2], two[2]; // times of 8 and of 16 mini-batches
     for (size_t k = 0; k < 2; k++) one[k] = play(run, &stack, ways[k].list, PIECES, ways[k].title);
     for (size_t k = 0; k < 2; k++) two[k] = play(run, &stack, ways[k].list, 2 * PIECES, NULL);
     check_lists(run);
@@ -286,28 +293,33 @@ static void table(Run *run, double off, const double loss[WAYS]) {
     snprintf(wrong, sizeof wrong, "=%.0f %%", 100 * off);
     const Result rows[] = {
         { "time of 8 more mini-batches", NULL, { "more.1f1b", "more.pipedream", "=-", "=-" } },
-        { "weight versions kept", NULL,
+        { "weight versions kept",
+          NULL,
           { "sgd.flush.versions", "sgd.stashing.versions", "sgd.vertical.versions",
             "sgd.no-stashing.versions" } },
-        { "weights of all versions, per rank", NULL,
+        { "weights of all versions, per rank",
+          NULL,
           { "sgd.flush.weights", "sgd.stashing.weights", "sgd.vertical.weights",
             "sgd.no-stashing.weights" } },
         { "updates late", NULL, { age[0], age[1], age[2], age[3] } },
         { "error of the 2nd gradient", NULL, { "=0", "=0", "=0", wrong } },
         { "loss on a text, last 40 updates", NULL, { text[0], text[1], text[2], text[3] } },
-        {0},
+        { 0 },
     };
-    results(run, (const char *const[]){ "1F1B, flush", "stashing", "vertical sync",
-                                        "no stashing", NULL },
-            clock_config()->simulated ? rows : rows + 1);      // no cost is a time in real time
+    results(run,
+            (const char *const[]){ "1F1B, flush", "stashing", "vertical sync", "no stashing",
+                                   NULL },
+            clock_config()->simulated ? rows : rows + 1); // no cost is a time in real time
     say(run, "  Updates late: how many updates come between the read of a weight and the use of "
              "its gradient.");
     say(run, "  mixed: the forward reads old weights, the backward new ones. On stage i of p, "
              "stashing keeps p-i");
     say(run, "  versions and is p-1-i updates late. Vertical sync keeps p versions and is p-1 "
              "late. Time: 1F1B");
-    say(run, "  2(m+p-1)(t_f+t_b), m = %d; stashing 8(t_f+t_b). t_f, t_b: a stage's forward, "
-             "backward.", FLUSH);
+    say(run,
+        "  2(m+p-1)(t_f+t_b), m = %d; stashing 8(t_f+t_b). t_f, t_b: a stage's forward, "
+        "backward.",
+        FLUSH);
     say(run, "  In the row of losses 1F1B has a flush and an update after every mini-batch.");
 }
 
@@ -315,20 +327,22 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
     size_t old = run->world->size - 1;
     char time[160] = "", curve[128] = "";
     say_use_when(run, "the bubble is large, old gradients do no harm, and the versions fit. Large "
-                 "language models use a flush instead.");
+                      "language models use a flush instead.");
     if (old == 0) {
         say_answer(run, "Yes, in every bit. But one stage has no bubble and no old weights.");
         return;
     }
     if (clock_config()->simulated && run->is_root)
-        snprintf(time, sizeof time, " Once it runs, 8 more mini-batches take %s; 1F1B, which "
+        snprintf(time, sizeof time,
+                 " Once it runs, 8 more mini-batches take %s; 1F1B, which "
                  "runs empty after every %d, takes %s.",
                  cost_text(run, "more.pipedream"), FLUSH, cost_text(run, "more.1f1b"));
     if (loss[BARE] < 1.02 * loss[STASHED])
-        snprintf(curve, sizeof curve, ", but the loss, %.2f, does not show the error",
-                 loss[BARE]);
-    say_answer(run, "Yes, in every bit, if each stage stashes weights.%s Without stashing the 2nd "
-               "gradient is wrong by %.0f %%%s.", time, 100 * off, curve);
+        snprintf(curve, sizeof curve, ", but the loss, %.2f, does not show the error", loss[BARE]);
+    say_answer(run,
+               "Yes, in every bit, if each stage stashes weights.%s Without stashing the 2nd "
+               "gradient is wrong by %.0f %%%s.",
+               time, 100 * off, curve);
     say_cost(run, "%s versions of weights per rank, and old gradients: loss %.2f instead of %.2f.",
              cost_text(run, "sgd.stashing.versions"), loss[STASHED], loss[SYNCHRONOUS]);
 }
@@ -366,6 +380,6 @@ static void pipedream(Run *run) {
 }
 static const Option options[] = {
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(pipedream, options);

@@ -28,7 +28,7 @@ static Trajectory reference(Run *run, const Training *t) {
         Arena tokens = arena(MEM_WORKSPACE);
         Batch *b = training_batches(t, &tokens, step, 1, 0);
         tensor_copy(newest, m->w);
-        tensor_copy(m->w, before);  // the batch reads the version before the newest
+        tensor_copy(m->w, before); // the batch reads the version before the newest
         model_zero_gradients(m);
         for (size_t k = 0; k < t->micro_batches; k++)
             out.loss[step] += model_forward_backward(m, &b[k]);
@@ -36,7 +36,7 @@ static Trajectory reference(Run *run, const Training *t) {
         model_fold_tied(m);
         tensor_copy(before, newest);
         tensor_copy(m->w, newest);
-        optimizer_step(&o, m, 1);                              // updates the newest version
+        optimizer_step(&o, m, 1); // updates the newest version
         trajectory_record(&out, step, m, out.loss[step], 0);
         free(b);
         arena_free(&tokens);
@@ -52,7 +52,7 @@ static void training_costs(Run *run, const Training *t, const char *run_id,
                            const VersionsSeen *seen) {
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, n = t->steps * m;
     size_t E = sizeof(real), neighbours = stage_neighbours(run), flight = p - i, tokens = 0;
-    bool has_table = p > 1 && (i == 0 || i + 1 == p);          // the tied table, on both ends
+    bool has_table = p > 1 && (i == 0 || i + 1 == p); // the tied table, on both ends
     CutSizes z = stage_sizes(&t->model, p, i);
     size_t elements = elements_stage(&z), table = has_table ? elements_wte(&z) : 0;
     size_t moments = t->optimizer.kind == ADAMW ? 2 : t->optimizer.momentum > 0;
@@ -62,28 +62,30 @@ static void training_costs(Run *run, const Training *t, const char *run_id,
     for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k);
     CostName ids;
     cost_name(&ids, "%s.%%s", run_id);
-    check_costs(run, ids.text, "2BW: %s", (CostRow[]){
-        { "versions", "versions of the weights", "versions", BY_FORMULA(2),
-          (double)seen->weights / (double)(seen->size * E) },
-        { "weights", "weights of both versions", "bytes", BY_FORMULA(2 * elements * E),
-          seen->weights },
-        { "gradients", "gradients, the tied table's twice", "bytes",
-          BY_FORMULA((elements_gradients(&z) + table) * E), seen->gradients },
-        { "optimizer", "optimizer state", "bytes", BY_FORMULA(moments * elements * E),
-          seen->optimizer },
-        { "flight", "in flight: p-i", "micro-batches", BY_FORMULA(flight), seen->in_flight },
-        { "activations", "activations, peak", "bytes", BY_FORMULA(kept_stage(&z) * tokens * E),
-          seen->activations },
-        { "sent.calls", "messages sent", "calls", BY_FORMULA(n * neighbours), seen->messages },
-        { "sent.bytes", "messages sent", "bytes", BY_FORMULA(sent), seen->message_bytes },
-        { "buffers", "message buffers, peak", "bytes",
-          BY_FORMULA(stage_message_buffers(t, p, i) + table * E), seen->buffers },
-        { "table.calls", "gradients of the tied table sent", "calls",
-          BY_FORMULA(has_table * t->steps), seen->table_calls },
-        { "table.bytes", "gradients of the tied table sent", "bytes",
-          BY_FORMULA(t->steps * table * E), seen->table_bytes },
-        { "sums", "sums over stages", "calls", BY_FORMULA(0), seen->sums },
-        {0} });
+    check_costs(
+        run, ids.text, "2BW: %s",
+        (CostRow[]){
+            { "versions", "versions of the weights", "versions", BY_FORMULA(2),
+              (double)seen->weights / (double)(seen->size * E) },
+            { "weights", "weights of both versions", "bytes", BY_FORMULA(2 * elements * E),
+              seen->weights },
+            { "gradients", "gradients, the tied table's twice", "bytes",
+              BY_FORMULA((elements_gradients(&z) + table) * E), seen->gradients },
+            { "optimizer", "optimizer state", "bytes", BY_FORMULA(moments * elements * E),
+              seen->optimizer },
+            { "flight", "in flight: p-i", "micro-batches", BY_FORMULA(flight), seen->in_flight },
+            { "activations", "activations, peak", "bytes", BY_FORMULA(kept_stage(&z) * tokens * E),
+              seen->activations },
+            { "sent.calls", "messages sent", "calls", BY_FORMULA(n * neighbours), seen->messages },
+            { "sent.bytes", "messages sent", "bytes", BY_FORMULA(sent), seen->message_bytes },
+            { "buffers", "message buffers, peak", "bytes",
+              BY_FORMULA(stage_message_buffers(t, p, i) + table * E), seen->buffers },
+            { "table.calls", "gradients of the tied table sent", "calls",
+              BY_FORMULA(has_table * t->steps), seen->table_calls },
+            { "table.bytes", "gradients of the tied table sent", "bytes",
+              BY_FORMULA(t->steps * table * E), seen->table_bytes },
+            { "sums", "sums over stages", "calls", BY_FORMULA(0), seen->sums },
+            { 0 } });
 }
 
 // Trains by 2BW's list; flush: by 1F1B's, with a flush after every batch. Then every op reads the
@@ -115,7 +117,10 @@ enum { LONG = 80, LAST = 20 };
 static void losses_on_text(Run *run, double loss[2]) {
     size_t p = run->world->size, m = p < 4 ? 4 : p;
     Training t = { .model = { .layers = m, .width = 16, .heads = 2, .context = 16, .vocab = 256 },
-                   .steps = LONG, .sequences = m, .micro_batches = m, .optimizer = sgd(0.1) };
+                   .steps = LONG,
+                   .sequences = m,
+                   .micro_batches = m,
+                   .optimizer = sgd(0.1) };
     t.model.seed = run->seed;
     t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context,
                            t.sequences);
@@ -166,7 +171,10 @@ static const char *const way_id[WAYS] = { "gpipe", "1f1b", "pipedream", "2bw" };
 static const char *const way_columns[WAYS + 1] = { "GPipe", "1F1B", "PipeDream", "2BW", NULL };
 // The measurements of one way on this rank. batch: the time of one more batch. predicted: the same
 // from the played lists.
-typedef struct { size_t in_flight, weights, activations; Picoseconds batch, predicted; } Way;
+typedef struct {
+    size_t in_flight, weights, activations;
+    Picoseconds batch, predicted;
+} Way;
 
 static Schedule as_one_batch(size_t p, size_t n, size_t i) { return schedule_2bw(p, n, 1, i); }
 
@@ -230,18 +238,23 @@ static void equal_stages(Run *run, const Training *t) {
         CostName ids, names;
         cost_name(&ids, "%%s.%s", way_id[k]);
         cost_name(&names, "equal stages, %s: %%s", way_columns[k]);
-        check_costs(run, ids.text, names.text, (CostRow[]){
-            { "versions", "versions", "versions", BY_FORMULA(versions),
-              (double)way->weights / (double)stage },
-            { "weights", "weights", "bytes", BY_FORMULA(weights), way->weights },
-            { "flight", "in flight", "micro-batches", BY_FORMULA(flight), way->in_flight },
-            { "activations", "activations", "bytes", BY_FORMULA(activations), way->activations },
-            { "both", "weights and activations", "bytes", BY_FORMULA(weights + activations),
-              way->weights + way->activations },
-            {0} });
+        check_costs(run, ids.text, names.text,
+                    (CostRow[]){
+                        { "versions", "versions", "versions", BY_FORMULA(versions),
+                          (double)way->weights / (double)stage },
+                        { "weights", "weights", "bytes", BY_FORMULA(weights), way->weights },
+                        { "flight", "in flight", "micro-batches", BY_FORMULA(flight),
+                          way->in_flight },
+                        { "activations", "activations", "bytes", BY_FORMULA(activations),
+                          way->activations },
+                        { "both", "weights and activations", "bytes",
+                          BY_FORMULA(weights + activations), way->weights + way->activations },
+                        { 0 } });
         if (!clock_config()->simulated) continue;
-        check_costs(run, ids.text, names.text, (CostRow[]){
-            { "more", "a batch more", "ps", BY_PLAY(way->predicted), way->batch }, {0} });
+        check_costs(run, ids.text, names.text,
+                    (CostRow[]){
+                        { "more", "a batch more", "ps", BY_PLAY(way->predicted), way->batch },
+                        { 0 } });
     }
 }
 
@@ -255,7 +268,8 @@ static void table(Run *run, const double loss[2]) {
             snprintf(cell[q][k], sizeof cell[q][k], "%s.%s", of[q], way_id[k]);
     for (size_t k = 0; k < 2; k++) snprintf(text[k], sizeof *text, "=%.2f", loss[k]);
     snprintf(old, sizeof old, run->world->size > 1 ? "=0..%zu" : "=%zu", run->world->size - 1);
-#define CELLS(q) { cell[q][0], cell[q][1], cell[q][2], cell[q][3] }
+#define CELLS(q) \
+    { cell[q][0], cell[q][1], cell[q][2], cell[q][3] }
     const Result rows[] = {
         { "each further batch", NULL, CELLS(0) },
         { "weight versions kept", NULL, CELLS(1) },
@@ -264,7 +278,7 @@ static void table(Run *run, const double loss[2]) {
         { "weights + activations", NULL, CELLS(4) },
         { "updates late", NULL, { "=0", "=0", old, "=1" } },
         { "loss on a text, last 20 batches", NULL, { text[0], text[0], "=-", text[1] } },
-        {0},
+        { 0 },
     };
 #undef CELLS
     results(run, way_columns, clock_config()->simulated ? rows : rows + 1);
@@ -283,16 +297,18 @@ static void answer(Run *run, const double loss[2]) {
         Comparison batch = compare_times(cost_value(run, "more.2bw"), cost_value(run, "more.1f1b"));
         snprintf(time, sizeof time, "%s%zu a further batch takes %s, %s with 1F1B.",
                  p < 4 ? " With m = " : " The gain is largest if m = p: for p = ",
-                 p < 4 ? (size_t)4 : p,
-                 cost_text(run, "more.2bw"), batch.text);
+                 p < 4 ? (size_t)4 : p, cost_text(run, "more.2bw"), batch.text);
     }
-    say_answer(run, "Yes, with at least as many micro-batches as stages. The result equals, in "
-               "every bit, one device whose gradients are one update late.%s", time);
-    say_cost(run, "one more version, so weights of %s per rank instead of %s; and late gradients: "
-             "on a text the loss is %.2f instead of %.2f.", cost_text(run, "weights.2bw"),
-             cost_text(run, "weights.1f1b"), loss[1], loss[0]);
+    say_answer(run,
+               "Yes, with at least as many micro-batches as stages. The result equals, in "
+               "every bit, one device whose gradients are one update late.%s",
+               time);
+    say_cost(run,
+             "one more version, so weights of %s per rank instead of %s; and late gradients: "
+             "on a text the loss is %.2f instead of %.2f.",
+             cost_text(run, "weights.2bw"), cost_text(run, "weights.1f1b"), loss[1], loss[0]);
     say_use_when(run, "a batch has only a few times as many micro-batches as stages, never fewer "
-                 "than stages, and an update that is one batch late is acceptable.");
+                      "than stages, and an update that is one batch late is acceptable.");
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -314,8 +330,10 @@ static void two_bw(Run *run) {
     double loss[2];
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
-    say(run, "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, "
-             "and keeps two versions.", p < 4 ? (size_t)4 : p);
+    say(run,
+        "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, "
+        "and keeps two versions.",
+        p < 4 ? (size_t)4 : p);
     say(run, "A batch does not wait for the update before it. It reads the older version. With "
              "m >= p all");
     say(run, "backwards of that version end before a third version is needed, so two are enough "
@@ -341,6 +359,6 @@ static void two_bw(Run *run) {
 static const Option options[] = {
     { "micro-batches", "N", NULL, "of a batch; default: as many as stages" },
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(two_bw, options);

@@ -10,7 +10,7 @@
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
-enum { SEQUENCES = 11, MICRO = 8 };                        // MICRO: on equal stages
+enum { SEQUENCES = 11, MICRO = 8 }; // MICRO: on equal stages
 static const double clip = 0.25;
 static Stack equal_stages(void) { return (Stack){ .model = sizes, .blocks = 2, .sequences = 1 }; }
 
@@ -28,7 +28,10 @@ static Schedule auto_2p(size_t p, size_t m, size_t i) {
 
 // A way to make the lists. column: its name on the page. draw: its name for --draw and in the ids.
 enum { ZB_WAYS = 4 };
-typedef struct { const char *name, *column, *draw; ScheduleRule rule; } ZeroBubbleWay;
+typedef struct {
+    const char *name, *column, *draw;
+    ScheduleRule rule;
+} ZeroBubbleWay;
 static const ZeroBubbleWay ways[ZB_WAYS] = {
     { "1F1B", "1F1B", "1f1b", schedule_1f1b },
     { "ZB-H1", "ZB-H1", "zb-h1", schedule_zb_h1 },
@@ -36,11 +39,15 @@ static const ZeroBubbleWay ways[ZB_WAYS] = {
     { "auto, 2p-1", "planner, memory 2p-1", "auto-2p-1", auto_2p },
 };
 // One way, as this rank measured it. two: the time of two steps without a barrier.
-typedef struct { Played one; Picoseconds two; size_t messages; } ZeroBubbleStep;
+typedef struct {
+    Played one;
+    Picoseconds two;
+    size_t messages;
+} ZeroBubbleStep;
 
 // Two steps of m micro-batches in a row. The second one does not wait for the norm. Frees the list.
 static Schedule twice(Schedule one, size_t m) {
-    Schedule s = {0};
+    Schedule s = { 0 };
     for (size_t at = 0; at < 2 * one.n; at++) {
         PipeOp op = one.ops[at % one.n];
         op.micro_batch += at < one.n ? 0 : m;
@@ -84,9 +91,9 @@ static void check_halves(Run *run) {
     tensor_randomize(x, run->seed, 1);
     tensor_randomize(w, run->seed + 1, 1);
     tensor_randomize(dy, run->seed + 2, 1);
-    linear_backward_inputs(dx, dy, w);             // B
-    linear_backward_weights(dw, x, dy);            // W, any time later
-    linear_gradients(&param, NULL, x, dy);         // as a layer's whole backward has it
+    linear_backward_inputs(dx, dy, w);     // B
+    linear_backward_weights(dw, x, dy);    // W, any time later
+    linear_gradients(&param, NULL, x, dy); // as a layer's whole backward has it
     check_true(run, "halves", "W of y = x w is dw of its whole backward, every bit",
                tensor_equal(dw, whole));
     arena_free(&a);
@@ -115,7 +122,7 @@ static void lists(Run *run) {
         size_t p = n / 24 + 1, m = n % 24 + 1, late = p > m ? p - m : 0;
         JudgedLists h1 = zb_judge(schedule_zb_h1, p, m, &units);
         JudgedLists few = judged(auto_p, p, m, &units, 1);
-        JudgedLists many = zb_judge(auto_2p, p, m, &units);  // made for the times of a stage
+        JudgedLists many = zb_judge(auto_2p, p, m, &units); // made for the times of a stage
         step[n] = (double)h1.step;
         formula[n] = (double)(3 * m + p - 1 + late);
         step[CASES + n] = step_of(schedule_zb_h1, p, m, &t);
@@ -132,7 +139,7 @@ static void lists(Run *run) {
     double greedy[9], ideal[9];
     bool two_more = true;
     for (size_t n = 0; n < 9; n++) {
-        size_t p = (size_t)2 << n / 3, m = p << n % 3;             // p = 2, 4, 8; m = p, 2p, 4p
+        size_t p = (size_t)2 << n / 3, m = p << n % 3; // p = 2, 4, 8; m = p, 2p, 4p
         greedy[n] = step_of(auto_2p, p, m, &units);
         ideal[n] = (double)(3 * m + p - 1);
         two_more &= judged(auto_p, p, m, &units, 1).step <= 3 * m + p + 1;
@@ -176,25 +183,26 @@ static void equal_costs(Run *run, const Stack *stack, const ZeroBubbleWay *way,
     CostName ids, names, title;
     cost_name(&ids, "equal.%%s.%s", way->draw);
     cost_name(&names, "equal stages, %s: %%s", way->name);
-    check_costs(run, ids.text, names.text, (CostRow[]){
-        { "flight", "in flight", "micro-batches", flight_formula(way, p, m, i), in_flight,
-          seen->one.result.in_flight },
-        { "activations", "activations, peak", "bytes", BY_PLAY(kept), seen->one.activations },
-        { "sent", "messages sent", "calls", BY_FORMULA(m * stage_neighbours(run)),
-          seen->messages },
-        {0} });
-    if (!clock_config()->simulated) return;                    // real time differs from run to run
+    check_costs(run, ids.text, names.text,
+                (CostRow[]){ { "flight", "in flight", "micro-batches", flight_formula(way, p, m, i),
+                               in_flight, seen->one.result.in_flight },
+                             { "activations", "activations, peak", "bytes", BY_PLAY(kept),
+                               seen->one.activations },
+                             { "sent", "messages sent", "calls",
+                               BY_FORMULA(m * stage_neighbours(run)), seen->messages },
+                             { 0 } });
+    if (!clock_config()->simulated) return; // real time differs from run to run
     OpTimes t = zb_times(stack);
     double step = step_of(way->rule, p, m, &t), two = two_steps_of(way->rule, p, m, &t);
     double measured = (double)seen->one.timing.step;
-    check_costs(run, ids.text, names.text, (CostRow[]){
-        { "step", "step", "ps", BY_PLAY(step), measured }, {0} });
+    check_costs(run, ids.text, names.text,
+                (CostRow[]){ { "step", "step", "ps", BY_PLAY(step), measured }, { 0 } });
     stack_check_bubble(run, way->draw, cost_name(&title, "equal stages, %s", way->name), stack, m,
                        NOT_PREDICTED, played(step), &seen->one.timing);
-    check_costs(run, ids.text, names.text, (CostRow[]){
-        { "next", "the next step, no barrier", "ps", BY_PLAY(two - step),
-          (double)seen->two - measured },
-        {0} });
+    check_costs(run, ids.text, names.text,
+                (CostRow[]){ { "next", "the next step, no barrier", "ps", BY_PLAY(two - step),
+                               (double)seen->two - measured },
+                             { 0 } });
 }
 
 static void measure(Run *run, const Stack *stack) {
@@ -218,7 +226,9 @@ static void measure(Run *run, const Stack *stack) {
 // ---------------------------------------------------------------- the page
 
 static void table(Run *run) {
-    static const struct { const char *name, *ids; } quantity[] = {
+    static const struct {
+        const char *name, *ids;
+    } quantity[] = {
         { "step", "equal.step.%s" },
         { "idle, of the step", "idle.%s" },
         { "next step without a barrier", "equal.next.%s" },
@@ -228,7 +238,7 @@ static void table(Run *run) {
     };
     enum { ROWS = sizeof quantity / sizeof *quantity };
     char cell[ROWS][ZB_WAYS][80], plain[ZB_WAYS][24];
-    Result rows[ROWS + 2] = { {0} };
+    Result rows[ROWS + 2] = { { 0 } };
     const char *columns[ZB_WAYS + 1] = { NULL };
     for (size_t k = 0; k < ZB_WAYS; k++) {
         columns[k] = ways[k].column;
@@ -242,7 +252,7 @@ static void table(Run *run) {
         rows[ROWS].cell[k] = plain[k];
     }
     rows[ROWS].what = "step if F = B = W = 1";
-    results(run, columns, clock_config()->simulated ? rows : rows + 3);    // no cost is a real time
+    results(run, columns, clock_config()->simulated ? rows : rows + 3); // no cost is a real time
     say(run, "  Without a barrier: a stage begins its next step before the others end this one.");
     say(run, "  Step without messages: 1F1B (m+p-1)(F+B+W); ZB-H1 m(F+B+W) + (p-1)(F+B-W) if "
              "m >= p.");
@@ -259,22 +269,26 @@ static void answer(Run *run) {
         say_answer(run, "One stage has no bubble to fill: all lists take the same time.");
     } else if (run->is_root && clock_config()->simulated) {
         bool less = cost_value(run, "idle.zb-h1") < cost_value(run, "idle.1f1b");
-        say_answer(run, "%s. ZB-H1 is idle for %s of its step of %s, 1F1B for %s of %s. The "
+        say_answer(run,
+                   "%s. ZB-H1 is idle for %s of its step of %s, 1F1B for %s of %s. The "
                    "planner, with memory for 2p-1 micro-batches, is idle for %s.",
                    less ? "Yes, a part of it" : "No", cost_text(run, "idle.zb-h1"),
                    cost_text(run, "equal.step.zb-h1"), cost_text(run, "idle.1f1b"),
                    cost_text(run, "equal.step.1f1b"), cost_text(run, "idle.auto-2p-1"));
     } else {
-        say_answer(run, "Yes, a part of it. If F = B = W = 1, ZB-H1's lists take %.0f units, and "
-                   "1F1B's take %.0f.", step_of(schedule_zb_h1, p, MICRO, &units),
+        say_answer(run,
+                   "Yes, a part of it. If F = B = W = 1, ZB-H1's lists take %.0f units, and "
+                   "1F1B's take %.0f.",
+                   step_of(schedule_zb_h1, p, MICRO, &units),
                    step_of(schedule_1f1b, p, MICRO, &units));
     }
-    say_cost(run, "activations are kept until W: %s per rank instead of %s, and %s with the "
+    say_cost(run,
+             "activations are kept until W: %s per rank instead of %s, and %s with the "
              "planner's 2p-1.",
              cost_text(run, "equal.activations.zb-h1"), cost_text(run, "equal.activations.1f1b"),
              cost_text(run, "equal.activations.auto-2p-1"));
     say_use_when(run, "there are few micro-batches per stage, and memory for p of them on every "
-                 "stage.");
+                      "stage.");
 }
 
 // ---------------------------------------------------------- training, on stages of unequal size
@@ -299,14 +313,15 @@ static void training_costs(Run *run, const Training *t, const ZeroBubbleWay *way
     cost_name(&ids, "%s.%%s", way->draw);
     cost_name(&names, "%s: %%s", way->name);
     say_detail(run, "%s:", way->name);
-    stage_check_costs(run, t, way->draw, seen);            // messages, sums, state: as with 1F1B
-    check_costs(run, ids.text, names.text, (CostRow[]){
-        { "flight", "in flight until W", "micro-batches", flight_formula(way, p, m, i), in_flight,
-          seen->in_flight },
-        { "activations", "activations, peak", "bytes", BY_PLAY(kept), seen->activations },
-        { "buffers", "message buffers, peak", "bytes", BY_FORMULA(stage_message_buffers(t, p, i)),
-          seen->message_buffers },
-        {0} });
+    stage_check_costs(run, t, way->draw, seen); // messages, sums, state: as with 1F1B
+    check_costs(run, ids.text, names.text,
+                (CostRow[]){ { "flight", "in flight until W", "micro-batches",
+                               flight_formula(way, p, m, i), in_flight, seen->in_flight },
+                             { "activations", "activations, peak", "bytes", BY_PLAY(kept),
+                               seen->activations },
+                             { "buffers", "message buffers, peak", "bytes",
+                               BY_FORMULA(stage_message_buffers(t, p, i)), seen->message_buffers },
+                             { 0 } });
 }
 
 static void zero_bubble(Run *run) {
@@ -351,6 +366,6 @@ static const Option options[] = {
     { "micro-batches", "N", "7", "pieces the batch is cut into" },
     { "draw", "1f1b|zb-h1|auto-p|auto-2p-1", "zb-h1",
       "the schedule whose picture --svg and --trace write" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(zero_bubble, options);

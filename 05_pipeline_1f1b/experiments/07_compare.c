@@ -16,17 +16,21 @@ static const ModelConfig sizes = {
 // One batch in the steady state, as this rank measured it.
 typedef struct {
     Picoseconds batch;
-    double busy;                                   // picoseconds, added over the ranks
-    size_t activations, weights, messages, late;   // bytes, peak; bytes; calls; updates
+    double busy;                                 // picoseconds, added over the ranks
+    size_t activations, weights, messages, late; // bytes, peak; bytes; calls; updates
 } WaySeen;
 
-typedef struct { const PipelineWay *way; Comm *tied; size_t m, batches; } OneWay;
+typedef struct {
+    const PipelineWay *way;
+    Comm *tied;
+    size_t m, batches;
+} OneWay;
 static PipelineResult by_way(const void *how, Comm *pp, Model *model, const Batch *batch,
                              size_t n) {
     const OneWay *one = how;
     Optimizer o = sgd(0.01);
     (void)n;
-    tensor_fill(model->g, 0);  // the stack has no embedding, but its table's gradient is summed
+    tensor_fill(model->g, 0); // the stack has no embedding, but its table's gradient is summed
     return pipeline_way_run(one->way, pp, one->tied, model, &o, batch, one->m, one->batches);
 }
 // Runs `batches` batches with the functions of the way's own lesson.
@@ -44,7 +48,7 @@ static Played play(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
 // the pipeline is then full.
 static WaySeen measure(Run *run, const PipelineWay *w, const Stack *stack, size_t m) {
     size_t p = run->world->size;
-    Played two = {0};
+    Played two = { 0 };
     size_t messages = 0;
     if (w->kind != WAY_FLUSH) {
         two = play(run, w, stack, m, 2);
@@ -54,7 +58,8 @@ static WaySeen measure(Run *run, const PipelineWay *w, const Stack *stack, size_
     Schedule list = w->list(p, m, 3, run->world->rank);
     WaySeen seen = { .batch = last.timing.step - two.timing.step,
                      .busy = (double)(last.timing.busy - two.timing.busy),
-                     .activations = last.activations, .weights = memory_peak(MEM_PARAMETERS),
+                     .activations = last.activations,
+                     .weights = memory_peak(MEM_PARAMETERS),
                      .messages = run->world->ledger[COMM_SEND].calls - messages,
                      .late = pipeline_way_late(&list) };
     schedule_free(&list);
@@ -65,7 +70,9 @@ static WaySeen measure(Run *run, const PipelineWay *w, const Stack *stack, size_
 
 // Predicts the peak of stage i's activations, in bytes. For ways with chunks or halves there is no
 // closed form, so the list is played.
-typedef struct { Predicted by_formula, by_play; } Activations;
+typedef struct {
+    Predicted by_formula, by_play;
+} Activations;
 static Activations activations(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
                                size_t i) {
     const size_t flight[PIPELINE_WAYS] = { 1, m, p - i, 0, 0, p - i, p - i };
@@ -93,8 +100,8 @@ static size_t weights(const PipelineWay *w, const Stack *stack, size_t p, size_t
     return versions * elements * sizeof(real);
 }
 
-static const char *const way_id[PIPELINE_WAYS] = { "naive", "gpipe", "1f1b", "interleaved", "zb-h1",
-                                                   "pipedream", "2bw" };
+static const char *const way_id[PIPELINE_WAYS] = { "naive", "gpipe",     "1f1b", "interleaved",
+                                                   "zb-h1", "pipedream", "2bw" };
 
 static void costs(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
                   const WaySeen *seen) {
@@ -105,23 +112,25 @@ static void costs(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
     CostName ids, names;
     cost_name(&ids, "%%s.%s", way_id[w - pipeline_ways]);
     cost_name(&names, "%s: %%s", w->name);
-    check_costs(run, ids.text, names.text, (CostRow[]){
-        { "activations", "activations, peak", "bytes", kept.by_formula, kept.by_play,
-          seen->activations },
-        { "weights", "weights, all versions", "bytes", BY_FORMULA(weights(w, stack, p, i)),
-          seen->weights },
-        { "sent", "messages sent, a batch", "calls", BY_FORMULA(messages), seen->messages },
-        { "late", "updates late", "updates", BY_FORMULA(late), seen->late },
-        {0} });
-    if (!clock_config()->simulated) return;  // real time differs from run to run
+    check_costs(run, ids.text, names.text,
+                (CostRow[]){ { "activations", "activations, peak", "bytes", kept.by_formula,
+                               kept.by_play, seen->activations },
+                             { "weights", "weights, all versions", "bytes",
+                               BY_FORMULA(weights(w, stack, p, i)), seen->weights },
+                             { "sent", "messages sent, a batch", "calls", BY_FORMULA(messages),
+                               seen->messages },
+                             { "late", "updates late", "updates", BY_FORMULA(late), seen->late },
+                             { 0 } });
+    if (!clock_config()->simulated) return; // real time differs from run to run
     StackTimes t = stack_times(stack);
     double batch = (double)pipeline_way_batch(w, stack, p, m, true);
     double idle = 1 - (double)(m * (t.forward + t.backward)) / batch;
     double measured = 1 - seen->busy / ((double)p * (double)seen->batch);
-    check_costs(run, ids.text, names.text, (CostRow[]){
-        { "batch", "a batch", "ps", BY_PLAY(batch), seen->batch },
-        { "idle", "idle", "millionths", BY_PLAY(round(1e6 * idle)), round(1e6 * measured) },
-        {0} });
+    check_costs(run, ids.text, names.text,
+                (CostRow[]){ { "batch", "a batch", "ps", BY_PLAY(batch), seen->batch },
+                             { "idle", "idle", "millionths", BY_PLAY(round(1e6 * idle)),
+                               round(1e6 * measured) },
+                             { 0 } });
 }
 
 // ---------------------------------------------------------------- bars, table, plot
@@ -132,7 +141,7 @@ static const char *const idle_formula[PIPELINE_WAYS] = {
 };
 
 // Draws a bar for each way: the time of a batch, computing first, then idle.
-enum { BAR = 76 };                                     // columns of the longest bar
+enum { BAR = 76 }; // columns of the longest bar
 static void bars(Run *run, const WaySeen *seen) {
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
         double busy = seen[k].busy / ((double)run->world->size * (double)seen[k].batch);
@@ -147,16 +156,16 @@ static void bars(Run *run, const WaySeen *seen) {
 // Each cell is the value of the rank that has most.
 static void table(Run *run) {
     enum { COLUMNS = 6 };
-    static const char *const ids[COLUMNS] = { "batch", "idle", "activations",
+    static const char *const ids[COLUMNS] = { "batch",   "idle", "activations",
                                               "weights", "sent", "late" };
-    static const char *const units[COLUMNS] = { "ps", "millionths", "bytes",
-                                                "bytes", "calls", "updates" };
-    static const char *const columns[] = { "batch time", "idle", "activations", "weights",
-                                           "messages", "updates late", NULL };
+    static const char *const units[COLUMNS] = { "ps",    "millionths", "bytes",
+                                                "bytes", "calls",      "updates" };
+    static const char *const columns[] = { "batch time", "idle",         "activations", "weights",
+                                           "messages",   "updates late", NULL };
     bool simulated = clock_config()->simulated;
-    size_t first = simulated ? 0 : 2;              // in real time no cost is a time
+    size_t first = simulated ? 0 : 2; // in real time no cost is a time
     char cell[PIPELINE_WAYS][COLUMNS][24];
-    Result rows[PIPELINE_WAYS + 1] = {{0}};
+    Result rows[PIPELINE_WAYS + 1] = { { 0 } };
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
         rows[k].what = pipeline_ways[k].name;
         rows[k].formula = simulated ? idle_formula[k] : NULL;
@@ -189,16 +198,17 @@ static size_t least(Run *run, const char *quantity, size_t from, size_t to) {
 }
 
 static void answer(Run *run) {
-    enum { FIRST_LATE = 5 };                       // the ways before it give the bits of one device
+    enum { FIRST_LATE = 5 }; // the ways before it give the bits of one device
     say_use_when(run, "you choose a schedule: 1F1B first; interleaved or ZB-H1 if the bubble is "
-                 "still too large; 2BW only if late gradients are acceptable.");
+                      "still too large; 2BW only if late gradients are acceptable.");
     say_cost(run, "interleaved sends more messages; ZB-H1 keeps more activations on the last "
-             "stages; PipeDream and 2BW keep more versions of the weights.");
+                  "stages; PipeDream and 2BW keep more versions of the weights.");
     if (!run->is_root) return;
     if (!clock_config()->simulated) {
-        say_answer(run, "1F1B keeps activations of %s per rank, GPipe %s. Times need the simulated "
-                   "clock.", cost_text(run, "activations.1f1b"),
-                   cost_text(run, "activations.gpipe"));
+        say_answer(run,
+                   "1F1B keeps activations of %s per rank, GPipe %s. Times need the simulated "
+                   "clock.",
+                   cost_text(run, "activations.1f1b"), cost_text(run, "activations.gpipe"));
         return;
     }
     size_t fast = least(run, "batch", 0, FIRST_LATE);
@@ -211,7 +221,8 @@ static void answer(Run *run) {
         say_answer(run, "One stage has no bubble: a batch takes %s in each way.",
                    cost_text(run, fast_id.text));
     else
-        say_answer(run, "With the bits of one device %s is fastest: %s per batch; 1F1B takes %s. "
+        say_answer(run,
+                   "With the bits of one device %s is fastest: %s per batch; 1F1B takes %s. "
                    "Without a flush a batch takes %s, but gradients are up to %.0f update%s late "
                    "with PipeDream and %.0f with 2BW.",
                    pipeline_ways[fast].name, cost_text(run, fast_id.text),
@@ -231,13 +242,17 @@ static void plot(Run *run, const Stack *stack) {
         x[n] = (double)m;
         double computing = (double)(m * (t.forward + t.backward));
         for (size_t k = 0; k < PIPELINE_WAYS; k++)
-            y[k][n] = 100 - 100 * computing / (double)pipeline_way_batch(&pipeline_ways[k], stack,
-                                                                         p, m, true);
+            y[k][n] = 100 - 100 * computing /
+                                (double)pipeline_way_batch(&pipeline_ways[k], stack, p, m, true);
     }
     for (size_t k = 0; k < PIPELINE_WAYS; k++) lines[k] = (PlotLine){ pipeline_ways[k].name, y[k] };
     Plot plot = { .title = "idle, by the number of micro-batches",
-                  .x_label = "micro-batches m of a batch", .y_label = "% idle", .x = x, .n = POINTS,
-                  .lines = lines, .n_lines = PIPELINE_WAYS };
+                  .x_label = "micro-batches m of a batch",
+                  .y_label = "% idle",
+                  .x = x,
+                  .n = POINTS,
+                  .lines = lines,
+                  .n_lines = PIPELINE_WAYS };
     plot_show(run, &plot, PICTURE_DETAIL);
 }
 
@@ -245,7 +260,7 @@ static void plot(Run *run, const Stack *stack) {
 
 static void compare(Run *run) {
     require_one_link(run);
-    size_t p = run->world->size, m = (8 + p - 1) / p * p;          // 8, or the next multiple of p
+    size_t p = run->world->size, m = (8 + p - 1) / p * p; // 8, or the next multiple of p
     Stack stack = { .model = sizes, .blocks = 2, .sequences = 1 };
     stack.model.seed = run->seed;
     WaySeen seen[PIPELINE_WAYS];

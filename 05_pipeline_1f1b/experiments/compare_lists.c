@@ -16,7 +16,7 @@ static Picoseconds way_end(const PipelineWay *w, const Stack *stack, size_t p, s
     Schedule *stage = host_alloc(p * sizeof *stage);
     Stack part = *stack;
     part.blocks /= pipeline_way_chunks(w, p);
-    OpTimes t = zb_times(&part);                   // a whole backward takes B + W
+    OpTimes t = zb_times(&part); // a whole backward takes B + W
     if (!messages) t.message = 0;
     for (size_t i = 0; i < p; i++) stage[i] = w->list(p, m, batches, i);
     return lists_makespan(stage, p, batches * m, &t);
@@ -60,7 +60,7 @@ void compare_published(Run *run) {
     bool close = true;
     for (size_t n = 0; n < 3; n++) {
         size_t K = (size_t)2 << n, M = 32;
-        double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2;  // one share of the work
+        double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2; // one share of the work
         ideal[n] = (double)(K * M) * one / (double)makespan(schedule_gpipe, K, M, 1, 2);
         speed_up[n] = (double)(K * M) / (double)(M + K - 1);
         close = close && table[n] <= ideal[n] && table[n] >= 0.92 * ideal[n];

@@ -16,7 +16,9 @@ bool events_in_order(Run *run, const char *title, size_t i, Schedule list);
 // only for the schedule that --draw names.
 int picture_flags(Run *run, const char *schedule);
 // Compares two times in words, for a sentence: "0.5 % more than", "the same as".
-typedef struct { char text[40]; } Comparison;
+typedef struct {
+    char text[40];
+} Comparison;
 Comparison compare_times(double time, double with);
 
 // ---- lists.c: lists alone, and times and memory from sizes ----
@@ -31,15 +33,18 @@ typedef Schedule ListOf(size_t p, size_t n, size_t i);
 Picoseconds stack_makespan(const Stack *stack, ListOf *list, size_t p, size_t n);
 // `times` steps of 1F1B, one after the other: m micro-batches, a flush, an update, and again.
 Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times);
-Schedule schedule_stashing(size_t p, size_t n, size_t i);      // PipeDream's, with weight stashing
-size_t list_in_flight(const Schedule *s);  // most between their forward and their (last) backward
-OpTimes zb_times(const Stack *s);  // F, B, W and a message under the simulated clock
+Schedule schedule_stashing(size_t p, size_t n, size_t i); // PipeDream's, with weight stashing
+size_t list_in_flight(const Schedule *s); // most between their forward and their (last) backward
+OpTimes zb_times(const Stack *s);         // F, B, W and a message under the simulated clock
 // The lists that this rule makes for p stages. step: the time; SIZE_MAX: a deadlock. in_flight:
 // most micro-batches on a stage. legal: no stage gets stuck, and the list has every forward, B and
 // W once, each kind in ascending order.
-typedef struct { size_t step, in_flight; bool legal; } JudgedLists;
+typedef struct {
+    size_t step, in_flight;
+    bool legal;
+} JudgedLists;
 JudgedLists zb_judge(ScheduleRule rule, size_t p, size_t m, const OpTimes *times);
-JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *times);  // frees
+JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *times); // frees
 // The peak of stage i's activations, in bytes, when the stage runs this list. The stage belongs to
 // a training, to equal stages, or to equal stages with stack->chunks chunks each.
 size_t zb_peak(const Training *t, const Schedule *list, size_t p, size_t i);
@@ -56,7 +61,7 @@ void interleaved_costs(Run *run, const Training *t, size_t v, const StageCosts *
                        const StageCosts *loop);
 
 // ---- compare_lists.c: 07_compare ----
-size_t pipeline_way_chunks(const PipelineWay *w, size_t p);    // chunks per stage on p stages
+size_t pipeline_way_chunks(const PipelineWay *w, size_t p); // chunks per stage on p stages
 // A stack of the same stages, cut in as many chunks as the way has.
 Stack pipeline_way_stack(const PipelineWay *w, const Stack *stack, size_t p);
 // The time of one more batch, where the pipeline is full. messages: as long as the chosen link
@@ -68,7 +73,7 @@ Picoseconds pipeline_way_batch(const PipelineWay *w, const Stack *stack, size_t 
 size_t pipeline_way_late(const Schedule *s);
 // With messages that take no time, the lists must take the time of the closed forms.
 void compare_closed_forms(Run *run, const Stack *stack, size_t m);
-void compare_published(Run *run);                              // figures of three papers
+void compare_published(Run *run); // figures of three papers
 
 // ---- scatter.c ----
 void check_scatter_gather(Run *run, const ModelConfig *c);
@@ -83,12 +88,12 @@ Played two_bw_play(Run *run, const Stack *stack, size_t m, size_t steps);
 // and sums are those of all steps.
 typedef struct {
     size_t in_flight, weights, gradients, optimizer, activations, buffers;
-    size_t size;                                   // elements of my stage
+    size_t size; // elements of my stage
     double messages, message_bytes, table_calls, table_bytes;
-    double sums;                                   // all-reduces over the stages
-    bool buffers_back;  // every gradient is in the model's own memory again
-    double *loss;                                  // [steps], the same on all ranks
-    double *second;  // PipeDream: [size], the gradient of mini-batch 1
+    double sums;       // all-reduces over the stages
+    bool buffers_back; // every gradient is in the model's own memory again
+    double *loss;      // [steps], the same on all ranks
+    double *second;    // PipeDream: [size], the gradient of mini-batch 1
 } VersionsSeen;
 // Trains by this list. older: for PipeDream, the number of older copies of the weights; the model
 // then has two tables. NULL: 2BW. got: may be NULL.
@@ -109,10 +114,13 @@ typedef enum { LISTS_LEGAL, LISTS_NOT_ONCE, LISTS_WRONG_MESSAGE, LISTS_DEADLOCK 
 enum { JUDGE_REASON = 2400, JUDGE_WAITS = 3 };
 typedef struct {
     ListsVerdict verdict;
-    char why[JUDGE_REASON];                        // lines that say what is wrong
-    size_t end;                                    // of the last op, if the lists are legal
+    char why[JUDGE_REASON]; // lines that say what is wrong
+    size_t end;             // of the last op, if the lists are legal
     // The longest waits of legal lists: stage waits `units` before op, for stage `from`.
-    struct { size_t units, stage, from; PipeOp op; } wait[JUDGE_WAITS];
+    struct {
+        size_t units, stage, from;
+        PipeOp op;
+    } wait[JUDGE_WAITS];
     size_t waits;
 } Judgement;
 // stage[p], m micro-batches, v chunks. Times are whole units, of one chunk.
@@ -129,21 +137,22 @@ Schedule *lists_parse(const char *text, size_t *p);
 // Draws, judges and times any schedule, for 01_by_hand: a known one, make play-05 ARGS="--p 4 --m 8
 // --schedule interleaved --v 2", or a list that the reader types (--list).
 
-bool player_asked(Run *run);                       // is one of the player's options given?
+bool player_asked(Run *run); // is one of the player's options given?
 void player(Run *run);
 // The options, for the lesson's table.
 #define PLAYER_OPTIONS \
     { "schedule", "naive|gpipe|1f1b|interleaved|zb-h1|zb-auto", NULL, \
       "draw, judge and time this schedule" }, \
-    { "list", "OPS", NULL, \
-      "or this one: 'F0 F1 B0 B1 / F0 B0 F1 B1'; I0 W0 for B0 in halves, F0c1 of chunk 1" }, \
-    { "p", "N", "4", "stages" }, \
-    { "m", "N", "8", "micro-batches" }, \
-    { "v", "N", "2", "chunks on each stage, of interleaved ones" }, \
-    { "tf", "X", "1", "units of time that the forward of a stage takes" }, \
-    { "tb", "X", "1", "units of its backward of inputs" }, \
-    { "tw", "X", "1", "units of its backward of weights; a whole backward takes tb + tw" }, \
-    { "message", "X", NULL, \
-      "units of a message; without it: as over --link between the equal stages of 05.02" }, \
-    { "link", "NAME[,NAME]", "free", NULL }
+        { "list", "OPS", NULL, \
+          "or this one: 'F0 F1 B0 B1 / F0 B0 F1 B1'; I0 W0 for B0 in halves, F0c1 of chunk 1" }, \
+        { "p", "N", "4", "stages" }, { "m", "N", "8", "micro-batches" }, \
+        { "v", "N", "2", "chunks on each stage, of interleaved ones" }, \
+        { "tf", "X", "1", "units of time that the forward of a stage takes" }, \
+        { "tb", "X", "1", "units of its backward of inputs" }, \
+        { "tw", "X", "1", "units of its backward of weights; a whole backward takes tb + tw" }, \
+        { "message", "X", NULL, \
+          "units of a message; without it: as over --link between the equal stages of 05.02" }, \
+    { \
+        "link", "NAME[,NAME]", "free", NULL \
+    }
 #endif

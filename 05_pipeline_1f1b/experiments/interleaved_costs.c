@@ -19,10 +19,12 @@ static CutSizes part_sizes(const ModelConfig *c, size_t p, size_t v, size_t i, s
 
 // Peak bytes of a training, computed from the list. activations: kept for backward. buffers: of the
 // lesson's own loop, which holds every message that it has sent so far and one that it receives.
-typedef struct { size_t activations, buffers; } Peaks;
+typedef struct {
+    size_t activations, buffers;
+} Peaks;
 static Peaks peaks_of(const Training *t, size_t p, size_t v, size_t i) {
     size_t held = 0, sent = 0, C = t->model.width, E = sizeof(real);
-    Peaks peak = {0};
+    Peaks peak = { 0 };
     Schedule list = schedule_interleaved(p, t->micro_batches, v, i);
     for (size_t n = 0; n < list.n; n++) {
         PipeOp op = list.ops[n];
@@ -68,29 +70,31 @@ void interleaved_costs(Run *run, const Training *t, size_t v, const StageCosts *
     CutSizes z = cut_sizes(c, 1, 0);
     bool shares = p > 1 && (i == 0 || i + 1 == p);
     double tied = shares ? ring_bytes(ALL_REDUCE_PASSES, 2, elements_wte(&z), E) : 0;
-    check_costs(run, "%s", "%s", (CostRow[]){
-        { "sent.calls", "messages sent", "calls", BY_FORMULA(m * messages), seen->messages },
-        { "sent.bytes", "messages sent", "bytes", BY_FORMULA(messages * bytes),
-          seen->message_bytes },
-        { "sent.all", "messages of all ranks: 2m(pv-1)", "calls",
-          BY_FORMULA(p == 1 ? 0 : 2 * m * (p * v - 1)), sum_of_ranks(run, seen->messages) },
-        { "flight", "in flight: min(2(p-1-i)+(v-1)p+1, mv)", "chunks", BY_FORMULA(flight),
-          seen->in_flight },
-        { "activations", "activations, peak", "bytes", BY_PLAY(peak.activations),
-          seen->activations },
-        { "loop.flight", "own loop: in flight", "chunks", BY_FORMULA(flight), loop->in_flight },
-        { "loop.activations", "own loop: activations, peak", "bytes", BY_PLAY(peak.activations),
-          loop->activations },
-        { "loop.buffers", "own loop: buffers, peak", "bytes", BY_PLAY(peak.buffers),
-          loop->message_buffers },
-        { "buffers", "message buffers, peak", "bytes", BY_FORMULA(executor_buffers(t, p, v, i)),
-          seen->message_buffers },
-        { "parameters", "parameters of my chunks", "bytes", BY_FORMULA(elements * E),
-          seen->parameters },
-        { "gradients", "gradients of my chunks", "bytes", BY_FORMULA(gradients * E),
-          seen->gradients },
-        { "optimizer", "optimizer state of my chunks", "bytes",
-          BY_FORMULA((t->optimizer.kind == ADAMW) * 2 * elements * E), seen->optimizer },
-        { "tied.bytes", "tied sum of wte", "bytes", BY_FORMULA(tied), seen->tied_bytes },
-        {0} });
+    check_costs(
+        run, "%s", "%s",
+        (CostRow[]){
+            { "sent.calls", "messages sent", "calls", BY_FORMULA(m * messages), seen->messages },
+            { "sent.bytes", "messages sent", "bytes", BY_FORMULA(messages * bytes),
+              seen->message_bytes },
+            { "sent.all", "messages of all ranks: 2m(pv-1)", "calls",
+              BY_FORMULA(p == 1 ? 0 : 2 * m * (p * v - 1)), sum_of_ranks(run, seen->messages) },
+            { "flight", "in flight: min(2(p-1-i)+(v-1)p+1, mv)", "chunks", BY_FORMULA(flight),
+              seen->in_flight },
+            { "activations", "activations, peak", "bytes", BY_PLAY(peak.activations),
+              seen->activations },
+            { "loop.flight", "own loop: in flight", "chunks", BY_FORMULA(flight), loop->in_flight },
+            { "loop.activations", "own loop: activations, peak", "bytes", BY_PLAY(peak.activations),
+              loop->activations },
+            { "loop.buffers", "own loop: buffers, peak", "bytes", BY_PLAY(peak.buffers),
+              loop->message_buffers },
+            { "buffers", "message buffers, peak", "bytes", BY_FORMULA(executor_buffers(t, p, v, i)),
+              seen->message_buffers },
+            { "parameters", "parameters of my chunks", "bytes", BY_FORMULA(elements * E),
+              seen->parameters },
+            { "gradients", "gradients of my chunks", "bytes", BY_FORMULA(gradients * E),
+              seen->gradients },
+            { "optimizer", "optimizer state of my chunks", "bytes",
+              BY_FORMULA((t->optimizer.kind == ADAMW) * 2 * elements * E), seen->optimizer },
+            { "tied.bytes", "tied sum of wte", "bytes", BY_FORMULA(tied), seen->tied_bytes },
+            { 0 } });
 }

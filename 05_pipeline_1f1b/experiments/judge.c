@@ -8,7 +8,7 @@
 
 // ---------------------------------------------------------------- lists as text
 
-static const char letters[] = "FBIW";                      // as PipeWhat
+static const char letters[] = "FBIW"; // as PipeWhat
 
 Schedule *lists_parse(const char *text, size_t *p) {
     Schedule *stage = host_alloc(sizeof *stage);
@@ -21,31 +21,35 @@ Schedule *lists_parse(const char *text, size_t *p) {
         if (*at == '/') {
             stage = realloc(stage, (*p + 1) * sizeof *stage);
             if (!stage) fault("out of memory: lists of %zu stages", *p + 1);
-            stage[(*p)++] = (Schedule){0};
+            stage[(*p)++] = (Schedule){ 0 };
             at++;
             continue;
         }
         const char *letter = strchr(letters, *at);
         char *end = NULL;
-        PipeOp op = {0};
+        PipeOp op = { 0 };
         bool good = letter && at[1] >= '0' && at[1] <= '9';
         if (good) {
             op.what = (PipeWhat)(letter - letters);
             op.micro_batch = strtoul(at + 1, &end, 10);
             if (*end == 'c' && end[1] >= '0' && end[1] <= '9')
                 op.chunk = strtoul(end + 1, &end, 10);
-            bool ends = strchr(" ,/\n", *end);             // also at the end of the text
+            bool ends = strchr(" ,/\n", *end); // also at the end of the text
             good = ends && op.micro_batch < 1000 && op.chunk < 100;
         }
-        REQUIRE(good, "--list, stage %zu: '%.12s' does not begin with an op: write F0 B0, I0 W0 "
-                "for the halves of a backward, F0c1 for chunk 1, and / between stages", *p - 1, at);
+        REQUIRE(good,
+                "--list, stage %zu: '%.12s' does not begin with an op: write F0 B0, I0 W0 "
+                "for the halves of a backward, F0c1 for chunk 1, and / between stages",
+                *p - 1, at);
         schedule_add_op(&stage[*p - 1], op);
         at = end;
     }
     return stage;
 }
 
-typedef struct { char text[32]; } OpName;
+typedef struct {
+    char text[32];
+} OpName;
 static OpName name_of(PipeOp op, size_t v) {
     OpName n;
     int length = snprintf(n.text, sizeof n.text, "%c%zu", letters[op.what], op.micro_batch);
@@ -78,8 +82,10 @@ static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, s
         for (size_t e = 0; e < stage[i].n; e++) {
             PipeOp op = stage[i].ops[e];
             if (op.micro_batch < m && op.chunk < v) continue;
-            tell(j, "stage %zu has %s, but there are %zu micro-batches and %zu chunks, and they "
-                 "count from 0\n", i, name_of(op, 2).text, m, v);
+            tell(j,
+                 "stage %zu has %s, but there are %zu micro-batches and %zu chunks, and they "
+                 "count from 0\n",
+                 i, name_of(op, 2).text, m, v);
             return false;
         }
         for (size_t k = 0; k < m * v; k++) {
@@ -94,8 +100,7 @@ static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, s
                     tell(j, "stage %zu has %s, and a half of it, too\n", i, name_of(op, v).text);
                 else if (n[op.what] == 0)
                     tell(j, "stage %zu never runs %s\n", i, name_of(op, v).text);
-                else
-                    tell(j, "stage %zu runs %s %zu times\n", i, name_of(op, v).text, n[op.what]);
+                else tell(j, "stage %zu runs %s %zu times\n", i, name_of(op, v).text, n[op.what]);
                 return false;
             }
         }
@@ -120,7 +125,7 @@ static bool nth_sent(const Schedule *from_list, size_t from, size_t to, size_t p
 }
 
 static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t v) {
-    size_t *read = host_alloc(p * sizeof *read);   // [from]: its messages that stage i has read
+    size_t *read = host_alloc(p * sizeof *read); // [from]: its messages that stage i has read
     bool agree = true;
     for (size_t i = 0; i < p && agree; i++) {
         memset(read, 0, p * sizeof *read);
@@ -131,11 +136,12 @@ static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t
             size_t from = needs.stage;
             if (!nth_sent(&stage[from], from, i, p, v, read[from]++, &sent)) continue;
             agree = steps_op_is(op, sent);
-            if (op.what == BACKWARD) sent.what = BACKWARD;  // the receiver has no halves
+            if (op.what == BACKWARD) sent.what = BACKWARD; // the receiver has no halves
             if (!agree)
-                tell(j, "message %zu from stage %zu to stage %zu is for %s, but stage %zu takes it "
-                     "for %s: messages carry no names\n", read[from] - 1, from, i,
-                     name_of(sent, v).text, i, name_of(op, v).text);
+                tell(j,
+                     "message %zu from stage %zu to stage %zu is for %s, but stage %zu takes it "
+                     "for %s: messages carry no names\n",
+                     read[from] - 1, from, i, name_of(sent, v).text, i, name_of(op, v).text);
         }
     }
     free(read);
@@ -160,18 +166,18 @@ static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t
         StageOp needs = t->wait[i].needs;
         const Schedule *other = &stage[needs.stage];
         size_t at = place_of(other, needs.op), next = t->n[needs.stage];
-        if (at < other->n) needs.op = other->ops[at];  // its name in that list, B or I
-        OpName name = name_of(op, t->v), needed = name_of(needs.op, t->v), first = {""};
+        if (at < other->n) needs.op = other->ops[at]; // its name in that list, B or I
+        OpName name = name_of(op, t->v), needed = name_of(needs.op, t->v), first = { "" };
         if (next < other->n) first = name_of(other->ops[next], t->v);
         if (t->wait[i].buffer) {
-            tell(j, "stage %zu waits before %s for a send buffer: stage %zu, which waits before "
-                 "%s, has posted no receive for %s\n", i, name.text, needs.stage, first.text,
-                 needed.text);
+            tell(j,
+                 "stage %zu waits before %s for a send buffer: stage %zu, which waits before "
+                 "%s, has posted no receive for %s\n",
+                 i, name.text, needs.stage, first.text, needed.text);
             continue;
         }
         tell(j, "stage %zu waits before %s for ", i, name.text);
-        if (needs.stage == i)
-            tell(j, "its own %s, which its list has later\n", needed.text);
+        if (needs.stage == i) tell(j, "its own %s, which its list has later\n", needed.text);
         else if (at == next)
             tell(j, "%s of stage %zu, which waits, too\n", needed.text, needs.stage);
         else
@@ -226,7 +232,7 @@ size_t judge_in_flight(const Schedule *s) {
     for (size_t e = 0; e < s->n; e++) {
         PipeWhat what = s->ops[e].what;
         if (what == FORWARD) now++;
-        else if (what != BACKWARD_INPUTS && now) now--;    // in flight until W, the last reader
+        else if (what != BACKWARD_INPUTS && now) now--; // in flight until W, the last reader
         if (now > most) most = now;
     }
     return most;

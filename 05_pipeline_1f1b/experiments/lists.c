@@ -23,7 +23,7 @@ Picoseconds stack_makespan(const Stack *stack, ListOf *list, size_t p, size_t n)
 }
 
 Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times) {
-    Schedule all = {0}, one = schedule_1f1b(p, m, i);
+    Schedule all = { 0 }, one = schedule_1f1b(p, m, i);
     for (size_t step = 0; step < times; step++) {
         for (size_t e = 0; e < one.n; e++) {
             PipeOp op = one.ops[e];
@@ -70,7 +70,7 @@ JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *t
     Timeline t = timeline_with_times(stage, p, m, times);
     JudgedLists j = { .step = t.stuck ? SIZE_MAX : t.end, .legal = !t.stuck };
     for (size_t i = 0; i < p; i++) {
-        size_t next[UPDATE] = {0}, most = list_in_flight(&stage[i]);
+        size_t next[UPDATE] = { 0 }, most = list_in_flight(&stage[i]);
         for (size_t n = 0; n < stage[i].n; n++) {
             PipeOp op = stage[i].ops[n];
             j.legal &= op.micro_batch == next[op.what]++;
@@ -88,13 +88,15 @@ JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *t
 // Elements per token that a micro-batch keeps on a stage. forward: after its forward. inputs: after
 // B. highest: the most during B. B copies the items that W will read, and frees the rest layer by
 // layer.
-typedef struct { size_t forward, highest, inputs; } Kept;
+typedef struct {
+    size_t forward, highest, inputs;
+} Kept;
 
 static Kept kept_of(const CutSizes *z, size_t blocks, bool head, bool embedding,
                     size_t after_forward) {
     Kept k = { .forward = after_forward, .inputs = after_forward, .highest = after_forward };
     if (head) {
-        k.inputs -= 1;                                     // the loss: its sums
+        k.inputs -= 1; // the loss: its sums
         k.inputs += deferred_head(z, 1) / z->T;
         k.highest = k.inputs;
         // its norm's output and statistics; W still reads the logits

@@ -9,10 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TICKS = 5040, MOST_P = 16, MOST_M = 128, MOST_V = 8 };  // TICKS of a unit: v divides them
+enum { TICKS = 5040, MOST_P = 16, MOST_M = 128, MOST_V = 8 }; // TICKS of a unit: v divides them
 
 // The schedule that is shown: p lists, and the times of ops in ticks.
-typedef struct { size_t p, m, v; Schedule *stage; OpTimes times; } Shown;
+typedef struct {
+    size_t p, m, v;
+    Schedule *stage;
+    OpTimes times;
+} Shown;
 static double units_of(size_t ticks) { return (double)ticks / TICKS; }
 
 // ---------------------------------------------------------------- known schedules
@@ -28,9 +32,9 @@ static OpTimes times_of(Run *run, size_t v) {
     REQUIRE(tf > 0 && tb >= 0 && tw >= 0 && tf <= 1000 && tb <= 1000 && tw <= 1000,
             "--tf %g --tb %g --tw %g: choose times up to 1000, and a forward above 0", tf, tb, tw);
     // By default a message takes the same fraction of a forward as on the equal stages of 05.02.
-    Stack stack = {
-        .model = { .width = 12, .heads = 3, .context = 10 }, .blocks = 2, .sequences = 1
-    };
+    Stack stack = { .model = { .width = 12, .heads = 3, .context = 10 },
+                    .blocks = 2,
+                    .sequences = 1 };
     StackTimes real_stage = stack_times(&stack);
     double message = tf * (double)real_stage.message / (double)real_stage.forward;
     if (option_given(run, "message")) message = option_real(run, "message");
@@ -69,7 +73,7 @@ static Judgement judge(const Shown *s) {
 
 // ---------------------------------------------------------------- drawn as a recording
 
-static const Picoseconds UNIT = 1000000;                  // drawn as a microsecond
+static const Picoseconds UNIT = 1000000; // drawn as a microsecond
 static Picoseconds moment(size_t ticks) { return (Picoseconds)ticks * UNIT / TICKS; }
 static void add(RankRecording *r, RecordedEvent e) { r->events[r->n++] = e; }
 
@@ -79,7 +83,7 @@ static void draw(Run *run, const Shown *play, const char *title) {
     all.rank = host_alloc(play->p * sizeof *all.rank);
     size_t ops = 0;
     for (size_t i = 0; i < play->p; i++) ops += t.n[i];
-    for (size_t i = 0; i < play->p; i++)                   // events: ops, sends, receives
+    for (size_t i = 0; i < play->p; i++) // events: ops, sends, receives
         all.rank[i].events = host_alloc((2 * t.n[i] + ops + 1) * sizeof *all.rank[i].events);
     for (size_t i = 0; i < play->p; i++)
         for (size_t e = 0; e < t.n[i]; e++) {
@@ -87,7 +91,8 @@ static void draw(Run *run, const Shown *play, const char *title) {
                                               EVENT_WEIGHTS };
             const Event *v = &t.event[i][e];
             StageOp to;
-            RecordedEvent done = { .start = moment(v->start), .end = moment(v->end),
+            RecordedEvent done = { .start = moment(v->start),
+                                   .end = moment(v->end),
                                    .kind = kind[v->op.what],
                                    .number = (uint8_t)v->op.micro_batch,
                                    .chunk = (uint8_t)v->op.chunk };
@@ -95,7 +100,9 @@ static void draw(Run *run, const Shown *play, const char *title) {
             if (!steps_feeds(v->op, i, t.p, t.v, &to) || to.stage == i) continue;
             RecordedEvent sent = { .start = moment(v->arrives - play->times.message),
                                    .end = moment(v->arrives),
-                                   .kind = EVENT_SEND, .flow = i * 100000 + e + 1, .comm = "pp",
+                                   .kind = EVENT_SEND,
+                                   .flow = i * 100000 + e + 1,
+                                   .comm = "pp",
                                    .peer = (uint16_t)to.stage };
             add(&all.rank[i], sent);
             sent.kind = EVENT_RECV;
@@ -136,8 +143,7 @@ static void verdict(Run *run, const Shown *play, const Judgement *j, const Judge
         say(run, "Legal, but slow: %.4g units. %s takes %.4g, %.1f %% less.", units_of(j->end),
             best_title, units_of(best->end), 100 - 100 * (double)best->end / (double)j->end);
     else
-        say(run, "Legal: %.4g units. No known schedule with %s is faster.", units_of(j->end),
-            kind);
+        say(run, "Legal: %.4g units. No known schedule with %s is faster.", units_of(j->end), kind);
     for (size_t n = 0; n < j->waits && (slow || n == 0); n++) {
         PipeOp op = j->wait[n].op;
         char chunk[16] = "";
@@ -150,7 +156,9 @@ static void verdict(Run *run, const Shown *play, const Judgement *j, const Judge
 
 // ---------------------------------------------------------------- the table
 
-typedef struct { char step[32], idle[32], flight[8 * MOST_P]; } Column;
+typedef struct {
+    char step[32], idle[32], flight[8 * MOST_P];
+} Column;
 
 static Column column_of(const Shown *play, const Judgement *j) {
     Column c = { "=-", "=-", "=" };
@@ -189,7 +197,7 @@ static Shown wanted(Run *run, const char **title) {
     size_t p = option_size(run, "p"), m = option_size(run, "m"), v = option_size(run, "v");
     const char *list = option_text(run, "list"), *name = option_text(run, "schedule");
     REQUIRE(!list || !name, "--list and --schedule both say what is to be played: leave one out");
-    Shown play = {0};
+    Shown play = { 0 };
     if (list) {
         play.stage = lists_parse(list, &play.p);
         for (size_t i = 0; i < play.p; i++)
@@ -220,7 +228,8 @@ static Shown wanted(Run *run, const char **title) {
         if (!strcmp(name, known_name[k])) which = k;
     REQUIRE(possible(which, p, m),
             "--m %zu: interleaved stages take micro-batches in groups of p = %zu: choose a "
-            "multiple of %zu, or another --schedule", m, p, p);
+            "multiple of %zu, or another --schedule",
+            m, p, p);
     *title = known_title[which];
     return known(run, which, p, m, v);
 }
@@ -237,7 +246,7 @@ static void closed_form(Run *run, Known which, const Shown *play, const Judgemen
 }
 
 void player(Run *run) {
-    const char *title = NULL, *best_title = NULL, *columns[RESULT_COLUMNS + 1] = {0};
+    const char *title = NULL, *best_title = NULL, *columns[RESULT_COLUMNS + 1] = { 0 };
     char text[80];
     Shown play = wanted(run, &title), other[KNOWN];
     Judgement mine = judge(&play), j[KNOWN], *best = NULL;
@@ -268,7 +277,8 @@ void player(Run *run) {
         best_title = known_title[ONE_F_ONE_B];
     }
     OpTimes whole = times_of(run, 1);
-    say(run, "Units of time: a stage's forward %.4g, its backward %.4g + %.4g (of inputs, of "
+    say(run,
+        "Units of time: a stage's forward %.4g, its backward %.4g + %.4g (of inputs, of "
         "weights), a message %.4g.",
         units_of(whole.forward), units_of(whole.backward_inputs), units_of(whole.backward_weights),
         units_of(whole.message));
@@ -278,7 +288,8 @@ void player(Run *run) {
     verdict(run, &play, &mine, best, best_title);
     Result rows[] = { { .what = "step", .formula = "the list, played" },
                       { .what = "idle", .formula = "1 - work/step" },
-                      { .what = "in flight", .formula = "F to B or W" }, {0} };
+                      { .what = "in flight", .formula = "F to B or W" },
+                      { 0 } };
     for (size_t k = 0; k < n; k++) {
         rows[0].cell[k] = column[k].step;
         rows[1].cell[k] = column[k].idle;

@@ -11,7 +11,7 @@ void check_scatter_gather(Run *run, const ModelConfig *c) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor y = tensor_new(&a, 3 * c->context, c->width),
            x = tensor_new(&a, 3 * c->context, c->width);
-    tensor_randomize(y, run->seed, 1);  // the same values on every rank, so that each can compare
+    tensor_randomize(y, run->seed, 1); // the same values on every rank, so that each can compare
     tensor_fill(x, 0);
     if (in) {
         comm_connect(pp, COMM_NEIGHBOURS);
@@ -25,13 +25,13 @@ void check_scatter_gather(Run *run, const ModelConfig *c) {
     size_t part = sends ? part_size(count, t, tp->rank) * E : 0;
     double gathered = gathers ? ring_bytes(ONE_PASS, t, count, E) : 0;
     double sent = pp->ledger[COMM_SEND].bytes;
-    check_costs(run, "scatter.%s", "scatter/gather: bytes %s", (CostRow[]){
-        { "sent", "between stages", "bytes", BY_FORMULA(part), sent },
-        { "gathered", "inside a stage", "bytes", BY_FORMULA(gathered),
-          tp->ledger[COMM_ALL_GATHER].bytes },
-        { "all", "between stages, all ranks", "bytes", BY_FORMULA(t ? count * E : 0),
-          sum_of_ranks(run, sent) },
-        {0} });
+    check_costs(run, "scatter.%s", "scatter/gather: bytes %s",
+                (CostRow[]){ { "sent", "between stages", "bytes", BY_FORMULA(part), sent },
+                             { "gathered", "inside a stage", "bytes", BY_FORMULA(gathered),
+                               tp->ledger[COMM_ALL_GATHER].bytes },
+                             { "all", "between stages, all ranks", "bytes",
+                               BY_FORMULA(t ? count * E : 0), sum_of_ranks(run, sent) },
+                             { 0 } });
     comm_free(tp);
     comm_free(pp);
     arena_free(&a);

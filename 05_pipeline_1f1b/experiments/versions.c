@@ -30,7 +30,10 @@ static void put(Trajectory *got, Model *m, size_t update, ParamFilter *which) {
     model_snapshot(m, got->weights, UNIT_WEIGHTS, which);
 }
 
-typedef struct { Trajectory *got; VersionsSeen *seen; } Notes;
+typedef struct {
+    Trajectory *got;
+    VersionsSeen *seen;
+} Notes;
 static void note(void *notes, Model *m, size_t update, ParamFilter *which) {
     Notes *n = notes;
     ledger_pause();
@@ -63,7 +66,8 @@ VersionsSeen versions_train(Run *run, const Training *t, const Schedule *list, c
     model_allocate(m);
     optimizer_allocate(&o, m);
     size_t n = t->steps * t->micro_batches;
-    VersionsSeen seen = { .size = m->size, .loss = host_alloc(t->steps * sizeof *seen.loss),
+    VersionsSeen seen = { .size = m->size,
+                          .loss = host_alloc(t->steps * sizeof *seen.loss),
                           .second = older ? host_alloc(m->size * sizeof *seen.second) : NULL };
     Notes notes = { got, &seen };
     double *loss = host_alloc(n * sizeof *loss);
@@ -87,7 +91,7 @@ VersionsSeen versions_train(Run *run, const Training *t, const Schedule *list, c
     seen.sums = pp->ledger[COMM_ALL_REDUCE].calls;
     seen.buffers_back = buffers_back(m);
     ledger_pause();
-    comm_all_reduce_doubles(pp, loss, n);  // the last stage has the losses, the others have zeros
+    comm_all_reduce_doubles(pp, loss, n); // the last stage has the losses, the others have zeros
     ledger_resume();
     for (size_t k = 0; k < n; k++) seen.loss[k / t->micro_batches] += loss[k];
     for (size_t step = 0; step < t->steps; step++) {
@@ -117,7 +121,10 @@ Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m) {
     return stack_play_by(run, stack, MEM_ACTIVATIONS, by_list, list, m);
 }
 
-typedef struct { const Schedule *list; size_t older; } ByVersions;
+typedef struct {
+    const Schedule *list;
+    size_t older;
+} ByVersions;
 static PipelineResult by_versions(const void *how, Comm *pp, Model *m, const Batch *batch,
                                   size_t n) {
     const ByVersions *by = how;
@@ -128,7 +135,10 @@ Played pipedream_play(Run *run, const Stack *stack, const Schedule *list, size_t
     return stack_play_by(run, stack, MEM_PARAMETERS, by_versions, &(ByVersions){ list, older }, n);
 }
 
-typedef struct { Comm *tied; const Schedule *list; } ByTwoBuffers;
+typedef struct {
+    Comm *tied;
+    const Schedule *list;
+} ByTwoBuffers;
 // The stack has no embedding and no head, but it has their table. The table's gradient is all
 // zeros, and the ends sum it as in a model.
 static PipelineResult by_two_buffers(const void *how, Comm *pp, Model *m, const Batch *batch,

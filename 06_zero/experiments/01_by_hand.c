@@ -17,9 +17,10 @@ static void update_by_hand(Run *run) {
     say(run, "            b3  m00");
     for (size_t r = 0; r < N; r++) {
         Range own = shard_range(SIZE, N, r);
-        say(run, "  rank %zu: %+.1f %+.1f   owns elements %zu..%zu: updates them, holds their m "
-                 "and v", r,
-            start(3) - zero_by_hand_target(r, 3), start(4) - zero_by_hand_target(r, 4), own.lo,
+        say(run,
+            "  rank %zu: %+.1f %+.1f   owns elements %zu..%zu: updates them, holds their m "
+            "and v",
+            r, start(3) - zero_by_hand_target(r, 3), start(4) - zero_by_hand_target(r, 4), own.lo,
             own.hi - 1);
     }
     zero_by_hand_replicas(whole);
@@ -43,12 +44,14 @@ static void update_by_hand(Run *run) {
     char agree[32] = "all";
     if (equal < N * SIZE) snprintf(agree, sizeof agree, "%zu of %d", equal, N * SIZE);
     size_t held = 2 * SIZE + 2 * range_size(shard_range(SIZE, N, 0));
-    say_answer(run, "Each of %d replicas holds %d numbers. If each keeps moments only for its own "
-                    "part, it holds at most %zu; after %d steps %s weights agree in every bit.",
+    say_answer(run,
+               "Each of %d replicas holds %d numbers. If each keeps moments only for its own "
+               "part, it holds at most %zu; after %d steps %s weights agree in every bit.",
                N, 4 * SIZE, held, STEPS, agree);
-    say_cost(run, "no more bytes are sent: the all-reduce of %d gradients becomes a "
-                  "reduce-scatter of %d gradients and an all-gather of %d weights.", SIZE, SIZE,
-             SIZE);
+    say_cost(run,
+             "no more bytes are sent: the all-reduce of %d gradients becomes a "
+             "reduce-scatter of %d gradients and an all-gather of %d weights.",
+             SIZE, SIZE, SIZE);
     say_use_when(run, "there is data parallelism and memory is short: stage 1 first, because it "
                       "sends no more; stage 3 last.");
 }
@@ -57,7 +60,10 @@ static void update_by_hand(Run *run) {
 
 // Bytes that stay whole on every rank, and bytes that are divided by N. 16-bit: 2 weights, 2
 // gradients, 12 fp32 (copy of the weights, m, v). fp32: 4 weights, 4 gradients, 8 (m, v).
-typedef struct { const char *stage; double whole16, cut16, whole32, cut32; } Row;
+typedef struct {
+    const char *stage;
+    double whole16, cut16, whole32, cut32;
+} Row;
 static const Row row[] = {
     { "data parallel", 16, 0, 16, 0 },
     { "ZeRO-1", 4, 12, 8, 8 },
@@ -97,8 +103,8 @@ static void table(Run *run) {
         formula_text(text[0], row[s].whole32, row[s].cut32);
         formula_text(text[1], row[s].whole16, row[s].cut16);
         say(run, "  %-13s  %-10s %6.3f %8.3f   %-10s %6.3f %8.3f %8.3f  %9g", row[s].stage, text[0],
-            bytes32(s, 4), bytes32(s, 64), text[1], bytes16(s, 4), bytes16(s, 64),
-            computed_7b(s), published_7b[s]);
+            bytes32(s, 4), bytes32(s, 64), text[1], bytes16(s, 4), bytes16(s, 64), computed_7b(s),
+            published_7b[s]);
     }
     // At N = 1 no stage saves or loses anything.
     for (size_t s = 0; s < 4; s++)
@@ -112,8 +118,8 @@ static void published(Run *run) {
     for (size_t s = 0; s < 4; s++) {
         double computed = computed_7b(s);
         // the paper prints three digits
-        check_numbers(run, "ZeRO table I, 7.5B, N = 64", row[s].stage, &computed,
-                      &published_7b[s], 1, 3e-3);
+        check_numbers(run, "ZeRO table I, 7.5B, N = 64", row[s].stage, &computed, &published_7b[s],
+                      1, 3e-3);
     }
     for (size_t s = 1; s < 4; s++) {
         double computed = 128 * bytes16(s, 16);

@@ -14,11 +14,11 @@ static void zero1_costs(Run *run, Comm *dp, const Training *t) {
     Share wte = share_of_wte(&t->model, N, dp->rank),
           others = share_of_others(&t->model, N, dp->rank);
     double e = sizeof(real), scalars = zero_scalars_bytes(&t->model, N);
-    double all = (double)(wte.whole + others.whole);       // Psi: wte counts once
-    double own = (double)(wte.part + others.part);         // about Psi / N
-    double second_use = (double)wte.whole;                 // the head's gradient of wte
+    double all = (double)(wte.whole + others.whole); // Psi: wte counts once
+    double own = (double)(wte.part + others.part);   // about Psi / N
+    double second_use = (double)wte.whole;           // the head's gradient of wte
     double units = (double)(wte.units + others.units);
-    double pass = wte.bytes + others.bytes;                // sent in one pass over the parameters
+    double pass = wte.bytes + others.bytes; // sent in one pass over the parameters
     zero_cost(run, m, "weights", "weights: 4 bytes per parameter in fp32", "bytes", all * e,
               (double)memory_now(MEM_PARAMETERS));
     zero_cost(run, m, "gradients", "gradients: 4 (and the head's use of wte)", "bytes",
@@ -38,19 +38,21 @@ static void zero1_costs(Run *run, Comm *dp, const Training *t) {
               (double)dp->ledger[COMM_ALL_GATHER].calls);
     zero_cost(run, m, "all-gather.bytes", "all-gather: 1 pass over the parameters", "bytes", pass,
               (double)dp->ledger[COMM_ALL_GATHER].bytes);
-    zero_cost(run, m, "scalars", "all-reduce of loss and norm", "bytes",
-              scalars, (double)dp->ledger[COMM_ALL_REDUCE].bytes);
-    zero_cost(run, m, "sent", "all traffic: 2 units, loss and norm", "bytes",
-              2 * pass + scalars, (double)comm_bytes_sent(dp));
+    zero_cost(run, m, "scalars", "all-reduce of loss and norm", "bytes", scalars,
+              (double)dp->ledger[COMM_ALL_REDUCE].bytes);
+    zero_cost(run, m, "sent", "all traffic: 2 units, loss and norm", "bytes", 2 * pass + scalars,
+              (double)comm_bytes_sent(dp));
     zero_costs_in_time(run, t, 2 * (wte.time + others.time));
 }
 
 static void conclude(Run *run, const ZeroTexts *seen) {
-    say_answer(run, "It should not. Each rank updates 1/%zu of the weights and gathers the rest. "
-                    "It holds %s of state instead of %s, and the training is the same.",
+    say_answer(run,
+               "It should not. Each rank updates 1/%zu of the weights and gathers the rest. "
+               "It holds %s of state instead of %s, and the training is the same.",
                seen->ranks, seen->state, seen->dp_state);
-    say_cost(run, "%s sent per rank instead of %s, because parts are rounded up and the norm "
-                  "needs a sum; a step takes %s instead of %s.",
+    say_cost(run,
+             "%s sent per rank instead of %s, because parts are rounded up and the norm "
+             "needs a sum; a step takes %s instead of %s.",
              seen->sent, seen->dp_sent, seen->step, seen->dp_step);
     say_use_when(run, "there is data parallelism and the optimizer keeps state. Its only drawback "
                       "is that it makes more calls. In 16-bit training it divides 12 of 16 bytes, "
@@ -80,13 +82,13 @@ static void zero1(Run *run) {
 
     t.optimizer = sgd(0.1);
     zero_compare(run, dp, &lesson, t, "SGD", exact_limit(run));
-    t.clip = 0.5;                                  // below every norm: each step is clipped
+    t.clip = 0.5; // below every norm: each step is clipped
     // The squares of the norm are added part by part, in another order. Clipping multiplies every
     // gradient by a factor that depends on the norm, so the limit is the one of rounding.
     zero_compare(run, dp, &lesson, t, "SGD, clipped at 0.5", LIMIT_ROUNDING);
     t.clip = 0;
     t.optimizer = adamw(0.01);
-    t.optimizer.weight_decay = 0.1;     // of matrices only
+    t.optimizer.weight_decay = 0.1; // of matrices only
     t.micro_batches = option_size(run, "micro-batches");
     t.recorded = true;
     zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1", exact_limit(run));

@@ -16,7 +16,7 @@ static void zero2_costs(Run *run, Comm *dp, const Training *t) {
     Share wte = share_of_wte(&t->model, N, dp->rank),
           others = share_of_others(&t->model, N, dp->rank);
     double e = sizeof(real), scalars = zero_scalars_bytes(&t->model, N);
-    double own = (double)(wte.part + others.part);         // about Psi / N
+    double own = (double)(wte.part + others.part); // about Psi / N
     double all = (double)(wte.whole + others.whole), units = (double)others.units, M = (double)m;
     zero_cost(run, m, "weights", "weights: 4 bytes per parameter in fp32", "bytes", all * e,
               (double)memory_now(MEM_PARAMETERS));
@@ -42,18 +42,19 @@ static void zero2_costs(Run *run, Comm *dp, const Training *t) {
     zero_cost(run, m, "all-gather.bytes", "all-gather: 1 pass over the parameters", "bytes",
               others.bytes + wte.bytes, (double)dp->ledger[COMM_ALL_GATHER].bytes);
     zero_cost(run, m, "sent", "all traffic: m + 1 units (wte 2), loss and norm", "bytes",
-              (M + 1) * others.bytes + 2 * wte.bytes + scalars,
-              (double)comm_bytes_sent(dp));
+              (M + 1) * others.bytes + 2 * wte.bytes + scalars, (double)comm_bytes_sent(dp));
     zero_costs_in_time(run, t, (M + 1) * others.time + 2 * wte.time);
 }
 
 static void conclude(Run *run, const ZeroTexts *seen) {
-    say_answer(run, "A rank keeps the gradients of its own 1/%zu for the step, so state is %s "
-                    "instead of %s. A whole gradient lives for one layer's backward: at most %s "
-                    "are in flight.",
+    say_answer(run,
+               "A rank keeps the gradients of its own 1/%zu for the step, so state is %s "
+               "instead of %s. A whole gradient lives for one layer's backward: at most %s "
+               "are in flight.",
                seen->ranks, seen->state, seen->dp_state, seen->in_flight);
-    say_cost(run, "a reduction per micro-batch. For m = %zu that is %s sent per rank instead of "
-                  "%s, and %s per step instead of %s.",
+    say_cost(run,
+             "a reduction per micro-batch. For m = %zu that is %s sent per rank instead of "
+             "%s, and %s per step instead of %s.",
              seen->m, seen->sent, seen->dp_sent, seen->step, seen->dp_step);
     say_use_when(run, "whole gradients do not fit and a step has few micro-batches. With many, "
                       "stage 1 sends less.");

@@ -13,7 +13,7 @@ static void zero3_costs(Run *run, Comm *dp, const Training *t) {
     Share wte = share_of_wte(&t->model, N, dp->rank),
           others = share_of_others(&t->model, N, dp->rank);
     double e = sizeof(real), scalars = zero_scalars_bytes(&t->model, N);
-    double own = (double)(wte.part + others.part);         // about Psi / N
+    double own = (double)(wte.part + others.part); // about Psi / N
     double units = (double)others.units, M = (double)m;
     zero_cost(run, m, "weights", "weights between steps: 4 / N", "bytes", own * e,
               (double)memory_now(MEM_PARAMETERS));
@@ -39,18 +39,19 @@ static void zero3_costs(Run *run, Comm *dp, const Training *t) {
     zero_cost(run, m, "reduce-scatter.bytes", "reduce-scatter: m passes over the parameters",
               "bytes", M * others.bytes + wte.bytes, (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
     zero_cost(run, m, "sent", "all traffic: 3m units (wte 2), loss and norm", "bytes",
-              3 * M * others.bytes + 2 * wte.bytes + scalars,
-              (double)comm_bytes_sent(dp));
+              3 * M * others.bytes + 2 * wte.bytes + scalars, (double)comm_bytes_sent(dp));
     zero_costs_in_time(run, t, 3 * M * others.time + 2 * wte.time);
 }
 
 static void conclude(Run *run, const ZeroTexts *seen) {
-    say_answer(run, "It gathers a layer's weights before each forward and backward, and drops "
-                    "them after it. A rank keeps %s of state instead of %s, and at most %s are in "
-                    "flight.",
+    say_answer(run,
+               "It gathers a layer's weights before each forward and backward, and drops "
+               "them after it. A rank keeps %s of state instead of %s, and at most %s are in "
+               "flight.",
                seen->state, seen->dp_state, seen->in_flight);
-    say_cost(run, "two gathers and a reduction per micro-batch. For m = %zu that is %s sent per "
-                  "rank instead of %s, and %s per step instead of %s.",
+    say_cost(run,
+             "two gathers and a reduction per micro-batch. For m = %zu that is %s sent per "
+             "rank instead of %s, and %s per step instead of %s.",
              seen->m, seen->sent, seen->dp_sent, seen->step, seen->dp_step);
     say_use_when(run, "the state does not fit otherwise, and micro-batches are large enough to "
                       "hide the gathers (06.05).");

@@ -18,8 +18,8 @@ static void cost_lines(Run *run, Comm *dp, const Training *t, bool reshard) {
     size_t N = dp->size, m = t->micro_batches;
     Share wte = share_of_wte(c, N, dp->rank), others = share_of_others(c, N, dp->rank);
     double e = sizeof(real), M = (double)m, units = (double)others.units;
-    double own = (double)(wte.part + others.part);         // about Psi / N
-    double gathers = reshard ? 2 * M : M;                  // of each unit but wte, per step
+    double own = (double)(wte.part + others.part); // about Psi / N
+    double gathers = reshard ? 2 * M : M;          // of each unit but wte, per step
     zero_cost(run, m, "state", "all state between steps: 16 / N", "bytes", 4 * own * e,
               zero_state_now());
     zero_cost(run, m, "in-flight",
@@ -48,7 +48,7 @@ static void cost_lines(Run *run, Comm *dp, const Training *t, bool reshard) {
                       : "all traffic: 2m units (wte 2), loss and norm",
               "bytes", (gathers + M) * others.bytes + 2 * wte.bytes + zero_scalars_bytes(c, N),
               (double)comm_bytes_sent(dp));
-    if (!clock_config()->simulated) return;            // real time is not predicted
+    if (!clock_config()->simulated) return; // real time is not predicted
     Timing timing = picture_timing(run);
     PrefetchTimes times = prefetch_times(t, N, reshard);
     zero_cost_played(run, m, "exposed", "exposed, all ranks", "ps", times.exposed,
@@ -60,14 +60,15 @@ static void cost_lines(Run *run, Comm *dp, const Training *t, bool reshard) {
 static void costs_resharding(Run *run, Comm *dp, const Training *t) {
     cost_lines(run, dp, t, true);
 }
-static void costs_keeping(Run *run, Comm *dp, const Training *t) {
-    cost_lines(run, dp, t, false);
-}
+static void costs_keeping(Run *run, Comm *dp, const Training *t) { cost_lines(run, dp, t, false); }
 
 // ---------------------------------------------------------------- the page
 
 static const ZeroLesson zero3 = {
-    .name = "ZeRO-3", .stage = 3, .allocate = zero3_allocate, .step = zero3_step,
+    .name = "ZeRO-3",
+    .stage = 3,
+    .allocate = zero3_allocate,
+    .step = zero3_step,
 };
 
 // before: a step of ZeRO-3; after: the same step with prefetch; one micro-batch per rank. several:
@@ -88,8 +89,9 @@ static void answer(Run *run, const ZeroMeasured *before, const ZeroMeasured *aft
         return;
     }
     if (all == 0) {
-        say_answer(run, "Communication takes no time here, so there is nothing to hide: a step "
-                        "takes %s.",
+        say_answer(run,
+                   "Communication takes no time here, so there is nothing to hide: a step "
+                   "takes %s.",
                    step[1]);
         return;
     }
@@ -105,8 +107,9 @@ static void answer(Run *run, const ZeroMeasured *before, const ZeroMeasured *aft
                  100 * hidden_of_several / (hidden_of_several + (double)several->timing.exposed));
     if (after->timing.hidden_unknown)
         snprintf(share, sizeof share, "The wall clock does not show how much.");
-    say_answer(run, "%s With one micro-batch a step takes %s instead of %s, and at most %s are in "
-                    "flight instead of %s.",
+    say_answer(run,
+               "%s With one micro-batch a step takes %s instead of %s, and at most %s are in "
+               "flight instead of %s.",
                share, step[1], step[0], in_flight[1], in_flight[0]);
 }
 
@@ -116,12 +119,14 @@ static void conclude(Run *run, const ZeroMeasured *before, const ZeroMeasured *a
     answer(run, before, after, several, m);
     char more[32];
     page_value(more, sizeof more, after->in_flight - before->in_flight, "bytes");
-    say_cost(run, "%s more memory, for %s, one more gradient and the copy being sent. The "
-                  "bytes sent are %s.",
+    say_cost(run,
+             "%s more memory, for %s, one more gradient and the copy being sent. The "
+             "bytes sent are %s.",
              more, fewer ? "the weights of more blocks" : "the weights of one more block",
              fewer ? "fewer, because weights stay from forward to backward" : "the same");
-    say_use_when(run, "you use ZeRO-3, and the weights of %s, two gradients and the copy being "
-                      "sent fit in memory beside the rank's parts.",
+    say_use_when(run,
+                 "you use ZeRO-3, and the weights of %s, two gradients and the copy being "
+                 "sent fit in memory beside the rank's parts.",
                  fewer ? "nearly all layers" : "two layers");
 }
 
@@ -133,7 +138,7 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
     enum { ROWS = 5 };
     size_t m[2] = { 1, t.micro_batches }, columns = m[1] > 1 ? 4 : 2;
     char text[ROWS][4][24], heads[4][32];
-    const char *names[5] = {0};
+    const char *names[5] = { 0 };
     Result row[ROWS + 1] = {
         { "in flight, peak", reshard ? "5 blocks instead of 2" : "L + 2 blocks, not 2", { 0 } },
         { "sent per rank", reshard ? "the same" : "2m passes instead of 3m", { 0 } },
@@ -163,8 +168,9 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
     }
     say(run, "In flight, besides 3 wte: ZeRO-3 holds one block's weights and gradient. Prefetch "
              "holds");
-    say(run, "weights of %s blocks, two gradients, and the copy being sent. If m > 1, 1/N of a "
-             "block more.",
+    say(run,
+        "weights of %s blocks, two gradients, and the copy being sent. If m > 1, 1/N of a "
+        "block more.",
         reshard ? "two" : "L - 1");
     results(run, names, row);
     conclude(run, &seen[0], &seen[1], columns > 2 ? &seen[3] : NULL, m[1]);
@@ -186,8 +192,11 @@ static void compare_with_zero3(Run *run, Comm *dp, const ZeroLesson *lesson, con
 static void prefetch(Run *run) {
     bool reshard = strcmp(option_text(run, "reshard-after-forward"), "yes") == 0;
     const ZeroLesson lesson = {
-        .name = "ZeRO-3 with prefetch", .stage = 3, .allocate = reshard ? resharding : keeping,
-        .step = prefetch_step, .costs = reshard ? costs_resharding : costs_keeping,
+        .name = "ZeRO-3 with prefetch",
+        .stage = 3,
+        .allocate = reshard ? resharding : keeping,
+        .step = prefetch_step,
+        .costs = reshard ? costs_resharding : costs_keeping,
         .free = prefetch_free,
     };
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
@@ -201,7 +210,7 @@ static void prefetch(Run *run) {
     t.recorded = true;
     zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1",
                  t.micro_batches == 1 ? exact_limit(run) : LIMIT_ROUNDING);
-    t.clip = 0.5;                                  // below every norm: each step is clipped
+    t.clip = 0.5; // below every norm: each step is clipped
     t.recorded = false;
     compare_with_zero3(run, dp, &lesson, &t);
     page(run, dp, &lesson, t, reshard);

@@ -17,13 +17,16 @@ Training zero_training(Run *run, const Comm *dp, const ModelConfig *model) {
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
     config_require(&t.model);
-    t.watched = MEM_COMMUNICATION;                 // the picture's strip: units in flight
+    t.watched = MEM_COMMUNICATION; // the picture's strip: units in flight
     return t;
 }
 
 // ---------------------------------------------------------------- one training
 
-typedef struct { const ZeroLesson *lesson; Comm *dp; } Counted;
+typedef struct {
+    const ZeroLesson *lesson;
+    Comm *dp;
+} Counted;
 
 // Resets the ledger before each step, so that it holds the last one after the training.
 static StepResult counted_step(void *counted, Model *m, Optimizer *o, const Training *t,
@@ -70,7 +73,7 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, cons
     ZeroTrained zero = zero_train(run, dp, lesson, &t);
     Trajectory *got = &zero.trajectory;
     say_detail(run, "%s, %zu micro-batch%s per rank, loss %.4f -> %.4f\n", name, t.micro_batches,
-        t.micro_batches > 1 ? "es" : "", got->loss[0], got->loss[t.steps - 1]);
+               t.micro_batches > 1 ? "es" : "", got->loss[0], got->loss[t.steps - 1]);
     // The unsplit model takes shard after shard and adds in rank order. This gives the bits that
     // data-parallel replicas hold (checked in chapter 01).
     Trajectory replicas = training_unsplit(run, &t, dp->size);
@@ -109,7 +112,7 @@ void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *
     t.micro_batches = option_size(run, "micro-batches");
     t.recorded = false;
     t.optimizer = sgd(0.1);
-    t.clip = 0.5;                                  // below every norm: each step is clipped
+    t.clip = 0.5; // below every norm: each step is clipped
     zero_compare(run, dp, lesson, t, "SGD, clipped at 0.5", LIMIT_ROUNDING);
     t.clip = 0;
     t.optimizer = adamw(0.01);

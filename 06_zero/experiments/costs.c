@@ -16,13 +16,13 @@ static void add(Share *s, size_t size, size_t n, size_t rank) {
 }
 Share share_of_wte(const ModelConfig *c, size_t n, size_t rank) {
     CutSizes z = cut_sizes(c, 1, 0);
-    Share s = {0};
+    Share s = { 0 };
     add(&s, elements_wte(&z), n, rank);
     return s;
 }
 Share share_of_others(const ModelConfig *c, size_t n, size_t rank) {
     CutSizes z = cut_sizes(c, 1, 0);
-    Share s = {0};
+    Share s = { 0 };
     for (size_t i = 0; i < cut_layers(&z); i++) add(&s, elements_unit(&z, i), n, rank);
     return s;
 }
@@ -77,7 +77,7 @@ void zero_costs_in_time(Run *run, const Training *t, double traffic) {
     Timing timing = picture_timing(run);
     double flops = work_model(&t->model, t->sequences).flops;
     zero_cost(run, m, "flops", "FLOPs of all ranks: 3 forwards", "FLOPs", flops, timing.flops);
-    if (!clock_config()->simulated) return;            // real time is not predicted
+    if (!clock_config()->simulated) return; // real time is not predicted
     double communicating = traffic + scalars_time(&t->model, N), computing = 0;
     // Rank 0 has the most sequences in each micro-batch, so the other ranks wait for it.
     for (size_t k = 0; k < m; k++)

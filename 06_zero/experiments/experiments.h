@@ -22,7 +22,9 @@ enum {
     ZERO_SENT,
     ZERO_LINES
 };
-typedef struct { const char *cost, *formula; } ZeroLine;
+typedef struct {
+    const char *cost, *formula;
+} ZeroLine;
 
 // Measured values of rank 0 as text, for the last lines of a page: a step with data parallelism,
 // and one of the stage with m micro-batches.
@@ -34,15 +36,15 @@ typedef struct {
 
 // A stage of ZeRO as an experiment trains it.
 typedef struct {
-    const char *name;                              // "ZeRO-1"
+    const char *name; // "ZeRO-1"
     size_t stage;
     void (*allocate)(Model *m, Comm *dp);
     ZeroStep *step;
     ZeroCosts *costs;
-    void (*free)(Model *m);     // frees what allocate made beside the model; NULL: nothing
-    const char *explains;                          // the picture, in a line before it
+    void (*free)(Model *m); // frees what allocate made beside the model; NULL: nothing
+    const char *explains;   // the picture, in a line before it
     ZeroLine lines[ZERO_LINES];
-    void (*conclude)(Run *run, const ZeroTexts *seen);             // answer, cost, use it when
+    void (*conclude)(Run *run, const ZeroTexts *seen); // answer, cost, use it when
 } ZeroLesson;
 
 // ---- compare.c ----
@@ -51,7 +53,10 @@ typedef struct {
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model);
 // A stage's model after a training, and what the training recorded. The ledger of dp holds the last
 // step.
-typedef struct { Model *model; Trajectory trajectory; } ZeroTrained;
+typedef struct {
+    Model *model;
+    Trajectory trajectory;
+} ZeroTrained;
 ZeroTrained zero_train(Run *run, Comm *dp, const ZeroLesson *lesson, const Training *t);
 void zero_trained_free(const ZeroLesson *lesson, ZeroTrained *trained);
 // Trains, and compares with data parallelism and with the unsplit model. Checks the costs if t is
@@ -66,17 +71,18 @@ void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *
 // The options that all lessons have.
 #define ZERO_OPTIONS(micro_batches) \
     { "batch", "N", "11", "sequences of all ranks together in a step" }, \
-    { "micro-batches", "N", "3", micro_batches }, \
-    { "steps", "N", "3", "training steps" }, \
-    { "dropout", "X", "0.1", "probability of dropping an element" }, \
-    { "link", "NAME[,NAME]", "slow", NULL }, {0}
+        { "micro-batches", "N", "3", micro_batches }, { "steps", "N", "3", "training steps" }, \
+        { "dropout", "X", "0.1", "probability of dropping an element" }, \
+        { "link", "NAME[,NAME]", "slow", NULL }, { \
+        0 \
+    }
 
 // ---- costs.c ----
 // Sizes of some units of a model, each divided over n ranks.
 typedef struct {
     size_t units;
-    size_t whole, part;     // elements of all units; those of this rank, about whole / n
-    size_t largest, largest_part;                  // of the largest unit
+    size_t whole, part;           // elements of all units; those of this rank, about whole / n
+    size_t largest, largest_part; // of the largest unit
     // One pass over the parameters: each unit goes round a ring once, in a reduce-scatter or an
     // all-gather. Bytes sent per rank; picoseconds.
     double bytes, time;
@@ -87,14 +93,14 @@ Share share_of_wte(const ModelConfig *c, size_t n, size_t rank);
 Share share_of_others(const ModelConfig *c, size_t n, size_t rank);
 // Sequences in micro-batch k of a rank.
 size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k);
-double zero_scalars_bytes(const ModelConfig *c, size_t n);         // the sums of loss and norm
+double zero_scalars_bytes(const ModelConfig *c, size_t n); // the sums of loss and norm
 // Checks a cost of a training in m micro-batches, predicted by a formula or by a recurrence. The id
 // becomes "m3.state".
 void zero_cost(Run *run, size_t m, const char *id, const char *name, const char *unit,
                double predicted, double measured);
 void zero_cost_played(Run *run, size_t m, const char *id, const char *name, const char *unit,
                       double predicted, double measured);
-double zero_state_now(void);                       // bytes of weights, gradients, m and v
+double zero_state_now(void); // bytes of weights, gradients, m and v
 // Costs with one formula for all stages: activations; FLOPs; and, under the simulated clock, the
 // exposed and hidden communication and the step. traffic: picoseconds of the step's reduce-scatters
 // and all-gathers.
@@ -103,14 +109,20 @@ void zero_costs_in_time(Run *run, const Training *t, double traffic);
 
 // ---- prefetch_costs.c ----
 // Elements in flight, at most, on a rank; and the times of a step with prefetch.
-typedef struct { double exposed, hidden, step; } PrefetchTimes;
+typedef struct {
+    double exposed, hidden, step;
+} PrefetchTimes;
 size_t prefetch_in_flight(const Training *t, size_t N, size_t rank, bool reshard);
 PrefetchTimes prefetch_times(const Training *t, size_t N, bool reshard);
 
 // ---- page.c ----
 // One step as measured on this rank; `sent` in bytes.
-typedef struct { StateBytes state; double in_flight, sent; Timing timing; } ZeroMeasured;
-double zero_state(const ZeroMeasured *seen);       // bytes of weights, gradients, m and v
+typedef struct {
+    StateBytes state;
+    double in_flight, sent;
+    Timing timing;
+} ZeroMeasured;
+double zero_state(const ZeroMeasured *seen); // bytes of weights, gradients, m and v
 // Collective: trains one step, which picture_show() can draw afterwards.
 ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
 // True if the page has room for memory in flight under each rank of stage 3, whose strips differ.

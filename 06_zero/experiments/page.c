@@ -38,7 +38,9 @@ static StepResult data_parallel_step(Model *model, Comm *dp, const Batch *batch,
     return (StepResult){ loss * batch[0].token_weight, norm };
 }
 static const ZeroLesson data_parallel = {
-    .name = "data parallel", .allocate = allocate_replica, .step = data_parallel_step,
+    .name = "data parallel",
+    .allocate = allocate_replica,
+    .step = data_parallel_step,
 };
 
 // ---------------------------------------------------------------- the table
@@ -53,7 +55,7 @@ static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, con
                          const ZeroMeasured *seen) {
     char text[ZERO_LINES][COLUMNS][48], times[2][COLUMNS][24], heads[COLUMNS][48];
     const char *names[COLUMNS + 1] = { "data parallel" };
-    Result row[ZERO_LINES + 3] = {0};
+    Result row[ZERO_LINES + 3] = { 0 };
     size_t n = 0;
     for (size_t k = 0; k < ZERO_LINES; k++) {
         const ZeroLine *l = &lesson->lines[k];
@@ -94,22 +96,22 @@ void zero_say_sizes(Run *run, const Comm *dp, const Training *t) {
     CutSizes z = cut_sizes(c, 1, 0);
     size_t wte = elements_wte(&z), block = elements_block(&z), all = config_parameters(c);
     say(run, "Psi = %zu parameters: wte (embedding and head) %zu, %zu blocks of %zu, the rest %zu.",
-        all,
-        wte, c->layers, block, all - wte - c->layers * block);
-    say(run,
-        "N = %zu ranks, 4 bytes per element. In flight: held only while it is used.", dp->size);
-    size_t N = dp->size, fewer = t->sequences % N;   // ranks >= `fewer` have one fewer
+        all, wte, c->layers, block, all - wte - c->layers * block);
+    say(run, "N = %zu ranks, 4 bytes per element. In flight: held only while it is used.",
+        dp->size);
+    size_t N = dp->size, fewer = t->sequences % N; // ranks >= `fewer` have one fewer
     if (fewer == 0)
-        say(run,
-            "Each rank runs up to m micro-batches per step; all have equally many sequences.");
+        say(run, "Each rank runs up to m micro-batches per step; all have equally many sequences.");
     else if (fewer + 1 == N)
         say(run,
             "Each rank runs up to m micro-batches per step; rank %zu has fewer sequences, so it "
-            "waits.", fewer);
+            "waits.",
+            fewer);
     else
         say(run,
             "Each rank runs up to m micro-batches per step; ranks %zu to %zu have fewer sequences, "
-            "so they wait.", fewer, N - 1);
+            "so they wait.",
+            fewer, N - 1);
 }
 
 static void conclude(Run *run, const ZeroLesson *lesson, size_t m, const ZeroMeasured *dp,
@@ -126,8 +128,10 @@ static void conclude(Run *run, const ZeroLesson *lesson, size_t m, const ZeroMea
         lesson->conclude(run, &seen);
         return;
     }
-    say_answer(run, "With one rank there is nothing to divide: its state is %s with %s and %s "
-                    "with data parallelism.", seen.state, lesson->name, seen.dp_state);
+    say_answer(run,
+               "With one rank there is nothing to divide: its state is %s with %s and %s "
+               "with data parallelism.",
+               seen.state, lesson->name, seen.dp_state);
     say_cost(run, "nothing is sent, because there is no other rank.");
     say_use_when(run, "training has at least two ranks: start this lesson with --emulate 4.");
 }
@@ -136,7 +140,7 @@ void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     size_t last = t.micro_batches, columns = lesson->stage >= 2 && last > 1 ? 3 : 2;
     size_t m[COLUMNS] = { columns == 3 ? 1 : last, last };
     ZeroMeasured seen[COLUMNS] = { zero_measure(run, dp, &data_parallel, t) };
-    for (size_t i = columns; --i > 0;) {   // m[0] is last: the picture shows it
+    for (size_t i = columns; --i > 0;) { // m[0] is last: the picture shows it
         t.micro_batches = m[i - 1];
         seen[i] = zero_measure(run, dp, lesson, t);
     }

@@ -46,15 +46,17 @@ size_t prefetch_in_flight(const Training *t, size_t N, size_t rank, bool reshard
 // one communication lane. A communication begins when the last rank has started it and the previous
 // communication has ended. All ranks start and wait for the same communications in the same order.
 // They differ only in how long they compute.
-typedef struct { double begin, end; } Span;
+typedef struct {
+    double begin, end;
+} Span;
 typedef struct {
     const Training *t;
-    size_t N, n;                                   // ranks, layers
-    double *now;                                   // [N] the time on each rank's compute row
-    Span *sent;                                    // communications in order
+    size_t N, n; // ranks, layers
+    double *now; // [N] the time on each rank's compute row
+    Span *sent;  // communications in order
     size_t count;
-    double hidden;          // time of communication while a rank computes; sum over ranks
-    double total;           // time of all communication; sum over ranks
+    double hidden; // time of communication while a rank computes; sum over ranks
+    double total;  // time of all communication; sum over ranks
 } Steps;
 
 static double last_of(const Steps *s) {
@@ -86,7 +88,7 @@ static void compute(Steps *s, size_t i, size_t k, double products) {
     CutSizes z = cut_sizes(c, 1, 0);
     for (size_t r = 0; r < s->N; r++) {
         size_t B = zero_sequences(s->t, s->N, r, k);
-        Work one = {0};                            // the embedding has no product of matrices
+        Work one = { 0 }; // the embedding has no product of matrices
         if (i > 0) one = i <= c->layers ? work_block(&z, B) : work_head(&z, B);
         double begin = s->now[r], end = begin + products * one.time;
         for (size_t j = s->count; j-- > 0 && s->sent[j].end > begin;) {
@@ -116,18 +118,21 @@ static void micro_batch(Steps *s, size_t k, bool reshard) {
         reduction = start(s, ring(s, unit_size(c, i)));
         gather = before;
     }
-    wait(s, reduction);                            // by the next forward, or the end of the step
+    wait(s, reduction); // by the next forward, or the end of the step
 }
 
 PrefetchTimes prefetch_times(const Training *t, size_t N, bool reshard) {
     const ModelConfig *c = &t->model;
-    Steps s = { .t = t, .N = N, .n = c->layers + 2, .now = host_alloc(N * sizeof *s.now),
+    Steps s = { .t = t,
+                .N = N,
+                .n = c->layers + 2,
+                .now = host_alloc(N * sizeof *s.now),
                 .sent = host_alloc((4 + 3 * t->micro_batches * (c->layers + 2)) * sizeof *s.sent) };
     for (size_t r = 0; r < N; r++) s.now[r] = 0;
     double wte = ring(&s, c->vocab * c->width);
-    wait(&s, start(&s, wte));                      // its weights are gathered
+    wait(&s, start(&s, wte)); // its weights are gathered
     for (size_t k = 0; k < t->micro_batches; k++) micro_batch(&s, k, reshard);
-    wait(&s, start(&s, wte));                      // its gradient is reduced
+    wait(&s, start(&s, wte)); // its gradient is reduced
     double norm = ring_time(ALL_REDUCE_PASSES, N, config_tensors(c), sizeof(double));
     double loss = ring_time(ALL_REDUCE_PASSES, N, 1, sizeof(double));
     wait(&s, start(&s, norm));

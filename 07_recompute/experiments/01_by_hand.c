@@ -30,7 +30,7 @@ static void print_matrix(Run *run, const char *name, size_t layer, const Matrix 
 // Prints x and W of the first two layers, and their gradients after backward of the whole chain.
 static void print_chain(Run *run, const Matrix dw[LAYERS]) {
     Matrix x = chain_start, y;
-    Count unused = {0};
+    Count unused = { 0 };
     say(run,
         "%d layers y = x W. Backward needs each layer's x: dW = x^T dy, dx = dy W^T. Layers 0 and "
         "1:",
@@ -50,20 +50,21 @@ static void print_chain(Run *run, const Matrix dw[LAYERS]) {
 // The page's table.
 static void show(Run *run) {
     static const char *const columns[] = { "elements kept", "multiplications", NULL };
-    static const char *const formula[WAYS] = { "4 L elements; 24 L multiplications",
-                                               "4(L/k + k - 1) elements; 8(L - L/k) more",
-                                               "the same; fewest at k = sqrt(L)",
-                                               "the same; longer segments",
-                                               "the same; only x0 stays" };
+    static const char *const formula[WAYS] = {
+        "4 L elements; 24 L multiplications", "4(L/k + k - 1) elements; 8(L - L/k) more",
+        "the same; fewest at k = sqrt(L)", "the same; longer segments", "the same; only x0 stays"
+    };
     char kept[WAYS][40], products[WAYS][40];
-    Result rows[WAYS + 1] = { [WAYS] = {0} };
+    Result rows[WAYS + 1] = { [WAYS] = { 0 } };
     for (size_t i = 0; i < WAYS; i++) {
         snprintf(kept[i], sizeof kept[i], "every%zu.kept", (size_t)1 << i);
         snprintf(products[i], sizeof products[i], "every%zu.products", (size_t)1 << i);
         rows[i] = (Result){ way[i], formula[i], { kept[i], products[i] } };
     }
-    say(run, "L = %d layers; each input has 4 elements. Keeping every k-th input makes L/k "
-             "segments.", LAYERS);
+    say(run,
+        "L = %d layers; each input has 4 elements. Keeping every k-th input makes L/k "
+        "segments.",
+        LAYERS);
     results(run, columns, rows);
 }
 
@@ -77,8 +78,9 @@ static void conclude(Run *run, const Count c[WAYS]) {
     say(run, "If a layer keeps n times its input, sqrt(L n) segments are best. In a Transformer "
              "block n is");
     say(run, "about 16 (07.02).");
-    say_answer(run, "Backward needs every layer's input, kept or computed again. Of %d inputs it "
-                    "is best to keep every %zuth: %zu elements at the peak instead of %zu.",
+    say_answer(run,
+               "Backward needs every layer's input, kept or computed again. Of %d inputs it "
+               "is best to keep every %zuth: %zu elements at the peak instead of %zu.",
                LAYERS, (size_t)1 << best, c[best].most, c[0].most);
     say_cost(run, "%.0f %% more multiplications; the gradients are equal in every bit.",
              100 * more);

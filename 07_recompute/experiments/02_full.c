@@ -93,7 +93,7 @@ static void costs(Run *run, const Training *t, Way way, const Measured *got) {
     way_cost(run, name, "flops", "hardware FLOPs, all stages", "FLOPs", hardware,
              got->timing.flops);
     counted_utilisations(run, name.name, &got->timing, model);
-    if (!clock_config()->simulated) return;            // real time is not predicted
+    if (!clock_config()->simulated) return; // real time is not predicted
     way_cost(run, name, "computing", "this stage computes", "ps", way_work(t, p, i, way).time,
              (double)got->computing);
     way_cost_played(run, name, "step", "step", "ps", way_step_time(t, p, way),
@@ -102,10 +102,11 @@ static void costs(Run *run, const Training *t, Way way, const Measured *got) {
 
 // ---------------------------------------------------------------- the page
 
-#define EACH_WAY(id) { "keep." id, "blocks." id, "stages." id }
+#define EACH_WAY(id) \
+    { "keep." id, "blocks." id, "stages." id }
 static void show_results(Run *run, const Measured got[FULL_WAYS]) {
-    static const char *const columns[] = { "keep all", "recompute blocks",
-                                           "recompute stages", NULL };
+    static const char *const columns[] = { "keep all", "recompute blocks", "recompute stages",
+                                           NULL };
     char mfu[FULL_WAYS][32], hfu[FULL_WAYS][32];
     for (Way w = 0; w < FULL_WAYS; w++)
         counted_percent(mfu[w], hfu[w], &got[w].timing, got[KEEP_EVERYTHING].timing.flops);
@@ -118,7 +119,7 @@ static void show_results(Run *run, const Measured got[FULL_WAYS]) {
         { simulated ? "step" : NULL, "simulated", EACH_WAY("step") },
         { "MFU", "3F / peak FLOPs of a step", { mfu[0], mfu[1], mfu[2] } },
         { "HFU", "all FLOPs / the same", { hfu[0], hfu[1], hfu[2] } },
-        {0}
+        { 0 }
     };
     results(run, columns, rows);
 }
@@ -132,12 +133,14 @@ static void conclude(Run *run, const Measured got[FULL_WAYS]) {
     page_value(peak[KEEP_EVERYTHING], sizeof peak[0], before, "bytes");
     page_value(peak[RECOMPUTE_BLOCKS], sizeof peak[0], after, "bytes");
     page_value(peak[RECOMPUTE_STAGES], sizeof peak[0], cost_value(run, "stages.peak"), "bytes");
-    say_answer(run, "With only block inputs kept, activations take %s per rank instead of %s. The "
-                    "second forward makes a step %.1f %% %s.",
+    say_answer(run,
+               "With only block inputs kept, activations take %s per rank instead of %s. The "
+               "second forward makes a step %.1f %% %s.",
                peak[RECOMPUTE_BLOCKS], peak[KEEP_EVERYTHING], step < 0 ? -step : step,
                step < 0 ? "shorter" : "longer");
-    say_cost(run, "%.1f %% more FLOPs, no more bytes sent. Keeping only stage inputs would need "
-                  "%s.",
+    say_cost(run,
+             "%.1f %% more FLOPs, no more bytes sent. Keeping only stage inputs would need "
+             "%s.",
              100 * (blocks->flops / keep->flops - 1), peak[RECOMPUTE_STAGES]);
     say_use_when(run, "activations do not fit, and selective recomputation (07.03) does not save "
                       "enough.");
@@ -158,8 +161,8 @@ static void compare(Run *run, const Training *t, Way way, const Measured *seen, 
     bool each = true;
     for (size_t i = 0; i < blocks; i++)
         each &= seen->counts[first + i].forwards == t->micro_batches * times;
-    const char *claim = times == 1 ? "each block: one forward"
-                                   : "each block: exactly one forward more";
+    const char *claim =
+        times == 1 ? "each block: one forward" : "each block: exactly one forward more";
     check_true(run, way_name[way].name, claim, each);
 }
 
@@ -225,6 +228,6 @@ static const Option options[] = {
     { "steps", "N", "3", "training steps" },
     { "dropout", "X", "0.1", "probability of dropping an element" },
     { "draw", "keep|blocks|stages", "blocks", "the way whose step is drawn, here and in files" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(full, options);

@@ -25,11 +25,14 @@ typedef struct {
 
 // ---------------------------------------------------------------- training, the same for every way
 
-typedef struct { Comm *tp; Measured seen; } Trained;
+typedef struct {
+    Comm *tp;
+    Measured seen;
+} Trained;
 
 static StepResult step(void *trained, Model *m, Optimizer *o, const Training *t, const Batch *b) {
     Trained *r = trained;
-    for (size_t i = 0; i < m->n_layers; i++) r->seen.counts[i] = (Counts){0};
+    for (size_t i = 0; i < m->n_layers; i++) r->seen.counts[i] = (Counts){ 0 };
     comm_ledger_reset(r->tp);
     model_zero_gradients(m);
     double loss = model_forward_backward(m, b) * b->token_weight;
@@ -46,11 +49,11 @@ static Measured train(Comm *tp, Recompute how, const Training *t, Trajectory *c)
     Trained r = { .tp = tp };
     Measured *seen = &r.seen;
     Model *m = model_describe(&t->model, model_layers(&t->model));
-    tensor_parallel(m, tp);                        // chapter 03: cuts parameters, replaces layers
+    tensor_parallel(m, tp); // chapter 03: cuts parameters, replaces layers
     counted_wrap_blocks(m, seen->counts);
-    recompute(m, how);                             // wraps the tensor-parallel blocks
+    recompute(m, how); // wraps the tensor-parallel blocks
     model_allocate(m);
-    training_run(c, m, t, 1, 0, step, &r);         // the same tokens on every rank
+    training_run(c, m, t, 1, 0, step, &r); // the same tokens on every rank
     seen->timing = picture_timing(c->run);
     seen->computing = counted_computing();
     seen->parameters = memory_now(MEM_PARAMETERS);
@@ -85,7 +88,7 @@ static void costs(Run *run, const Training *t, Recompute how, const Measured *go
              (double)got->optimizer);
 
     size_t all = kept_block(&z), scores = kept_scores(&z), head = kept_head(&z);
-    size_t outputs = kept_between(&z);                     // of the embedding and the blocks
+    size_t outputs = kept_between(&z); // of the embedding and the blocks
     // The items of one block are rebuilt at a time. The head's items are gone before the first
     // block's are rebuilt, so the larger of the two counts.
     size_t kept[] = { outputs + L * all + head,
@@ -103,7 +106,7 @@ static void costs(Run *run, const Training *t, Recompute how, const Measured *go
     for (size_t k = 0; k < N; k++) model += step_work(t, N, k, RECOMPUTE_NONE).flops;
     way_cost(run, name, "flops", "hardware FLOPs, all ranks", "FLOPs", hardware, got->timing.flops);
     counted_utilisations(run, name.name, &got->timing, model);
-    if (!clock_config()->simulated) return;                    // real time is not predicted
+    if (!clock_config()->simulated) return; // real time is not predicted
     double rings = layers.time + ring_time(ALL_REDUCE_PASSES, N, config_tensors(c), sizeof(double));
     way_cost(run, name, "computing", "this rank computes", "ps", step_work(t, N, rank, how).time,
              (double)got->computing);
@@ -114,7 +117,8 @@ static void costs(Run *run, const Training *t, Recompute how, const Measured *go
              (double)got->timing.step);
 }
 
-#define EACH_WAY(id) { "none." id, "selective." id, "full." id }
+#define EACH_WAY(id) \
+    { "none." id, "selective." id, "full." id }
 static void show_results(Run *run, const Measured got[WAYS]) {
     static const char *const columns[] = { "none", "selective", "full", NULL };
     char mfu[3][32], hfu[3][32];
@@ -125,10 +129,9 @@ static void show_results(Run *run, const Measured got[WAYS]) {
         { "activations, peak", "none: all; full: inputs and 1 block", EACH_WAY("peak") },
         { "sent per rank", "4L + 5 all-reduces; full 6L + 5", EACH_WAY("sent") },
         { "FLOPs, all ranks", "3F, and what is computed again", EACH_WAY("flops") },
-        { simulated ? "step" : NULL,
-          "rank 0's work, and all all-reduces", EACH_WAY("step") },
+        { simulated ? "step" : NULL, "rank 0's work, and all all-reduces", EACH_WAY("step") },
         { "MFU", "3F / the ranks' peak in a step", { mfu[0], mfu[1], mfu[2] } },
-        {0}
+        { 0 }
     };
     results(run, columns, rows);
 }
@@ -150,13 +153,15 @@ static void conclude(Run *run, const Training *t, const Measured got[WAYS]) {
     const Measured *none = &got[RECOMPUTE_NONE];
     double step = longer(&got[RECOMPUTE_SELECTIVE], none, &word[RECOMPUTE_SELECTIVE]);
     double full_step = longer(&got[RECOMPUTE_FULL], none, &word[RECOMPUTE_FULL]);
-    say_answer(run, "The attention probabilities. They are %.0f %% of what a block keeps, and only "
-                    "%.1f %% of its forward's work. Without them a rank keeps %s instead of %s, "
-                    "and a step is %.1f %% %s.",
+    say_answer(run,
+               "The attention probabilities. They are %.0f %% of what a block keeps, and only "
+               "%.1f %% of its forward's work. Without them a rank keeps %s instead of %s, "
+               "and a step is %.1f %% %s.",
                share, again, peak[RECOMPUTE_SELECTIVE], peak[RECOMPUTE_NONE], step,
                word[RECOMPUTE_SELECTIVE]);
-    say_cost(run, "q k^T once more per block; nothing is sent again. Full recomputation would "
-                  "need %s, with a step %.0f %% %s.",
+    say_cost(run,
+             "q k^T once more per block; nothing is sent again. Full recomputation would "
+             "need %s, with a step %.0f %% %s.",
              peak[RECOMPUTE_FULL], full_step, word[RECOMPUTE_FULL]);
     say_use_when(run, "sequences are long and the attention kernel stores its probabilities "
                       "(FlashAttention does not).");
@@ -181,8 +186,7 @@ static void compare(Run *run, Recompute how, const Measured *seen, Trajectory *g
     // Recomputation repeats the same operations on the same elements: every bit is equal.
     if (how == RECOMPUTE_NONE)
         training_compare(run, "none = unsplit", got, unsplit, LIMIT_ROUNDING);
-    else
-        training_compare(run, what, got, none, 0);
+    else training_compare(run, what, got, none, 0);
 }
 
 static void selective(Run *run) {

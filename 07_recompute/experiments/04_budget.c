@@ -10,7 +10,9 @@ static const ModelConfig tiny = {
 };
 enum { STEPS = 2, BUDGETS = 4, DRAWN = 2 };
 // A budget's place between the peak of recomputing every block, 0, and of keeping everything, 1.
-static const struct { WayName name; double share;
+static const struct {
+    WayName name;
+    double share;
 } budgeted[BUDGETS] = {
     { { "b100", "100 %" }, 1 },
     { { "b60", "60 %" }, 0.6 },
@@ -20,7 +22,8 @@ static const struct { WayName name; double share;
 
 // ---------------------------------------------------------------- the page
 
-#define EACH_WAY(id) { "b100." id, "b60." id, "b30." id, "least." id }
+#define EACH_WAY(id) \
+    { "b100." id, "b60." id, "b30." id, "least." id }
 static void show_plans(Run *run, const StageMeasured got[BUDGETS]) {
     static const char *const columns[] = { "budget 100 %", "budget 60 %", "budget 30 %",
                                            "recompute all", NULL };
@@ -37,7 +40,7 @@ static void show_plans(Run *run, const StageMeasured got[BUDGETS]) {
         { "probabilities again", "m, if selective", EACH_WAY("rebuilds") },
         { "more work", "of a step's work", { more[0], more[1], more[2], more[3] } },
         { "step", "simulated", { step[0], step[1], step[2], step[3] } },
-        {0}
+        { 0 }
     };
     results(run, columns, rows);
 }
@@ -49,9 +52,10 @@ static void conclude(Run *run, const StageMeasured got[BUDGETS], const BudgetPla
     page_value(peak, sizeof peak, cost_value(run, "b30.peak"), "bytes");
     page_value(all, sizeof all, cost_value(run, "b100.peak"), "bytes");
     page_value(least, sizeof least, cost_value(run, "least.peak"), "bytes");
-    say_answer(run, "Those that bring the peak under the budget with the least extra work. For %s "
-                    "instead of %s, stage 0 recomputes %zu of its %zu blocks in full and %zu "
-                    "selectively, for %.1f %% more work.",
+    say_answer(run,
+               "Those that bring the peak under the budget with the least extra work. For %s "
+               "instead of %s, stage 0 recomputes %zu of its %zu blocks in full and %zu "
+               "selectively, for %.1f %% more work.",
                peak, all, budget_count(plan, RECOMPUTE_FULL), plan->stage.blocks,
                budget_count(plan, RECOMPUTE_SELECTIVE),
                100 * (got[DRAWN].timing.flops / before - 1));
@@ -64,7 +68,7 @@ static void conclude(Run *run, const StageMeasured got[BUDGETS], const BudgetPla
 
 // Segments of k blocks, of which only the first block's input is kept. The last may be shorter.
 static void recompute_every(Model *m, size_t k) {
-    size_t lo = m->layers[0].number == 0, blocks = 0;   // blocks follow the embedding, if any
+    size_t lo = m->layers[0].number == 0, blocks = 0; // blocks follow the embedding, if any
     while (lo + blocks < m->n_layers && m->layers[lo + blocks].kind->rebuild) blocks++;
     for (size_t i = 0; i * k < blocks; i++)
         recompute_wrap_range(m, lo + i, blocks - i * k < k ? blocks - i * k : k);
@@ -91,7 +95,7 @@ StageMeasured budget_train(Comm *pp, const Training *t, const Recompute *choice,
 static void budgets(Run *run, Comm *pp, const Training *t) {
     Trajectory unsplit = training_unsplit(run, t, 1);
     StageMeasured seen[BUDGETS];
-    BudgetPlan drawn = {0};
+    BudgetPlan drawn = { 0 };
     for (size_t w = 0; w < BUDGETS; w++) {
         BudgetPlan plan = budget_plan(t, pp->size, pp->rank, budgeted[w].share);
         bool found = budget_choose(&plan.stage, plan.budget / sizeof(real), plan.choice);
@@ -100,8 +104,9 @@ static void budgets(Run *run, Comm *pp, const Training *t) {
         seen[w] = budget_train(pp, t, plan.choice, 0, &got);
         char title[64];
         snprintf(title, sizeof title, "budget %s", budgeted[w].name.name);
-        picture_show(run, title, PICTURE_MEMORY | PICTURE_SAME_SCALE |
-                     (w == DRAWN ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
+        picture_show(run, title,
+                     PICTURE_MEMORY | PICTURE_SAME_SCALE |
+                         (w == DRAWN ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
         check_true(run, "every plan", "the measured peak is within its budget",
                    seen[w].peak <= plan.budget);
         budget_costs(run, t, budgeted[w].name, &plan, &seen[w]);
@@ -161,6 +166,6 @@ static const Option options[] = {
     { "layers", "N", "16", "blocks" },
     { "batch", "N", "4", "sequences in a step" },
     { "micro-batches", "N", "2", "micro-batches of a step, all in flight at once under GPipe" },
-    {0},
+    { 0 },
 };
 EXPERIMENT(budget, options);

@@ -88,10 +88,10 @@ void budget_costs(Run *run, const Training *t, WayName name, const BudgetPlan *p
     double flops = 3 * work_stage(&z, t->sequences).flops +
                    (double)full * work_block(&z, t->sequences).flops +
                    (double)selective * work_scores(&z, t->sequences).flops;
-    comm_all_reduce_doubles(run->world, &flops, 1);     // each stage has a plan of its own
+    comm_all_reduce_doubles(run->world, &flops, 1); // each stage has a plan of its own
     way_cost(run, name, "flops", "hardware FLOPs, all stages", "FLOPs", flops, got->timing.flops);
-    if (!clock_config()->simulated) return;                        // real time is not predicted
-    double computing = 0;   // added per micro-batch, because each product rounds to picoseconds
+    if (!clock_config()->simulated) return; // real time is not predicted
+    double computing = 0; // added per micro-batch, because each product rounds to picoseconds
     for (size_t k = 0; k < m; k++) {
         size_t B = range_size(shard_range(t->sequences, m, k));
         computing += 3 * work_stage(&z, B).time + (double)full * work_block(&z, B).time +

@@ -31,14 +31,14 @@ static const LayerKind counted = {
 void counted_wrap_blocks(Model *m, Counts *counts) {
     for (size_t i = 0; i < m->n_layers; i++) {
         Layer *l = &m->layers[i];
-        if (!l->kind->rebuild) continue;           // the embedding and the head
+        if (!l->kind->rebuild) continue; // the embedding and the head
         layer_wrap(l, &counted, l->comm);
         l->technique = &counts[i];
     }
 }
 
 Counts counted_sum(const Counts *counts, size_t n) {
-    Counts sum = {0};
+    Counts sum = { 0 };
     for (size_t i = 0; i < n; i++) {
         sum.forwards += counts[i].forwards;
         sum.rebuilds += counts[i].rebuilds;
@@ -97,8 +97,8 @@ StepResult recompute_stage_step(void *stage, Model *m, Optimizer *o, const Train
     // previous one.
     double loss = pipeline_run(r->pp, m, &s, batch, t->micro_batches).loss;
     schedule_free(&s);
-    pipeline_tied_sum(m, r->tied);  // first and last stage: all-reduce of wte's gradient
-    comm_all_reduce_doubles(r->pp, &loss, 1);      // zero on all stages but the last
+    pipeline_tied_sum(m, r->tied);            // first and last stage: all-reduce of wte's gradient
+    comm_all_reduce_doubles(r->pp, &loss, 1); // zero on all stages but the last
     double norm = model_grad_norm(m, r->pp);
     optimizer_step(o, m, clip_factor(norm, t->clip));
     return (StepResult){ loss * batch[0].token_weight, norm };

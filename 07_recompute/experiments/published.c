@@ -53,7 +53,9 @@ void published_items(Run *run, const ModelConfig *c) {
 // Figure 7 of the paper: activations in percent of those with tensor parallelism alone, t = 8, s =
 // 2048.
 void published_figure7(Run *run) {
-    static const struct { const char *name; double a, h, published[4];
+    static const struct {
+        const char *name;
+        double a, h, published[4];
     } model[4] = {
         { "22B", 64, 6144, { 66.8, 49.4, 16.1, 7.6 } },
         { "175B", 96, 12288, { 62.0, 56.5, 18.5, 8.7 } },
@@ -96,9 +98,11 @@ void published_overhead(Run *run) {
         say_detail(run, "  %-5s %36.2f %14.2f %18.2f %14.2f", model[i].name, of_forward[i],
                    of_forward[i] / 3, of_forward[i] / 2, of_forward[i] / 6);
     }
-    const double limit = 0.05 / 2.7;               // printed to 0.1 percent
+    const double limit = 0.05 / 2.7; // printed to 0.1 percent
     check_numbers(run, "paper: 2.7, 1.6 % more", "175B and 530B, of the forward pass", of_forward,
                   published, 2, limit);
-    say(run, "Percentages of Korthikanti et al. (2022) have one decimal, so checks against "
-             "them allow %.1e.", limit);
+    say(run,
+        "Percentages of Korthikanti et al. (2022) have one decimal, so checks against "
+        "them allow %.1e.",
+        limit);
 }

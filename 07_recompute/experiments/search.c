@@ -23,7 +23,7 @@ static double exhaustive(const BudgetStage *s, size_t budget) {
 
 // Stages of one to seven unequal blocks with random sizes.
 void budget_search(Run *run) {
-    size_t equal = 0, fits = 0, none = 0;                          // none: no plan fits
+    size_t equal = 0, fits = 0, none = 0; // none: no plan fits
     for (size_t n = 0; n < CASES; n++) {
         uint64_t key = random_key(run->seed, n);
         BudgetBlock block[7];

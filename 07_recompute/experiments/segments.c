@@ -70,8 +70,10 @@ void budget_segments(Run *run, Comm *pp, Training t) {
     }
     CutSizes z = budget_sizes(&t, pp->size, 0);
     double n = (double)kept_block(&z) / (double)z.C;
-    say(run, "Can one kept input serve several blocks? A model of %d blocks, all recomputed; stage "
-             "0 (L = %zu):", BUDGET_LONG, z.blocks);
+    say(run,
+        "Can one kept input serve several blocks? A model of %d blocks, all recomputed; stage "
+        "0 (L = %zu):",
+        BUDGET_LONG, z.blocks);
     say(run, "  every k-th input, m = %zu     k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s",
         t.micro_batches, peak[0], peak[1], peak[2], peak[3]);
     double best = sqrt((double)(t.micro_batches * z.blocks) / n);
@@ -80,13 +82,15 @@ void budget_segments(Run *run, Comm *pp, Training t) {
         t.micro_batches = (size_t)1 << i;
         snprintf(id, sizeof id, "whole%zu", t.micro_batches);
         snprintf(name, sizeof name, "whole stage, M = %zu", t.micro_batches);
-        snprintf(peak[i], sizeof peak[i], "no step");          // too few sequences
+        snprintf(peak[i], sizeof peak[i], "no step"); // too few sequences
         if (t.sequences < t.micro_batches) continue;
         size_t bytes = train_segment(run, pp, &t, (WayName){ id, name }, BUDGET_LONG);
         page_value(peak[i], sizeof peak[i], (double)bytes, "bytes");
     }
     say(run, "  only the stage's input      m = 1: %s   m = 2: %s   m = 4: %s", peak[0], peak[1],
         peak[2]);
-    say(run, "A block keeps n = %.1f times its input, so for m = %zu k = sqrt(m L/n) = %.1f is "
-             "best by formula.", n, m, best);
+    say(run,
+        "A block keeps n = %.1f times its input, so for m = %zu k = sqrt(m L/n) = %.1f is "
+        "best by formula.",
+        n, m, best);
 }

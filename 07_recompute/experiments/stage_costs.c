@@ -19,7 +19,7 @@ size_t way_kept(const Training *t, size_t p, size_t i, Way way) {
     case RECOMPUTE_BLOCKS:
         return all * kept_between(&z) + (all - one) * head + one * most(block, head);
     case RECOMPUTE_STAGES: return all * input + one * (stage - input);
-    default:               return all * stage;
+    default: return all * stage;
     }
 }
 
@@ -42,7 +42,7 @@ static size_t sequences(const Training *t, size_t k) {
     return range_size(shard_range(t->sequences, t->micro_batches, k));
 }
 Work way_work(const Training *t, size_t p, size_t i, Way way) {
-    Work sum = {0};
+    Work sum = { 0 };
     for (size_t k = 0; k < t->micro_batches; k++)
         sum = work_sum(sum, work_sum(forward_work(&t->model, p, i, sequences(t, k), true),
                                      backward_work(&t->model, p, i, sequences(t, k), way)));

@@ -59,7 +59,10 @@ static void members(Run *run, Comm *group, double *mark) {
 static void group_checks(Run *run, Mesh *m) {
     size_t world = run->world->size, me = run->world->rank;
     double *mark = host_alloc(world * sizeof *mark);
-    const struct { const char *name; unsigned axes; Comm *comm;
+    const struct {
+        const char *name;
+        unsigned axes;
+        Comm *comm;
     } group[] = {
         { "dp", MESH_DP, m->dp },
         { "tp", MESH_TP, m->tp },
@@ -71,7 +74,7 @@ static void group_checks(Run *run, Mesh *m) {
         { "all axes: the world", MESH_ALL, mesh_group(m, MESH_ALL) },
         { "no axis: every rank alone", 0, mesh_group(m, 0) },
         { "dp x cp: the same parameters", MESH_DP | MESH_CP, m->replicas },
-        { "cp", MESH_CP, m->cp },                  // this row and the one before it: --cp only
+        { "cp", MESH_CP, m->cp }, // this row and the one before it: --cp only
     };
     const size_t groups = sizeof group / sizeof *group - (m->cp ? 0 : 2);
     for (size_t k = 0; k < groups; k++) {
@@ -85,8 +88,8 @@ static void group_checks(Run *run, Mesh *m) {
             count += member;
             before += member && b < me;
         }
-        check_true(run, "communicator", group[k].name, right && group[k].comm->size == count &&
-                                                       group[k].comm->rank == before);
+        check_true(run, "communicator", group[k].name,
+                   right && group[k].comm->size == count && group[k].comm->rank == before);
     }
 
     bool two = m->n.pp > 1 && (m->at.pp == 0 || m->at.pp + 1 == m->n.pp);
@@ -123,7 +126,10 @@ static void group_of_rank_0(char text[LIST], const Run *run, const Mesh *m, unsi
 
 // A row for each kind of group. The row shows rank 0's group; the other groups have the same form.
 static void table(Run *run, Mesh *m) {
-    const struct { const char *name, *formula; unsigned axes; size_t degree;
+    const struct {
+        const char *name, *formula;
+        unsigned axes;
+        size_t degree;
     } kind[] = {
         { "tensor parallel (tp)", "neighbours", MESH_TP, m->n.tp },
         { "data parallel (dp)", "every tp-th rank of a stage", MESH_DP, m->n.dp },
@@ -136,15 +142,17 @@ static void table(Run *run, Mesh *m) {
     };
     enum { ROWS = sizeof kind / sizeof *kind };
     const size_t rows = ROWS - !m->cp;
-    Result row[ROWS + 1] = {0};
+    Result row[ROWS + 1] = { 0 };
     char text[ROWS][3][64], link[ROWS][LINK_NAME];
     for (size_t k = 0; k < rows; k++) {
         snprintf(text[k][0], 64, "=%zu", run->world->size / kind[k].degree);
         snprintf(text[k][1], 64, "=%zu", kind[k].degree);
         text[k][2][0] = '=';
         group_of_rank_0(text[k][2] + 1, run, m, kind[k].axes);
-        row[k] = (Result){ kind[k].name, kind[k].formula, { text[k][0], text[k][1], text[k][2],
-                           mesh_link(mesh_group(m, kind[k].axes), link[k]) } };
+        row[k] = (Result){ kind[k].name,
+                           kind[k].formula,
+                           { text[k][0], text[k][1], text[k][2],
+                             mesh_link(mesh_group(m, kind[k].axes), link[k]) } };
     }
     results(run,
             (const char *const[]){ "groups", "ranks per group", "group of rank 0", "link", NULL },

@@ -18,7 +18,10 @@ static const ModelConfig model = {
 };
 
 static TrainerConfig config_of(Run *run, Degrees n) {
-    TrainerConfig c = { .model = model, .mesh = n, .batch = BATCH, .micro_batch = MICRO_BATCH,
+    TrainerConfig c = { .model = model,
+                        .mesh = n,
+                        .batch = BATCH,
+                        .micro_batch = MICRO_BATCH,
                         .schedule = schedule_1f1b };
     c.model.seed = run->seed;
     return c;
@@ -55,12 +58,12 @@ static bool as_planned(const TrainerConfig *c, const Layout *l) {
                                 .inside = { in->alpha, in->beta },
                                 .between = { out->alpha, out->beta } },
                    .format = {
-                           .weight = e, .gradient = e, .element = e, .statistic = e, .logit = e } };
+                       .weight = e, .gradient = e, .element = e, .statistic = e, .logit = e } };
     PlanLayout layout = { .n = l->n, .micro_batch = c->micro_batch, .chunks = 1 };
     PlanResult r = plan_layout(&t, &layout);
     const double *m = r.largest.bytes;
-    bool memory = m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] == l->state &&
-                  m[PLAN_ACTIVATIONS] == l->activations;
+    bool memory =
+        m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] == l->state && m[PLAN_ACTIVATIONS] == l->activations;
     double error = fabs(r.step / l->step - 1);
     return memory &&
            (!clock->simulated || (mesh_groups_alike(l->n) ? r.step == l->step : error < 0.02));
@@ -125,7 +128,7 @@ static Layout run_layout(Run *run, Comm *world, const Data *d, Degrees n, Layout
 
 static StepResult unsplit_step(Run *run, const Data *d) {
     TrainerConfig c = config_of(run, (Degrees){ .dp = 1, .tp = 1, .pp = 1 });
-    StepResult r = {0};
+    StepResult r = { 0 };
     if (!run->is_root) return r;
     Model *m = unsplit_model(&c);
     r = unsplit_gradients(m, &c, d, 0);
@@ -156,14 +159,14 @@ static void layouts(Run *run) {
     layouts_page(run, layout, n, &wrong);
     if (option_flag(run, "verbose") || option_text(run, "svg") || option_text(run, "trace")) {
         char title[64];
-        run_layout(run, run->world, &d, best, NULL);           // once more, to draw it
+        run_layout(run, run->world, &d, best, NULL); // once more, to draw it
         snprintf(title, sizeof title, "dp %zu x tp %zu x pp %zu, a step", best.dp, best.tp,
                  best.pp);
         picture_show(run, title, PICTURE_CHART);
     }
 
     double loss[MOST_LAYOUTS + 1], norm[MOST_LAYOUTS + 1], want_loss[MOST_LAYOUTS + 1],
-            want_norm[MOST_LAYOUTS + 1];
+        want_norm[MOST_LAYOUTS + 1];
     StepResult unsplit = unsplit_step(run, &d);
     for (size_t i = 0; i <= n; i++) {
         loss[i] = i < n ? layout[i].result.loss : wrong.result.loss;
@@ -185,6 +188,6 @@ static void layouts(Run *run) {
 
 static const Option options[] = {
     { "node", "N", "4", NULL },
-    {0},
+    { 0 },
 };
 EXPERIMENT(layouts, options);

@@ -7,15 +7,21 @@
 
 // One slice of a stage: a model's units and parameters, described and never allocated, and the
 // state of the rule.
-typedef struct { Model shape; OneDevice rule; } Slice;
+typedef struct {
+    Model shape;
+    OneDevice rule;
+} Slice;
 struct Compressed {
     Degrees mesh;
-    Slice *slice;                                  // [pp * tp]
+    Slice *slice; // [pp * tp]
 };
 
 // ---------------------------------------------------------------- the parts of the slices
 
-typedef struct { Param param; size_t unit; } Described;
+typedef struct {
+    Param param;
+    size_t unit;
+} Described;
 
 // This rank's parameters, unit by unit, as it compresses them.
 static Described *describe(const Model *m, size_t *n) {
@@ -48,7 +54,7 @@ Compressed *compressed_new(const Trainer *t) {
     const TrainerConfig *config = &t->config;
     size_t n, *sizes;
     Described *local = describe(t->model, &n), *all;
-    all = side_gather(local, t->mesh.at.dp == 0 ? n * sizeof *local : 0, &sizes);   // of replica 0
+    all = side_gather(local, t->mesh.at.dp == 0 ? n * sizeof *local : 0, &sizes); // of replica 0
     free(local);
     if (t->mesh.world->rank > 0) return NULL;
     ledger_pause();

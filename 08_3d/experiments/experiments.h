@@ -35,8 +35,8 @@ StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, ui
 // and adds them by the same rule on one device (01.06). The rule is applied to each slice of
 // each stage, because the trainer compresses these.
 typedef struct Compressed Compressed;
-Compressed *compressed_new(const Trainer *t);      // collective; NULL on all ranks but 0
-void compressed_free(Compressed *c);               // NULL is allowed
+Compressed *compressed_new(const Trainer *t); // collective; NULL on all ranks but 0
+void compressed_free(Compressed *c);          // NULL is allowed
 // unsplit_gradients() with the compressed sum over replicas, on rank 0. No ledger counts it.
 StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *config, const Data *d,
                                 uint64_t step);
@@ -54,15 +54,15 @@ void compressed_load(Compressed *c, const Checkpoint *from, const Trainer *t);
 typedef struct {
     // All-reduces on tp, or all calls on a grid; over dp.
     size_t tp_calls, dp_calls;
-    size_t tp_received;                                    // bytes, on a grid
-    size_t tp_gathers, tp_scatters;                        // all-gathers and reduce-scatters on tp
+    size_t tp_received;             // bytes, on a grid
+    size_t tp_gathers, tp_scatters; // all-gathers and reduce-scatters on tp
     // Sent by this rank in one step; dp: over dp x cp.
     size_t tp_bytes, pp_bytes, dp_bytes, tied_bytes;
     size_t cp_bytes;
     // Of the loss, and of the norm's squares, one per tensor.
     size_t scalar_bytes;
-    size_t parameters, gradients, optimizer;               // bytes between steps
-    size_t activations;                                    // peak bytes during the step
+    size_t parameters, gradients, optimizer; // bytes between steps
+    size_t activations;                      // peak bytes during the step
     // With --compress only.
     //     compression       bytes kept between steps (PowerSGD's Q)
     //     compression_peak  peak bytes while gradients are summed
@@ -92,7 +92,9 @@ bool mesh_groups_alike(Degrees n);
 
 // ---------------------------------------------------------------- layouts compared: 02_layouts.c
 // layout_traffic.c: bytes that one rank sends in a step, inside its node and to other nodes.
-typedef struct { double inside, between; } LayoutTraffic;
+typedef struct {
+    double inside, between;
+} LayoutTraffic;
 // Predicted, for rank `rank` of the mesh.
 // node: ranks per node; 0: one node for all.
 // order: the process, a rank of the world, at each place of the mesh; NULL: rank r is process r.
@@ -108,11 +110,11 @@ typedef struct {
     // Picoseconds: the step; computing and exposed communication are means over the ranks. The rest
     // of the step is idle.
     double step, computing, exposed;
-    LayoutTraffic sent;                            // of the rank that sends most
+    LayoutTraffic sent; // of the rank that sends most
     // Bytes of the rank that has most: weights, gradients and moments; activations at their peak.
     double state, activations;
-    double error;                                  // relative, of the cost model's step
-    bool as_planned;                               // memory and step are those of the plan
+    double error;    // relative, of the cost model's step
+    bool as_planned; // memory and step are those of the plan
 } Layout;
 // layout_page.c: the page. layout [n]: the fastest one first; opposed: the fastest layout, with its
 // ranks numbered in the opposite order.
@@ -136,7 +138,9 @@ void train_say_faster(Run *run, const Trainer *t);
 
 // ------------------------------------------------------- the checks of a training (train_checks.c)
 // Under --check the split model is compared with the unsplit one; else replicas with each other.
-typedef struct { double *loss, *norm; } LossCurve;     // [steps]
+typedef struct {
+    double *loss, *norm;
+} LossCurve; // [steps]
 // usage_error() for a model that --check cannot judge.
 void train_checks_require(Run *run, const TrainerConfig *c);
 // The gradients of the first step, before its update. Collective. unsplit: the model that rank 0
@@ -153,14 +157,14 @@ void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o,
 
 // ------------------------------------------------------- the memory of a training (train_memory.c)
 // The peak in the ledger beside the peak of the process. Virtual ranks are one process.
-void train_show_memory(Run *run);                  // collective
+void train_show_memory(Run *run); // collective
 
 // ---------------------------------------------------------------- the program sample
 // sample_run.c: the options of 08_3d/sample, its loop, its page.
 void sample_run(Run *run);
 typedef struct {
-    int *token;                                    // [all], of which n are written
-    size_t n, all, prompt;                         // the first `prompt` tokens are given
+    int *token;            // [all], of which n are written
+    size_t n, all, prompt; // the first `prompt` tokens are given
 } SampleText;
 // The windows of the text that the model saw, one after another, as ranges [start, end).
 typedef struct {
@@ -177,24 +181,26 @@ void sample_compare(Run *run, Sampler *s, const Weights *w, const SampleText *t,
 // gives all ranks its weights. Collective.
 void sample_train(Run *run, Weights *w);
 // sample_costs.c: the bytes that a rank sends and keeps while it writes, from sizes alone.
-typedef struct { size_t tp, pp, tp_rank, pp_rank, top_k, prompt, tokens; } SampleSizes;
+typedef struct {
+    size_t tp, pp, tp_rank, pp_rank, top_k, prompt, tokens;
+} SampleSizes;
 typedef struct {
     double rows, tp_bytes, pp_bytes, cache;
-    double seconds;                                // real time
+    double seconds; // real time
 } SampleMeasured;
 void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const SampleMeasured *got);
 
 // ---------------------------------------------------------------- the program plan
 // The plan beside published tables. Rank 0 computes; the others wait for its verdict.
-void plan_papers(Run *run);                        // plan_papers.c
-void plan_ptdp(Run *run);                          // plan_ptdp.c
-void plan_korthikanti(Run *run);                   // plan_korthikanti.c
+void plan_papers(Run *run);      // plan_papers.c
+void plan_ptdp(Run *run);        // plan_ptdp.c
+void plan_korthikanti(Run *run); // plan_korthikanti.c
 
 // A GPT of PTD-P and Korthikanti: 2048 positions, 51200 vocabulary entries.
 #define PAPER_GPT(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
-const PlanModel *paper_model(const char *name);            // of plan_models
-PlanTask paper_task(PlanModel model, size_t gpus);         // on some kind of a DGX A100
+const PlanModel *paper_model(const char *name);    // of plan_models
+PlanTask paper_task(PlanModel model, size_t gpus); // on some kind of a DGX A100
 bool paper_within(double x, double want, double share);
 // Is `text` what x is when it is rounded or cut? "41.3" stands for any number less than 0.1 away.
 bool paper_printed(double x, const char *text);

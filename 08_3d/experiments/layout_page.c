@@ -12,13 +12,14 @@ static const char *layout_name(char text[NAME], const Layout *l) {
 }
 
 // A row per layout, the fastest first, and the one of the opposite order last.
-typedef struct { char name[NAME], cell[5][32]; } Row;
+typedef struct {
+    char name[NAME], cell[5][32];
+} Row;
 static Row row_of(const Layout *l, const char *order) {
     Row row;
     size_t end = strlen(layout_name(row.name, l));
     snprintf(row.name + end, sizeof row.name - end, "%s", order);
-    const double value[5] = { l->step, l->sent.inside, l->sent.between, l->state,
-                              l->activations };
+    const double value[5] = { l->step, l->sent.inside, l->sent.between, l->state, l->activations };
     for (size_t i = 0; i < 5; i++) {
         row.cell[i][0] = '=';
         page_value(row.cell[i] + 1, sizeof row.cell[i] - 1, value[i], i ? "bytes" : "ps");
@@ -28,9 +29,9 @@ static Row row_of(const Layout *l, const char *order) {
 static const char opposite[] = ", opposite";
 static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
     static const char *const columns[] = { "step",  "calls in node", "calls across",
-                                           "state", "activations", NULL };
+                                           "state", "activations",   NULL };
     Row text[MOST_LAYOUTS + 1];
-    Result rows[MOST_LAYOUTS + 2] = {{0}};
+    Result rows[MOST_LAYOUTS + 2] = { { 0 } };
     for (size_t i = 0; i <= n; i++) {
         text[i] = i < n ? row_of(&layout[i], "") : row_of(wrong, opposite);
         rows[i] = (Result){ .what = text[i].name };
@@ -50,8 +51,10 @@ static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong) 
     double longest = fmax(layout[n - 1].step, wrong->step);
     char sign[32];
     page_value(sign, sizeof sign, longest / WIDTH, "ps");
-    say(run, "dp replicas, tp slices, pp stages. Mean over ranks, %s per sign: = computes  # "
-             "waits  . idles", sign);
+    say(run,
+        "dp replicas, tp slices, pp stages. Mean over ranks, %s per sign: = computes  # "
+        "waits  . idles",
+        sign);
     for (size_t i = 0; i <= n; i++) {
         const Layout *l = i < n ? &layout[i] : wrong;
         char bar[WIDTH + 1];
@@ -83,9 +86,9 @@ static void answer(Run *run, const Layout *layout, size_t n, const Layout *wrong
     if (inside && fast->n.tp > 1 && fast->n.dp > 1)
         snprintf(why, sizeof why,
                  ": its sums over tp and dp stay inside a node, and only %s per rank go into calls "
-                 "across nodes", between);
-    if (n == 1)
-        say_answer(run, "One rank has one layout; its step takes %s.", step);
+                 "across nodes",
+                 between);
+    if (n == 1) say_answer(run, "One rank has one layout; its step takes %s.", step);
     else
         say_answer(run,
                    "%s, with %s per step%s. The slowest, %s, takes %.2f times as long, mostly "

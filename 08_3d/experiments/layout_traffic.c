@@ -4,7 +4,12 @@
 
 // ---------------------------------------------------------------- predicted
 
-typedef struct { Degrees n; Coordinates at; size_t node; LayoutOrder *order; } Place;
+typedef struct {
+    Degrees n;
+    Coordinates at;
+    size_t node;
+    LayoutOrder *order;
+} Place;
 
 static size_t node_of(const Place *p, Coordinates c) {
     size_t rank = mesh_rank(p->n, c);
@@ -30,7 +35,7 @@ LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p, size_t
     Place at = {
         .n = c->mesh, .at = mesh_coordinates(c->mesh, rank), .node = node, .order = order
     };
-    LayoutTraffic t = {0};
+    LayoutTraffic t = { 0 };
     size_t world = at.n.dp * at.n.tp * at.n.pp;
     // One double in a ring over the world: chunks of one.
     double loss = (double)(2 * (world - 1) * sizeof(double));
@@ -57,7 +62,7 @@ LayoutTraffic layout_traffic(const TrainerConfig *c, const Prediction *p, size_t
 // ---------------------------------------------------------------- measured
 
 LayoutTraffic layout_sent(const Mesh *m, LayoutOrder *process) {
-    LayoutTraffic sent = {0};
+    LayoutTraffic sent = { 0 };
     const Comm *groups[] = { m->tp, m->dp, m->model, m->world, m->tied };
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         if (groups[i]) add(&sent, groups[i]->one_node, (double)comm_bytes_sent(groups[i]));
@@ -66,7 +71,7 @@ LayoutTraffic layout_sent(const Mesh *m, LayoutOrder *process) {
     to[0].pp--;
     to[1].pp++;
     for (size_t i = 0; i < 2; i++) {
-        if (to[i].pp >= m->n.pp) continue;         // no such stage; -1 is the largest size_t
+        if (to[i].pp >= m->n.pp) continue; // no such stage; -1 is the largest size_t
         size_t peer = mesh_rank(m->n, to[i]);
         bool near = process ? clock_same_node(process(m->n, me), process(m->n, peer))
                             : clock_same_node(me, peer);

@@ -13,7 +13,9 @@ static size_t degree(Run *run, const char *name) {
     return n;
 }
 Degrees mesh_options(Run *run) {
-    Degrees chosen = { .dp = degree(run, "dp"), .tp = degree(run, "tp"), .pp = degree(run, "pp"),
+    Degrees chosen = { .dp = degree(run, "dp"),
+                       .tp = degree(run, "tp"),
+                       .pp = degree(run, "pp"),
                        .cp = degree(run, "cp") };
     return mesh_degrees(run->world->size, chosen);
 }
@@ -33,9 +35,9 @@ void mesh_show(Run *run, Degrees n, const size_t *stage_blocks) {
             if (cp == 0) at += (size_t)snprintf(line + at, sizeof line - at, "  replica %zu", dp);
             at += (size_t)snprintf(line + at, sizeof line - at, " [");
             for (size_t tp = 0; tp < n.tp && at + 8 < sizeof line; tp++)
-                at += (size_t)snprintf(
-                        line + at, sizeof line - at, " %zu",
-                        mesh_rank(n, (Coordinates){ .dp = dp, .tp = tp, .pp = pp, .cp = cp }));
+                at += (size_t)snprintf(line + at, sizeof line - at, " %zu",
+                                       mesh_rank(n, (Coordinates){
+                                                        .dp = dp, .tp = tp, .pp = pp, .cp = cp }));
             at += (size_t)snprintf(line + at, sizeof line - at, " ]");
         }
         size_t lo = mesh_rank(n, (Coordinates){ .pp = pp }), hi = lo + n.dp * mesh_cp(n) * n.tp - 1;

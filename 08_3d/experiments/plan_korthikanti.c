@@ -111,7 +111,7 @@ static Runs runs(Run *run) {
     Runs holds = { true, true, true };
     for (size_t i = 0; i < sizeof table5 / sizeof *table5; i++) {
         PlanTask t =
-                paper_task((PlanModel){ "", table5[i].model, table5[i].batch, "" }, table5[i].gpus);
+            paper_task((PlanModel){ "", table5[i].model, table5[i].batch, "" }, table5[i].gpus);
         const ModelConfig *m = &t.model.model;
         CutSizes z = cut_sizes(m, 1, 0);
         double B = (double)table5[i].batch,

@@ -61,8 +61,8 @@ static const double zero2[4][5] = { { 2, 4, 8, 16, 32 },
 static bool zero_figure1(void) {
     bool holds = true;
     for (size_t zero = 0; zero < 4; zero++)
-        holds &= paper_printed(7.5 * plan_parameter_bytes(&plan_formats[0], zero, 64),
-                               figure1[zero]);
+        holds &=
+            paper_printed(7.5 * plan_parameter_bytes(&plan_formats[0], zero, 64), figure1[zero]);
     return holds;
 }
 static bool zero_table1(void) {
@@ -70,10 +70,10 @@ static bool zero_table1(void) {
     for (size_t m = 0; m < 3; m++)
         for (size_t i = 0; i < 6; i++)
             for (size_t zero = 1; zero < 4; zero++)
-                holds &= paper_printed(zero1[m].billions * plan_parameter_bytes(&plan_formats[0],
-                                                                                zero,
-                                                                                pow(4, (double)i)),
-                                       zero1[m].cell[i][zero - 1]);
+                holds &=
+                    paper_printed(zero1[m].billions * plan_parameter_bytes(&plan_formats[0], zero,
+                                                                           pow(4, (double)i)),
+                                  zero1[m].cell[i][zero - 1]);
     return holds;
 }
 // The paper multiplies its rounded first row, so the limit is 2.5 %.
@@ -82,7 +82,7 @@ static bool zero_table2(void) {
     for (size_t zero = 0; zero < 4; zero++)
         for (size_t i = 0; i < 5; i++)
             holds &= paper_within(32 * pow(2, (double)i) /
-                                          plan_parameter_bytes(&plan_formats[0], zero, 64),
+                                      plan_parameter_bytes(&plan_formats[0], zero, 64),
                                   zero2[zero][i], 0.025);
     return holds;
 }
@@ -127,7 +127,7 @@ static bool ring_closed_form(void) {
 }
 
 void plan_papers(Run *run) {
-    const bool idle = !run->is_root;               // rank 0 judges, and all get its verdict
+    const bool idle = !run->is_root; // rank 0 judges, and all get its verdict
     check_true(run, "ZeRO figure 1", "7.5 billion parameters over 64 GPUs, as printed",
                idle || zero_figure1());
     check_true(run, "ZeRO table I", "54 figures, as printed", idle || zero_table1());

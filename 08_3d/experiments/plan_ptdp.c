@@ -146,7 +146,7 @@ static void ptdp_figures(Run *run, bool holds[FIGURES]) {
 }
 
 void plan_ptdp(Run *run) {
-    const bool idle = !run->is_root;               // rank 0 judges, and all get its verdict
+    const bool idle = !run->is_root; // rank 0 judges, and all get its verdict
     bool fit = true, figure[FIGURES] = { true, true, true, true };
     ptdp_sizes(run);
     check_true(run, "PTD-P table 1", "speed of ten models within 15 %, one efficiency for all",

@@ -48,8 +48,8 @@ typedef struct {
 } RankStage;
 static RankStage rank_stage_of(const TrainerConfig *c, Coordinates at) {
     RankStage own = { .z = stage_sizes(c, at),
-                .is_grid = tensor_is_grid(c),
-                .is_cube = c->tensor == TENSOR_3D };
+                      .is_grid = tensor_is_grid(c),
+                      .is_cube = c->tensor == TENSOR_3D };
     if (own.is_grid) own.grid = grid_place_in(c, at);
     if (own.is_cube) own.cube = cube_place_of(&c->model, cube_side(c->mesh.tp), at.tp, true);
     own.cube.blockwise = c->blockwise;
@@ -61,8 +61,9 @@ static size_t wte_elements(const RankStage *own) {
                           : elements_wte(&own->z);
 }
 static size_t unit_elements(const RankStage *own, size_t i) {
-    return own->is_cube ? cube_elements_unit(&own->cube, &own->z, i) :
-           own->is_grid ? grid_elements_unit(&own->grid, &own->z, i) : elements_unit(&own->z, i);
+    return own->is_cube   ? cube_elements_unit(&own->cube, &own->z, i)
+           : own->is_grid ? grid_elements_unit(&own->grid, &own->z, i)
+                          : elements_unit(&own->z, i);
 }
 // Of the B sequences of a micro-batch, the number whose activations are on this rank.
 static size_t own_sequences(const RankStage *own, size_t B) {
@@ -74,7 +75,9 @@ static size_t own_message(const RankStage *own, size_t B) {
 }
 
 // Adds up f(unit) over the units of a stage; wte, and an untied head's table, are given apart.
-typedef struct { size_t wte, others; } PerUnit;
+typedef struct {
+    size_t wte, others;
+} PerUnit;
 static PerUnit over_units(const RankStage *own, size_t (*f)(size_t size, size_t n, size_t rank),
                           size_t n, size_t rank) {
     PerUnit sum = { .wte = stage_tables(&own->z) * f(wte_elements(own), n, rank) };
@@ -82,7 +85,11 @@ static PerUnit over_units(const RankStage *own, size_t (*f)(size_t size, size_t 
         sum.others += f(unit_elements(own, i), n, rank);
     return sum;
 }
-static size_t unit_whole(size_t size, size_t n, size_t rank) { (void)n; (void)rank; return size; }
+static size_t unit_whole(size_t size, size_t n, size_t rank) {
+    (void)n;
+    (void)rank;
+    return size;
+}
 static size_t stage_elements(const RankStage *own) {
     PerUnit whole = over_units(own, unit_whole, 1, 0);
     return whole.wte + whole.others;
@@ -100,7 +107,7 @@ static size_t unit_ring(size_t size, size_t n, size_t rank) {
 // One all-reduce of the gradient; with overlap one of each bucket, which is as large as a block.
 static void reductions(Prediction *out, const TrainerConfig *c, const RankStage *own) {
     const CutSizes *z = &own->z;
-    const size_t norm = z->first + z->blocks;      // the unit of the last norm, gain and bias
+    const size_t norm = z->first + z->blocks; // the unit of the last norm, gain and bias
     out->dp_calls = 1;
     out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, replicas(c), stage_elements(own));
     if (c->reduction != REDUCE_IN_BUCKETS) return;
@@ -183,7 +190,7 @@ static size_t forwards_again(const TrainerConfig *c, const RankStage *own) {
 static void tensor_traffic_again(Prediction *out, const RankStage *own, size_t B, size_t blocks) {
     RankStage these = *own;
     these.z.blocks = blocks;
-    Prediction with = {0}, without = {0};
+    Prediction with = { 0 }, without = { 0 };
     tensor_traffic(&with, &these, B, true);
     tensor_traffic(&without, &these, B, false);
     out->tp_calls += with.tp_calls - without.tp_calls;
@@ -200,7 +207,7 @@ static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSize
     if (mesh_cp(c->mesh) == 1) return 0;
     size_t n = c->mesh.cp, next = (at.cp + 1) % n;
     Positions others = context_positions(z->Tk, n, next, &ring_attention_zigzag);
-    const size_t position = 2 * z->key_heads * z->D * E;       // key and value
+    const size_t position = 2 * z->key_heads * z->D * E; // key and value
     return (forwards * (z->Tk - positions_count(&others)) + z->Tk) * B * position;
 }
 
@@ -250,9 +257,9 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
     if (c->mesh.pp > 1 && stage_shares_table(z))
         out->tied_bytes = ring_sent(ALL_REDUCE_PASSES, 2, wte_elements(own));
     size_t world = d * t * c->mesh.pp, holders = trainer_zero(c) ? world : t * c->mesh.pp;
-    out->scalar_bytes = (size_t)(ring_bytes(ALL_REDUCE_PASSES, world, 1, sizeof(double)) +
-                                 ring_bytes(ALL_REDUCE_PASSES, holders, config_tensors(&c->model),
-                                            sizeof(double)));
+    out->scalar_bytes =
+        (size_t)(ring_bytes(ALL_REDUCE_PASSES, world, 1, sizeof(double)) +
+                 ring_bytes(ALL_REDUCE_PASSES, holders, config_tensors(&c->model), sizeof(double)));
 }
 
 // ---------------------------------------------------------------- memory
@@ -274,7 +281,7 @@ Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw) {
     size_t m = trainer_micro_batches(c);
     Recompute *choice = c->activation_budget ? host_alloc(own.z.blocks * sizeof *choice) : NULL;
     if (choice && kept_choices(c, at.pp, choice)) own.choice = choice;
-    Prediction out = {0};
+    Prediction out = { 0 };
     traffic(&out, c, at, &own, m);
     state(&out, c, at, &own, adamw);
     out.activations = predict_activations(c, at, own.choice);

@@ -10,12 +10,12 @@ typedef struct {
     const TrainerConfig *c;
     Coordinates at;
     CutSizes z;
-    const Recompute *choice;                       // of each block; NULL: all as --recompute says
+    const Recompute *choice; // of each block; NULL: all as --recompute says
 } Part;
 
 // Part `chunk` of this rank's stage. choice: of the blocks of the whole stage, or NULL.
 static Part part_of(const TrainerConfig *c, Coordinates at, size_t chunk, const Recompute *choice) {
-    for (size_t k = 0; choice && k < chunk; k++)   // skips the choices of the chunks before
+    for (size_t k = 0; choice && k < chunk; k++) // skips the choices of the chunks before
         choice += kept_part_sizes(c, at, k * c->mesh.pp + at.pp).blocks;
     CutSizes z = kept_part_sizes(c, at, chunk * c->mesh.pp + at.pp);
     return (Part){ c, at, z, choice };
@@ -31,15 +31,17 @@ static size_t dropped(const Part *part, const KeptElements *k, size_t i) {
 
 // Elements of one micro-batch of B sequences: while it waits for its backward, and the peak during
 // a whole forward or backward.
-typedef struct { size_t waiting, working; } InFlight;
+typedef struct {
+    size_t waiting, working;
+} InFlight;
 static InFlight in_flight(const Part *part, size_t B) {
     const CutSizes *z = &part->z;
     const KeptElements k = kept_elements(part->c, part->at, z, B);
-    const size_t inputs = z->blocks + z->last;     // of the blocks and of the head
+    const size_t inputs = z->blocks + z->last; // of the blocks and of the head
     const size_t input = inputs ? k.between / inputs : 0;
     size_t now = input, highest = 0;
     for (size_t i = 0; i < z->blocks; i++) {
-        if (i + 1 < inputs) now += input;          // the output of block i
+        if (i + 1 < inputs) now += input; // the output of block i
         if (now + k.block > highest) highest = now + k.block;
         now += k.block - dropped(part, &k, i);
     }
@@ -50,13 +52,15 @@ static InFlight in_flight(const Part *part, size_t B) {
 // A backward in two halves (05.06): the elements after the first half, and the peak during that
 // half. From the last layer to the first, the rank stores the inputs of the second half, then frees
 // the other tensors that forward has kept.
-typedef struct { size_t highest, after; } Halves;
+typedef struct {
+    size_t highest, after;
+} Halves;
 static Halves in_halves(const Part *part, size_t B) {
     const CutSizes *z = &part->z;
     const KeptElements k = kept_elements(part->c, part->at, z, B);
     size_t tokens = B * z->T, now = in_flight(part, B).waiting, highest = now;
     if (z->last) {
-        now += deferred_head(z, B) - tokens;       // the loss has freed its sums
+        now += deferred_head(z, B) - tokens; // the loss has freed its sums
         highest = now;
         // The gradient of the logits now occupies the memory of the logits.
         now -= k.head - tokens * z->vocab - tokens;
@@ -74,7 +78,7 @@ static Halves in_halves(const Part *part, size_t B) {
 
 size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompute *choice) {
     Schedule s = trainer_schedule(c, trainer_micro_batches(c), at.pp);
-    size_t held = 0, peak = 0;                     // elements in flight
+    size_t held = 0, peak = 0; // elements in flight
     for (size_t i = 0; i < s.n; i++) {
         PipeOp op = s.ops[i];
         const Part part = part_of(c, at, op.chunk, choice);

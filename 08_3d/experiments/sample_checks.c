@@ -20,7 +20,7 @@ static void without_cache(Sampler *s, const SampleText *t, const SampleWindows *
     for (size_t k = 0; k < w->n; k++) {
         Arena a = arena(MEM_WORKSPACE);
         Tensor logits =
-                sampler_forward_whole(s, &a, t->token + w->window[k].lo, range_size(w->window[k]));
+            sampler_forward_whole(s, &a, t->token + w->window[k].lo, range_size(w->window[k]));
         if (s->head) sample_put(want, w, k, s->m->config.vocab, logits, 0, s->head->vocab.lo);
         arena_free(&a);
     }

@@ -32,7 +32,7 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
     double tp = 0, pp = 0, rows = forwards(c, z, &tp, &pp);
     size_t K = part_size(config_kv_heads(c), z->tp, z->tp_rank) * (c->width / c->heads);
     double cache =
-            (double)(2 * part_size(c->layers, z->pp, z->pp_rank) * c->context * K * sizeof(real));
+        (double)(2 * part_size(c->layers, z->pp, z->pp_rank) * c->context * K * sizeof(real));
     check_cost(run, "positions", "positions computed", "positions", formula(rows), NOT_PREDICTED,
                got->rows);
     check_cost(run, "tp.sent", "tensor-parallel traffic", "bytes sent", formula(tp), NOT_PREDICTED,
@@ -74,7 +74,8 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
     if (z->prompt + z->tokens - 1 > c->context)
         snprintf(full, sizeof full,
                  " When the context of %zu is full, half of it is read again, so a longer context "
-                 "saves more.", c->context);
+                 "saves more.",
+                 c->context);
     const double computed = cost_value(run, "positions");
     if ((double)again > computed)
         say_answer(run,

@@ -56,12 +56,9 @@ static void text_show(Run *run, const SampleText *t, bool ids) {
     char *out = host_alloc(12 * t->n + 1), *at = out;
     for (size_t i = 0; i < t->n; i++) {
         int c = t->token[i];
-        if (ids)
-            at += sprintf(at, "%s%d", i ? "," : "", c);
-        else if (c == '\n' || (c >= 32 && c < 127))
-            *at++ = (char)c;
-        else
-            at += sprintf(at, "\\x%02x", (unsigned)c);
+        if (ids) at += sprintf(at, "%s%d", i ? "," : "", c);
+        else if (c == '\n' || (c >= 32 && c < 127)) *at++ = (char)c;
+        else at += sprintf(at, "\\x%02x", (unsigned)c);
     }
     *at = 0;
     if (ids) {
@@ -144,7 +141,8 @@ static Weights opened_model(Run *run) {
     for (size_t i = 0; i < sizeof of_small / sizeof *of_small; i++)
         REQUIRE(!option_given(run, of_small[i]),
                 "--%s is of the model without --from: the model of --from has its own; leave "
-                "--%s out", of_small[i], of_small[i]);
+                "--%s out",
+                of_small[i], of_small[i]);
     size_t heads = option_given(run, "heads") ? option_size(run, "heads") : 0;
     return weights_open(run->world, "from", option_text(run, "from"),
                         option_given(run, "heads") ? &heads : NULL, run->seed);
@@ -183,7 +181,7 @@ void sample_run(Run *run) {
         output_require("logits", option_text(run, "logits"));
     SampleText text = text_begin(run, w.model.vocab);
     Choice choice = choice_of(run);
-    memory_set_poison(false);                      // the training shall be fast
+    memory_set_poison(false); // the training shall be fast
     if (!from) sample_train(run, &w);
     memory_set_poison(check);
 

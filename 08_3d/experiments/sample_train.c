@@ -17,7 +17,7 @@ static const double highest_rate = 0.007;
 // Sequences that begin anywhere in the text, because the sampler's windows begin anywhere, too.
 static Batch batch_of(Arena *a, const ModelConfig *c, const char *text, size_t bytes, size_t step) {
     const size_t T = c->context, count = SEQUENCES * T;
-    int *host[3], *device[3];                      // tokens, targets, positions
+    int *host[3], *device[3]; // tokens, targets, positions
     for (size_t i = 0; i < 3; i++) {
         host[i] = host_alloc(count * sizeof *host[i]);
         device[i] = ints_new(a, count);
@@ -33,8 +33,13 @@ static Batch batch_of(Arena *a, const ModelConfig *c, const char *text, size_t b
         ints_upload(device[i], host[i], count);
         free(host[i]);
     }
-    return (Batch){ .B = SEQUENCES, .T = T, .tokens = device[0], .targets = device[1],
-                    .position = device[2], .step = step, .token_weight = 1 / (double)count,
+    return (Batch){ .B = SEQUENCES,
+                    .T = T,
+                    .tokens = device[0],
+                    .targets = device[1],
+                    .position = device[2],
+                    .step = step,
+                    .token_weight = 1 / (double)count,
                     .training = true };
 }
 
@@ -45,7 +50,9 @@ static double rate(size_t step, size_t steps) {
 }
 
 // The losses of the first and the last step, and the time of all steps.
-typedef struct { double first, last, seconds; } Losses;
+typedef struct {
+    double first, last, seconds;
+} Losses;
 
 // Trains the model on this rank. values gets the elements of each parameter, by its number.
 static Losses train(Run *run, const ModelConfig *c, const char *text, size_t bytes, real **values) {
@@ -54,8 +61,8 @@ static Losses train(Run *run, const ModelConfig *c, const char *text, size_t byt
     double begun = now();
     Model *m = model_describe(c, model_layers(c));
     Optimizer o = adamw(highest_rate);
-    o.beta2 = 0.995;                               // few sequences per step: average over many
-    o.epsilon = 1e-8;                              // below the gradients of so small a model
+    o.beta2 = 0.995;  // few sequences per step: average over many
+    o.epsilon = 1e-8; // below the gradients of so small a model
     model_allocate(m);
     optimizer_allocate(&o, m);
     for (size_t step = 0; step < steps; step++) {

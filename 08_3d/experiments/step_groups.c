@@ -43,6 +43,7 @@ static bool divides(size_t ranks, size_t node) { return ranks % node == 0 || nod
 bool mesh_groups_alike(Degrees n) {
     size_t node = clock_config()->node, near = n.tp * mesh_cp(n), stage = near * n.dp;
     size_t world = stage * n.pp;
-    return node == 0 || world <= node || (divides(n.tp, node) && divides(near, node) &&
-                                          divides(stage, node) && divides(world, node));
+    return node == 0 || world <= node ||
+           (divides(n.tp, node) && divides(near, node) && divides(stage, node) &&
+            divides(world, node));
 }

@@ -13,16 +13,18 @@ enum { E = sizeof(real) };
 // ---------------------------------------------------------------- what a rank has
 
 // The player's numbers of a rank's groups.
-typedef struct { size_t world, tp, replicas, model, pp, tied; } Groups;
+typedef struct {
+    size_t world, tp, replicas, model, pp, tied;
+} Groups;
 // All ranks of a tensor-parallel group get the sizes of the largest one, because the others wait
 // for it.
 typedef struct {
     const TrainerConfig *c;
-    size_t rank, m, B;                             // micro-batches, and sequences of this replica
+    size_t rank, m, B; // micro-batches, and sequences of this replica
     Coordinates at;
     Groups group;
     bool cp_near;
-    CutSizes stage, *chunk;                        // all that the stage has; each of its chunks
+    CutSizes stage, *chunk; // all that the stage has; each of its chunks
 } RankSteps;
 
 // The number of ranks over which gradients are summed and state is sharded: dp x cp.
@@ -74,7 +76,7 @@ static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool b
     size_t n = mesh_cp(r->c->mesh), T = z->T, bytes = B * T * 2 * z->key_heads * z->D * E;
     double hop = (double)clock_transfer(r->cp_near, 1, bytes), products = backward ? 5 : 2;
     double other = products * (double)(B * z->heads) *
-                   work_product(T * T / 2, 1, z->D).time;      // with keys of other ranks
+                   work_product(T * T / 2, 1, z->D).time; // with keys of other ranks
     double own = products * (double)(B * z->heads) * work_product(T * (T + 1) / 2, 1, z->D).time;
     return context_ring_waits(n, own, other, hop, backward);
 }
@@ -100,7 +102,7 @@ static void forward(Play *play, const RankSteps *r, const CutSizes *z, size_t B)
     bool sequence =
         r->c->sequence; // the embedding's sum is a reduce-scatter, the head begins with a gather
     sums_over_tp(play, r, z, B, 2 * z->blocks + (sequence ? 0 : z->first),
-                    sequence ? (size_t)z->first + (size_t)z->last : 0);
+                 sequence ? (size_t)z->first + (size_t)z->last : 0);
     if (r->c->mesh.tp > 1)
         calls(play, r, r->group.tp, COMM_ALL_REDUCE, 3 * (size_t)z->last, B * z->T);
 }

@@ -12,8 +12,14 @@
 // message, and these copies lie at different places. Then two weaker rules hold: the same place of
 // every replica has the same bits, and the copies within a replica are close.
 static bool original(const Unit *u, const Param *p) { return p->in_norm && !u->tied_copy; }
-static bool whole(const Unit *u, const Param *p) { (void)u; return param_is_whole(p); }
-static bool table(const Unit *u, const Param *p) { (void)u; return p->number == 0; }
+static bool whole(const Unit *u, const Param *p) {
+    (void)u;
+    return param_is_whole(p);
+}
+static bool table(const Unit *u, const Param *p) {
+    (void)u;
+    return p->number == 0;
+}
 static Which one_of_each(const Run *run) { return run->reduce == REDUCE_ORDERED ? NULL : original; }
 
 // The tensors of which this rank holds copy number `copy`. On a grid the layers of its depth
@@ -40,7 +46,7 @@ static size_t copies_of(const Trainer *t) {
 static void compare_copies(Run *run, const Trainer *t, double limit) {
     const Mesh *mesh = &t->mesh;
     const size_t copies = copies_of(t);
-    const bool tied = mesh->tied && !t->config.model.untied;       // two stages have wte
+    const bool tied = mesh->tied && !t->config.model.untied; // two stages have wte
     if (copies == 1 && (mesh->n.pp == 1 || t->config.model.untied)) return;
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     for (size_t copy = 1; copy < copies; copy++) {
@@ -76,7 +82,7 @@ static double rounding_limit(const TrainerConfig *c) {
     double near = (c->tensor == TENSOR_1D ? k : k * k) / 10;
     double magnified = sizeof(real) == 4 ? fmax(1, fmax(emptied, near)) : 1;
     double power =
-            c->reduction == REDUCE_COMPRESSED && c->compression.method == POWER_SGD ? 100 : 1;
+        c->reduction == REDUCE_COMPRESSED && c->compression.method == POWER_SGD ? 100 : 1;
     return power * LIMIT_ROUNDING * magnified;
 }
 
@@ -138,8 +144,12 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
 }
 
 void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o, size_t done) {
-    static const struct { UnitTensor tensor; const char *label; } kinds[] = {
-        { UNIT_WEIGHTS, "" }, { UNIT_M, ", first moment" }, { UNIT_V, ", second moment" } };
+    static const struct {
+        UnitTensor tensor;
+        const char *label;
+    } kinds[] = { { UNIT_WEIGHTS, "" },
+                  { UNIT_M, ", first moment" },
+                  { UNIT_V, ", second moment" } };
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     if (unsplit) {
         char why[CHECKPOINT_WHY] = "", path[4096];
@@ -161,7 +171,7 @@ void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o,
 }
 
 void train_check_epochs(Run *run, const Data *d) {
-    size_t n = data_windows(d), moved = 0, most = run->is_root ? 2 * n : 0;        // one rank looks
+    size_t n = data_windows(d), moved = 0, most = run->is_root ? 2 * n : 0; // one rank looks
     unsigned char *seen = host_alloc(n);
     bool once = true;
     for (size_t i = 0; i < most; i++) {

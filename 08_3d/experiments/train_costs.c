@@ -13,7 +13,10 @@ static void show_parts(Run *run, const TrainerConfig *c, const size_t *blocks) {
     char line[400] = "  chunks of the stages, in model order:";
     for (size_t i = 0; i < c->mesh.pp * trainer_chunks(c); i++) {
         size_t n = strlen(line);
-        if (n > sizeof line - 60) { snprintf(line + n, sizeof line - n, " ..."); break; }
+        if (n > sizeof line - 60) {
+            snprintf(line + n, sizeof line - n, " ...");
+            break;
+        }
         snprintf(line + n, sizeof line - n, "%s %zu: %zu block%s", i ? "," : " stage",
                  i % c->mesh.pp, blocks[i], blocks[i] == 1 ? "" : "s");
     }
@@ -33,8 +36,11 @@ void train_show_mesh(Run *run, const TrainerConfig *c) {
 enum { AXES = 5 };
 static void tensor_axes(const Trainer *t, Comm *axes[AXES]) {
     const CommGrid *g = t->config.tensor == TENSOR_3D ? &t->cube.grid : &t->grid;
-    axes[0] = g->in_row; axes[1] = g->in_col; axes[2] = g->in_depth;
-    axes[3] = t->cube.same_col; axes[4] = t->cube.same_row;
+    axes[0] = g->in_row;
+    axes[1] = g->in_col;
+    axes[2] = g->in_depth;
+    axes[3] = t->cube.same_col;
+    axes[4] = t->cube.same_row;
 }
 
 void train_costs_begin(Trainer *t) {
@@ -105,7 +111,7 @@ static void compression_cost(Run *run, const Trainer *t, const Prediction *p) {
                    sum_took(t));
     closed(run, "compression.factors", "factors, between steps", "bytes", p->compression,
            memory_now(MEM_COMMUNICATION));
-    if (t->config.mesh.pp == 1)                    // else the messages of stages may be larger
+    if (t->config.mesh.pp == 1) // else the messages of stages may be larger
         closed(run, "communication.peak", "communication, peak", "bytes", p->compression_peak,
                memory_peak(MEM_COMMUNICATION));
 }
@@ -147,13 +153,14 @@ void train_results(Run *run, const Trainer *t) {
     const char *const layers = grid   ? "blocks, broadcast and reduced: 03.09"
                                : cube ? "faces, gathered and scattered: 03.11"
                                : t->config.sequence
-                                       ? again ? "14 half all-reduces of [tokens, C] per block"
-                                               : "10 half all-reduces of [tokens, C] per block"
+                                   ? again ? "14 half all-reduces of [tokens, C] per block"
+                                           : "10 half all-reduces of [tokens, C] per block"
                                : again ? "6 all-reduces of [tokens, C] per block"
                                        : "4 all-reduces of [tokens, C] per block";
     const char *const compressed = t->config.reduction != REDUCE_COMPRESSED ? NULL
-        : t->config.compression.method == TOP_K ? "(dp-1) k (4 + e) of each layer's elements"
-                                                : "2(dp-1)/dp of r (rows + cols), and vectors";
+                                   : t->config.compression.method == TOP_K
+                                       ? "(dp-1) k (4 + e) of each layer's elements"
+                                       : "2(dp-1)/dp of r (rows + cols), and vectors";
     const Result sum = { "sum over replicas",
                          "compressed, from the last rank's arrival",
                          { "dp.time" } },
@@ -238,5 +245,6 @@ void train_say_faster(Run *run, const Trainer *t) {
     else
         say(run,
             "  By the cost model dp %zu x tp %zu x pp %zu would be %.2f times as fast: a "
-            "step of %s, not %s.\n", n.dp, n.tp, n.pp, present / time, text[0], text[1]);
+            "step of %s, not %s.\n",
+            n.dp, n.tp, n.pp, present / time, text[0], text[1]);
 }

@@ -24,7 +24,7 @@ void train_show_memory(Run *run) {
     say(run,
         "memory at most, largest rank: %.1f MB in the ledger, %.1f MB resident in its process%s\n",
         1e-6 * (double)most, 1e-6 * (double)resident, ranks_are_processes ? "" : " (all ranks)");
-    report_config_text(run, "memory_most", list[0]);              // bytes, by rank
+    report_config_text(run, "memory_most", list[0]); // bytes, by rank
     report_config_text(run, "process_memory_most", list[1]);
     report_config_text(run, "resident_most", list[2]);
     free(all);

@@ -52,31 +52,44 @@ template <class Real> struct Product {
 };
 
 template <class Real>
-static cublasStatus_t product(const char *name, cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b,
-                              int64_t m, int64_t n, int64_t k, const Real *alpha, const Real *a, int64_t lda,
-                              const Real *b, int64_t ldb, const Real *beta, Real *c, int64_t ldc) {
+static cublasStatus_t product(const char *name, cublasHandle_t handle, cublasOperation_t op_a,
+                              cublasOperation_t op_b, int64_t m, int64_t n, int64_t k,
+                              const Real *alpha, const Real *a, int64_t lda, const Real *b,
+                              int64_t ldb, const Real *beta, Real *c, int64_t ldc) {
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
     const bool at = op_a != CUBLAS_OP_N, bt = op_b != CUBLAS_OP_N;
     const int64_t rows_a = at ? k : m, rows_b = bt ? n : k;
-    if (m < 0 || n < 0 || k < 0 || lda < std::max<int64_t>(rows_a, 1) || ldb < std::max<int64_t>(rows_b, 1) ||
-        ldc < std::max<int64_t>(m, 1) || !alpha || !beta)
+    if (m < 0 || n < 0 || k < 0 || lda < std::max<int64_t>(rows_a, 1) ||
+        ldb < std::max<int64_t>(rows_b, 1) || ldc < std::max<int64_t>(m, 1) || !alpha || !beta)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (m == 0 || n == 0) return CUBLAS_STATUS_SUCCESS;
     StreamEntry on(handle->stream);
     if (on.error) return CUBLAS_STATUS_EXECUTION_FAILED;
     if (on.s->device != handle->device) return CUBLAS_STATUS_INVALID_VALUE;
     auto matrix = [&](const Real *x, int64_t rows, int64_t columns, int64_t ld, bool write) {
-        return use(name, x, size_t(rows) * sizeof *x, size_t(ld) * sizeof *x, size_t(columns), write, handle->device);
+        return use(name, x, size_t(rows) * sizeof *x, size_t(ld) * sizeof *x, size_t(columns),
+                   write, handle->device);
     };
     Op op = { name, {}, {} };
     op.uses.push_back(matrix(a, rows_a, at ? m : k, lda, false));
     op.uses.push_back(matrix(b, rows_b, bt ? k : n, ldb, false));
     op.uses.push_back(matrix(c, m, n, ldc, true));
     for (size_t i = 0; i < 2; i++)
-        if (overlap(op.uses[i].range, op.uses[2].range)) fault("%s: the result lies on a factor", name);
-    const Product<Real> p = { at, bt, handle->mode == CUBLAS_TF32_TENSOR_OP_MATH, size_t(m), size_t(n), size_t(k),
-                              size_t(lda), size_t(ldb), size_t(ldc), *alpha, *beta,
-                              reinterpret_cast<const Real *>(reach(a)), reinterpret_cast<const Real *>(reach(b)),
+        if (overlap(op.uses[i].range, op.uses[2].range))
+            fault("%s: the result lies on a factor", name);
+    const Product<Real> p = { at,
+                              bt,
+                              handle->mode == CUBLAS_TF32_TENSOR_OP_MATH,
+                              size_t(m),
+                              size_t(n),
+                              size_t(k),
+                              size_t(lda),
+                              size_t(ldb),
+                              size_t(ldc),
+                              *alpha,
+                              *beta,
+                              reinterpret_cast<const Real *>(reach(a)),
+                              reinterpret_cast<const Real *>(reach(b)),
                               reinterpret_cast<Real *>(reach(c)) };
     op.run = [p] { return p.run(), true; };
     issue(on.s, std::move(op));
@@ -84,7 +97,8 @@ static cublasStatus_t product(const char *name, cublasHandle_t handle, cublasOpe
 }
 #define PRODUCT(name, real, integer) \
     STANDIN_GEMM(name, real, integer) { \
-        return product<real>(#name, handle, op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc); \
+        return product<real>(#name, handle, op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, \
+                             ldc); \
     }
 PRODUCT(cublasSgemm, float, int)
 PRODUCT(cublasDgemm, double, int)
@@ -95,8 +109,9 @@ PRODUCT(cublasDgemm_64, double, int64_t)
     STANDIN_GEMM_BATCH(name, real) { \
         if (count < 0) return CUBLAS_STATUS_INVALID_VALUE; \
         for (int i = 0; i < count; i++) { \
-            const cublasStatus_t status = product<real>(#name, handle, op_a, op_b, m, n, k, alpha, a + i * a_step, lda, \
-                                                        b + i * b_step, ldb, beta, c + i * c_step, ldc); \
+            const cublasStatus_t status = \
+                product<real>(#name, handle, op_a, op_b, m, n, k, alpha, a + i * a_step, lda, \
+                              b + i * b_step, ldb, beta, c + i * c_step, ldc); \
             if (status != CUBLAS_STATUS_SUCCESS) return status; \
         } \
         return CUBLAS_STATUS_SUCCESS; \
@@ -107,7 +122,7 @@ BATCH(cublasDgemmStridedBatched, double)
 cublasStatus_t cublasCreate(cublasHandle_t *handle) {
     int device;
     if (cudaGetDevice(&device) != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
-    *handle = new cublasContext { nullptr, device, CUBLAS_DEFAULT_MATH };
+    *handle = new cublasContext{ nullptr, device, CUBLAS_DEFAULT_MATH };
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasDestroy(cublasHandle_t handle) {
@@ -115,7 +130,9 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle) {
     delete handle;
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasGetVersion(cublasHandle_t, int *version) { return *version = 130100, CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasGetVersion(cublasHandle_t, int *version) {
+    return *version = 130100, CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
     handle->stream = stream;
@@ -134,11 +151,11 @@ cublasStatus_t cublasSetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t) 
 }
 const char *cublasGetStatusName(cublasStatus_t status) {
     switch (status) {
-    case CUBLAS_STATUS_SUCCESS:          return "CUBLAS_STATUS_SUCCESS";
-    case CUBLAS_STATUS_NOT_INITIALIZED:  return "CUBLAS_STATUS_NOT_INITIALIZED";
-    case CUBLAS_STATUS_INVALID_VALUE:    return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
     case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
-    default:                             return "another status of cuBLAS";
+    default: return "another status of cuBLAS";
     }
 }
 const char *cublasGetStatusString(cublasStatus_t status) { return cublasGetStatusName(status); }

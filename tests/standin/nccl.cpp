@@ -31,24 +31,27 @@ enum Kind { MESSAGE, ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE }
 struct Message {
     int kind, type, op, root;
     uint64_t count;
-    off_t offset;                                   // offset in the sender's device memory
+    off_t offset; // offset in the sender's device memory
 };
-struct Channel {                                    // messages from one rank to another, one at a time
+struct Channel { // messages from one rank to another, one at a time
     std::atomic<uint64_t> posted, taken;
-    std::atomic<bool> wanted;                       // the receiver waits for a message that is not posted
+    std::atomic<bool> wanted; // the receiver waits for a message that is not posted
     Message message;
 };
 struct Member {
-    std::atomic<bool> here, gone;                   // here: a rank has this number. gone: that rank has left
+    std::atomic<bool> here, gone; // here: a rank has this number. gone: that rank has left
     pid_t process;
-    int memory;                                     // the descriptor of the file with its device memory
+    int memory; // the descriptor of the file with its device memory
     char gpu[64];
-    std::atomic<uint64_t> splits, boards;           // number of the rank's calls of ncclCommSplit, and of the boards that it made
-    struct { int color, key, board; } split[2];     // the arguments of its last two calls
+    std::atomic<uint64_t> splits,
+        boards; // number of the rank's calls of ncclCommSplit, and of the boards that it made
+    struct {
+        int color, key, board;
+    } split[2]; // the arguments of its last two calls
 };
 struct Board {
     std::atomic<int> size, here, ready;
-    std::atomic<int> error;                         // ncclResult_t, for all members
+    std::atomic<int> error; // ncclResult_t, for all members
     std::atomic<bool> said;
     char text[400];
     // the channels follow: those of messages, then those of collectives
@@ -60,26 +63,28 @@ struct ncclComm {
     int file, rank, size, device;
     bool blocking;
     std::string name;
-    std::vector<int> memory, process;               // files: the memory of the other ranks, and their processes
+    std::vector<int> memory, process; // files: the memory of the other ranks, and their processes
     enum { SPLITTING, JOINING, OPENING, READY } state;
-    ncclComm *parent;                               // while splitting
+    ncclComm *parent; // while splitting
     ncclComm **sub;
     uint64_t split;
-    std::vector<std::shared_ptr<std::function<void()>>> launches;   // the rest of calls that are still in progress
-    Clock last;                                     // the communicator's last operation
+    std::vector<std::shared_ptr<std::function<void()>>>
+        launches; // the rest of calls that are still in progress
+    Clock last;   // the communicator's last operation
     std::string text;
 
     Channel &channel(int kind, int from, int to) const {
         Channel *first = reinterpret_cast<Channel *>(board->member + size);
-        return first[(size_t(kind != MESSAGE) * size_t(size) + size_t(from)) * size_t(size) + size_t(to)];
+        return first[(size_t(kind != MESSAGE) * size_t(size) + size_t(from)) * size_t(size) +
+                     size_t(to)];
     }
 };
 
 static std::vector<ncclComm *> &comms = *new std::vector<ncclComm *>;
 static thread_local std::string last_text;
 
-__attribute__((format(printf, 3, 4)))
-static ncclResult_t refuse(ncclComm *comm, ncclResult_t result, const char *format, ...) {
+__attribute__((format(printf, 3, 4))) static ncclResult_t
+refuse(ncclComm *comm, ncclResult_t result, const char *format, ...) {
     char text[400];
     va_list arguments;
     va_start(arguments, format);
@@ -107,29 +112,34 @@ static ncclResult_t error_of(ncclComm *comm) {
 static const off_t BOARD_BYTES = off_t(1) << 30;
 static int new_board() {
     const int file = memfd_create("communicator", MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, BOARD_BYTES) != 0) fault("no memory for a communicator: %s", strerror(errno));
+    if (file < 0 || ftruncate(file, BOARD_BYTES) != 0)
+        fault("no memory for a communicator: %s", strerror(errno));
     return file;
 }
 
 static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
     char path[64];
-    const size_t n = size_t(comm->size), bytes = sizeof(Board) + n * sizeof(Member) + 2 * n * n * sizeof(Channel);
+    const size_t n = size_t(comm->size),
+                 bytes = sizeof(Board) + n * sizeof(Member) + 2 * n * n * sizeof(Channel);
     snprintf(path, sizeof path, "/proc/%d/fd/%d", int(process), file);
     comm->file = open(path, O_RDWR | O_CLOEXEC);
     if (comm->file < 0 || off_t(bytes) > BOARD_BYTES)
-        return refuse(comm, ncclSystemError, "%s: %s; is the rank with the unique id gone?", path, strerror(errno));
+        return refuse(comm, ncclSystemError, "%s: %s; is the rank with the unique id gone?", path,
+                      strerror(errno));
     void *p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, comm->file, 0);
     if (p == MAP_FAILED) return refuse(comm, ncclSystemError, "%s: %s", path, strerror(errno));
     comm->board = static_cast<Board *>(p);
     int none = 0;
     if (!comm->board->size.compare_exchange_strong(none, comm->size) && none != comm->size) {
-        comm->board = nullptr;                      // the board's size is for another number of ranks
-        return refuse(comm, ncclInvalidArgument, "%d ranks here, %d ranks elsewhere", comm->size, none);
+        comm->board = nullptr; // the board's size is for another number of ranks
+        return refuse(comm, ncclInvalidArgument, "%d ranks here, %d ranks elsewhere", comm->size,
+                      none);
     }
     Member &me = comm->board->member[comm->rank];
-    if (me.here.exchange(true)) return refuse(comm, ncclInvalidUsage, "there are two ranks %d", comm->rank);
+    if (me.here.exchange(true))
+        return refuse(comm, ncclInvalidUsage, "there are two ranks %d", comm->rank);
     off_t offset;
-    const char *host = getenv("NCCL_HOSTID");       // NCCL treats another NCCL_HOSTID as another machine
+    const char *host = getenv("NCCL_HOSTID"); // NCCL treats another NCCL_HOSTID as another machine
     snprintf(me.gpu, sizeof me.gpu, "%s %.40s", bus_id(comm->device).c_str(), host ? host : "");
     me.process = getpid();
     device_file(&offset, &me.memory, &offset);
@@ -138,15 +148,17 @@ static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
     return ncclSuccess;
 }
 
-// Opens the memory of all members. Checks all GPUs first. The board has the GPUs, so every rank reads the same
-// refusal, even after other refused ranks are gone.
+// Opens the memory of all members. Checks all GPUs first. The board has the GPUs, so every rank
+// reads the same refusal, even after other refused ranks are gone.
 static ncclResult_t open_members(ncclComm *comm) {
     char path[64];
     for (int r = 0; r < comm->size; r++)
         for (int q = 0; q < r; q++)
             if (!strcmp(comm->board->member[r].gpu, comm->board->member[q].gpu))
-                return refuse(comm, ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d both on CUDA "
-                                                      "device %s", r, q, comm->board->member[r].gpu);
+                return refuse(comm, ncclInvalidUsage,
+                              "Duplicate GPU detected : rank %d and rank %d both on CUDA "
+                              "device %s",
+                              r, q, comm->board->member[r].gpu);
     for (int r = 0; r < comm->size; r++) {
         const Member &m = comm->board->member[r];
         snprintf(path, sizeof path, "/proc/%d/fd/%d", int(m.process), m.memory);
@@ -160,16 +172,17 @@ static ncclResult_t open_members(ncclComm *comm) {
     return ncclSuccess;
 }
 
-// Makes the new communicator from the arguments of all members of the old one: members of the same color, in the
-// order of their keys.
+// Makes the new communicator from the arguments of all members of the old one: members of the same
+// color, in the order of their keys.
 static ncclResult_t split_board(ncclComm *comm) {
     Member *members = comm->parent->board->member;
     const size_t turn = comm->split % 2;
     const int color = members[comm->parent->rank].split[turn].color;
-    std::vector<std::pair<int, int>> order;         // key, rank
+    std::vector<std::pair<int, int>> order; // key, rank
     for (int r = 0; r < comm->parent->size; r++) {
         if (members[r].splits < comm->split) return ncclInProgress;
-        if (members[r].split[turn].color == color) order.push_back({ members[r].split[turn].key, r });
+        if (members[r].split[turn].color == color)
+            order.push_back({ members[r].split[turn].key, r });
     }
     std::sort(order.begin(), order.end());
     for (size_t i = 0; i < order.size(); i++)
@@ -190,7 +203,8 @@ static ncclResult_t step(ncclComm *comm) {
     if (!result && comm->state == ncclComm::JOINING)
         result = comm->board->here < comm->size ? ncclInProgress : open_members(comm);
     if (!result && comm->state == ncclComm::OPENING) {
-        if (comm->board->ready < comm->size) return ncclInProgress;     // a rank that is done may leave now
+        if (comm->board->ready < comm->size)
+            return ncclInProgress; // a rank that is done may leave now
         comm->state = ncclComm::READY;
     }
     return result ? result : error_of(comm);
@@ -201,28 +215,29 @@ static void forget(ncclComm *comm) {
     for (int file : comm->memory) close(file);
     for (int file : comm->process) close(file);
     if (comm->file >= 0) close(comm->file);
-    delete comm;                                    // the board's few pages stay mapped
+    delete comm; // the board's few pages stay mapped
 }
 
 // ---- operations ----
 
 struct Task {
     Kind kind;
-    bool send;                                      // of a message
+    bool send; // of a message
     const char *name;
     const void *in;
     void *out;
     size_t count;
     ncclDataType_t type;
     ncclRedOp_t op;
-    int root;                                       // the root, or the other rank of a message
+    int root; // the root, or the other rank of a message
     ncclComm *comm;
     cudaStream_t stream;
 };
 struct Transfer {
     size_t task;
     bool send, posted, done;
-    // lost: the peer has left. failed: the communicator has failed. Both are set before the last read of the channel
+    // lost: the peer has left. failed: the communicator has failed. Both are set before the last
+    // read of the channel
     bool lost, failed;
     int peer;
     const char *from;
@@ -237,16 +252,16 @@ static size_t size_of(ncclDataType_t type) {
 }
 
 static std::string describe(const Message &m) {
-    static const char *const types[ncclNumTypes] = {
-        "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16",
-        "float8e4m3", "float8e5m2"
-    };
-    static const char *const kinds[] = {
-        "message", "all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce"
-    };
+    static const char *const types[ncclNumTypes] = { "int8",     "uint8",      "int32",
+                                                     "uint32",   "int64",      "uint64",
+                                                     "float16",  "float32",    "float64",
+                                                     "bfloat16", "float8e4m3", "float8e5m2" };
+    static const char *const kinds[] = { "message",    "all-reduce", "reduce-scatter",
+                                         "all-gather", "broadcast",  "reduce" };
     static const char *const ops[] = { "sum", "product", "maximum", "minimum", "average" };
     char text[160];
-    int n = snprintf(text, sizeof text, "%s of %zu %s", kinds[m.kind], size_t(m.count), types[m.type]);
+    int n =
+        snprintf(text, sizeof text, "%s of %zu %s", kinds[m.kind], size_t(m.count), types[m.type]);
     if (m.op >= 0) n += snprintf(text + n, sizeof text - size_t(n), ", %s", ops[m.op]);
     if (m.root >= 0) snprintf(text + n, sizeof text - size_t(n), ", root %d", m.root);
     return text;
@@ -254,37 +269,44 @@ static std::string describe(const Message &m) {
 
 static Message message_of(const Task &t) {
     const bool reduces = t.kind == ALL_REDUCE || t.kind == REDUCE_SCATTER || t.kind == REDUCE;
-    return { t.kind, t.type, reduces ? t.op : -1, t.kind == BROADCAST || t.kind == REDUCE ? t.root : -1, t.count, 0 };
+    return {
+        t.kind,  t.type, reduces ? t.op : -1, t.kind == BROADCAST || t.kind == REDUCE ? t.root : -1,
+        t.count, 0
+    };
 }
 
 template <class T>
-static void reduce_as(char *out, const std::vector<const char *> &parts, size_t count, ncclRedOp_t op) {
+static void reduce_as(char *out, const std::vector<const char *> &parts, size_t count,
+                      ncclRedOp_t op) {
     for (size_t i = 0; i < count; i++) {
         T sum = reinterpret_cast<const T *>(parts.back())[i];
         for (size_t r = parts.size() - 1; r-- > 0;) {
             const T x = reinterpret_cast<const T *>(parts[r])[i];
-            sum = op == ncclProd ? T(sum * x) : op == ncclMax ? std::max(sum, x) : op == ncclMin ? std::min(sum, x)
-                : T(sum + x);
+            sum = op == ncclProd  ? T(sum * x)
+                  : op == ncclMax ? std::max(sum, x)
+                  : op == ncclMin ? std::min(sum, x)
+                                  : T(sum + x);
         }
         reinterpret_cast<T *>(out)[i] = op == ncclAvg ? T(sum / T(parts.size())) : sum;
     }
 }
-static void reduce(char *out, const std::vector<const char *> &parts, size_t count, ncclDataType_t type,
-                   ncclRedOp_t op) {
+static void reduce(char *out, const std::vector<const char *> &parts, size_t count,
+                   ncclDataType_t type, ncclRedOp_t op) {
     switch (type) {
-    case ncclInt8:    return reduce_as<int8_t>(out, parts, count, op);
-    case ncclUint8:   return reduce_as<uint8_t>(out, parts, count, op);
-    case ncclInt32:   return reduce_as<int32_t>(out, parts, count, op);
-    case ncclUint32:  return reduce_as<uint32_t>(out, parts, count, op);
-    case ncclInt64:   return reduce_as<int64_t>(out, parts, count, op);
-    case ncclUint64:  return reduce_as<uint64_t>(out, parts, count, op);
+    case ncclInt8: return reduce_as<int8_t>(out, parts, count, op);
+    case ncclUint8: return reduce_as<uint8_t>(out, parts, count, op);
+    case ncclInt32: return reduce_as<int32_t>(out, parts, count, op);
+    case ncclUint32: return reduce_as<uint32_t>(out, parts, count, op);
+    case ncclInt64: return reduce_as<int64_t>(out, parts, count, op);
+    case ncclUint64: return reduce_as<uint64_t>(out, parts, count, op);
     case ncclFloat32: return reduce_as<float>(out, parts, count, op);
     case ncclFloat64: return reduce_as<double>(out, parts, count, op);
-    default:          fault("no sums of 16-bit numbers here");
+    default: fault("no sums of 16-bit numbers here");
     }
 }
 
-// The operations of one group on one stream. All of them progress at the same time, except those on the same channel.
+// The operations of one group on one stream. All of them progress at the same time, except those on
+// the same channel.
 struct Work {
     std::vector<Task> tasks;
     std::vector<Transfer> transfers;
@@ -292,7 +314,8 @@ struct Work {
     unsigned turns = 0;
 
     bool has(const ncclComm *comm) const {
-        return std::any_of(tasks.begin(), tasks.end(), [=](const Task &t) { return t.comm == comm; });
+        return std::any_of(tasks.begin(), tasks.end(),
+                           [=](const Task &t) { return t.comm == comm; });
     }
     void add(const Task &t);
     bool run();
@@ -305,7 +328,8 @@ struct Work {
 // A collective exchanges a message with every other rank, at least to check that all ranks make the
 // same call.
 void Work::add(const Task &t) {
-    const bool one_to_all = t.kind == BROADCAST, all_to_one = t.kind == REDUCE, root = t.comm->rank == t.root;
+    const bool one_to_all = t.kind == BROADCAST, all_to_one = t.kind == REDUCE,
+               root = t.comm->rank == t.root;
     tasks.push_back(t);
     const size_t part = t.count * size_of(t.type);
     const char *in = static_cast<const char *>(t.in);
@@ -315,16 +339,37 @@ void Work::add(const Task &t) {
         const bool gets = (!one_to_all || r == t.root) && (!all_to_one || root);
         const char *from = t.kind == REDUCE_SCATTER ? in + size_t(r) * part : in;
         if (t.kind != MESSAGE || t.send)
-            transfers.push_back({ tasks.size() - 1, true, false, false, false, false, r, sends ? from : nullptr, part, 0, {} });
+            transfers.push_back({ tasks.size() - 1,
+                                  true,
+                                  false,
+                                  false,
+                                  false,
+                                  false,
+                                  r,
+                                  sends ? from : nullptr,
+                                  part,
+                                  0,
+                                  {} });
         if (t.kind != MESSAGE || !t.send)
-            transfers.push_back({ tasks.size() - 1, false, false, false, false, false, r, nullptr, gets ? part : 0, 0, {} });
+            transfers.push_back({ tasks.size() - 1,
+                                  false,
+                                  false,
+                                  false,
+                                  false,
+                                  false,
+                                  r,
+                                  nullptr,
+                                  gets ? part : 0,
+                                  0,
+                                  {} });
     }
 }
 
 void Work::move(Transfer &x) {
     const Task &t = tasks[x.task];
     ncclComm *comm = t.comm;
-    Channel &c = x.send ? comm->channel(t.kind, comm->rank, x.peer) : comm->channel(t.kind, x.peer, comm->rank);
+    Channel &c = x.send ? comm->channel(t.kind, comm->rank, x.peer)
+                        : comm->channel(t.kind, x.peer, comm->rank);
     if (x.send && !x.posted && c.posted == c.taken) {
         int file;
         c.message = message_of(t);
@@ -341,13 +386,14 @@ void Work::move(Transfer &x) {
         const std::string want = describe(message_of(t)), is = describe(c.message);
         if (want != is)
             return fail(comm, ncclInvalidUsage,
-                        "ranks " + std::to_string(comm->rank) + " and " + std::to_string(x.peer) + " of " + comm->name +
-                        ": " + want + " meets " + is);
+                        "ranks " + std::to_string(comm->rank) + " and " + std::to_string(x.peer) +
+                            " of " + comm->name + ": " + want + " meets " + is);
         x.got.resize(x.bytes);
         for (size_t at = 0; at < x.bytes;) {
             const ssize_t n = pread(comm->memory[size_t(x.peer)], &x.got[at], x.bytes - at,
                                     c.message.offset + off_t(at));
-            if (n <= 0) return fail(comm, ncclRemoteError, "the memory of another rank cannot be read");
+            if (n <= 0)
+                return fail(comm, ncclRemoteError, "the memory of another rank cannot be read");
             at += size_t(n);
         }
         c.wanted = false;
@@ -356,9 +402,9 @@ void Work::move(Transfer &x) {
     }
 }
 
-// Finds ranks that have left. A rank may leave after it has done its part, and then its communicator may fail. So
-// Work looks for lost ranks before it reads the channels. A message of a lost rank that is not in its channel then
-// will never arrive.
+// Finds ranks that have left. A rank may leave after it has done its part, and then its
+// communicator may fail. So Work looks for lost ranks before it reads the channels. A message of a
+// lost rank that is not in its channel then will never arrive.
 void Work::look_for_lost() {
     for (Transfer &x : transfers) {
         const ncclComm *comm = tasks[x.task].comm;
@@ -369,7 +415,8 @@ void Work::look_for_lost() {
 }
 
 bool Work::run() {
-    static size_t works, failing = number("STANDIN_NCCL_ERROR", 0), dying = number("STANDIN_NCCL_DIE", 0);
+    static size_t works, failing = number("STANDIN_NCCL_ERROR", 0),
+                         dying = number("STANDIN_NCCL_DIE", 0);
     if (dropped) return true;
     if (!counted) {
         counted = true;
@@ -380,7 +427,7 @@ bool Work::run() {
     if (++turns % 16 == 0) look_for_lost();
     for (size_t i = 0; i < transfers.size(); i++) {
         Transfer &x = transfers[i];
-        bool first = !x.done;                       // is x the first unfinished transfer of its channel?
+        bool first = !x.done; // is x the first unfinished transfer of its channel?
         for (size_t j = 0; j < i && tasks.size() > 1 && first; j++) {
             const Transfer &y = transfers[j];
             const Task &ours = tasks[x.task], &theirs = tasks[y.task];
@@ -393,8 +440,9 @@ bool Work::run() {
     for (const Transfer &x : transfers) {
         ncclComm *comm = tasks[x.task].comm;
         if (x.lost && !x.done)
-            fail(comm, ncclRemoteError, "rank " + std::to_string(x.peer) + " of " + comm->name + " (process " +
-                                            std::to_string(comm->board->member[x.peer].process) + ") is gone");
+            fail(comm, ncclRemoteError,
+                 "rank " + std::to_string(x.peer) + " of " + comm->name + " (process " +
+                     std::to_string(comm->board->member[x.peer].process) + ") is gone");
     }
     for (size_t i = 0; done && i < tasks.size(); i++) finish(i);
     return done;
@@ -406,8 +454,8 @@ std::string Work::why(bool *for_ever) const {
     for (const Transfer &x : transfers)
         if (!x.done) {
             const Task &t = tasks[x.task];
-            return describe(message_of(t)) + ", rank " + std::to_string(t.comm->rank) + " of " + t.comm->name +
-                   ": rank " + std::to_string(x.peer) + " does not come";
+            return describe(message_of(t)) + ", rank " + std::to_string(t.comm->rank) + " of " +
+                   t.comm->name + ": rank " + std::to_string(x.peer) + " does not come";
         }
     return "";
 }
@@ -420,11 +468,13 @@ void Work::finish(size_t task) {
     if (t.in) parts[me] = reach(t.in) + (t.kind == REDUCE_SCATTER ? me * bytes : 0);
     for (const Transfer &x : transfers)
         if (x.task == task && !x.send && x.bytes) parts[size_t(x.peer)] = x.got.data();
-    if (t.kind == ALL_REDUCE || t.kind == REDUCE_SCATTER || (t.kind == REDUCE && t.root == t.comm->rank))
+    if (t.kind == ALL_REDUCE || t.kind == REDUCE_SCATTER ||
+        (t.kind == REDUCE && t.root == t.comm->rank))
         reduce(out, parts, t.count, t.type, t.op);
     if (t.kind == ALL_GATHER)
         for (size_t r = 0; r < parts.size(); r++) memmove(out + r * bytes, parts[r], bytes);
-    if ((t.kind == BROADCAST || (t.kind == MESSAGE && !t.send)) && bytes) memmove(out, parts[size_t(t.root)], bytes);
+    if ((t.kind == BROADCAST || (t.kind == MESSAGE && !t.send)) && bytes)
+        memmove(out, parts[size_t(t.root)], bytes);
 }
 
 static std::vector<Access> uses_of(const Task &t) {
@@ -434,11 +484,17 @@ static std::vector<Access> uses_of(const Task &t) {
     const bool reads = t.kind == MESSAGE ? t.send : t.kind != BROADCAST || root;
     const bool writes = t.kind == MESSAGE ? !t.send : t.kind != REDUCE || root;
     std::vector<Access> uses;
-    if (reads) uses.push_back(use(t.name, t.in, t.kind == REDUCE_SCATTER ? all : bytes, false, t.comm->device));
-    if (writes) uses.push_back(use(t.name, t.out, t.kind == ALL_GATHER ? all : bytes, true, t.comm->device));
+    if (reads)
+        uses.push_back(
+            use(t.name, t.in, t.kind == REDUCE_SCATTER ? all : bytes, false, t.comm->device));
+    if (writes)
+        uses.push_back(
+            use(t.name, t.out, t.kind == ALL_GATHER ? all : bytes, true, t.comm->device));
     const char *in = static_cast<const char *>(t.in), *out = static_cast<const char *>(t.out);
     if (uses.size() == 2 && overlap(uses[0].range, uses[1].range) &&
-        in != (t.kind == ALL_GATHER ? out + me : t.kind == REDUCE_SCATTER ? out - me : out))
+        in != (t.kind == ALL_GATHER       ? out + me
+               : t.kind == REDUCE_SCATTER ? out - me
+                                          : out))
         fault("%s: input and output overlap, and not as they do in place", t.name);
     return uses;
 }
@@ -453,7 +509,7 @@ static void start(const std::vector<Task> &tasks) {
     for (Stream *s : on) {
         auto work = std::make_shared<Work>();
         std::vector<Access> uses;
-        size_t apart = 0;                           // the messages of a group progress at the same time
+        size_t apart = 0; // the messages of a group progress at the same time
         for (const Task &t : tasks)
             if (find_stream(t.stream) == s) {
                 work->add(t);
@@ -466,7 +522,8 @@ static void start(const std::vector<Task> &tasks) {
                 if (t.kind == MESSAGE) apart = uses.size();
             }
         const char *name = work->tasks.size() == 1 ? work->tasks[0].name : "a group of NCCL";
-        issue(s, { name, uses, [work] { return work->run(); }, [work](bool *e) { return work->why(e); }, work.get() });
+        issue(s, { name, uses, [work] { return work->run(); },
+                   [work](bool *e) { return work->why(e); }, work.get() });
         for (const Task &t : work->tasks) set(t.comm->last, s->index, s->issued);
     }
 }
@@ -478,7 +535,8 @@ static void start(const std::vector<Task> &tasks) {
 static bool is_needed(const ncclComm *comm) {
     for (int kind = MESSAGE; kind <= ALL_REDUCE && comm->state == ncclComm::READY; kind++)
         for (int r = 0; r < comm->size; r++) {
-            const Channel &in = comm->channel(kind, r, comm->rank), &out = comm->channel(kind, comm->rank, r);
+            const Channel &in = comm->channel(kind, r, comm->rank),
+                          &out = comm->channel(kind, comm->rank, r);
             if (in.posted != in.taken || (out.wanted && out.posted == out.taken)) return true;
         }
     return false;
@@ -523,24 +581,29 @@ static thread_local struct {
 static ncclResult_t cuda_error(const Entry &entry) {
     return refuse(nullptr, ncclUnhandledCudaError, "CUDA: %s", cudaGetErrorString(entry.error));
 }
-static bool in_progress(const ncclComm *comm) { return comm->state != ncclComm::READY || !comm->launches.empty(); }
+static bool in_progress(const ncclComm *comm) {
+    return comm->state != ncclComm::READY || !comm->launches.empty();
+}
 
 static ncclResult_t check_comm(ncclComm *comm) {
     if (std::find(comms.begin(), comms.end(), comm) == comms.end())
         return refuse(nullptr, ncclInvalidArgument, "there is no such communicator");
     if (in_progress(comm))
-        return refuse(comm, ncclInvalidArgument, "the communicator is used before its last call is through; "
-                                                 "ncclCommGetAsyncError says when that is");
+        return refuse(comm, ncclInvalidArgument,
+                      "the communicator is used before its last call is through; "
+                      "ncclCommGetAsyncError says when that is");
     return comm->board ? error_of(comm) : ncclSuccess;
 }
 
 // A nonblocking communicator starts no operation before ncclCommGetAsyncError is called.
 static ncclResult_t launch(const std::vector<Task> &tasks) {
-    const bool later = std::any_of(tasks.begin(), tasks.end(), [](const Task &t) { return !t.comm->blocking; });
+    const bool later =
+        std::any_of(tasks.begin(), tasks.end(), [](const Task &t) { return !t.comm->blocking; });
     if (!later) return start(tasks), ncclSuccess;
     auto once = std::make_shared<std::function<void()>>([=] { start(tasks); });
     for (const Task &t : tasks)
-        if (t.comm->launches.empty() || t.comm->launches.back() != once) t.comm->launches.push_back(once);
+        if (t.comm->launches.empty() || t.comm->launches.back() != once)
+            t.comm->launches.push_back(once);
     return ncclInProgress;
 }
 
@@ -552,11 +615,14 @@ static ncclResult_t call(const Task &t) {
     if (!error && (t.type < 0 || t.type >= ncclNumTypes || t.op < 0 || t.op >= ncclNumOps))
         error = refuse(t.comm, ncclInvalidArgument, "%s: no such type or operation", t.name);
     if (!error && (t.root < 0 || t.root >= t.comm->size))
-        error = refuse(t.comm, ncclInvalidArgument, "%s: rank %d of %d", t.name, t.root, t.comm->size);
+        error =
+            refuse(t.comm, ncclInvalidArgument, "%s: rank %d of %d", t.name, t.root, t.comm->size);
     if (!error && (!s || s->device != t.comm->device))
-        error = refuse(t.comm, ncclInvalidArgument, "%s: the stream is of another GPU, or gone", t.name);
+        error = refuse(t.comm, ncclInvalidArgument, "%s: the stream is of another GPU, or gone",
+                       t.name);
     if (!error && t.kind == MESSAGE && t.root == t.comm->rank && group.depth == 0)
-        error = refuse(t.comm, ncclInvalidUsage, "%s to or from the rank itself outside of a group", t.name);
+        error = refuse(t.comm, ncclInvalidUsage, "%s to or from the rank itself outside of a group",
+                       t.name);
     if (error) group.error = error;
     if (error || (t.count == 0 && t.kind != MESSAGE)) return error;
     if (group.depth == 0) return launch({ t });
@@ -564,31 +630,37 @@ static ncclResult_t call(const Task &t) {
     return ncclSuccess;
 }
 
-ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                           ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
     return call({ ALL_REDUCE, false, "ncclAllReduce", in, out, count, type, op, 0, comm, stream });
 }
-ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                               ncclComm_t comm, cudaStream_t stream) {
-    return call({ REDUCE_SCATTER, false, "ncclReduceScatter", in, out, count, type, op, 0, comm, stream });
+ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+    return call(
+        { REDUCE_SCATTER, false, "ncclReduceScatter", in, out, count, type, op, 0, comm, stream });
 }
-ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type, ncclComm_t comm,
-                           cudaStream_t stream) {
-    return call({ ALL_GATHER, false, "ncclAllGather", in, out, count, type, ncclSum, 0, comm, stream });
+ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+    return call(
+        { ALL_GATHER, false, "ncclAllGather", in, out, count, type, ncclSum, 0, comm, stream });
 }
-ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                           cudaStream_t stream) {
-    return call({ BROADCAST, false, "ncclBroadcast", in, out, count, type, ncclSum, root, comm, stream });
+ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+    return call(
+        { BROADCAST, false, "ncclBroadcast", in, out, count, type, ncclSum, root, comm, stream });
 }
-ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
-                        ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
     return call({ REDUCE, false, "ncclReduce", in, out, count, type, op, root, comm, stream });
 }
-ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int to, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int to, ncclComm_t comm,
+                      cudaStream_t stream) {
     return call({ MESSAGE, true, "ncclSend", in, nullptr, count, type, ncclSum, to, comm, stream });
 }
-ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int from, ncclComm_t comm, cudaStream_t stream) {
-    return call({ MESSAGE, false, "ncclRecv", nullptr, out, count, type, ncclSum, from, comm, stream });
+ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int from, ncclComm_t comm,
+                      cudaStream_t stream) {
+    return call(
+        { MESSAGE, false, "ncclRecv", nullptr, out, count, type, ncclSum, from, comm, stream });
 }
 
 // Starts the communicators, and waits for the blocking ones.
@@ -599,7 +671,8 @@ static ncclResult_t begin_together(Entry &entry, const std::vector<ncclComm *> &
         for (ncclComm *c : begun) {
             const ncclResult_t now = step(c);
             wait = wait || (now == ncclInProgress && c->blocking);
-            if (now && result != now && (result == ncclSuccess || result == ncclInProgress)) result = now;
+            if (now && result != now && (result == ncclSuccess || result == ncclInProgress))
+                result = now;
         }
         if (!wait) break;
         result = ncclSuccess;
@@ -612,7 +685,8 @@ ncclResult_t ncclGroupStart(void) { return group.depth++, ncclSuccess; }
 ncclResult_t ncclGroupEnd(void) {
     Entry entry;
     if (entry.error) return cuda_error(entry);
-    if (group.depth == 0) return refuse(nullptr, ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+    if (group.depth == 0)
+        return refuse(nullptr, ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
     if (--group.depth > 0) return ncclSuccess;
     std::vector<Task> tasks;
     std::vector<ncclComm *> begun;
@@ -625,7 +699,8 @@ ncclResult_t ncclGroupEnd(void) {
     for (const Task &t : tasks)
         if (t.kind == MESSAGE && t.root == t.comm->rank) to_self += t.send ? 1 : -1;
     if (!error && to_self)
-        return refuse(nullptr, ncclInvalidUsage, "a message of a rank to itself has no partner in the group");
+        return refuse(nullptr, ncclInvalidUsage,
+                      "a message of a rank to itself has no partner in the group");
     return error || tasks.empty() ? error : launch(tasks);
 }
 
@@ -661,14 +736,17 @@ static ncclResult_t begin(Entry &entry, ncclComm *c, ncclComm_t *out) {
     return result;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank, ncclConfig_t *config) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config) {
     Entry entry;
     if (entry.error) return cuda_error(entry);
     int process, file;
-    if (sscanf(id.internal, "stand-in %d %d", &process, &file) != 2 || size < 1 || rank < 0 || rank >= size ||
-        (config && config->magic != 0xcafebeef))
-        return refuse(nullptr, ncclInvalidArgument, "rank %d of %d, the id, or a configuration without "
-                                                    "NCCL_CONFIG_INITIALIZER", rank, size);
+    if (sscanf(id.internal, "stand-in %d %d", &process, &file) != 2 || size < 1 || rank < 0 ||
+        rank >= size || (config && config->magic != 0xcafebeef))
+        return refuse(nullptr, ncclInvalidArgument,
+                      "rank %d of %d, the id, or a configuration without "
+                      "NCCL_CONFIG_INITIALIZER",
+                      rank, size);
     ncclComm *c = new_comm(size, rank, config, "world");
     const ncclResult_t error = open_board(c, process, file);
     if (error) return forget(c), error;
@@ -681,19 +759,23 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int r
 static bool has_work(const ncclComm *comm) {
     for (const Stream *s : streams)
         for (size_t k = 0; s && k < s->pending.size(); k++)
-            if (s->pending[k].work && static_cast<Work *>(s->pending[k].work)->has(comm)) return true;
+            if (s->pending[k].work && static_cast<Work *>(s->pending[k].work)->has(comm))
+                return true;
     return false;
 }
 
-ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *sub, ncclConfig_t *config) {
+ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *sub,
+                           ncclConfig_t *config) {
     Entry entry;
     if (entry.error) return cuda_error(entry);
     const ncclResult_t error = check_comm(parent);
     *sub = nullptr;
     if (error) return error;
-    if (color < NCCL_SPLIT_NOCOLOR) return refuse(parent, ncclInvalidArgument, "ncclCommSplit: color %d", color);
+    if (color < NCCL_SPLIT_NOCOLOR)
+        return refuse(parent, ncclInvalidArgument, "ncclCommSplit: color %d", color);
     if (has_work(parent))
-        return refuse(parent, ncclInvalidUsage, "ncclCommSplit while operations of the communicator are not done");
+        return refuse(parent, ncclInvalidUsage,
+                      "ncclCommSplit while operations of the communicator are not done");
     Member &me = parent->board->member[parent->rank];
     const uint64_t split = me.splits + 1;
     me.split[split % 2] = { color, key, -1 };
@@ -728,8 +810,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
         return refuse(nullptr, ncclInvalidArgument, "there is no such communicator");
     *error = step(comm);
     if (comm->state == ncclComm::READY) launch_now(comm);
-    for (ncclComm *c : comms)                       // a split also counts for its parent
-        if (c->parent == comm && c->state != ncclComm::READY && step(c) == ncclInProgress) *error = ncclInProgress;
+    for (ncclComm *c : comms) // a split also counts for its parent
+        if (c->parent == comm && c->state != ncclComm::READY && step(c) == ncclInProgress)
+            *error = ncclInProgress;
     return ncclSuccess;
 }
 
@@ -764,21 +847,35 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return end(comm), error;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-    Entry entry;                                    // also after a CUDA error
+    Entry entry; // also after a CUDA error
     if (std::find(comms.begin(), comms.end(), comm) == comms.end())
         return refuse(nullptr, ncclInvalidArgument, "there is no such communicator");
     return end(comm);
 }
 
-ncclResult_t ncclCommCount(const ncclComm_t comm, int *size) { return *size = comm->size, ncclSuccess; }
-ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank) { return *rank = comm->rank, ncclSuccess; }
-ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device) { return *device = comm->device, ncclSuccess; }
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *size) {
+    return *size = comm->size, ncclSuccess;
+}
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank) {
+    return *rank = comm->rank, ncclSuccess;
+}
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device) {
+    return *device = comm->device, ncclSuccess;
+}
 
 const char *ncclGetErrorString(ncclResult_t result) {
     static const char *const texts[ncclNumResults] = {
-        "no error", "unhandled cuda error", "unhandled system error", "internal error", "invalid argument",
-        "invalid usage", "remote process exited or there was a network error", "NCCL operation in progress"
+        "no error",
+        "unhandled cuda error",
+        "unhandled system error",
+        "internal error",
+        "invalid argument",
+        "invalid usage",
+        "remote process exited or there was a network error",
+        "NCCL operation in progress"
     };
     return result >= 0 && result < ncclNumResults ? texts[result] : "unknown result code";
 }
-const char *ncclGetLastError(ncclComm_t comm) { return comm ? comm->text.c_str() : last_text.c_str(); }
+const char *ncclGetLastError(ncclComm_t comm) {
+    return comm ? comm->text.c_str() : last_text.c_str();
+}

@@ -19,17 +19,27 @@
 
 namespace standin {
 
-// The device's memory is a file without a name, mapped twice. The program gets addresses at `base`, which it cannot
-// read or write. Operations use the same bytes at `shadow`. Addresses among the arguments of a kernel are replaced by
-// addresses at `shadow`.
-static const size_t ROOM = size_t(1) << 40;         // addresses; none is given out twice
-static const size_t FREED = size_t(256) << 20;      // bytes of freed blocks that stay NaN; older ones read as zero
-static const size_t ZONE = 256;                     // bytes before, between and behind blocks, at least
-static const int POISON = 0xff;                     // each byte: a NaN as a real, negative as an index
-static const size_t QUEUE = 1024;                   // operations that a stream holds back at most
+// The device's memory is a file without a name, mapped twice. The program gets addresses at `base`,
+// which it cannot read or write. Operations use the same bytes at `shadow`. Addresses among the
+// arguments of a kernel are replaced by addresses at `shadow`.
+static const size_t ROOM = size_t(1) << 40; // addresses; none is given out twice
+static const size_t FREED = size_t(256)
+                            << 20; // bytes of freed blocks that stay NaN; older ones read as zero
+static const size_t ZONE = 256;    // bytes before, between and behind blocks, at least
+static const int POISON = 0xff;    // each byte: a NaN as a real, negative as an index
+static const size_t QUEUE = 1024;  // operations that a stream holds back at most
 
-struct Block { size_t bytes; int device; bool live; };
-struct Record { size_t stream; uint64_t count; Clock after; std::chrono::steady_clock::time_point time; };
+struct Block {
+    size_t bytes;
+    int device;
+    bool live;
+};
+struct Record {
+    size_t stream;
+    uint64_t count;
+    Clock after;
+    std::chrono::steady_clock::time_point time;
+};
 struct State {
     std::mutex mutex;
     bool begun = false, forked = false;
@@ -38,25 +48,25 @@ struct State {
     size_t end = ZONE, capacity = size_t(4) << 30;
     size_t kernels = 0, failing_kernel = 0;
     bool eager = false, check_all = false;
-    bool lazy = true;                               // CUDA_MODULE_LOADING at the first call
-    std::set<std::string> loaded;                   // kernels
-    long patience = 300;                            // seconds
-    std::vector<size_t> used, most;                 // live bytes and their peak, by device
-    std::deque<uintptr_t> freed;                    // blocks that are NaN, oldest first
+    bool lazy = true;               // CUDA_MODULE_LOADING at the first call
+    std::set<std::string> loaded;   // kernels
+    long patience = 300;            // seconds
+    std::vector<size_t> used, most; // live bytes and their peak, by device
+    std::deque<uintptr_t> freed;    // blocks that are NaN, oldest first
     size_t freed_bytes = 0;
-    std::map<uintptr_t, Block> blocks;              // blocks of the device, also freed blocks
+    std::map<uintptr_t, Block> blocks; // blocks of the device, also freed blocks
     std::map<uintptr_t, size_t> pinned;
-    std::vector<Stream *> defaults;                 // by device
-    cudaError_t sticky = cudaSuccess;               // after a kernel has failed, every call fails
+    std::vector<Stream *> defaults;   // by device
+    cudaError_t sticky = cudaSuccess; // after a kernel has failed, every call fails
     struct sigaction other_handler;
 };
-static State &all = *new State;                     // never destroyed: a thread may outlive main
+static State &all = *new State; // never destroyed: a thread may outlive main
 std::vector<Stream *> &streams = *new std::vector<Stream *>;
 static thread_local int device_now;
 static thread_local cudaError_t last_error;
 static thread_local const char *running_kernel;
 static thread_local bool in_host_function;
-static thread_local const Op *waiting;              // the operation at which the last failed run_until() stopped
+static thread_local const Op *waiting; // the operation at which the last failed run_until() stopped
 
 void fault(const char *format, ...) {
     va_list arguments;
@@ -72,7 +82,8 @@ void fault(const char *format, ...) {
 // ---- memory ----
 
 bool on_device(const void *p) {
-    return all.base && static_cast<const char *>(p) >= all.base && static_cast<const char *>(p) < all.base + ROOM;
+    return all.base && static_cast<const char *>(p) >= all.base &&
+           static_cast<const char *>(p) < all.base + ROOM;
 }
 
 char *reach(const void *p) {
@@ -102,17 +113,19 @@ static std::string where(const void *p) {
     auto b = find_block(p);
     if (b == all.blocks.end()) return "an address before all blocks";
     char text[100];
-    snprintf(text, sizeof text, "byte %zu of a %sblock of %zu bytes", size_t(uintptr_t(p) - b->first),
-             b->second.live ? "" : "freed ", b->second.bytes);
+    snprintf(text, sizeof text, "byte %zu of a %sblock of %zu bytes",
+             size_t(uintptr_t(p) - b->first), b->second.live ? "" : "freed ", b->second.bytes);
     return text;
 }
 
-Access use(const char *what, const void *p, size_t width, size_t pitch, size_t rows, bool write, int device) {
+Access use(const char *what, const void *p, size_t width, size_t pitch, size_t rows, bool write,
+           int device) {
     if (rows == 0 || width == 0) return { { 0, 0, 0, 0 }, write };
     auto b = find_block(p);
     const size_t span = (rows - 1) * pitch + width;
     if (!on_device(p)) fault("%s: %p is not the address of device memory", what, p);
-    if (b == all.blocks.end() || !b->second.live || uintptr_t(p) + span > b->first + b->second.bytes)
+    if (b == all.blocks.end() || !b->second.live ||
+        uintptr_t(p) + span > b->first + b->second.bytes)
         fault("%s: %zu bytes from %s", what, span, where(p).c_str());
     if (b->second.device != device)
         fault("%s: memory of device %d used on device %d", what, b->second.device, device);
@@ -121,22 +134,27 @@ Access use(const char *what, const void *p, size_t width, size_t pitch, size_t r
 
 bool overlap(const Range &a, const Range &b) {
     if (a.rows == 0 || b.rows == 0) return false;
-    const uintptr_t a_end = a.lo + (a.rows - 1) * a.pitch + a.width, b_end = b.lo + (b.rows - 1) * b.pitch + b.width;
+    const uintptr_t a_end = a.lo + (a.rows - 1) * a.pitch + a.width,
+                    b_end = b.lo + (b.rows - 1) * b.pitch + b.width;
     if (a.lo >= b_end || b.lo >= a_end) return false;
     if (a.pitch != b.pitch || a.rows == 1 || b.rows == 1) return true;
     const size_t apart = (b.lo > a.lo ? b.lo - a.lo : a.pitch - (a.lo - b.lo) % a.pitch) % a.pitch;
-    return apart < a.width || apart + b.width > a.pitch;        // columns of the same matrix
+    return apart < a.width || apart + b.width > a.pitch; // columns of the same matrix
 }
 
-// Between blocks lie signalling NaNs, of float and of double. An operation that reads them gets NaN. An operation
-// that adds to them leaves a quiet NaN.
+// Between blocks lie signalling NaNs, of float and of double. An operation that reads them gets
+// NaN. An operation that adds to them leaves a quiet NaN.
 static const struct Zone {
     uint64_t word[2 * ZONE / sizeof(uint64_t)];
     Zone() { std::fill(std::begin(word), std::end(word), 0x7ff4dead7fa0dead); }
 } zone;
-static void fill_zone(uintptr_t from, uintptr_t to) { memcpy(reach(reinterpret_cast<void *>(from)), &zone, to - from); }
-static void check_zone(uintptr_t from, uintptr_t to, const Block &b, ptrdiff_t offset, const char *after) {
-    const char *p = reach(reinterpret_cast<void *>(from)), *is = reinterpret_cast<const char *>(&zone);
+static void fill_zone(uintptr_t from, uintptr_t to) {
+    memcpy(reach(reinterpret_cast<void *>(from)), &zone, to - from);
+}
+static void check_zone(uintptr_t from, uintptr_t to, const Block &b, ptrdiff_t offset,
+                       const char *after) {
+    const char *p = reach(reinterpret_cast<void *>(from)),
+               *is = reinterpret_cast<const char *>(&zone);
     if (memcmp(p, is, to - from) == 0) return;
     const size_t i = size_t(std::mismatch(p, p + (to - from), is).first - p);
     fault("%s: somebody wrote outside of a block of %zu bytes, at byte %td", after, b.bytes,
@@ -149,8 +167,8 @@ static void check_zones(std::map<uintptr_t, Block>::iterator b, const char *afte
     if (b != all.blocks.begin()) --other, before = other->first + other->second.bytes;
     other = std::next(b);
     check_zone(before, b->first, b->second, ptrdiff_t(before - b->first), after);
-    check_zone(end, other == all.blocks.end() ? uintptr_t(all.base) + all.end : other->first, b->second,
-               ptrdiff_t(b->second.bytes), after);
+    check_zone(end, other == all.blocks.end() ? uintptr_t(all.base) + all.end : other->first,
+               b->second, ptrdiff_t(b->second.bytes), after);
 }
 
 static void check_all_zones(const char *after) {
@@ -160,8 +178,11 @@ static void check_all_zones(const char *after) {
 
 static void on_segv(int, siginfo_t *info, void *) {
     if (on_device(info->si_addr) && running_kernel)
-        fault("%s: a kernel reached into device memory by an address that was not among its arguments", running_kernel);
-    if (on_device(info->si_addr)) fault("the host reached into device memory, %s", where(info->si_addr).c_str());
+        fault("%s: a kernel reached into device memory by an address that was not among its "
+              "arguments",
+              running_kernel);
+    if (on_device(info->si_addr))
+        fault("the host reached into device memory, %s", where(info->si_addr).c_str());
     sigaction(SIGSEGV, &all.other_handler, nullptr);
 }
 
@@ -197,9 +218,11 @@ static void begin() {
     void *base = MAP_FAILED, *shadow = MAP_FAILED;
     if (all.file >= 0 && ftruncate(all.file, off_t(ROOM)) == 0) {
         base = mmap(nullptr, ROOM, PROT_NONE, MAP_SHARED | MAP_NORESERVE, all.file, 0);
-        shadow = mmap(nullptr, ROOM, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, all.file, 0);
+        shadow =
+            mmap(nullptr, ROOM, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, all.file, 0);
     }
-    if (base == MAP_FAILED || shadow == MAP_FAILED) fault("no addresses for device memory: %s", strerror(errno));
+    if (base == MAP_FAILED || shadow == MAP_FAILED)
+        fault("no addresses for device memory: %s", strerror(errno));
     all.base = static_cast<char *>(base);
     all.shadow = static_cast<char *>(shadow);
     fill_zone(uintptr_t(base), uintptr_t(base) + all.end);
@@ -212,7 +235,7 @@ static void begin() {
 // ---- streams ----
 
 static Stream *new_stream(int device, bool blocking) {
-    streams.push_back(new Stream { streams.size(), device, blocking, 0, 0, {}, {} });
+    streams.push_back(new Stream{ streams.size(), device, blocking, 0, 0, {}, {} });
     return streams.back();
 }
 
@@ -236,8 +259,8 @@ void join(Clock &c, const Clock &with) {
     for (size_t i = 0; i < with.size(); i++) set(c, i, with[i]);
 }
 
-// Two operations without an order between them race if one writes memory that the other reads or writes. fault() if
-// op races with a pending operation.
+// Two operations without an order between them race if one writes memory that the other reads or
+// writes. fault() if op races with a pending operation.
 static void check_races(const Stream *s, const Op &op) {
     for (const Stream *t : streams) {
         if (!t || t == s) continue;
@@ -246,13 +269,15 @@ static void check_races(const Stream *s, const Op &op) {
                 for (const Access &theirs : t->pending[i].uses)
                     for (const Access &ours : op.uses)
                         if ((ours.write || theirs.write) && overlap(ours.range, theirs.range))
-                            fault("race: %s on one stream and %s on another use the same memory, and no event "
-                                  "orders them", t->pending[i].name, op.name);
+                            fault("race: %s on one stream and %s on another use the same memory, "
+                                  "and no event "
+                                  "orders them",
+                                  t->pending[i].name, op.name);
     }
 }
 
 void issue(Stream *s, Op op) {
-    for (Stream *t : streams)           // the default stream and blocking streams wait for each other
+    for (Stream *t : streams) // the default stream and blocking streams wait for each other
         if (t && t != s && t->device == s->device && t->blocking && s->blocking &&
             (t == all.defaults[size_t(s->device)] || s == all.defaults[size_t(s->device)]))
             join(s->after, t->after);
@@ -265,8 +290,8 @@ void issue(Stream *s, Op op) {
     else if (s->pending.size() > QUEUE) run_until(s->index, s->done + 1);
 }
 
-// Runs the operations of the stream up to number `count`, and the operations that they must follow. Each operation
-// runs as late as possible.
+// Runs the operations of the stream up to number `count`, and the operations that they must follow.
+// Each operation runs as late as possible.
 bool run_until(size_t stream, uint64_t count) {
     Stream *s = streams[stream];
     while (s && s->done < count) {
@@ -295,9 +320,11 @@ void pause(std::unique_lock<std::mutex> &lock, int turn) {
 cudaError_t wait_for(std::unique_lock<std::mutex> &lock, size_t stream, uint64_t count) {
     const auto begin = std::chrono::steady_clock::now();
     for (int turn = 0; !run_until(stream, count); turn++) {
-        bool for_ever = std::chrono::steady_clock::now() - begin > std::chrono::seconds(all.patience);
+        bool for_ever =
+            std::chrono::steady_clock::now() - begin > std::chrono::seconds(all.patience);
         const std::string why = turn % 64 == 63 && waiting->why ? waiting->why(&for_ever) : "";
-        if (!why.empty() && for_ever) fault("the host waits for ever for %s: %s", waiting->name, why.c_str());
+        if (!why.empty() && for_ever)
+            fault("the host waits for ever for %s: %s", waiting->name, why.c_str());
         pause(lock, turn);
     }
     return all.sticky;
@@ -322,8 +349,9 @@ Entry::Entry() : error(cudaErrorNotPermitted) {
     if (in_host_function) return;
     lock = std::unique_lock<std::mutex>(all.mutex);
     if (!all.begun) begin();
-    error = all.forked       ? cudaErrorInitializationError       // CUDA does not survive a fork
-          : all.devices == 0 ? cudaErrorNoDevice : all.sticky;
+    error = all.forked         ? cudaErrorInitializationError // CUDA does not survive a fork
+            : all.devices == 0 ? cudaErrorNoDevice
+                               : all.sticky;
 }
 StreamEntry::StreamEntry(cudaStream_t stream) : s(error ? nullptr : find_stream(stream)) {
     if (!error && !s) error = cudaErrorInvalidResourceHandle;
@@ -337,7 +365,8 @@ enum class Place { DEVICE, PINNED, PAGEABLE };
 static Place place(const void *p) {
     if (on_device(p)) return Place::DEVICE;
     auto b = all.pinned.upper_bound(uintptr_t(p));
-    return b != all.pinned.begin() && (--b, uintptr_t(p) < b->first + b->second) ? Place::PINNED : Place::PAGEABLE;
+    return b != all.pinned.begin() && (--b, uintptr_t(p) < b->first + b->second) ? Place::PINNED
+                                                                                 : Place::PAGEABLE;
 }
 
 static bool fits(cudaMemcpyKind kind, Place from, Place to) {
@@ -345,8 +374,8 @@ static bool fits(cudaMemcpyKind kind, Place from, Place to) {
            ((from == Place::DEVICE) == bool(kind & 2) && (to == Place::DEVICE) == bool(kind & 1));
 }
 
-static Access use_of(Place place, const char *name, const void *p, size_t width, size_t pitch, size_t rows, bool write,
-                     int device) {
+static Access use_of(Place place, const char *name, const void *p, size_t width, size_t pitch,
+                     size_t rows, bool write, int device) {
     if (place == Place::DEVICE) return use(name, p, width, pitch, rows, write, device);
     return { { uintptr_t(p), width, pitch, place == Place::PINNED ? rows : 0 }, write };
 }
@@ -360,23 +389,28 @@ static bool in_use(const Range &range) {
     return false;
 }
 
-// A copy from pageable memory reads during the call, and a copy to pageable memory waits for its end. Pinned memory
-// is used when the copy runs on the stream. Until then a pinned target holds poison.
-static cudaError_t copy(const char *name, void *to, size_t to_pitch, const void *from, size_t from_pitch,
-                        size_t width, size_t rows, cudaMemcpyKind kind, cudaStream_t stream, bool wait) {
+// A copy from pageable memory reads during the call, and a copy to pageable memory waits for its
+// end. Pinned memory is used when the copy runs on the stream. Until then a pinned target holds
+// poison.
+static cudaError_t copy(const char *name, void *to, size_t to_pitch, const void *from,
+                        size_t from_pitch, size_t width, size_t rows, cudaMemcpyKind kind,
+                        cudaStream_t stream, bool wait) {
     StreamEntry on(stream);
     Stream *s = on.s;
     if (on.error) return on.error;
     if (rows > 1 && (width > to_pitch || width > from_pitch)) return cudaErrorInvalidPitchValue;
     const bool empty = width == 0 || rows == 0;
-    const Place source = empty ? Place::PAGEABLE : place(from), target = empty ? Place::PAGEABLE : place(to);
+    const Place source = empty ? Place::PAGEABLE : place(from),
+                target = empty ? Place::PAGEABLE : place(to);
     if (!empty && !fits(kind, source, target)) return cudaErrorInvalidValue;
     Op op = { name, {}, {} };
     op.uses.push_back(use_of(source, name, from, width, from_pitch, rows, false, s->device));
     op.uses.push_back(use_of(target, name, to, width, to_pitch, rows, true, s->device));
-    if (to != from && overlap(op.uses[0].range, op.uses[1].range)) fault("%s: source and target overlap", name);
+    if (to != from && overlap(op.uses[0].range, op.uses[1].range))
+        fault("%s: source and target overlap", name);
     auto move = [=](char *out, size_t out_pitch, const char *in, size_t in_pitch) {
-        for (size_t r = 0; r < rows && width; r++) memmove(out + r * out_pitch, in + r * in_pitch, width);
+        for (size_t r = 0; r < rows && width; r++)
+            memmove(out + r * out_pitch, in + r * in_pitch, width);
         return true;
     };
     char *out = reach(to);
@@ -397,15 +431,18 @@ static cudaError_t fill(void *p, int value, size_t bytes, cudaStream_t stream) {
     StreamEntry on(stream);
     if (on.error) return on.error;
     char *at = reach(p);
-    issue(on.s, { "cudaMemset", { use("cudaMemset", p, bytes, true, on.s->device) },
-               [=] { memset(at, value, bytes); return true; } });
+    issue(on.s, { "cudaMemset", { use("cudaMemset", p, bytes, true, on.s->device) }, [=] {
+                     memset(at, value, bytes);
+                     return true;
+                 } });
     return cudaSuccess;
 }
 
 // ---- kernels ----
 
-// The arguments of a kernel are bytes. fault() if a word of them is an address of host memory or of freed device
-// memory, because a GPU could crash. Addresses of live device memory are replaced by addresses at `shadow`.
+// The arguments of a kernel are bytes. fault() if a word of them is an address of host memory or of
+// freed device memory, because a GPU could crash. Addresses of live device memory are replaced by
+// addresses at `shadow`.
 static void check_words(const char *name, char *closure, size_t size) {
     const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
     for (size_t i = 0; i + sizeof(uintptr_t) <= size; i += sizeof(uintptr_t)) {
@@ -425,19 +462,21 @@ static void check_words(const char *name, char *closure, size_t size) {
     }
 }
 
-// CUDA loads a kernel at its first launch, unless CUDA_MODULE_LOADING was EAGER at the first call. Loading may wait
-// for all work on the GPU, and so for another rank.
+// CUDA loads a kernel at its first launch, unless CUDA_MODULE_LOADING was EAGER at the first call.
+// Loading may wait for all work on the GPU, and so for another rank.
 static void load(const char *name) {
     if (!all.lazy || !all.loaded.insert(name).second) return;
     for (const Stream *s : streams)
         for (size_t i = 0; s && i < s->pending.size(); i++)
             if (s->pending[i].work)
-                fault("%s: a kernel's first launch may wait for the GPU, and here for another rank, by %s; "
-                      "CUDA_MODULE_LOADING=EAGER", name, s->pending[i].name);
+                fault("%s: a kernel's first launch may wait for the GPU, and here for another "
+                      "rank, by %s; "
+                      "CUDA_MODULE_LOADING=EAGER",
+                      name, s->pending[i].name);
 }
 
-static cudaError_t launch(cudaStream_t stream, const char *name, void (*run)(void *), std::shared_ptr<void> closure,
-                          size_t size) {
+static cudaError_t launch(cudaStream_t stream, const char *name, void (*run)(void *),
+                          std::shared_ptr<void> closure, size_t size) {
     StreamEntry on(stream);
     if (on.error) return on.error;
     if (on.s->device != device_now) return cudaErrorInvalidResourceHandle;
@@ -445,29 +484,35 @@ static cudaError_t launch(cudaStream_t stream, const char *name, void (*run)(voi
     load(name);
     const bool fails = ++all.kernels == all.failing_kernel;
     issue(on.s, { name, {}, [=] {
-        if (fails) all.sticky = cudaErrorLaunchFailure;
-        if (all.sticky) return true;
-        running_kernel = name;
-        run(closure.get());
-        running_kernel = nullptr;
-        if (all.check_all) check_all_zones(name);
-        return true;
-    } });
+                     if (fails) all.sticky = cudaErrorLaunchFailure;
+                     if (all.sticky) return true;
+                     running_kernel = name;
+                     run(closure.get());
+                     running_kernel = nullptr;
+                     if (all.check_all) check_all_zones(name);
+                     return true;
+                 } });
     return cudaSuccess;
 }
 
 static cudaError_t result(cudaError_t e) {
-    if (e) last_error = e;                          // cudaErrorNotReady too, as on a GPU
+    if (e) last_error = e; // cudaErrorNotReady too, as on a GPU
     return e;
 }
-}
+} // namespace standin
 
 // ---- the calls ----
 
 using namespace standin;
-struct CUevent_st { bool timed; std::shared_ptr<Record> record; };
+struct CUevent_st {
+    bool timed;
+    std::shared_ptr<Record> record;
+};
 
-static const struct { cudaError_t error; const char *name, *text; } errors[] = {
+static const struct {
+    cudaError_t error;
+    const char *name, *text;
+} errors[] = {
     { cudaSuccess, "cudaSuccess", "no error" },
     { cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument" },
     { cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory" },
@@ -507,7 +552,9 @@ cudaError_t cudaGetDeviceCount(int *count) {
     return result(entry.error);
 }
 static cudaError_t device_error(const Entry &entry, int device) {
-    return entry.error ? entry.error : device < 0 || device >= all.devices ? cudaErrorInvalidDevice : cudaSuccess;
+    return entry.error                           ? entry.error
+           : device < 0 || device >= all.devices ? cudaErrorInvalidDevice
+                                                 : cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
     Entry entry;
@@ -531,8 +578,10 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
 }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
     Entry entry;
-    *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : attribute == cudaDevAttrMultiProcessorCount ? 1
-           : attribute == cudaDevAttrClockRate ? 1000000 : 0;
+    *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9
+             : attribute == cudaDevAttrMultiProcessorCount  ? 1
+             : attribute == cudaDevAttrClockRate            ? 1000000
+                                                            : 0;
     return result(device_error(entry, device));
 }
 cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device) {
@@ -573,7 +622,8 @@ cudaError_t cudaMalloc(void **p, size_t bytes) {
     if (bytes == 0) return cudaSuccess;
     size_t &used = all.used[size_t(device_now)];
     const size_t room = (bytes / ZONE + 2) * ZONE;
-    if (bytes > all.capacity - used || room > ROOM - all.end) return result(cudaErrorMemoryAllocation);
+    if (bytes > all.capacity - used || room > ROOM - all.end)
+        return result(cudaErrorMemoryAllocation);
     *p = all.base + all.end;
     memset(reach(*p), POISON, bytes);
     fill_zone(uintptr_t(*p) + bytes, uintptr_t(*p) + room);
@@ -588,7 +638,8 @@ cudaError_t cudaFree(void *p) {
     if (entry.error || !p) return result(entry.error);
     auto b = all.blocks.find(uintptr_t(p));
     if (b == all.blocks.end()) return result(cudaErrorInvalidValue);
-    if (!b->second.live) fault("cudaFree: %p, a block of %zu bytes, is free already", p, b->second.bytes);
+    if (!b->second.live)
+        fault("cudaFree: %p, a block of %zu bytes, is free already", p, b->second.bytes);
     const cudaError_t e = wait_for_device(entry.lock, b->second.device);
     check_zones(b, "cudaFree");
     bury(b->first, b->second.bytes);
@@ -604,21 +655,23 @@ cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream) {
     }
     return cudaMalloc(p, bytes);
 }
-// From this call on the program may not use the block. Earlier operations of the stream still use it.
+// From this call on the program may not use the block. Earlier operations of the stream still use
+// it.
 cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
     StreamEntry on(stream);
     if (on.error || !p) return result(on.error);
     auto b = all.blocks.find(uintptr_t(p));
     if (b == all.blocks.end()) return result(cudaErrorInvalidValue);
-    if (!b->second.live) fault("cudaFreeAsync: %p, a block of %zu bytes, is free already", p, b->second.bytes);
+    if (!b->second.live)
+        fault("cudaFreeAsync: %p, a block of %zu bytes, is free already", p, b->second.bytes);
     const Access whole = use("cudaFreeAsync", p, b->second.bytes, true, b->second.device);
     b->second.live = false;
     all.used[size_t(b->second.device)] -= b->second.bytes;
     issue(on.s, { "cudaFreeAsync", { whole }, [=] {
-        check_zones(b, "cudaFreeAsync");
-        bury(b->first, b->second.bytes);
-        return true;
-    } });
+                     check_zones(b, "cudaFreeAsync");
+                     bury(b->first, b->second.bytes);
+                     return true;
+                 } });
     return cudaSuccess;
 }
 // Each device has one pool, which keeps no memory.
@@ -632,7 +685,8 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *) {
     Entry entry;
     if (entry.error) return result(entry.error);
-    return result(pool && attribute == cudaMemPoolAttrReleaseThreshold ? cudaSuccess : cudaErrorInvalidValue);
+    return result(pool && attribute == cudaMemPoolAttrReleaseThreshold ? cudaSuccess
+                                                                       : cudaErrorInvalidValue);
 }
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t) {
     Entry entry;
@@ -672,12 +726,15 @@ cudaError_t cudaFreeHost(void *p) {
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     return result(copy("cudaMemcpy", to, bytes, from, bytes, bytes, 1, kind, nullptr, true));
 }
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream) {
     return result(copy("cudaMemcpyAsync", to, bytes, from, bytes, bytes, 1, kind, stream, false));
 }
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t rows,
-                              enum cudaMemcpyKind kind, cudaStream_t stream) {
-    return result(copy("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, rows, kind, stream, false));
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                              size_t width, size_t rows, enum cudaMemcpyKind kind,
+                              cudaStream_t stream) {
+    return result(copy("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, rows, kind,
+                       stream, false));
 }
 cudaError_t cudaMemset(void *p, int value, size_t bytes) {
     return result(fill(p, value, bytes, nullptr));
@@ -691,7 +748,9 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags) 
     if (!entry.error) *stream = new_stream(device_now, !(flags & cudaStreamNonBlocking));
     return result(entry.error);
 }
-cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
+cudaError_t cudaStreamCreate(cudaStream_t *stream) {
+    return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     StreamEntry on(stream);
     if (on.error || !stream) return result(on.error ? on.error : cudaErrorInvalidResourceHandle);
@@ -718,24 +777,26 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t f, void *data) 
     StreamEntry on(stream);
     if (on.error) return result(on.error);
     issue(on.s, { "cudaLaunchHostFunc", {}, [=] {
-        in_host_function = true;
-        f(data);
-        in_host_function = false;
-        return true;
-    } });
+                     in_host_function = true;
+                     f(data);
+                     in_host_function = false;
+                     return true;
+                 } });
     return cudaSuccess;
 }
-void standin_launch(cudaStream_t stream, const char *name, void (*run)(void *), void (*destroy)(void *), void *closure,
-                    size_t size) {
+void standin_launch(cudaStream_t stream, const char *name, void (*run)(void *),
+                    void (*destroy)(void *), void *closure, size_t size) {
     result(launch(stream, name, run, std::shared_ptr<void>(closure, destroy), size));
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags) {
     Entry entry;
-    if (!entry.error) *event = new CUevent_st { !(flags & cudaEventDisableTiming), nullptr };
+    if (!entry.error) *event = new CUevent_st{ !(flags & cudaEventDisableTiming), nullptr };
     return result(entry.error);
 }
-cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+cudaError_t cudaEventCreate(cudaEvent_t *event) {
+    return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
     Entry entry;
     if (!event) return result(cudaErrorInvalidResourceHandle);
@@ -746,7 +807,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     StreamEntry on(stream);
     if (on.error || !event) return result(on.error ? on.error : cudaErrorInvalidResourceHandle);
     auto record = std::make_shared<Record>();
-    issue(on.s, { "cudaEventRecord", {}, [=] { record->time = std::chrono::steady_clock::now(); return true; } });
+    issue(on.s, { "cudaEventRecord", {}, [=] {
+                     record->time = std::chrono::steady_clock::now();
+                     return true;
+                 } });
     record->stream = on.s->index;
     record->count = on.s->issued;
     record->after = on.s->after;
@@ -761,15 +825,19 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     Entry entry;
     if (entry.error || !event) return result(event ? entry.error : cudaErrorInvalidResourceHandle);
-    return result(event->record ? wait_for(entry.lock, event->record->stream, event->record->count) : cudaSuccess);
+    return result(event->record ? wait_for(entry.lock, event->record->stream, event->record->count)
+                                : cudaSuccess);
 }
-static bool finished(const Record &r) { return !streams[r.stream] || streams[r.stream]->done >= r.count; }
+static bool finished(const Record &r) {
+    return !streams[r.stream] || streams[r.stream]->done >= r.count;
+}
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
     Entry entry;
     if (entry.error) return result(entry.error);
     if (!start || !end || !start->timed || !end->timed || !start->record || !end->record)
         return result(cudaErrorInvalidResourceHandle);
     if (!finished(*start->record) || !finished(*end->record)) return result(cudaErrorNotReady);
-    *milliseconds = std::chrono::duration<float, std::milli>(end->record->time - start->record->time).count();
+    *milliseconds =
+        std::chrono::duration<float, std::milli>(end->record->time - start->record->time).count();
     return cudaSuccess;
 }

@@ -12,10 +12,11 @@
 
 namespace standin {
 
-// Reports a mistake that a GPU would not always report: prints it on stderr and ends the process with status 3.
+// Reports a mistake that a GPU would not always report: prints it on stderr and ends the process
+// with status 3.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fault(const char *format, ...);
 
-size_t number(const char *variable, size_t otherwise);          // the value of an environment variable
+size_t number(const char *variable, size_t otherwise); // the value of an environment variable
 
 // ---- memory ----
 // Rows of `width` bytes, `pitch` bytes apart.
@@ -23,7 +24,10 @@ struct Range {
     uintptr_t lo;
     size_t width, pitch, rows;
 };
-struct Access { Range range; bool write; };
+struct Access {
+    Range range;
+    bool write;
+};
 bool on_device(const void *p);
 // Returns the address that an operation uses for p: an address at `shadow` for device memory, else
 // p itself.
@@ -32,7 +36,8 @@ char *reach(const void *p);
 std::string bus_id(int device);
 void device_file(const void *p, int *file, off_t *offset);
 // fault(), unless the range lies in one live block of the device.
-Access use(const char *what, const void *p, size_t width, size_t pitch, size_t rows, bool write, int device);
+Access use(const char *what, const void *p, size_t width, size_t pitch, size_t rows, bool write,
+           int device);
 inline Access use(const char *what, const void *p, size_t bytes, bool write, int device) {
     return use(what, p, bytes, bytes, 1, write, device);
 }
@@ -44,32 +49,32 @@ bool overlap(const Range &a, const Range &b);
 using Clock = std::vector<uint64_t>;
 struct Op {
     const char *name;
-    std::vector<Access> uses;               // empty for a kernel, whose accesses are unknown
-    std::function<bool()> run;              // returns false while the operation waits for another rank
-    std::function<std::string(bool *for_ever)> why = {};    // it waits
-    void *work = nullptr;                   // the struct Work of an NCCL operation, else null
+    std::vector<Access> uses;  // empty for a kernel, whose accesses are unknown
+    std::function<bool()> run; // returns false while the operation waits for another rank
+    std::function<std::string(bool *for_ever)> why = {}; // it waits
+    void *work = nullptr; // the struct Work of an NCCL operation, else null
     Clock after = {};
 };
-}
+} // namespace standin
 
 struct CUstream_st {
     size_t index;
     int device;
-    bool blocking;                          // waits for the default stream, which waits for this one
+    bool blocking; // waits for the default stream, which waits for this one
     uint64_t issued, done;
-    standin::Clock after;                   // the operations before its next operation
-    std::deque<standin::Op> pending;        // operations done + 1 ... issued
+    standin::Clock after;            // the operations before its next operation
+    std::deque<standin::Op> pending; // operations done + 1 ... issued
 };
 
 namespace standin {
 using Stream = CUstream_st;
-extern std::vector<Stream *> &streams;      // by index; null once destroyed
+extern std::vector<Stream *> &streams; // by index; null once destroyed
 
-Stream *find_stream(cudaStream_t s);        // null: there is no such stream
+Stream *find_stream(cudaStream_t s); // null: there is no such stream
 void issue(Stream *s, Op op);
 void set(Clock &c, size_t stream, uint64_t count);
 void join(Clock &c, const Clock &with);
-bool run_until(size_t stream, uint64_t count);      // false: an operation waits for another rank
+bool run_until(size_t stream, uint64_t count); // false: an operation waits for another rank
 cudaError_t wait_for(std::unique_lock<std::mutex> &lock, size_t stream, uint64_t count);
 
 // The beginning of every call: the lock, and the errors that any call may return.
@@ -82,7 +87,8 @@ struct StreamEntry : Entry {
     Stream *s;
     explicit StreamEntry(cudaStream_t stream);
 };
-void pause(std::unique_lock<std::mutex> &lock, int turn);       // lets other threads run while this thread waits
+void pause(std::unique_lock<std::mutex> &lock,
+           int turn); // lets other threads run while this thread waits
 int current_device();
-}
+} // namespace standin
 #endif
