@@ -865,9 +865,7 @@ static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
     forget("chunks");
 }
 
-// The softmax over two blocks of keys, merged, must equal the softmax over all keys. So must its
-// backward, block by block. Scores are in the hundreds. The triangles are the products of a causal
-// block.
+// lse[row, head] <- the log of the sum of the exponentials of the scores that a query sees.
 static void plain_lse(Mat lse, const Mat *in) { // [B*Tq, heads] of scores [B*heads*Tq, Tk]
     FOR (r, in[0].rows) {
         const double *s = in[0].v + r * in[0].cols;
@@ -887,6 +885,9 @@ static void is_near(const char *what, Tensor got, Mat want, double limit) {
     const double e = error_of(get(got), want);
     ok(e <= limit * ROUNDING, "%s: %.1e", what, e);
 }
+// The softmax over two blocks of keys, merged, must equal the softmax over all keys. So must its
+// backward, block by block. Scores are in the hundreds. The ops *_triangle use only the elements up
+// to the diagonal. With a causal mask they must give the same results.
 static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
     const size_t P = B * H * T, A = H * D, half = T / 2;
     const HeadsPlace all = place_heads(T, T, B, H, false);
@@ -1053,17 +1054,17 @@ static void test_cross_entropy(size_t V, const size_t *cut, const char *how) {
     FOR (r, M) largest.v[r] = -INFINITY;
     tensor_fill(sum, 0);
     tensor_fill(picked, 0);
-    // a vocabulary-parallel head communicates three times: the maximum,
+    // a vocabulary-parallel head communicates three values per row: maximum, target's logit, sum
     FOR (i, SLICES) {
         Tensor mine = tensor_col_range(logits, cut[i], cut[i + 1]);
         op_row_max(one, mine);
         Mat m = get(one);
         FOR (r, M) largest.v[r] = fmax(largest.v[r], m.v[r]);
-        op_pick_target(one, mine, on_device, cut[i]); // the target's logit, which one rank has,
+        op_pick_target(one, mine, on_device, cut[i]); // only one slice has the target's logit
         op_add(picked, picked, one);
     }
     tensor_copy(max, put(largest));
-    FOR (i, SLICES) { // and the sum.
+    FOR (i, SLICES) { // the sum of the exponentials
         op_exp_sum(one, tensor_col_range(logits, cut[i], cut[i + 1]), max);
         op_add(sum, sum, one);
     }
