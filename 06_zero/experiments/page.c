@@ -12,7 +12,7 @@ ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training
     return measured;
 }
 
-double zero_state(const ZeroMeasured *seen) {
+static double state_of(const ZeroMeasured *seen) {
     const size_t *bytes = seen->state.bytes;
     return (double)(bytes[0] + bytes[1] + bytes[2]);
 }
@@ -61,7 +61,7 @@ static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, con
         const ZeroLine *l = &lesson->lines[k];
         if (!l->cost) continue;
         // The column of data parallelism is measured and has no check of its own.
-        double first[ZERO_LINES] = { zero_state(seen),
+        double first[ZERO_LINES] = { state_of(seen),
                                      (double)seen->state.bytes[0],
                                      (double)seen->state.bytes[1],
                                      (double)seen->state.bytes[2],
@@ -99,28 +99,16 @@ void zero_say_sizes(Run *run, const Comm *dp, const Training *t) {
         all, wte, c->layers, block, all - wte - c->layers * block);
     say(run, "N = %zu ranks, 4 bytes per element. In flight: held only while it is used.",
         dp->size);
-    size_t N = dp->size, fewer = t->sequences % N; // ranks >= `fewer` have one fewer
-    if (fewer == 0)
-        say(run, "Each rank runs up to m micro-batches per step; all have equally many sequences.");
-    else if (fewer + 1 == N)
-        say(run,
-            "Each rank runs up to m micro-batches per step; rank %zu has fewer sequences, so it "
-            "waits.",
-            fewer);
-    else
-        say(run,
-            "Each rank runs up to m micro-batches per step; ranks %zu to %zu have fewer sequences, "
-            "so they wait.",
-            fewer, N - 1);
+    say(run, "Each rank runs up to m micro-batches per step; ranks with fewer sequences wait.");
 }
 
 static void conclude(Run *run, const ZeroLesson *lesson, size_t m, const ZeroMeasured *dp,
                      const ZeroMeasured *stage) {
     ZeroTexts seen = { .ranks = run->world->size, .m = m };
-    page_value(seen.dp_state, sizeof seen.dp_state, zero_state(dp), "bytes");
+    page_value(seen.dp_state, sizeof seen.dp_state, state_of(dp), "bytes");
     page_value(seen.dp_sent, sizeof seen.dp_sent, dp->sent, "bytes");
     page_value(seen.dp_step, sizeof seen.dp_step, (double)dp->timing.step, "ps");
-    page_value(seen.state, sizeof seen.state, zero_state(stage), "bytes");
+    page_value(seen.state, sizeof seen.state, state_of(stage), "bytes");
     page_value(seen.in_flight, sizeof seen.in_flight, stage->in_flight, "bytes");
     page_value(seen.sent, sizeof seen.sent, stage->sent, "bytes");
     page_value(seen.step, sizeof seen.step, (double)stage->timing.step, "ps");
