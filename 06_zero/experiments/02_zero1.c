@@ -7,15 +7,16 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
 
-static void conclude(Run *run, const ZeroTexts *seen) {
+static void conclude(Run *run, size_t m, const ZeroTexts *dp, const ZeroTexts *own) {
+    (void)m;
     say_answer(run,
                "It should not. Each rank updates 1/%zu of the weights and gathers the rest. "
                "It holds %s of state instead of %s, and the training is the same.",
-               seen->ranks, seen->state, seen->dp_state);
+               run->world->size, own->bytes[ZERO_STATE], dp->bytes[ZERO_STATE]);
     say_cost(run,
              "%s sent per rank instead of %s, because parts are rounded up and the norm "
              "needs a sum; a step takes %s instead of %s.",
-             seen->sent, seen->dp_sent, seen->step, seen->dp_step);
+             own->bytes[ZERO_SENT], dp->bytes[ZERO_SENT], own->step, dp->step);
     say_use_when(run, "there is data parallelism and the optimizer keeps state. Its only drawback "
                       "is that it makes more calls. In 16-bit training it divides 12 of 16 bytes, "
                       "here 8 of 16.");

@@ -9,16 +9,17 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
 
-static void conclude(Run *run, const ZeroTexts *seen) {
+static void conclude(Run *run, size_t m, const ZeroTexts *dp, const ZeroTexts *own) {
     say_answer(run,
                "A rank keeps the gradients of its own 1/%zu for the step, so state is %s "
                "instead of %s. A whole gradient lives for one layer's backward: at most %s "
                "are in flight.",
-               seen->ranks, seen->state, seen->dp_state, seen->in_flight);
+               run->world->size, own->bytes[ZERO_STATE], dp->bytes[ZERO_STATE],
+               own->bytes[ZERO_IN_FLIGHT]);
     say_cost(run,
              "a reduction per micro-batch. For m = %zu that is %s sent per rank instead of "
              "%s, and %s per step instead of %s.",
-             seen->m, seen->sent, seen->dp_sent, seen->step, seen->dp_step);
+             m, own->bytes[ZERO_SENT], dp->bytes[ZERO_SENT], own->step, dp->step);
     say_use_when(run, "whole gradients do not fit and a step has few micro-batches. With many, "
                       "stage 1 sends less.");
 }

@@ -6,16 +6,16 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
 
-static void conclude(Run *run, const ZeroTexts *seen) {
+static void conclude(Run *run, size_t m, const ZeroTexts *dp, const ZeroTexts *own) {
     say_answer(run,
                "It gathers a layer's weights before each forward and backward, and drops "
                "them after it. A rank keeps %s of state instead of %s, and at most %s are in "
                "flight.",
-               seen->state, seen->dp_state, seen->in_flight);
+               own->bytes[ZERO_STATE], dp->bytes[ZERO_STATE], own->bytes[ZERO_IN_FLIGHT]);
     say_cost(run,
              "two gathers and a reduction per micro-batch. For m = %zu that is %s sent per "
              "rank instead of %s, and %s per step instead of %s.",
-             seen->m, seen->sent, seen->dp_sent, seen->step, seen->dp_step);
+             m, own->bytes[ZERO_SENT], dp->bytes[ZERO_SENT], own->step, dp->step);
     say_use_when(run, "the state does not fit otherwise, and micro-batches are large enough to "
                       "hide the gathers (06.05).");
 }

@@ -24,12 +24,9 @@ typedef struct {
     const char *cost, *formula;
 } ZeroLine;
 
-// Measured values of rank 0 as text, for the last lines of a page: a step with data parallelism,
-// and one of the stage with m micro-batches.
+// Measured values of rank 0 as text, for the last lines of a page.
 typedef struct {
-    size_t ranks, m;
-    char dp_state[32], dp_sent[32], dp_step[32];
-    char state[32], in_flight[32], sent[32], step[32];
+    char bytes[ZERO_LINES][32], step[32];
 } ZeroTexts;
 
 // A stage of ZeRO as an experiment trains it. The costs are those of the recorded step, the last
@@ -43,7 +40,9 @@ typedef struct {
     void (*free)(Model *m); // frees what allocate made beside the model; NULL: nothing
     const char *explains;   // the picture, in a line before it
     ZeroLine lines[ZERO_LINES];
-    void (*conclude)(Run *run, const ZeroTexts *seen); // answer, cost, use it when
+    // Answer, cost, use it when. dp: a step with data parallelism; own: one of the stage with m
+    // micro-batches.
+    void (*conclude)(Run *run, size_t m, const ZeroTexts *dp, const ZeroTexts *own);
 } ZeroLesson;
 
 // ---- compare.c ----
