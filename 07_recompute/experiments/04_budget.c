@@ -76,8 +76,8 @@ static void show_plans(Run *run, const RecomputeSeen seen[BUDGETS], const Budget
                                            "recompute all", NULL };
     char text[4][BUDGETS][32];
     Result rows[] = { { "activations, peak", "the budget", EACH_WAY("peak") },
-                      { "blocks in full, stage 0", "the plan", { 0 } },
-                      { "blocks selectively", "the plan", { 0 } },
+                      { "blocks in full", "plan of stage 0", { 0 } },
+                      { "blocks selectively", "the same plan", { 0 } },
                       { "more work", "of a step's work", { 0 } },
                       { "step", "simulated", { 0 } },
                       { 0 } };
