@@ -23,7 +23,7 @@ my $wrong = emu(8, $mesh, qw(--cp 3));
 run_jobs([@meshes, $wrong]);
 for my $job (@meshes) {
     ok($job->{status} == 0 && $job->{page}{pass}, "mesh @{ $job->{words} }[-6 .. -1]") or diag(complain($job));
-    is((scalar grep { $_->{name} eq 'cp' && $_->{pass} } @{ $job->{page}{costs} || [] }), 1, '... and its cp groups');
+    is((scalar grep { $_->{name} eq 'context parallel (cp)' && $_->{pass} } @{ $job->{page}{checks} || [] }), 1, '... and its cp groups');
 }
 ok($wrong->{status} == 2 && $wrong->{err} =~ /with --cp, ask for a multiple of 3 ranks/, '--cp that does not divide the ranks is refused');
 done_testing();

@@ -13,54 +13,33 @@ static void keeping(Model *m, Comm *dp) { prefetch_allocate(m, dp, false); }
 
 // ---------------------------------------------------------------- the costs
 
-static void cost_lines(Run *run, Comm *dp, const Training *t, bool reshard) {
-    const ModelConfig *c = &t->model;
+static void costs(Run *run, Comm *dp, const Training *t, bool reshard) {
     size_t N = dp->size, m = t->micro_batches;
-    Share wte = share_of_wte(c, N, dp->rank), others = share_of_others(c, N, dp->rank);
-    double e = sizeof(real), M = (double)m, units = (double)others.units;
+    Share wte = share_of_wte(&t->model, N, dp->rank),
+          others = share_of_others(&t->model, N, dp->rank);
     double own = (double)(wte.part + others.part); // about Psi / N
-    double gathers = reshard ? 2 * M : M;          // of each unit but wte, per step
-    zero_cost(run, m, "state", "all state between steps: 16 / N", "bytes", 4 * own * e,
-              zero_state_now());
-    zero_cost(run, m, "in-flight",
-              reshard ? "in flight: 3 wte, 2 units, 2 gradients, a sum"
-                      : "in flight: 3 wte, all units, 2 gradients, a sum",
-              "bytes", (double)prefetch_in_flight(t, N, dp->rank, reshard) * e,
-              (double)memory_peak(MEM_COMMUNICATION));
-    zero_cost(run, m, "in-flight.between", "in flight between steps: nothing", "bytes", 0,
-              (double)memory_now(MEM_COMMUNICATION));
-    zero_cost_activations(run, dp, t);
-    zero_cost(run, m, "all-gather.calls",
-              reshard ? "all-gather calls: 2m per unit, wte once"
-                      : "all-gather calls: m per unit, wte once",
-              "calls", gathers * units + 1, (double)dp->ledger[COMM_ALL_GATHER].calls);
-    zero_cost(run, m, "all-gather.bytes",
-              reshard ? "all-gather: 2m passes over the parameters"
-                      : "all-gather: m passes over the parameters",
-              "bytes", gathers * others.bytes + wte.bytes,
-              (double)dp->ledger[COMM_ALL_GATHER].bytes);
-    zero_cost(run, m, "reduce-scatter.calls", "reduce-scatter calls: m per unit, wte once", "calls",
-              M * units + 1, (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
-    zero_cost(run, m, "reduce-scatter.bytes", "reduce-scatter: m passes over the parameters",
-              "bytes", M * others.bytes + wte.bytes, (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
-    zero_cost(run, m, "sent",
-              reshard ? "all traffic: 3m units (wte 2), loss and norm"
-                      : "all traffic: 2m units (wte 2), loss and norm",
-              "bytes", (gathers + M) * others.bytes + 2 * wte.bytes + zero_scalars_bytes(c, N),
-              (double)comm_bytes_sent(dp));
-    if (!clock_config()->simulated) return; // real time is not predicted
+    Play *play = prefetch_steps(t, N, reshard);
+    PlayTiming want = play_timing(play);
     Timing timing = picture_timing(run);
-    PrefetchTimes times = prefetch_times(t, N, reshard);
-    zero_cost_played(run, m, "exposed", "exposed, all ranks", "ps", times.exposed,
-                     (double)timing.exposed);
-    zero_cost_played(run, m, "hidden", "hidden, all ranks", "ps", times.hidden,
-                     (double)timing.hidden);
-    zero_cost_played(run, m, "step", "step", "ps", times.step, (double)timing.step);
+    const CostRow row[] = { { "state", "all state between steps: 16 / N", "bytes",
+                              BY_FORMULA(4 * own * sizeof(real)), zero_state_now() },
+                            { "in-flight", "in flight: 3 wte, units, 2 gradients, a sum", "bytes",
+                              BY_PLAY((double)play_peak(play, dp->rank, MEM_COMMUNICATION)),
+                              (double)memory_peak(MEM_COMMUNICATION) },
+                            // Real time is not predicted.
+                            { clock_config()->simulated ? "exposed" : NULL, "exposed, all ranks",
+                              "ps", BY_PLAY((double)want.exposed), (double)timing.exposed },
+                            { "hidden", "hidden, all ranks", "ps", BY_PLAY((double)want.hidden),
+                              (double)timing.hidden },
+                            { "step", "step", "ps", BY_PLAY((double)want.step),
+                              (double)timing.step },
+                            { 0 } };
+    zero_check(run, t, row);
+    zero_costs_sent(run, dp, t, reshard ? 2 * (double)m : (double)m, (double)m);
+    play_free(play);
 }
-static void costs_resharding(Run *run, Comm *dp, const Training *t) {
-    cost_lines(run, dp, t, true);
-}
-static void costs_keeping(Run *run, Comm *dp, const Training *t) { cost_lines(run, dp, t, false); }
+static void costs_resharding(Run *run, Comm *dp, const Training *t) { costs(run, dp, t, true); }
+static void costs_keeping(Run *run, Comm *dp, const Training *t) { costs(run, dp, t, false); }
 
 // ---------------------------------------------------------------- the page
 
@@ -71,53 +50,40 @@ static const ZeroLesson zero3 = {
     .step = zero3_step,
 };
 
+static double percent_hidden(const ZeroMeasured *seen) {
+    double all = (double)(seen->timing.hidden + seen->timing.exposed);
+    return all > 0 ? 100 * (double)seen->timing.hidden / all : 0;
+}
+
 // before: a step of ZeRO-3; after: the same step with prefetch; one micro-batch per rank. several:
-// the step of m micro-batches with prefetch, or NULL.
-static void answer(Run *run, const ZeroMeasured *before, const ZeroMeasured *after,
-                   const ZeroMeasured *several, size_t m) {
-    char step[2][32], in_flight[2][32], share[192];
+// the step of m micro-batches with prefetch.
+static void conclude(Run *run, const ZeroMeasured *before, const ZeroMeasured *after,
+                     const ZeroMeasured *several, size_t m) {
+    char step[2][32], in_flight[2][32], more[32], share[96] = "", later[120] = "";
     const ZeroMeasured *seen[2] = { before, after };
     for (size_t i = 0; i < 2; i++) {
         page_value(step[i], sizeof step[i], (double)seen[i]->timing.step, "ps");
         page_value(in_flight[i], sizeof in_flight[i], seen[i]->in_flight, "bytes");
     }
-    double hidden = (double)after->timing.hidden, all = hidden + (double)after->timing.exposed;
-    double percent = all > 0 ? 100 * hidden / all : 0;
-    if (run->world->size == 1) {
-        say_answer(run, "One rank sends nothing, so there is nothing to hide: a step takes %s.",
-                   step[1]);
-        return;
-    }
-    if (all == 0) {
-        say_answer(run,
-                   "Communication takes no time here, so there is nothing to hide: a step "
-                   "takes %s.",
-                   step[1]);
-        return;
-    }
-    snprintf(share, sizeof share,
-             "%s. With one micro-batch %.0f %% of the communication is hidden.",
-             hidden > 0 ? "Yes" : "No", percent);
-    double hidden_of_several = several ? (double)several->timing.hidden : 0;
-    if (hidden > 0 && hidden_of_several > 0)
-        snprintf(share, sizeof share,
-                 "Yes. With one micro-batch %.0f %% of the communication is hidden. With %zu it is "
-                 "%.0f %%, because each has fewer tokens to compute while a gather runs.",
-                 percent, m,
-                 100 * hidden_of_several / (hidden_of_several + (double)several->timing.exposed));
+    double percent = percent_hidden(after);
     if (after->timing.hidden_unknown)
         snprintf(share, sizeof share, "The wall clock does not show how much.");
+    else if (after->timing.hidden + after->timing.exposed == 0)
+        snprintf(share, sizeof share, "No communication takes time here.");
+    else
+        snprintf(share, sizeof share,
+                 "%s. With one micro-batch %.0f %% of the communication is hidden.",
+                 percent > 0 ? "Yes" : "No", percent);
+    if (m > 1 && percent > 0 && percent_hidden(several) > 0)
+        snprintf(later, sizeof later,
+                 " With %zu it is %.0f %%, because each has fewer tokens to compute while a gather "
+                 "runs.",
+                 m, percent_hidden(several));
     say_answer(run,
-               "%s With one micro-batch a step takes %s instead of %s, and at most %s are in "
+               "%s%s With one micro-batch a step takes %s instead of %s, and at most %s are in "
                "flight instead of %s.",
-               share, step[1], step[0], in_flight[1], in_flight[0]);
-}
-
-static void conclude(Run *run, const ZeroMeasured *before, const ZeroMeasured *after,
-                     const ZeroMeasured *several, size_t m) {
+               share, later, step[1], step[0], in_flight[1], in_flight[0]);
     bool fewer = after->sent < before->sent;
-    answer(run, before, after, several, m);
-    char more[32];
     page_value(more, sizeof more, after->in_flight - before->in_flight, "bytes");
     say_cost(run,
              "%s more memory, for %s, one more gradient and the copy being sent. The "
@@ -173,7 +139,7 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
         "block more.",
         reshard ? "two" : "L - 1");
     results(run, names, row);
-    conclude(run, &seen[0], &seen[1], columns > 2 ? &seen[3] : NULL, m[1]);
+    conclude(run, &seen[0], &seen[1], &seen[columns - 1], m[1]);
 }
 
 // ---------------------------------------------------------------- the trainings
@@ -181,10 +147,7 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
 // Prefetch changes when messages are sent, not what is added: every bit is equal.
 static void compare_with_zero3(Run *run, Comm *dp, const ZeroLesson *lesson, const Training *t) {
     ZeroTrained got = zero_train(run, dp, lesson, t), want = zero_train(run, dp, &zero3, t);
-    training_compare_tensors(run, "prefetch = ZeRO-3", &got.trajectory, &want.trajectory,
-                             exact_limit(run));
-    training_compare_numbers(run, "prefetch = ZeRO-3", &got.trajectory, &want.trajectory,
-                             exact_limit(run));
+    training_compare(run, "prefetch = ZeRO-3", &got.trajectory, &want.trajectory, exact_limit(run));
     zero_trained_free(lesson, &got);
     zero_trained_free(&zero3, &want);
 }
@@ -202,14 +165,9 @@ static void prefetch(Run *run) {
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, &tiny);
 
-    t.optimizer = sgd(0.1);
-    zero_compare(run, dp, &lesson, t, "SGD", exact_limit(run));
-    t.micro_batches = option_size(run, "micro-batches");
-    t.optimizer = adamw(0.01);
-    t.optimizer.weight_decay = 0.1;
-    t.recorded = true;
-    zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1",
-                 t.micro_batches == 1 ? exact_limit(run) : LIMIT_ROUNDING);
+    zero_compare(run, dp, &lesson, t, exact_limit(run));
+    t = zero_adamw(t, option_size(run, "micro-batches"));
+    zero_compare(run, dp, &lesson, t, zero_limit(run, &t));
     t.clip = 0.5; // below every norm: each step is clipped
     t.recorded = false;
     compare_with_zero3(run, dp, &lesson, &t);

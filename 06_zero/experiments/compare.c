@@ -8,7 +8,8 @@ Training zero_training(Run *run, const Comm *dp, const ModelConfig *model) {
                    .data = data_synthetic(model->vocab, model->context, run->seed),
                    .steps = option_size(run, "steps"),
                    .sequences = option_size(run, "batch"),
-                   .micro_batches = 1 };
+                   .micro_batches = 1,
+                   .optimizer = sgd(0.1) };
     REQUIRE(t.steps > 0 && option_size(run, "micro-batches") > 0,
             "--steps and --micro-batches must be at least 1");
     REQUIRE(t.sequences >= dp->size,
@@ -18,6 +19,15 @@ Training zero_training(Run *run, const Comm *dp, const ModelConfig *model) {
     t.model.dropout = option_real(run, "dropout");
     config_require(&t.model);
     t.watched = MEM_COMMUNICATION; // the picture's strip: units in flight
+    return t;
+}
+
+Training zero_adamw(Training t, size_t m) {
+    t.micro_batches = m;
+    t.clip = 0;
+    t.optimizer = adamw(0.01);
+    t.optimizer.weight_decay = 0.1; // of matrices only
+    t.recorded = true;
     return t;
 }
 
@@ -67,13 +77,14 @@ static void check_dropped(Run *run, const ZeroLesson *lesson, const Model *m) {
         check_true(run, lesson->name, "no whole weights between steps", weights);
 }
 
-void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, const char *name,
-                  double limit) {
+double zero_limit(const Run *run, const Training *t) {
+    return t->micro_batches == 1 && t->clip == 0 ? exact_limit(run) : LIMIT_ROUNDING;
+}
+
+void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, double limit) {
     char what[48];
     ZeroTrained zero = zero_train(run, dp, lesson, &t);
     Trajectory *got = &zero.trajectory;
-    say_detail(run, "%s, %zu micro-batch%s per rank, loss %.4f -> %.4f\n", name, t.micro_batches,
-               t.micro_batches > 1 ? "es" : "", got->loss[0], got->loss[t.steps - 1]);
     // The unsplit model takes shard after shard and adds in rank order. This gives the bits that
     // data-parallel replicas hold (checked in chapter 01).
     Trajectory replicas = training_unsplit(run, &t, dp->size);
@@ -82,7 +93,8 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, cons
     training_compare_numbers(run, what, got, &replicas, LIMIT_ROUNDING);
     if (t.recorded) {
         check_dropped(run, lesson, zero.model);
-        lesson->costs(run, dp, &t);
+        if (lesson->costs) lesson->costs(run, dp, &t);
+        else zero_costs(run, dp, &t, lesson->stage);
     }
     t.micro_batches = 1;
     Trajectory unsplit = training_unsplit(run, &t, 1);
@@ -96,30 +108,16 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, cons
 void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *lesson) {
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, model);
-
-    t.optimizer = sgd(0.1);
-    zero_compare(run, dp, lesson, t, "SGD", exact_limit(run));
-    t.optimizer = adamw(0.01);
-    t.optimizer.weight_decay = 0.1;
-    t.recorded = true;
-    zero_compare(run, dp, lesson, t, "AdamW, weight decay 0.1", exact_limit(run));
-
-    // With one micro-batch both methods add the ranks' gradients in rank order, so the bits are
-    // equal. With more, data parallelism adds the micro-batches of each rank first, and then the
-    // ranks. Stages 2 and 3 add the ranks first, for each micro-batch. The terms are the same, but
-    // their order is not, so the limit is the one of rounding. The squares of the norm have another
-    // order, too, and every clipped weight depends on the norm.
-    t.micro_batches = option_size(run, "micro-batches");
-    t.recorded = false;
-    t.optimizer = sgd(0.1);
+    size_t m = option_size(run, "micro-batches");
+    zero_compare(run, dp, lesson, t, exact_limit(run));
+    zero_compare(run, dp, lesson, zero_adamw(t, 1), exact_limit(run));
+    // The squares of the norm have another order than with data parallelism, and every clipped
+    // weight depends on the norm.
+    t.micro_batches = m;
     t.clip = 0.5; // below every norm: each step is clipped
-    zero_compare(run, dp, lesson, t, "SGD, clipped at 0.5", LIMIT_ROUNDING);
-    t.clip = 0;
-    t.optimizer = adamw(0.01);
-    t.optimizer.weight_decay = 0.1;
-    t.recorded = true;
-    zero_compare(run, dp, lesson, t, "AdamW, weight decay 0.1",
-                 t.micro_batches == 1 ? exact_limit(run) : LIMIT_ROUNDING);
+    zero_compare(run, dp, lesson, t, LIMIT_ROUNDING);
+    t = zero_adamw(t, m);
+    zero_compare(run, dp, lesson, t, zero_limit(run, &t));
     zero_page(run, dp, lesson, t);
     comm_free(dp);
 }

@@ -1,10 +1,11 @@
-// costs.c: sizes of units, and the predicted costs that have one formula for all stages of ZeRO.
+// costs.c: sizes of units, and the predicted costs of a step of ZeRO from sizes alone.
 #include "06_zero/experiments/experiments.h"
 #include <stdio.h>
 
+// ---------------------------------------------------------------- sizes
+
 static void add(Share *s, size_t size, size_t n, size_t rank) {
     size_t part = range_size(shard_range(size, n, rank));
-    s->units++;
     s->whole += size;
     s->part += part;
     // (n-1)/n of the unit, rounded up
@@ -26,65 +27,102 @@ Share share_of_others(const ModelConfig *c, size_t n, size_t rank) {
     for (size_t i = 0; i < cut_layers(&z); i++) add(&s, elements_unit(&z, i), n, rank);
     return s;
 }
-
 size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k) {
-    return range_size(
-        shard_range(range_size(shard_range(t->sequences, n, rank)), t->micro_batches, k));
-}
-double zero_scalars_bytes(const ModelConfig *c, size_t n) {
-    return ring_bytes(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double)) +
-           ring_bytes(ALL_REDUCE_PASSES, n, 1, sizeof(double));
-}
-static double scalars_time(const ModelConfig *c, size_t n) {
-    return ring_time(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double)) +
-           ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double));
+    return part_size(part_size(t->sequences, n, rank), t->micro_batches, k);
 }
 
-static void line(Run *run, size_t m, const char *id, const char *name, const char *unit,
-                 Predicted by_formula, Predicted by_play, double measured) {
-    char full_id[48], full_name[96];
-    snprintf(full_id, sizeof full_id, "m%zu.%s", m, id);
-    snprintf(full_name, sizeof full_name, "m = %zu: %s", m, name);
-    check_cost(run, full_id, full_name, unit, by_formula, by_play, measured);
+void zero_check(Run *run, const Training *t, const CostRow *row) {
+    char ids[16], names[24];
+    snprintf(ids, sizeof ids, "m%zu.%%s", t->micro_batches);
+    snprintf(names, sizeof names, "m = %zu: %%s", t->micro_batches);
+    check_costs(run, ids, names, row);
 }
-void zero_cost(Run *run, size_t m, const char *id, const char *name, const char *unit,
-               double predicted, double measured) {
-    line(run, m, id, name, unit, formula(predicted), NOT_PREDICTED, measured);
-}
-void zero_cost_played(Run *run, size_t m, const char *id, const char *name, const char *unit,
-                      double predicted, double measured) {
-    line(run, m, id, name, unit, NOT_PREDICTED, played(predicted), measured);
-}
+
+// ---------------------------------------------------------------- bytes
 
 double zero_state_now(void) {
     return (double)(memory_now(MEM_PARAMETERS) + memory_now(MEM_GRADIENTS) +
                     memory_now(MEM_OPTIMIZER));
 }
 
-// The peak is reached between forward and backward of the first micro-batch, because it is the
-// largest.
-void zero_cost_activations(Run *run, Comm *dp, const Training *t) {
-    size_t elements =
-        zero_sequences(t, dp->size, dp->rank, 0) * t->model.context * kept_model(&t->model);
-    zero_cost(run, t->micro_batches, "activations", "activations, peak", "bytes",
-              (double)(elements * sizeof(real)), (double)memory_peak(MEM_ACTIVATIONS));
+// Elements of each stage, and passes over the parameters in a step of m micro-batches. Psi counts
+// wte once; embedding and head have a gradient of wte each. own: about Psi / N. wte always has one
+// pass of each kind. In flight is a layer's unit; for m > 1 also the reduced part of its gradient,
+// which is added to own_g.
+//
+//             weights  gradients  m, v   in flight                    gathers  reductions
+//     ZeRO-1  Psi      Psi + wte  2 own  nothing                      1        1
+//     ZeRO-2  Psi      own        2 own  2 wte + unit [+ unit/N]      1        m
+//     ZeRO-3  own      own        2 own  3 wte + 2 units [+ unit/N]   2m       m
+void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage) {
+    const ModelConfig *c = &t->model;
+    size_t m = t->micro_batches;
+    Share wte = share_of_wte(c, dp->size, dp->rank),
+          others = share_of_others(c, dp->size, dp->rank);
+    double e = sizeof(real), own = (double)(wte.part + others.part);
+    double psi = (double)(wte.whole + others.whole), table = (double)wte.whole;
+    double weights = stage == 3 ? own : psi, gradients = stage == 1 ? psi + table : own;
+    double unit = (double)others.largest, part = m > 1 ? (double)others.largest_part : 0;
+    double in_flight[] = { 0, 0, 2 * table + unit + part, 3 * table + 2 * unit + part };
+    double gathers = stage == 3 ? 2 * (double)m : 1, reductions = stage == 1 ? 1 : (double)m;
+    const CostRow row[] = { { "weights", "weights between steps", "bytes", BY_FORMULA(weights * e),
+                              (double)memory_now(MEM_PARAMETERS) },
+                            { "gradients", "gradients between steps", "bytes",
+                              BY_FORMULA(gradients * e), (double)memory_now(MEM_GRADIENTS) },
+                            { "moments", "m and v: 8 / N", "bytes", BY_FORMULA(2 * own * e),
+                              (double)memory_now(MEM_OPTIMIZER) },
+                            { "state", "all state between steps", "bytes",
+                              BY_FORMULA((weights + gradients + 2 * own) * e), zero_state_now() },
+                            { "in-flight", "in flight: the units in use", "bytes",
+                              BY_FORMULA(in_flight[stage] * e),
+                              (double)memory_peak(MEM_COMMUNICATION) },
+                            { 0 } };
+    zero_check(run, t, row);
+    zero_costs_sent(run, dp, t, gathers, reductions);
+    zero_costs_in_time(run, t, (gathers + reductions) * others.time + 2 * wte.time);
 }
 
+void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, double reductions) {
+    size_t N = dp->size;
+    Share wte = share_of_wte(&t->model, N, 0), others = share_of_others(&t->model, N, 0);
+    double scalars = ring_bytes(ALL_REDUCE_PASSES, N, config_tensors(&t->model), sizeof(double)) +
+                     ring_bytes(ALL_REDUCE_PASSES, N, 1, sizeof(double));
+    const CostRow row[] = { { "in-flight.between", "nothing in flight between steps", "bytes",
+                              BY_FORMULA(0), (double)memory_now(MEM_COMMUNICATION) },
+                            { "gathered", "all-gather: passes over the parameters", "bytes",
+                              BY_FORMULA(gathers * others.bytes + wte.bytes),
+                              (double)dp->ledger[COMM_ALL_GATHER].bytes },
+                            { "reduced", "reduce-scatter: passes over the parameters", "bytes",
+                              BY_FORMULA(reductions * others.bytes + wte.bytes),
+                              (double)dp->ledger[COMM_REDUCE_SCATTER].bytes },
+                            { "sent", "all traffic: the passes, loss and norm", "bytes",
+                              BY_FORMULA((gathers + reductions) * others.bytes + 2 * wte.bytes +
+                                         scalars),
+                              (double)comm_bytes_sent(dp) },
+                            { 0 } };
+    zero_check(run, t, row);
+}
+
+// ---------------------------------------------------------------- time
+
 // Every call waits for its result, so all communication is exposed. The step is the computation of
-// the busiest rank, and then all calls one after the other.
+// rank 0, which has the most sequences in each micro-batch, and then all calls one after the other.
 void zero_costs_in_time(Run *run, const Training *t, double traffic) {
-    size_t N = run->world->size, m = t->micro_batches;
+    size_t N = run->world->size;
     Timing timing = picture_timing(run);
-    double flops = work_model(&t->model, t->sequences).flops;
-    zero_cost(run, m, "flops", "FLOPs of all ranks: 3 forwards", "FLOPs", flops, timing.flops);
-    if (!clock_config()->simulated) return; // real time is not predicted
-    double communicating = traffic + scalars_time(&t->model, N), computing = 0;
-    // Rank 0 has the most sequences in each micro-batch, so the other ranks wait for it.
-    for (size_t k = 0; k < m; k++)
+    double calls = traffic + ring_time(ALL_REDUCE_PASSES, N, 1, sizeof(double)) +
+                   ring_time(ALL_REDUCE_PASSES, N, config_tensors(&t->model), sizeof(double));
+    double computing = 0;
+    for (size_t k = 0; k < t->micro_batches; k++)
         computing += work_model(&t->model, zero_sequences(t, N, 0, k)).time;
-    zero_cost(run, m, "exposed", "exposed: every ring, on every rank", "ps",
-              (double)N * communicating, (double)timing.exposed);
-    zero_cost(run, m, "hidden", "hidden: nothing", "ps", 0, (double)timing.hidden);
-    zero_cost(run, m, "step", "step: computing, and every ring", "ps", computing + communicating,
-              (double)timing.step);
+    const CostRow row[] = { { "flops", "FLOPs of all ranks: 3 forwards", "FLOPs",
+                              BY_FORMULA(work_model(&t->model, t->sequences).flops), timing.flops },
+                            // Real time is not predicted.
+                            { clock_config()->simulated ? "exposed" : NULL,
+                              "exposed: every ring, on every rank", "ps",
+                              BY_FORMULA((double)N * calls), (double)timing.exposed },
+                            { "step", "step: computing, and every ring", "ps",
+                              BY_FORMULA(computing + calls), (double)timing.step },
+                            { 0 } };
+    zero_check(run, t, row);
 }

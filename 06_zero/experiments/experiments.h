@@ -1,15 +1,13 @@
 // experiments.h: shared by the experiments of chapter 06. A training of a stage, compared with data
-// parallelism and the unsplit model (compare.c); predicted costs (costs.c, prefetch_costs.c); the
-// page of a stage beside data parallelism (page.c).
+// parallelism and the unsplit model (compare.c); predicted costs (costs.c, prefetch_steps.c);
+// the page of a stage beside data parallelism (page.c).
 #ifndef ZERO_EXPERIMENTS_H
 #define ZERO_EXPERIMENTS_H
 #include "06_zero/zero.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
 #include "judge/frame/training.h"
-
-// Checks the costs of the recorded step of t, the last one. The ledger of dp holds that step.
-typedef void ZeroCosts(Run *run, Comm *dp, const Training *t);
+#include "judge/play/play.h"
 
 // A row of the page's table: the id of its cost without "m3.", and its formula in fp32. cost NULL:
 // no row.
@@ -26,33 +24,35 @@ typedef struct {
     const char *cost, *formula;
 } ZeroLine;
 
-// Measured values of rank 0 as text, for the last lines of a page: a step with data parallelism,
-// and one of the stage with m micro-batches.
+// Measured values of rank 0 as text, for the last lines of a page.
 typedef struct {
-    size_t ranks, m;
-    char dp_state[32], dp_sent[32], dp_step[32];
-    char state[32], in_flight[32], sent[32], step[32];
+    char bytes[ZERO_LINES][32], step[32];
 } ZeroTexts;
 
-// A stage of ZeRO as an experiment trains it.
+// A stage of ZeRO as an experiment trains it. The costs are those of the recorded step, the last
+// one. The ledger of dp holds that step.
 typedef struct {
     const char *name; // "ZeRO-1"
     size_t stage;
     void (*allocate)(Model *m, Comm *dp);
     ZeroStep *step;
-    ZeroCosts *costs;
+    void (*costs)(Run *run, Comm *dp, const Training *t); // NULL: zero_costs()
     void (*free)(Model *m); // frees what allocate made beside the model; NULL: nothing
     const char *explains;   // the picture, in a line before it
     ZeroLine lines[ZERO_LINES];
-    void (*conclude)(Run *run, const ZeroTexts *seen); // answer, cost, use it when
+    // Answer, cost, use it when. dp: a step with data parallelism; own: one of the stage with m
+    // micro-batches.
+    void (*conclude)(Run *run, size_t m, const ZeroTexts *dp, const ZeroTexts *own);
 } ZeroLesson;
 
 // ---- compare.c ----
-// A training by --steps, --batch, --dropout and --seed, with one micro-batch per rank and without
-// an optimizer. usage_error() for options that cannot work.
+// A training by --steps, --batch, --dropout and --seed, with one micro-batch per rank and SGD.
+// usage_error() for options that cannot work.
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model);
-// A stage's model after a training, and what the training recorded. The ledger of dp holds the last
+// The same training for the comparison with AdamW, in m micro-batches, with the costs of its last
 // step.
+Training zero_adamw(Training t, size_t m);
+// A stage's model after a training, and what the training recorded.
 typedef struct {
     Model *model;
     Trajectory trajectory;
@@ -61,10 +61,14 @@ ZeroTrained zero_train(Run *run, Comm *dp, const ZeroLesson *lesson, const Train
 void zero_trained_free(const ZeroLesson *lesson, ZeroTrained *trained);
 // Trains, and compares with data parallelism and with the unsplit model. Checks the costs if t is
 // recorded.
-// name: the training's name.
 // limit: the largest error of gradients and weights against data parallelism; 0: every bit equal.
-void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, const char *name,
-                  double limit);
+void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, double limit);
+// The limit for trainings with several micro-batches. With one micro-batch stages 2 and 3 add the
+// ranks' gradients in rank order, as data parallelism does, so the bits are equal. With more, data
+// parallelism adds the micro-batches of each rank first, and then the ranks. Stages 2 and 3 add the
+// ranks first, for each micro-batch. The terms are the same, but their order is not, so the limit
+// is the one of rounding.
+double zero_limit(const Run *run, const Training *t);
 // The whole experiment of a stage that reduces in every micro-batch (2 and 3): trainings with one
 // micro-batch and with --micro-batches, and the page.
 void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *lesson);
@@ -80,7 +84,6 @@ void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *
 // ---- costs.c ----
 // Sizes of some units of a model, each divided over n ranks.
 typedef struct {
-    size_t units;
     size_t whole, part;           // elements of all units; those of this rank, about whole / n
     size_t largest, largest_part; // of the largest unit
     // One pass over the parameters: each unit goes round a ring once, in a reduce-scatter or an
@@ -93,27 +96,19 @@ Share share_of_wte(const ModelConfig *c, size_t n, size_t rank);
 Share share_of_others(const ModelConfig *c, size_t n, size_t rank);
 // Sequences in micro-batch k of a rank.
 size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k);
-double zero_scalars_bytes(const ModelConfig *c, size_t n); // the sums of loss and norm
-// Checks a cost of a training in m micro-batches, predicted by a formula or by a recurrence. The id
-// becomes "m3.state".
-void zero_cost(Run *run, size_t m, const char *id, const char *name, const char *unit,
-               double predicted, double measured);
-void zero_cost_played(Run *run, size_t m, const char *id, const char *name, const char *unit,
-                      double predicted, double measured);
 double zero_state_now(void); // bytes of weights, gradients, m and v
-// Costs with one formula for all stages: activations; FLOPs; and, under the simulated clock, the
-// exposed and hidden communication and the step. traffic: picoseconds of the step's reduce-scatters
-// and all-gathers.
-void zero_cost_activations(Run *run, Comm *dp, const Training *t);
+// check_costs() with ids such as "m3.state", for a training in m = 3 micro-batches.
+void zero_check(Run *run, const Training *t, const CostRow *row);
+// All costs of a stage without prefetch.
+void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage);
+// Two groups of them: traffic, with the passes per step over all parameters but wte; and, under the
+// simulated clock, exposed communication and the step. traffic: picoseconds of all passes.
+void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, double reductions);
 void zero_costs_in_time(Run *run, const Training *t, double traffic);
 
-// ---- prefetch_costs.c ----
-// Elements in flight, at most, on a rank; and the times of a step with prefetch.
-typedef struct {
-    double exposed, hidden, step;
-} PrefetchTimes;
-size_t prefetch_in_flight(const Training *t, size_t N, size_t rank, bool reshard);
-PrefetchTimes prefetch_times(const Training *t, size_t N, bool reshard);
+// ---- prefetch_steps.c ----
+// The steps of N ranks with prefetch, played. The caller frees the player.
+Play *prefetch_steps(const Training *t, size_t N, bool reshard);
 
 // ---- page.c ----
 // One step as measured on this rank; `sent` in bytes.
@@ -122,12 +117,11 @@ typedef struct {
     double in_flight, sent;
     Timing timing;
 } ZeroMeasured;
-double zero_state(const ZeroMeasured *seen); // bytes of weights, gradients, m and v
 // Collective: trains one step, which picture_show() can draw afterwards.
 ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
 // True if the page has room for memory in flight under each rank of stage 3, whose strips differ.
 bool zero_strips(Run *run);
-// The model's sizes, which rank has fewer sequences, and the words and letters of the page.
+// The model's sizes, and the words and letters of the page.
 void zero_say_sizes(Run *run, const Comm *dp, const Training *t);
 // The page: state of all ranks with data parallelism and with this stage; a step of the stage; the
 // table; the answer. Call it after zero_compare(), because the table shows the costs of

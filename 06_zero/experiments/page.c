@@ -12,9 +12,19 @@ ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training
     return measured;
 }
 
-double zero_state(const ZeroMeasured *seen) {
-    const size_t *bytes = seen->state.bytes;
-    return (double)(bytes[0] + bytes[1] + bytes[2]);
+static ZeroTexts texts_of(const ZeroMeasured *seen) {
+    const size_t *state = seen->state.bytes;
+    double value[ZERO_LINES] = { (double)(state[0] + state[1] + state[2]),
+                                 (double)state[0],
+                                 (double)state[1],
+                                 (double)state[2],
+                                 seen->in_flight,
+                                 seen->sent };
+    ZeroTexts t;
+    for (size_t k = 0; k < ZERO_LINES; k++)
+        page_value(t.bytes[k], sizeof t.bytes[k], value[k], "bytes");
+    page_value(t.step, sizeof t.step, (double)seen->timing.step, "ps");
+    return t;
 }
 
 bool zero_strips(Run *run) { return option_flag(run, "verbose") || option_text(run, "svg"); }
@@ -56,19 +66,14 @@ static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, con
     char text[ZERO_LINES][COLUMNS][48], times[2][COLUMNS][24], heads[COLUMNS][48];
     const char *names[COLUMNS + 1] = { "data parallel" };
     Result row[ZERO_LINES + 3] = { 0 };
+    ZeroTexts dp = texts_of(seen);
     size_t n = 0;
     for (size_t k = 0; k < ZERO_LINES; k++) {
         const ZeroLine *l = &lesson->lines[k];
         if (!l->cost) continue;
-        // The column of data parallelism is measured and has no check of its own.
-        double first[ZERO_LINES] = { zero_state(seen),
-                                     (double)seen->state.bytes[0],
-                                     (double)seen->state.bytes[1],
-                                     (double)seen->state.bytes[2],
-                                     seen->in_flight,
-                                     seen->sent };
         row[n] = (Result){ .what = what[k], .formula = l->formula, .cell = { text[k][0] } };
-        page_cell(text[k][0], first[k], "bytes");
+        // The column of data parallelism is measured and has no check of its own.
+        snprintf(text[k][0], sizeof text[k][0], "=%s", dp.bytes[k]);
         for (size_t i = 1; i < columns; i++) {
             snprintf(text[k][i], sizeof text[k][i], "m%zu.%s", m[i - 1], l->cost);
             row[n].cell[i] = text[k][i];
@@ -99,39 +104,15 @@ void zero_say_sizes(Run *run, const Comm *dp, const Training *t) {
         all, wte, c->layers, block, all - wte - c->layers * block);
     say(run, "N = %zu ranks, 4 bytes per element. In flight: held only while it is used.",
         dp->size);
-    size_t N = dp->size, fewer = t->sequences % N; // ranks >= `fewer` have one fewer
-    if (fewer == 0)
-        say(run, "Each rank runs up to m micro-batches per step; all have equally many sequences.");
-    else if (fewer + 1 == N)
-        say(run,
-            "Each rank runs up to m micro-batches per step; rank %zu has fewer sequences, so it "
-            "waits.",
-            fewer);
-    else
-        say(run,
-            "Each rank runs up to m micro-batches per step; ranks %zu to %zu have fewer sequences, "
-            "so they wait.",
-            fewer, N - 1);
+    say(run, "Each rank runs up to m micro-batches per step; ranks with fewer sequences wait.");
 }
 
-static void conclude(Run *run, const ZeroLesson *lesson, size_t m, const ZeroMeasured *dp,
-                     const ZeroMeasured *stage) {
-    ZeroTexts seen = { .ranks = run->world->size, .m = m };
-    page_value(seen.dp_state, sizeof seen.dp_state, zero_state(dp), "bytes");
-    page_value(seen.dp_sent, sizeof seen.dp_sent, dp->sent, "bytes");
-    page_value(seen.dp_step, sizeof seen.dp_step, (double)dp->timing.step, "ps");
-    page_value(seen.state, sizeof seen.state, zero_state(stage), "bytes");
-    page_value(seen.in_flight, sizeof seen.in_flight, stage->in_flight, "bytes");
-    page_value(seen.sent, sizeof seen.sent, stage->sent, "bytes");
-    page_value(seen.step, sizeof seen.step, (double)stage->timing.step, "ps");
-    if (seen.ranks > 1) {
-        lesson->conclude(run, &seen);
-        return;
-    }
+static void conclude_one_rank(Run *run, const ZeroLesson *lesson, const ZeroTexts *dp,
+                              const ZeroTexts *own) {
     say_answer(run,
                "With one rank there is nothing to divide: its state is %s with %s and %s "
                "with data parallelism.",
-               seen.state, lesson->name, seen.dp_state);
+               own->bytes[ZERO_STATE], lesson->name, dp->bytes[ZERO_STATE]);
     say_cost(run, "nothing is sent, because there is no other rank.");
     say_use_when(run, "training has at least two ranks: start this lesson with --emulate 4.");
 }
@@ -158,5 +139,7 @@ void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
             lesson->stage == 2 ? "the two gradients of wte, and a block's gradient"
                                : "wte and its two gradients, a block's weights and its gradient");
     show_results(run, lesson, columns, m, seen);
-    conclude(run, lesson, last, &seen[0], &seen[columns - 1]);
+    ZeroTexts replica = texts_of(&seen[0]), own = texts_of(&seen[columns - 1]);
+    if (dp->size > 1) lesson->conclude(run, last, &replica, &own);
+    else conclude_one_rank(run, lesson, &replica, &own);
 }

@@ -2,142 +2,111 @@
 // every item; the input of every block; the input of the stage. One rank is a pipeline of one
 // stage.
 #include "07_recompute/experiments/experiments.h"
-#include <stdio.h>
 #include <string.h>
 
 static const ModelConfig tiny = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 41, .dropout = 0.1
 };
-static const WayName way_name[FULL_WAYS] = {
-    { "keep", "keep everything" },
-    { "blocks", "recompute blocks" },
-    { "stages", "recompute stages" },
-};
+typedef enum { KEEP_EVERYTHING, RECOMPUTE_BLOCKS, RECOMPUTE_STAGES, WAYS } Way;
+static const char *const way_id[WAYS] = { "keep", "blocks", "stages" };
+static const char *const way_name[WAYS] = { "keep everything", "recompute blocks",
+                                            "recompute stages" };
 
-// Measured in the last step.
-typedef struct {
-    Counts counts[16];                             // per layer of this stage
-    size_t parameters, gradients, optimizer, peak; // bytes; peak: of activations
-    size_t sends, send_bytes;                      // messages to neighbours
-    size_t other_bytes;                            // tied sum, loss and norm
-    Picoseconds computing;                         // of this rank
-    Timing timing;                                 // of all ranks
-} Measured;
-
-// ---------------------------------------------------------------- training
-
-static Measured train(Comm *pp, Way way, const Training *t, Trajectory *c) {
-    RecomputeStage stage = { .pp = pp, .tied = pipeline_tied_group(pp) };
-    Model *m =
-        model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, pp->size, pp->rank));
-    counted_wrap_blocks(m, stage.counts);
+static RecomputeSeen train(Run *run, const Training *t, Way way, Trajectory *got) {
+    Range layers = pipeline_stage_layers(&t->model, NULL, run->world->size, run->world->rank);
+    Model *m = model_describe(&t->model, layers);
     if (way == RECOMPUTE_BLOCKS) recompute_blocks(m);
     if (way == RECOMPUTE_STAGES) recompute_wrap_range(m, 0, m->n_layers);
-    model_allocate(m);
-    training_run(c, m, t, 1, 0, recompute_stage_step, &stage);
-    Measured seen = {
-        .parameters = memory_now(MEM_PARAMETERS),
-        .gradients = memory_now(MEM_GRADIENTS),
-        .optimizer = memory_now(MEM_OPTIMIZER),
-        .peak = memory_peak(MEM_ACTIVATIONS),
-        .sends = pp->ledger[COMM_SEND].calls,
-        .send_bytes = pp->ledger[COMM_SEND].bytes,
-        .other_bytes =
-            pp->ledger[COMM_ALL_REDUCE].bytes + (stage.tied ? comm_bytes_sent(stage.tied) : 0),
-        .computing = counted_computing(),
-        .timing = picture_timing(c->run),
-    };
-    memcpy(seen.counts, stage.counts, sizeof seen.counts);
-    model_free(m);
-    comm_free(stage.tied);
-    return seen;
+    return recompute_train(run, t, m, got);
 }
 
-// ---------------------------------------------------------------- the costs of a step
+// ---------------------------------------------------------------- the predicted costs of a step
 
-static void costs(Run *run, const Training *t, Way way, const Measured *got) {
-    const ModelConfig *c = &t->model;
-    WayName name = way_name[way];
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
-    bool first = i == 0, last = i + 1 == p;
-    CutSizes z = cut_stage(cut_sizes(c, 1, 0), p, i);
-    size_t wte = elements_wte(&z), own = elements_stage(&z), e = sizeof(real);
-    way_cost(run, name, "weights", "weights of this stage", "bytes", (double)(own * e),
-             (double)got->parameters);
-    way_cost(run, name, "gradients", "gradients, two uses of wte", "bytes",
-             (double)(elements_gradients(&z) * e), (double)got->gradients);
-    way_cost(run, name, "optimizer", "optimizer state: SGD has none", "bytes", 0,
-             (double)got->optimizer);
-    way_cost(run, name, "peak", "activation peak", "bytes", (double)(way_kept(t, p, i, way) * e),
-             (double)got->peak);
-    Counts sum = counted_sum(got->counts, sizeof got->counts / sizeof *got->counts);
-    size_t times = way == KEEP_EVERYTHING ? 1 : 2;
-    way_cost(run, name, "forwards", "forwards of this stage's blocks", "calls",
-             (double)(z.blocks * m * times), (double)(sum.forwards + sum.rebuilds));
-    // A second forward sends nothing, because the stage has kept its input.
-    size_t neighbours = (size_t)!first + (size_t)!last;
-    way_cost(run, name, "sends", "sent to neighbours", "calls", (double)(neighbours * m),
-             (double)got->sends);
-    way_cost(run, name, "sent", "sent to neighbours", "bytes",
-             (double)(neighbours * message_elements(&z, t->sequences) * e),
-             (double)got->send_bytes);
-    double tied = p > 1 && (first || last) ? ring_bytes(ALL_REDUCE_PASSES, 2, wte, e) : 0;
-    double scalars = ring_bytes(ALL_REDUCE_PASSES, p, 1, sizeof(double)) +
-                     ring_bytes(ALL_REDUCE_PASSES, p, config_tensors(c), sizeof(double));
-    way_cost(run, name, "scalars", "tied sum, loss and norm", "bytes", tied + scalars,
-             (double)got->other_bytes);
+// Between forward and backward a stage keeps its share of all m micro-batches. The peak is in the
+// backward of the first micro-batch, the largest: one block, or one stage, is complete again.
+static size_t kept(const Training *t, const CutSizes *z, Way way) {
+    size_t head = z->last ? kept_head(z) : 0, stage = kept_stage(z);
+    size_t input = z->first ? 0 : z->C; // the first stage's input is tokens, not activations
+    size_t all = t->sequences * z->T, one = ceil_div(t->sequences, t->micro_batches) * z->T;
+    if (way == KEEP_EVERYTHING) return all * stage;
+    if (way == RECOMPUTE_STAGES) return all * input + one * (stage - input);
+    return all * kept_between(z) + (all - one) * head + one * larger(kept_block(z), head);
+}
 
-    double hardware = 0, model = 0;
-    for (size_t k = 0; k < p; k++) hardware += way_work(t, p, k, way).flops;
-    for (size_t k = 0; k < p; k++) model += way_work(t, p, k, KEEP_EVERYTHING).flops;
-    way_cost(run, name, "flops", "hardware FLOPs, all stages", "FLOPs", hardware,
-             got->timing.flops);
-    counted_utilisations(run, name.name, &got->timing, model);
-    if (!clock_config()->simulated) return; // real time is not predicted
-    way_cost(run, name, "computing", "this stage computes", "ps", way_work(t, p, i, way).time,
-             (double)got->computing);
-    way_cost_played(run, name, "step", "step", "ps", way_step_time(t, p, way),
-                    (double)got->timing.step);
+// A step of a stage. Backward has two products for each product of forward. It also repeats the
+// dropped part of forward: the blocks, or the whole stage.
+static Work step_work(const Training *t, const CutSizes *z, Way way) {
+    CutSizes dropped = *z;
+    dropped.last = z->last && way == RECOMPUTE_STAGES;
+    Work sum = { 0 };
+    for (size_t k = 0; k < t->micro_batches; k++) {
+        size_t B = part_size(t->sequences, t->micro_batches, k);
+        Work again = work_times(way == KEEP_EVERYTHING ? 0 : 1, work_stage(&dropped, B));
+        sum = work_sum(sum, work_sum(work_times(3, work_stage(z, B)), again));
+    }
+    return sum;
+}
+
+static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *seen) {
+    size_t p = run->world->size;
+    CutSizes z = stage_sizes(&t->model, p, run->world->rank);
+    double flops = 0, message = (double)(message_elements(&z, t->sequences) * sizeof(real));
+    for (size_t i = 0; i < p; i++) {
+        CutSizes stage = stage_sizes(&t->model, p, i);
+        flops += step_work(t, &stage, way).flops;
+    }
+    CostName ids, names;
+    const CostRow row[] = {
+        { "peak", "activation peak", "bytes", BY_FORMULA((double)(kept(t, &z, way) * sizeof(real))),
+          seen->peak },
+        // A second forward sends nothing, because the stage has kept its input.
+        { "sent", "sent to neighbours", "bytes",
+          BY_FORMULA((double)stage_neighbours(run) * message), seen->sent },
+        { "flops", "hardware FLOPs, all stages", "FLOPs", BY_FORMULA(flops), seen->timing.flops },
+        // Real time is not predicted.
+        { clock_config()->simulated ? "computing" : NULL, "this stage computes", "ps",
+          BY_FORMULA(step_work(t, &z, way).time), (double)seen->computing },
+        { 0 }
+    };
+    check_costs(run, cost_name(&ids, "%s.%%s", way_id[way]),
+                cost_name(&names, "%s: %%s", way_name[way]), row);
 }
 
 // ---------------------------------------------------------------- the page
 
 #define EACH_WAY(id) \
     { "keep." id, "blocks." id, "stages." id }
-static void show_results(Run *run, const Measured got[FULL_WAYS]) {
+static void show_results(Run *run, const RecomputeSeen seen[WAYS]) {
     static const char *const columns[] = { "keep all", "recompute blocks", "recompute stages",
                                            NULL };
-    char mfu[FULL_WAYS][32], hfu[FULL_WAYS][32];
-    for (Way w = 0; w < FULL_WAYS; w++)
-        counted_percent(mfu[w], hfu[w], &got[w].timing, got[KEEP_EVERYTHING].timing.flops);
-    bool simulated = clock_config()->simulated;
-    const Result rows[] = {
-        { "activations, peak", "inputs, one block or stage", EACH_WAY("peak") },
-        { "forwards of blocks", "m per block; again: 2m", EACH_WAY("forwards") },
-        { "sent to neighbours", "nothing is sent again", EACH_WAY("sent") },
-        { "FLOPs, all stages", "3F, and what is recomputed", EACH_WAY("flops") },
-        { simulated ? "step" : NULL, "simulated", EACH_WAY("step") },
-        { "MFU", "3F / peak FLOPs of a step", { mfu[0], mfu[1], mfu[2] } },
-        { "HFU", "all FLOPs / the same", { hfu[0], hfu[1], hfu[2] } },
-        { 0 }
-    };
+    char mfu[WAYS][32], hfu[WAYS][32], step[WAYS][24];
+    for (Way w = 0; w < WAYS; w++) {
+        recompute_percent(mfu[w], hfu[w], &seen[w].timing, seen[KEEP_EVERYTHING].timing.flops);
+        page_cell(step[w], (double)seen[w].timing.step, "ps");
+    }
+    const Result rows[] = { { "activations, peak", "inputs, one block or stage", EACH_WAY("peak") },
+                            { "sent to neighbours", "nothing is sent again", EACH_WAY("sent") },
+                            { "FLOPs, all stages", "3F, and what is recomputed",
+                              EACH_WAY("flops") },
+                            { "step", "simulated, GPipe's order", { step[0], step[1], step[2] } },
+                            { "MFU", "3F / peak FLOPs of a step", { mfu[0], mfu[1], mfu[2] } },
+                            { "HFU", "all FLOPs / the same", { hfu[0], hfu[1], hfu[2] } },
+                            { 0 } };
     results(run, columns, rows);
 }
 
-// The wall clock may measure a shorter step, so the sentence names the measured direction.
-static void conclude(Run *run, const Measured got[FULL_WAYS]) {
-    const Timing *keep = &got[KEEP_EVERYTHING].timing, *blocks = &got[RECOMPUTE_BLOCKS].timing;
-    double before = cost_value(run, "keep.peak"), after = cost_value(run, "blocks.peak");
-    double step = 100 * ((double)blocks->step / (double)keep->step - 1);
-    char peak[FULL_WAYS][32];
-    page_value(peak[KEEP_EVERYTHING], sizeof peak[0], before, "bytes");
-    page_value(peak[RECOMPUTE_BLOCKS], sizeof peak[0], after, "bytes");
-    page_value(peak[RECOMPUTE_STAGES], sizeof peak[0], cost_value(run, "stages.peak"), "bytes");
+static void conclude(Run *run, const RecomputeSeen seen[WAYS]) {
+    const Timing *keep = &seen[KEEP_EVERYTHING].timing, *blocks = &seen[RECOMPUTE_BLOCKS].timing;
+    char peak[WAYS][32], longer[32];
+    CostName id;
+    for (Way w = 0; w < WAYS; w++)
+        page_value(peak[w], sizeof peak[w], cost_value(run, cost_name(&id, "%s.peak", way_id[w])),
+                   "bytes");
+    recompute_longer(longer, 1, blocks, keep);
     say_answer(run,
                "With only block inputs kept, activations take %s per rank instead of %s. The "
-               "second forward makes a step %.1f %% %s.",
-               peak[RECOMPUTE_BLOCKS], peak[KEEP_EVERYTHING], step < 0 ? -step : step,
-               step < 0 ? "shorter" : "longer");
+               "second forward makes a step %s.",
+               peak[RECOMPUTE_BLOCKS], peak[KEEP_EVERYTHING], longer);
     say_cost(run,
              "%.1f %% more FLOPs, no more bytes sent. Keeping only stage inputs would need "
              "%s.",
@@ -146,52 +115,20 @@ static void conclude(Run *run, const Measured got[FULL_WAYS]) {
                       "enough.");
 }
 
-// ---------------------------------------------------------------- the comparison
-
-static void compare(Run *run, const Training *t, Way way, const Measured *seen, Trajectory *got,
-                    Trajectory *want) {
-    char what[64];
-    snprintf(what, sizeof what, "%s = unsplit", way_name[way].name);
-    // The same layers run in the same order, with the same inputs and the same dropout: every bit
-    // is equal.
-    training_compare(run, what, got, want, 0);
-    size_t p = run->world->size, rank = run->world->rank;
-    size_t blocks = range_size(shard_range(t->model.layers, p, rank)), first = rank == 0;
-    size_t times = way == KEEP_EVERYTHING ? 1 : 2;
-    bool each = true;
-    for (size_t i = 0; i < blocks; i++)
-        each &= seen->counts[first + i].forwards == t->micro_batches * times;
-    const char *claim =
-        times == 1 ? "each block: one forward" : "each block: exactly one forward more";
-    check_true(run, way_name[way].name, claim, each);
-}
-
 static void full(Run *run) {
-    require_one_link(run);
-    Comm *pp = comm_split(run->world, 0, run->world->rank, "pp");
-    Training t = { .model = tiny,
-                   .steps = option_size(run, "steps"),
-                   .sequences = option_size(run, "batch"),
-                   .micro_batches = option_size(run, "micro-batches"),
-                   .optimizer = sgd(0.1),
-                   .recorded = true,
-                   .watched = MEM_ACTIVATIONS };
-    REQUIRE(pp->size <= tiny.layers,
-            "%zu stages need as many blocks; the model has %zu: start at most %zu ranks", pp->size,
-            tiny.layers, tiny.layers);
-    REQUIRE(t.steps > 0 && t.micro_batches > 0, "--steps and --micro-batches must be at least 1");
-    REQUIRE(t.sequences >= t.micro_batches,
-            "--batch %zu leaves some of the %zu micro-batches empty: choose at least %zu",
-            t.sequences, t.micro_batches, t.micro_batches);
-    t.data = data_synthetic(tiny.vocab, tiny.context, run->seed);
-    t.model.seed = run->seed;
+    Training t = stages_training(run, &tiny, option_size(run, "batch"));
+    t.steps = option_size(run, "steps");
+    REQUIRE(t.steps > 0, "--steps must be at least 1");
+    t.optimizer = sgd(0.1);
+    t.recorded = true;
+    t.watched = MEM_ACTIVATIONS;
     t.model.dropout = option_real(run, "dropout");
     config_require(&t.model);
-
     say(run,
         "%zu blocks on %zu stages; width C = %zu, H = %zu heads, T = %zu tokens; %zu sequences in "
         "m = %zu micro-batches.",
-        tiny.layers, pp->size, tiny.width, tiny.heads, tiny.context, t.sequences, t.micro_batches);
+        tiny.layers, run->world->size, tiny.width, tiny.heads, tiny.context, t.sequences,
+        t.micro_batches);
     say(run, "keep all: all items that backward needs stay. recompute blocks, stages: only their "
              "inputs stay,");
     say(run, "and backward begins with a second forward. F: FLOPs of one forward; a step needs "
@@ -200,26 +137,26 @@ static void full(Run *run) {
              "count.");
     // One device keeps everything and takes the same micro-batches, one by one.
     Trajectory unsplit = training_unsplit(run, &t, 1);
-    Measured seen[FULL_WAYS];
-    for (Way way = 0; way < FULL_WAYS; way++) {
+    RecomputeSeen seen[WAYS];
+    for (Way way = 0; way < WAYS; way++) {
         Trajectory got = trajectory_new(run, &t);
-        seen[way] = train(pp, way, &t, &got);
-        bool drawn = !strcmp(option_text(run, "draw"), way_name[way].id);
-        picture_show(run, way_name[way].name,
+        seen[way] = train(run, &t, way, &got);
+        bool drawn = !strcmp(option_text(run, "draw"), way_id[way]);
+        picture_show(run, way_name[way],
                      PICTURE_MEMORY | PICTURE_SAME_SCALE |
                          (drawn ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
         if (option_flag(run, "verbose")) picture_summary(run, &seen[way].timing);
         costs(run, &t, way, &seen[way]);
-        compare(run, &t, way, &seen[way], &got, &unsplit);
+        // The same layers run in the same order, with the same inputs and the same dropout: every
+        // bit is equal.
+        CostName what;
+        training_compare(run, cost_name(&what, "%s = unsplit", way_name[way]), &got, &unsplit, 0);
         trajectory_free(&got);
     }
     show_results(run, seen);
     conclude(run, seen);
-    say_detail(run, "%zu steps, loss %.4f -> %.4f", t.steps, unsplit.loss[0],
-               unsplit.loss[t.steps - 1]);
     trajectory_free(&unsplit);
     data_free(&t.data);
-    comm_free(pp);
 }
 
 static const Option options[] = {

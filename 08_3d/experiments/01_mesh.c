@@ -1,112 +1,86 @@
-// experiments/01_mesh.c: checks the map rank -> coordinates by counting, then the communicators
-// that are made from it, and shows on which link each group communicates.
+// experiments/01_mesh.c: checks the map rank -> coordinates with its formula, then the
+// communicators that are made from it, and shows on which link each group communicates.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "08_3d/experiments/experiments.h"
 
-// -------------------------------------------------------------- the map, without any communication
+// ---------------------------------------------------------------- the map, without any
+// communication
 
-typedef enum { DP, TP, PP, CP, KINDS } Kind;
-static const char *const kind_name[KINDS] = { "dp", "tp", "pp", "cp" };
-static const unsigned axis[KINDS] = { MESH_DP, MESH_TP, MESH_PP, MESH_CP };
-static size_t degree(Degrees n, Kind k) {
-    return k == DP ? n.dp : k == TP ? n.tp : k == PP ? n.pp : mesh_cp(n);
+// rank = tp + n.tp (cp + n.cp (dp + n.dp pp))
+static Coordinates place_of(Degrees n, size_t rank) {
+    size_t cp = mesh_cp(n);
+    return (Coordinates){ .tp = rank % n.tp,
+                          .cp = rank / n.tp % cp,
+                          .dp = rank / (n.tp * cp) % n.dp,
+                          .pp = rank / (n.tp * cp * n.dp) };
 }
-// The number of kinds of groups. cp is the last kind and exists only with --cp.
-static Kind kinds(Degrees n) { return mesh_cp(n) > 1 ? KINDS : CP; }
-
-// Do ranks a and b differ along these axes only?
-static bool same_group(Degrees n, unsigned axes, size_t a, size_t b) {
-    Coordinates x = mesh_coordinates(n, a), y = mesh_coordinates(n, b);
-    return (axes & MESH_DP || x.dp == y.dp) && (axes & MESH_TP || x.tp == y.tp) &&
-           (axes & MESH_PP || x.pp == y.pp) && (axes & MESH_CP || x.cp == y.cp);
-}
-
-// The rules of the map, by counting over all pairs of ranks. No rank communicates.
-static void map_checks(Run *run, Degrees n, size_t world) {
-    bool round_trip = true, sizes = true, lines = true;
-    for (size_t a = 0; a < world; a++) {
-        round_trip &= mesh_rank(n, mesh_coordinates(n, a)) == a;
-        for (Kind k = DP; k < kinds(n); k++) {
-            size_t members = 0;
-            for (size_t b = 0; b < world; b++) {
-                members += same_group(n, axis[k], a, b);
-                for (Kind other = DP; other < k; other++)
-                    lines &= a == b ||
-                             !(same_group(n, axis[k], a, b) && same_group(n, axis[other], a, b));
-            }
-            sizes &= members == degree(n, k);
-        }
+static void check_map(Run *run, Degrees n) {
+    bool round_trip = true, formula = true;
+    for (size_t rank = 0; rank < run->world->size; rank++) {
+        round_trip &= mesh_rank(n, mesh_coordinates(n, rank)) == rank;
+        formula &= mesh_rank(n, place_of(n, rank)) == rank;
     }
     check_true(run, "coordinates", "rank -> coordinates -> rank is the identity", round_trip);
-    check_true(run, "groups", "every rank stands in one group of each kind, of its degree's size",
-               sizes);
-    check_true(run, "groups", "groups of two kinds share at most one rank", lines);
-    check_true(run, "neighbours", "tensor-parallel ranks follow one another",
-               n.tp == 1 || world == 1 || same_group(n, MESH_TP, 0, 1));
+    check_true(run, "coordinates", "rank = tp + n_tp (cp + n_cp (dp + n_dp pp))", formula);
 }
 
 // ---------------------------------------------------------------- the groups as communicators
 
-// Every rank contributes a one at its own position, so the sum over a group marks its members.
-static void members(Run *run, Comm *group, double *mark) {
-    memset(mark, 0, run->world->size * sizeof *mark);
-    mark[run->world->rank] = 1;
-    comm_all_reduce_doubles(group, mark, run->world->size);
+// Ranks that differ along these axes only.
+typedef struct {
+    const char *name, *formula;
+    unsigned axes;
+    size_t degree;
+} Kind;
+enum { TP, DP, PP, KINDS = 6 };
+// Returns the number of kinds. The last one exists only with --cp.
+static size_t kinds_of(const Mesh *m, Kind kind[KINDS]) {
+    Degrees n = m->n;
+    const Kind all[KINDS] = {
+        { "tensor parallel (tp)", "neighbours", MESH_TP, n.tp },
+        { "data parallel (dp)", "every tp-th rank of a stage", MESH_DP, n.dp },
+        { "pipeline (pp)", "every (tp dp)-th rank", MESH_PP, n.pp },
+        { "one replica (tp, pp)", "holds the whole model", MESH_TP | MESH_PP, n.tp * n.pp },
+        { "one stage (tp, dp)", "tp dp neighbours", MESH_TP | MESH_DP, n.tp * n.dp },
+        { "context parallel (cp)", "every tp-th rank of a replica's stage", MESH_CP, mesh_cp(n) },
+    };
+    memcpy(kind, all, sizeof all);
+    return m->cp ? KINDS : KINDS - 1;
+}
+static bool same_group(Degrees n, unsigned axes, size_t a, size_t b) {
+    Coordinates x = place_of(n, a), y = place_of(n, b);
+    return (axes & MESH_DP || x.dp == y.dp) && (axes & MESH_TP || x.tp == y.tp) &&
+           (axes & MESH_PP || x.pp == y.pp) && (axes & MESH_CP || x.cp == y.cp);
 }
 
-static void group_checks(Run *run, Mesh *m) {
+static void check_groups(Run *run, Mesh *m, const Kind *kind, size_t kinds) {
     size_t world = run->world->size, me = run->world->rank;
     double *mark = host_alloc(world * sizeof *mark);
-    const struct {
-        const char *name;
-        unsigned axes;
-        Comm *comm;
-    } group[] = {
-        { "dp", MESH_DP, m->dp },
-        { "tp", MESH_TP, m->tp },
-        { "pp", MESH_PP, m->pp },
-        { "model: one replica", MESH_TP | MESH_PP, m->model },
-        { "tp x dp: one stage", MESH_TP | MESH_DP, mesh_group(m, MESH_TP | MESH_DP) },
-        { "dp x pp: one slice of every layer", MESH_DP | MESH_PP,
-          mesh_group(m, MESH_DP | MESH_PP) },
-        { "all axes: the world", MESH_ALL, mesh_group(m, MESH_ALL) },
-        { "no axis: every rank alone", 0, mesh_group(m, 0) },
-        { "dp x cp: the same parameters", MESH_DP | MESH_CP, m->replicas },
-        { "cp", MESH_CP, m->cp }, // this row and the one before it: --cp only
-    };
-    const size_t groups = sizeof group / sizeof *group - (m->cp ? 0 : 2);
-    for (size_t k = 0; k < groups; k++) {
-        // The number of members by the formula, and of members with a lower rank than this one.
-        size_t count = 0, before = 0;
-        members(run, group[k].comm, mark);
-        bool right = group[k].comm == mesh_group(m, group[k].axes);
+    for (size_t k = 0; k < kinds; k++) {
+        Comm *group = mesh_group(m, kind[k].axes);
+        // Every rank contributes a one at its own position, so the sum over a group marks its
+        // members.
+        memset(mark, 0, world * sizeof *mark);
+        mark[me] = 1;
+        comm_all_reduce_doubles(group, mark, world);
+        size_t before = 0; // members with a lower rank
+        bool right = group->size == kind[k].degree;
         for (size_t b = 0; b < world; b++) {
-            bool member = same_group(m->n, group[k].axes, me, b);
+            bool member = same_group(m->n, kind[k].axes, me, b);
             right &= (mark[b] == 1) == member;
-            count += member;
             before += member && b < me;
         }
-        check_true(run, "communicator", group[k].name,
-                   right && group[k].comm->size == count && group[k].comm->rank == before);
+        check_true(run, "communicator", kind[k].name, right && group->rank == before);
     }
-
+    free(mark);
     bool two = m->n.pp > 1 && (m->at.pp == 0 || m->at.pp + 1 == m->n.pp);
     check_true(run, "communicator", "tied: first and last stage, where they differ",
                two ? m->tied && m->tied->size == 2 : !m->tied);
-    // members() has made one ring all-reduce per group, of one double per rank of the world.
-    for (Kind k = DP; k < kinds(m->n); k++) {
-        Comm *line = mesh_group(m, axis[k]);
-        size_t n = line->size;
-        char id[16];
-        snprintf(id, sizeof id, "sent.%s", kind_name[k]);
-        double ring = (double)(2 * (n - 1) * ceil_div(world, n) * sizeof(double));
-        check_cost(run, id, kind_name[k], "bytes sent", formula(ring), NOT_PREDICTED,
-                   (double)comm_bytes_sent(line));
-    }
-    free(mark);
 }
+
+// ---------------------------------------------------------------- the page
 
 // The members of rank 0's group along these axes: "0 2", or "0 1 2 3 4 5 6..." where there are
 // many.
@@ -114,6 +88,7 @@ enum { LIST = 40 };
 static void group_of_rank_0(char text[LIST], const Run *run, const Mesh *m, unsigned axes) {
     const size_t full = 20;
     size_t n = 0;
+    text[0] = 0;
     for (size_t b = 0; b < run->world->size; b++) {
         if (!same_group(m->n, axes, 0, b)) continue;
         if (n >= full) {
@@ -125,55 +100,26 @@ static void group_of_rank_0(char text[LIST], const Run *run, const Mesh *m, unsi
 }
 
 // A row for each kind of group. The row shows rank 0's group; the other groups have the same form.
-static void table(Run *run, Mesh *m) {
-    const struct {
-        const char *name, *formula;
-        unsigned axes;
-        size_t degree;
-    } kind[] = {
-        { "tensor parallel (tp)", "neighbours", MESH_TP, m->n.tp },
-        { "data parallel (dp)", "every tp-th rank of a stage", MESH_DP, m->n.dp },
-        { "pipeline (pp)", "every (tp dp)-th rank", MESH_PP, m->n.pp },
-        { "one replica (tp, pp)", "holds the whole model", MESH_TP | MESH_PP, m->n.tp * m->n.pp },
-        { "one stage (tp, dp)", "tp dp neighbours", MESH_TP | MESH_DP, m->n.tp * m->n.dp },
-        // with --cp only
-        { "context parallel (cp)", "every tp-th rank of a replica's stage", MESH_CP,
-          mesh_cp(m->n) },
-    };
-    enum { ROWS = sizeof kind / sizeof *kind };
-    const size_t rows = ROWS - !m->cp;
-    Result row[ROWS + 1] = { 0 };
-    char text[ROWS][3][64], link[ROWS][LINK_NAME];
-    for (size_t k = 0; k < rows; k++) {
+static void page(Run *run, Mesh *m, const Kind *kind, size_t kinds) {
+    Result row[KINDS + 1] = { 0 };
+    char text[KINDS][3][64], link[KINDS][LINK_NAME], group[KINDS][112];
+    for (size_t k = 0; k < kinds; k++) {
+        const char *on = mesh_link(mesh_group(m, kind[k].axes), link[k]);
         snprintf(text[k][0], 64, "=%zu", run->world->size / kind[k].degree);
         snprintf(text[k][1], 64, "=%zu", kind[k].degree);
         text[k][2][0] = '=';
         group_of_rank_0(text[k][2] + 1, run, m, kind[k].axes);
-        row[k] = (Result){ kind[k].name,
-                           kind[k].formula,
-                           { text[k][0], text[k][1], text[k][2],
-                             mesh_link(mesh_group(m, kind[k].axes), link[k]) } };
+        snprintf(group[k], sizeof group[k], "%s%s%s%s", text[k][2] + 1, on ? " (" : "",
+                 on ? on + 1 : "", on ? " link)" : "");
+        row[k] =
+            (Result){ kind[k].name, kind[k].formula, { text[k][0], text[k][1], text[k][2], on } };
     }
     results(run,
             (const char *const[]){ "groups", "ranks per group", "group of rank 0", "link", NULL },
             row);
-}
-
-// "tp group 0 1 (fast link)"
-static void group_text(char text[112], Run *run, Mesh *m, Kind k) {
-    char list[LIST], name[LINK_NAME];
-    const char *link = mesh_link(mesh_group(m, axis[k]), name);
-    group_of_rank_0(list, run, m, axis[k]);
-    bool one_link = link && link[1];
-    snprintf(text, 112, "%s group %s%s%s%s", kind_name[k], list, one_link ? " (" : "",
-             one_link ? link + 1 : "", one_link ? " link)" : "");
-}
-static void answer(Run *run, Mesh *m) {
-    char group[3][112];
-    for (Kind k = DP; k <= PP; k++) group_text(group[k], run, m, k);
     say_answer(run,
-               "Rank 0 is in the %s, the %s and the %s. tp ranks are neighbours because tp sends "
-               "most.",
+               "Rank 0 is in the tp group %s, the dp group %s and the pp group %s. tp ranks are "
+               "neighbours because tp sends most.",
                group[TP], group[DP], group[PP]);
     say_cost(run,
              "no messages in a training step; every rank makes its groups once, at the start.");
@@ -183,6 +129,8 @@ static void answer(Run *run, Mesh *m) {
 static void mesh(Run *run) {
     Degrees n = mesh_options(run);
     Mesh m = mesh_new(run->world, n);
+    Kind kind[KINDS];
+    size_t kinds = kinds_of(&m, kind);
     if (m.cp)
         say(run,
             "dp %zu replicas x cp %zu chunks of a sequence x tp %zu slices of each layer x pp %zu "
@@ -198,10 +146,9 @@ static void mesh(Run *run) {
             "tp group",
             n.dp, n.tp, n.pp, n.tp, n.dp);
     mesh_show(run, n, NULL);
-    map_checks(run, n, run->world->size);
-    group_checks(run, &m);
-    table(run, &m);
-    answer(run, &m);
+    check_map(run, n);
+    check_groups(run, &m, kind, kinds);
+    page(run, &m, kind, kinds);
     mesh_free(&m);
 }
 

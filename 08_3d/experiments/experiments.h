@@ -110,10 +110,10 @@ typedef struct {
     // Picoseconds: the step; computing and exposed communication are means over the ranks. The rest
     // of the step is idle.
     double step, computing, exposed;
-    LayoutTraffic sent; // of the rank that sends most
-    // Bytes of the rank that has most: weights, gradients and moments; activations at their peak.
+    // On rank 0: traffic of the rank that sends most; bytes of the rank that has most of weights,
+    // gradients and moments, and of activations at their peak.
+    LayoutTraffic sent;
     double state, activations;
-    double error;    // relative, of the cost model's step
     bool as_planned; // memory and step are those of the plan
 } Layout;
 // layout_page.c: the page. layout [n]: the fastest one first; opposed: the fastest layout, with its

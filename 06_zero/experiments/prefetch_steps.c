@@ -1,0 +1,86 @@
+// prefetch_steps.c: the steps that each rank must make in a step of ZeRO-3 with prefetch, from
+// sizes alone. judge/play turns them into times and into the peak in flight.
+#include "06_zero/experiments/experiments.h"
+
+// Layer i of n = L + 2 gathers one unit: the embedding gathers wpe, a block its own, the head the
+// last norm.
+typedef struct {
+    const Training *t;
+    CutSizes z;
+    Play *play;
+    size_t N, rank, dp, n; // dp: the player's group of all N ranks
+    bool reshard;
+} Steps;
+
+static size_t unit(const Steps *s, size_t i) { return elements_unit(&s->z, i); }
+static void hold(const Steps *s, size_t elements) {
+    play_hold(s->play, s->rank, MEM_COMMUNICATION, elements * sizeof(real));
+}
+static void drop(const Steps *s, size_t elements) {
+    play_drop(s->play, s->rank, MEM_COMMUNICATION, elements * sizeof(real));
+}
+// Starts the gather of layer i's weights.
+static size_t gather(const Steps *s, size_t i) {
+    hold(s, unit(s, i));
+    return play_start(s->play, s->rank, s->dp, COMM_ALL_GATHER, unit(s, i), sizeof(real));
+}
+// Beside layer i's gradient: the copy that comm.c holds for a started reduction; after the first
+// micro-batch also the reduced part, which is added to own_g.
+static size_t reducing(const Steps *s, size_t i, size_t k) {
+    size_t N = s->N, copy = N > 1 ? N * ceil_div(unit(s, i), N) : 0;
+    return copy + (k > 0 ? part_size(unit(s, i), N, s->rank) : 0);
+}
+// `products` times the work of layer i's forward, for micro-batch k.
+static void compute(const Steps *s, size_t i, size_t k, double products) {
+    size_t B = zero_sequences(s->t, s->N, s->rank, k);
+    Work work = { 0 }; // the embedding has no product of matrices
+    if (i > 0) work = i + 1 < s->n ? work_block(&s->z, B) : work_head(&s->z, B);
+    play_work(s->play, s->rank, (Picoseconds)(products * work.time));
+}
+
+static void micro_batch(const Steps *s, size_t k) {
+    size_t n = s->n, next = gather(s, 0), reduction = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t weights = next;
+        if (i + 1 < n) next = gather(s, i + 1);
+        play_wait(s->play, s->rank, weights);
+        compute(s, i, k, 1);
+        if (s->reshard) drop(s, unit(s, i));
+    }
+    if (s->reshard) next = gather(s, n - 1);
+    for (size_t i = n; i-- > 0;) {
+        size_t weights = next;
+        if (s->reshard && i > 0) next = gather(s, i - 1);
+        if (s->reshard) play_wait(s->play, s->rank, weights);
+        hold(s, unit(s, i)); // the gradient
+        compute(s, i, k, 2);
+        drop(s, unit(s, i)); // the weights
+        if (i + 1 < n) {
+            play_wait(s->play, s->rank, reduction);
+            drop(s, unit(s, i + 1) + reducing(s, i + 1, k));
+        }
+        hold(s, reducing(s, i, k));
+        reduction =
+            play_start(s->play, s->rank, s->dp, COMM_REDUCE_SCATTER, unit(s, i), sizeof(real));
+    }
+    play_wait(s->play, s->rank, reduction);
+    drop(s, unit(s, 0) + reducing(s, 0, k));
+}
+
+Play *prefetch_steps(const Training *t, size_t N, bool reshard) {
+    Play *play = play_new(N, clock_config());
+    Steps s = { .t = t, .z = cut_sizes(&t->model, 1, 0), .play = play, .N = N, .reshard = reshard };
+    size_t wte = elements_wte(&s.z);
+    s.n = t->model.layers + 2;
+    s.dp = play_group(play, "dp", 0, N, 1);
+    for (s.rank = 0; s.rank < N; s.rank++) {
+        hold(&s, 3 * wte); // its weights, and a gradient of the embedding and of the head
+        play_call(play, s.rank, s.dp, COMM_ALL_GATHER, wte, sizeof(real));
+        for (size_t k = 0; k < t->micro_batches; k++) micro_batch(&s, k);
+        play_call(play, s.rank, s.dp, COMM_REDUCE_SCATTER, wte, sizeof(real));
+        play_call(play, s.rank, s.dp, COMM_ALL_REDUCE, config_tensors(&t->model), sizeof(double));
+        play_call(play, s.rank, s.dp, COMM_ALL_REDUCE, 1, sizeof(double));
+    }
+    if (!play_run(play)) fault("the expected steps of prefetch deadlock");
+    return play;
+}

@@ -1,0 +1,67 @@
+// budget_plans.c: the sizes of a stage and its budget, for 04_budget.c, and the peak of a plan.
+#include "07_recompute/experiments/experiments.h"
+#include <stdlib.h>
+
+// The function walks through all forwards under GPipe, then through all backwards, block by block.
+// budget_peak(), which it checks, has a formula.
+size_t budget_walked_peak(const Training *t, size_t p, size_t i, const Recompute *choice) {
+    CutSizes z = stage_sizes(&t->model, p, i);
+    size_t block = kept_block(&z), head = z.last ? kept_head(&z) : 0, held = 0, peak = 0;
+    size_t kept[] = { block, block - kept_scores(&z), 0 };
+    for (size_t n = 0; n < 2 * t->micro_batches; n++) {
+        bool forward = n < t->micro_batches;
+        size_t tokens = stage_tokens(t, n % t->micro_batches);
+        if (!forward) held -= head * tokens;
+        for (size_t k = 0; k < z.blocks; k++) {
+            size_t b = forward ? k : z.blocks - 1 - k, own = kept[choice[b]] * tokens;
+            // The first block's input comes from outside; the last block's output may leave the
+            // stage.
+            size_t ends = (size_t)(b == 0) + (size_t)(b + 1 < z.blocks || z.last);
+            if (forward) held += ends * z.C * tokens;
+            else held -= own;
+            peak = larger(peak, held + block * tokens);
+            if (forward) held += own;
+            else held -= ends * z.C * tokens;
+        }
+        if (forward) held += head * tokens;
+        peak = larger(peak, held);
+    }
+    return peak * sizeof(real);
+}
+
+BudgetPlan budget_plan(const Training *t, size_t p, size_t i, double share) {
+    CutSizes z = stage_sizes(&t->model, p, i);
+    size_t block = kept_block(&z);
+    BudgetBlock *list = host_alloc(z.blocks * sizeof *list);
+    Recompute *choice = host_alloc(z.blocks * sizeof *choice);
+    size_t peak[RECOMPUTE_CHOICES];
+    for (size_t k = 0; k < z.blocks; k++)
+        list[k] = (BudgetBlock){ .kept = { block, block - kept_scores(&z), 0 },
+                                 .at_work = block,
+                                 .again = { 0, work_scores(&z, t->sequences).time,
+                                            work_block(&z, t->sequences).time } };
+    BudgetStage s = { .block = list,
+                      .blocks = z.blocks,
+                      .input = z.C,
+                      .last = z.last,
+                      .head = z.last ? kept_head(&z) : 0,
+                      .in_flight = t->sequences * z.T,
+                      .one = stage_tokens(t, 0) };
+    for (Recompute how = RECOMPUTE_NONE; how <= RECOMPUTE_FULL; how++) {
+        for (size_t k = 0; k < z.blocks; k++) choice[k] = how;
+        peak[how] = budget_walked_peak(t, p, i, choice) / sizeof(real);
+    }
+    size_t least = peak[RECOMPUTE_FULL], room = peak[RECOMPUTE_NONE] - least;
+    size_t budget = least + (size_t)(share * (double)room);
+    return (BudgetPlan){ .stage = s, .budget = budget * sizeof(real), .choice = choice };
+}
+void budget_plan_free(BudgetPlan *plan) {
+    free((void *)plan->stage.block);
+    free(plan->choice);
+}
+
+size_t budget_count(const BudgetPlan *plan, Recompute how) {
+    size_t n = 0;
+    for (size_t i = 0; i < plan->stage.blocks; i++) n += plan->choice[i] == how;
+    return n;
+}
