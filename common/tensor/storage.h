@@ -68,7 +68,7 @@ ITEM uint16_t fp16_round(float x) {
     const uint32_t normal = (size - FP16_EXPONENTS + 0xfff + (size >> 13 & 1)) >> 13;
     const uint32_t special = size > 0x7f800000 ? 0x7e00 : 0x7c00;
     const uint32_t rounded = size < FP16_NORMAL ? small : size < FP16_TOO_LARGE ? normal : special;
-    return (uint16_t)(bits >> 16 & 0x8000 | rounded);
+    return (uint16_t)((bits >> 16 & 0x8000) | rounded);
 }
 
 ITEM real stored_value(Element e, uint16_t h) {
