@@ -13,36 +13,41 @@ static void zero1_costs(Run *run, Comm *dp, const Training *t) {
     size_t N = dp->size, m = t->micro_batches;
     Share wte = share_of_wte(&t->model, N, dp->rank),
           others = share_of_others(&t->model, N, dp->rank);
-    double e = sizeof(real), scalars = zero_scalars_bytes(&t->model, N);
+    double w = (double)weight_bytes(&t->model), g = (double)gradient_bytes(&t->model);
+    double state = (double)adamw_bytes(&t->model), scalars = zero_scalars_bytes(&t->model, N);
     double all = (double)(wte.whole + others.whole); // Psi: wte counts once
     double own = (double)(wte.part + others.part);   // about Psi / N
     double second_use = (double)wte.whole;           // the head's gradient of wte
     double units = (double)(wte.units + others.units);
-    double pass = wte.bytes + others.bytes; // sent in one pass over the parameters
-    zero_cost(run, m, "weights", "weights: 4 bytes per parameter in fp32", "bytes", all * e,
+    // sent in one pass over the parameters
+    double scatter = wte.scatter_bytes + others.scatter_bytes,
+           gather = wte.gather_bytes + others.gather_bytes;
+    zero_cost(run, m, "weights", "weights: 4 bytes per parameter in fp32", "bytes", all * w,
               (double)memory_now(MEM_PARAMETERS));
     zero_cost(run, m, "gradients", "gradients: 4 (and the head's use of wte)", "bytes",
-              (all + second_use) * e, (double)memory_now(MEM_GRADIENTS));
-    zero_cost(run, m, "moments", "m and v: 8 / N", "bytes", 2 * own * e,
+              (all + second_use) * g, (double)memory_now(MEM_GRADIENTS));
+    zero_cost(run, m, "moments", "m and v: 8 / N", "bytes", own * state,
               (double)memory_now(MEM_OPTIMIZER));
     zero_cost(run, m, "state", "all state: 8 + 8 / N (and the head's use of wte)", "bytes",
-              (2 * all + 2 * own + second_use) * e, zero_state_now());
+              all * w + (all + second_use) * g + own * state, zero_state_now());
     zero_cost(run, m, "in-flight", "in flight: nothing, at any time", "bytes", 0,
               (double)memory_peak(MEM_COMMUNICATION));
     zero_cost_activations(run, dp, t);
     zero_cost(run, m, "reduce-scatter.calls", "reduce-scatter calls, one per unit", "calls", units,
               (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
     zero_cost(run, m, "reduce-scatter.bytes", "reduce-scatter: 1 pass over the parameters", "bytes",
-              pass, (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
+              scatter, (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
     zero_cost(run, m, "all-gather.calls", "all-gather calls, one per unit", "calls", units,
               (double)dp->ledger[COMM_ALL_GATHER].calls);
-    zero_cost(run, m, "all-gather.bytes", "all-gather: 1 pass over the parameters", "bytes", pass,
+    zero_cost(run, m, "all-gather.bytes", "all-gather: 1 pass over the parameters", "bytes", gather,
               (double)dp->ledger[COMM_ALL_GATHER].bytes);
     zero_cost(run, m, "scalars", "all-reduce of loss and norm", "bytes", scalars,
               (double)dp->ledger[COMM_ALL_REDUCE].bytes);
-    zero_cost(run, m, "sent", "all traffic: 2 units, loss and norm", "bytes", 2 * pass + scalars,
-              (double)comm_bytes_sent(dp));
-    zero_costs_in_time(run, t, 2 * (wte.time + others.time));
+    zero_cost(run, m, "sent", "all traffic: 2 units, loss and norm", "bytes",
+              scatter + gather + scalars, (double)comm_bytes_sent(dp));
+    zero_costs_in_time(run, t,
+                       wte.scatter_time + others.scatter_time + wte.gather_time +
+                           others.gather_time);
 }
 
 static void conclude(Run *run, const ZeroTexts *seen) {
@@ -81,21 +86,23 @@ static void zero1(Run *run) {
     Training t = zero_training(run, dp, &tiny);
 
     t.optimizer = sgd(0.1);
-    zero_compare(run, dp, &lesson, t, "SGD", exact_limit(run));
+    zero_compare(run, dp, &lesson, t, "SGD", training_exact(run, &t));
     t.clip = 0.5; // below every norm: each step is clipped
     // The squares of the norm are added part by part, in another order. Clipping multiplies every
     // gradient by a factor that depends on the norm, so the limit is the one of rounding.
-    zero_compare(run, dp, &lesson, t, "SGD, clipped at 0.5", LIMIT_ROUNDING);
+    zero_compare(run, dp, &lesson, t, "SGD, clipped at 0.5", training_limit(&t));
     t.clip = 0;
     t.optimizer = adamw(0.01);
     t.optimizer.weight_decay = 0.1; // of matrices only
     t.micro_batches = option_size(run, "micro-batches");
     t.recorded = true;
-    zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1", exact_limit(run));
+    zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1", training_exact(run, &t));
     zero_page(run, dp, &lesson, t);
     comm_free(dp);
 }
 
-static const Option options[] = { ZERO_OPTIONS(
-    "micro-batches of each rank, in the training whose costs are checked") };
+static const Option options[] = {
+    STORAGE_OPTION,
+    ZERO_OPTIONS("micro-batches of each rank, in the training whose costs are checked")
+};
 EXPERIMENT(zero1, options);

@@ -15,35 +15,41 @@ static void zero2_costs(Run *run, Comm *dp, const Training *t) {
     size_t N = dp->size, m = t->micro_batches;
     Share wte = share_of_wte(&t->model, N, dp->rank),
           others = share_of_others(&t->model, N, dp->rank);
-    double e = sizeof(real), scalars = zero_scalars_bytes(&t->model, N);
+    double w = (double)weight_bytes(&t->model), g = (double)gradient_bytes(&t->model);
+    double state = (double)adamw_bytes(&t->model), scalars = zero_scalars_bytes(&t->model, N);
     double own = (double)(wte.part + others.part); // about Psi / N
     double all = (double)(wte.whole + others.whole), units = (double)others.units, M = (double)m;
-    zero_cost(run, m, "weights", "weights: 4 bytes per parameter in fp32", "bytes", all * e,
+    zero_cost(run, m, "weights", "weights: 4 bytes per parameter in fp32", "bytes", all * w,
               (double)memory_now(MEM_PARAMETERS));
-    zero_cost(run, m, "gradients", "gradients between steps: 4 / N", "bytes", own * e,
+    zero_cost(run, m, "gradients", "gradients between steps: 4 / N", "bytes", own * g,
               (double)memory_now(MEM_GRADIENTS));
-    zero_cost(run, m, "moments", "m and v: 8 / N", "bytes", 2 * own * e,
+    zero_cost(run, m, "moments", "m and v: 8 / N", "bytes", own * state,
               (double)memory_now(MEM_OPTIMIZER));
-    zero_cost(run, m, "state", "all state between steps: 4 + 12 / N", "bytes", (all + 3 * own) * e,
-              zero_state_now());
+    zero_cost(run, m, "state", "all state between steps: 4 + 12 / N", "bytes",
+              all * w + own * (g + state), zero_state_now());
     // The whole gradient of a unit; for m > 1 also the reduced part, which is added to own_g.
     double in_flight = (double)(others.largest + (m > 1 ? others.largest_part : 0));
     zero_cost(run, m, "in-flight", "in flight: 2 wte + the largest unit", "bytes",
-              (2 * (double)wte.whole + in_flight) * e, (double)memory_peak(MEM_COMMUNICATION));
+              (2 * (double)wte.whole + in_flight) * g, (double)memory_peak(MEM_COMMUNICATION));
     zero_cost(run, m, "in-flight.between", "in flight between steps: nothing", "bytes", 0,
               (double)memory_now(MEM_COMMUNICATION));
     zero_cost_activations(run, dp, t);
     zero_cost(run, m, "reduce-scatter.calls", "reduce-scatter calls: m per unit, wte once", "calls",
               M * units + 1, (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
     zero_cost(run, m, "reduce-scatter.bytes", "reduce-scatter: m passes over the parameters",
-              "bytes", M * others.bytes + wte.bytes, (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
+              "bytes", M * others.scatter_bytes + wte.scatter_bytes,
+              (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
     zero_cost(run, m, "all-gather.calls", "all-gather calls, one per unit", "calls", units + 1,
               (double)dp->ledger[COMM_ALL_GATHER].calls);
     zero_cost(run, m, "all-gather.bytes", "all-gather: 1 pass over the parameters", "bytes",
-              others.bytes + wte.bytes, (double)dp->ledger[COMM_ALL_GATHER].bytes);
+              others.gather_bytes + wte.gather_bytes, (double)dp->ledger[COMM_ALL_GATHER].bytes);
     zero_cost(run, m, "sent", "all traffic: m + 1 units (wte 2), loss and norm", "bytes",
-              (M + 1) * others.bytes + 2 * wte.bytes + scalars, (double)comm_bytes_sent(dp));
-    zero_costs_in_time(run, t, (M + 1) * others.time + 2 * wte.time);
+              M * others.scatter_bytes + others.gather_bytes + wte.scatter_bytes +
+                  wte.gather_bytes + scalars,
+              (double)comm_bytes_sent(dp));
+    zero_costs_in_time(run, t,
+                       M * others.scatter_time + others.gather_time + wte.scatter_time +
+                           wte.gather_time);
 }
 
 static void conclude(Run *run, const ZeroTexts *seen) {
@@ -74,5 +80,6 @@ static const ZeroLesson lesson = {
 
 static void zero2(Run *run) { zero_one_and_several(run, &tiny, &lesson); }
 
-static const Option options[] = { ZERO_OPTIONS("micro-batches of each rank, in the second half") };
+static const Option options[] = { STORAGE_OPTION,
+                                  ZERO_OPTIONS("micro-batches of each rank, in the second half") };
 EXPERIMENT(zero2, options);

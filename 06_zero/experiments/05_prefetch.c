@@ -37,16 +37,19 @@ static void cost_lines(Run *run, Comm *dp, const Training *t, bool reshard) {
     zero_cost(run, m, "all-gather.bytes",
               reshard ? "all-gather: 2m passes over the parameters"
                       : "all-gather: m passes over the parameters",
-              "bytes", gathers * others.bytes + wte.bytes,
+              "bytes", gathers * others.gather_bytes + wte.gather_bytes,
               (double)dp->ledger[COMM_ALL_GATHER].bytes);
     zero_cost(run, m, "reduce-scatter.calls", "reduce-scatter calls: m per unit, wte once", "calls",
               M * units + 1, (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
     zero_cost(run, m, "reduce-scatter.bytes", "reduce-scatter: m passes over the parameters",
-              "bytes", M * others.bytes + wte.bytes, (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
+              "bytes", M * others.scatter_bytes + wte.scatter_bytes,
+              (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
     zero_cost(run, m, "sent",
               reshard ? "all traffic: 3m units (wte 2), loss and norm"
                       : "all traffic: 2m units (wte 2), loss and norm",
-              "bytes", (gathers + M) * others.bytes + 2 * wte.bytes + zero_scalars_bytes(c, N),
+              "bytes",
+              gathers * others.gather_bytes + M * others.scatter_bytes + wte.gather_bytes +
+                  wte.scatter_bytes + zero_scalars_bytes(c, N),
               (double)comm_bytes_sent(dp));
     if (!clock_config()->simulated) return; // real time is not predicted
     Timing timing = picture_timing(run);

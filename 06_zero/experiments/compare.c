@@ -16,6 +16,7 @@ Training zero_training(Run *run, const Comm *dp, const ModelConfig *model) {
             t.sequences, dp->size, dp->size);
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
+    training_store(run, &t);
     config_require(&t.model);
     t.watched = MEM_COMMUNICATION; // the picture's strip: units in flight
     return t;
@@ -79,7 +80,7 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, cons
     Trajectory replicas = training_unsplit(run, &t, dp->size);
     snprintf(what, sizeof what, "%s = data parallel", lesson->name);
     training_compare_tensors(run, what, got, &replicas, limit);
-    training_compare_numbers(run, what, got, &replicas, LIMIT_ROUNDING);
+    training_compare_numbers(run, what, got, &replicas, training_limit(&t));
     if (t.recorded) {
         check_dropped(run, lesson, zero.model);
         lesson->costs(run, dp, &t);
@@ -87,7 +88,7 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, cons
     t.micro_batches = 1;
     Trajectory unsplit = training_unsplit(run, &t, 1);
     snprintf(what, sizeof what, "%s = unsplit", lesson->name);
-    training_compare(run, what, got, &unsplit, LIMIT_ROUNDING);
+    training_compare(run, what, got, &unsplit, training_limit(&t));
     trajectory_free(&replicas);
     trajectory_free(&unsplit);
     zero_trained_free(lesson, &zero);
@@ -98,11 +99,11 @@ void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *
     Training t = zero_training(run, dp, model);
 
     t.optimizer = sgd(0.1);
-    zero_compare(run, dp, lesson, t, "SGD", exact_limit(run));
+    zero_compare(run, dp, lesson, t, "SGD", training_exact(run, &t));
     t.optimizer = adamw(0.01);
     t.optimizer.weight_decay = 0.1;
     t.recorded = true;
-    zero_compare(run, dp, lesson, t, "AdamW, weight decay 0.1", exact_limit(run));
+    zero_compare(run, dp, lesson, t, "AdamW, weight decay 0.1", training_exact(run, &t));
 
     // With one micro-batch both methods add the ranks' gradients in rank order, so the bits are
     // equal. With more, data parallelism adds the micro-batches of each rank first, and then the
@@ -113,13 +114,13 @@ void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *
     t.recorded = false;
     t.optimizer = sgd(0.1);
     t.clip = 0.5; // below every norm: each step is clipped
-    zero_compare(run, dp, lesson, t, "SGD, clipped at 0.5", LIMIT_ROUNDING);
+    zero_compare(run, dp, lesson, t, "SGD, clipped at 0.5", training_limit(&t));
     t.clip = 0;
     t.optimizer = adamw(0.01);
     t.optimizer.weight_decay = 0.1;
     t.recorded = true;
     zero_compare(run, dp, lesson, t, "AdamW, weight decay 0.1",
-                 t.micro_batches == 1 ? exact_limit(run) : LIMIT_ROUNDING);
+                 t.micro_batches == 1 ? training_exact(run, &t) : training_limit(&t));
     zero_page(run, dp, lesson, t);
     comm_free(dp);
 }

@@ -2,14 +2,16 @@
 #include "06_zero/experiments/experiments.h"
 #include <stdio.h>
 
-static void add(Share *s, size_t size, size_t n, size_t rank) {
+static void add(Share *s, const ModelConfig *c, size_t size, size_t n, size_t rank) {
     size_t part = range_size(shard_range(size, n, rank));
     s->units++;
     s->whole += size;
     s->part += part;
     // (n-1)/n of the unit, rounded up
-    s->bytes += ring_bytes(ONE_PASS, n, size, sizeof(real));
-    s->time += ring_time(ONE_PASS, n, size, sizeof(real));
+    s->scatter_bytes += ring_bytes(ONE_PASS, n, size, gradient_bytes(c));
+    s->scatter_time += ring_time(ONE_PASS, n, size, gradient_bytes(c));
+    s->gather_bytes += ring_bytes(ONE_PASS, n, size, weight_bytes(c));
+    s->gather_time += ring_time(ONE_PASS, n, size, weight_bytes(c));
     if (size <= s->largest) return;
     s->largest = size;
     s->largest_part = part;
@@ -17,13 +19,13 @@ static void add(Share *s, size_t size, size_t n, size_t rank) {
 Share share_of_wte(const ModelConfig *c, size_t n, size_t rank) {
     CutSizes z = cut_sizes(c, 1, 0);
     Share s = { 0 };
-    add(&s, elements_wte(&z), n, rank);
+    add(&s, c, elements_wte(&z), n, rank);
     return s;
 }
 Share share_of_others(const ModelConfig *c, size_t n, size_t rank) {
     CutSizes z = cut_sizes(c, 1, 0);
     Share s = { 0 };
-    for (size_t i = 0; i < cut_layers(&z); i++) add(&s, elements_unit(&z, i), n, rank);
+    for (size_t i = 0; i < cut_layers(&z); i++) add(&s, c, elements_unit(&z, i), n, rank);
     return s;
 }
 
@@ -64,10 +66,10 @@ double zero_state_now(void) {
 // The peak is reached between forward and backward of the first micro-batch, because it is the
 // largest.
 void zero_cost_activations(Run *run, Comm *dp, const Training *t) {
-    size_t elements =
-        zero_sequences(t, dp->size, dp->rank, 0) * t->model.context * kept_model(&t->model);
-    zero_cost(run, t->micro_batches, "activations", "activations, peak", "bytes",
-              (double)(elements * sizeof(real)), (double)memory_peak(MEM_ACTIVATIONS));
+    const CutSizes whole = cut_sizes(&t->model, 1, 0);
+    size_t bytes = activations_bytes(&whole, zero_sequences(t, dp->size, dp->rank, 0));
+    zero_cost(run, t->micro_batches, "activations", "activations, peak", "bytes", (double)bytes,
+              (double)memory_peak(MEM_ACTIVATIONS));
 }
 
 // Every call waits for its result, so all communication is exposed. The step is the computation of

@@ -83,9 +83,9 @@ typedef struct {
     size_t units;
     size_t whole, part;           // elements of all units; those of this rank, about whole / n
     size_t largest, largest_part; // of the largest unit
-    // One pass over the parameters: each unit goes round a ring once, in a reduce-scatter or an
-    // all-gather. Bytes sent per rank; picoseconds.
-    double bytes, time;
+    // One pass over the parameters: each unit goes round a ring once. Bytes sent per rank, and
+    // picoseconds: in a reduce-scatter of gradients, and in an all-gather of weights.
+    double scatter_bytes, scatter_time, gather_bytes, gather_time;
 } Share;
 // wte, the embedding table, which embedding and head use
 Share share_of_wte(const ModelConfig *c, size_t n, size_t rank);
@@ -100,7 +100,7 @@ void zero_cost(Run *run, size_t m, const char *id, const char *name, const char 
                double predicted, double measured);
 void zero_cost_played(Run *run, size_t m, const char *id, const char *name, const char *unit,
                       double predicted, double measured);
-double zero_state_now(void); // bytes of weights, gradients, m and v
+double zero_state_now(void); // bytes of weights, gradients, m, v and masters
 // Costs with one formula for all stages: activations; FLOPs; and, under the simulated clock, the
 // exposed and hidden communication and the step. traffic: picoseconds of the step's reduce-scatters
 // and all-gathers.

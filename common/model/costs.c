@@ -154,7 +154,8 @@ size_t kept_stage(const CutSizes *z) {
 }
 size_t weight_bytes(const ModelConfig *c) { return element_size(c->storage); }
 size_t gradient_bytes(const ModelConfig *c) { return element_size(config_gradient_element(c)); }
-size_t adamw_bytes(const ModelConfig *c) { return (c->storage == REALS ? 2 : 3) * sizeof(real); }
+size_t master_bytes(const ModelConfig *c) { return c->storage == REALS ? 0 : sizeof(real); }
+size_t adamw_bytes(const ModelConfig *c) { return 2 * sizeof(real) + master_bytes(c); }
 size_t kept_model(const ModelConfig *c) {
     CutSizes z = cut_sizes(c, 1, 0);
     return kept_stage(&z);

@@ -68,6 +68,7 @@ size_t elements_gradients(const CutSizes *z);
 size_t weight_bytes(const ModelConfig *c);
 size_t gradient_bytes(const ModelConfig *c);
 size_t adamw_bytes(const ModelConfig *c);
+size_t master_bytes(const ModelConfig *c); // 0 if weights are reals
 
 // ---- What forward keeps for backward, in elements per token ----
 // (Korthikanti et al. 2022, section 4.1.) An item of a block is one of four kinds. KEPT_INPUT: the

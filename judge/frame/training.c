@@ -3,6 +3,7 @@
 #include "judge/draw/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 Data training_text(Run *run, const char *path, const char *eval, size_t vocab, size_t context,
                    size_t sequences) {
@@ -170,19 +171,21 @@ Trajectory training_unsplit(Run *run, const Training *t, size_t shards) {
 
 double training_limit(const Training *t) {
     const Element e = t->model.storage;
-    return e == BF16S ? 16 * 0x1p-9 : e == FP16S ? 16 * 0x1p-12 : LIMIT_ROUNDING;
+    const double halves = t->model.main_gradients ? 16 : 32;
+    return e == BF16S ? halves * 0x1p-9 : e == FP16S ? halves * 0x1p-12 : LIMIT_ROUNDING;
 }
 double training_exact(const Run *run, const Training *t) {
     return run->reduce == REDUCE_ORDERED ? 0 : training_limit(t);
 }
 void training_store(Run *run, Training *t) {
     t->model.storage = option_storage(run);
-    t->model.main_gradients = t->model.storage != REALS;
+    t->model.main_gradients = strcmp(option_text(run, "gradients"), "main") == 0;
     if (t->model.storage == REALS) return;
     say(run,
-        "Weights and activations are stored in %s. Gradients, masters, moments, statistics, logits "
-        "and losses are %s.",
-        element_name(t->model.storage), element_name(REALS));
+        "Weights and activations are stored in %s, gradients of weights in %s. Masters, moments, "
+        "statistics, logits and losses are %s.",
+        element_name(t->model.storage), element_name(config_gradient_element(&t->model)),
+        element_name(REALS));
 }
 
 static void compare(Run *run, const char *what, const char *which, Snapshot *got, Snapshot *want,

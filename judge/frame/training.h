@@ -87,13 +87,13 @@ void training_compare_numbers(Run *run, const char *what, Trajectory *got, Traje
                               double limit);
 // The limit for sums of the same terms in another order. With 16-bit storage an error near a tie of
 // the rounding becomes a whole unit in the last place, and several such errors may add up: 16
-// halves of a unit. Losses and norms are sums of many elements, so training_compare_numbers takes
-// an eighth of a limit of 16 bits.
+// halves of a unit; twice as many if gradients have 16 bits, too. Losses and norms are sums of many
+// elements, so training_compare_numbers takes an eighth of a limit of 16 bits.
 double training_limit(const Training *t);
 // The limit for the same terms in the same order: 0; with --reduce fast, training_limit().
 double training_exact(const Run *run, const Training *t);
-// Stores the training's model as --storage asks. The gradients are main gradients, in reals. Says
-// so on the page if the model has 16 bits.
+// Stores the training's model as --storage and --gradients ask. Says so on the page if the model
+// has 16 bits.
 void training_store(Run *run, Training *t);
 // Was every step clipped? Only then is clipping compared.
 bool trajectory_clipped(const Trajectory *c, double clip);
