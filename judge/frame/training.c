@@ -171,8 +171,7 @@ Trajectory training_unsplit(Run *run, const Training *t, size_t shards) {
 
 double training_limit(const Training *t) {
     const Element e = t->model.storage;
-    const double halves = t->model.main_gradients ? 16 : 32;
-    return e == BF16S ? halves * 0x1p-9 : e == FP16S ? halves * 0x1p-12 : LIMIT_ROUNDING;
+    return e == BF16S ? 32 * 0x1p-9 : e == FP16S ? 32 * 0x1p-12 : LIMIT_ROUNDING;
 }
 double training_exact(const Run *run, const Training *t) {
     return run->reduce == REDUCE_ORDERED ? 0 : training_limit(t);

@@ -86,9 +86,9 @@ void training_compare_tensors(Run *run, const char *what, Trajectory *got, Traje
 void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want,
                               double limit);
 // The limit for sums of the same terms in another order. With 16-bit storage an error near a tie of
-// the rounding becomes a whole unit in the last place, and several such errors may add up: 16
-// halves of a unit; twice as many if gradients have 16 bits, too. Losses and norms are sums of many
-// elements, so training_compare_numbers takes an eighth of a limit of 16 bits.
+// the rounding becomes a whole unit in the last place, and many such errors add up: 32 halves of a
+// unit, twice the largest error over nine seeds. Losses and norms are sums of many elements, so
+// training_compare_numbers takes an eighth of a limit of 16 bits.
 double training_limit(const Training *t);
 // The limit for the same terms in the same order: 0; with --reduce fast, training_limit().
 double training_exact(const Run *run, const Training *t);
