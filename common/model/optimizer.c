@@ -11,7 +11,7 @@ Optimizer adamw(double lr) {
 void optimizer_allocate(const Optimizer *o, Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
-        if (u->tied_to || u->w_element == REALS) continue;
+        if (u->tied_to || u->w_element == REALS || o->no_master) continue;
         u->master = tensor_new(&m->optimizer, 1, range_size(u->own));
         u->master_made = false;
     }
@@ -59,7 +59,7 @@ static void update(const Optimizer *o, Unit *u, size_t lo, size_t hi, bool decay
 }
 
 void optimizer_step_unit(const Optimizer *o, Unit *u, double scale) {
-    if (u->w_element != REALS && !u->master.data)
+    if (u->w_element != REALS && !u->master.data && !o->no_master)
         fault("the unit of %s is stored in %s and has no master: call optimizer_allocate first",
               u->params[0].name, element_name(u->w_element));
     if (u->master.data && !u->master_made) tensor_copy(u->master, u->own_w);

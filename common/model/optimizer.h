@@ -11,6 +11,7 @@ typedef struct {
     double momentum;
     double beta1, beta2, epsilon; // AdamW
     size_t step;                  // steps done
+    bool no_master;               // updates 16-bit weights in place: 06.06 shows what is lost
 } Optimizer;
 Optimizer sgd(double lr); // without momentum
 // Betas 0.9 and 0.95, no decay. epsilon is 1e-5, because 1e-8 amplifies the noise of zero
