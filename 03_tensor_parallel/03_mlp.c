@@ -39,7 +39,7 @@ void tensor_parallel_mlp_forward(Comm *tp, Param *p, Tensor y, Tensor x, Saved *
 
 void tensor_parallel_mlp_backward(Comm *tp, Param *p, Tensor dx, Tensor x, Tensor dy, Saved *s) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dh = tensor_new(&scratch, s->t[S_FC].rows, s->t[S_FC].cols);
+    Tensor dh = tensor_like(&scratch, s->t[S_FC]);
 
     // dY is whole on every rank. So dh_i = dY B_i^T and the gradient of B_i are finished: nothing
     // is sent.

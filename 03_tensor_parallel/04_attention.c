@@ -52,8 +52,8 @@ void tensor_parallel_attention_forward(Comm *tp, const AttentionHeads *h, Param 
 void tensor_parallel_attention_backward(Comm *tp, const AttentionHeads *h, Param *p, Tensor dx,
                                         Tensor x, Tensor dy, Saved *s) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dmix = tensor_new(&scratch, x.rows, s->t[S_MIX].cols); // [M, C/t]
-    Tensor dqkv = tensor_new(&scratch, x.rows, s->t[S_QKV].cols); // [M, 3C/t]
+    Tensor dmix = tensor_like(&scratch, s->t[S_MIX]); // [M, C/t]
+    Tensor dqkv = tensor_like(&scratch, s->t[S_QKV]); // [M, 3C/t]
     // dY is whole on every rank. So dO_i and the gradient of its rows of W_O are finished.
     row_parallel_backward(dmix, s->t[S_MIX], dy, &p[ATTENTION_O], &p[ATTENTION_O_BIAS]);
     attention_backward(h, dqkv, dmix, s); // head by head: sends nothing

@@ -48,12 +48,10 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
 static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Param *p = l->units[0]->params;
     AttentionHeads heads = layer_heads(l, b);
-    size_t M = b->B * b->T;
-    size_t C = l->config->width;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor d = tensor_new(&scratch, M, C);
-    Tensor dnorm = tensor_new(&scratch, M, C);
-    Tensor dmiddle = tensor_new(&scratch, M, C);
+    Tensor d = tensor_like(&scratch, x);
+    Tensor dnorm = tensor_like(&scratch, x);
+    Tensor dmiddle = tensor_like(&scratch, x);
 
     op_dropout(d, dy, layer_dropout(l, b, SITE_OUT));
     tensor_parallel_mlp_backward(l->comm, &p[FC_W], dnorm, s->t[S_LN2], d, s); // 3

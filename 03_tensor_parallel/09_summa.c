@@ -140,8 +140,8 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     size_t M = x.rows, C = x.cols, F = p[FC_W].w.cols;
     size_t A = range_size(l->heads) * (c->width / c->heads);
 
-    saved_tensor(s, S_LN1, M, C);    // [M/q, C/q]
-    saved_tensor(s, S_STATS1, M, 2); // [M/q, 2]
+    saved_tensor(s, S_LN1, M, C);   // [M/q, C/q]
+    saved_reals(s, S_STATS1, M, 2); // [M/q, 2]
     summa_norm_forward(l, s->t[S_LN1], s->t[S_STATS1], x, &p[LN1_GAIN]);
     saved_tensor(s, S_QKV, M, 3 * A); // [M/q, 3C/q]
     saved_tensor(s, S_MIX, M, A);     // [M/q, C/q]
@@ -155,7 +155,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     op_add(middle, x, middle);
 
     saved_tensor(s, S_LN2, M, C);
-    saved_tensor(s, S_STATS2, M, 2);
+    saved_reals(s, S_STATS2, M, 2);
     summa_norm_forward(l, s->t[S_LN2], s->t[S_STATS2], middle, &p[LN2_GAIN]);
     saved_tensor(s, S_FC, M, F); // [M/q, 4C/q] each
     saved_tensor(s, S_ACT, M, F);

@@ -141,7 +141,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     Arena scratch = arena(MEM_WORKSPACE);
 
     Tensor norm1 = cube_new_x(l, s, &scratch, M, x.cols);
-    saved_tensor(s, S_STATS1, M, 2);
+    saved_reals(s, S_STATS1, M, 2);
     cube_norm_forward(at, C, norm1, s->t[S_STATS1], x, &p[LN1_GAIN], &p[LN1_BIAS]);
     saved_tensor(s, S_QKV, N, 3 * A);
     linear_forward(l, at, s->t[S_QKV], norm1, &p[QKV_W], s, S_LN1, CUBE_QKV); // to sw
@@ -158,7 +158,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     op_add(middle, x, middle);
 
     Tensor norm2 = cube_new_x(l, s, &scratch, M, x.cols);
-    saved_tensor(s, S_STATS2, M, 2);
+    saved_reals(s, S_STATS2, M, 2);
     cube_norm_forward(at, C, norm2, s->t[S_STATS2], middle, &p[LN2_GAIN], &p[LN2_BIAS]);
     saved_tensor(s, S_FC, N, F);
     linear_forward(l, at, s->t[S_FC], norm2, &p[FC_W], s, S_LN2, CUBE_FC); // to sw

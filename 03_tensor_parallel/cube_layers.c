@@ -83,8 +83,8 @@ Tensor cube_own_rows(CubeLayout at, Tensor X) {
 }
 Shape cube_stream_shape(const Layer *l, const Batch *b) { // [M/q^2, C/q]
     CubeLayout at = cube_stream(l, b);
-    return (Shape){ range_size(cube_sequences(at, b->B)) * b->T,
-                    range_size(own_columns(at, l->config->width)) };
+    return stored_shape(l, range_size(cube_sequences(at, b->B)) * b->T,
+                        range_size(own_columns(at, l->config->width)));
 }
 
 // ------------------------------------------------ embedding: y = onehot(tokens) wte is linear, too
@@ -150,7 +150,7 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     bool again = cube_of(l)->gather_again;
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor norm = cube_new_x(l, s, &scratch, x.rows, x.cols);
-    saved_tensor(s, S_STATS, x.rows, 2);
+    saved_reals(s, S_STATS, x.rows, 2);
     cube_norm_forward(at, l->config->width, norm, s->t[S_STATS], x, &p[0], &p[1]);
     Arena *kept = again ? &scratch : &s->arena;
     Tensor X = cube_gather(at.rows, kept, at.B, at.T, norm), W = table_of(l, at, kept, l->units[1]);
@@ -185,8 +185,8 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
 }
 
 static Shape swapped_logits(const Layer *l, const Batch *b) { // [M/q^2, V/q]
-    return (Shape){ range_size(cube_sequences(cube_swapped(cube_stream(l, b)), b->B)) * b->T,
-                    range_size(l->vocab) };
+    size_t sequences = range_size(cube_sequences(cube_swapped(cube_stream(l, b)), b->B));
+    return tensor_shape(sequences * b->T, range_size(l->vocab), REALS);
 }
 static const LayerKind cube_head = { .name = "3D head",
                                      .output = swapped_logits,
@@ -199,7 +199,7 @@ static const LayerKind cube_head = { .name = "3D head",
 static void cube_loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     CubeLayout sw = cube_swapped(cube_stream(l, b));
     Batch own = cube_rows(b, sw);
-    saved_tensor(s, S_SUM, x.rows, 1);
+    saved_reals(s, S_SUM, x.rows, 1);
     // Three all-reduces of [M/q^2, 1] over the q ranks that have the same tokens.
     vocab_parallel_loss(sw.cols, y, s->t[S_SUM], x, own.targets, l->vocab.lo);
     if (sw.cols->rank > 0) op_scale(y, y, 0); // q ranks have the loss; one counts it
@@ -209,7 +209,8 @@ static void cube_loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     loss_backward(l, &own, x, dy, dx, s);
 }
 static Shape swapped_tokens(const Layer *l, const Batch *b) { // [M/q^2, 1]
-    return (Shape){ range_size(cube_sequences(cube_swapped(cube_stream(l, b)), b->B)) * b->T, 1 };
+    size_t sequences = range_size(cube_sequences(cube_swapped(cube_stream(l, b)), b->B));
+    return tensor_shape(sequences * b->T, 1, REALS);
 }
 static const LayerKind cube_loss = { .name = "3D loss",
                                      .output = swapped_tokens,

@@ -57,12 +57,14 @@ static size_t own_tokens(const Layer *l, const Batch *b) {
     return summa_batch(summa_grid(l), b).B * b->T;
 }
 Shape summa_features(const Layer *l, const Batch *b) {
-    return (Shape){ own_tokens(l, b), own_features(l) };
+    return stored_shape(l, own_tokens(l, b), own_features(l));
 }
 static Shape entries_shape(const Layer *l, const Batch *b) {
-    return (Shape){ own_tokens(l, b), range_size(l->vocab) };
+    return tensor_shape(own_tokens(l, b), range_size(l->vocab), REALS);
 }
-static Shape losses_shape(const Layer *l, const Batch *b) { return (Shape){ own_tokens(l, b), 1 }; }
+static Shape losses_shape(const Layer *l, const Batch *b) {
+    return tensor_shape(own_tokens(l, b), 1, REALS);
+}
 
 Dropout summa_dropout(const Layer *l, const Batch *own, int site) {
     Dropout d = layer_dropout(l, own, site);
@@ -181,7 +183,7 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     (void)b;
     Tensor wte = l->units[1]->params[0].w;
     saved_tensor(s, S_LN, x.rows, x.cols);
-    saved_tensor(s, S_STATS, x.rows, 2);
+    saved_reals(s, S_STATS, x.rows, 2);
     summa_norm_forward(l, s->t[S_LN], s->t[S_STATS], x, l->units[0]->params);
     summa_product_nt(summa_grid(l), y, s->t[S_LN], wte, by_entry(l->config)); // [M/q, V/q]
 }
@@ -206,7 +208,7 @@ const LayerKind summa_head = { .name = "SUMMA head",
 
 // The q ranks of a row have all logits of its tokens, so lesson 05's loss runs over these ranks.
 static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    saved_tensor(s, S_SUM, x.rows, 1);
+    saved_reals(s, S_SUM, x.rows, 1);
     vocab_parallel_loss(summa_grid(l)->in_row, y, s->t[S_SUM], x,
                         summa_batch(summa_grid(l), b).targets, l->vocab.lo);
 }

@@ -6,7 +6,7 @@ Range sequence_rows(const Layer *l, const Batch *b) {
     return shard_range(b->B * b->T, l->comm->size, l->comm->rank);
 }
 Shape sequence_shape(const Layer *l, const Batch *b) { // pipeline messages have it, too
-    return (Shape){ range_size(sequence_rows(l, b)), l->config->width };
+    return stored_shape(l, range_size(sequence_rows(l, b)), l->config->width);
 }
 Dropout sequence_dropout(const Layer *l, const Batch *b, int site) {
     Dropout d = layer_dropout(l, b, site);

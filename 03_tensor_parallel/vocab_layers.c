@@ -40,7 +40,7 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     Param *norm = l->units[0]->params;
     Param *wte = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
+    Tensor dnorm = tensor_like(&scratch, dx);
     vocab_parallel_backward(l->comm, dnorm, dy, s->t[S_LN], wte); // all-reduce: M C
     norm_gradients(&norm[0], &norm[1], x, s->t[S_STATS], dnorm);
     normalize_backward(dx, x, s->t[S_STATS], norm[0].w, dnorm);
@@ -55,7 +55,7 @@ const LayerKind tensor_parallel_head = {
 };
 
 static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    saved_tensor(s, S_SUM, x.rows, 1);
+    saved_reals(s, S_SUM, x.rows, 1);
     vocab_parallel_loss(l->comm, y, s->t[S_SUM], x, b->targets, l->vocab.lo); // 3 all-reduces of M
 }
 // The backward is the unsplit layer's. It turns the exponentials in x into the gradient of the

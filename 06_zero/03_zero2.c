@@ -31,7 +31,7 @@ bool zero2_stays_whole(const Unit *u) { return u->table; }
 // ------------------------------------------------ a gradient lives for one layer's backward
 
 void zero2_allocate_gradient(Unit *u, Arena *a) {
-    unit_attach_gradients(u, tensor_new(a, 1, u->size)); // g [size]
+    unit_attach_gradients(u, unit_new_gradients(u, a, u->size)); // g [size]
     // "Empty" means zero: the first backward writes it, later ones add to it.
     for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
 }
@@ -50,7 +50,7 @@ void zero2_reduce_gradient(Unit *u, Comm *dp) {
         comm_reduce_scatter(dp, u->own_g, u->g);
     } else {
         Arena part = arena(MEM_COMMUNICATION);
-        Tensor arrived = tensor_new(&part, 1, range_size(u->own));
+        Tensor arrived = unit_new_gradients(u, &part, range_size(u->own));
         comm_reduce_scatter(dp, arrived, u->g); // the same message, into other memory
         op_add(u->own_g, u->own_g, arrived);
         arena_free(&part);
@@ -103,7 +103,7 @@ void zero2_allocate(Model *m, Comm *dp) {
         if (u->tied_to) continue;
         u->own = shard_range(u->size, u->replicas->size, u->replicas->rank);
         u->own_w = tensor_flat_range(u->w, u->own.lo, u->own.hi);
-        u->own_g = tensor_new(&m->gradients, 1, range_size(u->own));
+        u->own_g = unit_new_gradients(u, &m->gradients, range_size(u->own));
     }
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero2_layer, dp);
 }

@@ -29,7 +29,7 @@
 // A layer computes with all its weights, but a rank holds only a part of them: hence the
 // all-gather.
 static void gather_unit(Unit *u, Arena *a) {
-    Tensor w = tensor_new(a, 1, u->size);
+    Tensor w = unit_new_weights(u, a, u->size);
     // EXERCISE 06.04a (1 point): gather the weights of a unit. Each rank of u->replicas has its
     // part, own_w [size/N]. Collect all parts in w [size].
     comm_all_gather(u->replicas, w, u->own_w); // sends (N-1)/N of w [size]
@@ -82,8 +82,8 @@ void zero3_allocate_parts(Model *m, Comm *dp) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
         u->own = shard_range(u->size, u->replicas->size, u->replicas->rank);
-        u->own_w = tensor_new(&m->parameters, 1, range_size(u->own));
-        u->own_g = tensor_new(&m->gradients, 1, range_size(u->own));
+        u->own_w = unit_new_weights(u, &m->parameters, range_size(u->own));
+        u->own_g = unit_new_gradients(u, &m->gradients, range_size(u->own));
         unit_initialize(u, u->own_w, u->own, m->config.seed);
     }
 }

@@ -52,7 +52,7 @@ typedef struct Prefetch {
 static void start_gather(Prefetched *p) {
     if (!p || p->weights.data) return;
     p->in_flight = arena(MEM_COMMUNICATION);
-    p->weights = tensor_new(&p->in_flight, 1, p->unit->size);
+    p->weights = unit_new_weights(p->unit, &p->in_flight, p->unit->size);
     // The layer computes with all its weights, but a rank holds only a part of them: w [size] <-
     // own_w [size/N] of all ranks. Sends (N-1)/N of the unit.
     p->gather = comm_start_all_gather(p->unit->replicas, p->weights, p->unit->own_w);
@@ -79,7 +79,8 @@ static void start_reduction(Prefetched *p, Arena gradient) {
     all->reducing = p;
     all->gradient = gradient; // unchanged in memory until the reduction is done
     all->arriving = (Tensor){ 0 };
-    if (!u->own_gradient_empty) all->arriving = tensor_new(&all->gradient, 1, range_size(u->own));
+    if (!u->own_gradient_empty)
+        all->arriving = unit_new_gradients(u, &all->gradient, range_size(u->own));
     // Each rank has the gradient of its own sequences: own part [size/N] <- their sum. Sends
     // (N-1)/N of g [size]. Until the wait, comm.c holds a copy of g.
     Tensor sum = u->own_gradient_empty ? u->own_g : all->arriving;

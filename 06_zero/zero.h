@@ -65,4 +65,18 @@ void prefetch_allocate(Model *m, Comm *dp, bool reshard);
 void prefetch_finish(Model *m); // waits for the last reduction; call after the last backward
 void prefetch_free(Model *m);   // before model_free
 ZeroStep prefetch_step;
+
+// ---- 16-bit storage with masters, and a loss scale: 06_mixed_precision.c ----
+// Every gradient of a step is multiplied by factor, a power of two. patience: steps without an
+// overflow until the factor is doubled; 0: the factor is fixed.
+typedef struct {
+    double factor;
+    size_t patience, good; // good: steps without an overflow since the factor changed
+    size_t skipped;        // steps with an overflow, which update nothing
+} LossScale;
+void loss_scale_next(LossScale *s, bool finite);
+void mixed_allocate(Model *m, Comm *dp, Optimizer *o); // replicas of rank 0's weights
+// Data-parallel step. The result's norm is infinite or NaN if the step was skipped.
+StepResult mixed_step(Model *model, Comm *dp, LossScale *scale, const Batch *batch, size_t m,
+                      Optimizer *o, double clip);
 #endif

@@ -41,7 +41,7 @@ static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     // also writes the layer's output, which is not needed: give it a tensor of MEM_WORKSPACE, of
     // dy's shape, and free the tensor before backward begins.
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor y = tensor_new(&scratch, dy.rows, dy.cols);
+    Tensor y = tensor_like(&scratch, dy);
     layer_forward(l->inner, b, x, y, s); // tensor parallel: two all-reduces of [B*T, C], again
     arena_free(&scratch);
     // tensor parallel: the two all-reduces of [B*T, C] of every backward

@@ -78,10 +78,10 @@ void safetensors_require(const ModelConfig *c, const char *file) {
 typedef struct {
     size_t place;
     real value;
-} Element;
+} PlacedValue;
 // The elements of this tensor that this rank writes, as in a checkpoint: of equal replicas one
 // rank sends them.
-static Element *own_elements(const Model *m, const char *name, size_t *n) {
+static PlacedValue *own_elements(const Model *m, const char *name, size_t *n) {
     *n = 0;
     for (size_t i = 0; i < m->n_units; i++)
         for (size_t k = 0; k < m->units[i].n_params; k++) {
@@ -91,11 +91,11 @@ static Element *own_elements(const Model *m, const char *name, size_t *n) {
             if (!range_size(r) || strcmp(p->name, name) != 0) continue;
             *n = range_size(r);
             real *values = host_alloc(*n * sizeof *values);
-            Element *list = host_alloc(*n * sizeof *list);
+            PlacedValue *list = host_alloc(*n * sizeof *list);
             tensor_download(values, param_owned_part(u, unit_own(u, UNIT_WEIGHTS), r));
             for (size_t e = 0; e < *n; e++)
-                list[e] = (Element){ .place = param_global_index(p, r.lo - p->offset + e),
-                                     .value = values[e] };
+                list[e] = (PlacedValue){ .place = param_global_index(p, r.lo - p->offset + e),
+                                         .value = values[e] };
             free(values);
             return list;
         }
@@ -108,7 +108,7 @@ typedef struct {
 } Whole;
 static void take_elements(void *whole, size_t rank, const void *data, size_t bytes) {
     Whole *w = whole;
-    const Element *list = data;
+    const PlacedValue *list = data;
     (void)rank;
     for (size_t i = 0; i < bytes / sizeof *list; i++)
         if (list[i].place < w->room) w->values[list[i].place] = list[i].value;
@@ -131,7 +131,7 @@ static void write_part(const Param *p, const NamedPart *part, const real *values
 static void write_tensor(const Model *m, const Param *p, Output *o) {
     size_t n;
     if (p->cols == 0) return; // the family has no such tensor
-    Element *own = own_elements(m, p->name, &n);
+    PlacedValue *own = own_elements(m, p->name, &n);
     Whole whole = { .room = p->rows * p->cols };
     if (this_rank == 0) whole.values = host_alloc(whole.room * sizeof(real));
     side_gather_each(own, n * sizeof *own, take_elements, &whole);

@@ -129,6 +129,9 @@ ends 3 1 "elements in rows of 8, .*elements in rows of 4," "3 virtual ranks: row
     emu 3 "$program" rows-of-others
 both to-all 3 "3 ranks have 33[34] elements each for this rank, but .* has 4"
 both overlap 3 "all-to-all on world: out and in overlap"
+both elements 3 "reduce-scatter on world: the input is stored in fp[36][24], the output in fp16"
+ends 3 1 "world (4 elements, \(16\|32\) bytes).*world (4 elements, 8 bytes)\|world (4 elements, 8 bytes).*world (4 elements, \(16\|32\) bytes)" \
+    "3 virtual ranks: another element type" emu 3 "$program" other-element
 both myself 3 "send to myself"
 both nobody 3 "recv on world names rank 3, but there are 3 ranks"
 both gaps 3 "broadcast on world: the tensor is not contiguous"

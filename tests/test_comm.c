@@ -7,6 +7,7 @@
 #include "common/comm/comm.h"
 #include "common/tensor/ops.h"
 #include "common/tensor/random.h"
+#include "common/tensor/storage.h"
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -51,21 +52,31 @@ static real rough(size_t rank, size_t i) {
     return (real)(random_normal(random_key(rank, i)) * pow(10, (double)((rank + i) % 5)));
 }
 
+// The element type of the tensors of this rank's tests, and a value as it is stored there.
+static _Thread_local Element element;
+static real as_stored(real x) {
+    return element == REALS ? x : stored_value(element, stored_round(element, x));
+}
+static Tensor fresh(Arena *a, size_t rows, size_t cols) {
+    return tensor_shaped(a, tensor_shape(rows, cols, element));
+}
+
+// The sum is a sum of reals. It is rounded once.
 static real sum_in_order(Value v, size_t ranks, size_t i) {
-    real sum = v(0, i);
-    for (size_t rank = 1; rank < ranks; rank++) sum += v(rank, i);
-    return sum;
+    real sum = as_stored(v(0, i));
+    for (size_t rank = 1; rank < ranks; rank++) sum += as_stored(v(rank, i));
+    return as_stored(sum);
 }
 
 static real maximum(Value v, size_t ranks, size_t i) {
     real max = v(0, i);
     for (size_t rank = 1; rank < ranks; rank++) max = v(rank, i) > max ? v(rank, i) : max;
-    return max;
+    return as_stored(max);
 }
 
 // Elements [lo, hi) of a rank's vector.
 static Tensor vector(Arena *a, Value v, size_t rank, size_t lo, size_t hi) {
-    Tensor t = tensor_new(a, 1, hi - lo);
+    Tensor t = fresh(a, 1, hi - lo);
     real *host = host_alloc((hi - lo) * sizeof *host);
     for (size_t i = lo; i < hi; i++) host[i - lo] = v(rank, i);
     tensor_upload(t, host);
@@ -74,7 +85,7 @@ static Tensor vector(Arena *a, Value v, size_t rank, size_t lo, size_t hi) {
 }
 
 // Is every element i of t equal to want(v, of, lo + i), in every bit?
-static real one(Value v, size_t rank, size_t i) { return v(rank, i); }
+static real one(Value v, size_t rank, size_t i) { return as_stored(v(rank, i)); }
 static bool holds(Tensor t, real (*want)(Value v, size_t of, size_t i), Value v, size_t of,
                   size_t lo) {
     size_t n = tensor_count(t);
@@ -121,15 +132,14 @@ static bool all_reduces(Comm *c, Arena *a, size_t n, Value v) {
 
 static bool reduce_scatters(Comm *c, Arena *a, size_t n, Value v) {
     Range part = shard_range(n, c->size, c->rank);
-    Tensor whole = vector(a, v, c->rank, 0, n), mine = tensor_new(a, 1, range_size(part));
+    Tensor whole = vector(a, v, c->rank, 0, n), mine = fresh(a, 1, range_size(part));
     comm_reduce_scatter(c, mine, whole);
     return holds(mine, sum_in_order, v, c->size, part.lo) && holds(whole, one, v, c->rank, 0);
 }
 
 static bool all_gathers(Comm *c, Arena *a, size_t n, Value v) {
     Range part = shard_range(n, c->size, c->rank);
-    Tensor mine = vector(a, v, 5, part.lo, part.hi), whole = tensor_new(a, 1, n),
-           again = tensor_new(a, 1, n);
+    Tensor mine = vector(a, v, 5, part.lo, part.hi), whole = fresh(a, 1, n), again = fresh(a, 1, n);
     Tensor place = tensor_flat_range(again, part.lo, part.hi);
     tensor_copy(place, mine);
     comm_all_gather(c, whole, mine);
@@ -148,8 +158,7 @@ static Tensor matrix(Arena *a, Value v, size_t rank, Range rows) {
 
 static bool reduce_scatters_of_rows(Comm *c, Arena *a, size_t n, Value v) {
     Range rows = shard_range(n, c->size, c->rank);
-    Tensor whole = matrix(a, v, c->rank, (Range){ 0, n }),
-           mine = tensor_new(a, range_size(rows), WIDTH);
+    Tensor whole = matrix(a, v, c->rank, (Range){ 0, n }), mine = fresh(a, range_size(rows), WIDTH);
     Tensor again = matrix(a, v, c->rank, (Range){ 0, n }),
            place = tensor_row_range(again, rows.lo, rows.hi);
     comm_reduce_scatter_rows(c, mine, whole);
@@ -161,8 +170,7 @@ static bool reduce_scatters_of_rows(Comm *c, Arena *a, size_t n, Value v) {
 
 static bool all_gathers_of_rows(Comm *c, Arena *a, size_t n, Value v) {
     Range rows = shard_range(n, c->size, c->rank);
-    Tensor mine = matrix(a, v, 5, rows), whole = tensor_new(a, n, WIDTH),
-           again = tensor_new(a, n, WIDTH);
+    Tensor mine = matrix(a, v, 5, rows), whole = fresh(a, n, WIDTH), again = fresh(a, n, WIDTH);
     Tensor place = tensor_row_range(again, rows.lo, rows.hi);
     tensor_copy(place, mine);
     comm_all_gather_rows(c, whole, mine);
@@ -174,8 +182,8 @@ static bool all_gathers_of_rows(Comm *c, Arena *a, size_t n, Value v) {
 // Checks an all-to-all. If all parts have equal length, a second all-to-all restores the input.
 static bool all_to_alls(Comm *c, Arena *a, size_t n, Value v) {
     Range part = shard_range(n, c->size, c->rank);
-    Tensor in = vector(a, v, c->rank, 0, n), out = tensor_new(a, c->size, range_size(part)),
-           back = tensor_new(a, 1, n);
+    Tensor in = vector(a, v, c->rank, 0, n), out = fresh(a, c->size, range_size(part)),
+           back = fresh(a, 1, n);
     comm_all_to_all(c, out, in);
     bool good = holds(in, one, v, c->rank, 0);
     for (size_t from = 0; from < c->size; from++)
@@ -249,7 +257,8 @@ static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
             arena_free(&a);
         }
         const char *what = v == rough ? "rough values in rank order" : "integers";
-        ok(t, good, "%s of %s on %s", collective[kind].name, what, where);
+        ok(t, good, "%s of %s in %s on %s", collective[kind].name, what, element_name(element),
+           where);
     }
 }
 
@@ -281,7 +290,7 @@ static void test_agreement(Test *t, size_t n) {
 
 static void test_nan(Test *t) {
     Arena a = arena(MEM_WORKSPACE);
-    Tensor max = tensor_new(&a, 1, 9), sum = tensor_new(&a, 1, 9);
+    Tensor max = fresh(&a, 1, 9), sum = fresh(&a, 1, 9);
     tensor_fill(max, t->world->rank == t->world->size / 2 ? (real)NAN : 1);
     tensor_copy(sum, max);
     comm_all_reduce_max(t->world, max);
@@ -305,7 +314,7 @@ static void test_started_sends(Test *t, Comm *c) {
     for (size_t i = 0; i < n; i++)
         r[i] = comm_start_send(c, vector(&a, integer, c->rank + i, 0, sizes[i]), next);
     for (size_t i = 0; i < n; i++) {
-        Tensor got = tensor_new(&a, 1, sizes[i]);
+        Tensor got = fresh(&a, 1, sizes[i]);
         comm_recv(c, got, previous);
         good = holds(got, one, integer, previous + i, 0) && good;
     }
@@ -320,7 +329,7 @@ static void test_blocking_sends(Test *t, Comm *c) {
     bool good = true;
     for (size_t i = 0; i < 3; i++) {
         Arena a = arena(MEM_WORKSPACE);
-        Tensor mine = vector(&a, integer, c->rank, 0, sizes[i]), got = tensor_new(&a, 1, sizes[i]);
+        Tensor mine = vector(&a, integer, c->rank, 0, sizes[i]), got = fresh(&a, 1, sizes[i]);
         for (size_t from = 0; from < c->size; from++) { // rank `from` to all others
             for (size_t to = 0; to < c->size; to++) {
                 if (to == from) continue;
@@ -344,7 +353,7 @@ static void test_groups(Test *t, Comm *c) {
         Arena a = arena(MEM_WORKSPACE);
         Tensor up = vector(&a, integer, c->rank, 0, sizes[i]),
                down = vector(&a, integer, c->rank + 3, 0, sizes[i]);
-        Tensor from_below = tensor_new(&a, 1, sizes[i]), from_above = tensor_new(&a, 1, sizes[i]);
+        Tensor from_below = fresh(&a, 1, sizes[i]), from_above = fresh(&a, 1, sizes[i]);
         comm_group_start(c);
         comm_send(c, up, next);
         comm_recv(c, from_below, previous);
@@ -371,9 +380,9 @@ static void test_started(Test *t, Comm *c) {
     Range part = shard_range(n, c->size, c->rank);
     Arena a = arena(MEM_WORKSPACE);
     Tensor first = vector(&a, integer, c->rank, 0, n), second = vector(&a, another, c->rank, 0, n);
-    Tensor whole = vector(&a, integer, c->rank, 0, n), shard = tensor_new(&a, 1, range_size(part));
-    Tensor mine = vector(&a, integer, 5, part.lo, part.hi), gathered = tensor_new(&a, 1, n),
-           got = tensor_new(&a, 1, n);
+    Tensor whole = vector(&a, integer, c->rank, 0, n), shard = fresh(&a, 1, range_size(part));
+    Tensor mine = vector(&a, integer, 5, part.lo, part.hi), gathered = fresh(&a, 1, n),
+           got = fresh(&a, 1, n);
     Tensor scattered = vector(&a, rough, c->rank, 0, n),
            place = tensor_flat_range(scattered, part.lo, part.hi);
     Request *r[] = {
@@ -413,7 +422,7 @@ static void test_started_receives(Test *t, Comm *c) {
     Tensor *got = host_alloc(2 * ranks * sizeof *got);
     bool untouched = true, good = true, steady = true;
     for (size_t i = 0; i < 2 * ranks; i++)
-        recv[i] = comm_start_recv(c, got[i] = tensor_new(&a, 1, n + i), i % ranks);
+        recv[i] = comm_start_recv(c, got[i] = fresh(&a, 1, n + i), i % ranks);
     for (size_t i = 0; i < 2 * ranks; i++) { // the first to all, then the second
         Tensor mine = vector(&a, integer, c->rank + i / ranks, 0, n + c->rank + i / ranks * ranks);
         send[i] = comm_start_send(c, mine, i % ranks);
@@ -425,7 +434,7 @@ static void test_started_receives(Test *t, Comm *c) {
         steady = steady && comm_arrival(recv[2 * i]) == at && at <= clock_now();
         untouched = untouched && poisoned(got[2 * i]);
     }
-    Tensor over = vector(&a, integer, c->rank, 0, 9), under = tensor_new(&a, 1, 9);
+    Tensor over = vector(&a, integer, c->rank, 0, 9), under = fresh(&a, 1, 9);
     comm_all_reduce(c, over);
     comm_group_start(c);
     comm_send(c, over, neighbour(c, 1));
@@ -464,7 +473,7 @@ static void test_allocations(Test *t, Comm *c) {
     size_t n = 30011;
     Arena a = arena(MEM_WORKSPACE);
     Tensor big = vector(&a, integer, c->rank, 0, n), got = vector(&a, integer, c->rank, 0, n);
-    Tensor part = tensor_new(&a, 1, range_size(shard_range(n, c->size, c->rank)));
+    Tensor part = fresh(&a, 1, range_size(shard_range(n, c->size, c->rank)));
     for (size_t i = 0; i < 12; i++) a_step(c, big, part, got);
     size_t before = large_blocks;
     for (size_t i = 0; i < 12; i++) a_step(c, big, part, got);
@@ -496,7 +505,7 @@ static void test_ledger(Test *t, Comm *c) {
     comm_ledger_reset(c);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         size_t n = sizes[i], chunk = (n + c->size - 1) / c->size,
-               whole_bytes = links > 0 ? n * sizeof(real) : 0;
+               whole_bytes = links > 0 ? n * element_size(element) : 0;
         Range part = shard_range(n, c->size, c->rank);
         Arena a = arena(MEM_WORKSPACE);
         Tensor whole = vector(&a, integer, c->rank, 0, n),
@@ -505,21 +514,22 @@ static void test_ledger(Test *t, Comm *c) {
         comm_all_reduce(c, whole);
         comm_all_reduce_max(c, whole);
         comm_wait(comm_start_all_reduce(c, whole));
-        good = booked(c, COMM_ALL_REDUCE, 3, 3 * 2 * links * chunk * sizeof(real)) && good;
+        good = booked(c, COMM_ALL_REDUCE, 3, 3 * 2 * links * chunk * element_size(element)) && good;
         comm_all_reduce_doubles(c, x, n);
         good = booked(c, COMM_ALL_REDUCE, 1, 2 * links * chunk * 8) && good;
         comm_reduce_scatter(c, mine, whole);
-        good = booked(c, COMM_REDUCE_SCATTER, 1, links * chunk * sizeof(real)) && good;
+        good = booked(c, COMM_REDUCE_SCATTER, 1, links * chunk * element_size(element)) && good;
         comm_all_gather(c, whole, mine);
-        good = booked(c, COMM_ALL_GATHER, 1, links * chunk * sizeof(real)) && good;
-        comm_all_to_all(c, tensor_new(&a, c->size, range_size(part)), whole);
-        good = booked(c, COMM_ALL_TO_ALL, 1, links * chunk * sizeof(real)) && good;
+        good = booked(c, COMM_ALL_GATHER, 1, links * chunk * element_size(element)) && good;
+        comm_all_to_all(c, fresh(&a, c->size, range_size(part)), whole);
+        good = booked(c, COMM_ALL_TO_ALL, 1, links * chunk * element_size(element)) && good;
         Tensor rows = matrix(&a, integer, c->rank, (Range){ 0, n }),
                my_rows = tensor_row_range(rows, part.lo, part.hi);
         comm_reduce_scatter_rows(c, my_rows, rows);
-        good = booked(c, COMM_REDUCE_SCATTER, 1, links * chunk * WIDTH * sizeof(real)) && good;
+        good = booked(c, COMM_REDUCE_SCATTER, 1, links * chunk * WIDTH * element_size(element)) &&
+               good;
         comm_all_gather_rows(c, rows, my_rows);
-        good = booked(c, COMM_ALL_GATHER, 1, links * chunk * WIDTH * sizeof(real)) && good;
+        good = booked(c, COMM_ALL_GATHER, 1, links * chunk * WIDTH * element_size(element)) && good;
         comm_broadcast(c, whole, links);
         bool last = c->rank == links;
         good = booked_both(c, COMM_BROADCAST, 1, last ? whole_bytes : 0, last ? 0 : whole_bytes) &&
@@ -530,7 +540,7 @@ static void test_ledger(Test *t, Comm *c) {
         good =
             booked_both(c, COMM_REDUCE, 1, last ? 0 : whole_bytes, first ? 0 : whole_bytes) && good;
         Request *r = comm_start_send(c, whole, neighbour(c, 1));
-        comm_recv(c, tensor_new(&a, 1, n), neighbour(c, links));
+        comm_recv(c, fresh(&a, 1, n), neighbour(c, links));
         comm_wait(r);
         good = booked(c, COMM_SEND, 1, whole_bytes) && good;
         comm_barrier(c);
@@ -541,7 +551,7 @@ static void test_ledger(Test *t, Comm *c) {
         free(x);
         arena_free(&a);
     }
-    ok(t, good, "the ledger has the calls and bytes of comm.h");
+    ok(t, good, "the ledger has the calls and bytes of comm.h, in %s", element_name(element));
 }
 
 // ---- 6. Communicators, and the side channel ----
@@ -685,6 +695,21 @@ static void test_long_messages(Test *t, size_t bytes) {
     free(sizes);
 }
 
+// Tensors of 16 bits. Their sums have one order, with --reduce fast, too.
+static void test_halves(Test *t, Element e) {
+    element = e;
+    test_collectives(t, t->world, "world", integer);
+    test_collectives(t, t->world, "world", rough);
+    test_nan(t);
+    test_started_sends(t, t->world);
+    test_groups(t, t->world);
+    test_started(t, t->world);
+    test_started_receives(t, t->world);
+    test_allocations(t, t->world);
+    test_ledger(t, t->world);
+    element = REALS;
+}
+
 static void test_everything(Test *t) {
     comm_connect(t->world, COMM_NEIGHBOURS);
     comm_connect(t->world, COMM_EVERYBODY);
@@ -705,6 +730,8 @@ static void test_everything(Test *t) {
     test_late_member(t);
     test_side_channel(t);
     test_long_messages(t, ((size_t)1 << 24) + 5);
+    test_halves(t, BF16S);
+    test_halves(t, FP16S);
     if (t->world->rank == 0)
         printf("# bits %016llx\n1..%zu\n", (unsigned long long)t->bits, t->tests);
 }
@@ -739,6 +766,13 @@ static void mistaken_collective(const char *mode, Comm *w, Tensor x) {
         comm_all_to_all(w, four, x);
     } else if (strcmp(mode, "overlap") == 0) {
         comm_all_to_all(w, tensor_flat_range(x, 5, 14), tensor_flat_range(x, 0, 9));
+    } else if (strcmp(mode, "elements") == 0) {
+        Arena a = arena(MEM_WORKSPACE);
+        Range part = shard_range(1000, w->size, w->rank);
+        comm_reduce_scatter(w, tensor_shaped(&a, tensor_shape(1, range_size(part), FP16S)), x);
+    } else if (strcmp(mode, "other-element") == 0) {
+        Arena a = arena(MEM_WORKSPACE);
+        comm_all_reduce(w, tensor_shaped(&a, tensor_shape(1, 4, last ? BF16S : REALS)));
     } else if (strcmp(mode, "unwaited") == 0) {
         comm_start_all_reduce(w, four);
     } else if (strcmp(mode, "changed") == 0) {

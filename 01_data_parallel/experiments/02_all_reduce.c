@@ -59,15 +59,16 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
 
 // ---------------------------------------------------------------- the predictions
 
-static void predict(Run *run, const Measured *measured) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, N = run->world->size,
-           r = run->world->rank;
-    size_t Psi = config_parameters(&tiny), e = sizeof(real); // V C + T C + L (12 C^2 + 13 C) + 2 C
-    double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);  // a rank sends 2 (N-1) ceil(Psi / N) e
+static void predict(Run *run, const ModelConfig *c, const Measured *measured) {
+    size_t V = c->vocab, C = c->width, N = run->world->size, r = run->world->rank;
+    size_t Psi = config_parameters(c); // V C + T C + L (12 C^2 + 13 C) + 2 C
+    size_t e = weight_bytes(c), of_gradient = gradient_bytes(c);
+    // a rank sends 2 (N-1) ceil(Psi / N) e
+    double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, of_gradient);
     double root = r == 0 && N > 1 ? (double)(Psi * e) : 0;
-    // A rank keeps the activations of its own sequences, kept_model() numbers per token (chapter 02
-    // lists them).
-    double kept = (double)(part_size(SEQUENCES, N, r) * T * kept_model(&tiny) * e);
+    // A rank keeps the activations of its own sequences (chapter 02 lists them).
+    const CutSizes whole = cut_sizes(c, 1, 0);
+    double kept = (double)activations_bytes(&whole, part_size(SEQUENCES, N, r));
     check_cost(run, "calls.all-reduce", "all-reduces, 3 steps", "calls", formula(STEPS),
                NOT_PREDICTED, (double)measured->reductions);
     check_cost(run, "sent.all-reduce", "sent by all-reduces, 3 steps", "bytes",
@@ -81,9 +82,11 @@ static void predict(Run *run, const Measured *measured) {
     check_cost(run, "held.parameters", "parameters", "bytes", formula((double)(Psi * e)),
                NOT_PREDICTED, (double)measured->parameters);
     check_cost(run, "held.gradients", "gradients (wte twice)", "bytes",
-               formula((double)((Psi + V * C) * e)), NOT_PREDICTED, (double)measured->gradients);
-    check_cost(run, "held.optimizer", "AdamW's m and v", "bytes", formula((double)(2 * Psi * e)),
-               NOT_PREDICTED, (double)measured->optimizer);
+               formula((double)((Psi + V * C) * of_gradient)), NOT_PREDICTED,
+               (double)measured->gradients);
+    check_cost(run, "held.optimizer", c->storage == REALS ? "AdamW's m and v" : "m, v and masters",
+               "bytes", formula((double)(Psi * adamw_bytes(c))), NOT_PREDICTED,
+               (double)measured->optimizer);
     check_cost(run, "peak.activations", "activations, peak, of my shard", "bytes", formula(kept),
                NOT_PREDICTED, (double)measured->activations);
 }
@@ -96,10 +99,10 @@ static double computing(size_t N, size_t r) {
 // A step under the simulated clock. All ranks compute at the same time. The all-reduce begins when
 // the last rank is ready, and nothing hides it. So a step takes the time of the largest shard plus
 // the time of the ring.
-static void predict_time(Run *run, const Timing *measured) {
-    size_t N = run->world->size, Psi = config_parameters(&tiny);
+static void predict_time(Run *run, const ModelConfig *c, const Timing *measured) {
+    size_t N = run->world->size, Psi = config_parameters(c);
     // 2 (N-1) alpha + bytes / beta
-    double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, sizeof(real));
+    double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, gradient_bytes(c));
     double busy = 0;
     for (size_t r = 0; r < N; r++) busy += computing(N, r);
     if (!clock_config()->simulated) return;
@@ -113,13 +116,15 @@ static void predict_time(Run *run, const Timing *measured) {
                formula(computing(N, 0) + ring), NOT_PREDICTED, (double)measured->step);
 }
 
-static void table(Run *run) {
-    bool model = clock_config()->simulated;
+static void table(Run *run, const ModelConfig *c) {
+    bool model = clock_config()->simulated, half = c->storage != REALS;
     const PageText shares = uneven_shares("\n", SEQUENCES, run->world->size);
     const Result rows[] = {
         { "parameters", "Psi e: a whole copy", { "held.parameters" } },
         { "gradients", "(Psi + VC) e: wte twice", { "held.gradients" } },
-        { "AdamW's m and v", "2 Psi e", { "held.optimizer" } },
+        { half ? "m, v and masters" : "AdamW's m and v",
+          half ? "3 Psi e" : "2 Psi e",
+          { "held.optimizer" } },
         { "activations, peak", "of B/N sequences", { "peak.activations" } },
         { "broadcasts, all steps", "1, of Psi e bytes, before step 0", { "calls.broadcast" } },
         { "all-reduces, 3 steps", "1 per step", { "calls.all-reduce" } },
@@ -174,6 +179,7 @@ static void all_reduce(Run *run) {
         .model = tiny, .data = data, .steps = STEPS, .sequences = SEQUENCES, .micro_batches = 1
     };
     t.model.seed = run->seed;
+    training_store(run, &t);
     Measured measured;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
@@ -182,8 +188,9 @@ static void all_reduce(Run *run) {
         // the other and adds in rank order, so the ranks must give the same bits.
         Trajectory whole = training_unsplit(run, &t, 1),
                    ordered = training_unsplit(run, &t, run->world->size);
-        training_compare(run, "replicas = unsplit", &got, &whole, LIMIT_ROUNDING);
-        training_compare(run, "replicas = shards in order", &got, &ordered, exact_limit(run));
+        training_compare(run, "replicas = unsplit", &got, &whole, training_limit(&t));
+        training_compare(run, "replicas = shards in order", &got, &ordered,
+                         training_exact(run, &t));
         trajectory_free(&got);
         trajectory_free(&whole);
         trajectory_free(&ordered);
@@ -191,12 +198,12 @@ static void all_reduce(Run *run) {
     Timing timing = picture_timing(run); // from here on: of the training with AdamW
     picture_show(run, "Data parallel, one step", PICTURE_CHART);
     picture_summary(run, &timing);
-    predict(run, &measured);
-    predict_time(run, &timing);
-    table(run);
+    predict(run, &t.model, &measured);
+    predict_time(run, &t.model, &timing);
+    table(run, &t.model);
     answer(run, &measured);
     data_free(&data);
 }
 
-static const Option options[] = { { "link", "NAME[,NAME]", "slow", NULL }, { 0 } };
+static const Option options[] = { { "link", "NAME[,NAME]", "slow", NULL }, STORAGE_OPTION, { 0 } };
 EXPERIMENT(all_reduce, options);

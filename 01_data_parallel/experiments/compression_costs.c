@@ -11,13 +11,13 @@ static size_t bucket_size(const CutSizes *z, size_t i) {
 static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
     const size_t C = z->C, mine = z->heads * z->D, keys = z->key_heads * z->D;
     const size_t block = stage_tables(z) + z->first;
-    list[0] = (Shape){ C, mine + 2 * keys };
+    list[0] = tensor_shape(C, mine + 2 * keys, REALS);
     if (i < block)
-        list[0] =
-            i < stage_tables(z) ? (Shape){ z->vocab, C } : (Shape){ z->Tk, z->positions_width };
-    list[1] = (Shape){ mine, C };
-    list[2] = (Shape){ C, z->gates * z->hidden };
-    list[3] = (Shape){ z->hidden, C };
+        list[0] = i < stage_tables(z) ? tensor_shape(z->vocab, C, REALS)
+                                      : tensor_shape(z->Tk, z->positions_width, REALS);
+    list[1] = tensor_shape(mine, C, REALS);
+    list[2] = tensor_shape(C, z->gates * z->hidden, REALS);
+    list[3] = tensor_shape(z->hidden, C, REALS);
     if (i < block) return 1;
     return i < block + z->blocks ? 4 : 0;
 }

@@ -40,6 +40,12 @@ static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t
     return (StepResult){ loss, norm };
 }
 
+// SGD has no state, but 16-bit weights have masters.
+static size_t sgd_state(const ModelConfig *c, const Comm *tp) {
+    const CutSizes z = cut_sizes(c, tp->size, tp->rank);
+    return elements_stage(&z) * master_bytes(c);
+}
+
 // The unsplit training has the same lines, except tensor_parallel(m, tp).
 static void train(void *measured, const Training *t, Trajectory *c) {
     Measured *r = measured;
@@ -47,13 +53,14 @@ static void train(void *measured, const Training *t, Trajectory *c) {
     tensor_parallel(m, r->tp);
     model_allocate(m);                    // an element's value depends on its place in the whole
     training_run(c, m, t, 1, 0, step, r); // every rank reads every token
-    r->block = model_unit(m, "h.0.ln_1.weight")->size * sizeof(real);
+    r->block = tensor_bytes(model_unit(m, "h.0.ln_1.weight")->w);
     r->parameters = memory_now(MEM_PARAMETERS);
     r->gradients = memory_now(MEM_GRADIENTS);
     r->optimizer = memory_now(MEM_OPTIMIZER);
     r->activations = memory_peak(MEM_ACTIVATIONS);
     if (t->optimizer.kind == SGD)
-        check_cost(c->run, "sgd", "SGD's state", "bytes", formula(0), NOT_PREDICTED,
+        check_cost(c->run, "sgd", t->model.storage == REALS ? "SGD's state" : "SGD: masters",
+                   "bytes", formula((double)sgd_state(&t->model, r->tp)), NOT_PREDICTED,
                    (double)r->optimizer);
     model_free(m);
 }
@@ -71,10 +78,10 @@ static size_t block_kept(const CutSizes *z) { return kept_block(z) + z->C; }
 
 static void bytes(Run *run, const ModelConfig *c, const Measured *r) {
     const CutSizes z = sizes_of(run, c, run->world->rank);
-    const size_t n = run->world->size, e = sizeof(real);
+    const size_t n = run->world->size, e = weight_bytes(c);
     const size_t parameters = elements_stage(&z);
     // Around the blocks: the embedding's output; the head's norm, logits and sums.
-    const size_t peak = BATCH * z.T * (z.C + z.blocks * block_kept(&z) + kept_head(&z));
+    const size_t peak = activations_bytes(&z, BATCH);
     // All-reduces of [M, C]: four per block, one in the embedding, one of the head's dx. Of [M, 1]:
     // three in the loss.
     const Traffic layers = traffic_tensor_parallel(&z, n, BATCH, false);
@@ -91,10 +98,11 @@ static void bytes(Run *run, const ModelConfig *c, const Measured *r) {
             { "block", "parameters of a block", "bytes", BY_FORMULA(elements_block(&z) * e),
               r->block },
             { "parameters", "parameters", "bytes", BY_FORMULA(parameters * e), r->parameters },
-            { "gradients", "gradients (wte twice)", "bytes", BY_FORMULA(elements_gradients(&z) * e),
-              r->gradients },
-            { "adamw", "AdamW's m and v", "bytes", BY_FORMULA(2 * parameters * e), r->optimizer },
-            { "activations", "activations, peak", "bytes", BY_FORMULA(peak * e), r->activations },
+            { "gradients", "gradients (wte twice)", "bytes",
+              BY_FORMULA(elements_gradients(&z) * gradient_bytes(c)), r->gradients },
+            { "adamw", c->storage == REALS ? "AdamW's m and v" : "m, v and masters", "bytes",
+              BY_FORMULA(parameters * adamw_bytes(c)), r->optimizer },
+            { "activations", "activations, peak", "bytes", BY_FORMULA(peak), r->activations },
             { 0 } });
 }
 
@@ -157,27 +165,26 @@ static const ClockLink *link_named(const char *name) {
     return l;
 }
 // Two all-reduces of `elements` over n ranks on this link, in ps.
-static double two_rings(const char *link, size_t n, size_t elements) {
+static double two_rings(const char *link, size_t n, size_t elements, size_t e) {
     const ClockLink *l = link_named(link);
-    const double sent = ring_bytes(ALL_REDUCE_PASSES, n, elements, sizeof(real));
+    const double sent = ring_bytes(ALL_REDUCE_PASSES, n, elements, e);
     return 2e12 * (2 * (double)(n - 1) * l->alpha + sent / l->beta);
 }
 static void table(Run *run, const ModelConfig *c) {
     const size_t n = run->world->size, M = BATCH * c->context;
     const bool simulated = clock_config()->simulated;
     const CutSizes first = sizes_of(run, c, 0), whole = cut_sizes(c, 1, 0);
-    const double e = sizeof(real);
-    const size_t activations = M * (whole.C + c->layers * block_kept(&whole) + kept_head(&whole));
+    const size_t e = weight_bytes(c);
     const double products = work_block(&first, BATCH).time;
     char ranks[40], block[24], parameters[24], kept[24], sent[24], step[24], fast[24], slow[24];
     snprintf(ranks, sizeof ranks, n == 1 ? "%zu rank" : "each of %zu", n);
-    page_cell(block, (double)elements_block(&whole) * e, "bytes");
-    page_cell(parameters, (double)elements_stage(&whole) * e, "bytes");
-    page_cell(kept, (double)activations * e, "bytes");
-    page_cell(sent, 4 * ring_bytes(ALL_REDUCE_PASSES, n, M * c->width, sizeof(real)), "bytes");
+    page_cell(block, (double)(elements_block(&whole) * e), "bytes");
+    page_cell(parameters, (double)(elements_stage(&whole) * e), "bytes");
+    page_cell(kept, (double)activations_bytes(&whole, BATCH), "bytes");
+    page_cell(sent, 4 * ring_bytes(ALL_REDUCE_PASSES, n, M * c->width, e), "bytes");
     page_cell(step, work_model(c, BATCH).time, "ps");
-    snprintf(fast, sizeof fast, "=%.2f", two_rings("fast", n, M * c->width) / products);
-    snprintf(slow, sizeof slow, "=%.2f", two_rings("slow", n, M * c->width) / products);
+    snprintf(fast, sizeof fast, "=%.2f", two_rings("fast", n, M * c->width, e) / products);
+    snprintf(slow, sizeof slow, "=%.2f", two_rings("slow", n, M * c->width, e) / products);
     const char *const columns[] = { "one device", ranks, NULL };
     const Result rows[] = {
         { "parameters", "L blocks + V C/t + T C + 2 C", { parameters, "parameters" } },
@@ -202,7 +209,7 @@ static void table(Run *run, const ModelConfig *c) {
     say(run,
         "  B = %d sequences of T = %zu, M = B T; C = %zu, H = %zu heads, L = %zu blocks, "
         "V = %zu; t = %zu; e = %zu bytes",
-        BATCH, c->context, c->width, c->heads, c->layers, c->vocab, n, sizeof(real));
+        BATCH, c->context, c->width, c->heads, c->layers, c->vocab, n, e);
     if (c->heads % n)
         say(run,
             "  t does not divide the heads: rank 0 has %zu of %zu. Where it does, the "
@@ -214,7 +221,7 @@ static void ending(Run *run, const ModelConfig *c) {
     const size_t n = run->world->size;
     const CutSizes whole = cut_sizes(c, 1, 0);
     char parameters[24];
-    page_value(parameters, sizeof parameters, (double)(elements_stage(&whole) * sizeof(real)),
+    page_value(parameters, sizeof parameters, (double)(elements_stage(&whole) * weight_bytes(c)),
                "bytes");
     if (n == 1)
         say_answer(run,
@@ -252,20 +259,21 @@ static void transformer(Run *run) {
                    .recorded = true,
                    .watched = MEM_ACTIVATIONS };
     Measured r = { .tp = run->world };
+    training_store(run, &t);
     say(run, "Each rank holds 1/t of each matrix: whole heads, hidden columns, vocabulary "
              "entries.");
     if (run->world->size > 1)
         say(run, "F0, B0: the work between two sums (#): attention or MLP of one block, or the "
                  "head.");
     training_both(run, "tensor-parallel = unsplit", &t, train, &r); // SGD, then AdamW
-    bytes(run, &c, &r);
+    bytes(run, &t.model, &r);
     closed_forms(run, &c);
     Timing timing = picture_timing(run);
-    times(run, &c, &timing);
+    times(run, &t.model, &timing);
     picture_show(run, "Tensor parallelism, last step", PICTURE_CHART);
     picture_summary(run, &timing);
-    table(run, &c);
-    ending(run, &c);
+    table(run, &t.model);
+    ending(run, &t.model);
     data_free(&t.data);
 }
 
@@ -274,6 +282,7 @@ static const Option options[] = {
     { "width", "N", "27", "columns; a multiple of --heads" },
     { "heads", "N", "9", "attention heads; at least one a rank" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(transformer, options);

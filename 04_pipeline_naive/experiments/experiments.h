@@ -93,8 +93,9 @@ void stack_check_bubble(Run *run, const char *id, const char *name, const Stack 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i);
 // Elements per token that a stage keeps from forward to backward.
 size_t stage_kept(const ModelConfig *c, size_t p, size_t i);
-size_t stage_tokens(const Training *t, size_t k); // of micro-batch k
-size_t stage_neighbours(const Run *run);          // 2; 1 at the ends; 0 where there is one stage
+size_t stage_kept_bytes(const ModelConfig *c, size_t p, size_t i); // the same, in bytes
+size_t stage_tokens(const Training *t, size_t k);                  // of micro-batch k
+size_t stage_neighbours(const Run *run); // 2; 1 at the ends; 0 where there is one stage
 // Peak bytes of message buffers under the executor.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i);
 // Times under the simulated clock: a forward of stage i for B sequences (a backward takes twice

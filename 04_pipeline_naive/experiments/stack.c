@@ -130,7 +130,9 @@ StackTimes stack_times(const Stack *s) {
 size_t stack_kept(const Stack *s, size_t p, size_t i) {
     CutSizes z = cut_sizes(&s->model, 1, 0);
     size_t per_token = s->blocks * (kept_block(&z) + z.C) + (i + 1 == p ? z.C : 0);
-    return per_token * s->sequences * s->model.context * sizeof(real);
+    size_t all = per_token * s->sequences * s->model.context;
+    size_t reals = s->blocks * activations_block_reals(&z, s->sequences);
+    return (all - reals) * weight_bytes(&s->model) + reals * sizeof(real);
 }
 
 // The idle time of a step that takes `step`, in millionths of `whole` (0: of the step).

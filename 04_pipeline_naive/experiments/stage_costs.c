@@ -1,5 +1,5 @@
 // stage_costs.c: predicts memory, messages and times of a stage from sizes, and checks them.
-// E: bytes of an element.
+// E: bytes of a weight or an activation.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +13,11 @@ size_t stage_kept(const ModelConfig *c, size_t p, size_t i) {
     return kept_stage(&z);
 }
 
+size_t stage_kept_bytes(const ModelConfig *c, size_t p, size_t i) {
+    CutSizes z = stage_sizes(c, p, i);
+    return activations_bytes(&z, 1) / z.T;
+}
+
 size_t stage_tokens(const Training *t, size_t k) {
     return range_size(shard_range(t->sequences, t->micro_batches, k)) * t->model.context;
 }
@@ -24,7 +29,7 @@ size_t stage_neighbours(const Run *run) {
 // Per neighbour: two send buffers (one, if there is one micro-batch) and one expected message.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i) {
     size_t neighbours = (i + 1 < p) + (i > 0), out = t->micro_batches < 2 ? 1 : 2;
-    return neighbours * (out + 1) * stage_tokens(t, 0) * t->model.width * sizeof(real);
+    return neighbours * (out + 1) * stage_tokens(t, 0) * t->model.width * weight_bytes(&t->model);
 }
 
 Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B) {
@@ -33,7 +38,7 @@ Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t 
 }
 Picoseconds stage_message_time(const ModelConfig *c, size_t B) {
     CutSizes z = cut_sizes(c, 1, 0);
-    return (Picoseconds)send_time(message_elements(&z, B) * sizeof(real));
+    return (Picoseconds)send_time(message_elements(&z, B) * weight_bytes(c));
 }
 
 const char *cost_name(CostName *name, const char *format, ...) {
@@ -49,8 +54,8 @@ void stage_check_loop(Run *run, const Training *t, const StageCosts *seen) {
     check_cost(run, "loop.sent.calls", "own loops: messages sent", "calls",
                formula(t->micro_batches * neighbours), NOT_PREDICTED, seen->messages);
     check_cost(run, "loop.sent.bytes", "own loops: messages sent", "bytes",
-               formula(neighbours * tokens * t->model.width * sizeof(real)), NOT_PREDICTED,
-               seen->message_bytes);
+               formula(neighbours * tokens * t->model.width * weight_bytes(&t->model)),
+               NOT_PREDICTED, seen->message_bytes);
 }
 
 double sum_of_ranks(Run *run, double sum) {
@@ -63,7 +68,7 @@ double sum_of_ranks(Run *run, double sum) {
 void stage_check_costs(Run *run, const Training *t, const char *way, const StageCosts *seen) {
     const ModelConfig *c = &t->model;
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
-    size_t E = sizeof(real), D = sizeof(double), neighbours = stage_neighbours(run);
+    size_t E = weight_bytes(c), D = sizeof(double), neighbours = stage_neighbours(run);
     CutSizes z = stage_sizes(c, p, i);
     size_t message = message_elements(&z, t->sequences); // sum of all micro-batches
     CostName id;
@@ -80,7 +85,7 @@ void stage_check_costs(Run *run, const Training *t, const char *way, const Stage
     // The first and the last stage add their gradients of wte. In a ring of two, each sends both
     // halves once.
     size_t shares = p > 1 && (i == 0 || i + 1 == p);
-    double tied = ring_bytes(ALL_REDUCE_PASSES, 2, elements_wte(&z), E);
+    double tied = ring_bytes(ALL_REDUCE_PASSES, 2, elements_wte(&z), gradient_bytes(c));
     check_cost(run, ID("tied.calls"), "tied sum of wte", "calls", formula(shares), NOT_PREDICTED,
                seen->tied_calls);
     check_cost(run, ID("tied.bytes"), "tied sum of wte", "bytes", formula(shares ? tied : 0),
@@ -97,9 +102,9 @@ void stage_check_costs(Run *run, const Training *t, const char *way, const Stage
     check_cost(run, ID("parameters"), "parameters of the stage", "bytes", formula(elements * E),
                NOT_PREDICTED, seen->parameters);
     check_cost(run, ID("gradients"), "gradients of the stage", "bytes",
-               formula(elements_gradients(&z) * E), NOT_PREDICTED, seen->gradients);
+               formula(elements_gradients(&z) * gradient_bytes(c)), NOT_PREDICTED, seen->gradients);
     check_cost(run, ID("optimizer"), "optimizer state of the stage", "bytes",
-               formula((t->optimizer.kind == ADAMW) * 2 * elements * E), NOT_PREDICTED,
-               seen->optimizer);
+               formula(elements * (t->optimizer.kind == ADAMW ? adamw_bytes(c) : master_bytes(c))),
+               NOT_PREDICTED, seen->optimizer);
 #undef ID
 }

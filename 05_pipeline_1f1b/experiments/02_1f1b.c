@@ -135,8 +135,9 @@ static size_t tokens_of(const Training *t, size_t k, size_t end) {
 
 static void training_costs(Run *run, const Training *t, const StageCosts *seen,
                            const StageCosts *gpipe) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
-    size_t kept = stage_kept(&t->model, p, i) * E, all = t->sequences * t->model.context;
+    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
+    size_t E = weight_bytes(&t->model), kept = stage_kept_bytes(&t->model, p, i),
+           all = t->sequences * t->model.context;
     size_t flight = p - i < m ? p - i : m;
     stage_check_costs(run, t, NULL, seen); // messages, sums, state: as with GPipe
     check_costs(run, "%s", "%s",
@@ -180,7 +181,8 @@ static size_t buffered_tokens(const Training *t, size_t p, size_t i) {
 }
 
 static void loop_costs(Run *run, const Training *t, const StageCosts *loop) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
+    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
+    size_t E = weight_bytes(&t->model);
     size_t flight = p - i < m ? p - i : m;
     stage_check_loop(run, t, loop);
     check_costs(run, "loop.%s", "own loops: %s",
@@ -188,7 +190,7 @@ static void loop_costs(Run *run, const Training *t, const StageCosts *loop) {
                     { "flight", "in flight, min(p-i, m)", "micro-batches", BY_FORMULA(flight),
                       loop->in_flight },
                     { "activations", "activations, peak", "bytes",
-                      BY_FORMULA(stage_kept(&t->model, p, i) * tokens_of(t, 0, flight) * E),
+                      BY_FORMULA(stage_kept_bytes(&t->model, p, i) * tokens_of(t, 0, flight)),
                       loop->activations },
                     { "buffers", "buffers, peak", "bytes",
                       BY_FORMULA(buffered_tokens(t, p, i) * t->model.width * E),
@@ -251,6 +253,7 @@ static void one_forward_one_backward(Run *run) {
     t.clip = clip;
     t.watched = MEM_ACTIVATIONS;
     t.model.dropout = option_real(run, "dropout");
+    training_store(run, &t);
     equal_stages(run, &t);
     Schedule list = schedule_1f1b(run->world->size, t.micro_batches, run->world->rank);
     StageCosts loop = stages_same_bits(run, "1F1B: executor = own loop", &t, NULL, NULL,
@@ -287,6 +290,7 @@ static void one_forward_one_backward(Run *run) {
 static const Option options[] = {
     { "micro-batches", "N", "7", "pieces the batch is cut into" },
     { "dropout", "X", "0.1", "probability of dropping an element; at 0 less is kept" },
+    STORAGE_OPTION,
     { "draw", "gpipe|1f1b", "1f1b", "the schedule whose picture --svg and --trace write" },
     { 0 },
 };

@@ -38,5 +38,6 @@ static const ZeroLesson lesson = {
 
 static void zero2(Run *run) { zero_one_and_several(run, &tiny, &lesson); }
 
-static const Option options[] = { ZERO_OPTIONS("micro-batches of each rank, in the second half") };
+static const Option options[] = { STORAGE_OPTION,
+                                  ZERO_OPTIONS("micro-batches of each rank, in the second half") };
 EXPERIMENT(zero2, options);

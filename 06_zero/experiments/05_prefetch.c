@@ -147,7 +147,8 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
 // Prefetch changes when messages are sent, not what is added: every bit is equal.
 static void compare_with_zero3(Run *run, Comm *dp, const ZeroLesson *lesson, const Training *t) {
     ZeroTrained got = zero_train(run, dp, lesson, t), want = zero_train(run, dp, &zero3, t);
-    training_compare(run, "prefetch = ZeRO-3", &got.trajectory, &want.trajectory, exact_limit(run));
+    training_compare(run, "prefetch = ZeRO-3", &got.trajectory, &want.trajectory,
+                     training_exact(run, t));
     zero_trained_free(lesson, &got);
     zero_trained_free(&zero3, &want);
 }
@@ -165,7 +166,7 @@ static void prefetch(Run *run) {
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, &tiny);
 
-    zero_compare(run, dp, &lesson, t, exact_limit(run));
+    zero_compare(run, dp, &lesson, t, training_exact(run, &t));
     t = zero_adamw(t, option_size(run, "micro-batches"));
     zero_compare(run, dp, &lesson, t, zero_limit(run, &t));
     t.clip = 0.5; // below every norm: each step is clipped

@@ -17,6 +17,7 @@ Training zero_training(Run *run, const Comm *dp, const ModelConfig *model) {
             t.sequences, dp->size, dp->size);
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
+    training_store(run, &t);
     config_require(&t.model);
     t.watched = MEM_COMMUNICATION; // the picture's strip: units in flight
     return t;
@@ -78,7 +79,7 @@ static void check_dropped(Run *run, const ZeroLesson *lesson, const Model *m) {
 }
 
 double zero_limit(const Run *run, const Training *t) {
-    return t->micro_batches == 1 && t->clip == 0 ? exact_limit(run) : LIMIT_ROUNDING;
+    return t->micro_batches == 1 && t->clip == 0 ? training_exact(run, t) : training_limit(t);
 }
 
 void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, double limit) {
@@ -90,7 +91,7 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, doub
     Trajectory replicas = training_unsplit(run, &t, dp->size);
     snprintf(what, sizeof what, "%s = data parallel", lesson->name);
     training_compare_tensors(run, what, got, &replicas, limit);
-    training_compare_numbers(run, what, got, &replicas, LIMIT_ROUNDING);
+    training_compare_numbers(run, what, got, &replicas, training_limit(&t));
     if (t.recorded) {
         check_dropped(run, lesson, zero.model);
         if (lesson->costs) lesson->costs(run, dp, &t);
@@ -99,7 +100,7 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, doub
     t.micro_batches = 1;
     Trajectory unsplit = training_unsplit(run, &t, 1);
     snprintf(what, sizeof what, "%s = unsplit", lesson->name);
-    training_compare(run, what, got, &unsplit, LIMIT_ROUNDING);
+    training_compare(run, what, got, &unsplit, training_limit(&t));
     trajectory_free(&replicas);
     trajectory_free(&unsplit);
     zero_trained_free(lesson, &zero);
@@ -109,13 +110,13 @@ void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, model);
     size_t m = option_size(run, "micro-batches");
-    zero_compare(run, dp, lesson, t, exact_limit(run));
-    zero_compare(run, dp, lesson, zero_adamw(t, 1), exact_limit(run));
+    zero_compare(run, dp, lesson, t, training_exact(run, &t));
+    zero_compare(run, dp, lesson, zero_adamw(t, 1), training_exact(run, &t));
     // The squares of the norm have another order than with data parallelism, and every clipped
     // weight depends on the norm.
     t.micro_batches = m;
     t.clip = 0.5; // below every norm: each step is clipped
-    zero_compare(run, dp, lesson, t, LIMIT_ROUNDING);
+    zero_compare(run, dp, lesson, t, training_limit(&t));
     t = zero_adamw(t, m);
     zero_compare(run, dp, lesson, t, zero_limit(run, &t));
     zero_page(run, dp, lesson, t);

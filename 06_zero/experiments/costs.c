@@ -4,13 +4,15 @@
 
 // ---------------------------------------------------------------- sizes
 
-static void add(Share *s, size_t size, size_t n, size_t rank) {
+static void add(Share *s, const ModelConfig *c, size_t size, size_t n, size_t rank) {
     size_t part = range_size(shard_range(size, n, rank));
     s->whole += size;
     s->part += part;
     // (n-1)/n of the unit, rounded up
-    s->bytes += ring_bytes(ONE_PASS, n, size, sizeof(real));
-    s->time += ring_time(ONE_PASS, n, size, sizeof(real));
+    s->reduce_bytes += ring_bytes(ONE_PASS, n, size, gradient_bytes(c));
+    s->reduce_time += ring_time(ONE_PASS, n, size, gradient_bytes(c));
+    s->gather_bytes += ring_bytes(ONE_PASS, n, size, weight_bytes(c));
+    s->gather_time += ring_time(ONE_PASS, n, size, weight_bytes(c));
     if (size <= s->largest) return;
     s->largest = size;
     s->largest_part = part;
@@ -18,13 +20,13 @@ static void add(Share *s, size_t size, size_t n, size_t rank) {
 Share share_of_wte(const ModelConfig *c, size_t n, size_t rank) {
     CutSizes z = cut_sizes(c, 1, 0);
     Share s = { 0 };
-    add(&s, elements_wte(&z), n, rank);
+    add(&s, c, elements_wte(&z), n, rank);
     return s;
 }
 Share share_of_others(const ModelConfig *c, size_t n, size_t rank) {
     CutSizes z = cut_sizes(c, 1, 0);
     Share s = { 0 };
-    for (size_t i = 0; i < cut_layers(&z); i++) add(&s, elements_unit(&z, i), n, rank);
+    for (size_t i = 0; i < cut_layers(&z); i++) add(&s, c, elements_unit(&z, i), n, rank);
     return s;
 }
 size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k) {
@@ -47,39 +49,44 @@ double zero_state_now(void) {
 
 // Elements of each stage, and passes over the parameters in a step of m micro-batches. Psi counts
 // wte once; embedding and head have a gradient of wte each. own: about Psi / N. wte always has one
-// pass of each kind. In flight is a layer's unit; for m > 1 also the reduced part of its gradient,
-// which is added to own_g.
+// pass of each kind. In flight are the gradients g, and in stage 3 also the weights w, of a layer's
+// unit; for m > 1 also the reduced part of its gradient, which is added to own_g. With 16-bit
+// weights a rank also has the masters of its own part.
 //
-//             weights  gradients  m, v   in flight                    gathers  reductions
-//     ZeRO-1  Psi      Psi + wte  2 own  nothing                      1        1
-//     ZeRO-2  Psi      own        2 own  2 wte + unit [+ unit/N]      1        m
-//     ZeRO-3  own      own        2 own  3 wte + 2 units [+ unit/N]   2m       m
+//             weights  gradients  m, v   in flight                                  gathers
+//             reductions
+//     ZeRO-1  Psi      Psi + wte  2 own  nothing                                    1        1
+//     ZeRO-2  Psi      own        2 own  g of 2 wte + unit [+ unit/N]               1        m
+//     ZeRO-3  own      own        2 own  the same, and w of wte + unit              2m       m
 void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage) {
     const ModelConfig *c = &t->model;
     size_t m = t->micro_batches;
     Share wte = share_of_wte(c, dp->size, dp->rank),
           others = share_of_others(c, dp->size, dp->rank);
-    double e = sizeof(real), own = (double)(wte.part + others.part);
+    double w = (double)weight_bytes(c), g = (double)gradient_bytes(c);
+    double own = (double)(wte.part + others.part), state = own * (double)adamw_bytes(c);
     double psi = (double)(wte.whole + others.whole), table = (double)wte.whole;
     double weights = stage == 3 ? own : psi, gradients = stage == 1 ? psi + table : own;
     double unit = (double)others.largest, part = m > 1 ? (double)others.largest_part : 0;
-    double in_flight[] = { 0, 0, 2 * table + unit + part, 3 * table + 2 * unit + part };
+    double in_flight = stage == 1 ? 0 : (2 * table + unit + part) * g;
+    if (stage == 3) in_flight += (table + unit) * w;
     double gathers = stage == 3 ? 2 * (double)m : 1, reductions = stage == 1 ? 1 : (double)m;
-    const CostRow row[] = { { "weights", "weights between steps", "bytes", BY_FORMULA(weights * e),
+    const CostRow row[] = { { "weights", "weights between steps", "bytes", BY_FORMULA(weights * w),
                               (double)memory_now(MEM_PARAMETERS) },
                             { "gradients", "gradients between steps", "bytes",
-                              BY_FORMULA(gradients * e), (double)memory_now(MEM_GRADIENTS) },
-                            { "moments", "m and v: 8 / N", "bytes", BY_FORMULA(2 * own * e),
+                              BY_FORMULA(gradients * g), (double)memory_now(MEM_GRADIENTS) },
+                            { "moments", "m and v: 8 / N", "bytes", BY_FORMULA(state),
                               (double)memory_now(MEM_OPTIMIZER) },
                             { "state", "all state between steps", "bytes",
-                              BY_FORMULA((weights + gradients + 2 * own) * e), zero_state_now() },
+                              BY_FORMULA(weights * w + gradients * g + state), zero_state_now() },
                             { "in-flight", "in flight: the units in use", "bytes",
-                              BY_FORMULA(in_flight[stage] * e),
-                              (double)memory_peak(MEM_COMMUNICATION) },
+                              BY_FORMULA(in_flight), (double)memory_peak(MEM_COMMUNICATION) },
                             { 0 } };
     zero_check(run, t, row);
     zero_costs_sent(run, dp, t, gathers, reductions);
-    zero_costs_in_time(run, t, (gathers + reductions) * others.time + 2 * wte.time);
+    zero_costs_in_time(run, t,
+                       gathers * others.gather_time + reductions * others.reduce_time +
+                           wte.gather_time + wte.reduce_time);
 }
 
 void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, double reductions) {
@@ -90,13 +97,14 @@ void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, doub
     const CostRow row[] = { { "in-flight.between", "nothing in flight between steps", "bytes",
                               BY_FORMULA(0), (double)memory_now(MEM_COMMUNICATION) },
                             { "gathered", "all-gather: passes over the parameters", "bytes",
-                              BY_FORMULA(gathers * others.bytes + wte.bytes),
+                              BY_FORMULA(gathers * others.gather_bytes + wte.gather_bytes),
                               (double)dp->ledger[COMM_ALL_GATHER].bytes },
                             { "reduced", "reduce-scatter: passes over the parameters", "bytes",
-                              BY_FORMULA(reductions * others.bytes + wte.bytes),
+                              BY_FORMULA(reductions * others.reduce_bytes + wte.reduce_bytes),
                               (double)dp->ledger[COMM_REDUCE_SCATTER].bytes },
                             { "sent", "all traffic: the passes, loss and norm", "bytes",
-                              BY_FORMULA((gathers + reductions) * others.bytes + 2 * wte.bytes +
+                              BY_FORMULA(gathers * others.gather_bytes + wte.gather_bytes +
+                                         reductions * others.reduce_bytes + wte.reduce_bytes +
                                          scalars),
                               (double)comm_bytes_sent(dp) },
                             { 0 } };

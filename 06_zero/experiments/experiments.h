@@ -86,9 +86,9 @@ void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *
 typedef struct {
     size_t whole, part;           // elements of all units; those of this rank, about whole / n
     size_t largest, largest_part; // of the largest unit
-    // One pass over the parameters: each unit goes round a ring once, in a reduce-scatter or an
-    // all-gather. Bytes sent per rank; picoseconds.
-    double bytes, time;
+    // One pass over the parameters: each unit goes round a ring once. Bytes sent per rank, and
+    // picoseconds: in a reduce-scatter of gradients, and in an all-gather of weights.
+    double reduce_bytes, reduce_time, gather_bytes, gather_time;
 } Share;
 // wte, the embedding table, which embedding and head use
 Share share_of_wte(const ModelConfig *c, size_t n, size_t rank);
@@ -96,7 +96,7 @@ Share share_of_wte(const ModelConfig *c, size_t n, size_t rank);
 Share share_of_others(const ModelConfig *c, size_t n, size_t rank);
 // Sequences in micro-batch k of a rank.
 size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k);
-double zero_state_now(void); // bytes of weights, gradients, m and v
+double zero_state_now(void); // bytes of weights, gradients, m, v and masters
 // check_costs() with ids such as "m3.state", for a training in m = 3 micro-batches.
 void zero_check(Run *run, const Training *t, const CostRow *row);
 // All costs of a stage without prefetch.

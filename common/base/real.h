@@ -1,7 +1,7 @@
-// real.h: the element type of every tensor.
+// real.h: the type of all arithmetic, and the types in which a tensor may be stored.
 //
-// float by default, double with PRECISION=fp64. In double precision, rounding errors vanish (they
-// are near 1e-16 x work) and bugs remain. So every lesson runs in both precisions.
+// real is float by default, double with PRECISION=fp64. In double precision, rounding errors vanish
+// (they are near 1e-16 x work) and bugs remain. So every lesson runs in both precisions.
 #ifndef REAL_H
 #define REAL_H
 
@@ -12,5 +12,10 @@ typedef double real;
 typedef float real;
 #define REAL_NAME "fp32"
 #endif
+
+// The element type of a tensor. Ops compute in real. A tensor of 16 bits only stores: its elements
+// become reals when they are read, and a result is rounded once, when it is written (storage.h).
+// Doubles and bytes are host memory that a Comm moves.
+typedef enum { REALS, BF16S, FP16S, DOUBLES, BYTES } Element;
 
 #endif

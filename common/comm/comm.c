@@ -4,6 +4,7 @@
 #include "common/comm/transport.h"
 #include "common/device/device.h"
 #include "common/tensor/random.h"
+#include "common/tensor/storage.h"
 #include "common/comm/record.h"
 #include <math.h>
 #include <stdio.h>
@@ -18,11 +19,6 @@ const char *const comm_kind_name[COMM_KINDS] = {
 static _Thread_local Comm *side; // this rank's side channel: a second Comm over the whole world
 
 // ---- 1. Requests ----
-
-size_t element_size(Element e) {
-    if (e == REALS) return sizeof(real);
-    return e == DOUBLES ? sizeof(double) : 1;
-}
 
 static char *pinned(Pinned *p, size_t bytes) {
     if (p->data && p->capacity >= bytes) return p->data;
@@ -189,9 +185,26 @@ static void request_free_list(Request *r) {
     } while (0)
 
 enum { BLOCK_ELEMENTS = 2048 };
+static void combine_halves(const Request *r, uint16_t *out, const char *const parts[],
+                           size_t count) {
+    const bool max = r->action == DO_ALL_REDUCE_MAX;
+    real sum[BLOCK_ELEMENTS], x[BLOCK_ELEMENTS];
+    for (size_t at = 0, n; at < count; at += n) {
+        n = count - at < BLOCK_ELEMENTS ? count - at : (size_t)BLOCK_ELEMENTS;
+        widen_part(sum, (const uint16_t *)parts[0] + at, r->element, 0, n);
+        for (size_t rank = 1; rank < r->comm->size; rank++) {
+            widen_part(x, (const uint16_t *)parts[rank] + at, r->element, 0, n);
+            for (size_t i = 0; i < n; i++)
+                sum[i] = !max ? sum[i] + x[i] : x[i] > sum[i] || isnan(x[i]) ? x[i] : sum[i];
+        }
+        round_part(out + at, sum, r->element, 0, n);
+    }
+}
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count) {
+    if (element_is_half(r->element)) combine_halves(r, (uint16_t *)out, parts, count);
     // a NaN remains
-    if (r->action == DO_ALL_REDUCE_MAX) COMBINE(real, x[i] > sum[i] || isnan(x[i]) ? x[i] : sum[i]);
+    else if (r->action == DO_ALL_REDUCE_MAX)
+        COMBINE(real, x[i] > sum[i] || isnan(x[i]) ? x[i] : sum[i]);
     else if (r->element == DOUBLES) COMBINE(double, sum[i] + x[i]);
     else COMBINE(real, sum[i] + x[i]);
 }
@@ -237,7 +250,10 @@ static Request *tensor_request(Comm *c, Action action, const char *call, size_t 
                                Tensor input, Tensor output) {
     if (!tensor_contiguous(input) || !tensor_contiguous(output))
         fault("%s on %s: the tensor is not contiguous", call, c->name);
-    Request *r = request_new(c, action, call, REALS, count, peer);
+    if (input.element != output.element)
+        fault("%s on %s: the input is stored in %s, the output in %s: choose one of them", call,
+              c->name, element_name(input.element), element_name(output.element));
+    Request *r = request_new(c, action, call, input.element, count, peer);
     r->input = input;
     r->output = output;
     r->in = (const char *)input.data;
@@ -246,22 +262,22 @@ static Request *tensor_request(Comm *c, Action action, const char *call, size_t 
 }
 
 static bool staged(const Request *r) {
-    return r->element == REALS && device_is_gpu() && !r->comm->state->wire->device_memory &&
-           !alone(r);
+    return element_of_tensor(r->element) && device_is_gpu() &&
+           !r->comm->state->wire->device_memory && !alone(r);
 }
 
 // Puts the whole into pinned memory; a part lies at its place in the whole. The result of an
 // all-to-all lies behind its input.
 static void stage_in(Request *r) {
-    size_t my_place = request_part(r, r->comm->rank).lo * sizeof(real),
-           bytes = r->count * sizeof(real);
+    size_t size = element_size(r->element), my_place = request_part(r, r->comm->rank).lo * size,
+           bytes = r->count * size;
     bool beside = r->action == DO_ALL_TO_ALL;
-    char *whole = pinned(&r->staged, bytes + (beside ? r->out_count * sizeof(real) : 0));
+    char *whole = pinned(&r->staged, bytes + (beside ? r->out_count * size : 0));
     r->in = whole + (r->action == DO_ALL_GATHER ? my_place : 0);
     r->out = whole;
     if (beside) r->out += bytes;
     if (r->action == DO_REDUCE_SCATTER) r->out += my_place;
-    if (r->in_count) tensor_download((real *)r->in, r->input);
+    if (r->in_count) device_download((char *)r->in, r->input.data, r->in_count * size);
 }
 
 // Prepares a started operation. Until the wait, r holds everything that other ranks may still read
@@ -270,14 +286,15 @@ static void hold(Request *r) {
     r->later = true;
     if (alone(r)) return;
     if (memory_poison()) {
-        r->seen = tensor_new(&r->shadow, 1, r->in_count);
-        r->result = tensor_new(&r->shadow, 1, r->out_count);
+        r->seen = tensor_shaped(&r->shadow, tensor_shape(1, r->in_count, r->element));
+        r->result = tensor_shaped(&r->shadow, tensor_shape(1, r->out_count, r->element));
         if (r->in_count) tensor_copy(r->seen, tensor_reshape(r->input, 1, r->in_count));
         r->in = (const char *)r->seen.data;
         r->out = (char *)r->result.data;
     }
     if (!request_adds(r)) return;
-    r->scratch = arena_alloc(&r->held, r->comm->size * request_longest_part(r) * sizeof(real));
+    r->scratch =
+        arena_alloc(&r->held, r->comm->size * request_longest_part(r) * element_size(r->element));
 }
 
 static void wire_begin(Request *r) {
@@ -298,7 +315,7 @@ static void wire_finish(Request *r) {
 // Copies the result to the caller's tensor, unless the transport has already written it there.
 static void deliver(Request *r) {
     if (r->out_count == 0) return;
-    if (staged(r)) tensor_upload(r->output, (const real *)r->out);
+    if (staged(r)) device_upload(r->output.data, r->out, tensor_bytes(r->output));
     else if (r->result.data) tensor_copy(tensor_reshape(r->output, 1, r->out_count), r->result);
     else if (alone(r) && r->output.data != r->input.data)
         tensor_copy(tensor_reshape(r->output, 1, r->count), tensor_reshape(r->input, 1, r->count));
@@ -576,7 +593,8 @@ void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
         fault("all-to-all on %s: %zu ranks have %zu elements each for this rank, but the tensor "
               "given for them has %zu",
               c->name, c->size, part, tensor_count(out));
-    if (count > 0 && out.data < in.data + count && in.data < out.data + tensor_count(out))
+    const char *from = (const char *)in.data, *to = (const char *)out.data;
+    if (count > 0 && to < from + tensor_bytes(in) && from < to + tensor_bytes(out))
         fault("all-to-all on %s: out and in overlap", c->name);
     run_now(ring(tensor_request(c, DO_ALL_TO_ALL, "all-to-all", count, 0, in, out), COMM_ALL_TO_ALL,
                  1));
@@ -625,7 +643,7 @@ static void require_connected(const Comm *c, const char *call, size_t peer) {
 }
 
 static Request *send_to(Comm *c, Tensor t, size_t to) {
-    size_t bytes = to != c->rank ? tensor_count(t) * sizeof(real) : 0;
+    size_t bytes = to != c->rank ? tensor_bytes(t) : 0;
     if (to < c->size) require_connected(c, "send", to);
     return booked(tensor_request(c, DO_SEND, "send", tensor_count(t), to, t, t), COMM_SEND, bytes,
                   0, 1, bytes);
@@ -640,7 +658,7 @@ void comm_send(Comm *c, Tensor t, size_t to) {
 }
 
 static Request *recv_from(Comm *c, Tensor t, size_t from) {
-    size_t bytes = tensor_count(t) * sizeof(real);
+    size_t bytes = tensor_bytes(t);
     if (from < c->size) require_connected(c, "recv", from);
     Request *r = tensor_request(c, DO_RECV, "recv", tensor_count(t), from, t, t);
     return booked(r, COMM_SEND, 0, from != c->rank ? bytes : 0, 1, bytes);

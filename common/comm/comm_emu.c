@@ -138,7 +138,8 @@ static void check_same_call(const Request *local, const Meeting *m) {
     for (size_t i = 0; i < local->comm->size && !other; i++) other = m->of[i];
     if (!other) return;
     bool same_call = strcmp(local->call, other->call) == 0;
-    bool same_sizes = local->count == other->count && local->row == other->row;
+    bool same_sizes = local->count == other->count && local->row == other->row &&
+                      local->element == other->element;
     if (same_call && same_sizes && local->peer == other->peer) return;
     char my_text[200], other_text[200];
     describe(local, my_text);
@@ -151,32 +152,34 @@ static void check_same_call(const Request *local, const Meeting *m) {
 static void copy(const Request *r, char *to, const char *from, size_t count) {
     size_t bytes = count * element_size(r->element);
     if (to == from || bytes == 0) return;
-    if (r->element == REALS) device_copy(to, from, bytes);
+    if (element_of_tensor(r->element)) device_copy(to, from, bytes);
     else memmove(to, from, bytes);
 }
 
+static Tensor window(Element e, char *data, size_t n) {
+    return (Tensor){ .data = (real *)data, .rows = 1, .cols = n, .ld = n, .element = e };
+}
 // Adds on a GPU in rank order, with one op per rank, piece by piece. The pieces are MEM_REFERENCE.
 enum { PIECE = 1 << 18 }; // elements
 static void combine_on_device(const Request *r, char *out, const char *const parts[],
                               size_t count) {
     Arena scratch = arena(MEM_REFERENCE);
     Tensor sum = tensor_new(&scratch, 1, count < PIECE ? count : PIECE);
+    size_t size = element_size(r->element);
     for (size_t at = 0; at < count; at += sum.cols) {
         if (sum.cols > count - at) sum = tensor_flat_range(sum, 0, count - at);
         for (size_t i = 0; i < r->comm->size; i++) {
-            Tensor part = {
-                .data = (real *)parts[i] + at, .rows = 1, .cols = sum.cols, .ld = sum.cols
-            };
+            Tensor part = window(r->element, (char *)parts[i] + at * size, sum.cols);
             if (i == 0) tensor_copy(sum, part);
             else if (r->action == DO_ALL_REDUCE_MAX) op_max(sum, sum, part);
             else op_add(sum, sum, part);
         }
-        device_copy((real *)out + at, sum.data, sum.cols * sizeof(real));
+        tensor_copy(window(r->element, out + at * size, sum.cols), sum);
     }
     arena_free(&scratch);
 }
 static void combine(const Request *r, char *out, const char *const parts[], size_t count) {
-    if (r->element == REALS && device_is_gpu()) combine_on_device(r, out, parts, count);
+    if (element_of_tensor(r->element) && device_is_gpu()) combine_on_device(r, out, parts, count);
     else combine_in_rank_order(r, out, parts, count);
 }
 
@@ -239,7 +242,7 @@ static void arrive(Request *r) {
     m->of[r->comm->rank] = r;
     if (++m->arrived < g->size) return;
     collect(m->of, g->size);
-    if (r->element == REALS) device_synchronize();
+    if (element_of_tensor(r->element)) device_synchronize();
     if (request_simulated(r)) all_are_ready(m->of, g->size);
     for (size_t i = 0; i < g->size; i++) {
         m->of[i]->extra = NULL;
@@ -267,13 +270,12 @@ static void exchange(Request *r) {
     enqueue(sends ? sent : received, r);
     if (!*sent || !*received) return;
     Request *send = *sent, *recv = *received;
-    size_t size = element_size(r->element);
-    if (send->count != recv->count)
+    if (send->count != recv->count || send->element != recv->element)
         fault("sizes do not match on %s: rank %zu sends %zu bytes, where rank %zu receives %zu",
-              r->comm->name, g->world_rank[from], send->count * size, g->world_rank[to],
-              recv->count * size);
+              r->comm->name, g->world_rank[from], send->count * element_size(send->element),
+              g->world_rank[to], recv->count * element_size(recv->element));
     copy(recv, recv->out, send->in, send->count);
-    if (r->element == REALS) device_synchronize();
+    if (element_of_tensor(r->element)) device_synchronize();
     if (request_simulated(recv)) recv->arrives = send->arrives;
     *sent = send->queued;
     *received = recv->queued;
@@ -284,7 +286,7 @@ static void exchange(Request *r) {
 
 static void emu_start(Request *r) {
     // from now on other ranks may use the tensors of r, on other streams
-    if (r->element == REALS) device_synchronize();
+    if (element_of_tensor(r->element)) device_synchronize();
     if (request_is_message(r)) exchange(r);
     else arrive(r);
 }

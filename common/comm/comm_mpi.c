@@ -190,6 +190,7 @@ static void wait_for(const Request *r, int n, MPI_Request *request, MPI_Status *
 
 static MPI_Datatype datatype(Element e) {
     if (e == BYTES) return MPI_BYTE;
+    if (element_is_half(e)) return MPI_UINT16_T;
     return e == DOUBLES || sizeof(real) == sizeof(double) ? MPI_DOUBLE : MPI_FLOAT;
 }
 
@@ -334,8 +335,9 @@ static void sum_by_pieces(Request *r) {
     }
 }
 
-// Maxima and doubles always have a fixed order. Two ranks need no library, because a + b = b + a,
-// and our sums are faster. The library gets pieces, because its scratch is as large as its input.
+// Maxima, doubles and 16-bit elements always have a fixed order. MPI has no type for 16 bits. Two
+// ranks need no library, because a + b = b + a, and our sums are faster. The library gets pieces,
+// because its scratch is as large as its input.
 static bool library_sums(const Request *r) {
     return r->comm->state->reduce == REDUCE_FAST && r->comm->size > 2 && r->element == REALS &&
            !r->later && (r->action == DO_ALL_REDUCE || r->action == DO_REDUCE);

@@ -523,6 +523,9 @@ static Flight *flight_new(void) {
 }
 
 static void nccl_start(Request *r) {
+    REQUIRE(!element_is_half(r->element),
+            "--transport nccl moves %s only, not %s: choose --transport staged", REAL_NAME,
+            element_name(r->element));
     if (r->element != REALS) {
         mpi_start(r);
         return;

@@ -26,8 +26,8 @@ typedef enum {
     DO_SEND,
     DO_RECV
 } Action;
-typedef enum { REALS, DOUBLES, BYTES } Element; // doubles and bytes are always in host memory
-size_t element_size(Element e);
+// Is it an element of a tensor, possibly in device memory? Doubles and bytes are in host memory.
+static inline bool element_of_tensor(Element e) { return e == REALS || element_is_half(e); }
 
 // Host memory of a staged operation. It grows and is kept.
 typedef struct {
@@ -76,7 +76,8 @@ struct Request {
 };
 
 // out = ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, in host memory.
-// Every transport adds in this order, so the bits are equal. out may be one of the parts.
+// Every transport adds in this order, so the bits are equal. Elements of 16 bits are added in real,
+// and the sum is rounded once. out may be one of the parts.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
 // "recv from rank 1 of tp (1024 elements, 4096 bytes)"
 void describe(const Request *r, char text[200]);

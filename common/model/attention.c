@@ -132,7 +132,8 @@ static void attend_tile(void *attending, const Tile *t) {
 }
 
 void attention_begin(const AttentionHeads *h, Saved *s) {
-    saved_tensor(s, S_LSE, h->B * h->T, range_size(h->heads));
+    tensor_need_reals("attention in blocks", "its sum over the keys", s->t[S_MIX]);
+    saved_reals(s, S_LSE, h->B * h->T, range_size(h->heads));
     tensor_fill(s->t[S_MIX], 0);
     tensor_fill(s->t[S_LSE], -(real)HUGE_VAL);
 }

@@ -29,6 +29,8 @@ CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i) {
                        .first = true,
                        .last = true,
                        .dropout = c->dropout > 0,
+                       .storage = c->storage,
+                       .gradient = config_gradient_element(c),
                        .t = t,
                        .rank = i };
 }
@@ -150,6 +152,10 @@ size_t kept_between(const CutSizes *z) { return (!z->first + cut_layers(z) - 1) 
 size_t kept_stage(const CutSizes *z) {
     return kept_between(z) + z->blocks * kept_block(z) + (z->last ? kept_head(z) : 0);
 }
+size_t weight_bytes(const ModelConfig *c) { return element_size(c->storage); }
+size_t gradient_bytes(const ModelConfig *c) { return element_size(config_gradient_element(c)); }
+size_t master_bytes(const ModelConfig *c) { return c->storage == REALS ? 0 : sizeof(real); }
+size_t adamw_bytes(const ModelConfig *c) { return 2 * sizeof(real) + master_bytes(c); }
 size_t kept_model(const ModelConfig *c) {
     CutSizes z = cut_sizes(c, 1, 0);
     return kept_stage(&z);
@@ -180,6 +186,23 @@ size_t activations_between(const CutSizes *z, size_t B) {
 size_t activations_stage(const CutSizes *z, size_t B) {
     return activations_between(z, B) + z->blocks * activations_block(z, B) +
            (z->last ? activations_head(z, B) : 0);
+}
+size_t activations_block_reals(const CutSizes *z, size_t B) {
+    KeptItem item[KEPT_ITEMS];
+    size_t per[2] = { 0, 0 };
+    kept_items(z, item);
+    for (size_t i = 0; i < KEPT_ITEMS; i++)
+        per[item[i].by_row] += item[i].kind == KEPT_STATISTICS ? item[i].elements : 0;
+    return activations(z, B, per[0], per[1]);
+}
+size_t activations_head_reals(const CutSizes *z, size_t B) {
+    return activations(z, B, z->vocab + 1, z->statistics);
+}
+size_t activations_bytes(const CutSizes *z, size_t B) {
+    size_t all = activations_stage(z, B);
+    size_t reals =
+        z->blocks * activations_block_reals(z, B) + (z->last ? activations_head_reals(z, B) : 0);
+    return reals * sizeof(real) + (all - reals) * element_size(z->storage);
 }
 // Features of x and dy: C and 3C/t of q, k, v; C/t and C of the projection; C and 4C/t of fc; 4C/t
 // and C of the MLP's second matrix. With sequence parallelism, dy of the two biases that are added
@@ -264,13 +287,13 @@ double send_time(size_t bytes) { return time_of(true, 1, (double)bytes); }
 size_t message_elements(const CutSizes *z, size_t B) { return cut_rows(z, B) * z->C; }
 
 Traffic traffic_tensor_parallel(const CutSizes *z, size_t t, size_t B, bool forward_again) {
-    size_t M = B * z->T, passes = ALL_REDUCE_PASSES, e = sizeof(real);
+    size_t M = B * z->T, passes = ALL_REDUCE_PASSES, e = element_size(z->storage), s = sizeof(real);
     double wide = (double)(z->blocks * (forward_again ? 6 : 4) + z->first + z->last),
            narrow = z->last ? 3 : 0;
     return (Traffic){
         .calls = wide + narrow,
-        .bytes = wide * ring_bytes(passes, t, M * z->C, e) + narrow * ring_bytes(passes, t, M, e),
-        .time = wide * ring_time(passes, t, M * z->C, e) + narrow * ring_time(passes, t, M, e)
+        .bytes = wide * ring_bytes(passes, t, M * z->C, e) + narrow * ring_bytes(passes, t, M, s),
+        .time = wide * ring_time(passes, t, M * z->C, e) + narrow * ring_time(passes, t, M, s)
     };
 }
 

@@ -30,6 +30,7 @@ typedef struct {
     // sequence: norms, dropout, residual paths and messages have cut_rows rows. whole_inputs: the
     // inputs of products are nevertheless kept whole.
     bool sequence, whole_inputs;
+    Element storage, gradient; // element types of weights and activations, and of gradients
 } CutSizes;
 // all layers, as rank i of t holds them; t = 1: unsplit
 CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i);
@@ -62,6 +63,12 @@ size_t elements_unit(const CutSizes *z, size_t i);
 size_t elements_stage(const CutSizes *z); // parameters; a tied wte once
 // with embedding and head in one stage, a tied wte has two gradients
 size_t elements_gradients(const CutSizes *z);
+// Bytes per parameter: of a weight, of its gradient, and of AdamW's state for it, which is m and v,
+// and with 16-bit weights a master, all in reals.
+size_t weight_bytes(const ModelConfig *c);
+size_t gradient_bytes(const ModelConfig *c);
+size_t adamw_bytes(const ModelConfig *c);
+size_t master_bytes(const ModelConfig *c); // 0 if weights are reals
 
 // ---- What forward keeps for backward, in elements per token ----
 // (Korthikanti et al. 2022, section 4.1.) An item of a block is one of four kinds. KEPT_INPUT: the
@@ -93,6 +100,11 @@ size_t activations_scores(const CutSizes *z, size_t B);
 size_t activations_head(const CutSizes *z, size_t B);
 size_t activations_between(const CutSizes *z, size_t B);
 size_t activations_stage(const CutSizes *z, size_t B);
+// The elements of these that are reals in any storage: statistics; of a head also the logits and
+// their sum. The last function returns the bytes of activations_stage.
+size_t activations_block_reals(const CutSizes *z, size_t B);
+size_t activations_head_reals(const CutSizes *z, size_t B);
+size_t activations_bytes(const CutSizes *z, size_t B);
 // Elements that the first half of a backward keeps for the second half. A matrix keeps its input
 // [K] and its output's gradient [N], per token. A norm keeps both, and its statistics. The
 // embedding keeps its gradient, C. The walker keeps a layer's own input.

@@ -15,20 +15,23 @@ void saved_free(Saved *s) {
     arena_free(&s->attention);
 }
 void saved_tensor(Saved *s, int name, size_t rows, size_t cols) {
+    s->t[name] = tensor_shaped(&s->arena, tensor_shape(rows, cols, s->storage));
+}
+void saved_reals(Saved *s, int name, size_t rows, size_t cols) {
     s->t[name] = tensor_new(&s->arena, rows, cols);
 }
 
 // ---- pieces ----
 
 Shape hidden_shape(const Layer *l, const Batch *b) {
-    return (Shape){ b->B * b->T, l->config->width };
+    return stored_shape(l, b->B * b->T, l->config->width);
 }
 Shape logits_shape(const Layer *l, const Batch *b) {
-    return (Shape){ b->B * b->T, range_size(l->vocab) };
+    return tensor_shape(b->B * b->T, range_size(l->vocab), REALS);
 }
 Shape token_shape(const Layer *l, const Batch *b) {
     (void)l;
-    return (Shape){ b->B * b->T, 1 };
+    return tensor_shape(b->B * b->T, 1, REALS);
 }
 
 Dropout layer_dropout(const Layer *l, const Batch *b, int site) {
@@ -45,7 +48,8 @@ Dropout layer_dropout(const Layer *l, const Batch *b, int site) {
 void linear(Tensor y, Tensor x, const Param *w) { op_matmul(y, x, w->w); }
 
 // A contribution is computed from zero and added once, so its bits do not depend on the gradient
-// before it. The first contribution after zeroing is written in place.
+// before it. The first contribution after zeroing is written in place. A later one is in reals, so
+// a gradient of 16 bits is rounded once, when the sum is stored.
 static Tensor contribution(const Param *p, Arena *scratch) {
     return p->gradient_empty ? p->g : tensor_new(scratch, p->g.rows, p->g.cols);
 }
@@ -58,7 +62,7 @@ static void add_contribution(Param *p, Tensor c) {
 // is not copied, because the walker keeps it.
 static Tensor kept(Saved *s, Tensor t) {
     if (!t.data || t.data == s->input.data) return t;
-    Tensor copy = tensor_new(&s->later, t.rows, t.cols);
+    Tensor copy = tensor_like(&s->later, t);
     tensor_copy(copy, t);
     return copy;
 }
@@ -73,7 +77,7 @@ static void defer(Saved *s, WeightGradient g) {
 
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
     if (w->deferred) { // only the first half of a backward is wanted now
-        defer(w->deferred, (WeightGradient){ w, bias, x, { 0 }, dy, .norm = false });
+        defer(w->deferred, (WeightGradient){ .w = w, .bias = bias, .x = x, .dy = dy });
         return;
     }
     Arena scratch = arena(MEM_WORKSPACE);
@@ -100,7 +104,7 @@ void bias_gradient(Param *bias, Tensor dy) {
 void normalize(const Layer *l, const Param norm[2], Tensor y, Tensor x, Saved *s, int stats) {
     const ModelConfig *c = l->config;
     const bool rms = c->norm == NORM_RMS;
-    saved_tensor(s, stats, x.rows, rms ? 1 : 2);
+    saved_reals(s, stats, x.rows, rms ? 1 : 2);
     if (rms) op_rms_norm(y, s->t[stats], x, norm[0].w, c->norm_eps > 0 ? c->norm_eps : 1e-5);
     else op_layer_norm(y, s->t[stats], x, norm[0].w, norm[1].w);
 }
@@ -169,7 +173,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
 
 void embedding_gradients(Layer *l, const Batch *b, Tensor dy) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor d = tensor_new(&scratch, dy.rows, dy.cols);
+    Tensor d = tensor_like(&scratch, dy);
     op_dropout(d, dy, layer_dropout(l, b, SITE_EMBEDDING));
     Param *wte = &l->units[0]->params[0], *wpe = &l->units[1]->params[0];
     Tensor dwte = contribution(wte, &scratch), dwpe = contribution(wpe, &scratch);
@@ -192,7 +196,7 @@ void embedding_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     (void)b;
     (void)x;
     (void)dx;
-    saved_tensor(s, S_DY, dy.rows, dy.cols);
+    s->t[S_DY] = tensor_like(&s->arena, dy);
     tensor_copy(s->t[S_DY], dy);
 }
 void embedding_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
@@ -239,7 +243,8 @@ Tensor attention_part(const AttentionHeads *h, Tensor qkv, size_t which) {
 }
 Tensor attention_repeat(const AttentionHeads *h, Tensor keys, Arena *scratch) {
     if (attention_ratio(h) == 1) return keys;
-    Tensor wide = tensor_new(scratch, keys.rows, keys.cols * h->ratio);
+    Tensor wide =
+        tensor_shaped(scratch, tensor_shape(keys.rows, keys.cols * h->ratio, keys.element));
     op_repeat_heads(wide, keys, h->D);
     return wide;
 }
@@ -263,13 +268,17 @@ static void probabilities(const AttentionHeads *h, Saved *s) { // S_PROBS and S_
     size_t heads = range_size(h->heads);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor keys = attention_repeat(h, attention_part(h, s->t[S_QKV], 1), &scratch);
-    s->t[S_PROBS] = tensor_new(&s->attention, h->B * heads * h->T, h->T); // [B*H/tp*T, T]
-    op_heads_scores(s->t[S_PROBS], attention_part(h, s->t[S_QKV], 0), keys, h->B, heads);
+    Shape square = tensor_shape(h->B * heads * h->T, h->T, s->storage); // [B*H/tp*T, T]
+    s->t[S_PROBS] = tensor_shaped(&s->attention, square);
+    // scores are reals; their memory becomes the probabilities, unless these have 16 bits
+    Tensor scores = s->t[S_PROBS];
+    if (square.element != REALS) scores = tensor_new(&scratch, square.rows, square.cols);
+    op_heads_scores(scores, attention_part(h, s->t[S_QKV], 0), keys, h->B, heads);
+    op_causal_softmax(s->t[S_PROBS], scores, score_scale(h), heads_place(h));
     arena_free(&scratch);
-    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], score_scale(h), heads_place(h));
     s->t[S_DROPPED] = s->t[S_PROBS]; // without dropout the two are the same tensor
     if (h->drop == 0) return;
-    s->t[S_DROPPED] = tensor_new(&s->attention, h->B * heads * h->T, h->T);
+    s->t[S_DROPPED] = tensor_shaped(&s->attention, square);
     dropped(h, s->t[S_DROPPED], s->t[S_PROBS]);
 }
 
@@ -377,13 +386,11 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
 
 static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Param *p = l->units[0]->params;
-    size_t M = b->B * b->T, C = l->config->width;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor d = tensor_new(&scratch, M, C), dnorm = tensor_new(&scratch, M, C),
-           dmiddle = tensor_new(&scratch, M, C);
-    Tensor dfc = tensor_new(&scratch, M, s->t[S_FC].cols);
-    Tensor dmix = tensor_new(&scratch, M, s->t[S_MIX].cols),
-           dqkv = tensor_new(&scratch, M, s->t[S_QKV].cols);
+    Tensor d = tensor_like(&scratch, x), dnorm = tensor_like(&scratch, x),
+           dmiddle = tensor_like(&scratch, x);
+    Tensor dfc = tensor_like(&scratch, s->t[S_FC]);
+    Tensor dmix = tensor_like(&scratch, s->t[S_MIX]), dqkv = tensor_like(&scratch, s->t[S_QKV]);
 
     op_dropout(d, dy, layer_dropout(l, b, SITE_OUT));
     linear_gradients(&p[OUT_W], &p[OUT_B], s->t[S_ACT], d);
@@ -436,7 +443,7 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     (void)b;
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
+    Tensor dnorm = tensor_like(&scratch, dx);
     linear_gradients(wte, NULL, dy, s->t[S_LN]); // dwte[V,C] = dlogits^T norm(x)
     op_matmul(dnorm, dy, wte->w);
     norm_gradients(&p[0], &p[1], x, s->t[S_STATS], dnorm);
@@ -455,7 +462,7 @@ const LayerKind layer_head = { .name = "head",
 static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor max = tensor_new(&scratch, x.rows, 1), picked = tensor_new(&scratch, x.rows, 1);
-    saved_tensor(s, S_SUM, x.rows, 1);
+    saved_reals(s, S_SUM, x.rows, 1);
     op_row_max(max, x);
     op_pick_target(picked, x, b->targets, l->vocab.lo);
     op_exp_sum(s->t[S_SUM], x, max); // from here on x holds exponentials
@@ -550,9 +557,7 @@ static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *
         prepare(layers, n, i - 1, true);
         Arena outgoing = arena(MEM_WORKSPACE);
         Tensor x = i ? f->layer[i - 1].y : f->x;
-        Tensor d = i == 0                       ? dx
-                   : layer_in_place(&layers[i]) ? x
-                                                : tensor_new(&outgoing, x.rows, x.cols);
+        Tensor d = i == 0 ? dx : layer_in_place(&layers[i]) ? x : tensor_like(&outgoing, x);
         (whole ? layer_backward : layer_backward_inputs)(&layers[i], b, x, dy, d,
                                                          &f->layer[i].saved);
         if (whole) free_layer(f, i);

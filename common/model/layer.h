@@ -32,7 +32,15 @@ typedef struct {
     bool untied;       // the head has its own table
     double rope_theta; // the base of the rotary angles; 0: 10000
     double norm_eps;   // epsilon of an RMS norm; 0: 1e-5
+    // Weights and activations are stored in this element type. Statistics, scores, logits, losses,
+    // masters and moments are always reals.
+    Element storage;
+    bool main_gradients; // gradients of weights are reals (Megatron), else stored as the weights
 } ModelConfig;
+// the element type of the gradients of weights
+static inline Element config_gradient_element(const ModelConfig *c) {
+    return c->main_gradients ? REALS : c->storage;
+}
 static inline size_t config_kv_heads(const ModelConfig *c) {
     return c->kv_heads ? c->kv_heads : c->heads;
 }
@@ -64,6 +72,7 @@ typedef struct {
 } WeightGradient;
 typedef struct Saved {
     Tensor t[SAVED_TENSORS]; // each kind of layer has its own names for these
+    Element storage;         // of activations; layer_forward() sets it
     Arena arena, attention;  // attention: the [T, T] items, which selective recomputation drops
     Arena later; // used in the first half of a backward: holds the tensors for the second half
     WeightGradient deferred[SAVED_GRADIENTS]; // [n_deferred], between the two halves of a backward
@@ -145,6 +154,7 @@ Shape layer_output(const Layer *l, const Batch *b);
 Shape layer_input(const Layer *l, const Batch *b);
 bool layer_in_place(const Layer *l);
 static inline void layer_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    s->storage = l->config->storage;
     l->kind->forward(l, b, x, y, s);
 }
 static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx,
@@ -251,7 +261,12 @@ void loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Sav
 // keeps dy
 void embedding_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void embedding_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
-void saved_tensor(Saved *s, int name, size_t rows, size_t cols);
+void saved_tensor(Saved *s, int name, size_t rows, size_t cols); // an activation, as stored
+void saved_reals(Saved *s, int name, size_t rows, size_t cols);  // statistics
+// Activations with these sizes, in the element type in which the model stores them.
+static inline Shape stored_shape(const Layer *l, size_t rows, size_t cols) {
+    return tensor_shape(rows, cols, l->config->storage);
+}
 
 // ---- The plain walk over a list of layers ----
 // What a micro-batch keeps of one layer. The last layer's y is the caller's memory.

@@ -150,6 +150,10 @@ Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n
         for (size_t k = 0; k < l->n_units; k++) l->units[k] = &u[k];
         m->n_units += l->n_units;
     }
+    for (size_t i = 0; i < m->n_units; i++) {
+        m->units[i].w_element = c->storage;
+        m->units[i].g_element = config_gradient_element(c);
+    }
     Unit *first = model_wte(m), *last = model_wte_head(m);
     // same weights, two gradients
     if (first && last) {
@@ -238,7 +242,7 @@ void model_attach_weights(Model *m, Tensor w) {
 
 void model_allocate_weights(Model *m) {
     model_measure(m);
-    m->w = tensor_new(&m->parameters, 1, m->size);
+    m->w = tensor_shaped(&m->parameters, tensor_shape(1, m->size, m->config.storage));
     model_attach_weights(m, m->w);
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
@@ -250,7 +254,8 @@ void model_allocate_weights(Model *m) {
 
 void model_allocate(Model *m) {
     model_allocate_weights(m);
-    m->g = tensor_new(&m->gradients, 1, m->size);
+    Element element = config_gradient_element(&m->config);
+    m->g = tensor_shaped(&m->gradients, tensor_shape(1, m->size, element));
     for (size_t i = 0, offset = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
@@ -260,7 +265,7 @@ void model_allocate(Model *m) {
     }
     Unit *wte = model_wte(m);
     if (wte && wte->tied_use)
-        unit_attach_gradients(wte->tied_use, tensor_new(&m->gradients, 1, wte->size));
+        unit_attach_gradients(wte->tied_use, tensor_like(&m->gradients, wte->g));
     model_zero_gradients(m);
 }
 

@@ -9,6 +9,12 @@ Optimizer adamw(double lr) {
 }
 
 void optimizer_allocate(const Optimizer *o, Model *m) {
+    for (size_t i = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
+        if (u->tied_to || u->w_element == REALS || o->no_master) continue;
+        u->master = tensor_new(&m->optimizer, 1, range_size(u->own));
+        u->master_made = false;
+    }
     if (o->kind == SGD && o->momentum == 0) return;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
@@ -26,7 +32,8 @@ void optimizer_allocate(const Optimizer *o, Model *m) {
 static void update(const Optimizer *o, Unit *u, size_t lo, size_t hi, bool decay, double scale) {
     lo -= u->own.lo;
     hi -= u->own.lo;
-    Tensor w = tensor_flat_range(u->own_w, lo, hi), g = tensor_flat_range(u->own_g, lo, hi);
+    Tensor w = tensor_flat_range(u->master.data ? u->master : u->own_w, lo, hi);
+    Tensor g = tensor_flat_range(u->own_g, lo, hi);
     double weight_decay = decay ? o->weight_decay : 0;
     if (o->kind == SGD && o->momentum > 0) {
         Tensor m = tensor_flat_range(u->m, lo, hi);
@@ -52,6 +59,11 @@ static void update(const Optimizer *o, Unit *u, size_t lo, size_t hi, bool decay
 }
 
 void optimizer_step_unit(const Optimizer *o, Unit *u, double scale) {
+    if (u->w_element != REALS && !u->master.data && !o->no_master)
+        fault("the unit of %s is stored in %s and has no master: call optimizer_allocate first",
+              u->params[0].name, element_name(u->w_element));
+    if (u->master.data && !u->master_made) tensor_copy(u->master, u->own_w);
+    u->master_made = true;
     for (size_t k = 0; k < u->n_params; k++) {
         Param *p = &u->params[k];
         size_t lo = p->offset, hi = lo + param_local_rows(p) * param_local_cols(p);
@@ -59,6 +71,7 @@ void optimizer_step_unit(const Optimizer *o, Unit *u, double scale) {
         if (hi > u->own.hi) hi = u->own.hi;
         if (lo < hi) update(o, u, lo, hi, p->decay, scale);
     }
+    if (u->master.data) tensor_copy(u->own_w, u->master); // rounds each weight once
 }
 
 void optimizer_step(Optimizer *o, Model *m, double scale) {

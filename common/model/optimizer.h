@@ -11,12 +11,14 @@ typedef struct {
     double momentum;
     double beta1, beta2, epsilon; // AdamW
     size_t step;                  // steps done
+    bool no_master;               // updates 16-bit weights in place: 06.06 shows what is lost
 } Optimizer;
 Optimizer sgd(double lr); // without momentum
 // Betas 0.9 and 0.95, no decay. epsilon is 1e-5, because 1e-8 amplifies the noise of zero
 // gradients.
 Optimizer adamw(double lr);
-// Allocates m and v for the owned elements; SGD needs m or nothing.
+// Allocates m and v for the owned elements; SGD needs m or nothing. Weights of 16 bits also get a
+// master in reals.
 void optimizer_allocate(const Optimizer *o, Model *m);
 // Multiplies gradients by scale (clipping), then updates all units.
 void optimizer_step(Optimizer *o, Model *m, double scale);

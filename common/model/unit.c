@@ -53,6 +53,13 @@ static Tensor param_view(const Param *p, Tensor unit) {
     return tensor_reshape(tensor_flat_range(unit, p->offset, p->offset + rows * cols), rows, cols);
 }
 
+Tensor unit_new_weights(const Unit *u, Arena *a, size_t n) {
+    return tensor_shaped(a, tensor_shape(1, n, u->w_element));
+}
+Tensor unit_new_gradients(const Unit *u, Arena *a, size_t n) {
+    return tensor_shaped(a, tensor_shape(1, n, u->g_element));
+}
+
 void unit_attach_weights(Unit *u, Tensor w) {
     u->w = w;
     for (size_t i = 0; i < u->n_params; i++) u->params[i].w = param_view(&u->params[i], w);
@@ -82,11 +89,12 @@ void unit_partial_sums(Unit *u) {
 }
 
 Tensor unit_own(const Unit *u, UnitTensor what) {
-    static const char *const name[] = { "weights", "gradient", "m", "v" };
+    static const char *const name[] = { "weights", "gradient", "m", "v", "master" };
     Tensor t = what == UNIT_WEIGHTS     ? u->own_w
                : what == UNIT_GRADIENTS ? u->own_g
                : what == UNIT_M         ? u->m
-                                        : u->v;
+               : what == UNIT_V         ? u->v
+                                        : u->master;
     if (tensor_count(t) != range_size(u->own))
         fault("the unit of %s has no %s: allocate them first (SGD has no m and v)",
               u->params[0].name, name[what]);

@@ -47,12 +47,13 @@ size_t param_global_index(const Param *p, size_t i);
 typedef struct Unit {
     Param *params;
     size_t n_params;
-    size_t size;           // local elements
-    Tensor w, g;           // [1, size], parameters one after another; data NULL while absent
-    bool table;            // a table of the vocabulary: the embedding's, or the head's
-    struct Unit *tied_use; // its second use on the same rank: same weights, own gradient
-    struct Unit *tied_to;  // the reverse of tied_use
-    bool tied_copy;        // a second copy on another pipeline stage: the norm skips it
+    size_t size;                  // local elements
+    Element w_element, g_element; // the element types of w and own_w, and of g and own_g
+    Tensor w, g;                  // [1, size], parameters one after another; data NULL while absent
+    bool table;                   // a table of the vocabulary: the embedding's, or the head's
+    struct Unit *tied_use;        // its second use on the same rank: same weights, own gradient
+    struct Unit *tied_to;         // the reverse of tied_use
+    bool tied_copy;               // a second copy on another pipeline stage: the norm skips it
     // the ranks with the same unit, over which its gradient is reduced and its state sharded; NULL
     // until model_replicas()
     Comm *replicas;
@@ -61,7 +62,14 @@ typedef struct Unit {
     Tensor own_w, own_g;     // [1, own]: views of w and g, or separate buffers
     bool own_gradient_empty; // no contribution was added to a separate own_g since it was zeroed
     Tensor m, v;             // [1, own]: optimizer state, absent under SGD
+    // [1, own]: the weights in reals, if w has 16 bits. The optimizer updates the master and rounds
+    // it into own_w. It makes the master from own_w in its first step, after any broadcast.
+    Tensor master;
+    bool master_made;
 } Unit;
+// Memory [1, n] for n weights or gradients of the unit, in their element type.
+Tensor unit_new_weights(const Unit *u, Arena *a, size_t n);
+Tensor unit_new_gradients(const Unit *u, Arena *a, size_t n);
 // w is [1, size] or {0}. Sets the views, also those of its tied use.
 void unit_attach_weights(Unit *u, Tensor w);
 void unit_attach_gradients(Unit *u, Tensor g);
@@ -72,8 +80,8 @@ void unit_zero_gradients(Unit *u);
 void unit_partial_sums(Unit *u);
 
 // The tensors of a unit: its weights, and the final gradient and state of the owned elements.
-typedef enum { UNIT_WEIGHTS, UNIT_GRADIENTS, UNIT_M, UNIT_V } UnitTensor;
-// [1, own]; fault() if absent, as m and v under SGD
+typedef enum { UNIT_WEIGHTS, UNIT_GRADIENTS, UNIT_M, UNIT_V, UNIT_MASTER } UnitTensor;
+// [1, own]; fault() if absent, as m and v under SGD, or a master of reals
 Tensor unit_own(const Unit *u, UnitTensor what);
 // Fills t [1, range], these elements of the unit, with values that a function gives for each
 // parameter and place in the flattened whole tensor. Initial values, loading and migration use this

@@ -174,11 +174,37 @@ bool arena_holds(const Arena *a, const void *p) {
     return false;
 }
 
+// ---- scratch ----
+
+static _Thread_local struct {
+    void *data;
+    size_t capacity;
+} scratch;
+
+static void free_scratch(void) {
+    device_free(scratch.data);
+    scratch.data = NULL;
+    scratch.capacity = 0;
+}
+
+void *memory_scratch(size_t bytes) {
+    if (bytes <= scratch.capacity) return scratch.data;
+    if (scratch.data) free_scratch();
+    scratch.data = device_alloc(bytes);
+    if (!scratch.data)
+        fault("out of memory: %zu bytes for copies of 16-bit tensors; choose a smaller batch or "
+              "model",
+              bytes);
+    scratch.capacity = bytes;
+    return scratch.data;
+}
+
 // ---- a rank's beginning and end ----
 
 void memory_rank_begin(void) { memset(&ledger, 0, sizeof ledger); }
 
 void memory_rank_end(void) {
+    if (scratch.data) free_scratch();
     for (int c = 0; c < MEM_CATEGORIES; c++)
         if (ledger.now[c])
             fault("leak: %zu bytes of %s are still live at the end of the rank", ledger.now[c],

@@ -6,8 +6,10 @@
 // row's length alone. No op allocates. No item writes what another item reads, so there are no
 // atomics, and no result depends on timing.
 //
-// Sections: shapes, products, element by element, dropout, layer norm, RMS norm, rotary positions,
-// grouped heads, attention, embedding, cross entropy, optimizers.
+// The loops read and write reals. An op with 16-bit operands goes through WIDENED first.
+//
+// Sections: shapes, 16 bits, products, element by element, dropout, layer norm, RMS norm, rotary
+// positions, grouped heads, attention, embedding, cross entropy, optimizers.
 #include "common/tensor/ops.h"
 #include "common/base/meter.h"
 #include "common/device/device.h"
@@ -65,6 +67,8 @@ static void gemm_batch(int a_transposed, int b_transposed, size_t m, size_t n, s
 // fault() unless t is [rows, cols], as the shape of `by` requires.
 static void need_shape(const char *op, const char *name, Tensor t, size_t rows, size_t cols,
                        const char *by, Tensor other) {
+    tensor_need_reals(op, name, t);
+    tensor_need_reals(op, by, other);
     if (t.rows != rows || t.cols != cols)
         fault("%s: %s is [%zu, %zu], but %s [%zu, %zu] needs [%zu, %zu]", op, name, t.rows, t.cols,
               by, other.rows, other.cols, rows, cols);
@@ -80,10 +84,55 @@ static Tensor as_one_row(Tensor t, bool contiguous) {
     return contiguous ? tensor_reshape(t, 1, tensor_count(t)) : t;
 }
 
+// ---- 16 bits ----
+
+// Replaces all operands by widened copies, if one of them has 16 bits. Outputs are widened, too,
+// because an op may change an operand in place, or only a part of it.
+static bool widen(Tensor *const operand[], Tensor stored[], size_t n) {
+    size_t count = 0;
+    bool any = false;
+    for (size_t i = 0; i < n; i++) {
+        stored[i] = *operand[i];
+        if (!element_is_half(stored[i].element)) continue;
+        any = true;
+        count += tensor_count(stored[i]);
+    }
+    if (!any) return false;
+    real *next = (real *)memory_scratch(count * sizeof *next);
+    for (size_t i = 0; i < n; i++) {
+        if (!element_is_half(stored[i].element)) continue;
+        operand[i]->data = next;
+        operand[i]->ld = operand[i]->cols;
+        operand[i]->element = REALS;
+        tensor_copy(*operand[i], stored[i]);
+        next += tensor_count(stored[i]);
+    }
+    return true;
+}
+static void round_outputs(Tensor *const operand[], const Tensor stored[], size_t outputs) {
+    for (size_t i = 0; i < outputs; i++)
+        if (stored[i].element != REALS) tensor_copy(stored[i], *operand[i]);
+}
+
+// WIDENED(outputs, call, &y, &x, ...) is the first statement of an op that takes 16-bit operands;
+// the outputs stand first. If an operand has 16 bits, the op calls itself with operands in reals,
+// rounds every output once, and returns. An operand that is not in the list must be in reals.
+#define WIDENED(outputs, call, ...) \
+    do { \
+        Tensor *const operand_[] = { __VA_ARGS__ }; \
+        Tensor stored_[sizeof operand_ / sizeof *operand_]; \
+        if (widen(operand_, stored_, sizeof operand_ / sizeof *operand_)) { \
+            call; \
+            round_outputs(operand_, stored_, outputs); \
+            return; \
+        } \
+    } while (0)
+
 // ---- products ----
 
 static void matmul(const char *op, Tensor y, Tensor x, Tensor w, int x_transposed,
                    int w_transposed) {
+    WIDENED(1, matmul(op, y, x, w, x_transposed, w_transposed), &y, &x, &w);
     const size_t m = x_transposed ? x.cols : x.rows, k = x_transposed ? x.rows : x.cols;
     const size_t n = w_transposed ? w.rows : w.cols, k_of_w = w_transposed ? w.cols : w.rows;
     if (y.rows != m || y.cols != n || k != k_of_w)
@@ -114,6 +163,7 @@ ITEM void add_part(real *y, const real *a, const real *b, size_t lo, size_t hi) 
     for (size_t c = lo; c < hi; c++) y[c] = a[c] + b[c];
 }
 void op_add(Tensor y, Tensor a, Tensor b) {
+    WIDENED(1, op_add(y, a, b), &y, &a, &b);
     need_pair("op_add", &y, &a, &b);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
                   { add_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
@@ -124,6 +174,7 @@ ITEM void max_part(real *y, const real *a, const real *b, size_t lo, size_t hi) 
     for (size_t c = lo; c < hi; c++) y[c] = b[c] > a[c] || b[c] != b[c] ? b[c] : a[c];
 }
 void op_max(Tensor y, Tensor a, Tensor b) {
+    WIDENED(1, op_max(y, a, b), &y, &a, &b);
     need_pair("op_max", &y, &a, &b);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
                   { max_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
@@ -134,6 +185,7 @@ ITEM void scale_part(real *y, const real *x, real s, size_t lo, size_t hi) {
     for (size_t c = lo; c < hi; c++) y[c] = s * x[c];
 }
 void op_scale(Tensor y, Tensor x, real s) {
+    WIDENED(1, op_scale(y, x, s), &y, &x);
     need_same("op_scale", "y", y, "x", x);
     const bool flat = tensor_contiguous(y) && tensor_contiguous(x);
     y = as_one_row(y, flat);
@@ -147,6 +199,7 @@ ITEM void multiply_part(real *y, const real *a, const real *b, size_t lo, size_t
     for (size_t c = lo; c < hi; c++) y[c] = a[c] * b[c];
 }
 void op_multiply(Tensor y, Tensor a, Tensor b) {
+    WIDENED(1, op_multiply(y, a, b), &y, &a, &b);
     need_pair("op_multiply", &y, &a, &b);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
                   { multiply_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
@@ -156,6 +209,7 @@ static void copy_unless_same(Tensor y, Tensor x) {
     if (y.data != x.data) tensor_copy(y, x);
 }
 void op_add_bias(Tensor y, Tensor x, Tensor bias) {
+    WIDENED(1, op_add_bias(y, x, bias), &y, &x, &bias);
     need_same("op_add_bias", "y", y, "x", x);
     if (bias.cols == 0) {
         copy_unless_same(y, x);
@@ -192,6 +246,7 @@ ITEM void sum_rows_strip(real *sum, Tensor x, size_t first, size_t width) {
     for (size_t c = 0; c < width; c++) sum[first + c] = s[c];
 }
 void op_sum_rows(Tensor sum, Tensor x) {
+    WIDENED(1, op_sum_rows(sum, x), &sum, &x);
     need_shape("op_sum_rows", "sum", sum, 1, x.cols, "x", x);
     FOR_EACH(i, ceil_div(x.cols, STRIP), {
         const size_t first = i * STRIP;
@@ -211,6 +266,7 @@ ITEM void gelu_part(real *y, const real *x, size_t lo, size_t hi) {
     for (size_t c = lo; c < hi; c++) y[c] = x[c] * real_sigmoid(gelu_2u(x[c]));
 }
 void op_gelu(Tensor y, Tensor x) {
+    WIDENED(1, op_gelu(y, x), &y, &x);
     need_same("op_gelu", "y", y, "x", x);
     const bool flat = tensor_contiguous(y) && tensor_contiguous(x);
     y = as_one_row(y, flat);
@@ -226,6 +282,7 @@ ITEM void gelu_backward_part(real *dx, const real *x, const real *dy, size_t lo,
     }
 }
 void op_gelu_backward(Tensor dx, Tensor x, Tensor dy) {
+    WIDENED(1, op_gelu_backward(dx, x, dy), &dx, &x, &dy);
     need_same("op_gelu_backward", "dx", dx, "x", x);
     need_same("op_gelu_backward", "dy", dy, "x", x);
     const bool flat = tensor_contiguous(dx) && tensor_contiguous(x) && tensor_contiguous(dy);
@@ -246,6 +303,7 @@ static void need_half(const char *op, const char *name, Tensor half, Tensor x) {
     need_shape(op, name, half, x.rows, x.cols / 2, "gate | up", x);
 }
 void op_swiglu(Tensor y, Tensor x) {
+    WIDENED(1, op_swiglu(y, x), &y, &x);
     need_half("op_swiglu", "y", y, x);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
                   { swiglu_part(row_of(y, r), row_of(x, r), row_of(x, r) + y.cols, lo, hi); });
@@ -265,6 +323,7 @@ ITEM void swiglu_backward_part(real *dgate, real *dup, const real *gate, const r
     // END
 }
 void op_swiglu_backward(Tensor dx, Tensor x, Tensor dy) {
+    WIDENED(1, op_swiglu_backward(dx, x, dy), &dx, &x, &dy);
     need_same("op_swiglu_backward", "dx", dx, "x", x);
     need_half("op_swiglu_backward", "dy", dy, x);
     FOR_EACH_PART(r, lo, hi, dy.rows, dy.cols, {
@@ -299,6 +358,7 @@ ITEM uint64_t dropout_row(Dropout d, size_t i) {
     return (d.first_sequence + i / d.T) * d.length + (d.position ? (size_t)d.position[i] : i % d.T);
 }
 void op_dropout(Tensor y, Tensor x, Dropout d) {
+    WIDENED(1, op_dropout(y, x, d), &y, &x);
     need_same("op_dropout", "y", y, "x", x);
     const uint64_t limit = dropout_limit("op_dropout", d.p);
     const real scale = (real)(1 / (1 - d.p));
@@ -327,6 +387,7 @@ ITEM void layer_norm_row(real *y, real *stats, const real *x, const real *gain, 
     stats[1] = scale;
 }
 void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias) {
+    WIDENED(1, op_layer_norm(y, stats, x, gain, bias), &y, &x, &gain, &bias);
     need_same("op_layer_norm", "y", y, "x", x);
     need_shape("op_layer_norm", "stats", stats, x.rows, 2, "x", x);
     need_shape("op_layer_norm", "gain", gain, 1, x.cols, "x", x);
@@ -349,6 +410,7 @@ ITEM void layer_norm_backward_row(real *dx, const real *x, const real *stats, co
         dx[c] = scale * (dy[c] * gain[c] - mean_g - (x[c] - mean) * scale * mean_gh);
 }
 void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy) {
+    WIDENED(1, op_layer_norm_backward(dx, x, stats, gain, dy), &dx, &x, &gain, &dy);
     need_same("op_layer_norm_backward", "dx", dx, "x", x);
     need_same("op_layer_norm_backward", "dy", dy, "x", x);
     need_shape("op_layer_norm_backward", "stats", stats, x.rows, 2, "x", x);
@@ -373,6 +435,7 @@ ITEM void layer_norm_grads_strip(real *dgain, real *dbias, Tensor x, Tensor stat
     for (size_t c = 0; c < width; c++) dbias[first + c] = b[c];
 }
 void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Tensor dy) {
+    WIDENED(2, op_layer_norm_grads(dgain, dbias, x, stats, dy), &dgain, &dbias, &x, &dy);
     need_same("op_layer_norm_grads", "dy", dy, "x", x);
     need_shape("op_layer_norm_grads", "stats", stats, x.rows, 2, "x", x);
     need_shape("op_layer_norm_grads", "dgain", dgain, 1, x.cols, "x", x);
@@ -394,6 +457,7 @@ ITEM void layer_norm_sums_row(real *sums, const real *x, size_t n) {
     sums[1] = (real)squares;
 }
 void op_layer_norm_sums(Tensor sums, Tensor x) {
+    WIDENED(0, op_layer_norm_sums(sums, x), &x);
     need_shape("op_layer_norm_sums", "sums", sums, x.rows, 2, "x", x);
     FOR_EACH(r, x.rows, { layer_norm_sums_row(row_of(sums, r), row_of(x, r), x.cols); });
 }
@@ -410,6 +474,7 @@ ITEM void layer_norm_apply_row(real *y, real *stats, const real *sums, const rea
 }
 void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias,
                          size_t whole) {
+    WIDENED(1, op_layer_norm_apply(y, stats, sums, x, gain, bias, whole), &y, &x, &gain, &bias);
     need_same("op_layer_norm_apply", "y", y, "x", x);
     need_shape("op_layer_norm_apply", "stats", stats, x.rows, 2, "x", x);
     need_shape("op_layer_norm_apply", "sums", sums, x.rows, 2, "x", x);
@@ -431,6 +496,7 @@ ITEM void layer_norm_backward_sums_row(real *sums, const real *x, const real *st
     sums[1] = (real)sum_gh;
 }
 void op_layer_norm_backward_sums(Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy) {
+    WIDENED(0, op_layer_norm_backward_sums(sums, x, stats, gain, dy), &x, &gain, &dy);
     need_shape("op_layer_norm_backward_sums", "sums", sums, x.rows, 2, "x", x);
     need_same("op_layer_norm_backward_sums", "dy", dy, "x", x);
     need_shape("op_layer_norm_backward_sums", "stats", stats, x.rows, 2, "x", x);
@@ -453,6 +519,8 @@ ITEM void layer_norm_backward_apply_row(real *dx, const real *sums, const real *
 }
 void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats, Tensor gain,
                                   Tensor dy, size_t whole) {
+    WIDENED(1, op_layer_norm_backward_apply(dx, sums, x, stats, gain, dy, whole), &dx, &x, &gain,
+            &dy);
     need_same("op_layer_norm_backward_apply", "dx", dx, "x", x);
     need_same("op_layer_norm_backward_apply", "dy", dy, "x", x);
     need_shape("op_layer_norm_backward_apply", "sums", sums, x.rows, 2, "x", x);
@@ -476,6 +544,7 @@ ITEM void rms_norm_row(real *y, real *stats, const real *x, const real *gain, do
     stats[0] = scale;
 }
 void op_rms_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, double epsilon) {
+    WIDENED(1, op_rms_norm(y, stats, x, gain, epsilon), &y, &x, &gain);
     need_same("op_rms_norm", "y", y, "x", x);
     need_shape("op_rms_norm", "stats", stats, x.rows, 1, "x", x);
     need_shape("op_rms_norm", "gain", gain, 1, x.cols, "x", x);
@@ -498,6 +567,7 @@ ITEM void rms_norm_backward_row(real *dx, const real *x, real scale, const real 
     // END
 }
 void op_rms_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy) {
+    WIDENED(1, op_rms_norm_backward(dx, x, stats, gain, dy), &dx, &x, &gain, &dy);
     need_same("op_rms_norm_backward", "dx", dx, "x", x);
     need_same("op_rms_norm_backward", "dy", dy, "x", x);
     need_shape("op_rms_norm_backward", "stats", stats, x.rows, 1, "x", x);
@@ -520,6 +590,7 @@ ITEM void rms_norm_grads_strip(real *dgain, Tensor x, Tensor stats, Tensor dy, s
     for (size_t c = 0; c < width; c++) dgain[first + c] = g[c];
 }
 void op_rms_norm_grads(Tensor dgain, Tensor x, Tensor stats, Tensor dy) {
+    WIDENED(1, op_rms_norm_grads(dgain, x, stats, dy), &dgain, &x, &dy);
     need_same("op_rms_norm_grads", "dy", dy, "x", x);
     need_shape("op_rms_norm_grads", "stats", stats, x.rows, 1, "x", x);
     need_shape("op_rms_norm_grads", "dgain", dgain, 1, x.cols, "x", x);
@@ -546,6 +617,7 @@ ITEM void rotate_item(real *x, size_t i, size_t heads, size_t D, double position
     }
 }
 void op_rotate(Tensor x, size_t D, const int *position, size_t T, double theta, int direction) {
+    WIDENED(1, op_rotate(x, D, position, T, theta, direction), &x);
     if (D == 0 || D % 2 != 0 || x.cols % D != 0)
         fault("op_rotate: x is [%zu, %zu], but heads of %zu columns: it turns pairs of columns of "
               "whole heads",
@@ -569,6 +641,7 @@ static size_t need_groups(const char *op, Tensor wide, Tensor narrow, size_t D) 
     return ratio;
 }
 void op_repeat_heads(Tensor y, Tensor x, size_t D) {
+    WIDENED(1, op_repeat_heads(y, x, D), &y, &x);
     const size_t ratio = need_groups("op_repeat_heads", y, x, D);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols, {
         for (size_t c = lo; c < hi; c++)
@@ -588,6 +661,7 @@ ITEM void fold_heads_part(real *y, const real *x, size_t ratio, size_t D, size_t
     // END
 }
 void op_fold_heads(Tensor y, Tensor x, size_t D) {
+    WIDENED(1, op_fold_heads(y, x, D), &y, &x);
     const size_t ratio = need_groups("op_fold_heads", x, y, D);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
                   { fold_heads_part(row_of(y, r), row_of(x, r), ratio, D, lo, hi); });
@@ -619,6 +693,7 @@ static BatchSteps score_steps(Tensor p, size_t Tq, size_t heads) {
 static size_t per_sequence(Tensor x, size_t B) { return B ? x.rows / B : 0; }
 
 void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads) {
+    WIDENED(1, op_heads_scores(p, q, k, B, heads), &p, &q, &k);
     const size_t D = need_heads("op_heads_scores", "q", q, "k", k, p, B, heads),
                  count[2] = { B, heads };
     const size_t Tq = per_sequence(q, B), Tk = p.cols;
@@ -626,6 +701,7 @@ void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads) {
                score_steps(p, Tq, heads));
 }
 void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
+    WIDENED(1, op_heads_mix(o, p, v, B, heads), &o, &p, &v);
     const size_t D = need_heads("op_heads_mix", "o", o, "v", v, p, B, heads),
                  count[2] = { B, heads };
     const size_t Tq = per_sequence(o, B), Tk = p.cols;
@@ -633,6 +709,7 @@ void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
                head_steps(o, Tq, D));
 }
 void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
+    WIDENED(1, op_heads_mix_t(o, p, v, B, heads), &o, &p, &v);
     const size_t D = need_heads("op_heads_mix_t", "v", v, "o", o, p, B, heads),
                  count[2] = { B, heads };
     const size_t Tq = per_sequence(v, B), Tk = p.cols;
@@ -674,6 +751,7 @@ ITEM void dropout_keys_part(real *y, const real *x, uint64_t row_key, const int 
 }
 void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t first_sequence,
                       size_t head0, HeadsPlace at) {
+    WIDENED(1, op_dropout_heads(y, x, key, prob, first_sequence, head0, at), &y, &x);
     const uint64_t limit = dropout_limit("op_dropout_heads", prob);
     const real scale = (real)(1 / (1 - prob));
     need_same("op_dropout_heads", "y", y, "x", x);
@@ -726,6 +804,7 @@ ITEM SoftmaxRow causal_softmax_row(real *p, const real *s, real scale, size_t li
     return row;
 }
 void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at) {
+    WIDENED(1, op_causal_softmax(p, s, scale, at), &p, &s);
     need_same("op_causal_softmax", "p", p, "s", s);
     const size_t Tq = need_place("op_causal_softmax", p, at);
     FOR_EACH(r, p.rows, {
@@ -747,6 +826,7 @@ ITEM void causal_softmax_backward_row(real *ds, const real *p, const real *dp, r
     for (size_t c = 0; c < live; c++) ds[c] = scale * p[c] * (ds[c] - dot);
 }
 void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, HeadsPlace at) {
+    WIDENED(1, op_causal_softmax_backward(ds, p, dp, scale, at), &ds, &p, &dp);
     need_same("op_causal_softmax_backward", "ds", ds, "p", p);
     need_same("op_causal_softmax_backward", "dp", dp, "p", p);
     const size_t Tq = need_place("op_causal_softmax_backward", p, at);
@@ -766,6 +846,7 @@ static void need_tokens(const char *op, const char *name, Tensor t, Tensor p, He
 }
 
 void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlace at) {
+    WIDENED(1, op_causal_softmax_lse(p, lse, s, scale, at), &p, &s);
     need_same("op_causal_softmax_lse", "p", p, "s", s);
     need_tokens("op_causal_softmax_lse", "lse", lse, p, at);
     const size_t Tq = need_place("op_causal_softmax_lse", p, at);
@@ -788,6 +869,7 @@ ITEM void merge_heads_item(real *o, real *lse, const real *o_more, real lse_more
     *lse = (real)((double)max + log((double)sum));
 }
 void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more) {
+    WIDENED(1, op_merge_heads(o, lse, o_more, lse_more), &o, &o_more);
     need_same("op_merge_heads", "o_more", o_more, "o", o);
     need_same("op_merge_heads", "lse_more", lse_more, "lse", lse);
     need_shape("op_merge_heads", "lse", lse, o.rows, lse.cols, "o", o);
@@ -806,6 +888,7 @@ ITEM void causal_probabilities_row(real *p, const real *s, real lse, real scale,
     for (size_t c = live; c < n; c++) p[c] = 0;
 }
 void op_causal_probabilities(Tensor p, Tensor s, Tensor lse, real scale, HeadsPlace at) {
+    WIDENED(1, op_causal_probabilities(p, s, lse, scale, at), &p, &s);
     need_same("op_causal_probabilities", "p", p, "s", s);
     need_tokens("op_causal_probabilities", "lse", lse, p, at);
     const size_t Tq = need_place("op_causal_probabilities", p, at);
@@ -822,6 +905,7 @@ ITEM real heads_dot_item(const real *a, const real *b, size_t D) {
     return (real)sum;
 }
 void op_heads_dot(Tensor dot, Tensor o, Tensor d_o) {
+    WIDENED(0, op_heads_dot(dot, o, d_o), &o, &d_o);
     need_same("op_heads_dot", "do", d_o, "o", o);
     need_shape("op_heads_dot", "dot", dot, o.rows, dot.cols, "o", o);
     const size_t heads = dot.cols, D = heads ? o.cols / heads : 0;
@@ -839,6 +923,7 @@ ITEM void causal_scores_backward_row(real *ds, const real *p, const real *dp, re
 }
 void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale,
                                HeadsPlace at) {
+    WIDENED(1, op_causal_scores_backward(ds, p, dp, dot, scale, at), &ds, &p, &dp);
     need_same("op_causal_scores_backward", "ds", ds, "p", p);
     need_same("op_causal_scores_backward", "dp", dp, "p", p);
     need_tokens("op_causal_scores_backward", "dot", dot, p, at);
@@ -862,6 +947,7 @@ static Tensor part(Tensor t, size_t row, size_t col) {
     return t;
 }
 void op_heads_scores_triangle(Tensor p, Tensor q, Tensor k, size_t B, size_t heads) {
+    WIDENED(1, op_heads_scores_triangle(p, q, k, B, heads), &p, &q, &k);
     const size_t D = need_heads("op_heads_scores_triangle", "q", q, "k", k, p, B, heads),
                  count[2] = { B, heads };
     const size_t T = per_sequence(q, B);
@@ -871,6 +957,7 @@ void op_heads_scores_triangle(Tensor p, Tensor q, Tensor k, size_t B, size_t hea
                    head_steps(k, T, D), part(p, i, 0), score_steps(p, T, heads));
 }
 void op_heads_mix_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
+    WIDENED(1, op_heads_mix_triangle(o, p, v, B, heads), &o, &p, &v);
     const size_t D = need_heads("op_heads_mix_triangle", "o", o, "v", v, p, B, heads),
                  count[2] = { B, heads };
     const size_t T = per_sequence(o, B);
@@ -880,6 +967,7 @@ void op_heads_mix_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads)
                    head_steps(v, T, D), part(o, i, 0), head_steps(o, T, D));
 }
 void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
+    WIDENED(1, op_heads_mix_t_triangle(o, p, v, B, heads), &o, &p, &v);
     const size_t D = need_heads("op_heads_mix_t_triangle", "v", v, "o", o, p, B, heads),
                  count[2] = { B, heads };
     const size_t T = per_sequence(v, B);
@@ -901,6 +989,7 @@ ITEM void embed_part(real *y, Tensor wte, size_t row, size_t lo, size_t hi) {
     for (size_t c = lo; c < hi; c++) y[c] = is_mine ? from[c] : 0;
 }
 void op_embed_tokens(Tensor y, Tensor wte, const int *tokens, size_t vocab0) {
+    WIDENED(1, op_embed_tokens(y, wte, tokens, vocab0), &y, &wte);
     need_shape("op_embed_tokens", "y", y, y.rows, wte.cols, "wte", wte);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
                   { embed_part(row_of(y, r), wte, vocab_row(tokens[r], vocab0), lo, hi); });
@@ -917,6 +1006,7 @@ ITEM void embed_grad_strip(Tensor dwte, const int *tokens, Tensor dy, size_t voc
     }
 }
 void op_embed_tokens_grad(Tensor dwte, const int *tokens, Tensor dy, size_t vocab0) {
+    WIDENED(1, op_embed_tokens_grad(dwte, tokens, dy, vocab0), &dwte, &dy);
     need_shape("op_embed_tokens_grad", "dy", dy, dy.rows, dwte.cols, "dwte", dwte);
     tensor_fill(dwte, 0);
     FOR_EACH(i, ceil_div(dwte.cols, STRIP), {
@@ -933,6 +1023,7 @@ ITEM void add_position_part(real *y, const real *x, Tensor wpe, size_t position,
         for (size_t c = lo; c < hi; c++) y[c] = (real)NAN;
 }
 void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position) {
+    WIDENED(1, op_add_positions(y, x, wpe, position), &y, &x, &wpe);
     need_same("op_add_positions", "y", y, "x", x);
     if (wpe.cols == 0) {
         copy_unless_same(y, x);
@@ -955,6 +1046,7 @@ ITEM void positions_grad_part(real *dwpe, const int *position, Tensor dy, size_t
     }
 }
 void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy) {
+    WIDENED(1, op_add_positions_grad(dwpe, position, dy), &dwpe, &dy);
     if (dwpe.cols == 0) return;
     need_shape("op_add_positions_grad", "dy", dy, dy.rows, dwpe.cols, "dwpe", dwpe);
     FOR_EACH_PART(t, lo, hi, dwpe.rows, dwpe.cols,
@@ -1030,6 +1122,7 @@ ITEM void sgd_part(real *w, const real *g, real scale, real lr, real weight_deca
     for (size_t c = lo; c < hi; c++) w[c] -= lr * (scale * g[c] + weight_decay * w[c]);
 }
 void op_sgd(Tensor w, Tensor g, real scale, real lr, real weight_decay) {
+    WIDENED(1, op_sgd(w, g, scale, lr, weight_decay), &w, &g);
     need_same("op_sgd", "g", g, "w", w);
     const bool flat = tensor_contiguous(w) && tensor_contiguous(g);
     w = as_one_row(w, flat);
@@ -1051,6 +1144,7 @@ ITEM void adamw_part(real *w, const real *g, real *m, real *v, real scale, AdamW
     }
 }
 void op_adamw(Tensor w, Tensor g, Tensor m, Tensor v, real scale, AdamW a) {
+    WIDENED(1, op_adamw(w, g, m, v, scale, a), &w, &g);
     need_same("op_adamw", "g", g, "w", w);
     need_same("op_adamw", "m", m, "w", w);
     need_same("op_adamw", "v", v, "w", w);

@@ -1,21 +1,45 @@
 // tensor.c: creates, views, fills and moves tensors, in the common subset of C and C++.
 #include "common/tensor/tensor.h"
+#include <stdlib.h>
 #include "common/device/device.h"
 #include "common/device/for_each.h"
 #include "common/tensor/random.h"
 #include "common/tensor/real_math.h"
+#include "common/tensor/storage.h"
 #include "common/base/util.h"
 
-Tensor tensor_new(Arena *a, size_t rows, size_t cols) {
+size_t element_size(Element e) {
+    return e == REALS ? sizeof(real) : element_is_half(e) ? 2 : e == DOUBLES ? sizeof(double) : 1;
+}
+const char *element_name(Element e) {
+    static const char *const name[] = { REAL_NAME, "bf16", "fp16", "doubles", "bytes" };
+    return name[e];
+}
+
+Tensor tensor_shaped(Arena *a, Shape s) {
     Tensor t;
-    if (cols && rows > SIZE_MAX / sizeof(real) / cols)
+    if (s.cols && s.rows > SIZE_MAX / element_size(s.element) / s.cols)
         fault(
             "tensor_new: [%zu, %zu] has more bytes than a size_t can count; choose a smaller model",
-            rows, cols);
-    t.data = (real *)arena_alloc(a, rows * cols * sizeof(real));
-    t.rows = rows;
-    t.cols = t.ld = cols;
+            s.rows, s.cols);
+    t.data = (real *)arena_alloc(a, s.rows * s.cols * element_size(s.element));
+    t.rows = s.rows;
+    t.cols = t.ld = s.cols;
+    t.element = s.element;
     return t;
+}
+Tensor tensor_new(Arena *a, size_t rows, size_t cols) {
+    return tensor_shaped(a, tensor_shape(rows, cols, REALS));
+}
+Tensor tensor_like(Arena *a, Tensor t) {
+    return tensor_shaped(a, tensor_shape(t.rows, t.cols, t.element));
+}
+
+void tensor_need_reals(const char *op, const char *name, Tensor t) {
+    if (t.element != REALS)
+        fault("%s: %s is stored in %s, but this op reads and writes %s only: give it a tensor of "
+              "reals",
+              op, name, element_name(t.element), element_name(REALS));
 }
 
 int *ints_new(Arena *a, size_t n) { return (int *)arena_alloc(a, n * sizeof(int)); }
@@ -24,10 +48,17 @@ void ints_upload(int *to, const int *from, size_t n) { device_upload(to, from, n
 
 // ---- views ----
 
+// The tensor whose first element is element n of t's memory.
+static Tensor from_element(Tensor t, size_t n) {
+    if (t.element == REALS) t.data += n;
+    else t.half += n;
+    return t;
+}
+
 Tensor tensor_row_range(Tensor t, size_t lo, size_t hi) {
     if (lo > hi || hi > t.rows)
         fault("tensor_row_range: rows %zu to %zu of [%zu, %zu]", lo, hi, t.rows, t.cols);
-    t.data += lo * t.ld;
+    t = from_element(t, lo * t.ld);
     t.rows = hi - lo;
     return t;
 }
@@ -35,7 +66,7 @@ Tensor tensor_row_range(Tensor t, size_t lo, size_t hi) {
 Tensor tensor_col_range(Tensor t, size_t lo, size_t hi) {
     if (lo > hi || hi > t.cols)
         fault("tensor_col_range: columns %zu to %zu of [%zu, %zu]", lo, hi, t.rows, t.cols);
-    t.data += lo;
+    t = from_element(t, lo);
     t.cols = hi - lo;
     return t;
 }
@@ -50,7 +81,7 @@ Tensor tensor_flat_range(Tensor t, size_t lo, size_t hi) {
     need_contiguous(t, "tensor_flat_range");
     if (lo > hi || hi > tensor_count(t))
         fault("tensor_flat_range: elements %zu to %zu of [%zu, %zu]", lo, hi, t.rows, t.cols);
-    t.data += lo;
+    t = from_element(t, lo);
     t.rows = 1;
     t.cols = t.ld = hi - lo;
     return t;
@@ -70,8 +101,17 @@ Tensor tensor_reshape(Tensor t, size_t rows, size_t cols) {
 ITEM void fill_part(real *y, real value, size_t lo, size_t hi) {
     for (size_t c = lo; c < hi; c++) y[c] = value;
 }
+ITEM void fill_half_part(uint16_t *y, uint16_t value, size_t lo, size_t hi) {
+    for (size_t c = lo; c < hi; c++) y[c] = value;
+}
 void tensor_fill(Tensor t, real value) {
     if (tensor_contiguous(t)) t = tensor_reshape(t, 1, tensor_count(t));
+    if (element_is_half(t.element)) {
+        const uint16_t rounded = stored_round(t.element, value);
+        FOR_EACH_PART(r, lo, hi, t.rows, t.cols,
+                      { fill_half_part(t.half + r * t.ld, rounded, lo, hi); });
+        return;
+    }
     FOR_EACH_PART(r, lo, hi, t.rows, t.cols, { fill_part(t.data + r * t.ld, value, lo, hi); });
 }
 
@@ -79,18 +119,69 @@ ITEM void copy_part(real *y, const real *x, size_t lo, size_t hi) {
     INDEPENDENT
     for (size_t c = lo; c < hi; c++) y[c] = x[c];
 }
+ITEM void copy_half_part(uint16_t *y, const uint16_t *x, Element to, Element from, size_t lo,
+                         size_t hi) {
+    for (size_t c = lo; c < hi; c++)
+        y[c] = to == from ? x[c] : stored_round(to, stored_value(from, x[c]));
+}
+// At least one of the two has 16 bits.
+static void copy_stored(Tensor to, Tensor from) {
+    if (from.element == REALS)
+        FOR_EACH_PART(r, lo, hi, to.rows, to.cols, {
+            round_part(to.half + r * to.ld, from.data + r * from.ld, to.element, lo, hi);
+        });
+    else if (to.element == REALS)
+        FOR_EACH_PART(r, lo, hi, to.rows, to.cols, {
+            widen_part(to.data + r * to.ld, from.half + r * from.ld, from.element, lo, hi);
+        });
+    else
+        FOR_EACH_PART(r, lo, hi, to.rows, to.cols, {
+            copy_half_part(to.half + r * to.ld, from.half + r * from.ld, to.element, from.element,
+                           lo, hi);
+        });
+}
 void tensor_copy(Tensor to, Tensor from) {
     if (to.rows != from.rows || to.cols != from.cols)
         fault("tensor_copy: [%zu, %zu] to [%zu, %zu]", from.rows, from.cols, to.rows, to.cols);
     if (tensor_contiguous(to) && tensor_contiguous(from)) {
-        device_copy(to.data, from.data, tensor_count(to) * sizeof(real));
+        if (to.element == from.element) {
+            device_copy(to.data, from.data, tensor_bytes(to));
+            return;
+        }
+        to = tensor_reshape(to, 1, tensor_count(to));
+        from = tensor_reshape(from, 1, tensor_count(from));
+    }
+    if (to.element != REALS || from.element != REALS) {
+        copy_stored(to, from);
         return;
     }
     FOR_EACH_PART(r, lo, hi, to.rows, to.cols,
                   { copy_part(to.data + r * to.ld, from.data + r * from.ld, lo, hi); });
 }
 
+// Elements of 16 bits are converted on the host.
+static void upload_halves(Tensor to, const real *from) {
+    const size_t n = tensor_count(to);
+    uint16_t *half = (uint16_t *)host_alloc(n * sizeof *half);
+    round_part(half, from, to.element, 0, n);
+    for (size_t r = 0; r < to.rows; r++)
+        device_upload(to.half + r * to.ld, half + r * to.cols, to.cols * sizeof *half);
+    free(half);
+}
+static void download_halves(real *to, Tensor from) {
+    const size_t n = tensor_count(from);
+    uint16_t *half = (uint16_t *)host_alloc(n * sizeof *half);
+    for (size_t r = 0; r < from.rows; r++)
+        device_download(half + r * from.cols, from.half + r * from.ld, from.cols * sizeof *half);
+    widen_part(to, half, from.element, 0, n);
+    free(half);
+}
+
 void tensor_upload(Tensor to, const real *from) {
+    if (element_is_half(to.element)) {
+        upload_halves(to, from);
+        return;
+    }
     if (tensor_contiguous(to)) {
         device_upload(to.data, from, tensor_count(to) * sizeof(real));
         return;
@@ -100,6 +191,10 @@ void tensor_upload(Tensor to, const real *from) {
 }
 
 void tensor_download(real *to, Tensor from) {
+    if (element_is_half(from.element)) {
+        download_halves(to, from);
+        return;
+    }
     if (tensor_contiguous(from)) {
         device_download(to, from.data, tensor_count(from) * sizeof(real));
         return;
@@ -113,7 +208,27 @@ ITEM void randomize_part(real *y, uint64_t key, double deviation, uint64_t first
     for (size_t c = lo; c < hi; c++)
         y[c] = (real)(random_normal(random_key(key, first + c)) * deviation);
 }
+// A copy of t in reals, in this rank's scratch. Only its values matter: it is contiguous.
+static Tensor scratch_like(Tensor t) {
+    Tensor wide = t;
+    wide.data = (real *)memory_scratch(tensor_count(t) * sizeof(real));
+    wide.ld = t.cols;
+    wide.element = REALS;
+    return wide;
+}
+static Tensor widened(Tensor t) {
+    const Tensor wide = scratch_like(t);
+    tensor_copy(wide, t);
+    return wide;
+}
+
 void tensor_randomize(Tensor t, uint64_t key, double deviation) {
+    if (t.element != REALS) {
+        const Tensor wide = scratch_like(t);
+        tensor_randomize(wide, key, deviation);
+        tensor_copy(t, wide);
+        return;
+    }
     FOR_EACH_PART(r, lo, hi, t.rows, t.cols, {
         randomize_part(t.data + r * t.ld, key, deviation, (uint64_t)r * t.cols, lo, hi);
     });
@@ -164,8 +279,11 @@ static double sum_of_rows(Tensor t, bool squares) {
     return sum;
 }
 
-double tensor_sum(Tensor t) { return sum_of_rows(t, false); }
-double tensor_sum_of_squares(Tensor t) { return sum_of_rows(t, true); }
+static double sum_in_doubles(Tensor t, bool squares) {
+    return sum_of_rows(t.element == REALS ? t : widened(t), squares);
+}
+double tensor_sum(Tensor t) { return sum_in_doubles(t, false); }
+double tensor_sum_of_squares(Tensor t) { return sum_in_doubles(t, true); }
 
 ITEM bool same_bits(real a, real b) {
     uint64_t x = 0, y = 0;
@@ -177,16 +295,28 @@ ITEM void differ_part(int *differs, const real *a, const real *b, size_t lo, siz
     for (size_t c = lo; c < hi; c++)
         if (!same_bits(a[c], b[c])) *differs = 1; // all writers write the same value
 }
+ITEM void differ_half_part(int *differs, const uint16_t *a, const uint16_t *b, size_t lo,
+                           size_t hi) {
+    for (size_t c = lo; c < hi; c++)
+        if (a[c] != b[c]) *differs = 1;
+}
 bool tensor_equal(Tensor a, Tensor b) {
     need_contiguous(a, "tensor_equal");
     need_contiguous(b, "tensor_equal");
     if (tensor_count(a) != tensor_count(b))
         fault("tensor_equal: [%zu, %zu] and [%zu, %zu]", a.rows, a.cols, b.rows, b.cols);
+    if (a.element != b.element)
+        fault("tensor_equal: %s and %s have different bits", element_name(a.element),
+              element_name(b.element));
     Arena scratch = arena(MEM_REFERENCE);
     int no = 0, answer, *differs = ints_new(&scratch, 1);
     ints_upload(differs, &no, 1);
-    FOR_EACH_PART(r, lo, hi, 1, tensor_count(a),
-                  { differ_part(differs + r, a.data, b.data, lo, hi); });
+    if (a.element == REALS)
+        FOR_EACH_PART(r, lo, hi, 1, tensor_count(a),
+                      { differ_part(differs + r, a.data, b.data, lo, hi); });
+    else
+        FOR_EACH_PART(r, lo, hi, 1, tensor_count(a),
+                      { differ_half_part(differs + r, a.half, b.half, lo, hi); });
     device_download(&answer, differs, sizeof answer);
     arena_free(&scratch);
     return answer == 0;

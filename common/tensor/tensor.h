@@ -11,15 +11,33 @@
 
 // data may be device memory, so chapters never read it.
 typedef struct {
-    real *data;
+    union {
+        real *data;     // if element is REALS
+        uint16_t *half; // if element is BF16S or FP16S
+    };
     size_t rows, cols, ld;
+    Element element;
 } Tensor;
 typedef struct {
     size_t rows, cols;
+    Element element;
 } Shape;
 
-Tensor tensor_new(Arena *a, size_t rows, size_t cols); // filled with NaN, not with zeros
-static inline Tensor tensor_shaped(Arena *a, Shape s) { return tensor_new(a, s.rows, s.cols); }
+size_t element_size(Element e);      // bytes
+const char *element_name(Element e); // "fp32", "fp64", "bf16", "fp16", ...
+static inline bool element_is_half(Element e) { return e == BF16S || e == FP16S; }
+static inline Shape tensor_shape(size_t rows, size_t cols, Element element) {
+    const Shape s = { rows, cols, element };
+    return s;
+}
+
+// New tensors are filled with NaN, not with zeros. tensor_new makes reals.
+Tensor tensor_new(Arena *a, size_t rows, size_t cols);
+Tensor tensor_shaped(Arena *a, Shape s);
+Tensor tensor_like(Arena *a, Tensor t); // with the shape and the element type of t
+static inline size_t tensor_bytes(Tensor t) { return t.rows * t.cols * element_size(t.element); }
+// Faults of an op whose loops read reals, if t is stored in 16 bits.
+void tensor_need_reals(const char *op, const char *name, Tensor t);
 static inline size_t tensor_count(Tensor t) { return t.rows * t.cols; }
 static inline bool tensor_contiguous(Tensor t) { return t.ld == t.cols || t.rows <= 1; }
 
@@ -31,14 +49,14 @@ Tensor tensor_flat_range(Tensor t, size_t lo, size_t hi);
 Tensor tensor_reshape(Tensor t, size_t rows, size_t cols); // same elements, contiguous
 
 void tensor_fill(Tensor t, real value);
-void tensor_copy(Tensor to, Tensor from);        // same shape
+void tensor_copy(Tensor to, Tensor from);        // same shape; other elements are converted
 void tensor_upload(Tensor to, const real *from); // from: contiguous host memory, rows*cols
 void tensor_download(real *to, Tensor from);
 // Fills t with normal values. Element (r, c) is a function of key and r*cols + c.
 void tensor_randomize(Tensor t, uint64_t key, double deviation);
 double tensor_sum(Tensor t);            // in double: adds each row, then the rows in order
 double tensor_sum_of_squares(Tensor t); // in the same order
-bool tensor_equal(Tensor a, Tensor b);  // equal shape and equal bits
+bool tensor_equal(Tensor a, Tensor b);  // equal shape and equal bits, of one element type
 
 int *ints_new(Arena *a, size_t n); // device memory for tokens and targets
 void ints_upload(int *to, const int *from, size_t n);

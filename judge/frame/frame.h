@@ -24,6 +24,8 @@ OptionValues options_parse(int argc, char **argv, const Option *own);
 void options_print_help(const OptionValues *s, const char *program);
 // fault() for an unknown name
 const OptionValue *options_find(const OptionValues *s, const char *name);
+// usage_error() if --storage asks for 16 bits and the program's own table has no STORAGE_OPTION
+void options_require_storage(const OptionValues *s);
 void options_free(OptionValues *s); // frees the texts that option_default has allocated
 bool option_value_is_number(const OptionValue *s);
 // usage_error() if the value is not in lo..hi

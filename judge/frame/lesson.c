@@ -134,6 +134,7 @@ static void read_common_options(Program *p) {
     const char *transport = options_find(s, "transport")->text;
     const OptionValue *emulate = options_find(s, "emulate"), *timeout = options_find(s, "timeout");
     p->seed = option_value_whole(options_find(s, "seed"), 0, UINT64_MAX);
+    options_require_storage(s);
     const char *terminal = getenv("TERM");
     p->color = options_find(s, "color")->given || (page_on_terminal() && !getenv("NO_COLOR") &&
                                                    terminal && strcmp(terminal, "dumb") != 0);

@@ -58,6 +58,14 @@ bool option_given(Run *run, const char *name);
 // this rank alone, so all ranks must call it. It may free a text that option_text() returned
 // before.
 void option_default(Run *run, const char *name, const char *text);
+// --storage. A lesson that can store 16 bits lists STORAGE_OPTION among its own options; the frame
+// refuses --storage bf16 and fp16 in all others. training_store() reads both options.
+Element option_storage(Run *run);
+#define STORAGE_OPTION \
+    { "storage", "real|bf16|fp16", "real", NULL }, { \
+        "gradients", "main|stored", "main", \
+            "with 16-bit storage: gradients of weights in reals, or stored as the weights" \
+    }
 
 // Prints on rank 0, in order with the checks. It adds a newline if the text does not end with one.
 void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -27,6 +27,8 @@ static const Option common_options[] = {
       "ethernet" },
     { "node", "N", NULL, "N neighbouring ranks share a node; without it all ranks share one" },
     { "seed", "N", "1", "seed of weights, data and dropout" },
+    { "storage", "real|bf16|fp16", "real",
+      "how weights and activations are stored; with 16 bits the optimizer keeps masters in reals" },
     { "json", "FILE", NULL, "write settings, checks, costs and the verdict to FILE" },
     { "svg", "FILE", NULL, "write the lesson's picture to FILE" },
     { "trace", "FILE", NULL, "write all ranks' events to FILE, as a trace for ui.perfetto.dev" },
@@ -151,6 +153,17 @@ static size_t place_of(const OptionValues *s, const char *name) {
 
 const OptionValue *options_find(const OptionValues *s, const char *name) {
     return &s->list[place_of(s, name)];
+}
+
+void options_require_storage(const OptionValues *s) {
+    const char *storage = options_find(s, "storage")->text;
+    const Option *o = s->own;
+    while (o && o->name && strcmp(o->name, "storage") != 0) o++;
+    REQUIRE(
+        (o && o->name) || strcmp(storage, "real") == 0,
+        "--storage %s: this program stores reals only; leave the option out, or choose a lesson "
+        "that can: 01.02, 03.06, 05.02, 06.02, 06.03 or 06.04",
+        storage);
 }
 
 void options_free(OptionValues *s) {
@@ -406,6 +419,10 @@ size_t option_size(Run *run, const char *name) {
     return (size_t)option_value_whole(asked(run, name), 0, SIZE_MAX);
 }
 double option_real(Run *run, const char *name) { return option_value_real(asked(run, name)); }
+Element option_storage(Run *run) {
+    const char *storage = option_text(run, "storage");
+    return strcmp(storage, "bf16") == 0 ? BF16S : strcmp(storage, "fp16") == 0 ? FP16S : REALS;
+}
 const char *option_text(Run *run, const char *name) { return asked(run, name)->text; }
 bool option_flag(Run *run, const char *name) {
     const OptionValue *o = asked(run, name);

@@ -3,6 +3,7 @@
 #include "judge/draw/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 Data training_text(Run *run, const char *path, const char *eval, size_t vocab, size_t context,
                    size_t sequences) {
@@ -69,6 +70,7 @@ Trajectory trajectory_new(Run *run, const Training *t) {
     return (Trajectory){ .run = run,
                          .steps = t->steps,
                          .adamw = t->optimizer.kind == ADAMW,
+                         .storage = t->model.storage,
                          .loss = host_alloc(t->steps * sizeof(double)),
                          .norm = host_alloc(t->steps * sizeof(double)),
                          .first = snapshot_new(run),
@@ -167,6 +169,24 @@ Trajectory training_unsplit(Run *run, const Training *t, size_t shards) {
 
 // ---- the comparison ----
 
+double training_limit(const Training *t) {
+    const Element e = t->model.storage;
+    return e == BF16S ? 32 * 0x1p-9 : e == FP16S ? 32 * 0x1p-12 : LIMIT_ROUNDING;
+}
+double training_exact(const Run *run, const Training *t) {
+    return run->reduce == REDUCE_ORDERED ? 0 : training_limit(t);
+}
+void training_store(Run *run, Training *t) {
+    t->model.storage = option_storage(run);
+    if (t->model.storage == REALS) return;
+    t->model.main_gradients = strcmp(option_text(run, "gradients"), "main") == 0;
+    say(run,
+        "Weights and activations are stored in %s, gradients of weights in %s. Masters, moments, "
+        "statistics, logits and losses are %s.",
+        element_name(t->model.storage), element_name(config_gradient_element(&t->model)),
+        element_name(REALS));
+}
+
 static void compare(Run *run, const char *what, const char *which, Snapshot *got, Snapshot *want,
                     double limit) {
     char line[96];
@@ -179,7 +199,8 @@ void training_compare_tensors(Run *run, const char *what, Trajectory *got, Traje
                               double limit) {
     char line[96];
     snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
-    if (limit > 0 && got->adamw && sizeof(real) == 4) {
+    const bool rough = sizeof(real) == 4 || got->storage != REALS;
+    if (limit > 0 && got->adamw && rough) {
         compare(run, line, "gradients of step 0", got->first, want->first, limit);
     } else {
         compare(run, line, "gradients", got->gradients, want->gradients, limit);
@@ -191,6 +212,7 @@ void training_compare_numbers(Run *run, const char *what, Trajectory *got, Traje
                               double limit) {
     char line[96];
     snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
+    if (got->storage != REALS) limit /= 8;
     check_numbers(run, line, "loss of every step", got->loss, want->loss, got->steps, limit);
     check_numbers(run, line, "gradient norm of every step", got->norm, want->norm, got->steps,
                   limit);
@@ -215,7 +237,7 @@ void training_both(Run *run, const char *what, const Training *t, SplitTraining 
         one.recorded = t->recorded && i;
         Trajectory got = trajectory_new(run, &one), want = training_unsplit(run, &one, 1);
         split(lesson, &one, &got);
-        training_compare(run, what, &got, &want, LIMIT_ROUNDING);
+        training_compare(run, what, &got, &want, training_limit(t));
         check_true(run, i ? "AdamW" : "SGD", "every step is clipped",
                    trajectory_clipped(&got, t->clip));
         trajectory_free(&got);

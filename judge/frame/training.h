@@ -44,6 +44,7 @@ typedef struct {
     Run *run;
     size_t steps;
     double *loss, *norm; // [steps] mean loss per counted token, gradient norm before clipping
+    Element storage;
     // Gradients of step 0; gradients of every step; weights after every step.
     Snapshot *first, *gradients, *weights;
     bool adamw;
@@ -84,6 +85,16 @@ void training_compare_tensors(Run *run, const char *what, Trajectory *got, Traje
                               double limit);
 void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want,
                               double limit);
+// The limit for sums of the same terms in another order. With 16-bit storage an error near a tie of
+// the rounding becomes a whole unit in the last place, and many such errors add up: 32 halves of a
+// unit, twice the largest error over nine seeds. Losses and norms are sums of many elements, so
+// training_compare_numbers takes an eighth of a limit of 16 bits.
+double training_limit(const Training *t);
+// The limit for the same terms in the same order: 0; with --reduce fast, training_limit().
+double training_exact(const Run *run, const Training *t);
+// Stores the training's model as --storage and --gradients ask. Says so on the page if the model
+// has 16 bits.
+void training_store(Run *run, Training *t);
 // Was every step clipped? Only then is clipping compared.
 bool trajectory_clipped(const Trajectory *c, double clip);
 // Compares the split training with the unsplit training, within LIMIT_ROUNDING, with every step
