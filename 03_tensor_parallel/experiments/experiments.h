@@ -102,16 +102,60 @@ void bigram_split_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Te
 void bigram_forward(Run *run, Bigram *m, const Batch *b);
 void bigram_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx);
 
-// ---- sequence_costs.c ----
-// Predictions of the experiment of 07_sequence_parallel.c: the messages of a step, the paper's
-// closed forms, and the paper's figure 7.
+// ---- gpt.c ----
+// Lessons 06 to 12 train a GPT in one of the six ways of compare.h, and compare it with the unsplit
+// one.
 
-size_t sequence_micro_batch(const Training *t, size_t k); // sequences of micro-batch k
-// Messages in the layers in one step, which has several micro-batches.
-SequenceTraffic sequence_step_traffic(const CutSizes *z, const Training *t);
-// If t divides all sizes, the exact sums must equal the paper's closed forms.
-void sequence_closed_forms(Run *run, const Training *t, const char *name, bool kept_whole,
-                           const CutSizes *z);
+// The model of the options --layers, --width, --heads and --dropout. usage_error() if it is
+// impossible.
+ModelConfig gpt_options(Run *run, size_t context, size_t vocab);
+// Three clipped steps on synthetic tokens, one micro-batch each.
+Training gpt_training(ModelConfig c, size_t sequences);
+size_t gpt_sequences(const Training *t, size_t k); // of micro-batch k
+
+// The communicators of a way. Each has the world. Grids and cubes have three axes, and a cube two
+// planes: the ranks with this rank's column, and with its row.
+enum { GPT_WORLD, GPT_ROW, GPT_COL, GPT_DEPTH, GPT_SAME_COL, GPT_SAME_ROW, GPT_GROUPS };
+typedef struct {
+    double calls[COMM_KINDS], sent, received; // bytes of this rank
+} GroupTraffic;
+// Measured on one rank in the last step.
+typedef struct {
+    // In the layers; and afterwards, for sums of partial gradients.
+    GroupTraffic layers[GPT_GROUPS], sums[GPT_GROUPS];
+    Picoseconds layers_time; // of both of these
+    Picoseconds step_time;   // and of the loss; the gradient norm is not in it
+    // Bytes. block: the parameters of a block. activations: their peak. message: the output of a
+    // block for micro-batch 0.
+    size_t block, parameters, gradients, optimizer, activations, message;
+} GptMeasured;
+typedef struct CutGpt CutGpt;
+struct CutGpt {
+    TensorWay way;
+    Comm *world;
+    KeptInput input;                // SP
+    const AttentionKind *attention; // the ring
+    CommGrid grid;                  // 2D, 2.5D
+    Cube cube;                      // 3D
+    // Called before each step; NULL: nothing. If given, a step ends with all ranks together.
+    void (*begin_step)(CutGpt *x);
+    GptMeasured measured;
+};
+void gpt_train(void *cut_gpt, const Training *t, Trajectory *out); // a SplitTraining
+// Checks the memory of a rank: ids "block", "parameters", "gradients", "adamw", "kept".
+typedef struct {
+    size_t block, parameters, gradients, kept;
+} GptElements;
+void gpt_memory_costs(Run *run, const char *ids, const char *names, const GptElements *c,
+                      const GptMeasured *r);
+GptElements gpt_elements(const CutSizes *z, size_t sequences); // of 1D, SP and one device
+// Cells of a table: 1D (lesson 06) on n ranks, or one device (n = 1), from sizes alone.
+typedef struct {
+    char block[24], parameters[24], kept[24], received[24], time[24];
+} GptCells;
+GptCells gpt_cells_1d(const ModelConfig *c, size_t n, size_t sequences);
+
+// ---- sequence_figure.c ----
 // Checks that the cost model gives figure 7 of Korthikanti et al. 2022.
 void sequence_figure7(Run *run);
 
@@ -170,26 +214,20 @@ double context_pass_time(int kind, ContextSizes z, size_t n, bool backward);
 // The second half of the experiment of 08_ring_attention.c: attention alone, on long sequences.
 
 extern const AttentionKind *const context_kind[CONTEXT_KINDS];
-// Costs of one kind: ids "sent.ring" and so on, names "ring: sent in both" and so on.
-void context_check_costs(Run *run, int kind, const CostRow *row);
+extern const char *const context_name[CONTEXT_KINDS]; // of costs: "ring: %s"
 
 // Runs attention of one sequence, with scores of several hundred, in each kind. Compares output and
 // gradients with one device, and checks bytes sent, memory and times.
 void context_alone(Run *run, ContextSizes z);
 
 // ---- grid_costs.c ----
-// The costs of the layers of grid_layers.c for one rank of a q x q x depth grid: as measured, and
-// from sizes alone.
+// The costs of the layers of grid_layers.c for one rank of a q x q x depth grid, from sizes alone.
 
 typedef struct {
-    double calls[COMM_KINDS], sent, received;
-} AxisTraffic; // bytes of this rank
-typedef struct {
-    AxisTraffic row, col, depth; // along the three axes of the grid
-    Work products;               // of this rank
-    double transfers;            // ps, one after another; equal blocks
+    GroupTraffic row, col, depth; // along the three axes of the grid
+    Work products;                // of this rank
+    double transfers;             // ps, one after another; equal blocks
 } GridTraffic;
-GridTraffic grid_measured(const CommGrid *g); // since the ledgers were reset
 
 typedef struct {
     const ModelConfig *c;
@@ -208,6 +246,7 @@ GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, boo
 // Sums of a stage's gradients over depth, one all-reduce each: both uses of wte; all other units.
 GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage);
 GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage);
+GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // both
 
 // The sizes of the stage on this rank, with its own columns. kept_block() and similar functions
 // then count per token of its row's sequences.
@@ -267,31 +306,12 @@ size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
 
 // ---- grids.c ----
-// Functions of the experiments of lessons 09 to 12: measurements of a grid of ranks, checks of
-// their costs, and the share of one rank of a cut model.
+// Functions of the experiments of lessons 09 to 12: checks of the costs of a grid of ranks, and the
+// share of one rank of a cube.
 
-// ---- 09, 10: measurements and costs of a rank of a q x q x d grid. ----
-typedef struct {
-    GridTraffic traffic;
-    Picoseconds took; // by this rank's clock
-    size_t panels;    // bytes, peak: blocks of other ranks
-    // Bytes. block: the parameters of a block. activations: their peak.
-    size_t block, parameters, gradients, optimizer, activations;
-} GridMeasured;
-void grid_measure_begin(const CommGrid *g, GridMeasured *r); // resets the ledgers of its groups
-void grid_measure_end(const CommGrid *g, GridMeasured *r);
-void grid_measure_state(GridMeasured *r, const Model *m); // before the model is freed
-// A training on such a grid. cut: summa() or tesseract(). measured: the last step.
-typedef struct {
-    Comm *world;
-    const CommGrid *g;
-    void (*cut)(Model *m, const CommGrid *g);
-    GridMeasured measured;
-} GridTraining;
-void grid_train(void *grid_training, const Training *t, Trajectory *out); // a SplitTraining
-// Check the calls and bytes of one axis (ids "row.sent" and so on), and the memory of a rank.
-void grid_axis_costs(Run *run, const char *axis, const AxisTraffic *want, const AxisTraffic *got);
-void grid_memory_costs(Run *run, const GridPlace *at, size_t sequences, const GridMeasured *r);
+// Checks the calls and bytes along each axis (ids "row.sent" and so on; "received": their sum), the
+// memory of a rank, and where all blocks are equal the time of the layers. x has trained.
+void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
 // ---- 11: bytes along the axes of a cube. ----
 void cube_ledgers_reset(const Cube *c);
