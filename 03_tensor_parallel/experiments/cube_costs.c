@@ -68,13 +68,6 @@ static void backward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bo
     if (at->gather_again) operands(s, at, B, T, swapped, K, N);
     forward(s, at, B, T, swapped, K, N);
 }
-CubeTraffic cube_linear(const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N) {
-    CubeTraffic s = { 0 };
-    forward(&s, at, part_size(B, at->q, at->layer), T, swapped, K, N);
-    backward(&s, at, part_size(B, at->q, at->layer), T, swapped, K, N);
-    return s;
-}
-
 static void norm(CubeTraffic *s, const CubePlace *at, const Sizes *z) {
     all_reduce(s, at->q, CUBE_ROW, 2 * z->M);
 }

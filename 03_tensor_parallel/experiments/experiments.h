@@ -119,12 +119,14 @@ enum { GPT_WORLD, GPT_ROW, GPT_COL, GPT_DEPTH, GPT_SAME_COL, GPT_SAME_ROW, GPT_G
 typedef struct {
     double calls[COMM_KINDS], sent, received; // bytes of this rank
 } GroupTraffic;
-// Measured on one rank in the last step.
+// Measured on one rank in the last step; step_time: in each step.
+enum { GPT_STEPS = 3 };
 typedef struct {
+    size_t steps; // finished ones
     // In the layers; and afterwards, for sums of partial gradients.
     GroupTraffic layers[GPT_GROUPS], sums[GPT_GROUPS];
-    Picoseconds layers_time; // of both of these
-    Picoseconds step_time;   // and of the loss; the gradient norm is not in it
+    Picoseconds layers_time;          // of both of these
+    Picoseconds step_time[GPT_STEPS]; // and of the loss; the gradient norm is not in it
     // Bytes. block: the parameters of a block. activations: their peak. message: the output of a
     // block for micro-batch 0.
     size_t block, parameters, gradients, optimizer, activations, message;
@@ -280,9 +282,6 @@ typedef struct {
 } CubePlace;
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again);
 
-// Forward and backward of y = x w for B sequences of T positions. K, N: columns of the gathered x
-// and y on this rank.
-CubeTraffic cube_linear(const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N);
 // A stage with B sequences: forward, forward of its blocks once more if `again`, and backward.
 CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, bool again);
 // A stage's sums of the gradients of vectors over the q^2 ranks of a plane: in bytes[0].
@@ -313,10 +312,6 @@ size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
 // memory of a rank, and where all blocks are equal the time of the layers. x has trained.
 void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
-// ---- 11: bytes along the axes of a cube. ----
-void cube_ledgers_reset(const Cube *c);
-void cube_add_sent(const Cube *c, double bytes[CUBE_AXES]); // adds the bytes since the reset
-
 // ---- 11, 12: the share of one rank. ----
 // parameters, kept: elements. received: bytes per step. time: ps per step, if no rank waits.
 typedef struct {
@@ -342,7 +337,7 @@ typedef struct {
     size_t B, T, K, N;
 } CubeSizes; // X [B*T, K], V [K, N], W [N, K]
 // Compares Y = X V and Z = Y W and their gradients with the unsplit ones, and checks the bytes sent
-// along each axis. shown: the page has a picture of this run.
+// where q^2 divides the sizes. shown: the page has a picture of this run.
 void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown);
 
 // ---- way_costs.c ----
@@ -357,25 +352,6 @@ RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, siz
 // ranks than in 1D; 0: none. The cost: bytes received, or the time of the messages without latency.
 typedef enum { BY_BYTES, BY_TIME, CROSSOVERS } Crossover;
 double way_crossover(size_t q, Crossover by);
-
-// ---- way_cut.c ----
-// A model cut in one of the six ways of 12_compare.c.
-
-enum { WAY_GROUPS = 6 }; // at most
-// The groups of a way.
-typedef struct {
-    TensorWay way;
-    Comm *world;
-    CommGrid grid; // of 2D, 2.5D
-    Cube cube;     // of 3D
-} WayCut;
-// Cuts a described model, and for the ring its data. All else of a way is inside its layers.
-void way_cut(WayCut *w, Model *m, Data *d);
-void way_free(WayCut *w); // the groups; not the model
-// Lists the communicators whose bytes are counted. Returns their number.
-size_t way_groups(const WayCut *w, Comm *group[WAY_GROUPS]);
-// Whether this rank's loss enters the sum over all ranks.
-bool way_loss_counts(const WayCut *w);
 
 // ---- way_tables.c ----
 // Tables with a column for each of the six ways of 12_compare.c.

@@ -18,7 +18,7 @@ ModelConfig gpt_options(Run *run, size_t context, size_t vocab) {
 Training gpt_training(ModelConfig c, size_t sequences) {
     return (Training){ .model = c,
                        .data = data_synthetic(c.vocab, c.context, c.seed),
-                       .steps = 3,
+                       .steps = GPT_STEPS,
                        .sequences = sequences,
                        .micro_batches = 1,
                        .clip = 0.5, // small enough that every step is clipped
@@ -78,7 +78,8 @@ static StepResult step(void *cut_gpt, Model *m, Optimizer *o, const Training *t,
     count_traffic(x, r->sums);
     r->layers_time = clock_now() - begin;
     loss = loss_of_all(x, loss);
-    r->step_time = clock_now() - begin;
+    if (r->steps < GPT_STEPS) r->step_time[r->steps] = clock_now() - begin;
+    r->steps++;
     // On the ring every rank has the whole gradient; elsewhere every element has one owner.
     const double norm = model_grad_norm(m, x->way == WAY_RING ? NULL : x->world);
     optimizer_step(o, m, clip_factor(norm, t->clip)); // each rank updates its parts

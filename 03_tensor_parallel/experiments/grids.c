@@ -52,15 +52,6 @@ void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences
 }
 // ---------------------------------------------------------------- a cube
 
-void cube_ledgers_reset(const Cube *c) {
-    Comm *all[] = { c->grid.in_row, c->grid.in_col, c->grid.in_depth, c->same_col, c->same_row };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) comm_ledger_reset(all[i]);
-}
-void cube_add_sent(const Cube *c, double bytes[CUBE_AXES]) {
-    Comm *axis[CUBE_AXES] = { c->grid.in_row, c->grid.in_col, c->grid.in_depth };
-    for (size_t i = 0; i < CUBE_AXES; i++) bytes[i] += (double)comm_bytes_sent(axis[i]);
-}
-
 RankShare cube_rank_share(const ModelConfig *c, size_t sequences, size_t q, size_t rank,
                           bool again) {
     const CubePlace at = cube_place_of(c, q, rank, again);
