@@ -119,6 +119,7 @@ enum { GPT_WORLD, GPT_ROW, GPT_COL, GPT_DEPTH, GPT_SAME_COL, GPT_SAME_ROW, GPT_G
 typedef struct {
     double calls[COMM_KINDS], sent, received; // bytes of this rank
 } GroupTraffic;
+typedef GroupTraffic AxisTraffic; // along an axis of a grid
 // Measured on one rank in the last step; step_time: in each step.
 enum { GPT_STEPS = 3 };
 typedef struct {
@@ -226,9 +227,9 @@ void context_alone(Run *run, ContextSizes z);
 // The costs of the layers of grid_layers.c for one rank of a q x q x depth grid, from sizes alone.
 
 typedef struct {
-    GroupTraffic row, col, depth; // along the three axes of the grid
-    Work products;                // of this rank
-    double transfers;             // ps, one after another; equal blocks
+    AxisTraffic row, col, depth; // along the three axes of the grid
+    Work products;               // of this rank
+    double transfers;            // ps, one after another; equal blocks
 } GridTraffic;
 
 typedef struct {

@@ -91,7 +91,7 @@ typedef enum { ROW, COLUMN } Axis;
 
 // A broadcast or reduce along a chain of ranks. A reduce runs from `first` to the root.
 static void chain(Count *c, Axis axis, CommKind kind, size_t root, size_t elements) {
-    GroupTraffic *a = axis == ROW ? &c->t.row : &c->t.col;
+    AxisTraffic *a = axis == ROW ? &c->t.row : &c->t.col;
     size_t q = c->at->q, me = axis == ROW ? c->at->col : c->at->row, first = (root + 1) % q;
     double bytes = q > 1 ? (double)(elements * E) : 0;
     bool sends = kind == COMM_BROADCAST ? me == root : me != root;

@@ -3,8 +3,8 @@
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <stdio.h>
 
-static void axis_costs(Run *run, const char *axis, const GroupTraffic *want,
-                       const GroupTraffic *got) {
+static void axis_costs(Run *run, const char *axis, const AxisTraffic *want,
+                       const AxisTraffic *got) {
     char ids[48], names[48], calls[48];
     snprintf(ids, sizeof ids, "%s.%%s", axis);
     snprintf(names, sizeof names, "%s: %%s a step", axis);
@@ -28,8 +28,8 @@ void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences
     const CutSizes whole = cut_sizes(at->c, 1, 0), z = grid_sizes(at);
     const GridTraffic layers = grid_stage(at, &whole, sequences, false);
     const GridTraffic sums = grid_sums(at, &whole); // over depth; a single grid sends nothing
-    const GroupTraffic *row = &r->layers[GPT_ROW], *col = &r->layers[GPT_COL];
-    const GroupTraffic *depth = &r->sums[GPT_DEPTH];
+    const AxisTraffic *row = &r->layers[GPT_ROW], *col = &r->layers[GPT_COL];
+    const AxisTraffic *depth = &r->sums[GPT_DEPTH];
     const size_t parameters = grid_elements_stage(at, &whole);
     const GptElements elements = {
         .block = grid_elements_block(at),
