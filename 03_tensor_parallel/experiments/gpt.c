@@ -70,7 +70,6 @@ static StepResult step(void *cut_gpt, Model *m, Optimizer *o, const Training *t,
     model_zero_gradients(m);
     for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(m, &b[k]);
     loss *= b->token_weight; // 1 / counted tokens of all ranks
-    r->activations = memory_peak(MEM_ACTIVATIONS);
     count_traffic(x, r->layers);
     model_partial_sums(m); // once per step, after all micro-batches
     model_fold_tied(m);    // adds the gradients of both uses of wte; sends nothing
@@ -113,6 +112,7 @@ void gpt_train(void *cut_gpt, const Training *unsplit, Trajectory *out) {
     r->parameters = memory_now(MEM_PARAMETERS);
     r->gradients = memory_now(MEM_GRADIENTS);
     r->optimizer = memory_now(MEM_OPTIMIZER);
+    r->activations = memory_peak(MEM_ACTIVATIONS);
     const Batch first = { .B = gpt_sequences(&t, 0), .T = t.model.context };
     const Shape message = layer_output(&m->layers[1], &first); // of a block
     r->message = message.rows * message.cols * sizeof(real);
