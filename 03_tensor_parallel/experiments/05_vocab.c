@@ -135,14 +135,11 @@ static void costs(Run *run, const TrialResult *r) {
     const size_t entries = range_size(shard_range(V, n, run->world->rank));
     const double wide = ring_bytes(ALL_REDUCE_PASSES, n, M * C, e);
     const double narrow = ring_bytes(ALL_REDUCE_PASSES, n, M, e);
-    const TrialCosts predicted = { "E",
-                                   "gradients, of both uses of E",
-                                   "kept: x, local logits, a sum a token",
-                                   entries * C,
-                                   2 * entries * C,
-                                   M * (C + entries + 1),
-                                   2 + 3,
-                                   2 * wide + 3 * narrow };
+    const TrialCosts predicted = { .parameters = entries * C,
+                                   .gradients = 2 * entries * C,  // of both uses of E
+                                   .kept = M * (C + entries + 1), // x, own logits, a sum
+                                   .calls = 2 + 3,
+                                   .sent = 2 * wide + 3 * narrow };
     trial_costs(run, "%s", "%s", &predicted, r);
 }
 

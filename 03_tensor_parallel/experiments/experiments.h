@@ -45,7 +45,6 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 // ---- The costs that the lessons share. ----
 // The predictions for one rank and one step. SGD has no state, so trial_costs() predicts 0 bytes.
 typedef struct {
-    const char *parameters_name, *gradients_name, *kept_name;
     size_t parameters, gradients, kept; // elements
     size_t calls;                       // all-reduces
     double sent;                        // bytes
@@ -58,7 +57,7 @@ void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts 
 void trial_say_cost(Run *run, const char *calls);
 
 // ---- A training of layers with X [M, K] and Y [M, N]. ----
-typedef enum { TRIAL_X, TRIAL_TARGET, TRIAL_WEIGHTS } TrialData;
+typedef enum { TRIAL_X, TRIAL_TARGET, TRIAL_WEIGHTS, TRIAL_MASK, TRIAL_DATA } TrialData;
 typedef struct Trial Trial;
 struct Trial {
     Run *run;
@@ -66,15 +65,16 @@ struct Trial {
     size_t M, K, N, step;
     Range x_cols, y_cols;       // columns of X and Y on this rank
     Param params[TRIAL_PARAMS]; // described and cut; a Param without columns ends them
-    double deviation, rate;
-    const char *before, *after; // a snapshot names updated weights before + name + after
-    uint64_t (*key)(uint64_t seed, TrialData what, size_t i); // i: the step, or the parameter
+    double deviation, rate;     // of the initial weights; of SGD
+    double dropout;             // of Y: the probability that an element is dropped
+    uint64_t keys[TRIAL_DATA];  // random numbers of X and so on
+    uint64_t (*key)(uint64_t seed, TrialData what, size_t i); // instead; i: the step, the parameter
+    bool long_names; // a snapshot names updated weights "updated W, step 3", not "W"
     void (*forward)(Trial *t, Tensor y, Tensor x, Saved *s);
     void (*backward)(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s);
-    void (*drop)(const Trial *t, Tensor y); // dropout of Y, and of dY
 };
+Trial trial_new(Run *run, Comm *tp, size_t M, size_t K, size_t N); // X and Y whole
 void trial_train(Trial *t, TrialResult *r); // the last step of a split training is recorded
-void trial_forward(Trial *t, Snapshot *s);  // Y of the first step only
 Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i); // whole
 
 // ---- bigram.c ----
