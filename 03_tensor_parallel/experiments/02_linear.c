@@ -132,15 +132,9 @@ static void gathered(Run *run) {
 }
 
 static void ending(Run *run) {
-    const size_t n = run->world->size;
     char whole[24];
     page_value(whole, sizeof whole, (double)((K + 1) * N * sizeof(real)), "bytes");
-    if (n == 1)
-        say_answer(run,
-                   "With one rank nothing is cut and nothing is sent: the rank holds all "
-                   "%s of W and b.",
-                   whole);
-    else
+    if (!answer_alone(run))
         say_answer(run,
                    "With a column cut a rank holds %s of %s, and the ranks communicate in "
                    "backward: each sends %s. With a row cut a rank holds %s, and the ranks "

@@ -151,10 +151,7 @@ static void rows_first(Run *run) {
 // ---------------------------------------------------------------- the lesson
 
 static void ending(Run *run, const char *forward) {
-    if (run->world->size == 1)
-        say_answer(run, "Cut A by columns and B by rows. With one rank nothing is sent: choose two "
-                        "or more to see the two all-reduces.");
-    else
+    if (!answer_alone(run))
         say_answer(run,
                    "Cut A by columns and B by rows: one sum forward, one backward. A rank "
                    "sends %s forward, and %s if A is cut by rows.",

@@ -96,10 +96,7 @@ static void costs(Run *run, const TrialResult *r) {
 
 static void ending(Run *run, const char *added) {
     const size_t n = run->world->size;
-    if (n == 1)
-        say_answer(run, "Because attention computes each head on its own. With one rank nothing is "
-                        "sent: choose two or more to see the difference.");
-    else
+    if (!answer_alone(run))
         say_answer(run,
                    "Because attention computes each head on its own: whole heads send 0 B "
                    "between W_qkv and W_O. With a cut inside the heads each rank would have only "

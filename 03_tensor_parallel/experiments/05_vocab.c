@@ -174,10 +174,7 @@ static void table(Run *run, Losses loss) {
             "  their sums of exponentials, the loss is log t too large: %.4f instead of %.4f "
             "at step 0.",
             loss.wrong, loss.right);
-    if (n == 1)
-        say_answer(run, "Each rank puts three numbers per token into all-reduces. With one rank "
-                        "nothing is sent: choose two or more.");
-    else
+    if (!answer_alone(run))
         say_answer(run,
                    "Each rank puts three numbers per token into all-reduces: its largest "
                    "logit, the target's logit, its sum of exponentials. A rank sends %s, instead "

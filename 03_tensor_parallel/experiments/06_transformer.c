@@ -98,12 +98,7 @@ static void table(Run *run, const ModelConfig *c, const GptCells *one) {
 }
 
 static void ending(Run *run, const char *whole) {
-    if (run->world->size == 1)
-        say_answer(run,
-                   "Yes, but one rank cuts nothing: it holds all %s of parameters and sends "
-                   "nothing.",
-                   whole);
-    else
+    if (!answer_alone(run))
         say_answer(run,
                    "Yes, its training is the same up to rounding. Each rank holds %s of %s of "
                    "parameters, and sends %s per step.",

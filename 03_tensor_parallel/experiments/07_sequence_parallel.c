@@ -127,12 +127,7 @@ static void sending_answer(Run *run) {
 }
 
 static void ending(Run *run) {
-    if (run->world->size == 1)
-        say_answer(run,
-                   "One rank cuts nothing: it keeps %s and sends nothing. Choose two or more "
-                   "ranks.",
-                   cost_text(run, "kept.tensor"));
-    else sending_answer(run);
+    if (!answer_alone(run)) sending_answer(run);
     if (clock_config()->simulated)
         say_cost(run,
                  "once per step each rank sends %s more, to sum the gradients of norms and "

@@ -75,12 +75,10 @@ static void trainings(Run *run) {
 static void table(Run *run) {
     enum { MEGABYTE = 1000000, MANY = 64 };
     const size_t n = run->world->size;
-    char longest[CONTEXT_KINDS][24], buffers[CONTEXT_KINDS][24], busy[40], more[40];
-    for (int k = 0; k < CONTEXT_KINDS; k++) {
+    char longest[CONTEXT_KINDS][24], busy[40], more[40];
+    for (int k = 0; k < CONTEXT_KINDS; k++)
         snprintf(longest[k], sizeof longest[k], "=%zu",
                  context_longest_chunk(k, alone, MANY, MEGABYTE));
-        page_cell(buffers[k], (double)(context_buffers(k, alone, n) * sizeof(real)), "bytes");
-    }
     snprintf(busy, sizeof busy, "ring: N/(2N-1) = %.1f %%", 100 * (double)n / (2 * (double)n - 1));
     snprintf(more, sizeof more, "%d ranks; Ulysses: %zu heads", MANY, alone.heads);
     const char *const columns[] = { "contiguous", "zigzag", "RSA", "Ulysses", NULL };
@@ -94,10 +92,7 @@ static void table(Run *run) {
           { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N" } },
         { "kept for backward", "besides q, k, v, output", EACH("kept") },
         { "  in elements", "Ulysses: q, k, v, output", { "=c H", "=c H", "=c H T", "=c (4C+H)" } },
-        { "buffers while it runs",
-          "k, v, dk, dv on their way",
-          { buffers[CONTEXT_RING], buffers[CONTEXT_ZIGZAG], buffers[CONTEXT_RSA],
-            buffers[CONTEXT_ULYSSES] } },
+        { "buffers while it runs", "k, v, dk, dv on their way", EACH("buffers") },
         { "positions per rank in 1 MB",
           more,
           { longest[CONTEXT_RING], longest[CONTEXT_ZIGZAG], longest[CONTEXT_RSA], "=impossible" } },
@@ -115,19 +110,16 @@ static void table(Run *run) {
 
 static void ending(Run *run) {
     const size_t n = run->world->size;
-    if (n == 1)
-        say_answer(run, "One rank has the whole sequence and sends nothing. Choose two or more.");
-    else if (clock_config()->simulated)
+    char time[80] = "";
+    if (clock_config()->simulated)
+        snprintf(time, sizeof time,
+                 " Forward takes %s with zigzag chunks, %s with contiguous ones.",
+                 cost_text(run, "forward.zigzag"), cost_text(run, "forward.ring"));
+    if (!answer_alone(run))
         say_answer(run,
                    "Each rank keeps the queries of its 1/%zu of the positions, and keys and "
-                   "values travel from rank to rank. Forward takes %s with zigzag chunks, %s with "
-                   "contiguous ones.",
-                   n, cost_text(run, "forward.zigzag"), cost_text(run, "forward.ring"));
-    else
-        say_answer(run,
-                   "Each rank keeps the queries of its 1/%zu of the positions, and keys and "
-                   "values travel from rank to rank. A rank keeps %s besides q, k, v, output.",
-                   n, cost_text(run, "kept.zigzag"));
+                   "values travel from rank to rank.%s",
+                   n, time);
     say_cost(run,
              "%s sent per rank, forward and backward, and all scores computed twice. Ulysses "
              "sends %s, but needs a head per rank.",

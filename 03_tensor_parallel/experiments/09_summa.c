@@ -67,12 +67,7 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
     if (q > 1)
         snprintf(from, sizeof from, " (here from %.0f on)",
                  36.0 * (double)at->c->width / (8.0 * (double)q - 13));
-    if (n == 1)
-        say_answer(run,
-                   "Yes, but 1 rank has nothing to cut. It holds %s of parameters and "
-                   "receives nothing.",
-                   cost_text(run, "parameters"));
-    else
+    if (!answer_alone(run))
         say_answer(run,
                    "Yes. A rank holds %s of parameters and %s of activations. For every "
                    "product it receives blocks of X and of A, or of their gradients. Together "

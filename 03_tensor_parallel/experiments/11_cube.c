@@ -79,11 +79,8 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
         sequences, c->context, c->width, c->heads, c->layers, c->vocab, q);
 }
 
-static void ending(Run *run, size_t q) {
-    if (q == 1)
-        say_answer(run, "Nothing on 1 rank: it holds all of X, W and Y, and sends %s.",
-                   cost_text(run, "sent.whole"));
-    else
+static void ending(Run *run) {
+    if (!answer_alone(run))
         say_answer(run,
                    "Forward, a rank gathers X and W, and adds Y in parts (reduce-scatter). "
                    "Backward, it gathers dY, and adds dX and dW in parts. It sends %s per "
@@ -151,7 +148,7 @@ static void cube(Run *run) {
     training_compare(run, "gathered again = kept", &two[1], &two[0], 0);
     for (size_t i = 0; i < 2; i++) trajectory_free(&two[i]);
     table(run, &z, t.sequences, q);
-    ending(run, q);
+    ending(run);
     data_free(&t.data);
     cube_free(&x.cube);
 }

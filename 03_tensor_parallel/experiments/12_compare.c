@@ -145,8 +145,7 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS]) {
         snprintf(speed, sizeof speed, " Time: %s is fastest over link %s, %s over link %s.",
                  tensor_way_name[fast], link_of(0)->name, tensor_way_name[second],
                  link_of(1)->name);
-    if (n == 1) say_answer(run, "None: on 1 rank no way cuts anything, and none receives a byte.");
-    else
+    if (!answer_alone(run))
         say_answer(run,
                    "Activations: %s keeps the fewest, %s%s. Bytes: %s receives the fewest, "
                    "%s.%s%s",

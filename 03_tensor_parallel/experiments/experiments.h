@@ -56,6 +56,10 @@ void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts 
 // they take. Needs the costs "step" and "exposed"; calls: the id of the number.
 void trial_say_cost(Run *run, const char *calls);
 
+// The answer of every lesson on one rank, which cuts nothing. Returns false if there are more
+// ranks.
+bool answer_alone(Run *run);
+
 // ---- A training of layers with X [M, K] and Y [M, N]. ----
 typedef enum { TRIAL_X, TRIAL_TARGET, TRIAL_WEIGHTS, TRIAL_MASK, TRIAL_DATA } TrialData;
 typedef struct Trial Trial;

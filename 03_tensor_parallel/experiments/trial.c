@@ -223,3 +223,9 @@ void trial_say_cost(Run *run, const char *calls) {
     say_cost(run, "%s all-reduces per step, all exposed: %s of a step of %s on this link.",
              cost_text(run, calls), exposed, cost_text(run, "step"));
 }
+
+bool answer_alone(Run *run) {
+    if (run->world->size > 1) return false;
+    say_answer(run, "With one rank nothing is cut and nothing is sent: choose two or more ranks.");
+    return true;
+}
