@@ -166,8 +166,8 @@ GptCells gpt_cells_1d(const ModelConfig *c, size_t n, size_t sequences);
 // Checks that the cost model gives figure 7 of Korthikanti et al. 2022.
 void sequence_figure7(Run *run);
 
-// The time that messages add to ring attention, as a closed form. 12_compare.c and chapter 08's
-// experiments predict their steps with it.
+// The time that messages add to ring attention, as a closed form. Chapter 08's experiments predict
+// their steps with it.
 
 // Returns the time of a block's ring attention over n equal zigzag chunks, beyond the time of its
 // products. own: the products of step 0. other: the products of each of the other n-1 steps. hop:
