@@ -196,5 +196,4 @@ static void by_hand(Run *run) {
                       "the cut goes through that dimension, the results must be added.");
 }
 
-static const Option options[] = { { 0 } };
-EXPERIMENT(by_hand, options);
+EXPERIMENT(by_hand, NULL);

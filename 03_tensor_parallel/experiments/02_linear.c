@@ -185,5 +185,4 @@ static void linear_layer(Run *run) {
     ending(run);
 }
 
-static const Option options[] = { { 0 } };
-EXPERIMENT(linear_layer, options);
+EXPERIMENT(linear_layer, NULL);

@@ -197,5 +197,4 @@ static void mlp(Run *run) {
     ending(run, forward + 1);
 }
 
-static const Option options[] = { { 0 } };
-EXPERIMENT(mlp, options);
+EXPERIMENT(mlp, NULL);

@@ -157,5 +157,4 @@ static void attention(Run *run) {
     table(run, &r);
 }
 
-static const Option options[] = { { 0 } };
-EXPERIMENT(attention, options);
+EXPERIMENT(attention, NULL);

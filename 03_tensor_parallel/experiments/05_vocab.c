@@ -205,5 +205,4 @@ static void vocabulary(Run *run) {
     table(run, loss);
 }
 
-static const Option options[] = { { 0 } };
-EXPERIMENT(vocabulary, options);
+EXPERIMENT(vocabulary, NULL);

@@ -13,7 +13,7 @@ static const ClockLink *link_of(int i) {
 
 static void begin_step(CutGpt *x) { // one step over each link
     clock_set_link(link_of((int)x->measured.steps));
-    comm_all_reduce_doubles(x->world, &(double){ 0 }, 1); // all ranks begin together
+    ranks_together(x->world);
 }
 static CutGpt cut_new(Comm *world, TensorWay way) {
     const TensorWayShape shape = tensor_way_shape(way, world->size);

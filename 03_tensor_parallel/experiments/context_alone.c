@@ -3,13 +3,10 @@
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "common/comm/record.h"
-#include "common/model/costs.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"
-#include "judge/frame/training.h"
 
 const AttentionKind *const context_kind[CONTEXT_KINDS] = { &ring_attention, &ring_attention_zigzag,
                                                            &ring_self_attention,
@@ -26,11 +23,8 @@ typedef struct {
     Timing forward, backward;
 } Attended;
 
-// A collective ends on all ranks at the same time. So all clocks are equal when the recording
-// begins.
 static void begin_together(Run *run) {
-    double none = 0;
-    comm_all_reduce_doubles(run->world, &none, 1);
+    ranks_together(run->world);
     comm_ledger_reset(run->world);
     picture_begin(run, MEM_ACTIVATIONS);
 }
@@ -87,17 +81,6 @@ static void put_positions(Snapshot *s, const char *name, size_t T, Tensor part, 
         row = end;
     }
 }
-// The numbers of these positions, n in all, in the memory of the device.
-static int *position_numbers(Arena *a, Positions own, size_t n) {
-    int *device = ints_new(a, n), *host = host_alloc(n * sizeof *host);
-    size_t row = 0;
-    for (size_t i = 0; i < own.n; i++)
-        for (size_t t = own.chunk[i].lo; t < own.chunk[i].hi; t++) host[row++] = (int)t;
-    ints_upload(device, host, n);
-    free(host);
-    return device;
-}
-
 // Runs attention of the whole sequence on one device (kind NULL), or of this rank's positions. Puts
 // out and the gradients of q, k and v into s. A deviation of 16 makes scores of several hundred,
 // whose exponential no float can hold.
@@ -122,7 +105,10 @@ static Attended attend(Run *run, const AttentionKind *kind, ContextSizes z, Snap
     Tensor dqkv = tensor_new(&a, h.T, 3 * A), dmix = tensor_new(&a, h.T, A);
     take_positions(saved.t[S_QKV], whole, own);
     take_positions(dmix, whole_dout, own);
-    h.position = position_numbers(&a, own, h.T);
+    Data data = data_synthetic(2, T, run->seed); // its batches have the numbers of the positions
+    data.positions = own;
+    h.position = data_batch(&data, &a, 0, 0, 1, 1).position;
+    data_free(&data);
 
     Attended r = { 0 };
     forward(run, kind, &h, &saved, &r);

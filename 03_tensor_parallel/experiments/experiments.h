@@ -56,6 +56,8 @@ void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts 
 // they take. Needs the costs "step" and "exposed"; calls: the id of the number.
 void trial_say_cost(Run *run, const char *calls);
 
+// Afterwards the simulated clocks of all ranks are equal, so a recording shows one whole step.
+void ranks_together(Comm *ranks);
 // The answer of every lesson on one rank, which cuts nothing. Returns false if there are more
 // ranks.
 bool answer_alone(Run *run);

@@ -69,6 +69,12 @@ void trial_put(Snapshot *s, const char *name, size_t step, size_t rows, size_t c
     snapshot_put(s, label, rows, cols, part, row0, col0);
 }
 
+// A collective ends on all ranks at the same time.
+void ranks_together(Comm *ranks) {
+    double none = 0;
+    comm_all_reduce_doubles(ranks, &none, 1);
+}
+
 void trial_step_begin(Comm *tp) {
     memory_reset_peaks();
     if (tp) comm_ledger_reset(tp);
@@ -104,19 +110,12 @@ static void run_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
     if (t->tp) record_leave();
 }
 
-// A collective ends on all ranks at the same time. So after this one all simulated clocks are
-// equal, and the picture shows one whole step.
-static void begin_together(Trial *t) {
-    double none = 0;
-    comm_all_reduce_doubles(t->tp, &none, 1);
-}
-
 static void train_step(Trial *t, TrialResult *r) {
     const size_t M = t->M;
     const size_t n = parameter_count(t);
     const bool recorded = t->tp && t->step + 1 == TRIAL_STEPS;
     char name[40];
-    if (recorded) begin_together(t);
+    if (recorded) ranks_together(t->tp);
     trial_step_begin(t->tp);
     Arena buffers = arena(MEM_WORKSPACE);
     Arena kept = arena(MEM_ACTIVATIONS);
