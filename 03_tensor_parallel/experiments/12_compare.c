@@ -40,13 +40,6 @@ static double received(const GptMeasured *r) {
 
 // ---------------------------------------------------------------- costs
 
-static void check_way(Run *run, TensorWay way, const char *id, const char *what, const char *unit,
-                      double predicted, double measured) {
-    char text[48], name[96];
-    snprintf(text, sizeof text, "%s.%s", id, tensor_way_id[way]);
-    snprintf(name, sizeof name, "%s: %s", tensor_way_name[way], what);
-    check_cost(run, text, name, unit, formula(predicted), NOT_PREDICTED, measured);
-}
 // Unequal blocks of a grid, and unequal chunks of a ring, make ranks wait: no prediction of time.
 static bool time_predicted(TensorWay way, const Training *t, size_t n) {
     const TensorWayShape s = tensor_way_shape(way, n);
@@ -57,20 +50,27 @@ static bool time_predicted(TensorWay way, const Training *t, size_t n) {
 static void costs(Run *run, const Training *t, TensorWay way, const GptMeasured *r) {
     const size_t n = run->world->size;
     const RankShare s = way_share(way, &t->model, t->sequences, n, run->world->rank);
-    check_way(run, way, "parameters", "parameters", "bytes", s.parameters * sizeof(real),
-              (double)r->parameters);
-    check_way(run, way, "kept", "activations, peak", "bytes", s.kept * sizeof(real),
-              (double)r->activations);
-    check_way(run, way, "received", "received a step", "bytes", s.received, received(r));
+    const size_t e = sizeof(real);
+    char ids[24], names[24], step[40];
+    snprintf(ids, sizeof ids, "%%s.%s", tensor_way_id[way]);
+    snprintf(names, sizeof names, "%s: %%s", tensor_way_name[way]);
+    check_costs(
+        run, ids, names,
+        (CostRow[]){
+            { "parameters", "parameters", "bytes", BY_FORMULA(s.parameters * e), r->parameters },
+            { "kept", "activations, peak", "bytes", BY_FORMULA(s.kept * e), r->activations },
+            { "received", "received a step", "bytes", BY_FORMULA(s.received), received(r) },
+            { 0 } });
     if (!clock_config()->simulated || !time_predicted(way, t, n)) return;
     for (int i = 0; i < 2; i++) {
-        char what[40];
-        snprintf(what, sizeof what, "step, link %s", link_of(i)->name);
+        snprintf(step, sizeof step, "step, link %s", link_of(i)->name);
         clock_set_link(link_of(i));
-        double loss = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double));
-        check_way(run, way, i ? "step.second" : "step.first", what, "ps",
-                  way_share(way, &t->model, t->sequences, n, 0).time + loss,
-                  (double)r->step_time[i]);
+        const double loss = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double));
+        const double time = way_share(way, &t->model, t->sequences, n, 0).time + loss;
+        check_costs(run, ids, names,
+                    (CostRow[]){ { i ? "step.second" : "step.first", step, "ps", BY_FORMULA(time),
+                                   (double)r->step_time[i] },
+                                 { 0 } });
     }
     clock_set_link(NULL);
 }
@@ -85,9 +85,7 @@ static void table(Run *run, const GptMeasured measured[TENSOR_WAYS]) {
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         const TensorWayShape s = tensor_way_shape(way, n);
         const bool on_grid = way == WAY_2D || way == WAY_25D || way == WAY_3D;
-        WayCells *all[] = { &shape, &parameters, &kept, &received, &time[0], &time[1] };
-        for (size_t i = 0; i < sizeof all / sizeof *all; i++) snprintf((*all[i])[way], 40, "=-");
-        if (s.q == 0) continue;
+        if (s.q == 0) continue; // way_results() leaves it out
         if (on_grid && s.depth > 1) snprintf(shape[way], 40, "=%zu x %zu x %zu", s.q, s.q, s.depth);
         else if (on_grid) snprintf(shape[way], 40, "=%zu x %zu", s.q, s.q);
         else snprintf(shape[way], 40, "=%zu", n);

@@ -24,13 +24,11 @@ static RankShare grid(const ModelConfig *c, size_t B, TensorWayShape s, size_t r
     const GridPlace at = grid_place_of(c, s.q, s.depth, rank);
     const CutSizes whole = cut_sizes(c, 1, 0), z = grid_sizes(&at);
     const GridTraffic layers = grid_stage(&at, &whole, B, false);
-    const GridTraffic tables = grid_table_sums(&at, &whole), units = grid_unit_sums(&at, &whole);
-    const double sums = tables.depth.received + units.depth.received;
-    const double sent = layers.transfers + tables.transfers + units.transfers;
-    const double time = layers.products.time + sent;
+    const GridTraffic sums = grid_sums(&at, &whole);
+    const double time = layers.products.time + layers.transfers + sums.transfers;
     return (RankShare){ (double)grid_elements_stage(&at, &whole),
                         (double)(grid_sequences(&at, B) * c->context * kept_stage(&z)),
-                        layers.row.received + layers.col.received + sums, time };
+                        layers.row.received + layers.col.received + sums.depth.received, time };
 }
 // Time of a block's attention on the ring, in picoseconds: a head of each sequence is one head of a
 // longer list. 2n must divide the context, so that zigzag gives every rank the same work.
