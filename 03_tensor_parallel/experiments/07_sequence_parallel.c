@@ -144,7 +144,8 @@ static void ending(Run *run) {
 }
 
 static void sequence(Run *run) {
-    Training t = gpt_training(gpt_options(run, option_size(run, "context"), 61), SEQUENCES);
+    const size_t vocab = 61;
+    Training t = gpt_training(gpt_options(run, option_size(run, "context"), vocab), SEQUENCES);
     t.micro_batches = MICRO_BATCHES;
     say(run, "SP, sequence parallelism: each rank has M/t rows in norms and residual paths (x + "
              "attention(x)).");
