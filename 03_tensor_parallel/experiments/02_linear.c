@@ -2,11 +2,8 @@
 // rows, and unsplit. All three must agree. The table compares the bytes of both cuts. 4 ranks
 // divide neither the 10 columns nor the 11 rows of W, so ranks have parts of unequal size.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "03_tensor_parallel/tensor_parallel.h"
-#include "common/model/costs.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"
-#include <stdio.h>
 
 enum { M = 6, K = 11, N = 10 };
 enum { W, BIAS };

@@ -2,8 +2,6 @@
 // by heads, and unsplit. Both must agree. The table compares with a cut inside the heads, whose
 // costs are predicted. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "03_tensor_parallel/tensor_parallel.h"
-#include "common/model/costs.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"
 #include <stdio.h>

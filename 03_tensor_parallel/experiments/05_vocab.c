@@ -3,10 +3,7 @@
 // as if they were its part: the loss is too high by log t. The number of entries, 61, is prime, and
 // the sequences have unequal numbers of counted targets.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "03_tensor_parallel/tensor_parallel.h"
-#include "common/model/costs.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

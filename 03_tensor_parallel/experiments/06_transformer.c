@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "judge/draw/picture.h"
 
 enum { BATCH = 3 }; // sequences
 
@@ -25,20 +24,15 @@ static void costs(Run *run, const ModelConfig *c, const GptMeasured *r) {
                NOT_PREDICTED, tp->sent);
 }
 
-// In every all-reduce all ranks wait for the slowest, and nothing is computed meanwhile. Rank 0
-// holds the largest part of everything, so it is always the slowest. Backward has two products for
-// each of forward.
-static void times(Run *run, const ModelConfig *c, const Timing *t) {
+// Rank 0 holds the largest part of everything, so it is always the slowest. Backward has two
+// products for each of forward.
+static void times(Run *run, const ModelConfig *c) {
     const size_t n = run->world->size;
     const CutSizes first = cut_sizes(c, n, 0);
     const double norm = ring_time(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
     const double communication = traffic_tensor_parallel(&first, n, BATCH, false).time + norm;
-    if (!clock_config()->simulated) return;
-    check_cost(run, "step", "step", "ps",
-               formula(3 * work_stage(&first, BATCH).time + communication), NOT_PREDICTED,
-               (double)t->step);
-    check_cost(run, "exposed", "exposed communication of all ranks", "ps",
-               formula((double)n * communication), NOT_PREDICTED, (double)t->exposed);
+    trial_times(run, "Tensor parallelism, last step", 3 * work_stage(&first, BATCH).time,
+                communication);
 }
 
 // ---------------------------------------------------------------- the table
@@ -120,10 +114,7 @@ static void transformer(Run *run) {
                  "head.");
     training_both(run, "tensor-parallel = unsplit", &t, gpt_train, &tp); // SGD, then AdamW
     costs(run, &c, &tp.measured);
-    const Timing timing = picture_timing(run);
-    times(run, &c, &timing);
-    picture_show(run, "Tensor parallelism, last step", PICTURE_CHART);
-    picture_summary(run, &timing);
+    times(run, &c);
     const GptCells one = gpt_cells_1d(&c, 1, BATCH);
     table(run, &c, &one);
     ending(run, one.parameters + 1); // without the cell's =

@@ -1,7 +1,6 @@
 // context_costs.c: bytes, elements and times of the four kinds of context parallelism, from sizes
 // alone.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "common/model/costs.h"
 #include <math.h>
 
 // ---------------------------------------------------------------- bytes sent in one layer

@@ -1,7 +1,6 @@
 // cube_linears.c: two linear layers on a cube, Y = X V and Z = Y W, compared with the unsplit ones,
 // forward and backward. Y has the swapped layout, and Z has the layout of X again.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include <stdio.h>
 #include "common/comm/record.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"

@@ -52,6 +52,9 @@ typedef struct {
 // Compares the predictions with r. ids and names: as in check_costs().
 void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
                  const TrialResult *r);
+// Checks the times of the recorded step in ps, and shows its picture: in every all-reduce all ranks
+// wait for the slowest, and nothing is computed meanwhile.
+void trial_times(Run *run, const char *title, double slowest, double communication);
 // The cost on the page: the number of all-reduces and, by the simulated clock, how much of a step
 // they take. Needs the costs "step" and "exposed"; calls: the id of the number.
 void trial_say_cost(Run *run, const char *calls);
@@ -284,8 +287,6 @@ typedef struct {
     const ModelConfig *c;
     size_t q, row, col, layer;
     bool gather_again; // backward gathers X and W again
-    bool blockwise;    // attention keeps no scores, but one
-                       // element per query and head
 } CubePlace;
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again);
 
@@ -305,9 +306,6 @@ size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage);
 
 // Elements that forward keeps of B sequences, like activations_block() and others of costs.h.
 size_t cube_kept_block(const CubePlace *at, size_t B);
-size_t cube_kept_scores(const CubePlace *at, size_t B);
-size_t cube_kept_head(const CubePlace *at, size_t B);
-size_t cube_kept_between(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
 

@@ -2,7 +2,6 @@
 // unsplit layer. Costs per rank: bytes received along its row and its column, room for blocks of
 // other ranks, time.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include <stdio.h>
 #include "common/comm/record.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"

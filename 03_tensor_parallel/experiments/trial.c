@@ -211,6 +211,20 @@ void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts 
             { 0 } });
 }
 
+void trial_times(Run *run, const char *title, double slowest, double communication) {
+    const Timing t = picture_timing(run);
+    const double ranks = (double)run->world->size;
+    if (clock_config()->simulated)
+        check_costs(run, "%s", "%s",
+                    (CostRow[]){ { "step", "step", "ps", BY_FORMULA(slowest + communication),
+                                   (double)t.step },
+                                 { "exposed", "exposed communication of all ranks", "ps",
+                                   BY_FORMULA(ranks * communication), (double)t.exposed },
+                                 { 0 } });
+    picture_show(run, title, PICTURE_CHART);
+    picture_summary(run, &t);
+}
+
 void trial_say_cost(Run *run, const char *calls) {
     char exposed[24];
     if (!clock_config()->simulated) {
