@@ -13,5 +13,5 @@ my $source = 'tests/test_costs.c';
 plan skip_all => "$source is not built" if grep { !-x program_of($_, $source) } qw(fp32 fp64);
 my @pairs = forms_of($source, [1], [2], [3]);
 forms_hold(@pairs);
-is(scalar @{ $_->{emu}{page}{costs} || [] }, 76, "$_->{name}: all costs were compared") for @pairs;
+is(scalar @{ $_->{emu}{page}{costs} || [] }, 90, "$_->{name}: all costs were compared") for @pairs;
 done_testing();

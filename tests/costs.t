@@ -41,7 +41,6 @@ for my $job (@jobs) {
     my ($t, $e, $L, $h, $a) = @$job{qw(t e L h a)};
     my $name = "L = $L, h = $h, a = $a, t = $t, dropout $job->{dropout}, $job->{link}, " . 8 * $e . " bit$job->{as}";
     ok($job->{status} == 0 && $job->{page}{pass}, "$name: its own predictions hold") or diag(complain($job));
-    is(scalar(grep { $_->{what} eq 'the closed form of a block' && $_->{pass} } @{ $job->{page}{checks} || [] }), 3, "$name: in closed form");
     my %is = map { ($_->{name} => $_->{measured}) } @{ $job->{page}{costs} || [] };
     my ($alpha, $beta) = @{ $link{ $job->{link} } };
     my $sent = sub { my ($count, $size) = @_; return 2 * ($t - 1) * int(($count + $t - 1) / $t) * $size };
@@ -55,20 +54,16 @@ for my $job (@jobs) {
     is($is{'all-reduces in the layers, a step'}, 4 * $L + 5, "$name: four all-reduces a layer");
     is($is{'sent in the layers, a step'}, $L * 8 * $bsh * ($t - 1) / $t * $e + 2 * $sent->($bsh, $e) + 3 * $sent->($b * $s, $e),
         "$name: 8 b s h (t-1)/t a layer");
-    is($is{'sent for the norm, a step'}, $sent->($norm, 8), "$name: sent for the norm");
     is($is{'parameters of a block'}, $block * $e, "$name: 12 h^2/t + 7 h/t + 6 h");
     is($is{'parameters'}, $state * $e, "$name: parameters");
     is($is{'gradients (wte twice)'}, ($state + $words * $h) * $e, "$name: gradients");
     is($is{"AdamW's m and v"}, 2 * $state * $e, "$name: AdamW");
-    is($is{"SGD's state"}, 0, "$name: SGD");
     is($is{'activations, peak'}, ($L * $kept + $bsh + $b * $s * ($h + 3 + $words)) * $e, "$name: activations");
     my $talk = (4 * $L + 2) * $lasts->($bsh, $e) + 3 * $lasts->($b * $s, $e) + $lasts->($norm, 8);
     # A block's forward takes 24 b s h^2 + 4 b s^2 h FLOPs. Rank 0's part of the head takes 2 b s h
     # V/t. Forward and backward take three times as many. A FLOP takes 1000 ps.
     my $work = 3 * 1000 * ($L * (24 * $bsh * $h + 4 * $bsh * $s) / $t + 2 * $bsh * $words);
     is($is{'exposed communication of all ranks'}, $t * $talk, "$name: exposed communication");
-    is($is{'hidden communication'}, 0, "$name: nothing is hidden");
     is($is{'step'}, $work + $talk, "$name: the step");
-    is($is{'matrix products of all ranks, a step'}, 3 * ($L * (24 * $bsh * $h + 4 * $bsh * $s) + 2 * $bsh * $V), "$name: FLOPs");
 }
 done_testing();

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "03_tensor_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "04_pipeline_naive/pipeline.h"
 #include "judge/frame/lesson.h"
@@ -181,6 +182,70 @@ static void closed_forms(Run *run) {
     cost(run, "8 b s h (t-1)/t a block", "elements", blocks, traffic.bytes / sizeof(real) - head);
 }
 
+// Sequence parallelism, a block of `even` on M tokens; inputs gathered again, or kept whole. Kept:
+// the shares of a block and its output. Sent: 10 or 8 M h (t-1)/t.
+static void sequence_closed_forms(Run *run) {
+    const double t = (double)run->world->size, h = (double)even.width, s = (double)even.context;
+    const double a = (double)even.heads, M = SEQUENCES * s;
+    for (int whole = 0; whole < 2; whole++) {
+        CutSizes z = cut_sequence(cut_sizes(&even, run->world->size, run->world->rank), whole);
+        z.blocks = 1;
+        z.first = z.last = false;
+        const double rows = whole ? M * h * (14 / t + 2) : M * h * 16 / t;
+        cost(run, whole ? "sequence, whole: kept" : "sequence: kept", "elements",
+             rows + M * (a * s + 4) / t,
+             (double)(activations_block(&z, SEQUENCES) + message_elements(&z, SEQUENCES)));
+        cost(run, whole ? "sequence, whole: sent" : "sequence: sent", "elements",
+             (whole ? 8 : 10) * M * h * (t - 1) / t,
+             traffic_sequence_parallel(&z, SEQUENCES, false).bytes / sizeof(real));
+    }
+}
+
+// 3D tensor parallelism, a block of `even` on 2 x 2 x 2 ranks, X = M h and W = h^2 elements. Inputs
+// of 7 X and weights of 12 W are gathered. They are kept, or gathered again in backward.
+static void cube_closed_forms(Run *run) {
+    enum { SIDE = 2, RANKS = 8, CUBE_SEQUENCES = 4 };
+    const double q = SIDE, n = RANKS, h = (double)even.width, s = (double)even.context;
+    const double M = CUBE_SEQUENCES * s, X = M * h, W = h * h, scores = M * (double)even.heads * s;
+    const CutSizes block = { .blocks = 1 };
+    for (int again = 0; again < 2; again++) {
+        const CubePlace at = cube_place_of(&even, SIDE, 5, again);
+        const CubeTraffic sent = cube_stage(&at, &block, CUBE_SEQUENCES, false);
+        const double operands = again ? 39 * X + 36 * W : 32 * X + 24 * W;
+        const double gathered = again ? 0 : (7 * X + 12 * W) / (q * q);
+        cost(run, again ? "cube, gathered again: sent" : "cube: sent", "elements",
+             (q - 1) / n * (operands + 16 * M), cube_bytes(&sent) / sizeof(real));
+        cost(run, again ? "cube, gathered again: kept" : "cube: kept", "elements",
+             ((again ? 16 : 9) * X + scores) / n + 4 * M / (q * q) + gathered,
+             (double)(cube_kept_block(&at, CUBE_SEQUENCES) + cube_message(&at, CUBE_SEQUENCES)));
+        cost(run, again ? "cube, gathered again: parameters" : "cube: parameters", "elements",
+             12 * W / n + 13 * h / q, (double)cube_elements_block(&at));
+    }
+}
+
+// Attention alone in the kinds of context parallelism, on N = 4 ranks with chunks of c positions:
+// elements sent in units of c h. On contiguous chunks the mean rank computes N/(2N-1) of the time,
+// if no message is exposed; the exact fraction counts the diagonal of the pairs, too.
+static void context_closed_forms(Run *run) {
+    enum { N = 4, CHUNK = 192, HEADS = 8, COLUMNS = 4 };
+    static const char *const name[] = { "ring: sent", "zigzag: sent", "RSA: sent",
+                                        "Ulysses: sent" };
+    static const double units[] = { 6 * N - 4, 6 * N - 4, 8 * (N - 1), 8.0 * (N - 1) / N };
+    const Comm cp = { .rank = 1, .size = N };
+    const ContextLayer layer = { 1, N * CHUNK, HEADS, HEADS, COLUMNS };
+    for (int kind = 0; kind < CONTEXT_KINDS; kind++)
+        cost(run, name[kind], "elements", units[kind] * CHUNK * HEADS * COLUMNS,
+             context_layer_bytes(&cp, kind, layer) / sizeof(real));
+    if (!clock_config()->simulated) return;
+    const ContextSizes z = { CHUNK, HEADS, COLUMNS };
+    for (int kind = CONTEXT_RING; kind <= CONTEXT_ZIGZAG; kind++) {
+        const RingTime ring = context_ring_time(kind, z, N, false);
+        const double part = (N * CHUNK + 1.0) / ((2 * N - 1) * CHUNK + 1.0);
+        const double busy = ring.busy / (N * ring.step), want = kind == CONTEXT_RING ? part : 1;
+        check_true(run, name[kind], "busy in forward", fabs(busy - want) < 1e-9);
+    }
+}
+
 // ---------------------------------------------------------------- the scale of the default device
 // and links
 
@@ -252,6 +317,9 @@ static void costs_test(Run *run) {
         data_free(&d);
     }
     closed_forms(run);
+    sequence_closed_forms(run);
+    cube_closed_forms(run);
+    context_closed_forms(run);
     scale(run);
 }
 EXPERIMENT(costs_test, NULL);

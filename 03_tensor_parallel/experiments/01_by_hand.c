@@ -142,15 +142,27 @@ static void stored_transposed(Run *run) {
 
 // ---------------------------------------------------------------- comparison
 
-// All numbers are whole numbers or fractions of powers of two, so nothing is rounded.
-static void compare(Run *run, size_t shards, const char *cut, const HandLayer *got,
-                    const HandLayer *want) {
-    char what[40];
-    snprintf(what, sizeof what, "%zu-way %s cut = unsplit", shards, cut);
-    check_numbers(run, what, "Y", &got->y[0][0], &want->y[0][0], M * N, 0);
-    check_numbers(run, what, "dX", &got->dx[0][0], &want->dx[0][0], M * K, 0);
-    check_numbers(run, what, "dW", &got->dw[0][0], &want->dw[0][0], K * N, 0);
-    check_numbers(run, what, "W after 3 steps", &got->w[0][0], &want->w[0][0], K * N, 0);
+typedef void HandCut(HandLayer *l, size_t shards, double rate);
+typedef void ShowCut(Run *run, const HandLayer *l, size_t shards);
+
+// Compares one cut with the unsplit layer, for every number of shards up to `most`. All numbers are
+// whole numbers or fractions of powers of two, so nothing is rounded. Step 1 of `shown` shards is
+// printed.
+static void all_shards(Run *run, const char *name, HandCut *cut, size_t most, size_t shown,
+                       ShowCut *show_cut, const HandLayer *want) {
+    for (size_t shards = 1; shards <= most; shards++) {
+        HandLayer got = new_layer();
+        char what[40];
+        for (int step = 0; step < STEPS; step++) {
+            cut(&got, shards, RATE);
+            if (shards == shown && step == 0) show_cut(run, &got, shards);
+        }
+        snprintf(what, sizeof what, "%zu-way %s cut = unsplit", shards, name);
+        check_numbers(run, what, "Y", &got.y[0][0], &want->y[0][0], M * N, 0);
+        check_numbers(run, what, "dX", &got.dx[0][0], &want->dx[0][0], M * K, 0);
+        check_numbers(run, what, "dW", &got.dw[0][0], &want->dw[0][0], K * N, 0);
+        check_numbers(run, what, "W after 3 steps", &got.w[0][0], &want->w[0][0], K * N, 0);
+    }
 }
 
 static void by_hand(Run *run) {
@@ -160,22 +172,8 @@ static void by_hand(Run *run) {
     show_unsplit(run, &want);
     for (int step = 1; step < STEPS; step++) unsplit_step(&want);
 
-    for (size_t shards = 1; shards <= N; shards++) {
-        HandLayer got = new_layer();
-        for (int step = 0; step < STEPS; step++) {
-            by_hand_columns(&got, shards, RATE);
-            if (shards == N && step == 0) show_columns(run, &got, shards);
-        }
-        compare(run, shards, "column", &got, &want);
-    }
-    for (size_t shards = 1; shards <= K; shards++) {
-        HandLayer got = new_layer();
-        for (int step = 0; step < STEPS; step++) {
-            by_hand_rows(&got, shards, RATE);
-            if (shards == SHOWN_ROW_SHARDS && step == 0) show_rows(run, &got, shards);
-        }
-        compare(run, shards, "row", &got, &want);
-    }
+    all_shards(run, "column", by_hand_columns, N, N, show_columns, &want);
+    all_shards(run, "row", by_hand_rows, K, SHOWN_ROW_SHARDS, show_rows, &want);
     stored_transposed(run);
     static const char *const columns[] = { "Y", "dX", "dW", NULL };
     static const Result rows[] = {
@@ -196,5 +194,4 @@ static void by_hand(Run *run) {
                       "the cut goes through that dimension, the results must be added.");
 }
 
-static const Option options[] = { { 0 } };
-EXPERIMENT(by_hand, options);
+EXPERIMENT(by_hand, NULL);

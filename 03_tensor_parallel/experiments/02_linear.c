@@ -2,16 +2,12 @@
 // rows, and unsplit. All three must agree. The table compares the bytes of both cuts. 4 ranks
 // divide neither the 10 columns nor the 11 rows of W, so ranks have parts of unequal size.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "03_tensor_parallel/tensor_parallel.h"
-#include "common/model/costs.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"
-#include <stdio.h>
 
 enum { M = 6, K = 11, N = 10 };
 enum { W, BIAS };
 enum { KEY_X = 101, KEY_WEIGHTS, KEY_TARGET = 104, KEY_MASK };
-static const double drop_probability = 0.2; // the probability that dropout drops an element
 
 static uint64_t key(uint64_t seed, TrialData what, size_t i) {
     if (what == TRIAL_WEIGHTS) return random_key(seed, KEY_WEIGHTS + i);
@@ -19,13 +15,6 @@ static uint64_t key(uint64_t seed, TrialData what, size_t i) {
 }
 
 // ---------------------------------------------------------------- both cuts, and the unsplit layer
-
-// The mask of an element depends on the step, the row and the column in the whole layer, never on a
-// rank. So a cut Y has the mask of its own columns, and a whole Y the same mask on every rank.
-static void drop(const Trial *t, Tensor y) {
-    uint64_t mask = random_key(random_key(t->run->seed, KEY_MASK), t->step);
-    op_dropout(y, y, (Dropout){ .key = mask, .p = drop_probability, .col0 = t->y_cols.lo });
-}
 
 static void column_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     (void)s;
@@ -56,22 +45,17 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
 }
 
 static Trial layer(Run *run, Comm *tp) {
-    return (Trial){ .run = run,
-                    .tp = tp,
-                    .M = M,
-                    .K = K,
-                    .N = N,
-                    .x_cols = { 0, K },
-                    .y_cols = { 0, N },
-                    .params = { param_describe("W", K, N, 1), param_describe("b", 0, N, 1) },
-                    .deviation = 0.3,
-                    .rate = 0.05,
-                    .before = "",
-                    .after = "",
-                    .key = key,
-                    .forward = unsplit_forward,
-                    .backward = unsplit_backward,
-                    .drop = drop };
+    Trial t = trial_new(run, tp, M, K, N);
+    t.params[W] = param_describe("W", K, N, 1);
+    t.params[BIAS] = param_describe("b", 0, N, 1);
+    t.deviation = 0.3;
+    t.rate = 0.05;
+    t.dropout = 0.2;
+    t.keys[TRIAL_MASK] = KEY_MASK;
+    t.key = key;
+    t.forward = unsplit_forward;
+    t.backward = unsplit_backward;
+    return t;
 }
 static void train_columns(Run *run, Comm *tp, TrialResult *r) {
     Trial t = layer(run, tp);
@@ -97,32 +81,27 @@ static void train_rows(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs
 
-// The costs of one cut on this rank, in elements. parameters: of W and b. kept: of X. reduced: the
-// tensor of the one all-reduce.
-static void cut_costs(Run *run, const char *cut, size_t parameters, size_t kept, size_t reduced,
-                      const TrialResult *r) {
-    char ids[48], names[48];
-    snprintf(ids, sizeof ids, "%ss.%%s", cut);
-    snprintf(names, sizeof names, "%ss: %%s", cut);
-    // A ring all-reduce sends every chunk twice, over t - 1 links each time.
-    const double sent = ring_bytes(ALL_REDUCE_PASSES, run->world->size, reduced, sizeof(real));
-    const TrialCosts predicted = { "W and b",  "gradients", "X, kept for backward",
-                                   parameters, parameters,  kept,
-                                   1,          sent };
-    trial_costs(run, ids, names, &predicted, r);
-}
-
 // W and b are cut: K N/t + N/t elements. X is whole. The all-reduce adds dX [M, K] in backward.
 static void column_costs(Run *run, const TrialResult *r) {
-    size_t columns = range_size(shard_range(N, run->world->size, run->world->rank));
-    cut_costs(run, "column", (K + 1) * columns, M * K, M * K, r);
+    const size_t n = run->world->size, own = range_size(shard_range(N, n, run->world->rank));
+    const TrialCosts c = { .parameters = (K + 1) * own,
+                           .gradients = (K + 1) * own,
+                           .kept = M * K,
+                           .calls = 1,
+                           .sent = ring_bytes(ALL_REDUCE_PASSES, n, M * K, sizeof(real)) };
+    trial_costs(run, "columns.%s", "columns: %s", &c, r);
     picture_show(run, "W by columns, one step", PICTURE_CHART);
 }
 
 // W is cut and b is whole: K N/t + N elements. X is cut. The all-reduce adds Y [M, N] in forward.
 static void row_costs(Run *run, const TrialResult *r) {
-    size_t rows = range_size(shard_range(K, run->world->size, run->world->rank));
-    cut_costs(run, "row", rows * N + N, M * rows, M * N, r);
+    const size_t n = run->world->size, own = range_size(shard_range(K, n, run->world->rank));
+    const TrialCosts c = { .parameters = own * N + N,
+                           .gradients = own * N + N,
+                           .kept = M * own,
+                           .calls = 1,
+                           .sent = ring_bytes(ALL_REDUCE_PASSES, n, M * N, sizeof(real)) };
+    trial_costs(run, "rows.%s", "rows: %s", &c, r);
     picture_show(run, "W by rows, one step", PICTURE_NO_FILES);
 }
 
@@ -150,15 +129,9 @@ static void gathered(Run *run) {
 }
 
 static void ending(Run *run) {
-    const size_t n = run->world->size;
     char whole[24];
     page_value(whole, sizeof whole, (double)((K + 1) * N * sizeof(real)), "bytes");
-    if (n == 1)
-        say_answer(run,
-                   "With one rank nothing is cut and nothing is sent: the rank holds all "
-                   "%s of W and b.",
-                   whole);
-    else
+    if (!answer_alone(run))
         say_answer(run,
                    "With a column cut a rank holds %s of %s, and the ranks communicate in "
                    "backward: each sends %s. With a row cut a rank holds %s, and the ranks "
@@ -209,5 +182,4 @@ static void linear_layer(Run *run) {
     ending(run);
 }
 
-static const Option options[] = { { 0 } };
-EXPERIMENT(linear_layer, options);
+EXPERIMENT(linear_layer, NULL);

@@ -1,146 +1,78 @@
 // 04_attention.c: trains attention, Y = dropout(attention(X W_qkv + b_qkv) W_O + b_O), twice: cut
-// by heads, and unsplit. Both must agree; a cut of W_qkv in one piece must not. The table compares
-// with a cut inside the heads, whose costs are predicted. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
+// by heads, and unsplit. Both must agree. The table compares with a cut inside the heads, whose
+// costs are predicted. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "03_tensor_parallel/tensor_parallel.h"
-#include "common/model/costs.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"
-#include <math.h>
 #include <stdio.h>
 
 enum { B = 2, T = 7, M = B * T, H = 9, D = 4, C = H * D }; // D: columns of one head
-enum { KEY_X = 101, KEY_TARGET, KEY_WEIGHTS, KEY_PROBABILITIES, KEY_OUT };
-static const double dropout = 0.1;
+enum { KEY_PROBABILITIES = 104 };
+static const uint64_t key[TRIAL_DATA] = { 101, 102, 103, 105 }; // by TrialData
+static const double dropout = 0.1;                              // of the probabilities, and of Y
 
-static uint64_t key(uint64_t seed, TrialData what, size_t i) {
-    static const uint64_t of[] = { KEY_X, KEY_TARGET, KEY_WEIGHTS };
-    return random_key(random_key(seed, of[what]), i);
-}
-// Y is whole on every rank, so every rank applies the same mask.
-static void drop(const Trial *t, Tensor y) {
-    uint64_t mask = random_key(random_key(t->run->seed, KEY_OUT), t->step);
-    op_dropout(y, y, (Dropout){ .key = mask, .p = dropout });
-}
-static uint64_t mask_key(const Trial *t) { // of the attention probabilities
-    return random_key(random_key(t->run->seed, KEY_PROBABILITIES), t->step);
-}
+// ---------------------------------------------------------------- split and unsplit
 
-// ---------------------------------------------------------------- split
-
-static AttentionHeads own_heads(const Trial *t) {
+static AttentionHeads heads_of(const Trial *t) {
+    const Range all = { 0, H };
+    const uint64_t seed = random_key(t->run->seed, KEY_PROBABILITIES);
     return (AttentionHeads){ .B = B,
                              .T = T,
                              .D = D,
-                             .key = mask_key(t),
+                             .key = random_key(seed, t->step),
                              .drop = dropout,
-                             .heads = shard_range(H, t->tp->size, t->tp->rank) };
+                             .heads = t->tp ? shard_range(H, t->tp->size, t->tp->rank) : all };
 }
 static void split_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
-    AttentionHeads h = own_heads(t);
+    AttentionHeads h = heads_of(t);
     tensor_parallel_attention_forward(t->tp, &h, t->params, y, x, s);
 }
 static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
-    AttentionHeads h = own_heads(t);
+    AttentionHeads h = heads_of(t);
     tensor_parallel_attention_backward(t->tp, &h, t->params, dx, x, dy, s);
 }
 
-// ---------------------------------------------------------------- unsplit
-
-// Attention over all heads with whole matrices. It shares no code with the technique: it does not
-// call common/model's attention either.
-static const HeadsPlace all_heads = { .B = B, .heads = H };
-static Tensor third(Tensor qkv, size_t which) { // q, k or v
-    return tensor_col_range(qkv, which * C, (which + 1) * C);
-}
-static void drop_probabilities(const Trial *t, Tensor y, Tensor x) {
-    op_dropout_heads(y, x, mask_key(t), dropout, 0, 0, all_heads);
-}
+// common/model's attention over all heads, between whole matrices.
 static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     const Param *p = t->params;
+    const AttentionHeads h = heads_of(t);
     saved_tensor(s, S_QKV, M, 3 * C);
     saved_tensor(s, S_MIX, M, C);
-    Tensor qkv = s->t[S_QKV];
-    op_matmul(qkv, x, p[ATTENTION_QKV].w);
-    op_add_bias(qkv, qkv, p[ATTENTION_QKV_BIAS].w);
-    s->t[S_PROBS] = tensor_new(&s->attention, B * H * T, T);
-    s->t[S_DROPPED] = tensor_new(&s->attention, B * H * T, T);
-    op_heads_scores(s->t[S_PROBS], third(qkv, 0), third(qkv, 1), B, H);
-    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], (real)(1 / sqrt(D)), all_heads);
-    drop_probabilities(t, s->t[S_DROPPED], s->t[S_PROBS]);
-    op_heads_mix(s->t[S_MIX], s->t[S_DROPPED], third(qkv, 2), B, H);
+    op_matmul(s->t[S_QKV], x, p[ATTENTION_QKV].w);
+    op_add_bias(s->t[S_QKV], s->t[S_QKV], p[ATTENTION_QKV_BIAS].w);
+    attention_forward(&h, s);
     op_matmul(y, s->t[S_MIX], p[ATTENTION_O].w);
     op_add_bias(y, y, p[ATTENTION_O_BIAS].w);
 }
 static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
     Param *p = t->params;
+    const AttentionHeads h = heads_of(t);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dmix = tensor_new(&scratch, M, C);
     Tensor dqkv = tensor_new(&scratch, M, 3 * C);
-    Tensor dp = tensor_new(&scratch, B * H * T, T);
-    Tensor qkv = s->t[S_QKV];
     linear_gradients(&p[ATTENTION_O], &p[ATTENTION_O_BIAS], s->t[S_MIX], dy);
     op_matmul_nt(dmix, dy, p[ATTENTION_O].w);
-    op_heads_mix_t(third(dqkv, 2), s->t[S_DROPPED], dmix, B, H); // dV
-    op_heads_scores(dp, dmix, third(qkv, 2), B, H);              // dP
-    drop_probabilities(t, dp, dp);
-    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, (real)(1 / sqrt(D)), all_heads);
-    op_heads_mix(third(dqkv, 0), dp, third(qkv, 1), B, H);   // dQ
-    op_heads_mix_t(third(dqkv, 1), dp, third(qkv, 0), B, H); // dK
+    attention_backward(&h, dqkv, dmix, s);
     linear_gradients(&p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS], x, dqkv);
     op_matmul_nt(dx, dqkv, p[ATTENTION_QKV].w);
     arena_free(&scratch);
 }
 
-static Trial layers(Run *run, Comm *tp) {
-    Trial t = { .run = run,
-                .tp = tp,
-                .M = M,
-                .K = C,
-                .N = C,
-                .x_cols = { 0, C },
-                .y_cols = { 0, C },
-                .params = { param_describe("W_qkv", C, 3 * C, 3),
-                            param_describe("b_qkv", 0, 3 * C, 3), param_describe("W_O", C, C, 1),
-                            param_describe("b_O", 0, C, 1) },
-                .deviation = 0.2,
-                .rate = 0.1,
-                .before = "updated ",
-                .after = ", step 3",
-                .key = key,
-                .forward = tp ? split_forward : unsplit_forward,
-                .backward = tp ? split_backward : unsplit_backward,
-                .drop = drop };
-    if (tp) tensor_parallel_attention_cut(t.params, shard_range(H, tp->size, tp->rank), D);
-    return t;
-}
 static void train(Run *run, Comm *tp, TrialResult *r) {
-    Trial t = layers(run, tp);
+    Trial t = trial_new(run, tp, M, C, C);
+    t.params[ATTENTION_QKV] = param_describe("W_qkv", C, 3 * C, 3);
+    t.params[ATTENTION_QKV_BIAS] = param_describe("b_qkv", 0, 3 * C, 3);
+    t.params[ATTENTION_O] = param_describe("W_O", C, C, 1);
+    t.params[ATTENTION_O_BIAS] = param_describe("b_O", 0, C, 1);
+    t.deviation = 0.2;
+    t.rate = 0.1;
+    t.dropout = dropout;
+    for (size_t i = 0; i < TRIAL_DATA; i++) t.keys[i] = key[i];
+    t.long_names = true;
+    t.forward = tp ? split_forward : unsplit_forward;
+    t.backward = tp ? split_backward : unsplit_backward;
+    if (tp) tensor_parallel_attention_cut(t.params, shard_range(H, tp->size, tp->rank), D);
     trial_train(&t, r);
-}
-
-// ---------------------------------------------------------------- the trap: shapes fit, heads not
-
-// Cuts W_qkv as one block of columns instead of three.
-static void cut_contiguous(Param *p) {
-    for (int i = ATTENTION_QKV; i <= ATTENTION_QKV_BIAS; i++) {
-        p[i].blocks = 1;
-        column_parallel_cut(&p[i], (Range){ 3 * p[i].my_cols.lo, 3 * p[i].my_cols.hi });
-    }
-}
-static void contiguous_cut(Run *run) {
-    Snapshot *got = snapshot_new(run);
-    Snapshot *want = snapshot_new(run);
-    Trial split = layers(run, run->world);
-    Trial unsplit = layers(run, NULL);
-    cut_contiguous(split.params);
-    ledger_pause();
-    trial_forward(&split, got);
-    if (run->world->rank == 0) trial_forward(&unsplit, want);
-    ledger_resume();
-    check_differs(run, "contiguous cut of q|k|v is wrong", got, want, 0.1);
-    snapshot_free(got);
-    snapshot_free(want);
 }
 
 // ---------------------------------------------------------------- costs
@@ -154,23 +86,15 @@ static void costs(Run *run, const TrialResult *r) {
     const size_t parameters = (C + 1) * 3 * A + A * C + C;
     const size_t kept = M * C + M * 4 * A + 2 * B * heads * T * T;
     const double sent = 2 * ring_bytes(ALL_REDUCE_PASSES, tp->size, M * C, sizeof(real));
-    const TrialCosts predicted = { "W_qkv, b_qkv, W_O, b_O",
-                                   "gradients",
-                                   "kept for backward",
-                                   parameters,
-                                   parameters,
-                                   kept,
-                                   2,
-                                   sent };
+    const TrialCosts predicted = {
+        .parameters = parameters, .gradients = parameters, .kept = kept, .calls = 2, .sent = sent
+    };
     trial_costs(run, "%s", "%s", &predicted, r);
 }
 
 static void ending(Run *run, const char *added) {
     const size_t n = run->world->size;
-    if (n == 1)
-        say_answer(run, "Because attention computes each head on its own. With one rank nothing is "
-                        "sent: choose two or more to see the difference.");
-    else
+    if (!answer_alone(run))
         say_answer(run,
                    "Because attention computes each head on its own: whole heads send 0 B "
                    "between W_qkv and W_O. With a cut inside the heads each rank would have only "
@@ -226,11 +150,9 @@ static void attention(Run *run) {
              "W_O mixes heads.");
     say(run, "Each rank holds whole heads: their columns of W_qkv, their rows of W_O. X is whole.");
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
-    if (n > 1) contiguous_cut(run);
     costs(run, &r);
     picture_show(run, "Attention over its ranks, last step", PICTURE_CHART);
     table(run, &r);
 }
 
-static const Option options[] = { { 0 } };
-EXPERIMENT(attention, options);
+EXPERIMENT(attention, NULL);

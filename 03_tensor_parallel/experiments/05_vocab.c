@@ -3,10 +3,7 @@
 // as if they were its part: the loss is too high by log t. The number of entries, 61, is prime, and
 // the sequences have unequal numbers of counted targets.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "03_tensor_parallel/tensor_parallel.h"
-#include "common/model/costs.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,14 +132,11 @@ static void costs(Run *run, const TrialResult *r) {
     const size_t entries = range_size(shard_range(V, n, run->world->rank));
     const double wide = ring_bytes(ALL_REDUCE_PASSES, n, M * C, e);
     const double narrow = ring_bytes(ALL_REDUCE_PASSES, n, M, e);
-    const TrialCosts predicted = { "E",
-                                   "gradients, of both uses of E",
-                                   "kept: x, local logits, a sum a token",
-                                   entries * C,
-                                   2 * entries * C,
-                                   M * (C + entries + 1),
-                                   2 + 3,
-                                   2 * wide + 3 * narrow };
+    const TrialCosts predicted = { .parameters = entries * C,
+                                   .gradients = 2 * entries * C,  // of both uses of E
+                                   .kept = M * (C + entries + 1), // x, own logits, a sum
+                                   .calls = 2 + 3,
+                                   .sent = 2 * wide + 3 * narrow };
     trial_costs(run, "%s", "%s", &predicted, r);
 }
 
@@ -177,10 +171,7 @@ static void table(Run *run, Losses loss) {
             "  their sums of exponentials, the loss is log t too large: %.4f instead of %.4f "
             "at step 0.",
             loss.wrong, loss.right);
-    if (n == 1)
-        say_answer(run, "Each rank puts three numbers per token into all-reduces. With one rank "
-                        "nothing is sent: choose two or more.");
-    else
+    if (!answer_alone(run))
         say_answer(run,
                    "Each rank puts three numbers per token into all-reduces: its largest "
                    "logit, the target's logit, its sum of exponentials. A rank sends %s, instead "
@@ -211,5 +202,4 @@ static void vocabulary(Run *run) {
     table(run, loss);
 }
 
-static const Option options[] = { { 0 } };
-EXPERIMENT(vocabulary, options);
+EXPERIMENT(vocabulary, NULL);

@@ -1,156 +1,85 @@
 // 07_sequence_parallel.c: trains a GPT three ways: tensor parallel as in lesson 06, sequence
 // parallel with inputs kept whole, and sequence parallel with inputs gathered again. The two
 // sequence-parallel trainings must agree in every bit, and must equal the unsplit one. Formulas
-// predict calls, bytes, memory and time. sequence_costs.c has some of them, and figure 7 of
-// Korthikanti et al. 2022.
+// predict calls, bytes, memory and time.
 #include <stdio.h>
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "03_tensor_parallel/tensor_parallel.h"
-#include "common/model/costs.h"
 #include "judge/draw/picture.h"
-#include "judge/frame/training.h"
 
 typedef enum { TENSOR_ONLY, INPUTS_WHOLE, INPUTS_SHARD, SEQUENCE_WAYS } Way;
-static const char *const way_name[SEQUENCE_WAYS] = { "tensor parallel", "inputs kept whole",
-                                                     "gathered again" };
-static const char *const way_id[SEQUENCE_WAYS] = { "tensor", "kept", "again" };
+static const char *const way_id[] = { "%s.tensor", "%s.kept", "%s.again" };
+static const char *const way_name[] = { "tensor parallel: %s", "inputs kept whole: %s",
+                                        "gathered again: %s" };
+enum { SEQUENCES = 3, MICRO_BATCHES = 2 }; // 2 sequences, then 1
 
-enum { STEPS = 3, SEQUENCES = 3, MICRO_BATCHES = 2 }; // 2 sequences, then 1
-static const double max_norm = 0.5;                   // small enough that every step is clipped
+// ---------------------------------------------------------------- costs
 
-// ---------------------------------------------------------------- the split training
-
-typedef struct {
-    size_t gathers, scatters, sums, bytes;
-} Sent; // calls of three kinds, and bytes
-static Sent sent_since_reset(const Comm *tp) {
-    return (Sent){ tp->ledger[COMM_ALL_GATHER].calls, tp->ledger[COMM_REDUCE_SCATTER].calls,
-                   tp->ledger[COMM_ALL_REDUCE].calls, comm_bytes_sent(tp) };
-}
-typedef struct {
-    Comm *tp;
-    Sent layers, partial;                    // per step; partial: sums of gradients
-    size_t parameters, gradients, optimizer; // bytes on this rank
-    size_t activations;                      // bytes on this rank, peak
-    size_t message;                          // bytes to a next pipeline stage
-} Measured;
-
-static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t, const Batch *b) {
-    Measured *r = measured;
-    Comm *tp = r->tp;
-    double loss = 0;
-    model_zero_gradients(m);
-    comm_ledger_reset(tp);
-    for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(m, &b[k]);
-    r->layers = sent_since_reset(tp);
-    comm_ledger_reset(tp);
-    model_partial_sums(m); // once per step, after all micro-batches
-    r->partial = sent_since_reset(tp);
-    model_fold_tied(m);
-    double norm = model_grad_norm(m, tp);
-    optimizer_step(o, m, clip_factor(norm, t->clip));
-    return (StepResult){ loss * b[0].token_weight, norm };
-}
-
-static Measured train(Run *run, const Training *t, Way way, Trajectory *c) {
-    Measured r = { .tp = run->world };
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    if (way == TENSOR_ONLY) tensor_parallel(m, run->world);
-    else sequence_parallel(m, run->world, way == INPUTS_WHOLE ? KEEP_WHOLE : KEEP_SHARD);
-    model_allocate(m);
-    training_run(c, m, t, 1, 0, step, &r);
-    Batch largest = { .B = sequence_micro_batch(t, 0), .T = t->model.context };
-    Shape message = layer_output(&m->layers[1], &largest);
-    r.message = message.rows * message.cols * sizeof(real);
-    r.parameters = memory_now(MEM_PARAMETERS);
-    r.gradients = memory_now(MEM_GRADIENTS);
-    r.optimizer = memory_now(MEM_OPTIMIZER);
-    r.activations = memory_peak(MEM_ACTIVATIONS);
-    model_free(m);
-    return r;
-}
-
-// ---------------------------------------------------------------- predictions
-
-static CutSizes sizes(Run *run, const Training *t, Way way, size_t rank) {
-    CutSizes z = cut_sizes(&t->model, run->world->size, rank);
+static CutSizes sizes(const Training *t, Way way, size_t n, size_t rank) {
+    CutSizes z = cut_sizes(&t->model, n, rank);
     return way == TENSOR_ONLY ? z : cut_sequence(z, way == INPUTS_WHOLE);
 }
-static void check_way(Run *run, Way way, const char *id, const char *what, const char *unit,
-                      double predicted, double measured) {
-    char text[48], name[96];
-    snprintf(text, sizeof text, "%s.%s", id, way_id[way]);
-    snprintf(name, sizeof name, "%s: %s", way_name[way], what);
-    check_cost(run, text, name, unit, formula(predicted), NOT_PREDICTED, measured);
-}
 
-static void times(Run *run, const Training *t, Way way, const Timing *timing) {
-    const size_t n = run->world->size;
-    double flops = 0, slowest = 0;
-    for (size_t rank = n; rank-- > 0;) { // the last is rank 0, which all wait for
-        CutSizes z = sizes(run, t, way, rank);
-        slowest = 0;
-        for (size_t k = 0; k < t->micro_batches; k++) {
-            Work work = work_times(3, work_stage(&z, sequence_micro_batch(t, k)));
-            flops += work.flops;
-            slowest += work.time;
-        }
+// A step in the layers: the messages of all micro-batches, and the time of these and of products.
+static SequenceTraffic layers_step(const CutSizes *z, const Training *t) {
+    SequenceTraffic all = { 0 };
+    for (size_t k = 0; k < t->micro_batches; k++) {
+        const size_t B = gpt_sequences(t, k);
+        const Traffic reduce = traffic_tensor_parallel(z, z->t, B, false);
+        SequenceTraffic s = { .sums = reduce.calls, .bytes = reduce.bytes, .time = reduce.time };
+        if (z->sequence) s = traffic_sequence_parallel(z, B, false);
+        all.gathers += s.gathers;
+        all.scatters += s.scatters;
+        all.sums += s.sums;
+        all.bytes += s.bytes;
+        all.time += s.time + 3 * work_stage(z, B).time;
     }
-    check_way(run, way, "products", "products, all ranks", "FLOPs", flops, timing->flops);
-    if (!clock_config()->simulated) return;
-    CutSizes z = sizes(run, t, way, 0);
-    double norm = ring_time(ALL_REDUCE_PASSES, n, config_tensors(&t->model), sizeof(double));
-    double communication = sequence_step_traffic(&z, t).time + norm;
-    if (way != TENSOR_ONLY) communication += traffic_partial_sums(&z).time;
-    check_way(run, way, "step", "step", "ps", slowest + communication, (double)timing->step);
-    check_way(run, way, "exposed", "exposed, all ranks", "ps", (double)n * communication,
-              (double)timing->exposed);
+    return all;
 }
 
-static void costs(Run *run, const Training *t, Way way, const Measured *r) {
-    const CutSizes z = sizes(run, t, way, run->world->rank);
-    const size_t B = sequence_micro_batch(t, 0); // the first micro-batch is the largest
-    const double e = sizeof(real);
-    SequenceTraffic layers = sequence_step_traffic(&z, t);
-    Traffic partial = way == TENSOR_ONLY ? (Traffic){ 0 } : traffic_partial_sums(&z);
-    const struct {
-        const char *id, *what, *unit;
-        double formula;
-        size_t measured;
-    } line[] = {
-        { "gathers", "all-gathers per step", "calls", layers.gathers, r->layers.gathers },
-        { "scatters", "reduce-scatters per step", "calls", layers.scatters, r->layers.scatters },
-        { "sums", "all-reduces per step", "calls", layers.sums, r->layers.sums },
-        { "sent", "sent in the layers per step", "bytes", layers.bytes, r->layers.bytes },
-        { "partial.calls", "sums of partial gradients", "calls", partial.calls, r->partial.sums },
-        { "partial.sent", "sent for partial gradients", "bytes", partial.bytes, r->partial.bytes },
-        { "parameters", "parameters", "bytes", (double)elements_stage(&z) * e, r->parameters },
-        { "gradients", "gradients", "bytes", (double)elements_gradients(&z) * e, r->gradients },
-        { "adamw", "AdamW's m and v", "bytes", 2 * (double)elements_stage(&z) * e, r->optimizer },
-        { "kept", "activations, peak", "bytes", (double)activations_stage(&z, B) * e,
-          r->activations },
-        { "message", "message to a next stage", "bytes", (double)message_elements(&z, B) * e,
-          r->message },
-    };
-    for (size_t i = 0; i < sizeof line / sizeof *line; i++)
-        check_way(run, way, line[i].id, line[i].what, line[i].unit, line[i].formula,
-                  (double)line[i].measured);
-    if (way != TENSOR_ONLY) sequence_closed_forms(run, t, way_name[way], way == INPUTS_WHOLE, &z);
-    Timing timing = picture_timing(run);
-    times(run, t, way, &timing);
-    bool drawn = way == INPUTS_SHARD;
-    picture_show(run, drawn ? "SP, inputs gathered again" : way_name[way],
-                 PICTURE_CHART | (drawn ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
+static void costs(Run *run, const Training *t, Way way, const GptMeasured *r) {
+    const size_t n = run->world->size, e = sizeof(real);
+    const size_t B = gpt_sequences(t, 0); // the first micro-batch is the largest
+    const CutSizes z = sizes(t, way, n, run->world->rank), first = sizes(t, way, n, 0);
+    const SequenceTraffic layers = layers_step(&z, t);
+    const Traffic none = { 0 }, partial = way == TENSOR_ONLY ? none : traffic_partial_sums(&z);
+    const double norm = ring_time(ALL_REDUCE_PASSES, n, config_tensors(&t->model), sizeof(double));
+    const double time = layers_step(&first, t).time + partial.time + norm; // all wait for rank 0
+    const GroupTraffic *got = &r->layers[GPT_WORLD], *sums = &r->sums[GPT_WORLD];
+    const GptElements elements = gpt_elements(&z, B);
+    gpt_memory_costs(run, way_id[way], way_name[way], &t->model, &elements, r);
+    check_costs(run, way_id[way], way_name[way],
+                (CostRow[]){ { "gathers", "all-gathers per step", "calls",
+                               BY_FORMULA(layers.gathers), got->calls[COMM_ALL_GATHER] },
+                             { "scatters", "reduce-scatters per step", "calls",
+                               BY_FORMULA(layers.scatters), got->calls[COMM_REDUCE_SCATTER] },
+                             { "sums", "all-reduces per step", "calls", BY_FORMULA(layers.sums),
+                               got->calls[COMM_ALL_REDUCE] },
+                             { "sent", "sent in the layers per step", "bytes",
+                               BY_FORMULA(layers.bytes), got->sent },
+                             { "partial.sent", "sent for partial gradients", "bytes",
+                               BY_FORMULA(partial.bytes), sums->sent },
+                             { "message", "message to a next stage", "bytes",
+                               BY_FORMULA(message_elements(&z, B) * e), r->message },
+                             { clock_config()->simulated ? "step" : NULL, "step", "ps",
+                               BY_FORMULA(time), (double)picture_timing(run).step },
+                             { 0 } });
 }
 
 // ---------------------------------------------------------------- the table, and the run
+
+static void show(Run *run, Way way) {
+    static const char *const title[] = { "tensor parallel", "inputs kept whole",
+                                         "SP, inputs gathered again" };
+    const bool on_page = way == INPUTS_SHARD;
+    picture_show(run, title[way], on_page ? PICTURE_CHART : PICTURE_NO_FILES | PICTURE_DETAIL);
+}
 
 #define EACH_WAY(id) \
     { id ".tensor", id ".kept", id ".again" }
 static void table(Run *run, const Training *t) {
     const char *const columns[] = { "tensor parallel", "SP, input kept", "SP, gathered again",
                                     NULL };
-    const size_t n = run->world->size, M = sequence_micro_batch(t, 0) * t->model.context;
+    const size_t n = run->world->size, M = gpt_sequences(t, 0) * t->model.context;
     const Result rows[] = {
         { "activations, peak", "embedding to head", EACH_WAY("kept") },
         { "  norms, in M C", "kept by a block", { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
@@ -174,7 +103,7 @@ static void table(Run *run, const Training *t) {
         "  A block keeps the elements of its norms, and M C (12 + %s)/t between column and "
         "row cuts.",
         t->model.dropout > 0 ? "2 H T/C" : "H T/C");
-    const size_t least = sequence_micro_batch(t, t->micro_batches - 1) * t->model.context;
+    const size_t least = gpt_sequences(t, t->micro_batches - 1) * t->model.context;
     if (M % n || least % n || t->model.heads % n)
         say(run, "  This is exact where t divides heads and rows. Here the checks count what each "
                  "rank really has.");
@@ -198,12 +127,7 @@ static void sending_answer(Run *run) {
 }
 
 static void ending(Run *run) {
-    if (run->world->size == 1)
-        say_answer(run,
-                   "One rank cuts nothing: it keeps %s and sends nothing. Choose two or more "
-                   "ranks.",
-                   cost_text(run, "kept.tensor"));
-    else sending_answer(run);
+    if (!answer_alone(run)) sending_answer(run);
     if (clock_config()->simulated)
         say_cost(run,
                  "once per step each rank sends %s more, to sum the gradients of norms and "
@@ -220,21 +144,9 @@ static void ending(Run *run) {
 }
 
 static void sequence(Run *run) {
-    ModelConfig c = { .layers = option_size(run, "layers"),
-                      .width = option_size(run, "width"),
-                      .heads = option_size(run, "heads"),
-                      .context = option_size(run, "context"),
-                      .vocab = 61,
-                      .dropout = option_real(run, "dropout"),
-                      .seed = run->seed };
-    config_require(&c);
-    Training t = { .model = c,
-                   .data = data_synthetic(c.vocab, c.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = MICRO_BATCHES,
-                   .clip = max_norm,
-                   .watched = MEM_ACTIVATIONS };
+    const size_t vocab = 61;
+    Training t = gpt_training(gpt_options(run, option_size(run, "context"), vocab), SEQUENCES);
+    t.micro_batches = MICRO_BATCHES;
     say(run, "SP, sequence parallelism: each rank has M/t rows in norms and residual paths (x + "
              "attention(x)).");
     say(run, "Before a column cut a rank gathers all rows. For backward it keeps them (input "
@@ -246,20 +158,24 @@ static void sequence(Run *run) {
         t.recorded = i;
         Trajectory got[SEQUENCE_WAYS], unsplit = training_unsplit(run, &t, 1);
         for (Way way = 0; way < SEQUENCE_WAYS; way++) {
+            CutGpt cut = { .way = way == TENSOR_ONLY ? WAY_1D : WAY_SP,
+                           .world = run->world,
+                           .input = way == INPUTS_WHOLE ? KEEP_WHOLE : KEEP_SHARD };
             got[way] = trajectory_new(run, &t);
-            Measured r = train(run, &t, way, &got[way]);
-            if (i) costs(run, &t, way, &r);
+            gpt_train(&cut, &t, &got[way]);
+            if (!i) continue;
+            costs(run, &t, way, &cut.measured);
+            show(run, way);
         }
-        Trajectory *tensor = &got[TENSOR_ONLY];
-        Trajectory *shard = &got[INPUTS_SHARD], *whole = &got[INPUTS_WHOLE];
+        Trajectory *shard = &got[INPUTS_SHARD];
         training_compare(run, "sequence-parallel = unsplit", shard, &unsplit, LIMIT_ROUNDING);
-        training_compare(run, "kept whole = gathered again", whole, shard, 0);
+        training_compare(run, "kept whole = gathered again", &got[INPUTS_WHOLE], shard, 0);
         check_true(run, i ? "AdamW" : "SGD", "every step is clipped",
-                   trajectory_clipped(shard, max_norm));
+                   trajectory_clipped(shard, t.clip));
         // Forward adds the same terms in the same order as an all-reduce does. The gradients of
         // norms are added in another order.
-        check_numbers(run, "forward = tensor parallel's", "loss", shard->loss, tensor->loss, 1,
-                      exact_limit(run));
+        check_numbers(run, "forward = tensor parallel's", "loss", shard->loss,
+                      got[TENSOR_ONLY].loss, 1, exact_limit(run));
         for (size_t way = 0; way < SEQUENCE_WAYS; way++) trajectory_free(&got[way]);
         trajectory_free(&unsplit);
     }

@@ -3,105 +3,64 @@
 // training. Then runs attention alone on longer sequences (context_alone.c). context_costs.c
 // predicts bytes, memory and times.
 #include <stdio.h>
-#include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "common/model/costs.h"
-#include "judge/frame/training.h"
 
 // ---------------------------------------------------------------- training a GPT
 
-enum { SEQUENCES = 3, STEPS = 3 };
+enum { SEQUENCES = 3 };
 static const ModelConfig tiny = {
     .layers = 2, .width = 27, .heads = 9, .context = 27, .vocab = 61, .dropout = 0.1
 };
+static const char *const context_gpt_id[] = { "gpt.%s.ring", "gpt.%s.zigzag", "gpt.%s.rsa",
+                                              "gpt.%s.ulysses" };
 static const ContextSizes alone = { .chunk = 192, .heads = 8, .D = 4 }; // one sequence
-static const double max_norm = 0.5; // small enough that every step is clipped
 
-typedef struct {
-    Comm *cp;
-    size_t sent, sums;                         // bytes sent: layers, gradients
-    size_t parameters, gradients, activations; // bytes; activations: their peak
-} Trained;
-
-static StepResult step(void *trained, Model *m, Optimizer *o, const Training *t, const Batch *b) {
-    Trained *r = trained;
-    model_zero_gradients(m);
-    comm_ledger_reset(r->cp);
-    // The batch has this rank's positions of every sequence. token_weight counts the tokens of all
-    // ranks, so sums over the ranks are not divided.
-    double loss = model_forward_backward(m, b) * b->token_weight;
-    r->sent = comm_bytes_sent(r->cp);
-    model_fold_tied(m);
-    comm_all_reduce(r->cp, m->g); // partial sums over own tokens
-    r->sums = comm_bytes_sent(r->cp) - r->sent;
-    comm_all_reduce_doubles(r->cp, &loss, 1);
-    double norm = model_grad_norm(m, NULL); // the same on every rank
-    optimizer_step(o, m, clip_factor(norm, t->clip));
-    return (StepResult){ loss, norm };
-}
-
-static Trained train(Run *run, const Training *unsplit, const AttentionKind *kind, Trajectory *c) {
-    Trained r = { .cp = run->world };
-    Training t = *unsplit;
-    Model *m = model_describe(&t.model, model_layers(&t.model));
-    t.data.positions = context_parallel(m, run->world, kind);
-    model_allocate(m);
-    training_run(c, m, &t, 1, 0, step, &r);
-    r.parameters = memory_now(MEM_PARAMETERS);
-    r.gradients = memory_now(MEM_GRADIENTS);
-    r.activations = memory_peak(MEM_ACTIVATIONS);
-    model_free(m);
-    return r;
-}
-
-static void trained_costs(Run *run, const Training *t, int kind, const Trained *r) {
+static void trained_costs(Run *run, const Training *t, int kind, const GptMeasured *r) {
     const ModelConfig *c = &t->model;
     const size_t n = run->world->size, e = sizeof(real), b = t->sequences;
-    ContextLayer layer = { b, c->context, c->heads, config_kv_heads(c), c->width / c->heads };
-    CutSizes whole = cut_sizes(c, 1, 0), z = whole;
+    const ContextLayer layer = { b, c->context, c->heads, config_kv_heads(c), c->width / c->heads };
+    const CutSizes whole = cut_sizes(c, 1, 0);
+    CutSizes z = whole;
     z.T = context_chunk(kind, c->context, n, run->world->rank); // this rank's queries
     z.online = kind != CONTEXT_RSA;
-    size_t kept = b * z.T * kept_stage(&z), keys = part_size(layer.key_heads, n, run->world->rank);
-    size_t heads = keys * config_head_ratio(c);
+    GptElements elements = gpt_elements(&z, b); // parameters and gradients are whole
     // Ulysses keeps q, k, v, out and lse of its heads for all positions, and no lse of its
     // positions.
+    const size_t keys = part_size(layer.key_heads, n, run->world->rank);
+    const size_t heads = keys * config_head_ratio(c);
     if (kind == CONTEXT_ULYSSES)
-        kept += c->layers * (b * c->context * (heads * (2 * layer.D + 1) + 2 * keys * layer.D) -
-                             b * z.T * c->heads);
-    context_check_costs(
-        run, kind,
-        (CostRow[]){
-            { "gpt.sent", "sent in the layers, a step", "bytes",
-              BY_FORMULA((double)c->layers * context_layer_bytes(run->world, kind, layer)),
-              r->sent },
-            { "gpt.sums", "sent for the sum of gradients", "bytes",
-              BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole), e)), r->sums },
-            { "gpt.parameters", "parameters", "bytes", BY_FORMULA(elements_stage(&whole) * e),
-              r->parameters },
-            { "gpt.gradients", "gradients", "bytes", BY_FORMULA(elements_gradients(&whole) * e),
-              r->gradients },
-            { "gpt.kept", "activations, peak", "bytes", BY_FORMULA(kept * e), r->activations },
-            { 0 } });
+        elements.kept +=
+            c->layers * (b * c->context * (heads * (2 * layer.D + 1) + 2 * keys * layer.D) -
+                         b * z.T * c->heads);
+    gpt_memory_costs(run, context_gpt_id[kind], context_name[kind], c, &elements, r);
+    check_costs(run, context_gpt_id[kind], context_name[kind],
+                (CostRow[]){
+                    { "sent", "sent in the layers, a step", "bytes",
+                      BY_FORMULA((double)c->layers * context_layer_bytes(run->world, kind, layer)),
+                      r->layers[GPT_WORLD].sent },
+                    { "sums", "sent for the sum of gradients", "bytes",
+                      BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole), e)),
+                      r->sums[GPT_WORLD].sent },
+                    { 0 } });
 }
 
 static void trainings(Run *run) {
-    Training t = {
-        .model = tiny, .steps = STEPS, .sequences = SEQUENCES, .micro_batches = 1, .clip = max_norm
-    };
-    t.model.seed = run->seed;
-    t.data = data_synthetic(tiny.vocab, tiny.context, run->seed);
+    ModelConfig c = tiny;
+    c.seed = run->seed;
+    Training t = gpt_training(c, SEQUENCES);
     for (int adam = 0; adam < 2; adam++) { // SGD, then AdamW
         t.optimizer = adam ? adamw(0.01) : sgd(0.5);
         Trajectory want = training_unsplit(run, &t, 1);
         for (int i = 0; i < CONTEXT_KINDS; i++) {
             char what[40];
             snprintf(what, sizeof what, "split = unsplit, %s", context_kind[i]->name);
+            CutGpt cut = { .way = WAY_RING, .world = run->world, .attention = context_kind[i] };
             Trajectory got = trajectory_new(run, &t);
-            Trained r = train(run, &t, context_kind[i], &got);
+            gpt_train(&cut, &t, &got);
             training_compare(run, what, &got, &want, LIMIT_ROUNDING);
             check_true(run, "clipping", "is at work in every step",
-                       trajectory_clipped(&got, max_norm));
-            if (adam) trained_costs(run, &t, i, &r);
+                       trajectory_clipped(&got, t.clip));
+            if (adam) trained_costs(run, &t, i, &cut.measured);
             trajectory_free(&got);
         }
         trajectory_free(&want);
@@ -116,12 +75,10 @@ static void trainings(Run *run) {
 static void table(Run *run) {
     enum { MEGABYTE = 1000000, MANY = 64 };
     const size_t n = run->world->size;
-    char longest[CONTEXT_KINDS][24], buffers[CONTEXT_KINDS][24], busy[40], more[40];
-    for (int k = 0; k < CONTEXT_KINDS; k++) {
+    char longest[CONTEXT_KINDS][24], busy[40], more[40];
+    for (int k = 0; k < CONTEXT_KINDS; k++)
         snprintf(longest[k], sizeof longest[k], "=%zu",
                  context_longest_chunk(k, alone, MANY, MEGABYTE));
-        page_cell(buffers[k], (double)(context_buffers(k, alone, n) * sizeof(real)), "bytes");
-    }
     snprintf(busy, sizeof busy, "ring: N/(2N-1) = %.1f %%", 100 * (double)n / (2 * (double)n - 1));
     snprintf(more, sizeof more, "%d ranks; Ulysses: %zu heads", MANY, alone.heads);
     const char *const columns[] = { "contiguous", "zigzag", "RSA", "Ulysses", NULL };
@@ -135,10 +92,7 @@ static void table(Run *run) {
           { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N" } },
         { "kept for backward", "besides q, k, v, output", EACH("kept") },
         { "  in elements", "Ulysses: q, k, v, output", { "=c H", "=c H", "=c H T", "=c (4C+H)" } },
-        { "buffers while it runs",
-          "k, v, dk, dv on their way",
-          { buffers[CONTEXT_RING], buffers[CONTEXT_ZIGZAG], buffers[CONTEXT_RSA],
-            buffers[CONTEXT_ULYSSES] } },
+        { "buffers while it runs", "k, v, dk, dv on their way", EACH("buffers") },
         { "positions per rank in 1 MB",
           more,
           { longest[CONTEXT_RING], longest[CONTEXT_ZIGZAG], longest[CONTEXT_RSA], "=impossible" } },
@@ -156,19 +110,16 @@ static void table(Run *run) {
 
 static void ending(Run *run) {
     const size_t n = run->world->size;
-    if (n == 1)
-        say_answer(run, "One rank has the whole sequence and sends nothing. Choose two or more.");
-    else if (clock_config()->simulated)
+    char time[80] = "";
+    if (clock_config()->simulated)
+        snprintf(time, sizeof time,
+                 " Forward takes %s with zigzag chunks, %s with contiguous ones.",
+                 cost_text(run, "forward.zigzag"), cost_text(run, "forward.ring"));
+    if (!answer_alone(run))
         say_answer(run,
                    "Each rank keeps the queries of its 1/%zu of the positions, and keys and "
-                   "values travel from rank to rank. Forward takes %s with zigzag chunks, %s with "
-                   "contiguous ones.",
-                   n, cost_text(run, "forward.zigzag"), cost_text(run, "forward.ring"));
-    else
-        say_answer(run,
-                   "Each rank keeps the queries of its 1/%zu of the positions, and keys and "
-                   "values travel from rank to rank. A rank keeps %s besides q, k, v, output.",
-                   n, cost_text(run, "kept.zigzag"));
+                   "values travel from rank to rank.%s",
+                   n, time);
     say_cost(run,
              "%s sent per rank, forward and backward, and all scores computed twice. Ulysses "
              "sends %s, but needs a head per rank.",

@@ -4,44 +4,17 @@
 #include <stdio.h>
 #include "03_tensor_parallel/experiments/experiments.h"
 
-enum { E = sizeof(real) };
 enum { M = 12, K = 24, N = 36 }; // of one linear layer: every q up to 4 divides them
-enum { STEPS = 3 };
-static const double max_norm = 0.5; // small enough that every step is clipped
 
 // ---------------------------------------------------------------- the table
-
-// The costs of one device (1 rank) and of 1D (lesson 06, n ranks), from sizes alone.
-typedef struct {
-    double block, parameters, activations, received, time;
-} Computed;
-static Computed computed(const ModelConfig *c, size_t n, size_t sequences) {
-    const CutSizes z = cut_sizes(c, n, 0);
-    const Traffic t = traffic_tensor_parallel(&z, n, sequences, false);
-    return (Computed){ (double)(elements_block(&z) * E), (double)(elements_stage(&z) * E),
-                       (double)(sequences * c->context * kept_stage(&z) * E), t.bytes,
-                       3 * work_stage(&z, sequences).time + t.time };
-}
-typedef struct {
-    char block[24], parameters[24], activations[24], received[24], time[24];
-} Column;
-static Column column(Computed v, bool possible) {
-    Column c = { "=-", "=-", "=-", "=-", "=-" };
-    if (!possible) return c;
-    page_cell(c.block, v.block, "bytes");
-    page_cell(c.parameters, v.parameters, "bytes");
-    page_cell(c.activations, v.activations, "bytes");
-    page_cell(c.received, v.received, "bytes");
-    page_cell(c.time, v.time, "ps");
-    return c;
-}
 
 static void table(Run *run, const GridPlace *at, size_t sequences, double took) {
     const ModelConfig *c = at->c;
     const size_t n = run->world->size, q = at->q;
     const bool simulated = clock_config()->simulated;
-    const Column one = column(computed(c, 1, sequences), true);
-    const Column line = column(computed(c, n, sequences), n <= c->heads);
+    const GptCells none = { "=-", "=-", "=-", "=-", "=-" }; // 1D needs a head per rank
+    const GptCells one = gpt_cells_1d(c, 1, sequences);
+    const GptCells line = n <= c->heads ? gpt_cells_1d(c, n, sequences) : none;
     char title[2][40], time[24];
     snprintf(title[0], 40, "1D on %zu", n);
     snprintf(title[1], 40, "2D on %zu x %zu", q, q);
@@ -54,7 +27,7 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
         { "parameters of the model",
           "matrices cut in q² parts",
           { one.parameters, line.parameters, "parameters" } },
-        { "activations, peak", "cut in q² parts", { one.activations, line.activations, "kept" } },
+        { "activations, peak", "cut in q² parts", { one.kept, line.kept, "kept" } },
         { "received along the row",
           "3(q-1)/q² of X; norms, loss",
           { "=0 B", "=-", "row.received" } },
@@ -83,34 +56,30 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
 // Compares the slowest or fullest rank with 1D.
 static void ending(Run *run, const GridPlace *at, size_t sequences, double took) {
     const size_t n = run->world->size, q = at->q;
-    const Computed line = computed(at->c, n, sequences);
-    const bool possible = n > 1 && n <= at->c->heads;
-    char compared[80] = "", time[2][24], from[48] = "";
-    if (possible)
+    const bool possible = n > 1 && n <= at->c->heads; // 1D
+    char compared[80] = "", time[24], from[48] = "";
+    if (possible) {
+        const CutSizes z = cut_sizes(at->c, n, 0);
         snprintf(compared, sizeof compared, ", up to %.1f times as much as 1D tensor parallelism",
-                 cost_value(run, "received") / line.received);
+                 cost_value(run, "received") /
+                     traffic_tensor_parallel(&z, n, sequences, false).bytes);
+    }
     if (q > 1)
         snprintf(from, sizeof from, " (here from %.0f on)",
                  36.0 * (double)at->c->width / (8.0 * (double)q - 13));
-    if (n == 1)
-        say_answer(run,
-                   "Yes, but 1 rank has nothing to cut. It holds %s of parameters and "
-                   "receives nothing.",
-                   cost_text(run, "parameters"));
-    else
+    if (!answer_alone(run))
         say_answer(run,
                    "Yes. A rank holds %s of parameters and %s of activations. For every "
                    "product it receives blocks of X and of A, or of their gradients. Together "
                    "that is %s per step%s.",
                    cost_text(run, "parameters"), cost_text(run, "kept"), cost_text(run, "received"),
                    compared);
-    page_value(time[0], sizeof time[0], took, "ps");
-    page_value(time[1], sizeof time[1], line.time, "ps");
+    page_value(time, sizeof time, took, "ps");
     if (possible && clock_config()->simulated)
         say_cost(run,
                  "each product takes %zu turns of 2 broadcasts or reduces, and nothing is "
                  "sent while ranks compute: %s for the layers, %s in 1D.",
-                 q, time[0], time[1]);
+                 q, time, gpt_cells_1d(at->c, n, sequences).time + 1);
     else
         say_cost(run,
                  "each product takes %zu turn%s of 2 broadcasts or reduces, and nothing is "
@@ -123,37 +92,11 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
                  from);
 }
 
-static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequences,
-                  const GridMeasured *r) {
-    const GridPlace at = grid_place(c, g);
-    const CutSizes whole = cut_sizes(c, 1, 0);
-    const GridTraffic want = grid_stage(&at, &whole, sequences, false), *got = &r->traffic;
-    const double took = (double)r->took;
-    grid_axis_costs(run, "row", &want.row, &got->row);
-    grid_axis_costs(run, "column", &want.col, &got->col);
-    check_cost(run, "received", "received a step", "bytes",
-               formula(want.row.received + want.col.received), NOT_PREDICTED,
-               got->row.received + got->col.received);
-    grid_memory_costs(run, &at, sequences, r);
-    if (clock_config()->simulated && grid_even(&at, sequences))
-        check_cost(run, "time", "the layers, a step", "ps",
-                   formula(want.products.time + want.transfers), NOT_PREDICTED, took);
-    table(run, &at, sequences, took);
-    ending(run, &at, sequences, took);
-}
-
 static void summa_lesson(Run *run) {
     require_one_link(run);
     size_t q = summa_side(run->world->size);
     CommGrid g = comm_grid(run->world, q, q, 1);
-    ModelConfig c = { .layers = option_size(run, "layers"),
-                      .width = option_size(run, "width"),
-                      .heads = option_size(run, "heads"),
-                      .context = option_size(run, "context"),
-                      .vocab = option_size(run, "vocab"),
-                      .dropout = option_real(run, "dropout"),
-                      .seed = run->seed };
-    config_require(&c);
+    const ModelConfig c = gpt_options(run, option_size(run, "context"), option_size(run, "vocab"));
     say(run,
         "A grid of %zu x %zu ranks; each holds one block of X, of A and of Y = X A. In turn k "
         "the ranks of",
@@ -163,16 +106,14 @@ static void summa_lesson(Run *run) {
     say(run, "multiply. Below, one layer; in the table, a GPT. 1D: tensor parallelism (03.06). 2D: "
              "this grid.");
     grid_linear_compare(run, &g, (GridLinear){ M, K, N });
-    Training t = { .model = c,
-                   .data = data_synthetic(c.vocab, c.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = option_size(run, "batch"),
-                   .micro_batches = 1,
-                   .clip = max_norm,
-                   .watched = MEM_ACTIVATIONS };
-    GridTraining training = { .world = run->world, .g = &g, .cut = summa };
-    training_both(run, "SUMMA = unsplit", &t, grid_train, &training); // SGD, then AdamW
-    costs(run, &g, &c, t.sequences, &training.measured);
+    Training t = gpt_training(c, option_size(run, "batch"));
+    CutGpt cut = { .way = WAY_2D, .world = run->world, .grid = g };
+    training_both(run, "SUMMA = unsplit", &t, gpt_train, &cut); // SGD, then AdamW
+    const GridPlace at = grid_place(&c, &g);
+    const double took = (double)cut.measured.layers_time;
+    grid_costs(run, &cut, &at, t.sequences);
+    table(run, &at, t.sequences, took);
+    ending(run, &at, t.sequences, took);
     data_free(&t.data);
     comm_grid_free(&g);
 }

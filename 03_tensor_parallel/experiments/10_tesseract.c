@@ -4,8 +4,7 @@
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
-enum { STEPS = 3, BATCH = 4 };      // a sequence for each of 2 x 2 rows
-static const double max_norm = 0.5; // small enough that every step is clipped
+enum { BATCH = 4 }; // a sequence for each of 2 x 2 rows
 
 // The costs of this rank's place if one of the d grids trained the same batch alone, as in lesson
 // 09. Computed from sizes alone.
@@ -99,54 +98,14 @@ static void ending(Run *run, const GridPlace *at, size_t sequences) {
                       "batch has q d sequences or more.");
 }
 
-static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequences,
-                  const GridMeasured *r) {
-    const GridPlace at = grid_place(c, g);
-    const CutSizes whole = cut_sizes(c, 1, 0);
-    const GridTraffic want = grid_stage(&at, &whole, sequences, false), *got = &r->traffic;
-    const GridTraffic tables = grid_table_sums(&at, &whole);
-    GridTraffic sums = grid_unit_sums(&at, &whole);
-    sums.depth.calls[COMM_ALL_REDUCE] += tables.depth.calls[COMM_ALL_REDUCE];
-    sums.depth.sent += tables.depth.sent;
-    sums.depth.received += tables.depth.received;
-    sums.transfers += tables.transfers;
-    grid_axis_costs(run, "row", &want.row, &got->row);
-    grid_axis_costs(run, "column", &want.col, &got->col);
-    grid_axis_costs(run, "depth", &sums.depth, &got->depth);
-    const double received = want.row.received + want.col.received + sums.depth.received;
-    check_cost(run, "received", "received a step", "bytes", formula(received), NOT_PREDICTED,
-               got->row.received + got->col.received + got->depth.received);
-    grid_memory_costs(run, &at, sequences, r);
-    if (clock_config()->simulated && grid_even(&at, sequences))
-        check_cost(run, "time", "the layers and the sums, a step", "ps",
-                   formula(want.products.time + want.transfers + sums.transfers), NOT_PREDICTED,
-                   (double)r->took);
-    picture_show(run, "A step of GPT on the grid", PICTURE_ALIKE_ONCE);
-    table(run, &at, sequences, (double)r->took);
-    ending(run, &at, sequences);
-}
-
 static void tesseract_lesson(Run *run) {
     require_one_link(run);
     CommGrid g = tesseract_grid(run->world, option_size(run, "depth"));
-    ModelConfig c = { .layers = option_size(run, "layers"),
-                      .width = option_size(run, "width"),
-                      .heads = option_size(run, "heads"),
-                      .context = option_size(run, "context"),
-                      .vocab = option_size(run, "vocab"),
-                      .dropout = option_real(run, "dropout"),
-                      .seed = run->seed };
-    config_require(&c);
-    Training t = { .model = c,
-                   .data = data_synthetic(c.vocab, c.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = BATCH,
-                   .micro_batches = 1,
-                   .clip = max_norm,
-                   .recorded = true,
-                   .watched = MEM_ACTIVATIONS };
+    const ModelConfig c = gpt_options(run, option_size(run, "context"), option_size(run, "vocab"));
+    Training t = gpt_training(c, BATCH);
+    t.recorded = true;
     if (option_given(run, "batch")) t.sequences = option_size(run, "batch");
-    GridTraining training = { .world = run->world, .g = &g, .cut = tesseract };
+    CutGpt cut = { .way = WAY_25D, .world = run->world, .grid = g };
     say(run,
         "d = %zu grid%s of q x q ranks, q = %zu. All grids hold the same weights, in blocks. "
         "Each grid has",
@@ -158,8 +117,12 @@ static void tesseract_lesson(Run *run) {
     if (g.depth > 1)
         say(run, "In the row of the links only the A at its end are new: the grids add their "
                  "gradients.");
-    training_both(run, "Tesseract = unsplit", &t, grid_train, &training); // SGD, then AdamW
-    costs(run, &g, &c, t.sequences, &training.measured);
+    training_both(run, "Tesseract = unsplit", &t, gpt_train, &cut); // SGD, then AdamW
+    const GridPlace at = grid_place(&c, &g);
+    grid_costs(run, &cut, &at, t.sequences);
+    picture_show(run, "A step of GPT on the grid", PICTURE_ALIKE_ONCE);
+    table(run, &at, t.sequences, (double)cut.measured.layers_time);
+    ending(run, &at, t.sequences);
     data_free(&t.data);
     comm_grid_free(&g);
 }

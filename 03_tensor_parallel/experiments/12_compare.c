@@ -11,67 +11,35 @@ static const ClockLink *link_of(int i) {
 
 // ---------------------------------------------------------------- one training in one of the ways
 
-// Measured on one rank: bytes of the last step; ps over the first link and over the second.
-typedef struct {
-    size_t parameters, activations, received;
-    Picoseconds time[2];
-} Measured;
-typedef struct {
-    WayCut *w;
-    size_t step;
-    Measured r;
-} Measuring;
-
-static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *t, const Batch *b) {
-    Measuring *x = measuring;
-    WayCut *w = x->w;
-    Comm *group[WAY_GROUPS];
-    const size_t n = way_groups(w, group);
-    clock_set_link(link_of((int)x->step));
-    comm_all_reduce_doubles(w->world, &(double){ 0 }, 1); // all ranks begin together
-    for (size_t i = 0; i < n; i++) comm_ledger_reset(group[i]);
-    Picoseconds begin = clock_now();
-    model_zero_gradients(m);
-    double loss = model_forward_backward(m, b) * b->token_weight;
-    x->r.activations = memory_peak(MEM_ACTIVATIONS);
-    model_partial_sums(m);
-    model_fold_tied(m);
-    if (w->way == WAY_RING) comm_all_reduce(w->world, m->g); // as in data parallelism
-    x->r.received = 0;
-    for (size_t i = 0; i < n; i++) x->r.received += comm_bytes_received(group[i]);
-    if (!way_loss_counts(w)) loss = 0;
-    comm_all_reduce_doubles(w->world, &loss, 1); // all ranks end together
-    x->r.time[x->step] = clock_now() - begin;
-    x->step++;
-    double norm = model_grad_norm(m, w->way == WAY_RING ? NULL : w->world);
-    optimizer_step(o, m, clip_factor(norm, t->clip));
-    clock_set_link(NULL);
-    return (StepResult){ loss, norm };
+static void begin_step(CutGpt *x) { // one step over each link
+    clock_set_link(link_of((int)x->measured.steps));
+    ranks_together(x->world);
 }
-
-static Measured train(Run *run, const Training *unsplit, TensorWay way, Trajectory *c) {
-    WayCut w = { .way = way, .world = run->world };
-    Measuring measuring = { .w = &w };
-    Training t = *unsplit;
-    Model *m = model_describe(&t.model, model_layers(&t.model));
-    way_cut(&w, m, &t.data);
-    model_allocate(m);
-    training_run(c, m, &t, 1, 0, step, &measuring);
-    measuring.r.parameters = memory_now(MEM_PARAMETERS);
-    model_free(m);
-    way_free(&w);
-    return measuring.r;
+static CutGpt cut_new(Comm *world, TensorWay way) {
+    const TensorWayShape shape = tensor_way_shape(way, world->size);
+    CutGpt x = { .way = way,
+                 .world = world,
+                 .input = KEEP_SHARD,
+                 .attention = &ring_attention_zigzag,
+                 .begin_step = begin_step };
+    if (way == WAY_2D) x.grid = comm_grid(world, shape.q, shape.q, 1);
+    if (way == WAY_25D) x.grid = tesseract_grid(world, shape.depth);
+    if (way == WAY_3D) x.cube = cube_new(world);
+    x.cube.gather_again = true;
+    return x;
+}
+static void cut_free(CutGpt *x) {
+    if (x->way == WAY_3D) cube_free(&x->cube);
+    if (x->grid.in_row) comm_grid_free(&x->grid);
+}
+static double received(const GptMeasured *r) {
+    double bytes = 0;
+    for (size_t i = 0; i < GPT_GROUPS; i++) bytes += r->layers[i].received + r->sums[i].received;
+    return bytes;
 }
 
 // ---------------------------------------------------------------- costs
 
-static void check_way(Run *run, TensorWay way, const char *id, const char *what, const char *unit,
-                      double predicted, double measured) {
-    char text[48], name[96];
-    snprintf(text, sizeof text, "%s.%s", id, tensor_way_id[way]);
-    snprintf(name, sizeof name, "%s: %s", tensor_way_name[way], what);
-    check_cost(run, text, name, unit, formula(predicted), NOT_PREDICTED, measured);
-}
 // Unequal blocks of a grid, and unequal chunks of a ring, make ranks wait: no prediction of time.
 static bool time_predicted(TensorWay way, const Training *t, size_t n) {
     const TensorWayShape s = tensor_way_shape(way, n);
@@ -79,29 +47,37 @@ static bool time_predicted(TensorWay way, const Training *t, size_t n) {
     if (way == WAY_2D || way == WAY_25D) return grid_even(&at, t->sequences);
     return way != WAY_RING || t->model.context % (2 * n) == 0;
 }
-static void costs(Run *run, const Training *t, TensorWay way, const Measured *r) {
+static void costs(Run *run, const Training *t, TensorWay way, const GptMeasured *r) {
     const size_t n = run->world->size;
     const RankShare s = way_share(way, &t->model, t->sequences, n, run->world->rank);
-    check_way(run, way, "parameters", "parameters", "bytes", s.parameters * sizeof(real),
-              (double)r->parameters);
-    check_way(run, way, "kept", "activations, peak", "bytes", s.kept * sizeof(real),
-              (double)r->activations);
-    check_way(run, way, "received", "received a step", "bytes", s.received, (double)r->received);
+    const size_t e = sizeof(real);
+    char ids[24], names[24], step[40];
+    snprintf(ids, sizeof ids, "%%s.%s", tensor_way_id[way]);
+    snprintf(names, sizeof names, "%s: %%s", tensor_way_name[way]);
+    check_costs(
+        run, ids, names,
+        (CostRow[]){
+            { "parameters", "parameters", "bytes", BY_FORMULA(s.parameters * e), r->parameters },
+            { "kept", "activations, peak", "bytes", BY_FORMULA(s.kept * e), r->activations },
+            { "received", "received a step", "bytes", BY_FORMULA(s.received), received(r) },
+            { 0 } });
     if (!clock_config()->simulated || !time_predicted(way, t, n)) return;
     for (int i = 0; i < 2; i++) {
-        char what[40];
-        snprintf(what, sizeof what, "step, link %s", link_of(i)->name);
+        snprintf(step, sizeof step, "step, link %s", link_of(i)->name);
         clock_set_link(link_of(i));
-        double loss = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double));
-        check_way(run, way, i ? "step.second" : "step.first", what, "ps",
-                  way_share(way, &t->model, t->sequences, n, 0).time + loss, (double)r->time[i]);
+        const double loss = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double));
+        const double time = way_share(way, &t->model, t->sequences, n, 0).time + loss;
+        check_costs(run, ids, names,
+                    (CostRow[]){ { i ? "step.second" : "step.first", step, "ps", BY_FORMULA(time),
+                                   (double)r->step_time[i] },
+                                 { 0 } });
     }
     clock_set_link(NULL);
 }
 
 // ---------------------------------------------------------------- the table of this run
 
-static void table(Run *run, const Measured measured[TENSOR_WAYS]) {
+static void table(Run *run, const GptMeasured measured[TENSOR_WAYS]) {
     const size_t n = run->world->size;
     const bool simulated = clock_config()->simulated;
     WayCells shape, parameters, kept, received, time[2];
@@ -109,9 +85,7 @@ static void table(Run *run, const Measured measured[TENSOR_WAYS]) {
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         const TensorWayShape s = tensor_way_shape(way, n);
         const bool on_grid = way == WAY_2D || way == WAY_25D || way == WAY_3D;
-        WayCells *all[] = { &shape, &parameters, &kept, &received, &time[0], &time[1] };
-        for (size_t i = 0; i < sizeof all / sizeof *all; i++) snprintf((*all[i])[way], 40, "=-");
-        if (s.q == 0) continue;
+        if (s.q == 0) continue; // way_results() leaves it out
         if (on_grid && s.depth > 1) snprintf(shape[way], 40, "=%zu x %zu x %zu", s.q, s.q, s.depth);
         else if (on_grid) snprintf(shape[way], 40, "=%zu x %zu", s.q, s.q);
         else snprintf(shape[way], 40, "=%zu", n);
@@ -119,7 +93,7 @@ static void table(Run *run, const Measured measured[TENSOR_WAYS]) {
         snprintf(kept[way], 40, "kept.%s", tensor_way_id[way]);
         snprintf(received[way], 40, "received.%s", tensor_way_id[way]);
         for (int i = 0; i < 2; i++)
-            snprintf(time[i][way], 40, "=%.2f ms", (double)measured[way].time[i] / 1e9);
+            snprintf(time[i][way], 40, "=%.2f ms", (double)measured[way].step_time[i] / 1e9);
     }
     for (int i = 0; i < 2; i++) snprintf(name[i], 40, "step, link %s", link_of(i)->name);
     const Result rows[] = { way_row("ranks", shape),
@@ -148,13 +122,13 @@ static TensorWay least(const double value[TENSOR_WAYS], size_t n) {
     return best;
 }
 
-static void ending(Run *run, const Measured measured[TENSOR_WAYS]) {
+static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS]) {
     const size_t n = run->world->size;
     double kept[TENSOR_WAYS], bytes[TENSOR_WAYS], time[2][TENSOR_WAYS];
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         kept[way] = (double)measured[way].activations;
-        bytes[way] = (double)measured[way].received;
-        for (int i = 0; i < 2; i++) time[i][way] = (double)measured[way].time[i];
+        bytes[way] = received(&measured[way]);
+        for (int i = 0; i < 2; i++) time[i][way] = (double)measured[way].step_time[i];
     }
     const TensorWay fewest = least(kept, n), quiet = least(bytes, n);
     const TensorWay fast = least(time[0], n), second = least(time[1], n);
@@ -169,8 +143,7 @@ static void ending(Run *run, const Measured measured[TENSOR_WAYS]) {
         snprintf(speed, sizeof speed, " Time: %s is fastest over link %s, %s over link %s.",
                  tensor_way_name[fast], link_of(0)->name, tensor_way_name[second],
                  link_of(1)->name);
-    if (n == 1) say_answer(run, "None: on 1 rank no way cuts anything, and none receives a byte.");
-    else
+    if (!answer_alone(run))
         say_answer(run,
                    "Activations: %s keeps the fewest, %s%s. Bytes: %s receives the fewest, "
                    "%s.%s%s",
@@ -189,26 +162,17 @@ static void ending(Run *run, const Measured measured[TENSOR_WAYS]) {
 // ---------------------------------------------------------------- the run
 
 static void compare(Run *run) {
-    ModelConfig c = { .layers = option_size(run, "layers"),
-                      .width = option_size(run, "width"),
-                      .heads = option_size(run, "heads"),
-                      .context = option_size(run, "context"),
-                      .vocab = option_size(run, "vocab"),
-                      .dropout = option_real(run, "dropout"),
-                      .seed = run->seed };
-    config_require(&c);
+    const ModelConfig c = gpt_options(run, option_size(run, "context"), option_size(run, "vocab"));
     require_one_link(run);
     const size_t n = run->world->size;
     REQUIRE(n <= c.heads && n <= c.context && n <= c.vocab,
             "%zu ranks need as many heads, positions and vocabulary entries: choose fewer ranks, "
             "or more --heads, --context and --vocab",
             n);
-    Training t = { .model = c,
-                   .data = data_synthetic(c.vocab, c.context, run->seed),
-                   .steps = 2,
-                   .sequences = option_size(run, "batch"),
-                   .micro_batches = 1,
-                   .optimizer = adamw(0.01) };
+    Training t = gpt_training(c, option_size(run, "batch"));
+    t.steps = 2;
+    t.clip = 0;
+    t.optimizer = adamw(0.01);
     say(run, "1D: tensor parallelism. SP: sequence parallelism. 2D, 2.5D, 3D: grids. SP and 3D "
              "gather inputs again");
     say(run,
@@ -216,16 +180,20 @@ static void compare(Run *run) {
         "sequences of %zu tokens.",
         c.layers, c.width, t.sequences, c.context);
     Trajectory want = training_unsplit(run, &t, 1);
-    Measured measured[TENSOR_WAYS] = { { 0 } };
+    GptMeasured measured[TENSOR_WAYS] = { { 0 } };
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         if (tensor_way_shape(way, n).q == 0) continue;
         Trajectory got = trajectory_new(run, &t);
         char what[40];
         snprintf(what, sizeof what, "split = unsplit, %s", tensor_way_name[way]);
-        measured[way] = train(run, &t, way, &got);
+        CutGpt cut = cut_new(run->world, way);
+        gpt_train(&cut, &t, &got);
+        clock_set_link(NULL);
+        measured[way] = cut.measured;
         training_compare(run, what, &got, &want, LIMIT_ROUNDING);
         costs(run, &t, way, &measured[way]);
         trajectory_free(&got);
+        cut_free(&cut);
     }
     trajectory_free(&want);
     table(run, measured);

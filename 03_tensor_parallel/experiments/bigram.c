@@ -1,7 +1,6 @@
 // bigram.c: the smallest language model with both ends of GPT: split over the vocabulary, and
 // unsplit.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "03_tensor_parallel/tensor_parallel.h"
 #include "common/tensor/random.h"
 
 enum { B = BIGRAM_B, T = BIGRAM_T, M = B * T, V = BIGRAM_V, C = BIGRAM_C };

@@ -1,7 +1,6 @@
 // context_costs.c: bytes, elements and times of the four kinds of context parallelism, from sizes
 // alone.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include "common/model/costs.h"
 #include <math.h>
 
 // ---------------------------------------------------------------- bytes sent in one layer
@@ -58,16 +57,31 @@ size_t context_longest_chunk(int kind, ContextSizes z, size_t n, size_t bytes) {
 
 // ---------------------------------------------------------------- time of attention alone
 
-// Pairs of a query and a key that a rank computes in step k, with the keys of rank `owner`. Zigzag:
-// two triangles and a square in step 0, then always two of the four squares.
-static double pairs(int kind, double c, size_t n, size_t rank, size_t k) {
-    size_t owner = (rank + n - k) % n;
-    if (kind == CONTEXT_ZIGZAG) return k == 0 ? c * (c + 1) / 2 : c * c / 2;
-    if (owner == rank) return c * (c + 1) / 2;
-    return owner < rank ? c * c : 0;
+// Time of one product of attention for one head: n queries with n keys, or the triangle of the
+// causal mask. The sum runs over tiles, and over rows on the diagonal, because the clock rounds
+// each of them to a picosecond.
+static double pairs_time(size_t n, size_t D, bool triangle) {
+    double time = 0;
+    for (size_t i = 0; i < n; i += ATTENTION_TILE)
+        for (size_t j = 0; j < (triangle ? i + 1 : n); j += ATTENTION_TILE) {
+            const size_t rows = n - i < ATTENTION_TILE ? n - i : ATTENTION_TILE;
+            const size_t cols = n - j < ATTENTION_TILE ? n - j : ATTENTION_TILE;
+            const bool diagonal = triangle && i == j;
+            for (size_t r = 1; diagonal && r <= rows; r++) time += work_product(1, r, D).time;
+            if (!diagonal) time += work_product(rows, cols, D).time;
+        }
+    return time;
+}
+// Time of such a product in step k, with the keys of the rank k places before. Zigzag: two
+// triangles and a square in step 0, then always two of the four squares.
+static double product_time(int kind, ContextSizes z, size_t rank, size_t k) {
+    const size_t half = z.chunk / 2;
+    if (kind == CONTEXT_RING) return k > rank ? 0 : pairs_time(z.chunk, z.D, k == 0);
+    const double square = pairs_time(half, z.D, false);
+    return k == 0 ? 2 * pairs_time(half, z.D, true) + square : 2 * square;
 }
 
-// Forward has two products of pairs x D, backward five. Rank r sends on one lane to the next rank;
+// Forward has two products, backward five. Rank r sends on one lane to the next rank;
 // a message starts when the lane is free. In backward the gradient follows its block a step behind.
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     enum { MOST = 256 };
@@ -82,8 +96,7 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
         for (size_t r = 0; r < n; r++) {
             if (k + 1 < n) lane[r] = fmax(lane[r], now[r]) + takes;
             block[(r + 1) % n] = k + 1 < n ? lane[r] : 0;
-            size_t computed = (size_t)pairs(kind, (double)z.chunk, n, r, k);
-            double work = products * (double)z.heads * work_product(computed, 1, z.D).time;
+            double work = products * (double)z.heads * product_time(kind, z, r, k);
             t.busy += work;
             now[r] += work;
         }
@@ -108,11 +121,12 @@ double context_pass_time(int kind, ContextSizes z, size_t n, bool backward) {
     if (kind == CONTEXT_RSA) {
         double work = (double)z.heads * work_product(c, c, z.D).time;
         double pass = work + (double)(n - 1) * fmax(work, send_time(c * A * e));
-        double keys = (double)n * work + ring_time(ALL_REDUCE_PASSES, n, T * A, e);
+        double keys = (double)z.heads * work_product(c, T, z.D).time +
+                      ring_time(ALL_REDUCE_PASSES, n, T * A, e);
         return 2 * pass + (backward ? 2 * keys : 0);
     }
     size_t most = ceil_div(z.heads, n), part = n * c * most * z.D;
-    double product = (double)most * work_product(T * (T + 1) / 2, 1, z.D).time;
+    double product = (double)most * pairs_time(T, z.D, true);
     return ring_time(ONE_PASS, n, 3 * part, e) + ring_time(ONE_PASS, n, part, e) +
            (backward ? 5 : 2) * product;
 }

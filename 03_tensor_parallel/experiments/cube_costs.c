@@ -4,7 +4,7 @@
 #include "common/model/block.h"
 
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again) {
-    return (CubePlace){ c, q, rank / q % q, rank % q, rank / (q * q), gather_again, false };
+    return (CubePlace){ c, q, rank / q % q, rank % q, rank / (q * q), gather_again };
 }
 double cube_bytes(const CubeTraffic *t) {
     return t->bytes[CUBE_ROW] + t->bytes[CUBE_COL] + t->bytes[CUBE_DEPTH];
@@ -68,13 +68,6 @@ static void backward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bo
     if (at->gather_again) operands(s, at, B, T, swapped, K, N);
     forward(s, at, B, T, swapped, K, N);
 }
-CubeTraffic cube_linear(const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N) {
-    CubeTraffic s = { 0 };
-    forward(&s, at, part_size(B, at->q, at->layer), T, swapped, K, N);
-    backward(&s, at, part_size(B, at->q, at->layer), T, swapped, K, N);
-    return s;
-}
-
 static void norm(CubeTraffic *s, const CubePlace *at, const Sizes *z) {
     all_reduce(s, at->q, CUBE_ROW, 2 * z->M);
 }
@@ -180,20 +173,16 @@ size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage) {
 
 // ---------------------------------------------------------------- kept activations
 
-size_t cube_kept_scores(const CubePlace *at, size_t B) {
-    const Sizes z = sizes(at, B);
-    return at->blockwise ? 0 : z.N * z.heads * at->c->context * (at->c->dropout > 0 ? 2 : 1);
-}
 size_t cube_kept_block(const CubePlace *at, size_t B) {
     const Sizes z = sizes(at, B);
     const size_t gathered = z.B * at->c->context * (2 * z.C + z.A + z.F);
     const size_t weights = z.C * 3 * z.A + z.A * z.C + 2 * z.C * z.F;
     const size_t own = z.M * 2 * z.C + z.N * (z.A + z.F);
     const size_t operands = at->gather_again ? own : gathered + weights;
-    const size_t scores = at->blockwise ? z.N * z.heads : cube_kept_scores(at, B);
+    const size_t scores = z.N * z.heads * at->c->context * (at->c->dropout > 0 ? 2 : 1);
     return operands + z.M * (z.C + 4) + z.N * (3 * z.A + z.F) + scores;
 }
-size_t cube_kept_head(const CubePlace *at, size_t B) {
+static size_t kept_by_head(const CubePlace *at, size_t B) {
     const Sizes z = sizes(at, B);
     const size_t operands = at->gather_again ? z.M * z.C : z.B * at->c->context * z.C + z.V * z.C;
     return operands + 2 * z.M + z.N * (z.V + 1);
@@ -202,10 +191,8 @@ size_t cube_message(const CubePlace *at, size_t B) {
     const Sizes z = sizes(at, B);
     return z.M * z.C;
 }
-size_t cube_kept_between(const CubePlace *at, const CutSizes *stage, size_t B) {
-    return (!stage->first + cut_layers(stage) - 1) * cube_message(at, B);
-}
 size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B) {
-    return cube_kept_between(at, stage, B) + stage->blocks * cube_kept_block(at, B) +
-           (stage->last ? cube_kept_head(at, B) : 0);
+    const size_t between = (!stage->first + cut_layers(stage) - 1) * cube_message(at, B);
+    return between + stage->blocks * cube_kept_block(at, B) +
+           (stage->last ? kept_by_head(at, B) : 0);
 }

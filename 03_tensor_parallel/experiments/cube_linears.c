@@ -1,7 +1,6 @@
 // cube_linears.c: two linear layers on a cube, Y = X V and Z = Y W, compared with the unsplit ones,
 // forward and backward. Y has the swapped layout, and Z has the layout of X again.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include <stdio.h>
 #include "common/comm/record.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"
@@ -74,33 +73,23 @@ static void unsplit(Snapshot *want, Tensor X, Tensor V, Tensor W, Tensor dZ) {
 
 // ---------------------------------------------------------------- costs, and the run
 
-static const char *const axis_name[CUBE_AXES] = { "along the row", "along the column",
-                                                  "along the depth" };
-static const char *const axis_id[CUBE_AXES] = { "row", "column", "depth" };
-
-// Costs of forward and backward of one layer: each axis by cube_costs.c, and in q^3 equal parts
-// the sum over the axes by the closed form 2(q-1)/q^3 (|x| + |w| + |y|) elements.
-static void linear_cost(Run *run, const char *id, const char *name, bool swapped, const CommGrid *g,
-                        const double got[CUBE_AXES], CubeSizes z) {
-    const size_t q = g->rows, k = swapped ? z.N : z.K, n = swapped ? z.K : z.N;
-    const CubePlace at = cube_place_of(NULL, q, run->world->rank, false);
-    const size_t in = part_size(k, q, swapped ? g->row : g->col);
-    const size_t out = part_size(n, q, swapped ? g->col : g->row);
-    const CubeTraffic want = cube_linear(&at, z.B, z.T, swapped, in, out);
-    char text[48], line[96];
-    double all = 0;
-    for (size_t i = 0; i < CUBE_AXES; i++) {
-        snprintf(text, sizeof text, "%s.%zu.%s", id, z.B, axis_id[i]);
-        snprintf(line, sizeof line, "%s, B = %zu, %s", name, z.B, axis_name[i]);
-        check_cost(run, text, line, "bytes", formula(want.bytes[i]), NOT_PREDICTED, got[i]);
-        all += got[i];
-    }
+static void reset(const Cube *c) {
+    comm_ledger_reset(c->grid.in_row);
+    comm_ledger_reset(c->grid.in_col);
+    comm_ledger_reset(c->grid.in_depth);
+}
+static double sent_since_reset(const Cube *c) {
+    return (double)(comm_bytes_sent(c->grid.in_row) + comm_bytes_sent(c->grid.in_col) +
+                    comm_bytes_sent(c->grid.in_depth));
+}
+// Forward and backward of one layer, in q^3 equal parts: 2(q-1)/q^3 (|x| + |w| + |y|) elements.
+static void linear_cost(Run *run, const char *id, const char *name, size_t q, CubeSizes z,
+                        double sent) {
     if (z.B % (q * q) || z.K % (q * q) || z.N % (q * q)) return;
-    double elements = (double)(z.B * z.T * z.K + z.K * z.N + z.B * z.T * z.N);
-    double sent = 2 * (double)(q - 1) / (double)(q * q * q) * elements * sizeof(real);
-    snprintf(text, sizeof text, "%s.all", id);
-    snprintf(line, sizeof line, "%s: 2(q-1)/q^3 (|x| + |w| + |y|)", name);
-    check_cost(run, text, line, "bytes", formula(sent), NOT_PREDICTED, all);
+    const double elements = (double)(z.B * z.T * z.K + z.K * z.N + z.B * z.T * z.N);
+    const double share = 2 * (double)(q - 1) / (double)(q * q * q);
+    check_cost(run, id, name, "bytes", formula(share * elements * sizeof(real)), NOT_PREDICTED,
+               sent);
 }
 
 void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
@@ -118,17 +107,17 @@ void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
     Tensor y = tensor_new(&scratch, range_size(y_window.rows), range_size(y_window.cols));
     Tensor out = tensor_new(&scratch, x.rows, x.cols), dout = part(&scratch, dZ, x_window);
     Tensor dy = tensor_new(&scratch, y.rows, y.cols), dx = tensor_new(&scratch, x.rows, x.cols);
-    double first[CUBE_AXES] = { 0 }, second[CUBE_AXES] = { 0 };
+    double first, second; // bytes sent
 
     // Bytes of both layers: forward of V, forward and backward of W, backward of V.
     picture_begin(run, MEM_WORKSPACE);
-    cube_ledgers_reset(c);
+    reset(c);
     record_enter(EVENT_FORWARD, 0);
     CubeOperands x_and_v = cube_operands(at, &scratch, x, v.w);
     cube_forward(at, y, x_and_v); // Y is swapped
     record_leave();
-    cube_add_sent(c, first);
-    cube_ledgers_reset(c);
+    first = sent_since_reset(c);
+    reset(c);
     record_enter(EVENT_FORWARD, 1);
     CubeOperands y_and_w = cube_operands(swapped, &scratch, y, w.w);
     cube_forward(swapped, out, y_and_w); // Z has the layout of X
@@ -136,12 +125,12 @@ void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
     record_enter(EVENT_BACKWARD, 1);
     cube_backward(swapped, dy, &w, dout, y_and_w);
     record_leave();
-    cube_add_sent(c, second);
-    cube_ledgers_reset(c);
+    second = sent_since_reset(c);
+    reset(c);
     record_enter(EVENT_BACKWARD, 0);
     cube_backward(at, dx, &v, dy, x_and_v);
     record_leave();
-    cube_add_sent(c, first);
+    first += sent_since_reset(c);
     picture_end(run);
 
     put(got, "Y", M, z.N, y, y_window);
@@ -157,7 +146,7 @@ void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
     snapshot_free(got);
     snapshot_free(want);
     if (shown) picture_show(run, "Y = X V, Z = Y W, forward and backward", PICTURE_ALIKE_ONCE);
-    linear_cost(run, "linear.y", "Y = X V", false, &c->grid, first, z);
-    linear_cost(run, "linear.z", "Z = Y W", true, &c->grid, second, z);
+    linear_cost(run, "linear.y", "Y = X V: 2(q-1)/q^3 (|x| + |w| + |y|)", c->grid.rows, z, first);
+    linear_cost(run, "linear.z", "Z = Y W: 2(q-1)/q^3 (|x| + |w| + |y|)", c->grid.rows, z, second);
     arena_free(&scratch);
 }

@@ -45,7 +45,6 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 // ---- The costs that the lessons share. ----
 // The predictions for one rank and one step. SGD has no state, so trial_costs() predicts 0 bytes.
 typedef struct {
-    const char *parameters_name, *gradients_name, *kept_name;
     size_t parameters, gradients, kept; // elements
     size_t calls;                       // all-reduces
     double sent;                        // bytes
@@ -53,12 +52,21 @@ typedef struct {
 // Compares the predictions with r. ids and names: as in check_costs().
 void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
                  const TrialResult *r);
+// Checks the times of the recorded step in ps, and shows its picture: in every all-reduce all ranks
+// wait for the slowest, and nothing is computed meanwhile.
+void trial_times(Run *run, const char *title, double slowest, double communication);
 // The cost on the page: the number of all-reduces and, by the simulated clock, how much of a step
 // they take. Needs the costs "step" and "exposed"; calls: the id of the number.
 void trial_say_cost(Run *run, const char *calls);
 
+// Afterwards the simulated clocks of all ranks are equal, so a recording shows one whole step.
+void ranks_together(Comm *ranks);
+// The answer of every lesson on one rank, which cuts nothing. Returns false if there are more
+// ranks.
+bool answer_alone(Run *run);
+
 // ---- A training of layers with X [M, K] and Y [M, N]. ----
-typedef enum { TRIAL_X, TRIAL_TARGET, TRIAL_WEIGHTS } TrialData;
+typedef enum { TRIAL_X, TRIAL_TARGET, TRIAL_WEIGHTS, TRIAL_MASK, TRIAL_DATA } TrialData;
 typedef struct Trial Trial;
 struct Trial {
     Run *run;
@@ -66,15 +74,16 @@ struct Trial {
     size_t M, K, N, step;
     Range x_cols, y_cols;       // columns of X and Y on this rank
     Param params[TRIAL_PARAMS]; // described and cut; a Param without columns ends them
-    double deviation, rate;
-    const char *before, *after; // a snapshot names updated weights before + name + after
-    uint64_t (*key)(uint64_t seed, TrialData what, size_t i); // i: the step, or the parameter
+    double deviation, rate;     // of the initial weights; of SGD
+    double dropout;             // of Y: the probability that an element is dropped
+    uint64_t keys[TRIAL_DATA];  // random numbers of X and so on
+    uint64_t (*key)(uint64_t seed, TrialData what, size_t i); // instead; i: the step, the parameter
+    bool long_names; // a snapshot names updated weights "updated W, step 3", not "W"
     void (*forward)(Trial *t, Tensor y, Tensor x, Saved *s);
     void (*backward)(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s);
-    void (*drop)(const Trial *t, Tensor y); // dropout of Y, and of dY
 };
+Trial trial_new(Run *run, Comm *tp, size_t M, size_t K, size_t N); // X and Y whole
 void trial_train(Trial *t, TrialResult *r); // the last step of a split training is recorded
-void trial_forward(Trial *t, Snapshot *s);  // Y of the first step only
 Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i); // whole
 
 // ---- bigram.c ----
@@ -102,21 +111,69 @@ void bigram_split_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Te
 void bigram_forward(Run *run, Bigram *m, const Batch *b);
 void bigram_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx);
 
-// ---- sequence_costs.c ----
-// Predictions of the experiment of 07_sequence_parallel.c: the messages of a step, the paper's
-// closed forms, and the paper's figure 7.
+// ---- gpt.c ----
+// Lessons 06 to 12 train a GPT in one of the six ways of compare.h, and compare it with the unsplit
+// one.
 
-size_t sequence_micro_batch(const Training *t, size_t k); // sequences of micro-batch k
-// Messages in the layers in one step, which has several micro-batches.
-SequenceTraffic sequence_step_traffic(const CutSizes *z, const Training *t);
-// If t divides all sizes, the exact sums must equal the paper's closed forms.
-void sequence_closed_forms(Run *run, const Training *t, const char *name, bool kept_whole,
-                           const CutSizes *z);
+// The model of the options --layers, --width, --heads and --dropout. usage_error() if it is
+// impossible.
+ModelConfig gpt_options(Run *run, size_t context, size_t vocab);
+// Three clipped steps on synthetic tokens, one micro-batch each.
+Training gpt_training(ModelConfig c, size_t sequences);
+size_t gpt_sequences(const Training *t, size_t k); // of micro-batch k
+
+// The communicators of a way. Each has the world. Grids and cubes have three axes, and a cube two
+// planes: the ranks with this rank's column, and with its row.
+enum { GPT_WORLD, GPT_ROW, GPT_COL, GPT_DEPTH, GPT_SAME_COL, GPT_SAME_ROW, GPT_GROUPS };
+typedef struct {
+    double calls[COMM_KINDS], sent, received; // bytes of this rank
+} GroupTraffic;
+typedef GroupTraffic AxisTraffic; // along an axis of a grid
+// Measured on one rank in the last step; step_time: in each step.
+enum { GPT_STEPS = 3 };
+typedef struct {
+    size_t steps; // finished ones
+    // In the layers; and afterwards, for sums of partial gradients.
+    GroupTraffic layers[GPT_GROUPS], sums[GPT_GROUPS];
+    Picoseconds layers_time;          // of both of these
+    Picoseconds step_time[GPT_STEPS]; // and of the loss; the gradient norm is not in it
+    // Bytes. block: the parameters of a block. activations: their peak. message: the output of a
+    // block for micro-batch 0.
+    size_t block, parameters, gradients, optimizer, activations, message;
+} GptMeasured;
+typedef struct CutGpt CutGpt;
+struct CutGpt {
+    TensorWay way;
+    Comm *world;
+    KeptInput input;                // SP
+    const AttentionKind *attention; // the ring
+    CommGrid grid;                  // 2D, 2.5D
+    Cube cube;                      // 3D
+    // Called before each step; NULL: nothing. If given, a step ends with all ranks together.
+    void (*begin_step)(CutGpt *x);
+    GptMeasured measured;
+};
+void gpt_train(void *cut_gpt, const Training *t, Trajectory *out); // a SplitTraining
+// Checks the memory of a rank: ids "block", "parameters", "gradients", "adamw", "kept".
+// kept_reals: those of kept that are reals in any storage.
+typedef struct {
+    size_t block, parameters, gradients, kept, kept_reals;
+} GptElements;
+void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelConfig *c,
+                      const GptElements *z, const GptMeasured *r);
+GptElements gpt_elements(const CutSizes *z, size_t sequences); // of 1D, SP and one device
+// Cells of a table: 1D (lesson 06) on n ranks, or one device (n = 1), from sizes alone.
+typedef struct {
+    char block[24], parameters[24], kept[24], received[24], time[24];
+} GptCells;
+GptCells gpt_cells_1d(const ModelConfig *c, size_t n, size_t sequences);
+
+// ---- sequence_figure.c ----
 // Checks that the cost model gives figure 7 of Korthikanti et al. 2022.
 void sequence_figure7(Run *run);
 
-// The time that messages add to ring attention, as a closed form. 12_compare.c and chapter 08's
-// experiments predict their steps with it.
+// The time that messages add to ring attention, as a closed form. Chapter 08's experiments predict
+// their steps with it.
 
 // Returns the time of a block's ring attention over n equal zigzag chunks, beyond the time of its
 // products. own: the products of step 0. other: the products of each of the other n-1 steps. hop:
@@ -170,26 +227,20 @@ double context_pass_time(int kind, ContextSizes z, size_t n, bool backward);
 // The second half of the experiment of 08_ring_attention.c: attention alone, on long sequences.
 
 extern const AttentionKind *const context_kind[CONTEXT_KINDS];
-// Costs of one kind: ids "sent.ring" and so on, names "ring: sent in both" and so on.
-void context_check_costs(Run *run, int kind, const CostRow *row);
+extern const char *const context_name[CONTEXT_KINDS]; // of costs: "ring: %s"
 
 // Runs attention of one sequence, with scores of several hundred, in each kind. Compares output and
 // gradients with one device, and checks bytes sent, memory and times.
 void context_alone(Run *run, ContextSizes z);
 
 // ---- grid_costs.c ----
-// The costs of the layers of grid_layers.c for one rank of a q x q x depth grid: as measured, and
-// from sizes alone.
+// The costs of the layers of grid_layers.c for one rank of a q x q x depth grid, from sizes alone.
 
-typedef struct {
-    double calls[COMM_KINDS], sent, received;
-} AxisTraffic; // bytes of this rank
 typedef struct {
     AxisTraffic row, col, depth; // along the three axes of the grid
     Work products;               // of this rank
     double transfers;            // ps, one after another; equal blocks
 } GridTraffic;
-GridTraffic grid_measured(const CommGrid *g); // since the ledgers were reset
 
 typedef struct {
     const ModelConfig *c;
@@ -208,6 +259,7 @@ GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, boo
 // Sums of a stage's gradients over depth, one all-reduce each: both uses of wte; all other units.
 GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage);
 GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage);
+GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // both
 
 // The sizes of the stage on this rank, with its own columns. kept_block() and similar functions
 // then count per token of its row's sequences.
@@ -236,14 +288,9 @@ typedef struct {
     const ModelConfig *c;
     size_t q, row, col, layer;
     bool gather_again; // backward gathers X and W again
-    bool blockwise;    // attention keeps no scores, but one
-                       // element per query and head
 } CubePlace;
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again);
 
-// Forward and backward of y = x w for B sequences of T positions. K, N: columns of the gathered x
-// and y on this rank.
-CubeTraffic cube_linear(const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N);
 // A stage with B sequences: forward, forward of its blocks once more if `again`, and backward.
 CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, bool again);
 // A stage's sums of the gradients of vectors over the q^2 ranks of a plane: in bytes[0].
@@ -260,42 +307,16 @@ size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage);
 
 // Elements that forward keeps of B sequences, like activations_block() and others of costs.h.
 size_t cube_kept_block(const CubePlace *at, size_t B);
-size_t cube_kept_scores(const CubePlace *at, size_t B);
-size_t cube_kept_head(const CubePlace *at, size_t B);
-size_t cube_kept_between(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
 
 // ---- grids.c ----
-// Functions of the experiments of lessons 09 to 12: measurements of a grid of ranks, checks of
-// their costs, and the share of one rank of a cut model.
+// Functions of the experiments of lessons 09 to 12: checks of the costs of a grid of ranks, and the
+// share of one rank of a cube.
 
-// ---- 09, 10: measurements and costs of a rank of a q x q x d grid. ----
-typedef struct {
-    GridTraffic traffic;
-    Picoseconds took; // by this rank's clock
-    size_t panels;    // bytes, peak: blocks of other ranks
-    // Bytes. block: the parameters of a block. activations: their peak.
-    size_t block, parameters, gradients, optimizer, activations;
-} GridMeasured;
-void grid_measure_begin(const CommGrid *g, GridMeasured *r); // resets the ledgers of its groups
-void grid_measure_end(const CommGrid *g, GridMeasured *r);
-void grid_measure_state(GridMeasured *r, const Model *m); // before the model is freed
-// A training on such a grid. cut: summa() or tesseract(). measured: the last step.
-typedef struct {
-    Comm *world;
-    const CommGrid *g;
-    void (*cut)(Model *m, const CommGrid *g);
-    GridMeasured measured;
-} GridTraining;
-void grid_train(void *grid_training, const Training *t, Trajectory *out); // a SplitTraining
-// Check the calls and bytes of one axis (ids "row.sent" and so on), and the memory of a rank.
-void grid_axis_costs(Run *run, const char *axis, const AxisTraffic *want, const AxisTraffic *got);
-void grid_memory_costs(Run *run, const GridPlace *at, size_t sequences, const GridMeasured *r);
-
-// ---- 11: bytes along the axes of a cube. ----
-void cube_ledgers_reset(const Cube *c);
-void cube_add_sent(const Cube *c, double bytes[CUBE_AXES]); // adds the bytes since the reset
+// Checks the calls and bytes along each axis (ids "row.sent" and so on; "received": their sum), the
+// memory of a rank, and where all blocks are equal the time of the layers. x has trained.
+void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
 // ---- 11, 12: the share of one rank. ----
 // parameters, kept: elements. received: bytes per step. time: ps per step, if no rank waits.
@@ -322,7 +343,7 @@ typedef struct {
     size_t B, T, K, N;
 } CubeSizes; // X [B*T, K], V [K, N], W [N, K]
 // Compares Y = X V and Z = Y W and their gradients with the unsplit ones, and checks the bytes sent
-// along each axis. shown: the page has a picture of this run.
+// where q^2 divides the sizes. shown: the page has a picture of this run.
 void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown);
 
 // ---- way_costs.c ----
@@ -337,25 +358,6 @@ RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, siz
 // ranks than in 1D; 0: none. The cost: bytes received, or the time of the messages without latency.
 typedef enum { BY_BYTES, BY_TIME, CROSSOVERS } Crossover;
 double way_crossover(size_t q, Crossover by);
-
-// ---- way_cut.c ----
-// A model cut in one of the six ways of 12_compare.c.
-
-enum { WAY_GROUPS = 6 }; // at most
-// The groups of a way.
-typedef struct {
-    TensorWay way;
-    Comm *world;
-    CommGrid grid; // of 2D, 2.5D
-    Cube cube;     // of 3D
-} WayCut;
-// Cuts a described model, and for the ring its data. All else of a way is inside its layers.
-void way_cut(WayCut *w, Model *m, Data *d);
-void way_free(WayCut *w); // the groups; not the model
-// Lists the communicators whose bytes are counted. Returns their number.
-size_t way_groups(const WayCut *w, Comm *group[WAY_GROUPS]);
-// Whether this rank's loss enters the sum over all ranks.
-bool way_loss_counts(const WayCut *w);
 
 // ---- way_tables.c ----
 // Tables with a column for each of the six ways of 12_compare.c.

@@ -5,20 +5,6 @@
 
 enum { E = sizeof(real) };
 
-// ---------------------------------------------------------------- measured
-
-static AxisTraffic axis_measured(const Comm *c) {
-    AxisTraffic a = { .sent = (double)comm_bytes_sent(c),
-                      .received = (double)comm_bytes_received(c) };
-    for (size_t kind = 0; kind < COMM_KINDS; kind++) a.calls[kind] = (double)c->ledger[kind].calls;
-    return a;
-}
-GridTraffic grid_measured(const CommGrid *g) {
-    return (GridTraffic){ .row = axis_measured(g->in_row),
-                          .col = axis_measured(g->in_col),
-                          .depth = axis_measured(g->in_depth) };
-}
-
 // ---------------------------------------------------------------- the part of a rank
 
 GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank) {
@@ -242,15 +228,27 @@ static void partial_sum(GridTraffic *t, const GridPlace *at, size_t elements) {
     t->depth.received += bytes;
     t->transfers += ring_time(ALL_REDUCE_PASSES, at->depth, elements, E);
 }
+static void table_sums(GridTraffic *t, const GridPlace *at, const CutSizes *stage) {
+    if (stage->first) partial_sum(t, at, grid_elements_wte(at));
+    if (stage->last) partial_sum(t, at, grid_elements_wte(at));
+}
+static void unit_sums(GridTraffic *t, const GridPlace *at, const CutSizes *stage) {
+    for (size_t i = 0; i < cut_layers(stage); i++)
+        partial_sum(t, at, grid_elements_unit(at, stage, i));
+}
 GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage) {
     GridTraffic t = { 0 };
-    if (stage->first) partial_sum(&t, at, grid_elements_wte(at));
-    if (stage->last) partial_sum(&t, at, grid_elements_wte(at));
+    table_sums(&t, at, stage);
     return t;
 }
 GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage) {
     GridTraffic t = { 0 };
-    for (size_t i = 0; i < cut_layers(stage); i++)
-        partial_sum(&t, at, grid_elements_unit(at, stage, i));
+    unit_sums(&t, at, stage);
+    return t;
+}
+GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage) {
+    GridTraffic t = { 0 };
+    table_sums(&t, at, stage);
+    unit_sums(&t, at, stage);
     return t;
 }

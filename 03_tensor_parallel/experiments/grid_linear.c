@@ -2,7 +2,6 @@
 // unsplit layer. Costs per rank: bytes received along its row and its column, room for blocks of
 // other ranks, time.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include <stdio.h>
 #include "common/comm/record.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"
@@ -73,22 +72,41 @@ static void unsplit_layer(Run *run, GridLinear z, Snapshot *want) {
     arena_free(&held);
 }
 
+// Measured in one pass on this rank: bytes received, bytes of other ranks' blocks at most, ps.
+typedef struct {
+    size_t row, col, panels;
+    Picoseconds took;
+} Measured;
+static void begin(const CommGrid *g, EventKind pass, Measured *r) {
+    record_enter(pass, NO_NUMBER);
+    comm_ledger_reset(g->in_row);
+    comm_ledger_reset(g->in_col);
+    memory_reset_peaks();
+    r->took = clock_now();
+}
+static void end(const CommGrid *g, Measured *r) {
+    r->took = clock_now() - r->took;
+    r->row = comm_bytes_received(g->in_row);
+    r->col = comm_bytes_received(g->in_col);
+    r->panels = memory_peak(MEM_COMMUNICATION);
+    record_leave();
+}
+
 // In equal blocks a rank receives (q-1)/q^2 of X and of A per product. Ranks outside row 0 also
 // receive the bias. A turn needs room for one block of X and one of A, unless the rank owns them.
-static void layer_costs(Run *run, const CommGrid *g, GridLinear z, const GridMeasured r[2]) {
+static void layer_costs(Run *run, const CommGrid *g, GridLinear z, const Measured r[2]) {
     const size_t q = g->cols, M = z.M, K = z.K, N = z.N, x = M * K / (q * q), a = K * N / (q * q);
     if (M % q || K % q || N % q) return; // closed forms: equal blocks only
     for (size_t back = 0; back < 2; back++) {
         const size_t row_without = back ? 1 % q : 0; // holds the bias, or starts its reduce
         const size_t bias = q > 1 && g->row != row_without ? N / q : 0;
         const size_t blocks = (back ? 2 : 1) * (q - 1); // (q-1)/q^2 of a matrix per product
-        const GridTraffic *got = &r[back].traffic;
         check_costs(run, back ? "layer.backward.%s" : "layer.forward.%s",
                     back ? "backward: %s" : "forward: %s",
                     (CostRow[]){ { "row", "received in the row", "bytes",
-                                   BY_FORMULA(blocks * x * E), got->row.received },
+                                   BY_FORMULA(blocks * x * E), r[back].row },
                                  { "column", "received in the column", "bytes",
-                                   BY_FORMULA((blocks * a + bias) * E), got->col.received },
+                                   BY_FORMULA((blocks * a + bias) * E), r[back].col },
                                  { 0 } });
     }
     size_t most = 0;
@@ -116,19 +134,15 @@ void grid_linear_compare(Run *run, const CommGrid *g, GridLinear z) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     Arena held = arena(MEM_ACTIVATIONS);
     const SummaCut inner = { z.K, 1 };
-    GridMeasured r[2]; // forward, backward
+    Measured r[2]; // forward, backward
     Linear l = linear_new(run, &held, g, z);
     picture_begin(run, MEM_COMMUNICATION);
-    record_enter(EVENT_FORWARD, NO_NUMBER);
-    grid_measure_begin(g, &r[0]);
+    begin(g, EVENT_FORWARD, &r[0]);
     summa_linear_forward(g, inner, l.y, l.x, l.p);
-    grid_measure_end(g, &r[0]);
-    record_leave();
-    record_enter(EVENT_BACKWARD, NO_NUMBER);
-    grid_measure_begin(g, &r[1]);
+    end(g, &r[0]);
+    begin(g, EVENT_BACKWARD, &r[1]);
     summa_linear_backward(g, inner, l.dx, l.x, l.dy, l.p);
-    grid_measure_end(g, &r[1]);
-    record_leave();
+    end(g, &r[1]);
     picture_end(run);
     put(got, &l);
     arena_free(&held);

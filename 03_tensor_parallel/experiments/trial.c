@@ -2,9 +2,27 @@
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <stdio.h>
 #include "common/comm/record.h"
+#include "common/tensor/random.h"
 #include "judge/draw/picture.h"
 
 // ---------------------------------------------------------------- data and parts
+
+Trial trial_new(Run *run, Comm *tp, size_t M, size_t K, size_t N) {
+    return (Trial){
+        .run = run, .tp = tp, .M = M, .K = K, .N = N, .x_cols = { 0, K }, .y_cols = { 0, N }
+    };
+}
+
+static uint64_t key_of(const Trial *t, TrialData what, size_t i) {
+    if (t->key) return t->key(t->run->seed, what, i);
+    return random_key(random_key(t->run->seed, t->keys[what]), i);
+}
+// The mask of an element depends on the step, the row and the column in the whole layer, never on a
+// rank. So a cut Y has the mask of its own columns, and a whole Y the same mask on every rank.
+static void drop(const Trial *t, Tensor y) {
+    const uint64_t mask = random_key(random_key(t->run->seed, t->keys[TRIAL_MASK]), t->step);
+    op_dropout(y, y, (Dropout){ .key = mask, .p = t->dropout, .col0 = t->y_cols.lo });
+}
 
 // The weights, inputs or targets of the whole layer.
 Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i) {
@@ -12,7 +30,7 @@ Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i) {
     size_t rows = weights ? t->params[i].rows : t->M;
     size_t cols = weights ? t->params[i].cols : what == TRIAL_X ? t->K : t->N;
     Tensor whole = tensor_new(a, rows, cols);
-    tensor_randomize(whole, t->key(t->run->seed, what, i), weights ? t->deviation : 1);
+    tensor_randomize(whole, key_of(t, what, i), weights ? t->deviation : 1);
     return whole;
 }
 
@@ -51,6 +69,12 @@ void trial_put(Snapshot *s, const char *name, size_t step, size_t rows, size_t c
     snapshot_put(s, label, rows, cols, part, row0, col0);
 }
 
+// A collective ends on all ranks at the same time.
+void ranks_together(Comm *ranks) {
+    double none = 0;
+    comm_all_reduce_doubles(ranks, &none, 1);
+}
+
 void trial_step_begin(Comm *tp) {
     memory_reset_peaks();
     if (tp) comm_ledger_reset(tp);
@@ -76,21 +100,14 @@ static size_t parameter_count(const Trial *t) {
 static void run_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     if (t->tp) record_enter(EVENT_FORWARD, NO_NUMBER); // for the picture
     t->forward(t, y, x, s);
-    t->drop(t, y);
+    drop(t, y);
     if (t->tp) record_leave();
 }
 static void run_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
     if (t->tp) record_enter(EVENT_BACKWARD, NO_NUMBER);
-    t->drop(t, dy);
+    drop(t, dy);
     t->backward(t, dx, x, dy, s);
     if (t->tp) record_leave();
-}
-
-// A collective ends on all ranks at the same time. So after this one all simulated clocks are
-// equal, and the picture shows one whole step.
-static void begin_together(Trial *t) {
-    double none = 0;
-    comm_all_reduce_doubles(t->tp, &none, 1);
 }
 
 static void train_step(Trial *t, TrialResult *r) {
@@ -98,7 +115,7 @@ static void train_step(Trial *t, TrialResult *r) {
     const size_t n = parameter_count(t);
     const bool recorded = t->tp && t->step + 1 == TRIAL_STEPS;
     char name[40];
-    if (recorded) begin_together(t);
+    if (recorded) ranks_together(t->tp);
     trial_step_begin(t->tp);
     Arena buffers = arena(MEM_WORKSPACE);
     Arena kept = arena(MEM_ACTIVATIONS);
@@ -143,7 +160,8 @@ void trial_train(Trial *t, TrialResult *r) {
     parameters_new(t, &parameters, &gradients);
     for (t->step = 0; t->step < TRIAL_STEPS; t->step++) train_step(t, r);
     for (size_t i = 0; i < parameter_count(t); i++) {
-        snprintf(name, sizeof name, "%s%.20s%s", t->before, t->params[i].name, t->after);
+        snprintf(name, sizeof name, t->long_names ? "updated %.20s, step 3" : "%.20s",
+                 t->params[i].name);
         put_param(r->weights, name, &t->params[i], t->params[i].w);
     }
     arena_free(&parameters);
@@ -152,18 +170,6 @@ void trial_train(Trial *t, TrialResult *r) {
     // A rank that has some columns of Y has computed their part of the loss only.
     if (range_size(t->y_cols) != t->N) comm_all_reduce_doubles(t->tp, r->loss, TRIAL_STEPS);
     ledger_resume();
-}
-
-void trial_forward(Trial *t, Snapshot *s) {
-    Arena scratch = arena(MEM_WORKSPACE);
-    Saved saved = saved_new();
-    parameters_new(t, &scratch, &scratch);
-    Tensor x = trial_drawn(t, &scratch, TRIAL_X, 0);
-    Tensor y = tensor_new(&scratch, t->M, t->N);
-    run_forward(t, y, x, &saved);
-    snapshot_put(s, "Y", t->M, t->N, y, 0, 0);
-    saved_free(&saved);
-    arena_free(&scratch);
 }
 
 // ---------------------------------------------------------------- split and unsplit
@@ -193,17 +199,30 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train) {
 void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
                  const TrialResult *r) {
     const size_t e = sizeof(real);
-    check_costs(run, ids, names,
-                (CostRow[]){
-                    { "parameters", c->parameters_name, "bytes", BY_FORMULA(c->parameters * e),
-                      r->parameters },
-                    { "gradients", c->gradients_name, "bytes", BY_FORMULA(c->gradients * e),
-                      r->gradients },
-                    { "optimizer", "SGD's state", "bytes", BY_FORMULA(0), r->optimizer },
-                    { "kept", c->kept_name, "bytes", BY_FORMULA(c->kept * e), r->activations },
-                    { "calls", "all-reduces a step", "calls", BY_FORMULA(c->calls), r->calls },
-                    { "sent", "sent a step", "bytes", BY_FORMULA(c->sent), r->sent },
-                    { 0 } });
+    check_costs(
+        run, ids, names,
+        (CostRow[]){
+            { "parameters", "parameters", "bytes", BY_FORMULA(c->parameters * e), r->parameters },
+            { "gradients", "gradients", "bytes", BY_FORMULA(c->gradients * e), r->gradients },
+            { "optimizer", "SGD's state", "bytes", BY_FORMULA(0), r->optimizer },
+            { "kept", "kept for backward", "bytes", BY_FORMULA(c->kept * e), r->activations },
+            { "calls", "all-reduces a step", "calls", BY_FORMULA(c->calls), r->calls },
+            { "sent", "sent a step", "bytes", BY_FORMULA(c->sent), r->sent },
+            { 0 } });
+}
+
+void trial_times(Run *run, const char *title, double slowest, double communication) {
+    const Timing t = picture_timing(run);
+    const double ranks = (double)run->world->size;
+    if (clock_config()->simulated)
+        check_costs(run, "%s", "%s",
+                    (CostRow[]){ { "step", "step", "ps", BY_FORMULA(slowest + communication),
+                                   (double)t.step },
+                                 { "exposed", "exposed communication of all ranks", "ps",
+                                   BY_FORMULA(ranks * communication), (double)t.exposed },
+                                 { 0 } });
+    picture_show(run, title, PICTURE_CHART);
+    picture_summary(run, &t);
 }
 
 void trial_say_cost(Run *run, const char *calls) {
@@ -216,4 +235,10 @@ void trial_say_cost(Run *run, const char *calls) {
                "ps");
     say_cost(run, "%s all-reduces per step, all exposed: %s of a step of %s on this link.",
              cost_text(run, calls), exposed, cost_text(run, "step"));
+}
+
+bool answer_alone(Run *run) {
+    if (run->world->size > 1) return false;
+    say_answer(run, "With one rank nothing is cut and nothing is sent: choose two or more ranks.");
+    return true;
 }

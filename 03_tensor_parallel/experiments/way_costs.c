@@ -24,41 +24,18 @@ static RankShare grid(const ModelConfig *c, size_t B, TensorWayShape s, size_t r
     const GridPlace at = grid_place_of(c, s.q, s.depth, rank);
     const CutSizes whole = cut_sizes(c, 1, 0), z = grid_sizes(&at);
     const GridTraffic layers = grid_stage(&at, &whole, B, false);
-    const GridTraffic tables = grid_table_sums(&at, &whole), units = grid_unit_sums(&at, &whole);
-    const double sums = tables.depth.received + units.depth.received;
-    const double sent = layers.transfers + tables.transfers + units.transfers;
-    const double time = layers.products.time + sent;
+    const GridTraffic sums = grid_sums(&at, &whole);
+    const double time = layers.products.time + layers.transfers + sums.transfers;
     return (RankShare){ (double)grid_elements_stage(&at, &whole),
                         (double)(grid_sequences(&at, B) * c->context * kept_stage(&z)),
-                        layers.row.received + layers.col.received + sums, time };
+                        layers.row.received + layers.col.received + sums.depth.received, time };
 }
-// Time of one product of attention for one head and one sequence: n queries with n keys, or the
-// triangle of the causal mask. The sum runs over tiles, and over rows on the diagonal, because the
-// clock rounds each of them to a picosecond.
-static double pairs_time(size_t n, size_t D, bool triangle) {
-    double time = 0;
-    for (size_t i = 0; i < n; i += ATTENTION_TILE)
-        for (size_t j = 0; j < (triangle ? i + 1 : n); j += ATTENTION_TILE) {
-            const size_t rows = n - i < ATTENTION_TILE ? n - i : ATTENTION_TILE;
-            const size_t cols = n - j < ATTENTION_TILE ? n - j : ATTENTION_TILE;
-            const bool diagonal = triangle && i == j;
-            for (size_t r = 1; diagonal && r <= rows; r++) time += work_product(1, r, D).time;
-            if (!diagonal) time += work_product(rows, cols, D).time;
-        }
-    return time;
-}
-// Time of a block's attention on the ring, in picoseconds. 2n must divide the context: zigzag then
-// gives every rank the same work, so all ranks take each step together. A product takes w0 in step
-// 0, with the triangle of the mask, and w in the other steps. Forward has 2 products per step,
-// backward 5. A hop carries the keys and values of a rank's positions.
+// Time of a block's attention on the ring, in picoseconds: a head of each sequence is one head of a
+// longer list. 2n must divide the context, so that zigzag gives every rank the same work.
 static double ring_attention_time(const ModelConfig *c, size_t B, size_t n) {
-    const size_t chunk = c->context / (2 * n), D = c->width / c->heads;
-    const double heads = (double)(B * c->heads), square = heads * pairs_time(chunk, D, false);
-    const double w0 = 2 * heads * pairs_time(chunk, D, true) + square, w = 2 * square;
-    const double hop = send_time(2 * B * 2 * chunk * c->width * sizeof(real));
-    const double products = w0 + (double)(n - 1) * w;
-    return (2 + 5) * products + context_ring_waits(n, 2 * w0, 2 * w, hop, false) +
-           context_ring_waits(n, 5 * w0, 5 * w, hop, true);
+    const ContextSizes z = { c->context / n, B * c->heads, c->width / c->heads };
+    return context_ring_time(CONTEXT_ZIGZAG, z, n, false).step +
+           context_ring_time(CONTEXT_ZIGZAG, z, n, true).step;
 }
 // The step: all other products on a rank's positions (forward once, backward twice), attention, and
 // after the last backward the all-reduce of all gradients.

@@ -52,7 +52,6 @@ static RankStage rank_stage_of(const TrainerConfig *c, Coordinates at) {
                       .is_cube = c->tensor == TENSOR_3D };
     if (own.is_grid) own.grid = grid_place_in(c, at);
     if (own.is_cube) own.cube = cube_place_of(&c->model, cube_side(c->mesh.tp), at.tp, true);
-    own.cube.blockwise = c->blockwise;
     return own;
 }
 static size_t wte_elements(const RankStage *own) {

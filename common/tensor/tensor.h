@@ -11,12 +11,12 @@
 
 // data may be device memory, so chapters never read it.
 typedef struct {
+    size_t rows, cols, ld;
+    Element element;
     union {
         real *data;     // if element is REALS
         uint16_t *half; // if element is BF16S or FP16S
     };
-    size_t rows, cols, ld;
-    Element element;
 } Tensor;
 typedef struct {
     size_t rows, cols;

@@ -1,0 +1,165 @@
+// gpt.c: trains a GPT that is cut in one of the six ways of compare.h, and measures what a rank
+// holds, sends and receives in a step. Lessons 06 to 12 compare it with the unsplit GPT.
+#include "03_tensor_parallel/experiments/experiments.h"
+
+// ---------------------------------------------------------------- what is trained
+
+ModelConfig gpt_options(Run *run, size_t context, size_t vocab) {
+    const ModelConfig c = { .layers = option_size(run, "layers"),
+                            .width = option_size(run, "width"),
+                            .heads = option_size(run, "heads"),
+                            .context = context,
+                            .vocab = vocab,
+                            .dropout = option_real(run, "dropout"),
+                            .seed = run->seed };
+    config_require(&c);
+    return c;
+}
+Training gpt_training(ModelConfig c, size_t sequences) {
+    return (Training){ .model = c,
+                       .data = data_synthetic(c.vocab, c.context, c.seed),
+                       .steps = GPT_STEPS,
+                       .sequences = sequences,
+                       .micro_batches = 1,
+                       .clip = 0.5, // small enough that every step is clipped
+                       .watched = MEM_ACTIVATIONS };
+}
+
+// ---------------------------------------------------------------- groups and their traffic
+
+// The communicators of this way; NULL where it has no such group.
+static void groups_of(const CutGpt *x, Comm *group[GPT_GROUPS]) {
+    const CommGrid *g = x->way == WAY_3D ? &x->cube.grid : &x->grid;
+    Comm *all[GPT_GROUPS] = { x->world,    g->in_row,        g->in_col,
+                              g->in_depth, x->cube.same_col, x->cube.same_row };
+    for (size_t i = 0; i < GPT_GROUPS; i++) group[i] = all[i];
+}
+// This rank's traffic since the last call. Resets the ledgers.
+static void count_traffic(const CutGpt *x, GroupTraffic traffic[GPT_GROUPS]) {
+    Comm *group[GPT_GROUPS];
+    groups_of(x, group);
+    for (size_t i = 0; i < GPT_GROUPS; i++) {
+        if (!group[i]) continue;
+        for (size_t kind = 0; kind < COMM_KINDS; kind++)
+            traffic[i].calls[kind] = (double)group[i]->ledger[kind].calls;
+        traffic[i].sent = (double)comm_bytes_sent(group[i]);
+        traffic[i].received = (double)comm_bytes_received(group[i]);
+        comm_ledger_reset(group[i]);
+    }
+}
+
+// ---------------------------------------------------------------- a step, and the training
+
+// In 1D all ranks have the same loss; on a grid the ranks of a row have the loss of their
+// sequences. In 3D the loss layer sets copies to 0. On the ring each rank has tokens of its own.
+static double loss_of_all(const CutGpt *x, double loss) {
+    const bool on_every_rank = x->way == WAY_1D || x->way == WAY_SP;
+    if (on_every_rank && !x->begin_step) return loss;
+    if (on_every_rank ? x->world->rank > 0 : x->grid.in_row && x->grid.col > 0) loss = 0;
+    comm_all_reduce_doubles(x->world, &loss, 1);
+    return loss;
+}
+
+static StepResult step(void *cut_gpt, Model *m, Optimizer *o, const Training *t, const Batch *b) {
+    CutGpt *x = cut_gpt;
+    GptMeasured *r = &x->measured;
+    double loss = 0;
+    if (x->begin_step) x->begin_step(x);
+    count_traffic(x, r->layers); // resets the ledgers
+    const Picoseconds begin = clock_now();
+    model_zero_gradients(m);
+    for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(m, &b[k]);
+    loss *= b->token_weight; // 1 / counted tokens of all ranks
+    count_traffic(x, r->layers);
+    model_partial_sums(m); // once per step, after all micro-batches
+    model_fold_tied(m);    // adds the gradients of both uses of wte; sends nothing
+    if (x->way == WAY_RING) comm_all_reduce(x->world, m->g); // each rank had its own tokens
+    count_traffic(x, r->sums);
+    r->layers_time = clock_now() - begin;
+    loss = loss_of_all(x, loss);
+    if (r->steps < GPT_STEPS) r->step_time[r->steps] = clock_now() - begin;
+    r->steps++;
+    // On the ring every rank has the whole gradient; elsewhere every element has one owner.
+    const double norm = model_grad_norm(m, x->way == WAY_RING ? NULL : x->world);
+    optimizer_step(o, m, clip_factor(norm, t->clip)); // each rank updates its parts
+    return (StepResult){ loss, norm };
+}
+
+static void cut(CutGpt *x, Model *m, Data *d) {
+    switch (x->way) {
+    case WAY_1D: tensor_parallel(m, x->world); break;
+    case WAY_SP: sequence_parallel(m, x->world, x->input); break;
+    case WAY_2D: summa(m, &x->grid); break;
+    case WAY_25D: tesseract(m, &x->grid); break;
+    case WAY_3D: cube_parallel(m, &x->cube); break;
+    case WAY_RING: d->positions = context_parallel(m, x->world, x->attention); break;
+    case TENSOR_WAYS: break;
+    }
+}
+
+// The unsplit training has the same lines, except cut(). An element's initial value depends on its
+// place in the whole tensor, so both begin with the same weights.
+void gpt_train(void *cut_gpt, const Training *unsplit, Trajectory *out) {
+    CutGpt *x = cut_gpt;
+    GptMeasured *r = &x->measured;
+    Training t = *unsplit;
+    Model *m = model_describe(&t.model, model_layers(&t.model));
+    cut(x, m, &t.data);
+    model_allocate(m);
+    *r = (GptMeasured){ 0 };
+    training_run(out, m, &t, 1, 0, step, x); // every rank gets every token, or its positions
+    r->block = tensor_bytes(model_unit(m, "h.0.ln_1.weight")->w);
+    r->parameters = memory_now(MEM_PARAMETERS);
+    r->gradients = memory_now(MEM_GRADIENTS);
+    r->optimizer = memory_now(MEM_OPTIMIZER);
+    r->activations = memory_peak(MEM_ACTIVATIONS);
+    const Batch first = { .B = gpt_sequences(&t, 0), .T = t.model.context };
+    const Shape message = layer_output(&m->layers[1], &first); // of a block
+    r->message = message.rows * message.cols * element_size(message.element);
+    model_free(m);
+}
+
+// ---------------------------------------------------------------- costs
+
+size_t gpt_sequences(const Training *t, size_t k) {
+    return range_size(training_micro_batch(t, 1, 0, k));
+}
+GptElements gpt_elements(const CutSizes *z, size_t sequences) {
+    const size_t reals =
+        z->blocks * activations_block_reals(z, sequences) + activations_head_reals(z, sequences);
+    return (GptElements){ elements_block(z), elements_stage(z), elements_gradients(z),
+                          activations_stage(z, sequences), reals };
+}
+void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelConfig *c,
+                      const GptElements *z, const GptMeasured *r) {
+    const size_t e = weight_bytes(c);
+    check_costs(
+        run, ids, names,
+        (CostRow[]){
+            { "block", "parameters of a block", "bytes", BY_FORMULA(z->block * e), r->block },
+            { "parameters", "parameters", "bytes", BY_FORMULA(z->parameters * e), r->parameters },
+            { "gradients", "gradients (wte twice)", "bytes",
+              BY_FORMULA(z->gradients * gradient_bytes(c)), r->gradients },
+            { "adamw", c->storage == REALS ? "AdamW's m and v" : "m, v and masters", "bytes",
+              BY_FORMULA(z->parameters * adamw_bytes(c)), r->optimizer },
+            { "kept", "activations, peak", "bytes",
+              BY_FORMULA((z->kept - z->kept_reals) * e + z->kept_reals * sizeof(real)),
+              r->activations },
+            { 0 } });
+}
+
+// ---------------------------------------------------------------- cells of a table
+
+GptCells gpt_cells_1d(const ModelConfig *c, size_t n, size_t sequences) {
+    const CutSizes z = cut_sizes(c, n, 0);
+    const GptElements elements = gpt_elements(&z, sequences);
+    const Traffic sent = traffic_tensor_parallel(&z, n, sequences, false);
+    const double e = (double)weight_bytes(c);
+    GptCells cells;
+    page_cell(cells.block, (double)elements.block * e, "bytes");
+    page_cell(cells.parameters, (double)elements.parameters * e, "bytes");
+    page_cell(cells.kept, (double)activations_bytes(&z, sequences), "bytes");
+    page_cell(cells.received, sent.bytes, "bytes");
+    page_cell(cells.time, 3 * work_stage(&z, sequences).time + sent.time, "ps");
+    return cells;
+}
