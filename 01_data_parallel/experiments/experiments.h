@@ -132,14 +132,13 @@ Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan 
 
 // ---------------------------------------------- compression_checks.c: 06_compression, 08_power_sgd
 
-// sent, calls: of a whole training. gradients, kept: bytes at its end, of gradients and of buffers.
-// buffers: bytes at their peak. step: picoseconds of one step.
+// Measured per step: bytes sent, calls, picoseconds.
 typedef struct {
-    size_t sent, calls, gradients, kept, buffers, step;
+    double sent, calls, step;
 } CompressionSeen;
-// plan NULL: the exact sum. If seen is given, it is filled in, and the sums are checked: on every
-// rank, sent + residual = its gradients; over all ranks, reconstructed + the residuals of 1-bit's
-// servers = sent.
+// plan NULL: the exact sum. If seen is given, it is filled in, and costs and sums are checked: on
+// every rank, sent + residual = its gradients; over all ranks, reconstructed + the residuals of
+// 1-bit's servers = sent.
 Trajectory compression_train(Run *run, const Training *t, const CompressionPlan *plan,
                              CompressionSeen *seen);
 // A training against the rule on one device, and its costs.
@@ -175,12 +174,12 @@ void compression_show_steps(Run *run, const Training *t, const CompressionPlan *
 
 // The bytes sent, in percent of the exact sum's. 0 where one rank sends nothing.
 double compression_share(const CompressionSeen *seen, const CompressionSeen *exact);
-// One training's cells in the page's table. sent and calls are per step.
+// One training's cells in the page's table.
 typedef struct {
     char sent[48], calls[16], step[24], loss[16];
 } CompressionCells;
 CompressionCells compression_cells(const CompressionSeen *seen, const CompressionSeen *exact,
-                                   size_t steps, double loss);
+                                   double loss);
 // The size of a rank's residual: one element per parameter.
 PageText compression_residual(const ModelConfig *model);
 
