@@ -12,6 +12,19 @@
 #include "judge/frame/lesson.h"
 #include "judge/frame/training.h"
 
+// ------------------------------------------------ measured.c: the costs of a training on this rank
+
+// Of all steps: calls and bytes sent, of all kinds, of all-reduces, of broadcasts. Bytes held now.
+// Peaks since the last reset of peaks, in bytes. last: times of the recorded step; the caller fills
+// them in.
+typedef struct {
+    double calls, sent, reductions, reduced, broadcasts, broadcast;
+    double parameters, gradients, optimizer, buffers;
+    double buffers_peak, activations_peak;
+    Timing last;
+} Measured;
+Measured measured_now(const Comm *c);
+
 // --------------------------------------------------- ring_costs.c: four ways to make an all-reduce
 
 typedef enum { RING, GATHER, TREE, HALVING, WAYS } Way;
@@ -214,59 +227,6 @@ typedef struct {
 void balance_show_times(Run *run, const Devices *d, const BalanceTimes *seen, int picture);
 void balance_table(Run *run, const Devices *d, const BalanceTimes *seen); // the page's table
 
-// ---- server_log.c ----
-// The log of an asynchronous parameter server. The log holds the order in which the server served
-// the pushes. It is predicted from sizes and speeds, and replayed on one device.
-
-// Line v is the push that made version v + 1 of the weights from version v.
-typedef struct {
-    size_t workers, steps, staleness; // steps per worker; staleness = steps: no bound
-    char name[24];                    // "staleness 1", "no bound"
-    Served *line;                     // [workers * steps]; NULL: synchronous
-    Picoseconds begin;                // when version 0 was sent
-    bool same;                        // every server served in this order
-} ServerLog;
-ServerLog server_log_new(size_t workers, size_t steps, size_t staleness);
-// Collective: every rank gets server 0's lines, and log->same says whether the others agree.
-void server_log_share(ServerLog *log, const Cluster *c);
-
-// The largest values in a log.
-//     lag     versions between the weights that gave a gradient and the weights that it changes
-//     ahead   steps that a worker, at the start of a step, has done more than the slowest worker
-//     pushes  per millisecond, until the first worker has finished
-typedef struct {
-    size_t lag, ahead;
-    double pushes;
-} ServerLogSeen;
-ServerLogSeen server_log_look(const ServerLog *log);
-
-// Checks that the log is the one that follows from the times (picoseconds): computing[w] of a step
-// of worker w, and one message. Also checks the bounds on staleness and age.
-void server_log_check(Run *run, const ServerLog *log, const double *computing, double message);
-// The reference: one device (rank 0, uncounted) takes each push's gradient at the version that its
-// worker had, and applies it to the newest weights. A step of the result is a line of the log.
-Trajectory server_log_replay(Run *run, const Training *t, const ServerLog *log);
-
-// ---- server_training.c ----
-// Trainings with a parameter server, what they cost, and predictions of that.
-
-// ---- server_training.c ----
-// sent, calls: of a whole training. The others: bytes of memory at its end.
-typedef struct {
-    Timing timing;
-    size_t sent, calls, parameters, gradients, optimizer, buffers;
-} ServerSeen;
-typedef struct {
-    ServerLog log;  // server 0's, on all ranks; no lines: synchronous
-    bool one_port;  // all messages of a server go through one link
-    Snapshot *last; // the weights at the end
-    ServerSeen seen;
-} ServerRecord;
-// Trains synchronously if record->log has no lines, else asynchronously, and fills in the record. A
-// step of the result is a step of all workers, or one push of the log.
-Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRecord *record);
-void server_record_free(ServerRecord *record);
-
 // ---- server_costs.c: from sizes and speeds alone ----
 // The first worker takes `slow` times as long as the others. steps: of each worker.
 typedef struct {
@@ -279,5 +239,47 @@ double server_computing(const ServerSizes *z, size_t w);
 double server_message(const ServerSizes *z);
 // Compares the costs of a synchronous training with formulas. one_port: the time of the same
 // training with one port per server.
-void server_costs(Run *run, const ServerSizes *z, const ServerSeen *seen, Picoseconds one_port);
+void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseconds one_port);
+
+// ---- server_log.c ----
+// The log of an asynchronous parameter server. The log holds the order in which the server served
+// the pushes. It is predicted from sizes and speeds, and replayed on one device.
+
+// Line v is the push that made version v + 1 of the weights from version v.
+typedef struct {
+    size_t workers, steps, staleness; // steps per worker; staleness = steps: no bound
+    char name[24];                    // "staleness 1", "no bound"
+    Served *line;                     // [workers * steps]; NULL: synchronous
+    Picoseconds begin;                // when version 0 was sent
+} ServerLog;
+ServerLog server_log_new(size_t workers, size_t steps, size_t staleness);
+
+// The largest values in a log.
+//     lag     versions between the weights that gave a gradient and the weights that it changes
+//     ahead   steps that a worker, at the start of a step, has done more than the slowest worker
+//     pushes  per millisecond, until the first worker has finished
+typedef struct {
+    size_t lag, ahead;
+    double pushes;
+} ServerLogSeen;
+ServerLogSeen server_log_look(const ServerLog *log);
+
+// Checks that the log is the one that follows from the times of a worker's step and of a message.
+// Also checks the bounds on staleness and age.
+void server_log_check(Run *run, const ServerLog *log, const ServerSizes *z);
+// The reference: one device (rank 0, uncounted) takes each push's gradient at the version that its
+// worker had, and applies it to the newest weights. A step of the result is a line of the log.
+Trajectory server_log_replay(Run *run, const Training *t, const ServerLog *log);
+
+// ---- server_training.c: trainings with a parameter server ----
+typedef struct {
+    ServerLog log;  // server 0's, on all ranks; no lines: synchronous
+    bool one_port;  // all messages of a server go through one link
+    Snapshot *last; // the weights at the end
+    Measured seen;
+} ServerRecord;
+// Trains synchronously if record->log has no lines, else asynchronously, and fills in the record. A
+// step of the result is a step of all workers, or one push of the log.
+Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRecord *record);
+void server_record_free(ServerRecord *record);
 #endif

@@ -21,7 +21,7 @@ static void tell(ServerLog *log, const Cluster *c, Notes *notes, const double *l
                  size_t tensors) {
     Trajectory *got = notes->got;
     size_t updates = got->steps, seen = 0;
-    if (log->line) server_log_share(log, c);
+    if (log->line) side_broadcast(log->line, updates * sizeof *log->line);
     for (size_t v = 0; v < updates && !cluster_serves(c); v++)
         if (!log->line || log->line[v].worker == cluster_worker(c)) got->loss[v] = loss[seen++];
     ledger_pause();
@@ -73,7 +73,6 @@ Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRec
     Notes notes = { &got,
                     host_alloc(updates.steps * config_tensors(&t->model) * sizeof *notes.squares) };
     double *loss = host_alloc(t->steps * sizeof *loss);
-    size_t buffers = 0;
     record->last = snapshot_new(run);
     comm_all_reduce_doubles(c->world, notes.squares, 1); // all begin at the same moment
     comm_ledger_reset(c->world);
@@ -84,19 +83,16 @@ Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRec
         Inbox in = inbox_new(c, m);
         optimizer_allocate(&o, m);
         serve(c, m, &o, &in, &record->log, &notes);
-        buffers = memory_now(MEM_COMMUNICATION);
         model_snapshot(m, record->last, UNIT_WEIGHTS, NULL);
+        record->seen = measured_now(c->world);
         inbox_free(&in);
-    } else work(c, t, m, loss, record->log.line ? NULL : &got);
+    } else {
+        work(c, t, m, loss, record->log.line ? NULL : &got);
+        record->seen = measured_now(c->world);
+    }
     clock_set_one_port(false);
     picture_end(run);
-    record->seen = (ServerSeen){ picture_timing(run),
-                                 comm_bytes_sent(c->world),
-                                 c->world->ledger[COMM_SEND].calls,
-                                 memory_now(MEM_PARAMETERS),
-                                 memory_now(MEM_GRADIENTS),
-                                 memory_now(MEM_OPTIMIZER),
-                                 buffers };
+    record->seen.last = picture_timing(run);
     tell(&record->log, c, &notes, loss, config_tensors(&t->model));
     model_free(m);
     free(notes.squares);

@@ -18,13 +18,6 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
 
-// One training: calls and bytes of all steps, buffers at the end; peak of activations and times of
-// the last step.
-typedef struct {
-    size_t calls, bytes, parameters, gradients, optimizer, activations;
-    Timing last;
-} Measured;
-
 // ---------------------------------------------------------------- three kinds of step
 
 // sum: a second gradient buffer, which only the forgetful step needs.
@@ -78,13 +71,8 @@ static Trajectory train(Run *run, Comm *dp, const Training *t, Step *step, Measu
         r.sum = tensor_new(&model->gradients, 1, model->size);
     comm_ledger_reset(dp);
     training_run(&c, model, t, dp->size, dp->rank, step, &r);
-    *seen = (Measured){ dp->ledger[COMM_ALL_REDUCE].calls,
-                        comm_bytes_sent(dp),
-                        memory_now(MEM_PARAMETERS),
-                        memory_now(MEM_GRADIENTS),
-                        memory_now(MEM_OPTIMIZER),
-                        memory_peak(MEM_ACTIVATIONS),
-                        picture_timing(run) };
+    *seen = measured_now(dp);
+    seen->last = picture_timing(run);
     comm_all_reduce_doubles(dp, c.loss, t->steps); // each rank has its own part
     buckets_free(r.replica.buckets);
     model_free(model);
@@ -123,31 +111,32 @@ static void costs(Run *run, const Training *t, const Measured *const way[3]) {
     double kept = largest * c->context * kept_model(c) * e;
     double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e); // of one all-reduce, per rank
     BucketCosts f = overlapped_forecast(t, BUCKET, N);
-    check_costs(
-        run, "%s", "%s",
-        (CostRow[]){
-            { "no-sync.calls", "no_sync: all-reduces, 3 steps", "calls", BY_FORMULA(steps),
-              once->calls },
-            { "no-sync.sent", "no_sync: sent, 3 steps (no m)", "bytes", BY_FORMULA(steps * ring),
-              once->bytes },
-            { "forgetful.calls", "forgetful: all-reduces, 3 steps", "calls", BY_FORMULA(steps * m),
-              often->calls },
-            { "forgetful.sent", "forgetful: sent, 3 steps (m times)", "bytes",
-              BY_FORMULA(steps * m * ring), often->bytes },
-            { "overlapped.calls", "overlapped: all-reduces, 3 steps", "calls",
-              BY_FORMULA(steps * f.buckets), early->calls },
-            { "overlapped.sent", "overlapped: sent, 3 steps (no m)", "bytes",
-              BY_FORMULA(steps * f.bytes), early->bytes },
-            { "weights", "parameters", "bytes", BY_FORMULA(weights), once->parameters },
-            { "no-sync.gradients", "no_sync: gradients (wte twice)", "bytes",
-              BY_FORMULA(weights + wte), once->gradients },
-            { "overlapped.gradients", "overlapped: gradients (wte twice)", "bytes",
-              BY_FORMULA(weights + wte), early->gradients },
-            { "forgetful.gradients", "forgetful: gradients, and the sum", "bytes",
-              BY_FORMULA(2 * weights + wte), often->gradients },
-            { "moments", "AdamW's m and v", "bytes", BY_FORMULA(2 * weights), once->optimizer },
-            { "activations", "activations, peak", "bytes", BY_FORMULA(kept), once->activations },
-            { 0 } });
+    check_costs(run, "%s", "%s",
+                (CostRow[]){
+                    { "no-sync.calls", "no_sync: all-reduces, 3 steps", "calls", BY_FORMULA(steps),
+                      once->reductions },
+                    { "no-sync.sent", "no_sync: sent, 3 steps (no m)", "bytes",
+                      BY_FORMULA(steps * ring), once->sent },
+                    { "forgetful.calls", "forgetful: all-reduces, 3 steps", "calls",
+                      BY_FORMULA(steps * m), often->reductions },
+                    { "forgetful.sent", "forgetful: sent, 3 steps (m times)", "bytes",
+                      BY_FORMULA(steps * m * ring), often->sent },
+                    { "overlapped.calls", "overlapped: all-reduces, 3 steps", "calls",
+                      BY_FORMULA(steps * f.buckets), early->reductions },
+                    { "overlapped.sent", "overlapped: sent, 3 steps (no m)", "bytes",
+                      BY_FORMULA(steps * f.bytes), early->sent },
+                    { "weights", "parameters", "bytes", BY_FORMULA(weights), once->parameters },
+                    { "no-sync.gradients", "no_sync: gradients (wte twice)", "bytes",
+                      BY_FORMULA(weights + wte), once->gradients },
+                    { "overlapped.gradients", "overlapped: gradients (wte twice)", "bytes",
+                      BY_FORMULA(weights + wte), early->gradients },
+                    { "forgetful.gradients", "forgetful: gradients, and the sum", "bytes",
+                      BY_FORMULA(2 * weights + wte), often->gradients },
+                    { "moments", "AdamW's m and v", "bytes", BY_FORMULA(2 * weights),
+                      once->optimizer },
+                    { "activations", "activations, peak", "bytes", BY_FORMULA(kept),
+                      once->activations_peak },
+                    { 0 } });
     if (!clock_config()->simulated) return;
 
     // Every all-reduce waits for the rank with the largest micro-batch, which is always rank 0.
@@ -186,7 +175,7 @@ static void show(Run *run, size_t steps, const Measured *const way[3]) {
     snprintf(calls, sizeof calls, "all-reduces, %zu steps", steps);
     snprintf(bytes, sizeof bytes, "sent per rank, %zu steps", steps);
     snprintf(per_step, sizeof per_step, "per step: 1; forgetful: m; overlapped: %zu",
-             (size_t)way[2]->calls / steps);
+             (size_t)way[2]->reductions / steps);
     if (clock_config()->simulated) {
         // no_sync hides nothing, so its step is 3F + R with the same 3F.
         double R = ((double)way[2]->last.hidden + (double)way[2]->last.exposed -
