@@ -212,20 +212,22 @@ typedef struct {
 double balance_rings(Policy p, const Devices *d); // the all-reduces of a step
 // Fills share [steps][n] and time [steps] of a training.
 void balance_forecast(Policy p, const Devices *d, Range *share, double *time);
-// A step's computing if sequences could be cut, without the all-reduces.
+// A step's computing if sequences could be cut, without the all-reduces; and the time of all steps
+// with them.
 double balance_ideal(const Devices *d, size_t step);
-double balance_bound(Policy p, const Devices *d, size_t step); // the longest possible step
+double balance_ideal_steps(const Devices *d);
 
 // ---- balance_page.c ----
-// A training, as measured: share [steps][n], time [steps].
+// A training, as measured. share [steps][n]. time [steps]: of a step, equal on all ranks. took
+// [steps]: of this rank's share.
 typedef struct {
-    const Range *share;
-    const double *time;
-} BalanceTimes;
-// Shows the time of every step as a table and a plot. Unit: one sequence on a device of the full
-// rate. seen [POLICIES].
-void balance_show_times(Run *run, const Devices *d, const BalanceTimes *seen, int picture);
-void balance_table(Run *run, const Devices *d, const BalanceTimes *seen); // the page's table
+    Range *share;
+    double *time, *took;
+    Measured costs;
+} BalanceRecord;
+// Plots the time of every step. Unit: one sequence on a device of the full rate. seen [POLICIES].
+void balance_show_times(Run *run, const Devices *d, const BalanceRecord *seen, int picture);
+void balance_table(Run *run, const Devices *d, const BalanceRecord *seen); // the page's table
 
 // ---- server_costs.c: from sizes and speeds alone ----
 // The first worker takes `slow` times as long as the others. steps: of each worker.
