@@ -38,13 +38,11 @@ typedef struct {
 } WayCosts;
 WayCosts way_costs(Way way, size_t N, size_t r, size_t count);
 
-// Picoseconds until the last rank is done, with one port per rank, over this run's link between
-// nodes or over link l.
-double way_time(Way way, size_t N, size_t count);
+// Picoseconds over link l until the last rank is done, with one port per rank.
 double way_time_on(const ClockLink *l, Way way, size_t N, size_t count);
-// The smallest k for which the ring is no slower than another way with k * unit elements. N and the
-// number of chunks of the other way must divide `unit`.
-size_t way_ring_overtakes(Way way, size_t N, size_t unit);
+// The smallest multiple of N elements for which the ring is no slower than the tree, over this
+// run's link between nodes.
+size_t way_ring_overtakes(size_t N);
 
 // ------------------------------------------ ring_page.c: 03_ring's page
 
@@ -53,12 +51,10 @@ void ring_fastest(Run *run); // the table of the fastest way by size and ranks
 
 // ------------------------------------------ ring_nodes.c: 03_ring's hierarchical way over nodes
 
-// Fills t with the elements of one rank. Small whole numbers have exact sums. Other sums are
-// rounded, so they depend on the order.
-void ring_fill(Tensor t, uint64_t seed, size_t rank, bool whole);
-// Compares the hierarchical sums of all sizes with the library's, and bytes and times with
-// formulas.
-void ring_nodes_check(Run *run, const size_t *count, const char *const *name, size_t sizes);
+// Compares costs of one all-reduce over nodes with formulas: flat, by the library, as a ring over
+// all ranks, and hierarchical. The bytes that a rank sends, and the time from a common start until
+// this rank is done.
+void ring_nodes_costs(Run *run, Comm *inside, Comm *between);
 // Prints the table of bytes and times. Returns whether there is more than one node.
 bool ring_nodes_table(Run *run);
 
