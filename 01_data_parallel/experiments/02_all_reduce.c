@@ -1,11 +1,7 @@
 // 02_all_reduce.c: trains on N replicas and on one device, with SGD and with AdamW. Compares the
 // gradients, weights, losses and norms of every step, and bytes, memory and time with formulas.
-#include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
-#include "common/model/costs.h"
 #include "common/tensor/random.h"
-#include "judge/draw/picture.h"
-#include "judge/frame/training.h"
 
 // 7 sequences make uneven shards on 2 to 6 ranks, and leave one of 8 ranks without a sequence.
 // Sequences end at different lengths, so shards with equal numbers of sequences have unequal

@@ -2,12 +2,10 @@
 // numbers (every bit) and real ones. Compares messages, bytes, scratch memory and time with
 // formulas (ring_costs.c). Finds the size from which the ring is the fastest. Then the same for the
 // hierarchical way over nodes (ring_nodes.c). ring_page.c has the picture and the first table.
-#include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include "judge/draw/plot.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

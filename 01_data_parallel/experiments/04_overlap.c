@@ -2,11 +2,8 @@
 // tensor and with one bucket. All four must give the same bits. Compares bytes and calls with
 // formulas, and times with a recurrence over the buckets (bucket_costs.c). Then measures the step
 // for many sizes of buckets.
-#include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
-#include "judge/draw/picture.h"
 #include "judge/draw/plot.h"
-#include <stdio.h>
 #include <string.h>
 
 // With 4 ranks the last rank has one sequence and the others have two. With 8 ranks the last rank
@@ -22,11 +19,6 @@ static size_t per_tensor(void) { return tiny.width * sizeof(real); }
 
 // ---------------------------------------------------------------- training
 
-typedef struct {
-    Comm *dp;
-    Buckets *buckets;
-} Replica;
-
 // Norm and update, with the whole batch's gradient. loss: the part of this rank's tokens.
 static StepResult update(Model *m, Optimizer *o, double loss) {
     double norm = model_grad_norm(m, NULL);
@@ -37,7 +29,7 @@ static StepResult update(Model *m, Optimizer *o, double loss) {
 static StepResult overlapped(void *replica, Model *m, Optimizer *o, const Training *t,
                              const Batch *batch) {
     (void)t;
-    double loss = buckets_gradients(((Replica *)replica)->buckets, batch);
+    double loss = buckets_gradients(((BucketReplica *)replica)->buckets, batch);
     return update(m, o, loss);
 }
 
@@ -45,7 +37,7 @@ static StepResult overlapped(void *replica, Model *m, Optimizer *o, const Traini
 static StepResult at_the_end(void *replica, Model *m, Optimizer *o, const Training *t,
                              const Batch *batch) {
     (void)t;
-    Replica *r = replica;
+    BucketReplica *r = replica;
     r->buckets->sync = false;
     model_zero_gradients(m);
     double loss = model_forward_backward(m, batch);
@@ -59,24 +51,6 @@ static StepResult one_after_the_other(void *replica, Model *m, Optimizer *o, con
                                       const Batch *batch) {
     at_the_end(replica, m, o, t, batch);
     return overlapped(replica, m, o, t, batch);
-}
-
-static Trajectory train(Run *run, const Training *t, Step *step, size_t capacity, Measured *seen) {
-    Comm *dp = run->world;
-    Trajectory c = trajectory_new(run, t);
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(m); // functions of the seed: the same weights everywhere
-    // Gradients as an earlier step would leave them. A rank without sequences must not add them.
-    for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 1);
-    Replica r = { dp, buckets_new(m, dp, capacity) };
-    comm_ledger_reset(dp);
-    training_run(&c, m, t, dp->size, dp->rank, step, &r);
-    *seen = measured_now(dp);
-    seen->last = picture_timing(run);
-    comm_all_reduce_doubles(dp, c.loss, t->steps); // for the log: adds the ranks' parts
-    buckets_free(r.buckets);
-    model_free(m);
-    return c;
 }
 
 // The ways to cut the gradient: whole, in buckets of --bucket bytes, tensor by tensor.
@@ -142,7 +116,8 @@ static void sweep(Run *run, const Training *t, const Timing *end) {
     one.steps = 1;
     for (size_t i = 0; i < SIZES; i++) {
         Measured seen;
-        Trajectory c = train(run, &one, overlapped, i ? (size_t)128 << i : per_tensor(), &seen);
+        Trajectory c =
+            replica_train(run, &one, overlapped, i ? (size_t)128 << i : per_tensor(), &seen);
         trajectory_free(&c);
         x[i] = (double)((size_t)128 << i);
         in_buckets[i] = (double)seen.last.step * 1e-9;
@@ -245,10 +220,10 @@ static void overlap(Run *run) {
     t.model.seed = run->seed;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
-        Trajectory got = train(run, &t, overlapped, capacity, &seen[BUCKETS]);
-        Trajectory late = train(run, &t, at_the_end, capacity, &seen[AT_END]);
-        Trajectory each = train(run, &t, overlapped, per_tensor(), &seen[TENSORS]);
-        Trajectory fused = train(run, &t, overlapped, SIZE_MAX, &other);
+        Trajectory got = replica_train(run, &t, overlapped, capacity, &seen[BUCKETS]);
+        Trajectory late = replica_train(run, &t, at_the_end, capacity, &seen[AT_END]);
+        Trajectory each = replica_train(run, &t, overlapped, per_tensor(), &seen[TENSORS]);
+        Trajectory fused = replica_train(run, &t, overlapped, SIZE_MAX, &other);
         Trajectory whole = training_unsplit(run, &t, 1),
                    ordered = training_unsplit(run, &t, run->world->size);
         training_compare(run, "overlapped = unsplit", &got, &whole, LIMIT_ROUNDING);
@@ -265,7 +240,7 @@ static void overlap(Run *run) {
     costs(run, capacity, seen);
     Training once = t;
     once.steps = 1;
-    Trajectory drawn = train(run, &once, one_after_the_other, capacity, &other);
+    Trajectory drawn = replica_train(run, &once, one_after_the_other, capacity, &other);
     trajectory_free(&drawn);
     if (steps)
         say(run, "A bucket is a group of tensors. One all-reduce sends it as soon as backward has "

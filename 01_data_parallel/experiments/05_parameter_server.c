@@ -4,9 +4,7 @@
 // clock orders the pushes, so the order is the same on every machine. The first worker takes --slow
 // times as long as the others. A training on text shows what staleness does to the loss.
 #include "01_data_parallel/experiments/experiments.h"
-#include "common/model/costs.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 // STEPS is the number of steps of every worker, in the synchronous and the asynchronous form.

@@ -2,11 +2,7 @@
 // that takes the whole batch, and with one that takes the same shares in rank order. The times of
 // all steps are compared with a forecast and with bounds.
 #include "01_data_parallel/experiments/experiments.h"
-#include "common/model/costs.h"
-#include "judge/draw/picture.h"
-#include "judge/frame/training.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

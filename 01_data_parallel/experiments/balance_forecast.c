@@ -1,7 +1,6 @@
 // balance_forecast.c: predicts shares and times of 07_balance from sizes and speeds, without a call
 // of the technique.
 #include "01_data_parallel/experiments/experiments.h"
-#include "common/model/costs.h"
 #include <math.h>
 #include <stdlib.h>
 

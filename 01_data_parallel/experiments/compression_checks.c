@@ -1,13 +1,10 @@
 // compression_checks.c: the checks of 06_compression and 08_power_sgd. They cover trainings with a
 // compressed sum, sums of everything that was sent, constructed gradients, costs, and the losses on
 // text.
-#include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
-#include "judge/draw/picture.h"
 #include "judge/draw/plot.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 static const char *const method_name[METHODS] = { "fp16", "top-k", "1-bit", "PowerSGD" };

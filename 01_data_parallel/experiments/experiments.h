@@ -25,6 +25,17 @@ typedef struct {
 } Measured;
 Measured measured_now(const Comm *c);
 
+// A replica whose gradients are reduced in buckets. sum: a second gradient buffer, which a step may
+// allocate in the model's arena of gradients.
+typedef struct {
+    Comm *dp;
+    Buckets *buckets;
+    Tensor sum;
+} BucketReplica;
+// A training on all ranks. `step` gets a BucketReplica, and returns the loss of this rank's part.
+// capacity: bytes at which a bucket is closed. The last step of t must be recorded.
+Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacity, Measured *seen);
+
 // --------------------------------------------------- ring_costs.c: four ways to make an all-reduce
 
 typedef enum { RING, GATHER, TREE, HALVING, WAYS } Way;

@@ -1,5 +1,5 @@
-// measured.c: the costs of a training, as the ledger of the Comm and the memory have them
-// (experiments.h).
+// measured.c: the costs of a training, as the ledger of the Comm and the memory have them; and a
+// training of replicas with buckets (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
 
 Measured measured_now(const Comm *c) {
@@ -16,4 +16,22 @@ Measured measured_now(const Comm *c) {
                    .activations_peak = (double)memory_peak(MEM_ACTIVATIONS) };
     for (size_t k = 0; k < COMM_KINDS; k++) m.calls += (double)c->ledger[k].calls;
     return m;
+}
+
+Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacity, Measured *seen) {
+    Comm *dp = run->world;
+    Trajectory c = trajectory_new(run, t);
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    model_allocate(m); // functions of the seed: the same weights everywhere
+    // Gradients as an earlier step would leave them. A rank without sequences must not add them.
+    for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 1);
+    BucketReplica r = { .dp = dp, .buckets = buckets_new(m, dp, capacity) };
+    comm_ledger_reset(dp);
+    training_run(&c, m, t, dp->size, dp->rank, step, &r);
+    *seen = measured_now(dp);
+    seen->last = picture_timing(run);
+    comm_all_reduce_doubles(dp, c.loss, t->steps); // for the log: adds the ranks' parts
+    buckets_free(r.buckets);
+    model_free(m);
+    return c;
 }

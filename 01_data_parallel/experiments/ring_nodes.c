@@ -1,10 +1,8 @@
 // ring_nodes.c: the hierarchical all-reduce of 03_ring over nodes: its sums, bytes and times, and
 // the table of them.
-#include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>
-#include <stdlib.h>
 
 enum { ACROSS = 24000 }; // elements of the timed tensor; most numbers of ranks divide it
 

@@ -1,7 +1,6 @@
 // server_costs.c: predicts times, bytes and memory of 05_parameter_server from sizes and speeds
 // (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
-#include "common/model/costs.h"
 #include <math.h>
 
 double server_computing(const ServerSizes *z, size_t w) {

@@ -3,12 +3,6 @@
 // Their calls, bytes and times differ.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
-#include "common/model/costs.h"
-#include "judge/draw/picture.h"
-#include "judge/frame/training.h"
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 // Of 4 ranks, ranks 0 and 1 have 7 sequences each, in micro-batches of 3, 2 and 2. Ranks 2 and 3
 // have 6 each, in micro-batches of 2.
@@ -23,63 +17,41 @@ static const ModelConfig tiny = {
 enum { NO_SYNC, FORGETFUL, OVERLAPPED, KINDS };
 static const char *const kind_name[KINDS] = { "no_sync", "forgetful", "overlapped" };
 
-// sum: a second gradient buffer, which only the forgetful step needs.
-typedef struct {
-    Replica replica;
-    Tensor sum;
-} Twins;
-
-static StepResult no_sync(void *twins, Model *model, Optimizer *o, const Training *t,
+static StepResult no_sync(void *replica, Model *model, Optimizer *o, const Training *t,
                           const Batch *batch) {
-    Twins *r = twins;
-    return no_sync_step(&r->replica, model, o, batch, t->micro_batches);
+    BucketReplica *r = replica;
+    return no_sync_step(&(Replica){ r->dp, r->buckets }, model, o, batch, t->micro_batches);
 }
-static StepResult overlapped(void *twins, Model *model, Optimizer *o, const Training *t,
+static StepResult overlapped(void *replica, Model *model, Optimizer *o, const Training *t,
                              const Batch *batch) {
-    Twins *r = twins;
-    return overlapped_step(&r->replica, model, o, batch, t->micro_batches);
+    BucketReplica *r = replica;
+    return overlapped_step(&(Replica){ r->dp, r->buckets }, model, o, batch, t->micro_batches);
 }
 // Reduces the gradient of every micro-batch, as a program does that forgets no_sync. A second
 // buffer adds the reduced gradients. Reducing the running sum instead would add the earlier
 // micro-batches N times, because they are summed over the ranks already.
-static StepResult forgetful(void *twins, Model *model, Optimizer *o, const Training *t,
+static StepResult forgetful(void *replica, Model *model, Optimizer *o, const Training *t,
                             const Batch *batch) {
-    Twins *r = twins;
+    BucketReplica *r = replica;
     double loss = 0;
+    if (!r->sum.data) r->sum = tensor_new(&model->gradients, 1, model->size);
     tensor_fill(r->sum, 0);
     for (size_t k = 0; k < t->micro_batches; k++) {
         model_zero_gradients(model);
         loss += model_forward_backward(model, &batch[k]);
         model_fold_tied(model);
-        data_parallel_all_reduce(r->replica.dp, model); // m times a step
+        data_parallel_all_reduce(r->dp, model); // m times a step
         op_add(r->sum, r->sum, model->g);
     }
     tensor_copy(model->g, r->sum);
     return replica_update(model, o, loss, batch->token_weight);
 }
 // One step of each kind, for the picture.
-static StepResult one_after_the_other(void *twins, Model *model, Optimizer *o, const Training *t,
+static StepResult one_after_the_other(void *replica, Model *model, Optimizer *o, const Training *t,
                                       const Batch *batch) {
-    no_sync(twins, model, o, t, batch);
-    forgetful(twins, model, o, t, batch);
-    return overlapped(twins, model, o, t, batch);
-}
-
-static Trajectory train(Run *run, Comm *dp, const Training *t, Step *step, Measured *seen) {
-    Trajectory c = trajectory_new(run, t);
-    Model *model = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(model); // the seed gives every rank the same weights
-    Twins r = { .replica = { dp, buckets_new(model, dp, BUCKET) } };
-    if (step == forgetful || step == one_after_the_other)
-        r.sum = tensor_new(&model->gradients, 1, model->size);
-    comm_ledger_reset(dp);
-    training_run(&c, model, t, dp->size, dp->rank, step, &r);
-    *seen = measured_now(dp);
-    seen->last = picture_timing(run);
-    comm_all_reduce_doubles(dp, c.loss, t->steps); // each rank has its own part
-    buckets_free(r.replica.buckets);
-    model_free(model);
-    return c;
+    no_sync(replica, model, o, t, batch);
+    forgetful(replica, model, o, t, batch);
+    return overlapped(replica, model, o, t, batch);
 }
 
 // ---------------------------------------------------------------- costs
@@ -239,9 +211,9 @@ static void accumulation_on_ranks(Run *run) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         Training at_once = t;
         at_once.micro_batches = 1;
-        Trajectory got = train(run, run->world, &t, no_sync, &way[NO_SYNC]);
-        Trajectory often = train(run, run->world, &t, forgetful, &way[FORGETFUL]);
-        Trajectory buckets = train(run, run->world, &t, overlapped, &way[OVERLAPPED]);
+        Trajectory got = replica_train(run, &t, no_sync, BUCKET, &way[NO_SYNC]);
+        Trajectory often = replica_train(run, &t, forgetful, BUCKET, &way[FORGETFUL]);
+        Trajectory buckets = replica_train(run, &t, overlapped, BUCKET, &way[OVERLAPPED]);
         Trajectory whole = training_unsplit(run, &at_once, 1);
         // One process accumulates each replica's micro-batches from zero, and then adds the
         // replicas in rank order. Its bits are equal, because its sums have the same grouping.
@@ -256,7 +228,7 @@ static void accumulation_on_ranks(Run *run) {
     }
     Training once = t;
     once.steps = 1;
-    Trajectory drawn = train(run, run->world, &once, one_after_the_other, &other);
+    Trajectory drawn = replica_train(run, &once, one_after_the_other, BUCKET, &other);
     trajectory_free(&drawn);
     say(run, "no_sync makes one all-reduce, after the last micro-batch; forgetful one after "
              "each micro-batch.\noverlapped makes one per bucket during the last backward.");
