@@ -5,6 +5,7 @@
 #include "common/tensor/random.h"
 #include "judge/frame/lesson.h"
 #include <math.h>
+#include <stdio.h>
 
 enum { IN = 10, OUT = 5, SAMPLES = 100, SHARDS = 4, SHARD = SAMPLES / SHARDS };
 enum { EPOCHS = 100, PRINTED = EPOCHS / 10 };

@@ -6,6 +6,7 @@
 #include "common/tensor/random.h"
 #include "judge/draw/plot.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

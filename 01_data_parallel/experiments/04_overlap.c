@@ -4,6 +4,7 @@
 // for many sizes of buckets.
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/plot.h"
+#include <stdio.h>
 #include <string.h>
 
 // With 4 ranks the last rank has one sequence and the others have two. With 8 ranks the last rank

@@ -5,6 +5,7 @@
 // times as long as the others. A training on text shows what staleness does to the loss.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 // STEPS is the number of steps of every worker, in the synchronous and the asynchronous form.

@@ -4,6 +4,7 @@
 // calls and memory are compared with formulas.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
+#include <stdio.h>
 
 enum { SEQUENCES = 7, STEPS = 3, ONE_OF = 32 };
 static const ModelConfig tiny = {

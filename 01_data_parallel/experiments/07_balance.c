@@ -3,6 +3,7 @@
 // all steps are compared with a forecast and with bounds.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

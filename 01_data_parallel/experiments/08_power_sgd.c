@@ -2,6 +2,7 @@
 // bits of the same rule on one device. Nothing may be lost. A sum of rank 2 must be exact. The
 // model must learn a text. Bytes, calls and memory are compared with formulas.
 #include "01_data_parallel/experiments/experiments.h"
+#include <stdio.h>
 
 enum { SEQUENCES = 7, STEPS = 3, RANK = 2, MIN_RATE = 2 };
 static const ModelConfig tiny = {

@@ -1,6 +1,7 @@
 // balance_page.c: the page of 07_balance: the times of all steps as a chart, and the table.
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/plot.h"
+#include <stdio.h>
 #include <stdlib.h>
 
 // Writes all shares, such as "8 8 8 2"; of more than 8 devices the smallest and the largest share.

@@ -5,6 +5,7 @@
 #include "common/tensor/random.h"
 #include "judge/draw/plot.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static const char *const method_name[METHODS] = { "fp16", "top-k", "1-bit", "PowerSGD" };

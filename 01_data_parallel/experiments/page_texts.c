@@ -1,5 +1,6 @@
 // page_texts.c: sentences and table cells that several pages of this chapter share (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
+#include <stdio.h>
 
 PageText uneven_shares(const char *before, size_t sequences, size_t ranks) {
     PageText t = { "" };

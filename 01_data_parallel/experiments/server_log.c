@@ -1,6 +1,7 @@
 // server_log.c: predicts, checks and replays the log of an asynchronous parameter server.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 ServerLog server_log_new(size_t workers, size_t steps, size_t staleness) {

@@ -1,6 +1,7 @@
 // server_training.c: a training with servers and workers, and a record of its weights, losses,
 // messages, memory and times (server_training.h).
 #include "01_data_parallel/experiments/experiments.h"
+#include <stdio.h>
 #include <stdlib.h>
 
 // A server's record, for the comparison alone. For every version of its piece: the gradient that

@@ -5,6 +5,7 @@
 #include "common/tensor/random.h"
 #include "judge/frame/lesson.h"
 #include <math.h>
+#include <stdio.h>
 
 enum {
     IN = 10,

@@ -2,6 +2,7 @@
 // Compares the gradients, measures the memory, and shows the trap, the mean of means.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { SEQUENCES = 7, STEPS = 3 };
