@@ -210,15 +210,10 @@ static void overlap(Run *run) {
     size_t capacity = option_size(run, "bucket");
     bool steps = strcmp(option_text(run, "picture"), "step") == 0;
     REQUIRE(capacity >= 1, "--bucket must be at least 1 byte: a bucket of every tensor");
-    Training t = { .model = tiny,
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = 1,
-                   .recorded = true,
-                   .watched = MEM_GRADIENTS };
+    Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
+    t.recorded = true;
+    t.watched = MEM_GRADIENTS;
     Measured seen[CUTS], other;
-    t.model.seed = run->seed;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         Trajectory got = replica_train(run, &t, overlapped, capacity, &seen[BUCKETS]);

@@ -71,9 +71,9 @@ static ServerRecord asynchronous(Run *run, const Cluster *c, const Training *t, 
 
 // -------------------------------------------------------- what staleness does to the loss, on text
 
-// LONG: steps of every worker. LAST: number of last steps that are averaged. SHARED: sequences of a
-// step. RULES: synchronous, with a bound, without one.
-enum { LONG = 40, LAST = 10, SHARED = 16, RULES = 3 };
+// LONG: steps of every worker. LAST: number of last steps that are averaged. RULES: synchronous,
+// with a bound, without one.
+enum { LONG = 40, LAST = 10, RULES = 3 };
 // Losses in nats per byte. half: mean of the last LAST pushes per worker that had arrived at a
 // given time. end: mean of the last LAST steps of every worker; these have the same batches in
 // every form.
@@ -94,7 +94,9 @@ static Losses losses_of(const Trajectory *got, const Cluster *c, const ServerLog
     }
     for (size_t v = 0; v < got->steps; v++) {
         size_t w = log->line ? log->line[v].worker : 0;
-        double own = log->line ? (double)SHARED / (double)range_size(shard_range(SHARED, n, w)) : 1;
+        double own = log->line ? (double)TEXT_SEQUENCES /
+                                     (double)range_size(shard_range(TEXT_SEQUENCES, n, w))
+                               : 1;
         if (v < arrived && v + LAST * n >= arrived)
             mean.half += got->loss[v] * own / (double)(LAST * n);
         if (done[w] >= LONG - LAST) mean.end += got->loss[v] / LAST;
@@ -104,23 +106,12 @@ static Losses losses_of(const Trajectory *got, const Cluster *c, const ServerLog
     return mean;
 }
 
-// Trains on text, because the synthetic data of the other trainings cannot be learnt. Returns the
-// time at half of the synchronous training.
+// Trains on text. Returns the time at half of the synchronous training.
 static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses loss[RULES]) {
-    static const ModelConfig reader = {
-        .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256
-    };
-    Training text = { .model = reader,
-                      .steps = LONG,
-                      .sequences = SHARED,
-                      .micro_batches = 1,
-                      .optimizer = sgd(0.15) };
+    Training text = text_training(run, LONG, 0.15);
     Cluster cluster = *c;
     double moment = 0;
     cluster.steps = LONG;
-    text.model.seed = run->seed;
-    text.data =
-        training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context, SHARED);
     for (size_t rule = 0; rule < RULES; rule++) {
         ServerRecord record = { 0 };
         if (rule > 0) record.log = server_log_new(c->workers, LONG, rule == 1 ? staleness : LONG);
@@ -238,13 +229,7 @@ static void parameter_server(Run *run) {
             SEQUENCES, c.workers, c.servers + SEQUENCES);
     if (s > STEPS) s = STEPS; // no worker can be further ahead
     REQUIRE(slow >= 1 && slow <= 1000, "--slow must be from 1 to 1000");
-    Training t = { .model = tiny,
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = 1,
-                   .optimizer = sgd(0.1) };
-    t.model.seed = run->seed;
+    Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
     const ServerSizes z = { &tiny, SEQUENCES, STEPS, c.servers, c.workers, slow };
     if (run->world->rank == c.servers) clock_set_speed(1 / (double)slow);
     const size_t bound[] = { 0, s, STEPS };

@@ -142,13 +142,7 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
 }
 
 static void compression(Run *run) {
-    Training t = { .model = tiny,
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = 1,
-                   .optimizer = sgd(0.1) };
-    t.model.seed = run->seed;
+    Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
     CompressionSeen seen[ONEBIT + 1];
     double last[CURVES];
     compression_check_rule(run, &t, &fp16, &seen[FP16]);

@@ -224,13 +224,7 @@ static void balance(Run *run) {
             "ranks",
             SEQUENCES, SEQUENCES);
     Devices d = devices_read(run, "slow");
-    Training t = { .model = tiny,
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = 1,
-                   .optimizer = sgd(0.1) };
-    t.model.seed = run->seed;
+    Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
     BalanceRecord seen[POLICIES];
     Trajectory whole = training_unsplit(run, &t, 1);
     for (Policy p = EQUAL; p < POLICIES; p++) {

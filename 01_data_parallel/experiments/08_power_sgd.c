@@ -67,14 +67,8 @@ static void answer(Run *run, const CompressionSeen seen[2], const double last[CU
 }
 
 static void power_sgd(Run *run) {
-    Training t = { .model = tiny,
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = 1,
-                   .optimizer = sgd(0.1) };
+    Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
     const CompressionPlan full = { .method = POWER_SGD, .rank = SIZE_MAX };
-    t.model.seed = run->seed;
     CompressionSeen seen[2];
     double last[CURVES];
     compression_check_rule(run, &t, &rank_2, &seen[RANK_2]);

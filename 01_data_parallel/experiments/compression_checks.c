@@ -228,18 +228,8 @@ void compression_check_rule(Run *run, const Training *t, const CompressionPlan *
 // ---------------------------------------------------------------- on text
 
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
-    static const ModelConfig reader = {
-        .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256
-    };
     enum { POINTS = 6, EACH = COMPRESSION_LONG / POINTS };
-    Training t = { .model = reader,
-                   .steps = COMPRESSION_LONG,
-                   .sequences = 16,
-                   .micro_batches = 1,
-                   .optimizer = sgd(option_real(run, "lr")) };
-    t.model.seed = run->seed;
-    t.data = training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context,
-                           t.sequences);
+    Training t = text_training(run, COMPRESSION_LONG, option_real(run, "lr"));
     PlotLine *lines = host_alloc(n * sizeof *lines);
     size_t drawn = 0;
     // Each point is the mean of ten batches, because single batches differ too much.

@@ -12,7 +12,14 @@
 #include "judge/frame/lesson.h"
 #include "judge/frame/training.h"
 
-// ------------------------------------------------ measured.c: the costs of a training on this rank
+// ------------------------------------------------ measured.c: trainings, and their costs on a rank
+
+// A training with SGD on random sequences, one micro-batch per shard.
+Training synthetic_training(const Run *run, const ModelConfig *model, size_t steps,
+                            size_t sequences);
+// The training of a small model on the text --data, with SGD. Random sequences cannot be learnt.
+enum { TEXT_SEQUENCES = 16 };
+Training text_training(Run *run, size_t steps, double rate);
 
 // Of all steps: calls and bytes sent, of all kinds, of all-reduces, of broadcasts. Bytes held now.
 // Peaks since the last reset of peaks, in bytes. last: times of the recorded step; the caller fills

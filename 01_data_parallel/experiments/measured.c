@@ -1,6 +1,30 @@
-// measured.c: the costs of a training, as the ledger of the Comm and the memory have them; and a
-// training of replicas with buckets (experiments.h).
+// measured.c: the trainings of this chapter's experiments, and their costs, as the ledger of the
+// Comm and the memory have them (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
+
+Training synthetic_training(const Run *run, const ModelConfig *model, size_t steps,
+                            size_t sequences) {
+    Training t = { .model = *model,
+                   .data = data_synthetic(model->vocab, model->context, run->seed),
+                   .steps = steps,
+                   .sequences = sequences,
+                   .micro_batches = 1,
+                   .optimizer = sgd(0.1) };
+    t.model.seed = run->seed;
+    return t;
+}
+
+Training text_training(Run *run, size_t steps, double rate) {
+    Training t = { .model = { .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256 },
+                   .steps = steps,
+                   .sequences = TEXT_SEQUENCES,
+                   .micro_batches = 1,
+                   .optimizer = sgd(rate) };
+    t.model.seed = run->seed;
+    t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context,
+                           TEXT_SEQUENCES);
+    return t;
+}
 
 Measured measured_now(const Comm *c) {
     Measured m = { .reductions = (double)c->ledger[COMM_ALL_REDUCE].calls,

@@ -1,5 +1,5 @@
 // server_training.c: a training with servers and workers, and a record of its weights, losses,
-// messages, memory and times (server_training.h).
+// messages, memory and times (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,19 +35,14 @@ static void tell(ServerLog *log, const Cluster *c, Notes *notes, const double *l
 static void serve(const Cluster *c, Model *m, Optimizer *o, Inbox *in, ServerLog *log,
                   Notes *notes) {
     server_begin(c, m);
-    if (!log->line) {
-        for (size_t step = 0; step < c->steps; step++) {
-            server_step(c, m, o, in);
-            notes_version(notes, step, m);
-        }
-        return;
-    }
-    Progress p = progress_new(c, in);
-    for (size_t version = 0; version < c->workers * c->steps; version++) {
-        log->line[version] = server_next(c, m, o, in, &p, log->staleness);
+    Progress p;
+    if (log->line) p = progress_new(c, in);
+    for (size_t version = 0; version < notes->got->steps; version++) {
+        if (log->line) log->line[version] = server_next(c, m, o, in, &p, log->staleness);
+        else server_step(c, m, o, in);
         notes_version(notes, version, m);
     }
-    progress_free(&p);
+    if (log->line) progress_free(&p);
 }
 
 // If got is given, it records the weights after every step. The check then sees whether all workers

@@ -181,14 +181,9 @@ static void accumulation(Run *run) {
     REQUIRE(m >= 2 && m <= SEQUENCES,
             "--micro-batches %zu: choose 2 to %d, because the batch has %d sequences", m, SEQUENCES,
             SEQUENCES);
-    Training t = { .model = tiny,
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = m },
-             whole;
+    Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES), whole;
+    t.micro_batches = m;
     Measured seen, seen_whole;
-    t.model.seed = run->seed;
     t.model.dropout = dropout;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);

@@ -199,15 +199,11 @@ static void accumulation_on_ranks(Run *run) {
     REQUIRE(m >= 1 && m <= SEQUENCES,
             "--micro-batches %zu: choose 1 to %d, because the batch has %d sequences", m, SEQUENCES,
             SEQUENCES);
-    Training t = { .model = tiny,
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = m,
-                   .recorded = true,
-                   .watched = MEM_ACTIVATIONS };
+    Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
+    t.micro_batches = m;
+    t.recorded = true;
+    t.watched = MEM_ACTIVATIONS;
     Measured way[KINDS], other;
-    t.model.seed = run->seed;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         Training at_once = t;
