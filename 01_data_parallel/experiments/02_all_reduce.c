@@ -14,8 +14,7 @@ static const ModelConfig tiny = {
 static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured *measured) {
     Trajectory c = trajectory_new(run, t);
     Optimizer o = t->optimizer;
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(m);
+    Model *m = whole_model(&t->model);
     optimizer_allocate(&o, m);
     // Every process draws different weights, so only the broadcast makes them equal.
     if (dp->rank) tensor_randomize(m->w, random_key(run->seed, dp->rank), 0.1);

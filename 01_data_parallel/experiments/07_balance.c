@@ -82,10 +82,9 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
     Comm *dp = run->world;
     Trajectory c = trajectory_new(run, t);
     Optimizer o = t->optimizer;
-    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Model *m = whole_model(&t->model);
     Speeds known = { .rate = host_alloc(d->n * sizeof *known.rate), .measured = policy == DYNAMIC };
     *seen = record_new(d);
-    model_allocate(m);
     optimizer_allocate(&o, m);
     first_rates(known.rate, d, policy);
     comm_ledger_reset(dp);
@@ -198,10 +197,9 @@ static bool steps_in_files(Run *run) {
 
 // A step with equal shares, and then one with shares in proportion to the speeds.
 static void show_steps(Run *run, const Training *t, const Devices *d) {
-    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Model *m = whole_model(&t->model);
     Speeds known = { .rate = host_alloc(d->n * sizeof *known.rate) };
     Range *share = host_alloc(d->n * sizeof *share);
-    model_allocate(m);
     clock_set_speed(1 / (double)slowness(d, run->world->rank, 0));
     picture_begin(run, MEM_ACTIVATIONS);
     for (Policy p = EQUAL; p <= STATIC; p++) {

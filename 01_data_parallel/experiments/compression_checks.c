@@ -113,8 +113,7 @@ static void made_gradient(Run *run, const Model *m, MadeKind kind) {
 void compression_check_exact(Run *run, const ModelConfig *model, const CompressionPlan *plan,
                              MadeKind kind, const char *name, double limit) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-    Model *m = model_describe(model, model_layers(model));
-    model_allocate(m);
+    Model *m = whole_model(model);
     Compression *c = compression_new(run->world, plan, m, run->seed);
     made_gradient(run, m, kind);
     compression_all_reduce(c, m->g);
@@ -187,8 +186,7 @@ Trajectory compression_train(Run *run, const Training *t, const CompressionPlan 
                              CompressionSeen *seen) {
     Comm *dp = run->world;
     Trajectory course = trajectory_new(run, t);
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(m);
+    Model *m = whole_model(&t->model);
     Replica r = { .dp = dp, .c = plan ? compression_new(dp, plan, m, run->seed) : NULL };
     const bool booked = seen && plan && plan->method != HALF;
     if (booked) r.books = books_new(r.c, m->size);
@@ -267,8 +265,7 @@ void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
 void compression_show_steps(Run *run, const Training *t, const CompressionPlan *plan,
                             const char *title) {
     Comm *dp = run->world;
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(m);
+    Model *m = whole_model(&t->model);
     Replica exact = { .dp = dp };
     Replica compressed = { .dp = dp, .c = compression_new(dp, plan, m, run->seed) };
     Arena tokens = arena(MEM_WORKSPACE);

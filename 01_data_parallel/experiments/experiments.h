@@ -17,6 +17,8 @@
 // A training with SGD on random sequences, one micro-batch per shard.
 Training synthetic_training(const Run *run, const ModelConfig *model, size_t steps,
                             size_t sequences);
+// The model with all its layers, allocated. Equal seeds give equal weights on all ranks.
+Model *whole_model(const ModelConfig *model);
 // The training of a small model on the text --data, with SGD. Random sequences cannot be learnt.
 enum { TEXT_SEQUENCES = 16 };
 Training text_training(Run *run, size_t steps, double rate);

@@ -14,6 +14,12 @@ Training synthetic_training(const Run *run, const ModelConfig *model, size_t ste
     return t;
 }
 
+Model *whole_model(const ModelConfig *model) {
+    Model *m = model_describe(model, model_layers(model));
+    model_allocate(m);
+    return m;
+}
+
 Training text_training(Run *run, size_t steps, double rate) {
     Training t = { .model = { .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256 },
                    .steps = steps,
@@ -45,8 +51,7 @@ Measured measured_now(const Comm *c) {
 Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacity, Measured *seen) {
     Comm *dp = run->world;
     Trajectory c = trajectory_new(run, t);
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(m); // functions of the seed: the same weights everywhere
+    Model *m = whole_model(&t->model);
     // Gradients as an earlier step would leave them. A rank without sequences must not add them.
     for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 1);
     BucketReplica r = { .dp = dp, .buckets = buckets_new(m, dp, capacity) };

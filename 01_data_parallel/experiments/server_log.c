@@ -119,11 +119,10 @@ Trajectory server_log_replay(Run *run, const Training *t, const ServerLog *log) 
     Trajectory c = trajectory_new(run, &updates);
     if (run->world->rank > 0) return c;
     ledger_pause();
-    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Model *m = whole_model(&t->model);
     Optimizer o = t->optimizer;
     Arena a = arena(MEM_REFERENCE);
     size_t *done = host_alloc(log->workers * sizeof *done);
-    model_allocate(m);
     optimizer_allocate(&o, m);
     Tensor version = tensor_new(&a, updates.steps + 1, m->size); // row v: version v
     tensor_copy(tensor_row_range(version, 0, 1), m->w);

@@ -11,12 +11,6 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61
 };
 
-static Model *new_model(const Training *t) {
-    Model *model = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(model);
-    return model;
-}
-
 static StepResult take_step(void *nothing, Model *model, Optimizer *o, const Training *t,
                             const Batch *batch) {
     (void)nothing;
@@ -24,7 +18,7 @@ static StepResult take_step(void *nothing, Model *model, Optimizer *o, const Tra
 }
 static Trajectory train(Run *run, const Training *t, Measured *seen) {
     Trajectory c = trajectory_new(run, t);
-    Model *model = new_model(t);
+    Model *model = whole_model(&t->model);
     training_run(&c, model, t, 1, 0, take_step, NULL);
     *seen = measured_now(run->world);
     model_free(model);
@@ -51,7 +45,7 @@ static TrapLosses trap_losses(Run *run, const Training *t) {
             count[k] = data_count(&t->data, step, r.lo, range_size(r));
             equal = equal && count[k] == count[0];
         }
-    Model *model = new_model(t);
+    Model *model = whole_model(&t->model);
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = training_batches(t, &tokens, step, 1, 0);
     Snapshot *wrong = snapshot_new(run), *right = snapshot_new(run);
@@ -74,7 +68,7 @@ static TrapLosses trap_losses(Run *run, const Training *t) {
 
 // Draws the same batch twice, one after the other: in one piece, and in m micro-batches.
 static Timing draw(Run *run, const Training *t, const Training *whole) {
-    Model *model = new_model(t);
+    Model *model = whole_model(&t->model);
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *at_once = training_batches(whole, &tokens, 0, 1, 0),
           *batch = training_batches(t, &tokens, 0, 1, 0);

@@ -4,6 +4,7 @@
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
 #include <stdio.h>
+#include <stdlib.h>
 
 // Of 4 ranks, ranks 0 and 1 have 7 sequences each, in micro-batches of 3, 2 and 2. Ranks 2 and 3
 // have 6 each, in micro-batches of 2.
