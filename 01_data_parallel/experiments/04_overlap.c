@@ -1,7 +1,7 @@
 // 04_overlap.c: the same training with one all-reduce at the end, in buckets, with a bucket per
 // tensor and with one bucket. All four must give the same bits. Compares bytes and calls with
-// formulas, and times with a recurrence over the buckets (bucket_costs.c). Then measures the step
-// for many sizes of buckets.
+// formulas, and times with a recurrence over the buckets (bucket_costs.c). --picture sweep draws
+// the step for many sizes of buckets.
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <stdio.h>

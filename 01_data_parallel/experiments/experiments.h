@@ -1,6 +1,6 @@
-// experiments.h: functions that several experiments of this chapter and of later ones share: costs
-// of all-reduces, of buckets and of compressed gradients, references on one device, the forecast of
-// a balance, trainings with a parameter server.
+// experiments.h: functions that several experiments of this chapter and of later ones share:
+// trainings and their costs, costs of all-reduces, of buckets and of compressed gradients,
+// references on one device, the forecast of a balance, trainings with a parameter server.
 #ifndef DATA_PARALLEL_EXPERIMENTS_H
 #define DATA_PARALLEL_EXPERIMENTS_H
 #include "01_data_parallel/compression.h"
