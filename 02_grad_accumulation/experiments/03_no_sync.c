@@ -3,6 +3,7 @@
 // Their calls, bytes and times differ.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -221,6 +222,13 @@ static void accumulation_on_ranks(Run *run) {
         // The forgetful gradient is right, too: only the costs differ.
         training_compare(run, "forgetful = at once", &often, &whole, LIMIT_ROUNDING);
         training_compare_tensors(run, "overlapped = no_sync", &buckets, &got, exact_limit(run));
+        bool alike = true;
+        for (size_t s = 0; s < STEPS; s++)
+            alike = alike &&
+                    fabs(buckets.loss[s] - got.loss[s]) <= exact_limit(run) * got.loss[s] &&
+                    fabs(buckets.norm[s] - got.norm[s]) <= exact_limit(run) * got.norm[s];
+        check_true(run, i ? "AdamW: overlapped = no_sync" : "SGD: overlapped = no_sync",
+                   "loss and norm of every step", alike);
         Trajectory *all[] = { &got, &often, &buckets, &whole, &ordered };
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) trajectory_free(all[k]);
     }
