@@ -2,20 +2,9 @@
 // (01_by_hand.c).
 #ifndef ACCUMULATION_BY_HAND_H
 #define ACCUMULATION_BY_HAND_H
-#include "common/base/real.h"
-#include "common/base/util.h"
+#include "01_data_parallel/by_hand.h" // Linear, Samples
 
-enum { MOST_IN = 12, MOST_OUT = 6, MOST_PIECES = 8 };
-// A layer, or its gradient: w is [in, out], row by row.
-typedef struct {
-    size_t in, out;
-    real w[MOST_IN * MOST_OUT], b[MOST_OUT];
-} Linear;
-// n samples: inputs x [n, in] and targets [n, out].
-typedef struct {
-    size_t n;
-    const real *x, *target;
-} Samples;
+enum { MOST_PIECES = 8 };
 
 Range pieces_range(size_t samples, size_t room, size_t k);
 double pieces_gradient(Linear *g, const Linear *l, Samples all, Range samples, size_t elements);

@@ -1,9 +1,7 @@
 // 01_by_hand.c: two samples on paper. Then a linear layer 10 -> 5 is trained for 100 epochs under
 // each rule, on 100 samples in 4 shards of 25. AVERAGE and WHOLE must give the weights of the full
 // batch, and SUM must not.
-#include "01_data_parallel/by_hand.h"
-#include "common/tensor/random.h"
-#include "judge/frame/lesson.h"
+#include "01_data_parallel/experiments/linear.h"
 #include <math.h>
 #include <stdio.h>
 
@@ -11,13 +9,6 @@ enum { IN = 10, OUT = 5, SAMPLES = 100, SHARDS = 4, SHARD = SAMPLES / SHARDS };
 enum { EPOCHS = 100, PRINTED = EPOCHS / 10 };
 
 // --------------------------------------------------------------- two samples, two shards, on paper
-
-// dW of the 2x2 example, row by row.
-static void say_gradient(Run *run, const char *what, const Linear *g, const char *remark) {
-    const real *w = g->w;
-    say(run, "  %-29s dW = [%4g %4g; %4g %4g]%s\n", what, (double)w[0], (double)w[1], (double)w[2],
-        (double)w[3], remark);
-}
 
 static void on_paper(Run *run) {
     static const real x[] = { 1, 2, 3, 0 }, target[] = { 0, 2, 3, 4 };
@@ -31,15 +22,16 @@ static void on_paper(Run *run) {
         double loss = linear_loss(&g, &identity, (Samples){ 1, x + 2 * k, target + 2 * k }, 2);
         char what[40];
         snprintf(what, sizeof what, "shard %zu: loss %.2f", k, loss);
-        say_gradient(run, what, &g, "");
+        linear_say_gradient(run, what, &g, "");
     }
     double shard_loss[2], got[2][4];
     Linear sum = sum_over_shards(&identity, both, 2, OWN_COUNT, shard_loss);
     Linear whole = sum_over_shards(&identity, both, 2, WHOLE_COUNT, shard_loss);
     linear_loss(&full, &identity, both, 4);
-    say_gradient(run, "the sum of both", &sum, "");
-    say_gradient(run, "both at once", &full, "   the sum divided by 2");
-    say_gradient(run, "each divided by 4, then added", &whole, "   the batch has 4 elements");
+    linear_say_gradient(run, "the sum of both", &sum, "");
+    linear_say_gradient(run, "both at once", &full, "   the sum divided by 2");
+    linear_say_gradient(run, "each divided by 4, then added", &whole,
+                        "   the batch has 4 elements");
     static const double by_pencil[] = { 0.5, -6, 1, 0 };
     for (size_t i = 0; i < 4; i++) {
         got[0][i] = (double)sum.w[i] / 2;
@@ -69,22 +61,12 @@ static Trained train(const Linear *start, Samples all, Rule rule, double lr) {
     return t;
 }
 
-static Snapshot *snapshot_of(Run *run, const Linear *l) {
-    Snapshot *s = snapshot_new(run);
-    Arena a = arena(MEM_WORKSPACE);
-    Tensor w = tensor_new(&a, l->in, l->out), b = tensor_new(&a, 1, l->out);
-    tensor_upload(w, l->w);
-    tensor_upload(b, l->b);
-    snapshot_put(s, "W", l->in, l->out, w, 0, 0);
-    snapshot_put(s, "b", 1, l->out, b, 0, 0);
-    arena_free(&a);
-    return s;
-}
-
 typedef bool Judge(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 static void compare(Run *run, Judge *judge, const char *what, const Linear *got, const Linear *want,
                     double limit) {
-    Snapshot *a = snapshot_of(run, got), *b = snapshot_of(run, want);
+    Snapshot *a = snapshot_new(run), *b = snapshot_new(run);
+    linear_put(a, got, "W", "b");
+    linear_put(b, want, "W", "b");
     judge(run, what, a, b, limit);
     snapshot_free(a);
     snapshot_free(b);
@@ -97,13 +79,7 @@ static void first_gradient(Run *run, const Linear *start, Samples all) {
     double loss = linear_loss(&full, start, all, SAMPLES * OUT);
     Linear sum = sum_over_shards(start, all, SHARDS, OWN_COUNT, shard_loss);
     linear_add_scaled(&four, &full, SHARDS);
-    char losses[16 * SHARDS] = "";
-    for (size_t k = 0, n = 0; k < SHARDS; k++) {
-        mean += shard_loss[k] / SHARDS;
-        n += (size_t)snprintf(losses + n, sizeof losses - n, " %.4f", shard_loss[k]);
-    }
-    say_detail(run, "%d samples in %d shards of %d, losses%s\n", SAMPLES, SHARDS, SHARD, losses);
-    say_detail(run, "mean of the shards' losses %.4f, loss of all samples %.4f\n", mean, loss);
+    for (size_t k = 0; k < SHARDS; k++) mean += shard_loss[k] / SHARDS;
     check_numbers(run, "first epoch", "mean of the shards' losses = loss", &mean, &loss, 1,
                   LIMIT_ROUNDING);
     compare(run, check_close, "sum of the shards = 4 x the gradient", &sum, &four, LIMIT_ROUNDING);
@@ -130,28 +106,15 @@ static void table(Run *run, const Trained *const of[5]) {
     results(run, (const char *const[]){ "epoch 0", "epoch 40", "epoch 90", NULL }, rows);
 }
 
-// The random key of number i of a list. Inputs, targets, weights and biases have separate lists.
-static uint64_t key(const Run *run, uint64_t list, size_t i) {
-    return random_key(random_key(run->seed, list), i);
-}
-
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1,
             "01_by_hand plays its four devices itself: start it with one rank");
     on_paper(run);
 
-    // Inputs and targets are noise, as from torch.randn. A linear layer fits only a little of it,
-    // so the loss ends near 1.
     real x[SAMPLES * IN], target[SAMPLES * OUT];
     const Samples all = { SAMPLES, x, target };
     Linear start = { .in = IN, .out = OUT };
-    for (size_t i = 0; i < SAMPLES * IN; i++) x[i] = (real)random_normal(key(run, 0, i));
-    for (size_t i = 0; i < SAMPLES * OUT; i++) target[i] = (real)random_normal(key(run, 1, i));
-    double width = 2 / sqrt(IN); // nn.Linear starts uniform in +-1/sqrt(in)
-    for (size_t i = 0; i < IN * OUT; i++)
-        start.w[i] = (real)(width * (random_unit(key(run, 2, i)) - 0.5));
-    for (size_t j = 0; j < OUT; j++)
-        start.b[j] = (real)(width * (random_unit(key(run, 3, j)) - 0.5));
+    linear_random(run, &start, x, target, SAMPLES);
     first_gradient(run, &start, all);
 
     Trained whole = train(&start, all, FULL_BATCH, 0.01);
@@ -159,12 +122,6 @@ static void by_hand(Run *run) {
     Trained divided = train(&start, all, WHOLE, 0.01);
     Trained summed = train(&start, all, SUM, 0.01);
     Trained quick = train(&start, all, FULL_BATCH, SHARDS * 0.01);
-    say_detail(run, "\nepoch   full batch   shards averaged   sum / whole batch   shards summed   "
-                    "(last alone)\n");
-    for (size_t i = 0; i < PRINTED; i++)
-        say_detail(run, "%5zu   %.6f     %.6f          %.6f            %.6f        (%.6f)\n",
-                   10 * i, whole.loss[i], averaged.loss[i], divided.loss[i], summed.loss[i],
-                   averaged.last_shard[i]);
     table(run, (const Trained *const[]){ &whole, &averaged, &divided, &summed, &quick });
 
     check_numbers(run, "averaged = full batch", "loss", averaged.loss, whole.loss, PRINTED,

@@ -2,7 +2,6 @@
 // numbers (every bit) and real ones. Compares messages, bytes, scratch memory and time with
 // formulas (ring_costs.c). Finds the size from which the ring is the fastest. Then the same for the
 // hierarchical way over nodes (ring_nodes.c). ring_page.c has the picture and the first table.
-#include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include "judge/draw/plot.h"
@@ -26,9 +25,26 @@ static AllReduce *const all_reduce[WAYS] = { [RING] = ring_all_reduce,
                                              [GATHER] = gather_broadcast_all_reduce,
                                              [TREE] = tree_all_reduce,
                                              [HALVING] = halving_doubling_all_reduce };
+// An all-reduce over the world. flat NULL: the hierarchical one, over these two groups.
+typedef struct {
+    AllReduce *flat;
+    Comm *inside, *between;
+} Reduction;
 static const char *const way_id[WAYS] = { "ring", "gather", "tree", "halving" };
 
-// ---------------------------------------------------------------- the same sum, four times
+// ---------------------------------------------------------------- the same sum, five times
+
+// Fills t with the elements of one rank. Small whole numbers have exact sums. Other sums are
+// rounded, so they depend on the order.
+static void fill(Tensor t, uint64_t seed, size_t rank, bool whole) {
+    size_t n = tensor_count(t);
+    real *value = host_alloc(n * sizeof *value);
+    for (size_t i = 0; i < n; i++)
+        value[i] = whole ? (real)((7 * rank + 3 * i) % 17) - 8
+                         : (real)random_unit(random_key(random_key(seed, rank), i));
+    tensor_upload(t, value);
+    free(value);
+}
 
 // The unsplit reference, on rank 0, uncounted: adds `count` elements in the ring's order. Chunk k
 // begins at rank k, and the next ranks add theirs.
@@ -43,7 +59,7 @@ static void ring_unsplit(Run *run, Snapshot *s, const char *name, size_t count) 
         for (size_t k = 0; k < N; k++) {
             Range r = shard_range(count, N, k);
             Tensor chunk = tensor_flat_range(sum, r.lo, r.hi);
-            ring_fill(term, run->seed, (k + step) % N, false);
+            fill(term, run->seed, (k + step) % N, false);
             op_add(chunk, chunk, tensor_flat_range(term, r.lo, r.hi));
         }
     snapshot_put(s, name, 1, count, sum, 0, 0);
@@ -57,17 +73,18 @@ typedef struct {
     size_t messages, bytes, scratch, even;
 } WaySeen;
 
-// Puts the sums of all sizes into s, and adds their costs to `seen`. library: uses comm_all_reduce.
-static void all_sizes(Run *run, Snapshot *s, Way way, bool whole, bool library, WaySeen *seen) {
+// Puts the sums of all sizes into s. Adds the costs to `seen`, unless it is NULL.
+static void all_sizes(Run *run, Snapshot *s, Reduction way, bool whole, WaySeen *seen) {
     Comm *c = run->world;
+    const bool library = way.flat == comm_all_reduce;
     for (size_t i = 0; i < SIZES; i++) {
         Arena memory = arena(MEM_GRADIENTS);
         Tensor t = tensor_new(&memory, 1, sizes_of(c->size).count[i]);
-        ring_fill(t, run->seed, c->rank, whole);
+        fill(t, run->seed, c->rank, whole);
         comm_ledger_reset(c);
         memory_reset_peaks();
-        if (library) comm_all_reduce(c, t);
-        else all_reduce[way](c, t);
+        if (way.flat) way.flat(c, t);
+        else hierarchical_all_reduce(way.inside, way.between, t);
         size_t scratch = memory_peak(MEM_COMMUNICATION);
         if (seen)
             *seen = (WaySeen){ seen->messages + c->ledger[COMM_SEND].calls,
@@ -79,64 +96,74 @@ static void all_sizes(Run *run, Snapshot *s, Way way, bool whole, bool library, 
     }
 }
 
-static void compare(Run *run, WaySeen seen[WAYS]) {
-    // GATHER adds in rank order, as the library's ordered sum does. The other ways have other
-    // orders.
-    double same_order = run->reduce == REDUCE_ORDERED ? 0 : LIMIT_ROUNDING;
+// Compares the sums with the library's. limit: for real numbers.
+static void compare(Run *run, const char *name, Reduction way, double limit, WaySeen *seen) {
     for (size_t whole = 2; whole-- > 0;) {
-        Snapshot *library = snapshot_new(run), *order = snapshot_new(run);
-        all_sizes(run, library, RING, whole, true, NULL);
-        for (size_t i = 0; i < SIZES && !whole; i++)
-            ring_unsplit(run, order, size_name[i], sizes_of(run->world->size).count[i]);
-        for (Way way = RING; way < WAYS; way++) {
-            char what[80];
-            Snapshot *got = snapshot_new(run);
-            all_sizes(run, got, way, whole, false, whole ? &seen[way] : NULL);
-            snprintf(what, sizeof what, "%s = library, %s", way_name[way],
-                     whole ? "whole numbers" : "real numbers");
-            if (whole) check_equal(run, what, got, library);
-            else check_close(run, what, got, library, way == GATHER ? same_order : LIMIT_ROUNDING);
-            if (!whole && way == RING) check_equal(run, "ring = unsplit in its order", got, order);
-            snapshot_free(got);
+        Snapshot *library = snapshot_new(run), *order = snapshot_new(run), *got = snapshot_new(run);
+        char what[80];
+        snprintf(what, sizeof what, "%s = library, %s", name,
+                 whole ? "whole numbers" : "real numbers");
+        all_sizes(run, library, (Reduction){ .flat = comm_all_reduce }, whole, NULL);
+        all_sizes(run, got, way, whole, whole ? seen : NULL);
+        if (whole) check_equal(run, what, got, library);
+        else check_close(run, what, got, library, limit);
+        if (!whole && way.flat == ring_all_reduce) {
+            for (size_t i = 0; i < SIZES; i++)
+                ring_unsplit(run, order, size_name[i], sizes_of(run->world->size).count[i]);
+            check_equal(run, "ring = unsplit in its order", got, order);
         }
+        snapshot_free(got);
         snapshot_free(library);
         snapshot_free(order);
     }
 }
 
-// -------------------------------------------------------------- messages, bytes and scratch memory
-
-static void ring_cost(Run *run, Way way, const char *quantity, const char *words, const char *unit,
-                      double predicted, double measured) {
-    char id[48], name[80];
-    snprintf(id, sizeof id, "%s.%s", quantity, way_id[way]);
-    snprintf(name, sizeof name, "%s: %s", way_name[way], words);
-    check_cost(run, id, name, unit, formula(predicted), NOT_PREDICTED, measured);
+// The hierarchical way: its sums, and its costs beside those of the flat ring.
+static void over_nodes(Run *run) {
+    Comm *c = run->world;
+    size_t node = clock_config()->node, n = node < c->size ? node : c->size;
+    if (c->size % n > 0) {
+        say(run, "\n%zu ranks do not fill nodes of %zu: no hierarchical all-reduce.\n", c->size, n);
+        return;
+    }
+    Comm *inside = comm_split(c, c->rank / n, c->rank, "node"),
+         *between = comm_split(c, c->rank % n, c->rank, "nodes");
+    compare(run, "hierarchical", (Reduction){ NULL, inside, between }, LIMIT_ROUNDING, NULL);
+    ring_nodes_costs(run, inside, between);
+    comm_free(inside);
+    comm_free(between);
 }
 
-static void costs(Run *run, const WaySeen seen[WAYS]) {
+// -------------------------------------------------------------- messages, bytes and scratch memory
+
+static void costs(Run *run, Way way, const WaySeen *seen) {
     const size_t N = run->world->size, r = run->world->rank;
     const Sizes sizes = sizes_of(N);
-    for (Way way = RING; way < WAYS; way++) {
-        WayCosts sum = { 0 };
-        for (size_t i = 0; i < SIZES; i++) {
-            WayCosts one = way_costs(way, N, r, sizes.count[i]);
-            sum = (WayCosts){ sum.messages + one.messages, sum.bytes + one.bytes,
-                              one.scratch > sum.scratch ? one.scratch : sum.scratch };
-        }
-        ring_cost(run, way, "calls", "messages sent, 8 sizes", "calls", (double)sum.messages,
-                  (double)seen[way].messages);
-        ring_cost(run, way, "sent", "sent, 8 sizes", "bytes", (double)sum.bytes,
-                  (double)seen[way].bytes);
-        ring_cost(run, way, "scratch", "scratch, the largest size", "bytes", (double)sum.scratch,
-                  (double)seen[way].scratch);
+    WayCosts sum = { 0 };
+    char ids[32], names[48];
+    for (size_t i = 0; i < SIZES; i++) {
+        WayCosts one = way_costs(way, N, r, sizes.count[i]);
+        sum = (WayCosts){ sum.messages + one.messages, sum.bytes + one.bytes,
+                          one.scratch > sum.scratch ? one.scratch : sum.scratch };
     }
+    snprintf(ids, sizeof ids, "%%s.%s", way_id[way]);
+    snprintf(names, sizeof names, "%s: %%s", way_name[way]);
+    check_costs(run, ids, names,
+                (CostRow[]){ { "calls", "messages sent, 8 sizes", "calls",
+                               BY_FORMULA((double)sum.messages), (double)seen->messages },
+                             { "sent", "sent, 8 sizes", "bytes", BY_FORMULA((double)sum.bytes),
+                               (double)seen->bytes },
+                             { "scratch", "scratch, the largest size", "bytes",
+                               BY_FORMULA((double)sum.scratch), (double)seen->scratch },
+                             { 0 } });
     double S = (double)(sizes.count[EVEN] * sizeof(real)); // a size that N divides
     double root = (double)(N - 1) * S;
-    check_cost(run, "even.ring", "ring: sent of S bytes: 2 (N-1)/N S", "bytes",
-               formula(2 * root / (double)N), NOT_PREDICTED, (double)seen[RING].even);
-    check_cost(run, "even.gather", "gather + broadcast: rank 0 sends (N-1) S", "bytes",
-               formula(r > 0 ? S : root), NOT_PREDICTED, (double)seen[GATHER].even);
+    if (way == RING)
+        check_cost(run, "even.ring", "ring: sent of S bytes: 2 (N-1)/N S", "bytes",
+                   formula(2 * root / (double)N), NOT_PREDICTED, (double)seen->even);
+    if (way == GATHER)
+        check_cost(run, "even.gather", "gather + broadcast: rank 0 sends (N-1) S", "bytes",
+                   formula(r > 0 ? S : root), NOT_PREDICTED, (double)seen->even);
 }
 
 // ---------------------------------------------------------------- time
@@ -163,61 +190,55 @@ static double time_of(Run *run, Way way, size_t count) {
     return last;
 }
 
-static bool slower(Run *run, Way way, size_t count) {
-    return time_of(run, RING, count) > time_of(run, way, count);
+static bool slower(Run *run, size_t count) {
+    return time_of(run, RING, count) > time_of(run, TREE, count);
 }
 
-// Finds by bisection the multiple of `unit` elements from which the ring is no slower than the
-// other way.
-static void crossover(Run *run, Way way, size_t unit) {
+// Finds by bisection the multiple of N elements from which the ring is no slower than the tree.
+static void crossover(Run *run) {
     size_t N = run->world->size, lo = 0, hi = 1; // slower at lo units, not at hi
-    for (; hi * unit <= SMALLEST << (POINTS + 1) && slower(run, way, hi * unit); hi *= 2) lo = hi;
+    for (; hi * N <= SMALLEST << (POINTS + 1) && slower(run, hi * N); hi *= 2) lo = hi;
     while (hi - lo > 1) {
         size_t middle = (lo + hi) / 2;
-        if (slower(run, way, middle * unit)) lo = middle;
+        if (slower(run, middle * N)) lo = middle;
         else hi = middle;
     }
-    char id[48], name[80];
-    snprintf(id, sizeof id, "overtakes.%s", way_id[way]);
-    snprintf(name, sizeof name, "the ring is no slower than the %s from", way_name[way]);
-    double elements = (double)(way_ring_overtakes(way, N, unit) * unit);
-    check_cost(run, id, name, "bytes", formula(elements * sizeof(real)), NOT_PREDICTED,
-               (double)(hi * unit * sizeof(real)));
+    check_cost(run, "overtakes.tree", "the ring is no slower than the tree from", "bytes",
+               formula((double)(way_ring_overtakes(N) * sizeof(real))), NOT_PREDICTED,
+               (double)(hi * N * sizeof(real)));
 }
 
 // Measures the time of 13 sizes with one port per rank and every message over the link between
 // nodes. curves: shows a chart of time over size.
 static void times(Run *run, bool curves) {
-    size_t N = run->world->size;
-    bool model = clock_config()->simulated, power = N == way_power_below(N), never_slower = true;
-    double bytes[POINTS], us[WAYS][POINTS], sum[WAYS] = { 0 }, want[WAYS] = { 0 };
+    const size_t N = run->world->size;
+    const bool simulated = clock_config()->simulated;
+    double bytes[POINTS], us[WAYS][POINTS];
+    PlotLine lines[WAYS];
+    char title[80];
     clock_set_one_port(true);
     clock_set_own_nodes(true);
-    for (size_t i = 0; i < POINTS; i++) {
-        size_t count = (size_t)SMALLEST << i;
-        bytes[i] = (double)(count * sizeof(real));
-        for (Way way = RING; way < WAYS; way++) {
+    for (Way way = RING; way < WAYS; way++) {
+        double sum = 0, want = 0;
+        char id[32], name[48];
+        for (size_t i = 0; i < POINTS; i++) {
+            size_t count = (size_t)SMALLEST << i;
             double took = time_of(run, way, count);
+            bytes[i] = (double)(count * sizeof(real));
             us[way][i] = took * 1e-6;
-            sum[way] += took;
-            want[way] += way_time(way, N, count);
+            sum += took;
+            want += way_time_on(&clock_config()->between, way, N, count);
         }
-        never_slower = never_slower && us[HALVING][i] <= us[RING][i];
+        lines[way] = (PlotLine){ way_name[way], us[way] };
+        snprintf(id, sizeof id, "time.%s", way_id[way]);
+        snprintf(name, sizeof name, "%s: time, 13 sizes", way_name[way]);
+        if (simulated) check_cost(run, id, name, "ps", formula(want), NOT_PREDICTED, sum);
     }
-    PlotLine lines[WAYS];
-    for (Way way = RING; way < WAYS; way++) lines[way] = (PlotLine){ way_name[way], us[way] };
-    char title[80];
     snprintf(title, sizeof title, "All-reduce on %zu ranks, %s", N,
-             model ? clock_config()->between.name : "real time");
+             simulated ? clock_config()->between.name : "real time");
     Plot plot = { title, "bytes", "microseconds", bytes, POINTS, lines, WAYS, true, true };
     if (curves) plot_show(run, &plot, 0);
-    for (Way way = RING; way < WAYS && model; way++)
-        ring_cost(run, way, "time", "time, 13 sizes", "ps", want[way], sum[way]);
-    if (model && clock_config()->between.beta > 0) {
-        crossover(run, TREE, N);
-        if (power) check_true(run, "halving-doubling", "never slower than the ring", never_slower);
-        else crossover(run, HALVING, N * way_power_below(N));
-    }
+    if (simulated && clock_config()->between.beta > 0) crossover(run);
     clock_set_own_nodes(false);
     clock_set_one_port(false);
 }
@@ -249,11 +270,16 @@ static void answer(Run *run, bool nodes) {
 }
 
 static void ring(Run *run) {
-    WaySeen seen[WAYS] = { { 0 } };
-    compare(run, seen);
-    costs(run, seen);
+    for (Way way = RING; way < WAYS; way++) {
+        WaySeen seen = { 0 };
+        // GATHER adds in rank order, as the library's ordered sum does. The other ways have other
+        // orders.
+        compare(run, way_name[way], (Reduction){ .flat = all_reduce[way] },
+                way == GATHER ? exact_limit(run) : LIMIT_ROUNDING, &seen);
+        costs(run, way, &seen);
+    }
     times(run, option_text(run, "svg") || strcmp(option_text(run, "picture"), "times") == 0);
-    ring_nodes_check(run, sizes_of(run->world->size).count, size_name, SIZES);
+    over_nodes(run);
     ring_steps(run);
     ring_fastest(run);
     answer(run, ring_nodes_table(run));

@@ -1,10 +1,8 @@
 // 04_overlap.c: the same training with one all-reduce at the end, in buckets, with a bucket per
 // tensor and with one bucket. All four must give the same bits. Compares bytes and calls with
-// formulas, and times with a recurrence over the buckets (bucket_costs.c). Then measures the step
-// for many sizes of buckets.
-#include "01_data_parallel/data_parallel.h"
+// formulas, and times with a recurrence over the buckets (bucket_costs.c). --picture sweep draws
+// the step for many sizes of buckets.
 #include "01_data_parallel/experiments/experiments.h"
-#include "judge/draw/picture.h"
 #include "judge/draw/plot.h"
 #include <stdio.h>
 #include <string.h>
@@ -22,11 +20,6 @@ static size_t per_tensor(void) { return tiny.width * sizeof(real); }
 
 // ---------------------------------------------------------------- training
 
-typedef struct {
-    Comm *dp;
-    Buckets *buckets;
-} Replica;
-
 // Norm and update, with the whole batch's gradient. loss: the part of this rank's tokens.
 static StepResult update(Model *m, Optimizer *o, double loss) {
     double norm = model_grad_norm(m, NULL);
@@ -37,7 +30,7 @@ static StepResult update(Model *m, Optimizer *o, double loss) {
 static StepResult overlapped(void *replica, Model *m, Optimizer *o, const Training *t,
                              const Batch *batch) {
     (void)t;
-    double loss = buckets_gradients(((Replica *)replica)->buckets, batch);
+    double loss = buckets_gradients(((BucketReplica *)replica)->buckets, batch);
     return update(m, o, loss);
 }
 
@@ -45,7 +38,7 @@ static StepResult overlapped(void *replica, Model *m, Optimizer *o, const Traini
 static StepResult at_the_end(void *replica, Model *m, Optimizer *o, const Training *t,
                              const Batch *batch) {
     (void)t;
-    Replica *r = replica;
+    BucketReplica *r = replica;
     r->buckets->sync = false;
     model_zero_gradients(m);
     double loss = model_forward_backward(m, batch);
@@ -61,103 +54,76 @@ static StepResult one_after_the_other(void *replica, Model *m, Optimizer *o, con
     return overlapped(replica, m, o, t, batch);
 }
 
-typedef struct {
-    size_t buckets, calls, bytes;                // all-reduces of the training
-    size_t parameters, gradients, communication; // bytes: now, now, the last step's peak
-    Timing last;                                 // the last step's
-} BucketsSeen;
-
-static Trajectory train(Run *run, const Training *t, Step *step, size_t capacity,
-                        BucketsSeen *seen) {
-    Comm *dp = run->world;
-    Trajectory c = trajectory_new(run, t);
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(m); // functions of the seed: the same weights everywhere
-    // Gradients as an earlier step would leave them. A rank without sequences must not add them.
-    for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 1);
-    Replica r = { dp, buckets_new(m, dp, capacity) };
-    comm_ledger_reset(dp);
-    training_run(&c, m, t, dp->size, dp->rank, step, &r);
-    *seen = (BucketsSeen){ r.buckets->n,
-                           dp->ledger[COMM_ALL_REDUCE].calls,
-                           comm_bytes_sent(dp),
-                           memory_now(MEM_PARAMETERS),
-                           memory_now(MEM_GRADIENTS),
-                           memory_peak(MEM_COMMUNICATION),
-                           picture_timing(run) };
-    comm_all_reduce_doubles(dp, c.loss, t->steps); // for the log: adds the ranks' parts
-    buckets_free(r.buckets);
-    model_free(m);
-    return c;
-}
+// The ways to cut the gradient: whole, in buckets of --bucket bytes, tensor by tensor.
+enum { AT_END, BUCKETS, TENSORS, CUTS };
 
 // ---------------------------------------------------------------- costs
 
-static void costs(Run *run, size_t capacity, const BucketsSeen *cut, const BucketsSeen *end,
-                  const BucketsSeen *tensors) {
-    size_t V = tiny.vocab, C = tiny.width, L = tiny.layers, N = run->world->size, e = sizeof(real);
-    size_t Psi = config_parameters(&tiny);
-    BucketCosts want = overlap_costs(&tiny, capacity, N, SEQUENCES);
-    BucketCosts each = overlap_costs(&tiny, per_tensor(), N, SEQUENCES);
+static void costs(Run *run, size_t capacity, const Measured seen[CUTS]) {
+    static const char *const id[CUTS] = { "end", "buckets", "tensors" };
+    static const char *const name[CUTS] = { "at the end", "in buckets", "tensor by tensor" };
+    size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(&tiny);
+    double weights = (double)(Psi * e), wte = (double)(tiny.vocab * tiny.width * e);
+    const size_t tensors = 4 + 12 * tiny.layers;
+    const BucketCosts want = overlap_costs(&tiny, capacity, N, SEQUENCES);
+    const BucketCosts each = overlap_costs(&tiny, per_tensor(), N, SEQUENCES);
+    const double calls[CUTS] = { 1, (double)want.buckets, (double)tensors };
+    const double bytes[CUTS] = { ring_bytes(ALL_REDUCE_PASSES, N, Psi, e), want.bytes, each.bytes };
+    for (size_t i = 0; i < CUTS; i++) {
+        char ids[32], names[32];
+        snprintf(ids, sizeof ids, "%%s.%s", id[i]);
+        snprintf(names, sizeof names, "%s: %%s, 3 steps", name[i]);
+        check_costs(run, ids, names,
+                    (CostRow[]){
+                        { "calls", "all-reduces", "calls", BY_FORMULA(STEPS * calls[i]),
+                          seen[i].reductions },
+                        { "sent", "sent", "bytes", BY_FORMULA(STEPS * bytes[i]), seen[i].sent },
+                        { 0 } });
+    }
+    const Measured *cut = &seen[BUCKETS], *end = &seen[AT_END];
+    check_costs(run, "%s", "%s",
+                (CostRow[]){ { "held.parameters", "parameters", "bytes", BY_FORMULA(weights),
+                               cut->parameters },
+                             { "held.gradients", "gradients (wte twice)", "bytes",
+                               BY_FORMULA(weights + wte), cut->gradients },
+                             { "peak.flight", "in flight: every bucket's sum", "bytes",
+                               BY_FORMULA((double)want.scratch), cut->buffers_peak },
+                             { 0 } });
+    if (!clock_config()->simulated) return;
     double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, e);
     double slowest = work_model(&tiny, part_size(SEQUENCES, N, 0)).time;
-    check_cost(run, "calls.end", "at the end: all-reduces, 3 steps", "calls", formula(STEPS),
-               NOT_PREDICTED, (double)end->calls);
-    check_cost(run, "calls.buckets", "in buckets: all-reduces, 3 steps", "calls",
-               formula((double)(STEPS * want.buckets)), NOT_PREDICTED, (double)cut->calls);
-    check_cost(run, "calls.tensors", "tensor by tensor: all-reduces", "calls",
-               formula((double)(STEPS * (4 + 12 * L))), NOT_PREDICTED, (double)tensors->calls);
-    check_cost(run, "sent.end", "at the end: sent, 3 steps", "bytes",
-               formula(STEPS * ring_bytes(ALL_REDUCE_PASSES, N, Psi, e)), NOT_PREDICTED,
-               (double)end->bytes);
-    check_cost(run, "sent.buckets", "in buckets: sent, 3 steps", "bytes",
-               formula(STEPS * want.bytes), NOT_PREDICTED, (double)cut->bytes);
-    check_cost(run, "sent.tensors", "tensor by tensor: sent, 3 steps", "bytes",
-               formula(STEPS * each.bytes), NOT_PREDICTED, (double)tensors->bytes);
-    check_cost(run, "held.parameters", "parameters", "bytes", formula((double)(Psi * e)),
-               NOT_PREDICTED, (double)cut->parameters);
-    check_cost(run, "held.gradients", "gradients (wte twice)", "bytes",
-               formula((double)((Psi + V * C) * e)), NOT_PREDICTED, (double)cut->gradients);
-    check_cost(run, "peak.flight", "in flight: every bucket's sum", "bytes",
-               formula((double)want.scratch), NOT_PREDICTED, (double)cut->communication);
-    if (!clock_config()->simulated) return;
-    check_cost(run, "exposed.end", "at the end: exposed, all ranks", "ps",
-               formula((double)N * ring), NOT_PREDICTED, (double)end->last.exposed);
-    check_cost(run, "step.end", "at the end: step", "ps", formula(slowest + ring), NOT_PREDICTED,
-               (double)end->last.step);
-    check_cost(run, "exposed.buckets", "in buckets: exposed, all ranks", "ps", NOT_PREDICTED,
-               played(want.exposed), (double)cut->last.exposed);
-    check_cost(run, "hidden.buckets", "in buckets: hidden, all ranks", "ps", NOT_PREDICTED,
-               played(want.hidden), (double)cut->last.hidden);
-    check_cost(run, "step.buckets", "in buckets: step", "ps", NOT_PREDICTED, played(want.step),
-               (double)cut->last.step);
+    check_costs(run, "%s", "%s",
+                (CostRow[]){ { "exposed.end", "at the end: exposed, all ranks", "ps",
+                               BY_FORMULA((double)N * ring), (double)end->last.exposed },
+                             { "step.end", "at the end: step", "ps", BY_FORMULA(slowest + ring),
+                               (double)end->last.step },
+                             { "exposed.buckets", "in buckets: exposed, all ranks", "ps",
+                               BY_PLAY(want.exposed), (double)cut->last.exposed },
+                             { "hidden.buckets", "in buckets: hidden, all ranks", "ps",
+                               BY_PLAY(want.hidden), (double)cut->last.hidden },
+                             { "step.buckets", "in buckets: step", "ps", BY_PLAY(want.step),
+                               (double)cut->last.step },
+                             { 0 } });
 }
 
 // ---------------------------------------------------------------- the best size
 
-// Measures a step for every capacity, from a bucket per tensor to one bucket of all. Draws it
-// beside two bounds: all communication after all computation, and computation alone.
-enum { SIZES = 12 };
-static void sweep(Run *run, const Training *t, const Timing *end, bool drawn) {
+// Draws a step for every capacity, from a bucket per tensor to one bucket of all, beside two
+// bounds: all communication after all computation, and computation alone.
+static void sweep(Run *run, const Training *t, const Timing *end) {
+    enum { SIZES = 12 };
     double x[SIZES], in_buckets[SIZES], at_end[SIZES], alone[SIZES];
     Training one = *t;
     one.steps = 1;
     for (size_t i = 0; i < SIZES; i++) {
-        size_t capacity = i ? (size_t)128 << i : per_tensor();
-        char id[32], name[64];
-        BucketsSeen seen;
-        Trajectory c = train(run, &one, overlapped, capacity, &seen);
+        Measured seen;
+        Trajectory c =
+            replica_train(run, &one, overlapped, i ? (size_t)128 << i : per_tensor(), &seen);
         trajectory_free(&c);
         x[i] = (double)((size_t)128 << i);
         in_buckets[i] = (double)seen.last.step * 1e-9;
         at_end[i] = (double)end->step * 1e-9;
         alone[i] = (double)end->busiest * 1e-9;
-        snprintf(id, sizeof id, "step.at.%zu", capacity);
-        snprintf(name, sizeof name, "step, %zu bucket%s of %zu bytes", seen.buckets,
-                 seen.buckets > 1 ? "s" : "", capacity);
-        if (!clock_config()->simulated) continue;
-        BucketCosts want = overlap_costs(&tiny, capacity, run->world->size, SEQUENCES);
-        check_cost(run, id, name, "ps", NOT_PREDICTED, played(want.step), (double)seen.last.step);
     }
     PlotLine lines[] = { { "in buckets", in_buckets },
                          { "at the end", at_end },
@@ -170,19 +136,17 @@ static void sweep(Run *run, const Training *t, const Timing *end, bool drawn) {
                   .lines = lines,
                   .n_lines = 3,
                   .log_x = true };
-    if (drawn) plot_show(run, &plot, 0);
+    plot_show(run, &plot, 0);
 }
 
 // ---------------------------------------------------------------- the page
 
-static void table(Run *run, const BucketsSeen *cut, const BucketsSeen *end,
-                  const BucketsSeen *tensors) {
-    enum { CUTS = 3, TIMES = 4 };
-    const BucketsSeen *seen[CUTS] = { end, cut, tensors };
-    double ranks = (double)run->world->size;
+static void table(Run *run, const Measured seen[CUTS]) {
+    enum { TIMES = 4 };
+    double ranks = (double)run->world->size, buckets = seen[BUCKETS].reductions / STEPS;
     char column[32], time[TIMES][CUTS][24];
     const PageText shares = uneven_shares(" ", SEQUENCES, run->world->size);
-    snprintf(column, sizeof column, "%zu bucket%s", cut->buckets, cut->buckets > 1 ? "s" : "");
+    snprintf(column, sizeof column, "%.0f bucket%s", buckets, buckets > 1 ? "s" : "");
     Result rows[] = { { "all-reduces, 3 steps",
                         "3 * number of buckets",
                         { "calls.end", "calls.buckets", "calls.tensors" } },
@@ -195,7 +159,7 @@ static void table(Run *run, const BucketsSeen *cut, const BucketsSeen *end,
                       { "idle", "1 - computing / (N * step)", { 0 } },
                       { 0 } };
     for (size_t i = 0; i < CUTS; i++) {
-        const Timing *t = &seen[i]->last;
+        const Timing *t = &seen[i].last;
         page_cell(time[0][i], (double)t->step, "ps");
         page_cell(time[1][i], (double)t->exposed / ranks, "ps");
         if (t->hidden_unknown) snprintf(time[2][i], 24, "=unknown");
@@ -210,9 +174,9 @@ static void table(Run *run, const BucketsSeen *cut, const BucketsSeen *end,
     results(run, (const char *const[]){ "at the end", column, "one per tensor", NULL }, rows);
 }
 
-static void answer(Run *run, const BucketsSeen *cut, const BucketsSeen *end) {
-    const size_t N = run->world->size;
-    const Timing *buckets = &cut->last, *late = &end->last;
+static void answer(Run *run, const Measured seen[CUTS]) {
+    const size_t N = run->world->size, n = (size_t)seen[BUCKETS].reductions / STEPS;
+    const Timing *buckets = &seen[BUCKETS].last, *late = &seen[AT_END].last;
     const char *verdict = "There is no need to wait";
     char in_buckets[32], at_end[32], hidden[32];
     const bool uneven = part_size(SEQUENCES, N, 0) > SEQUENCES / N;
@@ -232,8 +196,8 @@ static void answer(Run *run, const BucketsSeen *cut, const BucketsSeen *end) {
                    "%s: %zu bucket%s hide%s %s of communication behind backward (mean of the "
                    "ranks%s), with the same bits. A step takes %s, with one all-reduce at the end "
                    "%s.",
-                   verdict, cut->buckets, cut->buckets > 1 ? "s" : "", cut->buckets > 1 ? "" : "s",
-                   hidden, uneven ? "; the slowest hide more" : "", in_buckets, at_end);
+                   verdict, n, n > 1 ? "s" : "", n > 1 ? "" : "s", hidden,
+                   uneven ? "; the slowest hide more" : "", in_buckets, at_end);
     say_cost(run,
              "2(N-1) = %zu message latencies per bucket, and %s for the sums in flight. The last "
              "bucket is exposed: no backward is left to hide it.",
@@ -246,50 +210,41 @@ static void overlap(Run *run) {
     size_t capacity = option_size(run, "bucket");
     bool steps = strcmp(option_text(run, "picture"), "step") == 0;
     REQUIRE(capacity >= 1, "--bucket must be at least 1 byte: a bucket of every tensor");
-    Training t = { .model = tiny,
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = 1,
-                   .recorded = true,
-                   .watched = MEM_GRADIENTS };
-    BucketsSeen in_buckets, end, tensors, whole_seen, both;
-    t.model.seed = run->seed;
+    Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
+    t.recorded = true;
+    t.watched = MEM_GRADIENTS;
+    Measured seen[CUTS], other;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
-        Trajectory got = train(run, &t, overlapped, capacity, &in_buckets);
-        Trajectory late = train(run, &t, at_the_end, capacity, &end);
-        Trajectory each = train(run, &t, overlapped, per_tensor(), &tensors);
-        Trajectory fused = train(run, &t, overlapped, SIZE_MAX, &whole_seen);
+        Trajectory got = replica_train(run, &t, overlapped, capacity, &seen[BUCKETS]);
+        Trajectory late = replica_train(run, &t, at_the_end, capacity, &seen[AT_END]);
+        Trajectory each = replica_train(run, &t, overlapped, per_tensor(), &seen[TENSORS]);
+        Trajectory fused = replica_train(run, &t, overlapped, SIZE_MAX, &other);
         Trajectory whole = training_unsplit(run, &t, 1),
                    ordered = training_unsplit(run, &t, run->world->size);
         training_compare(run, "overlapped = unsplit", &got, &whole, LIMIT_ROUNDING);
         // A sum over ranks is taken element by element, so neither the cut in buckets nor the time
         // of a message changes a bit.
-        training_compare(run, "overlapped = shards in order", &got, &ordered, exact_limit(run));
-        training_compare_tensors(run, "overlapped = at the end", &got, &late, exact_limit(run));
-        training_compare_tensors(run, "tensor by tensor = at the end", &each, &late,
-                                 exact_limit(run));
-        training_compare_tensors(run, "fused in one = at the end", &fused, &late, exact_limit(run));
-        trajectory_free(&got);
-        trajectory_free(&late);
-        trajectory_free(&each);
-        trajectory_free(&fused);
-        trajectory_free(&whole);
-        trajectory_free(&ordered);
+        const double bits = exact_limit(run);
+        training_compare(run, "overlapped = shards in order", &got, &ordered, bits);
+        training_compare_tensors(run, "overlapped = at the end", &got, &late, bits);
+        training_compare_tensors(run, "tensor by tensor = at the end", &each, &late, bits);
+        training_compare_tensors(run, "fused in one = at the end", &fused, &late, bits);
+        Trajectory *all[] = { &got, &late, &each, &fused, &whole, &ordered };
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) trajectory_free(all[k]);
     }
-    costs(run, capacity, &in_buckets, &end, &tensors);
+    costs(run, capacity, seen);
     Training once = t;
     once.steps = 1;
-    Trajectory drawn = train(run, &once, one_after_the_other, capacity, &both);
+    Trajectory drawn = replica_train(run, &once, one_after_the_other, capacity, &other);
     trajectory_free(&drawn);
     if (steps)
         say(run, "A bucket is a group of tensors. One all-reduce sends it as soon as backward has "
                  "its gradients.\n");
     if (steps) picture_show(run, "The all-reduce at the end, then in buckets", PICTURE_CHART);
-    sweep(run, &t, &end.last, !steps);
-    table(run, &in_buckets, &end, &tensors);
-    answer(run, &in_buckets, &end);
+    if (!steps) sweep(run, &t, &seen[AT_END].last);
+    table(run, seen);
+    answer(run, seen);
     data_free(&t.data);
 }
 

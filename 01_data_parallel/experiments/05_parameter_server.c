@@ -4,7 +4,6 @@
 // clock orders the pushes, so the order is the same on every machine. The first worker takes --slow
 // times as long as the others. A training on text shows what staleness does to the loss.
 #include "01_data_parallel/experiments/experiments.h"
-#include "common/model/costs.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +18,7 @@ static const ModelConfig tiny = {
 // staleness 1 only the slowest worker may go on, with staleness 2 every worker. The trainings do
 // not check this, because their slowest worker is always the same one.
 static void check_bound(Run *run, const Cluster *c) {
-    size_t *done = host_alloc(c->workers * sizeof *done);
+    size_t done[SEQUENCES];
     bool right = true;
     for (size_t slowest = 0; slowest < c->workers; slowest++) {
         for (size_t w = 0; w < c->workers; w++) done[w] = w == slowest ? 1 : 3;
@@ -28,7 +27,6 @@ static void check_bound(Run *run, const Cluster *c) {
                     server_may_go_on(c, done, w, 1) == (w == slowest);
     }
     check_true(run, "bound", "the others wait, whichever worker is 2 steps behind", right);
-    free(done);
 }
 
 // Gradients, weights, losses and norms must be equal in every bit. With several servers the norms
@@ -56,13 +54,6 @@ static ServerRecord synchronous(Run *run, const Cluster *c, const Training *t, b
     return record;
 }
 
-static void check_log(Run *run, const ServerLog *log, const ServerSizes *z) {
-    double *times = host_alloc(z->workers * sizeof *times);
-    for (size_t w = 0; w < z->workers; w++) times[w] = server_computing(z, w);
-    server_log_check(run, log, times, server_message(z));
-    free(times);
-}
-
 static ServerRecord asynchronous(Run *run, const Cluster *c, const Training *t, size_t staleness,
                                  const ServerSizes *z) {
     ServerRecord record = { .log = server_log_new(c->workers, STEPS, staleness) };
@@ -71,7 +62,7 @@ static ServerRecord asynchronous(Run *run, const Cluster *c, const Training *t, 
     Trajectory replayed = server_log_replay(run, t, &record.log);
     snprintf(line, sizeof line, "%s = the log replayed", record.log.name);
     compare(run, c, line, &got, &replayed);
-    if (!got.adamw) check_log(run, &record.log, z); // under AdamW it is the same log
+    if (!got.adamw) server_log_check(run, &record.log, z); // under AdamW it is the same log
     trajectory_free(&got);
     trajectory_free(&replayed);
     return record;
@@ -79,9 +70,9 @@ static ServerRecord asynchronous(Run *run, const Cluster *c, const Training *t, 
 
 // -------------------------------------------------------- what staleness does to the loss, on text
 
-// LONG: steps of every worker. LAST: number of last steps that are averaged. SHARED: sequences of a
-// step. RULES: synchronous, with a bound, without one.
-enum { LONG = 40, LAST = 10, SHARED = 16, RULES = 3 };
+// LONG: steps of every worker. LAST: number of last steps that are averaged. RULES: synchronous,
+// with a bound, without one.
+enum { LONG = 40, LAST = 10, RULES = 3 };
 // Losses in nats per byte. half: mean of the last LAST pushes per worker that had arrived at a
 // given time. end: mean of the last LAST steps of every worker; these have the same batches in
 // every form.
@@ -102,7 +93,9 @@ static Losses losses_of(const Trajectory *got, const Cluster *c, const ServerLog
     }
     for (size_t v = 0; v < got->steps; v++) {
         size_t w = log->line ? log->line[v].worker : 0;
-        double own = log->line ? (double)SHARED / (double)range_size(shard_range(SHARED, n, w)) : 1;
+        double own = log->line ? (double)TEXT_SEQUENCES /
+                                     (double)range_size(shard_range(TEXT_SEQUENCES, n, w))
+                               : 1;
         if (v < arrived && v + LAST * n >= arrived)
             mean.half += got->loss[v] * own / (double)(LAST * n);
         if (done[w] >= LONG - LAST) mean.end += got->loss[v] / LAST;
@@ -112,28 +105,17 @@ static Losses losses_of(const Trajectory *got, const Cluster *c, const ServerLog
     return mean;
 }
 
-// Trains on text, because the synthetic data of the other trainings cannot be learnt. Returns the
-// time at half of the synchronous training.
+// Trains on text. Returns the time at half of the synchronous training.
 static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses loss[RULES]) {
-    static const ModelConfig reader = {
-        .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256
-    };
-    Training text = { .model = reader,
-                      .steps = LONG,
-                      .sequences = SHARED,
-                      .micro_batches = 1,
-                      .optimizer = sgd(0.15) };
+    Training text = text_training(run, LONG, 0.15);
     Cluster cluster = *c;
     double moment = 0;
     cluster.steps = LONG;
-    text.model.seed = run->seed;
-    text.data =
-        training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context, SHARED);
     for (size_t rule = 0; rule < RULES; rule++) {
         ServerRecord record = { 0 };
         if (rule > 0) record.log = server_log_new(c->workers, LONG, rule == 1 ? staleness : LONG);
         Trajectory got = server_train(run, &cluster, &text, &record);
-        double took = (double)record.seen.timing.step;
+        double took = (double)record.seen.last.step;
         if (rule == 0) moment = took / 2;
         loss[rule] = losses_of(&got, c, &record.log, took, moment);
         server_record_free(&record);
@@ -145,26 +127,24 @@ static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses
 
 // ---------------------------------------------------------------- the page
 
+typedef char Cell[64];
+
 // log: the logs with and without a bound on staleness. took: the time of the synchronous training.
+// moment: the time at which losses are compared.
 static void table(Run *run, const Cluster *c, const ServerLog *log[2], Picoseconds took,
-                  Losses loss[RULES]) {
-    typedef char Cell[64];
-    Cell pushes[RULES], ahead[RULES] = { "=0" }, behind[RULES] = { "=0" }, half[RULES], end[RULES],
-                        what[2];
-    double moment = train_on_text(run, c, log[0]->staleness, loss);
-    snprintf(pushes[0], sizeof *pushes, "=%.3f",
-             (double)(c->steps * c->workers) * 1e9 / (double)took);
+                  const Losses loss[RULES], double moment) {
+    Cell pushes[RULES], ahead[RULES], behind[RULES], half[RULES], end[RULES], what[2];
     for (size_t rule = 0; rule < RULES; rule++) {
-        snprintf(half[rule], sizeof *half, "=%.2f", loss[rule].half);
-        snprintf(end[rule], sizeof *end, "=%.2f", loss[rule].end);
-        if (rule == 0) continue;
-        ServerLogSeen seen = server_log_look(log[rule - 1]);
-        snprintf(pushes[rule], sizeof *pushes, "=%.3f", seen.pushes);
-        snprintf(ahead[rule], sizeof *ahead, "=%zu", seen.ahead);
-        snprintf(behind[rule], sizeof *behind, "=%zu", seen.lag);
+        ServerLogSeen seen = { .pushes = (double)(c->steps * c->workers) * 1e9 / (double)took };
+        if (rule > 0) seen = server_log_look(log[rule - 1]);
+        snprintf(pushes[rule], sizeof(Cell), "=%.3f", seen.pushes);
+        snprintf(ahead[rule], sizeof(Cell), "=%zu", seen.ahead);
+        snprintf(behind[rule], sizeof(Cell), "=%zu", seen.lag);
+        snprintf(half[rule], sizeof(Cell), "=%.2f", loss[rule].half);
+        snprintf(end[rule], sizeof(Cell), "=%.2f", loss[rule].end);
     }
-    snprintf(what[0], sizeof *what, "after %.0f ms", moment * 1e-9);
-    snprintf(what[1], sizeof *what, "after %d steps of each worker", LONG);
+    snprintf(what[0], sizeof(Cell), "after %.0f ms", moment * 1e-9);
+    snprintf(what[1], sizeof(Cell), "after %d steps of each worker", LONG);
     results(run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL },
             (const Result[]){ { "pushes per ms, all workers",
                                 "synchronous: n/(t + 2c)",
@@ -180,34 +160,28 @@ static void table(Run *run, const Cluster *c, const ServerLog *log[2], Picosecon
                               { 0 } });
 }
 
-// Says how many bytes servers and workers send per step. server: measured on rank 0, a server.
-static void say_traffic(Run *run, const ServerSizes *z, const ServerSeen *server) {
-    char served[32], worker[32];
-    page_value(served, sizeof served, (double)server->sent / (STEPS + 1), "bytes");
-    page_value(worker, sizeof worker, (double)(config_parameters(&tiny) * sizeof(real)), "bytes");
-    say(run,
-        "n = %zu worker%s, k = %zu server%s. The losses are those of a small model on a text. S: "
-        "the bytes of\nall weights. Per step a server sends n S/k = %s and a worker S = %s.\n",
-        z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "", served,
-        worker);
-}
-
 static const char *lower_or_higher(double a, double b) {
     const double seen = 0.005; // losses are printed in hundredths
     return fabs(a - b) < seen ? "the same" : a < b ? "lower" : "higher";
 }
 
 // age: the most updates between a pull and its push without a bound. took: the time of the
-// synchronous training.
-static void answer(Run *run, const Cluster *c, const ServerSeen *server, size_t age,
+// synchronous training. sent: bytes of all steps that rank 0, a server, has sent.
+static void answer(Run *run, const ServerSizes *z, double sent, size_t age,
                    const Losses loss[RULES], Picoseconds took) {
-    char served[32], ring[32], links[32], port[32];
+    char served[32], worker[32], ring[32], links[32], port[32];
     const Losses sync = loss[0], none = loss[RULES - 1];
-    page_value(served, sizeof served, (double)server->sent / (STEPS + 1), "bytes");
+    page_value(served, sizeof served, sent / (STEPS + 1), "bytes");
+    page_value(worker, sizeof worker, (double)(config_parameters(&tiny) * sizeof(real)), "bytes");
     page_value(ring, sizeof ring, cost_value(run, "sent.ring"), "bytes");
     page_value(links, sizeof links, (double)took / STEPS, "ps");
     page_value(port, sizeof port, cost_value(run, "time.one-port") / STEPS, "ps");
-    if (c->workers == 1)
+    say(run,
+        "n = %zu worker%s, k = %zu server%s. The losses are those of a small model on a text. S: "
+        "the bytes of\nall weights. Per step a server sends n S/k = %s and a worker S = %s.\n",
+        z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "", served,
+        worker);
+    if (z->workers == 1)
         say_answer(run,
                    "A server sends %s per step. One worker never waits for another, so both forms "
                    "are the same training (loss %.2f).",
@@ -254,13 +228,7 @@ static void parameter_server(Run *run) {
             SEQUENCES, c.workers, c.servers + SEQUENCES);
     if (s > STEPS) s = STEPS; // no worker can be further ahead
     REQUIRE(slow >= 1 && slow <= 1000, "--slow must be from 1 to 1000");
-    Training t = { .model = tiny,
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = 1,
-                   .optimizer = sgd(0.1) };
-    t.model.seed = run->seed;
+    Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
     const ServerSizes z = { &tiny, SEQUENCES, STEPS, c.servers, c.workers, slow };
     if (run->world->rank == c.servers) clock_set_speed(1 / (double)slow);
     const size_t bound[] = { 0, s, STEPS };
@@ -289,12 +257,12 @@ static void parameter_server(Run *run) {
         c.servers > 1 ? "the servers" : "the server", c.servers, slow, slow > 1 ? "s" : "");
     show(run, &c, &t, server_log_new(c.workers, STEPS, STEPS), PICTURE_NO_FILES);
     show(run, &c, &t, server_log_new(c.workers, STEPS, s), PICTURE_CHART | PICTURE_DETAIL);
-    server_costs(run, &z, &adam.seen, port.seen.timing.step);
+    server_costs(run, &z, &adam.seen, port.seen.last.step);
     Losses loss[RULES];
-    const Picoseconds took = sync.seen.timing.step;
-    table(run, &c, (const ServerLog *[]){ &async[1].log, &async[2].log }, took, loss);
-    say_traffic(run, &z, &adam.seen);
-    answer(run, &c, &adam.seen, server_log_look(&async[2].log).lag, loss, took);
+    const Picoseconds took = sync.seen.last.step;
+    const double moment = train_on_text(run, &c, s, loss);
+    table(run, &c, (const ServerLog *[]){ &async[1].log, &async[2].log }, took, loss, moment);
+    answer(run, &z, adam.seen.sent, server_log_look(&async[2].log).lag, loss, took);
     ServerRecord *all[] = { &sync, &port, &async[0], &async[1], &async[2], &adam, &adam_async };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) server_record_free(all[i]);
     data_free(&t.data);

@@ -75,10 +75,9 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
     CompressionCells of[WAYS];
     char forgets[WAYS][16] = { "=-", "=-" }, alone[WAYS][16] = { "", "=-" };
     char calls[48]; // top-k makes one call per bucket
-    snprintf(calls, sizeof calls, "calls per step (%zu buckets; exact: 1)",
-             seen[TOPK].calls / STEPS);
+    snprintf(calls, sizeof calls, "calls per step (%.0f buckets; exact: 1)", seen[TOPK].calls);
     for (Course i = EXACT; i <= ONEBIT; i++)
-        of[i] = compression_cells(&seen[i], &seen[EXACT], STEPS, last[i]);
+        of[i] = compression_cells(&seen[i], &seen[EXACT], last[i]);
     snprintf(forgets[TOPK], sizeof *forgets, "=%.2f", last[TOPK_FORGETS]);
     snprintf(forgets[ONEBIT], sizeof *forgets, "=%.2f", last[ONEBIT_FORGETS]);
     snprintf(alone[EXACT], sizeof *alone, "=%.2f", last[EXACT]);
@@ -134,22 +133,16 @@ static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const doubl
     say_cost(run,
              "top-k's bytes grow with the ranks: from %zu ranks on top-k sends as much as the "
              "exact sum or more. Top-k and 1-bit keep a residual of %s per rank, and 1-bit makes "
-             "%zu calls per step instead of %zu. Without the residual top-k's loss ends %.2f "
+             "%.0f calls per step instead of %.0f. Without the residual top-k's loss ends %.2f "
              "higher.",
-             as_much, compression_residual(&tiny).text, seen[ONEBIT].calls / STEPS,
-             seen[EXACT].calls / STEPS, last[TOPK_FORGETS] - last[TOPK]);
+             as_much, compression_residual(&tiny).text, seen[ONEBIT].calls, seen[EXACT].calls,
+             last[TOPK_FORGETS] - last[TOPK]);
     say_use_when(run, "the link is slow and backward cannot hide the all-reduce. Begin with 16 "
                       "bits, which need no residual.");
 }
 
 static void compression(Run *run) {
-    Training t = { .model = tiny,
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = 1,
-                   .optimizer = sgd(0.1) };
-    t.model.seed = run->seed;
+    Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
     CompressionSeen seen[ONEBIT + 1];
     double last[CURVES];
     compression_check_rule(run, &t, &fp16, &seen[FP16]);

@@ -1,10 +1,7 @@
 // 07_balance.c: trainings with equal, static and dynamic shares. Each is compared with one device
 // that takes the whole batch, and with one that takes the same shares in rank order. The times of
-// all steps are compared with a forecast and with bounds.
+// all steps are compared with a forecast.
 #include "01_data_parallel/experiments/experiments.h"
-#include "common/model/costs.h"
-#include "judge/draw/picture.h"
-#include "judge/frame/training.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,28 +49,27 @@ static size_t slowness(const Devices *d, size_t rank, size_t step) {
 // Calls balance_observe() after a step in which rank 0 had 4 sequences and took 8 picoseconds, and
 // the other ranks had none. In the trainings every rank has sequences, unless it is very slow.
 static void check_idle(Run *run) {
-    size_t n = run->world->size;
-    Range *share = host_alloc(n * sizeof *share);
-    double *rate = host_alloc(n * sizeof *rate);
-    for (size_t r = 0; r < n; r++) rate[r] = 1.5;
-    share[0].hi = 4;
+    Range share[SEQUENCES] = { { 0, 4 } };
+    double rate[SEQUENCES];
+    for (size_t r = 0; r < SEQUENCES; r++) rate[r] = 1.5;
     balance_observe(run->world, share, run->world->rank == 0 ? 8 : 0, rate);
     bool right = rate[0] == 1; // the mean of 1.5 and 4/8
-    for (size_t r = 1; r < n; r++) right = right && rate[r] == 1.5;
+    for (size_t r = 1; r < run->world->size; r++) right = right && rate[r] == 1.5;
     check_true(run, "rates", "a rank without sequences keeps its rate", right);
-    free(share);
-    free(rate);
 }
 
 // ---------------------------------------------------------------- training
 
-// The shares and times of a training.
-typedef struct {
-    Range share[STEPS * SEQUENCES];   // [STEPS][n], n <= SEQUENCES
-    double time[STEPS];               // of a step, ps, equal on all ranks
-    double took[STEPS];               // of this rank's share, ps
-    size_t calls, bytes, activations; // all-reduces; sent; last step's peak
-} Record;
+static BalanceRecord record_new(const Devices *d) {
+    return (BalanceRecord){ .share = host_alloc(STEPS * d->n * sizeof(Range)),
+                            .time = host_alloc(STEPS * sizeof(double)),
+                            .took = host_alloc(STEPS * sizeof(double)) };
+}
+static void record_free(BalanceRecord *r) {
+    free(r->share);
+    free(r->time);
+    free(r->took);
+}
 
 // Sets the rates before the first step. Rate 0 means unknown; then shares are equal.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
@@ -82,13 +78,13 @@ static void first_rates(double *rate, const Devices *d, Policy policy) {
 }
 
 static Trajectory train(Run *run, const Training *t, const Devices *d, Policy policy,
-                        Record *seen) {
+                        BalanceRecord *seen) {
     Comm *dp = run->world;
     Trajectory c = trajectory_new(run, t);
     Optimizer o = t->optimizer;
-    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Model *m = whole_model(&t->model);
     Speeds known = { .rate = host_alloc(d->n * sizeof *known.rate), .measured = policy == DYNAMIC };
-    model_allocate(m);
+    *seen = record_new(d);
     optimizer_allocate(&o, m);
     first_rates(known.rate, d, policy);
     comm_ledger_reset(dp);
@@ -104,9 +100,7 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
         optimizer_step(&o, m, 1);
         trajectory_record(&c, step, m, loss, norm);
     }
-    seen->calls = dp->ledger[COMM_ALL_REDUCE].calls;
-    seen->bytes = dp->ledger[COMM_ALL_REDUCE].bytes;
-    seen->activations = memory_peak(MEM_ACTIVATIONS);
+    seen->costs = measured_now(dp);
     comm_all_reduce_doubles(dp, c.loss, STEPS); // for the log: adds the ranks' parts
     model_free(m);
     free(known.rate);
@@ -118,7 +112,7 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
 // The ideal must be the time of the batch at the summed speed of all devices. The speeds are those
 // measured with equal shares in the same step. The limit is one hundredth, because products of fast
 // devices take whole picoseconds.
-static void check_ideal(Run *run, const Devices *d, const Record *equal) {
+static void check_ideal(Run *run, const Devices *d, const BalanceRecord *equal) {
     bool right = true;
     for (size_t step = 0; step < STEPS; step++) {
         double rate =
@@ -131,54 +125,38 @@ static void check_ideal(Run *run, const Devices *d, const Record *equal) {
     check_true(run, "ideal", "the time at the measured speeds", right);
 }
 
-static void check_bounds(Run *run, const Devices *d, const Record *seen) {
-    bool known = true, measured = true;
-    for (size_t step = 0; step < STEPS; step++) {
-        if (step < CHANGE && seen[STATIC].time[step] > balance_bound(STATIC, d, step))
-            known = false;
-        if (step > 0 && seen[DYNAMIC].time[step] > balance_bound(DYNAMIC, d, step))
-            measured = false;
-    }
-    check_true(run, "static", "until the change no step is longer than whole sequences ask for",
-               known);
-    check_true(run, "dynamic", "after step 0 no step is longer than smoothing explains", measured);
-}
-
-static void policy_cost(Run *run, Policy policy, const char *quantity, const char *words,
-                        const char *unit, Predicted by_formula, Predicted by_play,
-                        double measured) {
-    char id[48], name[96];
-    snprintf(id, sizeof id, "%s.%s", quantity, policy_name[policy]);
-    snprintf(name, sizeof name, "%s: %s", policy_name[policy], words);
-    check_cost(run, id, name, unit, by_formula, by_play, measured);
-}
-
-static void costs(Run *run, const Devices *d, Policy policy, const Record *seen) {
-    size_t N = d->n, mine = run->world->rank, e = sizeof(real);
+static void costs(Run *run, const Devices *d, Policy policy, const BalanceRecord *seen) {
+    const size_t N = d->n, own = run->world->rank, e = sizeof(real);
     double bytes = ring_bytes(ALL_REDUCE_PASSES, N, config_parameters(&tiny), e), time[2] = { 0 },
            sequences[2] = { 0 };
     if (policy == DYNAMIC) bytes += ring_bytes(ALL_REDUCE_PASSES, N, N, sizeof(double));
-    Record want;
+    BalanceRecord want = record_new(d);
     balance_forecast(policy, d, want.share, want.time);
     for (size_t step = 0; step < STEPS; step++) {
         time[0] += want.time[step];
         time[1] += seen->time[step];
-        sequences[0] += (double)range_size(want.share[step * N + mine]);
-        sequences[1] += (double)range_size(seen->share[step * N + mine]);
+        sequences[0] += (double)range_size(want.share[step * N + own]);
+        sequences[1] += (double)range_size(seen->share[step * N + own]);
     }
     // A device keeps the activations of its share.
-    size_t last = range_size(want.share[(STEPS - 1) * N + mine]);
-    policy_cost(run, policy, "time", "all steps", "ps", NOT_PREDICTED, played(time[0]), time[1]);
-    policy_cost(run, policy, "sequences", "my sequences", "sequences", NOT_PREDICTED,
-                played(sequences[0]), sequences[1]);
-    policy_cost(run, policy, "calls", "all-reduces", "calls",
-                formula(policy == DYNAMIC ? 2 * STEPS : STEPS), NOT_PREDICTED, (double)seen->calls);
-    policy_cost(run, policy, "sent", "sent by all-reduces", "bytes", formula(STEPS * bytes),
-                NOT_PREDICTED, (double)seen->bytes);
-    policy_cost(run, policy, "peak", "activations, last step", "bytes", NOT_PREDICTED,
-                played((double)(last * tiny.context * kept_model(&tiny) * e)),
-                (double)seen->activations);
+    size_t kept = range_size(want.share[(STEPS - 1) * N + own]) * tiny.context * kept_model(&tiny);
+    char ids[32], names[32];
+    snprintf(ids, sizeof ids, "%%s.%s", policy_name[policy]);
+    snprintf(names, sizeof names, "%s: %%s", policy_name[policy]);
+    check_costs(run, ids, names,
+                (CostRow[]){ { "time", "all steps", "ps", BY_PLAY(time[0]), time[1] },
+                             { "sequences", "my sequences", "sequences", BY_PLAY(sequences[0]),
+                               sequences[1] },
+                             { "calls", "all-reduces", "calls",
+                               BY_FORMULA(policy == DYNAMIC ? 2 * STEPS : STEPS),
+                               seen->costs.reductions },
+                             { "sent", "sent by all-reduces", "bytes", BY_FORMULA(STEPS * bytes),
+                               seen->costs.reduced },
+                             { "peak", "activations, last step", "bytes",
+                               BY_PLAY((double)(kept * e)), seen->costs.activations_peak },
+                             { 0 } });
     check_numbers(run, policy_name[policy], "time of every step", seen->time, want.time, STEPS, 0);
+    record_free(&want);
 }
 
 // ---------------------------------------------------------------- what to see
@@ -193,9 +171,7 @@ static const char *largest(Run *run, const char *id, char text[32]) {
 static void answer(Run *run, const Devices *d) {
     const double equal = cost_value(run, "time.equal"), dynamic = cost_value(run, "time.dynamic");
     char ideal_time[32], speeds[32], most[2][32];
-    double all = 0;
-    for (size_t s = 0; s < STEPS; s++) all += balance_ideal(d, s) + balance_rings(EQUAL, d);
-    page_value(ideal_time, sizeof ideal_time, all, "ps");
+    page_value(ideal_time, sizeof ideal_time, balance_ideal_steps(d), "ps");
     page_value(speeds, sizeof speeds,
                (cost_value(run, "sent.dynamic") - cost_value(run, "sent.equal")) / STEPS, "bytes");
     const bool helps = dynamic < 0.99 * equal;
@@ -221,10 +197,9 @@ static bool steps_in_files(Run *run) {
 
 // A step with equal shares, and then one with shares in proportion to the speeds.
 static void show_steps(Run *run, const Training *t, const Devices *d) {
-    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Model *m = whole_model(&t->model);
     Speeds known = { .rate = host_alloc(d->n * sizeof *known.rate) };
     Range *share = host_alloc(d->n * sizeof *share);
-    model_allocate(m);
     clock_set_speed(1 / (double)slowness(d, run->world->rank, 0));
     picture_begin(run, MEM_ACTIVATIONS);
     for (Policy p = EQUAL; p <= STATIC; p++) {
@@ -247,14 +222,8 @@ static void balance(Run *run) {
             "ranks",
             SEQUENCES, SEQUENCES);
     Devices d = devices_read(run, "slow");
-    Training t = { .model = tiny,
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = 1,
-                   .optimizer = sgd(0.1) };
-    t.model.seed = run->seed;
-    Record seen[POLICIES];
+    Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
+    BalanceRecord seen[POLICIES];
     Trajectory whole = training_unsplit(run, &t, 1);
     for (Policy p = EQUAL; p < POLICIES; p++) {
         char line[64];
@@ -270,17 +239,14 @@ static void balance(Run *run) {
         trajectory_free(&ordered);
     }
     trajectory_free(&whole);
-    BalanceTimes times[POLICIES];
-    for (Policy p = EQUAL; p < POLICIES; p++)
-        times[p] = (BalanceTimes){ seen[p].share, seen[p].time };
-    balance_show_times(run, &d, times, steps_in_files(run) ? PICTURE_NO_FILES : PICTURE_CHART);
+    balance_show_times(run, &d, seen, steps_in_files(run) ? PICTURE_NO_FILES : PICTURE_CHART);
     show_steps(run, &t, &d);
     check_ideal(run, &d, &seen[EQUAL]);
     check_idle(run);
-    check_bounds(run, &d, seen);
     for (Policy p = EQUAL; p < POLICIES; p++) costs(run, &d, p, &seen[p]);
-    balance_table(run, &d, times);
+    balance_table(run, &d, seen);
     answer(run, &d);
+    for (Policy p = EQUAL; p < POLICIES; p++) record_free(&seen[p]);
     data_free(&t.data);
     free(d.slow);
 }

@@ -27,8 +27,8 @@ static void check_learning(Run *run, double last[CURVES]) {
 
 static void table(Run *run, const CompressionSeen seen[2], const double last[CURVES]) {
     const CompressionSeen *sum = &seen[EXACT];
-    const CompressionCells exact = compression_cells(sum, sum, STEPS, last[EXACT]);
-    const CompressionCells power = compression_cells(&seen[RANK_2], sum, STEPS, last[RANK_2]);
+    const CompressionCells exact = compression_cells(sum, sum, last[EXACT]);
+    const CompressionCells power = compression_cells(&seen[RANK_2], sum, last[RANK_2]);
     char forgets[16];
     snprintf(forgets, sizeof forgets, "=%.2f", last[FORGETS]);
     results(run, (const char *const[]){ "exact", "PowerSGD", NULL },
@@ -58,23 +58,17 @@ static void answer(Run *run, const CompressionSeen seen[2], const double last[CU
                    RANK, compression_share(&seen[RANK_2], &seen[EXACT]), COMPRESSION_LONG,
                    last[RANK_2], last[EXACT]);
     say_cost(run,
-             "a residual of %s per rank, %zu calls per step instead of %zu, and three products "
+             "a residual of %s per rank, %.0f calls per step instead of %.0f, and three products "
              "per matrix. Without the residual the loss ends %.2f higher.",
-             compression_residual(&tiny).text, seen[RANK_2].calls / STEPS,
-             seen[EXACT].calls / STEPS, last[FORGETS] - last[RANK_2]);
+             compression_residual(&tiny).text, seen[RANK_2].calls, seen[EXACT].calls,
+             last[FORGETS] - last[RANK_2]);
     say_use_when(run, "the link is slow, matrices are large (the share of bytes falls with the "
                       "width), and memory has room for the residual.");
 }
 
 static void power_sgd(Run *run) {
-    Training t = { .model = tiny,
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = 1,
-                   .optimizer = sgd(0.1) };
+    Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
     const CompressionPlan full = { .method = POWER_SGD, .rank = SIZE_MAX };
-    t.model.seed = run->seed;
     CompressionSeen seen[2];
     double last[CURVES];
     compression_check_rule(run, &t, &rank_2, &seen[RANK_2]);

@@ -1,7 +1,6 @@
 // balance_forecast.c: predicts shares and times of 07_balance from sizes and speeds, without a call
 // of the technique.
 #include "01_data_parallel/experiments/experiments.h"
-#include "common/model/costs.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -66,19 +65,8 @@ double balance_ideal(const Devices *d, size_t step) {
     return work_model(d->model, d->sequences).time / summed_speed(d, step);
 }
 
-// The longest time that a step may take. If sequences could be cut, all devices would finish
-// together, after work / summed speed. Sequences are whole, but the device that ends last got
-// its last sequence because no other device would have finished it earlier. So a step takes at
-// most as long as a step of n - 1 more sequences that could be cut. If the estimated rate of a
-// device is `over` times the true rate, its share may take `over` times as long. In the step of the
-// change the rate of device 0 is `changed` times the true rate. Each further step halves the
-// excess. The bound is one hundredth higher, because products of fast devices take whole
-// picoseconds.
-double balance_bound(Policy p, const Devices *d, size_t step) {
-    double over = 1;
-    if (p == DYNAMIC && step >= d->change)
-        over += (double)(d->changed - 1) / pow(2, (double)(step - d->change));
-    double work = work_model(d->model, d->sequences + d->n - 1).time;
-    double computing = over * work / summed_speed(d, step);
-    return computing * 1.01 + balance_rings(p, d);
+double balance_ideal_steps(const Devices *d) {
+    double time = 0;
+    for (size_t s = 0; s < d->steps; s++) time += balance_ideal(d, s) + balance_rings(EQUAL, d);
+    return time;
 }

@@ -1,7 +1,5 @@
 // balance_page.c: the page of 07_balance: the times of all steps as a chart, and the table.
 #include "01_data_parallel/experiments/experiments.h"
-#include "common/model/costs.h"
-#include "judge/draw/picture.h"
 #include "judge/draw/plot.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,21 +16,15 @@ static void shares_text(char *text, size_t room, const Range *share, size_t n) {
     if (n > 8) snprintf(text, room, "%zu..%zu", least, most);
 }
 
-void balance_show_times(Run *run, const Devices *d, const BalanceTimes *seen, int picture) {
+void balance_show_times(Run *run, const Devices *d, const BalanceRecord *seen, int picture) {
     const size_t steps = d->steps;
     const double unit = work_model(d->model, 1).time;
     // y[POLICIES + 1][steps]
     double *x = host_alloc((POLICIES + 2) * steps * sizeof *x), *y = x + steps;
-    say_detail(run,
-               "\nstep    equal   static  dynamic   ideal   sequences of each device, dynamic");
     for (size_t step = 0; step < steps; step++) {
-        char shares[64];
-        shares_text(shares, sizeof shares, seen[DYNAMIC].share + step * d->n, d->n);
         x[step] = (double)step;
         for (size_t p = 0; p < POLICIES; p++) y[p * steps + step] = seen[p].time[step] / unit;
         y[POLICIES * steps + step] = (balance_ideal(d, step) + balance_rings(EQUAL, d)) / unit;
-        say_detail(run, "%4zu %8.2f %8.2f %8.2f %7.2f   %s\n", step, y[step], y[steps + step],
-                   y[2 * steps + step], y[3 * steps + step], shares);
     }
     PlotLine lines[] = { { "equal", y },
                          { "static", y + steps },
@@ -49,38 +41,15 @@ void balance_show_times(Run *run, const Devices *d, const BalanceTimes *seen, in
     free(x);
 }
 
-// Writes which devices are slow before step 0, such as "Devices 3, 7 take 4 times as long as the
-// others. ". Empty: no device is slow, the slow ones are not equally slow, or they are too many.
-static void slow_text(char *text, size_t room, const Devices *d) {
-    size_t slow = 0, times = 0, at = 0;
-    char names[24] = "";
-    for (size_t r = 0; r < d->n; r++) {
-        if (d->slow[r] == 1) continue;
-        bool other = slow > 0 && d->slow[r] != times;
-        times = d->slow[r];
-        if (at < sizeof names)
-            at += (size_t)snprintf(names + at, sizeof names - at, slow ? ", %zu" : "%zu", r);
-        slow = other || at >= sizeof names ? d->n : slow + 1;
-    }
-    *text = 0;
-    if (slow > 0 && slow < d->n)
-        snprintf(text, room, "Device%s %s take%s %zu times as long as the others. ",
-                 slow > 1 ? "s" : "", names, slow > 1 ? "" : "s", times);
-}
-
 typedef char Cell[64];
 static void milliseconds(Cell text, double ps) {
     snprintf(text, sizeof(Cell), "=%.2f ms", ps * 1e-9);
 }
 
-void balance_table(Run *run, const Devices *d, const BalanceTimes *seen) {
-    const size_t steps = d->steps;
-    const size_t step[] = { 0, d->change - 1, d->change, steps - 1 };
+void balance_table(Run *run, const Devices *d, const BalanceRecord *seen) {
+    const size_t step[] = { 0, d->change - 1, d->change, d->steps - 1 };
     Cell time[4][POLICIES + 1], shares[POLICIES], what[4], best, kept;
-    char first[96];
-    double all = 0;
-    for (size_t s = 0; s < steps; s++) all += balance_ideal(d, s) + balance_rings(EQUAL, d);
-    page_cell(best, all, "ps");
+    page_cell(best, balance_ideal_steps(d), "ps");
     page_value(kept, sizeof kept, (double)(d->model->context * kept_model(d->model) * sizeof(real)),
                "bytes");
     for (size_t i = 0; i < 4; i++) {
@@ -89,17 +58,17 @@ void balance_table(Run *run, const Devices *d, const BalanceTimes *seen) {
         for (size_t p = 0; p < POLICIES; p++) milliseconds(time[i][p], seen[p].time[step[i]]);
         milliseconds(time[i][POLICIES], balance_ideal(d, step[i]) + balance_rings(EQUAL, d));
     }
-    slow_text(first, sizeof first, d);
     for (size_t p = 0; p < POLICIES; p++) {
         *shares[p] = '=';
-        shares_text(shares[p] + 1, sizeof *shares - 1, seen[p].share + (steps - 1) * d->n, d->n);
+        shares_text(shares[p] + 1, sizeof *shares - 1, seen[p].share + (d->steps - 1) * d->n, d->n);
     }
     say(run,
         "\nequal: the same share for all. static: in proportion to the speeds before step 0. "
         "dynamic: to the\nspeeds measured in earlier steps. ideal: shares in fractions of a "
         "sequence. A step: the slowest rank\ncomputes, then all-reduce. A rank keeps %s of "
-        "activations per sequence.\n%sDevice 0 becomes %zu times slower in step %zu.\n",
-        kept, first, d->changed, d->change);
+        "activations per sequence.\n--slow %s: the devices' times per sequence. Device 0 becomes "
+        "%zu times slower in step %zu.\n",
+        kept, option_text(run, "slow"), d->changed, d->change);
     results(
         run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL },
         (const Result[]){

@@ -1,10 +1,8 @@
 // compression_checks.c: the checks of 06_compression and 08_power_sgd. They cover trainings with a
 // compressed sum, sums of everything that was sent, constructed gradients, costs, and the losses on
 // text.
-#include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
-#include "judge/draw/picture.h"
 #include "judge/draw/plot.h"
 #include <math.h>
 #include <stdio.h>
@@ -21,17 +19,13 @@ typedef struct {
     Arena arena;
 } Books;
 
-static Tensor zeros(Arena *a, size_t n) {
-    Tensor t = tensor_new(a, 1, n);
-    tensor_fill(t, 0);
-    return t;
-}
-
 static Books books_new(Compression *c, size_t size) {
     Books b = { .arena = arena(MEM_REFERENCE) };
-    b.gradients = zeros(&b.arena, size);
-    b.reconstructed = zeros(&b.arena, size);
-    c->sent = zeros(&b.arena, size);
+    Tensor *sum[] = { &b.gradients, &b.reconstructed, &c->sent };
+    for (size_t i = 0; i < 3; i++) {
+        *sum[i] = tensor_new(&b.arena, 1, size);
+        tensor_fill(*sum[i], 0);
+    }
     return b;
 }
 
@@ -39,11 +33,8 @@ static void books_note(Tensor sum, Tensor g) {
     if (sum.data) op_add(sum, sum, g);
 }
 
-static void books_free(Books *b) { arena_free(&b->arena); }
-
 // On every rank: all that it sent + its residual = all its gradients.
-static void check_workers(Run *run, const char *what, const Books *b, const Compression *c) {
-    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
+static void put_worker(Snapshot *got, Snapshot *want, const Books *b, const Compression *c) {
     Arena a = arena(MEM_REFERENCE);
     Tensor sum = tensor_new(&a, 1, b->gradients.cols);
     char name[32];
@@ -51,54 +42,42 @@ static void check_workers(Run *run, const char *what, const Books *b, const Comp
     op_add(sum, c->sent, c->error);
     snapshot_put(got, name, 1, sum.cols, sum, 0, 0);
     snapshot_put(want, name, 1, sum.cols, b->gradients, 0, 0);
-    check_close(run, what, got, want, LIMIT_ROUNDING);
     arena_free(&a);
-    snapshot_free(got);
-    snapshot_free(want);
 }
 
-// Over all ranks: all that was reconstructed + the servers' residuals = all that was sent.
-static void check_servers(Run *run, const char *what, const Books *b, const Compression *c) {
-    Snapshot *got = snapshot_new(run), *want = snapshot_new(run), *parts = snapshot_new(run);
-    Arena a = arena(MEM_REFERENCE);
-    size_t size = b->reconstructed.cols, N = c->dp->size;
-    char name[32];
-    snprintf(name, sizeof name, "rank %zu", c->dp->rank);
-    snapshot_put(parts, name, 1, size, c->sent, 0, 0);
-    // Every rank records its own tensor. All these tensors must agree in every bit.
-    snapshot_put(parts, "reconstructed", 1, size, b->reconstructed, 0, 0);
+// Over all ranks: all that was reconstructed + the residuals of 1-bit's servers = all that was
+// sent. Overwrites the sums.
+static void put_server(Snapshot *got, Snapshot *want, const Books *b, const Compression *c) {
+    const size_t size = b->reconstructed.cols;
+    const char *name = "all ranks";
+    ledger_pause();
+    comm_all_reduce(c->dp, c->sent);
+    ledger_resume();
+    if (c->dp->rank == 0) snapshot_put(want, name, 1, size, c->sent, 0, 0);
+    if (c->plan.method != ONE_BIT) snapshot_put(got, name, 1, size, b->reconstructed, 0, 0);
     for (size_t i = 0; i < c->n_buckets && c->plan.method == ONE_BIT; i++) {
         const CompressedBucket *bucket = &c->buckets[i];
-        Range part = elements_of_part(range_size(bucket->range), 1, N, c->dp->rank);
-        snapshot_put_flat(parts, "servers", 1, size, bucket->server_error,
-                          bucket->range.lo + part.lo);
+        Range part = elements_of_part(range_size(bucket->range), 1, c->dp->size, c->dp->rank);
+        const size_t lo = bucket->range.lo + part.lo;
+        Tensor served = tensor_flat_range(b->reconstructed, lo, bucket->range.lo + part.hi);
+        op_add(served, served, bucket->server_error);
+        snapshot_put_flat(got, name, 1, size, served, lo);
     }
-    snapshot_join(parts);
-    if (c->dp->rank == 0) {
-        Tensor sum = zeros(&a, size), left = zeros(&a, size), t = tensor_new(&a, 1, size);
-        for (size_t k = 0; k < N; k++) {
-            snprintf(name, sizeof name, "rank %zu", k);
-            tensor_upload(t, snapshot_values(parts, name));
-            op_add(sum, sum, t);
-        }
-        if (c->plan.method == ONE_BIT) tensor_upload(left, snapshot_values(parts, "servers"));
-        op_add(left, left, b->reconstructed);
-        snapshot_put(got, "all ranks", 1, size, left, 0, 0);
-        snapshot_put(want, "all ranks", 1, size, sum, 0, 0);
-    }
-    check_close(run, what, got, want, LIMIT_ROUNDING);
-    arena_free(&a);
-    snapshot_free(got);
-    snapshot_free(want);
-    snapshot_free(parts);
 }
 
-static void books_check(Run *run, const Books *b, const Compression *c, const char *method) {
-    char what[64];
-    snprintf(what, sizeof what, "%s: sent + residual = gradients", method);
-    check_workers(run, what, b, c);
-    snprintf(what, sizeof what, "%s: reconstructed + residual = sent", method);
-    check_servers(run, what, b, c);
+static void books_check(Run *run, const Books *b, const Compression *c) {
+    static const char *const equation[] = { "sent + residual = gradients",
+                                            "reconstructed + residual = sent" };
+    for (size_t i = 0; i < 2; i++) {
+        Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
+        char what[64];
+        snprintf(what, sizeof what, "%s: %s", method_name[c->plan.method], equation[i]);
+        if (i == 0) put_worker(got, want, b, c);
+        else put_server(got, want, b, c);
+        check_close(run, what, got, want, LIMIT_ROUNDING);
+        snapshot_free(got);
+        snapshot_free(want);
+    }
 }
 
 // ---------------------------------------------------------------- made gradients
@@ -134,8 +113,7 @@ static void made_gradient(Run *run, const Model *m, MadeKind kind) {
 void compression_check_exact(Run *run, const ModelConfig *model, const CompressionPlan *plan,
                              MadeKind kind, const char *name, double limit) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-    Model *m = model_describe(model, model_layers(model));
-    model_allocate(m);
+    Model *m = whole_model(model);
     Compression *c = compression_new(run->world, plan, m, run->seed);
     made_gradient(run, m, kind);
     compression_all_reduce(c, m->g);
@@ -155,13 +133,12 @@ void compression_check_exact(Run *run, const ModelConfig *model, const Compressi
 
 typedef struct {
     Comm *dp;
-    Compression *c;
+    Compression *c; // NULL: the exact sum
     Books books;
-} Replica; // c NULL: the exact sum
+} Replica;
 
-static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Training *t,
-                               const Batch *b) {
-    Replica *r = replica;
+// Leaves the sum over ranks in m->g. Returns my shard's part of the loss.
+static double replica_gradients(Replica *r, Model *m, const Batch *b) {
     model_zero_gradients(m);
     double loss = model_forward_backward(m, b) * b->token_weight;
     model_fold_tied(m);
@@ -169,69 +146,67 @@ static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Trai
     if (r->c) compression_all_reduce(r->c, m->g); // the only line that differs from 02_all_reduce
     else data_parallel_all_reduce(r->dp, m);
     books_note(r->books.reconstructed, m->g);
+    return loss;
+}
+
+static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Training *t,
+                               const Batch *b) {
+    double loss = replica_gradients(replica, m, b);
     double norm = model_grad_norm(m, NULL);
     optimizer_step(o, m, clip_factor(norm, t->clip));
-    return (StepResult){ loss, norm }; // loss: my shard's part
+    return (StepResult){ loss, norm };
+}
+
+// Compares the costs of a training that has just ended.
+static void compare_costs(Run *run, const Training *t, const CompressionPlan *plan,
+                          const CompressionSeen *seen) {
+    static const char *const id_of[METHODS] = { "fp16", "top-k", "1-bit", "power-sgd" };
+    const size_t e = sizeof(real), wte = t->model.vocab * t->model.width;
+    CutSizes whole = cut_sizes(&t->model, 1, 0);
+    CompressionCosts want = compression_costs(&whole, plan, run->world->size, run->world->rank);
+    const size_t gradients = config_parameters(&t->model) + wte + want.errors; // wte's twice
+    char ids[32], names[32];
+    snprintf(ids, sizeof ids, "%%s.%s", id_of[plan->method]);
+    snprintf(names, sizeof names, "%s: %%s", method_name[plan->method]);
+    check_costs(
+        run, ids, names,
+        (CostRow[]){
+            { "sent", "sent a step", "bytes", BY_FORMULA(want.sent), seen->sent },
+            { "calls", "calls a step", "calls", BY_FORMULA((double)want.calls), seen->calls },
+            { "gradients", "gradients and errors", "bytes", BY_FORMULA((double)(gradients * e)),
+              (double)memory_now(MEM_GRADIENTS) },
+            { "kept", "buffers between steps", "bytes", BY_FORMULA((double)(want.factors * e)),
+              (double)memory_now(MEM_COMMUNICATION) },
+            { "peak", "buffers, peak", "bytes", BY_FORMULA((double)(want.buffers * e)),
+              (double)memory_peak(MEM_COMMUNICATION) },
+            { 0 } });
 }
 
 Trajectory compression_train(Run *run, const Training *t, const CompressionPlan *plan,
                              CompressionSeen *seen) {
     Comm *dp = run->world;
     Trajectory course = trajectory_new(run, t);
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(m);
+    Model *m = whole_model(&t->model);
     Replica r = { .dp = dp, .c = plan ? compression_new(dp, plan, m, run->seed) : NULL };
-    if (seen && r.c && r.c->error.data) r.books = books_new(r.c, m->size);
+    const bool booked = seen && plan && plan->method != HALF;
+    if (booked) r.books = books_new(r.c, m->size);
     comm_ledger_reset(dp);
     Picoseconds begin = clock_now();
     training_run(&course, m, t, dp->size, dp->rank, replica_step, &r);
-    Picoseconds took = clock_now() - begin;
     if (seen) {
+        const double steps = (double)t->steps;
         size_t calls = 0;
         for (size_t k = 0; k < COMM_KINDS; k++) calls += dp->ledger[k].calls;
-        *seen = (CompressionSeen){ comm_bytes_sent(dp),
-                                   calls,
-                                   memory_now(MEM_GRADIENTS),
-                                   memory_now(MEM_COMMUNICATION),
-                                   memory_peak(MEM_COMMUNICATION),
-                                   took / t->steps };
-        if (r.c && r.c->error.data) books_check(run, &r.books, r.c, method_name[plan->method]);
+        *seen = (CompressionSeen){ (double)comm_bytes_sent(dp) / steps, (double)calls / steps,
+                                   (double)(clock_now() - begin) / steps };
+        if (plan) compare_costs(run, t, plan, seen);
     }
+    if (booked) books_check(run, &r.books, r.c);
     comm_all_reduce_doubles(dp, course.loss, t->steps); // for the log
     if (r.c) compression_free(r.c);
-    books_free(&r.books);
+    arena_free(&r.books.arena);
     model_free(m);
     return course;
-}
-
-static void compression_cost(Run *run, Method method, const char *quantity, const char *words,
-                             const char *unit, double predicted, double measured) {
-    static const char *const id_of[METHODS] = { "fp16", "top-k", "1-bit", "power-sgd" };
-    char id[48], name[64];
-    snprintf(id, sizeof id, "%s.%s", quantity, id_of[method]);
-    snprintf(name, sizeof name, "%s: %s", method_name[method], words);
-    check_cost(run, id, name, unit, formula(predicted), NOT_PREDICTED, measured);
-}
-
-static void compare_costs(Run *run, const Training *t, const CompressionPlan *plan,
-                          const CompressionSeen *seen) {
-    const ModelConfig *c = &t->model;
-    size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(c),
-           wte = c->vocab * c->width;
-    double steps = (double)t->steps;
-    CutSizes whole = cut_sizes(c, 1, 0);
-    CompressionCosts want = compression_costs(&whole, plan, N, run->world->rank);
-    size_t gradients = Psi + wte + want.errors; // wte's twice
-    compression_cost(run, plan->method, "sent", "sent a step", "bytes", want.sent,
-                     (double)seen->sent / steps);
-    compression_cost(run, plan->method, "calls", "calls a step", "calls", (double)want.calls,
-                     (double)seen->calls / steps);
-    compression_cost(run, plan->method, "gradients", "gradients and errors", "bytes",
-                     (double)(gradients * e), (double)seen->gradients);
-    compression_cost(run, plan->method, "kept", "buffers between steps", "bytes",
-                     (double)(want.factors * e), (double)seen->kept);
-    compression_cost(run, plan->method, "peak", "buffers, peak", "bytes",
-                     (double)(want.buffers * e), (double)seen->buffers);
 }
 
 void compression_check_rule(Run *run, const Training *t, const CompressionPlan *plan,
@@ -246,24 +221,13 @@ void compression_check_rule(Run *run, const Training *t, const CompressionPlan *
     training_compare(run, what, &got, &want, limit);
     trajectory_free(&got);
     trajectory_free(&want);
-    compare_costs(run, t, plan, seen);
 }
 
 // ---------------------------------------------------------------- on text
 
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
-    static const ModelConfig reader = {
-        .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256
-    };
     enum { POINTS = 6, EACH = COMPRESSION_LONG / POINTS };
-    Training t = { .model = reader,
-                   .steps = COMPRESSION_LONG,
-                   .sequences = 16,
-                   .micro_batches = 1,
-                   .optimizer = sgd(option_real(run, "lr")) };
-    t.model.seed = run->seed;
-    t.data = training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context,
-                           t.sequences);
+    Training t = text_training(run, COMPRESSION_LONG, option_real(run, "lr"));
     PlotLine *lines = host_alloc(n * sizeof *lines);
     size_t drawn = 0;
     // Each point is the mean of ten batches, because single batches differ too much.
@@ -301,25 +265,21 @@ void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
 void compression_show_steps(Run *run, const Training *t, const CompressionPlan *plan,
                             const char *title) {
     Comm *dp = run->world;
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(m);
-    Compression *c = compression_new(dp, plan, m, run->seed);
+    Model *m = whole_model(&t->model);
+    Replica exact = { .dp = dp };
+    Replica compressed = { .dp = dp, .c = compression_new(dp, plan, m, run->seed) };
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *b = training_batches(t, &tokens, 0, dp->size, dp->rank);
     picture_begin(run, MEM_ACTIVATIONS);
-    for (unsigned step = 0; step < 2; step++) {
-        b->number = step;
-        model_zero_gradients(m);
-        model_forward_backward(m, b);
-        model_fold_tied(m);
-        if (step == 0) data_parallel_all_reduce(dp, m);
-        else compression_all_reduce(c, m->g);
-    }
+    b->number = 0;
+    replica_gradients(&exact, m, b);
+    b->number = 1;
+    replica_gradients(&compressed, m, b);
     picture_end(run);
     picture_show(run, title, option_given(run, "trace") ? PICTURE_CHART : PICTURE_NO_FILES);
     free(b);
     arena_free(&tokens);
-    compression_free(c);
+    compression_free(compressed.c);
     model_free(m);
 }
 

@@ -185,9 +185,8 @@ Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan 
     Trajectory course = trajectory_new(run, t);
     if (run->world->rank > 0) return course;
     ledger_pause();
-    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Model *m = whole_model(&t->model);
     Optimizer o = t->optimizer;
-    model_allocate(m);
     optimizer_allocate(&o, m);
     OneDevice rule = one_device_new(plan, m, N, run->seed);
     Arena a = arena(MEM_REFERENCE);

@@ -1,6 +1,6 @@
-// experiments.h: functions that several experiments of this chapter and of later ones share: costs
-// of all-reduces, of buckets and of compressed gradients, references on one device, the forecast of
-// a balance, trainings with a parameter server.
+// experiments.h: functions that several experiments of this chapter and of later ones share:
+// trainings and their costs, costs of all-reduces, of buckets and of compressed gradients,
+// references on one device, the forecast of a balance, trainings with a parameter server.
 #ifndef DATA_PARALLEL_EXPERIMENTS_H
 #define DATA_PARALLEL_EXPERIMENTS_H
 #include "01_data_parallel/compression.h"
@@ -11,6 +11,39 @@
 #include "judge/draw/picture.h"
 #include "judge/frame/lesson.h"
 #include "judge/frame/training.h"
+
+// ------------------------------------------------ measured.c: trainings, and their costs on a rank
+
+// A training with SGD on random sequences, one micro-batch per shard.
+Training synthetic_training(const Run *run, const ModelConfig *model, size_t steps,
+                            size_t sequences);
+// The model with all its layers, allocated. Equal seeds give equal weights on all ranks.
+Model *whole_model(const ModelConfig *model);
+// The training of a small model on the text --data, with SGD. Random sequences cannot be learnt.
+enum { TEXT_SEQUENCES = 16 };
+Training text_training(Run *run, size_t steps, double rate);
+
+// Of all steps: calls and bytes sent, of all kinds, of all-reduces, of broadcasts. Bytes held now.
+// Peaks since the last reset of peaks, in bytes. last: times of the recorded step; the caller fills
+// them in.
+typedef struct {
+    double calls, sent, reductions, reduced, broadcasts, broadcast;
+    double parameters, gradients, optimizer, buffers;
+    double buffers_peak, activations_peak;
+    Timing last;
+} Measured;
+Measured measured_now(const Comm *c);
+
+// A replica whose gradients are reduced in buckets. sum: a second gradient buffer, which a step may
+// allocate in the model's arena of gradients.
+typedef struct {
+    Comm *dp;
+    Buckets *buckets;
+    Tensor sum;
+} BucketReplica;
+// A training on all ranks. `step` gets a BucketReplica, and returns the loss of this rank's part.
+// capacity: bytes at which a bucket is closed. The last step of t must be recorded.
+Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacity, Measured *seen);
 
 // --------------------------------------------------- ring_costs.c: four ways to make an all-reduce
 
@@ -25,13 +58,11 @@ typedef struct {
 } WayCosts;
 WayCosts way_costs(Way way, size_t N, size_t r, size_t count);
 
-// Picoseconds until the last rank is done, with one port per rank, over this run's link between
-// nodes or over link l.
-double way_time(Way way, size_t N, size_t count);
+// Picoseconds over link l until the last rank is done, with one port per rank.
 double way_time_on(const ClockLink *l, Way way, size_t N, size_t count);
-// The smallest k for which the ring is no slower than another way with k * unit elements. N and the
-// number of chunks of the other way must divide `unit`.
-size_t way_ring_overtakes(Way way, size_t N, size_t unit);
+// The smallest multiple of N elements for which the ring is no slower than the tree, over this
+// run's link between nodes.
+size_t way_ring_overtakes(size_t N);
 
 // ------------------------------------------ ring_page.c: 03_ring's page
 
@@ -40,12 +71,10 @@ void ring_fastest(Run *run); // the table of the fastest way by size and ranks
 
 // ------------------------------------------ ring_nodes.c: 03_ring's hierarchical way over nodes
 
-// Fills t with the elements of one rank. Small whole numbers have exact sums. Other sums are
-// rounded, so they depend on the order.
-void ring_fill(Tensor t, uint64_t seed, size_t rank, bool whole);
-// Compares the hierarchical sums of all sizes with the library's, and bytes and times with
-// formulas.
-void ring_nodes_check(Run *run, const size_t *count, const char *const *name, size_t sizes);
+// Compares costs of one all-reduce over nodes with formulas: flat, by the library, as a ring over
+// all ranks, and hierarchical. The bytes that a rank sends, and the time from a common start until
+// this rank is done.
+void ring_nodes_costs(Run *run, Comm *inside, Comm *between);
 // Prints the table of bytes and times. Returns whether there is more than one node.
 bool ring_nodes_table(Run *run);
 
@@ -132,14 +161,13 @@ Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan 
 
 // ---------------------------------------------- compression_checks.c: 06_compression, 08_power_sgd
 
-// sent, calls: of a whole training. gradients, kept: bytes at its end, of gradients and of buffers.
-// buffers: bytes at their peak. step: picoseconds of one step.
+// Measured per step: bytes sent, calls, picoseconds.
 typedef struct {
-    size_t sent, calls, gradients, kept, buffers, step;
+    double sent, calls, step;
 } CompressionSeen;
-// plan NULL: the exact sum. If seen is given, it is filled in, and the sums are checked: on every
-// rank, sent + residual = its gradients; over all ranks, reconstructed + the residuals of 1-bit's
-// servers = sent.
+// plan NULL: the exact sum. If seen is given, it is filled in, and costs and sums are checked: on
+// every rank, sent + residual = its gradients; over all ranks, reconstructed + the residuals of
+// 1-bit's servers = sent.
 Trajectory compression_train(Run *run, const Training *t, const CompressionPlan *plan,
                              CompressionSeen *seen);
 // A training against the rule on one device, and its costs.
@@ -175,12 +203,12 @@ void compression_show_steps(Run *run, const Training *t, const CompressionPlan *
 
 // The bytes sent, in percent of the exact sum's. 0 where one rank sends nothing.
 double compression_share(const CompressionSeen *seen, const CompressionSeen *exact);
-// One training's cells in the page's table. sent and calls are per step.
+// One training's cells in the page's table.
 typedef struct {
     char sent[48], calls[16], step[24], loss[16];
 } CompressionCells;
 CompressionCells compression_cells(const CompressionSeen *seen, const CompressionSeen *exact,
-                                   size_t steps, double loss);
+                                   double loss);
 // The size of a rank's residual: one element per parameter.
 PageText compression_residual(const ModelConfig *model);
 
@@ -200,73 +228,22 @@ typedef struct {
 double balance_rings(Policy p, const Devices *d); // the all-reduces of a step
 // Fills share [steps][n] and time [steps] of a training.
 void balance_forecast(Policy p, const Devices *d, Range *share, double *time);
-// A step's computing if sequences could be cut, without the all-reduces.
+// A step's computing if sequences could be cut, without the all-reduces; and the time of all steps
+// with them.
 double balance_ideal(const Devices *d, size_t step);
-double balance_bound(Policy p, const Devices *d, size_t step); // the longest possible step
+double balance_ideal_steps(const Devices *d);
 
 // ---- balance_page.c ----
-// A training, as measured: share [steps][n], time [steps].
+// A training, as measured. share [steps][n]. time [steps]: of a step, equal on all ranks. took
+// [steps]: of this rank's share.
 typedef struct {
-    const Range *share;
-    const double *time;
-} BalanceTimes;
-// Shows the time of every step as a table and a plot. Unit: one sequence on a device of the full
-// rate. seen [POLICIES].
-void balance_show_times(Run *run, const Devices *d, const BalanceTimes *seen, int picture);
-void balance_table(Run *run, const Devices *d, const BalanceTimes *seen); // the page's table
-
-// ---- server_log.c ----
-// The log of an asynchronous parameter server. The log holds the order in which the server served
-// the pushes. It is predicted from sizes and speeds, and replayed on one device.
-
-// Line v is the push that made version v + 1 of the weights from version v.
-typedef struct {
-    size_t workers, steps, staleness; // steps per worker; staleness = steps: no bound
-    char name[24];                    // "staleness 1", "no bound"
-    Served *line;                     // [workers * steps]; NULL: synchronous
-    Picoseconds begin;                // when version 0 was sent
-    bool same;                        // every server served in this order
-} ServerLog;
-ServerLog server_log_new(size_t workers, size_t steps, size_t staleness);
-// Collective: every rank gets server 0's lines, and log->same says whether the others agree.
-void server_log_share(ServerLog *log, const Cluster *c);
-
-// The largest values in a log.
-//     lag     versions between the weights that gave a gradient and the weights that it changes
-//     ahead   steps that a worker, at the start of a step, has done more than the slowest worker
-//     pushes  per millisecond, until the first worker has finished
-typedef struct {
-    size_t lag, ahead;
-    double pushes;
-} ServerLogSeen;
-ServerLogSeen server_log_look(const ServerLog *log);
-
-// Checks that the log is the one that follows from the times (picoseconds): computing[w] of a step
-// of worker w, and one message. Also checks the bounds on staleness and age.
-void server_log_check(Run *run, const ServerLog *log, const double *computing, double message);
-// The reference: one device (rank 0, uncounted) takes each push's gradient at the version that its
-// worker had, and applies it to the newest weights. A step of the result is a line of the log.
-Trajectory server_log_replay(Run *run, const Training *t, const ServerLog *log);
-
-// ---- server_training.c ----
-// Trainings with a parameter server, what they cost, and predictions of that.
-
-// ---- server_training.c ----
-// sent, calls: of a whole training. The others: bytes of memory at its end.
-typedef struct {
-    Timing timing;
-    size_t sent, calls, parameters, gradients, optimizer, buffers;
-} ServerSeen;
-typedef struct {
-    ServerLog log;  // server 0's, on all ranks; no lines: synchronous
-    bool one_port;  // all messages of a server go through one link
-    Snapshot *last; // the weights at the end
-    ServerSeen seen;
-} ServerRecord;
-// Trains synchronously if record->log has no lines, else asynchronously, and fills in the record. A
-// step of the result is a step of all workers, or one push of the log.
-Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRecord *record);
-void server_record_free(ServerRecord *record);
+    Range *share;
+    double *time, *took;
+    Measured costs;
+} BalanceRecord;
+// Plots the time of every step. Unit: one sequence on a device of the full rate. seen [POLICIES].
+void balance_show_times(Run *run, const Devices *d, const BalanceRecord *seen, int picture);
+void balance_table(Run *run, const Devices *d, const BalanceRecord *seen); // the page's table
 
 // ---- server_costs.c: from sizes and speeds alone ----
 // The first worker takes `slow` times as long as the others. steps: of each worker.
@@ -280,5 +257,47 @@ double server_computing(const ServerSizes *z, size_t w);
 double server_message(const ServerSizes *z);
 // Compares the costs of a synchronous training with formulas. one_port: the time of the same
 // training with one port per server.
-void server_costs(Run *run, const ServerSizes *z, const ServerSeen *seen, Picoseconds one_port);
+void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseconds one_port);
+
+// ---- server_log.c ----
+// The log of an asynchronous parameter server. The log holds the order in which the server served
+// the pushes. It is predicted from sizes and speeds, and replayed on one device.
+
+// Line v is the push that made version v + 1 of the weights from version v.
+typedef struct {
+    size_t workers, steps, staleness; // steps per worker; staleness = steps: no bound
+    char name[24];                    // "staleness 1", "no bound"
+    Served *line;                     // [workers * steps]; NULL: synchronous
+    Picoseconds begin;                // when version 0 was sent
+} ServerLog;
+ServerLog server_log_new(size_t workers, size_t steps, size_t staleness);
+
+// The largest values in a log.
+//     lag     versions between the weights that gave a gradient and the weights that it changes
+//     ahead   steps that a worker, at the start of a step, has done more than the slowest worker
+//     pushes  per millisecond, until the first worker has finished
+typedef struct {
+    size_t lag, ahead;
+    double pushes;
+} ServerLogSeen;
+ServerLogSeen server_log_look(const ServerLog *log);
+
+// Checks that the log is the one that follows from the times of a worker's step and of a message.
+// Also checks the bounds on staleness and age.
+void server_log_check(Run *run, const ServerLog *log, const ServerSizes *z);
+// The reference: one device (rank 0, uncounted) takes each push's gradient at the version that its
+// worker had, and applies it to the newest weights. A step of the result is a line of the log.
+Trajectory server_log_replay(Run *run, const Training *t, const ServerLog *log);
+
+// ---- server_training.c: trainings with a parameter server ----
+typedef struct {
+    ServerLog log;  // server 0's, on all ranks; no lines: synchronous
+    bool one_port;  // all messages of a server go through one link
+    Snapshot *last; // the weights at the end
+    Measured seen;
+} ServerRecord;
+// Trains synchronously if record->log has no lines, else asynchronously, and fills in the record. A
+// step of the result is a step of all workers, or one push of the log.
+Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRecord *record);
+void server_record_free(ServerRecord *record);
 #endif

@@ -15,19 +15,19 @@ PageText uneven_shares(const char *before, size_t sequences, size_t ranks) {
 // ---------------------------------------------------------------- 06_compression, 08_power_sgd
 
 double compression_share(const CompressionSeen *seen, const CompressionSeen *exact) {
-    return exact->sent > 0 ? 100 * (double)seen->sent / (double)exact->sent : 0;
+    return exact->sent > 0 ? 100 * seen->sent / exact->sent : 0;
 }
 
 CompressionCells compression_cells(const CompressionSeen *seen, const CompressionSeen *exact,
-                                   size_t steps, double loss) {
+                                   double loss) {
     CompressionCells c;
     char bytes[24], share[16] = "";
-    page_value(bytes, sizeof bytes, (double)seen->sent / (double)steps, "bytes");
+    page_value(bytes, sizeof bytes, seen->sent, "bytes");
     if (seen != exact && exact->sent > 0)
         snprintf(share, sizeof share, ", %.0f %%", compression_share(seen, exact));
     snprintf(c.sent, sizeof c.sent, "=%s%s", bytes, share);
-    snprintf(c.calls, sizeof c.calls, "=%zu", seen->calls / steps);
-    snprintf(c.step, sizeof c.step, "=%.2f ms", (double)seen->step * 1e-9);
+    snprintf(c.calls, sizeof c.calls, "=%.0f", seen->calls);
+    snprintf(c.step, sizeof c.step, "=%.2f ms", seen->step * 1e-9);
     snprintf(c.loss, sizeof c.loss, "=%.2f", loss);
     return c;
 }

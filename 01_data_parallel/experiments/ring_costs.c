@@ -64,29 +64,13 @@ double way_time_on(const ClockLink *l, Way way, size_t N, size_t count) {
     for (size_t d = 1; d < n; d *= 2) time += 2 * message(l, elements(count, n, 0, d));
     return time;
 }
-double way_time(Way way, size_t N, size_t count) {
-    return way_time_on(&clock_config()->between, way, N, count);
-}
-
-// The time of a way is steps * alpha + passes * S / beta if N divides the size. As a function of S
-// the time is a line, so the lines of two ways may cross.
-typedef struct {
-    double steps, passes;
-} Line;
-static Line line_of(Way way, size_t N) {
-    double n = (double)way_power_below(N), m = (double)N, h = (double)way_height(N), folded = n < m;
-    if (way == RING) return (Line){ 2 * (m - 1), 2 * (m - 1) / m };
-    if (way == TREE) return (Line){ 2 * h, 2 * h };
-    return (Line){ 2 * log2(n) + 2 * folded, 2 * (n - 1) / n + 2 * folded };
-}
-
-size_t way_ring_overtakes(Way way, size_t N, size_t unit) {
-    Line a = line_of(RING, N), b = line_of(way, N);
-    ClockLink l = clock_config()->between;
-    double S = l.alpha * l.beta * (a.steps - b.steps) / (b.passes - a.passes);
-    double units = S / (double)(unit * sizeof(real));
-    size_t k = units > 1 ? (size_t)units : 1;
+size_t way_ring_overtakes(size_t N) {
+    const ClockLink l = clock_config()->between;
+    const double m = (double)N, h = (double)way_height(N);
+    // 2 (N-1) messages of S/N bytes against 2 h of S bytes: both times are lines over S.
+    double S = l.alpha * l.beta * (m - 1 - h) / (h - (m - 1) / m);
+    size_t k = S > m * sizeof(real) ? (size_t)(S / (m * sizeof(real))) : 1;
     // Corrects k, because messages take whole picoseconds.
-    while (way_time(RING, N, k * unit) > way_time(way, N, k * unit)) k++;
-    return k;
+    while (way_time_on(&l, RING, N, k * N) > way_time_on(&l, TREE, N, k * N)) k++;
+    return k * N;
 }

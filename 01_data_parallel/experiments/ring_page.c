@@ -66,11 +66,4 @@ void ring_fastest(Run *run) {
             (const char *const[]){ "fast: 3 ranks", "fast: 16", "fast: 256", "slow: 3 ranks",
                                    "slow: 16", "slow: 256", NULL },
             rows);
-    say_detail(run, "The ring beats the tree from alpha beta (N-1-h) / (h-(N-1)/N) bytes on, h = "
-                    "log2 N rounded up.\n"
-                    "Gather + broadcast sends all through rank 0 and never beats the tree. "
-                    "Halving-doubling takes\n"
-                    "at most the tree's time and, for N a power of two, at most the ring's, while "
-                    "every pair of\n"
-                    "ranks has a link of its own.\n");
 }

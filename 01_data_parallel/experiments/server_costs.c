@@ -1,7 +1,6 @@
 // server_costs.c: predicts times, bytes and memory of 05_parameter_server from sizes and speeds
 // (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
-#include "common/model/costs.h"
 #include <math.h>
 
 double server_computing(const ServerSizes *z, size_t w) {
@@ -46,37 +45,36 @@ static double ring_of_workers(Comm *world, bool serves, size_t count) {
     return sent;
 }
 
-void server_costs(Run *run, const ServerSizes *z, const ServerSeen *seen, Picoseconds one_port) {
+void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseconds one_port) {
     size_t Psi = config_parameters(z->model), wte = z->model->vocab * z->model->width;
     size_t n = z->workers, k = z->servers, steps = z->steps, e = sizeof(real);
     bool serves = run->world->rank < k;
     size_t piece = serves ? part_size(Psi, k, run->world->rank) : 0, holds = serves ? piece : Psi;
     // A server's first answers send version 0, before step 0.
-    size_t sent = serves ? (steps + 1) * n * piece * e : steps * Psi * e;
-    double busy = 0;
+    size_t messages = serves ? (steps + 1) * n : steps * k;
+    size_t sent = serves ? messages * piece * e : steps * Psi * e;
+    double busy = 0, ring = serves ? 0 : ring_bytes(ALL_REDUCE_PASSES, n, Psi, e);
     for (size_t w = 0; w < n; w++) busy += (double)steps * server_computing(z, w);
-    double ring_sent = ring_of_workers(run->world, serves, Psi);
-    check_cost(run, "sent", "sent: S a push, or n S/k of answers, a step", "bytes",
-               formula((double)sent), NOT_PREDICTED, (double)seen->sent);
-    check_cost(run, "calls", "messages", "calls",
-               formula((double)(serves ? (steps + 1) * n : steps * k)), NOT_PREDICTED,
-               (double)seen->calls);
-    check_cost(run, "sent.ring", "sent, one step in a ring of the workers", "bytes",
-               formula(serves ? 0 : ring_bytes(ALL_REDUCE_PASSES, n, Psi, e)), NOT_PREDICTED,
-               ring_sent);
-    check_cost(run, "held.parameters", "parameters (server: its piece)", "bytes",
-               formula((double)(holds * e)), NOT_PREDICTED, (double)seen->parameters);
-    check_cost(run, "held.gradients", "gradients (worker: wte twice)", "bytes",
-               formula((double)((serves ? piece : Psi + wte) * e)), NOT_PREDICTED,
-               (double)seen->gradients);
-    check_cost(run, "held.optimizer", "AdamW's m and v: on servers only", "bytes",
-               formula((double)(2 * piece * e)), NOT_PREDICTED, (double)seen->optimizer);
-    check_cost(run, "held.buffers", "buffers: a piece from every worker", "bytes",
-               formula((double)(n * piece * e)), NOT_PREDICTED, (double)seen->buffers);
-    check_cost(run, "time.computing", "computing, all ranks", "ps", formula(busy), NOT_PREDICTED,
-               (double)seen->timing.busy);
-    check_cost(run, "time.links", "synchronous, a link for each worker", "ps",
-               formula(all_steps(z)), NOT_PREDICTED, (double)seen->timing.step);
-    check_cost(run, "time.one-port", "synchronous, one port a server", "ps", NOT_PREDICTED,
-               played(all_steps_one_port(z)), (double)one_port);
+    check_costs(run, "%s", "%s",
+                (CostRow[]){
+                    { "sent", "sent: S a push, or n S/k of answers, a step", "bytes",
+                      BY_FORMULA((double)sent), seen->sent },
+                    { "calls", "messages", "calls", BY_FORMULA((double)messages), seen->calls },
+                    { "sent.ring", "sent, one step in a ring of the workers", "bytes",
+                      BY_FORMULA(ring), ring_of_workers(run->world, serves, Psi) },
+                    { "held.parameters", "parameters (server: its piece)", "bytes",
+                      BY_FORMULA((double)(holds * e)), seen->parameters },
+                    { "held.gradients", "gradients (worker: wte twice)", "bytes",
+                      BY_FORMULA((double)((serves ? piece : Psi + wte) * e)), seen->gradients },
+                    { "held.optimizer", "AdamW's m and v: on servers only", "bytes",
+                      BY_FORMULA((double)(2 * piece * e)), seen->optimizer },
+                    { "held.buffers", "buffers: a piece from every worker", "bytes",
+                      BY_FORMULA((double)(n * piece * e)), seen->buffers },
+                    { "time.computing", "computing, all ranks", "ps", BY_FORMULA(busy),
+                      (double)seen->last.busy },
+                    { "time.links", "synchronous, a link for each worker", "ps",
+                      BY_FORMULA(all_steps(z)), (double)seen->last.step },
+                    { "time.one-port", "synchronous, one port a server", "ps",
+                      BY_PLAY(all_steps_one_port(z)), (double)one_port },
+                    { 0 } });
 }

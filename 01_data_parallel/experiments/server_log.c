@@ -6,22 +6,10 @@
 
 ServerLog server_log_new(size_t workers, size_t steps, size_t staleness) {
     ServerLog log = {
-        workers, steps, staleness, "no bound", host_alloc(workers * steps * sizeof(Served)), 0, true
+        workers, steps, staleness, "no bound", host_alloc(workers * steps * sizeof(Served)), 0
     };
     if (staleness < steps) snprintf(log.name, sizeof log.name, "staleness %zu", staleness);
     return log;
-}
-
-void server_log_share(ServerLog *log, const Cluster *c) {
-    size_t lines = log->workers * log->steps;
-    Served *own = host_alloc(lines * sizeof *own);
-    for (size_t v = 0; v < lines; v++) own[v] = log->line[v];
-    side_broadcast(log->line, lines * sizeof *log->line);
-    // Times of arrival may differ: a smaller piece arrives a little earlier.
-    for (size_t v = 0; v < lines && cluster_serves(c); v++)
-        log->same =
-            log->same && own[v].worker == log->line[v].worker && own[v].taken == log->line[v].taken;
-    free(own);
 }
 
 // ---------------------------------------------------------------- prediction
@@ -50,7 +38,8 @@ static double answered(const double *value, size_t push, size_t n, size_t stalen
 
 // The log that follows from the times alone. A push arrives after an answer, its worker's
 // computation, and the push itself.
-static Served *predicted(const ServerLog *log, const double *computing, double message) {
+static Served *predicted(const ServerLog *log, const ServerSizes *z) {
+    const double message = server_message(z);
     size_t n = log->workers, lines = n * log->steps;
     Served *line = host_alloc(lines * sizeof *line);
     Push *push = host_alloc(lines * sizeof *push);
@@ -58,7 +47,7 @@ static Served *predicted(const ServerLog *log, const double *computing, double m
     double *version = host_alloc(lines * sizeof *version); // that each push made
     for (size_t i = 0; i < lines; i++) {
         double answer = i < n ? (double)log->begin : answered(arrival, i - n, n, log->staleness);
-        arrival[i] = answer + message + computing[i % n] + message;
+        arrival[i] = answer + message + server_computing(z, i % n) + message;
         push[i] = (Push){ i, arrival[i] };
     }
     qsort(push, lines, sizeof *push, by_arrival);
@@ -98,11 +87,11 @@ ServerLogSeen server_log_look(const ServerLog *log) {
 
 // A worker begins step j when every worker has done at least j - s steps. Until its push no worker
 // does more than j + s + 1. So each of the n - 1 others pushes at most 2 s + 1 times in between.
-void server_log_check(Run *run, const ServerLog *log, const double *computing, double message) {
+void server_log_check(Run *run, const ServerLog *log, const ServerSizes *z) {
     static const char *const name[] = { "log: whose push", "log: the version it was taken at",
                                         "log: when it arrived" };
     size_t lines = log->workers * log->steps;
-    Served *want = predicted(log, computing, message);
+    Served *want = predicted(log, z);
     double *a = host_alloc(lines * sizeof *a), *b = host_alloc(lines * sizeof *b);
     for (size_t column = 0; column < 3; column++) {
         for (size_t v = 0; v < lines; v++) {
@@ -117,7 +106,6 @@ void server_log_check(Run *run, const ServerLog *log, const double *computing, d
     check_true(run, log->name, "no worker begins more than s steps ahead",
                seen.ahead <= log->staleness);
     check_true(run, log->name, "no gradient is older than (n-1)(2s+1)", seen.lag <= oldest);
-    check_true(run, log->name, "all servers have the same log", log->same);
     free(a);
     free(b);
     free(want);
@@ -131,11 +119,10 @@ Trajectory server_log_replay(Run *run, const Training *t, const ServerLog *log) 
     Trajectory c = trajectory_new(run, &updates);
     if (run->world->rank > 0) return c;
     ledger_pause();
-    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Model *m = whole_model(&t->model);
     Optimizer o = t->optimizer;
     Arena a = arena(MEM_REFERENCE);
     size_t *done = host_alloc(log->workers * sizeof *done);
-    model_allocate(m);
     optimizer_allocate(&o, m);
     Tensor version = tensor_new(&a, updates.steps + 1, m->size); // row v: version v
     tensor_copy(tensor_row_range(version, 0, 1), m->w);

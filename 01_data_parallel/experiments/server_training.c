@@ -1,5 +1,5 @@
 // server_training.c: a training with servers and workers, and a record of its weights, losses,
-// messages, memory and times (server_training.h).
+// messages, memory and times (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static void tell(ServerLog *log, const Cluster *c, Notes *notes, const double *l
                  size_t tensors) {
     Trajectory *got = notes->got;
     size_t updates = got->steps, seen = 0;
-    if (log->line) server_log_share(log, c);
+    if (log->line) side_broadcast(log->line, updates * sizeof *log->line);
     for (size_t v = 0; v < updates && !cluster_serves(c); v++)
         if (!log->line || log->line[v].worker == cluster_worker(c)) got->loss[v] = loss[seen++];
     ledger_pause();
@@ -35,19 +35,14 @@ static void tell(ServerLog *log, const Cluster *c, Notes *notes, const double *l
 static void serve(const Cluster *c, Model *m, Optimizer *o, Inbox *in, ServerLog *log,
                   Notes *notes) {
     server_begin(c, m);
-    if (!log->line) {
-        for (size_t step = 0; step < c->steps; step++) {
-            server_step(c, m, o, in);
-            notes_version(notes, step, m);
-        }
-        return;
-    }
-    Progress p = progress_new(c, in);
-    for (size_t version = 0; version < c->workers * c->steps; version++) {
-        log->line[version] = server_next(c, m, o, in, &p, log->staleness);
+    Progress p;
+    if (log->line) p = progress_new(c, in);
+    for (size_t version = 0; version < notes->got->steps; version++) {
+        if (log->line) log->line[version] = server_next(c, m, o, in, &p, log->staleness);
+        else server_step(c, m, o, in);
         notes_version(notes, version, m);
     }
-    progress_free(&p);
+    if (log->line) progress_free(&p);
 }
 
 // If got is given, it records the weights after every step. The check then sees whether all workers
@@ -73,7 +68,6 @@ Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRec
     Notes notes = { &got,
                     host_alloc(updates.steps * config_tensors(&t->model) * sizeof *notes.squares) };
     double *loss = host_alloc(t->steps * sizeof *loss);
-    size_t buffers = 0;
     record->last = snapshot_new(run);
     comm_all_reduce_doubles(c->world, notes.squares, 1); // all begin at the same moment
     comm_ledger_reset(c->world);
@@ -84,19 +78,16 @@ Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRec
         Inbox in = inbox_new(c, m);
         optimizer_allocate(&o, m);
         serve(c, m, &o, &in, &record->log, &notes);
-        buffers = memory_now(MEM_COMMUNICATION);
         model_snapshot(m, record->last, UNIT_WEIGHTS, NULL);
+        record->seen = measured_now(c->world);
         inbox_free(&in);
-    } else work(c, t, m, loss, record->log.line ? NULL : &got);
+    } else {
+        work(c, t, m, loss, record->log.line ? NULL : &got);
+        record->seen = measured_now(c->world);
+    }
     clock_set_one_port(false);
     picture_end(run);
-    record->seen = (ServerSeen){ picture_timing(run),
-                                 comm_bytes_sent(c->world),
-                                 c->world->ledger[COMM_SEND].calls,
-                                 memory_now(MEM_PARAMETERS),
-                                 memory_now(MEM_GRADIENTS),
-                                 memory_now(MEM_OPTIMIZER),
-                                 buffers };
+    record->seen.last = picture_timing(run);
     tell(&record->log, c, &notes, loss, config_tensors(&t->model));
     model_free(m);
     free(notes.squares);

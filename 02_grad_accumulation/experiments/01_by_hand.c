@@ -1,9 +1,8 @@
 // 01_by_hand.c (experiment): three samples on paper, then four trainings on 100 samples. Their
 // gradients come from all samples at once, from pieces, from the trap (the mean of means), and from
 // several devices.
+#include "01_data_parallel/experiments/linear.h"
 #include "02_grad_accumulation/by_hand.h"
-#include "common/tensor/random.h"
-#include "judge/frame/lesson.h"
 #include <math.h>
 #include <stdio.h>
 
@@ -19,12 +18,6 @@ enum {
 
 // ------------------------------------------------ three samples, two micro-batches, on paper
 
-// dW of the 2x2 example, row by row.
-static void say_gradient(Run *run, const char *name, const Linear *g, const char *remark) {
-    double w[] = { (double)g->w[0], (double)g->w[1], (double)g->w[2], (double)g->w[3] };
-    say(run, "  %-29s dW = [%4g %4g; %4g %4g]%s\n", name, w[0], w[1], w[2], w[3], remark);
-}
-
 static void on_paper(Run *run) {
     static const real x[] = { 1, 2, 3, 0, 0, 1 }, target[] = { -2, 2, 3, 6, -3, 1 };
     static const double by_pencil[] = { 1, -6, 3, 0 };
@@ -36,14 +29,15 @@ static void on_paper(Run *run) {
              "identity, b = 0\n");
     for (size_t k = 0; k < 2; k++) {
         pieces_gradient(&g, &identity, all, pieces_range(3, 2, k), 6);
-        say_gradient(run, k == 0 ? "micro-batch 0, divided by 6" : "micro-batch 1, divided by 6",
-                     &g, "");
+        linear_say_gradient(run,
+                            k == 0 ? "micro-batch 0, divided by 6" : "micro-batch 1, divided by 6",
+                            &g, "");
     }
     pieces_accumulated(&g, &identity, all, 2);
-    say_gradient(run, "their sum", &g, "   the gradient of the batch");
+    linear_say_gradient(run, "their sum", &g, "   the gradient of the batch");
     for (size_t i = 0; i < 4; i++) got[i] = (double)g.w[i];
     pieces_mean_of_means(&g, &identity, all, 2);
-    say_gradient(run, "trap: the mean of their means", &g, "   another gradient");
+    linear_say_gradient(run, "trap: the mean of their means", &g, "   another gradient");
     check_numbers(run, "on paper", "dW, accumulated", got, by_pencil, 4, 0);
 }
 
@@ -68,15 +62,8 @@ static Trained train(const Linear *start, Samples all, PiecesGradient *gradient)
 
 static Snapshot *snapshot_of(Run *run, const Trained *t) {
     Snapshot *s = snapshot_new(run);
-    Arena a = arena(MEM_WORKSPACE);
-    Tensor w = tensor_new(&a, IN, OUT), b = tensor_new(&a, 1, OUT), dw = tensor_new(&a, IN, OUT);
-    tensor_upload(w, t->layer.w);
-    tensor_upload(b, t->layer.b);
-    tensor_upload(dw, t->first_gradient.w);
-    snapshot_put(s, "W", IN, OUT, w, 0, 0);
-    snapshot_put(s, "b", 1, OUT, b, 0, 0);
-    snapshot_put(s, "first dW", IN, OUT, dw, 0, 0);
-    arena_free(&a);
+    linear_put(s, &t->layer, "W", "b");
+    linear_put(s, &t->first_gradient, "first dW", NULL);
     return s;
 }
 
@@ -130,26 +117,14 @@ static void show_training(Run *run, const Trained *whole, const Trained *accumul
     say_use_when(run, "the batch that training needs does not fit on the device.");
 }
 
-// The random key of element i of a list: 0 inputs, 1 targets, 2 weights, 3 biases.
-static uint64_t key(const Run *run, uint64_t list, size_t i) {
-    return random_key(random_key(run->seed, list), i);
-}
-
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "01_by_hand runs on one device: start it with one rank");
     on_paper(run);
 
-    real x[SAMPLES * IN], target[SAMPLES * OUT]; // random, as in chapter 01
-    Linear start = { .in = IN, .out = OUT };
-    double width = 2 / sqrt(IN);
-    for (size_t i = 0; i < SAMPLES * IN; i++) x[i] = (real)random_normal(key(run, 0, i));
-    for (size_t i = 0; i < SAMPLES * OUT; i++) target[i] = (real)random_normal(key(run, 1, i));
-    for (size_t i = 0; i < IN * OUT; i++)
-        start.w[i] = (real)(width * (random_unit(key(run, 2, i)) - 0.5));
-    for (size_t j = 0; j < OUT; j++)
-        start.b[j] = (real)(width * (random_unit(key(run, 3, j)) - 0.5));
-
+    real x[SAMPLES * IN], target[SAMPLES * OUT];
     const Samples all = { SAMPLES, x, target };
+    Linear start = { .in = IN, .out = OUT };
+    linear_random(run, &start, x, target, SAMPLES);
     Trained whole = train(&start, all, pieces_at_once),
             accumulated = train(&start, all, pieces_accumulated);
     Trained means = train(&start, all, pieces_mean_of_means),

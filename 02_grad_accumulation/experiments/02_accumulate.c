@@ -1,9 +1,7 @@
 // 02_accumulate.c (experiment): a batch in micro-batches beside the same batch in one piece.
 // Compares the gradients, measures the memory, and shows the trap, the mean of means.
+#include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
-#include "common/model/costs.h"
-#include "judge/draw/picture.h"
-#include "judge/frame/training.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,28 +11,16 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61
 };
 
-// Bytes of one training: the peak of the activations in its last step; the buffers at its end.
-typedef struct {
-    size_t activations, parameters, gradients, optimizer;
-} Bytes;
-
-static Model *new_model(const Training *t) {
-    Model *model = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(model);
-    return model;
-}
-
 static StepResult take_step(void *nothing, Model *model, Optimizer *o, const Training *t,
                             const Batch *batch) {
     (void)nothing;
     return accumulate_step(model, o, batch, t->micro_batches);
 }
-static Trajectory train(Run *run, const Training *t, Bytes *seen) {
+static Trajectory train(Run *run, const Training *t, Measured *seen) {
     Trajectory c = trajectory_new(run, t);
-    Model *model = new_model(t);
+    Model *model = whole_model(&t->model);
     training_run(&c, model, t, 1, 0, take_step, NULL);
-    *seen = (Bytes){ memory_peak(MEM_ACTIVATIONS), memory_now(MEM_PARAMETERS),
-                     memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER) };
+    *seen = measured_now(run->world);
     model_free(model);
     return c;
 }
@@ -59,7 +45,7 @@ static TrapLosses trap_losses(Run *run, const Training *t) {
             count[k] = data_count(&t->data, step, r.lo, range_size(r));
             equal = equal && count[k] == count[0];
         }
-    Model *model = new_model(t);
+    Model *model = whole_model(&t->model);
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = training_batches(t, &tokens, step, 1, 0);
     Snapshot *wrong = snapshot_new(run), *right = snapshot_new(run);
@@ -82,7 +68,7 @@ static TrapLosses trap_losses(Run *run, const Training *t) {
 
 // Draws the same batch twice, one after the other: in one piece, and in m micro-batches.
 static Timing draw(Run *run, const Training *t, const Training *whole) {
-    Model *model = new_model(t);
+    Model *model = whole_model(&t->model);
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *at_once = training_batches(whole, &tokens, 0, 1, 0),
           *batch = training_batches(t, &tokens, 0, 1, 0);
@@ -149,23 +135,24 @@ static void show(Run *run, const Training *t, double whole_time, double pieces_t
 
 // got: the training in micro-batches. whole: the training with the undivided batch. both: the time
 // of forward and backward, for the undivided batch and then for its micro-batches.
-static void costs(Run *run, const Training *t, const Bytes *got, const Bytes *whole,
+static void costs(Run *run, const Training *t, const Measured *got, const Measured *whole,
                   const Timing *both) {
     const ModelConfig *c = &t->model;
     size_t V = c->vocab, C = c->width, e = sizeof(real), m = t->micro_batches,
            Psi = config_parameters(c);
-    check_cost(run, "activations.whole", "activations, at once", "bytes",
-               formula(activation_bytes(c, t->sequences)), NOT_PREDICTED,
-               (double)whole->activations);
-    check_cost(run, "activations.pieces", "activations, m micro-batches", "bytes",
-               formula(activation_bytes(c, ceil_div(t->sequences, m))), NOT_PREDICTED,
-               (double)got->activations);
-    check_cost(run, "weights", "parameters", "bytes", formula((double)(Psi * e)), NOT_PREDICTED,
-               (double)got->parameters);
-    check_cost(run, "gradients", "gradients (wte twice): no m", "bytes",
-               formula((double)((Psi + V * C) * e)), NOT_PREDICTED, (double)got->gradients);
-    check_cost(run, "moments", "AdamW's m and v", "bytes", formula((double)(2 * Psi * e)),
-               NOT_PREDICTED, (double)got->optimizer);
+    const double weights = (double)(Psi * e), wte = (double)(V * C * e);
+    check_costs(
+        run, "%s", "%s",
+        (CostRow[]){
+            { "activations.whole", "activations, at once", "bytes",
+              BY_FORMULA(activation_bytes(c, t->sequences)), whole->activations_peak },
+            { "activations.pieces", "activations, m micro-batches", "bytes",
+              BY_FORMULA(activation_bytes(c, ceil_div(t->sequences, m))), got->activations_peak },
+            { "weights", "parameters", "bytes", BY_FORMULA(weights), got->parameters },
+            { "gradients", "gradients (wte twice): no m", "bytes", BY_FORMULA(weights + wte),
+              got->gradients },
+            { "moments", "AdamW's m and v", "bytes", BY_FORMULA(2 * weights), got->optimizer },
+            { 0 } });
     double whole_time = 0, pieces = 0;
     if (clock_config()->simulated) {
         whole_time = work_model(c, t->sequences).time;
@@ -188,21 +175,9 @@ static void accumulation(Run *run) {
     REQUIRE(m >= 2 && m <= SEQUENCES,
             "--micro-batches %zu: choose 2 to %d, because the batch has %d sequences", m, SEQUENCES,
             SEQUENCES);
-    Data data = data_synthetic(tiny.vocab, tiny.context, run->seed);
-    say_detail(run, "%d sequences in %zu micro-batches; counted tokens in step 0:", SEQUENCES, m);
-    for (size_t k = 0; k < m; k++) {
-        Range r = shard_range(SEQUENCES, m, k);
-        say_detail(run, "    micro-batch %zu: %zu sequences, %zu tokens\n", k, range_size(r),
-                   data_count(&data, 0, r.lo, range_size(r)));
-    }
-    Training t = { .model = tiny,
-                   .data = data,
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = m },
-             whole;
-    Bytes seen, seen_whole;
-    t.model.seed = run->seed;
+    Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES), whole;
+    t.micro_batches = m;
+    Measured seen, seen_whole;
     t.model.dropout = dropout;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
@@ -223,7 +198,7 @@ static void accumulation(Run *run) {
         "Trap: the mean of the micro-batches' means is %.4f, the mean loss of all tokens %.4f "
         "(step %zu).",
         trap.trap, trap.right, trap.step);
-    data_free(&data);
+    data_free(&t.data);
 }
 
 static const Option options[] = {

@@ -3,9 +3,6 @@
 // Their calls, bytes and times differ.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
-#include "common/model/costs.h"
-#include "judge/draw/picture.h"
-#include "judge/frame/training.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,77 +15,46 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
 
-// One training: calls and bytes of all steps, buffers at the end; peak of activations and times of
-// the last step.
-typedef struct {
-    size_t calls, bytes, parameters, gradients, optimizer, activations;
-    Timing last;
-} Measured;
-
 // ---------------------------------------------------------------- three kinds of step
 
-// sum: a second gradient buffer, which only the forgetful step needs.
-typedef struct {
-    Replica replica;
-    Tensor sum;
-} Twins;
+enum { NO_SYNC, FORGETFUL, OVERLAPPED, KINDS };
+static const char *const kind_name[KINDS] = { "no_sync", "forgetful", "overlapped" };
 
-static StepResult no_sync(void *twins, Model *model, Optimizer *o, const Training *t,
+static StepResult no_sync(void *replica, Model *model, Optimizer *o, const Training *t,
                           const Batch *batch) {
-    Twins *r = twins;
-    return no_sync_step(&r->replica, model, o, batch, t->micro_batches);
+    BucketReplica *r = replica;
+    return no_sync_step(&(Replica){ r->dp, r->buckets }, model, o, batch, t->micro_batches);
 }
-static StepResult overlapped(void *twins, Model *model, Optimizer *o, const Training *t,
+static StepResult overlapped(void *replica, Model *model, Optimizer *o, const Training *t,
                              const Batch *batch) {
-    Twins *r = twins;
-    return overlapped_step(&r->replica, model, o, batch, t->micro_batches);
+    BucketReplica *r = replica;
+    return overlapped_step(&(Replica){ r->dp, r->buckets }, model, o, batch, t->micro_batches);
 }
 // Reduces the gradient of every micro-batch, as a program does that forgets no_sync. A second
 // buffer adds the reduced gradients. Reducing the running sum instead would add the earlier
 // micro-batches N times, because they are summed over the ranks already.
-static StepResult forgetful(void *twins, Model *model, Optimizer *o, const Training *t,
+static StepResult forgetful(void *replica, Model *model, Optimizer *o, const Training *t,
                             const Batch *batch) {
-    Twins *r = twins;
+    BucketReplica *r = replica;
     double loss = 0;
+    if (!r->sum.data) r->sum = tensor_new(&model->gradients, 1, model->size);
     tensor_fill(r->sum, 0);
     for (size_t k = 0; k < t->micro_batches; k++) {
         model_zero_gradients(model);
         loss += model_forward_backward(model, &batch[k]);
         model_fold_tied(model);
-        data_parallel_all_reduce(r->replica.dp, model); // m times a step
+        data_parallel_all_reduce(r->dp, model); // m times a step
         op_add(r->sum, r->sum, model->g);
     }
     tensor_copy(model->g, r->sum);
     return replica_update(model, o, loss, batch->token_weight);
 }
 // One step of each kind, for the picture.
-static StepResult one_after_the_other(void *twins, Model *model, Optimizer *o, const Training *t,
+static StepResult one_after_the_other(void *replica, Model *model, Optimizer *o, const Training *t,
                                       const Batch *batch) {
-    no_sync(twins, model, o, t, batch);
-    forgetful(twins, model, o, t, batch);
-    return overlapped(twins, model, o, t, batch);
-}
-
-static Trajectory train(Run *run, Comm *dp, const Training *t, Step *step, Measured *seen) {
-    Trajectory c = trajectory_new(run, t);
-    Model *model = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(model); // the seed gives every rank the same weights
-    Twins r = { .replica = { dp, buckets_new(model, dp, BUCKET) } };
-    if (step == forgetful || step == one_after_the_other)
-        r.sum = tensor_new(&model->gradients, 1, model->size);
-    comm_ledger_reset(dp);
-    training_run(&c, model, t, dp->size, dp->rank, step, &r);
-    *seen = (Measured){ dp->ledger[COMM_ALL_REDUCE].calls,
-                        comm_bytes_sent(dp),
-                        memory_now(MEM_PARAMETERS),
-                        memory_now(MEM_GRADIENTS),
-                        memory_now(MEM_OPTIMIZER),
-                        memory_peak(MEM_ACTIVATIONS),
-                        picture_timing(run) };
-    comm_all_reduce_doubles(dp, c.loss, t->steps); // each rank has its own part
-    buckets_free(r.replica.buckets);
-    model_free(model);
-    return c;
+    no_sync(replica, model, o, t, batch);
+    forgetful(replica, model, o, t, batch);
+    return overlapped(replica, model, o, t, batch);
 }
 
 // ---------------------------------------------------------------- costs
@@ -114,87 +80,63 @@ static BucketCosts overlapped_forecast(const Training *t, size_t bucket, size_t 
     return costs;
 }
 
-static void costs(Run *run, const Training *t, const Measured *const way[3]) {
+static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
+    static const char *const id[KINDS] = { "no-sync", "forgetful", "overlapped" };
     const ModelConfig *c = &t->model;
-    const Measured *once = way[0], *often = way[1], *early = way[2];
     size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(c);
-    size_t largest = micro_batch_size(t, N, run->world->rank, 0);
-    double steps = t->steps, m = t->micro_batches, weights = Psi * e, wte = c->vocab * c->width * e;
-    double kept = largest * c->context * kept_model(c) * e;
+    double m = t->micro_batches, weights = Psi * e, wte = c->vocab * c->width * e;
     double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e); // of one all-reduce, per rank
     BucketCosts f = overlapped_forecast(t, BUCKET, N);
-    check_costs(
-        run, "%s", "%s",
-        (CostRow[]){
-            { "no-sync.calls", "no_sync: all-reduces, 3 steps", "calls", BY_FORMULA(steps),
-              once->calls },
-            { "no-sync.sent", "no_sync: sent, 3 steps (no m)", "bytes", BY_FORMULA(steps * ring),
-              once->bytes },
-            { "forgetful.calls", "forgetful: all-reduces, 3 steps", "calls", BY_FORMULA(steps * m),
-              often->calls },
-            { "forgetful.sent", "forgetful: sent, 3 steps (m times)", "bytes",
-              BY_FORMULA(steps * m * ring), often->bytes },
-            { "overlapped.calls", "overlapped: all-reduces, 3 steps", "calls",
-              BY_FORMULA(steps * f.buckets), early->calls },
-            { "overlapped.sent", "overlapped: sent, 3 steps (no m)", "bytes",
-              BY_FORMULA(steps * f.bytes), early->bytes },
-            { "weights", "parameters", "bytes", BY_FORMULA(weights), once->parameters },
-            { "no-sync.gradients", "no_sync: gradients (wte twice)", "bytes",
-              BY_FORMULA(weights + wte), once->gradients },
-            { "overlapped.gradients", "overlapped: gradients (wte twice)", "bytes",
-              BY_FORMULA(weights + wte), early->gradients },
-            { "forgetful.gradients", "forgetful: gradients, and the sum", "bytes",
-              BY_FORMULA(2 * weights + wte), often->gradients },
-            { "moments", "AdamW's m and v", "bytes", BY_FORMULA(2 * weights), once->optimizer },
-            { "activations", "activations, peak", "bytes", BY_FORMULA(kept), once->activations },
-            { 0 } });
-    if (!clock_config()->simulated) return;
-
+    const double calls[KINDS] = { 1, m, f.buckets }, bytes[KINDS] = { ring, m * ring, f.bytes };
     // Every all-reduce waits for the rank with the largest micro-batch, which is always rank 0.
     double passes = ring_time(ALL_REDUCE_PASSES, N, Psi, e), compute = 0;
     for (size_t k = 0; k < t->micro_batches; k++) compute += compute_time(t, N, 0, k);
-    check_costs(run, "%s", "%s",
-                (CostRow[]){ { "no-sync.exposed", "no_sync: exposed, all ranks", "ps",
-                               BY_FORMULA(N * passes), once->last.exposed },
-                             { "forgetful.exposed", "forgetful: exposed (m times)", "ps",
-                               BY_FORMULA(N * m * passes), often->last.exposed },
-                             { "no-sync.step", "no_sync: step", "ps", BY_FORMULA(compute + passes),
-                               once->last.step },
-                             { "forgetful.step", "forgetful: step", "ps",
-                               BY_FORMULA(compute + m * passes), often->last.step },
-                             { "overlapped.exposed", "overlapped: exposed, all ranks", "ps",
-                               BY_PLAY(f.exposed), early->last.exposed },
-                             { "overlapped.hidden", "overlapped: hidden, all ranks", "ps",
-                               BY_PLAY(f.hidden), early->last.hidden },
-                             { "overlapped.step", "overlapped: step", "ps", BY_PLAY(f.step),
-                               early->last.step },
-                             { 0 } });
+    const double exposed[KINDS] = { N * passes, N * m * passes, f.exposed };
+    const double step[KINDS] = { compute + passes, compute + m * passes, f.step };
+    for (size_t i = 0; i < KINDS; i++) {
+        char ids[32], names[32];
+        snprintf(ids, sizeof ids, "%s.%%s", id[i]);
+        snprintf(names, sizeof names, "%s: %%s", kind_name[i]);
+        check_costs(
+            run, ids, names,
+            (CostRow[]){
+                { "calls", "all-reduces, 3 steps", "calls", BY_FORMULA(t->steps * calls[i]),
+                  way[i].reductions },
+                { "sent", "sent, 3 steps", "bytes", BY_FORMULA(t->steps * bytes[i]), way[i].sent },
+                { "gradients", i == FORGETFUL ? "gradients, and the sum" : "gradients (wte twice)",
+                  "bytes", BY_FORMULA((i == FORGETFUL ? 2 : 1) * weights + wte), way[i].gradients },
+                { 0 } });
+        if (!clock_config()->simulated) continue;
+        const Predicted none = NOT_PREDICTED;
+        const bool closed = i != OVERLAPPED; // the buckets have a recurrence
+        check_costs(run, ids, names,
+                    (CostRow[]){ { "exposed", "exposed, all ranks", "ps",
+                                   closed ? formula(exposed[i]) : none,
+                                   closed ? none : played(exposed[i]), way[i].last.exposed },
+                                 { "step", "step", "ps", closed ? formula(step[i]) : none,
+                                   closed ? none : played(step[i]), way[i].last.step },
+                                 { 0 } });
+    }
+    if (clock_config()->simulated)
+        check_cost(run, "overlapped.hidden", "overlapped: hidden, all ranks", "ps", NOT_PREDICTED,
+                   played(f.hidden), way[OVERLAPPED].last.hidden);
 }
 
 // ---------------------------------------------------------------- the page
 
 // Communication times are the mean of the ranks.
-static void show(Run *run, size_t steps, const Measured *const way[3]) {
-    char exposed[3][24], hidden[3][24], calls[48], bytes[48], per_step[64];
-    char at_most[64] = "only the last backward can hide";
+static void show(Run *run, size_t steps, const Measured way[KINDS]) {
+    char exposed[KINDS][24], hidden[KINDS][24], calls[48], bytes[48], per_step[64];
     const char *const columns[] = { "no_sync", "forgetful", "overlapped", NULL };
     double N = (double)run->world->size;
-    for (size_t i = 0; i < 3; i++) {
-        snprintf(exposed[i], sizeof exposed[i], "=%.2f ms", (double)way[i]->last.exposed / N / 1e9);
-        snprintf(hidden[i], sizeof hidden[i], "=%.2f ms", (double)way[i]->last.hidden / N / 1e9);
+    for (size_t i = 0; i < KINDS; i++) {
+        snprintf(exposed[i], sizeof exposed[i], "=%.2f ms", (double)way[i].last.exposed / N / 1e9);
+        snprintf(hidden[i], sizeof hidden[i], "=%.2f ms", (double)way[i].last.hidden / N / 1e9);
     }
     snprintf(calls, sizeof calls, "all-reduces, %zu steps", steps);
     snprintf(bytes, sizeof bytes, "sent per rank, %zu steps", steps);
     snprintf(per_step, sizeof per_step, "per step: 1; forgetful: m; overlapped: %zu",
-             (size_t)way[2]->calls / steps);
-    if (clock_config()->simulated) {
-        // no_sync hides nothing, so its step is 3F + R with the same 3F.
-        double R = ((double)way[2]->last.hidden + (double)way[2]->last.exposed -
-                    (double)way[0]->last.exposed) /
-                   N;
-        double h = (double)way[0]->last.step + R - (double)way[2]->last.step;
-        snprintf(at_most, sizeof at_most, "last backward; slowest rank: h = %.2f ms", h / 1e9);
-    }
+             (size_t)way[OVERLAPPED].reductions / steps);
     const Result rows[] = {
         { calls, per_step, { "no-sync.calls", "forgetful.calls", "overlapped.calls" } },
         { bytes,
@@ -209,7 +151,9 @@ static void show(Run *run, size_t steps, const Measured *const way[3]) {
         { "exposed, mean of ranks",
           "R - hidden; forgetful: mR",
           { exposed[0], exposed[1], exposed[2] } },
-        { "hidden, mean of ranks", at_most, { hidden[0], hidden[1], hidden[2] } },
+        { "hidden, mean of ranks",
+          "in the last backward; slowest rank: h",
+          { hidden[0], hidden[1], hidden[2] } },
         { 0 }
     };
     say(run,
@@ -220,7 +164,7 @@ static void show(Run *run, size_t steps, const Measured *const way[3]) {
     results(run, columns, rows);
 }
 
-static void answer(Run *run, size_t micro_batches, const Measured *const way[3]) {
+static void answer(Run *run, size_t micro_batches, const Measured way[KINDS]) {
     bool timed = clock_config()->simulated;
     double N = (double)run->world->size;
     if (run->world->size == 1)
@@ -243,8 +187,8 @@ static void answer(Run *run, size_t micro_batches, const Measured *const way[3])
              "one all-reduce per step for any m. Overlapping it with the last backward hides "
              "%.2f of %.2f ms (mean of the ranks), and needs up to Psi elements of "
              "communication memory.",
-             (double)way[2]->last.hidden / N / 1e9,
-             (double)(way[2]->last.hidden + way[2]->last.exposed) / N / 1e9);
+             (double)way[OVERLAPPED].last.hidden / N / 1e9,
+             (double)(way[OVERLAPPED].last.hidden + way[OVERLAPPED].last.exposed) / N / 1e9);
     say_use_when(run, "data-parallel replicas accumulate and keep whole gradients. ZeRO-2 and 3 "
                       "reduce after every micro-batch. With FSDP's no_sync they reduce once, but "
                       "each rank keeps whole gradients until then.");
@@ -257,22 +201,18 @@ static void accumulation_on_ranks(Run *run) {
     REQUIRE(m >= 1 && m <= SEQUENCES,
             "--micro-batches %zu: choose 1 to %d, because the batch has %d sequences", m, SEQUENCES,
             SEQUENCES);
-    Training t = { .model = tiny,
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = STEPS,
-                   .sequences = SEQUENCES,
-                   .micro_batches = m,
-                   .recorded = true,
-                   .watched = MEM_ACTIVATIONS };
-    Measured once_a_step, every_time, early, all;
-    t.model.seed = run->seed;
+    Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
+    t.micro_batches = m;
+    t.recorded = true;
+    t.watched = MEM_ACTIVATIONS;
+    Measured way[KINDS], other;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         Training at_once = t;
         at_once.micro_batches = 1;
-        Trajectory got = train(run, run->world, &t, no_sync, &once_a_step);
-        Trajectory often = train(run, run->world, &t, forgetful, &every_time);
-        Trajectory buckets = train(run, run->world, &t, overlapped, &early);
+        Trajectory got = replica_train(run, &t, no_sync, BUCKET, &way[NO_SYNC]);
+        Trajectory often = replica_train(run, &t, forgetful, BUCKET, &way[FORGETFUL]);
+        Trajectory buckets = replica_train(run, &t, overlapped, BUCKET, &way[OVERLAPPED]);
         Trajectory whole = training_unsplit(run, &at_once, 1);
         // One process accumulates each replica's micro-batches from zero, and then adds the
         // replicas in rank order. Its bits are equal, because its sums have the same grouping.
@@ -283,32 +223,22 @@ static void accumulation_on_ranks(Run *run) {
         training_compare(run, "forgetful = at once", &often, &whole, LIMIT_ROUNDING);
         training_compare_tensors(run, "overlapped = no_sync", &buckets, &got, exact_limit(run));
         bool alike = true;
-        for (size_t step = 0; step < STEPS; step++)
-            alike =
-                alike &&
-                fabs(buckets.loss[step] - got.loss[step]) <= exact_limit(run) * got.loss[step] &&
-                fabs(buckets.norm[step] - got.norm[step]) <= exact_limit(run) * got.norm[step];
+        for (size_t s = 0; s < STEPS; s++)
+            alike = alike &&
+                    fabs(buckets.loss[s] - got.loss[s]) <= exact_limit(run) * got.loss[s] &&
+                    fabs(buckets.norm[s] - got.norm[s]) <= exact_limit(run) * got.norm[s];
         check_true(run, i ? "AdamW: overlapped = no_sync" : "SGD: overlapped = no_sync",
                    "loss and norm of every step", alike);
-        trajectory_free(&got);
-        trajectory_free(&often);
-        trajectory_free(&buckets);
-        trajectory_free(&whole);
-        trajectory_free(&ordered);
+        Trajectory *all[] = { &got, &often, &buckets, &whole, &ordered };
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) trajectory_free(all[k]);
     }
     Training once = t;
     once.steps = 1;
-    Trajectory drawn = train(run, run->world, &once, one_after_the_other, &all);
+    Trajectory drawn = replica_train(run, &once, one_after_the_other, BUCKET, &other);
     trajectory_free(&drawn);
     say(run, "no_sync makes one all-reduce, after the last micro-batch; forgetful one after "
              "each micro-batch.\noverlapped makes one per bucket during the last backward.");
     picture_show(run, "Three steps: no_sync, forgetful, overlapped", PICTURE_CHART);
-    const Measured *const way[] = { &once_a_step, &every_time, &early };
-    static const char *const name[] = { "no_sync", "forgetful", "overlapped" };
-    for (size_t i = 0; i < 3 && option_flag(run, "verbose"); i++) {
-        say(run, "%s:", name[i]);
-        picture_summary(run, &way[i]->last);
-    }
     costs(run, &t, way);
     show(run, t.steps, way);
     answer(run, m, way);

@@ -1,0 +1,37 @@
+// test_shares.c: tests the shares that balance_shares() makes of random rates. Together they are
+// the batch. A step takes at most as long as a step of n - 1 more sequences that could be cut,
+// because the last device got its last sequence only if no other would have finished it earlier.
+// tests/balance.t runs it.
+//
+// ranks: 1
+// level: core
+// question: How much longer than the ideal does a step take if sequences are whole?
+#include "01_data_parallel/data_parallel.h"
+#include "common/tensor/random.h"
+#include "tap.h"
+
+int main(void) {
+    enum { MOST = 9, ROUNDS = 500 };
+    bool whole = true, bounded = true;
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        const size_t n = 1 + random_key(round, 1) % MOST, total = random_key(round, 2) % 40;
+        Range share[MOST];
+        double rate[MOST], sum = 0, longest = 0;
+        size_t lo = 0;
+        for (size_t r = 0; r < n; r++) {
+            rate[r] = 1 / (1 + (double)(random_key(round, 3 + r) % 1000) / 100);
+            sum += rate[r];
+        }
+        balance_shares(share, rate, n, total);
+        for (size_t r = 0; r < n; r++) {
+            whole = whole && share[r].lo == lo;
+            lo = share[r].hi;
+            longest = fmax(longest, (double)range_size(share[r]) / rate[r]);
+        }
+        whole = whole && lo == total;
+        bounded = bounded && longest <= (double)(total + n - 1) / sum * (1 + 1e-12);
+    }
+    ok(whole, "the shares follow one another and are the batch");
+    ok(bounded, "no step is longer than whole sequences ask for");
+    return tap_end();
+}
