@@ -395,6 +395,15 @@ static Schedule late_list(int rule, size_t p, size_t m, size_t i) {
     return rule < LATE_RULES - 1 ? schedule_pipedream((PipeDreamRule)rule, p, m, i)
                                  : schedule_2bw(p, m, BATCHES, i);
 }
+// Every op reads the newest version or the one before it.
+static bool two_are_enough(const Schedule *s) {
+    size_t newest = 0;
+    bool enough = true;
+    for (size_t e = 0; e < s->n; e++)
+        if (s->ops[e].what == UPDATE) newest++;
+        else enough &= s->ops[e].version <= newest && newest <= s->ops[e].version + 1;
+    return enough;
+}
 static void no_flush_forms(size_t p) {
     static const OpTimes times = { 1, 2, 0, 0 };
     size_t wrong = 0, wrong_m = 0;
@@ -411,14 +420,19 @@ static void no_flush_forms(size_t p) {
             const bool batches = rule == LATE_RULES - 1;
             const size_t n = batches ? BATCHES * m : m;
             Schedule stage[MOST_STAGES];
+            bool two = true; // versions of the weights are enough on every stage
             for (size_t i = 0; i < p; i++) {
                 stage[i] = late_list(rule, p, m, i);
                 NEED(stage[i].n == 2 * n + (batches ? BATCHES : n), "an update of each batch");
                 NEED(stage[i].ops[stage[i].n - 1].what == UPDATE, "the last update at the end");
+                two &= two_are_enough(&stage[i]);
                 stage[i] = without_updates(stage[i]);
                 NEED(well_formed(&stage[i], n), "the list");
                 NEED(most_in_flight(&stage[i]) == (p - i < n ? p - i : n), "in flight");
             }
+            NEED(!batches || m < p || two, "2BW: two versions suffice for m >= p");
+            // With m = p - 1 an update comes just before its first reader: two are enough, too.
+            NEED(!batches || m + 2 > p || !two, "2BW: not for m < p - 1");
             Timeline t = timeline_of(stage, p, n, 1, 2);
             NEED(!t.stuck && t.end == 3 * (n + p - 1), "step time (n+p-1)(t_f+t_b)");
             NEED(happens_before(&t, 1, 2), "an op before an op that it needs");

@@ -56,11 +56,12 @@ typedef struct {
 Model *stack_new(const Stack *s, size_t p, size_t i); // stage i's part, allocated
 
 // One step of m micro-batches, by the executor or by a lesson's own loop; stage i is rank i of the
-// world. The recorded events last until the next recording. activations: peak bytes.
+// world. The recorded events last until the next recording. activations: peak bytes. messages:
+// sent by this rank.
 typedef struct {
     PipelineResult result;
     Timing timing;
-    size_t activations;
+    size_t activations, messages;
 } Played;
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
 Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);

@@ -81,12 +81,14 @@ Played stack_play_by(Run *run, const Stack *s, MemoryCategory watched, StackRunn
         batch[k].number = k;
     }
     Played out;
+    comm_ledger_reset(run->world);
     memory_reset_peaks();
     picture_begin(run, watched);
     out.result = runner(how, run->world, stage, batch, m);
     picture_end(run);
     out.activations = memory_peak(MEM_ACTIVATIONS);
     out.timing = picture_timing(run);
+    out.messages = run->world->ledger[COMM_SEND].calls;
     free(batch);
     arena_free(&tokens);
     model_free(stage);

@@ -54,7 +54,7 @@ static void equal_costs(Run *run, const Stack *stack, size_t m, const EqualStep 
     const char *way = v == 1 ? "1F1B" : "interleaved";
     CostName ids, names, title;
     Schedule list = schedule_interleaved(p, m, v, i);
-    size_t kept = chunked_stack_peak(stack, &list, p, i);
+    size_t kept = stack_peak(stack, &list, p, i);
     schedule_free(&list);
     cost_name(&ids, "%%s.%s", way);
     cost_name(&names, "equal stages: %%s, %s", way);

@@ -178,7 +178,7 @@ static void equal_costs(Run *run, const Stack *stack, const ZeroBubbleWay *way,
     size_t p = run->world->size, i = run->world->rank, m = MICRO;
     Schedule list = way->rule(p, m, i);
     Predicted in_flight = played(list_in_flight(&list));
-    size_t kept = zb_stack_peak(stack, &list, p, i);
+    size_t kept = stack_peak(stack, &list, p, i);
     schedule_free(&list);
     CostName ids, names, title;
     cost_name(&ids, "equal.%%s.%s", way->draw);

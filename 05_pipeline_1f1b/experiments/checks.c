@@ -32,3 +32,11 @@ Comparison compare_times(double time, double with) {
     if (percent <= -0.05) snprintf(c.text, sizeof c.text, "%.1f %% less than", -percent);
     return c;
 }
+
+static PipelineResult by_list(const void *list, Comm *pp, Model *stage, const Batch *batch,
+                              size_t m) {
+    return zero_bubble_run(pp, stage, list, batch, m);
+}
+Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m) {
+    return stack_play_by(run, stack, MEM_ACTIVATIONS, by_list, list, m);
+}

@@ -144,28 +144,30 @@ size_t zb_peak(const Training *t, const Schedule *list, size_t p, size_t i) {
     return most;
 }
 
-size_t zb_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) {
-    size_t M = stack->sequences * stack->model.context,
-           *tokens = host_alloc(list->n * sizeof *tokens);
-    CutSizes z = cut_sizes(&stack->model, 1, 0);
-    for (size_t k = 0; k < list->n; k++) tokens[k] = M;
-    size_t most =
-        peak(list,
-             kept_of(&z, stack->blocks, false, false, stack_kept(stack, p, i) / (M * sizeof(real))),
-             tokens);
-    free(tokens);
-    return most;
-}
-
-// The chunks of a stage may keep different amounts, so the list decides.
-size_t chunked_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) {
+// The chunks of a stage may keep different amounts. They have whole backwards.
+static size_t chunked_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) {
     size_t v = stack->chunks, now = 0, most = 0;
     Stack part = *stack;
     part.blocks /= v;
     for (size_t n = 0; n < list->n; n++) {
-        size_t kept = stack_kept(&part, v * p, list->ops[n].chunk * p + i);
-        now = list->ops[n].what == FORWARD ? now + kept : now - kept;
+        PipeOp op = list->ops[n];
+        size_t kept = stack_kept(&part, v * p, op.chunk * p + i);
+        if (op.what == FORWARD) now += kept;
+        if (op.what == BACKWARD) now -= kept;
         if (now > most) most = now;
     }
+    return most;
+}
+
+size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) {
+    if (stack->chunks > 1) return chunked_peak(stack, list, p, i);
+    size_t M = stack->sequences * stack->model.context,
+           *tokens = host_alloc(list->n * sizeof *tokens);
+    CutSizes z = cut_sizes(&stack->model, 1, 0);
+    for (size_t k = 0; k < list->n; k++) tokens[k] = M;
+    Kept kept =
+        kept_of(&z, stack->blocks, false, false, stack_kept(stack, p, i) / (M * sizeof(real)));
+    size_t most = peak(list, kept, tokens);
+    free(tokens);
     return most;
 }
