@@ -15,12 +15,14 @@
 // of chapters 04 and 05.
 
 // Numbers from the ledgers of this rank. Messages and sums are averages per step, so a step that
-// differs from the others shows as a fraction.
+// differs from the others shows as a fraction. loss, unsplit_loss: of the last step.
 typedef struct {
     double messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes;
     size_t in_flight;                        // in the last step
     size_t parameters, gradients, optimizer; // bytes live
     size_t activations, message_buffers;     // peak bytes of the last step
+    Timing timing;                           // of the last step, if it was recorded
+    double loss, unsplit_loss;
 } StageCosts;
 
 // A training of three steps, of `sequences` synthetic sequences in --micro-batches pieces. Calls
@@ -28,19 +30,29 @@ typedef struct {
 // calls data_free() on the data.
 Training stages_training(Run *run, const ModelConfig *model, size_t sequences);
 
-// Calls the step t->steps times, with a PipelineRank that has this schedule. m: this rank's stage,
-// which may have several chunks and which the caller frees; NULL: stages as equal as possible.
-StageCosts stages_train(Run *run, const Training *t, Model *m, PipelineStep *step,
-                        ScheduleRule schedule, Trajectory *out);
+// A way to train. step is called with a PipelineRank that has this schedule. stage: makes this
+// rank's model, which may have several chunks; NULL: stages as equal as possible. what: the name of
+// the comparison; NULL: the results are not compared. title: of a recorded step's picture, which
+// needs --verbose.
+typedef Model *StageModel(Run *run, const Training *t);
+typedef struct {
+    const char *what, *title;
+    PipelineStep *step;
+    ScheduleRule schedule;
+    StageModel *stage;
+} StagesWay;
+StageCosts stages_train(Run *run, const Training *t, const StagesWay *way, Trajectory *out);
+// Trains by each of n ways with SGD, then with AdamW. Checks that each training has every bit of
+// gradient accumulation on one device, and that each step is clipped, if t->clip is given. costs
+// [n]: with AdamW.
+void stages_compare(Run *run, const Training *t, const StagesWay *way, size_t n, StageCosts *costs);
 
 // Runs one step twice: by a lesson's own loop, and by `runner` with a list. Checks that gradients
-// and loss have the same bits. Returns the loop's messages, in_flight, activations and
-// message_buffers; the other numbers are 0. a, b: equal models, which the caller frees; both NULL:
-// stages as equal as possible.
+// and loss have the same bits, and that both send and keep the same. stage: as in StagesWay.
 typedef PipelineResult ListRunner(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                   size_t micro_batches);
-StageCosts stages_same_bits(Run *run, const char *what, const Training *t, Model *a, Model *b,
-                            PipelineLoop *loop, const Schedule *list, ListRunner *runner);
+void stages_same_bits(Run *run, const char *what, const Training *t, StageModel *stage,
+                      PipelineLoop *loop, const Schedule *list, ListRunner *runner);
 
 // ---- stack.c ----
 // A stack of equal blocks, for which the closed forms of pipelines are exact. It has no embedding
@@ -92,8 +104,6 @@ void stack_check_bubble(Run *run, const char *id, const char *name, const Stack 
 // chapters 04 and 05, for any order of forwards and backwards.
 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i);
-// Elements per token that a stage keeps from forward to backward.
-size_t stage_kept(const ModelConfig *c, size_t p, size_t i);
 size_t stage_tokens(const Training *t, size_t k); // of micro-batch k
 size_t stage_neighbours(const Run *run);          // 2; 1 at the ends; 0 where there is one stage
 // Peak bytes of message buffers under the executor.
@@ -102,11 +112,11 @@ size_t stage_message_buffers(const Training *t, size_t p, size_t i);
 // that), and the message of B sequences to a neighbour.
 Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B);
 Picoseconds stage_message_time(const ModelConfig *c, size_t B);
-// Checks the costs of a training: messages, sums, state. Stage i is rank i. The ids begin with
-// `way` and a dot; NULL: no prefix.
-void stage_check_costs(Run *run, const Training *t, const char *way, const StageCosts *seen);
-// Checks the messages of a lesson's own loop.
-void stage_check_loop(Run *run, const Training *t, const StageCosts *seen);
+// Checks the costs of a training: messages, sums, state, and memory with `flight` micro-batches in
+// flight and these bytes of message buffers. Stage i is rank i. way: the ids begin with it and a
+// dot, and the names with it; NULL: no prefix.
+void stage_check_costs(Run *run, const Training *t, const char *way, size_t flight, size_t buffers,
+                       const StageCosts *seen);
 
 double sum_of_ranks(Run *run, double of_this_rank); // not in the ledger
 

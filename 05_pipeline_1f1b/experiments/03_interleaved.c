@@ -42,61 +42,24 @@ static void lists(Run *run, size_t p, size_t m, size_t v) {
 
 // -------------------------------------------- equal stages: 1F1B and v chunks beside each other
 
-// One step on equal stages, as this rank measured it. activations: peak, in bytes.
-typedef struct {
-    Timing timing;
-    size_t in_flight, activations, messages;
-} EqualStep;
-
-// stack->chunks: v
-static void equal_costs(Run *run, const Stack *stack, size_t m, const EqualStep *seen) {
-    size_t p = run->world->size, i = run->world->rank, v = stack->chunks;
-    const char *way = v == 1 ? "1F1B" : "interleaved";
-    CostName ids, names, title;
-    Schedule list = schedule_interleaved(p, m, v, i);
-    size_t kept = stack_peak(stack, &list, p, i);
-    schedule_free(&list);
-    cost_name(&ids, "%%s.%s", way);
-    cost_name(&names, "equal stages: %%s, %s", way);
-    check_costs(run, ids.text, names.text,
-                (CostRow[]){ { "flight", "in flight", "chunks",
-                               BY_FORMULA(interleaved_in_flight(p, m, v, i)), seen->in_flight },
-                             { "activations", "activations, peak", "bytes", BY_PLAY(kept),
-                               seen->activations },
-                             { "sent", "messages sent", "calls",
-                               BY_FORMULA(m * interleaved_boundaries(p, v, i)), seen->messages },
-                             { 0 } });
-    if (!clock_config()->simulated) return; // real time differs from run to run
-    Stack part = *stack;
-    part.blocks /= v;
-    StackTimes d = stack_times(&part);
-    Predicted by_play = played(interleaved_makespan(p, m, v, d.forward, d.backward, d.message));
-    Predicted by_formula = NOT_PREDICTED;
-    // (m + (p-1)/v)(t_f + t_b) of a stage
-    if (d.message == 0) by_formula = formula((m * v + p - 1) * (d.forward + d.backward));
-    check_costs(run, ids.text, names.text,
-                (CostRow[]){ { "step", "step", "ps", by_formula, by_play, seen->timing.step },
-                             { 0 } });
-    Stack whole = *stack;
-    whole.chunks = 1;
-    stack_check_bubble(run, way, cost_name(&title, "equal stages, %s", way), &whole, m, by_formula,
-                       by_play, &seen->timing);
+// Most chunks between their forward and their backward, as published: Megatron's order; 1F1B's for
+// v = 1.
+static size_t in_flight(size_t p, size_t m, size_t v, size_t i) {
+    size_t most = v == 1 ? p - i : 2 * (p - 1 - i) + (v - 1) * p + 1;
+    return most < m * v ? most : m * v;
 }
 
-// Runs and records one step. Draws it, 1F1B's with --verbose only.
-static EqualStep equal_step(Run *run, const Stack *stack, size_t m, const char *draw) {
-    char title[64], way[32] = "1F1B";
-    size_t p = run->world->size, v = stack->chunks;
-    if (v > 1) snprintf(way, sizeof way, "v = %zu", v);
-    snprintf(title, sizeof title, "%s, %zu equal stages, m = %zu", way, p, m);
-    comm_ledger_reset(run->world);
-    Schedule list = schedule_interleaved(p, m, v, run->world->rank);
-    Played played = play_list(run, stack, &list, m);
-    schedule_free(&list);
-    EqualStep step = { .timing = played.timing,
-                       .in_flight = played.result.in_flight,
-                       .activations = played.activations,
-                       .messages = run->world->ledger[COMM_SEND].calls };
+// Runs and draws one step, 1F1B's with --verbose only. stack->chunks: v.
+static void equal_step(Run *run, const Stack *stack, size_t m) {
+    size_t p = run->world->size, i = run->world->rank, v = stack->chunks;
+    char title[64], name[32] = "1F1B";
+    if (v > 1) snprintf(name, sizeof name, "v = %zu", v);
+    snprintf(title, sizeof title, "%s, %zu equal stages, m = %zu", name, p, m);
+    EqualWay way = { .id = v > 1 ? "interleaved" : "1f1b",
+                     .name = v > 1 ? "interleaved" : "1F1B",
+                     .stage = host_alloc(p * sizeof *way.stage),
+                     .flight = formula(in_flight(p, m, v, i)) };
+    for (size_t k = 0; k < p; k++) way.stage[k] = schedule_interleaved(p, m, v, k);
     if (v > 1) {
         say(run,
             "The model is cut in v p = %zu chunks; stage i has chunks i, %s, here called its "
@@ -105,29 +68,7 @@ static EqualStep equal_step(Run *run, const Stack *stack, size_t m, const char *
         say(run, "%sA: micro-batch 0 in chunk 0, a: in chunk 1.",
             p > 1 ? "So the last rank sends chunk 0's output back to rank 0. " : "");
     }
-    picture_show(run, title,
-                 picture_flags(run, draw) | (v > 1 ? PICTURE_SAME_SCALE : PICTURE_DETAIL));
-    if (option_flag(run, "verbose") || !clock_config()->simulated)
-        picture_summary(run, &step.timing);
-    for (size_t i = 0; i < p; i++) {
-        char name[48];
-        snprintf(name, sizeof name, "v = %zu, stage %zu", v, i);
-        check_true(run, "events = list", name,
-                   events_in_order(run, way, i, schedule_interleaved(p, m, v, i)));
-    }
-    return step;
-}
-
-static Stack equal_stages(Run *run, const ModelConfig *model, size_t m, size_t v) {
-    Stack stack = { .model = *model, .blocks = v < 2 ? 2 : v, .sequences = 1, .chunks = 1 };
-    stack.model.context = option_size(run, "tokens");
-    Stack chunked = stack;
-    chunked.chunks = v;
-    EqualStep one = equal_step(run, &stack, m, "1f1b");
-    EqualStep seen = equal_step(run, &chunked, m, "interleaved");
-    equal_costs(run, &stack, m, &one);
-    if (v > 1) equal_costs(run, &chunked, m, &seen);
-    return chunked;
+    equal_stages(run, stack, m, &way, title, v > 1 ? PICTURE_SAME_SCALE : PICTURE_DETAIL);
 }
 
 // ---------------------------------------- training, on stages and micro-batches of unequal size
@@ -143,36 +84,26 @@ static StepResult interleaved_step(PipelineRank *rank, Model *m, Optimizer *o, c
     return pipeline_update(rank, m, o, batch, r);
 }
 
-static Model *chunks_of(Run *run, const Training *t, size_t v) {
-    Model *m = interleaved_describe(&t->model, NULL, run->world->size, v, run->world->rank);
+// One stage alone has no pipeline to fill.
+static size_t chunks(Run *run) { return run->world->size == 1 ? 1 : option_size(run, "chunks"); }
+
+static Model *stage_of(Run *run, const Training *t) {
+    Comm *pp = run->world;
+    Model *m = interleaved_describe(&t->model, NULL, pp->size, chunks(run), pp->rank);
     model_allocate(m);
     return m;
 }
 
-static void train(Run *run, Training *t, size_t v) {
-    StageCosts seen = { 0 };
-    Schedule list = schedule_interleaved(run->world->size, t->micro_batches, v, run->world->rank);
-    Model *a = chunks_of(run, t, v), *b = chunks_of(run, t, v);
-    StageCosts loop = stages_same_bits(run, "executor = own loop", t, a, b, pipeline_interleaved,
-                                       &list, zero_bubble_run);
-    model_free(a);
-    model_free(b);
+static void train(Run *run, const Training *t) {
+    static const StagesWay way = { "interleaved = accumulation", NULL, interleaved_step, NULL,
+                                   stage_of };
+    Comm *pp = run->world;
+    StageCosts seen;
+    Schedule list = schedule_interleaved(pp->size, t->micro_batches, chunks(run), pp->rank);
+    stages_same_bits(run, "executor = own loop", t, stage_of, pipeline_interleaved, &list,
+                     zero_bubble_run);
     schedule_free(&list);
-    for (size_t i = 0; i < 2; i++) {
-        t->optimizer = i ? adamw(0.01) : sgd(0.3);
-        Trajectory got = trajectory_new(run, t), want = training_unsplit(run, t, 1);
-        Model *mine = chunks_of(run, t, v);
-        seen = stages_train(run, t, mine, interleaved_step, NULL, &got);
-        say_detail(run, "%s: loss %.4f, %.4f, %.4f; norm %.3f, %.3f, %.3f, clipped to %.2f",
-                   i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2], got.norm[0],
-                   got.norm[1], got.norm[2], clip);
-        training_compare(run, "interleaved = accumulation", &got, &want, 0);
-        check_true(run, "clipping", "is at work in every step", trajectory_clipped(&got, clip));
-        trajectory_free(&got);
-        trajectory_free(&want);
-        model_free(mine);
-    }
-    interleaved_costs(run, t, v, &seen, &loop);
+    stages_compare(run, t, &way, 1, &seen);
 }
 
 // ---------------------------------------------------------------- the table of the page
@@ -187,13 +118,13 @@ static void steps_of_lists(Run *run, double step[2], const Stack *stack, size_t 
 
 static void answer(Run *run, size_t v, const double free_links[2]) {
     if (run->is_root && clock_config()->simulated) {
-        bool faster = cost_value(run, "step.interleaved") < cost_value(run, "step.1F1B");
+        bool faster = cost_value(run, "step.interleaved") < cost_value(run, "step.1f1b");
         say_answer(run,
                    "%s. With %zu chunks per stage the step takes %s instead of %s, and %s of "
                    "it is idle instead of %s.",
                    faster ? "Yes" : "Not over this link", v, cost_text(run, "step.interleaved"),
-                   cost_text(run, "step.1F1B"), cost_text(run, "idle.interleaved"),
-                   cost_text(run, "idle.1F1B"));
+                   cost_text(run, "step.1f1b"), cost_text(run, "idle.interleaved"),
+                   cost_text(run, "idle.1f1b"));
     } else {
         say_answer(run,
                    "Yes. Without message times the played lists with %zu chunks per stage "
@@ -201,8 +132,8 @@ static void answer(Run *run, size_t v, const double free_links[2]) {
                    v, 100 - 100 * free_links[1] / free_links[0]);
     }
     say_cost(run, "%s messages per rank instead of %s, and activations of %s instead of %s.",
-             cost_text(run, "sent.interleaved"), cost_text(run, "sent.1F1B"),
-             cost_text(run, "activations.interleaved"), cost_text(run, "activations.1F1B"));
+             cost_text(run, "sent.interleaved"), cost_text(run, "sent.1f1b"),
+             cost_text(run, "activations.interleaved"), cost_text(run, "activations.1f1b"));
     say_use_when(run, "a batch gives few micro-batches per stage, and a message takes much less "
                       "time than a chunk's forward.");
 }
@@ -227,17 +158,17 @@ static void table(Run *run, const Stack *stack, size_t m) {
     snprintf(name, sizeof name, "v = %zu", v);
     const char *const columns[] = { "1F1B", name, NULL };
     const Result rows[] = {
-        { "step", "(m+(p-1)/v)(t_f+t_b), plus messages", { "step.1F1B", "step.interleaved" } },
+        { "step", "(m+(p-1)/v)(t_f+t_b), plus messages", { "step.1f1b", "step.interleaved" } },
         { "idle, of the step",
           "(p-1)/(vm+p-1), plus messages",
-          { "idle.1F1B", "idle.interleaved" } },
-        { "chunks in flight", "below", { "flight.1F1B", "flight.interleaved" } },
+          { "idle.1f1b", "idle.interleaved" } },
+        { "chunks in flight", "below", { "flight.1f1b", "flight.interleaved" } },
         { "activations, peak of a rank",
           "bytes per chunk x in flight",
-          { "activations.1F1B", "activations.interleaved" } },
+          { "activations.1f1b", "activations.interleaved" } },
         { "messages sent by a rank",
           "2vm, first and last rank (2v-1)m",
-          { "sent.1F1B", "sent.interleaved" } },
+          { "sent.1f1b", "sent.interleaved" } },
         { "step if a message takes no time", "simulated", { cell[0][0], cell[0][1] } },
         { "step if messages take t_f / 2", "simulated", { cell[1][0], cell[1][1] } },
         { "step if messages take 4 t_f",
@@ -256,8 +187,7 @@ static void table(Run *run, const Stack *stack, size_t m) {
 
 static void interleaved(Run *run) {
     require_one_link(run);
-    // One stage alone has no pipeline to fill.
-    size_t p = run->world->size, v = p == 1 ? 1 : option_size(run, "chunks");
+    size_t p = run->world->size, v = chunks(run);
     size_t m = option_given(run, "micro-batches") ? option_size(run, "micro-batches") : 2 * p;
     REQUIRE(v >= 1 && v * p <= sizes.layers,
             "--chunks %zu: %zu stages have %zu parts, and the model has %zu blocks: "
@@ -281,8 +211,12 @@ static void interleaved(Run *run) {
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
     lists(run, p, m, v);
-    Stack stack = equal_stages(run, &t.model, m, v);
-    train(run, &t, v);
+    Stack stack = { .model = t.model, .blocks = v < 2 ? 2 : v, .sequences = 1, .chunks = 1 };
+    stack.model.context = option_size(run, "tokens");
+    equal_step(run, &stack, m);
+    stack.chunks = v;
+    if (v > 1) equal_step(run, &stack, m);
+    train(run, &t);
     check_scatter_gather(run, &t.model);
     table(run, &stack, m);
     data_free(&t.data);

@@ -51,7 +51,7 @@ static void losses_on_text(Run *run, double loss[2]) {
 enum { WAYS = 4 };
 static const size_t ways[WAYS] = { EQUAL_GPIPE, EQUAL_1F1B, EQUAL_PIPEDREAM, EQUAL_2BW };
 
-static void equal_stages(Run *run, const Training *t) {
+static void four_ways(Run *run, const Training *t) {
     size_t p = run->world->size, m = p < 4 ? 4 : p;
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
     for (size_t k = 0; k < WAYS; k++)
@@ -142,7 +142,7 @@ static void two_bw(Run *run) {
              "m >= p all");
     say(run, "backwards of that version end before a third version is needed, so two are enough "
              "without a flush.");
-    equal_stages(run, &t);
+    four_ways(run, &t);
     t.optimizer = sgd(0.3);
     equals_recurrence(run, &t, true, "with a flush = unsplit", NULL);
     equals_recurrence(run, &t, false, "2BW = one update late", NULL);

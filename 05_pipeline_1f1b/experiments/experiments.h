@@ -1,6 +1,5 @@
-// experiments.h: functions that this chapter's experiments share: tables of costs, the order of
-// events, times and memory from lists, trainings whose lists have updates, the judge of schedules,
-// a player without ranks.
+// experiments.h: functions that this chapter's experiments share: equal stages, times and memory
+// from lists, trainings whose lists have updates, the judge of schedules, a player without ranks.
 #ifndef PIPELINE_1F1B_EXPERIMENTS_H
 #define PIPELINE_1F1B_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/experiments.h"
@@ -8,15 +7,20 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "judge/frame/lesson.h"
 
-// ---- checks.c: what several lessons check ----
-// True if the recorded events of stage i have the order of this list. Frees the list. Only rank 0
-// has a recording; all other ranks return true.
-bool events_in_order(Run *run, const char *title, size_t i, Schedule list);
+// ---- checks.c: equal stages ----
 // One step of equal stages by this rank's list, without updates.
 Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m);
-// The flags of picture_show: strips of memory where --verbose, --svg or --trace is given; files
-// only for the schedule that --draw names.
-int picture_flags(Run *run, const char *schedule);
+// A schedule for equal stages. id: its name for --draw and in the ids, such as "step.1f1b". stage:
+// the lists of all stages. flight, activations: of this rank, where there is a formula.
+typedef struct {
+    const char *id, *name;
+    Schedule *stage;
+    Predicted flight, activations;
+} EqualWay;
+// Runs, records and draws one step, and frees the lists. flags: for picture_show. Checks that the
+// events have the order of the lists, and in flight, activations, messages, step and idle share.
+Played equal_stages(Run *run, const Stack *stack, size_t m, const EqualWay *way, const char *title,
+                    int flags);
 // Compares two times in words, for a sentence: "0.5 % more than", "the same as".
 typedef struct {
     char text[40];
@@ -51,15 +55,6 @@ JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *t
 // a training, to equal stages, or to equal stages with stack->chunks chunks each.
 size_t zb_peak(const Training *t, const Schedule *list, size_t p, size_t i);
 size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
-
-// ---- interleaved_costs.c: 03_interleaved ----
-// Most chunks between their forward and their backward on stage i, as published.
-size_t interleaved_in_flight(size_t p, size_t m, size_t v, size_t i);
-// Boundaries between parts over which stage i sends y (forward) and dx (backward).
-size_t interleaved_boundaries(size_t p, size_t v, size_t i);
-// Compares the costs of a training with predictions. loop: the costs of the lesson's own loop.
-void interleaved_costs(Run *run, const Training *t, size_t v, const StageCosts *seen,
-                       const StageCosts *loop);
 
 // ---- ways.c: equal stages in the ways of 07_compare.c ----
 enum {
