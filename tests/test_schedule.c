@@ -3,12 +3,11 @@
 // each pair of stages, the published orders, wrong lists in the timeline, and the layers of a
 // stage. It uses lists only, no ranks. tests/schedule.t runs it.
 #include "04_pipeline_naive/experiments/timeline.h"
+#include "05_pipeline_1f1b/by_hand.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include "tap.h"
-
-enum { MOST_STAGES = 8, MOST_MICRO = 24 };
 
 // Checks that each forward and each backward occurs once, and each forward before its backward.
 // Both kinds ascend, so neighbours agree on the order of messages.
@@ -227,6 +226,21 @@ static bool reads_interleaved(size_t p, size_t m, size_t v, size_t i, const char
     free(text);
     schedule_free(&s);
     return same;
+}
+
+// The lists of 05.01 are those of 02_1f1b.c.
+static void by_hand_lists(void) {
+    bool same = true;
+    for (size_t p = 1; p <= MOST_STAGES; p++)
+        for (size_t m = 1; m <= MOST_MICRO; m++)
+            for (size_t i = 0; i < p; i++) {
+                Schedule by_hand = by_hand_1f1b(p, m, i);
+                char *order = schedule_text(&by_hand);
+                same &= reads(schedule_1f1b, p, m, i, order);
+                free(order);
+                schedule_free(&by_hand);
+            }
+    ok(same, "1F1B's lists by hand are those of 02_1f1b.c, p = 1..8, m = 1..24");
 }
 
 static void known_orders(void) {
@@ -590,6 +604,7 @@ int main(void) {
     known_late_orders();
     typed_lists();
     known_orders();
+    by_hand_lists();
     unequal_stages();
     lists_that_deadlock();
     rows();

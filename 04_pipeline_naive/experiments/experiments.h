@@ -49,10 +49,11 @@ void stages_compare(Run *run, const Training *t, const StagesWay *way, size_t n,
 
 // Runs one step twice: by a lesson's own loop, and by `runner` with a list. Checks that gradients
 // and loss have the same bits, and that both send and keep the same. stage: as in StagesWay.
+// Returns the peak of the loop's message buffers, in bytes.
 typedef PipelineResult ListRunner(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                   size_t micro_batches);
-void stages_same_bits(Run *run, const char *what, const Training *t, StageModel *stage,
-                      PipelineLoop *loop, const Schedule *list, ListRunner *runner);
+size_t stages_same_bits(Run *run, const char *what, const Training *t, StageModel *stage,
+                        PipelineLoop *loop, const Schedule *list, ListRunner *runner);
 
 // ---- stack.c ----
 // A stack of equal blocks, for which the closed forms of pipelines are exact. It has no embedding

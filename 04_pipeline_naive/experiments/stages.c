@@ -89,19 +89,19 @@ void stages_compare(Run *run, const Training *training, const StagesWay *way, si
     }
 }
 
-// One step, as this rank measured it. Bytes are peaks; buffers are not compared.
+// One step, as this rank measured it. activations, buffers: peak bytes.
 typedef struct {
     PipelineResult result;
     double messages, message_bytes;
-    size_t activations;
+    size_t activations, buffers;
 } OneStep;
 static OneStep measured(const Comm *pp, PipelineResult result) {
     return (OneStep){ result, pp->ledger[COMM_SEND].calls, pp->ledger[COMM_SEND].bytes,
-                      memory_peak(MEM_ACTIVATIONS) };
+                      memory_peak(MEM_ACTIVATIONS), memory_peak(MEM_COMMUNICATION) };
 }
 
-void stages_same_bits(Run *run, const char *what, const Training *t, StageModel *stage,
-                      PipelineLoop *loop, const Schedule *list, ListRunner *runner) {
+size_t stages_same_bits(Run *run, const char *what, const Training *t, StageModel *stage,
+                        PipelineLoop *loop, const Schedule *list, ListRunner *runner) {
     Comm *pp = run->world, *tied = pipeline_tied_group(pp);
     Model *m[2];
     OneStep seen[2];
@@ -128,4 +128,5 @@ void stages_same_bits(Run *run, const char *what, const Training *t, StageModel 
     arena_free(&tokens);
     for (size_t k = 0; k < 2; k++) model_free(m[k]);
     if (tied) comm_free(tied);
+    return seen[0].buffers;
 }

@@ -84,9 +84,6 @@ typedef struct {
 WaySeen pipeline_way_measure(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
                              const char *title);
 
-// ---- scatter.c ----
-void check_scatter_gather(Run *run, const ModelConfig *c);
-
 // ---- versions.c: lists with updates in them, trained ----
 
 // The measurements of this rank in t->steps batches of t->micro_batches. Bytes are peaks; messages
