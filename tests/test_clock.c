@@ -322,9 +322,9 @@ static void clock_test(Run *run) {
         exposed(run, "GPipe", schedule_gpipe, m, m + p - 1, 2 * (p - 1));
     }
     for (size_t k = 0; k < 4; k++) {
-        own_loop(run, "naive", pipeline_naive, schedule_naive, list[k]);
-        own_loop(run, "GPipe", pipeline_gpipe, schedule_gpipe, list[k]);
-        own_loop(run, "1F1B", pipeline_1f1b, schedule_1f1b, list[k]);
+        own_loop(run, "naive, own loop", pipeline_naive, schedule_naive, list[k]);
+        own_loop(run, "GPipe, own loops", pipeline_gpipe, schedule_gpipe, list[k]);
+        own_loop(run, "1F1B, own loops", pipeline_1f1b, schedule_1f1b, list[k]);
     }
     if (p == 4) golden(run);
     speeds(run);
