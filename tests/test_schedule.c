@@ -379,8 +379,8 @@ static void zero_bubble_forms(size_t p) {
                  all_pairs_agree(wide, p, 1, m),
              "order of messages");
         for (size_t i = 0; i < p; i++) {
-            NEED(judge_in_flight(&h1[i]) == (p < m ? p : m), "ZB-H1: min(p, m) in flight");
-            NEED(judge_in_flight(&cap_p[i]) <= p && judge_in_flight(&wide[i]) <= 2 * p - 1,
+            NEED(list_in_flight(&h1[i]) == (p < m ? p : m), "ZB-H1: min(p, m) in flight");
+            NEED(list_in_flight(&cap_p[i]) <= p && list_in_flight(&wide[i]) <= 2 * p - 1,
                  "in flight: the cap");
         }
         schedule_all_free(h1, p);

@@ -54,6 +54,8 @@ static void equal_stages_costs(Run *run, const Stack *stack, size_t m, size_t st
                        gpipe);
     check_cost(run, "exposed.gpipe", "equal stages, m = 8: exposed, 2(p-1) messages or more", "ps",
                formula(exposed), NOT_PREDICTED, gpipe->exposed);
+    check_cost(run, "hidden.gpipe", "equal stages, m = 8: hidden", "ps",
+               formula(links * 2 * m * d - exposed), NOT_PREDICTED, gpipe->hidden);
     check_cost(run, "step.naive", "naive, m = 8: step", "ps", formula(naive_step), NOT_PREDICTED,
                naive->step);
     stack_check_bubble(run, "naive", "naive, m = 8", stack, m, formula(naive_step), NOT_PREDICTED,

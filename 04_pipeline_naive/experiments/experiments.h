@@ -137,20 +137,15 @@ enum { PARTITION_STAGES = 16 }; // at most
 // clock counts their FLOPs again. Blocks may move before every MOVE_EVERY-th step.
 enum { PARTITION_STEPS = 6, MOVE_EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH = 3 };
 
-// The messages and bytes that this rank sends for one new cut: blocks, and the sums of the costs.
-typedef struct {
-    double messages, bytes, sum_bytes;
-} Moved;
 // Measured in a training on this rank.
 typedef struct {
     size_t blocks[PARTITION_STEPS][PARTITION_STAGES]; // of each stage, in each step
     Timing timing[PARTITION_STEPS];
-    Moved moved[PARTITION_STEPS]; // before each step
-    size_t parameters, optimizer; // bytes at the end
+    double moved_bytes[PARTITION_STEPS]; // sent before each step, for a new cut
 } Rebalanced;
 
-// Checks step times, slowest stages, messages, sums, parameters and optimizer state. stays, moved:
-// the trainings with the fixed and with the moving cut.
+// Checks step times, slowest stages, and the bytes of the blocks that move. stays, moved: the
+// trainings with the fixed and with the moving cut.
 void partition_check_costs(Run *run, const Training *t, const Rebalanced *stays,
                            const Rebalanced *moved);
 

@@ -51,27 +51,37 @@ static Schedule twice(Schedule one, size_t m) {
     return s;
 }
 
-// Judges the rule's lists of one step, or of two. An automatic rule makes them for these times.
-static JudgedLists judged(ScheduleRule rule, size_t p, size_t m, const OpTimes *times,
-                          size_t steps) {
+// The time of one step, or of two, by the rule's lists. An automatic rule makes them for these
+// times.
+static double steps_of(ScheduleRule rule, size_t p, size_t m, const OpTimes *times, size_t steps) {
     size_t cap = rule == auto_p ? p : rule == auto_2p ? 2 * p - 1 : 0;
     Schedule *stage = host_alloc(p * sizeof *stage);
     for (size_t i = 0; i < p; i++) {
         stage[i] = cap ? schedule_zb_auto(p, m, i, cap, *times) : rule(p, m, i);
         if (steps == 2) stage[i] = twice(stage[i], m);
     }
-    return zb_judge_lists(stage, p, steps * m, times);
+    return (double)lists_makespan(stage, p, steps * m, times);
 }
 static double step_of(ScheduleRule rule, size_t p, size_t m, const OpTimes *times) {
-    return (double)judged(rule, p, m, times, 1).step;
-}
-static double two_steps_of(ScheduleRule rule, size_t p, size_t m, const OpTimes *times) {
-    return (double)judged(rule, p, m, times, 2).step;
+    return steps_of(rule, p, m, times, 1);
 }
 // F = B = W = 1; and a block's times, with messages that take a quarter of F.
 static const OpTimes units = { 1, 1, 1, 0 }, slow = { 12, 14, 10, 3 };
 
 // ---------------------------------------------------------------- lists alone
+
+// Are the lists of all stages legal, with at most cap micro-batches in flight? *most: the most.
+static bool legal_with(ScheduleRule rule, size_t p, size_t m, size_t cap, size_t *most) {
+    Schedule *stage = schedule_all(rule, p, m);
+    bool legal = judge_lists(stage, p, m, 1, &units).verdict == LISTS_LEGAL;
+    *most = 0;
+    for (size_t i = 0; i < p; i++) {
+        size_t flight = list_in_flight(&stage[i]);
+        if (flight > *most) *most = flight;
+    }
+    schedule_all_free(stage, p);
+    return legal && *most <= cap;
+}
 
 static void lists(Run *run) {
     // ZB-H1 has (p-1)(F+B-W) = 3 idle units, a third of 1F1B's 9.
@@ -79,8 +89,8 @@ static void lists(Run *run) {
     for (size_t k = 0; k < 4; k++) got[k] = step_of(ways[k].rule, 4, 8, &units);
     check_numbers(run, "lists", "p = 4, m = 8, F = B = W = 1: 33, 27, 29, 27", got, want, 4, 0);
     // ZB-H1's next step is as long as the first. The cap 2p-1 leaves no bubble in it: 24 units.
-    double two[] = { two_steps_of(schedule_zb_h1, 4, 8, &units),
-                     two_steps_of(auto_2p, 4, 8, &units) };
+    double two[] = { steps_of(schedule_zb_h1, 4, 8, &units, 2),
+                     steps_of(auto_2p, 4, 8, &units, 2) };
     double no_barrier[] = { 27 + 27, 27 + 24 };
     check_numbers(run, "lists", "two steps without a barrier: 54, 51", two, no_barrier, 2, 0);
     // The planner knows the time of a message. A list that is made without it takes 398.
@@ -93,18 +103,16 @@ static void lists(Run *run) {
     double step[2 * CASES], formula[2 * CASES], flight[CASES], most[CASES];
     double legal = 0, all = 3 * CASES;
     for (size_t n = 0; n < CASES; n++) {
-        size_t p = n / 24 + 1, m = n % 24 + 1, late = p > m ? p - m : 0;
-        JudgedLists h1 = zb_judge(schedule_zb_h1, p, m, &units);
-        JudgedLists few = judged(auto_p, p, m, &units, 1);
-        JudgedLists many = zb_judge(auto_2p, p, m, &units); // made for the times of a stage
-        step[n] = (double)h1.step;
+        size_t p = n / 24 + 1, m = n % 24 + 1, late = p > m ? p - m : 0, in_flight;
+        legal += legal_with(auto_p, p, m, p, &in_flight);
+        legal += legal_with(auto_2p, p, m, 2 * p - 1, &in_flight);
+        legal += legal_with(schedule_zb_h1, p, m, p, &in_flight);
+        flight[n] = (double)in_flight;
+        step[n] = step_of(schedule_zb_h1, p, m, &units);
         formula[n] = (double)(3 * m + p - 1 + late);
         step[CASES + n] = step_of(schedule_zb_h1, p, m, &t);
         formula[CASES + n] = (double)(36 * m + 16 * (p - 1) + 10 * late);
-        flight[n] = (double)h1.in_flight;
         most[n] = (double)(p < m ? p : m);
-        legal += h1.legal + (few.legal && few.in_flight <= p) +
-                 (many.legal && many.in_flight <= 2 * p - 1);
     }
     check_numbers(run, "lists", "legal, and in flight at most the cap; p = 1..8, m = 1..24", &legal,
                   &all, 1, 0);
@@ -146,7 +154,7 @@ static void measure(Run *run, const Stack *stack) {
         Played two = play_list(run, stack, &list, 2 * MICRO);
         schedule_free(&list);
         if (!clock_config()->simulated) continue; // real time differs from run to run
-        double next = two_steps_of(way->rule, p, MICRO, &t) - step_of(way->rule, p, MICRO, &t);
+        double next = steps_of(way->rule, p, MICRO, &t, 2) - step_of(way->rule, p, MICRO, &t);
         check_cost(run, cost_name(&id, "next.%s", way->draw),
                    cost_name(&name, "equal stages, %s: the next step, no barrier", way->name), "ps",
                    NOT_PREDICTED, played(next), (double)(two.timing.step - one.timing.step));

@@ -40,17 +40,9 @@ Picoseconds stack_makespan(const Stack *stack, ListOf *list, size_t p, size_t n)
 // `times` steps of 1F1B, one after the other: m micro-batches, a flush, an update, and again.
 Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times);
 Schedule schedule_stashing(size_t p, size_t n, size_t i); // PipeDream's, with weight stashing
-size_t list_in_flight(const Schedule *s); // most between their forward and their (last) backward
-OpTimes zb_times(const Stack *s);         // F, B, W and a message under the simulated clock
-// The lists that this rule makes for p stages. step: the time; SIZE_MAX: a deadlock. in_flight:
-// most micro-batches on a stage. legal: no stage gets stuck, and the list has every forward, B and
-// W once, each kind in ascending order.
-typedef struct {
-    size_t step, in_flight;
-    bool legal;
-} JudgedLists;
-JudgedLists zb_judge(ScheduleRule rule, size_t p, size_t m, const OpTimes *times);
-JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *times); // frees
+// Most micro-batches, or chunks, between their forward and their last backward.
+size_t list_in_flight(const Schedule *s);
+OpTimes zb_times(const Stack *s); // F, B, W and a message under the simulated clock
 // The peak of stage i's activations, in bytes, when the stage runs this list. The stage belongs to
 // a training, to equal stages, or to equal stages with stack->chunks chunks each.
 size_t zb_peak(const Training *t, const Schedule *list, size_t p, size_t i);
@@ -141,8 +133,6 @@ typedef struct {
 } Judgement;
 // stage[p], m micro-batches, v chunks. Times are whole units, of one chunk.
 Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const OpTimes *times);
-// Most chunks between their forward and their last backward.
-size_t judge_in_flight(const Schedule *s);
 
 // Reads "F0 F1 B0 B1 / F0 B0 F1 B1", the lists of *p stages. F is a forward, B a backward. I and W
 // are the two halves of a backward: of inputs and of weights. F0c1 is forward 0 of chunk 1.

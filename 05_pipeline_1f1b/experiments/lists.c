@@ -57,30 +57,10 @@ size_t list_in_flight(const Schedule *s) {
     size_t now = 0, most = 0;
     for (size_t n = 0; n < s->n; n++) {
         if (s->ops[n].what == FORWARD) now++;
-        else if (s->ops[n].what != BACKWARD_INPUTS) now--;
+        else if (s->ops[n].what != BACKWARD_INPUTS && now) now--; // until W, the last reader
         if (now > most) most = now;
     }
     return most;
-}
-
-JudgedLists zb_judge(ScheduleRule rule, size_t p, size_t m, const OpTimes *times) {
-    return zb_judge_lists(schedule_all(rule, p, m), p, m, times);
-}
-JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *times) {
-    Timeline t = timeline_with_times(stage, p, m, times);
-    JudgedLists j = { .step = t.stuck ? SIZE_MAX : t.end, .legal = !t.stuck };
-    for (size_t i = 0; i < p; i++) {
-        size_t next[UPDATE] = { 0 }, most = list_in_flight(&stage[i]);
-        for (size_t n = 0; n < stage[i].n; n++) {
-            PipeOp op = stage[i].ops[n];
-            j.legal &= op.micro_batch == next[op.what]++;
-        }
-        j.legal &= next[FORWARD] == m && next[BACKWARD_INPUTS] == m && next[BACKWARD_WEIGHTS] == m;
-        if (most > j.in_flight) j.in_flight = most;
-    }
-    timeline_free(&t);
-    schedule_all_free(stage, p);
-    return j;
 }
 
 // ---------------------------------------------------------------- memory
