@@ -3,8 +3,6 @@
 // activations.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 // 17 blocks in 8 parts: 3, 2, 2, 2, ...; 19 sequences of 5 to 10 counted tokens in 8 micro-batches:
 // 3, 3, 3, 2, ...
@@ -13,32 +11,6 @@ static const ModelConfig sizes = {
 };
 enum { SEQUENCES = 19 };
 static const double clip = 0.25;
-
-// ---------------------------------------------------------------- lists
-
-static void check_order(Run *run, const char *name, Schedule s, const char *want) {
-    char *text = schedule_text(&s);
-    say_detail(run, "  %s: %s", name, text);
-    check_true(run, "order as published", name, !strcmp(text, want));
-    free(text);
-    schedule_free(&s);
-}
-
-static void lists(Run *run, size_t p, size_t m, size_t v) {
-    check_order(run, "p = 2, v = 2, m = 4, stage 0", schedule_interleaved(2, 4, 2, 0),
-                "F0c0 F1c0 F0c1 F1c1 F2c0 B0c1 F3c0 B1c1 F2c1 B0c0 F3c1 B1c0 B2c1 B3c1 B2c0 B3c0");
-    check_order(run, "p = 2, v = 2, m = 4, stage 1", schedule_interleaved(2, 4, 2, 1),
-                "F0c0 F1c0 F0c1 B0c1 F1c1 B1c1 F2c0 B0c0 F3c0 B1c0 F2c1 B2c1 F3c1 B3c1 B2c0 B3c0");
-    Schedule plain = schedule_1f1b(4, 7, 1);
-    char *text = schedule_text(&plain);
-    check_order(run, "v = 1 is 1F1B, whatever m is", schedule_interleaved(4, 7, 1, 1), text);
-    free(text);
-    schedule_free(&plain);
-    // A chunk takes 1 and 2 units, so a stage takes v and 2v.
-    double units = (double)interleaved_makespan(p, m, v, 1, 2, 0);
-    double want = (double)(3 * (m * v + p - 1));
-    check_numbers(run, "op lists = formula", "(m+(p-1)/v)(t_f+t_b)", &units, &want, 1, 0);
-}
 
 // -------------------------------------------- equal stages: 1F1B and v chunks beside each other
 
@@ -209,7 +181,10 @@ static void interleaved(Run *run) {
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
-    lists(run, p, m, v);
+    // A chunk takes 1 and 2 units, so a stage takes v and 2v.
+    double units = (double)interleaved_makespan(p, m, v, 1, 2, 0);
+    double want = (double)(3 * (m * v + p - 1));
+    check_numbers(run, "op lists = formula", "(m+(p-1)/v)(t_f+t_b)", &units, &want, 1, 0);
     Stack stack = { .model = t.model, .blocks = v < 2 ? 2 : v, .sequences = 1, .chunks = 1 };
     stack.model.context = option_size(run, "tokens");
     equal_step(run, &stack, m);
