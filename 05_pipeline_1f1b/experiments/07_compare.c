@@ -60,19 +60,15 @@ static void table(Run *run) {
              "(05.06).");
 }
 
-// Returns the way of [from, to) that has least of this quantity; of equal ways the first.
-static size_t least(Run *run, const char *quantity, size_t from, size_t to) {
+// The fastest way of [from, to); of equal ways the first.
+static size_t fastest(const WaySeen *seen, size_t from, size_t to) {
     size_t best = from;
-    CostName a, b;
-    for (size_t k = from + 1; k < to; k++) {
-        cost_name(&a, "%s.%s", quantity, pipeline_way_id[k]);
-        cost_name(&b, "%s.%s", quantity, pipeline_way_id[best]);
-        if (cost_value(run, a.text) < cost_value(run, b.text)) best = k;
-    }
+    for (size_t k = from + 1; k < to; k++)
+        if (seen[k].batch < seen[best].batch) best = k;
     return best;
 }
 
-static void answer(Run *run) {
+static void answer(Run *run, const WaySeen *seen) {
     enum { FIRST_LATE = 5 }; // the ways before it give the bits of one device
     say_use_when(run, "you choose a schedule: 1F1B first; interleaved or ZB-H1 if the bubble is "
                       "still too large; 2BW only if late gradients are acceptable.");
@@ -86,8 +82,8 @@ static void answer(Run *run) {
                    cost_text(run, "activations.1f1b"), cost_text(run, "activations.gpipe"));
         return;
     }
-    size_t fast = least(run, "batch", 0, FIRST_LATE);
-    size_t late = least(run, "batch", FIRST_LATE, PIPELINE_WAYS);
+    size_t fast = fastest(seen, 0, FIRST_LATE);
+    size_t late = fastest(seen, FIRST_LATE, PIPELINE_WAYS);
     double age = cost_value(run, "late.pipedream");
     CostName fast_id, late_id;
     cost_name(&fast_id, "batch.%s", pipeline_way_id[fast]);
@@ -210,6 +206,6 @@ static void compare(Run *run) {
     }
     table(run);
     plot(run, &stack);
-    answer(run);
+    answer(run, seen);
 }
 EXPERIMENT(compare, NULL);
