@@ -78,8 +78,6 @@ typedef struct {
 } Played;
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
 Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);
-// The list is this rank's.
-Played stack_play_list(Run *run, const Stack *s, const Schedule *list, size_t m);
 // The step is run by `runner`, which also gets `how`. The picture shows memory of category
 // `watched`.
 typedef PipelineResult StackRunner(const void *how, Comm *pp, Model *stage, const Batch *batch,

@@ -119,6 +119,9 @@ static size_t versions_needed(const Schedule *s) {
     return most;
 }
 
+static Schedule stashing(size_t p, size_t n, size_t i) {
+    return schedule_pipedream(WEIGHT_STASHING, p, n, i);
+}
 static Schedule vertical(size_t p, size_t n, size_t i) {
     return schedule_pipedream(VERTICAL_SYNC, p, n, i);
 }
@@ -128,10 +131,10 @@ static void check_lists(Run *run) {
     size_t lists = 0, stages = 0;
     for (size_t p = 1; p <= LIST_STAGES; p++)
         for (size_t n = 1; n <= MOST_BATCHES; n++, lists++) {
-            end[lists] = makespan(schedule_stashing, p, n, 1, 2);
+            end[lists] = makespan(stashing, p, n, 1, 2);
             want_end[lists] = (n + p - 1) * 3;
             for (size_t i = 0; i < p; i++, stages++) {
-                Schedule s[2] = { schedule_stashing(p, n, i), vertical(p, n, i) };
+                Schedule s[2] = { stashing(p, n, i), vertical(p, n, i) };
                 for (size_t r = 0; r < 2; r++) {
                     held[r][stages] = versions_needed(&s[r]);
                     size_t versions = r ? p : p - i;

@@ -240,9 +240,8 @@ static StepResult zero_bubble_step(PipelineRank *rank, Model *m, Optimizer *o, c
     return pipeline_update(rank, m, o, batch, r);
 }
 
-// Each list must give the bits of accumulation. Stages are unequal, and keep what W will read.
+// Each list must give the bits of accumulation, on unequal stages.
 static void train(Run *run, const Training *t) {
-    size_t p = run->world->size, i = run->world->rank;
     StagesWay by[ZB_WAYS];
     StageCosts seen[ZB_WAYS];
     CostName what[ZB_WAYS];
@@ -251,14 +250,6 @@ static void train(Run *run, const Training *t) {
         by[k] = (StagesWay){ what[k].text, NULL, zero_bubble_step, ways[k].rule, NULL };
     }
     stages_compare(run, t, &by[1], ZB_WAYS - 1, &seen[1]);
-    for (size_t k = 1; k < ZB_WAYS; k++) {
-        CostName id, name;
-        Schedule list = ways[k].rule(p, t->micro_batches, i);
-        check_cost(run, cost_name(&id, "training.%s", ways[k].draw),
-                   cost_name(&name, "training, %s: activations, peak", ways[k].name), "bytes",
-                   NOT_PREDICTED, played(zb_peak(t, &list, p, i)), seen[k].activations);
-        schedule_free(&list);
-    }
 }
 
 static void zero_bubble(Run *run) {

@@ -34,21 +34,16 @@ Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *t
 // lists_makespan() of the interleaved lists. t_f, t_b: times of one chunk.
 Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
                                  size_t message);
-// Lists of n micro-batches, perhaps of several batches, on the stages of this stack.
-typedef Schedule ListOf(size_t p, size_t n, size_t i);
-Picoseconds stack_makespan(const Stack *stack, ListOf *list, size_t p, size_t n);
 // `times` steps of 1F1B, one after the other: m micro-batches, a flush, an update, and again.
 Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times);
-Schedule schedule_stashing(size_t p, size_t n, size_t i); // PipeDream's, with weight stashing
 // Most micro-batches, or chunks, between their forward and their last backward.
 size_t list_in_flight(const Schedule *s);
 OpTimes zb_times(const Stack *s); // F, B, W and a message under the simulated clock
-// The peak of stage i's activations, in bytes, when the stage runs this list. The stage belongs to
-// a training, to equal stages, or to equal stages with stack->chunks chunks each.
-size_t zb_peak(const Training *t, const Schedule *list, size_t p, size_t i);
+// The peak of the activations of stage i of this stack, in bytes, when the stage runs this list.
 size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
 
 // ---- ways.c: equal stages in the ways of 07_compare.c ----
+// The places of the ways in pipeline_ways.
 enum {
     EQUAL_NAIVE,
     EQUAL_GPIPE,
