@@ -3,13 +3,14 @@
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 // Mini-batches of 3 sequences of 5 to 10 counted tokens; 9 blocks on 4 stages: 3, 2, 2, 2.
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
-// PIECES: mini-batches on equal stages. A stage has a block or more.
-enum { SEQUENCES = 3, STEPS = 12, PIECES = 4, MOST_STAGES = 9 };
+// PIECES: mini-batches on equal stages.
+enum { SEQUENCES = 3, STEPS = 12, PIECES = 4 };
 
 // ---------------------------------------------------------------- trainings
 
@@ -45,11 +46,12 @@ static void training_costs(Run *run, const Training *t, size_t way, const Versio
 
 // The training must equal the recurrence on one device in every bit. AdamW's costs are checked.
 static void equals_recurrence(Run *run, const Training *t, size_t way, const char *what) {
-    size_t age[MOST_STAGES];
+    size_t *age = host_alloc(run->world->size * sizeof *age);
     for (size_t i = 0; i < run->world->size; i++) age[i] = age_of(way, run->world->size, i);
     VersionsSeen seen = versions_compare(run, t, what, list_of(run, way, t->steps), age);
     if (t->optimizer.kind == ADAMW) training_costs(run, t, way, &seen);
     versions_seen_free(&seen);
+    free(age);
 }
 
 // |a - b| / |b| over all stages, of the gradients of mini-batch 1.

@@ -2,12 +2,13 @@
 // every bit. Two versions suffice for m >= p. Compares GPipe, 1F1B, PipeDream and 2BW.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
+#include <stdlib.h>
 
 // 11 sequences of 5 to 10 counted tokens a batch; 9 blocks on 4 stages: 3, 2, 2, 2.
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
-enum { SEQUENCES = 11, STEPS = 5, MOST_STAGES = 9 }; // a stage has a block or more
+enum { SEQUENCES = 11, STEPS = 5 };
 
 // 2BW's list; flush: 1F1B's, with a flush after every batch. Then every op reads the newest
 // weights.
@@ -22,11 +23,12 @@ static VersionsList list_of(Run *run, const Training *t, bool flush) {
 // flush grad f_t(W(t)). id: checks its costs; NULL: does not.
 static void equals_recurrence(Run *run, const Training *t, bool flush, const char *what,
                               const char *id) {
-    size_t age[MOST_STAGES], p = run->world->size;
+    size_t p = run->world->size, *age = host_alloc(p * sizeof *age);
     for (size_t i = 0; i < p; i++) age[i] = !flush;
     VersionsSeen seen = versions_compare(run, t, what, list_of(run, t, flush), age);
     if (id) versions_check_costs(run, t, id, "2BW", 2, p - run->world->rank, &seen);
     versions_seen_free(&seen);
+    free(age);
 }
 
 // The mean loss of the last batches of a training on text: [0] with a flush, [1] with 2BW.
