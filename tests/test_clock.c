@@ -49,13 +49,6 @@ static void one(Run *run, const char *name, ScheduleRule rule, size_t m, size_t 
     check_numbers(run, name, "bubble, both definitions", idle, want, 2, 1e-9);
 }
 
-// A lesson's own loops take as long as the executor with the same list.
-static void own_loop(Run *run, const char *name, PipelineLoop *loop, ScheduleRule rule, size_t m) {
-    Stack stack = stack_of(run);
-    Picoseconds list = stack_play(run, &stack, rule, m).timing.step;
-    cost(run, name, "ps", (double)list, (double)stack_play_loop(run, &stack, loop, m).timing.step);
-}
-
 // Checks the step with a real link. All stages and links are equal, so the step grows by the
 // transfers on the critical path. Naive has 2 (p - 1) transfers per micro-batch on this path. GPipe
 // has 2 (p - 1) per step if a transfer takes no longer than a forward.
@@ -320,11 +313,6 @@ static void clock_test(Run *run) {
         size_t m = list[k];
         exposed(run, "naive", schedule_naive, m, m * p, m * 2 * (p - 1));
         exposed(run, "GPipe", schedule_gpipe, m, m + p - 1, 2 * (p - 1));
-    }
-    for (size_t k = 0; k < 4; k++) {
-        own_loop(run, "naive, own loop", pipeline_naive, schedule_naive, list[k]);
-        own_loop(run, "GPipe, own loops", pipeline_gpipe, schedule_gpipe, list[k]);
-        own_loop(run, "1F1B, own loops", pipeline_1f1b, schedule_1f1b, list[k]);
     }
     if (p == 4) golden(run);
     speeds(run);

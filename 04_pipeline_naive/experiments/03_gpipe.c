@@ -21,12 +21,12 @@ static void draw_equal_stages(Run *run, const Training *t) {
 }
 
 // The lesson's own loop and the executor give the same bits. The executor runs the loop's list.
-static size_t same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop,
-                        ScheduleRule rule) {
+static StageCosts same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop,
+                            ScheduleRule rule) {
     Schedule list = rule(run->world->size, t->micro_batches, run->world->rank);
-    size_t buffers = stages_same_bits(run, what, t, NULL, loop, &list, pipeline_run);
+    StageCosts costs = stages_same_bits(run, what, t, NULL, loop, &list, pipeline_run);
     schedule_free(&list);
-    return buffers;
+    return costs;
 }
 
 // ---------------------------------------------------------------- costs
@@ -150,12 +150,13 @@ static void gpipe(Run *run) {
     t.watched = MEM_ACTIVATIONS;
     t.model.dropout = option_real(run, "dropout");
     same_bits(run, "naive: executor = own loop", &t, pipeline_naive, schedule_naive);
-    size_t loops =
+    StageCosts loops =
         same_bits(run, "GPipe: executor = own loops", &t, pipeline_gpipe, schedule_gpipe);
+    stage_check_loop(run, &t, pipeline_gpipe, schedule_gpipe, t.micro_batches, &loops);
     // x and y in a forward, dy and dx in a backward.
     size_t message = stage_tokens(&t, 0) * t.model.width * sizeof(real);
     check_cost(run, "loop.buffers", "own loops: buffers, peak", "bytes",
-               formula(stage_neighbours(run) * message), NOT_PREDICTED, loops);
+               formula(stage_neighbours(run) * message), NOT_PREDICTED, loops.message_buffers);
     draw_equal_stages(run, &t);
     static const StagesWay ways[] = {
         { NULL, NULL, pipeline_step, schedule_naive, NULL }, // only for its costs

@@ -48,12 +48,12 @@ StageCosts stages_train(Run *run, const Training *t, const StagesWay *way, Traje
 void stages_compare(Run *run, const Training *t, const StagesWay *way, size_t n, StageCosts *costs);
 
 // Runs one step twice: by a lesson's own loop, and by `runner` with a list. Checks that gradients
-// and loss have the same bits, and that both send and keep the same. stage: as in StagesWay.
-// Returns the peak of the loop's message buffers, in bytes.
+// and loss have the same bits. stage: as in StagesWay. Returns the loop's messages, in_flight,
+// activations and message_buffers; the other numbers are 0.
 typedef PipelineResult ListRunner(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                   size_t micro_batches);
-size_t stages_same_bits(Run *run, const char *what, const Training *t, StageModel *stage,
-                        PipelineLoop *loop, const Schedule *list, ListRunner *runner);
+StageCosts stages_same_bits(Run *run, const char *what, const Training *t, StageModel *stage,
+                            PipelineLoop *loop, const Schedule *list, ListRunner *runner);
 
 // ---- stack.c ----
 // A stack of equal blocks, for which the closed forms of pipelines are exact. It has no embedding
@@ -116,6 +116,11 @@ Picoseconds stage_message_time(const ModelConfig *c, size_t B);
 // dot, and the names with it; NULL: no prefix.
 void stage_check_costs(Run *run, const Training *t, const char *way, size_t flight, size_t buffers,
                        const StageCosts *seen);
+
+// Checks a step by a lesson's own loop, which has the order of this rule and `flight` micro-batches
+// in flight: messages, memory, and under the simulated clock the time on equal stages.
+void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleRule rule,
+                      size_t flight, const StageCosts *seen);
 
 double sum_of_ranks(Run *run, double of_this_rank); // not in the ledger
 

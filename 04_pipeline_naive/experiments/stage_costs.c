@@ -39,6 +39,37 @@ const char *cost_name(CostName *name, const char *format, ...) {
     return name->text;
 }
 
+// Elements that a stage keeps of the first `flight` micro-batches, which are the largest.
+static size_t kept_of(const Training *t, const CutSizes *stage, size_t flight) {
+    size_t tokens = 0;
+    for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k);
+    return kept_stage(stage) * tokens;
+}
+
+void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleRule rule,
+                      size_t flight, const StageCosts *seen) {
+    size_t p = run->world->size, m = t->micro_batches, E = sizeof(real);
+    size_t neighbours = stage_neighbours(run);
+    CutSizes z = stage_sizes(&t->model, p, run->world->rank);
+    check_costs(run, "loop.%s", "own loops: %s",
+                (CostRow[]){
+                    { "sent.calls", "messages sent", "calls", BY_FORMULA(m * neighbours),
+                      seen->messages },
+                    { "sent.bytes", "messages sent", "bytes",
+                      BY_FORMULA(neighbours * message_elements(&z, t->sequences) * E),
+                      seen->message_bytes },
+                    { "flight", "in flight", "micro-batches", BY_FORMULA(flight), seen->in_flight },
+                    { "activations", "activations, peak", "bytes",
+                      BY_FORMULA(kept_of(t, &z, flight) * E), seen->activations },
+                    { 0 } });
+    if (!clock_config()->simulated) return; // real time differs from run to run
+    Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
+    StackTimes d = stack_times(&stack);
+    Picoseconds step = stack_play_loop(run, &stack, loop, m).timing.step;
+    check_cost(run, "loop.step", "own loops: equal stages, step", "ps", NOT_PREDICTED,
+               played(makespan_with_link(rule, p, m, d.forward, d.backward, d.message)), step);
+}
+
 double sum_of_ranks(Run *run, double sum) {
     ledger_pause();
     comm_all_reduce_doubles(run->world, &sum, 1);
@@ -50,7 +81,7 @@ void stage_check_costs(Run *run, const Training *t, const char *way, size_t flig
                        const StageCosts *seen) {
     const ModelConfig *c = &t->model;
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
-    size_t E = sizeof(real), D = sizeof(double), neighbours = stage_neighbours(run), tokens = 0;
+    size_t E = sizeof(real), D = sizeof(double), neighbours = stage_neighbours(run);
     CutSizes z = stage_sizes(c, p, i);
     size_t message = message_elements(&z, t->sequences); // sum of all micro-batches
     // The first and the last stage add their gradients of wte. In a ring of two, each sends both
@@ -61,7 +92,6 @@ void stage_check_costs(Run *run, const Training *t, const char *way, size_t flig
     double sums = ring_bytes(ALL_REDUCE_PASSES, p, 1, D) +
                   ring_bytes(ALL_REDUCE_PASSES, p, config_tensors(c), D);
     size_t elements = elements_stage(&z), moments = t->optimizer.kind == ADAMW ? 2 : 0;
-    for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k); // the largest ones
     CostName ids, names;
     cost_name(&ids, "%s%s%%s", way ? way : "", way ? "." : "");
     cost_name(&names, "%s%s%%s", way ? way : "", way ? ": " : "");
@@ -88,7 +118,7 @@ void stage_check_costs(Run *run, const Training *t, const char *way, size_t flig
             { "optimizer", "optimizer state of the stage", "bytes",
               BY_FORMULA(moments * elements * E), seen->optimizer },
             { "flight", "in flight", "micro-batches", BY_FORMULA(flight), seen->in_flight },
-            { "activations", "activations, peak", "bytes", BY_FORMULA(kept_stage(&z) * tokens * E),
+            { "activations", "activations, peak", "bytes", BY_FORMULA(kept_of(t, &z, flight) * E),
               seen->activations },
             { "buffers", "message buffers, peak", "bytes", BY_FORMULA(buffers),
               seen->message_buffers },

@@ -85,8 +85,9 @@ static void one_forward_one_backward(Run *run) {
     t.model.dropout = option_real(run, "dropout");
     beside_each_other(run, &t);
     Schedule list = schedule_1f1b(p, m, i);
-    stages_same_bits(run, "1F1B: executor = own loop", &t, NULL, pipeline_1f1b, &list,
-                     pipeline_run);
+    StageCosts loop = stages_same_bits(run, "1F1B: executor = own loop", &t, NULL, pipeline_1f1b,
+                                       &list, pipeline_run);
+    stage_check_loop(run, &t, pipeline_1f1b, schedule_1f1b, least(p - i, m), &loop);
     schedule_free(&list);
     // Both trainings run the same step; only the list differs.
     static const StagesWay ways[] = {

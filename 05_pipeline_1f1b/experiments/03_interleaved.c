@@ -72,9 +72,12 @@ static void train(Run *run, const Training *t) {
     Comm *pp = run->world;
     StageCosts seen;
     Schedule list = schedule_interleaved(pp->size, t->micro_batches, chunks(run), pp->rank);
-    stages_same_bits(run, "executor = own loop", t, stage_of, pipeline_interleaved, &list,
-                     zero_bubble_run);
+    StageCosts loop = stages_same_bits(run, "executor = own loop", t, stage_of,
+                                       pipeline_interleaved, &list, zero_bubble_run);
     schedule_free(&list);
+    check_cost(run, "loop.flight", "own loop: in flight", "chunks",
+               formula(in_flight(pp->size, t->micro_batches, chunks(run), pp->rank)), NOT_PREDICTED,
+               loop.in_flight);
     stages_compare(run, t, &way, 1, &seen);
 }
 
