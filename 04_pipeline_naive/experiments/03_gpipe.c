@@ -126,7 +126,7 @@ static void answer(Run *run, const EqualStages *page) {
         say_answer(run,
                    "Idle times were not compared, because real times differ from run to run. "
                    "The stages keep %s of activations instead of %s.",
-                   cost_text(run, "gpipe.activations"), cost_text(run, "naive.activations"));
+                   cost_text(run, "activations"), cost_text(run, "naive.activations"));
     else if (p == 1)
         say_answer(run, "One stage never waits; start 2 or more ranks to see idle time.");
     else
@@ -168,7 +168,7 @@ static void gpipe(Run *run) {
     t.optimizer = adamw(0.01); // whose costs these are
     size_t p = run->world->size, buffers = stage_message_buffers(&t, p, run->world->rank);
     stage_check_costs(run, &t, "naive", 1, buffers, &seen[0]);
-    stage_check_costs(run, &t, "gpipe", t.micro_batches, buffers, &seen[1]);
+    stage_check_costs(run, &t, NULL, t.micro_batches, buffers, &seen[1]);
     EqualStages page;
     if (clock_config()->simulated) equal_stages(run, &t, &seen[1].timing, &page);
     answer(run, &page);

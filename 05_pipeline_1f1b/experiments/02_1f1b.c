@@ -99,7 +99,7 @@ static void one_forward_one_backward(Run *run) {
     t.optimizer = adamw(0.01); // whose costs these are
     size_t buffers = stage_message_buffers(&t, p, i);
     stage_check_costs(run, &t, "gpipe", m, buffers, &seen[0]);
-    stage_check_costs(run, &t, "1f1b", least(p - i, m), buffers, &seen[1]);
+    stage_check_costs(run, &t, NULL, least(p - i, m), buffers, &seen[1]);
     table(run);
     answer(run);
     data_free(&t.data);
