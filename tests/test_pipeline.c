@@ -493,6 +493,54 @@ static void run_pairs(Comm *world, void *unused) {
     (void)world;
 }
 
+// ---------------------------------------------------------------- functions of chapter 05
+
+// A message between two stages of t tensor-parallel ranks each, sent in t parts (05.03): the next
+// stage gets every bit, and all ranks together send the message once.
+static void run_scattered(Comm *world, void *unused) {
+    (void)unused;
+    size_t t = world->size / 2, i = world->rank;
+    Comm *tp = comm_split(world, i / t, i, "tp"), *pp = comm_split(world, i % t, i, "pp");
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor y = tensor_new(&a, 3, 7), x = tensor_new(&a, 3, 7);
+    tensor_randomize(y, 1, 1); // the same values on every rank, so that each can compare
+    comm_connect(pp, COMM_NEIGHBOURS);
+    if (i < t) pipeline_send_scattered(pp, tp, y, 1);
+    else pipeline_recv_gathered(pp, tp, x, 0);
+    double sent = pp->ledger[COMM_SEND].bytes,
+           part = (double)(range_size(shard_range(21, t, i % t)) * sizeof(real));
+    double gathered = tp->ledger[COMM_ALL_GATHER].bytes;
+    double wrong[] = { i >= t && !tensor_equal(x, y), sent != (i < t ? part : 0),
+                       (gathered > 0) != (i >= t && t > 1) };
+    comm_all_reduce_doubles(world, wrong, 3);
+    if (i == 0) {
+        ok(wrong[0] == 0, "scatter/gather, t = %zu: the next stage has the message, every bit", t);
+        ok(wrong[1] == 0, "scatter/gather, t = %zu: each rank sends its part between stages", t);
+        ok(wrong[2] == 0, "scatter/gather, t = %zu: only the receivers gather", t);
+    }
+    comm_free(tp);
+    comm_free(pp);
+    arena_free(&a);
+}
+
+// The two halves of one linear layer's backward (05.06) give the bits of the whole backward.
+static void test_halves(void) {
+    enum { ROWS = 6, IN = 5, OUT = 7 };
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor x = tensor_new(&a, ROWS, IN), w = tensor_new(&a, IN, OUT);
+    Tensor dy = tensor_new(&a, ROWS, OUT), dw = tensor_new(&a, IN, OUT);
+    Tensor dx = tensor_new(&a, ROWS, IN);
+    Param param = { .w = w, .g = tensor_new(&a, IN, OUT), .gradient_empty = true };
+    tensor_randomize(x, 1, 1);
+    tensor_randomize(w, 2, 1);
+    tensor_randomize(dy, 3, 1);
+    linear_backward_inputs(dx, dy, w);     // B
+    linear_backward_weights(dw, x, dy);    // W, any time later
+    linear_gradients(&param, NULL, x, dy); // as a layer's whole backward has it
+    ok(tensor_equal(dw, param.g), "W of y = x w is dw of its whole backward, every bit");
+    arena_free(&a);
+}
+
 // ---------------------------------------------------------------- prepare: one layer ahead
 
 static void note(Layer *l, char what) {
@@ -608,6 +656,8 @@ int main(void) {
     for (size_t i = 0; i < sizeof wrappings / sizeof *wrappings; i++)
         as_ranks(wrappings[i].ranks, run_wrapped, &wrappings[i]);
     for (size_t p = 1; p <= 3; p++) as_ranks(p, run_versions, NULL);
+    for (size_t ranks = 2; ranks <= 6; ranks += 2) as_ranks(ranks, run_scattered, NULL);
+    test_halves();
     as_ranks(8, run_cube_kept, NULL);
     as_ranks(1, run_pairs, NULL);
     as_ranks(1, run_prepare, NULL);

@@ -3,12 +3,11 @@
 // each pair of stages, the published orders, wrong lists in the timeline, and the layers of a
 // stage. It uses lists only, no ranks. tests/schedule.t runs it.
 #include "04_pipeline_naive/experiments/timeline.h"
+#include "05_pipeline_1f1b/by_hand.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include "tap.h"
-
-enum { MOST_STAGES = 8, MOST_MICRO = 24 };
 
 // Checks that each forward and each backward occurs once, and each forward before its backward.
 // Both kinds ascend, so neighbours agree on the order of messages.
@@ -229,6 +228,21 @@ static bool reads_interleaved(size_t p, size_t m, size_t v, size_t i, const char
     return same;
 }
 
+// The lists of 05.01 are those of 02_1f1b.c.
+static void by_hand_lists(void) {
+    bool same = true;
+    for (size_t p = 1; p <= MOST_STAGES; p++)
+        for (size_t m = 1; m <= MOST_MICRO; m++)
+            for (size_t i = 0; i < p; i++) {
+                Schedule by_hand = by_hand_1f1b(p, m, i);
+                char *order = schedule_text(&by_hand);
+                same &= reads(schedule_1f1b, p, m, i, order);
+                free(order);
+                schedule_free(&by_hand);
+            }
+    ok(same, "1F1B's lists by hand are those of 02_1f1b.c, p = 1..8, m = 1..24");
+}
+
 static void known_orders(void) {
     ok(reads_interleaved(
            2, 4, 2, 0,
@@ -365,8 +379,8 @@ static void zero_bubble_forms(size_t p) {
                  all_pairs_agree(wide, p, 1, m),
              "order of messages");
         for (size_t i = 0; i < p; i++) {
-            NEED(judge_in_flight(&h1[i]) == (p < m ? p : m), "ZB-H1: min(p, m) in flight");
-            NEED(judge_in_flight(&cap_p[i]) <= p && judge_in_flight(&wide[i]) <= 2 * p - 1,
+            NEED(list_in_flight(&h1[i]) == (p < m ? p : m), "ZB-H1: min(p, m) in flight");
+            NEED(list_in_flight(&cap_p[i]) <= p && list_in_flight(&wide[i]) <= 2 * p - 1,
                  "in flight: the cap");
         }
         schedule_all_free(h1, p);
@@ -395,6 +409,15 @@ static Schedule late_list(int rule, size_t p, size_t m, size_t i) {
     return rule < LATE_RULES - 1 ? schedule_pipedream((PipeDreamRule)rule, p, m, i)
                                  : schedule_2bw(p, m, BATCHES, i);
 }
+// Every op reads the newest version or the one before it.
+static bool two_are_enough(const Schedule *s) {
+    size_t newest = 0;
+    bool enough = true;
+    for (size_t e = 0; e < s->n; e++)
+        if (s->ops[e].what == UPDATE) newest++;
+        else enough &= s->ops[e].version <= newest && newest <= s->ops[e].version + 1;
+    return enough;
+}
 static void no_flush_forms(size_t p) {
     static const OpTimes times = { 1, 2, 0, 0 };
     size_t wrong = 0, wrong_m = 0;
@@ -411,14 +434,19 @@ static void no_flush_forms(size_t p) {
             const bool batches = rule == LATE_RULES - 1;
             const size_t n = batches ? BATCHES * m : m;
             Schedule stage[MOST_STAGES];
+            bool two = true; // versions of the weights are enough on every stage
             for (size_t i = 0; i < p; i++) {
                 stage[i] = late_list(rule, p, m, i);
                 NEED(stage[i].n == 2 * n + (batches ? BATCHES : n), "an update of each batch");
                 NEED(stage[i].ops[stage[i].n - 1].what == UPDATE, "the last update at the end");
+                two &= two_are_enough(&stage[i]);
                 stage[i] = without_updates(stage[i]);
                 NEED(well_formed(&stage[i], n), "the list");
                 NEED(most_in_flight(&stage[i]) == (p - i < n ? p - i : n), "in flight");
             }
+            NEED(!batches || m < p || two, "2BW: two versions suffice for m >= p");
+            // With m = p - 1 an update comes just before its first reader: two are enough, too.
+            NEED(!batches || m + 2 > p || !two, "2BW: not for m < p - 1");
             Timeline t = timeline_of(stage, p, n, 1, 2);
             NEED(!t.stuck && t.end == 3 * (n + p - 1), "step time (n+p-1)(t_f+t_b)");
             NEED(happens_before(&t, 1, 2), "an op before an op that it needs");
@@ -576,6 +604,7 @@ int main(void) {
     known_late_orders();
     typed_lists();
     known_orders();
+    by_hand_lists();
     unequal_stages();
     lists_that_deadlock();
     rows();

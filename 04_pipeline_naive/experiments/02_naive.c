@@ -10,19 +10,19 @@ static const ModelConfig sizes = {
 };
 enum { SEQUENCES = 5 };
 
+static const StagesWay way = { "naive = unsplit", NULL, naive_step, NULL, NULL };
+
 // One SGD step in which every sequence is a micro-batch, so that the loop has several turns.
-static StageCosts one_by_one(Run *run, Training t) {
+static void one_by_one(Run *run, Training t) {
     t.micro_batches = SEQUENCES;
     t.steps = 1;
     t.recorded = false;
     t.optimizer = sgd(0.3);
     Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
-    StageCosts seen = stages_train(run, &t, NULL, naive_step, NULL, &got);
-    say_detail(run, "SGD, %d micro-batches: loss %.4f", SEQUENCES, got.loss[0]);
+    stages_train(run, &t, &way, &got);
     training_compare(run, "a sequence each = unsplit", &got, &want, 0);
     trajectory_free(&got);
     trajectory_free(&want);
-    return seen;
 }
 
 // Checks pipeline_loss, which runs forwards only: on even stages, and on stages of one block each,
@@ -60,24 +60,6 @@ static void evaluation(Run *run, const Training *t) {
 
 // ---------------------------------------------------------------- costs
 
-// id, name: "" or a prefix. Micro-batch 0 is the largest; its backward frees what its forward
-// keeps, before the next micro-batch starts.
-static void memory_costs(Run *run, const Training *t, const char *id, const char *name,
-                         const StageCosts *seen) {
-    size_t p = run->world->size, i = run->world->rank, E = sizeof(real);
-    size_t tokens = stage_tokens(t, 0), message = tokens * t->model.width * E;
-    CostName ids, text;
-    check_cost(run, cost_name(&ids, "%sflight", id), cost_name(&text, "%sin flight, most", name),
-               "micro-batches", formula(1), NOT_PREDICTED, seen->in_flight);
-    check_cost(run, cost_name(&ids, "%sactivations", id),
-               cost_name(&text, "%sactivations, peak", name), "bytes",
-               formula(stage_kept(&t->model, p, i) * tokens * E), NOT_PREDICTED, seen->activations);
-    // In a backward: dy from the stage behind and dx to the stage before.
-    check_cost(run, cost_name(&ids, "%sbuffers", id), cost_name(&text, "%sbuffers, peak", name),
-               "bytes", formula(stage_neighbours(run) * message), NOT_PREDICTED,
-               seen->message_buffers);
-}
-
 // Nothing happens at the same time. A micro-batch passes every stage and every link twice.
 static void times(Run *run, const Training *t, const Timing *last) {
     size_t p = run->world->size, m = t->micro_batches;
@@ -106,14 +88,11 @@ static void times(Run *run, const Training *t, const Timing *last) {
                seen.timing.step);
     stack_check_bubble(run, "equal", "equal stages", &stack, m, formula(step), NOT_PREDICTED,
                        &seen.timing);
-    check_cost(run, "exposed.equal", "equal stages: exposed, 2m(p-1) messages", "ps",
-               formula(2 * m * (p - 1) * d), NOT_PREDICTED, seen.timing.exposed);
-    check_cost(run, "hidden.equal", "equal stages: hidden", "ps", formula(0), NOT_PREDICTED,
-               seen.timing.hidden);
 }
 
 // The page's table: the model on one device and on the ranks; times of equal stages.
-static void table(Run *run, const Training *t, const double loss[2]) {
+static void table(Run *run, const Training *t, const StageCosts *seen) {
+    double loss[] = { seen->unsplit_loss, seen->loss };
     size_t p = run->world->size;
     CutSizes whole = stage_sizes(&t->model, 1, 0);
     char weights[32], kept[32], same[2][32], ranks[48];
@@ -179,38 +158,21 @@ static void answer(Run *run, const Timing *last) {
 
 static void naive(Run *run) {
     Training t = stages_training(run, &sizes, SEQUENCES);
-    size_t m = t.micro_batches;
+    StageCosts seen;
     t.recorded = true;
     t.watched = MEM_ACTIVATIONS;
-    StageCosts seen = { 0 }, each = one_by_one(run, t);
-    double loss[2] = { 0 }; // of the last step: unsplit, naive
-    for (size_t i = 0; i < 2; i++) {
-        t.optimizer = i ? adamw(0.01) : sgd(0.3);
-        Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
-        // Allocates this stage's model, calls naive_step in every step, then reads the ledgers.
-        seen = stages_train(run, &t, NULL, naive_step, NULL, &got);
-        say_detail(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1],
-                   got.loss[2]);
-        training_compare(run, "naive = unsplit", &got, &want, 0);
-        loss[0] = want.loss[t.steps - 1];
-        loss[1] = got.loss[t.steps - 1];
-        trajectory_free(&got);
-        trajectory_free(&want);
-    }
-    Timing last = picture_timing(run);
+    one_by_one(run, t);
+    stages_compare(run, &t, &way, 1, &seen);
+    t.optimizer = adamw(0.01); // whose costs these are
     picture_show(run, "Naive, the last training step", PICTURE_MEMORY);
-    picture_summary(run, &last);
+    picture_summary(run, &seen.timing);
     evaluation(run, &t);
-    stage_check_costs(run, &t, NULL, &seen);
-    memory_costs(run, &t, "", "", &seen);
-    t.micro_batches = SEQUENCES;
-    check_cost(run, "each.sent", "a sequence each: messages sent", "calls",
-               formula(SEQUENCES * stage_neighbours(run)), NOT_PREDICTED, each.messages);
-    memory_costs(run, &t, "each.", "a sequence each: ", &each);
-    t.micro_batches = m;
-    if (clock_config()->simulated) times(run, &t, &last); // real times differ from run to run
-    table(run, &t, loss);
-    answer(run, &last);
+    // In a backward: dy from the stage behind and dx to the stage before.
+    size_t message = stage_tokens(&t, 0) * t.model.width * sizeof(real);
+    stage_check_costs(run, &t, NULL, 1, stage_neighbours(run) * message, &seen);
+    if (clock_config()->simulated) times(run, &t, &seen.timing); // real times differ
+    table(run, &t, &seen);
+    answer(run, &seen.timing);
     data_free(&t.data);
 }
 

@@ -24,30 +24,12 @@ static void draw_equal_stages(Run *run, const Training *t) {
 static StageCosts same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop,
                             ScheduleRule rule) {
     Schedule list = rule(run->world->size, t->micro_batches, run->world->rank);
-    StageCosts costs = stages_same_bits(run, what, t, NULL, NULL, loop, &list, pipeline_run);
+    StageCosts costs = stages_same_bits(run, what, t, NULL, loop, &list, pipeline_run);
     schedule_free(&list);
     return costs;
 }
 
 // ---------------------------------------------------------------- costs
-
-static void training_costs(Run *run, const Training *t, const StageCosts *gpipe,
-                           const StageCosts *naive) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
-    size_t kept = stage_kept(&t->model, p, i) * E, all = t->sequences * t->model.context,
-           largest = stage_tokens(t, 0);
-    stage_check_costs(run, t, NULL, gpipe);
-    check_cost(run, "flight.naive", "in flight, naive", "micro-batches", formula(1), NOT_PREDICTED,
-               naive->in_flight);
-    check_cost(run, "flight.gpipe", "in flight, GPipe: m", "micro-batches", formula(m),
-               NOT_PREDICTED, gpipe->in_flight);
-    check_cost(run, "activations.naive", "activations, peak, naive: the largest micro-batch",
-               "bytes", formula(kept * largest), NOT_PREDICTED, naive->activations);
-    check_cost(run, "activations.gpipe", "activations, peak, GPipe: all of them", "bytes",
-               formula(kept * all), NOT_PREDICTED, gpipe->activations);
-    check_cost(run, "buffers", "message buffers, peak", "bytes",
-               formula(stage_message_buffers(t, p, i)), NOT_PREDICTED, gpipe->message_buffers);
-}
 
 static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 
@@ -78,8 +60,6 @@ static void equal_stages_costs(Run *run, const Stack *stack, size_t m, size_t st
                naive->step);
     stack_check_bubble(run, "naive", "naive, m = 8", stack, m, formula(naive_step), NOT_PREDICTED,
                        naive);
-    check_cost(run, "exposed.naive", "naive, m = 8: exposed, 2m(p-1) messages", "ps",
-               formula(2 * m * links * d), NOT_PREDICTED, naive->exposed);
 }
 
 // GPipe's step: the first micro-batch passes all stages and links. Each of the others follows as
@@ -146,7 +126,7 @@ static void answer(Run *run, const EqualStages *page) {
         say_answer(run,
                    "Idle times were not compared, because real times differ from run to run. "
                    "The stages keep %s of activations instead of %s.",
-                   cost_text(run, "activations.gpipe"), cost_text(run, "activations.naive"));
+                   cost_text(run, "activations"), cost_text(run, "naive.activations"));
     else if (p == 1)
         say_answer(run, "One stage never waits; start 2 or more ranks to see idle time.");
     else
@@ -162,27 +142,6 @@ static void answer(Run *run, const EqualStages *page) {
     say_use_when(run, "m is at least 4 p. Prefer 1F1B (05.02): the same bubble, less memory.");
 }
 
-// The costs of the lesson's own loops. On equal stages they take as long as the executor.
-static void loop_costs(Run *run, const Training *t, const StageCosts *loops) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
-    size_t neighbours = stage_neighbours(run), all = t->sequences * t->model.context;
-    stage_check_loop(run, t, loops);
-    check_cost(run, "loop.flight", "own loops: in flight, m", "micro-batches", formula(m),
-               NOT_PREDICTED, loops->in_flight);
-    check_cost(run, "loop.activations", "own loops: activations, peak", "bytes",
-               formula(stage_kept(&t->model, p, i) * E * all), NOT_PREDICTED, loops->activations);
-    // x and y in a forward, dy and dx in a backward.
-    check_cost(run, "loop.buffers", "own loops: buffers, peak", "bytes",
-               formula(neighbours * stage_tokens(t, 0) * t->model.width * E), NOT_PREDICTED,
-               loops->message_buffers);
-    if (!clock_config()->simulated) return; // real times differ from run to run
-    Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
-    StackTimes times = stack_times(&stack);
-    Played seen = stack_play_loop(run, &stack, pipeline_gpipe, m);
-    check_cost(run, "loop.step", "own loops: equal stages, step", "ps",
-               formula(gpipe_step(&times, p, m)), NOT_PREDICTED, seen.timing.step);
-}
-
 // ---------------------------------------------------------------- the lesson
 
 static void gpipe(Run *run) {
@@ -193,30 +152,25 @@ static void gpipe(Run *run) {
     same_bits(run, "naive: executor = own loop", &t, pipeline_naive, schedule_naive);
     StageCosts loops =
         same_bits(run, "GPipe: executor = own loops", &t, pipeline_gpipe, schedule_gpipe);
-    StageCosts seen = { 0 }, slow = { 0 };
+    stage_check_loop(run, &t, pipeline_gpipe, schedule_gpipe, t.micro_batches, &loops);
+    // x and y in a forward, dy and dx in a backward.
+    size_t message = stage_tokens(&t, 0) * t.model.width * sizeof(real);
+    check_cost(run, "loop.buffers", "own loops: buffers, peak", "bytes",
+               formula(stage_neighbours(run) * message), NOT_PREDICTED, loops.message_buffers);
     draw_equal_stages(run, &t);
-    for (size_t i = 0; i < 2; i++) {
-        t.optimizer = i ? adamw(0.01) : sgd(0.3);
-        Trajectory naive = trajectory_new(run, &t), got = trajectory_new(run, &t),
-                   want = training_unsplit(run, &t, 1);
-        slow = stages_train(run, &t, NULL, pipeline_step, schedule_naive, &naive); // its costs
-        seen = stages_train(run, &t, NULL, pipeline_step, schedule_gpipe, &got);
-        say_detail(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1],
-                   got.loss[2]);
-        training_compare(run, "GPipe = accumulation", &got, &want, 0);
-        trajectory_free(&naive);
-        trajectory_free(&got);
-        trajectory_free(&want);
-    }
-    Timing last = picture_timing(run);
-    if (option_flag(run, "verbose")) {
-        picture_show(run, "GPipe, the last training step", PICTURE_MEMORY | PICTURE_NO_FILES);
-        picture_summary(run, &last);
-    }
-    training_costs(run, &t, &seen, &slow);
-    loop_costs(run, &t, &loops);
+    static const StagesWay ways[] = {
+        { NULL, NULL, pipeline_step, schedule_naive, NULL }, // only for its costs
+        { "GPipe = accumulation", "GPipe, the last training step", pipeline_step, schedule_gpipe,
+          NULL },
+    };
+    StageCosts seen[2];
+    stages_compare(run, &t, ways, 2, seen);
+    t.optimizer = adamw(0.01); // whose costs these are
+    size_t p = run->world->size, buffers = stage_message_buffers(&t, p, run->world->rank);
+    stage_check_costs(run, &t, "naive", 1, buffers, &seen[0]);
+    stage_check_costs(run, &t, NULL, t.micro_batches, buffers, &seen[1]);
     EqualStages page;
-    if (clock_config()->simulated) equal_stages(run, &t, &last, &page);
+    if (clock_config()->simulated) equal_stages(run, &t, &seen[1].timing, &page);
     answer(run, &page);
     data_free(&t.data);
 }

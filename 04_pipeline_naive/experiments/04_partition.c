@@ -85,8 +85,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
             model_free(m);
             m = next;
         }
-        r->moved[s] = (Moved){ pp->ledger[COMM_SEND].calls, pp->ledger[COMM_SEND].bytes,
-                               pp->ledger[COMM_ALL_REDUCE].bytes };
+        r->moved_bytes[s] = pp->ledger[COMM_SEND].bytes;
         double done = 0;
         comm_all_reduce_doubles(pp, &done, 1); // a barrier: every block has arrived
         memset(cost, 0, n * sizeof *cost);
@@ -96,8 +95,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
         r->timing[s] = picture_timing(run);
         trajectory_record(out, s, m, seen.loss, seen.norm);
         if (t->recorded && (s == 0 || s + 1 == t->steps)) {
-            char title[48];
-            char cut[32];
+            char title[48], cut[32];
             blocks_text(cut, r->blocks[s], p);
             snprintf(title, sizeof title, "Step %zu: cut %s", s, cut);
             if (s == 0) say_cut(run, t, cut);
@@ -107,8 +105,6 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
         free(batch);
         arena_free(&tokens);
     }
-    r->parameters = memory_now(MEM_PARAMETERS);
-    r->optimizer = memory_now(MEM_OPTIMIZER);
     free(cost);
     model_free(m);
     if (me.tied) comm_free(me.tied);

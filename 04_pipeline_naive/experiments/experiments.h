@@ -15,12 +15,14 @@
 // of chapters 04 and 05.
 
 // Numbers from the ledgers of this rank. Messages and sums are averages per step, so a step that
-// differs from the others shows as a fraction.
+// differs from the others shows as a fraction. loss, unsplit_loss: of the last step.
 typedef struct {
     double messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes;
     size_t in_flight;                        // in the last step
     size_t parameters, gradients, optimizer; // bytes live
     size_t activations, message_buffers;     // peak bytes of the last step
+    Timing timing;                           // of the last step, if it was recorded
+    double loss, unsplit_loss;
 } StageCosts;
 
 // A training of three steps, of `sequences` synthetic sequences in --micro-batches pieces. Calls
@@ -28,18 +30,29 @@ typedef struct {
 // calls data_free() on the data.
 Training stages_training(Run *run, const ModelConfig *model, size_t sequences);
 
-// Calls the step t->steps times, with a PipelineRank that has this schedule. m: this rank's stage,
-// which may have several chunks and which the caller frees; NULL: stages as equal as possible.
-StageCosts stages_train(Run *run, const Training *t, Model *m, PipelineStep *step,
-                        ScheduleRule schedule, Trajectory *out);
+// A way to train. step is called with a PipelineRank that has this schedule. stage: makes this
+// rank's model, which may have several chunks; NULL: stages as equal as possible. what: the name of
+// the comparison; NULL: the results are not compared. title: of a recorded step's picture, which
+// needs --verbose.
+typedef Model *StageModel(Run *run, const Training *t);
+typedef struct {
+    const char *what, *title;
+    PipelineStep *step;
+    ScheduleRule schedule;
+    StageModel *stage;
+} StagesWay;
+StageCosts stages_train(Run *run, const Training *t, const StagesWay *way, Trajectory *out);
+// Trains by each of n ways with SGD, then with AdamW. Checks that each training has every bit of
+// gradient accumulation on one device, and that each step is clipped, if t->clip is given. costs
+// [n]: with AdamW.
+void stages_compare(Run *run, const Training *t, const StagesWay *way, size_t n, StageCosts *costs);
 
 // Runs one step twice: by a lesson's own loop, and by `runner` with a list. Checks that gradients
-// and loss have the same bits. Returns the loop's messages, in_flight, activations and
-// message_buffers; the other numbers are 0. a, b: equal models, which the caller frees; both NULL:
-// stages as equal as possible.
+// and loss have the same bits. stage: as in StagesWay. Returns the loop's messages, in_flight,
+// activations and message_buffers; the other numbers are 0.
 typedef PipelineResult ListRunner(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                   size_t micro_batches);
-StageCosts stages_same_bits(Run *run, const char *what, const Training *t, Model *a, Model *b,
+StageCosts stages_same_bits(Run *run, const char *what, const Training *t, StageModel *stage,
                             PipelineLoop *loop, const Schedule *list, ListRunner *runner);
 
 // ---- stack.c ----
@@ -56,16 +69,15 @@ typedef struct {
 Model *stack_new(const Stack *s, size_t p, size_t i); // stage i's part, allocated
 
 // One step of m micro-batches, by the executor or by a lesson's own loop; stage i is rank i of the
-// world. The recorded events last until the next recording. activations: peak bytes.
+// world. The recorded events last until the next recording. activations: peak bytes. messages:
+// sent by this rank.
 typedef struct {
     PipelineResult result;
     Timing timing;
-    size_t activations;
+    size_t activations, messages;
 } Played;
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
 Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);
-// The list is this rank's.
-Played stack_play_list(Run *run, const Stack *s, const Schedule *list, size_t m);
 // The step is run by `runner`, which also gets `how`. The picture shows memory of category
 // `watched`.
 typedef PipelineResult StackRunner(const void *how, Comm *pp, Model *stage, const Batch *batch,
@@ -91,22 +103,24 @@ void stack_check_bubble(Run *run, const char *id, const char *name, const Stack 
 // chapters 04 and 05, for any order of forwards and backwards.
 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i);
-// Elements per token that a stage keeps from forward to backward.
-size_t stage_kept(const ModelConfig *c, size_t p, size_t i);
-size_t stage_kept_bytes(const ModelConfig *c, size_t p, size_t i); // the same, in bytes
-size_t stage_tokens(const Training *t, size_t k);                  // of micro-batch k
-size_t stage_neighbours(const Run *run); // 2; 1 at the ends; 0 where there is one stage
+size_t stage_tokens(const Training *t, size_t k); // of micro-batch k
+size_t stage_neighbours(const Run *run);          // 2; 1 at the ends; 0 where there is one stage
 // Peak bytes of message buffers under the executor.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i);
 // Times under the simulated clock: a forward of stage i for B sequences (a backward takes twice
 // that), and the message of B sequences to a neighbour.
 Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B);
 Picoseconds stage_message_time(const ModelConfig *c, size_t B);
-// Checks the costs of a training: messages, sums, state. Stage i is rank i. The ids begin with
-// `way` and a dot; NULL: no prefix.
-void stage_check_costs(Run *run, const Training *t, const char *way, const StageCosts *seen);
-// Checks the messages of a lesson's own loop.
-void stage_check_loop(Run *run, const Training *t, const StageCosts *seen);
+// Checks the costs of a training: messages, sums, state, and memory with `flight` micro-batches in
+// flight and these bytes of message buffers. Stage i is rank i. way: the ids begin with it and a
+// dot, and the names with it; NULL: no prefix.
+void stage_check_costs(Run *run, const Training *t, const char *way, size_t flight, size_t buffers,
+                       const StageCosts *seen);
+
+// Checks a step by a lesson's own loop, which has the order of this rule and `flight` micro-batches
+// in flight: messages, memory, and under the simulated clock the time on equal stages.
+void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleRule rule,
+                      size_t flight, const StageCosts *seen);
 
 double sum_of_ranks(Run *run, double of_this_rank); // not in the ledger
 
@@ -126,20 +140,15 @@ enum { PARTITION_STAGES = 16 }; // at most
 // clock counts their FLOPs again. Blocks may move before every MOVE_EVERY-th step.
 enum { PARTITION_STEPS = 6, MOVE_EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH = 3 };
 
-// The messages and bytes that this rank sends for one new cut: blocks, and the sums of the costs.
-typedef struct {
-    double messages, bytes, sum_bytes;
-} Moved;
 // Measured in a training on this rank.
 typedef struct {
     size_t blocks[PARTITION_STEPS][PARTITION_STAGES]; // of each stage, in each step
     Timing timing[PARTITION_STEPS];
-    Moved moved[PARTITION_STEPS]; // before each step
-    size_t parameters, optimizer; // bytes at the end
+    double moved_bytes[PARTITION_STEPS]; // sent before each step, for a new cut
 } Rebalanced;
 
-// Checks step times, slowest stages, messages, sums, parameters and optimizer state. stays, moved:
-// the trainings with the fixed and with the moving cut.
+// Checks step times, slowest stages, and the bytes of the blocks that move. stays, moved: the
+// trainings with the fixed and with the moving cut.
 void partition_check_costs(Run *run, const Training *t, const Rebalanced *stays,
                            const Rebalanced *moved);
 

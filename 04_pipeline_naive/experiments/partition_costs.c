@@ -83,39 +83,18 @@ static size_t stage_of(const size_t *blocks, size_t k) {
 
 void partition_check_costs(Run *run, const Training *t, const Rebalanced *stays,
                            const Rebalanced *moved) {
-    size_t p = run->world->size, i = run->world->rank, E = sizeof(real), last = t->steps - 1;
+    size_t i = run->world->rank;
     CutSizes z = cut_sizes(&t->model, 1, 0);
-    double messages[2] = { 0 }, bytes[2] = { 0 },
-           sums[2] = { 0 }; // predicted, measured; of all steps
+    double bytes[2] = { 0 }; // predicted, measured; of all steps
     for (size_t s = 1; s < t->steps; s++) {
-        for (size_t k = 0; k < t->model.layers; k++)
-            if (stage_of(moved->blocks[s - 1], k) == i && stage_of(moved->blocks[s], k) != i) {
-                messages[0] += 3; // weights and both moments
-                bytes[0] += 3 * (double)(elements_block(&z) * E);
-            }
-        messages[1] += moved->moved[s].messages;
-        bytes[1] += moved->moved[s].bytes;
-        if (s % MOVE_EVERY == 0)
-            sums[0] += ring_bytes(ALL_REDUCE_PASSES, p, t->model.layers + 2, sizeof(double));
-        sums[1] += moved->moved[s].sum_bytes;
+        for (size_t k = 0; k < t->model.layers; k++) // weights and both moments
+            if (stage_of(moved->blocks[s - 1], k) == i && stage_of(moved->blocks[s], k) != i)
+                bytes[0] += 3 * (double)(elements_block(&z) * sizeof(real));
+        bytes[1] += moved->moved_bytes[s];
     }
-    z.blocks = moved->blocks[last][i];
-    z.first = i == 0;
-    z.last = i + 1 == p;
-    check_costs(run, "%s", "%s",
-                (CostRow[]){ { "moved.calls", "blocks that move: messages sent", "calls",
-                               BY_FORMULA(messages[0]), messages[1] },
-                             { "moved.bytes", "blocks that move: 3(12C^2+13C) elements each",
-                               "bytes", BY_FORMULA(bytes[0]), bytes[1] },
-                             { "solve.bytes", "sums of the layers' costs", "bytes",
-                               BY_FORMULA(sums[0]), sums[1] },
-                             { "parameters", "parameters of the stage at the end", "bytes",
-                               BY_FORMULA(elements_stage(&z) * E), moved->parameters },
-                             { "optimizer", "optimizer state of the stage at the end", "bytes",
-                               BY_FORMULA(2 * elements_stage(&z) * E), moved->optimizer },
-                             { 0 } });
-    if (clock_config()->simulated) { // real time differs from run to run
-        time_lines(run, t, "blocks stay", stays, false);
-        time_lines(run, t, "blocks move", moved, true);
-    }
+    check_cost(run, "moved.bytes", "blocks that move: 3(12C^2+13C) elements each", "bytes",
+               formula(bytes[0]), NOT_PREDICTED, bytes[1]);
+    if (!clock_config()->simulated) return; // real time differs from run to run
+    time_lines(run, t, "blocks stay", stays, false);
+    time_lines(run, t, "blocks move", moved, true);
 }

@@ -81,12 +81,14 @@ Played stack_play_by(Run *run, const Stack *s, MemoryCategory watched, StackRunn
         batch[k].number = k;
     }
     Played out;
+    comm_ledger_reset(run->world);
     memory_reset_peaks();
     picture_begin(run, watched);
     out.result = runner(how, run->world, stage, batch, m);
     picture_end(run);
     out.activations = memory_peak(MEM_ACTIVATIONS);
     out.timing = picture_timing(run);
+    out.messages = run->world->ledger[COMM_SEND].calls;
     free(batch);
     arena_free(&tokens);
     model_free(stage);
@@ -98,12 +100,9 @@ static PipelineResult by_list(const void *list, Comm *pp, Model *stage, const Ba
                               size_t m) {
     return pipeline_run(pp, stage, list, batch, m);
 }
-Played stack_play_list(Run *run, const Stack *s, const Schedule *list, size_t m) {
-    return stack_play_by(run, s, MEM_ACTIVATIONS, by_list, list, m);
-}
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m) {
     Schedule list = rule(run->world->size, m, run->world->rank);
-    Played out = stack_play_list(run, s, &list, m);
+    Played out = stack_play_by(run, s, MEM_ACTIVATIONS, by_list, &list, m);
     schedule_free(&list);
     return out;
 }

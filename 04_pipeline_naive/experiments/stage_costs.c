@@ -8,16 +8,6 @@ CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i) {
     return cut_stage(cut_sizes(c, 1, 0), p, i);
 }
 
-size_t stage_kept(const ModelConfig *c, size_t p, size_t i) {
-    CutSizes z = stage_sizes(c, p, i);
-    return kept_stage(&z);
-}
-
-size_t stage_kept_bytes(const ModelConfig *c, size_t p, size_t i) {
-    CutSizes z = stage_sizes(c, p, i);
-    return activations_bytes(&z, 1) / z.T;
-}
-
 size_t stage_tokens(const Training *t, size_t k) {
     return range_size(shard_range(t->sequences, t->micro_batches, k)) * t->model.context;
 }
@@ -49,13 +39,36 @@ const char *cost_name(CostName *name, const char *format, ...) {
     return name->text;
 }
 
-void stage_check_loop(Run *run, const Training *t, const StageCosts *seen) {
-    size_t neighbours = stage_neighbours(run), tokens = t->sequences * t->model.context;
-    check_cost(run, "loop.sent.calls", "own loops: messages sent", "calls",
-               formula(t->micro_batches * neighbours), NOT_PREDICTED, seen->messages);
-    check_cost(run, "loop.sent.bytes", "own loops: messages sent", "bytes",
-               formula(neighbours * tokens * t->model.width * weight_bytes(&t->model)),
-               NOT_PREDICTED, seen->message_bytes);
+// Bytes that a stage keeps of the first `flight` micro-batches, which are the largest.
+static size_t kept_of(const Training *t, const CutSizes *stage, size_t flight) {
+    size_t bytes = 0;
+    for (size_t k = 0; k < flight; k++)
+        bytes += activations_bytes(stage, part_size(t->sequences, t->micro_batches, k));
+    return bytes;
+}
+
+void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleRule rule,
+                      size_t flight, const StageCosts *seen) {
+    size_t p = run->world->size, m = t->micro_batches, E = weight_bytes(&t->model);
+    size_t neighbours = stage_neighbours(run);
+    CutSizes z = stage_sizes(&t->model, p, run->world->rank);
+    check_costs(run, "loop.%s", "own loops: %s",
+                (CostRow[]){
+                    { "sent.calls", "messages sent", "calls", BY_FORMULA(m * neighbours),
+                      seen->messages },
+                    { "sent.bytes", "messages sent", "bytes",
+                      BY_FORMULA(neighbours * message_elements(&z, t->sequences) * E),
+                      seen->message_bytes },
+                    { "flight", "in flight", "micro-batches", BY_FORMULA(flight), seen->in_flight },
+                    { "activations", "activations, peak", "bytes",
+                      BY_FORMULA(kept_of(t, &z, flight)), seen->activations },
+                    { 0 } });
+    if (!clock_config()->simulated) return; // real time differs from run to run
+    Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
+    StackTimes d = stack_times(&stack);
+    Picoseconds step = stack_play_loop(run, &stack, loop, m).timing.step;
+    check_cost(run, "loop.step", "own loops: equal stages, step", "ps", NOT_PREDICTED,
+               played(makespan_with_link(rule, p, m, d.forward, d.backward, d.message)), step);
 }
 
 double sum_of_ranks(Run *run, double sum) {
@@ -65,46 +78,52 @@ double sum_of_ranks(Run *run, double sum) {
     return sum;
 }
 
-void stage_check_costs(Run *run, const Training *t, const char *way, const StageCosts *seen) {
+void stage_check_costs(Run *run, const Training *t, const char *way, size_t flight, size_t buffers,
+                       const StageCosts *seen) {
     const ModelConfig *c = &t->model;
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
     size_t E = weight_bytes(c), D = sizeof(double), neighbours = stage_neighbours(run);
     CutSizes z = stage_sizes(c, p, i);
     size_t message = message_elements(&z, t->sequences); // sum of all micro-batches
-    CostName id;
-#define ID(what) cost_name(&id, "%s%s%s", way ? way : "", way ? "." : "", what)
-
-    // Per micro-batch: activations [B*T, C] to the next stage, gradients of that shape back.
-    check_cost(run, ID("sent.calls"), "messages sent", "calls", formula(m * neighbours),
-               NOT_PREDICTED, seen->messages);
-    check_cost(run, ID("sent.bytes"), "messages sent", "bytes", formula(neighbours * message * E),
-               NOT_PREDICTED, seen->message_bytes);
-    check_cost(run, ID("sent.all"), "messages of all ranks: 2m(p-1)", "calls",
-               formula(2 * m * (p - 1)), NOT_PREDICTED, sum_of_ranks(run, seen->messages));
-
     // The first and the last stage add their gradients of wte. In a ring of two, each sends both
     // halves once.
     size_t shares = p > 1 && (i == 0 || i + 1 == p);
-    double tied = ring_bytes(ALL_REDUCE_PASSES, 2, elements_wte(&z), gradient_bytes(c));
-    check_cost(run, ID("tied.calls"), "tied sum of wte", "calls", formula(shares), NOT_PREDICTED,
-               seen->tied_calls);
-    check_cost(run, ID("tied.bytes"), "tied sum of wte", "bytes", formula(shares ? tied : 0),
-               NOT_PREDICTED, seen->tied_bytes);
-    double loss = ring_bytes(ALL_REDUCE_PASSES, p, 1, D);
-    // One double per tensor of the model.
-    double squares = ring_bytes(ALL_REDUCE_PASSES, p, config_tensors(c), D);
-    check_cost(run, ID("sums.calls"), "sums of loss and squares", "calls", formula(2),
-               NOT_PREDICTED, seen->scalar_calls);
-    check_cost(run, ID("sums.bytes"), "sums of loss and squares", "bytes", formula(loss + squares),
-               NOT_PREDICTED, seen->scalar_bytes);
-
+    double tied =
+        shares ? ring_bytes(ALL_REDUCE_PASSES, 2, elements_wte(&z), gradient_bytes(c)) : 0;
+    // The loss, and one double per tensor of the model for the norm.
+    double sums = ring_bytes(ALL_REDUCE_PASSES, p, 1, D) +
+                  ring_bytes(ALL_REDUCE_PASSES, p, config_tensors(c), D);
     size_t elements = elements_stage(&z);
-    check_cost(run, ID("parameters"), "parameters of the stage", "bytes", formula(elements * E),
-               NOT_PREDICTED, seen->parameters);
-    check_cost(run, ID("gradients"), "gradients of the stage", "bytes",
-               formula(elements_gradients(&z) * gradient_bytes(c)), NOT_PREDICTED, seen->gradients);
-    check_cost(run, ID("optimizer"), "optimizer state of the stage", "bytes",
-               formula(elements * (t->optimizer.kind == ADAMW ? adamw_bytes(c) : master_bytes(c))),
-               NOT_PREDICTED, seen->optimizer);
-#undef ID
+    size_t state = t->optimizer.kind == ADAMW ? adamw_bytes(c) : master_bytes(c);
+    CostName ids, names;
+    cost_name(&ids, "%s%s%%s", way ? way : "", way ? "." : "");
+    cost_name(&names, "%s%s%%s", way ? way : "", way ? ": " : "");
+    check_costs(
+        run, ids.text, names.text,
+        (CostRow[]){
+            // Per micro-batch: activations [B*T, C] to the next stage, gradients of that shape
+            // back.
+            { "sent.calls", "messages sent", "calls", BY_FORMULA(m * neighbours), seen->messages },
+            { "sent.bytes", "messages sent", "bytes", BY_FORMULA(neighbours * message * E),
+              seen->message_bytes },
+            { "sent.all", "messages of all ranks: 2m(p-1)", "calls", BY_FORMULA(2 * m * (p - 1)),
+              sum_of_ranks(run, seen->messages) },
+            { "tied.calls", "tied sum of wte", "calls", BY_FORMULA(shares), seen->tied_calls },
+            { "tied.bytes", "tied sum of wte", "bytes", BY_FORMULA(tied), seen->tied_bytes },
+            { "sums.calls", "sums of loss and squares", "calls", BY_FORMULA(2),
+              seen->scalar_calls },
+            { "sums.bytes", "sums of loss and squares", "bytes", BY_FORMULA(sums),
+              seen->scalar_bytes },
+            { "parameters", "parameters of the stage", "bytes", BY_FORMULA(elements * E),
+              seen->parameters },
+            { "gradients", "gradients of the stage", "bytes",
+              BY_FORMULA(elements_gradients(&z) * gradient_bytes(c)), seen->gradients },
+            { "optimizer", "optimizer state of the stage", "bytes", BY_FORMULA(state * elements),
+              seen->optimizer },
+            { "flight", "in flight", "micro-batches", BY_FORMULA(flight), seen->in_flight },
+            { "activations", "activations, peak", "bytes", BY_FORMULA(kept_of(t, &z, flight)),
+              seen->activations },
+            { "buffers", "message buffers, peak", "bytes", BY_FORMULA(buffers),
+              seen->message_buffers },
+            { 0 } });
 }

@@ -2,8 +2,10 @@
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <stdlib.h>
 
-static Model *stage_model(const Training *t, size_t p, size_t i) {
-    Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, p, i));
+static Model *model_of(Run *run, const Training *t, StageModel *stage) {
+    if (stage) return stage(run, t);
+    Range layers = pipeline_stage_layers(&t->model, NULL, run->world->size, run->world->rank);
+    Model *m = model_describe(&t->model, layers);
     model_allocate(m);
     return m;
 }
@@ -33,14 +35,14 @@ static StepResult one_step(void *trained, Model *m, Optimizer *o, const Training
     return s->step(&s->rank, m, o, b, t->micro_batches);
 }
 
-StageCosts stages_train(Run *run, const Training *t, Model *m, PipelineStep *step,
-                        ScheduleRule schedule, Trajectory *out) {
+StageCosts stages_train(Run *run, const Training *t, const StagesWay *way, Trajectory *out) {
     Comm *pp = run->world, *tied = pipeline_tied_group(pp);
-    Model *own = m ? NULL : stage_model(t, pp->size, pp->rank);
-    Trained me = { { .pp = pp, .tied = tied, .clip = t->clip, .schedule = schedule }, step };
+    Model *m = model_of(run, t, way->stage);
+    Trained me = { { .pp = pp, .tied = tied, .clip = t->clip, .schedule = way->schedule },
+                   way->step };
     double n = t->steps;
     comm_ledger_reset(pp);
-    training_run(out, m ? m : own, t, 1, 0, one_step, &me); // every rank knows all tokens
+    training_run(out, m, t, 1, 0, one_step, &me); // every rank knows all tokens
     double sums = pp->ledger[COMM_ALL_REDUCE].calls, sum_bytes = pp->ledger[COMM_ALL_REDUCE].bytes;
     StageCosts costs = { .messages = pp->ledger[COMM_SEND].calls / n,
                          .message_bytes = pp->ledger[COMM_SEND].bytes / n,
@@ -53,39 +55,69 @@ StageCosts stages_train(Run *run, const Training *t, Model *m, PipelineStep *ste
                          .gradients = memory_now(MEM_GRADIENTS),
                          .optimizer = memory_now(MEM_OPTIMIZER),
                          .activations = memory_peak(MEM_ACTIVATIONS),
-                         .message_buffers = memory_peak(MEM_COMMUNICATION) };
+                         .message_buffers = memory_peak(MEM_COMMUNICATION),
+                         .loss = out->loss[t->steps - 1] };
+    if (t->recorded) costs.timing = picture_timing(run);
     if (tied) comm_free(tied);
-    if (own) model_free(own);
+    model_free(m);
     return costs;
 }
 
-StageCosts stages_same_bits(Run *run, const char *what, const Training *t, Model *a, Model *b,
+void stages_compare(Run *run, const Training *training, const StagesWay *way, size_t n,
+                    StageCosts *costs) {
+    for (size_t i = 0; i < 2; i++) {
+        Training t = *training;
+        t.optimizer = i ? adamw(0.01) : sgd(0.3);
+        t.recorded = training->recorded && i;
+        Trajectory want = training_unsplit(run, &t, 1);
+        for (size_t k = 0; k < n; k++) {
+            Trajectory got = trajectory_new(run, &t);
+            costs[k] = stages_train(run, &t, &way[k], &got);
+            costs[k].unsplit_loss = want.loss[t.steps - 1];
+            if (t.recorded && way[k].title && option_flag(run, "verbose")) {
+                int scale = k > 0 ? PICTURE_SAME_SCALE : 0;
+                picture_show(run, way[k].title, PICTURE_MEMORY | PICTURE_NO_FILES | scale);
+                picture_summary(run, &costs[k].timing);
+            }
+            if (way[k].what) training_compare(run, way[k].what, &got, &want, 0);
+            if (way[k].what && t.clip > 0)
+                check_true(run, "clipping", "is at work in every step",
+                           trajectory_clipped(&got, t.clip));
+            trajectory_free(&got);
+        }
+        trajectory_free(&want);
+    }
+}
+
+StageCosts stages_same_bits(Run *run, const char *what, const Training *t, StageModel *stage,
                             PipelineLoop *loop, const Schedule *list, ListRunner *runner) {
     Comm *pp = run->world, *tied = pipeline_tied_group(pp);
-    Model *by_loop_model = a ? a : stage_model(t, pp->size, pp->rank);
-    Model *by_list_model = b ? b : stage_model(t, pp->size, pp->rank);
+    Model *m[2];
+    double loss[2];
+    StageCosts costs = { 0 };
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = training_batches(t, &tokens, 0, 1, 0);
-    model_zero_gradients(by_loop_model);
-    model_zero_gradients(by_list_model);
-    comm_ledger_reset(pp);
-    memory_reset_peaks();
-    PipelineResult by_loop = loop(pp, by_loop_model, batch, t->micro_batches);
-    StageCosts costs = { .messages = pp->ledger[COMM_SEND].calls,
-                         .message_bytes = pp->ledger[COMM_SEND].bytes,
-                         .in_flight = by_loop.in_flight,
-                         .activations = memory_peak(MEM_ACTIVATIONS),
-                         .message_buffers = memory_peak(MEM_COMMUNICATION) };
-    PipelineResult by_list = runner(pp, by_list_model, list, batch, t->micro_batches);
-    pipeline_tied_sum(by_loop_model, tied);
-    pipeline_tied_sum(by_list_model, tied);
-    check_true(run, what, "gradients of a step, every bit",
-               tensor_equal(by_loop_model->g, by_list_model->g));
-    check_true(run, what, "loss, every bit", by_loop.loss == by_list.loss);
+    for (size_t k = 0; k < 2; k++) {
+        m[k] = model_of(run, t, stage);
+        model_zero_gradients(m[k]);
+        comm_ledger_reset(pp);
+        memory_reset_peaks();
+        PipelineResult r = k ? runner(pp, m[k], list, batch, t->micro_batches)
+                             : loop(pp, m[k], batch, t->micro_batches);
+        loss[k] = r.loss;
+        if (k == 0)
+            costs = (StageCosts){ .messages = pp->ledger[COMM_SEND].calls,
+                                  .message_bytes = pp->ledger[COMM_SEND].bytes,
+                                  .in_flight = r.in_flight,
+                                  .activations = memory_peak(MEM_ACTIVATIONS),
+                                  .message_buffers = memory_peak(MEM_COMMUNICATION) };
+        pipeline_tied_sum(m[k], tied);
+    }
+    check_true(run, what, "gradients of a step, every bit", tensor_equal(m[0]->g, m[1]->g));
+    check_true(run, what, "loss, every bit", loss[0] == loss[1]);
     free(batch);
     arena_free(&tokens);
-    if (!a) model_free(by_loop_model);
-    if (!b) model_free(by_list_model);
+    for (size_t k = 0; k < 2; k++) model_free(m[k]);
     if (tied) comm_free(tied);
     return costs;
 }

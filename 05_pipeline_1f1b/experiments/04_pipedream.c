@@ -9,118 +9,49 @@
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
-enum { SEQUENCES = 3, STEPS = 12 };
-
-// ----------------------------------------- the recurrence on one device, with no pipeline in it
-
-// Returns the stage that has layer n of the model.
-static size_t stage_of(const ModelConfig *c, size_t p, size_t n) {
-    if (n == 0) return 0;
-    if (n > c->layers) return p - 1; // head and loss
-    size_t i = 0;
-    while (shard_range(c->layers, p, i).hi <= n - 1) i++; // block n - 1
-    return i;
-}
-
-// Trains the whole model on one device (rank 0, uncounted), one mini-batch after the other. For
-// mini-batch k the layers of stage i read the weights after k - age updates: age is p-1-i, or p-1
-// with vertical sync. A step of the Trajectory is a mini-batch; its norms stay 0.
-static Trajectory reference(Run *run, const Training *t, size_t p, bool vertical) {
-    Trajectory out = trajectory_new(run, t);
-    if (run->world->rank > 0) return out;
-    ledger_pause();
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    Optimizer o = t->optimizer;
-    Arena a = arena(MEM_REFERENCE);
-    model_untie(m);
-    model_allocate(m);
-    optimizer_allocate(&o, m);
-    Tensor past = tensor_new(&a, p, m->size); // version v in row v % p: the last p of them
-    for (size_t k = 0; k < t->steps; k++) {
-        Arena tokens = arena(MEM_WORKSPACE);
-        Batch *b = training_batches(t, &tokens, k, 1, 0);
-        tensor_copy(tensor_row_range(past, k % p, k % p + 1), m->w);
-        for (size_t n = 0, offset = 0; n < m->n_layers; n++) {
-            Layer *l = &m->layers[n];
-            size_t age = vertical ? p - 1 : p - 1 - stage_of(&t->model, p, n),
-                   row = (k < age ? 0 : k - age) % p;
-            Tensor old = tensor_row_range(past, row, row + 1);
-            for (size_t u = 0; u < l->n_units; u++) {
-                size_t end = offset + l->units[u]->size;
-                unit_attach_weights(l->units[u], tensor_flat_range(old, offset, end));
-                offset = end;
-            }
-        }
-        model_zero_gradients(m);
-        double loss = model_forward_backward(m, b) * b->token_weight; // with the old weights
-        model_attach_weights(m, m->w);
-        optimizer_step(&o, m, 1); // updates the newest weights
-        trajectory_record(&out, k, m, loss, 0);
-        free(b);
-        arena_free(&tokens);
-    }
-    arena_free(&a);
-    model_free(m);
-    ledger_resume();
-    return out;
-}
+// PIECES: mini-batches on equal stages.
+enum { SEQUENCES = 3, STEPS = 12, PIECES = 4 };
 
 // ---------------------------------------------------------------- trainings
 
-enum { SYNCHRONOUS, STASHED, VERTICAL, BARE, WAYS }; // BARE: no stashing
-static const char *const way_id[WAYS] = { "flush", "stashing", "vertical", "no-stashing" };
-static const char *const way_name[WAYS] = { "flush", "stashing", "vertical sync", "no stashing" };
+// SYNCHRONOUS: a flush and an update after every mini-batch. BARE: no stashing.
+enum { SYNCHRONOUS, STASHED, VERTICAL, BARE, WAYS };
+static const struct {
+    const char *id, *name;
+    PipeDreamRule rule;
+} ways[WAYS] = {
+    [SYNCHRONOUS] = { "flush", "flush", NO_STASHING },
+    [STASHED] = { "stashing", "stashing", WEIGHT_STASHING },
+    [VERTICAL] = { "vertical", "vertical sync", VERTICAL_SYNC },
+    [BARE] = { "no-stashing", "no stashing", NO_STASHING },
+};
 
-static void training_costs(Run *run, const Training *t, size_t way, const VersionsSeen *seen) {
-    size_t p = run->world->size, i = run->world->rank, n = t->steps, E = sizeof(real);
-    size_t neighbours = stage_neighbours(run), all_versions[WAYS] = { 1, p - i, p, 1 };
-    size_t versions = all_versions[way], flight = way == SYNCHRONOUS ? 1 : p - i < n ? p - i : n;
-    CutSizes z = stage_sizes(&t->model, p, i);
-    size_t untied = p == 1 ? elements_wte(&z) : 0; // one stage has both tables
-    size_t bytes = (elements_stage(&z) + untied) * E, moments = t->optimizer.kind == ADAMW ? 2 : 0;
-    size_t message = message_elements(&z, t->sequences) * E;
-    size_t kept = kept_stage(&z) * t->sequences * t->model.context * E;
-    CostName ids, names;
-    cost_name(&ids, "%s.%s.%%s", moments ? "adamw" : "sgd", way_id[way]);
-    cost_name(&names, "%s: %%s", way_name[way]);
-    check_costs(run, ids.text, names.text,
-                (CostRow[]){
-                    { "versions", "versions of the weights", "versions", BY_FORMULA(versions),
-                      (double)seen->weights / (double)(seen->size * E) },
-                    { "weights", "weights of all versions", "bytes", BY_FORMULA(versions * bytes),
-                      seen->weights },
-                    { "gradients", "gradients", "bytes", BY_FORMULA(bytes), seen->gradients },
-                    { "optimizer", "optimizer state", "bytes", BY_FORMULA(moments * bytes),
-                      seen->optimizer },
-                    { "flight", "in flight", "mini-batches", BY_FORMULA(flight), seen->in_flight },
-                    { "activations", "activations, peak", "bytes", BY_FORMULA(flight * kept),
-                      seen->activations },
-                    { "buffers", "message buffers, peak", "bytes",
-                      BY_FORMULA(neighbours * 3 * message), seen->buffers },
-                    { "sent.calls", "messages sent", "calls", BY_FORMULA(n * neighbours),
-                      seen->messages },
-                    { "sent.bytes", "messages sent", "bytes", BY_FORMULA(n * neighbours * message),
-                      seen->message_bytes },
-                    { "sums", "sums over stages", "calls", BY_FORMULA(0), seen->sums },
-                    { 0 } });
+static VersionsList list_of(Run *run, size_t way, size_t n) {
+    size_t p = run->world->size, i = run->world->rank;
+    return (VersionsList){ .list = way == SYNCHRONOUS ? schedule_flushed(p, 1, i, n)
+                                                      : schedule_pipedream(ways[way].rule, p, n, i),
+                           .older = pipedream_older(ways[way].rule, p, i) };
 }
 
-// SYNCHRONOUS: a flush and an update after every mini-batch. The other ways: PipeDream's list.
-static VersionsSeen train(Run *run, const Training *t, size_t way, Trajectory *got) {
-    static const PipeDreamRule rules[WAYS] = {
-        [SYNCHRONOUS] = NO_STASHING,
-        [STASHED] = WEIGHT_STASHING,
-        [VERTICAL] = VERTICAL_SYNC,
-        [BARE] = NO_STASHING,
-    };
-    size_t p = run->world->size, i = run->world->rank;
-    PipeDreamRule rule = rules[way];
-    Schedule list = way == SYNCHRONOUS ? schedule_flushed(p, 1, i, t->steps)
-                                       : schedule_pipedream(rule, p, t->steps, i);
-    size_t older = pipedream_older(rule, p, i);
-    VersionsSeen seen = versions_train(run, t, &list, &older, got);
-    schedule_free(&list);
-    return seen;
+// How many updates the weights that stage i reads are behind the newest ones.
+static size_t age_of(size_t way, size_t p, size_t i) {
+    return way == STASHED ? p - 1 - i : way == VERTICAL ? p - 1 : 0;
+}
+
+static void training_costs(Run *run, const Training *t, size_t way, const VersionsSeen *seen) {
+    size_t p = run->world->size, i = run->world->rank, flight = p - i < t->steps ? p - i : t->steps;
+    versions_check_costs(run, t, ways[way].id, ways[way].name, 1 + age_of(way, p, i),
+                         way == SYNCHRONOUS ? 1 : flight, seen);
+}
+
+// The training must equal the recurrence on one device in every bit. AdamW's costs are checked.
+static void equals_recurrence(Run *run, const Training *t, size_t way, const char *what) {
+    size_t *age = host_alloc(run->world->size * sizeof *age);
+    for (size_t i = 0; i < run->world->size; i++) age[i] = age_of(way, run->world->size, i);
+    VersionsSeen seen = versions_compare(run, t, what, list_of(run, way, t->steps), age);
+    if (t->optimizer.kind == ADAMW) training_costs(run, t, way, &seen);
+    versions_seen_free(&seen);
+    free(age);
 }
 
 // |a - b| / |b| over all stages, of the gradients of mini-batch 1.
@@ -136,25 +67,12 @@ static double deviation(Run *run, const VersionsSeen *a, const VersionsSeen *b) 
     return sqrt(squares[0] / squares[1]);
 }
 
-// The training must equal the recurrence on one device in every bit. SYNCHRONOUS is compared with
-// the recurrence for one stage, whose weights are never old.
-static void equals_recurrence(Run *run, const Training *t, size_t way, const char *what) {
-    size_t p = way == SYNCHRONOUS ? 1 : run->world->size;
-    Trajectory got = trajectory_new(run, t), want = reference(run, t, p, way == VERTICAL);
-    VersionsSeen seen = train(run, t, way, &got);
-    training_compare_tensors(run, what, &got, &want, 0);
-    check_numbers(run, what, "loss", got.loss, want.loss, t->steps, 0);
-    training_costs(run, t, way, &seen);
-    versions_seen_free(&seen);
-    trajectory_free(&got);
-    trajectory_free(&want);
-}
-
 // Without stashing, all stages but the last walk mini-batch 1 back through weights that its forward
 // never read. Its loss has the right bits, and its gradient is wrong. Returns the relative error.
 static double no_stashing(Run *run, const Training *t) {
     Trajectory wrong = trajectory_new(run, t), right = trajectory_new(run, t);
-    VersionsSeen bare = train(run, t, BARE, &wrong), stashed = train(run, t, STASHED, &right);
+    VersionsSeen bare = versions_train(run, t, list_of(run, BARE, t->steps), &wrong);
+    VersionsSeen stashed = versions_train(run, t, list_of(run, STASHED, t->steps), &right);
     double off = deviation(run, &bare, &stashed);
     training_costs(run, t, BARE, &bare);
     check_numbers(run, "no stashing", "losses 0 and 1", wrong.loss, right.loss, 2, 0);
@@ -183,12 +101,8 @@ static void losses_on_text(Run *run, double loss[WAYS]) {
     t.model.seed = run->seed;
     t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context,
                            t.sequences);
-    for (size_t way = 0; way < WAYS; way++) {
-        VersionsSeen seen = train(run, &t, way, NULL);
-        loss[way] = 0;
-        for (size_t k = LONG - LAST; k < LONG; k++) loss[way] += seen.loss[k] / LAST;
-        versions_seen_free(&seen);
-    }
+    for (size_t way = 0; way < WAYS; way++)
+        loss[way] = versions_last_loss(run, &t, list_of(run, way, LONG), LAST);
     data_free(&t.data);
 }
 
@@ -207,24 +121,22 @@ static size_t versions_needed(const Schedule *s) {
     return most;
 }
 
+static Schedule stashing(size_t p, size_t n, size_t i) {
+    return schedule_pipedream(WEIGHT_STASHING, p, n, i);
+}
 static Schedule vertical(size_t p, size_t n, size_t i) {
     return schedule_pipedream(VERTICAL_SYNC, p, n, i);
 }
-enum { PIECES = 8, FLUSH = 4 };
-static Schedule flushed(size_t p, size_t n, size_t i) {
-    return schedule_flushed(p, FLUSH, i, n / FLUSH);
-}
-
-enum { MOST_STAGES = 8, MOST_BATCHES = 24, LISTS = MOST_STAGES * MOST_BATCHES };
+enum { LIST_STAGES = 8, MOST_BATCHES = 24, LISTS = LIST_STAGES * MOST_BATCHES };
 static void check_lists(Run *run) {
-    double end[LISTS], want_end[LISTS], held[2][LISTS * MOST_STAGES], want[2][LISTS * MOST_STAGES];
+    double end[LISTS], want_end[LISTS], held[2][LISTS * LIST_STAGES], want[2][LISTS * LIST_STAGES];
     size_t lists = 0, stages = 0;
-    for (size_t p = 1; p <= MOST_STAGES; p++)
+    for (size_t p = 1; p <= LIST_STAGES; p++)
         for (size_t n = 1; n <= MOST_BATCHES; n++, lists++) {
-            end[lists] = makespan(schedule_stashing, p, n, 1, 2);
+            end[lists] = makespan(stashing, p, n, 1, 2);
             want_end[lists] = (n + p - 1) * 3;
             for (size_t i = 0; i < p; i++, stages++) {
-                Schedule s[2] = { schedule_stashing(p, n, i), vertical(p, n, i) };
+                Schedule s[2] = { stashing(p, n, i), vertical(p, n, i) };
                 for (size_t r = 0; r < 2; r++) {
                     held[r][stages] = versions_needed(&s[r]);
                     size_t versions = r ? p : p - i;
@@ -238,49 +150,6 @@ static void check_lists(Run *run) {
     check_numbers(run, "op lists = formulas", "p if in sync", held[1], want[1], stages, 0);
 }
 
-// ---------------------------------------------------------------- equal stages, on the clock
-
-// Runs n mini-batches by this list. Draws them if there is a title; those with a flush with
-// --verbose only.
-static Picoseconds play(Run *run, const Stack *stack, ListOf *list, size_t n, const char *title) {
-    size_t p = run->world->size, i = run->world->rank;
-    bool flush = list == flushed;
-    Schedule s = list(p, n, i);
-    Played played =
-        pipedream_play(run, stack, &s, flush ? 0 : pipedream_older(WEIGHT_STASHING, p, i), n);
-    if (title) picture_show(run, title, flush ? PICTURE_NO_FILES | PICTURE_DETAIL : PICTURE_CHART);
-    schedule_free(&s);
-    return played.timing.step;
-}
-
-static void equal_stages(Run *run, const Training *t) {
-    static const struct {
-        const char *name, *step, *more, *title;
-        ListOf *list;
-    } ways[] = {
-        { "1F1B", "step.1f1b", "more.1f1b", "1F1B, 8 mini-batches, a flush after 4", flushed },
-        { "PipeDream", "step.pipedream", "more.pipedream", "PipeDream, 8 mini-batches",
-          schedule_stashing },
-    };
-    size_t p = run->world->size;
-    Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
-    Picoseconds one[2], two[2]; // times of 8 and of 16 mini-batches
-    for (size_t k = 0; k < 2; k++) one[k] = play(run, &stack, ways[k].list, PIECES, ways[k].title);
-    for (size_t k = 0; k < 2; k++) two[k] = play(run, &stack, ways[k].list, 2 * PIECES, NULL);
-    check_lists(run);
-    if (!clock_config()->simulated) return;
-    for (size_t k = 0; k < 2; k++) {
-        Picoseconds first = stack_makespan(&stack, ways[k].list, p, PIECES);
-        Picoseconds both = stack_makespan(&stack, ways[k].list, p, 2 * PIECES);
-        CostName step, more;
-        cost_name(&step, "equal stages, %s: 8 pieces", ways[k].name);
-        cost_name(&more, "equal stages, %s: 8 more", ways[k].name);
-        check_cost(run, ways[k].step, step.text, "ps", NOT_PREDICTED, played(first), one[k]);
-        check_cost(run, ways[k].more, more.text, "ps", NOT_PREDICTED, played(both - first),
-                   two[k] - one[k]);
-    }
-}
-
 // ---------------------------------------------------------------- the table of the page
 
 static void table(Run *run, double off, const double loss[WAYS]) {
@@ -292,15 +161,13 @@ static void table(Run *run, double off, const double loss[WAYS]) {
     snprintf(age[BARE], sizeof *age, old ? "=mixed" : "=0");
     snprintf(wrong, sizeof wrong, "=%.0f %%", 100 * off);
     const Result rows[] = {
-        { "time of 8 more mini-batches", NULL, { "more.1f1b", "more.pipedream", "=-", "=-" } },
+        { "time of 4 more mini-batches", NULL, { "batch.1f1b", "batch.pipedream", "=-", "=-" } },
         { "weight versions kept",
           NULL,
-          { "sgd.flush.versions", "sgd.stashing.versions", "sgd.vertical.versions",
-            "sgd.no-stashing.versions" } },
+          { "versions.flush", "versions.stashing", "versions.vertical", "versions.no-stashing" } },
         { "weights of all versions, per rank",
           NULL,
-          { "sgd.flush.weights", "sgd.stashing.weights", "sgd.vertical.weights",
-            "sgd.no-stashing.weights" } },
+          { "weights.flush", "weights.stashing", "weights.vertical", "weights.no-stashing" } },
         { "updates late", NULL, { age[0], age[1], age[2], age[3] } },
         { "error of the 2nd gradient", NULL, { "=0", "=0", "=0", wrong } },
         { "loss on a text, last 40 updates", NULL, { text[0], text[1], text[2], text[3] } },
@@ -317,9 +184,9 @@ static void table(Run *run, double off, const double loss[WAYS]) {
     say(run, "  versions and is p-1-i updates late. Vertical sync keeps p versions and is p-1 "
              "late. Time: 1F1B");
     say(run,
-        "  2(m+p-1)(t_f+t_b), m = %d; stashing 8(t_f+t_b). t_f, t_b: a stage's forward, "
+        "  (m+p-1)(t_f+t_b), m = %d; stashing m(t_f+t_b). t_f, t_b: a stage's forward, "
         "backward.",
-        FLUSH);
+        PIECES);
     say(run, "  In the row of losses 1F1B has a flush and an update after every mini-batch.");
 }
 
@@ -334,9 +201,9 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
     }
     if (clock_config()->simulated && run->is_root)
         snprintf(time, sizeof time,
-                 " Once it runs, 8 more mini-batches take %s; 1F1B, which "
+                 " Once it runs, %d more mini-batches take %s; 1F1B, which "
                  "runs empty after every %d, takes %s.",
-                 cost_text(run, "more.pipedream"), FLUSH, cost_text(run, "more.1f1b"));
+                 PIECES, cost_text(run, "batch.pipedream"), PIECES, cost_text(run, "batch.1f1b"));
     if (loss[BARE] < 1.02 * loss[STASHED])
         snprintf(curve, sizeof curve, ", but the loss, %.2f, does not show the error", loss[BARE]);
     say_answer(run,
@@ -344,7 +211,7 @@ static void answer(Run *run, double off, const double loss[WAYS]) {
                "gradient is wrong by %.0f %%%s.",
                time, 100 * off, curve);
     say_cost(run, "%s versions of weights per rank, and old gradients: loss %.2f instead of %.2f.",
-             cost_text(run, "sgd.stashing.versions"), loss[STASHED], loss[SYNCHRONOUS]);
+             cost_text(run, "versions.stashing"), loss[STASHED], loss[SYNCHRONOUS]);
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -364,7 +231,11 @@ static void pipedream(Run *run) {
              "weights of a forward");
     say(run, "until its backward ends. Vertical sync: a mini-batch reads weights of one age on all "
              "stages.");
-    equal_stages(run, &t);
+    Stack stack = { .model = t.model, .blocks = 2, .sequences = 1 };
+    pipeline_way_measure(run, &pipeline_ways[EQUAL_1F1B], &stack, PIECES, NULL);
+    pipeline_way_measure(run, &pipeline_ways[EQUAL_PIPEDREAM], &stack, PIECES,
+                         "PipeDream, 8 mini-batches");
+    check_lists(run);
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         equals_recurrence(run, &t, SYNCHRONOUS, "flush each time = unsplit");

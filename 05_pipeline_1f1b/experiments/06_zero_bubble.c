@@ -12,11 +12,11 @@ static const ModelConfig sizes = {
 };
 enum { SEQUENCES = 11, MICRO = 8 }; // MICRO: on equal stages
 static const double clip = 0.25;
-static Stack equal_stages(void) { return (Stack){ .model = sizes, .blocks = 2, .sequences = 1 }; }
+static Stack equal_stack(void) { return (Stack){ .model = sizes, .blocks = 2, .sequences = 1 }; }
 
 // The automatic lists for the times of the equal stages, with a cap of p or 2p-1.
 static OpTimes equal_times(void) {
-    Stack s = equal_stages();
+    Stack s = equal_stack();
     return zb_times(&s);
 }
 static Schedule auto_p(size_t p, size_t m, size_t i) {
@@ -38,12 +38,6 @@ static const ZeroBubbleWay ways[ZB_WAYS] = {
     { "auto, p", "planner, memory p", "auto-p", auto_p },
     { "auto, 2p-1", "planner, memory 2p-1", "auto-2p-1", auto_2p },
 };
-// One way, as this rank measured it. two: the time of two steps without a barrier.
-typedef struct {
-    Played one;
-    Picoseconds two;
-    size_t messages;
-} ZeroBubbleStep;
 
 // Two steps of m micro-batches in a row. The second one does not wait for the norm. Frees the list.
 static Schedule twice(Schedule one, size_t m) {
@@ -57,46 +51,36 @@ static Schedule twice(Schedule one, size_t m) {
     return s;
 }
 
-// Judges the rule's lists of one step, or of two. An automatic rule makes them for these times.
-static JudgedLists judged(ScheduleRule rule, size_t p, size_t m, const OpTimes *times,
-                          size_t steps) {
+// The time of one step, or of two, by the rule's lists. An automatic rule makes them for these
+// times.
+static double steps_of(ScheduleRule rule, size_t p, size_t m, const OpTimes *times, size_t steps) {
     size_t cap = rule == auto_p ? p : rule == auto_2p ? 2 * p - 1 : 0;
     Schedule *stage = host_alloc(p * sizeof *stage);
     for (size_t i = 0; i < p; i++) {
         stage[i] = cap ? schedule_zb_auto(p, m, i, cap, *times) : rule(p, m, i);
         if (steps == 2) stage[i] = twice(stage[i], m);
     }
-    return zb_judge_lists(stage, p, steps * m, times);
+    return (double)lists_makespan(stage, p, steps * m, times);
 }
 static double step_of(ScheduleRule rule, size_t p, size_t m, const OpTimes *times) {
-    return (double)judged(rule, p, m, times, 1).step;
-}
-static double two_steps_of(ScheduleRule rule, size_t p, size_t m, const OpTimes *times) {
-    return (double)judged(rule, p, m, times, 2).step;
+    return steps_of(rule, p, m, times, 1);
 }
 // F = B = W = 1; and a block's times, with messages that take a quarter of F.
 static const OpTimes units = { 1, 1, 1, 0 }, slow = { 12, 14, 10, 3 };
 
 // ---------------------------------------------------------------- lists alone
 
-// The two halves of one linear layer's backward give the bits of the whole backward.
-static void check_halves(Run *run) {
-    enum { ROWS = 6, IN = 5, OUT = 7 };
-    Arena a = arena(MEM_WORKSPACE);
-    Tensor x = tensor_new(&a, ROWS, IN), w = tensor_new(&a, IN, OUT),
-           dy = tensor_new(&a, ROWS, OUT);
-    Tensor dx = tensor_new(&a, ROWS, IN), dw = tensor_new(&a, IN, OUT),
-           whole = tensor_new(&a, IN, OUT);
-    Param param = { .w = w, .g = whole, .gradient_empty = true };
-    tensor_randomize(x, run->seed, 1);
-    tensor_randomize(w, run->seed + 1, 1);
-    tensor_randomize(dy, run->seed + 2, 1);
-    linear_backward_inputs(dx, dy, w);     // B
-    linear_backward_weights(dw, x, dy);    // W, any time later
-    linear_gradients(&param, NULL, x, dy); // as a layer's whole backward has it
-    check_true(run, "halves", "W of y = x w is dw of its whole backward, every bit",
-               tensor_equal(dw, whole));
-    arena_free(&a);
+// Are the lists of all stages legal, with at most cap micro-batches in flight? *most: the most.
+static bool legal_with(ScheduleRule rule, size_t p, size_t m, size_t cap, size_t *most) {
+    Schedule *stage = schedule_all(rule, p, m);
+    bool legal = judge_lists(stage, p, m, 1, &units).verdict == LISTS_LEGAL;
+    *most = 0;
+    for (size_t i = 0; i < p; i++) {
+        size_t flight = list_in_flight(&stage[i]);
+        if (flight > *most) *most = flight;
+    }
+    schedule_all_free(stage, p);
+    return legal && *most <= cap;
 }
 
 static void lists(Run *run) {
@@ -105,8 +89,8 @@ static void lists(Run *run) {
     for (size_t k = 0; k < 4; k++) got[k] = step_of(ways[k].rule, 4, 8, &units);
     check_numbers(run, "lists", "p = 4, m = 8, F = B = W = 1: 33, 27, 29, 27", got, want, 4, 0);
     // ZB-H1's next step is as long as the first. The cap 2p-1 leaves no bubble in it: 24 units.
-    double two[] = { two_steps_of(schedule_zb_h1, 4, 8, &units),
-                     two_steps_of(auto_2p, 4, 8, &units) };
+    double two[] = { steps_of(schedule_zb_h1, 4, 8, &units, 2),
+                     steps_of(auto_2p, 4, 8, &units, 2) };
     double no_barrier[] = { 27 + 27, 27 + 24 };
     check_numbers(run, "lists", "two steps without a barrier: 54, 51", two, no_barrier, 2, 0);
     // The planner knows the time of a message. A list that is made without it takes 398.
@@ -119,51 +103,31 @@ static void lists(Run *run) {
     double step[2 * CASES], formula[2 * CASES], flight[CASES], most[CASES];
     double legal = 0, all = 3 * CASES;
     for (size_t n = 0; n < CASES; n++) {
-        size_t p = n / 24 + 1, m = n % 24 + 1, late = p > m ? p - m : 0;
-        JudgedLists h1 = zb_judge(schedule_zb_h1, p, m, &units);
-        JudgedLists few = judged(auto_p, p, m, &units, 1);
-        JudgedLists many = zb_judge(auto_2p, p, m, &units); // made for the times of a stage
-        step[n] = (double)h1.step;
+        size_t p = n / 24 + 1, m = n % 24 + 1, late = p > m ? p - m : 0, in_flight;
+        legal += legal_with(auto_p, p, m, p, &in_flight);
+        legal += legal_with(auto_2p, p, m, 2 * p - 1, &in_flight);
+        legal += legal_with(schedule_zb_h1, p, m, p, &in_flight);
+        flight[n] = (double)in_flight;
+        step[n] = step_of(schedule_zb_h1, p, m, &units);
         formula[n] = (double)(3 * m + p - 1 + late);
         step[CASES + n] = step_of(schedule_zb_h1, p, m, &t);
         formula[CASES + n] = (double)(36 * m + 16 * (p - 1) + 10 * late);
-        flight[n] = (double)h1.in_flight;
         most[n] = (double)(p < m ? p : m);
-        legal += h1.legal + (few.legal && few.in_flight <= p) +
-                 (many.legal && many.in_flight <= 2 * p - 1);
     }
     check_numbers(run, "lists", "legal, and in flight at most the cap; p = 1..8, m = 1..24", &legal,
                   &all, 1, 0);
     check_numbers(run, "lists", "ZB-H1: step m(F+B+W) + (p-1)(F+B-W)", step, formula, 2 * CASES, 0);
     check_numbers(run, "lists", "ZB-H1: in flight min(p, m)", flight, most, CASES, 0);
     double greedy[9], ideal[9];
-    bool two_more = true;
     for (size_t n = 0; n < 9; n++) {
         size_t p = (size_t)2 << n / 3, m = p << n % 3; // p = 2, 4, 8; m = p, 2p, 4p
         greedy[n] = step_of(auto_2p, p, m, &units);
         ideal[n] = (double)(3 * m + p - 1);
-        two_more &= judged(auto_p, p, m, &units, 1).step <= 3 * m + p + 1;
     }
     check_numbers(run, "lists", "auto, 2p-1, F = B = W = 1: step 3m + p - 1", greedy, ideal, 9, 0);
-    check_true(run, "lists", "auto, p, F = B = W = 1: at most 2 more", two_more);
 }
 
 // ---------------------------------------------------------------- equal stages
-
-static void check_events(Run *run, const ZeroBubbleWay *way) {
-    bool same = true;
-    for (size_t i = 0; i < run->world->size; i++)
-        same &= events_in_order(run, way->name, i, way->rule(run->world->size, MICRO, i));
-    check_true(run, "events = list", way->name, same);
-}
-
-static Played play_steps(Run *run, const Stack *stack, ScheduleRule rule, size_t steps) {
-    Schedule list = rule(run->world->size, MICRO, run->world->rank);
-    if (steps == 2) list = twice(list, MICRO);
-    Played played = play_list(run, stack, &list, steps * MICRO);
-    schedule_free(&list);
-    return played;
-}
 
 // 1F1B and ZB-H1 have a formula for micro-batches in flight. An automatic list has none.
 static Predicted flight_formula(const ZeroBubbleWay *way, size_t p, size_t m, size_t i) {
@@ -173,54 +137,28 @@ static Predicted flight_formula(const ZeroBubbleWay *way, size_t p, size_t m, si
     return formula(most < m ? most : m);
 }
 
-static void equal_costs(Run *run, const Stack *stack, const ZeroBubbleWay *way,
-                        const ZeroBubbleStep *seen) {
-    size_t p = run->world->size, i = run->world->rank, m = MICRO;
-    Schedule list = way->rule(p, m, i);
-    Predicted in_flight = played(list_in_flight(&list));
-    size_t kept = zb_stack_peak(stack, &list, p, i);
-    schedule_free(&list);
-    CostName ids, names, title;
-    cost_name(&ids, "equal.%%s.%s", way->draw);
-    cost_name(&names, "equal stages, %s: %%s", way->name);
-    check_costs(run, ids.text, names.text,
-                (CostRow[]){ { "flight", "in flight", "micro-batches", flight_formula(way, p, m, i),
-                               in_flight, seen->one.result.in_flight },
-                             { "activations", "activations, peak", "bytes", BY_PLAY(kept),
-                               seen->one.activations },
-                             { "sent", "messages sent", "calls",
-                               BY_FORMULA(m * stage_neighbours(run)), seen->messages },
-                             { 0 } });
-    if (!clock_config()->simulated) return; // real time differs from run to run
-    OpTimes t = zb_times(stack);
-    double step = step_of(way->rule, p, m, &t), two = two_steps_of(way->rule, p, m, &t);
-    double measured = (double)seen->one.timing.step;
-    check_costs(run, ids.text, names.text,
-                (CostRow[]){ { "step", "step", "ps", BY_PLAY(step), measured }, { 0 } });
-    stack_check_bubble(run, way->draw, cost_name(&title, "equal stages, %s", way->name), stack, m,
-                       NOT_PREDICTED, played(step), &seen->one.timing);
-    check_costs(run, ids.text, names.text,
-                (CostRow[]){ { "next", "the next step, no barrier", "ps", BY_PLAY(two - step),
-                               (double)seen->two - measured },
-                             { 0 } });
-}
-
+// Measures a step, and the next one without a barrier.
 static void measure(Run *run, const Stack *stack) {
-    ZeroBubbleStep seen[ZB_WAYS];
+    size_t p = run->world->size, i = run->world->rank;
+    OpTimes t = zb_times(stack);
     for (size_t k = 0; k < ZB_WAYS; k++) {
         const ZeroBubbleWay *way = &ways[k];
-        char title[64];
-        comm_ledger_reset(run->world);
-        Played one = play_steps(run, stack, way->rule, 1);
-        seen[k] = (ZeroBubbleStep){ .one = one, .messages = run->world->ledger[COMM_SEND].calls };
-        snprintf(title, sizeof title, "%s, m = %d", way->column, MICRO);
+        EqualWay equal = { way->draw, way->name, schedule_all(way->rule, p, MICRO),
+                           flight_formula(way, p, MICRO, i), NOT_PREDICTED };
+        Schedule list = twice(way->rule(p, MICRO, i), MICRO);
         int drawn = way->rule == schedule_zb_h1 ? 0 : PICTURE_DETAIL;
         int same_scale = k > 0 ? PICTURE_SAME_SCALE : 0;
-        picture_show(run, title, picture_flags(run, way->draw) | drawn | same_scale);
-        check_events(run, way);
-        seen[k].two = play_steps(run, stack, way->rule, 2).timing.step;
+        CostName title, id, name;
+        cost_name(&title, "%s, m = %d", way->column, MICRO);
+        Played one = equal_stages(run, stack, MICRO, &equal, title.text, drawn | same_scale);
+        Played two = play_list(run, stack, &list, 2 * MICRO);
+        schedule_free(&list);
+        if (!clock_config()->simulated) continue; // real time differs from run to run
+        double next = steps_of(way->rule, p, MICRO, &t, 2) - step_of(way->rule, p, MICRO, &t);
+        check_cost(run, cost_name(&id, "next.%s", way->draw),
+                   cost_name(&name, "equal stages, %s: the next step, no barrier", way->name), "ps",
+                   NOT_PREDICTED, played(next), (double)(two.timing.step - one.timing.step));
     }
-    for (size_t k = 0; k < ZB_WAYS; k++) equal_costs(run, stack, &ways[k], &seen[k]);
 }
 
 // ---------------------------------------------------------------- the page
@@ -229,12 +167,12 @@ static void table(Run *run) {
     static const struct {
         const char *name, *ids;
     } quantity[] = {
-        { "step", "equal.step.%s" },
+        { "step", "step.%s" },
         { "idle, of the step", "idle.%s" },
-        { "next step without a barrier", "equal.next.%s" },
-        { "micro-batches kept until W", "equal.flight.%s" },
-        { "activations, peak", "equal.activations.%s" },
-        { "messages sent", "equal.sent.%s" },
+        { "next step without a barrier", "next.%s" },
+        { "micro-batches kept until W", "flight.%s" },
+        { "activations, peak", "activations.%s" },
+        { "messages sent", "sent.%s" },
     };
     enum { ROWS = sizeof quantity / sizeof *quantity };
     char cell[ROWS][ZB_WAYS][80], plain[ZB_WAYS][24];
@@ -257,7 +195,7 @@ static void table(Run *run) {
     say(run, "  Step without messages: 1F1B (m+p-1)(F+B+W); ZB-H1 m(F+B+W) + (p-1)(F+B-W) if "
              "m >= p.");
     bool slower = run->is_root && clock_config()->simulated &&
-                  cost_value(run, "equal.step.auto-p") > cost_value(run, "equal.step.zb-h1");
+                  cost_value(run, "step.auto-p") > cost_value(run, "step.zb-h1");
     if (slower)
         say(run, "  With memory p this planner is slower than ZB-H1. The paper's keeps the "
                  "best of several lists.");
@@ -273,8 +211,8 @@ static void answer(Run *run) {
                    "%s. ZB-H1 is idle for %s of its step of %s, 1F1B for %s of %s. The "
                    "planner, with memory for 2p-1 micro-batches, is idle for %s.",
                    less ? "Yes, a part of it" : "No", cost_text(run, "idle.zb-h1"),
-                   cost_text(run, "equal.step.zb-h1"), cost_text(run, "idle.1f1b"),
-                   cost_text(run, "equal.step.1f1b"), cost_text(run, "idle.auto-2p-1"));
+                   cost_text(run, "step.zb-h1"), cost_text(run, "idle.1f1b"),
+                   cost_text(run, "step.1f1b"), cost_text(run, "idle.auto-2p-1"));
     } else {
         say_answer(run,
                    "Yes, a part of it. If F = B = W = 1, ZB-H1's lists take %.0f units, and "
@@ -285,8 +223,8 @@ static void answer(Run *run) {
     say_cost(run,
              "activations are kept until W: %s per rank instead of %s, and %s with the "
              "planner's 2p-1.",
-             cost_text(run, "equal.activations.zb-h1"), cost_text(run, "equal.activations.1f1b"),
-             cost_text(run, "equal.activations.auto-2p-1"));
+             cost_text(run, "activations.zb-h1"), cost_text(run, "activations.1f1b"),
+             cost_text(run, "activations.auto-2p-1"));
     say_use_when(run, "there are few micro-batches per stage, and memory for p of them on every "
                       "stage.");
 }
@@ -302,49 +240,24 @@ static StepResult zero_bubble_step(PipelineRank *rank, Model *m, Optimizer *o, c
     return pipeline_update(rank, m, o, batch, r);
 }
 
-static void training_costs(Run *run, const Training *t, const ZeroBubbleWay *way,
-                           const StageCosts *seen) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
-    Schedule list = way->rule(p, m, i);
-    Predicted in_flight = played(list_in_flight(&list));
-    size_t kept = zb_peak(t, &list, p, i);
-    schedule_free(&list);
-    CostName ids, names;
-    cost_name(&ids, "%s.%%s", way->draw);
-    cost_name(&names, "%s: %%s", way->name);
-    say_detail(run, "%s:", way->name);
-    stage_check_costs(run, t, way->draw, seen); // messages, sums, state: as with 1F1B
-    check_costs(run, ids.text, names.text,
-                (CostRow[]){ { "flight", "in flight until W", "micro-batches",
-                               flight_formula(way, p, m, i), in_flight, seen->in_flight },
-                             { "activations", "activations, peak", "bytes", BY_PLAY(kept),
-                               seen->activations },
-                             { "buffers", "message buffers, peak", "bytes",
-                               BY_FORMULA(stage_message_buffers(t, p, i)), seen->message_buffers },
-                             { 0 } });
+// Each list must give the bits of accumulation, on unequal stages.
+static void train(Run *run, const Training *t) {
+    StagesWay by[ZB_WAYS];
+    StageCosts seen[ZB_WAYS];
+    CostName what[ZB_WAYS];
+    for (size_t k = 1; k < ZB_WAYS; k++) {
+        cost_name(&what[k], "%s = accumulation", ways[k].name);
+        by[k] = (StagesWay){ what[k].text, NULL, zero_bubble_step, ways[k].rule, NULL };
+    }
+    stages_compare(run, t, &by[1], ZB_WAYS - 1, &seen[1]);
 }
 
 static void zero_bubble(Run *run) {
     Training t = stages_training(run, &sizes, SEQUENCES);
     t.clip = clip;
-    check_halves(run);
     lists(run);
-    for (size_t i = 0; i < 2; i++) {
-        t.optimizer = i ? adamw(0.01) : sgd(0.3);
-        Trajectory want = training_unsplit(run, &t, 1);
-        for (size_t k = 1; k < ZB_WAYS; k++) {
-            Trajectory got = trajectory_new(run, &t);
-            StageCosts seen = stages_train(run, &t, NULL, zero_bubble_step, ways[k].rule, &got);
-            char what[48];
-            snprintf(what, sizeof what, "%s = accumulation", ways[k].name);
-            training_compare(run, what, &got, &want, 0);
-            check_true(run, "clipping", "is at work in every step", trajectory_clipped(&got, clip));
-            if (i) training_costs(run, &t, &ways[k], &seen);
-            trajectory_free(&got);
-        }
-        trajectory_free(&want);
-    }
-    Stack stack = equal_stages();
+    train(run, &t);
+    Stack stack = equal_stack();
     stack.model.seed = run->seed;
     OpTimes d = zb_times(&stack);
     say(run, "A backward has two halves: B=, of inputs (the stage before waits for it), and W~, "

@@ -1,137 +1,12 @@
 // 07_compare.c (experiment): measures one batch in each of the seven ways: time, idle share,
-// memory, messages, age of gradients. compare_lists.c predicts times from the lists alone, and
-// recomputes published figures.
+// memory, messages, age of gradients (ways.c). Recomputes published figures from the lists alone.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "judge/draw/plot.h"
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 static const ModelConfig sizes = {
     .layers = 1, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
-
-// ---------------------------------------------------------------- one batch, measured
-
-// One batch in the steady state, as this rank measured it.
-typedef struct {
-    Picoseconds batch;
-    double busy;                                 // picoseconds, added over the ranks
-    size_t activations, weights, messages, late; // bytes, peak; bytes; calls; updates
-} WaySeen;
-
-typedef struct {
-    const PipelineWay *way;
-    Comm *tied;
-    size_t m, batches;
-} OneWay;
-static PipelineResult by_way(const void *how, Comm *pp, Model *model, const Batch *batch,
-                             size_t n) {
-    const OneWay *one = how;
-    Optimizer o = sgd(0.01);
-    (void)n;
-    tensor_fill(model->g, 0); // the stack has no embedding, but its table's gradient is summed
-    return pipeline_way_run(one->way, pp, one->tied, model, &o, batch, one->m, one->batches);
-}
-// Runs `batches` batches with the functions of the way's own lesson.
-static Played play(Run *run, const PipelineWay *w, const Stack *stack, size_t m, size_t batches) {
-    OneWay one = { w, w->kind == WAY_2BW ? pipeline_tied_group(run->world) : NULL, m, batches };
-    Stack chunked = pipeline_way_stack(w, stack, run->world->size);
-    comm_ledger_reset(run->world);
-    Played played = stack_play_by(run, &chunked, MEM_ACTIVATIONS, by_way, &one,
-                                  w->kind == WAY_FLUSH ? m : batches * m);
-    if (one.tied) comm_free(one.tied);
-    return played;
-}
-
-// Measures one batch. Without a flush that is the difference between three batches and two, because
-// the pipeline is then full.
-static WaySeen measure(Run *run, const PipelineWay *w, const Stack *stack, size_t m) {
-    size_t p = run->world->size;
-    Played two = { 0 };
-    size_t messages = 0;
-    if (w->kind != WAY_FLUSH) {
-        two = play(run, w, stack, m, 2);
-        messages = run->world->ledger[COMM_SEND].calls;
-    }
-    Played last = play(run, w, stack, m, 3);
-    Schedule list = w->list(p, m, 3, run->world->rank);
-    WaySeen seen = { .batch = last.timing.step - two.timing.step,
-                     .busy = (double)(last.timing.busy - two.timing.busy),
-                     .activations = last.activations,
-                     .weights = memory_peak(MEM_PARAMETERS),
-                     .messages = run->world->ledger[COMM_SEND].calls - messages,
-                     .late = pipeline_way_late(&list) };
-    schedule_free(&list);
-    return seen;
-}
-
-// ---------------------------------------------------------------- costs
-
-// Predicts the peak of stage i's activations, in bytes. For ways with chunks or halves there is no
-// closed form, so the list is played.
-typedef struct {
-    Predicted by_formula, by_play;
-} Activations;
-static Activations activations(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
-                               size_t i) {
-    const size_t flight[PIPELINE_WAYS] = { 1, m, p - i, 0, 0, p - i, p - i };
-    size_t in_flight = flight[w - pipeline_ways];
-    if (in_flight)
-        return (Activations){ formula(in_flight * stack_kept(stack, p, i)), NOT_PREDICTED };
-    Stack chunked = pipeline_way_stack(w, stack, p);
-    Schedule list = w->list(p, m, 3, i);
-    size_t most = w->chunks > 1 ? chunked_stack_peak(&chunked, &list, p, i)
-                                : zb_stack_peak(stack, &list, p, i);
-    schedule_free(&list);
-    return (Activations){ NOT_PREDICTED, played(most) };
-}
-
-static size_t weights(const PipelineWay *w, const Stack *stack, size_t p, size_t i) {
-    size_t v = pipeline_way_chunks(w, p), elements = 0, versions = 1;
-    ModelConfig whole = stack->model;
-    whole.layers = stack->blocks * p;
-    if (w->kind == WAY_PIPEDREAM) versions = p - i;
-    if (w->kind == WAY_2BW) versions = 2;
-    for (size_t chunk = 0; chunk < v; chunk++) {
-        CutSizes z = cut_stage(cut_sizes(&whole, 1, 0), v * p, chunk * p + i);
-        elements += elements_stage(&z);
-    }
-    return versions * elements * sizeof(real);
-}
-
-static const char *const way_id[PIPELINE_WAYS] = { "naive", "gpipe",     "1f1b", "interleaved",
-                                                   "zb-h1", "pipedream", "2bw" };
-
-static void costs(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
-                  const WaySeen *seen) {
-    size_t p = run->world->size, i = run->world->rank, v = pipeline_way_chunks(w, p);
-    size_t late = w->kind == WAY_PIPEDREAM ? p - 1 - i : w->kind == WAY_2BW;
-    size_t messages = p == 1 ? 0 : m * (v - (i + 1 == p)) + m * (v - (i == 0));
-    Activations kept = activations(w, stack, p, m, i);
-    CostName ids, names;
-    cost_name(&ids, "%%s.%s", way_id[w - pipeline_ways]);
-    cost_name(&names, "%s: %%s", w->name);
-    check_costs(run, ids.text, names.text,
-                (CostRow[]){ { "activations", "activations, peak", "bytes", kept.by_formula,
-                               kept.by_play, seen->activations },
-                             { "weights", "weights, all versions", "bytes",
-                               BY_FORMULA(weights(w, stack, p, i)), seen->weights },
-                             { "sent", "messages sent, a batch", "calls", BY_FORMULA(messages),
-                               seen->messages },
-                             { "late", "updates late", "updates", BY_FORMULA(late), seen->late },
-                             { 0 } });
-    if (!clock_config()->simulated) return; // real time differs from run to run
-    StackTimes t = stack_times(stack);
-    double batch = (double)pipeline_way_batch(w, stack, p, m, true);
-    double idle = 1 - (double)(m * (t.forward + t.backward)) / batch;
-    double measured = 1 - seen->busy / ((double)p * (double)seen->batch);
-    check_costs(run, ids.text, names.text,
-                (CostRow[]){ { "batch", "a batch", "ps", BY_PLAY(batch), seen->batch },
-                             { "idle", "idle", "millionths", BY_PLAY(round(1e6 * idle)),
-                               round(1e6 * measured) },
-                             { 0 } });
-}
 
 // ---------------------------------------------------------------- bars, table, plot
 
@@ -171,7 +46,7 @@ static void table(Run *run) {
         rows[k].formula = simulated ? idle_formula[k] : NULL;
         for (size_t c = first; c < COLUMNS; c++) {
             CostName id;
-            cost_name(&id, "%s.%s", ids[c], way_id[k]);
+            cost_name(&id, "%s.%s", ids[c], pipeline_way_id[k]);
             page_cell(cell[k][c], cost_value(run, id.text), units[c]);
             rows[k].cell[c - first] = cell[k][c];
         }
@@ -185,19 +60,15 @@ static void table(Run *run) {
              "(05.06).");
 }
 
-// Returns the way of [from, to) that has least of this quantity; of equal ways the first.
-static size_t least(Run *run, const char *quantity, size_t from, size_t to) {
+// The fastest way of [from, to); of equal ways the first.
+static size_t fastest(const WaySeen *seen, size_t from, size_t to) {
     size_t best = from;
-    CostName a, b;
-    for (size_t k = from + 1; k < to; k++) {
-        cost_name(&a, "%s.%s", quantity, way_id[k]);
-        cost_name(&b, "%s.%s", quantity, way_id[best]);
-        if (cost_value(run, a.text) < cost_value(run, b.text)) best = k;
-    }
+    for (size_t k = from + 1; k < to; k++)
+        if (seen[k].batch < seen[best].batch) best = k;
     return best;
 }
 
-static void answer(Run *run) {
+static void answer(Run *run, const WaySeen *seen) {
     enum { FIRST_LATE = 5 }; // the ways before it give the bits of one device
     say_use_when(run, "you choose a schedule: 1F1B first; interleaved or ZB-H1 if the bubble is "
                       "still too large; 2BW only if late gradients are acceptable.");
@@ -211,12 +82,12 @@ static void answer(Run *run) {
                    cost_text(run, "activations.1f1b"), cost_text(run, "activations.gpipe"));
         return;
     }
-    size_t fast = least(run, "batch", 0, FIRST_LATE);
-    size_t late = least(run, "batch", FIRST_LATE, PIPELINE_WAYS);
+    size_t fast = fastest(seen, 0, FIRST_LATE);
+    size_t late = fastest(seen, FIRST_LATE, PIPELINE_WAYS);
     double age = cost_value(run, "late.pipedream");
     CostName fast_id, late_id;
-    cost_name(&fast_id, "batch.%s", way_id[fast]);
-    cost_name(&late_id, "batch.%s", way_id[late]);
+    cost_name(&fast_id, "batch.%s", pipeline_way_id[fast]);
+    cost_name(&late_id, "batch.%s", pipeline_way_id[late]);
     if (run->world->size == 1)
         say_answer(run, "One stage has no bubble: a batch takes %s in each way.",
                    cost_text(run, fast_id.text));
@@ -256,6 +127,62 @@ static void plot(Run *run, const Stack *stack) {
     plot_show(run, &plot, PICTURE_DETAIL);
 }
 
+// ---------------------------------------------------------------- published figures
+
+// The step in units of a stage's t_f, with t_b = 2 t_f. A chunk takes 1/v of them.
+static double interleaved_units(size_t p, size_t m, size_t v) {
+    return (double)interleaved_makespan(p, m, v, 1, 2, 0) / (double)v;
+}
+
+static void compare_published(Run *run) {
+    double got[] = { makespan(schedule_naive, 4, 8, 1, 2), makespan(schedule_gpipe, 4, 8, 1, 2),
+                     makespan(schedule_1f1b, 4, 8, 1, 2),  interleaved_units(4, 8, 2),
+                     interleaved_units(4, 8, 4),           makespan(schedule_1f1b, 8, 32, 1, 2),
+                     interleaved_units(8, 32, 4) };
+    double want[] = { 96, 33, 33, 28.5, 26.25, 117, 101.25 };
+    check_numbers(run, "published", "PTD-P's (p-1)/m and (p-1)/(vm) in units of t_f", got, want, 7,
+                  0);
+    // GPipe, table 2: Transformer-48, M = 32; throughput on K stages against that of K = 2 with
+    // M = 1. A batch's work is the same everywhere, so a stage does 1/(K M) of it per micro-batch.
+    static const double table[] = { 1.8, 3.4, 6.3 };
+    double ideal[3], speed_up[3];
+    bool close = true;
+    for (size_t n = 0; n < 3; n++) {
+        size_t K = (size_t)2 << n, M = 32;
+        double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2; // one share of the work
+        ideal[n] = (double)(K * M) * one / (double)makespan(schedule_gpipe, K, M, 1, 2);
+        speed_up[n] = (double)(K * M) / (double)(M + K - 1);
+        close = close && table[n] <= ideal[n] && table[n] >= 0.92 * ideal[n];
+    }
+    check_numbers(run, "published", "GPipe's speed-up K M/(M+K-1)", ideal, speed_up, 3, 1e-12);
+    check_true(run, "published", "its table 2 within 8 % of it", close);
+    OpTimes units = { 1, 1, 1, 0 };
+    double zb_h1 = (double)lists_makespan(schedule_all(schedule_zb_h1, 4, 8), 4, 8, &units) - 24;
+    double third =
+        ((double)lists_makespan(schedule_all(schedule_1f1b, 4, 8), 4, 8, &units) - 24) / 3;
+    check_numbers(run, "published", "ZB-H1's bubble is a third of 1F1B's", &zb_h1, &third, 1, 0);
+}
+
+// Where messages take no time, the lists must take what the closed forms say.
+static void compare_closed_forms(Run *run, const Stack *stack, size_t m) {
+    size_t p = run->world->size, v = p > 1 ? COMPARE_CHUNKS : 1;
+    StackTimes t = stack_times(stack);
+    OpTimes halves = zb_times(stack);
+    double bubble = (double)(halves.forward + halves.backward_inputs - halves.backward_weights);
+    double both = (double)(t.forward + t.backward), got[PIPELINE_WAYS];
+    double want[PIPELINE_WAYS] = { (double)(m * p) * both,
+                                   (double)(m + p - 1) * both,
+                                   (double)(m + p - 1) * both,
+                                   ((double)m + (double)(p - 1) / (double)v) * both,
+                                   (double)m * both + (double)(p - 1) * bubble,
+                                   (double)m * both,
+                                   (double)m * both };
+    for (size_t k = 0; k < PIPELINE_WAYS; k++)
+        got[k] = (double)pipeline_way_batch(&pipeline_ways[k], stack, p, m, false);
+    check_numbers(run, "lists = closed forms", "a batch, without messages", got, want,
+                  PIPELINE_WAYS, 1e-12);
+}
+
 // ---------------------------------------------------------------- the lesson
 
 static void compare(Run *run) {
@@ -264,10 +191,8 @@ static void compare(Run *run) {
     Stack stack = { .model = sizes, .blocks = 2, .sequences = 1 };
     stack.model.seed = run->seed;
     WaySeen seen[PIPELINE_WAYS];
-    for (size_t k = 0; k < PIPELINE_WAYS; k++) {
-        seen[k] = measure(run, &pipeline_ways[k], &stack, m);
-        costs(run, &pipeline_ways[k], &stack, m, &seen[k]);
-    }
+    for (size_t k = 0; k < PIPELINE_WAYS; k++)
+        seen[k] = pipeline_way_measure(run, &pipeline_ways[k], &stack, m, NULL);
     compare_closed_forms(run, &stack, m);
     compare_published(run);
     bool simulated = clock_config()->simulated;
@@ -281,6 +206,6 @@ static void compare(Run *run) {
     }
     table(run);
     plot(run, &stack);
-    answer(run);
+    answer(run, seen);
 }
 EXPERIMENT(compare, NULL);

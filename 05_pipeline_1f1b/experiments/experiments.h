@@ -1,6 +1,5 @@
-// experiments.h: functions that this chapter's experiments share: tables of costs, the order of
-// events, times and memory from lists, trainings whose lists have updates, the judge of schedules,
-// a player without ranks.
+// experiments.h: functions that this chapter's experiments share: equal stages, times and memory
+// from lists, trainings whose lists have updates, the judge of schedules, a player without ranks.
 #ifndef PIPELINE_1F1B_EXPERIMENTS_H
 #define PIPELINE_1F1B_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/experiments.h"
@@ -8,13 +7,20 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "judge/frame/lesson.h"
 
-// ---- checks.c: what several lessons check ----
-// True if the recorded events of stage i have the order of this list. Frees the list. Only rank 0
-// has a recording; all other ranks return true.
-bool events_in_order(Run *run, const char *title, size_t i, Schedule list);
-// The flags of picture_show: strips of memory where --verbose, --svg or --trace is given; files
-// only for the schedule that --draw names.
-int picture_flags(Run *run, const char *schedule);
+// ---- checks.c: equal stages ----
+// One step of equal stages by this rank's list, without updates.
+Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m);
+// A schedule for equal stages. id: its name for --draw and in the ids, such as "step.1f1b". stage:
+// the lists of all stages. flight, activations: of this rank, where there is a formula.
+typedef struct {
+    const char *id, *name;
+    Schedule *stage;
+    Predicted flight, activations;
+} EqualWay;
+// Runs, records and draws one step, and frees the lists. flags: for picture_show. Checks that the
+// events have the order of the lists, and in flight, activations, messages, step and idle share.
+Played equal_stages(Run *run, const Stack *stack, size_t m, const EqualWay *way, const char *title,
+                    int flags);
 // Compares two times in words, for a sentence: "0.5 % more than", "the same as".
 typedef struct {
     char text[40];
@@ -28,78 +34,75 @@ Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *t
 // lists_makespan() of the interleaved lists. t_f, t_b: times of one chunk.
 Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
                                  size_t message);
-// Lists of n micro-batches, perhaps of several batches, on the stages of this stack.
-typedef Schedule ListOf(size_t p, size_t n, size_t i);
-Picoseconds stack_makespan(const Stack *stack, ListOf *list, size_t p, size_t n);
 // `times` steps of 1F1B, one after the other: m micro-batches, a flush, an update, and again.
 Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times);
-Schedule schedule_stashing(size_t p, size_t n, size_t i); // PipeDream's, with weight stashing
-size_t list_in_flight(const Schedule *s); // most between their forward and their (last) backward
-OpTimes zb_times(const Stack *s);         // F, B, W and a message under the simulated clock
-// The lists that this rule makes for p stages. step: the time; SIZE_MAX: a deadlock. in_flight:
-// most micro-batches on a stage. legal: no stage gets stuck, and the list has every forward, B and
-// W once, each kind in ascending order.
-typedef struct {
-    size_t step, in_flight;
-    bool legal;
-} JudgedLists;
-JudgedLists zb_judge(ScheduleRule rule, size_t p, size_t m, const OpTimes *times);
-JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *times); // frees
-// The peak of stage i's activations, in bytes, when the stage runs this list. The stage belongs to
-// a training, to equal stages, or to equal stages with stack->chunks chunks each.
-size_t zb_peak(const Training *t, const Schedule *list, size_t p, size_t i);
-size_t zb_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
-size_t chunked_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
+// Most micro-batches, or chunks, between their forward and their last backward.
+size_t list_in_flight(const Schedule *s);
+OpTimes zb_times(const Stack *s); // F, B, W and a message under the simulated clock
+// The peak of the activations of stage i of this stack, in bytes, when the stage runs this list.
+size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
 
-// ---- interleaved_costs.c: 03_interleaved ----
-// Most chunks between their forward and their backward on stage i, as published.
-size_t interleaved_in_flight(size_t p, size_t m, size_t v, size_t i);
-// Boundaries between parts over which stage i sends y (forward) and dx (backward).
-size_t interleaved_boundaries(size_t p, size_t v, size_t i);
-// Compares the costs of a training with predictions. loop: the costs of the lesson's own loop.
-void interleaved_costs(Run *run, const Training *t, size_t v, const StageCosts *seen,
-                       const StageCosts *loop);
-
-// ---- compare_lists.c: 07_compare ----
-size_t pipeline_way_chunks(const PipelineWay *w, size_t p); // chunks per stage on p stages
-// A stack of the same stages, cut in as many chunks as the way has.
-Stack pipeline_way_stack(const PipelineWay *w, const Stack *stack, size_t p);
-// The time of one more batch, where the pipeline is full. messages: as long as the chosen link
-// takes; otherwise they take no time.
+// ---- ways.c: equal stages in the ways of 07_compare.c ----
+// The places of the ways in pipeline_ways.
+enum {
+    EQUAL_NAIVE,
+    EQUAL_GPIPE,
+    EQUAL_1F1B,
+    EQUAL_CHUNKS,
+    EQUAL_ZB_H1,
+    EQUAL_PIPEDREAM,
+    EQUAL_2BW
+};
+extern const char *const pipeline_way_id[PIPELINE_WAYS];
+// The time of one more batch, from the lists alone, where the pipeline is full. messages: as long
+// as the chosen link takes; otherwise they take no time.
 Picoseconds pipeline_way_batch(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
                                bool messages);
-// The largest age of a gradient: updates between the version that it is computed with and the
-// version that it is subtracted from.
-size_t pipeline_way_late(const Schedule *s);
-// With messages that take no time, the lists must take the time of the closed forms.
-void compare_closed_forms(Run *run, const Stack *stack, size_t m);
-void compare_published(Run *run); // figures of three papers
+// One batch in the steady state, as this rank measured it. busy: picoseconds, added over the ranks.
+// activations, weights: peak bytes.
+typedef struct {
+    Picoseconds batch;
+    double busy;
+    size_t activations, weights, messages;
+} WaySeen;
+// Measures one batch and checks its costs, with ids such as "batch.2bw". Without a flush a batch is
+// the difference between three batches and two, because the pipeline is then full. title: draws the
+// two batches.
+WaySeen pipeline_way_measure(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
+                             const char *title);
 
-// ---- scatter.c ----
-void check_scatter_gather(Run *run, const ModelConfig *c);
-
-// ---- versions.c: lists with updates in them, trained and played ----
-// Equal stages, by the executor: any list without updates; PipeDream; `steps` batches of 2BW.
-Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m);
-Played pipedream_play(Run *run, const Stack *stack, const Schedule *list, size_t older, size_t n);
-Played two_bw_play(Run *run, const Stack *stack, size_t m, size_t steps);
+// ---- versions.c: lists with updates in them, trained ----
 
 // The measurements of this rank in t->steps batches of t->micro_batches. Bytes are peaks; messages
 // and sums are those of all steps.
 typedef struct {
-    size_t in_flight, weights, gradients, optimizer, activations, buffers;
+    size_t in_flight, weights, gradients, optimizer, activations;
     size_t size; // elements of my stage
-    double messages, message_bytes, table_calls, table_bytes;
+    double message_bytes, table_bytes;
     double sums;       // all-reduces over the stages
     bool buffers_back; // every gradient is in the model's own memory again
     double *loss;      // [steps], the same on all ranks
     double *second;    // PipeDream: [size], the gradient of mini-batch 1
 } VersionsSeen;
-// Trains by this list. older: for PipeDream, the number of older copies of the weights; the model
-// then has two tables. NULL: 2BW. got: may be NULL.
-VersionsSeen versions_train(Run *run, const Training *t, const Schedule *list, const size_t *older,
-                            Trajectory *got);
 void versions_seen_free(VersionsSeen *seen);
+// The list of this rank, and how it runs: with `older` copies of the weights, and a table each for
+// embedding and head (PipeDream); or with two_buffers (2BW).
+typedef struct {
+    Schedule list;
+    size_t older;
+    bool two_buffers;
+} VersionsList;
+// Trains by this list, and frees it. got: may be NULL.
+VersionsSeen versions_train(Run *run, const Training *t, VersionsList list, Trajectory *got);
+// Trains by this list, and checks that the training equals its recurrence on one device in every
+// bit: in batch k the layers of stage i read the weights after k - age[i] updates.
+VersionsSeen versions_compare(Run *run, const Training *t, const char *what, VersionsList list,
+                              const size_t *age);
+// The mean loss of the last batches of a training.
+double versions_last_loss(Run *run, const Training *t, VersionsList list, size_t last);
+// Checks what a training held and sent, with ids such as "weights.<id>".
+void versions_check_costs(Run *run, const Training *t, const char *id, const char *name,
+                          size_t versions, size_t flight, const VersionsSeen *seen);
 
 // ---- judge.c ----
 // Judges the lists of all stages. It finds whether they are legal, how long a step takes, and which
@@ -125,8 +128,6 @@ typedef struct {
 } Judgement;
 // stage[p], m micro-batches, v chunks. Times are whole units, of one chunk.
 Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const OpTimes *times);
-// Most chunks between their forward and their last backward.
-size_t judge_in_flight(const Schedule *s);
 
 // Reads "F0 F1 B0 B1 / F0 B0 F1 B1", the lists of *p stages. F is a forward, B a backward. I and W
 // are the two halves of a backward: of inputs and of weights. F0c1 is forward 0 of chunk 1.

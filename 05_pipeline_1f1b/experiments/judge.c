@@ -226,14 +226,3 @@ Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const
     timeline_free(&t);
     return j;
 }
-
-size_t judge_in_flight(const Schedule *s) {
-    size_t now = 0, most = 0;
-    for (size_t e = 0; e < s->n; e++) {
-        PipeWhat what = s->ops[e].what;
-        if (what == FORWARD) now++;
-        else if (what != BACKWARD_INPUTS && now) now--; // in flight until W, the last reader
-        if (now > most) most = now;
-    }
-    return most;
-}

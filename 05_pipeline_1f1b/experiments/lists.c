@@ -16,12 +16,6 @@ Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_
     for (size_t i = 0; i < p; i++) stage[i] = schedule_interleaved(p, m, v, i);
     return lists_makespan(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
 }
-Picoseconds stack_makespan(const Stack *stack, ListOf *list, size_t p, size_t n) {
-    StackTimes d = stack_times(stack);
-    return lists_makespan(schedule_all(list, p, n), p, n,
-                          &(OpTimes){ d.forward, d.backward, 0, d.message });
-}
-
 Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times) {
     Schedule all = { 0 }, one = schedule_1f1b(p, m, i);
     for (size_t step = 0; step < times; step++) {
@@ -35,10 +29,6 @@ Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times) {
     }
     schedule_free(&one);
     return all;
-}
-
-Schedule schedule_stashing(size_t p, size_t n, size_t i) {
-    return schedule_pipedream(WEIGHT_STASHING, p, n, i);
 }
 
 // For each product y = x W of a forward, B has the product for dx and W the product for dW. The
@@ -57,114 +47,38 @@ size_t list_in_flight(const Schedule *s) {
     size_t now = 0, most = 0;
     for (size_t n = 0; n < s->n; n++) {
         if (s->ops[n].what == FORWARD) now++;
-        else if (s->ops[n].what != BACKWARD_INPUTS) now--;
+        else if (s->ops[n].what != BACKWARD_INPUTS && now) now--; // until W, the last reader
         if (now > most) most = now;
     }
     return most;
 }
 
-JudgedLists zb_judge(ScheduleRule rule, size_t p, size_t m, const OpTimes *times) {
-    return zb_judge_lists(schedule_all(rule, p, m), p, m, times);
-}
-JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *times) {
-    Timeline t = timeline_with_times(stage, p, m, times);
-    JudgedLists j = { .step = t.stuck ? SIZE_MAX : t.end, .legal = !t.stuck };
-    for (size_t i = 0; i < p; i++) {
-        size_t next[UPDATE] = { 0 }, most = list_in_flight(&stage[i]);
-        for (size_t n = 0; n < stage[i].n; n++) {
-            PipeOp op = stage[i].ops[n];
-            j.legal &= op.micro_batch == next[op.what]++;
-        }
-        j.legal &= next[FORWARD] == m && next[BACKWARD_INPUTS] == m && next[BACKWARD_WEIGHTS] == m;
-        if (most > j.in_flight) j.in_flight = most;
-    }
-    timeline_free(&t);
-    schedule_all_free(stage, p);
-    return j;
-}
-
 // ---------------------------------------------------------------- memory
 
-// Elements per token that a micro-batch keeps on a stage. forward: after its forward. inputs: after
-// B. highest: the most during B. B copies the items that W will read, and frees the rest layer by
-// layer.
-typedef struct {
-    size_t forward, highest, inputs;
-} Kept;
-
-static Kept kept_of(const CutSizes *z, size_t blocks, bool head, bool embedding,
-                    size_t after_forward) {
-    Kept k = { .forward = after_forward, .inputs = after_forward, .highest = after_forward };
-    if (head) {
-        k.inputs -= 1; // the loss: its sums
-        k.inputs += deferred_head(z, 1) / z->T;
-        k.highest = k.inputs;
-        // its norm's output and statistics; W still reads the logits
-        k.inputs -= z->C + z->statistics;
-    }
-    for (size_t n = 0; n < blocks; n++) {
-        k.inputs += deferred_block(z, 1) / z->T;
-        if (k.inputs > k.highest) k.highest = k.inputs;
-        k.inputs -= kept_block(z);
-    }
-    if (embedding) k.inputs += z->C;
-    if (k.inputs > k.highest) k.highest = k.inputs;
-    return k;
-}
-
-// Most bytes on a stage that works down this list. tokens[k]: the tokens of micro-batch k.
-static size_t peak(const Schedule *s, Kept kept, const size_t *tokens) {
-    size_t now = 0, most = 0;
-    for (size_t n = 0; n < s->n; n++) {
-        size_t M = tokens[s->ops[n].micro_batch], high = now;
-        switch (s->ops[n].what) {
-        case FORWARD:
-            now += M * kept.forward;
-            high = now;
-            break;
-        case BACKWARD: now -= M * kept.forward; break;
-        case BACKWARD_INPUTS:
-            high = now - M * kept.forward + M * kept.highest;
-            now = now - M * kept.forward + M * kept.inputs;
-            break;
-        case BACKWARD_WEIGHTS: now -= M * kept.inputs; break;
-        case UPDATE: break;
-        }
-        if (high > most) most = high;
-    }
-    return most * sizeof(real);
-}
-
-size_t zb_peak(const Training *t, const Schedule *list, size_t p, size_t i) {
-    size_t *tokens = host_alloc(t->micro_batches * sizeof *tokens);
-    CutSizes z = stage_sizes(&t->model, p, i);
-    for (size_t k = 0; k < t->micro_batches; k++) tokens[k] = stage_tokens(t, k);
-    size_t most = peak(list, kept_of(&z, z.blocks, z.last, z.first, kept_stage(&z)), tokens);
-    free(tokens);
-    return most;
-}
-
-size_t zb_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) {
-    size_t M = stack->sequences * stack->model.context,
-           *tokens = host_alloc(list->n * sizeof *tokens);
+size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) {
+    size_t v = stack->chunks ? stack->chunks : 1, now = 0, most = 0, E = sizeof(real);
     CutSizes z = cut_sizes(&stack->model, 1, 0);
-    for (size_t k = 0; k < list->n; k++) tokens[k] = M;
-    size_t most =
-        peak(list,
-             kept_of(&z, stack->blocks, false, false, stack_kept(stack, p, i) / (M * sizeof(real))),
-             tokens);
-    free(tokens);
-    return most;
-}
-
-// The chunks of a stage may keep different amounts, so the list decides.
-size_t chunked_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) {
-    size_t v = stack->chunks, now = 0, most = 0;
     Stack part = *stack;
     part.blocks /= v;
+    // In B a block copies the items that W will read, and then frees what its forward kept.
+    size_t copied = deferred_block(&z, stack->sequences) * E;
+    size_t freed = kept_block(&z) * stack->sequences * stack->model.context * E;
     for (size_t n = 0; n < list->n; n++) {
-        size_t kept = stack_kept(&part, v * p, list->ops[n].chunk * p + i);
-        now = list->ops[n].what == FORWARD ? now + kept : now - kept;
+        PipeOp op = list->ops[n];
+        size_t kept = stack_kept(&part, v * p, op.chunk * p + i); // after a forward
+        switch (op.what) {
+        case FORWARD: now += kept; break;
+        case BACKWARD: now -= kept; break;
+        case BACKWARD_INPUTS:
+            for (size_t block = 0; block < part.blocks; block++) {
+                now += copied;
+                if (now > most) most = now;
+                now -= freed;
+            }
+            break;
+        case BACKWARD_WEIGHTS: now -= kept + part.blocks * copied - part.blocks * freed; break;
+        case UPDATE: break;
+        }
         if (now > most) most = now;
     }
     return most;

@@ -171,7 +171,7 @@ static Column column_of(const Shown *play, const Judgement *j) {
     }
     size_t least = SIZE_MAX, most = 0;
     for (size_t i = 0; i < play->p; i++) {
-        size_t n = judge_in_flight(&play->stage[i]);
+        size_t n = list_in_flight(&play->stage[i]);
         if (n < least) least = n;
         if (n > most) most = n;
         if (play->p <= 4) snprintf(c.flight + strlen(c.flight), 16, "%s%zu", i ? " " : "", n);
@@ -234,17 +234,6 @@ static Shown wanted(Run *run, const char **title) {
     return known(run, which, p, m, v);
 }
 
-// Checks a known schedule: it is legal, and without message times its step is that of its formula.
-static void closed_form(Run *run, Known which, const Shown *play, const Judgement *j) {
-    const OpTimes *t = &play->times;
-    double f = (double)t->forward, b = (double)(t->backward_inputs + t->backward_weights);
-    double p = (double)play->p, m = (double)play->m, v = (double)play->v, got = (double)j->end;
-    double want = which == NAIVE ? m * p * (f + b) : (m * v + p - 1) * (f + b);
-    check_true(run, "legal", known_title[which], j->verdict == LISTS_LEGAL);
-    if (play->times.message == 0 && which < ZB_H1)
-        check_numbers(run, "step = formula", known_title[which], &got, &want, 1, 0);
-}
-
 void player(Run *run) {
     const char *title = NULL, *best_title = NULL, *columns[RESULT_COLUMNS + 1] = { 0 };
     char text[80];
@@ -259,7 +248,6 @@ void player(Run *run) {
         if (!possible(k, play.p, play.m)) continue;
         other[k] = known(run, k, play.p, play.m, v);
         j[k] = judge(&other[k]);
-        closed_form(run, k, &other[k], &j[k]);
         // Compare only the same kind: as many chunks; halves of backwards only if the list has
         // them.
         bool alike = other[k].v == play.v && (k < ZB_H1 || in_halves(&play));

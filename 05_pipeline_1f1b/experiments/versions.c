@@ -1,5 +1,5 @@
-// versions.c: trains and plays lists with updates in them, PipeDream and 2BW, and measures what
-// they hold and send (experiments.h).
+// versions.c: trains by lists with updates in them, PipeDream's and 2BW's, and by their recurrence
+// on one device. Measures and predicts what the stages hold and send (experiments.h).
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,19 +56,19 @@ static bool buffers_back(const Model *m) {
     return back;
 }
 
-VersionsSeen versions_train(Run *run, const Training *t, const Schedule *list, const size_t *older,
-                            Trajectory *got) {
-    Comm *pp = run->world, *tied = older ? NULL : pipeline_tied_group(pp);
+VersionsSeen versions_train(Run *run, const Training *t, VersionsList list, Trajectory *got) {
+    Comm *pp = run->world, *tied = list.two_buffers ? pipeline_tied_group(pp) : NULL;
+    bool pipedream = !list.two_buffers;
     Model *m =
         model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, pp->size, pp->rank));
     Optimizer o = t->optimizer;
-    if (older) model_untie(m);
+    if (pipedream) model_untie(m);
     model_allocate(m);
     optimizer_allocate(&o, m);
     size_t n = t->steps * t->micro_batches;
     VersionsSeen seen = { .size = m->size,
                           .loss = host_alloc(t->steps * sizeof *seen.loss),
-                          .second = older ? host_alloc(m->size * sizeof *seen.second) : NULL };
+                          .second = pipedream ? host_alloc(m->size * sizeof *seen.second) : NULL };
     Notes notes = { got, &seen };
     double *loss = host_alloc(n * sizeof *loss);
     PipelineNotes each = { loss, got ? note : NULL, &notes };
@@ -76,17 +76,16 @@ VersionsSeen versions_train(Run *run, const Training *t, const Schedule *list, c
     Batch *batch = all_batches(t, &tokens);
     comm_ledger_reset(pp);
     memory_reset_peaks();
-    PipelineResult r = older ? pipeline_pipedream(pp, m, &o, list, *older, batch, n, &each)
-                             : pipeline_2bw(pp, tied, m, &o, list, batch, n, &each);
+    PipelineResult r = pipedream
+                           ? pipeline_pipedream(pp, m, &o, &list.list, list.older, batch, n, &each)
+                           : pipeline_2bw(pp, tied, m, &o, &list.list, batch, n, &each);
+    schedule_free(&list.list);
     seen.in_flight = r.in_flight;
     seen.weights = memory_peak(MEM_PARAMETERS);
     seen.gradients = memory_peak(MEM_GRADIENTS);
     seen.optimizer = memory_peak(MEM_OPTIMIZER);
     seen.activations = memory_peak(MEM_ACTIVATIONS);
-    seen.buffers = memory_peak(MEM_COMMUNICATION);
-    seen.messages = pp->ledger[COMM_SEND].calls;
     seen.message_bytes = pp->ledger[COMM_SEND].bytes;
-    seen.table_calls = tied ? tied->ledger[COMM_SEND].calls : 0;
     seen.table_bytes = tied ? tied->ledger[COMM_SEND].bytes : 0;
     seen.sums = pp->ledger[COMM_ALL_REDUCE].calls;
     seen.buffers_back = buffers_back(m);
@@ -111,49 +110,123 @@ void versions_seen_free(VersionsSeen *seen) {
     free(seen->second);
 }
 
-// ---------------------------------------------------------------- equal stages, on the clock
-
-static PipelineResult by_list(const void *list, Comm *pp, Model *stage, const Batch *batch,
-                              size_t m) {
-    return zero_bubble_run(pp, stage, list, batch, m);
-}
-Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m) {
-    return stack_play_by(run, stack, MEM_ACTIVATIONS, by_list, list, m);
+double versions_last_loss(Run *run, const Training *t, VersionsList list, size_t last) {
+    VersionsSeen seen = versions_train(run, t, list, NULL);
+    double mean = 0;
+    for (size_t k = t->steps - last; k < t->steps; k++) mean += seen.loss[k] / (double)last;
+    versions_seen_free(&seen);
+    return mean;
 }
 
-typedef struct {
-    const Schedule *list;
-    size_t older;
-} ByVersions;
-static PipelineResult by_versions(const void *how, Comm *pp, Model *m, const Batch *batch,
-                                  size_t n) {
-    const ByVersions *by = how;
-    Optimizer o = sgd(0.01);
-    return pipeline_pipedream(pp, m, &o, by->list, by->older, batch, n, NULL);
-}
-Played pipedream_play(Run *run, const Stack *stack, const Schedule *list, size_t older, size_t n) {
-    return stack_play_by(run, stack, MEM_PARAMETERS, by_versions, &(ByVersions){ list, older }, n);
+// ----------------------------------------- the recurrence on one device, with no pipeline in it
+
+// Returns the stage that has layer n of the model.
+static size_t stage_of(const ModelConfig *c, size_t p, size_t n) {
+    if (n == 0) return 0;
+    if (n > c->layers) return p - 1; // head and loss
+    size_t i = 0;
+    while (shard_range(c->layers, p, i).hi <= n - 1) i++; // block n - 1
+    return i;
 }
 
-typedef struct {
-    Comm *tied;
-    const Schedule *list;
-} ByTwoBuffers;
-// The stack has no embedding and no head, but it has their table. The table's gradient is all
-// zeros, and the ends sum it as in a model.
-static PipelineResult by_two_buffers(const void *how, Comm *pp, Model *m, const Batch *batch,
-                                     size_t n) {
-    const ByTwoBuffers *by = how;
-    Optimizer o = sgd(0.01);
-    tensor_fill(m->g, 0);
-    return pipeline_2bw(pp, by->tied, m, &o, by->list, batch, n, NULL);
+// The layers of stage i read the weights after k - age[i] updates. past: version v of the weights
+// in row v % past.rows.
+static void read_past(Model *m, Tensor past, size_t k, size_t p, const size_t *age) {
+    size_t offset = 0;
+    for (size_t n = 0; n < m->n_layers; n++) {
+        size_t late = age[stage_of(&m->config, p, n)], row = (k < late ? 0 : k - late) % past.rows;
+        Tensor old = tensor_row_range(past, row, row + 1);
+        for (size_t u = 0; u < m->layers[n].n_units; u++) {
+            Unit *unit = m->layers[n].units[u];
+            if (unit->tied_to) continue; // attached together with the embedding's
+            unit_attach_weights(unit, tensor_flat_range(old, offset, offset + unit->size));
+            offset += unit->size;
+        }
+    }
 }
-Played two_bw_play(Run *run, const Stack *stack, size_t m, size_t steps) {
-    Comm *tied = pipeline_tied_group(run->world);
-    Schedule list = schedule_2bw(run->world->size, m, steps, run->world->rank);
-    Played out = stack_play_by(run, stack, MEM_ACTIVATIONS, by_two_buffers,
-                               &(ByTwoBuffers){ tied, &list }, m * steps);
-    schedule_free(&list);
-    if (tied) comm_free(tied);
+
+// Trains the whole model on rank 0, uncounted, one batch after the other. The norms of the
+// Trajectory stay 0.
+static Trajectory recurrence(Run *run, const Training *t, bool untied, const size_t *age) {
+    Trajectory out = trajectory_new(run, t);
+    size_t p = run->world->size;
+    if (run->world->rank > 0) return out;
+    ledger_pause();
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Optimizer o = t->optimizer;
+    Arena a = arena(MEM_REFERENCE);
+    if (untied) model_untie(m);
+    model_allocate(m);
+    optimizer_allocate(&o, m);
+    Tensor past = tensor_new(&a, p + 1, m->size); // no layer is more than p updates late
+    for (size_t k = 0; k < t->steps; k++) {
+        Arena tokens = arena(MEM_WORKSPACE);
+        Batch *b = training_batches(t, &tokens, k, 1, 0);
+        tensor_copy(tensor_row_range(past, k % past.rows, k % past.rows + 1), m->w);
+        read_past(m, past, k, p, age);
+        model_zero_gradients(m);
+        double loss = 0;
+        for (size_t n = 0; n < t->micro_batches; n++) loss += model_forward_backward(m, &b[n]);
+        model_fold_tied(m);
+        model_attach_weights(m, m->w);
+        optimizer_step(&o, m, 1); // updates the newest weights
+        trajectory_record(&out, k, m, loss * b->token_weight, 0);
+        free(b);
+        arena_free(&tokens);
+    }
+    arena_free(&a);
+    model_free(m);
+    ledger_resume();
     return out;
+}
+
+VersionsSeen versions_compare(Run *run, const Training *t, const char *what, VersionsList list,
+                              const size_t *age) {
+    Trajectory got = trajectory_new(run, t), want = recurrence(run, t, !list.two_buffers, age);
+    VersionsSeen seen = versions_train(run, t, list, &got);
+    training_compare_tensors(run, what, &got, &want, 0);
+    check_numbers(run, what, "loss", got.loss, want.loss, t->steps, 0);
+    if (list.two_buffers)
+        check_true(run, "afterwards", "the model has its own gradient buffers", seen.buffers_back);
+    trajectory_free(&got);
+    trajectory_free(&want);
+    return seen;
+}
+
+// ---------------------------------------------------------------- costs
+
+void versions_check_costs(Run *run, const Training *t, const char *id, const char *name,
+                          size_t versions, size_t flight, const VersionsSeen *seen) {
+    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
+    bool two_buffers = !seen->second, end = p > 1 && (i == 0 || i + 1 == p);
+    CutSizes z = stage_sizes(&t->model, p, i);
+    size_t untied = !two_buffers && p == 1 ? elements_wte(&z) : 0; // one stage has both tables
+    size_t table = two_buffers && end ? elements_wte(&z) : 0;      // the tied one, on both ends
+    size_t elements = elements_stage(&z) + untied, tokens = 0;
+    size_t moments = t->optimizer.kind == ADAMW ? 2 : 0;
+    size_t messages = t->steps * stage_neighbours(run) * message_elements(&z, t->sequences);
+    // The first micro-batches of a batch are the largest.
+    for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k % m);
+    CostName ids, names;
+    cost_name(&ids, "%%s.%s", id);
+    cost_name(&names, "%s: %%s", name);
+    check_costs(run, ids.text, names.text,
+                (CostRow[]){
+                    { "versions", "versions of the weights", "versions", BY_FORMULA(versions),
+                      (double)seen->weights / (double)(seen->size * E) },
+                    { "weights", "weights of all versions", "bytes",
+                      BY_FORMULA(versions * elements * E), seen->weights },
+                    { "gradients", "gradients, 2BW's tied table twice", "bytes",
+                      BY_FORMULA((elements_gradients(&z) + table) * E), seen->gradients },
+                    { "optimizer", "optimizer state", "bytes", BY_FORMULA(moments * elements * E),
+                      seen->optimizer },
+                    { "flight", "in flight", "micro-batches", BY_FORMULA(flight), seen->in_flight },
+                    { "activations", "activations, peak", "bytes",
+                      BY_FORMULA(kept_stage(&z) * tokens * E), seen->activations },
+                    { "sent", "messages sent", "bytes", BY_FORMULA(messages * E),
+                      seen->message_bytes },
+                    { "table", "gradients of the tied table sent", "bytes",
+                      BY_FORMULA(t->steps * table * E), seen->table_bytes },
+                    { "sums", "sums over stages", "calls", BY_FORMULA(0), seen->sums },
+                    { 0 } });
 }
