@@ -77,7 +77,7 @@ static void defer(Saved *s, WeightGradient g) {
 
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
     if (w->deferred) { // only the first half of a backward is wanted now
-        defer(w->deferred, (WeightGradient){ w, bias, x, (Tensor){ 0 }, dy, .norm = false });
+        defer(w->deferred, (WeightGradient){ .w = w, .bias = bias, .x = x, .dy = dy });
         return;
     }
     Arena scratch = arena(MEM_WORKSPACE);
