@@ -42,6 +42,9 @@ typedef struct {
     StageModel *stage;
 } StagesWay;
 StageCosts stages_train(Run *run, const Training *t, const StagesWay *way, Trajectory *out);
+// The same with an allocated model of the caller, instead of way->stage.
+StageCosts stages_train_model(Run *run, const Training *t, Model *m, const StagesWay *way,
+                              Trajectory *out);
 // Trains by each of n ways with SGD, then with AdamW. Checks that each training has every bit of
 // gradient accumulation on one device, and that each step is clipped, if t->clip is given. costs
 // [n]: with AdamW.

@@ -35,9 +35,9 @@ static StepResult one_step(void *trained, Model *m, Optimizer *o, const Training
     return s->step(&s->rank, m, o, b, t->micro_batches);
 }
 
-StageCosts stages_train(Run *run, const Training *t, const StagesWay *way, Trajectory *out) {
+StageCosts stages_train_model(Run *run, const Training *t, Model *m, const StagesWay *way,
+                              Trajectory *out) {
     Comm *pp = run->world, *tied = pipeline_tied_group(pp);
-    Model *m = model_of(run, t, way->stage);
     Trained me = { { .pp = pp, .tied = tied, .clip = t->clip, .schedule = way->schedule },
                    way->step };
     double n = t->steps;
@@ -59,6 +59,11 @@ StageCosts stages_train(Run *run, const Training *t, const StagesWay *way, Traje
                          .loss = out->loss[t->steps - 1] };
     if (t->recorded) costs.timing = picture_timing(run);
     if (tied) comm_free(tied);
+    return costs;
+}
+StageCosts stages_train(Run *run, const Training *t, const StagesWay *way, Trajectory *out) {
+    Model *m = model_of(run, t, way->stage);
+    StageCosts costs = stages_train_model(run, t, m, way, out);
     model_free(m);
     return costs;
 }

@@ -13,8 +13,9 @@ Picoseconds recompute_computing(void) {
 }
 
 RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, Trajectory *got) {
+    const StagesWay way = { .step = pipeline_step, .schedule = schedule_gpipe };
     model_allocate(m);
-    StageCosts costs = stages_train(run, t, m, pipeline_step, schedule_gpipe, got);
+    StageCosts costs = stages_train_model(run, t, m, &way, got);
     model_free(m);
     return (RecomputeSeen){ (double)costs.activations, costs.message_bytes, recompute_computing(),
                             picture_timing(run) };
