@@ -105,7 +105,7 @@ my @interleaved;
 {
     my @meshes = ([2, 2, 2], [1, 2, 3], [2, 1, 4], [3, 1, 2], [1, 1, 2], [2, 1, 3], [1, 2, 4]);
     for my $zero (0 .. 3) {
-        for my $r ($all ? (0 .. 2) : ($zero % 3, ($zero + 1) % 3)) {
+        for my $r ($all ? (0 .. 2) : $zero % 3) {
             my ($i, $recompute) = (scalar @interleaved, $recomputes[$r]);
             my ($dp, $tp, $pp) = @{ $meshes[$i % @meshes] };
             my $chunks = $pp == 2 && $i % 3 != 1 ? 3 : 2;
