@@ -57,6 +57,15 @@ static void name_first_rank(Run *run, const Trainer *t, size_t step) {
 StepOutcome train_finite_step(Run *run, FiniteRule *rule, const Trainer *t, size_t step,
                               StepResult r) {
     char loss[32], norm[32];
+    if (trainer_overflowed(t, r)) {
+        LossScale next = t->loss_scale;
+        loss_scale_next(&next, false);
+        say(run,
+            "step %5zu   skipped: a gradient overflowed at loss scale %g, the next step has %g; "
+            "weights and optimizer stay\n",
+            step, t->loss_scale.factor, next.factor);
+        return STEP_OVERFLOWED;
+    }
     StepOutcome outcome = finite_step(rule, r);
     if (outcome == STEP_SKIPPED)
         say(run,
