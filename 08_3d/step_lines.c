@@ -72,7 +72,7 @@ static void write_line(char line[STEP_LINE], const StepLines *s, size_t step, St
     char left[48] = "", share[32] = "", scaled[40] = "", text[32];
     time_left(text, passed / (double)done * (double)(s->steps - step - 1));
     if (done > 1 && step + 1 < s->steps) snprintf(left, sizeof left, ", %s left", text);
-    if (scale > 0) snprintf(scaled, sizeof scaled, "   loss scale %g", scale);
+    if (scale > 0) snprintf(scaled, sizeof scaled, "   loss scale %.0f", scale);
     if (s->peak > 0)
         snprintf(share, sizeof share, ", MFU %.1f %%",
                  100 * s->flops * s->counted / s->seconds / s->peak / s->at_once);

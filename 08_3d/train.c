@@ -55,15 +55,6 @@ static void curve_free(LossCurve c) {
     free(c.norm);
 }
 
-// Are gradients multiplied by a loss scale?
-static bool scaled(const Trainer *t) { return t->config.model.storage == FP16S; }
-// The norm of a step whose gradients overflowed is 0 in the curves that are compared, because no
-// infinite number is close to another.
-static StepResult overflow_is_0(StepResult r) {
-    if (isfinite(r.loss) && !isfinite(r.norm)) r.norm = 0;
-    return r;
-}
-
 // Windows of the held-out text that are evaluated: during the training, and at its end.
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
@@ -91,12 +82,7 @@ static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Lo
     if (stop || checkpoint_due(run, done, done == steps)) {
         if (!train_finite_weights(run, rule, t, done)) return true;
         RankState unsent = unsent_read(t);
-        if (t->loss_scale.patience > 0) {
-            saved->scale_factor = t->loss_scale.factor;
-            saved->scale_good = t->loss_scale.good;
-        } else {
-            saved->scale_factor = 0;
-        }
+        train_scale_save(t, saved);
         RunOptions options = train_run_options(run, &t->config.mesh);
         char note[CHECKPOINT_NOTE];
         checkpoint_save(run->world, &options, t->model, &t->optimizer, &unsent, saved,
@@ -161,7 +147,7 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
             train_costs_begin(t);
             picture_begin(run, MEM_ACTIVATIONS);
         }
-        const double factor = t->loss_scale.factor, shown = scaled(t) ? factor : 0;
+        const double factor = t->loss_scale.factor, shown = train_scaled(t) ? factor : 0;
         StepResult r = trainer_gradients(t, d, step), w = { 0 };
         if (u->rule) w = compressed_gradients(u->rule, u->model, &t->config, d, step);
         else if (u->model) w = unsplit_gradients(u->model, &t->config, d, step, factor);
@@ -169,8 +155,8 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         u->optimizer.lr = t->optimizer.lr;
         size_t tokens = data_count(d, step, 0, t->config.batch);
         StepOutcome outcome = train_finite_step(run, rule, t, step, r);
-        curve_set(got, step, scaled(t) ? overflow_is_0(r) : r);
-        if (u->model) curve_set(want, step, scaled(t) ? overflow_is_0(w) : w);
+        curve_set(got, step, train_scaled(t) ? train_overflow_is_0(r) : r);
+        if (u->model) curve_set(want, step, train_scaled(t) ? train_overflow_is_0(w) : w);
         if (outcome == STEP_LOST) {
             if (last) picture_end(run);
             log_step(log, step, r, t->optimizer.lr, shown, tokens, now() - start);
@@ -189,7 +175,7 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         rebalance(run, t, log, step + 1, steps);
         // The unsplit model decides by its own norm. A step that only one of the two skips makes
         // the curves differ.
-        if (u->model && (!scaled(t) || isfinite(w.norm)))
+        if (u->model && (!train_scaled(t) || isfinite(w.norm)))
             optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip) / factor);
 
         double seconds = now() - start;
@@ -211,6 +197,8 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
             return step + 1;
     }
     progress(run, "step", steps, steps);
+    if (option_flag(run, "check") && !compared)
+        check_true(run, "3D = unsplit", "a step's gradients were compared", false);
     return steps;
 }
 
@@ -221,22 +209,6 @@ static void train_export(Run *run, const Trainer *t) {
                        !type                       ? own
                        : strcmp(type, "bf16") == 0 ? FILE_BF16
                                                    : FILE_F32);
-}
-
-static void train_say_storage(Run *run, const Trainer *t) {
-    const ModelConfig *m = &t->config.model;
-    const LossScale *s = &t->loss_scale;
-    if (m->storage == REALS) return;
-    say(run,
-        "weights and activations are stored in %s, gradients of weights in %s; masters and moments "
-        "are %s",
-        element_name(m->storage), element_name(config_gradient_element(m)), element_name(REALS));
-    if (!scaled(t)) return;
-    if (s->patience > 0)
-        say(run,
-            "loss scale %g; an overflow halves it, and %zu steps in a row without one double it\n",
-            s->factor, s->patience);
-    else say(run, "loss scale %g, fixed\n", s->factor);
 }
 
 // Says where the result is kept.
@@ -392,13 +364,8 @@ static void train(Run *run) {
         checkpoint_load(before, t->model, &t->optimizer);
         if (u.model) checkpoint_load(before, u.model, &u.optimizer);
         unsent_resume(before, t);
-        // A dynamic loss scale goes on, unless the run has been given another one.
-        if (t->loss_scale.patience > 0 && saved.scale_factor > 0 &&
-            !option_given(run, "loss-scale")) {
-            t->loss_scale.factor = saved.scale_factor;
-            t->loss_scale.good = saved.scale_good;
-        }
         compressed_load(u.rule, before, t);
+        train_scale_resume(run, t, &saved);
         char *line = resume_line(&options, before);
         say(run, "%s", line);
         free(line);

@@ -43,54 +43,6 @@ static Reduction reduction(Run *run) {
                              strcmp(option_text(run, "compress"), "none") != 0);
 }
 
-// --loss-scale N, or dynamic[,FIRST[,PATIENCE]]. A power of two changes no bit of a gradient's
-// fraction. Other storage than fp16 has the range of reals, and needs factor 1.
-static LossScale loss_scale(Run *run) {
-    static const double highest = 0x1p40;
-    LossScale s = { .factor = 0x1p16, .patience = 1000 }; // as PyTorch, and as DeepSpeed
-    const char *text = option_text(run, "loss-scale"), *word = "dynamic";
-    const bool fp16 = option_storage(run) == FP16S;
-    REQUIRE(fp16 || !option_given(run, "loss-scale"),
-            "--loss-scale %s: --storage %s has the range of reals: leave --loss-scale out, or "
-            "choose --storage fp16",
-            text, option_text(run, "storage"));
-    if (!fp16) return (LossScale){ .factor = 1 };
-    if (!text) return s;
-    const bool dynamic = strncmp(text, word, strlen(word)) == 0;
-    const char *at = dynamic ? text + strlen(word) : text;
-    bool good = !dynamic || !*at || *at == ',';
-    char *end;
-    if (!dynamic) s.patience = 0;
-    if (!dynamic || *at) {
-        at += dynamic;
-        s.factor = strtod(at, &end);
-        good = good && end != at;
-        at = end;
-    }
-    if (dynamic && *at == ',') {
-        unsigned long patience = strtoul(at + 1, &end, 10);
-        good = good && at[1] >= '0' && at[1] <= '9' && patience > 0 && patience <= 1000000000;
-        s.patience = patience;
-        at = end;
-    }
-    int exponent;
-    good = good && !*at && s.factor >= 1 && s.factor <= highest;
-    REQUIRE(good && frexp(s.factor, &exponent) == 0.5,
-            "--loss-scale %s: expected a power of two such as 1024, or dynamic, or "
-            "dynamic,FIRST,PATIENCE: the first factor, and the steps until it is doubled",
-            text);
-    return s;
-}
-
-static void take_storage(Run *run, TrainerConfig *c) {
-    c->model.storage = option_storage(run);
-    c->model.main_gradients = !strcmp(option_text(run, "gradients"), "main");
-    REQUIRE(c->model.storage != REALS || c->model.main_gradients || !option_given(run, "gradients"),
-            "--gradients stored: with --storage real gradients are reals in any case: leave it "
-            "out, or choose --storage bf16 or fp16");
-    c->loss_scale = loss_scale(run);
-}
-
 static void take_family(Run *run, ModelConfig *c) {
     config_family(c, strcmp(option_text(run, "family"), "llama") ? FAMILY_GPT2 : FAMILY_LLAMA);
     const bool grouped = option_text(run, "kv-heads") != NULL;
@@ -193,7 +145,7 @@ TrainerConfig train_config(Run *run) {
         .clip = option_real(run, "clip"),
     };
     take_family(run, &c.model);
-    take_storage(run, &c);
+    train_take_storage(run, &c);
     REQUIRE(c.clip >= 0, "--clip must not be negative: 0 turns clipping off");
     c.chunks = chunks(run, c.mesh.pp);
     const char *stages =
