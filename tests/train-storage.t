@@ -111,29 +111,31 @@ for my $case ([4, qw(--dp 2 --tp 2 --pp 1 --zero 3 --storage bf16 --gradients st
     my ($ranks, @options) = @$case;
     my ($name, $dir) = ("$ranks ranks @options", "$work/same");
     my %last = @options;
-    my $middle = 5;
+    my $middle = 6;
     remove_tree($dir);
     unlink "$work/rest.log";
     my @words = ($ranks, $train{fp32}, @model, '--steps', 12, @options, '--log', "$work/whole.log", '--export', "$work/whole.st");
     fine(run(emu(@words, '--save', $dir, '--save-every', $middle)), "$name: a run that saves");
-    remove_tree("$dir/step-000010", "$dir/step-000012");
+    my @whole = @{ losses("$work/whole.log") };
+    remove_tree("$dir/step-000012");
+    my $scale = decode_json(slurp("$dir/step-000006/index.json"))->{loss_scale};
+    is_deeply($scale, $last{'--storage'} eq 'fp16' ? { factor => $whole[$middle][3], good => 1 } : undef, "$name: the loss scale is in the middle of its patience");
     my @layout = ('--dp', $last{'--dp'}, '--tp', $last{'--tp'}, '--pp', $last{'--pp'}, '--zero', $last{'--zero'});
     my @how = (@layout, qw(--micro-batch 2 --eval-every 0 --reduce ordered --timeout), $hang);
     my $again = run(emu($ranks, $train{fp32}, '--resume', $dir, @how, '--log', "$work/rest.log", '--export', "$work/rest.st"));
     fine($again, "$name: it is taken up, with the storage of the checkpoint");
-    my @whole = @{ losses("$work/whole.log") };
     is_deeply(losses("$work/rest.log"), [@whole[$middle .. 11]], "$name: the same losses, norms and loss scales, every digit");
     ok(slurp("$work/rest.st") eq slurp("$work/whole.st"), "$name: and the same masters, every bit");
 }
-# The files of "same" are now of fp16 after step 5, at dp 2 x pp 2. Each weight in them is a real.
+# The files of "same" are now of fp16 after 6 steps, at dp 2 x pp 2. Each weight in them is a real.
 {
     my $dir = "$work/same";
-    my %file = map { tensors($_) } glob "$dir/step-000005/rank-*";
+    my %file = map { tensors($_) } glob "$dir/step-000006/rank-*";
     is(join(' ', sort { $a cmp $b } keys %{ { map { $_->[0] => 1 } values %file } }), 'F32', 'a checkpoint has reals only');
     my @weights = map { unpack 'V*', $file{$_}[1] } grep { !/\.[mv]$/ } keys %file;
     my $rounded = grep { !($_ & 0x1fff) } @weights;    # fp16 has 13 bits of fraction less
     cmp_ok($rounded, '<', 0.1 * @weights, '... and its weights are masters, not rounded');
-    my @how = (qw(--micro-batch 2 --eval-every 0 --reduce ordered --timeout), $hang, '--steps', 7);
+    my @how = (qw(--micro-batch 2 --eval-every 0 --reduce ordered --timeout), $hang, '--steps', 8);
     my $fp16 = emu(1, $train{fp32}, '--resume', $dir, @how, '--log', "$work/fp16.log");
     my $real = emu(2, $train{fp32}, '--resume', $dir, @how, qw(--dp 1 --tp 2 --pp 1 --storage real --log), "$work/real.log");
     my $bf16 = emu(2, $train{fp32}, '--resume', $dir, @how, qw(--dp 2 --tp 1 --pp 1 --storage bf16 --log), "$work/bf16.log");
