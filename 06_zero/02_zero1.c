@@ -9,8 +9,8 @@
 // Saves:  8 (N-1)/N bytes per parameter in fp32: state is 8 + 8/N, not 16.
 // Costs:  the bytes of an all-reduce, which is a reduce-scatter and an all-gather; the latency of
 //         two calls per unit.
-// Rajbhandari et al. 2020, section 5.1. Left out: 16-bit weights with an fp32 master copy, where
-// the saving is larger (01_by_hand prints the table).
+// Rajbhandari et al. 2020, section 5.1. With 16-bit weights and an fp32 master the saving is larger
+// (06_mixed_precision).
 #include "06_zero/zero.h"
 
 // A unit is an embedding table, a block, or the last norm. It has `size` elements, and the N ranks
