@@ -72,7 +72,6 @@ static void require_storage(const TrainerConfig *c) {
     const char *other = c->tensor != TENSOR_1D              ? "a grid of --tensor"
                         : mesh_cp(c->mesh) > 1              ? "--cp"
                         : c->blockwise                      ? "--attention blockwise"
-                        : c->sequence                       ? "--sequence-parallel"
                         : c->reduction == REDUCE_COMPRESSED ? "--compress"
                         : c->rebalanced                     ? "--rebalance"
                                                             : NULL;

@@ -286,6 +286,7 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
     say(run,
         "held-out loss %.4f, over %zu of %zu windows; %ss guessed by their frequency alone: %.4f\n",
         eval, windows, all, unit, entropy);
+    train_say_skipped(run, t, steps - from);
     report_config_number(run, "step_ps", (double)timing.step); // of the last step
     report_config_number(run, "eval_loss", eval);
     report_config_number(run, "eval_windows", (double)windows);

@@ -31,7 +31,10 @@ void train_take_options(Run *run, const RunOptions *o);
 // usage_error() if they exclude each other.
 void train_take_storage(Run *run, TrainerConfig *c);
 void train_say_storage(Run *run, const Trainer *t); // on the page; with reals: nothing
-bool train_scaled(const Trainer *t);                // are gradients multiplied by a loss scale?
+// The loss scale at the end of this many steps, and how many of them were skipped after an
+// overflow; on the page and in the JSON. Without a loss scale: nothing.
+void train_say_skipped(Run *run, const Trainer *t, size_t steps);
+bool train_scaled(const Trainer *t); // are gradients multiplied by a loss scale?
 // The norm of a step whose gradients overflowed is 0 in the curves that are compared, because no
 // infinite number is close to another.
 StepResult train_overflow_is_0(StepResult r);

@@ -80,6 +80,14 @@ StepResult train_overflow_is_0(StepResult r) {
     return r;
 }
 
+void train_say_skipped(Run *run, const Trainer *t, size_t steps) {
+    const LossScale *s = &t->loss_scale;
+    if (!train_scaled(t)) return;
+    say(run, "loss scale %.0f at the end; %zu of %zu steps were skipped after an overflow\n",
+        s->factor, s->skipped, steps);
+    report_config_number(run, "overflows", (double)s->skipped);
+}
+
 void train_scale_save(const Trainer *t, SavedRun *saved) {
     const LossScale *s = &t->loss_scale;
     saved->scale_factor = s->patience > 0 ? s->factor : 0;
