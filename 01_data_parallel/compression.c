@@ -198,6 +198,7 @@ void compressed_buckets_free(CompressedBucket *b, size_t n) {
 }
 
 Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model *m, uint64_t seed) {
+    tensor_need_reals("compression", "the gradient", m->g);
     Compression *c = (Compression *)host_alloc(sizeof *c);
     c->dp = dp;
     c->plan = *plan;

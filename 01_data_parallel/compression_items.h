@@ -1,8 +1,8 @@
 // compression_items.h: compression of one element, or of 32 packed ones. In the common subset of C
 // and C++, because these functions run on the device, where the tensors are.
 //
-// A Comm carries reals and nothing else. So smaller values are packed: the bytes of a buffer of
-// reals hold them, and are only copied until the receiver unpacks them.
+// A buffer of a compressed gradient is a tensor of reals. Smaller values are packed: the bytes of a
+// buffer of reals hold them, and are only copied until the receiver unpacks them.
 #ifndef COMPRESSION_ITEMS_H
 #define COMPRESSION_ITEMS_H
 #include <math.h>

@@ -61,7 +61,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     size_t M = b->B * b->T, C = x.cols;
     size_t F = p[OUT_W].w.rows; // 4C/tp, this rank's hidden columns
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor partial = tensor_new(&scratch, M, C); // all rows, sums over own columns only
+    Tensor partial = tensor_shaped(&scratch, hidden_shape(l, b)); // all rows, own columns only
 
     SequenceInput norm = sequence_input(l, b, s, S_LN1, &scratch);
     normalize(l, &p[LN1_GAIN], norm.own, x, s, S_STATS1);
@@ -97,15 +97,14 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;
     AttentionHeads heads = layer_heads(l, b);
-    size_t M = b->B * b->T, C = x.cols;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor d = tensor_new(&scratch, x.rows, C); // d, dnorm, dmiddle: own rows
-    Tensor dnorm = tensor_new(&scratch, x.rows, C);
-    Tensor dmiddle = tensor_new(&scratch, x.rows, C);
-    Tensor dwhole = tensor_new(&scratch, M, C); // from here on: all rows
-    Tensor dh = tensor_new(&scratch, M, s->t[S_FC].cols);
-    Tensor dmix = tensor_new(&scratch, M, s->t[S_MIX].cols);
-    Tensor dqkv = tensor_new(&scratch, M, s->t[S_QKV].cols);
+    Tensor d = tensor_like(&scratch, x); // d, dnorm, dmiddle: own rows
+    Tensor dnorm = tensor_like(&scratch, x);
+    Tensor dmiddle = tensor_like(&scratch, x);
+    Tensor dwhole = tensor_shaped(&scratch, hidden_shape(l, b)); // from here on: all rows
+    Tensor dh = tensor_like(&scratch, s->t[S_FC]);
+    Tensor dmix = tensor_like(&scratch, s->t[S_MIX]);
+    Tensor dqkv = tensor_like(&scratch, s->t[S_QKV]);
 
     // EXERCISE 03.07a (5 points): back through the MLP half. dy [M/tp, C] has this rank's rows.
     // Write dmiddle [M/tp, C], the gradient of S_MIDDLE with the residual path. d and dnorm [M/tp,

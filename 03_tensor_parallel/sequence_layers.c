@@ -23,12 +23,12 @@ SequenceInput sequence_input(const Layer *l, const Batch *b, Saved *s, int name,
     saved_tensor(s, name, keeps_whole(l) ? M : range_size(rows), C);
     if (keeps_whole(l))
         return (SequenceInput){ tensor_row_range(s->t[name], rows.lo, rows.hi), s->t[name] };
-    return (SequenceInput){ s->t[name], tensor_new(scratch, M, C) };
+    return (SequenceInput){ s->t[name], tensor_shaped(scratch, stored_shape(l, M, C)) };
 }
 Tensor sequence_input_again(const Layer *l, const Batch *b, const Saved *s, int name,
                             Arena *scratch) {
     if (keeps_whole(l)) return s->t[name];
-    Tensor whole = tensor_new(scratch, b->B * b->T, l->config->width);
+    Tensor whole = tensor_shaped(scratch, hidden_shape(l, b));
     sequence_enter(l->comm, whole, s->t[name]); // a second all-gather of M*C
     return whole;
 }
@@ -42,7 +42,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     (void)x;
     (void)s;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor partial = tensor_new(&scratch, b->B * b->T, y.cols);
+    Tensor partial = tensor_shaped(&scratch, hidden_shape(l, b));
     op_embed_tokens(partial, l->units[0]->params[0].w, b->tokens, l->vocab.lo);
     sequence_leave(l->comm, y, partial); // reduce-scatter of M*C: own rows
     op_add_positions(y, y, l->units[1]->params[0].w, b->position + sequence_rows(l, b).lo);
@@ -53,7 +53,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
 static void embedding_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
     (void)x;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dwhole = tensor_new(&scratch, b->B * b->T, l->config->width);
+    Tensor dwhole = tensor_shaped(&scratch, hidden_shape(l, b));
     sequence_leave_backward(l->comm, dwhole, s->t[S_DY]); // all-gather of M*C: dy of all rows
     embedding_gradients(l, b, dwhole);
     arena_free(&scratch);
@@ -87,8 +87,8 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
 static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dwhole = tensor_new(&scratch, dy.rows, dx.cols);
-    Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
+    Tensor dwhole = tensor_shaped(&scratch, hidden_shape(l, b));
+    Tensor dnorm = tensor_like(&scratch, dx);
     Tensor input = sequence_input_again(l, b, s, S_LN, &scratch); // KEEP_SHARD: all-gather of M*C
     linear_gradients(wte, NULL, dy, input);
     op_matmul(dwhole, dy, wte->w);                   // a partial sum over this rank's entries

@@ -255,6 +255,10 @@ void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
             unit_fill(u, u->w, (Range){ 0, u->size }, value,
                       &w); // more than I own, under ZeRO-1 and 2
         else unit_fill(u, u->own_w, u->own, value, &w);
+        if (u->master.data) { // the weights above are its rounded copy
+            unit_fill(u, u->master, u->own, value, &w);
+            u->master_made = true;
+        }
         if (moments) unit_fill(u, u->m, u->own, value, &first);
         if (moments) unit_fill(u, u->v, u->own, value, &second);
     }

@@ -6,6 +6,11 @@
 //     DIR/step-000400/rank-0003.safetensors   the elements of rank 3: weights "wte.weight",
 //                                             moments "wte.weight.m" and ".v"
 //
+// With 16-bit storage a weight in the file is the master, in reals. The 16-bit weight is its
+// rounded copy and is not saved: checkpoint_load() rounds the master again. So a checkpoint has the
+// same form for every --storage, and can be resumed with another one. The index has the factor of a
+// dynamic loss scale.
+//
 // One rank owns each element and writes it; replicas and copies write nothing. No rank ever holds
 // the whole model: a resuming rank maps the files and picks its elements by their place in the
 // whole tensor. A tensor in a file is a rectangle of the whole tensor, or a range of a flattened
@@ -30,6 +35,9 @@ typedef struct {
     real *values;
     size_t n;
 } RankState;
+// The weights [1, own] in reals: the masters, if the unit has 16-bit weights and their masters are
+// made; else the weights.
+Tensor checkpoint_weights(const Unit *u);
 // The elements of p in the unit that this rank writes. Every element of a model is written by
 // one rank.
 Range checkpoint_written(const Unit *u, const Param *p);
@@ -65,9 +73,9 @@ const char *checkpoint_folder(const Checkpoint *c);
 const CheckpointIndex *checkpoint_index(const Checkpoint *c);
 // An option's value, given or by default; NULL: the checkpoint does not have it.
 const char *checkpoint_option(const Checkpoint *c, const char *name);
-// Fills this rank's part of m's weights and, if o has moments, its own part of these. o NULL:
-// weights only. Moments that the checkpoint does not have stay as they are. usage_error() if the
-// checkpoint has another model.
+// Fills this rank's part of m's weights, its masters if it has any, and, if o has moments, its own
+// part of these. o NULL: weights only. Moments that the checkpoint does not have stay as they are.
+// usage_error() if the checkpoint has another model.
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o);
 // The want->n numbers of the RankState of rank `rank`. free() them. NULL: the training had none.
 // usage_error() if they belong to another layout than want's.

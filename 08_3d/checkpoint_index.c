@@ -81,6 +81,14 @@ static bool parse_run(SavedRun *r, const cJSON *j) {
     r->best_loss = loss->valuedouble;
     return true;
 }
+static bool parse_scale(SavedRun *r, const cJSON *j) {
+    const cJSON *scale = cJSON_GetObjectItemCaseSensitive(j, "loss_scale");
+    const cJSON *factor = cJSON_GetObjectItemCaseSensitive(scale, "factor");
+    if (!scale) return true;
+    if (!cJSON_IsNumber(factor) || !number(scale, "good", 1000000000, &r->scale_good)) return false;
+    r->scale_factor = factor->valuedouble;
+    return r->scale_factor >= 1 && r->scale_factor <= 0x1p1000;
+}
 
 static const char *parse_files(CheckpointIndex *x) {
     const cJSON *files = cJSON_GetObjectItemCaseSensitive(x->json, "files"), *file;
@@ -120,6 +128,7 @@ const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t 
         !number(x->json, "optimizer_step", 1000000000, &x->optimizer_step))
         return "does not say its step";
     if (!parse_run(&x->run, x->json)) return "does not say of which run and data it is";
+    if (!parse_scale(&x->run, x->json)) return "has a loss scale that no training can have";
     return parse_files(x);
 }
 

@@ -23,6 +23,10 @@ Range checkpoint_written(const Unit *u, const Param *p) {
     return param_owned(u, p);
 }
 
+Tensor checkpoint_weights(const Unit *u) {
+    return u->master.data && u->master_made ? u->master : unit_own(u, UNIT_WEIGHTS);
+}
+
 typedef struct {
     char *text;
     size_t n, room;
@@ -102,7 +106,8 @@ static void put(Writing *w, const void *data, size_t bytes) {
 static void put_tensor(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
     real *values = host_alloc(range_size(r) * sizeof(real));
     (void)p;
-    tensor_download(values, param_owned_part(u, unit_own(u, kind), r));
+    Tensor own = kind == UNIT_WEIGHTS ? checkpoint_weights(u) : unit_own(u, kind);
+    tensor_download(values, param_owned_part(u, own, r));
     put(context, values, range_size(r) * sizeof(real));
     free(values);
 }
@@ -177,6 +182,11 @@ static cJSON *index_of(const RunOptions *options, const Optimizer *o, const Rank
         cJSON *best = cJSON_AddObjectToObject(index, "best");
         cJSON_AddNumberToObject(best, "step", (double)saved->best_step);
         cJSON_AddNumberToObject(best, "eval_loss", saved->best_loss);
+    }
+    if (saved->scale_factor > 0) {
+        cJSON *scale = cJSON_AddObjectToObject(index, "loss_scale");
+        cJSON_AddNumberToObject(scale, "factor", saved->scale_factor);
+        cJSON_AddNumberToObject(scale, "good", (double)saved->scale_good);
     }
     resume_record(options, index);
     cJSON *list = cJSON_AddArrayToObject(index, "files");

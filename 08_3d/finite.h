@@ -12,7 +12,9 @@ typedef struct {
 } FiniteRule;
 // Decides between a step's gradients and its update. All ranks decide the same, because all have
 // the same bits of the loss and the norm: both are sums in rank order, or come from equal replicas.
-typedef enum { STEP_FINITE, STEP_SKIPPED, STEP_LOST } StepOutcome;
+// STEP_OVERFLOWED: trainer_overflowed() is true. Such a step is skipped, too, but does not count
+// for skip_most, because a smaller loss scale repairs it. finite_step() does not know it.
+typedef enum { STEP_FINITE, STEP_SKIPPED, STEP_OVERFLOWED, STEP_LOST } StepOutcome;
 StepOutcome finite_step(FiniteRule *rule, StepResult r);
 // Are the weights, or the final gradients, that this rank owns finite numbers?
 bool finite_tensors(const Model *m, UnitTensor what);

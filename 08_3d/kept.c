@@ -25,7 +25,8 @@ size_t kept_sequences(const TrainerConfig *c, size_t dp_rank, size_t k) {
     size_t replica = range_size(shard_range(c->batch, c->mesh.dp, dp_rank));
     return range_size(shard_range(replica, trainer_micro_batches(c), k));
 }
-KeptElements kept_elements(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B) {
+static KeptElements kept_elements(const TrainerConfig *c, Coordinates at, const CutSizes *z,
+                                  size_t B) {
     if (c->tensor == TENSOR_3D)
         return cube_kept(&c->model, cube_side(c->mesh.tp), at.tp, c->blockwise, z, B);
     if (tensor_is_grid(c)) B = grid_kept_sequences(tensor_sides(c), at.tp, B);
@@ -33,13 +34,39 @@ KeptElements kept_elements(const TrainerConfig *c, Coordinates at, const CutSize
                            activations_head(z, B), activations_between(z, B) };
 }
 
+// Bytes of `all` elements, of which this many are reals in any storage.
+static size_t bytes_of(const CutSizes *z, size_t all, size_t reals) {
+    return reals * E + (all - reals) * element_size(z->storage);
+}
+KeptBytes kept_bytes_of(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B) {
+    const KeptElements k = kept_elements(c, at, z, B);
+    // Grids and cubes store reals only, and have other sizes: all their elements are counted so.
+    const bool reals = z->storage == REALS;
+    return (KeptBytes){ bytes_of(z, k.block, reals ? k.block : activations_block_reals(z, B)),
+                        bytes_of(z, k.scores, reals ? k.scores : 0),
+                        bytes_of(z, k.head, reals ? k.head : activations_head_reals(z, B)),
+                        bytes_of(z, k.between, reals ? k.between : 0) };
+}
+DeferredBytes kept_deferred(const CutSizes *z, size_t B, size_t kept_head) {
+    const size_t tokens = B * z->T, statistics = cut_rows(z, B) * z->statistics;
+    const size_t logits = tokens * z->vocab, sums = tokens; // the loss has freed its sums
+    return (DeferredBytes){
+        .block = bytes_of(z, deferred_block(z, B), 2 * statistics),
+        .embedding = bytes_of(z, cut_rows(z, B) * z->C, 0),
+        .head_added = bytes_of(z, deferred_head(z, B), logits + statistics) - sums * E,
+        .head_freed = kept_head - (logits + sums) * E,
+    };
+}
+
 // ---------------------------------------------------------------- a stage for the planner
 
-// Micro-batch k of this rank in one part of the model. The caller frees .block.
+// Micro-batch k of this rank in one part of the model. All sizes are bytes. The caller frees
+// .block.
 static BudgetStage budget_part(const TrainerConfig *c, Coordinates at, size_t part, size_t k) {
     const CutSizes z = kept_part_sizes(c, at, part);
     const size_t B = kept_sequences(c, at.dp, k);
-    const KeptElements kept = kept_elements(c, at, &z, B);
+    const KeptBytes kept = kept_bytes_of(c, at, &z, B);
+    const DeferredBytes deferred = kept_deferred(&z, B, kept.head);
     // Inputs of blocks and of the head. 0: the embedding alone, where rebalancing tries that.
     const size_t inputs = z.blocks + z.last;
     BudgetBlock *block = host_alloc((z.blocks + 1) * sizeof *block);
@@ -47,7 +74,7 @@ static BudgetStage budget_part(const TrainerConfig *c, Coordinates at, size_t pa
         block[i] = (BudgetBlock){ .kept = { kept.block, kept.block - kept.scores, 0 },
                                   .at_work = kept.block,
                                   .again = { 0, work_scores(&z, B).flops, work_block(&z, B).flops },
-                                  .deferred = deferred_block(&z, B) };
+                                  .deferred = deferred.block };
     BudgetStage s = { .block = block,
                       .blocks = z.blocks,
                       .input = inputs ? kept.between / inputs : 0,
@@ -55,13 +82,11 @@ static BudgetStage budget_part(const TrainerConfig *c, Coordinates at, size_t pa
                       .in_flight = 1,
                       .one = 1 };
     if (z.last) {
-        const size_t tokens = B * z.T;
         s.head = kept.head;
-        s.head_added = deferred_head(&z, B) - tokens; // the loss has freed its sums
-        // The gradient of the logits now occupies the memory of the logits.
-        s.head_freed = activations_head(&z, B) - tokens * z.vocab - tokens;
+        s.head_added = deferred.head_added;
+        s.head_freed = deferred.head_freed;
     }
-    if (z.first) s.first_deferred = cut_rows(&z, B) * z.C;
+    if (z.first) s.first_deferred = deferred.embedding;
     return s;
 }
 
@@ -88,14 +113,14 @@ static void stage_schedule_free(const BudgetSchedule *s, Schedule *list) {
 bool kept_choices(const TrainerConfig *c, size_t stage, Recompute *choice) {
     Schedule list;
     BudgetSchedule s = stage_schedule(c, stage, &list);
-    bool found = budget_within(&s, c->activation_budget / E, choice);
+    bool found = budget_within(&s, c->activation_budget, choice);
     stage_schedule_free(&s, &list);
     return found;
 }
 size_t kept_least(const TrainerConfig *c, size_t stage) {
     Schedule list;
     BudgetSchedule s = stage_schedule(c, stage, &list);
-    size_t least = budget_least(&s) * E;
+    size_t least = budget_least(&s);
     stage_schedule_free(&s, &list);
     return least;
 }

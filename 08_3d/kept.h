@@ -12,9 +12,21 @@ CutSizes kept_part_sizes(const TrainerConfig *c, Coordinates at, size_t part);
 // The number of sequences in micro-batch k of a replica.
 size_t kept_sequences(const TrainerConfig *c, size_t dp_rank, size_t k);
 
-// Elements that forward of B sequences keeps for backward in a part of the model with sizes z, if
-// no block recomputes.
-KeptElements kept_elements(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B);
+// Bytes that forward of B sequences keeps for backward in a part of the model with sizes z, if no
+// block recomputes: of each block, of the scores in it, of the head, and between layers. With
+// 16-bit storage only statistics, logits and the sums of the loss are reals.
+typedef struct {
+    size_t block, scores, head, between;
+} KeptBytes;
+KeptBytes kept_bytes_of(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B);
+// Bytes that the first half of a backward keeps for the second half (05.06).
+typedef struct {
+    size_t block, embedding;
+    // The head adds head_added, and frees head_freed at its end: the gradient of the logits then
+    // occupies the memory of the logits.
+    size_t head_added, head_freed;
+} DeferredBytes;
+DeferredBytes kept_deferred(const CutSizes *z, size_t B, size_t kept_head);
 
 // Fills choice [blocks of the stage] with each block's recomputation: no rank of the stage then has
 // more activations than c->activation_budget, and recomputes as little as possible (07.04). All

@@ -35,12 +35,14 @@ Log log_open(const char *name, bool append, const char *id) {
     return log;
 }
 
-void log_step(const Log *log, size_t step, StepResult r, double lr, size_t tokens, double seconds) {
+void log_step(const Log *log, size_t step, StepResult r, double lr, double scale, size_t tokens,
+              double seconds) {
     if (!log->file) return;
     require(log, fprintf(log->file, "{\"step\":%zu,\"tokens\":%zu,", step, tokens) >= 0);
     number(log, "loss", r.loss, ",");
     number(log, "grad_norm", r.norm, ",");
     number(log, "lr", lr, ",");
+    if (scale > 0) number(log, "loss_scale", scale, ",");
     number(log, "seconds", seconds, ",");
     number(log, "tokens_per_second", (double)tokens / seconds, ",");
     require(log, fprintf(log->file, "\"run\":\"%s\"}\n", log->run) >= 0);
@@ -59,6 +61,15 @@ void log_event(const Log *log, const char *event, size_t step) {
     if (!log->file) return;
     require(log, fprintf(log->file, "{\"event\":\"%s\",\"step\":%zu,\"run\":\"%s\"}\n", event, step,
                          log->run) >= 0);
+    require(log, fflush(log->file) == 0);
+}
+
+void log_overflow(const Log *log, size_t step, double scale, double next) {
+    if (!log->file) return;
+    require(log, fprintf(log->file, "{\"event\":\"skipped\",\"step\":%zu,", step) >= 0);
+    number(log, "loss_scale", scale, ",");
+    number(log, "next_loss_scale", next, ",");
+    require(log, fprintf(log->file, "\"run\":\"%s\"}\n", log->run) >= 0);
     require(log, fflush(log->file) == 0);
 }
 

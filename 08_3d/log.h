@@ -14,10 +14,15 @@ typedef struct {
 // append: continues the log of a resumed run.
 // id: the run's id.
 Log log_open(const char *name, bool append, const char *id);
-void log_step(const Log *log, size_t step, StepResult r, double lr, size_t tokens, double seconds);
+// scale: the factor of the step's loss scale, "loss_scale"; 0: the line does not have it.
+void log_step(const Log *log, size_t step, StepResult r, double lr, double scale, size_t tokens,
+              double seconds);
 // {"event":"eval","step":100,"eval_loss":1.5}: step counts the steps done, as for "checkpoint",
 // "rebalance" and "stop". "skipped" and "lost" have the number of the step itself.
 void log_evaluation(const Log *log, size_t done, double eval_loss);
 void log_event(const Log *log, const char *event, size_t step);
+// {"event":"skipped","step":7,"loss_scale":65536,"next_loss_scale":32768}: the step's gradients
+// overflowed at this loss scale.
+void log_overflow(const Log *log, size_t step, double scale, double next);
 void log_end(Log *log, double eval_loss); // closes it
 #endif

@@ -114,7 +114,8 @@ static void write_llama(FILE *f, const ModelConfig *c) {
             truth(!c->untied));
 }
 
-void model_config_write(const ModelConfig *c, const char *weights) {
+void model_config_write(const ModelConfig *c, const char *weights, FileType type) {
+    static const char *const torch[] = { "float64", "float32", "float16", "bfloat16" };
     if (!is_plain_file(weights)) return;
     char *path = path_beside(weights);
     if (!may_write(path))
@@ -126,7 +127,7 @@ void model_config_write(const ModelConfig *c, const char *weights) {
     if (hub_family(c) == HUB_GPT2) write_gpt2(o.f, c);
     else write_llama(o.f, c);
     fprintf(o.f, "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n  \"torch_dtype\": \"%s\"\n}\n",
-            text_end(c), text_end(c), sizeof(real) == 8 ? "float64" : "float32");
+            text_end(c), text_end(c), torch[type]);
     output_close(&o);
     free(path);
 }

@@ -4,12 +4,13 @@
 #ifndef MODEL_CONFIG_H
 #define MODEL_CONFIG_H
 #include "08_3d/model_names.h"
+#include "08_3d/tensor_file.h"
 
 // Call it before the training. usage_error() if the config.json beside this file of weights was not
 // written by --export, or cannot be written. A pipe or a device has no config.json beside it.
 void model_config_require(const char *weights);
-// fault() when it cannot be written
-void model_config_write(const ModelConfig *c, const char *weights);
+// type: of the weights. fault() when it cannot be written
+void model_config_write(const ModelConfig *c, const char *weights, FileType type);
 // Reads the config.json beside the weights into *c. GPT-2: a field that it lacks stays 0, because
 // the tensors have most sizes; no model_type means GPT-2. NO_HUB_FAMILY: there is no config.json.
 // usage_error() for a model that this program would compute in another way. option: "from" or

@@ -66,6 +66,20 @@ static void require_compression(const TrainerConfig *c) {
             c->mesh.tp);
 }
 
+// These techniques have kernels or messages that read and write reals only.
+static void require_storage(const TrainerConfig *c) {
+    if (c->model.storage == REALS) return;
+    const char *other = c->tensor != TENSOR_1D              ? "a grid of --tensor"
+                        : mesh_cp(c->mesh) > 1              ? "--cp"
+                        : c->blockwise                      ? "--attention blockwise"
+                        : c->reduction == REDUCE_COMPRESSED ? "--compress"
+                        : c->rebalanced                     ? "--rebalance"
+                                                            : NULL;
+    REQUIRE(!other,
+            "--storage %s: %s works with reals only: leave it out, or choose --storage real",
+            element_name(c->model.storage), other);
+}
+
 // trainer_require() calls this rule after all others, because a plan needs sizes that can work.
 static void require_budget(const TrainerConfig *c) {
     if (!c->activation_budget) return;
@@ -134,6 +148,7 @@ void trainer_require(const TrainerConfig *c) {
             "--schedule zero-bubble puts the gradients of weights off, and the products of a grid "
             "communicate for them: choose --tensor 1d, or --schedule 1f1b");
     require_compression(c);
+    require_storage(c);
     size_t blocks = 0, v = trainer_chunks(c), m_each = trainer_micro_batches(c);
     REQUIRE(v * c->mesh.pp <= m->layers,
             "--chunks %zu on each of %zu stages needs %zu blocks; the model has %zu: choose "

@@ -22,7 +22,8 @@ static const char *const training_options[] = {
     "weight-decay", "beta1",    "beta2",       "eps",        "clip",   "dropout",
     "optimizer",    "compress", "keep-one-of", "power-rank", NULL,
 };
-// Any run may change these. "ranks" is not an option, but the page reports its change, too.
+// Any run may change these. The storage is one of them, because a checkpoint has masters. "ranks"
+// is not an option, but the page reports its change, too.
 static const char *const layout_options[] = {
     "steps",       "ranks",
     "dp",          "tp",
@@ -35,8 +36,10 @@ static const char *const layout_options[] = {
     "attention",   "sequence-parallel",
     "recompute",   "activation-budget",
     "reduce",      "threads",
-    "eval-every",  "data",
-    "data-eval",   NULL,
+    "storage",     "gradients",
+    "loss-scale",  "eval-every",
+    "data",        "data-eval",
+    NULL,
 };
 
 // ---------------------------------------------------------------- the values of options
@@ -176,7 +179,8 @@ Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]) 
             strstr(why, "; the newest good one is ") ? ": --newest-good takes it" : "");
     take_options(o, c, model_options);
     take_options(o, c, training_options);
-    static const char *const from_layout[] = { "steps", "data", "data-eval" };
+    static const char *const from_layout[] = { "steps",   "data",      "data-eval",
+                                               "storage", "gradients", "loss-scale" };
     for (size_t i = 0; i < sizeof from_layout / sizeof *from_layout; i++)
         take(o, from_layout[i], checkpoint_index_layout(checkpoint_index(c), from_layout[i]));
     require_same_training(o, dir, c);
@@ -299,12 +303,19 @@ SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *d
     return saved;
 }
 
+// The value before. Checkpoints without these two options are older than the options.
+static const char *layout_before(const CheckpointIndex *x, const char *name) {
+    const char *was = checkpoint_index_layout(x, name);
+    if (!was && strcmp(name, "storage") == 0) return "real";
+    if (!was && strcmp(name, "gradients") == 0) return "main";
+    return was;
+}
 char *resume_line(const RunOptions *o, const Checkpoint *before) {
     enum { ROOM = 4096 };
     const CheckpointIndex *x = checkpoint_index(before);
     char list[1024] = "", *line = host_alloc(ROOM);
     for (const char *const *name = layout_options; *name; name++) {
-        const char *was = checkpoint_index_layout(x, *name), *is = run_option(o, *name);
+        const char *was = layout_before(x, *name), *is = run_option(o, *name);
         if (!same(was, is))
             snprintf(list + strlen(list), sizeof list - strlen(list), ", %s %s (was %s)", *name,
                      is ? is : "left out", was ? was : "left out");

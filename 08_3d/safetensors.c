@@ -37,7 +37,7 @@ static const char *prefix(const ModelConfig *c, const char *name) {
 
 // Describes the whole model's tensors in model order, also those that this rank does not hold. The
 // model is only described, never allocated.
-static char *header(const Model *whole, size_t *length) {
+static char *header(const Model *whole, FileType type, size_t *length) {
     size_t room = 256 + MOST_PARTS * 224 * config_tensors(&whole->config), n = 0, offset = 0;
     char *json = host_alloc(room);
     n += metadata(json, room, &whole->config);
@@ -47,10 +47,10 @@ static char *header(const Model *whole, size_t *length) {
             NamedPart part[MOST_PARTS];
             size_t parts = model_parts(&whole->config, &u->params[k], part);
             for (size_t a = 0; a < parts; a++) {
-                size_t bytes = part[a].rows * range_size(part[a].columns) * sizeof(real);
+                size_t bytes = part[a].rows * range_size(part[a].columns) * file_type_bytes(type);
                 n += (size_t)snprintf(json + n, room - n, ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":",
                                       prefix(&whole->config, part[a].name), part[a].name,
-                                      sizeof(real) == 8 ? "F64" : "F32");
+                                      file_type_name(type));
                 n += shape(json + n, room - n, &part[a]);
                 n += (size_t)snprintf(json + n, room - n, ",\"data_offsets\":[%zu,%zu]}", offset,
                                       offset + bytes);
@@ -92,7 +92,7 @@ static PlacedValue *own_elements(const Model *m, const char *name, size_t *n) {
             *n = range_size(r);
             real *values = host_alloc(*n * sizeof *values);
             PlacedValue *list = host_alloc(*n * sizeof *list);
-            tensor_download(values, param_owned_part(u, unit_own(u, UNIT_WEIGHTS), r));
+            tensor_download(values, param_owned_part(u, checkpoint_weights(u), r));
             for (size_t e = 0; e < *n; e++)
                 list[e] = (PlacedValue){ .place = param_global_index(p, r.lo - p->offset + e),
                                          .value = values[e] };
@@ -116,19 +116,23 @@ static void take_elements(void *whole, size_t rank, const void *data, size_t byt
 }
 
 // Writes one part of a parameter that is whole on this rank.
-static void write_part(const Param *p, const NamedPart *part, const real *values, Output *o) {
+static void write_part(const Param *p, const NamedPart *part, const real *values, FileType type,
+                       Output *o) {
     size_t n = p->rows * range_size(part->columns);
     real *list = host_alloc(n * sizeof *list);
     for (size_t row = 0; row < p->rows; row++)
         for (size_t column = part->columns.lo; column < part->columns.hi; column++)
             list[part_place(part, row, column)] = values[row * p->cols + column];
     // Errors stay with the file: output_close() asks for them.
-    fwrite(list, sizeof *list, n, o->f);
+    char *bytes = host_alloc(n * file_type_bytes(type));
+    file_type_put(type, bytes, list, n);
+    fwrite(bytes, file_type_bytes(type), n, o->f);
+    free(bytes);
     free(list);
 }
 
 // Collective: appends this tensor to the file, which rank 0 has open.
-static void write_tensor(const Model *m, const Param *p, Output *o) {
+static void write_tensor(const Model *m, const Param *p, FileType type, Output *o) {
     size_t n;
     if (p->cols == 0) return; // the family has no such tensor
     PlacedValue *own = own_elements(m, p->name, &n);
@@ -140,29 +144,29 @@ static void write_tensor(const Model *m, const Param *p, Output *o) {
         size_t parts = model_parts(&m->config, p, part);
         if (whole.filled < whole.room) fault("--export: no rank has all elements of %s", p->name);
         // A write error is stored in the file; output_close() reports it.
-        for (size_t k = 0; k < parts; k++) write_part(p, &part[k], whole.values, o);
+        for (size_t k = 0; k < parts; k++) write_part(p, &part[k], whole.values, type, o);
     }
     free(whole.values);
     free(own);
 }
 
-void safetensors_export(const Model *m, const char *file) {
+void safetensors_export(const Model *m, const char *file, FileType type) {
     ledger_pause();
     Model *whole = model_describe(&m->config, model_layers(&m->config));
     Output o = { 0 };
     if (this_rank == 0) {
         size_t length;
-        char *h = header(whole, &length);
+        char *h = header(whole, type, &length);
         o = output_open("export", file);
         fwrite(h, 1, length, o.f);
         free(h);
     }
     for (size_t i = 0; i < whole->n_units; i++)
         for (size_t k = 0; k < whole->units[i].n_params && !whole->units[i].tied_to; k++)
-            write_tensor(m, &whole->units[i].params[k], &o);
+            write_tensor(m, &whole->units[i].params[k], type, &o);
     if (this_rank == 0) {
         output_close(&o);
-        model_config_write(&m->config, file);
+        model_config_write(&m->config, file, type);
     }
     model_free(whole);
     ledger_resume();

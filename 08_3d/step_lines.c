@@ -66,22 +66,23 @@ static void time_left(char text[32], double seconds) {
 }
 
 static void write_line(char line[STEP_LINE], const StepLines *s, size_t step, StepResult r,
-                       double lr) {
+                       double lr, double scale) {
     double passed = now() - s->begun;
     size_t done = step + 1 - s->from;
-    char left[48] = "", share[32] = "", text[32];
+    char left[48] = "", share[32] = "", scaled[40] = "", text[32];
     time_left(text, passed / (double)done * (double)(s->steps - step - 1));
     if (done > 1 && step + 1 < s->steps) snprintf(left, sizeof left, ", %s left", text);
+    if (scale > 0) snprintf(scaled, sizeof scaled, "   loss scale %.0f", scale);
     if (s->peak > 0)
         snprintf(share, sizeof share, ", MFU %.1f %%",
                  100 * s->flops * s->counted / s->seconds / s->peak / s->at_once);
     const char *real_time = clock_config()->simulated ? " real time" : "";
     snprintf(line, STEP_LINE,
-             "step %5zu   loss %7.4f   gradient norm %8.4f   lr %-8.3g %8.0f tokens/s%s%s%s", step,
-             r.loss, r.norm, lr, s->tokens / s->seconds, real_time, left, share);
+             "step %5zu   loss %7.4f   gradient norm %8.4f   lr %-8.3g %8.0f tokens/s%s%s%s%s",
+             step, r.loss, r.norm, lr, s->tokens / s->seconds, real_time, left, share, scaled);
 }
 
-bool step_lines_add(StepLines *s, size_t step, StepResult r, double lr, size_t tokens,
+bool step_lines_add(StepLines *s, size_t step, StepResult r, double lr, double scale, size_t tokens,
                     double seconds, char line[STEP_LINE]) {
     double remembered = exp(-seconds / REMEMBERED);
     s->counted = s->counted * remembered + 1;
@@ -92,7 +93,7 @@ bool step_lines_add(StepLines *s, size_t step, StepResult r, double lr, size_t t
     bool late = now() - s->shown >= BETWEEN_LINES;
     if (!late && step != s->from && step % tenth != 0 && step + 1 != s->steps) return false;
     if (late && s->peak == 0) s->peak = measure_peak();
-    write_line(line, s, step, r, lr);
+    write_line(line, s, step, r, lr, scale);
     s->shown = now();
     return true;
 }

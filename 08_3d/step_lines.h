@@ -20,6 +20,7 @@ typedef struct {
 } StepLines;
 StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps); // collective
 // Call it after each step; `seconds` is the time of the step. True: `line` holds the line to print.
-bool step_lines_add(StepLines *s, size_t step, StepResult r, double lr, size_t tokens,
+// scale: the factor of the step's loss scale; 0: the line does not show it.
+bool step_lines_add(StepLines *s, size_t step, StepResult r, double lr, double scale, size_t tokens,
                     double seconds, char line[STEP_LINE]);
 #endif

@@ -12,6 +12,7 @@
 #include "01_data_parallel/compression_items.h"
 #include "common/base/input.h"
 #include "common/base/util.h"
+#include "common/tensor/storage.h"
 
 // A whole number from 0 to 2^53, which JSON's doubles hold exactly.
 static bool whole(const cJSON *j, size_t *value) {
@@ -41,6 +42,16 @@ static const struct {
     [FILE_BF16] = { "BF16", 2 },
 };
 enum { FILE_TYPES = sizeof types / sizeof *types };
+const char *file_type_name(FileType type) { return types[type].name; }
+size_t file_type_bytes(FileType type) { return types[type].bytes; }
+void file_type_put(FileType type, void *out, const real *values, size_t n) {
+    for (size_t i = 0; i < n; i++) switch (type) {
+        case FILE_F64: ((double *)out)[i] = (double)values[i]; break;
+        case FILE_F32: ((float *)out)[i] = (float)values[i]; break;
+        case FILE_F16: ((uint16_t *)out)[i] = stored_round(FP16S, values[i]); break;
+        case FILE_BF16: ((uint16_t *)out)[i] = stored_round(BF16S, values[i]); break;
+        }
+}
 
 // Returns NULL, or the text of an error in the tensor.
 static const char *tensor_of(FileTensor *t, const cJSON *j, const unsigned char *data,

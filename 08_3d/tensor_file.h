@@ -9,8 +9,12 @@
 #include <stddef.h>
 #include "common/base/real.h"
 
-// Of 8, 4, 2 and 2 bytes. Every type is read; only F64 and F32 are written.
+// Of 8, 4, 2 and 2 bytes. Every type is read; F16 is never written.
 typedef enum { FILE_F64, FILE_F32, FILE_F16, FILE_BF16 } FileType;
+const char *file_type_name(FileType type); // "F32"
+size_t file_type_bytes(FileType type);
+// Writes values [n] as elements of this type into out [n elements]. F16 and BF16 round once.
+void file_type_put(FileType type, void *out, const real *values, size_t n);
 typedef struct {
     const char *name;
     FileType type;

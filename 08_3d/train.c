@@ -82,6 +82,7 @@ static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Lo
     if (stop || checkpoint_due(run, done, done == steps)) {
         if (!train_finite_weights(run, rule, t, done)) return true;
         RankState unsent = unsent_read(t);
+        train_scale_save(t, saved);
         RunOptions options = train_run_options(run, &t->config.mesh);
         char note[CHECKPOINT_NOTE];
         checkpoint_save(run->world, &options, t->model, &t->optimizer, &unsent, saved,
@@ -137,6 +138,7 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
     size_t windows = data_eval_windows(d);
     StepLines lines = step_lines_begin(&t->config, from, steps);
     RateRule rate = train_rate(run);
+    bool compared = false; // train_check_first() has compared a step's gradients
     for (size_t step = from; step < steps; step++) {
         progress(run, "step", step, steps);
         double start = now();
@@ -145,38 +147,45 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
             train_costs_begin(t);
             picture_begin(run, MEM_ACTIVATIONS);
         }
+        const double factor = t->loss_scale.factor, shown = train_scaled(t) ? factor : 0;
         StepResult r = trainer_gradients(t, d, step), w = { 0 };
-        curve_set(got, step, r);
         if (u->rule) w = compressed_gradients(u->rule, u->model, &t->config, d, step);
-        else if (u->model) w = unsplit_gradients(u->model, &t->config, d, step);
-        if (u->model) curve_set(want, step, w);
+        else if (u->model) w = unsplit_gradients(u->model, &t->config, d, step, factor);
         t->optimizer.lr = settings_rate(&rate, step);
         u->optimizer.lr = t->optimizer.lr;
         size_t tokens = data_count(d, step, 0, t->config.batch);
         StepOutcome outcome = train_finite_step(run, rule, t, step, r);
+        curve_set(got, step, train_scaled(t) ? train_overflow_is_0(r) : r);
+        if (u->model) curve_set(want, step, train_scaled(t) ? train_overflow_is_0(w) : w);
         if (outcome == STEP_LOST) {
             if (last) picture_end(run);
-            log_step(log, step, r, t->optimizer.lr, tokens, now() - start);
+            log_step(log, step, r, t->optimizer.lr, shown, tokens, now() - start);
             log_event(log, "lost", step);
             return step;
         }
-        if (option_flag(run, "check") && step == from) train_check_first(run, t, u->model);
-        if (outcome == STEP_SKIPPED) trainer_skip(t);
-        else trainer_update(t, r);
+        const bool updates = outcome == STEP_FINITE;
+        if (option_flag(run, "check") && updates && !compared) train_check_first(run, t, u->model);
+        compared = compared || updates;
+        if (updates) trainer_update(t, r);
+        else trainer_skip(t, r);
         if (last) {
             picture_end(run);
             train_costs_end(run, t);
         }
         rebalance(run, t, log, step + 1, steps);
-        if (u->model) optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip));
+        // The unsplit model decides by its own norm. A step that only one of the two skips makes
+        // the curves differ.
+        if (u->model && (!train_scaled(t) || isfinite(w.norm)))
+            optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip) / factor);
 
         double seconds = now() - start;
         speed->tokens += (double)tokens;
         speed->seconds += seconds;
         char line[STEP_LINE];
-        log_step(log, step, r, t->optimizer.lr, tokens, seconds);
+        log_step(log, step, r, t->optimizer.lr, shown, tokens, seconds);
         if (outcome == STEP_SKIPPED) log_event(log, "skipped", step);
-        else if (step_lines_add(&lines, step, r, t->optimizer.lr, tokens, seconds, line))
+        else if (outcome == STEP_OVERFLOWED) log_overflow(log, step, factor, t->loss_scale.factor);
+        else if (step_lines_add(&lines, step, r, t->optimizer.lr, shown, tokens, seconds, line))
             say(run, "%s", line);
         double eval_loss = NAN; // of the checkpoint below; NAN: not measured
         if (evaluation_due(run, step + 1, last)) {
@@ -188,7 +197,18 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
             return step + 1;
     }
     progress(run, "step", steps, steps);
+    if (option_flag(run, "check") && !compared)
+        check_true(run, "3D = unsplit", "a step's gradients were compared", false);
     return steps;
+}
+
+static void train_export(Run *run, const Trainer *t) {
+    const char *type = option_text(run, "export-type");
+    const FileType own = sizeof(real) == 8 ? FILE_F64 : FILE_F32;
+    safetensors_export(t->model, option_text(run, "export"),
+                       !type                       ? own
+                       : strcmp(type, "bf16") == 0 ? FILE_BF16
+                                                   : FILE_F32);
 }
 
 // Says where the result is kept.
@@ -266,6 +286,7 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
     say(run,
         "held-out loss %.4f, over %zu of %zu windows; %ss guessed by their frequency alone: %.4f\n",
         eval, windows, all, unit, entropy);
+    train_say_skipped(run, t, steps - from);
     report_config_number(run, "step_ps", (double)timing.step); // of the last step
     report_config_number(run, "eval_loss", eval);
     report_config_number(run, "eval_windows", (double)windows);
@@ -277,6 +298,8 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
 static void require_files(Run *run, const ModelConfig *c) {
     if (option_given(run, "export") && run->is_root)
         safetensors_require(c, option_text(run, "export"));
+    REQUIRE(option_given(run, "export") || !option_given(run, "export-type"),
+            "--export-type says how to export, and --export FILE where: give both");
     static const char *const of_save[] = { "save-every", "keep", "save-over" };
     bool save = option_given(run, "save");
     for (size_t i = 0; i < 3; i++)
@@ -343,6 +366,7 @@ static void train(Run *run) {
         if (u.model) checkpoint_load(before, u.model, &u.optimizer);
         unsent_resume(before, t);
         compressed_load(u.rule, before, t);
+        train_scale_resume(run, t, &saved);
         char *line = resume_line(&options, before);
         say(run, "%s", line);
         free(line);
@@ -372,6 +396,7 @@ static void train(Run *run) {
         c.mesh.dp, c.mesh.tp, c.mesh.pp, cp, option_text(run, "schedule"), trainer_zero(&c),
         train_reduction_words(&c), option_text(run, "recompute"), device_threads,
         device_threads > 1 ? "s" : "");
+    train_say_storage(run, t);
     train_show_mesh(run, &c);
     say(run, "\n");
 
@@ -384,7 +409,7 @@ static void train(Run *run) {
         say(run, "lowest held-out loss of a checkpoint: %.4f, step %zu\n", saved.best_loss,
             saved.best_step);
     if (!rule.lost && train_finite_weights(run, &rule, t, done)) {
-        if (option_given(run, "export")) safetensors_export(t->model, option_text(run, "export"));
+        if (option_given(run, "export")) train_export(run, t);
         train_checks(run, t, u.model, (Range){ from, done }, got, want);
         if (done == steps) {
             say_saved(run, done);

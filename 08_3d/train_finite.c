@@ -57,6 +57,16 @@ static void name_first_rank(Run *run, const Trainer *t, size_t step) {
 StepOutcome train_finite_step(Run *run, FiniteRule *rule, const Trainer *t, size_t step,
                               StepResult r) {
     char loss[32], norm[32];
+    if (trainer_overflowed(t, r)) {
+        LossScale next = t->loss_scale;
+        loss_scale_next(&next, false);
+        say(run,
+            "step %5zu   skipped: a gradient overflowed at loss scale %.0f, the next step has "
+            "%.0f; "
+            "weights and optimizer stay\n",
+            step, t->loss_scale.factor, next.factor);
+        return STEP_OVERFLOWED;
+    }
     StepOutcome outcome = finite_step(rule, r);
     if (outcome == STEP_SKIPPED)
         say(run,
@@ -69,6 +79,10 @@ StepOutcome train_finite_step(Run *run, FiniteRule *rule, const Trainer *t, size
         "step %5zu   loss %s, gradient norm %s: the training ends here, and nothing of this step "
         "is saved.\n",
         step, number(loss, r.loss), number(norm, r.norm));
+    if (t->loss_scale.factor > 1 && t->loss_scale.patience == 0)
+        say(run,
+            "The loss scale %.0f is fixed: a smaller one, or --loss-scale dynamic, may help.\n",
+            t->loss_scale.factor);
     say_where_to_resume(run);
     return STEP_LOST;
 }

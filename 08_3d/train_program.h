@@ -26,6 +26,23 @@ RunOptions train_run_options(Run *run, const Degrees *n);
 // The values that resume_open() has taken from a checkpoint become the defaults of this run.
 void train_take_options(Run *run, const RunOptions *o);
 
+// ---- train_storage.c: 16-bit storage, and its loss scale ----
+// Fills the model's storage and the loss scale from --storage, --gradients and --loss-scale.
+// usage_error() if they exclude each other.
+void train_take_storage(Run *run, TrainerConfig *c);
+void train_say_storage(Run *run, const Trainer *t); // on the page; with reals: nothing
+// The loss scale at the end of this many steps, and how many of them were skipped after an
+// overflow; on the page and in the JSON. Without a loss scale: nothing.
+void train_say_skipped(Run *run, const Trainer *t, size_t steps);
+bool train_scaled(const Trainer *t); // are gradients multiplied by a loss scale?
+// The norm of a step whose gradients overflowed is 0 in the curves that are compared, because no
+// infinite number is close to another.
+StepResult train_overflow_is_0(StepResult r);
+// Into the run of a checkpoint, and out of it. A dynamic loss scale goes on, unless the run has
+// been given another one.
+void train_scale_save(const Trainer *t, SavedRun *saved);
+void train_scale_resume(Run *run, Trainer *t, const SavedRun *saved);
+
 // ---- train_finite.c: the rule of finite.h, and its lines on the page ----
 // The last three are collective and return the same on all ranks.
 // usage_error() beside options that need every step's gradient

@@ -145,6 +145,7 @@ TrainerConfig train_config(Run *run) {
         .clip = option_real(run, "clip"),
     };
     take_family(run, &c.model);
+    train_take_storage(run, &c);
     REQUIRE(c.clip >= 0, "--clip must not be negative: 0 turns clipping off");
     c.chunks = chunks(run, c.mesh.pp);
     const char *stages =

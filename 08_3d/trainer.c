@@ -2,6 +2,7 @@
 // rest of the file is the same step with every option. refused.c rejects options that exclude each
 // other; kept.c has the sizes of activations and the plan for a budget.
 #include "08_3d/trainer.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "03_tensor_parallel/context_parallel.h"
@@ -150,6 +151,8 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     t->config = *c;
     t->mesh = mesh_new(world, c->mesh);
     t->optimizer = optimizer;
+    t->loss_scale = c->loss_scale;
+    if (t->loss_scale.factor == 0) t->loss_scale.factor = 1;
     const Mesh *mesh = &t->mesh;
     if (tensor_is_grid(c)) {
         TesseractSides n = tensor_sides(c);
@@ -224,7 +227,9 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     Arena tokens = arena(MEM_WORKSPACE);
     Data local = *d;
     local.positions = t->positions;
-    Batch *batch = micro_batches(&local, &tokens, step, t->sequences, m, weight);
+    // Every gradient contains the weight of its token, and so the factor of the loss scale.
+    const double scaled = weight * t->loss_scale.factor;
+    Batch *batch = micro_batches(&local, &tokens, step, t->sequences, m, scaled);
 
     if (t->cost) memset(t->cost, 0, partition_items(&t->config.model) * sizeof *t->cost);
     zero_begin(t->model, trainer_zero(&t->config));
@@ -241,18 +246,29 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     r.loss *= weight;
     // Under ZeRO all ranks of the world have a part of the gradient; else replicas have the same.
     r.norm = model_grad_norm(t->model, trainer_zero(&t->config) ? mesh->world : mesh->model);
+    r.norm /= t->loss_scale.factor;
     free(batch);
     arena_free(&tokens);
     return r;
 }
 
+bool trainer_overflowed(const Trainer *t, StepResult r) {
+    const LossScale *s = &t->loss_scale;
+    return s->patience > 0 && s->factor > 1 && isfinite(r.loss) && !isfinite(r.norm);
+}
+
 void trainer_update(Trainer *t, StepResult r) {
-    optimizer_step(&t->optimizer, t->model, clip_factor(r.norm, t->config.clip));
+    const double clip = clip_factor(r.norm, t->config.clip);
+    optimizer_step(&t->optimizer, t->model, clip / t->loss_scale.factor);
+    loss_scale_next(&t->loss_scale, true);
     zero_end(t->model, trainer_zero(&t->config));
 }
 
 // Every rank still takes part in ZeRO's gather, which sends the weights as they were.
-void trainer_skip(Trainer *t) { zero_end(t->model, trainer_zero(&t->config)); }
+void trainer_skip(Trainer *t, StepResult r) {
+    if (trainer_overflowed(t, r)) loss_scale_next(&t->loss_scale, false);
+    zero_end(t->model, trainer_zero(&t->config));
+}
 
 bool trainer_rebalance(Trainer *t) {
     const Mesh *mesh = &t->mesh;

@@ -6,6 +6,7 @@
 #include "01_data_parallel/data_parallel.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "04_pipeline_naive/pipeline.h"
+#include "06_zero/zero.h"
 #include "07_recompute/recompute.h"
 #include "08_3d/mesh.h"
 #include "common/model/data.h"
@@ -44,6 +45,9 @@ typedef struct {
     Recompute recompute;
     size_t activation_budget; // bytes per rank; blocks recompute to keep this; 0: none
     double clip;              // largest gradient norm; 0: no clipping
+    // Of the first step (06.06). Factor 0: 1, which scales nothing. patience 0: the factor is
+    // fixed.
+    LossScale loss_scale;
 } TrainerConfig;
 // usage_error() for options that cannot work (refused.c).
 void trainer_require(const TrainerConfig *c);
@@ -70,6 +74,7 @@ typedef struct {
     Cube cube;     // of the tp group; 3D
     Model *model;  // this stage's layers, this rank's part of their tensors
     Optimizer optimizer;
+    LossScale loss_scale; // of the next step; every rank has the same
     Schedule schedule;
     Range sequences;          // of each global batch: those of this replica
     Positions positions;      // of each sequence: those of this rank; n 0: all
@@ -91,10 +96,17 @@ StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const 
 
 // ---- All functions below are collective. ----
 Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);
-// A step without its update. The gradients are final afterwards.
+// A step without its update. The gradients are final afterwards, times the factor of the loss
+// scale. The norm is without the factor.
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
+// Was the factor of a dynamic loss scale too large for this step's gradients? All ranks return the
+// same, because they decide by the norm, which is a sum over all of them. Such a step must be
+// skipped, and the next factor is smaller. At factor 1 nothing is left to reduce: the gradient
+// itself is not finite then, and the result is false. Not collective.
+bool trainer_overflowed(const Trainer *t, StepResult r);
 void trainer_update(Trainer *t, StepResult r); // clips, updates; under ZeRO gathers weights
-void trainer_skip(Trainer *t);                 // in place of trainer_update(): nothing changes
+// In place of trainer_update(): no weight changes. After an overflow the loss scale does.
+void trainer_skip(Trainer *t, StepResult r);
 // Cuts the stages anew by the times of this step, and moves layers. Call it after an update. False:
 // all layers stay where they are.
 bool trainer_rebalance(Trainer *t);

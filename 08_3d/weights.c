@@ -260,8 +260,13 @@ void weights_fill(const Weights *w, Model *m) {
         // Under ZeRO 3 a rank has the part that it owns; else all, also what it does not own.
         const Range range = u->w.data ? (Range){ 0, u->size } : u->own;
         const Tensor t = u->w.data ? u->w : u->own_w;
-        if (w->values) unit_fill(u, t, range, element, w->values);
-        else unit_fill(u, t, range, value, &f);
+        UnitElement *from = w->values ? element : value;
+        void *context = w->values ? (void *)w->values : &f;
+        unit_fill(u, t, range, from, context);
+        if (u->master.data) { // 16-bit weights are its rounded copy
+            unit_fill(u, u->master, u->own, from, context);
+            u->master_made = true;
+        }
     }
 }
 
@@ -271,7 +276,7 @@ void weights_load(const Weights *w, Model *m) {
         return;
     }
     model_measure(m);
-    m->w = tensor_new(&m->parameters, 1, m->size);
+    m->w = tensor_shaped(&m->parameters, tensor_shape(1, m->size, m->config.storage));
     model_attach_weights(m, m->w);
     weights_fill(w, m);
 }

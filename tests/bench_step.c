@@ -133,7 +133,7 @@ static void write_reference(Run *run, Subject *s, const char *directory) {
     mkdir(directory, 0777);
     snprintf(path, sizeof path, "%s/weights.safetensors", directory);
     if (run->is_root) safetensors_require(&s->model->config, path);
-    safetensors_export(s->model, path);
+    safetensors_export(s->model, path, sizeof(real) == 8 ? FILE_F64 : FILE_F32);
     size_t T = s->data.context, M = s->batch * T;
     int *tokens = host_alloc(M * sizeof *tokens), *targets = host_alloc(M * sizeof *targets);
     FILE *f = file_of(directory, "tokens"), *losses = file_of(directory, "losses");

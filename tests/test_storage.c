@@ -445,13 +445,12 @@ static void test_model(Element e, bool main_gradients) {
                (main_gradients ? sizeof(real) : 2) * (n + wte) + sizeof(real) * (n + wte),
        "%s: bytes of weights and %s", element_name(e),
        main_gradients ? "main gradients" : "gradients");
+    tensor_fill(m->w, (real)0.5); // the weights of a rank before the broadcast
     optimizer_allocate(&o, m);
     ok(memory_now(MEM_OPTIMIZER) == 3 * sizeof(real) * n, "%s: master, m and v are reals",
        element_name(e));
-    // what a broadcast would do between allocation and the first step
     Tensor rounded = tensor_like(&storage, m->w);
-    tensor_fill(m->w, (real)0.5);
-    tensor_copy(m->w, reals->w);
+    tensor_copy(m->w, reals->w); // the broadcast
     optimizer_allocate(&p, reals);
     double first = one_step(m, &o), want = one_step(reals, &p);
     ok(fabs(first - want) < (e == BF16S ? 2e-2 : 2e-3) * want, "%s: a loss of %.4f, in reals %.4f",

@@ -15,9 +15,10 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
     Trajectory c = trajectory_new(run, t);
     Optimizer o = t->optimizer;
     Model *m = whole_model(&t->model);
-    optimizer_allocate(&o, m);
-    // Every process draws different weights, so only the broadcast makes them equal.
+    // Every process draws different weights, so only the broadcast makes them equal. With 16-bit
+    // weights the masters must come from the broadcast weights, too.
     if (dp->rank) tensor_randomize(m->w, random_key(run->seed, dp->rank), 0.1);
+    optimizer_allocate(&o, m);
     comm_ledger_reset(dp);
     data_parallel_broadcast(dp, m);
     for (size_t step = 0; step < t->steps; step++) {

@@ -121,7 +121,7 @@ static StepResult unsplit_step(Run *run, const Data *d) {
     StepResult r = { 0 };
     if (!run->is_root) return r;
     Model *m = unsplit_model(&c);
-    r = unsplit_gradients(m, &c, d, 0);
+    r = unsplit_gradients(m, &c, d, 0, 1);
     model_free(m);
     return r;
 }

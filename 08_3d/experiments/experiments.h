@@ -28,7 +28,9 @@ const char *mesh_link(const Comm *group, char text[LINK_NAME]);
 // calls these functions, and no ledger counts them. Free the model with model_free(). The gradients
 // are those of the whole global batch of this step, computed without micro-batches.
 Model *unsplit_model(const TrainerConfig *c);
-StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, uint64_t step);
+// factor: of the loss scale; gradients contain it, the norm does not.
+StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, uint64_t step,
+                             double factor);
 
 // ----------------------------------------------- the unsplit model under --compress (compressed.c)
 // The unsplit model takes the gradient of each replica's sequences apart, as that replica does,

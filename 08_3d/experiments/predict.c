@@ -10,9 +10,9 @@
 
 enum { E = sizeof(real) };
 
-// Bytes that each of n ranks sends in a ring for `count` elements.
-static size_t ring_sent(size_t passes, size_t n, size_t count) {
-    return (size_t)ring_bytes(passes, n, count, E);
+// Bytes that each of n ranks sends in a ring for `count` elements of `size` bytes.
+static size_t ring_sent(size_t passes, size_t n, size_t count, size_t size) {
+    return (size_t)ring_bytes(passes, n, count, size);
 }
 
 static GridPlace grid_place_in(const TrainerConfig *c, Coordinates at) {
@@ -73,7 +73,8 @@ static size_t own_message(const RankStage *own, size_t B) {
                         : message_elements(&own->z, own_sequences(own, B));
 }
 
-// Adds up f(unit) over the units of a stage; wte, and an untied head's table, are given apart.
+// Adds up f(unit), in elements, over the units of a stage; wte, and an untied head's table, are
+// given apart.
 typedef struct {
     size_t wte, others;
 } PerUnit;
@@ -98,7 +99,7 @@ static size_t unit_shard(size_t size, size_t n, size_t rank) {
 }
 static size_t unit_ring(size_t size, size_t n, size_t rank) {
     (void)rank;
-    return ring_sent(ONE_PASS, n, size);
+    return ring_sent(ONE_PASS, n, size, 1);
 }
 
 // ---------------------------------------------------------------- traffic
@@ -108,7 +109,8 @@ static void reductions(Prediction *out, const TrainerConfig *c, const RankStage 
     const CutSizes *z = &own->z;
     const size_t norm = z->first + z->blocks; // the unit of the last norm, gain and bias
     out->dp_calls = 1;
-    out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, replicas(c), stage_elements(own));
+    const size_t e = gradient_bytes(&c->model);
+    out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, replicas(c), stage_elements(own), e);
     if (c->reduction != REDUCE_IN_BUCKETS) return;
     BucketPiece *piece;
     TensorElements of = { .wte = wte_elements(own),
@@ -121,7 +123,7 @@ static void reductions(Prediction *out, const TrainerConfig *c, const RankStage 
     out->dp_calls = bucket_pieces(z, &of, unit_elements(own, z->first) * E, &piece);
     out->dp_bytes = 0;
     for (size_t i = 0; i < out->dp_calls; i++)
-        out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, replicas(c), piece[i].elements);
+        out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, replicas(c), piece[i].elements, e);
     free(piece);
 }
 
@@ -231,6 +233,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
                     size_t m) {
     const CutSizes *z = &own->z;
     size_t t = c->mesh.tp, d = replicas(c), again = forwards_again(c, own);
+    const size_t w = weight_bytes(&c->model), g = gradient_bytes(&c->model); // of an element
     for (size_t k = 0; k < m; k++) {
         size_t B = kept_sequences(c, at.dp, k);
         tensor_traffic(out, own, B, false);
@@ -240,7 +243,8 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
                          again * ring_traffic(c, at, z, B, 0);
         // Activations go forward, their gradients back.
         size_t messages = 2 * trainer_chunks(c) - z->last - z->first;
-        if (c->mesh.pp > 1) out->pp_bytes += messages * own_message(own, B) * E;
+        if (c->mesh.pp > 1)
+            out->pp_bytes += messages * own_message(own, B) * element_size(c->model.storage);
     }
     partial_sums(out, c, own, m);
     PerUnit units = over_units(own, unit_ring, d, replica(c, at));
@@ -249,12 +253,13 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
         c->reduction == REDUCE_COMPRESSED ? compressed_reductions(out, c, at, own)
                                           : reductions(out, c, own);
         break;
-    case 1: out->dp_bytes = 2 * (units.wte + units.others); break;
-    case 2: out->dp_bytes = 2 * units.wte + (m + 1) * units.others; break;
-    case 3: out->dp_bytes = 2 * units.wte + 3 * m * units.others; break;
+    // Gradients are reduced, weights are gathered; in stage 3 for forward and for backward.
+    case 1: out->dp_bytes = (g + w) * (units.wte + units.others); break;
+    case 2: out->dp_bytes = (g + w) * units.wte + (m * g + w) * units.others; break;
+    case 3: out->dp_bytes = (g + w) * units.wte + m * (g + 2 * w) * units.others; break;
     }
     if (c->mesh.pp > 1 && stage_shares_table(z))
-        out->tied_bytes = ring_sent(ALL_REDUCE_PASSES, 2, wte_elements(own));
+        out->tied_bytes = ring_sent(ALL_REDUCE_PASSES, 2, wte_elements(own), g);
     size_t world = d * t * c->mesh.pp, holders = trainer_zero(c) ? world : t * c->mesh.pp;
     out->scalar_bytes =
         (size_t)(ring_bytes(ALL_REDUCE_PASSES, world, 1, sizeof(double)) +
@@ -266,12 +271,13 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
 static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const RankStage *own,
                   bool adamw) {
     PerUnit shard = over_units(own, unit_shard, replicas(c), replica(c, at));
-    size_t all = stage_elements(own) * E,
-           twice = (stage_table_gradients(&own->z) - stage_tables(&own->z)) * wte_elements(own) * E;
-    size_t shard_bytes = (shard.wte + shard.others) * E;
-    out->parameters = trainer_zero(c) < 3 ? all : shard_bytes;
-    out->gradients += trainer_zero(c) < 2 ? all + twice : shard_bytes;
-    out->optimizer = adamw ? 2 * (trainer_zero(c) ? shard_bytes : all) : 0;
+    size_t all = stage_elements(own), part = shard.wte + shard.others;
+    size_t twice = (stage_table_gradients(&own->z) - stage_tables(&own->z)) * wte_elements(own);
+    const ModelConfig *m = &c->model;
+    out->parameters = (trainer_zero(c) < 3 ? all : part) * weight_bytes(m);
+    out->gradients += (trainer_zero(c) < 2 ? all + twice : part) * gradient_bytes(m);
+    // SGD has no moments, but 16-bit weights have a master.
+    out->optimizer = (trainer_zero(c) ? part : all) * (adamw ? adamw_bytes(m) : master_bytes(m));
 }
 
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw) {

@@ -20,8 +20,8 @@ static Part part_of(const TrainerConfig *c, Coordinates at, size_t chunk, const 
     CutSizes z = kept_part_sizes(c, at, chunk * c->mesh.pp + at.pp);
     return (Part){ c, at, z, choice };
 }
-// Elements of block i that forward drops and backward computes again.
-static size_t dropped(const Part *part, const KeptElements *k, size_t i) {
+// Bytes of block i that forward drops and backward computes again.
+static size_t dropped(const Part *part, const KeptBytes *k, size_t i) {
     switch (part->choice ? part->choice[i] : part->c->recompute) {
     case RECOMPUTE_FULL: return k->block;
     case RECOMPUTE_SELECTIVE: return k->scores;
@@ -29,14 +29,14 @@ static size_t dropped(const Part *part, const KeptElements *k, size_t i) {
     }
 }
 
-// Elements of one micro-batch of B sequences: while it waits for its backward, and the peak during
+// Bytes of one micro-batch of B sequences: while it waits for its backward, and the peak during
 // a whole forward or backward.
 typedef struct {
     size_t waiting, working;
 } InFlight;
 static InFlight in_flight(const Part *part, size_t B) {
     const CutSizes *z = &part->z;
-    const KeptElements k = kept_elements(part->c, part->at, z, B);
+    const KeptBytes k = kept_bytes_of(part->c, part->at, z, B);
     const size_t inputs = z->blocks + z->last; // of the blocks and of the head
     const size_t input = inputs ? k.between / inputs : 0;
     size_t now = input, highest = 0;
@@ -49,7 +49,7 @@ static InFlight in_flight(const Part *part, size_t B) {
     return (InFlight){ now, now > highest ? now : highest };
 }
 
-// A backward in two halves (05.06): the elements after the first half, and the peak during that
+// A backward in two halves (05.06): the bytes after the first half, and the peak during that
 // half. From the last layer to the first, the rank stores the inputs of the second half, then frees
 // the other tensors that forward has kept.
 typedef struct {
@@ -57,28 +57,28 @@ typedef struct {
 } Halves;
 static Halves in_halves(const Part *part, size_t B) {
     const CutSizes *z = &part->z;
-    const KeptElements k = kept_elements(part->c, part->at, z, B);
-    size_t tokens = B * z->T, now = in_flight(part, B).waiting, highest = now;
+    const KeptBytes k = kept_bytes_of(part->c, part->at, z, B);
+    const DeferredBytes deferred = kept_deferred(z, B, k.head);
+    size_t now = in_flight(part, B).waiting, highest = now;
     if (z->last) {
-        now += deferred_head(z, B) - tokens; // the loss has freed its sums
+        now += deferred.head_added;
         highest = now;
-        // The gradient of the logits now occupies the memory of the logits.
-        now -= k.head - tokens * z->vocab - tokens;
+        now -= deferred.head_freed;
     }
     for (size_t i = z->blocks; i-- > 0;) {
         size_t again = dropped(part, &k, i);
-        size_t most = now + again + deferred_block(z, B);
+        size_t most = now + again + deferred.block;
         if (most > highest) highest = most;
-        now += deferred_block(z, B);
+        now += deferred.block;
         now -= k.block - again;
     }
-    if (z->first) now += cut_rows(z, B) * z->C;
+    if (z->first) now += deferred.embedding;
     return (Halves){ now > highest ? now : highest, now };
 }
 
 size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompute *choice) {
     Schedule s = trainer_schedule(c, trainer_micro_batches(c), at.pp);
-    size_t held = 0, peak = 0; // elements in flight
+    size_t held = 0, peak = 0; // bytes in flight
     for (size_t i = 0; i < s.n; i++) {
         PipeOp op = s.ops[i];
         const Part part = part_of(c, at, op.chunk, choice);
@@ -95,5 +95,5 @@ size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompu
         if (op.what == BACKWARD_INPUTS) held += halves.after;
     }
     schedule_free(&s);
-    return peak * sizeof(real);
+    return peak;
 }

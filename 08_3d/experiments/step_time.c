@@ -46,29 +46,37 @@ static CutSizes chunk_of(const TrainerConfig *c, size_t i, size_t k) {
 
 // ---------------------------------------------------------------- a forward, a backward
 
+// size: bytes of an element
 static void calls(Play *play, const RankSteps *r, size_t group, CommKind kind, size_t times,
-                  size_t count) {
-    for (size_t i = 0; i < times; i++) play_call(play, r->rank, group, kind, count, E);
+                  size_t count, size_t size) {
+    for (size_t i = 0; i < times; i++) play_call(play, r->rank, group, kind, count, size);
+}
+// The bytes of an element of activations, of gradients, and of what this call moves: weights are
+// gathered, gradients are reduced.
+static size_t stored(const RankSteps *r) { return element_size(r->c->model.storage); }
+static size_t gradient(const RankSteps *r) { return gradient_bytes(&r->c->model); }
+static size_t moved(const RankSteps *r, CommKind kind) {
+    return kind == COMM_ALL_GATHER ? weight_bytes(&r->c->model) : gradient(r);
 }
 // One call over the replicas for each unit of z except tables. table() makes the call for wte, and
 // for an untied head's table.
 static void units(Play *play, const RankSteps *r, const CutSizes *z, CommKind kind) {
     for (size_t i = 0; i < cut_layers(z); i++)
-        play_call(play, r->rank, r->group.replicas, kind, elements_unit(z, i), E);
+        play_call(play, r->rank, r->group.replicas, kind, elements_unit(z, i), moved(r, kind));
 }
 static void table(Play *play, const RankSteps *r, CommKind kind) {
     for (size_t i = 0; i < stage_tables(&r->stage); i++)
-        play_call(play, r->rank, r->group.replicas, kind, elements_wte(&r->stage), E);
+        play_call(play, r->rank, r->group.replicas, kind, elements_wte(&r->stage), moved(r, kind));
 }
 
 // Sums of the partial gradients of sequence parallelism, before ZeRO reduces: costs.h,
 // traffic_partial_sums.
 static void partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
     size_t norm = 1 + z->norm_bias, bias = z->bias;
-    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, norm * z->C);
-    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, (bias + norm) * z->C);
-    calls(play, r, r->group.tp, COMM_ALL_REDUCE, bias * z->blocks, bias * z->C);
-    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->last, norm * z->C);
+    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, norm * z->C, gradient(r));
+    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, (bias + norm) * z->C, gradient(r));
+    calls(play, r, r->group.tp, COMM_ALL_REDUCE, bias * z->blocks, bias * z->C, gradient(r));
+    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->last, norm * z->C, gradient(r));
 }
 
 // The time that a block of ring attention waits for its messages, where chunks are equal (03.12).
@@ -87,8 +95,9 @@ static void sums_over_tp(Play *play, const RankSteps *r, const CutSizes *z, size
                          size_t half) {
     if (r->c->mesh.tp == 1) return;
     size_t tokens = B * z->T, rows = r->c->mesh.tp * cut_rows(z, B);
-    if (r->c->sequence) calls(play, r, r->group.tp, COMM_ALL_GATHER, 2 * whole + half, rows * z->C);
-    else calls(play, r, r->group.tp, COMM_ALL_REDUCE, whole, tokens * z->C);
+    if (r->c->sequence)
+        calls(play, r, r->group.tp, COMM_ALL_GATHER, 2 * whole + half, rows * z->C, stored(r));
+    else calls(play, r, r->group.tp, COMM_ALL_REDUCE, whole, tokens * z->C, stored(r));
 }
 
 static void work(Play *play, const RankSteps *r, double time) {
@@ -104,7 +113,7 @@ static void forward(Play *play, const RankSteps *r, const CutSizes *z, size_t B)
     sums_over_tp(play, r, z, B, 2 * z->blocks + (sequence ? 0 : z->first),
                  sequence ? (size_t)z->first + (size_t)z->last : 0);
     if (r->c->mesh.tp > 1)
-        calls(play, r, r->group.tp, COMM_ALL_REDUCE, 3 * (size_t)z->last, B * z->T);
+        calls(play, r, r->group.tp, COMM_ALL_REDUCE, 3 * (size_t)z->last, B * z->T, E);
 }
 
 // inputs, weights: both halves of a backward, or one of them. The second half has the products for
@@ -145,7 +154,7 @@ static void list_of_ops(Play *play, const RankSteps *r) {
     size_t *bytes = host_alloc(r->m * sizeof *bytes);
     for (size_t k = 0; k < r->m; k++) {
         size_t rows = sequences(r, k) * ceil_div(c->model.context, mesh_cp(c->mesh));
-        bytes[k] = (c->sequence ? ceil_div(rows, c->mesh.tp) : rows) * c->model.width * E;
+        bytes[k] = (c->sequence ? ceil_div(rows, c->mesh.tp) : rows) * c->model.width * stored(r);
     }
     Schedule list = trainer_schedule(c, r->m, r->at.pp);
     PipelineSteps s = { .p = c->mesh.pp,
@@ -170,14 +179,15 @@ static void rank_steps(Play *play, const RankSteps *r) {
     list_of_ops(play, r);
     if (c->sequence && trainer_zero(c) < 2) partial_sums(play, r, z);
     if (c->mesh.pp > 1 && ends && !c->model.untied)
-        play_call(play, r->rank, r->group.tied, COMM_ALL_REDUCE, elements_wte(z), E);
+        play_call(play, r->rank, r->group.tied, COMM_ALL_REDUCE, elements_wte(z), gradient(r));
     // The sum over the replicas.
     if (c->reduction == REDUCE_COMPRESSED)
         play_call_taking(play, r->rank, r->group.replicas,
                          (Picoseconds)compression_time(z, &c->compression, c->mesh.dp,
                                                        play_one_node(play, r->group.replicas)));
     else if (trainer_zero(c) == 0)
-        play_call(play, r->rank, r->group.replicas, COMM_ALL_REDUCE, elements_stage(z), E);
+        play_call(play, r->rank, r->group.replicas, COMM_ALL_REDUCE, elements_stage(z),
+                  gradient(r));
     if (trainer_zero(c) == 1) units(play, r, z, COMM_REDUCE_SCATTER);
     if (trainer_zero(c) > 0) table(play, r, COMM_REDUCE_SCATTER);
     // Loss and norm; then the shards are gathered.

@@ -75,7 +75,10 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
 // squares, and their difference loses k^2: below 13 features. PowerSGD makes columns
 // orthonormal, and one that is short beside those before it is mostly rounding then: the limit
 // of 01.06.
+//
+// With 16-bit storage the limit is training_limit(), in both precisions.
 static double rounding_limit(const TrainerConfig *c) {
+    if (c->model.storage != REALS) return training_limit(&(Training){ .model = c->model });
     const double most = 1 / sqrt(1e-5), C = (double)c->model.width;
     double emptied = pow(c->model.dropout, C) * most,
            k = C > 1 ? fmin(pow(1e6, 1 / (C - 1)), most) : 0;
@@ -118,19 +121,22 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
                   LossCurve want) {
     size_t steps = range_size(done), from = done.lo;
     double limit = rounding_limit(&t->config);
-    bool exact = sizeof(real) == 8 || t->optimizer.kind == SGD, check = option_flag(run, "check");
+    const bool reals = t->config.model.storage == REALS;
+    const double of_numbers = reals ? limit : limit / 8; // as training_compare_numbers()
+    bool exact = (reals && sizeof(real) == 8) || t->optimizer.kind == SGD,
+         check = option_flag(run, "check");
     Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run),
              *wanted = snapshot_new(run);
     model_snapshot(t->model, weights, UNIT_WEIGHTS, one_of_each(run));
     if (unsplit) model_snapshot(unsplit, wanted, UNIT_WEIGHTS, NULL);
-    // fp32 under AdamW: rounding in a gradient that is nearly zero changes its update by a whole
-    // learning rate, so single weights drift apart. Losses and norms hardly feel it. Weights are
-    // compared under SGD, and in double.
+    // fp32 or 16 bits under AdamW: rounding in a gradient that is nearly zero changes its update by
+    // a whole learning rate, so single weights drift apart. Losses and norms hardly feel it.
+    // Weights are compared under SGD, and in double.
     if (check) {
         check_numbers(run, "3D = unsplit", "loss of every step", got.loss + from, want.loss + from,
-                      steps, limit);
+                      steps, of_numbers);
         check_numbers(run, "3D = unsplit", "gradient norm of every step", got.norm + from,
-                      want.norm + from, steps, limit);
+                      want.norm + from, steps, of_numbers);
         if (exact)
             check_close(run, "3D = unsplit, weights after the last step", weights, wanted, limit);
     } else {
@@ -138,18 +144,21 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
         check_replicas(run, "replicas hold the same weights", weights);
     }
     if (run->reduce == REDUCE_FAST && t->mesh.model->size > 1)
-        compare_copies(run, t, exact ? LIMIT_ROUNDING : 1e-3);
+        compare_copies(run, t, !reals ? limit : exact ? LIMIT_ROUNDING : 1e-3);
     snapshot_free(weights);
     snapshot_free(wanted);
 }
 
 void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o, size_t done) {
-    static const struct {
+    const bool adamw = t->optimizer.kind == ADAMW, masters = t->config.model.storage != REALS;
+    const struct {
         UnitTensor tensor;
         const char *label;
-    } kinds[] = { { UNIT_WEIGHTS, "" },
-                  { UNIT_M, ", first moment" },
-                  { UNIT_V, ", second moment" } };
+        bool has;
+    } kinds[] = { { UNIT_WEIGHTS, "", true },
+                  { UNIT_M, ", first moment", adamw },
+                  { UNIT_V, ", second moment", adamw },
+                  { UNIT_MASTER, ", master", masters && t->optimizer.step > 0 } };
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     if (unsplit) {
         char why[CHECKPOINT_WHY] = "", path[4096];
@@ -159,7 +168,8 @@ void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o,
         checkpoint_load(c, unsplit, o);
         checkpoint_free(c);
     }
-    for (size_t i = 0; i < (t->optimizer.kind == ADAMW ? 3 : 1); i++) {
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (!kinds[i].has) continue;
         snapshot_label(got, kinds[i].label);
         snapshot_label(want, kinds[i].label);
         model_snapshot(t->model, want, kinds[i].tensor, one_of_each(run));

@@ -149,6 +149,11 @@ void train_results(Run *run, const Trainer *t) {
     const Mesh *m = &t->mesh;
     const bool adamw = t->optimizer.kind == ADAMW, again = t->config.recompute == RECOMPUTE_FULL;
     const size_t zero = trainer_zero(&t->config);
+    const bool masters = t->config.model.storage != REALS;
+    const char *const moments = zero ? "m and v of 1/dp of the slice" : "m and v per weight";
+    const char *const with_masters =
+        zero ? "m, v, master of 1/dp of the slice" : "m, v, master per weight";
+    const char *const no_moments = masters ? "SGD: a master per weight" : "SGD has none";
     const bool grid = tensor_is_grid(&t->config), cube = t->config.tensor == TENSOR_3D;
     const char *const layers = grid   ? "blocks, broadcast and reduced: 03.09"
                                : cube ? "faces, gathered and scattered: 03.11"
@@ -196,9 +201,9 @@ void train_results(Run *run, const Trainer *t) {
                      : "one per weight; the tied table per use",
           { "gradients" } },
         { "optimizer state",
-          !adamw ? "SGD has none"
-          : zero ? "m and v of 1/dp of the slice"
-                 : "m and v per weight",
+          !adamw    ? no_moments
+          : masters ? with_masters
+                    : moments,
           { "optimizer" } },
         { "activations, peak", "kept per token x tokens in flight", { "activations" } },
         last,

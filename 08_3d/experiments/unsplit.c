@@ -13,14 +13,17 @@ Model *unsplit_model(const TrainerConfig *c) {
     return m;
 }
 
-StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, uint64_t step) {
+StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, uint64_t step,
+                             double factor) {
     ledger_pause();
     Arena tokens = arena(MEM_WORKSPACE);
     Batch b = data_batch(d, &tokens, step, 0, c->batch, c->batch);
+    const double weight = b.token_weight;
+    b.token_weight = weight * factor;
     model_zero_gradients(m);
-    StepResult r = { .loss = model_forward_backward(m, &b) * b.token_weight };
+    StepResult r = { .loss = model_forward_backward(m, &b) * weight };
     model_fold_tied(m);
-    r.norm = model_grad_norm(m, NULL);
+    r.norm = model_grad_norm(m, NULL) / factor;
     arena_free(&tokens);
     ledger_resume();
     return r;

@@ -16,6 +16,10 @@
 // piece has arrived. So under the simulated clock a chain takes n-1 latencies and the time of S
 // bytes. The ledger books a broadcast's sent bytes at the root only.
 //
+// A Comm moves elements as the tensors store them, and the ledger books stored bytes. Input and
+// output have one element type. A sum of 16-bit elements is computed in reals, in rank order, and
+// rounded once.
+//
 // Tensors given to a Comm are contiguous. Part i of a whole is always shard_range(count, size, i).
 // In a call that ends in _rows, part i is the rows shard_range(rows, size, i), and a chunk is
 // ceil(rows / n) rows.

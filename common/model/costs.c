@@ -299,7 +299,7 @@ Traffic traffic_tensor_parallel(const CutSizes *z, size_t t, size_t B, bool forw
 
 SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again) {
     // a chunk is the largest part
-    size_t t = z->t, M = B * z->T, rows = t * ceil_div(M, t), e = sizeof(real);
+    size_t t = z->t, M = B * z->T, rows = t * ceil_div(M, t), e = element_size(z->storage);
     double again = z->whole_inputs ? 0 : 1, blocks = (double)z->blocks,
            repeated = forward_again ? blocks * 2 : 0;
     SequenceTraffic s = { .gathers = blocks * (4 + 2 * again) + repeated + z->first +
@@ -308,14 +308,14 @@ SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forw
                           .sums = z->last ? 3 : 0 };
     double wide = s.gathers + s.scatters;
     s.bytes = wide * ring_bytes(ONE_PASS, t, rows * z->C, e) +
-              s.sums * ring_bytes(ALL_REDUCE_PASSES, t, M, e);
+              s.sums * ring_bytes(ALL_REDUCE_PASSES, t, M, sizeof(real));
     s.time = wide * ring_time(ONE_PASS, t, rows * z->C, e) +
-             s.sums * ring_time(ALL_REDUCE_PASSES, t, M, e);
+             s.sums * ring_time(ALL_REDUCE_PASSES, t, M, sizeof(real));
     return s;
 }
 
 Traffic traffic_partial_sums(const CutSizes *z) {
-    const size_t norm = 1 + z->norm_bias;
+    const size_t norm = 1 + z->norm_bias, e = element_size(z->gradient);
     // norm 1; projection's bias, norm 2; out's bias; last norm
     const size_t together[] = { norm, z->bias + norm, z->bias, norm };
     Traffic sum = { 0 };
@@ -323,8 +323,8 @@ Traffic traffic_partial_sums(const CutSizes *z) {
         if (together[i] == 0) continue; // nothing is sent
         double times = i < 3 ? (double)z->blocks : z->last;
         sum.calls += times;
-        sum.bytes += times * ring_bytes(ALL_REDUCE_PASSES, z->t, together[i] * z->C, sizeof(real));
-        sum.time += times * ring_time(ALL_REDUCE_PASSES, z->t, together[i] * z->C, sizeof(real));
+        sum.bytes += times * ring_bytes(ALL_REDUCE_PASSES, z->t, together[i] * z->C, e);
+        sum.time += times * ring_time(ALL_REDUCE_PASSES, z->t, together[i] * z->C, e);
     }
     return sum;
 }

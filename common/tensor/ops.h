@@ -2,6 +2,9 @@
 // everything else, once for every device. Output first, then inputs. A wrong shape is a fault()
 // that names both shapes.
 //
+// Operands may be stored in 16 bits: an op computes in reals, and rounds an output once. Statistics
+// (also lse, dot, sums, maxima), logits, losses, m and v must be reals; else it is a fault().
+//
 // Outputs are OVERWRITTEN, gradients of parameters too. The caller adds a finished contribution
 // once (layer.h).
 #ifndef OPS_H

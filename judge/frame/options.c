@@ -162,7 +162,7 @@ void options_require_storage(const OptionValues *s) {
     REQUIRE(
         (o && o->name) || strcmp(storage, "real") == 0,
         "--storage %s: this program stores reals only; leave the option out, or choose a lesson "
-        "that can: 01.02, 03.06, 05.02, 06.02, 06.03 or 06.04",
+        "that can: 01.02, 03.06, 05.02, 06.02, 06.03, 06.04 or 08_3d/train",
         storage);
 }
 
