@@ -180,7 +180,7 @@ static void choose_clock(const Program *p) {
     const OptionValues *s = &p->settings;
     const char *clock = options_find(s, "clock")->text, *device = options_find(s, "device")->text;
     const char *link = options_find(s, "link")->text;
-    const OptionValue *node = options_find(s, "node");
+    const OptionValue *node = options_find(s, "node"), *rails = options_find(s, "rails");
     size_t d = 0, inside = strcspn(link, ",");
     while (clock_devices[d].name && strcmp(clock_devices[d].name, device)) d++;
     REQUIRE(clock_devices[d].name, "--device %s is not known: choose lesson, h100, a100 or core",
@@ -190,6 +190,10 @@ static void choose_clock(const Program *p) {
             "--link %s names a link between nodes, but all ranks share one node: give the ranks "
             "per node with --node N, or name one link",
             link);
+    REQUIRE(node->text || !rails->text,
+            "--rails %s are cards between nodes, but all ranks share one node: give the ranks per "
+            "node with --node N, or leave --rails out",
+            rails->text);
     const char *transport = p->choice.transport;
     bool crowded = strcmp(transport, "emu") == 0 || strcmp(transport, "staged") == 0 ||
                    (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);
@@ -198,7 +202,8 @@ static void choose_clock(const Program *p) {
                         .device = clock_devices[d],
                         .link = link_named(link, inside),
                         .between = link_named(between, strlen(between)),
-                        .node = node->text ? (size_t)option_value_whole(node, 1, SIZE_MAX) : 0 });
+                        .node = node->text ? (size_t)option_value_whole(node, 1, SIZE_MAX) : 0,
+                        .rails = rails->text ? (size_t)option_value_whole(rails, 1, SIZE_MAX) : 0 });
 }
 
 void require_one_link(Run *run) {
