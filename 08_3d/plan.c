@@ -64,6 +64,26 @@ static void take_family(Run *run, ModelConfig *m) {
     if (option_flag(run, "untied")) m->untied = true;
 }
 
+// --overlap "dp,tp,pp", in any order, or "none".
+static PlanHow how(Run *run, bool trainer) {
+    static const char *const name[] = { "dp", "tp", "pp" };
+    PlanHow h = { .scatter = option_flag(run, "scatter-gather"),
+                  .hierarchical = !strcmp(option_text(run, "collectives"), "hierarchical") };
+    bool *const overlap[] = { &h.overlap.dp, &h.overlap.tp, &h.overlap.pp };
+    const char *text = option_given(run, "overlap") ? option_text(run, "overlap")
+                       : trainer                    ? "pp"
+                                                    : "dp,tp,pp";
+    for (const char *p = text; strcmp(text, "none") != 0;) {
+        size_t length = strcspn(p, ","), i = 0;
+        while (i < 3 && (strlen(name[i]) != length || strncmp(p, name[i], length) != 0)) i++;
+        REQUIRE(i < 3, "--overlap %s: expected none, or some of dp,tp,pp", text);
+        *overlap[i] = true;
+        p += length;
+        if (!*p++) break;
+    }
+    return h;
+}
+
 static PlanTask task(Run *run) {
     PlanTask t = {
         .model = *model(option_text(run, "model")),
@@ -73,6 +93,7 @@ static PlanTask task(Run *run) {
                                               plan_formats, sizeof *plan_formats),
         .gpus = own(run, "gpus", option_size(run, "gpus")),
     };
+    t.how = how(run, !strcmp(t.cluster.name, "lesson"));
     ModelConfig *m = &t.model.model;
     take_family(run, m);
     m->layers = own(run, "layers", m->layers);
@@ -87,6 +108,8 @@ static PlanTask task(Run *run) {
     PlanCluster *c = &t.cluster;
     double preset_efficiency = c->efficiency;
     if (option_given(run, "node")) c->node = option_size(run, "node");
+    if (option_given(run, "rails")) c->rails = own(run, "rails", 0);
+    if (option_given(run, "margin")) c->reserve = 1e9 * option_real(run, "margin");
     if (option_given(run, "memory")) c->memory = 1e9 * option_real(run, "memory");
     if (option_given(run, "peak")) c->flops = 1e12 * option_real(run, "peak");
     if (option_given(run, "efficiency")) c->efficiency = option_real(run, "efficiency");
@@ -147,7 +170,8 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
                        .chunks = f->chunks ? f->chunks : 1,
                        .zero = f->zero > 0 ? (size_t)f->zero : 0,
                        .sequence = f->sequence == 1,
-                       .recompute = f->recompute > 0 ? (Recompute)f->recompute : RECOMPUTE_NONE };
+                       .recompute = f->recompute > 0 ? (Recompute)f->recompute : RECOMPUTE_NONE,
+                       .balanced = !strcmp(option_text(run, "balance"), "cost") };
     char why[200];
     REQUIRE(plan_possible(t, l, why, sizeof why), "--explain %s: %s", text, why);
     return true;
@@ -282,7 +306,9 @@ static const Option options[] = {
       "llama3-8b 70b 405b, qwen2-7b 72b" },
     { "cluster", "NAME", "dgx-a100", "dgx-a100, dgx-a100-40, dgx-h100, lesson" },
     { "gpus", "N", "1024", "number of GPUs" },
-    { "precision", "NAME", "mixed", "mixed: 2 + 2 + 12 bytes per parameter; fp32: 4 + 4 + 8" },
+    { "precision", "NAME", "bf16",
+      "bf16: 2 + 4 + 12 bytes per parameter (Megatron-LM); mixed: 2 + 2 + 12 (ZeRO); fp32: 4 + 4 + "
+      "8" },
     { "attention", "plain|blockwise", "blockwise",
       "keep all scores, or none: in blocks; with --cp always blockwise" },
     { "layers", "N", NULL, "blocks; this and the next options replace the model's values" },
@@ -303,12 +329,23 @@ static const Option options[] = {
     { "inside", "X", NULL, "GB/s of a GPU's link inside a node, each way" },
     { "between", "X", NULL, "GB/s of a GPU's link between nodes, each way" },
     { "node", "N", NULL, "GPUs per node" },
+    { "rails", "N", NULL,
+      "network cards of a node, which the ranks of a collective share; without it one per GPU" },
+    { "collectives", "ring|hierarchical", "ring",
+      "between nodes: a ring on each card, or first inside the nodes" },
+    { "overlap", "LIST", NULL,
+      "communication that runs beside computation: none, or some of dp,tp,pp; without it all, with "
+      "--cluster lesson pp" },
+    { "scatter-gather", NULL, NULL, "each rank of tp sends a part of a message between stages" },
+    { "margin", "X", NULL, "GB per GPU that are not for the model: CUDA, NCCL, fragments" },
     { "dp", "N", NULL, "search only layouts with N replicas; the next options fix other numbers" },
     { "tp", "N", NULL, "tensor-parallel ranks" },
     { "pp", "N", NULL, "pipeline stages" },
     { "cp", "N", NULL, "context-parallel ranks (ring attention, zigzag)" },
     { "micro-batch", "N", NULL, "sequences per micro-batch" },
     { "chunks", "N", NULL, "chunks per stage, interleaved" },
+    { "balance", "blocks|cost", "blocks",
+      "with --explain, parts of equal blocks, or parts of equal cost with embedding and head" },
     { "zero", "0|1|2|3", NULL, "stage of ZeRO" },
     { "sequence-parallel", "no|yes", NULL,
       "norms, dropout and residual paths on 1/tp of the rows" },

@@ -30,6 +30,8 @@ typedef struct {
     size_t multiprocessors;
     double memory;            // bytes
     size_t node;              // GPUs per node; 0: one node for all
+    size_t rails;             // network cards per node; 0: one per GPU
+    double reserve;           // bytes that are not for the model (plan_presets.c)
     PlanLink inside, between; // the links inside a node and between nodes
     const char *source;
 } PlanCluster;
@@ -39,7 +41,20 @@ typedef struct {
 typedef struct {
     const char *name;
     size_t weight, gradient, state, element, mask, statistic, logit;
+    const char *source;
 } PlanFormat;
+// How the system communicates. reference.md states the model of each choice, with its source.
+typedef struct {
+    // Communication that runs beside computation.
+    // dp: the sum over dp in backward, and ZeRO's gathers one layer ahead.
+    // tp: the sums of a backward, beside the products of the same layer.
+    // pp: a stage that has sent a message computes on; without pp it waits until it has arrived.
+    struct {
+        bool dp, tp, pp;
+    } overlap;
+    bool scatter;      // each rank of tp sends 1/tp of a message between stages (05.03)
+    bool hierarchical; // collectives first inside the nodes, then between them (01.03)
+} PlanHow;
 typedef struct {
     PlanModel model;
     PlanCluster cluster;
@@ -48,6 +63,7 @@ typedef struct {
     // Attention in blocks, which keeps no scores (common/model/attention.h). With cp above 1
     // attention is always in blocks.
     bool blockwise;
+    PlanHow how;
 } PlanTask;
 
 // A name that a model had before its block was planned as it is.
@@ -68,7 +84,11 @@ typedef struct {
     size_t zero;        // ZeRO stage
     bool sequence;      // sequence parallelism
     Recompute recompute;
+    // Parts of equal cost: the parts of embedding and head have fewer blocks. Otherwise the first
+    // parts have one block more where blocks do not divide, as in the trainer.
+    bool balanced;
 } PlanLayout;
+size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part);
 size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l); // per replica
 bool plan_in_blocks(const PlanTask *t, const PlanLayout *l);       // is attention in blocks?
 // dp x cp: the number of ranks with the same parameters, over which ZeRO shards.
@@ -123,11 +143,18 @@ typedef struct {
 } PlanResult;
 
 // ---- One stage (plan_stage.c) ----
+// A group of n ranks: how many of them are in each of its nodes (0: unequal numbers), and how many
+// network cards of a node its collectives use (clock.h). cards 0: the group is in one node.
 typedef struct {
-    CutSizes z;            // of the largest rank of its tp and cp groups
-    size_t d, i;           // replica and stage
-    bool tp_near, dp_near; // does this group lie in one node?
+    size_t n, in_node, cards;
+} PlanGroup;
+typedef struct {
+    CutSizes z;       // of the largest rank of its tp and cp groups
+    size_t d, i;      // replica and stage
+    PlanGroup tp, dp; // dp: over dp x cp
 } PlanStage;
+// The group of n ranks of the world: first, first + stride, ...
+PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride);
 // Do the ranks first to last of the world share a node?
 bool plan_near(const PlanTask *t, size_t first, size_t last);
 size_t plan_rank(const PlanLayout *l, size_t d, size_t cp, size_t tp, size_t stage);
@@ -145,15 +172,18 @@ double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, si
 // pairs: the number of scores that the causal mask leaves.
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
                            size_t D);
-double plan_link_time(const PlanTask *t, bool near, size_t messages, double bytes);
-double plan_ring_time(const PlanTask *t, bool near, size_t passes, size_t n, size_t count,
-                      size_t size);
+double plan_message_time(const PlanTask *t, bool near, double bytes);
+// The time of a collective, and the bytes that a rank sends in it.
+double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
+double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 // The stage with the positions of rank cp of its ring.
 PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp);
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);
 // The same without the ring.
 PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                      size_t B);
+// One pass over dp of the stage's tables, whose elements have `size` bytes.
+PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size);
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 // The sum over dp, after the backwards.
 PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s);

@@ -134,8 +134,8 @@ static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coord
     for (at.dp = 0; at.dp < c->mesh.dp; at.dp++) rank[at.dp] = mesh_rank(c->mesh, at);
     out->dp_calls = costs.calls;
     out->dp_bytes = (size_t)costs.sent;
-    out->dp_time = compression_time(&own->z, &c->compression, c->mesh.dp,
-                                    clock_cards(c->mesh.dp, rank));
+    out->dp_time =
+        compression_time(&own->z, &c->compression, c->mesh.dp, clock_cards(c->mesh.dp, rank));
     free(rank);
     out->gradients += costs.errors * E;
     out->compression = costs.factors * E;

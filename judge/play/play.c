@@ -27,7 +27,7 @@ typedef struct {
 typedef struct {
     char name[12];
     size_t n, *rank; // [n] ascending
-    size_t cards; // network cards of a node that its collectives use; 0 inside a node
+    size_t cards;    // network cards of a node that its collectives use; 0 inside a node
     PlayCount (*count)[COMM_KINDS]; // [n]
     // [n] numbers of collectives in each member's list, and of collectives that it has started
     size_t *listed, *started;
