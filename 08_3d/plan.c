@@ -64,23 +64,26 @@ static void take_family(Run *run, ModelConfig *m) {
     if (option_flag(run, "untied")) m->untied = true;
 }
 
-// --overlap "dp,tp,pp", in any order, or "none".
+// --overlap "dp,tp,pieces,pp", in any order, or "none". pieces are of tp.
 static PlanHow how(Run *run, bool trainer) {
-    static const char *const name[] = { "dp", "tp", "pp" };
-    PlanHow h = { .scatter = option_flag(run, "scatter-gather"),
+    enum { KINDS = 4 };
+    static const char *const name[KINDS] = { "dp", "tp", "pieces", "pp" };
+    PlanHow h = { .trees = !trainer,
+                  .scatter = option_flag(run, "scatter-gather"),
                   .hierarchical = !strcmp(option_text(run, "collectives"), "hierarchical") };
-    bool *const overlap[] = { &h.overlap.dp, &h.overlap.tp, &h.overlap.pp };
+    bool *const overlap[KINDS] = { &h.overlap.dp, &h.overlap.tp, &h.overlap.pieces, &h.overlap.pp };
     const char *text = option_given(run, "overlap") ? option_text(run, "overlap")
                        : trainer                    ? "pp"
                                                     : "dp,tp,pp";
     for (const char *p = text; strcmp(text, "none") != 0;) {
         size_t length = strcspn(p, ","), i = 0;
-        while (i < 3 && (strlen(name[i]) != length || strncmp(p, name[i], length) != 0)) i++;
-        REQUIRE(i < 3, "--overlap %s: expected none, or some of dp,tp,pp", text);
+        while (i < KINDS && (strlen(name[i]) != length || strncmp(p, name[i], length) != 0)) i++;
+        REQUIRE(i < KINDS, "--overlap %s: expected none, or some of dp,tp,pieces,pp", text);
         *overlap[i] = true;
         p += length;
         if (!*p++) break;
     }
+    h.overlap.tp = h.overlap.tp || h.overlap.pieces;
     return h;
 }
 
@@ -334,8 +337,8 @@ static const Option options[] = {
     { "collectives", "ring|hierarchical", "ring",
       "between nodes: a ring on each card, or first inside the nodes" },
     { "overlap", "LIST", NULL,
-      "communication that runs beside computation: none, or some of dp,tp,pp; without it all, with "
-      "--cluster lesson pp" },
+      "communication that runs beside computation: none, or some of dp,tp,pieces,pp; without it "
+      "dp,tp,pp, with --cluster lesson pp" },
     { "scatter-gather", NULL, NULL, "each rank of tp sends a part of a message between stages" },
     { "margin", "X", NULL, "GB per GPU that are not for the model: CUDA, NCCL, fragments" },
     { "dp", "N", NULL, "search only layouts with N replicas; the next options fix other numbers" },
@@ -352,6 +355,7 @@ static const Option options[] = {
     { "recompute", "none|selective|full", NULL, "activations that backward recomputes" },
     { "explain", "LAYOUT", NULL,
       "dp,tp,pp or dp,tp,pp,cp: derive this layout line by line, with the options above" },
+    { "papers", NULL, NULL, "print the plan's values beside published ones" },
     { "layouts", "FILE", NULL, "write all layouts, one JSON object per line" },
     { 0 },
 };

@@ -47,12 +47,14 @@ typedef struct {
 typedef struct {
     // Communication that runs beside computation.
     // dp: the sum over dp in backward, and ZeRO's gathers one layer ahead.
-    // tp: the sums of a backward, beside the products of the same layer.
+    // tp: the sums of a backward, beside the products of the same layer. pieces: all sums and
+    // gathers over tp, in pieces.
     // pp: a stage that has sent a message computes on; without pp it waits until it has arrived.
     struct {
-        bool dp, tp, pp;
+        bool dp, tp, pieces, pp;
     } overlap;
     bool scatter;      // each rank of tp sends 1/tp of a message between stages (05.03)
+    bool trees;        // an all-reduce is a ring or a tree, whichever is faster (NCCL)
     bool hierarchical; // collectives first inside the nodes, then between them (01.03)
 } PlanHow;
 typedef struct {
@@ -76,6 +78,7 @@ extern const PlanModel plan_models[];
 extern const PlanOldName plan_old_names[];
 extern const PlanCluster plan_clusters[];
 extern const PlanFormat plan_formats[];
+const PlanFormat *plan_format(const char *name); // one that exists
 
 typedef struct {
     Degrees n;          // dp x tp x pp x cp; cp 0 means 1

@@ -1,5 +1,6 @@
 // plan_presets.c: models and clusters by name, with their sources.
 #include "08_3d/plan.h"
+#include <string.h>
 
 // Llama's block (model.h). kv 0: as many heads of key and value as of the query. The heads have
 // tables of their own. Steps of these models have no dropout.
@@ -78,19 +79,21 @@ const PlanOldName plan_old_names[] = {
 // of this list gives it. --margin replaces it.
 #define RESERVE .reserve = 4e9
 
-// efficiency, bandwidth and launch of both GPUs: fitted once, to all ten rows of PTD-P's table 1
-// and its figure 16 (experiments/plan_papers.c). The share of the peak bandwidth is that of a copy.
-// lesson: the book's simulated device and links, at the scale of its small models.
-#define REACHED .efficiency = 0.76, .launch = 5e-6
+// efficiency (share of the peak that large products reach), bandwidth (share of the data sheet's)
+// and launch: least squares over every other row of the GPU in experiments/plan_anchors.c, on a
+// grid of steps of 0.02, 0.1 and 3 us. The H100 is limited by its power at full load. lesson: the
+// book's simulated device and links, at the scale of its small models.
+#define A100 .efficiency = 0.8, .launch = 5e-6
+#define H100 .efficiency = 0.64, .launch = 2e-6
 const PlanCluster plan_clusters[] = {
-    { "dgx-a100", 312e12, REACHED, .bandwidth = 0.8 * 2039e9, .multiprocessors = 108,
-      .memory = 80e9, RESERVE, .node = 8, .inside = { 2e-6, 300e9 }, .between = { 5e-6, 25e9 },
+    { "dgx-a100", 312e12, A100, .bandwidth = 0.8 * 2039e9, .multiprocessors = 108, .memory = 80e9,
+      RESERVE, .node = 8, .inside = { 2e-6, 300e9 }, .between = { 5e-6, 25e9 },
       "NVIDIA DGX A100 data sheet: 80 GB, NVLink 600 GB/s both ways, 8 x 200 Gbit/s InfiniBand" },
-    { "dgx-a100-40", 312e12, REACHED, .bandwidth = 0.8 * 1555e9, .multiprocessors = 108,
+    { "dgx-a100-40", 312e12, A100, .bandwidth = 0.8 * 1555e9, .multiprocessors = 108,
       .memory = 40e9, RESERVE, .node = 8, .inside = { 2e-6, 300e9 }, .between = { 5e-6, 25e9 },
       "the same with 40 GB" },
-    { "dgx-h100", 989.4e12, REACHED, .bandwidth = 0.8 * 3352e9, .multiprocessors = 132,
-      .memory = 80e9, RESERVE, .node = 8, .inside = { 2e-6, 450e9 }, .between = { 5e-6, 50e9 },
+    { "dgx-h100", 989.4e12, H100, .bandwidth = 0.9 * 3352e9, .multiprocessors = 132, .memory = 80e9,
+      RESERVE, .node = 8, .inside = { 2e-6, 450e9 }, .between = { 5e-6, 50e9 },
       "NVIDIA DGX H100 data sheet: 80 GB, NVLink 900 GB/s both ways, 8 x 400 Gbit/s InfiniBand" },
     { "lesson", 1e9, .efficiency = 1, .memory = 1e9, .node = 4, .inside = { 50e-9, 400e6 },
       .between = { 250e-9, 400e6 / 12 }, "the book's simulated device and links" },
@@ -111,6 +114,12 @@ const PlanFormat plan_formats[] = {
       "Megatron-LM, docs/source/api-guide/dist_optimizer.md" },
     { 0 },
 };
+
+const PlanFormat *plan_format(const char *name) {
+    const PlanFormat *f = plan_formats;
+    while (strcmp(f->name, name)) f++;
+    return f;
+}
 
 const char *const plan_memory_name[PLAN_MEMORY] = { "weights",     "gradients", "optimizer",
                                                     "activations", "gathered",  "ring" };

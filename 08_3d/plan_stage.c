@@ -190,8 +190,15 @@ double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t co
            ring_bytes(passes, g.n / g.in_node, ceil_div(count, g.in_node), size);
 }
 double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size) {
-    if (!in_two_steps(t, g))
-        return link_time(t, g.cards, passes * (g.n - 1), ring_bytes(passes, g.n, count, size));
+    if (!in_two_steps(t, g)) {
+        double ring =
+            link_time(t, g.cards, passes * (g.n - 1), ring_bytes(passes, g.n, count, size));
+        if (!t->how.trees || passes != ALL_REDUCE_PASSES || g.n == 1) return ring;
+        // Up and down a binary tree, in small pieces: each link carries the whole tensor twice.
+        size_t height = 0;
+        while ((size_t)1 << height < g.n) height++;
+        return fmin(ring, link_time(t, g.cards, 2 * height, 2 * (double)(count * size)));
+    }
     size_t nodes = g.n / g.in_node, part = ceil_div(count, g.in_node);
     return link_time(t, 0, passes * (g.in_node - 1), ring_bytes(passes, g.in_node, count, size)) +
            link_time(t, 1, passes * (nodes - 1), ring_bytes(passes, nodes, part, size));
@@ -243,10 +250,10 @@ static const double BACKWARD_REST = 1.5;
 // Times of the products in a block: with the four matrices, and in all heads unless attention works
 // in blocks. Gate and up of SwiGLU are one matrix (block.h). scores: q k^T alone, because selective
 // recomputation repeats it.
-// inputs, weights: the products for dx and dW of the matrices whose dx is a sum over tp, q|k|v and
-// fc; communication may run beside them.
+// forwards, inputs, weights: the product of each matrix, and those for its dx and dW; communication
+// may run beside them. The matrices are q|k|v, projection, fc, out.
 typedef struct {
-    double forward, backward, scores, inputs[2], weights[2];
+    double forward, backward, scores, forwards[4], inputs[4], weights[4];
 } Products;
 static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
     size_t M = B * z->T, C = z->C, A = z->heads * z->D, K = z->key_heads * z->D, F = z->hidden;
@@ -258,32 +265,43 @@ static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
         p.backward = 2 * p.forward;
     }
     for (size_t i = 0; i < 4; i++) {
-        p.forward += plan_product_time(t, 1, M, n[i], k[i], false);
-        double input = plan_product_time(t, 1, M, k[i], n[i], false),
-               weight = plan_product_time(t, 1, k[i], n[i], M, true);
-        p.backward += input + weight;
-        if (i % 2) continue;
-        p.inputs[i / 2] = input;
-        p.weights[i / 2] = weight;
+        p.forwards[i] = plan_product_time(t, 1, M, n[i], k[i], false);
+        p.inputs[i] = plan_product_time(t, 1, M, k[i], n[i], false);
+        p.weights[i] = plan_product_time(t, 1, k[i], n[i], M, true);
+        p.forward += p.forwards[i];
+        p.backward += p.inputs[i] + p.weights[i];
     }
     return p;
 }
 
-// The part of a backward's communication over tp that runs beside products (--overlap tp). The sum
-// of a dx runs beside the product for dW. With sequence parallelism the second gather of the input
-// runs beside the product for dx (Korthikanti section 4.2.2; Megatron-LM's
-// LinearWithGradAccumulationAndAsyncCommunication). Each hides at most as long as its product
-// lasts. rows: elements of one sum.
+// The communication over tp that runs beside products.
+// tp: in backward the sum of a dx runs beside the product for dW. With sequence parallelism the
+// second gather of an input runs beside the product for dx (Korthikanti section 4.2.2;
+// Megatron-LM's LinearWithGradAccumulationAndAsyncCommunication). pieces: the other gathers and
+// sums, too, run beside the product that needs or makes them, in tp pieces, of which the first or
+// last is not hidden (Transformer Engine's user buffers,
+// --tp-comm-overlap).
+// Each hides at most as long as its product lasts. rows: elements of one sum.
 static double hidden_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
-                          const Products *p, double head, size_t rows) {
-    double half = plan_group_time(t, s->tp, ONE_PASS, rows, t->format.element), hidden = 0;
+                          const Products *p, double head, size_t rows, bool forward) {
+    const double tp = (double)s->z.t;
+    double half = plan_group_time(t, s->tp, ONE_PASS, rows, t->format.element), block = 0;
     double sum =
         l->sequence ? half : plan_group_time(t, s->tp, ALL_REDUCE_PASSES, rows, t->format.element);
-    for (size_t i = 0; i < 2; i++) {
-        hidden += (double)s->z.blocks * fmin(sum, p->weights[i]);
-        if (l->sequence) hidden += (double)s->z.blocks * fmin(half, p->inputs[i]);
+    for (size_t i = 0; i < 4; i++) {
+        bool column = i % 2 == 0; // q|k|v and fc: gathered before, and their dx is summed
+        double other = (column ? half : sum) * (1 - 1 / tp), product = p->forwards[i];
+        if (!forward && column) block += fmin(sum, p->weights[i]);
+        if (!forward && column && l->sequence) block += fmin(half, p->inputs[i]);
+        if (!forward) {
+            other = half * (1 - 1 / tp);
+            product = p->inputs[i];
+        }
+        // Without sequence parallelism nothing is gathered.
+        bool exists = column ? forward && l->sequence : forward || l->sequence;
+        if (t->how.overlap.pieces && exists) block += fmin(other, product);
     }
-    return hidden + (s->z.last ? fmin(sum, head) : 0);
+    return (double)s->z.blocks * block + (!forward && s->z.last ? fmin(sum, head) : 0);
 }
 
 PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
@@ -326,8 +344,9 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     if (l->sequence) halves += forward ? last - first : 2 * blocks + first;
     if (l->sequence) add_tp(&op, t, s, halves, ONE_PASS, rows);
     else add_tp(&op, t, s, halves / 2, ALL_REDUCE_PASSES, rows);
-    if (t->how.overlap.tp && !forward)
-        op.tp -= hidden_sums(t, l, s, &p, plan_product_time(t, 1, z->C, z->vocab, M, true), rows);
+    if (t->how.overlap.tp && l->n.tp > 1)
+        op.tp -= hidden_sums(t, l, s, &p, plan_product_time(t, 1, z->C, z->vocab, M, true), rows,
+                             forward);
     // The loss: three sums of [M, 1].
     if (forward && z->last) add_tp(&op, t, s, 3, ALL_REDUCE_PASSES, M);
     // ZeRO: each micro-batch gathers the weights for forward and for backward, and reduces its
