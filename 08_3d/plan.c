@@ -180,8 +180,8 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
     return true;
 }
 
-// The largest error of the plan's times that plan_papers.c allows.
-static const double PLAN_ERROR = 0.15;
+// The largest error of the plan's times on published steps outside the fit (plan_anchors.c).
+static const double PLAN_ERROR = 0.12;
 
 // The layout's numbers in the JSON. A name without a unit is the name of the trainer's cost.
 // Then the step is in picoseconds, and memory is in bytes.
@@ -233,13 +233,27 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
     else
         say_answer(run, "%s. %s needs %.1f GB per GPU and has %.3g GB.",
                    list ? "No layout fits" : "It does not fit", name, held, room);
+    double price = option_given(run, "price-per-gpu-hour")
+                       ? option_real(run, "price-per-gpu-hour") * 24 * (double)t->gpus
+                       : 0,
+           tokens = 86400 / (r->step * 1e-12) * (double)(t->model.batch * t->model.model.context);
+    char cost[120] = "";
+    if (price > 0) {
+        snprintf(cost, sizeof cost,
+                 " A day costs %.0f and trains %.3g billion tokens: %.0f per "
+                 "billion.",
+                 price, tokens * 1e-9, price / tokens * 1e9);
+        report_config_number(run, "price_per_day", price);
+        report_config_number(run, "price_per_billion_tokens", price / tokens * 1e9);
+    }
+    report_config_number(run, "tokens_per_day", tokens);
     char sent[3][32];
     const double bytes[] = { r->tp_bytes, r->pp_bytes, r->dp_bytes + r->tied_bytes };
     for (size_t i = 0; i < 3; i++) page_value(sent[i], sizeof sent[i], bytes[i], "bytes");
     say_cost(run,
              "a GPU sends up to %s per step over tp, %s over pp and %s over dp; the pipeline idles "
-             "%.1f %% of its time.",
-             sent[0], sent[1], sent[2], 100 * r->bubble);
+             "%.1f %% of its time.%s",
+             sent[0], sent[1], sent[2], 100 * r->bubble, cost);
     say_use_when(run, "you choose a layout before you reserve a cluster. Frameworks hide more "
                       "messages.");
 }
@@ -290,7 +304,11 @@ static void plan(Run *run) {
                 why);
         plan_reason(&t, &list, why, sizeof why);
         plan_table(run, &t, &list);
-        if (list.feasible == 0) say(run, "%s", why);
+        if (list.feasible == 0) {
+            say(run, "%s", why);
+            plan_try(&t, &list.result[0], why, sizeof why);
+            say(run, "%s", why);
+        }
         answer(run, &t, &list.result[0], &list);
         record(run, &list.result[0]);
         report_config_text(run, "reason", why);
@@ -340,6 +358,7 @@ static const Option options[] = {
       "communication that runs beside computation: none, or some of dp,tp,pieces,pp; without it "
       "dp,tp,pp, with --cluster lesson pp" },
     { "scatter-gather", NULL, NULL, "each rank of tp sends a part of a message between stages" },
+    { "price-per-gpu-hour", "X", NULL, "what a day and a billion tokens cost" },
     { "margin", "X", NULL, "GB per GPU that are not for the model: CUDA, NCCL, fragments" },
     { "dp", "N", NULL, "search only layouts with N replicas; the next options fix other numbers" },
     { "tp", "N", NULL, "tensor-parallel ranks" },

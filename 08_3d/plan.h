@@ -253,17 +253,29 @@ PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool p
 void plan_list_free(PlanList *list);
 // Where a search has found no layout: the number that does not divide (plan_divide.c).
 void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t room);
-// The fastest layouts that differ from the fastest one overall in one degree.
+// ---- Why (plan_why.c) ----
+// The fastest layouts that differ from the fastest one overall in one degree, and the fastest one
+// with one other choice, which may not fit.
 // times: the step, divided by the step of the fastest layout.
 // cause: the part of the step with most of the additional time.
-enum { PLAN_ALTERNATIVES = 7 };
+enum { PLAN_ALTERNATIVES = 14 };
 typedef struct {
     char name[48];
     double times;
     const char *cause;
-    const PlanResult *result;
+    PlanResult result;
 } PlanAlternative;
-size_t plan_alternatives(const PlanList *list, PlanAlternative found[PLAN_ALTERNATIVES]);
+size_t plan_alternatives(const PlanTask *t, const PlanList *list,
+                         PlanAlternative found[PLAN_ALTERNATIVES]);
+// The step of the same layout on a slower cluster, divided by its step.
+enum { PLAN_STRESSES = 3 };
+typedef struct {
+    const char *name;
+    double times;
+} PlanStress;
+size_t plan_stresses(const PlanTask *t, const PlanResult *best, PlanStress found[PLAN_STRESSES]);
+// What fits where nothing does. least: the layout that needs least memory.
+void plan_try(const PlanTask *t, const PlanResult *least, char *text, size_t room);
 // The choices of plan_alternatives() as one sentence, for the JSON.
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);
 // The largest category of memory of a layout that does not fit.

@@ -76,7 +76,7 @@ sub draw {
                # Some replica or slice groups are in one node, others in two. So ZeRO's sums and the
                # ring wait for each other within a micro-batch. In a ring with unequal ranks each
                # rank waits differently for each message.
-               limit => $cut && ($zero >= 2 || $cp > 1 && !divides($tp, 4)) ? 0.15 : !$ring ? 0.04 : 0.02 },
+               limit => $beside || $cut && ($zero >= 2 || $cp > 1 && !divides($tp, 4)) ? 0.15 : !$ring ? 0.04 : 0.02 },
             { %{ emu($world, $train, @model, @beside, @rails, ($v > 1 ? (qw(--schedule interleaved), @chunks) : ()), ($sequence ? '--sequence-parallel' : ()),
                      '--dp', $dp, '--tp', $tp, '--pp', $pp, ($cp > 1 ? ('--cp', $cp) : ()), qw(--steps 1 --eval-every 0 --threads 1 --data LICENSE)) } });
 }
