@@ -76,7 +76,8 @@ bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t roo
                  "the model has %zu heads of key and value, so tp is at most %zu: choose less, or "
                  "more --kv-heads",
                  config_kv_heads(m), config_kv_heads(m));
-    else if (n.tp > m->heads || n.pp * l->chunks > m->layers || n.dp > t->model.batch)
+    else if (n.tp > m->heads || n.pp > m->layers ||
+             n.pp * l->chunks > m->layers + (l->balanced ? 2 : 0) || n.dp > t->model.batch)
         snprintf(why, room,
                  "the model has %zu heads and %zu blocks, and a step %zu sequences: choose less",
                  m->heads, m->layers, t->model.batch);
@@ -105,7 +106,7 @@ static bool differs(const PlanTask *t, PlanLayout l) {
 static void try_chunks(Search *s, Degrees n, size_t b, size_t v) {
     size_t layers = s->t->model.model.layers, micro_batches = s->t->model.batch / n.dp / b;
     PlanLayout l = { .n = n, .micro_batch = b, .chunks = v };
-    if (!may(s->fixed->chunks, v) || n.pp * v > layers) return;
+    if (!may(s->fixed->chunks, v) || n.pp * v > layers + 2) return;
     if (v > 1 && (n.pp == 1 || micro_batches % n.pp)) return;
     if (layers % (n.pp * v) == 0) try_memory(s, l);
     if (n.pp == 1 || ceil_div(layers, n.pp) % v || !differs(s->t, l)) return;

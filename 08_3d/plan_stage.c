@@ -49,8 +49,9 @@ static PlanGroup slower(PlanGroup a, PlanGroup b) {
 // ---------------------------------------------------------------- the parts of the model
 
 // With balanced parts, the head counts as the number of blocks with as many FLOPs, rounded; the
-// embedding counts as none. Blocks that remain to be taken away are taken from the first part, and
-// then from the end: so 126 blocks on 16 stages make 7, 14 times 8, and 7, as in Llama 3.
+// embedding counts as none. At most two parts have no block: those of embedding and head. Blocks
+// that remain to be taken away are taken from the first part, and then from the end: so 126 blocks
+// on 16 stages make 7, 14 times 8, and 7, as in Llama 3.
 size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
     const ModelConfig *m = &t->model.model;
     size_t parts = l->n.pp * l->chunks, L = m->layers;
@@ -58,9 +59,9 @@ size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
     CutSizes z = cut_sizes(m, 1, 0);
     size_t head = (size_t)(work_head(&z, 1).flops / work_block(&z, 1).flops + 0.5);
     size_t most = ceil_div(L, parts);
-    head = at_most(head, most - 1);
+    head = L < parts ? 1 : at_most(head, most - 1);
     most = ceil_div(L + head, parts);
-    head = at_most(head, most - 1);
+    if (L >= parts) head = at_most(head, most - 1);
     size_t less = most * parts - head - L; // one block less: in parts 0, parts - 2, parts - 3, ...
     size_t blocks = part + 1 == parts ? most - head : most;
     bool taken = part == 0 ? less > 0 : part + 1 < parts && parts - 1 - part < less;

@@ -85,8 +85,10 @@ static const Row a100[] = {
 };
 
 // Megatron-LM's README, strong scaling: GPT-3 at batch 1152. The README gives no layout; tp 8 x pp
-// 12 fills 96 GPUs. Llama 3, table 4. Neither gives the chunks: one block each is assumed, and
-// parts of equal cost.
+// 12 fills 96 GPUs. b and v 0: of 1, 2, 4 sequences and of all chunks that divide, those that are
+// the fastest by the plan and fit. Llama 3, table 4, does not give the chunks: one block each is
+// assumed, and parts of equal cost, because the paper takes a block from the first and the last
+// part.
 #define LLAMA_405B(T) \
     { \
         .layers = 126, .width = 16384, .heads = 128, .context = T, .vocab = 128256, \
@@ -96,7 +98,7 @@ static const Row a100[] = {
     }
 #define README(name, gpus, value) \
     { \
-        "Megatron-LM README", name, PAPER_GPT(96, 12288, 96), gpus, 1152, 8, 12, 1, 1, 8, 1, true, \
+        "Megatron-LM README", name, PAPER_GPT(96, 12288, 96), gpus, 1152, 8, 12, 1, 0, 0, 1, true, \
             RECOMPUTE_NONE, value, MODEL_SHARE, false \
     }
 #define HERD(name, T, gpus, batch, cp, value) \
@@ -138,7 +140,7 @@ static PlanLayout layout_of(const Row *r) {
                          .zero = r->zero,
                          .sequence = r->sequence,
                          .recompute = r->recompute,
-                         .balanced = r->model.layers % (r->pp * r->v) != 0 };
+                         .balanced = r->v && r->model.layers % (r->pp * r->v) != 0 };
 }
 
 // The plan's value of what the paper prints.
@@ -146,6 +148,19 @@ static double causal_part(const PlanTask *t) {
     CutSizes whole = cut_sizes(&t->model.model, 1, 0);
     CutSizes causal = cut_positions(whole, &(Positions){ 0 }, true);
     return work_stage(&causal, 1).flops / work_stage(&whole, 1).flops;
+}
+static PlanResult fastest(const PlanTask *t, PlanLayout l) {
+    PlanResult best = { .step = INFINITY };
+    size_t each = t->model.model.layers / l.n.pp;
+    for (l.micro_batch = 1; l.micro_batch <= 4; l.micro_batch *= 2)
+        for (l.chunks = 1; l.chunks <= each; l.chunks++) {
+            char why[200];
+            l.balanced = false;
+            if (each % l.chunks || !plan_possible(t, &l, why, sizeof why)) continue;
+            PlanResult r = plan_layout(t, &l);
+            if (r.fits && r.step < best.step) best = r;
+        }
+    return best;
 }
 static double planned(const Row *r, const PlanCluster *cluster) {
     PlanTask t = task_of(r, cluster);
@@ -156,7 +171,7 @@ static double planned(const Row *r, const PlanCluster *cluster) {
         PlanOp f = plan_op(&t, &l, &s, true, r->b), b = plan_op(&t, &l, &s, false, r->b);
         return (plan_op_time(&f) + plan_op_time(&b)) * 1e-9;
     }
-    PlanResult p = plan_layout(&t, &l);
+    PlanResult p = r->b ? plan_layout(&t, &l) : fastest(&t, l);
     if (r->printed == STEP) return p.step * 1e-12;
     if (r->printed == CAUSAL_SHARE) return 100 * p.mfu * causal_part(&t);
     return r->printed == HARDWARE ? p.hfu * t.cluster.flops * 1e-12 : 100 * p.mfu;
