@@ -65,25 +65,27 @@ static void take_family(Run *run, ModelConfig *m) {
 }
 
 // --overlap "dp,tp,pieces,pp", in any order, or "none". pieces are of tp.
-static PlanHow how(Run *run, bool trainer) {
+static void overlap(PlanHow *h, const char *text) {
     enum { KINDS = 4 };
     static const char *const name[KINDS] = { "dp", "tp", "pieces", "pp" };
-    PlanHow h = { .trees = !trainer,
-                  .scatter = option_flag(run, "scatter-gather"),
-                  .hierarchical = !strcmp(option_text(run, "collectives"), "hierarchical") };
-    bool *const overlap[KINDS] = { &h.overlap.dp, &h.overlap.tp, &h.overlap.pieces, &h.overlap.pp };
-    const char *text = option_given(run, "overlap") ? option_text(run, "overlap")
-                       : trainer                    ? "pp"
-                                                    : "dp,tp,pp";
+    bool *const kind[KINDS] = { &h->overlap.dp, &h->overlap.tp, &h->overlap.pieces,
+                                &h->overlap.pp };
+    for (size_t i = 0; i < KINDS; i++) *kind[i] = false;
     for (const char *p = text; strcmp(text, "none") != 0;) {
         size_t length = strcspn(p, ","), i = 0;
         while (i < KINDS && (strlen(name[i]) != length || strncmp(p, name[i], length) != 0)) i++;
         REQUIRE(i < KINDS, "--overlap %s: expected none, or some of dp,tp,pieces,pp", text);
-        *overlap[i] = true;
+        *kind[i] = true;
         p += length;
         if (!*p++) break;
     }
-    h.overlap.tp = h.overlap.tp || h.overlap.pieces;
+    h->overlap.tp = h->overlap.tp || h->overlap.pieces;
+}
+static PlanHow how(Run *run, const PlanCluster *c) {
+    PlanHow h = plan_how(c);
+    if (option_given(run, "overlap")) overlap(&h, option_text(run, "overlap"));
+    h.scatter = option_flag(run, "scatter-gather");
+    h.hierarchical = !strcmp(option_text(run, "collectives"), "hierarchical");
     return h;
 }
 
@@ -96,7 +98,7 @@ static PlanTask task(Run *run) {
                                               plan_formats, sizeof *plan_formats),
         .gpus = own(run, "gpus", option_size(run, "gpus")),
     };
-    t.how = how(run, !strcmp(t.cluster.name, "lesson"));
+    t.how = how(run, &t.cluster);
     ModelConfig *m = &t.model.model;
     take_family(run, m);
     m->layers = own(run, "layers", m->layers);

@@ -79,6 +79,7 @@ extern const PlanOldName plan_old_names[];
 extern const PlanCluster plan_clusters[];
 extern const PlanFormat plan_formats[];
 const PlanFormat *plan_format(const char *name); // one that exists
+PlanHow plan_how(const PlanCluster *c);          // without options: as frameworks of its time
 
 typedef struct {
     Degrees n;          // dp x tp x pp x cp; cp 0 means 1

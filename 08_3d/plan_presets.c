@@ -79,11 +79,11 @@ const PlanOldName plan_old_names[] = {
 // of this list gives it. --margin replaces it.
 #define RESERVE .reserve = 4e9
 
-// efficiency (share of the peak that large products reach), bandwidth (share of the data sheet's) and
-// launch: least squares over every other row of the A100 in experiments/plan_anchors.c, on a grid of
-// steps of 0.02, 0.1 and 3 us. The H100 has too few rows for three constants, so it has the A100's
-// launch and its own efficiency and bandwidth. Power limits it at full load.
-// lesson: the book's simulated device and links, at the scale of its small models.
+// efficiency (share of the peak that large products reach), bandwidth (share of the data sheet's)
+// and launch: least squares over every other row of the A100 in experiments/plan_anchors.c, on a
+// grid of steps of 0.02, 0.1 and 3 us. The H100 has too few rows for three constants, so it has the
+// A100's launch and its own efficiency and bandwidth. Power limits it at full load. lesson: the
+// book's simulated device and links, at the scale of its small models.
 #define A100 .efficiency = 0.8, .launch = 5e-6
 #define H100 .efficiency = 0.58, .launch = 5e-6
 const PlanCluster plan_clusters[] = {
@@ -104,17 +104,23 @@ const PlanCluster plan_clusters[] = {
 // Activations: Korthikanti section 4.1, which leaves out the norms' statistics. Logits are in fp32.
 #define KEPT_16 .element = 2, .mask = 1, .statistic = 0, .logit = 4
 const PlanFormat plan_formats[] = {
-    // 16 bytes per parameter. Gradients are reduced in 16 bits.
-    { "mixed", .weight = 2, .gradient = 2, .state = 12, KEPT_16, "ZeRO, section 3.1" },
-    // The book's trainer stores no masks, because they are functions of a counter.
-    { "fp32", .weight = 4, .gradient = 4, .state = 8, .element = 4, .mask = 0, .statistic = 4,
-      .logit = 4, "AdamW: two moments" },
     // 18 bytes per parameter: gradients are added and reduced in fp32. With --zero 1, Megatron's
     // distributed optimizer, 6 + 12/d.
     { "bf16", .weight = 2, .gradient = 4, .state = 12, KEPT_16,
       "Megatron-LM, docs/source/api-guide/dist_optimizer.md" },
+    // The book's trainer stores no masks, because they are functions of a counter.
+    { "fp32", .weight = 4, .gradient = 4, .state = 8, .element = 4, .mask = 0, .statistic = 4,
+      .logit = 4, "AdamW: two moments" },
+    // 16 bytes per parameter. Gradients are reduced in 16 bits.
+    { "mixed", .weight = 2, .gradient = 2, .state = 12, KEPT_16, "ZeRO, section 3.1" },
     { 0 },
 };
+
+// The book's trainer sends messages between stages beside computation, and reduces in rings.
+PlanHow plan_how(const PlanCluster *c) {
+    bool real = strcmp(c->name, "lesson") != 0;
+    return (PlanHow){ .overlap = { .dp = real, .tp = real, .pp = true }, .trees = real };
+}
 
 const PlanFormat *plan_format(const char *name) {
     const PlanFormat *f = plan_formats;
