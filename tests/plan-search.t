@@ -91,15 +91,15 @@ for my $case (
 }
 is((run_jobs([emu(1, $plan, qw(--gpus 8 --model ptdp-1.7b --efficiency 1))]))[0]{status}, 0, '--efficiency 1 is all of the peak');
 for my $case (['--rails 0', qr/--rails 0: expected a whole number from 1/], ['--overlap dp,xp', qr/--overlap dp,xp: expected none, or some of dp,tp,pieces,pp/]) {
-    my ($job) = run_jobs([emu(1, $plan, qw(--gpus 8 --model ptdp-1.7b --explain 8,1,1), split ' ', $case->[0])]);
+    my ($job) = run_jobs([emu(1, $plan, qw(--gpus 8 --model ptdp-1.7b --explain), '8,1,1', split ' ', $case->[0])]);
     ok($job->{status} == 2 && $job->{err} =~ $case->[1], "$case->[0]: refused") or diag(complain($job));
 }
 
 # Blocks that do not divide by the stages: parts of equal cost, as Llama 3 cuts 126 blocks over 16
 # stages. A layout with such parts is derived alone by --balance cost.
 my @llama = qw(--model llama3-405b --cluster dgx-h100 --gpus 2048 --batch 512 --dp 16 --tp 8 --pp 16 --zero 1 --micro-batch 1 --chunks 1 --recompute none --memory 200);
-my ($uneven, $same_uneven, @balance) = run_jobs([emu(1, $plan, @llama), emu(1, $plan, @llama, qw(--sequence-parallel yes --balance cost --explain 16,8,16)),
-    map { emu(1, $plan, qw(--model llama3-8b --cluster dgx-h100 --gpus 32 --batch 256 --explain 4,2,4 --zero 1 --balance), $_) } qw(cost blocks)]);
+my ($uneven, $same_uneven, @balance) = run_jobs([emu(1, $plan, @llama), emu(1, $plan, @llama, qw(--sequence-parallel yes --balance cost --explain), '16,8,16'),
+    map { emu(1, $plan, qw(--model llama3-8b --cluster dgx-h100 --gpus 32 --batch 256 --explain), '4,2,4', qw(--zero 1 --balance), $_) } qw(cost blocks)]);
 like($uneven->{out}, qr/7 blocks in the\s+first part, 7 in the last, up to 8 in others/, 'parts of 7, 8, ... 8 and 7 blocks') or diag(complain($uneven));
 is($uneven->{page}{config}{step}, $same_uneven->{page}{config}{step}, 'and the same step, derived alone') or diag(complain($same_uneven));
 # The head of llama3-8b costs as much as 2.4 blocks.
@@ -122,7 +122,7 @@ is($roomy->{page}{config}{fits}, 'yes', 'that memory is enough') or diag(complai
 is("$many->{page}{config}{fits} $few->{page}{config}{fits}", 'yes no', 'and that many GPUs, but not half of them') or diag(complain($many));
 
 # Published steps: --papers prints a row for each, and the errors of the rows outside the fit are those that the page states.
-my ($papers) = run_jobs([emu(1, $plan, qw(--gpus 1 --model ptdp-1.7b --explain 1,1,1 --papers))]);
+my ($papers) = run_jobs([emu(1, $plan, qw(--gpus 1 --model ptdp-1.7b --explain), '1,1,1', qw(--papers))]);
 my @row = $papers->{out} =~ /^  (\S.*? +[AH]100 .*%  (?:fit|held out))$/mg;
 my @held = map { /([+-][\d.]+) %  held out/ ? abs $1 : () } @row;
 is(scalar @row, 35, 'rows of published steps');
@@ -134,17 +134,17 @@ my $said = sprintf 'mean error %.1f %%, worst %.1f %%', 100 * $papers->{page}{co
 like(slurp('08_3d/reference.md'), qr/held out: \Q$said\E/, "the reference page says: $said");
 
 # Collectives over two nodes of four by closed forms: 1 card, 4 cards, hierarchical. The gradient is most of the bytes.
-my @sum = qw(--cluster lesson --precision fp32 --layers 4 --heads 4 --width 128 --context 16 --vocab 256 --batch 8 --gpus 8 --dropout 0 --explain 8,1,1);
+my @sum = (qw(--cluster lesson --precision fp32 --layers 4 --heads 4 --width 128 --context 16 --vocab 256 --batch 8 --gpus 8 --dropout 0 --explain), '8,1,1');
 my ($one, $four, $two_steps) = run_jobs([emu(1, $plan, @sum, '--rails', 1), emu(1, $plan, @sum), emu(1, $plan, @sum, qw(--collectives hierarchical))]);
 my $n = $one->{page}{config}{parameters} / 4;
 my ($in, $out) = (400e6, 400e6 / 12);
-my $ring = sub { my ($rate) = @_; return 14 * 250e-9 + 14 * 4 * $n / 8 / $rate };
+my $ring_time = sub { my ($rate) = @_; return 14 * 250e-9 + 14 * 4 * $n / 8 / $rate };
 my $hierarchical = 2 * (3 * 50e-9 + 3 * $n / $in) + 2 * (250e-9 + $n / 2 / $out);
 my ($faster, $steps) = map { ($one->{page}{config}{step} - $_->{page}{config}{step}) * 1e-12 } $four, $two_steps;
-cmp_ok(abs($faster / ($ring->($out) - $ring->(4 * $out)) - 1), '<', 0.02, 'four cards') or diag(complain($four));
-cmp_ok(abs($steps / ($ring->($out) - $hierarchical) - 1), '<', 0.02, 'first inside the nodes, then between them') or diag(complain($two_steps));
+cmp_ok(abs($faster / ($ring_time->($out) - $ring_time->(4 * $out)) - 1), '<', 0.02, 'four cards') or diag(complain($four));
+cmp_ok(abs($steps / ($ring_time->($out) - $hierarchical) - 1), '<', 0.02, 'first inside the nodes, then between them') or diag(complain($two_steps));
 # Scattered messages between stages.
-my @message = qw(--gpus 64 --model ptdp-18b --micro-batch 1 --recompute full --explain 2,8,4);
+my @message = (qw(--gpus 64 --model ptdp-18b --micro-batch 1 --recompute full --explain), '2,8,4');
 my ($plain, $scattered) = run_jobs([emu(1, $plan, @message), emu(1, $plan, @message, '--scatter-gather')]);
 is($scattered->{page}{config}{pp_bytes} * 8, $plain->{page}{config}{pp_bytes}, 'scattered messages have 1/tp of the bytes') or diag(complain($scattered));
 cmp_ok($scattered->{page}{config}{tp_bytes}, '>', $plain->{page}{config}{tp_bytes}, 'and are gathered over tp');
@@ -152,7 +152,7 @@ cmp_ok($scattered->{page}{config}{tp_bytes}, '>', $plain->{page}{config}{tp_byte
 for my $format (['mixed', 16, 4 + 12 / 8], ['bf16', 18, 6 + 12 / 8], ['fp32', 16, 8 + 8 / 8]) {
     my ($name, @bytes) = @$format;
     for my $zero (0, 1) {
-        my ($job) = run_jobs([emu(1, $plan, qw(--gpus 8 --model llama2-7b --batch 8 --zero), $zero, qw(--explain 8,1,1 --precision), $name)]);
+        my ($job) = run_jobs([emu(1, $plan, qw(--gpus 8 --model llama2-7b --batch 8 --zero), $zero, qw(--explain), '8,1,1', qw(--precision), $name)]);
         my $c = $job->{page}{config};
         my $each = ($c->{parameters} + $c->{gradients} + $c->{'optimizer state'}) / 6738415616;
         cmp_ok(abs($each / $bytes[$zero] - 1), '<', 1e-3, "$name, ZeRO $zero: $bytes[$zero] bytes per parameter") or diag("$each", complain($job));

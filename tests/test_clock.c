@@ -57,7 +57,8 @@ static void exposed(Run *run, const char *name, ScheduleRule rule, size_t m, siz
     Stack stack = stack_of(run);
     Played is = stack_play(run, &stack, rule, m);
     double t_f = forward_time();
-    size_t message = clock_transfer(CLOCK_INSIDE, 1, B * sizes.context * sizes.width * sizeof(real));
+    size_t message =
+        clock_transfer(CLOCK_INSIDE, 1, B * sizes.context * sizes.width * sizeof(real));
     if (run->world->size == 1) transfers = 0;
     cost(run, name, "ps", (double)units * 3 * t_f + (double)(transfers * message),
          (double)is.timing.step);
@@ -265,8 +266,7 @@ static void lanes(Run *run) {
     double fast = all_reduce_time(in_node, 0), slow = all_reduce_time(nodes, nodes > 1);
     cost(run, "all-reduce in a node", "ps", fast, together(run, &inside, 1, t));
     cost(run, "all-reduce between nodes", "ps", slow, together(run, &between, 1, t));
-    cost(run, "all-reduce of the world", "ps", all_reduce_time(p, cards),
-         together(run, &w, 1, t));
+    cost(run, "all-reduce of the world", "ps", all_reduce_time(p, cards), together(run, &w, 1, t));
     cost(run, "two on two communicators overlap", "ps", fast > slow ? fast : slow,
          together(run, (Comm *[]){ inside, between }, 2, t));
     cost(run, "two on one communicator queue", "ps", 2 * fast,

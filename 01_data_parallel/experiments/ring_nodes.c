@@ -66,8 +66,7 @@ static void costs_over_nodes(Run *run, Comm *inside, Comm *between, Tensor t) {
                formula(lasts(M > 1 ? cards_of(n) : 0, 2 * (N - 1), ceil_div(count, N))),
                NOT_PREDICTED, (double)(middle - begin));
     check_cost(run, "nodes.time", "over nodes, hierarchical: time", "ps",
-               formula(2 * lasts(0, n - 1, part) +
-                       lasts(1, 2 * (M - 1), ceil_div(part, M))),
+               formula(2 * lasts(0, n - 1, part) + lasts(1, 2 * (M - 1), ceil_div(part, M))),
                NOT_PREDICTED, (double)(end - middle));
 }
 
@@ -123,7 +122,8 @@ bool ring_nodes_table(Run *run) {
         "node to the next node, others inside:\n",
         size, N, N / n, n, k->link.name, k->between.name);
     char cards[80];
-    snprintf(cards, sizeof cards, "flat: %zu card%s of each node at once; hierarchical: one per part", cards_of(n),
+    snprintf(cards, sizeof cards,
+             "flat: %zu card%s of each node at once; hierarchical: one per part", cards_of(n),
              cards_of(n) == 1 ? "" : "s");
     results(run, (const char *const[]){ "flat ring", "hierarchical", NULL },
             (const Result[]){

@@ -81,7 +81,7 @@ enum { CLOCK_INSIDE, CLOCK_ONE_CARD }; // inside: they share a node
 size_t clock_cards(size_t n, const size_t *rank);
 // The present link inside a node, or over this number of cards.
 ClockLink clock_link(size_t cards);
-double clock_flops(void);            // the FLOPs of this rank so far, under both clocks
+double clock_flops(void); // the FLOPs of this rank so far, under both clocks
 // ---- for picture.c, under the wall clock: time 0 of this rank, in seconds of now() ----
 double clock_begun(void);
 void clock_set_begun(double t);
