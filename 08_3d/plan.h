@@ -30,6 +30,8 @@ typedef struct {
     size_t multiprocessors;
     double memory;            // bytes
     size_t node;              // GPUs per node; 0: one node for all
+    size_t rails;             // network cards per node; 0: one per GPU
+    double reserve;           // bytes that are not for the model (plan_presets.c)
     PlanLink inside, between; // the links inside a node and between nodes
     const char *source;
 } PlanCluster;
@@ -39,7 +41,22 @@ typedef struct {
 typedef struct {
     const char *name;
     size_t weight, gradient, state, element, mask, statistic, logit;
+    const char *source;
 } PlanFormat;
+// How the system communicates. reference.md states the model of each choice, with its source.
+typedef struct {
+    // Communication that runs beside computation.
+    // dp: the sum over dp in backward, and ZeRO's gathers one layer ahead.
+    // tp: the sums of a backward, beside the products of the same layer. pieces: all sums and
+    // gathers over tp, in pieces.
+    // pp: a stage that has sent a message computes on; without pp it waits until it has arrived.
+    struct {
+        bool dp, tp, pieces, pp;
+    } overlap;
+    bool scatter;      // each rank of tp sends 1/tp of a message between stages (05.03)
+    bool trees;        // an all-reduce is a ring or a tree, whichever is faster (NCCL)
+    bool hierarchical; // collectives first inside the nodes, then between them (01.03)
+} PlanHow;
 typedef struct {
     PlanModel model;
     PlanCluster cluster;
@@ -48,6 +65,7 @@ typedef struct {
     // Attention in blocks, which keeps no scores (common/model/attention.h). With cp above 1
     // attention is always in blocks.
     bool blockwise;
+    PlanHow how;
 } PlanTask;
 
 // A name that a model had before its block was planned as it is.
@@ -60,6 +78,8 @@ extern const PlanModel plan_models[];
 extern const PlanOldName plan_old_names[];
 extern const PlanCluster plan_clusters[];
 extern const PlanFormat plan_formats[];
+const PlanFormat *plan_format(const char *name); // one that exists
+PlanHow plan_how(const PlanCluster *c);          // without options: as frameworks of its time
 
 typedef struct {
     Degrees n;          // dp x tp x pp x cp; cp 0 means 1
@@ -68,7 +88,11 @@ typedef struct {
     size_t zero;        // ZeRO stage
     bool sequence;      // sequence parallelism
     Recompute recompute;
+    // Parts of equal cost: the parts of embedding and head have fewer blocks. Otherwise the first
+    // parts have one block more where blocks do not divide, as in the trainer.
+    bool balanced;
 } PlanLayout;
+size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part);
 size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l); // per replica
 bool plan_in_blocks(const PlanTask *t, const PlanLayout *l);       // is attention in blocks?
 // dp x cp: the number of ranks with the same parameters, over which ZeRO shards.
@@ -123,11 +147,18 @@ typedef struct {
 } PlanResult;
 
 // ---- One stage (plan_stage.c) ----
+// A group of n ranks: how many of them are in each of its nodes (0: unequal numbers), and how many
+// network cards of a node its collectives use (clock.h). cards 0: the group is in one node.
 typedef struct {
-    CutSizes z;            // of the largest rank of its tp and cp groups
-    size_t d, i;           // replica and stage
-    bool tp_near, dp_near; // does this group lie in one node?
+    size_t n, in_node, cards;
+} PlanGroup;
+typedef struct {
+    CutSizes z;       // of the largest rank of its tp and cp groups
+    size_t d, i;      // replica and stage
+    PlanGroup tp, dp; // dp: over dp x cp
 } PlanStage;
+// The group of n ranks of the world: first, first + stride, ...
+PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride);
 // Do the ranks first to last of the world share a node?
 bool plan_near(const PlanTask *t, size_t first, size_t last);
 size_t plan_rank(const PlanLayout *l, size_t d, size_t cp, size_t tp, size_t stage);
@@ -145,15 +176,18 @@ double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, si
 // pairs: the number of scores that the causal mask leaves.
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
                            size_t D);
-double plan_link_time(const PlanTask *t, bool near, size_t messages, double bytes);
-double plan_ring_time(const PlanTask *t, bool near, size_t passes, size_t n, size_t count,
-                      size_t size);
+double plan_message_time(const PlanTask *t, bool near, double bytes);
+// The time of a collective, and the bytes that a rank sends in it.
+double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
+double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 // The stage with the positions of rank cp of its ring.
 PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp);
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);
 // The same without the ring.
 PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                      size_t B);
+// One pass over dp of the stage's tables, whose elements have `size` bytes.
+PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size);
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 // The sum over dp, after the backwards.
 PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
@@ -220,17 +254,29 @@ PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool p
 void plan_list_free(PlanList *list);
 // Where a search has found no layout: the number that does not divide (plan_divide.c).
 void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t room);
-// The fastest layouts that differ from the fastest one overall in one degree.
+// ---- Why (plan_why.c) ----
+// The fastest layouts that differ from the fastest one overall in one degree, and the fastest one
+// with one other choice, which may not fit.
 // times: the step, divided by the step of the fastest layout.
 // cause: the part of the step with most of the additional time.
-enum { PLAN_ALTERNATIVES = 7 };
+enum { PLAN_ALTERNATIVES = 14 };
 typedef struct {
     char name[48];
     double times;
     const char *cause;
-    const PlanResult *result;
+    PlanResult result;
 } PlanAlternative;
-size_t plan_alternatives(const PlanList *list, PlanAlternative found[PLAN_ALTERNATIVES]);
+size_t plan_alternatives(const PlanTask *t, const PlanList *list,
+                         PlanAlternative found[PLAN_ALTERNATIVES]);
+// The step of the same layout on a slower cluster, divided by its step.
+enum { PLAN_STRESSES = 3 };
+typedef struct {
+    const char *name;
+    double times;
+} PlanStress;
+size_t plan_stresses(const PlanTask *t, const PlanResult *best, PlanStress found[PLAN_STRESSES]);
+// What fits where nothing does. least: the layout that needs least memory.
+void plan_try(const PlanTask *t, const PlanResult *least, char *text, size_t room);
 // The choices of plan_alternatives() as one sentence, for the JSON.
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);
 // The largest category of memory of a layout that does not fit.

@@ -3,10 +3,11 @@
 #include "08_3d/plan.h"
 
 // A quantity that one degree of the mesh cuts into equal parts. fixed 0: the search may choose this
-// degree.
+// degree. any: the parts need not be equal, so the degree is any number up to `count`.
 typedef struct {
     const char *option, *what;
     size_t fixed, count;
+    bool any;
 } Cut;
 enum { CUTS = 4 };
 
@@ -16,10 +17,17 @@ static size_t power_in(size_t prime, size_t n) {
     for (; n > 0 && n % prime == 0; n /= prime) power *= prime;
     return power;
 }
+static size_t power_below(size_t prime, size_t n) {
+    size_t power = 1;
+    while (power * prime <= n) power *= prime;
+    return power;
+}
 // The part of that power that all free degrees together can take.
 static size_t power_taken(const Cut *cut, size_t prime) {
     size_t taken = 1;
-    for (size_t i = 0; i < CUTS; i++) taken *= cut[i].fixed ? 1 : power_in(prime, cut[i].count);
+    for (size_t i = 0; i < CUTS; i++)
+        if (!cut[i].fixed)
+            taken *= cut[i].any ? power_below(prime, cut[i].count) : power_in(prime, cut[i].count);
     return taken;
 }
 // A prime of n whose power is more than the free degrees can take; 0: there is none.
@@ -41,8 +49,8 @@ static void say_missing(const Cut *cut, const PlanTask *t, size_t rest, size_t p
                                 power_in(prime, rest));
     for (size_t i = 0; i < CUTS && n < room; i++) {
         if (cut[i].fixed) continue;
-        n += (size_t)snprintf(why + n, room - n, "%s%zu %s (--%s)", comma, cut[i].count,
-                              cut[i].what, cut[i].option);
+        n += (size_t)snprintf(why + n, room - n, "%s%s%zu %s (--%s)", comma,
+                              cut[i].any ? "up to " : "", cut[i].count, cut[i].what, cut[i].option);
         comma = ", ";
     }
     if (n >= room) return;
@@ -55,15 +63,20 @@ void plan_why_none(const PlanTask *t, const PlanFixed *f, char *why, size_t room
     // Each rank of cp has two chunks.
     size_t pairs = m->context % 2 == 0 ? m->context / 2 : 1;
     const Cut cut[CUTS] = { { "tp", config_head_ratio(m) > 1 ? "heads of key and value" : "heads",
-                              f->tp, config_kv_heads(m) },
-                            { "pp", "blocks", f->pp, m->layers },
-                            { "dp", "sequences", f->dp, t->model.batch },
-                            { "cp", "pairs of positions", f->cp,
-                              f->cp || t->blockwise ? pairs : 1 } };
+                              f->tp, config_kv_heads(m), false },
+                            { "pp", "blocks", f->pp, m->layers, true },
+                            { "dp", "sequences", f->dp, t->model.batch, false },
+                            { "cp", "pairs of positions", f->cp, f->cp || t->blockwise ? pairs : 1,
+                              false } };
     size_t rest = t->gpus;
     for (size_t i = 0; i < CUTS; i++) {
         if (cut[i].fixed == 0) continue;
-        if (cut[i].count % cut[i].fixed) {
+        if (cut[i].any && cut[i].fixed > cut[i].count) {
+            snprintf(why, room, "--%s %zu: there are %zu %s", cut[i].option, cut[i].fixed,
+                     cut[i].count, cut[i].what);
+            return;
+        }
+        if (!cut[i].any && cut[i].count % cut[i].fixed) {
             snprintf(why, room, "%zu %s do not divide by --%s %zu", cut[i].count, cut[i].what,
                      cut[i].option, cut[i].fixed);
             return;
@@ -89,8 +102,8 @@ void plan_why_none(const PlanTask *t, const PlanFixed *f, char *why, size_t room
                  f->micro_batch);
     else if (f->chunks)
         snprintf(why, room,
-                 "--chunks %zu: up to 4 are tried with --pp above 1 where a stage's blocks divide "
-                 "by them, and a replica's micro-batches by pp",
+                 "--chunks %zu: those are tried, with --pp above 1, that divide the blocks of the "
+                 "largest stage, where pp divides a replica's micro-batches",
                  f->chunks);
     else
         snprintf(why, room,

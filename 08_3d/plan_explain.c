@@ -124,8 +124,8 @@ void plan_explain(Run *run, const PlanTask *t, const PlanResult *r) {
     explain_memory(run, t, r, &s);
     say(run, "Traffic of the rank that sends most, in GB per step");
     say(run, "  tp %.4g (%s nodes)   cp %.4g   pp %.4g   dp %.4g (%s nodes)   tied embedding %.4g",
-        r->tp_bytes * G, s.tp_near ? "inside" : "between", r->cp_bytes * G, r->pp_bytes * G,
-        r->dp_bytes * G, s.dp_near ? "inside" : "between", r->tied_bytes * G);
+        r->tp_bytes * G, s.tp.cards ? "between" : "inside", r->cp_bytes * G, r->pp_bytes * G,
+        r->dp_bytes * G, s.dp.cards ? "between" : "inside", r->tied_bytes * G);
     explain_ring(run, t, l, &first);
     say(run, "Time of a micro-batch in the first chunk, in ms");
     explain_op(run, &forward, "forward");

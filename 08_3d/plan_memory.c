@@ -35,6 +35,8 @@ PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s
     for (size_t i = 0; i < cut_layers(z); i++)
         if ((double)elements_unit(z, i) > unit) unit = (double)elements_unit(z, i);
     double wte = (double)(stage_tables(z) * elements_wte(z));
+    // Beside the unit that computes, a second one is gathered, and a second gradient reduced.
+    unit *= t->how.overlap.dp ? 2 : 1;
     PlanMemory m = { {
         [PLAN_WEIGHTS] = (double)f->weight * (l->zero < 3 ? all : shard),
         [PLAN_GRADIENTS] =

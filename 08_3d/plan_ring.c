@@ -136,7 +136,7 @@ static Ring ring_new(const PlanTask *t, const PlanLayout *l, const CutSizes *z, 
         Block *b = &g.block[r];
         b->positions = plan_positions_of(t, l, r);
         b->bytes = block_bytes(t, z, &b->positions, B);
-        for (int near = 0; near < 2; near++) b->takes[near] = plan_link_time(t, near, 1, b->bytes);
+        for (int near = 0; near < 2; near++) b->takes[near] = plan_message_time(t, near, b->bytes);
     }
     if (g.equal) {
         g.own = products(t, z, &g, 0, 0, B);

@@ -1,4 +1,4 @@
-// plan_search.c: tries every layout of a task, finds the fastest that fits, and says why.
+// plan_search.c: tries every layout of a task and finds the fastest that fits. plan_why.c says why.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static double least_step(const PlanTask *t, const PlanLayout *l) {
         PlanStage chunk = plan_chunk(t, l, 0, l->n.pp - 1, k);
         for (int forward = 0; forward < 2; forward++) {
             PlanOp op = plan_op(t, l, &chunk, forward, l->micro_batch);
-            ops += plan_op_time(&op);
+            ops += plan_op_time(&op) - (t->how.overlap.dp ? op.dp : 0); // which may be hidden
         }
     }
     return (double)plan_micro_batches(t, l) * ops;
@@ -53,6 +53,9 @@ static void try_memory(Search *s, PlanLayout l) {
             for (size_t r = 0; r < RECOMPUTE_CHOICES; r++) {
                 if (!may_be(f->zero, (int)zero) || !may_be(f->sequence, sequence)) continue;
                 if (!may_be(f->recompute, (int)r)) continue;
+                // In a pipeline, ZeRO 2 and 3 reduce after each micro-batch. Frameworks combine
+                // ZeRO 1 with pipelines (DeepSpeed refuses 2 and 3), so only --zero asks for it.
+                if (zero > 1 && l.n.pp > 1 && f->zero < 0) continue;
                 if ((zero && plan_replicas(&l) == 1 && f->zero < 0) || (sequence && l.n.tp == 1))
                     continue;
                 // Attention in blocks keeps no scores, so selective recomputation drops nothing.
@@ -76,7 +79,8 @@ bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t roo
                  "the model has %zu heads of key and value, so tp is at most %zu: choose less, or "
                  "more --kv-heads",
                  config_kv_heads(m), config_kv_heads(m));
-    else if (n.tp > m->heads || n.pp * l->chunks > m->layers || n.dp > t->model.batch)
+    else if (n.tp > m->heads || n.pp > m->layers ||
+             n.pp * l->chunks > m->layers + (l->balanced ? 2 : 0) || n.dp > t->model.batch)
         snprintf(why, room,
                  "the model has %zu heads and %zu blocks, and a step %zu sequences: choose less",
                  m->heads, m->layers, t->model.batch);
@@ -92,37 +96,51 @@ bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t roo
     else return true;
     return false;
 }
-// Tries a mesh only if all parts are equal: heads of key and value over tp, positions over 2 cp
-// chunks, blocks over the chunks of all stages, sequences over dp and micro-batches. Without --cp,
-// cp is 1 with plain attention, because a ring keeps no scores and would win by that alone, and a
-// chunk has at least PLAN_LEAST_CHUNK positions.
+// Do parts of equal cost have other blocks than parts of equal blocks?
+static bool differs(const PlanTask *t, PlanLayout l) {
+    size_t last = l.n.pp * l.chunks - 1;
+    PlanLayout equal = l;
+    l.balanced = true;
+    return plan_part_blocks(t, &l, last) != plan_part_blocks(t, &equal, last) ||
+           plan_part_blocks(t, &l, 0) != plan_part_blocks(t, &equal, 0);
+}
+// Tries v chunks per stage: in equal parts if the blocks divide, and in parts of equal cost if
+// these are other parts.
+static void try_chunks(Search *s, Degrees n, size_t b, size_t v) {
+    size_t layers = s->t->model.model.layers, micro_batches = s->t->model.batch / n.dp / b;
+    PlanLayout l = { .n = n, .micro_batch = b, .chunks = v };
+    if (!may(s->fixed->chunks, v) || n.pp * v > layers + 2) return;
+    if (v > 1 && (n.pp == 1 || micro_batches % n.pp)) return;
+    if (layers % (n.pp * v) == 0) try_memory(s, l);
+    if (n.pp == 1 || ceil_div(layers, n.pp) % v || !differs(s->t, l)) return;
+    l.balanced = true;
+    try_memory(s, l);
+}
+// Tries a mesh only if parts are equal: heads of key and value over tp, positions over 2 cp chunks,
+// sequences over dp and micro-batches. Blocks need not divide. Without --cp, cp is 1 with plain
+// attention, because a ring keeps no scores and would win by that alone, and a chunk has at least
+// PLAN_LEAST_CHUNK positions.
 static void try_mesh(Search *s, Degrees n) {
     const ModelConfig *m = &s->t->model.model;
     size_t batch = s->t->model.batch;
-    if (config_kv_heads(m) % n.tp || m->layers % n.pp || batch % n.dp) return;
+    if (config_kv_heads(m) % n.tp || batch % n.dp) return;
     size_t chunk = m->context / (2 * n.cp);
     bool may_cut = s->fixed->cp || (s->t->blockwise && chunk >= PLAN_LEAST_CHUNK);
     if (n.cp > 1 && (m->context % (2 * n.cp) || !may_cut)) return;
     for (size_t b = 1; b <= MOST_MICRO_BATCH; b *= 2) {
         s->best = INFINITY;
-        for (size_t v = 1; v <= m->layers / n.pp; v++) {
-            size_t sequences = batch / n.dp, micro_batches = sequences / b;
-            if (!may(s->fixed->micro_batch, b) || !may(s->fixed->chunks, v) || sequences % b)
-                continue;
-            if (v > 1 && (n.pp == 1 || m->layers % (n.pp * v) || micro_batches % n.pp || v > 4))
-                continue;
-            try_memory(s, (PlanLayout){ .n = n, .micro_batch = b, .chunks = v });
-        }
+        if (!may(s->fixed->micro_batch, b) || batch / n.dp % b) continue;
+        for (size_t v = 1; v <= ceil_div(m->layers, n.pp); v++) try_chunks(s, n, b, v);
     }
 }
 
 // The order of the list: layouts that fit, by time; then the others, by memory; equal ones in the
 // order of the search.
 static int searched_first(const PlanLayout *x, const PlanLayout *y) {
-    const size_t p[] = { x->n.tp,   x->n.pp, mesh_cp(x->n), x->micro_batch,
-                         x->chunks, x->zero, x->sequence,   x->recompute };
-    const size_t q[] = { y->n.tp,   y->n.pp, mesh_cp(y->n), y->micro_batch,
-                         y->chunks, y->zero, y->sequence,   y->recompute };
+    const size_t p[] = { x->n.tp,     x->n.pp, mesh_cp(x->n), x->micro_batch, x->chunks,
+                         x->balanced, x->zero, x->sequence,   x->recompute };
+    const size_t q[] = { y->n.tp,     y->n.pp, mesh_cp(y->n), y->micro_batch, y->chunks,
+                         y->balanced, y->zero, y->sequence,   y->recompute };
     size_t i = 0;
     while (i + 1 < sizeof p / sizeof *p && p[i] == q[i]) i++;
     return (p[i] > q[i]) - (p[i] < q[i]);
@@ -176,84 +194,4 @@ PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool p
 void plan_list_free(PlanList *list) {
     free(list->result);
     *list = (PlanList){ 0 };
-}
-
-// ---------------------------------------------------------------- why
-
-static const PlanResult *best_with(const PlanList *list, size_t tp, size_t pp, size_t cp,
-                                   size_t b) {
-    for (size_t i = 0; i < list->feasible; i++) {
-        const PlanLayout *l = &list->result[i].layout;
-        if (may(tp, l->n.tp) && may(pp, l->n.pp) && may(cp, mesh_cp(l->n)) &&
-            may(b, l->micro_batch))
-            return &list->result[i];
-    }
-    return NULL;
-}
-// Where the other layout spends most of its additional time.
-static const char *cause(const PlanResult *best, const PlanResult *other) {
-    const double more[] = { other->computing - best->computing,
-                            other->tp - best->tp,
-                            other->cp - best->cp,
-                            other->dp - best->dp,
-                            other->end - best->end,
-                            other->idle - best->idle };
-    static const char *const name[] = { "computing",          "tensor-parallel sums",
-                                        "waits for the ring", "ZeRO's gathers",
-                                        "the sum over dp",    "the bubble" };
-    size_t most = 0;
-    for (size_t i = 1; i < sizeof more / sizeof *more; i++) most = more[i] > more[most] ? i : most;
-    return name[most];
-}
-size_t plan_alternatives(const PlanList *list, PlanAlternative found[PLAN_ALTERNATIVES]) {
-    if (list->feasible == 0) return 0;
-    const PlanResult *best = &list->result[0];
-    const PlanLayout *l = &best->layout;
-    const size_t tp = l->n.tp, pp = l->n.pp, cp = mesh_cp(l->n), b = l->micro_batch;
-    const struct {
-        const char *name;
-        size_t now, value, tp, pp, cp, b;
-    } other[PLAN_ALTERNATIVES] = {
-        { "tp", tp, tp / 2, tp / 2, 0, 0, 0 },   { "tp", tp, 2 * tp, 2 * tp, 0, 0, 0 },
-        { "pp", pp, pp / 2, tp, pp / 2, 0, 0 },  { "pp", pp, 2 * pp, tp, 2 * pp, 0, 0 },
-        { "cp", cp, cp / 2, 0, 0, cp / 2, 0 },   { "cp", cp, 2 * cp, 0, 0, 2 * cp, 0 },
-        { "seqs", b, 2 * b, tp, pp, cp, 2 * b },
-    };
-    size_t n = 0;
-    for (size_t i = 0; i < PLAN_ALTERNATIVES; i++) {
-        if (other[i].value == 0) continue;
-        const PlanResult *o = best_with(list, other[i].tp, other[i].pp, other[i].cp, other[i].b);
-        if (!o) continue; // no such layout fits
-        found[n] = (PlanAlternative){ .times = o->step / best->step,
-                                      .cause = cause(best, o),
-                                      .result = o };
-        snprintf(found[n].name, sizeof found[n].name, "%s %zu instead of %zu%s", other[i].name,
-                 other[i].value, other[i].now, other[i].b ? ", same mesh" : "");
-        n++;
-    }
-    return n;
-}
-void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room) {
-    PlanAlternative other[PLAN_ALTERNATIVES];
-    if (list->feasible == 0) {
-        snprintf(text, room,
-                 "Nothing fits: even the layout that needs least memory exceeds %.3g GB.",
-                 t->cluster.memory * 1e-9);
-        return;
-    }
-    char name[PLAN_NAME];
-    const size_t alternatives = plan_alternatives(list, other);
-    size_t n = (size_t)snprintf(text, room, "%s is the fastest that fits",
-                                plan_layout_name(name, &list->result[0].layout));
-    for (size_t i = 0; i < alternatives && n < room; i++)
-        n += (size_t)snprintf(text + n, room - n, "%s %s takes %.3g times as long (%s)",
-                              i ? "," : ":", other[i].name, other[i].times, other[i].cause);
-    if (n < room) snprintf(text + n, room - n, ".");
-}
-void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room) {
-    size_t most = 0;
-    for (size_t i = 1; i < PLAN_MEMORY; i++)
-        if (r->fullest.bytes[i] > r->fullest.bytes[most]) most = i;
-    snprintf(text, room, "%s %.3g GB, of %.3g GB for all", plan_memory_name[most],
-             r->fullest.bytes[most] * 1e-9, t->cluster.memory * 1e-9);
 }

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "08_3d/plan.h"
 #include "common/base/output.h"
 
@@ -66,30 +67,53 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
         (m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER]) * G, m[PLAN_ACTIVATIONS] * G,
         r->tp_bytes * G, r->cp_bytes * G, r->pp_bytes * G, (r->dp_bytes + r->tied_bytes) * G, end);
 }
-// The fastest layouts with another degree, and how much longer they take.
+// The fastest layouts with another degree or choice, and how much longer they take.
 static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     PlanAlternative other[PLAN_ALTERNATIVES];
     Result rows[PLAN_ALTERNATIVES + 1] = { { 0 } };
-    char times[PLAN_ALTERNATIVES][24], cause[PLAN_ALTERNATIVES][40];
-    const size_t n = plan_alternatives(list, other);
+    char times[PLAN_ALTERNATIVES][24], cause[PLAN_ALTERNATIVES][80], limit[72];
+    const size_t n = plan_alternatives(t, list, other);
+    size_t last_degree = 0;
     for (size_t i = 0; i < n; i++) {
-        snprintf(times[i], sizeof times[i], "=%.2f", other[i].times);
-        snprintf(cause[i], sizeof cause[i], "=%s", other[i].cause);
+        bool fits = other[i].result.fits;
+        plan_limits(&other[i].result, t, limit, sizeof limit);
+        snprintf(times[i], sizeof times[i], fits ? "=%.2f" : "=does not fit", other[i].times);
+        snprintf(cause[i], sizeof cause[i], "=%s", fits ? other[i].cause : limit);
         rows[i] = (Result){ .what = other[i].name, .cell = { times[i], cause[i] } };
+        if (strstr(other[i].name, "same mesh")) last_degree = i;
     }
     if (n == 0) return;
     say(run, "If one choice is changed, the fastest layout with the new value takes longer:");
     results(run, (const char *const[]){ "step, times the best", "mostly more time for", NULL },
             rows);
-    const PlanLayout *best = &list->result[0].layout, *last = &other[n - 1].result->layout;
+    const PlanLayout *best = &list->result[0].layout, *last = &other[last_degree].result.layout;
     size_t m = plan_micro_batches(t, last);
-    // The last row is of the same mesh with twice the sequences per micro-batch.
+    // This row is of the same mesh with twice the sequences per micro-batch.
     if (last->micro_batch == 2 * best->micro_batch && best->chunks > 1 && last->chunks == 1 &&
         m % last->n.pp)
         say(run,
             "  With %zu sequences a rank has %zu micro-batches, not a multiple of pp %zu, so "
             "stages have no chunks.",
             last->micro_batch, m, last->n.pp);
+}
+
+// What slows the fastest layout down most, and how much of a GPU's memory is left.
+static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
+    PlanStress found[PLAN_STRESSES];
+    Result rows[PLAN_STRESSES + 1] = { { 0 } };
+    char times[PLAN_STRESSES][24];
+    size_t n = plan_stresses(t, best, found);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(times[i], sizeof times[i], "=%.2f", found[i].times);
+        rows[i] = (Result){ .what = found[i].name, .cell = { times[i] } };
+    }
+    double held = plan_memory_sum(&best->fullest), reserve = t->cluster.reserve;
+    say(run, "What breaks first:");
+    results(run, (const char *const[]){ "step, times as long", NULL }, rows);
+    say(run,
+        "  Memory: %.1f GB of the plan, %.3g GB for CUDA, NCCL and fragments (--margin), %.1f GB "
+        "free.",
+        held * 1e-9, reserve * 1e-9, (t->cluster.memory - reserve - held) * 1e-9);
 }
 
 void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
@@ -121,7 +145,16 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
         "mesh.\nOf %zu layouts, %zu were simulated%s",
         list->tried, list->n,
         list->n < list->tried ? "; the others cannot be the fastest of their mesh." : ".");
+    if (list->feasible == 0) return;
+    const PlanLayout *best = &list->result[0].layout;
+    if (best->balanced)
+        say(run,
+            "The first row has parts of equal cost (--balance cost): %zu blocks in the first "
+            "part, %zu in the last, up to %zu in others.",
+            plan_part_blocks(t, best, 0), plan_part_blocks(t, best, best->n.pp * best->chunks - 1),
+            plan_part_blocks(t, best, best->n.pp > 1));
     alternatives(run, t, list);
+    stresses(run, t, &list->result[0]);
 }
 
 // ---------------------------------------------------------------- the file of all layouts
@@ -130,14 +163,15 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
 // is the sum of the fields computing, tp_time, dp_time, end_time and idle (PlanResult).
 void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room) {
     const PlanLayout *l = &r->layout;
-    size_t n = (size_t)snprintf(text, room,
-                                "{\"dp\": %zu, \"tp\": %zu, \"pp\": %zu, \"cp\": %zu, "
-                                "\"micro_batch\": %zu, \"chunks\": %zu, \"zero\": %zu, "
-                                "\"sequence\": %s, \"recompute\": \"%s\", "
-                                "\"fits\": %s",
-                                l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks,
-                                l->zero, l->sequence ? "true" : "false",
-                                plan_recompute_name(l->recompute), r->fits ? "true" : "false");
+    size_t n =
+        (size_t)snprintf(text, room,
+                         "{\"dp\": %zu, \"tp\": %zu, \"pp\": %zu, \"cp\": %zu, "
+                         "\"micro_batch\": %zu, \"chunks\": %zu, \"zero\": %zu, "
+                         "\"sequence\": %s, \"recompute\": \"%s\", "
+                         "\"balanced\": %s, \"fits\": %s",
+                         l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks,
+                         l->zero, l->sequence ? "true" : "false", plan_recompute_name(l->recompute),
+                         l->balanced ? "true" : "false", r->fits ? "true" : "false");
     for (size_t k = 0; k < PLAN_MEMORY && n < room; k++)
         n += (size_t)snprintf(text + n, room - n, ", \"%s\": %.0f", plan_memory_name[k],
                               r->fullest.bytes[k]);

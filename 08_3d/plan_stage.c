@@ -19,6 +19,55 @@ bool plan_near(const PlanTask *t, size_t first, size_t last) {
     return t->cluster.node == 0 || first / t->cluster.node == last / t->cluster.node;
 }
 
+static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
+// The members of a node follow one another. Nodes in the middle repeat after `stride` nodes, so no
+// more of them are counted, and the last node.
+PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride) {
+    size_t node = t->cluster.node, rails = t->cluster.rails, least = n, most = 0, nodes = 0;
+    PlanGroup g = { .n = n, .in_node = n };
+    if (node == 0 || first / node == (first + (n - 1) * stride) / node) return g;
+    for (size_t i = 0, members; i < n; i += members) {
+        size_t rank = first + i * stride, left = node - rank % node;
+        members = at_most(ceil_div(left, stride), n - i);
+        least = at_most(least, members);
+        most = members > most ? members : most;
+        size_t last = (first + (n - 1) * stride) / node * node; // the first rank of the last node
+        if (nodes++ != stride + 1 || last <= rank) continue;
+        // The first member in the last node.
+        members = last > first ? ceil_div(last - first, stride) - i : members;
+    }
+    g.in_node = least == most ? least : 0;
+    g.cards = rails ? at_most(least, rails) : least;
+    return g;
+}
+// Of two groups that wait for each other, the one with fewer cards.
+static PlanGroup slower(PlanGroup a, PlanGroup b) {
+    bool first = b.cards == 0 || (a.cards > 0 && a.cards <= b.cards);
+    return first ? a : b;
+}
+
+// ---------------------------------------------------------------- the parts of the model
+
+// With balanced parts, the head counts as the number of blocks with as many FLOPs, rounded; the
+// embedding counts as none. At most two parts have no block: those of embedding and head. Blocks
+// that remain to be taken away are taken from the first part, and then from the end: so 126 blocks
+// on 16 stages make 7, 14 times 8, and 7, as in Llama 3.
+size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
+    const ModelConfig *m = &t->model.model;
+    size_t parts = l->n.pp * l->chunks, L = m->layers;
+    if (!l->balanced || parts == 1) return part_size(L, parts, part);
+    CutSizes z = cut_sizes(m, 1, 0);
+    size_t head = (size_t)(work_head(&z, 1).flops / work_block(&z, 1).flops + 0.5);
+    size_t most = ceil_div(L, parts);
+    head = L < parts ? 1 : at_most(head, most - 1);
+    most = ceil_div(L + head, parts);
+    if (L >= parts) head = at_most(head, most - 1);
+    size_t less = most * parts - head - L; // one block less: in parts 0, parts - 2, parts - 3, ...
+    size_t blocks = part + 1 == parts ? most - head : most;
+    bool taken = part == 0 ? less > 0 : part + 1 < parts && parts - 1 - part < less;
+    return blocks - taken;
+}
+
 // Chunk k of stage i is part k pp + i of the model. ZeRO 2 and 3 communicate over dp in every
 // micro-batch, so all replicas keep step, and the slowest group of all replicas decides.
 PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i, size_t k) {
@@ -26,15 +75,15 @@ PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i,
     PlanStage s = { .z = cut_stage(cut_sizes(&t->model.model, tp, 0), l->n.pp * l->chunks,
                                    k * l->n.pp + i),
                     .d = d,
-                    .i = i,
-                    .tp_near = true,
-                    .dp_near = true };
-    for (size_t r = l->zero < 2 ? d * cp : 0; s.tp_near && r < (l->zero < 2 ? d + 1 : dp) * cp; r++)
-        s.tp_near = plan_near(t, plan_rank(l, r / cp, r % cp, 0, i),
-                              plan_rank(l, r / cp, r % cp, tp - 1, i));
-    for (size_t slice = 0; s.dp_near && slice < tp; slice++)
-        s.dp_near =
-            plan_near(t, plan_rank(l, 0, 0, slice, i), plan_rank(l, dp - 1, cp - 1, slice, i));
+                    .i = i };
+    size_t from = l->zero < 2 ? d * cp : 0, to = (l->zero < 2 ? d + 1 : dp) * cp;
+    s.z.blocks = plan_part_blocks(t, l, k * l->n.pp + i);
+    s.tp = plan_group(t, plan_rank(l, from / cp, from % cp, 0, i), tp, 1);
+    for (size_t r = from + 1; r < to && !plan_alike(t, l); r++)
+        s.tp = slower(s.tp, plan_group(t, plan_rank(l, r / cp, r % cp, 0, i), tp, 1));
+    s.dp = plan_group(t, plan_rank(l, 0, 0, 0, i), dp * cp, tp);
+    for (size_t slice = 1; slice < plan_slices(t, l); slice++)
+        s.dp = slower(s.dp, plan_group(t, plan_rank(l, 0, 0, slice, i), dp * cp, tp));
     Positions local = { 0 }; // n 0: all positions
     if (cp > 1) local = plan_positions_of(t, l, plan_most_positions(t, l));
     if (plan_in_blocks(t, l)) s.z = cut_positions(s.z, &local, true);
@@ -45,15 +94,14 @@ PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *
     PlanStage one = *s;
     Positions positions = plan_positions_of(t, l, cp);
     one.z = cut_positions(one.z, &positions, true);
-    one.tp_near =
-        plan_near(t, plan_rank(l, s->d, cp, 0, s->i), plan_rank(l, s->d, cp, l->n.tp - 1, s->i));
+    one.tp = plan_group(t, plan_rank(l, s->d, cp, 0, s->i), l->n.tp, 1);
     return one;
 }
 PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i) {
     PlanStage s = plan_chunk(t, l, d, i, l->chunks - 1);
     s.z.first = i == 0;
     for (size_t k = 0; k + 1 < l->chunks; k++)
-        s.z.blocks += part_size(t->model.model.layers, l->n.pp * l->chunks, k * l->n.pp + i);
+        s.z.blocks += plan_part_blocks(t, l, k * l->n.pp + i);
     return s;
 }
 // Do all groups of one kind lie in the nodes in the same way?
@@ -74,8 +122,7 @@ PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     one.z.hidden = z.hidden;
     one.z.vocab = z.vocab;
     one.z.rank = slice;
-    one.dp_near = plan_near(t, plan_rank(l, 0, 0, slice, s->i),
-                            plan_rank(l, l->n.dp - 1, mesh_cp(l->n) - 1, slice, s->i));
+    one.dp = plan_group(t, plan_rank(l, 0, 0, slice, s->i), plan_replicas(l), l->n.tp);
     return one;
 }
 // The number of slices that differ.
@@ -121,13 +168,41 @@ double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t
                  (c->bandwidth > 0 ? bytes / c->bandwidth : 0);
     return (double)count * picoseconds(one) + picoseconds(c->launch);
 }
-double plan_link_time(const PlanTask *t, bool near, size_t messages, double bytes) {
-    PlanLink link = near ? t->cluster.inside : t->cluster.between;
-    return link.beta == 0 ? 0 : picoseconds((double)messages * link.alpha + bytes / link.beta);
+// Messages one after the other, inside a node or over some cards. Several cards together are at
+// most as fast as the link inside, through which all bytes also pass.
+static double link_time(const PlanTask *t, size_t cards, size_t messages, double bytes) {
+    PlanLink inside = t->cluster.inside, link = cards ? t->cluster.between : inside;
+    if (link.beta == 0) return 0;
+    double rate = link.beta * (double)cards;
+    if (inside.beta > 0) rate = fmin(rate, inside.beta);
+    return picoseconds((double)messages * link.alpha + bytes / fmax(rate, link.beta));
 }
-double plan_ring_time(const PlanTask *t, bool near, size_t passes, size_t n, size_t count,
-                      size_t size) {
-    return plan_link_time(t, near, passes * (n - 1), ring_bytes(passes, n, count, size));
+double plan_message_time(const PlanTask *t, bool near, double bytes) {
+    return link_time(t, !near, 1, bytes);
+}
+// Is the collective hierarchical? A pass then goes through a node's ranks, and 1/in_node of it
+// through the ranks with the same place in all nodes, each on its own card.
+static bool in_two_steps(const PlanTask *t, PlanGroup g) {
+    return t->how.hierarchical && g.cards > 0 && g.in_node > 1;
+}
+double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size) {
+    if (!in_two_steps(t, g)) return ring_bytes(passes, g.n, count, size);
+    return ring_bytes(passes, g.in_node, count, size) +
+           ring_bytes(passes, g.n / g.in_node, ceil_div(count, g.in_node), size);
+}
+double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size) {
+    if (!in_two_steps(t, g)) {
+        double ring =
+            link_time(t, g.cards, passes * (g.n - 1), ring_bytes(passes, g.n, count, size));
+        if (!t->how.trees || passes != ALL_REDUCE_PASSES || g.n == 1) return ring;
+        // Up and down a binary tree, in small pieces: each link carries the whole tensor twice.
+        size_t height = 0;
+        while ((size_t)1 << height < g.n) height++;
+        return fmin(ring, link_time(t, g.cards, 2 * height, 2 * (double)(count * size)));
+    }
+    size_t nodes = g.n / g.in_node, part = ceil_div(count, g.in_node);
+    return link_time(t, 0, passes * (g.in_node - 1), ring_bytes(passes, g.in_node, count, size)) +
+           link_time(t, 1, passes * (nodes - 1), ring_bytes(passes, nodes, part, size));
 }
 // Norms, dropout, GELU, residual additions and the update take the time to read and write their
 // bytes.
@@ -139,27 +214,31 @@ static double through_memory(const PlanTask *t, double bytes, double kernels) {
 double plan_op_time(const PlanOp *op) { return op->products + op->rest + op->tp + op->cp + op->dp; }
 static void add_tp(PlanOp *op, const PlanTask *t, const PlanStage *s, double times, size_t passes,
                    size_t count) {
-    op->tp += times * plan_ring_time(t, s->tp_near, passes, s->z.t, count, t->format.element);
-    op->tp_bytes += times * ring_bytes(passes, s->z.t, count, t->format.element);
+    op->tp += times * plan_group_time(t, s->tp, passes, count, t->format.element);
+    op->tp_bytes += times * plan_group_bytes(t, s->tp, passes, count, t->format.element);
 }
-static void add_dp(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage *s, double times,
-                   size_t passes, size_t count, size_t size) {
-    op->dp += times * plan_ring_time(t, s->dp_near, passes, dp, count, size);
-    op->dp_bytes += times * ring_bytes(passes, dp, count, size);
+static void add_dp(PlanOp *op, const PlanTask *t, const PlanStage *s, double times, size_t passes,
+                   size_t count, size_t size) {
+    op->dp += times * plan_group_time(t, s->dp, passes, count, size);
+    op->dp_bytes += times * plan_group_bytes(t, s->dp, passes, count, size);
 }
-// One pass for each layer of the stage, `times` times.
-static void add_units(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage *s, double times,
-                      size_t size) {
+// One pass for each layer of the stage.
+static void add_units(PlanOp *op, const PlanTask *t, const PlanStage *s, size_t size) {
     for (size_t i = 0; i < cut_layers(&s->z); i++)
-        add_dp(op, t, dp, s, times, ONE_PASS, elements_unit(&s->z, i), size);
+        add_dp(op, t, s, 1, ONE_PASS, elements_unit(&s->z, i), size);
 }
 static void add_ring(PlanOp *op, PlanRing r, double times) {
     op->products += times * r.products;
     op->cp += times * (r.time - r.products);
     op->cp_bytes += times * r.bytes;
 }
-static void add_table(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage *s, size_t size) {
-    add_dp(op, t, dp, s, (double)stage_tables(&s->z), ONE_PASS, elements_wte(&s->z), size);
+static void add_table(PlanOp *op, const PlanTask *t, const PlanStage *s, size_t size) {
+    add_dp(op, t, s, (double)stage_tables(&s->z), ONE_PASS, elements_wte(&s->z), size);
+}
+PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size) {
+    PlanOp op = { 0 };
+    add_table(&op, t, s, size);
+    return op;
 }
 
 // ------------------------------------------------------------ a forward or backward of B sequences
@@ -172,8 +251,10 @@ static const double BACKWARD_REST = 1.5;
 // Times of the products in a block: with the four matrices, and in all heads unless attention works
 // in blocks. Gate and up of SwiGLU are one matrix (block.h). scores: q k^T alone, because selective
 // recomputation repeats it.
+// forwards, inputs, weights: the product of each matrix, and those for its dx and dW; communication
+// may run beside them. The matrices are q|k|v, projection, fc, out.
 typedef struct {
-    double forward, backward, scores;
+    double forward, backward, scores, forwards[4], inputs[4], weights[4];
 } Products;
 static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
     size_t M = B * z->T, C = z->C, A = z->heads * z->D, K = z->key_heads * z->D, F = z->hidden;
@@ -185,17 +266,49 @@ static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
         p.backward = 2 * p.forward;
     }
     for (size_t i = 0; i < 4; i++) {
-        p.forward += plan_product_time(t, 1, M, n[i], k[i], false);
-        p.backward += plan_product_time(t, 1, M, k[i], n[i], false) +
-                      plan_product_time(t, 1, k[i], n[i], M, true);
+        p.forwards[i] = plan_product_time(t, 1, M, n[i], k[i], false);
+        p.inputs[i] = plan_product_time(t, 1, M, k[i], n[i], false);
+        p.weights[i] = plan_product_time(t, 1, k[i], n[i], M, true);
+        p.forward += p.forwards[i];
+        p.backward += p.inputs[i] + p.weights[i];
     }
     return p;
+}
+
+// The communication over tp that runs beside products.
+// tp: in backward the sum of a dx runs beside the product for dW. With sequence parallelism the
+// second gather of an input runs beside the product for dx (Korthikanti section 4.2.2;
+// Megatron-LM's LinearWithGradAccumulationAndAsyncCommunication). pieces: the other gathers and
+// sums, too, run beside the product that needs or makes them, in tp pieces, of which the first or
+// last is not hidden (Transformer Engine's user buffers,
+// --tp-comm-overlap).
+// Each hides at most as long as its product lasts. rows: elements of one sum.
+static double hidden_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
+                          const Products *p, double head, size_t rows, bool forward) {
+    const double tp = (double)s->z.t;
+    double half = plan_group_time(t, s->tp, ONE_PASS, rows, t->format.element), block = 0;
+    double sum =
+        l->sequence ? half : plan_group_time(t, s->tp, ALL_REDUCE_PASSES, rows, t->format.element);
+    for (size_t i = 0; i < 4; i++) {
+        bool column = i % 2 == 0; // q|k|v and fc: gathered before, and their dx is summed
+        double other = (column ? half : sum) * (1 - 1 / tp), product = p->forwards[i];
+        if (!forward && column) block += fmin(sum, p->weights[i]);
+        if (!forward && column && l->sequence) block += fmin(half, p->inputs[i]);
+        if (!forward) {
+            other = half * (1 - 1 / tp);
+            product = p->inputs[i];
+        }
+        // Without sequence parallelism nothing is gathered.
+        bool exists = column ? forward && l->sequence : forward || l->sequence;
+        if (t->how.overlap.pieces && exists) block += fmin(other, product);
+    }
+    return (double)s->z.blocks * block + (!forward && s->z.last ? fmin(sum, head) : 0);
 }
 
 PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                      size_t B) {
     const CutSizes *z = &s->z;
-    size_t M = B * z->T, e = t->format.element, dp = plan_replicas(l);
+    size_t M = B * z->T, e = t->format.element;
     double blocks = (double)z->blocks, first = z->first, last = z->last;
     Products p = block_products(t, z, B);
     double head = plan_product_time(t, 1, M, z->vocab, z->C, false);
@@ -232,6 +345,9 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     if (l->sequence) halves += forward ? last - first : 2 * blocks + first;
     if (l->sequence) add_tp(&op, t, s, halves, ONE_PASS, rows);
     else add_tp(&op, t, s, halves / 2, ALL_REDUCE_PASSES, rows);
+    if (t->how.overlap.tp && l->n.tp > 1)
+        op.tp -= hidden_sums(t, l, s, &p, plan_product_time(t, 1, z->C, z->vocab, M, true), rows,
+                             forward);
     // The loss: three sums of [M, 1].
     if (forward && z->last) add_tp(&op, t, s, 3, ALL_REDUCE_PASSES, M);
     // ZeRO: each micro-batch gathers the weights for forward and for backward, and reduces its
@@ -239,8 +355,8 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     for (size_t slice = 0; l->zero >= 2 && slice < plan_slices(t, l); slice++) {
         PlanStage one = plan_slice(t, l, s, slice);
         PlanOp units = { 0 };
-        if (l->zero == 3) add_units(&units, t, dp, &one, 1, t->format.weight);
-        if (!forward) add_units(&units, t, dp, &one, 1, t->format.gradient);
+        if (l->zero == 3) add_units(&units, t, &one, t->format.weight);
+        if (!forward) add_units(&units, t, &one, t->format.gradient);
         op.dp = fmax(op.dp, units.dp);
         op.dp_bytes = fmax(op.dp_bytes, units.dp_bytes);
     }
@@ -279,17 +395,16 @@ PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage
 PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     PlanOp op = { 0 };
     size_t g = t->format.gradient;
-    if (l->zero == 0)
-        add_dp(&op, t, plan_replicas(l), s, 1, ALL_REDUCE_PASSES, elements_stage(&s->z), g);
-    if (l->zero == 1) add_units(&op, t, plan_replicas(l), s, 1, g);
-    if (l->zero >= 1) add_table(&op, t, plan_replicas(l), s, g);
+    if (l->zero == 0) add_dp(&op, t, s, 1, ALL_REDUCE_PASSES, elements_stage(&s->z), g);
+    if (l->zero == 1) add_units(&op, t, s, g);
+    if (l->zero >= 1) add_table(&op, t, s, g);
     return op;
 }
 PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     PlanOp op = { 0 };
-    if (l->zero == 1 || l->zero == 2) add_units(&op, t, plan_replicas(l), s, 1, t->format.weight);
+    if (l->zero == 1 || l->zero == 2) add_units(&op, t, s, t->format.weight);
     // Stage 3 gathers wte before the first forward. Its time is counted here, too.
-    if (l->zero >= 1) add_table(&op, t, plan_replicas(l), s, t->format.weight);
+    if (l->zero >= 1) add_table(&op, t, s, t->format.weight);
     return op;
 }
 // The optimizer reads weight, gradient and state, and writes weight and state.

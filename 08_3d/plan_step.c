@@ -67,12 +67,16 @@ static void ending(Ending *e, PlanResult *r, const PlanPlayer *p, size_t i, doub
     PlanOp reduce = plan_reduction(p->t, p->l, &s), gather = plan_gather(p->t, p->l, &s);
     double dp_bytes =
         p->stage[i].sum.dp_bytes + reduce.dp_bytes + (p->l->zero == 3 ? 0 : gather.dp_bytes);
+    if (p->layered && p->l->zero == 0) dp_bytes = plan_bucket_bytes(p, &p->stage[i], &s);
     double update = plan_update_time(p->t, p->l, &s);
     for (size_t slice = 0; slice < plan_slices(p->t, p->l); slice++) {
         PlanStage one = plan_slice(p->t, p->l, &s, slice);
         PlanOp sum = plan_reduction(p->t, p->l, &one), after = plan_gather(p->t, p->l, &one);
-        e->done = fmax(e->done, ready + sum.dp);
-        e->gathers = fmax(e->gathers, (p->l->zero < 3 ? after.dp : 0) + update);
+        double done = p->layered ? plan_overlap_end(p, &p->stage[i], &one, ready) : ready + sum.dp;
+        e->done = fmax(e->done, done);
+        // With overlap the next step gathers, and its first forward waits for that.
+        bool gathers = p->l->zero < 3 && !p->layered;
+        e->gathers = fmax(e->gathers, (gathers ? after.dp : 0) + update);
     }
     r->tp_bytes = fmax(r->tp_bytes, p->stage[i].sum.tp_bytes);
     r->cp_bytes = fmax(r->cp_bytes, p->stage[i].sum.cp_bytes);
@@ -93,6 +97,27 @@ static void shares(PlanResult *r, const PlanPlayer *p, double pipeline) {
     r->bubble = r->idle / pipeline;
 }
 
+// The ranks of tp and pp that hold one replica's parameters, which add up the norm. `model`: the
+// slowest such group so far. Its ranks of a stage are neighbours.
+static PlanGroup slower_model(const PlanTask *t, const PlanLayout *l, size_t d, size_t cp,
+                              PlanGroup model) {
+    size_t node = t->cluster.node, rails = t->cluster.rails, n = l->n.tp * l->n.pp;
+    size_t least = n, here = 0, last = plan_rank(l, d, cp, l->n.tp - 1, l->n.pp - 1);
+    if (plan_near(t, plan_rank(l, d, cp, 0, 0), last)) return model;
+    for (size_t i = 0; i < n; i++) {
+        size_t rank = plan_rank(l, d, cp, i % l->n.tp, i / l->n.tp);
+        here++;
+        if (i + 1 < n &&
+            plan_rank(l, d, cp, (i + 1) % l->n.tp, (i + 1) / l->n.tp) / node == rank / node)
+            continue;
+        least = here < least ? here : least;
+        here = 0;
+    }
+    least = rails && rails < least ? rails : least;
+    if (model.cards == 0 || least < model.cards) model.cards = least;
+    return model;
+}
+
 PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
     PlanResult r = { .layout = *l };
     Degrees n = l->n;
@@ -100,7 +125,7 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
     size_t m = plan_micro_batches(t, l);
     double *ready = host_alloc(n.pp * sizeof *ready), pipeline = 0;
     PlanPlayer first = { 0 };
-    bool model_near = true;
+    PlanGroup model = { .n = n.tp * n.pp }; // the slowest
     for (size_t d = 0; d < replicas; d++) {
         if (played_before(t, l, d)) continue;
         PlanPlayer p = {
@@ -112,24 +137,23 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
             PlanStage each = plan_stage(t, l, d, i);
             PlanOp sums = plan_partial_sums(t, l, &each);
             pipeline = fmax(pipeline, p.stage[i].now);
+            p.stage[i].now = fmax(p.stage[i].now, l->zero > 1 ? p.stage[i].reduced : 0);
             if (l->zero < 2) {
-                p.stage[i].now += sums.tp;
+                p.stage[i].now += p.layered ? 0 : sums.tp;
                 p.stage[i].sum.tp_bytes += sums.tp_bytes;
             }
         }
         // The tied embedding: its two stages wait for each other.
         if (n.pp > 1 && !t->model.model.untied) {
             size_t table = elements_wte(&s.z), g = t->format.gradient;
+            PlanGroup pair = { .n = 2, .cards = !plan_stages_near(&p, 0, n.pp - 1) };
             double both = fmax(p.stage[0].now, p.stage[n.pp - 1].now) +
-                          plan_ring_time(t, plan_stages_near(&p, 0, n.pp - 1), ALL_REDUCE_PASSES, 2,
-                                         table, g);
+                          plan_group_time(t, pair, ALL_REDUCE_PASSES, table, g);
             p.stage[0].now = p.stage[n.pp - 1].now = both;
             r.tied_bytes = ring_bytes(ALL_REDUCE_PASSES, 2, e.z.last ? table : 0, g);
         }
         for (size_t i = 0; i < n.pp; i++) ready[i] = fmax(ready[i], p.stage[i].now);
-        for (size_t c = 0; c < cp; c++)
-            model_near = model_near && plan_near(t, plan_rank(l, d, c, 0, 0),
-                                                 plan_rank(l, d, c, n.tp - 1, n.pp - 1));
+        for (size_t c = 0; c < cp; c++) model = slower_model(t, l, d, c, model);
         if (d == 0) first = p;
         else plan_player_free(&p);
     }
@@ -137,15 +161,13 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
     first.sequences = part_size(t->model.batch, n.dp, 0);
     first.m = m;
     for (size_t i = 0; i < n.pp; i++) ending(&e, &r, &first, i, ready[i]);
-    bool world_near = plan_near(t, 0, world - 1);
-    size_t tensors = config_tensors(&t->model.model), holders = l->zero ? world : n.tp * n.pp;
-    r.step = e.done + e.gathers +
-             plan_ring_time(t, world_near, ALL_REDUCE_PASSES, world, 1, sizeof(double)) +
-             plan_ring_time(t, l->zero ? world_near : model_near, ALL_REDUCE_PASSES, holders,
-                            tensors, sizeof(double));
+    PlanGroup all = plan_group(t, 0, world, 1), holders = l->zero ? all : model;
+    r.step = e.done + e.gathers + plan_group_time(t, all, ALL_REDUCE_PASSES, 1, sizeof(double)) +
+             plan_group_time(t, holders, ALL_REDUCE_PASSES, config_tensors(&t->model.model),
+                             sizeof(double));
     shares(&r, &first, pipeline);
     utilisation(t, &r);
-    r.fits = plan_memory_sum(&r.fullest) <= t->cluster.memory;
+    r.fits = plan_memory_sum(&r.fullest) + t->cluster.reserve <= t->cluster.memory;
     plan_player_free(&first);
     free(ready);
     return r;

@@ -26,10 +26,24 @@ static void add(PlanOp *sum, const PlanOp *op, double times) {
     sum->dp_bytes += times * op->dp_bytes;
 }
 
+// Is the message cut over tp, and gathered by the receiver? With sequence parallelism a rank has
+// only its own rows.
+static bool is_scattered(const PlanPlayer *p) {
+    return p->t->how.scatter && !p->l->sequence && p->l->n.tp > 1;
+}
 size_t plan_message_bytes(const PlanPlayer *p, size_t B) {
-    size_t rows = B * plan_positions(p->t, p->l);
-    return (p->l->sequence ? ceil_div(rows, p->l->n.tp) : rows) * p->t->model.model.width *
-           p->t->format.element;
+    size_t rows = B * plan_positions(p->t, p->l), width = p->t->model.model.width;
+    size_t e = p->t->format.element;
+    if (is_scattered(p)) return ceil_div(rows * width, p->l->n.tp) * e;
+    return (p->l->sequence ? ceil_div(rows, p->l->n.tp) : rows) * width * e;
+}
+// The receiver's gather of a message, before its op.
+static PlanOp message_gather(const PlanPlayer *p, const PlanStage *s, size_t B) {
+    size_t count = B * plan_positions(p->t, p->l) * p->t->model.model.width;
+    size_t e = p->t->format.element;
+    if (!is_scattered(p)) return (PlanOp){ 0 };
+    return (PlanOp){ .tp = plan_group_time(p->t, s->tp, ONE_PASS, count, e),
+                     .tp_bytes = plan_group_bytes(p->t, s->tp, ONE_PASS, count, e) };
 }
 bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
     const PlanLayout *l = p->l;
@@ -69,6 +83,8 @@ static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTim
                 if (p->ring > 1)
                     c->each[what][small] = ops_of_ranks(p, &c->stage, what == FORWARDS, B);
             }
+            for (int what = 0; what < 2 && p->layered; what++)
+                plan_layer_times(p, c, what == FORWARDS, small, B);
             c->held[small] = plan_in_flight(p->t, p->l, &c->stage.z, B, false);
             c->working[small] = plan_in_flight(p->t, p->l, &c->stage.z, B, true);
         }
@@ -79,10 +95,12 @@ static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTim
         s.sent_early[what] = host_alloc(n * p->ring * sizeof(double));
     }
     s.early = host_alloc(p->ring * sizeof(double));
+    if (p->layered) plan_overlap_begin(p, &s, i);
     return s;
 }
 static void stage_free(PlanStageTime *s, size_t chunks) {
     schedule_free(&s->list);
+    plan_overlap_free(s);
     for (size_t k = 0; k < chunks; k++)
         for (size_t i = 0; i < 4; i++) free(s->chunk[k].each[i / 2][i % 2]);
     free(s->early);
@@ -106,6 +124,8 @@ static double op_takes(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c
                        double there, const double *senders) {
     int what = op.what == FORWARD ? FORWARDS : BACKWARDS;
     size_t B = sequences_of(p, op.micro_batch), small = B != p->large, n = p->ring;
+    double begin = fmax(s->now, there);
+    if (p->layered) return plan_play_layers(p, s, op, small, begin) - begin;
     if (n == 1) return plan_op_time(&c->op[what][small]);
     double *at = host_alloc(n * sizeof *at), end = 0;
     for (size_t r = 0; r < n; r++)
@@ -115,7 +135,7 @@ static double op_takes(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c
     for (size_t r = 0; r < n; r++)
         s->early[r] = s->sent_early[what][(op.chunk * p->m + op.micro_batch) * n + r] = end - at[r];
     free(at);
-    return end - fmax(s->now, there);
+    return end - begin;
 }
 
 // Plays the next op of stage i. False: there is none, or its message has not been sent.
@@ -127,33 +147,38 @@ static bool play_op(PlanPlayer *p, size_t i) {
     int what = op.what == FORWARD ? FORWARDS : BACKWARDS;
     const PlanChunk *c = &s->chunk[op.chunk];
     StageOp other;
+    PlanOp gather = { 0 };
     double there = 0, *senders = NULL;
     if (pipe_op_needs(op, i, pp, p->l->chunks, &other) && other.stage != i) {
         slot = other.op.chunk * p->m + op.micro_batch;
         there = p->stage[other.stage].arrives[what][slot];
         senders = &p->stage[other.stage].sent_early[what][slot * p->ring];
+        gather = message_gather(p, &c->stage, B);
     }
     if (there < 0) return false;
-    double takes = op_takes(p, s, c, op, there, senders);
+    double alone = op_takes(p, s, c, op, there, senders), takes = alone + gather.tp;
     slot = op.chunk * p->m + op.micro_batch;
     // EXERCISE 08.02a (4 points): play a pipeline's op. Its input arrives at time `there`, and the
     // op takes `takes`. Add that to s->busy, and set s->now to the end of the op. If pipe_op_feeds
     // says that another stage needs the result, send a message of B sequences (plan_message_bytes)
     // on s->lane[on]; on is 1 to the next stage, 0 to the previous one. The message leaves when the
-    // op has ended and the lane is free, and takes plan_link_time on the link near[on]. Set
+    // op has ended and the lane is free, and takes plan_message_time on the link near[on]. Set
     // s->arrives[what][slot] to its arrival; without a message, to the end of the op.
     s->now = fmax(s->now, there) + takes;
     s->busy += takes;
     s->arrives[what][slot] = s->now;
     if (pipe_op_feeds(op, i, pp, p->l->chunks, &other) && other.stage != i) {
         size_t on = other.stage == (i + 1) % pp;
-        double message = plan_link_time(p->t, s->near[on], 1, (double)plan_message_bytes(p, B));
+        double message = plan_message_time(p->t, s->near[on], (double)plan_message_bytes(p, B));
         s->arrives[what][slot] = s->lane[on] = fmax(s->now, s->lane[on]) + message;
     }
     // END
+    if (!p->t->how.overlap.pp) s->now = fmax(s->now, s->arrives[what][slot]);
+    add(&s->sum, &gather, 1);
     add(&s->sum, &c->op[what][small], 1);
-    // The additional time of unequal ranks of cp; 0 where they are alike.
-    s->sum.cp += takes - plan_op_time(&c->op[what][small]);
+    // The additional time of unequal ranks of cp, or the time that layers hide; 0 where they are
+    // alike.
+    *(p->layered ? &s->sum.dp : &s->sum.cp) += alone - plan_op_time(&c->op[what][small]);
     count_memory(s, c, op.what == FORWARD, small);
     s->done++;
     return true;
@@ -165,16 +190,22 @@ static bool play_op(PlanPlayer *p, size_t i) {
 static const PlanStageTime *stage_like(const PlanPlayer *p, size_t i) {
     const PlanLayout *l = p->l;
     size_t pp = l->n.pp, place = plan_rank(l, 0, 0, 0, i), node = p->t->cluster.node;
-    if (p->ring > 1 || p->t->model.model.layers % (pp * l->chunks) || i + 1 == pp) return NULL;
-    for (size_t k = i; k > 1; k--)
-        if (plan_alike(p->t, l) || (place - plan_rank(l, 0, 0, 0, k - 1)) % node == 0)
-            return &p->stage[k - 1];
+    if (p->ring > 1 || i + 1 == pp) return NULL;
+    for (size_t k = i; k-- > 1;) {
+        bool as_many = true;
+        for (size_t c = 0; c < l->chunks; c++)
+            as_many = as_many && plan_part_blocks(p->t, l, c * pp + i) ==
+                                     plan_part_blocks(p->t, l, c * pp + k);
+        if (as_many && (plan_alike(p->t, l) || (place - plan_rank(l, 0, 0, 0, k)) % node == 0))
+            return &p->stage[k];
+    }
     return NULL;
 }
 
 static void play(PlanPlayer *p) {
     size_t pp = p->l->n.pp, ring = plan_ring_players(p->t, p->l), layers = p->t->model.model.layers;
-    p->ring = ring * ring * p->m * layers > MOST_STEPS ? 1 : ring;
+    p->layered = plan_is_layered(p->t, p->l);
+    p->ring = p->layered || ring * ring * p->m * layers > MOST_STEPS ? 1 : ring;
     p->large = ceil_div(p->sequences, p->m);
     p->stage = host_alloc(pp * sizeof *p->stage);
     for (size_t i = 0; i < pp; i++) {
@@ -182,7 +213,7 @@ static void play(PlanPlayer *p) {
         if (p->l->zero == 3) { // wte is gathered once, before all other units
             PlanStage s = plan_stage(p->t, p->l, p->d, i);
             PlanOp table = plan_gather(p->t, p->l, &s);
-            p->stage[i].now = p->stage[i].busy = table.dp;
+            p->stage[i].now = p->stage[i].busy = p->stage[i].dp_lane = table.dp;
             add(&p->stage[i].sum, &table, 1);
         }
     }
@@ -219,6 +250,8 @@ void plan_play_replica(PlanPlayer *p) {
         PlanOp before = s->sum;
         s->now += times * (s->now - one->now);
         s->busy += times * (s->busy - one->busy);
+        s->dp_lane += times * (s->dp_lane - one->dp_lane);
+        s->reduced += times * (s->reduced - one->reduced);
         add(&s->sum, &before, times);
         add(&s->sum, &one->sum, -times);
     }

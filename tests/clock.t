@@ -23,11 +23,11 @@ for my $precision (qw(fp32 fp64)) {
     }
     # Nodes whose size divides the world, and nodes whose size does not. Sometimes the link inside
     # is the slow one.
-    for my $case ([2, 2], [3, 2], [4, 2], [4, 1], [4, 3], [8, 4]) {
-        my ($ranks, $node) = @$case;
+    for my $case ([2, 2], [3, 2], [4, 2], [4, 1], [4, 3], [8, 4], [8, 4, 1], [8, 4, 3]) {
+        my ($ranks, $node, $rails) = @$case;
         for my $links ('nvlink,ib', 'ib,nvlink', 'slow') {
-            my @options = ('--node', $node, '--link', $links);
-            my $pair = { name => "$precision, $links, $ranks ranks, nodes of $node", nodes => 1, emu => emu($ranks, $program, @options) };
+            my @options = ('--node', $node, '--link', $links, $rails ? ('--rails', $rails) : ());
+            my $pair = { name => "$precision, $links, $ranks ranks, nodes of $node" . ($rails ? ", $rails rails" : ''), nodes => 1, emu => emu($ranks, $program, @options) };
             $pair->{mpi} = mpi($ranks, $program, @options, '--clock', 'simulated') if have_mpi && $ranks == 4 && $node == 2;
             push @pairs, $pair;
         }
@@ -36,7 +36,7 @@ for my $precision (qw(fp32 fp64)) {
 # Options that the clock must refuse, and settings that must not change it.
 my $program = program_of('fp32', 'tests/test_clock.c');
 my $wall = { words => ['tools/launch', '-e', 2, $program, '--verbose', '--clock', 'wall'] };
-my @nodes = map { emu(4, $program, split) } '--link nvlink,ib', '--link nvlink,quick --node 2', '--link ,ib --node 2', '--node 0';
+my @nodes = map { emu(4, $program, split) } '--link nvlink,ib', '--link nvlink,quick --node 2', '--link ,ib --node 2', '--node 0', '--rails 2';
 my @speeds = map { emu(2, $program, '--speed', $_) } qw(4 0 -1);
 # Lessons whose result depends on time have only this clock.
 my $balance = program_of('fp32', '01_data_parallel/07_balance.c');
@@ -68,7 +68,7 @@ for my $pair (@pairs) {
 }
 is($wall->{status}, 2, 'real time is refused') or diag(complain($wall));
 like($wall->{err}, qr/\Aunsplit: [^\n]*--clock simulated\n\z/, 'with one message');
-is(join(' ', map { $_->{status} } @nodes), '2 2 2 2', 'invalid links and nodes are refused');
+is(join(' ', map { $_->{status} } @nodes), '2 2 2 2 2', 'invalid links, nodes and rails are refused');
 like($nodes[0]{err}, qr/\Aunsplit: [^\n]*give the ranks per node with --node N[^\n]*\n\z/, 'a link between nodes needs nodes');
 like($nodes[1]{err}, qr/--link quick is not known/, 'each link by its name');
 is($speeds[0]{status}, 0, 'a device of four times the rate') or diag(complain($speeds[0]));

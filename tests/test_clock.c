@@ -57,7 +57,8 @@ static void exposed(Run *run, const char *name, ScheduleRule rule, size_t m, siz
     Stack stack = stack_of(run);
     Played is = stack_play(run, &stack, rule, m);
     double t_f = forward_time();
-    size_t message = clock_transfer(true, 1, B * sizes.context * sizes.width * sizeof(real));
+    size_t message =
+        clock_transfer(CLOCK_INSIDE, 1, B * sizes.context * sizes.width * sizeof(real));
     if (run->world->size == 1) transfers = 0;
     cost(run, name, "ps", (double)units * 3 * t_f + (double)(transfers * message),
          (double)is.timing.step);
@@ -123,7 +124,7 @@ static void arrivals(Run *run) {
         size_t from = i % n, bytes = 10 * from * sizeof(real);
         if (from == 0) continue;
         double compute = (double)(unit * (n - from)) * 1e12 / clock_config()->device.flops;
-        double transfer = (double)clock_transfer(true, 1, bytes),
+        double transfer = (double)clock_transfer(CLOCK_INSIDE, 1, bytes),
                first = (double)since[from] + compute + transfer;
         double sent = (double)since[from] + 2 * compute, link_free = first;
         want[i] = i < n ? first : (sent > link_free ? sent : link_free) + transfer;
@@ -160,7 +161,7 @@ static void ports(Run *run) {
     Arena memory = arena(MEM_COMMUNICATION);
     Tensor t = tensor_new(&memory, 1, 1000);
     tensor_fill(t, 1);
-    double message = (double)clock_transfer(true, 1, 1000 * sizeof(real)),
+    double message = (double)clock_transfer(CLOCK_INSIDE, 1, 1000 * sizeof(real)),
            rest = (double)(c->size - 1);
     for (size_t one_port = 0; one_port < 2; one_port++) {
         clock_set_one_port(one_port);
@@ -206,19 +207,24 @@ static void links(Run *run) {
 // ---- nodes and lanes ----
 
 enum { COUNT = 1000 }; // elements of every operation here
-static double transfer(bool in_node, size_t steps, size_t bytes) {
-    ClockLink l = in_node ? clock_config()->link : clock_config()->between;
+// cards: 0 inside a node.
+static double transfer(size_t cards, size_t steps, size_t bytes) {
+    const ClockLink inside = clock_config()->link, one = clock_config()->between;
+    ClockLink l = cards ? one : inside;
+    if (cards > 1 && l.beta > 0) l.beta *= (double)cards;
+    if (cards > 1 && inside.beta > 0 && l.beta > inside.beta)
+        l.beta = one.beta > inside.beta ? one.beta : inside.beta;
     return l.beta == 0 ? 0 : round((double)steps * l.alpha * 1e12 + (double)bytes * 1e12 / l.beta);
 }
-static double all_reduce_time(size_t n, bool in_node) {
+static double all_reduce_time(size_t n, size_t cards) {
     size_t steps = 2 * (n - 1);
-    return transfer(in_node, steps, steps * ((COUNT + n - 1) / n) * sizeof(real));
+    return transfer(cards, steps, steps * ((COUNT + n - 1) / n) * sizeof(real));
 }
 
 // In a chain of n ranks n - 1 messages follow one another, but the pieces of COUNT elements pass
 // all links at the same time.
-static double chain(size_t n, bool in_node) {
-    return transfer(in_node, n - 1, n > 1 ? COUNT * sizeof(real) : 0);
+static double chain(size_t n, size_t cards) {
+    return transfer(cards, n - 1, n > 1 ? COUNT * sizeof(real) : 0);
 }
 
 // Starts an all-reduce on each of some communicators at the same time and waits for all. Returns
@@ -252,11 +258,15 @@ static void lanes(Run *run) {
     Tensor t[] = { tensor_new(&memory, 1, COUNT), tensor_new(&memory, 1, COUNT),
                    tensor_new(&memory, 1, COUNT) };
     for (size_t i = 0; i < 3; i++) tensor_fill(t[i], 1);
-    double fast = all_reduce_time(in_node, true), slow = all_reduce_time(nodes, nodes == 1);
+    // The world's ranks in its smallest node; each uses a card, as far as there are cards.
+    const size_t rails = clock_config()->rails ? clock_config()->rails : node;
+    const size_t cards = p <= node ? 0 : min(p % node ? p % node : node, rails);
+    check_true(run, "nodes", "a communicator knows how many cards its collectives use",
+               w->cards == cards && inside->cards == 0 && between->cards == (nodes > 1));
+    double fast = all_reduce_time(in_node, 0), slow = all_reduce_time(nodes, nodes > 1);
     cost(run, "all-reduce in a node", "ps", fast, together(run, &inside, 1, t));
     cost(run, "all-reduce between nodes", "ps", slow, together(run, &between, 1, t));
-    cost(run, "all-reduce of the world", "ps", all_reduce_time(p, p <= node),
-         together(run, &w, 1, t));
+    cost(run, "all-reduce of the world", "ps", all_reduce_time(p, cards), together(run, &w, 1, t));
     cost(run, "two on two communicators overlap", "ps", fast > slow ? fast : slow,
          together(run, (Comm *[]){ inside, between }, 2, t));
     cost(run, "two on one communicator queue", "ps", 2 * fast,
@@ -275,10 +285,10 @@ static void lanes(Run *run) {
     comm_all_reduce(w, t[0]);
     begin = clock_now();
     comm_broadcast(w, t[0], 0);
-    cost(run, "broadcast to the world", "ps", chain(p, p <= node), (double)(clock_now() - begin));
+    cost(run, "broadcast to the world", "ps", chain(p, cards), (double)(clock_now() - begin));
     begin = clock_now();
     comm_reduce(w, t[0], 0);
-    cost(run, "reduce of the world", "ps", chain(p, p <= node), (double)(clock_now() - begin));
+    cost(run, "reduce of the world", "ps", chain(p, cards), (double)(clock_now() - begin));
     // Sends around the ring. A rank on the same node as its predecessor gets its message sooner.
     size_t before = (rank + p - 1) % p;
     comm_connect(w, COMM_NEIGHBOURS);
@@ -286,7 +296,7 @@ static void lanes(Run *run) {
     begin = clock_now();
     r = p > 1 ? comm_start_send(w, t[1], (rank + 1) % p) : NULL;
     if (p > 1) comm_recv(w, t[2], before);
-    double message = p > 1 ? transfer(before / node == rank / node, 1, COUNT * sizeof(real)) : 0;
+    double message = p > 1 ? transfer(before / node != rank / node, 1, COUNT * sizeof(real)) : 0;
     cost(run, "a message from the rank before", "ps", message, (double)(clock_now() - begin));
     comm_wait(r);
     comm_free(again);

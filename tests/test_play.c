@@ -48,7 +48,8 @@ static ClockConfig clock_of(size_t node) {
                       .device = { "lesson", 1e9, "" },
                       .link = fast,
                       .between = slow,
-                      .node = node };
+                      .node = node,
+                      .rails = node / 2 };
     return c;
 }
 enum { PS_PER_FLOP = 1000 }; // of device lesson

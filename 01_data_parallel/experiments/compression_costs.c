@@ -107,22 +107,22 @@ CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *pla
     return all;
 }
 
-static double ring(bool near, size_t passes, size_t N, size_t count) {
+static double ring(size_t cards, size_t passes, size_t N, size_t count) {
     if (count == 0) return 0;
-    return (double)clock_transfer(near, passes * (N - 1),
+    return (double)clock_transfer(cards, passes * (N - 1),
                                   (size_t)ring_bytes(passes, N, count, sizeof(real)));
 }
-double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, bool near) {
+double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t cards) {
     double time = 0;
     for (size_t i = 0; i < bucket_count(z); i++) {
         const Power power = power_of(z, plan, i);
         const size_t k = plan->one_of ? ceil_div(bucket_size(z, i), plan->one_of) : 0;
         const size_t message = ceil_div(4 * k, sizeof(real)) + k;
-        if (plan->method == TOP_K) time += ring(near, ONE_PASS, N, N * message);
+        if (plan->method == TOP_K) time += ring(cards, ONE_PASS, N, N * message);
         else
-            time += power.products + ring(near, ALL_REDUCE_PASSES, N, power.rest) +
-                    ring(near, ALL_REDUCE_PASSES, N, power.p) +
-                    ring(near, ALL_REDUCE_PASSES, N, power.q);
+            time += power.products + ring(cards, ALL_REDUCE_PASSES, N, power.rest) +
+                    ring(cards, ALL_REDUCE_PASSES, N, power.p) +
+                    ring(cards, ALL_REDUCE_PASSES, N, power.q);
     }
     return time;
 }

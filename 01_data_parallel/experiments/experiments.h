@@ -128,9 +128,9 @@ typedef struct {
 CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N,
                                    size_t r);
 // Picoseconds of TOP_K or POWER_SGD on the simulated clock, from the arrival of the last replica.
-// near: the N ranks share a node. Choosing the largest elements and Gram and Schmidt take no time,
-// because the clock counts products only.
-double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, bool near);
+// cards: of the N ranks between nodes (clock.h). Choosing the largest elements and Gram and Schmidt
+// take no time, because the clock counts products only.
+double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t cards);
 
 // ------------------------------------------------- page_texts.c: what several pages say
 

@@ -36,15 +36,18 @@ static bool as_planned(const TrainerConfig *c, const Layout *l) {
     const ClockConfig *clock = clock_config();
     const ClockLink *in = &clock->link, *out = &clock->between;
     size_t e = sizeof(real), world = l->n.dp * l->n.tp * l->n.pp;
-    PlanTask t = { .model = { .model = c->model, .batch = c->batch },
-                   .gpus = world,
-                   .cluster = { .flops = clock->device.flops,
-                                .efficiency = 1,
-                                .node = clock->node,
-                                .inside = { in->alpha, in->beta },
-                                .between = { out->alpha, out->beta } },
-                   .format = {
-                       .weight = e, .gradient = e, .element = e, .statistic = e, .logit = e } };
+    PlanTask t = {
+        .model = { .model = c->model, .batch = c->batch },
+        .gpus = world,
+        .cluster = { .flops = clock->device.flops,
+                     .efficiency = 1,
+                     .node = clock->node,
+                     .rails = clock->rails,
+                     .inside = { in->alpha, in->beta },
+                     .between = { out->alpha, out->beta } },
+        .format = { .weight = e, .gradient = e, .element = e, .statistic = e, .logit = e },
+        .how.overlap.pp = true
+    };
     PlanLayout layout = { .n = l->n, .micro_batch = c->micro_batch, .chunks = 1 };
     PlanResult r = plan_layout(&t, &layout);
     const double *m = r.largest.bytes;

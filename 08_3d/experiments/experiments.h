@@ -194,7 +194,9 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
 
 // ---------------------------------------------------------------- the program plan
 // The plan beside published tables. Rank 0 computes; the others wait for its verdict.
-void plan_papers(Run *run);      // plan_papers.c
+void plan_papers(Run *run); // plan_papers.c
+// plan_anchors.c: published step times and those of the plan. print: the table, too.
+void plan_anchors(Run *run, bool print);
 void plan_ptdp(Run *run);        // plan_ptdp.c
 void plan_korthikanti(Run *run); // plan_korthikanti.c
 

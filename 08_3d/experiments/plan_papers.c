@@ -11,9 +11,11 @@ const PlanModel *paper_model(const char *name) {
     return m;
 }
 PlanTask paper_task(PlanModel model, size_t gpus) {
-    return (PlanTask){
-        .model = model, .cluster = plan_clusters[0], .format = plan_formats[0], .gpus = gpus
-    };
+    return (PlanTask){ .model = model,
+                       .cluster = plan_clusters[0],
+                       .format = *plan_format("mixed"),
+                       .gpus = gpus,
+                       .how = { .scatter = true, .trees = true } };
 }
 bool paper_printed(double x, const char *text) {
     const char *point = strchr(text, '.');
@@ -61,8 +63,8 @@ static const double zero2[4][5] = { { 2, 4, 8, 16, 32 },
 static bool zero_figure1(void) {
     bool holds = true;
     for (size_t zero = 0; zero < 4; zero++)
-        holds &=
-            paper_printed(7.5 * plan_parameter_bytes(&plan_formats[0], zero, 64), figure1[zero]);
+        holds &= paper_printed(7.5 * plan_parameter_bytes(plan_format("mixed"), zero, 64),
+                               figure1[zero]);
     return holds;
 }
 static bool zero_table1(void) {
@@ -71,8 +73,8 @@ static bool zero_table1(void) {
         for (size_t i = 0; i < 6; i++)
             for (size_t zero = 1; zero < 4; zero++)
                 holds &=
-                    paper_printed(zero1[m].billions * plan_parameter_bytes(&plan_formats[0], zero,
-                                                                           pow(4, (double)i)),
+                    paper_printed(zero1[m].billions * plan_parameter_bytes(plan_format("mixed"),
+                                                                           zero, pow(4, (double)i)),
                                   zero1[m].cell[i][zero - 1]);
     return holds;
 }
@@ -82,7 +84,7 @@ static bool zero_table2(void) {
     for (size_t zero = 0; zero < 4; zero++)
         for (size_t i = 0; i < 5; i++)
             holds &= paper_within(32 * pow(2, (double)i) /
-                                      plan_parameter_bytes(&plan_formats[0], zero, 64),
+                                      plan_parameter_bytes(plan_format("mixed"), zero, 64),
                                   zero2[zero][i], 0.025);
     return holds;
 }
@@ -96,7 +98,7 @@ static bool zero_by_units(void) {
         PlanMemory m = plan_state(&t, &l, &s);
         m.bytes[PLAN_GATHERED] = 0;
         holds &= paper_within(plan_memory_sum(&m) / (double)config_parameters(&t.model.model),
-                              plan_parameter_bytes(&plan_formats[0], zero, 64), 0.015);
+                              plan_parameter_bytes(plan_format("mixed"), zero, 64), 0.015);
     }
     return holds;
 }
@@ -135,6 +137,7 @@ void plan_papers(Run *run) {
                idle || zero_table2());
     check_true(run, "ZeRO figure 1", "PTD-P's model of 7.5 billion, unit by unit: within 1.5 %",
                idle || zero_by_units());
+    plan_anchors(run, option_flag(run, "papers"));
     plan_ptdp(run);
     plan_korthikanti(run);
     check_true(run, "ring attention", "(6N - 4)/N of [T, C] sent, 1/N of the products, N to 16",

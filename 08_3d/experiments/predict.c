@@ -130,14 +130,14 @@ static void reductions(Prediction *out, const TrainerConfig *c, const RankStage 
 // The compressed sum, unit by unit (01.06).
 static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coordinates at,
                                   const RankStage *own) {
-    const size_t rank = mesh_rank(c->mesh, at);
     const CompressionCosts costs = compression_costs(&own->z, &c->compression, c->mesh.dp, at.dp);
-    bool near = true;
-    for (at.dp = 0; at.dp < c->mesh.dp; at.dp++)
-        near = near && clock_same_node(mesh_rank(c->mesh, at), rank);
+    size_t *rank = host_alloc(c->mesh.dp * sizeof *rank);
+    for (at.dp = 0; at.dp < c->mesh.dp; at.dp++) rank[at.dp] = mesh_rank(c->mesh, at);
     out->dp_calls = costs.calls;
     out->dp_bytes = (size_t)costs.sent;
-    out->dp_time = compression_time(&own->z, &c->compression, c->mesh.dp, near);
+    out->dp_time =
+        compression_time(&own->z, &c->compression, c->mesh.dp, clock_cards(c->mesh.dp, rank));
+    free(rank);
     out->gradients += costs.errors * E;
     out->compression = costs.factors * E;
     out->compression_peak = costs.buffers * E;

@@ -82,7 +82,8 @@ static void partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
 // The time that a block of ring attention waits for its messages, where chunks are equal (03.12).
 static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool backward) {
     size_t n = mesh_cp(r->c->mesh), T = z->T, bytes = B * T * 2 * z->key_heads * z->D * E;
-    double hop = (double)clock_transfer(r->cp_near, 1, bytes), products = backward ? 5 : 2;
+    double hop = (double)clock_transfer(r->cp_near ? CLOCK_INSIDE : CLOCK_ONE_CARD, 1, bytes),
+           products = backward ? 5 : 2;
     double other = products * (double)(B * z->heads) *
                    work_product(T * T / 2, 1, z->D).time; // with keys of other ranks
     double own = products * (double)(B * z->heads) * work_product(T * (T + 1) / 2, 1, z->D).time;
@@ -184,7 +185,7 @@ static void rank_steps(Play *play, const RankSteps *r) {
     if (c->reduction == REDUCE_COMPRESSED)
         play_call_taking(play, r->rank, r->group.replicas,
                          (Picoseconds)compression_time(z, &c->compression, c->mesh.dp,
-                                                       play_one_node(play, r->group.replicas)));
+                                                       play_cards(play, r->group.replicas)));
     else if (trainer_zero(c) == 0)
         play_call(play, r->rank, r->group.replicas, COMM_ALL_REDUCE, elements_stage(z),
                   gradient(r));

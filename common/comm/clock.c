@@ -1,6 +1,7 @@
 // clock.c: the presets of devices and links, and each rank's simulated time.
 #include "common/comm/clock.h"
 #include <math.h>
+#include <stdlib.h>
 #include <time.h>
 #include "common/tensor/memory.h"
 #include "common/base/meter.h"
@@ -84,12 +85,31 @@ bool clock_same_node(size_t a, size_t b) {
     return config.node == 0 || a / config.node == b / config.node;
 }
 void clock_set_link(const ClockLink *link) { only_link = link ? *link : (ClockLink){ 0 }; }
-ClockLink clock_link(bool one_node) {
-    if (only_link.name) return only_link;
-    return one_node ? config.link : config.between;
+size_t clock_cards(size_t n, const size_t *rank) {
+    size_t node = own_nodes ? 1 : config.node, least = n, last = 0;
+    if (node == 0) return CLOCK_INSIDE;
+    for (size_t i = 0; i < n; i++) last = rank[i] / node > last ? rank[i] / node : last;
+    size_t *in_node = host_alloc((last + 1) * sizeof *in_node);
+    for (size_t i = 0; i < n; i++) in_node[rank[i] / node]++;
+    for (size_t i = 0; i <= last; i++)
+        if (in_node[i] && in_node[i] < least) least = in_node[i];
+    free(in_node);
+    if (least == n) return CLOCK_INSIDE;
+    return config.rails && config.rails < least ? config.rails : least;
 }
-Picoseconds clock_transfer(bool one_node, size_t steps, size_t bytes) {
-    const ClockLink link = clock_link(one_node);
+ClockLink clock_link(size_t cards) {
+    if (only_link.name) return only_link;
+    if (cards == CLOCK_INSIDE) return config.link;
+    ClockLink link = config.between;
+    if (cards > 1) {
+        double together = (double)cards * link.beta;
+        if (config.link.beta > 0) together = fmin(together, config.link.beta);
+        link.beta = fmax(link.beta, together);
+    }
+    return link;
+}
+Picoseconds clock_transfer(size_t cards, size_t steps, size_t bytes) {
+    const ClockLink link = clock_link(cards);
     if (link.beta == 0) return 0;
     return (Picoseconds)llround((double)steps * link.alpha * 1e12 +
                                 (double)bytes * 1e12 / link.beta);

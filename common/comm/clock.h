@@ -17,7 +17,10 @@
 //
 // Neighbouring ranks of the world share a node. If all ranks of a collective, or both ranks of a
 // message, share a node, alpha and beta belong to the link inside a node. Otherwise they belong to
-// the link between nodes.
+// the link between nodes, which is one network card. A message uses one card. A collective uses a
+// card (a rail) for each of its ranks in a node, at most --rails cards: NCCL builds one ring per
+// card. If its nodes have unequal numbers of ranks, the smallest number counts. Several cards
+// together are not faster than the link inside a node, because all bytes also pass that link.
 //
 // Under the wall clock the same calls record real time.
 #ifndef CLOCK_H
@@ -46,6 +49,7 @@ typedef struct {
     ClockDevice device;
     ClockLink link, between; // inside a node, between nodes
     size_t node;             // ranks of a node; 0: all ranks share one
+    size_t rails;            // network cards of a node; 0: one per rank
 } ClockConfig;
 void clock_configure(const ClockConfig *c); // once per process, before the ranks start
 const ClockConfig *clock_config(void);
@@ -71,16 +75,20 @@ void clock_set_own_nodes(bool on);
 // restores the links of --link and --node; clock_rank_begin restores them, too. Lessons that
 // compare links use this function. Call it on all ranks at the same place.
 void clock_set_link(const ClockLink *link);
-ClockLink clock_link(bool one_node); // the present link of a message inside a node, or between two
-double clock_flops(void);            // the FLOPs of this rank so far, under both clocks
+// The number of cards over which the ranks of a message or collective reach other nodes.
+enum { CLOCK_INSIDE, CLOCK_ONE_CARD }; // inside: they share a node
+// The number for a collective of these ranks of the world.
+size_t clock_cards(size_t n, const size_t *rank);
+// The present link inside a node, or over this number of cards.
+ClockLink clock_link(size_t cards);
+double clock_flops(void); // the FLOPs of this rank so far, under both clocks
 // ---- for picture.c, under the wall clock: time 0 of this rank, in seconds of now() ----
 double clock_begun(void);
 void clock_set_begun(double t);
 
 // ---- for comm.c: these do nothing under the wall clock ----
-// Returns the time of `steps` messages of bytes / steps each, on the link inside a node or between
-// nodes.
-Picoseconds clock_transfer(bool one_node, size_t steps, size_t bytes);
+// Returns the time of `steps` messages of bytes / steps each, inside a node or over some cards.
+Picoseconds clock_transfer(size_t cards, size_t steps, size_t bytes);
 void clock_wait_until(Picoseconds t); // the compute row is idle until t, if t is later
 // the time when a message that is ready at `ready` leaves
 Picoseconds clock_port_out(Picoseconds ready, Picoseconds takes);

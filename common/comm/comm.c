@@ -323,13 +323,14 @@ static void deliver(Request *r) {
 
 // ---- 2b. Time (clock.h): begin and end of operations, and their recording ----
 
-static bool one_node(const Request *r) {
+static size_t cards(const Request *r) {
     const size_t *world_rank = r->comm->state->world_rank;
-    return collective(r) ? r->comm->one_node
-                         : clock_same_node(world_rank[r->comm->rank], world_rank[r->peer]);
+    if (collective(r)) return r->comm->cards;
+    return clock_same_node(world_rank[r->comm->rank], world_rank[r->peer]) ? CLOCK_INSIDE
+                                                                           : CLOCK_ONE_CARD;
 }
 static Picoseconds duration(const Request *r) {
-    return clock_transfer(one_node(r), r->steps, r->bytes);
+    return clock_transfer(cards(r), r->steps, r->bytes);
 }
 static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
 
@@ -733,10 +734,8 @@ Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_r
     c->state->peer = host_alloc(size * sizeof *c->state->peer);
     c->state->world_rank = host_alloc(size * sizeof *c->state->world_rank);
     for (size_t i = 0; i < size; i++) c->state->world_rank[i] = world_rank ? world_rank[i] : i;
-    c->one_node = true;
-    for (size_t i = 1; i < size; i++)
-        c->one_node =
-            c->one_node && clock_same_node(c->state->world_rank[0], c->state->world_rank[i]);
+    c->cards = clock_cards(size, c->state->world_rank);
+    c->one_node = c->cards == CLOCK_INSIDE;
     return c;
 }
 

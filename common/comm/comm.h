@@ -45,6 +45,7 @@ typedef struct Comm {
     const char *name;  // "world", "dp", "tp", "pp"; messages and the ledger show it
     size_t rank, size; // this rank's number, and the number of ranks
     bool one_node;     // do all ranks share a node? (clock.h)
+    size_t cards;      // network cards of a node that collectives use; 0 inside a node
     // counts since the last comm_ledger_reset
     struct {
         size_t calls, bytes, received;

@@ -268,21 +268,25 @@ Work work_model(const ModelConfig *c, size_t B) {
 double ring_bytes(size_t passes, size_t n, size_t count, size_t size) {
     return (double)(passes * (n - 1) * ceil_div(count, n) * size); // n - 1 chunks in a pass
 }
-static double time_of(bool one_node, size_t messages, double bytes) {
-    const ClockLink link = clock_link(one_node);
+// The cards of a collective of the first n ranks (clock.h).
+static size_t cards_of_first(size_t n) {
+    size_t node = clock_config()->node, rails = clock_config()->rails;
+    if (node == 0 || n <= node) return CLOCK_INSIDE;
+    size_t least = n % node ? n % node : node;
+    return rails && rails < least ? rails : least;
+}
+static double time_of(size_t cards, size_t messages, double bytes) {
+    const ClockLink link = clock_link(cards);
     return link.beta == 0 ? 0
                           : round((double)messages * link.alpha * 1e12 + bytes * 1e12 / link.beta);
 }
 double ring_time(size_t passes, size_t n, size_t count, size_t size) {
-    bool one_node = clock_config()->node == 0 || n <= clock_config()->node;
-    return time_of(one_node, passes * (n - 1), ring_bytes(passes, n, count, size));
+    return time_of(cards_of_first(n), passes * (n - 1), ring_bytes(passes, n, count, size));
 }
 double chain_time(size_t n, size_t bytes) {
-    return n == 1 ? 0
-                  : time_of(clock_config()->node == 0 || n <= clock_config()->node, n - 1,
-                            (double)bytes);
+    return n == 1 ? 0 : time_of(cards_of_first(n), n - 1, (double)bytes);
 }
-double send_time(size_t bytes) { return time_of(true, 1, (double)bytes); }
+double send_time(size_t bytes) { return time_of(CLOCK_INSIDE, 1, (double)bytes); }
 
 size_t message_elements(const CutSizes *z, size_t B) { return cut_rows(z, B) * z->C; }
 

@@ -12,12 +12,13 @@
 
 static PlanTask task;
 static PlanLayout layout;
-static size_t model, cluster, format, attention, sequence, again;      // the places of chosen names
+static size_t model, cluster, format, attention, sequence, balance, again; // the places of chosen names
 
 // The options of 08_3d/plan. key: the name in a layout's JSON. names: the names to choose from;
 // NULL: the value is a count, or a real number in `unit`.
 static const char *const attentions[] = { "blockwise", "plain", NULL };
 static const char *const no_yes[] = { "no", "yes", NULL }, *const zero_stages[] = { "0", "1", "2", "3", NULL };
+static const char *const balances[] = { "blocks", "cost", NULL };
 static const char *const recomputes[] = { "none", "selective", "full", NULL };
 static const struct Setting {
     const char *name, *key;
@@ -34,9 +35,11 @@ static const struct Setting {
     { "memory", .real = &task.cluster.memory, .unit = 1e9 }, { "peak", .real = &task.cluster.flops, .unit = 1e12 },
     { "inside", .real = &task.cluster.inside.beta, .unit = 1e9 },
     { "between", .real = &task.cluster.between.beta, .unit = 1e9 }, { "node", .count = &task.cluster.node },
+    { "rails", .count = &task.cluster.rails }, { "margin", .real = &task.cluster.reserve, .unit = 1e9 },
     { "dp", "dp", .count = &layout.n.dp }, { "tp", "tp", .count = &layout.n.tp },
     { "pp", "pp", .count = &layout.n.pp }, { "cp", "cp", .count = &layout.n.cp },
     { "micro-batch", "micro_batch", .count = &layout.micro_batch }, { "chunks", "chunks", .count = &layout.chunks },
+    { "balance", "balanced", balances, .count = &balance },
     { "zero", "zero", zero_stages, .count = &layout.zero },
     { "sequence-parallel", "sequence", no_yes, .count = &sequence },
     { "recompute", "recompute", recomputes, .count = &again },
@@ -97,10 +100,14 @@ void EXPORT(planner_set)(int i, double value) {
     if (s->real) *s->real = value * s->unit;
     else *s->count = (size_t)value;
     if (s->count == &model) task.model = plan_models[model];
-    if (s->count == &cluster) task.cluster = plan_clusters[cluster];
+    if (s->count == &cluster) {
+        task.cluster = plan_clusters[cluster];
+        task.how = plan_how(&task.cluster);
+    }
     if (s->count == &format) task.format = plan_formats[format];
     task.blockwise = attention == 0;
     layout.sequence = sequence;
+    layout.balanced = balance;
     layout.recompute = (Recompute)again;
 }
 double EXPORT(planner_get)(int i) {

@@ -122,6 +122,8 @@ const TEXT = {
   inside: 'GB/s inside a node',
   between: 'GB/s between nodes',
   node: 'GPUs of a node',
+  rails: 'network cards of a node',
+  margin: 'GB not for the model',
   precision: 'precision',
   dp: 'dp, replicas',
   tp: 'tp, tensor parallel',
@@ -129,6 +131,7 @@ const TEXT = {
   cp: 'cp, parts of a sequence',
   'micro-batch': 'b, of a micro-batch',
   chunks: 'v, chunks of a stage',
+  balance: 'parts of equal',
   zero: 'stage of ZeRO',
   'sequence-parallel': 'sequence parallelism',
   recompute: 'recomputation'
@@ -222,7 +225,7 @@ function changed(s, value) {                               // the user changes t
 // Returns the layout with this value that is most like the chosen layout. Settings late in
 // GIVES_WAY change last.
 const GIVES_WAY =
-    ['dp', 'chunks', 'pp', 'micro-batch', 'sequence-parallel', 'zero', 'cp', 'tp', 'recompute'];
+    ['balance', 'dp', 'chunks', 'pp', 'micro-batch', 'sequence-parallel', 'zero', 'cp', 'tp', 'recompute'];
 function nearest(s, value) {
   const others = laid().filter(o => o !== s);
   const distance = l => others.reduce(
@@ -301,21 +304,21 @@ function draw_layout() {
 const same = (a, b) => laid().every(s => a[s.key] === b[s.key]);
 const is_set = l => laid().every(s => of_layout(s, l) === get(s.name));
 const named = l => laid()
-                       .filter(s => s.key !== 'sequence')
+                       .filter(s => s.key !== 'sequence' && s.key !== 'balanced')
                        .map(
                            s => `${
                                s.key === 'micro_batch' ? 'b' :
                                    s.key === 'chunks'  ? 'v' :
                                                          s.key} ${l[s.key]}`)
                        .join(', ') +
-    (l.sequence ? ', sp' : '');
+    (l.sequence ? ', sp' : '') + (l.balanced ? ', parts of equal cost' : '');
 function draw_table() {
   const seen = new Set(), rows = [];
   for (const l of plans?.layouts ?? []) {
     const which = mesh().map(s => l[s.key]).join();
     if (rows.length < 10 && l.fits && !seen.has(which)) { seen.add(which); rows.push(l); }
   }
-  const short = { micro_batch: 'b', chunks: 'v', zero: 'ZeRO', sequence: 'sp' };
+  const short = { micro_batch: 'b', chunks: 'v', zero: 'ZeRO', sequence: 'sp', balanced: 'parts' };
   byId('reason').textContent = plans ? plans.reason : '';
   byId('rows').hidden = !rows.length;
   byId('table').innerHTML = !rows.length ?

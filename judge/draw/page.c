@@ -96,6 +96,9 @@ void page_title(const Program *p, size_t ranks) {
     if (c->simulated && c->node > 0)
         n += (size_t)snprintf(text + n, sizeof text - n, " in nodes of %zu, %s between", c->node,
                               c->between.name);
+    if (c->simulated && c->rails > 0)
+        n += (size_t)snprintf(text + n, sizeof text - n, " over %zu card%s", c->rails,
+                              c->rails == 1 ? "" : "s");
     if (c->simulated) n += (size_t)snprintf(text + n, sizeof text - n, "; ");
     if (kernels_advised() && !getenv("OPENBLAS_CORETYPE"))
         n += (size_t)snprintf(text + n, sizeof text - n,

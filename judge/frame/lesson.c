@@ -181,7 +181,7 @@ static void choose_clock(const Program *p) {
     const OptionValues *s = &p->settings;
     const char *clock = options_find(s, "clock")->text, *device = options_find(s, "device")->text;
     const char *link = options_find(s, "link")->text;
-    const OptionValue *node = options_find(s, "node");
+    const OptionValue *node = options_find(s, "node"), *rails = options_find(s, "rails");
     size_t d = 0, inside = strcspn(link, ",");
     while (clock_devices[d].name && strcmp(clock_devices[d].name, device)) d++;
     REQUIRE(clock_devices[d].name, "--device %s is not known: choose lesson, h100, a100 or core",
@@ -191,15 +191,22 @@ static void choose_clock(const Program *p) {
             "--link %s names a link between nodes, but all ranks share one node: give the ranks "
             "per node with --node N, or name one link",
             link);
+    bool own = false; // the planner's option has this name, too
+    for (const Option *o = s->own; o && o->name; o++) own = own || !strcmp(o->name, "rails");
+    REQUIRE(node->text || !rails->text || own,
+            "--rails %s are cards between nodes, but all ranks share one node: give the ranks per "
+            "node with --node N, or leave --rails out",
+            rails->text);
     const char *transport = p->choice.transport;
     bool crowded = strcmp(transport, "emu") == 0 || strcmp(transport, "staged") == 0 ||
                    (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);
-    clock_configure(
-        &(ClockConfig){ .simulated = clock ? strcmp(clock, "simulated") == 0 : crowded,
-                        .device = clock_devices[d],
-                        .link = link_named(link, inside),
-                        .between = link_named(between, strlen(between)),
-                        .node = node->text ? (size_t)option_value_whole(node, 1, SIZE_MAX) : 0 });
+    clock_configure(&(ClockConfig){
+        .simulated = clock ? strcmp(clock, "simulated") == 0 : crowded,
+        .device = clock_devices[d],
+        .link = link_named(link, inside),
+        .between = link_named(between, strlen(between)),
+        .node = node->text ? (size_t)option_value_whole(node, 1, SIZE_MAX) : 0,
+        .rails = rails->text ? (size_t)option_value_whole(rails, 1, SIZE_MAX) : 0 });
 }
 
 void require_one_link(Run *run) {

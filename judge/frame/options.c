@@ -26,6 +26,9 @@ static const Option common_options[] = {
       "the simulated clock's links, inside a node and between nodes: fast, slow, free, nvlink, ib, "
       "ethernet" },
     { "node", "N", NULL, "N neighbouring ranks share a node; without it all ranks share one" },
+    { "rails", "N", NULL,
+      "the simulated clock's network cards of a node, which a collective uses together; without it "
+      "one per rank" },
     { "seed", "N", "1", "seed of weights, data and dropout" },
     { "storage", "real|bf16|fp16", "real",
       "how weights and activations are stored; with 16 bits the optimizer keeps masters in reals" },

@@ -27,7 +27,7 @@ typedef struct {
 typedef struct {
     char name[12];
     size_t n, *rank; // [n] ascending
-    bool one_node;
+    size_t cards;    // network cards of a node that its collectives use; 0 inside a node
     PlayCount (*count)[COMM_KINDS]; // [n]
     // [n] numbers of collectives in each member's list, and of collectives that it has started
     size_t *listed, *started;
@@ -85,12 +85,24 @@ static bool same_node(const Play *p, size_t a, size_t b) {
     return node == 0 || a / node == b / node;
 }
 
+// Nodes hold neighbouring members. A collective uses as many cards as the smallest of its nodes has
+// members, at most those that a node has.
+static size_t cards_of(const Play *p, const Group *g) {
+    size_t least = g->n;
+    for (size_t first = 0, i = 1; i <= g->n; i++) {
+        if (i < g->n && same_node(p, g->rank[first], g->rank[i])) continue;
+        if (i - first < least) least = i - first;
+        first = i;
+    }
+    if (least == g->n) return 0;
+    return p->clock.rails && p->clock.rails < least ? p->clock.rails : least;
+}
+
 size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank) {
     p->group = grown(p->group, p->groups, sizeof *p->group);
     Group *g = &p->group[p->groups];
     *g = (Group){ .n = n,
                   .rank = host_alloc(n * sizeof *g->rank),
-                  .one_node = true,
                   .count = host_alloc(n * sizeof *g->count),
                   .listed = host_alloc(n * sizeof *g->listed),
                   .started = host_alloc(n * sizeof *g->started) };
@@ -100,8 +112,8 @@ size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank) {
             fault("rank %zu as member %zu of %s: choose ascending ranks below %zu", rank[i], i,
                   name, p->ranks);
         g->rank[i] = rank[i];
-        g->one_node &= same_node(p, rank[0], rank[i]);
     }
+    g->cards = cards_of(p, g);
     return p->groups++;
 }
 size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stride) {
@@ -111,7 +123,7 @@ size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stri
     free(rank);
     return group;
 }
-bool play_one_node(const Play *p, size_t group) { return p->group[group].one_node; }
+size_t play_cards(const Play *p, size_t group) { return p->group[group].cards; }
 
 // Returns the place of a rank among the members, by binary search; n if it is not a member.
 static size_t find_member(const Group *g, size_t rank) {
@@ -144,11 +156,14 @@ size_t play_work(Play *p, size_t rank, Picoseconds takes) {
     return add(p, rank, (PlayStep){ .what = PLAY_WORK, .takes = takes });
 }
 
-static Picoseconds transfer(const Play *p, bool one_node, size_t steps, size_t bytes) {
-    ClockLink link = one_node ? p->clock.link : p->clock.between;
+// cards: 0 inside a node. Several cards are at most as fast as the link inside.
+static Picoseconds transfer(const Play *p, size_t cards, size_t steps, size_t bytes) {
+    ClockLink inside = p->clock.link, link = cards ? p->clock.between : inside;
     if (!p->links || link.beta == 0) return 0;
-    return (Picoseconds)llround((double)steps * link.alpha * 1e12 +
-                                (double)bytes * 1e12 / link.beta);
+    double beta = link.beta, most = inside.beta > beta ? inside.beta : beta;
+    if (cards > 1 && inside.beta == 0) beta *= (double)cards;
+    else if (cards > 1) beta = (double)cards * beta < most ? (double)cards * beta : most;
+    return (Picoseconds)llround((double)steps * link.alpha * 1e12 + (double)bytes * 1e12 / beta);
 }
 
 // Computes the bytes that member `me` sends and receives in a collective, and its time, for a ring
@@ -167,7 +182,7 @@ static Picoseconds collective(const Play *p, const Group *g, size_t me, const Me
         bytes = g->n > 1 ? m->count * m->size : 0;
         *books = (PlayCount){ 1, sends ? bytes : 0, me != head ? bytes : 0 };
     }
-    return transfer(p, g->one_node, steps, bytes);
+    return transfer(p, g->cards, steps, bytes);
 }
 
 static void book(Group *g, size_t member, CommKind kind, PlayCount c) {
@@ -253,7 +268,7 @@ size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t by
 }
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes) {
     bool near = same_node(p, rank, p->group[group].rank[to]);
-    return play_send_taking(p, rank, group, to, bytes, transfer(p, near, 1, bytes));
+    return play_send_taking(p, rank, group, to, bytes, transfer(p, !near, 1, bytes));
 }
 size_t play_post(Play *p, size_t rank, size_t group, size_t from, size_t bytes) {
     return message(p, rank, group, PLAY_POST, from, bytes, 0);
