@@ -44,7 +44,7 @@ static void count_votes(Coordinator *c, const real *request, size_t n) {
 // broadcasts how many tensors all ranks have, then their numbers.
 static void negotiate_names(Coordinator *c) {
     Comm *control = c->control;
-    real *request = host_alloc((c->n * REQUEST + 1) * sizeof(real)), count = 0;
+    real *request = host_alloc(c->n * REQUEST * sizeof(real)), count = 0;
     for (size_t i = 0; i < c->n; i++) {
         if (!c->ready[i] || c->named[i]) continue;
         c->named[i] = true;
