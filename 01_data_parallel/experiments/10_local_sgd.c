@@ -236,7 +236,7 @@ static void local_sgd(Run *run) {
         "DiLoCo 16: k = 16, and\nthe mean change of a round is the gradient of an outer step "
         "with Nesterov momentum. N ranks, Psi\nparameters of e bytes. 3F: forward and "
         "backward of a shard. ring: the time of an all-reduce.%s\n",
-        SEQUENCES % N ? " Some shards have fewer sequences." : "");
+        SEQUENCES % N ? "\nSome shards have fewer sequences, so their ranks wait." : "");
     page(run, last);
     data_free(&t.data);
 }
