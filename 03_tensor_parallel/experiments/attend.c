@@ -8,14 +8,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// part <- these positions of the whole; or, with a snapshot, puts part as these positions.
+// part <- these positions of each sequence of the whole; or, with a snapshot, puts part as these
+// positions.
 static void positions_of(Tensor part, Tensor whole, Positions own, Snapshot *s, const char *name) {
-    size_t row = 0;
-    for (size_t i = 0; i < own.n; i++) {
-        const Range chunk = own.chunk[i];
+    const size_t B = part.rows / positions_count(&own), T = whole.rows / B;
+    for (size_t i = 0, row = 0; i < B * own.n; i++) {
+        const Range chunk = own.chunk[i % own.n];
+        const size_t lo = i / own.n * T + chunk.lo;
         Tensor rows = tensor_row_range(part, row, row + range_size(chunk));
-        if (s) snapshot_put(s, name, whole.rows, part.cols, rows, chunk.lo, 0);
-        else tensor_copy(rows, tensor_row_range(whole, chunk.lo, chunk.hi));
+        if (s) snapshot_put(s, name, whole.rows, part.cols, rows, lo, 0);
+        else tensor_copy(rows, tensor_row_range(whole, lo, lo + range_size(chunk)));
         row += range_size(chunk);
     }
 }
@@ -27,10 +29,10 @@ static void run_attention(Run *run, const AttentionKind *kind, AttendSizes z, Sn
     const size_t A = z.heads * z.D, W = A + 2 * z.key_heads * z.D;
     Positions own = { 1, { { 0, z.T } } };
     if (kind) own = context_positions(z.T, cp->size, cp->rank, kind);
-    const size_t rows = positions_count(&own);
+    const size_t T = positions_count(&own), rows = z.B * T;
     Arena a = arena(MEM_WORKSPACE);
-    AttentionHeads h = { .B = 1,
-                         .T = rows,
+    AttentionHeads h = { .B = z.B,
+                         .T = T,
                          .D = z.D,
                          .heads = { 0, z.heads },
                          .ratio = z.heads / z.key_heads,
@@ -40,12 +42,13 @@ static void run_attention(Run *run, const AttentionKind *kind, AttendSizes z, Sn
                          .cp = kind ? cp : NULL,
                          .length = z.T };
     int *position = ints_new(&a, rows), *host = host_alloc(rows * sizeof *host);
-    for (size_t i = 0, row = 0; i < own.n; i++)
-        for (size_t t = own.chunk[i].lo; t < own.chunk[i].hi; t++) host[row++] = (int)t;
+    for (size_t i = 0, row = 0; i < z.B * own.n; i++)
+        for (size_t t = own.chunk[i % own.n].lo; t < own.chunk[i % own.n].hi; t++)
+            host[row++] = (int)t;
     ints_upload(position, host, rows);
     free(host);
     h.position = position;
-    Tensor whole = tensor_new(&a, z.T, W), whole_dout = tensor_new(&a, z.T, A);
+    Tensor whole = tensor_new(&a, z.B * z.T, W), whole_dout = tensor_new(&a, z.B * z.T, A);
     tensor_randomize(whole, random_key(run->seed, 1), 1);
     tensor_randomize(whole_dout, random_key(run->seed, 2), 1);
     Saved saved = saved_new();
@@ -56,6 +59,7 @@ static void run_attention(Run *run, const AttentionKind *kind, AttendSizes z, Sn
     positions_of(dmix, whole_dout, own, NULL, NULL);
 
     const size_t without = memory_now(MEM_ACTIVATIONS);
+    memory_reset_peaks();
     if (kind) {
         double none = 0;
         comm_all_reduce_doubles(cp, &none, 1); // all ranks begin at the same time
@@ -77,6 +81,7 @@ static void run_attention(Run *run, const AttentionKind *kind, AttendSizes z, Sn
     attention_backward(&h, dqkv, dmix, &saved);
     record_leave();
     r->flops += clock_flops();
+    r->buffers = memory_peak(MEM_COMMUNICATION);
     if (kind) {
         picture_end(run);
         r->backward = picture_timing(run);
@@ -121,11 +126,13 @@ void attend_costs(Run *run, const AttentionKind *kind, AttendSizes z, const Atte
     const double N = (double)n, block = (double)(c * z.key_heads * z.D * e); // k of a chunk
     // The rings. A head computes the pairs of a query and a key that the causal mask leaves.
     double sent = n > 1 ? (6 * N - 4) * block : 0, calls = n > 1 ? 3 * N - 2 : 0;
+    double buffers = (n > 2 ? 10 : 4 * N) * block; // k | v: here, coming; dk | dv: also leaving
     double kept = (double)(c * z.heads), products = 7, heads = (double)z.heads;
     size_t pairs = c * (c + 1) / 2 + (kind == &ring_attention ? rank * c * c : (n - 1) * c * c / 2);
     if (kind == &ring_self_attention) {
         sent = 8 * (N - 1) * block;
         calls = 4 * (N - 1) + 2;
+        buffers = N * block; // dk of all positions
         kept = (double)(z.heads * c * z.T);
         products = 6;
         pairs = c * z.T;
@@ -133,6 +140,8 @@ void attend_costs(Run *run, const AttentionKind *kind, AttendSizes z, const Atte
         heads = (double)(keys * ratio);
         sent = (double)(4 * (ratio + 1) * (n - 1) * c * ceil_div(z.key_heads, n) * z.D * e);
         calls = 4;
+        // Two copies of the larger all-to-all: q, k and v.
+        buffers = (double)(2 * (ratio + 2) * n * c * ceil_div(z.key_heads, n) * z.D * e);
         kept = (double)z.T * (heads * (2.0 * (double)z.D + 1) + 2.0 * (double)(keys * z.D));
         pairs = z.T * (z.T + 1) / 2;
     }
@@ -146,6 +155,7 @@ void attend_costs(Run *run, const AttentionKind *kind, AttendSizes z, const Atte
             { "sent", "sent in both", "bytes", BY_FORMULA(sent), (double)r->sent },
             { "calls", "sends and collectives", "calls", BY_FORMULA(calls), (double)r->calls },
             { "kept", "kept for backward", "bytes", BY_FORMULA(kept * (double)e), (double)r->kept },
+            { "buffers", "buffers, peak", "bytes", BY_FORMULA(buffers), (double)r->buffers },
             { "flops", "computed", "FLOPs", BY_FORMULA(flops), r->flops },
             { 0 } });
 }

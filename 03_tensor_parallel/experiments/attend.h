@@ -6,16 +6,17 @@
 #include "03_tensor_parallel/context_parallel.h"
 #include "judge/draw/picture.h"
 
-// T positions; heads of D columns; key_heads: heads of key and value, a divisor of heads.
+// B sequences of T positions; heads of D columns; key_heads: heads of key and value, a divisor of
+// heads.
 typedef struct {
-    size_t T, heads, key_heads, D;
+    size_t B, T, heads, key_heads, D;
     double drop;
 } AttendSizes;
 
 // Of a forward and a backward. calls: sends and collectives. kept: bytes for backward, besides q,
-// k, v and the output. flops: of this rank.
+// k, v and the output. buffers: bytes of messages at their peak. flops: of this rank.
 typedef struct {
-    size_t sent, calls, kept;
+    size_t sent, calls, kept, buffers;
     double flops;
     Timing forward, backward;
 } Attended;
@@ -26,8 +27,8 @@ Attended attend(Run *run, const AttentionKind *kind, AttendSizes z, Snapshot *wa
                 const char *title);
 // The same on one device: rank 0, uncounted.
 Snapshot *attend_one_device(Run *run, AttendSizes z);
-// Compares bytes, calls and FLOPs with the formulas of the kind. N divides T. The ids are
-// sent.ID, calls.ID, kept.ID, flops.ID.
+// Compares bytes, calls, memory and FLOPs with the formulas of the kind. One sequence; N divides T.
+// The ids are sent.ID, calls.ID, kept.ID, buffers.ID, flops.ID.
 void attend_costs(Run *run, const AttentionKind *kind, AttendSizes z, const Attended *r,
                   const char *id);
 #endif
