@@ -25,8 +25,8 @@ static void check_times(Run *run, AttendSizes z, const Attended *r) {
 static void ring_self(Run *run) {
     const size_t n = run->world->size;
     const bool simulated = clock_config()->simulated;
-    const AttendSizes plain = { 1, n * CHUNK, HEADS, HEADS, D, 0 };
-    const AttendSizes uneven = { 2, n * 21 + (n > 1), HEADS, HEADS / 2, D, 0.1 };
+    const AttendSizes plain = { 1, n * CHUNK, HEADS, HEADS, D, 0, 0 };
+    const AttendSizes uneven = { 2, n * 21 + (n > 1), HEADS, HEADS / 2, D, 0.1, 100 };
     require_one_link(run);
     say(run,
         "A rank has a chunk of c = %d of the T positions. Its queries stay. The keys of all ranks "

@@ -31,9 +31,9 @@ static void ulysses(Run *run) {
                                                      &ring_self_attention, &ulysses_attention };
     static const char *const id[COLUMNS] = { "ring", "zigzag", "rsa", "ulysses", "grouped" };
     const size_t n = run->world->size;
-    const AttendSizes plain = { 1, n * CHUNK, HEADS, HEADS, D, 0 };
-    const AttendSizes grouped = { 1, n * CHUNK, HEADS, GROUPS, D, 0 };
-    const AttendSizes uneven = { 2, n * 21 + (n > 1), HEADS, GROUPS, D, 0.1 };
+    const AttendSizes plain = { 1, n * CHUNK, HEADS, HEADS, D, 0, 0 };
+    const AttendSizes grouped = { 1, n * CHUNK, HEADS, GROUPS, D, 0, 0 };
+    const AttendSizes uneven = { 2, n * 21 + (n > 1), HEADS, GROUPS, D, 0.1, 100 };
     REQUIRE(n <= GROUPS,
             "%zu ranks: Ulysses needs a head of key and value per rank; choose %d or fewer", n,
             GROUPS);

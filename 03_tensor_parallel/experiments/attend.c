@@ -37,6 +37,7 @@ static void run_attention(Run *run, const AttentionKind *kind, AttendSizes z, Sn
                          .heads = { 0, z.heads },
                          .ratio = z.heads / z.key_heads,
                          .drop = z.drop,
+                         .theta = z.theta,
                          .key = run->seed,
                          .kind = kind,
                          .cp = kind ? cp : NULL,

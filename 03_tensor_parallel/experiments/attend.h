@@ -7,10 +7,11 @@
 #include "judge/draw/picture.h"
 
 // B sequences of T positions; heads of D columns; key_heads: heads of key and value, a divisor of
-// heads.
+// heads. drop: share of probabilities that dropout removes. theta: base of rotary positions; 0:
+// none.
 typedef struct {
     size_t B, T, heads, key_heads, D;
-    double drop;
+    double drop, theta;
 } AttendSizes;
 
 // Of a forward and a backward. calls: sends and collectives. kept: bytes for backward, besides q,
