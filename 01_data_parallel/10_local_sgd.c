@@ -50,7 +50,8 @@ void local_sgd_outer_step(LocalSgd *l, Model *m) {
     // the round. Average it over the ranks of l->dp: ONE all-reduce, and every rank divides. Then
     // velocity = momentum velocity + delta. Nesterov looks one step ahead, so the weights become
     // start - rate (delta + momentum velocity), with the new velocity. Leave them in m->w, and in
-    // l->start for the next round. Use op_sgd, op_scale and op_add (common/tensor/ops.h):
+    // l->start for the next round. The results must have the bits of these formulas, with delta +
+    // momentum velocity computed first. Use op_sgd, op_scale and op_add (common/tensor/ops.h):
     // op_sgd(w, g, s, lr, 0) is w -= lr s g.
     tensor_copy(delta, l->start);
     op_sgd(delta, m->w, 1, 1, 0);
