@@ -239,8 +239,9 @@ static void coordinator(Run *run) {
     const size_t N = run->world->size;
     const bool simulated = clock_config()->simulated;
     Seen fixed[STEPS], seen[STEPS];
-    Snapshot *want = one_device(run);
     Expected x = { .sums = 0 };
+    require_one_link(run);
+    Snapshot *want = one_device(run);
     deadlock(run);
     for (size_t l = 1; l <= LAYERS; l++)
         send_sums(&x, N, BRANCHES, BRANCHES,

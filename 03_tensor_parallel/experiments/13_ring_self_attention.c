@@ -13,7 +13,8 @@ static void check_times(Run *run, AttendSizes z, const Attended *r) {
     const size_t n = run->world->size, c = z.T / n, A = z.heads * z.D, e = sizeof(real);
     const double block = (double)z.heads * work_product(c, c, z.D).time;
     const double pass = block + (double)(n - 1) * fmax(block, send_time(c * A * e));
-    const double sum = (double)n * block + ring_time(ALL_REDUCE_PASSES, n, z.T * A, e);
+    const double sum = (double)z.heads * work_product(z.T, c, z.D).time +
+                       ring_time(ALL_REDUCE_PASSES, n, z.T * A, e);
     check_costs(run, "time.%s", "RSA: %s",
                 (const CostRow[]){
                     { "forward", "forward", "ps", BY_FORMULA(2 * pass), (double)r->forward.step },
