@@ -186,7 +186,7 @@ static void page(Run *run, const double last[PLANS]) {
                   "2 Psi e",
                   { "state.k1", "state.k4", "state.k16", "state.k48", "state.diloco" } },
                 { "loss after 96 steps",
-                  "measured, 3 seeds",
+                  "a text; mean of 3 seeds",
                   { loss[0], loss[1], loss[2], loss[3], loss[4] } },
                 { clock_config()->simulated ? "96 steps take" : NULL,
                   "96 3F + 96/k rings",
