@@ -18,8 +18,8 @@
 // floats, several documents in one sequence.
 //
 // Norms, linear layers, embedding and loss work on one position at a time, so only attention
-// communicates. Two other ways: ring_self_attention.c (Li et al. 2021, whole rows of scores) and
-// ulysses.c (Jacobs et al. 2023, an all-to-all from positions to heads).
+// communicates. Two other ways: 13_ring_self_attention.c (Li et al. 2021, whole rows of scores)
+// and 14_ulysses.c (Jacobs et al. 2023, an all-to-all from positions to heads).
 #include "03_tensor_parallel/context_parallel.h"
 
 // ---------------------------------------------------------------- the positions of each rank

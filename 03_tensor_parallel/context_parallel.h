@@ -23,7 +23,7 @@ Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *k
 // or, for Ulysses, fewer heads.
 Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind);
 
-// ---- ring_self_attention.c (Li et al. 2021), ulysses.c (Jacobs et al. 2023) ----
+// ---- 13_ring_self_attention.c (Li et al. 2021), 14_ulysses.c (Jacobs et al. 2023) ----
 extern const AttentionKind ring_self_attention, ulysses_attention;
 
 // ---- shared by these files ----

@@ -5,7 +5,7 @@
 # processes in fp64, and with --reduce fast.
 # TEST_ALL=1: both precisions at 1 to 8 ranks, also as processes.
 # TEST_QUICK=1: in fp32, at its own rank count only, every eighth lesson as processes.
-# slow: each of the 50 lessons runs about four times, once or twice as processes
+# slow: each of the 53 lessons runs about four times, once or twice as processes
 use strict;
 use warnings;
 use FindBin;

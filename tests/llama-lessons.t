@@ -12,7 +12,7 @@ built=build/cpu-fp64
 some="01_data_parallel/02_all_reduce 03_tensor_parallel/08_ring_attention 04_pipeline_naive/03_gpipe 05_pipeline_1f1b/05_pipedream_2bw
     06_zero/04_zero3 07_recompute/04_budget"
 all="01_data_parallel/02_all_reduce 01_data_parallel/05_parameter_server 01_data_parallel/06_compression 01_data_parallel/07_balance
-    01_data_parallel/08_power_sgd 02_grad_accumulation/02_accumulate 02_grad_accumulation/03_no_sync 03_tensor_parallel/08_ring_attention
+    01_data_parallel/08_power_sgd 01_data_parallel/10_local_sgd 02_grad_accumulation/02_accumulate 02_grad_accumulation/03_no_sync 03_tensor_parallel/08_ring_attention
     04_pipeline_naive/02_naive 04_pipeline_naive/03_gpipe 04_pipeline_naive/04_partition 05_pipeline_1f1b/02_1f1b
     05_pipeline_1f1b/03_interleaved 05_pipeline_1f1b/04_pipedream 05_pipeline_1f1b/05_pipedream_2bw 05_pipeline_1f1b/06_zero_bubble
     05_pipeline_1f1b/07_compare 06_zero/02_zero1 06_zero/03_zero2 06_zero/04_zero3 06_zero/05_prefetch 07_recompute/02_full

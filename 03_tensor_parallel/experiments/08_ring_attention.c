@@ -1,4 +1,4 @@
-// 08_ring_attention.c: the experiment of 08_ring_attention.c, ring_self_attention.c and ulysses.c.
+// 08_ring_attention.c: the experiment of the ring, also with the attention of 03.13 and 03.14.
 // Trains a GPT with its sequences cut over all ranks in four ways, and compares with the unsplit
 // training. Then runs attention alone on longer sequences (context_alone.c). context_costs.c
 // predicts bytes, memory and times.

@@ -1,5 +1,7 @@
-// ulysses.c: DeepSpeed-Ulysses (Jacobs et al. 2023, section 3.1), one of the kinds of context
-// parallelism that the experiment of 08_ring_attention.c compares.
+// ranks: 4
+// level: extra
+// question: Can ranks exchange positions for heads, so that each attends as one device does?
+// vary: CHUNK 64|80|96, D 4|6, ranks 2|3|4|5|6
 //
 // Holds: all parameters; outside attention T/N contiguous positions of each of B sequences; inside
 //     attention all positions of H/N of the H heads.
@@ -8,8 +10,10 @@
 //     Of each of these eight tensors of B T C/N elements, a rank sends (N-1)/N.
 // Saves: 1/N of the activations per rank. Attention runs as on one device, with fewer heads.
 // Costs: 8(N-1)/N B T C/N elements sent per layer, N times less than tensor parallelism. N is at
-//     most H. The parts of an all-to-all have equal size, so each part has room for the longest
-//     chunk and the most heads.
+//     most H; with grouped heads, at most the number of heads of k and v. The parts of an
+//     all-to-all have equal size, so each part has room for the longest chunk and the most heads.
+// Jacobs et al. 2023 (arXiv 2309.14509), section 3: DeepSpeed-Ulysses. Left out: heads of k and v
+// that are copied so that N may be larger; Ulysses inside a ring.
 #include "03_tensor_parallel/context_parallel.h"
 
 // Heads of k and of v on this rank. Where they are fewer than heads of q (grouped heads), q is
@@ -52,6 +56,12 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
     Arena room = arena(MEM_COMMUNICATION);
     Tensor out = tensor_new(&room, cp->size * pieces * most_rows, width);
     Tensor in = tensor_new(&room, cp->size * pieces * most_rows, width);
+    // EXERCISE 03.14a (5 points): from positions to heads, and back. `out` and `in` have room for
+    // cp->size parts; part j goes to rank j, or comes from it. A part has `pieces` pieces of
+    // most_rows rows each. Fill `out` with zeros, because pieces may be smaller than their room.
+    // Copy piece i for rank j into the first rows and columns of its room: part_of_rows(h, rows,
+    // blocks, j, i) if to_heads, else part_of_heads(h, heads, blocks, j, i). Make ONE
+    // comm_all_to_all. Then copy the pieces out of `in`, to the other of the two.
     tensor_fill(out, 0);
     for (size_t j = 0; j < cp->size; j++)
         for (size_t i = 0; i < pieces; i++) {
@@ -70,6 +80,7 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
             Tensor slot = tensor_row_range(in, line, line + to.rows);
             tensor_copy(to, tensor_col_range(slot, 0, to.cols));
         }
+    // END
     arena_free(&room);
 }
 

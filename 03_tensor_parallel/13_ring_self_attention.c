@@ -1,14 +1,18 @@
-// ring_self_attention.c: Ring Self-Attention (Li et al. 2021, section 3.2), one of the kinds of
-// context parallelism that the experiment of 08_ring_attention.c compares.
+// ranks: 4
+// level: extra
+// question: Softmax needs whole rows of scores. Can a rank have them, if the keys are spread over all ranks?
+// vary: CHUNK 64|80|96, HEADS 6|8|10, D 4|6
 //
 // Holds: all parameters; T/N contiguous positions of each of B sequences; all scores of its
-// queries,
-//     [B H T/N, T].
+//     queries, [B H T/N, T].
 // Sends: per layer, N-1 hops of B T C/N elements each. Forward: k, then v. Backward: v again for
 //     dP, k again for dQ, and two all-reduces of B T C elements for dK and dV.
 // Saves: 1/N of the activations per rank, but scores grow with T^2/N.
 // Costs: 8(N-1) B T C/N elements sent per layer. Every score is computed, even those that the
 //     causal mask hides.
+// Li, Xue, Baranwal, Li and You 2021 (arXiv 2105.13120), section 3.2: Ring Self-Attention. The
+// paper has no mask. Ring attention (08_ring_attention.c) merges partial results instead, so it
+// keeps no scores.
 #include "03_tensor_parallel/context_parallel.h"
 #include <math.h>
 
@@ -86,12 +90,19 @@ static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
     Arena room = arena(MEM_COMMUNICATION);
     Range own = context_positions_of(h, h->cp->rank).chunk[0];
     Tensor whole = tensor_new(&room, h->B * h->length, with.cols);
+    // EXERCISE 03.13a (4 points): the gradient of keys that were never here. whole [B T, A] is this
+    // rank's partial sum for the keys of all positions: p^T times `with`, which has one row per
+    // local query (op_heads_mix_t). With grouped heads attention_fold() adds the heads of a group
+    // and returns the narrower tensor. Make ONE all-reduce over h->cp. Then copy this rank's rows
+    // to `to`: of sequence i, whole has rows i length + own.lo to i length + own.hi, and `to` has
+    // rows i T to (i + 1) T.
     op_heads_mix_t(whole, p, with, h->B, range_size(h->heads));
     whole = attention_fold(h, whole, &room); // grouped heads: one sum per group
     comm_all_reduce(h->cp, whole);           // sends 2(N-1) B T A/N elements
     for (size_t i = 0; i < h->B; i++)
         tensor_copy(tensor_row_range(to, i * h->T, (i + 1) * h->T),
                     tensor_row_range(whole, i * h->length + own.lo, i * h->length + own.hi));
+    // END
     arena_free(&room);
 }
 static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {

@@ -1,0 +1,145 @@
+// ranks: 4
+// level: extra
+// question: Which all-reduce comes next, if every rank finishes its gradients in another order?
+// vary: LAYERS 5..9, BATCH 6..10, WIDTH 48|64|80
+//
+// Holds:  every rank a replica, as in 02_all_reduce, and copies of the tensors that are in flight.
+//         Two flags per tensor: ready on this rank, agreed by all ranks.
+// Sends:  in each cycle of the first step every rank's new names to rank 0, and rank 0's answer to
+//         all. Later in each cycle an all-reduce of a few elements: a count of ranks per tensor.
+//         Then the agreed tensors: fused all-reduces, 2(N-1)/N of Psi elements per step and rank.
+// Saves:  the ranks need no common order, and a fused all-reduce has one latency for all its
+//         tensors.
+// Costs:  a tensor waits for the end of the cycle in which the last rank has it, and for the
+//         answer.
+// Sergeev and Del Balso 2018 (arXiv 1802.05799), section 4; Horovod's controller and response
+// cache. Left out: a thread of its own, names as text, tensors of several types, a rank that
+// leaves.
+#include "01_data_parallel/coordinator.h"
+#include <stdlib.h>
+
+// A request of the first step: the tensor's number, which stands for its name, and its size.
+enum { REQUEST = 2 };
+
+void coordinator_ready(Coordinator *c, size_t tensor) { c->ready[tensor] = true; }
+
+static void agree(Coordinator *c, size_t tensor) {
+    c->agreed[tensor] = true;
+    c->list[c->listed++] = tensor;
+}
+
+// Rank 0 counts the ranks that have a tensor.
+static void count_votes(Coordinator *c, const real *request, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const size_t tensor = (size_t)request[i * REQUEST];
+        const size_t size = (size_t)request[i * REQUEST + 1];
+        if (tensor >= c->n || size != range_size(c->part[tensor]))
+            fault("tensor %zu has %zu elements on another rank, which rank 0 does not expect",
+                  tensor, size);
+        c->votes[tensor]++;
+    }
+}
+
+// The first step. Each rank sends rank 0 the number of its new requests, then the requests. Rank 0
+// broadcasts how many tensors all ranks have, then their numbers.
+static void negotiate_names(Coordinator *c) {
+    Comm *control = c->control;
+    real *request = host_alloc(c->n * REQUEST * sizeof(real)), count = 0;
+    for (size_t i = 0; i < c->n; i++) {
+        if (!c->ready[i] || c->named[i]) continue;
+        c->named[i] = true;
+        request[(size_t)count * REQUEST] = (real)i;
+        request[(size_t)count * REQUEST + 1] = (real)range_size(c->part[i]);
+        count++;
+    }
+    if (control->rank > 0) {
+        coordinator_pass(control, &count, 1, TO, 0);
+        coordinator_pass(control, request, (size_t)count * REQUEST, TO, 0);
+    } else count_votes(c, request, (size_t)count);
+    for (size_t rank = 1; control->rank == 0 && rank < control->size; rank++) {
+        coordinator_pass(control, &count, 1, FROM, rank);
+        coordinator_pass(control, request, (size_t)count * REQUEST, FROM, rank);
+        count_votes(c, request, (size_t)count);
+    }
+    count = 0;
+    for (size_t i = 0; control->rank == 0 && i < c->n; i++)
+        if (c->votes[i] == control->size && !c->agreed[i]) request[(size_t)count++] = (real)i;
+    coordinator_pass(control, &count, 1, BROADCAST, 0);
+    coordinator_pass(control, request, (size_t)count, BROADCAST, 0);
+    for (size_t i = 0; i < (size_t)count; i++) agree(c, (size_t)request[i]);
+    free(request);
+}
+
+// Later steps. The sum over ranks of the last cycle's questions is the answer: a tensor is agreed
+// if its field has counted all ranks. Every rank reads the same sum, so nobody coordinates. The new
+// question then stays in flight until the next cycle.
+static void negotiate_counts(Coordinator *c) {
+    const CountFields f = coordinator_fields(c->control);
+    const size_t elements = tensor_count(c->question);
+    real *field = host_alloc(elements * sizeof(real));
+    if (c->asked) {
+        comm_wait(c->asked);
+        c->asked = NULL;
+        tensor_download(field, c->question);
+        for (size_t i = 0; i < c->n; i++) {
+            const size_t shift = f.bits * (i % f.per_element);
+            const size_t count =
+                (size_t)field[i / f.per_element] >> shift & (((size_t)1 << f.bits) - 1);
+            if (count == c->control->size && !c->agreed[i]) agree(c, i);
+        }
+    }
+    for (size_t k = 0; k < elements; k++) field[k] = 0;
+    for (size_t i = 0; i < c->n; i++)
+        if (c->ready[i] && !c->agreed[i])
+            field[i / f.per_element] += (real)((size_t)1 << (f.bits * (i % f.per_element)));
+    tensor_upload(c->question, field);
+    if (c->listed < c->n) c->asked = comm_start_all_reduce(c->control, c->question);
+    free(field);
+}
+
+// Starts the all-reduces of list[started, listed). All ranks have the same list, so they start the
+// same all-reduces in the same order.
+static void start_fused(Coordinator *c, size_t started) {
+    // EXERCISE 01.09a (5 points): fuse. Start all-reduces until all of c->list[0, c->listed) are
+    // started; `started` of them are. Each is the next entry f of c->fused, which c->n_fused
+    // counts. It adds the tensors c->list[f->first, f->end): one tensor, and as many of those after
+    // it as fit in c->threshold bytes together with it. Tensor i is range_size(c->part[i])
+    // elements. Take f->buffer [1, elements] from &c->buffers, fill it (coordinator_copy), and
+    // start its all-reduce over c->data in f->request. Do not wait for it: coordinator_wait does.
+    while (started < c->listed) {
+        Fused *f = &c->fused[c->n_fused++];
+        size_t elements = 0;
+        f->first = started;
+        do elements += range_size(c->part[c->list[started++]]);
+        while (started < c->listed &&
+               (elements + range_size(c->part[c->list[started]])) * sizeof(real) <= c->threshold);
+        f->end = started;
+        f->buffer = tensor_new(&c->buffers, 1, elements);
+        coordinator_copy(c, f, true);
+        f->request = comm_start_all_reduce(c->data, f->buffer); // 2 (N-1)/N of the buffer's bytes
+    }
+    // END
+}
+
+bool coordinator_cycle(Coordinator *c) {
+    const size_t started = c->listed;
+    if (c->cached) negotiate_counts(c);
+    else negotiate_names(c);
+    start_fused(c, started);
+    return c->listed == c->n;
+}
+
+void coordinator_wait(Coordinator *c) {
+    for (size_t k = 0; k < c->n_fused; k++) {
+        comm_wait(c->fused[k].request);
+        coordinator_copy(c, &c->fused[k], false);
+    }
+    arena_free(&c->buffers);
+    for (size_t i = 0; i < c->n; i++) {
+        c->ready[i] = false;
+        c->agreed[i] = false;
+    }
+    c->listed = 0;
+    c->n_fused = 0;
+    c->cached = true;
+}

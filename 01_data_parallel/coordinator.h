@@ -1,0 +1,55 @@
+// coordinator.h: ranks agree on the order of their all-reduces while backward runs.
+#ifndef COORDINATOR_H
+#define COORDINATOR_H
+#include "common/comm/comm.h"
+
+// Some tensors that one all-reduce adds: list[first, end), side by side in the buffer.
+typedef struct {
+    size_t first, end;
+    Tensor buffer;
+    Request *request;
+} Fused;
+
+typedef struct {
+    Comm *control, *data; // the same ranks twice: questions and answers, and gradients
+    Tensor g;             // [1, Psi]: the gradient
+    size_t n;             // tensors
+    const Range *part;    // [n] the part of g of each tensor
+    size_t threshold;     // largest size in bytes of a fused all-reduce of several tensors
+    bool cached;          // all ranks know all tensors, so a tensor is one field of `question`
+    bool *ready, *agreed; // [n] its gradient is final on this rank; on all ranks
+    bool *named;          // [n] rank 0 has been told
+    size_t *votes;        // [n] rank 0: the ranks that have the tensor
+    size_t *list, listed; // [n] the agreed tensors of this step, in the order of their all-reduces
+    Fused *fused;         // [n] the all-reduces of this step
+    size_t n_fused;
+    Tensor question; // with the cache: counts of ranks, several in an element
+    Request *asked;  // its sum over ranks, in flight
+    Arena state, buffers;
+} Coordinator;
+
+Coordinator coordinator_new(Comm *control, Comm *data, Tensor g, const Range *part, size_t n,
+                            size_t threshold);
+void coordinator_free(Coordinator *c);
+// The gradient of this tensor is final on this rank.
+void coordinator_ready(Coordinator *c, size_t tensor);
+// A cycle. All ranks call it equally often. Starts the all-reduces on which the ranks agree.
+// Returns true if all tensors have been started in this step.
+bool coordinator_cycle(Coordinator *c);
+// Ends a step: g <- the sum over ranks. The next step uses the cache.
+void coordinator_wait(Coordinator *c);
+
+// ---- coordinator.c: what 09_coordinator.c calls ----
+// Numbers of the control plane travel as a tensor [1, n]. An empty list is no message. peer: the
+// other rank, or the root of a broadcast.
+typedef enum { TO, FROM, BROADCAST } ControlWay;
+void coordinator_pass(Comm *control, real *number, size_t n, ControlWay way, size_t peer);
+// With the cache: so many tensors share an element of the question. Each has `bits` bits, enough to
+// count all ranks. A sum of such elements is exact, because a float holds 24 bits.
+typedef struct {
+    size_t bits, per_element;
+} CountFields;
+CountFields coordinator_fields(const Comm *c);
+// Copies the tensors of f from g to the buffer, or back.
+void coordinator_copy(const Coordinator *c, const Fused *f, bool to_buffer);
+#endif

@@ -1,0 +1,250 @@
+// 10_local_sgd.c: N ranks must get the bits of the same rule on one device: plain averages and
+// DiLoCo's outer step, after exact first steps. k = 1 must be the unsplit training. Bytes, memory
+// and time are compared with formulas. The loss is measured on a text.
+#include "01_data_parallel/local_sgd.h"
+#include "common/model/costs.h"
+#include "judge/draw/picture.h"
+#include "judge/frame/training.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { SEQUENCES = 7, EVERY = 3, EXACT = 2, LONG = 96, SEEDS = 3, WINDOWS = 8, PLANS = 5 };
+static const ModelConfig tiny = {
+    .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
+};
+static const ModelConfig reader = {
+    .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256
+};
+static const LocalPlan plan[PLANS] = {
+    { 1, 0, 0, 0 }, { 4, 0, 0, 0 }, { 16, 0, 0, 0 }, { 48, 0, 0, 0 }, { 16, 0, 0.7, 0.9 }
+};
+static const char *const plan_name[] = { "k = 1", "k = 4", "k = 16", "k = 48", "DiLoCo 16", NULL };
+static const char *const plan_id[] = { "%s.k1", "%s.k4", "%s.k16", "%s.k48", "%s.diloco" };
+
+// The record of a training. after: the loss of the last weights on the first batches.
+typedef struct {
+    Snapshot *weights; // after the last step
+    double loss[LONG], after;
+    size_t sent, state;
+    Picoseconds time;
+} Course;
+
+static double loss_after(const Training *t, Model *m) {
+    double loss = 0;
+    ledger_pause();
+    for (size_t step = 0; step < WINDOWS; step++) {
+        Arena tokens = arena(MEM_WORKSPACE);
+        Batch b = data_batch(&t->data, &tokens, step, 0, t->sequences, t->sequences);
+        loss += model_loss(m, &b) * b.token_weight / WINDOWS;
+        arena_free(&tokens);
+    }
+    ledger_resume();
+    return loss;
+}
+
+static void train_ranks(Run *run, const Training *t, const LocalPlan *p, Course *c) {
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Optimizer o = t->optimizer;
+    model_allocate(m);
+    LocalSgd l = local_sgd_new(run->world, m, *p);
+    const Picoseconds begin = clock_now();
+    comm_ledger_reset(run->world);
+    for (size_t step = 0; step < t->steps; step++)
+        c->loss[step] = local_sgd_step(&l, m, &o, &t->data, step, t->sequences);
+    c->time = clock_now() - begin;
+    c->sent = comm_bytes_sent(run->world);
+    c->state = memory_now(MEM_OPTIMIZER); // SGD itself keeps nothing
+    c->after = loss_after(t, m);
+    c->weights = snapshot_new(run);
+    model_snapshot(m, c->weights, UNIT_WEIGHTS, NULL); // of every rank: the bits must agree
+    ledger_pause();
+    comm_all_reduce_doubles(run->world, c->loss, t->steps);
+    ledger_resume();
+    local_sgd_free(&l);
+    model_free(m);
+}
+
+// mean [n] <- the mean of N rows, added in rank order.
+static void mean_of(real *mean, const real *row, size_t N, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        mean[i] = row[i];
+        for (size_t r = 1; r < N; r++) mean[i] += row[r * n + i];
+        mean[i] *= (real)1 / (real)N;
+    }
+}
+
+// The rule on one device, with SGD. One model computes the gradients of N replicas, one after the
+// other. Their weights w [N, n] and gradients g [N, n] are host memory. N = 1 is the unsplit
+// training.
+static void train_one_device(Run *run, const Training *t, const LocalPlan *p, size_t N, Course *c) {
+    c->weights = snapshot_new(run);
+    if (run->world->rank > 0) return;
+    ledger_pause();
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    model_allocate(m);
+    const size_t n = m->size;
+    const real lr = (real)t->optimizer.lr, momentum = (real)p->outer_momentum;
+    real *w = host_alloc((2 * N + 3) * n * sizeof(real)); // zeros
+    real *g = w + N * n, *mean = g + N * n, *start = mean + n, *velocity = start + n;
+    for (size_t r = 0; r <= N; r++) tensor_download(r < N ? w + r * n : start, m->w);
+    for (size_t step = 0; step < t->steps; step++) {
+        for (size_t r = 0; r < N; r++) {
+            Arena a = arena(MEM_REFERENCE);
+            const Range shard = shard_range(t->sequences, N, r);
+            Batch b = data_batch(&t->data, &a, step, shard.lo, range_size(shard), t->sequences);
+            const double weight = b.token_weight; // 1 / (counted tokens of the whole batch)
+            b.token_weight *= (double)N;
+            tensor_upload(m->w, w + r * n);
+            model_zero_gradients(m);
+            c->loss[step] += model_forward_backward(m, &b) * weight;
+            model_fold_tied(m);
+            tensor_download(g + r * n, m->g);
+            arena_free(&a);
+        }
+        const bool exact = step < p->exact;
+        mean_of(mean, g, N, n);
+        for (size_t i = 0; i < N * n; i++) w[i] -= lr * (exact ? mean[i % n] : g[i]);
+        for (size_t i = 0; exact && i < n; i++) start[i] = w[i];
+        if (exact || (step - p->exact) % p->every != p->every - 1) continue;
+        // The end of a round.
+        for (size_t i = 0; p->outer_lr > 0 && i < N * n; i++) w[i] = start[i % n] - w[i];
+        mean_of(mean, w, N, n);
+        for (size_t i = 0; p->outer_lr > 0 && i < n; i++) {
+            velocity[i] = momentum * velocity[i] + mean[i];
+            start[i] -= (real)p->outer_lr * (mean[i] + momentum * velocity[i]);
+            mean[i] = start[i];
+        }
+        for (size_t i = 0; i < N * n; i++) w[i] = mean[i % n];
+    }
+    tensor_upload(m->w, w);
+    model_snapshot(m, c->weights, UNIT_WEIGHTS, NULL);
+    model_free(m);
+    free(w);
+    ledger_resume();
+}
+
+static void check_rule(Run *run, const char *what, const Training *t, const LocalPlan *p, size_t N,
+                       double limit) {
+    Course got = { 0 }, want = { 0 };
+    train_ranks(run, t, p, &got);
+    train_one_device(run, t, p, N, &want);
+    if (limit > 0) check_close(run, what, got.weights, want.weights, limit);
+    else check_equal(run, what, got.weights, want.weights);
+    check_numbers(run, what, "loss of every step", got.loss, want.loss, t->steps, limit);
+    snapshot_free(got.weights);
+    snapshot_free(want.weights);
+}
+
+// last[p] <- the loss of plan p after LONG steps on a text, the mean over SEEDS seeds.
+static void learn(Run *run, double last[PLANS]) {
+    const size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(&reader);
+    Training t = {
+        .model = reader, .steps = LONG, .sequences = 8, .optimizer = sgd(option_real(run, "lr"))
+    };
+    t.data = training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context,
+                           t.sequences);
+    for (size_t i = 0; i < SEEDS * PLANS; i++) {
+        const size_t p = i % PLANS;
+        const double rounds = (double)LONG / (double)plan[p].every;
+        Course c = { 0 };
+        progress(run, "training", i, SEEDS * PLANS);
+        t.model.seed = t.data.seed = run->seed + i / PLANS;
+        train_ranks(run, &t, &plan[p], &c);
+        last[p] += c.after / SEEDS;
+        snapshot_free(c.weights);
+        if (i >= PLANS) continue; // the costs of the first seed are those of all
+        check_true(run, "trained on text: the loss falls by a quarter", plan_name[p],
+                   c.after < 0.75 * c.loss[0]);
+        const double sent = rounds * ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);
+        const double state = plan[p].outer_lr > 0 ? 2.0 * (double)(Psi * e) : 0;
+        const double time = LONG * work_model(&reader, part_size(t.sequences, N, 0)).time +
+                            rounds * ring_time(ALL_REDUCE_PASSES, N, Psi, e);
+        const CostRow cost[] = {
+            { "sent", "sent by a rank", "bytes", BY_FORMULA(sent), (double)c.sent },
+            { "state", "outer step's state", "bytes", BY_FORMULA(state), (double)c.state },
+            { clock_config()->simulated ? "time" : NULL, "all steps", "ps", BY_FORMULA(time),
+              (double)c.time },
+            { 0 }
+        };
+        char names[32];
+        snprintf(names, sizeof names, "%s: %%s", plan_name[p]);
+        check_costs(run, plan_id[p], names, cost);
+    }
+    progress(run, "training", SEEDS * PLANS, SEEDS * PLANS);
+    data_free(&t.data);
+}
+
+static void page(Run *run, const double last[PLANS]) {
+    char loss[PLANS][16];
+    for (size_t p = 0; p < PLANS; p++) snprintf(loss[p], sizeof loss[p], "=%.2f", last[p]);
+    results(run, plan_name,
+            (const Result[]){
+                { "sent by a rank, 96 steps",
+                  "96/k 2(N-1)/N Psi e",
+                  { "sent.k1", "sent.k4", "sent.k16", "sent.k48", "sent.diloco" } },
+                { "outer step's state",
+                  "2 Psi e",
+                  { "state.k1", "state.k4", "state.k16", "state.k48", "state.diloco" } },
+                { "loss after 96 steps",
+                  "a text; mean of 3 seeds",
+                  { loss[0], loss[1], loss[2], loss[3], loss[4] } },
+                { clock_config()->simulated ? "96 steps take" : NULL,
+                  "96 3F + 96/k rings",
+                  { "time.k1", "time.k4", "time.k16", "time.k48", "time.diloco" } },
+                { 0 } });
+    if (run->world->size == 1)
+        say_answer(
+            run,
+            "One rank has nobody to average with. Only DiLoCo's outer step changes its training.");
+    else
+        say_answer(
+            run,
+            "Not as well. Traffic is divided by k, but the loss after 96 steps changes by %+.2f at "
+            "k = 4, %+.2f at k = 16, %+.2f at k = 48, and %+.2f with DiLoCo at k = 16.",
+            last[1] - last[0], last[2] - last[0], last[3] - last[0], last[4] - last[0]);
+    say_cost(run, "another training than the unsplit one, and for DiLoCo %s more state per rank.",
+             cost_text(run, "state.diloco"));
+    say_use_when(run,
+                 "an all-reduce takes longer than several steps, as between data centres. Keep k "
+                 "as small as the link allows.");
+}
+
+static void local_sgd(Run *run) {
+    const LocalPlan post = { EVERY, EXACT, 0, 0 }, diloco = { EVERY, EXACT, 0.7, 0.9 };
+    const LocalPlan shown = { EVERY, 1, 0, 0 };
+    const size_t N = run->world->size;
+    Training t = { .model = tiny,
+                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
+                   .steps = 1 + EVERY,
+                   .sequences = SEQUENCES,
+                   .optimizer = sgd(0.1) };
+    double last[PLANS] = { 0 };
+    Course c = { 0 };
+    t.model.seed = run->seed;
+    picture_begin(run, MEM_ACTIVATIONS);
+    train_ranks(run, &t, &shown, &c);
+    picture_end(run);
+    snapshot_free(c.weights);
+    picture_show(run, "An exact step, then a round of local steps and its average", PICTURE_CHART);
+    t.steps = EXACT + 2 * EVERY;
+    check_rule(run, "k = 1 is the unsplit training", &t, &plan[0], 1, LIMIT_ROUNDING);
+    check_rule(run, "post-local SGD = the rule on one device", &t, &post, N, exact_limit(run));
+    check_rule(run, "DiLoCo = the rule on one device", &t, &diloco, N, exact_limit(run));
+    learn(run, last);
+    say(run,
+        "\nA round is k steps of every rank alone; then the ranks average their weights. "
+        "DiLoCo 16: k = 16, and\nthe mean change of a round is the gradient of an outer step "
+        "with Nesterov momentum. N ranks, Psi\nparameters of e bytes. 3F: forward and "
+        "backward of a shard. ring: the time of an all-reduce.%s\n",
+        SEQUENCES % N ? "\nSome shards have fewer sequences, so their ranks wait." : "");
+    page(run, last);
+    data_free(&t.data);
+}
+
+static const Option options[] = {
+    { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
+    { "lr", "X", "0.3", "learning rate of the trainings on text" },
+    { "link", "NAME[,NAME]", "slow", NULL },
+    { 0 },
+};
+EXPERIMENT(local_sgd, options);

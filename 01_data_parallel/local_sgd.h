@@ -1,0 +1,36 @@
+// local_sgd.h: replicas that make local steps, and average their weights at the end of each round.
+#ifndef LOCAL_SGD_H
+#define LOCAL_SGD_H
+#include "common/model/data.h"
+#include "common/model/model.h"
+#include "common/model/optimizer.h"
+
+typedef struct {
+    size_t every; // k: local steps of a round; at least 1
+    size_t exact; // so many first steps average gradients
+    // DiLoCo's outer step at the end of a round. Rate 0: the round ends with the plain average.
+    double outer_lr, outer_momentum;
+} LocalPlan;
+
+typedef struct {
+    Comm *dp;
+    LocalPlan plan;
+    // [Psi] each, for the outer step alone: the weights at the round's start, and its momentum
+    Tensor start, velocity;
+    Arena state;
+} LocalSgd;
+
+// After model_allocate(). The weights of m must be the same on all ranks (data_parallel_broadcast).
+LocalSgd local_sgd_new(Comm *dp, const Model *m, LocalPlan plan);
+void local_sgd_free(LocalSgd *l);
+// Does a round end with this step? In the first `exact` steps: no.
+bool local_sgd_round_ends(const LocalPlan *plan, uint64_t step);
+// One step of this rank, and the end of the round if one ends. Returns the part of the batch's mean
+// loss that comes from this rank's shard.
+double local_sgd_step(LocalSgd *l, Model *m, Optimizer *o, const Data *d, uint64_t step,
+                      size_t sequences);
+// The two ends of a round. Afterwards m->w is the same on all ranks. A program also calls
+// local_sgd_average before it reads the weights in the middle of a round.
+void local_sgd_average(Comm *dp, Model *m);
+void local_sgd_outer_step(LocalSgd *l, Model *m);
+#endif
