@@ -27,10 +27,11 @@ DIR =
 EXERCISES =
 SUBMISSION =
 JSON =
+EX =
 # For test: names of files in tests/, such as TESTS="comm ops". Default: all.
 TESTS =
 # The values of these variables are plain text, even $( ) and ;. Recipes read them from the environment.
-text_variables = ARGS NP BUG DIR EXERCISES SUBMISSION JSON
+text_variables = ARGS NP BUG DIR EXERCISES SUBMISSION JSON EX
 $(foreach name,$(text_variables),$(eval override $(name) := $$(value $(name))))
 export $(text_variables)
 # The compiler behind MPI's wrapper: Open MPI and MPICH read these variables. With CC=mpicc.mpich set the
@@ -113,7 +114,7 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
 .SECONDEXPANSION:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: book all programs preloads run figures pages bench test test-quick test-all lint bugs student grade list doctor help setup clean FORCE
+.PHONY: book all programs preloads run figures pages bench test test-quick test-all lint bugs student check grade grader-flags list doctor help setup clean FORCE
 
 # The build itself runs in a second make, which uses every core; ONLY= limits it to some programs. V=1 shows a line per file.
 export V
@@ -205,6 +206,17 @@ break-%: FORCE
 
 student:
 	@tools/student "$$DIR" "$$EXERCISES"
+
+# Checks one exercise of a student's tree: make check EX=03.02a
+check:
+	@tools/check "$$EX"
+
+# The flags of the build, for tools/Grader.pm.
+grader-flags:
+	@echo "compile $(subst ",\",$(COMPILE))"
+	@echo "compiler $(or $(OMPI_CC),gcc)"
+	@echo "openmp $(OPENMP)"
+	@echo "libs $(LIBS)"
 
 grade:
 	@tools/setup build build/tools.mk
