@@ -21,7 +21,7 @@ WERROR    = $(if $(STRICT),-Werror)
 # For one lesson: its options, and a rank count that replaces the one in the lesson's first lines.
 ARGS =
 NP   =
-# For break, student and grade: see make help.
+# For break, student, check and grade: see make help.
 BUG =
 DIR =
 EXERCISES =
@@ -219,6 +219,7 @@ grader-flags:
 	@echo "libs $(LIBS)"
 
 grade:
+	@[ -e tools/grade ] || { echo "unsplit: this is a student's tree: make check EX=03.02a checks your work" >&2; exit 3; }
 	@tools/setup build build/tools.mk
 	+@$(BUILD) PRECISION=fp32 SANITIZE=
 	@tools/args tools/grade $${JSON:+--json "$$JSON"} "$$SUBMISSION" "$$EXERCISES"

@@ -15,7 +15,7 @@ use Cwd qw(abs_path);
 use Exercises;
 use Exporter 'import';
 use File::Basename qw(basename dirname);
-use File::Path qw(make_path);
+use File::Path qw(make_path remove_tree);
 use List::Util qw(first max);
 
 our @EXPORT_OK = qw(grader_begin sandbox_missing compile_body compile_ours link_program run_program compare_runs body_symbols
@@ -72,10 +72,9 @@ sub grader_begin {
     my @jobs = map { "$flags{compile} -Itools/grader @names -w -c -o $work/shared/" . basename($_, '.c') . ".o $_" }
         qw(tools/grader/mpi.c tools/grader/probe.c common/comm/comm_mpi.c common/comm/comm_nccl.c common/comm/waits.c);
     push @jobs, map { "$flags{compiler} -std=gnu11 -O2 -I. -o $work/$_ tools/grader/$_.c -lm" } qw(broker compare);
-    for my $job (@jobs) {
-        ($good, $out) = quiet('sh', '-c', $job);
-        die "unsplit: $out\n" unless $good;
-    }
+    spew("$work/jobs", join "\0", @jobs);
+    ($good, $out) = quiet('sh', '-c', "xargs -0 -P 4 -n 1 sh -c <'$work/jobs'");
+    die "unsplit: $out\n" unless $good;
     my ($kernels) = `tools/kernels $build/01_data_parallel/01_by_hand 2>/dev/null`;
     $environment{OPENBLAS_CORETYPE} = $1 if defined $kernels && $kernels =~ /(\w+)/;
     @tree_symbols = map { /^\S+ T (\S+)/ ? $1 : () } `nm -g --defined-only $build/common.a $build/judge.a $build/[0-9]*.a 2>/dev/null`;
@@ -115,7 +114,11 @@ sub compile_body {
     unlink $object;
     my %files = ("$work/include" => '/work/include', "$folder/body.c" => '/work/body.c', "$folder/out" => '/work/out+');
     my ($from, $to, $in) = $trusted ? ("$folder/body.c", $object, '.') : ('/work/body.c', '/work/out/body.o', '/work/include');
-    my $words = compile_words($from, $to, $name) =~ s/ -I\. / -I$in /r;
+    # Only the functions that our object has stay visible to other files. So a helper function cannot
+    # take the place of a function of the frame.
+    my $ours = "$build/" . $name =~ s/\.c$/.o/r;
+    my @globals = map { /^\S+ \S (\S+)/ ? "--keep-global-symbol=$1" : () } `nm -g --defined-only '$ours'`;
+    my $words = compile_words($from, $to, $name) =~ s/ -I\. / -I$in /r . " && objcopy @globals $to";
     local %ENV = %environment;
     my ($good, $out) = quiet(confined(60, \%files, 'sh', '-c', $words));
     my ($error) = $out =~ /((?:your-body:\d+:|fatal|error)[^\n]*error[^\n]*)/;
@@ -144,6 +147,16 @@ sub run_program {
     unlink map { "$files.$_" } qw(run results out err);
     my @options = (@{ $o{options} }, '--clock', 'simulated', '--seed', $o{seed}, '--timeout', $o{seconds}, '--json', '/tmp/page.json');
     my %seen = ($o{program} => '/work/program', abs_path('build/text.txt') => '/work/build/text.txt');
+    # A program that saves needs a folder that all of its ranks share. Each run gets an empty one.
+    if ("@options" =~ m{--save (\S+)}) {
+        my $saved = $1;
+        my $folder = "$files.saved";
+        remove_tree($folder);
+        make_path($folder);
+        chmod 0777, $folder;
+        $seen{$folder} = "/work/$saved+";
+        @options = map { $_ eq $saved && $trusted ? $folder : $_ } @options;
+    }
     my @command = confined($o{seconds}, \%seen, $trusted ? $o{program} : '/work/program', map { $trusted && $_ eq '/tmp/page.json' ? "$files.page" : $_ } @options);
     local %ENV = %environment;
     my $status = system { "$work/broker" } "$work/broker", $o{ranks}, $o{seconds}, $o{alter} // 'none', $files, @command;
@@ -162,9 +175,10 @@ sub run_program {
     my ($why) = $run =~ /^why (.*)$/m;
     return { %seen_run, fault => $why } if defined $why;
     my ($message) = $errors =~ /^((?:unsplit: |\[rank )(?!.*deadlock).*)$/m;
+    return { %seen_run, fault => $message } if defined $message;
     my $bad = first { $_->{status} > 1 } @ranks;
     my $signal = $bad && $bad->{status} > 128 ? 'rank ' . $bad->{rank} . ' was ended by signal ' . ($bad->{status} - 128) . signal_text($bad->{status} - 128) : undef;
-    return { %seen_run, fault => $message // $signal // "rank $bad->{rank} ended with status $bad->{status}" } if $bad;
+    return { %seen_run, fault => $signal // "rank $bad->{rank} ended with status $bad->{status}" } if $bad;
     my $early = first { !$_->{bye} } @ranks;
     return { %seen_run, fault => "rank $early->{rank} ended before the end of the program" } if $early;
     return \%seen_run;

@@ -100,7 +100,7 @@ static void take_frame(void) {
     told_waiting = false;
 }
 
-// Takes all frames that have arrived. Waits up to a millisecond for the first one.
+// Takes all frames that have arrived. Waits up to this time for the first one.
 static bool take_frames(int milliseconds) {
     struct pollfd p = { SOCKET, POLLIN, 0 };
     bool any = false;
@@ -124,13 +124,16 @@ static int finish(MPI_Request *r, MPI_Status *status) {
 }
 
 int MPI_Testall(int n, MPI_Request *r, int *flag, MPI_Status *status) {
-    enum { TURNS = 100 }; // milliseconds without a frame, after which the broker is told
+    enum {
+        TURNS = 8,
+        WAIT = 10
+    }; // turns without a frame, of WAIT ms, after which the broker is told
     static int turns;
     int error = MPI_SUCCESS;
     *flag = 1;
     for (int i = 0; i < n; i++) *flag &= r[i] == MPI_REQUEST_NULL || r[i]->done;
     if (!*flag) {
-        turns = take_frames(1) ? 0 : turns + 1;
+        turns = take_frames(WAIT) ? 0 : turns + 1;
         if (turns > TURNS && !told_waiting) {
             put((Frame){ .kind = FRAME_WAIT }, NULL, 0);
             told_waiting = true;
@@ -175,8 +178,8 @@ int MPI_Initialized(int *flag) {
     return MPI_SUCCESS;
 }
 int MPI_Finalize(void) {
-    put((Frame){ .kind = FRAME_BYE }, NULL, 0);
-    return MPI_SUCCESS;
+    MPI_Request r = start((Frame){ .kind = FRAME_BYE }, NULL, 0, NULL, 0);
+    return complete(r);
 }
 int MPI_Abort(MPI_Comm c, int status) {
     (void)c;

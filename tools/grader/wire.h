@@ -13,7 +13,7 @@ typedef enum {
     FRAME_WAIT,   // the rank has waited for a while and starts nothing else
     FRAME_MARK,   // tag 1: the graded body begins on this rank; tag -1: it ends
     FRAME_RESULT, // a record for the judge
-    FRAME_BYE,    // this rank has finished
+    FRAME_BYE,    // this rank has finished; the broker answers when it has read its counts
     FRAME_DONE    // from the broker: the operation `id` is complete; peer, tag: of the message
 } FrameKind;
 typedef enum { MEET_BARRIER, MEET_BCAST, MEET_SUM, MEET_SUM_AT_ROOT, MEET_GATHER, MEET_SPLIT } Meet;
