@@ -28,10 +28,13 @@ EXERCISES =
 SUBMISSION =
 JSON =
 EX =
+ANSWER =
+FILE =
+SEED =
 # For test: names of files in tests/, such as TESTS="comm ops". Default: all.
 TESTS =
 # The values of these variables are plain text, even $( ) and ;. Recipes read them from the environment.
-text_variables = ARGS NP BUG DIR EXERCISES SUBMISSION JSON EX
+text_variables = ARGS NP BUG DIR EXERCISES SUBMISSION JSON EX ANSWER FILE SEED
 $(foreach name,$(text_variables),$(eval override $(name) := $$(value $(name))))
 export $(text_variables)
 # The compiler behind MPI's wrapper: Open MPI and MPICH read these variables. With CC=mpicc.mpich set the
@@ -114,7 +117,7 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
 .SECONDEXPANSION:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: book all programs preloads run figures pages bench test test-quick test-all lint bugs student check grade grader-flags list doctor help setup clean FORCE
+.PHONY: book all programs preloads run figures pages bench test test-quick test-all lint bugs student check predict design plant capstone grade grader-flags list doctor help setup clean FORCE
 
 # The build itself runs in a second make, which uses every core; ONLY= limits it to some programs. V=1 shows a line per file.
 export V
@@ -211,6 +214,16 @@ student:
 check:
 	@tools/check "$$EX"
 
+# The exercises that fill no body: tools/tasks lists them.
+predict:
+	@tools/task predict "$$EX" "$$ANSWER"
+design:
+	@tools/task design "$$EX" "$$FILE"
+plant:
+	@tools/task plant "$$DIR" "$$EX" "$$SEED"
+capstone:
+	@tools/task capstone
+
 # The flags of the build, for tools/Grader.pm.
 grader-flags:
 	@echo "compile $(subst ",\",$(COMPILE))"
@@ -251,7 +264,7 @@ clean:
 FOUND-cpu     = build/tools.mk
 FOUND-cuda    = build/tools-cuda.mk
 FOUND-standin = build/tools-standin.mk
-ifneq ($(filter-out help list doctor setup clean student,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help list doctor setup clean student check predict design plant capstone,$(or $(MAKECMDGOALS),all)),)
     include $(FOUND-$(KIND))
     # The compiler and the MPI: "gcc (Debian 12.2.0-14) 12.2.0 gcc -I/usr/lib/x86_64-linux-gnu/openmpi/include ..."
     WRAPPER  := OMPI_CC='$(OMPI_CC)' MPICH_CC='$(MPICH_CC)' $(CC)

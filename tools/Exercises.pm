@@ -167,6 +167,7 @@ sub splice_helpers {
 # Returns { id => { layer, why } }. An exercise without a line is decided by its numbers.
 sub decisive {
     my ($root) = @_;
+    return unless -e "$root/tools/decisive";
     return map { /^([\d.]+[\w.-]*)\s+(numbers|bytes|memory|time)\s+(\S.*?)\s*$/ ? ($1 => { layer => $2, why => $3 }) : () } split /\n/, slurp("$root/tools/decisive");
 }
 
