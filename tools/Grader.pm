@@ -18,9 +18,8 @@ use File::Basename qw(basename dirname);
 use File::Path qw(make_path remove_tree);
 use List::Util qw(first max);
 
-our @EXPORT_OK = qw(grader_begin sandbox_missing compile_body compile_ours link_program run_program compare_runs body_symbols
-    frame_symbols);
-my (%flags, $work, $trusted, @tree_symbols);
+our @EXPORT_OK = qw(grader_begin sandbox_missing compile_body compile_ours link_program run_program compare_runs body_symbols);
+my (%flags, $work, $trusted);
 my $suffix = join '', map { sprintf '%x', rand 16 } 1 .. 8;    # of names that no body can know
 my $build = 'build/cpu-fp32';
 
@@ -77,7 +76,6 @@ sub grader_begin {
     die "unsplit: $out\n" unless $good;
     my ($kernels) = `tools/kernels $build/01_data_parallel/01_by_hand 2>/dev/null`;
     $environment{OPENBLAS_CORETYPE} = $1 if defined $kernels && $kernels =~ /(\w+)/;
-    @tree_symbols = map { /^\S+ T (\S+)/ ? $1 : () } `nm -g --defined-only $build/common.a $build/judge.a $build/[0-9]*.a 2>/dev/null`;
 }
 
 # A line around a body that marks where it runs. Its names are drawn anew in each grading.
@@ -230,6 +228,4 @@ sub body_symbols {
     }
     return \%found;
 }
-sub frame_symbols { return @tree_symbols }
-
 1;
