@@ -170,6 +170,7 @@ bench:
 # the GPU if they are present.
 test:
 	@tools/setup prove
+	@tools/setup grade || echo "make test: without a sandbox the tests of grading are left out"
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp32
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp64
 ifeq ($(BACKEND),cpu)
@@ -194,6 +195,7 @@ lint: compile_commands.json
 
 test-all:
 	@tools/setup prove
+	@tools/setup grade || echo "make test-all: without a sandbox the tests of grading are left out"
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp32
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp64
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= SANITIZE=address,undefined
@@ -234,6 +236,7 @@ grader-flags:
 grade:
 	@[ -e tools/grade ] || { echo "unsplit: this is a student's tree: make check EX=03.02a checks your work" >&2; exit 3; }
 	@tools/setup build build/tools.mk
+	@case "$$ARGS" in *--trusted*) ;; *) tools/setup grade || true ;; esac
 	+@$(BUILD) PRECISION=fp32 SANITIZE=
 	@tools/args tools/grade $${JSON:+--json "$$JSON"} "$$SUBMISSION" "$$EXERCISES"
 
@@ -254,6 +257,7 @@ help:
 setup:
 	@tools/setup build build/tools.mk
 	@tools/setup prove
+	@tools/setup grade || true
 
 clean:
 	rm -rf build

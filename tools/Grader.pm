@@ -29,10 +29,14 @@ sub quiet { my (@words) = @_; my $pid = open my $f, '-|' // die; if (!$pid) { op
 
 # Returns undef if the sandbox works here, or the reason why not.
 sub sandbox_missing {
-    my ($good, $out) = quiet('bwrap', box(), '--', 'true');
+    my ($good, $out) = quiet(nobody(), 'bwrap', box(), '--', 'true');
     return undef if $good;
     return $out =~ /(\S[^\n]*)/ ? $1 : 'bwrap was not found';
 }
+
+# Root starts the sandbox as the user nobody, because the kernel's limit on processes does not hold for
+# root, and because a submission should not even begin as root.
+sub nobody { return $> == 0 ? qw(setpriv --reuid=65534 --regid=65534 --clear-groups --) : () }
 
 # The file system and the name spaces of the sandbox.
 sub box {
@@ -44,13 +48,13 @@ sub box {
 my %environment = (PATH => '/usr/bin:/bin', LC_ALL => 'C', NO_COLOR => 1, OPENBLAS_NUM_THREADS => 1, OMP_NUM_THREADS => 1);
 
 # The words that start a command with limits, in the sandbox. files: path outside => path inside;
-# a path that ends in + may be written.
+# a path that ends in + may be written. All ranks together must fit into the machine's memory.
 sub confined {
-    my ($seconds, $files, @command) = @_;
-    my @limits = ('prlimit', "--cpu=$seconds", '--as=4294967296', '--fsize=67108864', '--core=0', '--nofile=64', '--nproc=64', '--stack=1048576', '--');
+    my ($seconds, $files, $bytes, $processes, @command) = @_;
+    my @limits = ('prlimit', "--cpu=$seconds", "--as=$bytes", '--fsize=67108864', '--core=0', '--nofile=64', "--nproc=$processes", '--stack=1048576', '--');
     return ('prlimit', @limits[1 .. 5], '--', @command) if $trusted;
     my @binds = map { my $inside = $files->{$_}; $inside =~ s/\+$// ? ('--bind', $_, $inside) : ('--ro-bind', $_, $inside) } sort keys %$files;
-    return ('bwrap', box(), @binds, '--', @limits, @command);
+    return (nobody(), 'bwrap', box(), @binds, '--', @limits, @command);
 }
 
 # ---- the build ----
@@ -71,6 +75,7 @@ sub grader_begin {
     my @jobs = map { "$flags{compile} -Itools/grader @names -w -c -o $work/shared/" . basename($_, '.c') . ".o $_" }
         qw(tools/grader/mpi.c tools/grader/probe.c common/comm/comm_mpi.c common/comm/comm_nccl.c common/comm/waits.c);
     push @jobs, map { "$flags{compiler} -std=gnu11 -O2 -I. -o $work/$_ tools/grader/$_.c -lm" } qw(broker compare);
+    copy_files('build', $work, 'text.txt');
     spew("$work/jobs", join "\0", @jobs);
     ($good, $out) = quiet('sh', '-c', "xargs -0 -P 4 -n 1 sh -c <'$work/jobs'");
     die "unsplit: $out\n" unless $good;
@@ -118,7 +123,7 @@ sub compile_body {
     my @globals = map { /^\S+ \S (\S+)/ ? "--keep-global-symbol=$1" : () } `nm -g --defined-only '$ours'`;
     my $words = compile_words($from, $to, $name) =~ s/ -I\. / -I$in /r . " && objcopy @globals $to";
     local %ENV = %environment;
-    my ($good, $out) = quiet(confined(60, \%files, 'sh', '-c', $words));
+    my ($good, $out) = quiet(confined(60, \%files, 2**32, 64, 'sh', '-c', $words));
     my ($error) = $out =~ /((?:your-body:\d+:|fatal|error)[^\n]*error[^\n]*)/;
     $error //= ($out =~ /([^\n]*(?:error|exhausted)[^\n]*)/)[0] // 'the compiler gave up';
     return (undef, $error =~ s{/work/}{}gr) if !$good || !-f $object || -l $object || slurp($object) !~ /^\x7fELF/;
@@ -144,7 +149,7 @@ sub run_program {
     my $files = $o{files};
     unlink map { "$files.$_" } qw(run results out err);
     my @options = (@{ $o{options} }, '--clock', 'simulated', '--seed', $o{seed}, '--timeout', $o{seconds}, '--json', '/tmp/page.json');
-    my %seen = ($o{program} => '/work/program', abs_path('build/text.txt') => '/work/build/text.txt');
+    my %seen = ($o{program} => '/work/program', "$work/text.txt" => '/work/build/text.txt');
     # A program that saves needs a folder that all of its ranks share. Each run gets an empty one.
     if ("@options" =~ m{--save (\S+)}) {
         my $saved = $1;
@@ -155,7 +160,7 @@ sub run_program {
         $seen{$folder} = "/work/$saved+";
         @options = map { $_ eq $saved && $trusted ? $folder : $_ } @options;
     }
-    my @command = confined($o{seconds}, \%seen, $trusted ? $o{program} : '/work/program', map { $trusted && $_ eq '/tmp/page.json' ? "$files.page" : $_ } @options);
+    my @command = confined($o{seconds}, \%seen, 2**30, 16, $trusted ? $o{program} : '/work/program', map { $trusted && $_ eq '/tmp/page.json' ? "$files.page" : $_ } @options);
     local %ENV = %environment;
     my $status = system { "$work/broker" } "$work/broker", $o{ranks}, $o{seconds}, $o{alter} // 'none', $files, @command;
     return { broken => "the broker ended with status $status" } if $status;
