@@ -182,5 +182,20 @@ Exercises::spew("$work/design", "F0 F1 F2 F3 F4 F5 B0 B1 B2 B3 B4 B5\n" x 3);
 refused('a design over its bound', 1, qr/breaks the bound: 6 6 6 in flight, and 3 are allowed/, "tools/task design 04.d $work/design");
 Exercises::spew("$work/design", "B0 F0 F1 F2 F3 F4 F5 B1 B2 B3 B4 B5\n" x 3);
 refused('a design that is not legal', 1, qr/^not legal: /m, "tools/task design 04.d $work/design");
-unlink 'build/leaderboard-04.d.csv';
+Exercises::spew("$work/layout", "--dp 8 --tp 8 --pp 4 --micro-batch 1 --zero 1\n");
+refused('a layout that fits', 0, qr/^legal, fits: [\d.]+ s per step.*place/ms, "tools/task design 08.d $work/layout");
+Exercises::spew("$work/layout", "--dp 32 --tp 8 --pp 1 --micro-batch 4 --zero 0\n");
+refused('a layout that does not fit', 1, qr/^legal, but it does not fit: [\d.]+ GB/m, "tools/task design 08.d $work/layout");
+Exercises::spew("$work/layout", "--dp 8 --tp 8 --pp 4 --micro-batch 1 --memory 1000\n");
+refused('a layout that changes the cluster', 2, qr/may have only --dp/, "tools/task design 08.d $work/layout");
+{
+    my ($status, $out) = ran("tools/task plant $work/planted 02 3");
+    is($status, 0, 'a mistake is planted') or diag($out);
+    my ($patch) = $out =~ m{SEED=3 planted (bugs/\S+)\.$}m;
+    ok(defined $patch && !-e "$work/planted/bugs" && !-e "$work/planted/tests/graded", 'in a tree without bugs and submissions');
+    my $changed = grep { Exercises::slurp("$work/planted/$_") ne Exercises::slurp($_) } Exercises::slurp($patch // $0) =~ m{^\+\+\+ b/(\S+)}mg;
+    cmp_ok($changed, '>=', 1, 'and its file has the mistake');
+}
+refused('the capstone', 0, qr/^dp \d+ +tp \d+ +pp \d+ .*every loss, gradient and weight/m, 'tools/task capstone 1');
+unlink map { "build/leaderboard-$_.d.csv" } qw(04 08);
 done_testing();
