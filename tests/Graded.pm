@@ -51,7 +51,7 @@ sub graded {
 
 sub plain { my ($text, $right, $escape) = @_; return $text =~ s/\bRIGHT\b/$right/gr =~ s/\bIN_ORDER\b/$in_order/gr =~ s/\bESCAPE\b/$escape/gr =~ s/\\(n|f|\\)/{ n => "\n", f => "\f", '\\' => '\\' }->{$1}/ger }
 
-# Writes a submission to a folder: the exercise's file with another body. escape: a path outside.
+# Writes a submission to a folder: the exercise's markers around another body. escape: a path outside.
 sub submission_of {
     my ($g, $folder, $escape, %exercise) = @_;
     my $e = $exercise{ $g->{id} } or die "there is no exercise $g->{id}\n";
@@ -65,8 +65,9 @@ sub submission_of {
     }
     $body = plain($g->{before}, $right, $escape) . "\n$body" if defined $g->{before};
     $body .= "\n" . plain($g->{after}, $right, $escape) if defined $g->{after};
-    my $text = Exercises::splice_body($clean, $g->{id}, $body =~ s/\n?\z/\n/r);
-    $text = Exercises::splice_helpers($text, $g->{id}, Exercises::helper_region($g->{id}, plain($g->{helpers}, $right, $escape) . "\n")) if defined $g->{helpers};
+    # Only the marked regions count, so the other exercises of the file are left out.
+    my $helpers = defined $g->{helpers} ? Exercises::helper_region($g->{id}, plain($g->{helpers}, $right, $escape) . "\n") : '';
+    my $text = "$helpers    // EXERCISE $g->{id} ($e->{points} points): the task.\n" . $body =~ s/\n?\z/\n/r . "    // END\n";
     Exercises::spew("$folder/$e->{file}", $text);
 }
 1;
