@@ -12,7 +12,7 @@ our @EXPORT = qw(wrong_sentence likely_cause cost_sentence fault_sentence);
 # The sentence after "Wrong:" of a page, without its line breaks.
 sub wrong_sentence {
     my ($page) = @_;
-    my ($text) = $page =~ /^Wrong:\s+(.*?)(?=^\S|^\s*$|\z)/ms or return undef;
+    my ($text) = $page =~ /^ *Wrong:\s+(.*?)(?=^ {0,4}\S|^\s*$|\z)/ms or return undef;
     return $text =~ s/\s+/ /gr =~ s/ $//r;
 }
 
@@ -56,7 +56,7 @@ sub cost_sentence {
     my $times = $should > 0 && $is > 0 ? $is / $should : 0;
     my $how = $is > $should ? 'more' : 'less';
     my $text = "$cost->{name}: measured $is $unit, predicted $should";
-    $text .= sprintf ' (%.3g times as much)', $times if $times;
+    $text .= sprintf ' (%.3g times as much)', $times if $times && abs($times - 1) > 0.004;
     my $calls = $unit =~ /call|message/ ? 'calls' : $unit =~ /byte|element/ ? 'bytes' : '';
     $text .= '; the communication is done in more pieces than needed, or twice' if $calls eq 'calls' && $how eq 'more';
     $text .= '; a communication is missing' if $calls eq 'calls' && $how eq 'less' && $cost->{name} !~ /memory|peak|held/;

@@ -63,6 +63,7 @@ typedef struct {
     bool bye, ended, waits;
     char *in, *out; // bytes received; bytes to send
     size_t in_count, in_room, out_count, out_room;
+    uint64_t answers; // frames that the broker has sent to this rank
     int status;
     long peak;      // kB of memory, by the kernel's count
     double seconds; // of processor time
@@ -146,6 +147,7 @@ static void answer(int rank, Frame f, const char *data) {
     memcpy(r->out + r->out_count, &f, sizeof f);
     if (f.bytes > 0) memcpy(r->out + r->out_count + sizeof f, data, f.bytes);
     r->out_count += more;
+    r->answers++;
     r->waits = false;
 }
 
@@ -386,7 +388,7 @@ static void take(int rank, const Frame *f, char *data) {
         if (!r->bye) measure(r, r->pid);
         r->bye = true;
         answer(rank, (Frame){ .id = f->id }, NULL);
-    } else if (f->kind == FRAME_WAIT) r->waits = true;
+    } else if (f->kind == FRAME_WAIT) r->waits = f->id == r->answers; // none is on its way
     else if (f->kind == FRAME_MARK) r->depth += f->tag > 0 ? 1 : -1;
     else if (f->kind == FRAME_RESULT) {
         if (rank == 0) fwrite(data, 1, f->bytes, results);

@@ -23,7 +23,7 @@ struct Pending {
 };
 
 static struct Pending *pending;
-static uint64_t last_id;
+static uint64_t last_id, taken; // taken: frames from the broker
 static bool initialized, told_waiting;
 enum { MOST_COMMS = 1 << 16 };
 static SplitResult comms[MOST_COMMS]; // by the broker's number, modulo MOST_COMMS
@@ -97,6 +97,7 @@ static void take_frame(void) {
     p->peer = f.peer;
     p->tag = f.tag;
     p->done = true;
+    taken++;
     told_waiting = false;
 }
 
@@ -135,7 +136,7 @@ int MPI_Testall(int n, MPI_Request *r, int *flag, MPI_Status *status) {
     if (!*flag) {
         turns = take_frames(WAIT) ? 0 : turns + 1;
         if (turns > TURNS && !told_waiting) {
-            put((Frame){ .kind = FRAME_WAIT }, NULL, 0);
+            put((Frame){ .kind = FRAME_WAIT, .id = taken }, NULL, 0);
             told_waiting = true;
         }
         return MPI_SUCCESS;

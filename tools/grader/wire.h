@@ -10,7 +10,7 @@ typedef enum {
     FRAME_RECV,   // peer, tag
     FRAME_PROBE,  // peer, tag, or -1 for any; the broker answers at once
     FRAME_MEET,   // a collective: call, root in peer, type, op
-    FRAME_WAIT,   // the rank has waited for a while and starts nothing else
+    FRAME_WAIT,   // the rank waits, and has taken `id` frames of the broker so far
     FRAME_MARK,   // tag 1: the graded body begins on this rank; tag -1: it ends
     FRAME_RESULT, // a record for the judge
     FRAME_BYE,    // this rank has finished; the broker answers when it has read its counts
