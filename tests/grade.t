@@ -69,11 +69,15 @@ cmp_ok(scalar @{ $graded{attacks} }, '>=', 60, 'at least 60 attacks');
 cmp_ok(scalar(keys %{ { map { $_->{kind} => 1 } @{ $graded{attacks} } } }), '>=', 10, 'of at least 10 kinds');
 cmp_ok(scalar @{ $graded{honest} }, '>=', 40, 'at least 40 right solutions in other words');
 cmp_ok(scalar @{ $graded{wrong} }, '>=', 60, 'at least 60 wrong bodies');
-my %often = (attacks => 8, honest => 4, wrong => 6);
+# These run always, each as the example of a protection: altered messages, object code, the broker's
+# count, a factor in words, helper functions.
+my %always = map { $_ => 1 } qw(sends-for-show comma-call ledger-hides-a-call divided-again helper);
+my %often = (attacks => 5, honest => 3, wrong => 4);
 my @chosen;
 for my $kind (sort keys %graded) {
     my @of = map { { %$_, of => $kind } } @{ $graded{$kind} };
-    @of = grep { $_->{often} && $_->{id} =~ /^0(?:1\.02|1\.03|3\.02)/ } @of unless $all;
+    push @chosen, grep { $always{ $_->{name} } } @of;
+    @of = grep { !$always{ $_->{name} } && ($all || $_->{often} && $_->{id} =~ /^0(?:1\.02|1\.03|3\.02)/) } @of;
     @of = (shuffle(@of))[0 .. $often{$kind} - 1] unless $all;
     push @chosen, grep { defined } @of;
 }

@@ -19,10 +19,12 @@ sub wrong_sentence {
 sub close_to { my ($x, $y) = @_; return abs($x - $y) < 2e-3 * abs($y) }
 
 # Returns a likely cause of a wrong result, or undef. sentence: of wrong_sentence. known: { ranks,
-# micro_batches }.
+# micro_batches, reason }. reason: the judge's reason, or the line under the failed check.
 sub likely_cause {
     my ($sentence, $known) = @_;
     return undef unless defined $sentence;
+    return 'ranks that hold the same elements must hold the same bits: a sum or a broadcast over the ranks is missing, or only a part of the tensor went through it'
+        if ($known->{reason} // '') =~ /different bits/ && $sentence !~ /^\S*[^.]*\b1 of \d+ tensors[^.]*wte/;
     my ($n, $m) = ($known->{ranks} // 1, $known->{micro_batches} // 0);
     if ($sentence =~ /(\d[\d.e+]*) times too (small|large)/) {
         my ($factor, $small) = ($1, $2 eq 'small');
@@ -39,6 +41,11 @@ sub likely_cause {
         return 'half is missing: one of two parts was not added, or a sum was divided by 2' if $small && close_to($factor, 2);
         return 'all wrong tensors have the same factor: look for a division or a scale that is done twice, or not at all';
     }
+    return 'only the tied table is wrong: it is used twice and has two gradients, which must be added once, after the last backward and before a sum over ranks'
+        if $sentence =~ /\b1 of \d+ tensors[^.]*(?:differ|are|is)[^.]*\bwte\b/;
+    return "the steps before are right, and step $1 is not: something of the step before is left over, such as gradients that were not set to zero"
+        if $sentence =~ /of step ([1-9]\d*)\b/;
+    return 'the shares of the loss have wrong weights: a loss is a mean over all counted tokens, so each part counts by its tokens' if $sentence =~ /loss\b[^.]* differs/;
     return 'nothing arrived: the result was never written, or it stayed in a local buffer' if $sentence =~ /are all zero|is all zero/;
     return 'a sign is wrong: look for a minus, or for a difference in the wrong order' if $sentence =~ /of the wrong sign/;
     return "rank $1 alone is right or wrong: look for a condition on the rank, or for a result that only one rank has" if $sentence =~ /differ on rank (\d+)[,.;]/;
