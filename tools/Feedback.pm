@@ -45,7 +45,9 @@ sub likely_cause {
         if $sentence =~ /\b1 of \d+ tensors[^.]*(?:differ|are|is)[^.]*\bwte\b/;
     return "the steps before are right, and step $1 is not: something of the step before is left over, such as gradients that were not set to zero"
         if $sentence =~ /of step ([1-9]\d*)\b/;
-    return 'the shares of the loss have wrong weights: a loss is a mean over all counted tokens, so each part counts by its tokens' if $sentence =~ /loss\b[^.]* differs/;
+    return 'the shares of the loss have wrong weights: a loss is a mean over all counted tokens, so each part counts by its tokens'
+        if $sentence =~ /loss\b[^.]* differs/ && $sentence =~ /accumulated|replicas|average|batch|at once/;
+    return 'the loss is wrong, so begin with the forward; if the first loss is right, look at the backward and the update' if $sentence =~ /loss\b[^.]* differs/;
     return 'nothing arrived: the result was never written, or it stayed in a local buffer' if $sentence =~ /are all zero|is all zero/;
     return 'a sign is wrong: look for a minus, or for a difference in the wrong order' if $sentence =~ /of the wrong sign/;
     return "rank $1 alone is right or wrong: look for a condition on the rank, or for a result that only one rank has" if $sentence =~ /differ on rank (\d+)[,.;]/;

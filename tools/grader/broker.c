@@ -118,19 +118,19 @@ static void book(int rank, const Comm *c, const char *kind, int type, size_t byt
     count[i].bytes += bytes;
 }
 
+// Every second element grows by half, and the others shrink by half. A zero stays zero, so zeros
+// that are sent for show change nothing.
+static double altered(double x, size_t i) { return i % 2 == 0 ? 1.5 * x : 0.5 * x; }
+
 static void change(int rank, const Frame *f, char *data) {
     bool inside = strcmp(alter, "body") == 0 && rank_of[rank].depth > 0;
+    float *reals = (void *)data;
+    double *doubles = (void *)data;
     if (!inside && strcmp(alter, "all") != 0) return;
-    if (f->type == MPI_FLOAT)
-        for (size_t i = 0; i < f->bytes / sizeof(float); i++) {
-            float *x = (float *)(void *)data + i;
-            *x = 1.5f * *x + 0.25f;
-        }
-    if (f->type == MPI_DOUBLE && inside)
-        for (size_t i = 0; i < f->bytes / sizeof(double); i++) {
-            double *x = (double *)(void *)data + i;
-            *x = 1.5 * *x + 0.25;
-        }
+    for (size_t i = 0; f->type == MPI_FLOAT && i < f->bytes / sizeof *reals; i++)
+        reals[i] = (float)altered((double)reals[i], i);
+    for (size_t i = 0; f->type == MPI_DOUBLE && inside && i < f->bytes / sizeof *doubles; i++)
+        doubles[i] = altered(doubles[i], i);
 }
 
 // ---- answers ----
