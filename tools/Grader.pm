@@ -207,9 +207,9 @@ sub compare_runs {
 
 # ---- what the object code of a body refers to ----
 
-# Returns { symbol => 1 } of the functions that the function with the body refers to, through the
-# functions that our object does not have, such as a student's helpers. The object code shows a
-# reference however the source spells it.
+# Returns { symbol => number of references } of the functions that the function with the body refers
+# to, through the functions that our object does not have, such as a student's helpers. The object
+# code shows a reference however the source spells it.
 sub body_symbols {
     my ($object, $our_functions) = @_;
     my (%refers, $section);
@@ -217,7 +217,7 @@ sub body_symbols {
         if (/^RELOCATION RECORDS FOR \[(.*)\]/) { $section = $1 }
         elsif (/^[0-9a-f]{16} R_\S+\s+(\S+)/) {
             my $symbol = $1 =~ s/[-+]0x[0-9a-f]+$//r;
-            $refers{$section}{$symbol} = 1;
+            $refers{$section}{$symbol}++;
         }
     }
     my @open = grep { $refers{$_}{"grader_enter$suffix"} } keys %refers;
@@ -226,7 +226,7 @@ sub body_symbols {
         next if $seen{$s}++;
         for my $symbol (keys %{ $refers{$s} }) {
             my $name = $symbol =~ s/^\.text\.(?:unlikely\.)?//r =~ s/\.(?:constprop|isra|part|cold)[.\d]*//gr;
-            $found{$name} = 1 unless $name =~ /$suffix|^\./;
+            $found{$name} += $refers{$s}{$symbol} unless $name =~ /$suffix|^\./;
             push @open, grep { $refers{$_} } ".text.$name" if !$our_functions->{$name};
             push @open, $symbol if $symbol =~ /^\.(?:data|rodata)/ && $refers{$symbol};
         }
