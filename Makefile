@@ -21,16 +21,20 @@ WERROR    = $(if $(STRICT),-Werror)
 # For one lesson: its options, and a rank count that replaces the one in the lesson's first lines.
 ARGS =
 NP   =
-# For break, student and grade: see make help.
+# For break, student, check and grade: see make help.
 BUG =
 DIR =
 EXERCISES =
 SUBMISSION =
 JSON =
+EX =
+ANSWER =
+FILE =
+SEED =
 # For test: names of files in tests/, such as TESTS="comm ops". Default: all.
 TESTS =
 # The values of these variables are plain text, even $( ) and ;. Recipes read them from the environment.
-text_variables = ARGS NP BUG DIR EXERCISES SUBMISSION JSON
+text_variables = ARGS NP BUG DIR EXERCISES SUBMISSION JSON EX ANSWER FILE SEED
 $(foreach name,$(text_variables),$(eval override $(name) := $$(value $(name))))
 export $(text_variables)
 # The compiler behind MPI's wrapper: Open MPI and MPICH read these variables. With CC=mpicc.mpich set the
@@ -113,7 +117,7 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
 .SECONDEXPANSION:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: book all programs preloads run figures pages bench test test-quick test-all lint bugs student grade list doctor help setup clean FORCE
+.PHONY: book all programs preloads run figures pages bench test test-quick test-all lint bugs student check predict design plant capstone grade grader-flags list doctor help setup clean FORCE
 
 # The build itself runs in a second make, which uses every core; ONLY= limits it to some programs. V=1 shows a line per file.
 export V
@@ -166,6 +170,7 @@ bench:
 # the GPU if they are present.
 test:
 	@tools/setup prove
+	@tools/setup grade || echo "make test: without a sandbox the tests of grading are left out"
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp32
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp64
 ifeq ($(BACKEND),cpu)
@@ -190,6 +195,7 @@ lint: compile_commands.json
 
 test-all:
 	@tools/setup prove
+	@tools/setup grade || echo "make test-all: without a sandbox the tests of grading are left out"
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp32
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp64
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= SANITIZE=address,undefined
@@ -206,8 +212,31 @@ break-%: FORCE
 student:
 	@tools/student "$$DIR" "$$EXERCISES"
 
+# Checks one exercise of a student's tree: make check EX=03.02a
+check:
+	@tools/check "$$EX"
+
+# The exercises that fill no body: tools/tasks lists them.
+predict:
+	@tools/task predict "$$EX" "$$ANSWER"
+design:
+	@tools/task design "$$EX" "$$FILE"
+plant:
+	@tools/task plant "$$DIR" "$$EX" "$$SEED"
+capstone:
+	@tools/task capstone
+
+# The flags of the build, for tools/Grader.pm.
+grader-flags:
+	@echo "compile $(subst ",\",$(COMPILE))"
+	@echo "compiler $(or $(OMPI_CC),gcc)"
+	@echo "openmp $(OPENMP)"
+	@echo "libs $(LIBS)"
+
 grade:
+	@[ -e tools/grade ] || { echo "unsplit: this is a student's tree: make check EX=03.02a checks your work" >&2; exit 3; }
 	@tools/setup build build/tools.mk
+	@case "$$ARGS" in *--trusted*) ;; *) tools/setup grade || true ;; esac
 	+@$(BUILD) PRECISION=fp32 SANITIZE=
 	@tools/args tools/grade $${JSON:+--json "$$JSON"} "$$SUBMISSION" "$$EXERCISES"
 
@@ -228,6 +257,7 @@ help:
 setup:
 	@tools/setup build build/tools.mk
 	@tools/setup prove
+	@tools/setup grade || true
 
 clean:
 	rm -rf build
@@ -238,7 +268,7 @@ clean:
 FOUND-cpu     = build/tools.mk
 FOUND-cuda    = build/tools-cuda.mk
 FOUND-standin = build/tools-standin.mk
-ifneq ($(filter-out help list doctor setup clean student,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help list doctor setup clean student check predict design plant capstone,$(or $(MAKECMDGOALS),all)),)
     include $(FOUND-$(KIND))
     # The compiler and the MPI: "gcc (Debian 12.2.0-14) 12.2.0 gcc -I/usr/lib/x86_64-linux-gnu/openmpi/include ..."
     WRAPPER  := OMPI_CC='$(OMPI_CC)' MPICH_CC='$(MPICH_CC)' $(CC)

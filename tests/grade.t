@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# Tests make grade: our own solutions get all points, open exercises get none. Every known way to
-# cheat is refused, and a submission shows each way. A hang or a crash costs one exercise.
-# TEST_ALL=1 grades all our solutions, otherwise some.
+# Tests make grade. Our own solutions and other right solutions get all points, open exercises none.
+# No attack earns points without the work or leaves the sandbox. Each wrong body loses points, and
+# the reason names its mistake. tests/graded has the submissions. make test takes a sample, drawn
+# with TEST_SEED; TEST_ALL=1 takes all.
 # slow: each submission is compiled and runs as processes three times
 use strict;
 use warnings;
@@ -9,15 +10,17 @@ use FindBin;
 use lib $FindBin::Bin, "$FindBin::Bin/../tools";
 use Cwd ();
 use Exercises ();
+use Graded;
 use GradeRules;
 use Jobs;
 use JSON::PP;
+use List::Util qw(shuffle);
 use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
-plan skip_all => 'no mpirun' unless have_mpi;
 my @all = Exercises::exercises('.');
-my ($e) = grep { $_->{id} eq '01.02a' } @all;
+my %exercise = map { $_->{id} => $_ } @all;
+my $e = $exercise{'01.02a'};
 plan skip_all => 'exercise 01.02a is not in this tree' unless $e;
 sub ran { my ($command) = @_; my $out = `$command 2>&1 </dev/null`; return ($? >> 8, $out) }
 
@@ -31,197 +34,173 @@ refused('results that are a folder', 2, qr/cannot be written/, "tools/grade --js
 mkdir "$work/none";
 refused('a class without students', 2, qr/no folders of students/, "tools/grade --class $work/none");
 refused('an unknown option', 2, qr/Unknown option/, 'tools/grade --no-such .');
-is(system("make -s student DIR=$work/student >/dev/null"), 0, "a student's tree");
-refused("a student's tree grades nobody", 3, qr/this is a student's tree/, "$work/student/tools/grade .");
+refused('two draws', 2, qr/--seed and --seed-from/, 'tools/grade --seed 1 --seed-from x .');
 
-# ---- the rules, one by one ----
-my $known = public_functions("Tensor tensor_new(Arena *a);\nvoid comm_send(Comm *c);\nvoid comm_free(Comm *c);\n");
-my $ours = 'comm_ledger_reset(dp); x = 1;';
-my %text = (
-    'x = y; // a "comment' => undef, 'f = "a // string"; /* a comment { */' => undef, 'comm_send(dp); tensor_new(a);' => undef,
-    'comm_ledger_reset(dp);' => undef, 'for (int i = 0; i < (int)sizeof x; i++) { a[i] = sqrt(2); }' => undef, 'double cost = 0; cost++;' => undef,
-    'm->data = t.cols;' => undef, 'x = 1e5f; c = \'"\';' => undef,
-    'exit(0);' => 'the name exit', 'void (*f)(int) = exit;' => 'the name exit', 'comm_free(dp);' => 'the name comm_free', 'helper(x);' => 'a call of helper',
-    'cost(run, "a", "b", 1, 1);' => 'a call of cost', 'dp->ledger[0].calls = 1;' => 'the field ledger', 'ledger_pause();' => 'the name ledger_pause',
-    'static real x[9];' => 'the name static', 'goto out;' => 'the name goto', 'asm("nop");' => 'the name asm', '__builtin_trap();' => 'the name __builtin_trap',
-    "#include <stdio.h>\n" => 'a # line', "%:include <stdio.h>\n" => 'a # line', "x = \\\n1;" => 'a line that ends in \\', 'a <: 0 :> = 1;' => 'a digraph',
-    '} int f(void) {' => 'a } that closes nothing of the body', 'if (x) {' => 'a { that is not closed', 'f(x];' => 'a ] that closes nothing of the body',
-    'side_length = 1;' => undef, 'if (x) (void)y; x = (real)(y); a = (Tensor)(b);' => undef,
-    'x = R"(" )"; (exit2)(1); /*"*/' => 'a string with letters before it', 'x = L"a";' => 'a string with letters before it',
-    '(helper)(x);' => 'a call of (helper)', 'void (*f)(int) = helper;' => 'a call of (*f)', 'int f [[gnu::constructor]] (void) { }' => 'an attribute',
-    'mine.category = MEM_REFERENCE;' => 'the name MEM_REFERENCE',
-    'x = 1; /* no end' => 'a comment that does not end', 'x = "no end;' => 'a string that does not end', 'ex\\u0069t(0);' => 'a character that is no C',
-);
-for my $body (sort keys %text) {
-    my $fault = text_faults($body, $ours, $known);
-    is($fault, $text{$body}, 'the rule: ' . ($body =~ s/\n/ /gr) . ' has ' . ($text{$body} // 'nothing wrong'));
+# ---- without a sandbox ----
+mkdir "$work/bin";
+chmod 0755, $work;    # the sandbox starts as nobody
+Exercises::spew("$work/bin/bwrap", "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n");
+chmod 0755, "$work/bin/bwrap";
+refused('no sandbox', 3, qr/no sandbox here \(bwrap: No permissions.*--trusted/s, "env PATH=$work/bin:\$PATH tools/grade . 01.02a");
+{
+    my ($status, $out) = ran("env PATH=$work/bin:\$PATH tools/grade --trusted --seed 5 . 01.02b");
+    is($status, 0, '--trusted grades without a sandbox') or diag($out);
+    like($out, qr/^total +2 of 2/m, 'and gives the points');
+}
+my $sandbox = system('bwrap --unshare-all --ro-bind / / true >/dev/null 2>&1') == 0;
+
+# ---- the text: structure decides, habits explain ----
+my %structure = ('x = y; // a "comment {' => undef, 'f = "a // string {"; /* } */' => undef, "#define x y\n" => 'a # line', "  %:include <x>\n" => 'a # line',
+    "/\\\n* { *\\\n/ x = 1;" => undef, "// a comment\\\n } {" => undef, '} int f(void) {' => 'a } that closes nothing of the body', 'if (x) {' => 'a { that is not closed',
+    'f(x];' => 'a ] that closes nothing of the body', 'a <: 0 :> = 1;' => undef, '%> int f(void) <%' => 'a } that closes nothing of the body',
+    'x = 1; /* no end' => 'a comment that does not end', "x = 1;\\ \n#define y" => undef);
+for my $body (sort keys %structure) {
+    is(structure_fault($body), $structure{$body}, 'the structure of ' . ($body =~ s/\n/ /gr) . ' has ' . ($structure{$body} // 'nothing wrong'));
+}
+my $known = public_functions("Tensor tensor_new(Arena *a);\nvoid comm_send(Comm *c);\n");
+is(text_faults('comm_send(dp); tensor_new(a);', '', $known), undef, 'a function of the headers is no habit');
+is(text_faults('exit(0);', '', $known), 'the name exit', 'a name that no solution needs is one');
+
+# ---- the submissions of tests/graded ----
+my $seed = $ENV{TEST_SEED} // time % 100000;
+note("TEST_SEED=$seed");
+srand $seed;
+my %graded = map { $_ => [graded("tests/graded/$_.txt")] } qw(attacks honest wrong);
+cmp_ok(scalar @{ $graded{attacks} }, '>=', 60, 'at least 60 attacks');
+cmp_ok(scalar(keys %{ { map { $_->{kind} => 1 } @{ $graded{attacks} } } }), '>=', 10, 'of at least 10 kinds');
+cmp_ok(scalar @{ $graded{honest} }, '>=', 40, 'at least 40 right solutions in other words');
+cmp_ok(scalar @{ $graded{wrong} }, '>=', 60, 'at least 60 wrong bodies');
+# These run always, each as the example of a protection: altered messages, object code, the broker's
+# count, a factor in words, helper functions.
+my %always = map { $_ => 1 } qw(sends-for-show comma-call ledger-hides-a-call divided-again helper);
+my %often = (attacks => 5, honest => 3, wrong => 4);
+my @chosen;
+for my $kind (sort keys %graded) {
+    my @of = map { { %$_, of => $kind } } @{ $graded{$kind} };
+    push @chosen, grep { $always{ $_->{name} } } @of;
+    @of = grep { !$always{ $_->{name} } && ($all || $_->{often} && $_->{id} =~ /^0(?:1\.02|1\.03|3\.02)/) } @of;
+    @of = (shuffle(@of))[0 .. $often{$kind} - 1] unless $all;
+    push @chosen, grep { defined } @of;
+}
+my %verdict;
+for my $g (@chosen) {
+    my $name = "$g->{of}-$g->{name}";
+    ok(!$verdict{$name}, "$name has a name of its own");
+    submission_of($g, "$work/class/$name", "$work/escaped-$name", %exercise);
+    my $of = $exercise{ $g->{id} }{points};
+    my ($least, $most, $why) = $g->{of} eq 'honest' ? ($of, $of, qr/^$/) : $g->{of} eq 'wrong' ? (0, $of - 0.01, qr/$g->{expect}/)
+        : (0, !defined $g->{points} ? 0 : $g->{points} eq 'all' ? $of : $g->{points}, qr//);
+    $verdict{$name} = { id => $g->{id}, least => $least, most => $most, why => $why };
 }
 
-# ---- submissions: the file of 01.02a, with another body ----
+# ---- markers and files, most of which need no run ----
 my $clean = Exercises::slurp($e->{file});
 my $right = substr $clean, $e->{begin}, $e->{end} - $e->{begin};
-my %verdict;
-# These submissions are built and run, several seconds each, and they resemble others. So they run
-# with TEST_ALL=1 only.
-my %seldom = map { $_ => 1 } qw(honest-otherwise works-twice never-ends recomputes recomputes-in-order large-array knows-the-sizes hard-on-the-compiler bytes
-    more-memory knows-the-ranks);
-sub submit {
-    my ($name, $body, $verdict) = @_;
-    return if $seldom{$name} && !$all;
-    Exercises::spew("$work/class/$name/$e->{file}", Exercises::splice_body($clean, $e->{id}, $body =~ s/\n?\z/\n/r));
-    $verdict{$name} = $verdict;
-}
-# Computes each shard's gradient on every rank and adds them in rank order: right to the last bit.
-my $in_order = 'Arena mine = arena(MEM_WORKSPACE);
-    Tensor sum = tensor_new(&mine, m->g.rows, m->g.cols);
-    for (size_t r = 0; r < dp->size; r++) {
-        double part = local_gradients(m, d, step, shard_range(sequences, dp->size, r), 1 / (double)data_count(d, step, 0, sequences));
-        if (r == dp->rank) loss = part;
-        if (r == 0) tensor_copy(sum, m->g);
-        else op_add(sum, sum, m->g);
+sub submit { my ($name, $text, $points, $why) = @_; Exercises::spew("$work/class/$name/$e->{file}", $text); $verdict{$name} = { id => $e->{id}, least => $points, most => $points, why => $why } }
+submit('open', Exercises::splice_body($clean, $e->{id}, Exercises::todo($e)), 0, qr/^open$/);
+submit('empty', Exercises::splice_body($clean, $e->{id}, "// nothing yet\n"), 0, qr/^open$/);
+submit('twice', $clean . "// EXERCISE 01.02a (4 points): again\n// END\n", 0, qr/^refused: its marker stands there twice$/);
+submit('no-end', $clean =~ s{// END}{}gr, 0, qr/^refused: its `\/\/ END` is missing$/);
+submit('no-text', join('', map { chr } 0 .. 255), 0, qr/^refused: its marker is not there$/);
+submit('does-not-compile', Exercises::splice_body($clean, $e->{id}, "int x = ;\n$right"), 0, qr/^it does not build: your-body:1:.*error/);
+# A file as other systems and editors save it, otherwise unchanged.
+submit('windows', "\xef\xbb\xbf" . $clean =~ s/ {4}/\t/gr =~ s/\n/\r\n/gr, 4, qr/^$/);
+Exercises::spew("$work/class/no-file/notes", 'I was ill');
+$verdict{'no-file'} = { id => $e->{id}, least => 0, most => 0, why => qr/^refused: \S+ is not there$/ };
+mkdir "$work/class/$_" for qw(linked linked-folder);
+mkdir "$work/class/linked/01_data_parallel";
+symlink Cwd::abs_path($e->{file}), "$work/class/linked/$e->{file}";
+symlink Cwd::abs_path('01_data_parallel'), "$work/class/linked-folder/01_data_parallel";
+$verdict{$_} = { id => $e->{id}, least => 0, most => 0, why => qr/^refused: \S+ is not a plain file of its own$/ } for qw(linked linked-folder);
+
+SKIP: {
+    skip 'no sandbox here', 1 unless $sandbox;
+    my %ids = map { $_->{id} => 1 } values %verdict;
+    mkdir "$work/results";
+    my ($status, $out) = ran("tools/grade --seed 5 --class --json $work/results $work/class " . join ' ', sort keys %ids);
+    is($status, 0, 'a class is graded') or diag($out);
+    my %table = $out =~ /^== (\S+)\n(.*?)(?=^== |\z)/msg;
+    is(scalar keys %table, scalar keys %verdict, 'a table for every student');
+    for my $name (sort keys %verdict) {
+        my ($id, $least, $most, $why) = @{ $verdict{$name} }{qw(id least most why)};
+        my $table = $table{$name} // '';
+        my ($row, $reasons) = $table =~ /^(\Q$id\E [^\n]*)\n((?: {10}[^\n]*\n)*)/m;
+        my ($points) = ($row // '') =~ / (\S+) of \d+$/;
+        ok(defined $points && $points >= $least - 0.01 && $points <= $most + 0.01, "$name: $least to $most points") or diag($table);
+        like(($reasons // '-') =~ s/^ +//gmr =~ s/\n\z//r, $why, "$name: the reason");
+        my $page = eval { decode_json(Exercises::slurp("$work/results/$name.json")) } || {};
+        my ($test) = grep { $_->{name} =~ /^\Q$id\E / } @{ $page->{tests} || [] };
+        is_deeply([sort keys %{ $test || {} }], [qw(max_score name output score status visibility)], "$name: its JSON as Gradescope reads it");
     }
-    tensor_copy(m->g, sum);
-    arena_free(&mine);';
-my $whole = 'loss = local_gradients(m, d, step, shard_range(sequences, dp->size, dp->rank), 1 / (double)data_count(d, step, 0, sequences));
-    local_gradients(m, d, step, (Range){ 0, sequences }, 1 / (double)data_count(d, step, 0, sequences));';
+    is_deeply([glob "$work/escaped-*"], [], 'nothing left the sandbox');
+    unlike(`ps -eo args`, qr{^/work/program}m, 'no process outlives its grading');
+    is_deeply([glob "$work/results/*.tmp"], [], 'no half-written results stay');
+    my @rows = split /\n/, Exercises::slurp("$work/results/class.csv");
+    is(scalar @rows, 1 + keys %verdict, 'class.csv has a row per student');
+    like($rows[0], qr/^student,.*01\.02a.*,total,of$/, 'and a column per exercise');
+    like(Exercises::slurp("$work/results/exercises.csv"), qr/^01\.02a,[^\n]*,\d+,\d+,\d+,\d+,\d+,\w/m, 'exercises.csv says how many failed where');
 
-# Points: all, or half for the numbers, plus a sixth per layer.
-submit('honest', $right, [4, qr/^$/]);
-submit('honest-otherwise', "for (int i = 0; i < 1; i++) {\n    // my own words: exit(0)\n    $right\n    }", [4, qr/^$/]);
-submit('in-halves', $right =~ s/data_parallel_all_reduce\(dp, m\)/comm_all_reduce(dp, tensor_flat_range(m->g, 0, tensor_count(m->g) \/ 2));
-    comm_all_reduce(dp, tensor_flat_range(m->g, tensor_count(m->g) \/ 2, tensor_count(m->g)))/r, [8 / 3, qr/^bytes: all-reduces.*measured 8, predicted 4/]);
-submit('more-memory', "Arena more = arena(MEM_ACTIVATIONS);\n    tensor_new(&more, 1000, 1000);\n    arena_free(&more);\n$right", [10 / 3, qr/^memory: activations, peak/]);
-submit('works-twice', "local_gradients(m, d, step, (Range){ 0, sequences }, 1);\n$right", [8 / 3, qr/^memory: .*\n +time: computing/]);
-submit('no-reduction', $right =~ s/data_parallel_all_reduce\(dp, m\);//r, [0, qr/^numbers: .*error/]);
-submit('open', 'TODO("01.02a");', [0, qr/^open$/]);
-submit('empty', '// nothing yet', [0, qr/^open$/]);
-# Refused or lost points.
-my $left = 'refused: the body has';
-submit('exits', "exit(0);\n$right", [0, qr/^$left the name exit$/]);
-submit('leaves', '_exit(0);', [0, qr/^$left a call of _exit$/]);
-submit('forges-its-page', qq(FILE *f = fopen("page.json", "w");\n    fputs("{\\"pass\\":true}", f);\n    fclose(f);\n    _Exit(0);), [0, qr/^$left the name fopen$/]);
-submit('recomputes', $whole, [0, qr/^numbers: SGD: replicas = shards in order/]);
-submit('recomputes-in-order', $in_order, [0, qr/^refused: the results stay right when what its messages carry is altered/]);
-submit('sends-for-show', "$right\n    $in_order", [0, qr/^refused: the results stay right when what its messages carry is altered/]);
-submit('side-channel', qq($right\n    side_broadcast(&loss, sizeof loss);), [0, qr/^$left the name side_broadcast$/]);
-submit('pauses-the-ledger', "ledger_pause();\n$right\n    ledger_resume();", [0, qr/^$left the name ledger_pause$/]);
-submit('writes-the-ledger', "$right\n    dp->ledger[COMM_ALL_REDUCE].calls = 1;", [0, qr/^$left the field ledger$/]);
-submit('allocates', "real *mine = malloc(100000);\n$right\n    free(mine);", [0, qr/^$left the name malloc$/]);
-submit('static-array', "static real mine[5000];\n    mine[step] = 1;\n$right", [0, qr/^$left the name static$/]);
-submit('array-of-any-size', "volatile real mine[sequences * dp->size * 100];\n    mine[dp->size] = 1;\n$right", [0, qr/^refused: memory outside the ledger: arrays whose size/]);
-submit('large-array', "volatile real mine[50000];\n    mine[step] = 1;\n$right", [0, qr/^refused: memory outside the ledger: more than 4096 bytes on the stack/]);
-submit('knows-the-sizes', $right =~ s/data_parallel_all_reduce\(dp, m\)/comm_all_reduce(dp, tensor_flat_range(m->g, 0, 16237))/r, [0, qr/^(numbers: |\[rank \d\] ).*ranks, --seed/]);
-submit('knows-the-ranks', "if (dp->size == 4 && sequences == 7) {\n    $right\n    }", [0, qr/^numbers: /]);
-submit('closes-the-function', "    return 0;\n}\nint more(void) {\n    return 1;", [0, qr/^$left a \} that closes nothing/]);
-submit('includes', "#include <stdlib.h>\n$right", [0, qr/^$left a # line$/]);
-submit('does-not-compile', "int x = ;\n$right", [0, qr/^it does not build: .*error/]);
-submit('hard-on-the-compiler', "const char x[] = {[0 ... 2000000000] = 1};\n    loss += x[dp->rank];\n$right", [0, qr/^it does not build: .*\S/]);
-submit('crashes', "*(volatile int *)(step * 0) = 1;\n$right", [0, qr/signal|status 3|a fault/]);
-submit('never-ends', "for (volatile int i = 1; i;) { }\n$right", [0, qr/longer than allowed|a fault|waited|status 3/]);
-submit('deadlock', "if (dp->rank == 0) comm_recv(dp, m->g, 1);\n$right", [0, qr/with \d ranks/]);
-# The markers.
-submit('twice', $right, [0, qr/^refused: its marker stands there twice$/]);
-{
-    my $file = "$work/class/twice/$e->{file}";
-    Exercises::spew($file, Exercises::slurp($file) . "// EXERCISE 01.02a (4 points): again\n// END\n");
-    Exercises::spew("$work/class/no-end/$e->{file}", $clean =~ s{// END}{}gr);
-    $verdict{'no-end'} = [0, qr/^refused: its `\/\/ END` is missing$/];
-    Exercises::spew("$work/class/no-file/notes", 'I was ill');
-    $verdict{'no-file'} = [0, qr/^refused: \S+ is not there$/];
-    # A file of another tree, such as ours.
-    mkdir "$work/class/$_" for qw(linked linked-folder);
-    mkdir "$work/class/linked/01_data_parallel";
-    symlink Cwd::abs_path($e->{file}), "$work/class/linked/$e->{file}";
-    symlink Cwd::abs_path('01_data_parallel'), "$work/class/linked-folder/01_data_parallel";
-    $verdict{$_} = [0, qr/^refused: \S+ is not a plain file of its own$/] for qw(linked linked-folder);
-    # A file as other systems and editors save it, otherwise unchanged.
-    Exercises::spew("$work/class/windows/$e->{file}", "\xef\xbb\xbf" . $clean =~ s/ {4}/\t/gr =~ s/\n/\r\n/gr =~ s/optimizer_step\(o, m, 1\)/optimizer_step(o, m, 2)/r);
-    $verdict{windows} = [4, qr/^$/];
-    submit('bytes', "// \xe4 \0 \xe6\xa2\xaf\n$right", [4, qr/^$/]);
-    Exercises::spew("$work/class/no-text/$e->{file}", join '', map { chr } 0 .. 255);
-    $verdict{'no-text'} = [0, qr/^refused: its marker is not there$/];
-    # One file without its folder, with the task deleted.
-    if ($all) {
-        Exercises::spew("$work/class/one-file/02_all_reduce.c", $clean =~ s{(// EXERCISE 01\.02a)[^\n]*\n(?:\s*//[^\n]*\n)*}{$1\n}r);
-        $verdict{'one-file'} = [4, qr/^$/];
-    }
-}
-
-mkdir "$work/results";
-my ($status, $out) = ran("tools/grade --seed 5 --class --json $work/results $work/class 01.02a");
-is($status, 0, 'a class is graded') or diag($out);
-my %table = $out =~ /^== (\S+)\n(.*?)(?=^== |\z)/msg;
-is(scalar keys %table, scalar keys %verdict, 'a table for every student');
-for my $name (sort keys %verdict) {
-    my ($points, $why) = @{ $verdict{$name} };
-    my $table = $table{$name} // '';
-    my ($got) = $table =~ /^total +(\S+) of 4 points/m;
-    cmp_ok(abs(($got // -1) - $points), '<', 0.01, "$name: " . sprintf('%.2f', $points) . ' points') or diag($table);
-    my ($reasons) = $table =~ /^exercise [^\n]*\n01\.02a [^\n]*\n(.*?)\n?^total/ms;
-    like(($reasons // '-') =~ s/^ +//r, $why, "$name: the reason");
-    my $page = eval { decode_json(Exercises::slurp("$work/results/$name.json")) } || {};
-    cmp_ok(abs(($page->{score} // -1) - $points), '<', 0.01, "$name: the score of its JSON");
-    is_deeply([sort keys %{ $page->{tests}[0] || {} }], [qw(max_score name output score status visibility)], "$name: its JSON as Gradescope reads it");
-    is($page->{tests}[0]{status}, $points == 4 ? 'passed' : 'failed', "$name: the status in its JSON");
-}
-is_deeply([glob "$work/results/*.tmp"], [], 'no half-written results stay');
-
-# ---- a solution taken from existing functions: refused before anything is built ----
-sub elsewhere {
-    my ($id, $name, $body, $pattern) = @_;
-    my ($it) = grep { $_->{id} eq $id } @all;
-    Exercises::spew("$work/elsewhere/$it->{file}", Exercises::splice_body(Exercises::slurp($it->{file}), $id, "$body\n"));
-    my ($status, $out) = ran("tools/grade $work/elsewhere $id");
-    is($status, 0, "$id, $name: graded");
-    like($out, qr/^ +refused: the body has a call of $pattern\n.*^total +0 of/ms, "$id, $name: refused");
-}
-elsewhere('01.01a', 'the whole batch at once', 'if (rule == AVERAGE) loss_and_gradient(&g, &t.layer, x, target, SAMPLES);', 'loss_and_gradient');
-elsewhere('01.01a', 'the other training', 'if (rule == AVERAGE) return train(start, x, target, FULL_BATCH, lr);', 'train');
-elsewhere('01.03a', "the library's sum", 'comm_all_reduce(c, t);', 'comm_all_reduce');
-elsewhere('01.03a', 'another way', 'tree_all_reduce(c, t);', 'tree_all_reduce');
-elsewhere('01.03b', 'the ring', 'ring_all_reduce(c, t);', 'ring_all_reduce');
-elsewhere('04.03a', 'another loop', 's.result = pipeline_naive(pp, m, batch, micro_batches);', 'pipeline_naive');
-elsewhere('05.02a', 'the executor', 's.result = pipeline_run(pp, m, &list, batch, micro_batches);', 'pipeline_run');
-
-# ---- interrupted: no file remains ----
-{
+    # ---- interrupted: no file remains ----
     mkdir "$work/tmp";
     my $pid = fork // die;
     if (!$pid) {
         $ENV{TMPDIR} = "$work/tmp";
         open STDOUT, '>', '/dev/null';
-        exec 'tools/grade', "$work/class/honest", $e->{id};
+        exec 'tools/grade', "$work/class/windows", $e->{id};
     }
-    my $built = "$work/tmp/unsplit-grade.*/page-*";        # of the first run
+    my $built = "$work/tmp/unsplit-grade.*/job-*/way0/run.run";        # of the first run
     for (1 .. 10 * $hang) { last if glob $built; select undef, undef, undef, 0.1 }
     kill 'INT', $pid;
     waitpid $pid, 0;
     is($? >> 8, 3, 'interrupted: status 3');
     is_deeply([glob "$work/tmp/unsplit-grade.*"], [], 'interrupted: no folder stays');
-    unlike(`ps -eo args`, qr{\Q$work\E/tmp/}, 'interrupted: no process stays');
+
+    # ---- the same draw, another draw, a draw per student ----
+    if ($all) {
+        my $draw = sub { (ran("tools/grade @_ $work/class/does-not-compile-late 01.02a"))[1] =~ /\((with [^)]*)\)/ ? $1 : '' };
+        Exercises::spew("$work/class/does-not-compile-late/$e->{file}", Exercises::splice_body($clean, $e->{id}, "(void)dp;\n"));
+        my $first = $draw->('--seed 7');
+        like($first, qr/^with [567] ranks/, 'the first run has more than 4 ranks, and no power of two');
+        is($draw->('--seed 7'), $first, 'the same seed, the same sizes and ranks');
+        isnt($draw->('--seed 8'), $first, 'another seed, others');
+        my $mine = $draw->('--seed-from anna');
+        is($draw->('--seed-from anna'), $mine, 'the same text, the same draw');
+        isnt($draw->('--seed-from bert'), $mine, 'another text, another draw');
+    }
+
+    # ---- this tree ----
+    my @sample = $all ? map { $_->{id} } @all : ('02.03a');
+    ($status, $out) = ran("make -s grade SUBMISSION=. EXERCISES='@sample' JSON=$work/own.json ARGS='--seed 9'");
+    is($status, 0, 'our own solutions are graded');
+    like($out, qr/^total +(\S+) of \1 points/m, 'and have all points') or diag($out);
+    is((decode_json(Exercises::slurp("$work/own.json")))->{tests}[0]{visibility}, 'visible', 'the JSON through make');
 }
 
-# ---- a crashing body costs only its own exercise; the same --seed draws the same ----
-Exercises::spew("$work/two/$_", Exercises::slurp($_)) for map { $_->{file} } grep { $_->{id} =~ /^01\.0[12]/ } @all;
-Exercises::spew("$work/two/$e->{file}", Exercises::slurp("$work/class/crashes/$e->{file}"));
-($status, $out) = ran("make -s grade SUBMISSION=$work/two EXERCISES='01.01 01.02' JSON=$work/two.json ARGS='--seed 7'");
-is($status, 0, 'a crash is no fault of the grader') or diag($out);
-like($out, qr/^01\.02a .* 0 of 4$/m, 'the exercise that crashes has no points');
-my @others = grep { $_->{id} =~ /^01\.0[12]/ && $_->{id} ne '01.02a' } @all;
-like($out, qr/^\Q$_->{id}\E .* $_->{points} of $_->{points}$/m, "$_->{id}, beside it, has all") for @others;
-is((decode_json(Exercises::slurp("$work/two.json")))->{tests}[0]{visibility}, 'visible', 'the JSON through make');
-my (undef, $again) = ran("tools/grade --seed 7 $work/two 01.02a");
-is_deeply([$again =~ /\((with [^)]*)\)/], [$out =~ /\((with [^)]*)\)/], 'the same seed, the same sizes and ranks');
-my (undef, $other) = ran("tools/grade --seed 8 $work/two 01.02a");
-isnt(($other =~ /\((with [^)]*)\)/)[0], ($out =~ /\((with [^)]*)\)/)[0], 'another seed, others');
-
-# ---- this tree, and the student's tree ----
-my @sample = $all ? map { $_->{id} } @all : do { my $n = 0; grep { $n++ % 40 == 7 } map { $_->{id} } @all };
-($status, $out) = ran("tools/grade . @sample");
-is($status, 0, 'our own solutions are graded');
-like($out, qr/^total +(\S+) of \1 points/m, 'and have all points') or diag($out);
-($status, $out) = ran("tools/grade $work/student");
-is($status, 0, 'open exercises are graded');
-is(() = $out =~ /^ +open$/mg, scalar @all, 'all are open');
-like($out, qr/^total +0 of [1-9]/m, 'and have no points');
+# ---- the other kinds of exercises ----
+refused('tasks are listed', 0, qr/^02\.p  predict .*^05\.d  design /ms, 'tools/task');
+refused('a right prediction', 0, qr/^right: the run measured 2 calls/m, 'tools/task predict 03.p 2');
+refused('a wrong prediction', 1, qr/100 % away\. Your answer is 2 times/, 'tools/task predict 03.p 4');
+refused('no prediction', 2, qr/ANSWER= a number/, 'tools/task predict 03.p');
+Exercises::spew("$work/design", "# three stages\n" . "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5\n" x 3);
+refused('a legal design', 0, qr/^legal, \d+ units, at most 1 in flight.*place/ms, "tools/task design 04.d $work/design");
+Exercises::spew("$work/design", "F0 F1 F2 F3 F4 F5 B0 B1 B2 B3 B4 B5\n" x 3);
+refused('a design over its bound', 1, qr/breaks the bound: 6 6 6 in flight, and 3 are allowed/, "tools/task design 04.d $work/design");
+Exercises::spew("$work/design", "B0 F0 F1 F2 F3 F4 F5 B1 B2 B3 B4 B5\n" x 3);
+refused('a design that is not legal', 1, qr/^not legal: /m, "tools/task design 04.d $work/design");
+Exercises::spew("$work/layout", "--dp 8 --tp 8 --pp 4 --micro-batch 1 --zero 1\n");
+refused('a layout that fits', 0, qr/^legal, fits: [\d.]+ s per step.*place/ms, "tools/task design 08.d $work/layout");
+Exercises::spew("$work/layout", "--dp 32 --tp 8 --pp 1 --micro-batch 4 --zero 0\n");
+refused('a layout that does not fit', 1, qr/^legal, but it does not fit: [\d.]+ GB/m, "tools/task design 08.d $work/layout");
+Exercises::spew("$work/layout", "--dp 8 --tp 8 --pp 4 --micro-batch 1 --memory 1000\n");
+refused('a layout that changes the cluster', 2, qr/may have only --dp/, "tools/task design 08.d $work/layout");
+{
+    my ($status, $out) = ran("tools/task plant $work/planted 02 3");
+    is($status, 0, 'a mistake is planted') or diag($out);
+    my ($patch) = $out =~ m{SEED=3 planted (bugs/\S+)\.$}m;
+    ok(defined $patch && !-e "$work/planted/bugs" && !-e "$work/planted/tests/graded", 'in a tree without bugs and submissions');
+    my $changed = grep { Exercises::slurp("$work/planted/$_") ne Exercises::slurp($_) } Exercises::slurp($patch // $0) =~ m{^\+\+\+ b/(\S+)}mg;
+    cmp_ok($changed, '>=', 1, 'and its file has the mistake');
+}
+refused('the capstone', 0, qr/^dp \d+ +tp \d+ +pp \d+ .*every loss, gradient and weight/m, 'tools/task capstone 1');
+unlink map { "build/leaderboard-$_.d.csv" } qw(04 08);
 done_testing();

@@ -67,7 +67,9 @@ refused('no exercises at all', qr/no exercises in this tree/, tree('none', '02_x
 # ---- the removed bodies ----
 my ($status, $out) = ran("$plain/tools/student $work/one 01.02");
 is($status, 0, 'one lesson is cut') or diag($out);
-is(Exercises::slurp("$work/one/01_a/02_x.c"), $good =~ s/x \+= 2;/TODO("01.02a");/r, 'the task and a TODO stay');
+# The region for helper functions stands above the function.
+sub region { my ($id) = @_; return Exercises::helper_region($id, '') }
+is(Exercises::slurp("$work/one/01_a/02_x.c"), region('01.02a') . $good =~ s/x \+= 2;/TODO("01.02a");/r, 'the task and a TODO stay');
 is(Exercises::slurp("$work/one/01_a/module.c"), $good =~ s/02a/01b/r, 'exercises that were not chosen keep their solutions');
 ok(!-e "$work/one/$_", "$_ stays out") for qw(bugs build);
 like($out, qr/^01\.02a +4 points +make run-01-02 +01_a\/02_x.c:2 +Add$/m, 'it says what there is to do');
@@ -76,7 +78,7 @@ is($status, 0, 'an empty folder will do');
 like($out, qr/^2 exercises, 8 points/m, 'all exercises without a choice');
 my $program = tree('program', 'x.c' => $named, '02_x.c' => $good);
 ($status, $out) = ran("$program/tools/student $work/program-cut 01.x");
-is(Exercises::slurp("$work/program-cut/01_a/x.c"), $named =~ s/x \+= 2;/TODO("01.x-a");/r, 'a program without a number is cut by its name');
+is(Exercises::slurp("$work/program-cut/01_a/x.c"), region('01.x-a') . $named =~ s/x \+= 2;/TODO("01.x-a");/r, 'a program without a number is cut by its name');
 is(Exercises::slurp("$work/program-cut/01_a/02_x.c"), $good, 'and no other');
 like($out, qr/^01\.x-a +4 points +make run-01-x +01_a\/x.c:2 +Add$/m, 'and it says so');
 SKIP: {
@@ -111,10 +113,57 @@ for my $lesson (sort keys %lessons) {
         my $body = substr(Exercises::slurp($e->{file}), $e->{begin}, $e->{end} - $e->{begin});
         unlike($text{ $e->{file} }, qr/\Q$body\E/, "$e->{id} is cut out of $e->{file}");
         $text{ $e->{file} } = Exercises::splice_body($text{ $e->{file} }, $e->{id}, $body);
+        my $empty = region($e->{id});
+        is($text{ $e->{file} } =~ s/\Q$empty\E//g, 1, "$e->{id} has a region for helper functions");
+    }
+    s{^ *// Most points: .*\n}{}mg for values %text;
+    for my $gone (qw(bugs tests/graded tests/grade.t tools/grade tools/grader docs/instructors.md docs/answers.md docs/syllabus.md)) {
+        ok(!-e "$student/$gone", "$gone stays out of a student's tree");
     }
     is($text{$_}, Exercises::slurp($_), "$_ with its solutions put back is as it was") for sort keys %text;
     my @differ = grep { !/^Only in|student.mk/ } split /\n/, `diff -rq --exclude=.git --exclude=bugs --exclude=build . $student`;
     is(scalar @differ, scalar keys %text, 'no other file differs') or diag(join "\n", @differ);
+}
+
+# ---- make check: what is wrong, without a solution ----
+{
+    my $tree = "$work/checked";
+    ($status, $out) = ran("tools/student $tree 01.02");
+    is($status, 0, 'a tree with two open exercises') or diag($out);
+    warm($tree);
+    my $file = '01_data_parallel/02_all_reduce.c';
+    my %body = map { $_->{id} => substr(Exercises::slurp($file), $_->{begin}, $_->{end} - $_->{begin}) } grep { $_->{file} eq $file } @all;
+    my $fill = sub {
+        my ($id, $body, $helpers) = @_;
+        my $text = Exercises::splice_body(Exercises::slurp("$tree/$file"), $id, $body);
+        my $empty = region($id);
+        $text =~ s/\Q$empty\E/Exercises::helper_region($id, $helpers)/e if defined $helpers;
+        Exercises::spew("$tree/$file", $text);
+    };
+    my $check = sub { return ran("cd $tree && make -s check EX=01.02a") };
+    ($status, $out) = $check->();
+    isnt($status, 0, 'an open exercise is not right');
+    like($out, qr/^01\.02a  my part.*most points: one all-reduce.*open: replace the TODO/ms, 'and make check says so');
+    $fill->('01.02b', $body{'01.02b'});
+    $fill->('01.02a', "$body{'01.02a'}    op_scale(m->g, m->g, (real)1 / (real)dp->size);\n");
+    ($status, $out) = $check->();
+    like($out, qr/4 ranks\s+wrong: .*4 times too small.*likely: every value is the sum divided by the number of ranks, 4.*5 ranks\s+wrong: .*5 times too small/s,
+        'a wrong factor: the tensors, the factor, the ranks and the likely mistake');
+    $fill->('01.02a', "$body{'01.02a'}    data_parallel_all_reduce(dp, m);\n");
+    ($status, $out) = $check->();
+    like($out, qr/4 times too large.*ranks added the same whole value/s, 'a sum that is done twice');
+    $fill->('01.02a', "$body{'01.02a'}    if (dp->rank == 0) comm_all_reduce(dp, m->g);\n");
+    ($status, $out) = $check->();
+    like($out, qr/calls do not match: rank 0 calls all-reduce.*all ranks must make the same calls/, 'a call that some ranks leave out, and which');
+    $fill->('01.02a', "    int x = ;\n");
+    ($status, $out) = $check->();
+    like($out, qr/it does not build: .*error/, 'an error of the compiler');
+    $fill->('01.02a', $body{'01.02a'} =~ s/data_parallel_all_reduce\(dp, m\)/add_up(dp, m)/r, "static void add_up(Comm *dp, Model *m) { comm_all_reduce(dp, m->g); }\n");
+    ($status, $out) = $check->();
+    is($status, 0, 'a right body with a helper function') or diag($out);
+    like($out, qr/4 ranks\s+right: \d+ checks and \d+ costs\n  5 ranks\s+right/, 'with two rank counts');
+    ($status, $out) = ran("cd $tree && make -s grade SUBMISSION=.");
+    like($out, qr/this is a student's tree: make check/, "a student's tree grades nobody");
 }
 
 # ---- one exercise at a time: every twentieth, all with TEST_ALL=1 ----

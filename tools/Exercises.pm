@@ -20,7 +20,7 @@ use File::Find qw(find);
 use File::Path qw(make_path);
 
 my $id = qr/\d\d\.(?:\d\d|[a-z]+-)[a-z]/;
-our @EXPORT = qw(exercises chosen bodies find_body splice_body todo tree_files copy_files slurp spew);
+our @EXPORT = qw(exercises chosen bodies find_body splice_body find_helpers splice_helpers helper_region decisive todo tree_files copy_files slurp spew);
 
 sub slurp { my ($path) = @_; local $/; open my $f, '<:raw', $path or die "unsplit: $path: $!\n"; return scalar <$f> // '' }
 sub spew {
@@ -138,6 +138,37 @@ sub splice_body {
     die "unsplit: there is no exercise $id in this text\n" unless $e;
     substr($text, $e->{begin}, $e->{end} - $e->{begin}) = $body;
     return $text;
+}
+
+# ---- helper functions beside a body ----
+# A student's tree has this region above the function with the exercise. Its lines are compiled at
+# file level, so a body may use functions of its own:
+#     // HELPERS 01.02a: functions of your own, if you need any
+#     // END HELPERS
+sub helper_region { my ($id, $lines) = @_; return "// HELPERS $id: functions of your own, if you need any\n$lines// END HELPERS\n" }
+sub find_helpers {
+    my ($text, $id) = @_;
+    return $text =~ m{^// HELPERS \Q$id\E\b[^\n]*\n(.*?)^// END HELPERS}ms ? $1 : '';
+}
+# Returns the text with lines above the function of exercise id: behind the last top-level line
+# before it.
+sub splice_helpers {
+    my ($text, $id, $lines) = @_;
+    my ($e) = grep { $_->{id} eq $id } bodies($text, []);
+    die "unsplit: there is no exercise $id in this text\n" unless $e;
+    my $before = substr $text, 0, $e->{begin};
+    my $at = 0;
+    $at = $+[0] while $before =~ m{^(?:\}[^\n]*|\#include[^\n]*|(?!//)\S[^\n]*;(?:\s*//[^\n]*)?)\n}mg;
+    substr($text, $at, 0) = $lines;
+    return $text;
+}
+
+# ---- tools/decisive: the layer that carries most points of an exercise, and why ----
+# Returns { id => { layer, why } }. An exercise without a line is decided by its numbers.
+sub decisive {
+    my ($root) = @_;
+    return unless -e "$root/tools/decisive";
+    return map { /^([\d.]+[\w.-]*)\s+(numbers|bytes|memory|time)\s+(\S.*?)\s*$/ ? ($1 => { layer => $2, why => $3 }) : () } split /\n/, slurp("$root/tools/decisive");
 }
 
 sub todo { my ($e) = @_; return qq($e->{indent}TODO("$e->{id}");\n) }

@@ -1,11 +1,11 @@
-# GradeRules.pm holds the rules for a submitted body: for its text, and for its object file.
-# tools/grade uses these rules; its head lists the limits of the rules.
+# GradeRules.pm looks at a submitted body: at its text, for messages, and at its object file.
+# tools/grade uses it.
 package GradeRules;
 use strict;
 use warnings;
 use Exporter 'import';
 
-our @EXPORT = qw(code_of text_faults public_functions object_facts object_faults);
+our @EXPORT = qw(code_of structure_fault text_faults public_functions object_facts large_variables);
 
 # Removes the comments of a body and empties its strings. Returns (code, undef) or (undef, the
 # mistake).
@@ -60,7 +60,30 @@ sub public_functions {
     return { map { $_ => 1 } grep { !/$forbidden/ && !/$of_the_frame/ && !/$forbidden_call/ } keys %known };
 }
 
-# Returns the first broken rule of a body, or undef. known: functions that the body may call in
+# Returns undef, or why the text is not the inside of one function: its brackets do not match. The
+# text is judged as the compiler reads it: trigraphs are off, a line that ends in \ is continued, and
+# a comment ends where C ends it.
+sub structure_fault {
+    my ($body) = @_;
+    my ($code, $fault) = code_of($body =~ s/\\[ \t\f\v]*\r?\n//gr);
+    return $fault if defined $fault;
+    my @open;
+    my %partner = (')' => '(', ']' => '[', '}' => '{');
+    $code =~ s/<%/{/g;
+    $code =~ s/%>/}/g;
+    $code =~ s/<:/[/g;
+    $code =~ s/:>/]/g;
+    return 'a # line' if $code =~ /^\s*(?:#|%:)/m;
+    for my $c ($code =~ /[()\[\]{}]/g) {
+        if (!$partner{$c}) { push @open, $c }
+        elsif (!@open || pop @open ne $partner{$c}) { return "a $c that closes nothing of the body" }
+    }
+    return "a $open[-1] that is not closed" if @open;
+    return undef;
+}
+
+# Returns the first habit of a body that no solution needs, or undef. It explains; it takes no
+# points, because text can be spelled in many ways. known: functions that the body may call in
 # addition to those of our body. taken: names in headers.
 sub text_faults {
     my ($body, $ours, $known, $taken) = @_;
@@ -68,17 +91,6 @@ sub text_faults {
     return $fault if defined $fault;
     my ($our_code) = code_of($ours);
     my %our = map { $_ => 1 } ($our_code // '') =~ /\b([A-Za-z_]\w*)/g;
-    return 'a # line' if $code =~ /#|%:/;
-    return 'a character that is no C' if $code =~ /[^\t\n\r\x20-\x7e]|[\\@`\$]/;
-    return 'an attribute' if $code =~ /\[\s*\[/;
-    return 'a digraph' if $code =~ /<%|%>|<:|:>/;
-    my @open;
-    my %partner = (')' => '(', ']' => '[', '}' => '{');
-    for my $c ($code =~ /[()\[\]{}]/g) {
-        if (!$partner{$c}) { push @open, $c }
-        elsif (!@open || pop @open ne $partner{$c}) { return "a $c that closes nothing of the body" }
-    }
-    return "a $open[-1] that is not closed" if @open;
     while ($code =~ /(?<![\w.])(?<!->)([A-Za-z_]\w*)(\s*\()?/g) {
         my ($name, $call) = ($1, $2);
         next if $our{$name};
@@ -119,17 +131,13 @@ sub object_facts {
     return \%facts;
 }
 
-# Compares the object of a file with a submitted body to the object with our body. Returns the first
-# broken rule, or undef.
-my $spare = 4096;    # a solution may use this many bytes of stack more than ours
-sub object_faults {
-    my ($theirs, $ours, $known) = @_;
-    for my $name (sort keys %{ $theirs->{needs} }) {
-        return "a use of $name" unless $ours->{needs}{$name} || $known->{$name} || $harmless{$name};
-    }
-    return 'memory outside the ledger: variables of its own' if $theirs->{variables} > $ours->{variables};
-    return 'memory outside the ledger: arrays whose size is known only when it runs' if $theirs->{dynamic} > $ours->{dynamic};
-    return 'memory outside the ledger: more than $spare bytes on the stack' =~ s/\$spare/$spare/r if $theirs->{frame} > $ours->{frame} + $spare;
+# Returns a reason if a file with a submitted body has more variables or a larger stack frame than
+# ours, or undef. This memory is in no arena.
+my $spare = 4096;    # a solution may use this many bytes more than ours
+sub large_variables {
+    my ($theirs, $ours) = @_;
+    return "more than $spare bytes of variables are outside of the arenas" if $theirs->{variables} > $ours->{variables} + $spare;
+    return "more than $spare bytes of arrays are on the stack, outside of the arenas" if $theirs->{frame} > $ours->{frame} + $spare;
     return undef;
 }
 1;

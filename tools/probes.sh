@@ -12,6 +12,11 @@ probe_c() {
     "${OMPI_CC:-gcc}" -o "$probe_dir/c" "$probe_dir/c.c" >"$probe_dir/log" 2>&1 && "$probe_dir/c"
 }
 
+# The sandbox of make grade. It needs bubblewrap and user namespaces.
+probe_sandbox() {
+    bwrap --unshare-all --die-with-parent --uid 65534 --gid 65534 --ro-bind / / --proc /proc --dev /dev true >"$probe_dir/log" 2>&1
+}
+
 # MPI's compiler wrapper.
 probe_mpi() {
     cat >"$probe_dir/mpi.c" <<'END'
