@@ -7,8 +7,8 @@
 //     message.
 // Saves: idle time. With m micro-batches a step takes (m+p-1)(f+b) units instead of mp(f+b).
 // Costs: every device keeps the outputs of all micro-batches until their backwards.
-// An op starts when its input is there and the device's last op has ended. A forward takes f = 1
-// unit of time, a backward b = 2. Left out: the time of a message.
+// An op starts when its input is there and the device's previous op has ended. A forward takes f =
+// 1 unit of time, a backward b = 2. Left out: the time of a message.
 #include "04_pipeline_naive/by_hand.h"
 #include "common/tensor/random.h"
 #include <math.h>

@@ -6,10 +6,11 @@
 // Holds: rank i has neighbouring layers, their gradients and their optimizer state. The first and
 //     the last rank both have the embedding table wte, V*C elements.
 // Sends: per micro-batch y [B*T, C] to rank i + 1 and dx [B*T, C] to rank i - 1. Per step one
-//     all-reduce of wte's gradient over {first, last}, and sums of 1 and 12L + 4 doubles over all.
+//     all-reduce of wte's gradient over {first, last}, and sums of 1 and 12L + 4 doubles over all
+//     ranks.
 // Saves: weights, gradients and optimizer state of the other stages, about (p-1)/p of each.
 // Costs: time. Exactly one rank works at a time, so a step takes m(p(f+b) + 2(p-1)d), and each rank
-//     is idle for 1 - 1/p of it.
+//     is idle for 1 - 1/p of the step.
 // p stages, m micro-batches of B sequences, L blocks, V vocabulary entries, T positions, C columns;
 // f, b, d: the times of a stage's forward, of its backward and of a message.
 // Left out: ranks that work at the same time (03_gpipe.c).
@@ -75,13 +76,14 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
     double norm = model_grad_norm(m, rank->pp);          // all-reduces 12 L + 4 doubles
     optimizer_step(o, m, clip_factor(norm, rank->clip)); // this stage's layers
     rank->in_flight = r.in_flight;
-    return (StepResult){ r.loss * batch[0].token_weight, norm }; // 1 / counted tokens of the batch
+    return (StepResult){ r.loss * batch[0].token_weight, norm }; // weight: 1 / counted tokens
 }
 
 void pipeline_tied_sum(Model *m, Comm *tied) {
     if (m->config.untied) return; // head and embedding have a table each
     if (!tied) {
-        // A pipeline of one stage has both uses of wte and adds them. A middle stage has no wte.
+        // A pipeline of one stage has both uses of wte and adds their gradients. A middle stage has
+        // no wte.
         model_fold_tied(m);
         return;
     }

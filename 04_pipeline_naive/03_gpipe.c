@@ -11,7 +11,7 @@
 //     doubles over all stages.
 // Saves: idle time. Without messages a step takes (m+p-1)(f+b), and (p-1)/(m+p-1) of it is idle.
 //     Messages of time d <= f add 2(p-1)d where the executor runs the list (pipeline_run), because
-//     it does not wait for sends.
+//     the executor does not wait for sends.
 // Costs: m micro-batches in flight instead of one.
 // f, b, d: the times of a stage's forward, of its backward and of a message. x, y: a stage's input
 // and output. dx, dy: their gradients; stage i receives dy from stage i + 1.
@@ -102,8 +102,9 @@ void schedule_free(Schedule *s) {
     *s = (Schedule){ 0 };
 }
 
-// Runs a list: each op receives its message, computes, and starts its send. The messages are those
-// of the two loops, but a stage does not wait for its sends (executor.c).
+// Runs a list: each op receives its message, computes, and starts its send. The messages are the
+// same as in pipeline_naive and pipeline_gpipe, but a stage does not wait for its sends
+// (executor.c).
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                             size_t micro_batches) {
     for (size_t at = 0; at < list->n; at++)
@@ -122,7 +123,7 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batc
     return pipeline_end(&s);
 }
 
-// One step with any list. Only the middle differs from naive_step.
+// One step with any list. Differs from naive_step (02_naive.c) only in the call of pipeline_run.
 StepResult pipeline_step(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                          size_t micro_batches) {
     Schedule list = rank->schedule(rank->pp->size, micro_batches, rank->pp->rank);

@@ -3,8 +3,9 @@
 // question: Which blocks should each stage have, also when costs change during training?
 // vary: MICRO 5..8, layers 10..12, width 18|24, context 7..13, vocab 200..400
 //
-// Holds: stage i has part i of the best cut, with weights, gradients and moments. The largest part
-//     of the best cut costs least (min-max). Every rank knows all L + 2 measured costs.
+// Holds: stage i has part i of the best cut, with weights, gradients and moments. In the best cut
+//     the part that costs most is as small as possible (min-max). Every rank knows all L + 2
+//     measured costs.
 // Sends: per new cut one all-reduce of L + 2 doubles. Per block that moves its weights and AdamW's
 //     two moments, 12C^2 + 13C elements each, from its old stage to its new one.
 // Saves: idle time. A step takes sum(f+b) + (m-1)(max f + max b), so the slowest stage sets the
@@ -22,7 +23,8 @@
 
 // Cuts cost [n], in model order, into p stages, none empty. Stage i has layers first[i], ...,
 // first[i+1] - 1. Returns the largest cost of a stage, which is as small as possible.
-// best[k][j] is this number for the first j layers on k stages. The k-th stage begins at some i:
+// best[k][j] is the smallest possible largest cost, for the first j layers on k stages. The k-th
+// stage begins at some i:
 //     best[k][j] = min over i of max(best[k-1][i], cost of layers i, ..., j-1)
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) {
     double *best = host_alloc((p + 1) * (n + 1) * sizeof *best);
@@ -105,7 +107,7 @@ void partition_time_layers(Model *m, double *cost) {
 // measured. Afterwards cost has the costs of all layers.
 void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks) {
     size_t n = partition_items(c), p = pp->size * v, *first = host_alloc((p + 1) * sizeof *first);
-    // L + 2 doubles; the cost of a layer comes from its stage, zeros from the others
+    // L + 2 doubles; for each layer its stage adds the cost, and the other stages add zeros
     comm_all_reduce_doubles(pp, cost, n);
     partition_min_max(cost, n, p, first);
     for (size_t i = 0; i < p; i++) blocks[i] = first[i + 1] - first[i] - (i == 0) - (i + 1 == p);
@@ -124,7 +126,7 @@ static const Unit *block_of(const Model *m, size_t k) { // NULL: not on this sta
         if (m->layers[i].number == k + 1) return m->layers[i].units[0];
     return NULL;
 }
-// The whole weights, or this replica's shard where ZeRO-3 keeps only that.
+// The whole weights, or this replica's shard where ZeRO-3 keeps only the shard.
 static Tensor weights_of(const Unit *u) { return u->w.data ? u->w : u->own_w; }
 static void copy_state(const Unit *to, const Unit *from, const Optimizer *o) {
     tensor_copy(weights_of(to), weights_of(from));

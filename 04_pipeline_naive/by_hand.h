@@ -9,13 +9,13 @@ enum { LAYERS = 4, SAMPLES = 7, PIECES = 4, STEPS = 3 };
 enum { T_FORWARD = 1, T_BACKWARD = 2, MOST_UNITS = LAYERS * PIECES * (T_FORWARD + T_BACKWARD) };
 typedef struct {
     real w, b, dw, db;
-} ChainLayer; // y = tanh(w x + b), and its gradients
+} ChainLayer; // y = tanh(w x + b); dw, db: the gradients of w and b
 typedef struct {
     char what;
     size_t k;
 } Op; // 'F' or 'B' of micro-batch k
 typedef struct {
-    ChainLayer layer[LAYERS]; // n of them
+    ChainLayer layer[LAYERS]; // [n]
     size_t n;
     real h[SAMPLES][LAYERS + 1]; // per sample: the device's input and the output of each layer
     real d[SAMPLES];             // per sample: the gradient that goes to the device before
@@ -36,7 +36,7 @@ typedef void Rule(Device *d, size_t pieces);
 Rule chain_forwards_only, chain_there_and_back, chain_all_there_all_back;
 // The chain on p devices. Weights and samples depend on the seed alone, not on p.
 Chain chain_new(uint64_t seed, size_t p, size_t pieces, Rule *rule);
-void chain_play(Chain *c); // one step: computes every op and records when it ran
+void chain_play(Chain *c); // one step: computes every op and records when the op ran
 
 // w, b and their gradients of every layer, after every step.
 enum { NUMBERS = STEPS * LAYERS * 4 };

@@ -3,8 +3,7 @@
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 
-// ------------------------------------------------------------- the rule: what an op needs and
-// feeds
+// ----------------------------------- the rule: which op an op needs, and which op takes its result
 
 // The same op of the part before (step -1) or behind (step 1), and the stage of that part.
 static StageOp neighbour(PipeOp op, size_t i, size_t p, int step) {
@@ -30,7 +29,7 @@ bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs) {
         needs->op.what = is_last(op, i, p, v) ? FORWARD : BACKWARD_INPUTS;
         return true;
     case BACKWARD_WEIGHTS: needs->op.what = BACKWARD_INPUTS; return true;
-    case UPDATE: break; // it uses the gradients of all ops before it
+    case UPDATE: break; // an update uses the gradients of all ops before it
     }
     return false;
 }
@@ -62,7 +61,7 @@ typedef struct {
 } Sends;
 typedef struct {
     Tensor t;         // [B*T, C] of the next message
-    Arena arena;      // MEM_COMMUNICATION until it is received
+    Arena arena;      // MEM_COMMUNICATION until the message is received
     Request *request; // NULL: no message is expected
 } Receives;
 struct Executor {
@@ -71,7 +70,8 @@ struct Executor {
     PipelineStage *stage;
     Arena buffers;
     Sends activations, gradients; // to the next stage, to the stage before
-    Receives receive[2]; // from the previous, from the next stage; of two stages one is both
+    Receives
+        receive[2]; // [0]: from the previous stage, [1]: from the next; of two stages [0] is both
 };
 
 static PipelineBatch *batch_of(const Executor *e, PipeOp op) {

@@ -3,7 +3,8 @@
 //     stage.c        forward and backward of a stage; no message
 //     02_naive.c     the naive loop with its messages, and the end of a step
 //     03_gpipe.c     GPipe's loops; schedules, which are lists of ops
-//     executor.c     the rule which op needs which; the executor, which runs any list
+//     executor.c     the rule that says which op needs which other op; the executor, which runs
+//                    any list
 //     04_partition.c the cut: the layers of each stage
 #ifndef PIPELINE_H
 #define PIPELINE_H
@@ -11,13 +12,14 @@
 
 // ---------------------------------------------------------------- stage.c: one stage computes
 
-// The layers of stage i. blocks[p] is the number of blocks of each stage, such as {3, 4, 3}; NULL:
-// as equal as possible. Stage 0 also has the embedding, the last stage head and loss.
+// The layers of stage i. blocks [p] is the number of blocks of each stage, such as {3, 4, 3}; NULL
+// makes the stages as equal as possible. Stage 0 also has the embedding, and the last stage has the
+// head and the loss.
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i);
 
 // One micro-batch on this stage. The code that receives and sends messages sets x, y, dy and dx.
 typedef struct {
-    const Batch *batch; // its tokens and targets
+    const Batch *batch; // the micro-batch's tokens and targets
     Layer *layers;      // the stage's [n_layers]
     size_t n_layers;
     Shape in, out;         // of x and dx; of y and dy
@@ -28,7 +30,7 @@ typedef struct {
     Arena gradient;        // holds dy under the executor
     ActivationStash *kept; // the activations that layers keep from forward to backward
     double loss;           // sum of token losses on the last stage, 0 elsewhere
-    bool half;             // dx is computed, the weights' gradients are not (05.06)
+    bool half;             // dx is computed, but the weights' gradients are not (05.06)
 } PipelineBatch;
 typedef struct {
     double loss;      // sum of token losses on the last stage, 0 elsewhere
@@ -40,7 +42,7 @@ typedef struct {
     PipelineBatch *micro;         // [chunks * m]: all micro-batches of one chunk, then of the next
     bool first, last;             // this is stage 0, stage p - 1
     size_t before, next;          // ranks of the neighbours, in a ring
-    size_t in_flight;             // micro-batches now
+    size_t in_flight;             // micro-batches between their forward and their backward now
     PipelineResult result;
 } PipelineStage;
 PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
@@ -58,11 +60,11 @@ typedef PipelineResult PipelineLoop(Comm *pp, Model *m, const Batch *batch, size
 PipelineLoop pipeline_naive, pipeline_gpipe;
 
 // Sums the gradients of the tied embedding over the two stages that hold a copy of it. tied is the
-// group {first, last}, NULL on other stages. In a pipeline of one stage it adds the two uses. Call
-// it after the last backward.
+// group {first, last}, NULL on other stages. In a pipeline of one stage the function adds the
+// gradients of the two uses. Call it after the last backward.
 void pipeline_tied_sum(Model *m, Comm *tied);
-// The group {first, last} of a pipeline. Collective over pp. NULL on middle stages, and where there
-// is one stage.
+// Returns the group {first, last} of the pipeline pp, or NULL on middle stages and in a pipeline of
+// one stage. Collective over pp.
 Comm *pipeline_tied_group(Comm *pp);
 
 // Forward of one micro-batch for evaluation; keeps no activations. A stage waits until the next
@@ -84,8 +86,8 @@ typedef struct {
     size_t stage;
     PipeOp op;
 } StageOp;
-// The times of the ops of one chunk, and of a message. A whole backward takes both halves; an
-// update takes no time.
+// The times of the ops of one chunk, and of a message. A BACKWARD takes backward_inputs +
+// backward_weights. An UPDATE takes no time.
 typedef struct {
     size_t forward, backward_inputs, backward_weights, message;
 } OpTimes;
@@ -100,15 +102,15 @@ Schedule schedule_naive(size_t p, size_t m, size_t i);
 Schedule schedule_gpipe(size_t p, size_t m, size_t i);
 void schedule_add(Schedule *s, PipeWhat what, size_t micro_batch);
 void schedule_add_op(Schedule *s, PipeOp op);
-size_t schedule_chunks(const Schedule *s); // v: one more than the largest chunk of its ops
+size_t schedule_chunks(const Schedule *s); // v: one more than the largest chunk of the list
 void schedule_free(Schedule *s);
 
-// This rank in a training of a pipeline.
+// The groups and the settings of this rank in a training of a pipeline.
 typedef struct {
     Comm *pp, *tied;       // pp: all stages. tied: {first, last}, or NULL
     double clip;           // largest norm of the gradient; 0: no clipping
     ScheduleRule schedule; // writes the list that pipeline_step runs
-    size_t in_flight;      // of the last step
+    size_t in_flight;      // most micro-batches in flight in the last step
 } PipelineRank;
 typedef StepResult PipelineStep(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                                 size_t micro_batches);
@@ -119,9 +121,9 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
 
 // ---------------------------------------------------------------- executor.c
 
-// The rule of every pipeline. *needs is the op, and its stage, that must be done before this op of
-// stage i of p, with v chunks on each stage. Returns false where the op needs none. If the two ops
-// are on different stages, this op receives a message from *needs.
+// The rule of every pipeline. *needs becomes the op that must be done before `op` of stage i of p,
+// and the stage of that op; v: the chunks on each stage. Returns false if `op` needs no other op.
+// If the two ops are on different stages, `op` receives a message from needs->stage.
 //     forward k                 forward k of the part before; the first part needs none
 //     backward (of inputs) k    backward (of inputs) k of the part behind; the last part: its own
 //                               forward k
@@ -136,22 +138,22 @@ bool pipe_op_is(PipeOp op, PipeOp needed);
 // starts a send and goes on. It posts each receive one message ahead. It has two send buffers for
 // activations and two for gradients:
 //     the first receive is posted at the start, the next one when a message has arrived
-//     a send buffer is free again when the other stage has posted the receive of its message
+//     a send buffer is free again when the receiver has posted the receive for the message in it
 //     an op receives its message, waits for a send buffer, computes, then starts its send
 // So a stage runs at most three messages ahead of a neighbour: one in the posted receive, two in
-// the buffers. The op that makes a fourth message waits until the neighbour has received another
-// one. If every stage waits, the lists deadlock. The lists of chapters 04 and 05 never deadlock;
-// 05_pipeline_1f1b/experiments/judge.c finds a deadlock in any list.
+// the buffers. The op that makes a fourth message waits until the neighbour has received one more
+// message. If every stage waits, the lists deadlock. The lists of chapters 04 and 05 never
+// deadlock; 05_pipeline_1f1b/experiments/judge.c finds a deadlock in any list.
 //
 // For each neighbour MEM_COMMUNICATION holds the next message to be received and two send buffers,
 // each as large as the largest message. With one micro-batch there is one send buffer.
 typedef struct Executor Executor;
 // s comes from pipeline_begin. s and list outlive the executor.
 Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list);
-// Call it before op `at` of the list computes. Receives x (forward) or dy (backward), and waits for
-// a free send buffer. Returns k: s->micro[k] is the op's micro-batch.
+// Runs before op `at` of the list computes. Receives x (forward) or dy (backward), and waits for a
+// free send buffer. Returns k: s->micro[k] is the op's micro-batch.
 size_t executor_receive(Executor *e, size_t at);
-// Call it after op `at` has computed. Starts to send y (forward) or dx (backward).
+// Runs after op `at` has computed. Starts to send y (forward) or dx (backward).
 void executor_send(Executor *e, size_t at);
 void executor_free(Executor *e); // waits until all messages are received
 // Runs one step's list of forwards and backwards. Adds to m's gradients in the order of the list's
@@ -161,12 +163,13 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batc
 
 // ----------------------------------------------------- 04_partition.c: the layers that a stage has
 
-// Cuts cost [n] into p <= n neighbouring parts whose largest sum is as small as possible. Part i is
-// first[i], ..., first[i+1] - 1; first has p + 1 elements. Returns the largest sum.
+// Cuts the list cost [n] into p <= n parts of neighbouring elements. The largest sum of a part is
+// as small as possible. Part i is first[i], ..., first[i+1] - 1; first has p + 1 elements. Returns
+// the largest sum.
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first);
 // The L + 2 measured costs: embedding, blocks, head with loss. partition_time_layers wraps the
-// layers, so that every step adds their times to `cost`. Call it after all other wraps; `cost` must
-// live as long as the model.
+// layers, so that every step adds their times to `cost`. Call partition_time_layers after all other
+// wraps. `cost` must live as long as the model.
 size_t partition_items(const ModelConfig *c);
 void partition_time_layers(Model *m, double *cost);
 // Finds the best cut for the costs that the stages have measured. Fills blocks [p v] with the
@@ -174,7 +177,7 @@ void partition_time_layers(Model *m, double *cost);
 // same on all stages.
 void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks);
 // Moves weights and moments of all layers from the model `from` to the model `to`. before [p v] is
-// the cut of `from`, after [p v] the cut of `to`, which is allocated with its optimizer state.
+// the cut of `from`, after [p v] the cut of `to`. `to` is allocated and has its optimizer state.
 // Collective.
 void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const size_t *before,
                       Model *to, const size_t *after);

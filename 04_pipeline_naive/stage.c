@@ -62,7 +62,7 @@ void pipeline_forward(PipelineStage *s, size_t k) {
 void pipeline_backward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
-    if (b->end) { // the loss is divided by all tokens of the batch
+    if (b->end) { // the loss is divided by the counted tokens of the batch
         b->dy = tensor_shaped(&losses, b->out);
         tensor_fill(b->dy, (real)b->batch->token_weight);
     }

@@ -13,7 +13,7 @@
 // Costs: nothing beside GPipe: a step takes (m+p-1)(f+b), and messages.
 //
 // PipeDream-Flush: Narayanan et al. 2021, arXiv 2006.09503, section 3.2; PTD-P, section 2.2.1. The
-// step around the loop is that of 04_pipeline_naive/02_naive.c.
+// end of a step is pipeline_update in 04_pipeline_naive/02_naive.c.
 // Left out: several chunks of layers per stage (03_interleaved.c); no flush (04_pipedream.c).
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static void backward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activat
         wait_received(&activations[k]);
     }
     if (!s->first) {
-        wait_received(gradient); // of the previous dx; the first backward has none to wait for
+        wait_received(gradient); // for the previous dx; before the first backward there is none
         b->dx = output_buffer(gradient, b->in);
     }
     pipeline_backward(s, k); // frees what the forward of k kept

@@ -45,13 +45,13 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
     // END
     return s;
 }
-// Why 2 (p-1-i) and not p-1-i? Where messages take no time both are equally fast. With p-1-i the
-// next stage needs a chunk's output as soon as it is computed. With 2 (p-1-i) the next stage has
-// another op to run while the message travels. Besides, messages between two ranks are matched by
-// their order alone. If p = 2 and v > 1, the next and the previous stage are the same rank. With
-// p-1-i stage 0 would run F1c1 B0c1 F2c0, so it would send dx of 0 before y of 2. But stage 1 runs
-// F2c0 before B0c0, so it would take dx of 0 for its x of 2. With v = 1 all messages from one rank
-// to another are of one kind, so p-1-i is enough.
+// Why 2 (p-1-i) and not p-1-i? Where messages take no time both warm-ups are equally fast. With
+// p-1-i the next stage needs a chunk's output as soon as it is computed. With 2 (p-1-i) the next
+// stage has another op to run while the message travels. Besides, messages between two ranks are
+// matched by their order alone. If p = 2 and v > 1, the next and the previous stage are the same
+// rank. With p-1-i stage 0 would run F1c1 B0c1 F2c0, so it would send dx of 0 before y of 2. But
+// stage 1 runs F2c0 before B0c0, so it would take dx of 0 for its x of 2. With v = 1 all messages
+// from one rank to another are of one kind, so p-1-i is enough.
 
 // Chunk c of stage i is part c p + i of the model.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
@@ -157,5 +157,5 @@ void pipeline_recv_gathered(Comm *pp, Comm *tp, Tensor x, size_t from) {
     Range r = shard_range(tensor_count(x), tp->size, tp->rank);
     Tensor part = tensor_flat_range(x, r.lo, r.hi);
     comm_recv(pp, part, from);
-    comm_all_gather(tp, x, part); // (t-1) B*T*C/t elements inside the node: each rank has a t-th
+    comm_all_gather(tp, x, part); // (t-1) B*T*C/t elements inside the node; each rank has 1/t
 }

@@ -7,7 +7,7 @@
 //     (weight stashing) or p times (vertical sync); activations of p - i mini-batches.
 // Sends: per mini-batch y [B*T, C] to stage i + 1, and dx [B*T, C] to stage i - 1. Weights never
 //     move, and there is no sum over stages; embedding and head have a table each.
-// Saves: the bubble: one mini-batch more takes f + b, because the pipeline never runs empty.
+// Saves: the bubble: each further mini-batch takes f + b, because the pipeline never runs empty.
 // Costs: p - i versions of the weights; gradients are p-1-i updates old (vertical sync: p-1). So
 //     the training is not the unsplit one. With weight stashing and SGD, for all i:
 //     W_i(k+1) = W_i(k) - eta g_i, g the gradient of loss k at W_i(k-(p-1-i)).
@@ -120,9 +120,9 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
     return pipeline_end(&s);
 }
 
-// Head and embedding become two tables, so the three marks of a tied table go. Because of tied_to
-// and tied_use an optimizer step updates the table once; because of tied_copy a norm counts it
-// once.
+// Head and embedding become two tables. So the marks of a tied table are removed: tied_to, tied_use
+// and tied_copy. Because of tied_to and tied_use an optimizer step updates the table once; because
+// of tied_copy a norm counts it once.
 void model_untie(Model *m) {
     Unit *first = model_wte(m), *last = model_wte_head(m);
     if (last) {

@@ -4,10 +4,12 @@
 // vary: SEQUENCES 9..12, STEPS 5..6, layers 8..11, width 18|24, context 7..13, vocab 31..50
 //
 // Holds: rank i has stage i, gradients and optimizer state once, weights twice (double-buffered);
-//     activations of p - i micro-batches. First and last: a second gradient of the tied table.
+//     activations of p - i micro-batches. The first and the last rank also hold a second gradient
+//     of the tied table.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx to i - 1; per update the first and the
-//     last stage exchange their gradients of the tied table, V*C elements, and both add the two.
-// Saves: the bubble: a batch of m micro-batches more takes m(f+b); versions: 2 instead of p - i.
+//     last stage exchange their gradients of the tied table, V*C elements, and each adds the two.
+// Saves: the bubble: each further batch of m micro-batches takes m(f+b); versions: 2 instead of p -
+//     i.
 // Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)), batch 0 reads W(0).
 //     Two versions suffice if m >= p, because at most two batches are then in flight.
 // Narayanan et al. 2021 (PipeDream-2BW), arXiv 2006.09503, section 3.1.
@@ -85,7 +87,8 @@ static void table_finish(Stage *s, Model *m) {
     comm_wait(s->sends);
     s->sends = NULL;
     s->spare = s->table->own_g;
-    op_add(s->table->own_g, s->table->own_g, s->received); // a + b = b + a: the same bits on both
+    op_add(s->table->own_g, s->table->own_g,
+           s->received); // a + b = b + a: the same bits on both stages
     optimizer_step_unit(s->optimizer, s->table, 1);
     note(s, m, is_table);
 }

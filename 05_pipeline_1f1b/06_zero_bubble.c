@@ -111,10 +111,10 @@ typedef struct {
     size_t n[4], *end[4]; // n[what]: ops of this kind in the list; end[what][k]: their ends
 } Planned;
 
-// When the next op of this kind could start on stage i. SIZE_MAX: there is none, memory is full, or
-// the op that it needs is not planned yet (pipe_op_needs, 04_pipeline_naive/executor.c). No stage
-// runs more than AHEAD messages ahead of their receiver, because the executor would then wait for a
-// send buffer.
+// Returns when the next op of this kind could start on stage i. SIZE_MAX: there is none, memory is
+// full, or the op that it needs is not planned yet (pipe_op_needs, 04_pipeline_naive/executor.c).
+// No stage runs more than AHEAD messages ahead of their receiver, because the executor would then
+// wait for a send buffer.
 enum { AHEAD = 3 };
 static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeWhat what,
                        size_t cap, size_t message) {
@@ -136,9 +136,9 @@ static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeW
 
 // Plans the op that can start first. If several can, B goes before F, because stages wait for B,
 // and F goes before W. cap: most micro-batches in flight on a stage. Stage 0 gets its first
-// gradient after p F's and p - 1 B's. With cap 2p - 1 and F = B = W it runs forwards until then. No
-// stage is idle between its first op and its last. Every rank plans all stages and keeps its own
-// list.
+// gradient after p F's and p - 1 B's. With cap 2p - 1 and F = B = W stage 0 runs forwards until
+// then. No stage is idle between its first op and its last. Every rank plans all stages and keeps
+// its own list.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
     static const PipeWhat by_urgency[] = { BACKWARD_INPUTS, FORWARD, BACKWARD_WEIGHTS };
     const size_t takes[4] = { [FORWARD] = t.forward,
@@ -151,7 +151,7 @@ Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
         size_t who = 0, first = SIZE_MAX;
         PipeWhat what = FORWARD;
         for (size_t k = 0; k < p; k++)
-            for (size_t n = 0; n < 3; n++) { // earliest start; of equal ones the first here
+            for (size_t n = 0; n < 3; n++) { // the earliest start; of equal starts the first found
                 size_t at = ready_at(stage, p, m, k, by_urgency[n], cap, t.message);
                 if (at >= first) continue;
                 first = at;

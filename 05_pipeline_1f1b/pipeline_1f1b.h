@@ -11,7 +11,8 @@ Schedule schedule_1f1b(size_t p, size_t m, size_t i); // the same order as a lis
 
 // --------------------------------------------------------- 03_interleaved.c: v chunks per stage
 
-// v > 1: m is a multiple of p; v = 1: the list of schedule_1f1b.
+// The list of stage i. With v > 1, m must be a multiple of p. With v = 1 the list is that of
+// schedule_1f1b.
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i);
 // Describes the chunks of stage i: parts i, p + i, ... of v p parts. blocks [v p] gives the blocks
 // of each part; NULL makes the parts as equal as possible.
@@ -39,10 +40,10 @@ typedef struct {
 } WeightVersions;
 WeightVersions weight_versions_new(const Model *m, size_t older);
 void weight_versions_free(WeightVersions *w);
-// From now on m's layers read this version; fault() if it is not held. The optimizer updates m->w
-// all the same.
+// From now on m's layers read this version; fault() if it is not held. The optimizer still updates
+// m->w.
 void weight_versions_attach(const WeightVersions *w, Model *m, size_t version);
-// Call it before an update: copies the newest version, so that the optimizer may change m->w.
+// Runs before an update. Copies the newest version, so that the optimizer may change m->w.
 void weight_versions_keep(WeightVersions *w, const Model *m);
 
 // The version of the weights that mini-batch k reads on stage i of p. The update of mini-batch k
@@ -69,8 +70,8 @@ typedef struct {
 // may be NULL.
 PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedule *s, size_t older,
                                   const Batch *batch, size_t n, const PipelineNotes *notes);
-// Call it before the allocation: embedding and head get a table each, with equal values at first.
-// The head's is called lm_head.weight.
+// Gives embedding and head a table each, with equal values at first. The head's table is called
+// lm_head.weight. Call model_untie before the allocation.
 void model_untie(Model *m);
 
 // ------------------------------------------------------- 05_pipedream_2bw.c: two versions (2BW)
@@ -85,7 +86,7 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
 
 // ---------------------------------------------------- 06_zero_bubble.c: backwards in two halves
 
-// The two halves of the backward of y = x w, and those of a stage's backward.
+// The two halves of the backward of y = x w, and the two halves of a stage's backward.
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w);
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy);
 void pipeline_backward_inputs(PipelineStage *s, size_t k); // dx from dy
@@ -101,7 +102,7 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
 
 // ---------------------------------------------------------------- 07_compare.c: seven ways
 
-// WAY_FLUSH: a list is one batch. The lists of the other two go over several batches.
+// WAY_FLUSH: a list is one batch. In the other two kinds a list goes over several batches.
 typedef enum { WAY_FLUSH, WAY_PIPEDREAM, WAY_2BW } WayKind;
 typedef struct {
     const char *name;

@@ -3,7 +3,8 @@
 // question: What do four replicas hold four times, and what changes when each holds only its part?
 //
 // Holds:  plain arrays for four imagined ranks in one process. Each rank has 10 weights and 10
-//         gradients. A replica has 10 m and 10 v; with parts, ranks have 3, 3, 2 and 2 of each.
+//         gradients. A replica has 10 m and 10 v. With parts, the ranks have 3, 3, 2 and 2 m, and
+//         as many v.
 // Sends:  nothing, because one process has all arrays. Real ranks would send an all-reduce of 10
 //         gradients per step; with parts, a reduce-scatter of 10 gradients and an all-gather of 10
 //         weights.

@@ -3,7 +3,9 @@
 // question: If all replicas make the same update, why should each of them keep the whole optimizer state?
 // vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
-// Holds:  every rank: all weights and gradients; AdamW's m and v of 1/N of every unit, its part.
+// Holds:  every rank: all weights and gradients; AdamW's m and v of the rank's part, which is 1/N
+// of
+//         every unit.
 // Sends:  per step a reduce-scatter of the gradients and an all-gather of the weights, one call per
 //         unit each: 2 (N-1)/N of the model per rank, for any number of micro-batches.
 // Saves:  8 (N-1)/N bytes per parameter in fp32: state is 8 + 8/N, not 16.
@@ -35,7 +37,7 @@ void zero1_allocate(Model *m, Comm *dp) {
 }
 
 // A step calls it once, after the last backward. Outside the own part, g still holds this rank's
-// local gradient. No function reads it.
+// local gradient. No function reads this rest of g.
 void zero1_reduce(Model *m) {
     // EXERCISE 06.02a (3 points): reduce the gradients. In every unit of the model, g holds this
     // rank's whole local gradient. Afterwards own_g, a view of this rank's part of g, must hold the
@@ -52,7 +54,8 @@ void zero1_reduce(Model *m) {
     // END
 }
 
-// A step calls it once, after the update. Every rank gets the parts that the others have updated.
+// A step calls it once, after the update. Every rank gets the parts that the other ranks have
+// updated.
 void zero1_gather(Model *m) {
     // EXERCISE 06.02b (2 points): gather the weights. In every unit own_w, a view of this rank's
     // part of w, has been updated; the rest of w is old. Afterwards w must be the same on all ranks

@@ -3,12 +3,13 @@
 // question: Whose gradients must a rank keep, and for how long?
 // vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
-// Holds:  every rank: all weights; gradients, m and v of 1/N of every unit, its part; while a
+// Holds:  every rank: all weights; gradients, m and v of the rank's part, 1/N of every unit; while
+// a
 //         layer's backward runs, the whole gradient of that layer; both whole gradients of wte
 //         from zero2_begin to zero2_reduce.
 // Sends:  for each of m micro-batches, after each layer's backward, a reduce-scatter of the layer's
-//         gradient; per step one of wte's gradient, and an all-gather of the weights: m + 1 times
-//         (N-1)/N of the model per rank (wte: 2 times).
+//         gradient; per step a reduce-scatter of wte's gradient and an all-gather of the weights: m
+//         + 1 times (N-1)/N of the model per rank (wte: 2 times).
 // Saves:  12 (N-1)/N bytes per parameter in fp32: state is 4 + 12/N, not 16.
 // Costs:  m + 1 passes over the parameters, not 2; in flight 2 wte and the largest unit's gradient.
 // Rajbhandari et al. 2020, section 5.2. Left out: the reduction of one layer while the backward of
@@ -21,7 +22,7 @@
 //
 //     backward of a layer:   allocate g . compute . reduce-scatter g . own_g += own part . drop g
 //
-// wte is the exception. Embedding and head both compute a gradient of it, at both ends of the
+// wte is the exception. Embedding and head each compute a gradient of wte, at the two ends of the
 // backward pass. So both gradients stay whole for the step and are reduced once.
 
 // True for wte, which two layers use, and in a pipeline for the last stage's copy of it. A model
@@ -108,7 +109,7 @@ void zero2_allocate(Model *m, Comm *dp) {
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero2_layer, dp);
 }
 
-// A step calls it before the first forward. model_zero_gradients() sets own_gradient_empty of each
+// Runs before the first forward of a step. model_zero_gradients() sets own_gradient_empty of each
 // unit, so the first reduction overwrites own_g. Then this function allocates the whole gradients
 // of wte, one per use, in m->buffers.
 void zero2_begin(Model *m) {
@@ -117,7 +118,8 @@ void zero2_begin(Model *m) {
         if (zero2_stays_whole(&m->units[i])) zero2_allocate_gradient(&m->units[i], &m->buffers);
 }
 
-// A step calls it after the last backward. It reduces wte's gradient. All other units are reduced.
+// Runs after the last backward of a step, and reduces wte's gradient. All other units have been
+// reduced.
 void zero2_reduce(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];

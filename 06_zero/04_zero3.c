@@ -12,7 +12,7 @@
 // Saves:  16 (N-1)/N bytes per parameter in fp32: state is 16/N, not 16.
 // Costs:  3m passes over the parameters, not 2; in flight 3 wte and twice the largest unit.
 // Rajbhandari et al. 2020, section 5.3; PyTorch's FSDP with reshard_after_forward=True. Left out:
-// gathering the next unit while this one computes (05_prefetch.c); 16-bit weights; offloading parts
+// gathering the next unit while a unit computes (05_prefetch.c); 16-bit weights; offloading parts
 // to host memory.
 #include "06_zero/zero.h"
 
@@ -92,8 +92,8 @@ void zero3_allocate(Model *m, Comm *dp) {
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero3_layer, dp);
 }
 
-// Both ends of a step read wte, so its weights are gathered once, before the first forward, and
-// kept. They have an arena of their own, m->gathered, because zero2_reduce frees m->buffers (wte's
+// Embedding and head read wte, so the weights of wte are gathered once, before the first forward,
+// and kept. The arena m->gathered holds nothing else, because zero2_reduce frees m->buffers (wte's
 // gradients) while the weights are still in use.
 void zero3_gather_wte(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {

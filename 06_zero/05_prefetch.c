@@ -6,9 +6,9 @@
 // Holds:  the memory of 04_zero3.c, and in flight the weights of a second unit, in backward also a
 //         second whole gradient.
 // Sends:  the messages of 04_zero3.c, but earlier: the gather of a layer's weights starts before
-//         the previous layer computes, and the reduction of its gradient runs while the next layer
-//         computes.
-// Saves:  time: a unit's ring is hidden if a layer computes for at least as long.
+//         the previous layer computes, and the reduction of a layer's gradient runs while the next
+//         layer computes.
+// Saves:  time: a unit's ring is hidden if a layer computes for at least as long as the ring takes.
 // Costs:  in flight 3 wte, 2 units, 2 gradients and a sum. With weights kept from forward to
 //         backward (reshard: no): 2m passes over the parameters, not 3m, and all units whole at the
 //         end of forward.
@@ -33,7 +33,7 @@ typedef struct Prefetched {
     Unit *unit;
     struct Prefetched *previous, *next;
     struct Prefetch *model;
-    Tensor weights;  // [size] from the start of the gather until they are dropped
+    Tensor weights;  // [size] from the start of the gather until the drop
     Arena in_flight; // MEM_COMMUNICATION
     Request *gather; // under way; NULL: none
 } Prefetched;
@@ -153,7 +153,7 @@ void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
     for (size_t i = 0; i < n; i++) {
         Layer *l = &m->layers[i];
         if (l->n_units == 0) continue; // the loss: nothing to gather
-        // Embedding and head have two units each. The one that is not wte is gathered.
+        // Embedding and head have two units each. The unit that is not wte is gathered.
         Unit *gathered = l->units[0];
         if (zero2_stays_whole(gathered)) gathered = l->units[1];
         bool neighbours = k && m->layers[i - 1].chunk == l->chunk;

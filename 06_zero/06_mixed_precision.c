@@ -24,8 +24,8 @@
 //     update              master -= lr m / sqrt(v)                                  [fp32]
 //     copy                w = round(master)                                         [16 bits]
 //
-// optimizer_allocate() makes the master, optimizer_step() updates and copies. A master is made of
-// the weights in the first step, so after their broadcast.
+// optimizer_allocate() makes the master, optimizer_step() updates and copies. The first step makes
+// the master from the weights, which have been broadcast before.
 void mixed_allocate(Model *m, Comm *dp, Optimizer *o) {
     model_replicas(m, dp);
     model_allocate(m);
@@ -39,7 +39,7 @@ void mixed_allocate(Model *m, Comm *dp, Optimizer *o) {
 // each token's gradient is multiplied by 1e-6, and much of it becomes 0. So the loss, and with it
 // every gradient, is multiplied by a power of two, which changes no other bit. The factor is too
 // large if a gradient overflows: then this step is skipped and the factor halved. After `patience`
-// steps without an overflow it is doubled. bf16 has the range of fp32 and needs factor 1.
+// steps without an overflow the factor is doubled. bf16 has the range of fp32 and needs factor 1.
 void loss_scale_next(LossScale *s, bool finite) {
     // EXERCISE 06.06a (3 points): the next loss scale. `finite`: the step had no overflow. Halve
     // s->factor after an overflow. Double it after s->patience steps in a row without one, and
@@ -62,16 +62,18 @@ StepResult mixed_step(Model *model, Comm *dp, LossScale *scale, const Batch *bat
     model_zero_gradients(model);
     for (size_t k = 0; k < m; k++) {
         Batch scaled = batch[k];
-        scaled.token_weight *= scale->factor; // the head's dy contains it, so every gradient does
+        scaled.token_weight *=
+            scale->factor; // the head's dy has the factor, so every gradient has it
         loss += model_forward_backward(model, &scaled);
     }
     model_fold_tied(model);
-    // 2 (N-1)/N Psi elements, as they are stored. The sum is infinite or NaN on every rank if it is
-    // on one.
+    // 2 (N-1)/N Psi elements, as they are stored. If the sum is infinite or NaN on one rank, it is
+    // so on every rank.
     data_parallel_all_reduce(dp, model);
 
-    // After the sum, so every rank has the same norm and makes the same decision. A rank that looks
-    // at its own gradient before the sum skips alone: its weights then differ from the others'.
+    // The norm is computed after the sum, so every rank has the same norm and makes the same
+    // decision. A rank that looked at its own gradient before the sum could skip alone. Its weights
+    // would then differ from the weights of the other ranks.
     double norm = model_grad_norm(model, NULL) / scale->factor;
     bool finite = isfinite(norm);
     if (finite) optimizer_step(o, model, clip_factor(norm, clip) / scale->factor);

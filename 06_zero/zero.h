@@ -2,8 +2,9 @@
 // al. 2020; PyTorch calls stage 3 FSDP).
 //
 // A unit is a block, an embedding table or the last norm. Rank r of N owns part r of every unit:
-// shard_range of the unit's flat elements, across the borders of tensors. The rank keeps optimizer
-// state for its part only; from stage 2 on gradients, too; in stage 3 also weights:
+// shard_range of the unit's flat elements, across the borders of tensors. Of a divided item a rank
+// keeps only its own part between steps. Each stage divides more: the optimizer state, from stage 2
+// on also the gradients, in stage 3 also the weights:
 //
 //     bytes per parameter (fp32)  weights  gradients  m, v   sent per step, in (N-1)/N Psi
 //     data parallel, AdamW           4        4        8      2   all-reduce of gradients
@@ -13,8 +14,9 @@
 //     stage 3 with prefetch          4/N      4/N      8/N    3m, part of it while a rank computes
 //
 // A unit in flight (its gathered weights or its whole gradient) is counted as MEM_COMMUNICATION.
-// Embedding and head both use the table wte, at both ends of a step. So stages 2 and 3 reduce its
-// gradient once per step, and stage 3 gathers its weights once and keeps them to the end.
+// Embedding and head both use the table wte, at both ends of a step. So stages 2 and 3 reduce the
+// gradient of wte once per step. Stage 3 gathers the weights of wte once per step and keeps them to
+// the end of the step.
 #ifndef ZERO_H
 #define ZERO_H
 #include "common/model/optimizer.h"
@@ -37,7 +39,7 @@ void zero2_allocate(Model *m, Comm *dp);
 void zero2_begin(Model *m);  // marks own_g as empty; allocates wte's gradients
 void zero2_reduce(Model *m); // reduces wte's gradient, which no layer's backward has reduced
 ZeroStep zero2_step;
-// Parts of the stage, for stage 3 and for backwards in other forms.
+// Parts of stage 2, which stage 3 and other forms of backward call.
 bool zero2_stays_whole(const Unit *u); // true for wte, and for the head's table or copy of it
 void zero2_allocate_gradient(Unit *u, Arena *a); // u's whole gradient [size], at zero
 void zero2_reduce_gradient(Unit *u, Comm *dp);   // own_g += own part of the sum of g
@@ -46,24 +48,24 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
 
 // ---- Stage 3: 04_zero3.c ----
 void zero3_allocate(Model *m, Comm *dp);
-void zero3_gather_wte(Model *m); // enough before forwards without a backward; zero3_drop_wte after
+void zero3_gather_wte(Model *m); // for forwards without a backward; call zero3_drop_wte after them
 void zero3_drop_wte(Model *m);
 void zero3_begin(Model *m);
 void zero3_reduce(Model *m);
 ZeroStep zero3_step;
-// Parts of the stage.
+// Parts of stage 3, for other forms of backward.
 void zero3_allocate_parts(Model *m, Comm *dp); // zero3_allocate without wrapping the layers
 void zero3_gather(Layer *l, Arena *in_flight); // gathers the weights of l's units
-void zero3_drop(Layer *l, Arena *in_flight);   // frees them
+void zero3_drop(Layer *l, Arena *in_flight);   // frees these weights
 void zero3_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
 // ---- Stage 3 with prefetch: 05_prefetch.c. All other functions of stage 3 stay as they are. ----
-// reshard: true drops weights after forward and gathers them again for backward, as 04_zero3.c;
-// false keeps them in between.
+// reshard: true drops weights after forward and gathers them again for backward, as 04_zero3.c
+// does; false keeps the weights from forward to backward.
 void prefetch_allocate(Model *m, Comm *dp, bool reshard);
 void prefetch_finish(Model *m); // waits for the last reduction; call after the last backward
-void prefetch_free(Model *m);   // before model_free
+void prefetch_free(Model *m);   // call before model_free
 ZeroStep prefetch_step;
 
 // ---- 16-bit storage with masters, and a loss scale: 06_mixed_precision.c ----

@@ -9,8 +9,9 @@
 // Sends:  nothing more: every rank has q and k of its own heads.
 // Saves:  2HT/tp elements per token and block: the only items that grow with the square of the
 //         sequence.
-// Costs:  q k^T once more per block, 2TC/tp FLOPs per token on a rank: little beside the rank's
-//         (24C^2 + 4TC)/tp of the block's forward.
+// Costs:  q k^T once more per block, 2TC/tp FLOPs per token and rank. A block's forward takes
+// (24C^2
+//         + 4TC)/tp.
 // Korthikanti et al. 2022, section 5, together with tensor parallelism, as in the paper. Left out:
 // attention kernels that never store the probabilities (they make this lesson unnecessary);
 // sequence parallelism.

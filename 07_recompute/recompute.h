@@ -15,7 +15,7 @@ typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 
 // ---- 02_full.c ----
 extern const LayerKind recompute_full; // a layer around a block that keeps only the block's input
-void recompute_blocks(Model *m);       // wraps every block of a described model in it
+void recompute_blocks(Model *m);       // wraps every block of a described model in recompute_full
 // Layers [lo, lo + n) of a described model are recomputed together: only the first layer's input is
 // kept.
 void recompute_wrap_range(Model *m, size_t lo, size_t n);
@@ -23,8 +23,8 @@ void recompute_wrap_range(Model *m, size_t lo, size_t n);
 // ---- 03_selective.c ----
 // a layer around a block that drops attention's probabilities
 extern const LayerKind recompute_selective;
-// Wraps the blocks of a described model, whole or tensor-parallel. Call it before the model is
-// allocated. The embedding and the head stay as they are.
+// Wraps the blocks of a described model, whole or tensor-parallel. Call recompute() before the
+// model is allocated. The embedding and the head stay as they are.
 void recompute(Model *m, Recompute how);
 
 // ---- 04_budget.c ----
@@ -60,7 +60,7 @@ bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice);
 void recompute_each(Model *m, const Recompute *choice);
 
 // ---- budget_schedule.c ----
-// The same for any list of forwards and backwards, with chunks and with backwards in halves.
+// Peak and choice for any list of forwards and backwards, with chunks and with backwards in halves.
 
 // The operations of a stage in a step, and the sizes of every part. part[c * micro_batches + k] is
 // micro-batch k in chunk c. Its sizes are elements of the whole micro-batch, so its `one` and

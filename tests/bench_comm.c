@@ -4,7 +4,7 @@
 //
 // Rates are bytes of the tensor per second. In the same run all ranks also copy as many bytes at
 // once. The copy is the comparison, because a sum over two ranks must read, add and write, while a
-// copy only copies. The ranks are processes; `make bench` runs it.
+// copy only copies. The ranks are processes; `make bench` runs this program.
 #include <math.h>
 #include <stdlib.h>
 #include "common/device/device.h"

@@ -3,11 +3,12 @@
 // question: How fast is a training step on this device, and how far is each op of the step from the device's limit?
 //
 // The same run measures two limits: how fast the device copies memory, and the rate of one large
-// matrix product, which serves as its peak. An op's floor is the larger of bytes / bandwidth and
-// FLOPs / peak. Data that fits a cache may be faster. "share" is the part of the step's time that
-// the op's calls take. With one rank the step is the unsplit model's. With more ranks it is the
-// trainer's, and virtual ranks share the device. `make bench` runs it; --help shows the sizes. make
-// test does not run it, because such times are not reproducible.
+// matrix product, which serves as the device's peak. An op's floor is the larger of bytes /
+// bandwidth and FLOPs / peak. An op whose data fits a cache may be faster than its floor. "share"
+// is the part of the step's time that the op's calls take. With one rank the step is the unsplit
+// model's. With more ranks it is the trainer's, and virtual ranks share the device. `make bench`
+// runs this program; --help shows the sizes. make test does not run it, because such times are not
+// reproducible.
 #include <math.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"

@@ -4,7 +4,7 @@
 //
 // The stages are equal and have real blocks. Messages have more than a megabyte. The closed forms
 // hold in real time only if messages move while stages compute. Schedules take turns, and the
-// median of each is printed. Every process needs its own core; `make bench` runs it.
+// median of each is printed. Every process needs its own core. `make bench` runs this program.
 #include <stdio.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/experiments/experiments.h"

@@ -3,10 +3,10 @@
 // question: What do the recorder and the simulated clock cost a training step?
 //
 // Trains the trainer's model with the recorder off and on, under real time and under the simulated
-// clock. The four take one step each in turn, so that other load affects all alike. It measures the
-// processor time of this process, which all virtual ranks share, so other programs do not count. A
-// ratio is the median of the ratios of neighbouring steps. make test does not run it, because such
-// times are not reproducible.
+// clock. These four ways take one step each in turn, so that other load affects all four alike. The
+// program measures the processor time of this process, which all virtual ranks share, so other
+// programs do not count. A ratio is the median of the ratios of neighbouring steps. make test does
+// not run it, because such times are not reproducible.
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

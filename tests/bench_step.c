@@ -2,11 +2,11 @@
 // level: core
 // question: How many tokens does a training step take in a second, and what share of the products' peak is that?
 //
-// With one rank and without --trainer it times a step of the unsplit model, else the trainer's.
-// Steps are timed one by one. The median is printed with the peak of the same run. The peak is the
-// best rate of a product of two square matrices, on as many threads as all ranks have together.
-// `make bench` runs it beside tools/torch_step.py, which trains the same model: --reference writes
-// its start and its expected losses.
+// With one rank and without --trainer the program times a step of the unsplit model, else a step of
+// the trainer. Steps are timed one by one. The median is printed with the peak of the same run. The
+// peak is the best rate of a product of two square matrices, on as many threads as all ranks have
+// together. `make bench` runs this program beside tools/torch_step.py, which trains the same model:
+// --reference writes its start and its expected losses.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ enum { WARM_UP = 2, FEWEST = 5, MOST = 5000, REFERENCE_STEPS = 10 };
 
 // ---------------------------------------------------------------- the peak
 
-// Products on this rank alone; all ranks at once, as in a step.
+// Measures products of this rank. All ranks measure at the same time, as in a step.
 static double measure_peak(size_t square) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = tensor_new(&a, square, square), y = tensor_new(&a, square, square),
@@ -115,8 +115,7 @@ static double measure_steps(Run *run, Subject *s, double budget, size_t *steps) 
     return median;
 }
 
-// ---------------------------------------------------------------- the reference for another
-// program
+// ---------------------------------------------------------------- a reference for another program
 
 static FILE *file_of(const char *directory, const char *name) {
     char path[512];
@@ -196,7 +195,7 @@ static void bench(Run *run) {
     Subject s = { .batch = batch, .optimizer = adamw(1e-3) };
     s.data = data_synthetic(c.model.vocab, c.model.context, run->seed);
     s.data.ragged = false;
-    memory_set_poison(false); // speed counts
+    memory_set_poison(false); // poison takes time
     double peak = reference ? 1 : measure_peak(option_size(run, "square"));
     comm_all_reduce_doubles(run->world, &peak, 1);
     if (unsplit) {

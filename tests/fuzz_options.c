@@ -1,5 +1,5 @@
-// fuzz_options.c: reads random bytes as a command line, one argument per line, and its values as
-// all kinds.
+// fuzz_options.c: reads random bytes as a command line, one argument per line, and reads each value
+// as every kind of value.
 // with: judge/frame/options.c
 #include <getopt.h>
 #include "judge/frame/frame.h"

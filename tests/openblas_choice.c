@@ -2,7 +2,7 @@
 // another version would. It changes the environment for OpenBLAS only. All other code sees the
 // unchanged environment.
 //     CHOICE=Prescott        OpenBLAS's own choice if OPENBLAS_CORETYPE is not set
-//     ANSWER=Haswell         its choice if OPENBLAS_CORETYPE is set
+//     ANSWER=Haswell         OpenBLAS's choice if OPENBLAS_CORETYPE is set
 #define _GNU_SOURCE // dladdr
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // pmpi_count.c: a preloaded library that counts the messages and bytes given to MPI's
-// point-to-point sends, through MPI's profiling interface. It does not use the ledger that it is
-// compared with.
+// point-to-point sends, through MPI's profiling interface. The counts do not come from the ledger,
+// because a test compares the ledger with them.
 //
 // It counts messages of reals. It does not count the simulated clock's times, which have their own
 // tag, and messages of bytes, which belong to the side channel (checks, digests). Messages inside

@@ -84,8 +84,8 @@ static Tensor vector(Arena *a, Value v, size_t rank, size_t lo, size_t hi) {
     return t;
 }
 
-// Is every element i of t equal to want(v, of, lo + i), in every bit?
 static real one(Value v, size_t rank, size_t i) { return as_stored(v(rank, i)); }
+// Is every element i of t equal to want(v, of, lo + i), in every bit?
 static bool holds(Tensor t, real (*want)(Value v, size_t of, size_t i), Value v, size_t of,
                   size_t lo) {
     size_t n = tensor_count(t);
@@ -458,7 +458,6 @@ static void test_started_receives(Test *t, Comm *c) {
     arena_free(&a);
 }
 
-// Checks that buffers are kept: after a few steps nothing is allocated.
 static void a_step(Comm *c, Tensor big, Tensor part, Tensor got) {
     comm_all_reduce(c, big);
     Request *sent = comm_start_send(c, big, neighbour(c, 1)), *sum = comm_start_all_reduce(c, got);
@@ -469,6 +468,7 @@ static void a_step(Comm *c, Tensor big, Tensor part, Tensor got) {
     comm_all_gather(c, big, part);
     comm_barrier(c);
 }
+// Checks that Comm keeps its buffers: after a few steps nothing is allocated.
 static void test_allocations(Test *t, Comm *c) {
     size_t n = 30011;
     Arena a = arena(MEM_WORKSPACE);
@@ -628,8 +628,7 @@ static void test_grids(Test *t) {
     ok(t, sums, "sums over rows, columns and depths");
 }
 
-// The last rank starts the world's sum only after the others have reported that their own sum is
-// over.
+// The last rank starts the world's sum only after all other ranks have reported the end of theirs.
 static void test_late_member(Test *t) {
     Comm *w = t->world;
     bool last = w->rank == w->size - 1, first = w->rank == 0;
@@ -673,7 +672,8 @@ static void test_side_channel(Test *t) {
     }
 }
 
-// More than one piece on the side channel: from the last rank to rank 0, and from rank 0 to all.
+// Sends more than one piece on the side channel: from the last rank to rank 0, and from rank 0 to
+// all ranks.
 static void test_long_messages(Test *t, size_t bytes) {
     bool last = t->world->rank == t->world->size - 1, good = true;
     size_t mine = last ? bytes : 0, *sizes = NULL;

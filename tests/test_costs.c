@@ -23,8 +23,8 @@ static const ModelConfig uneven = {
 };
 static const ModelConfig even = { .layers = 6, .width = 24, .heads = 6, .context = 8, .vocab = 42 };
 
-// Llama with five heads of key and value, each for two heads of the query. Of the sizes, 3 divides
-// only the layers.
+// Llama with five heads of key and value, each for two heads of the query. The number of layers is
+// the only size that 3 divides.
 static const ModelConfig llama = { .layers = 3,
                                    .width = 40,
                                    .heads = 10,
@@ -182,8 +182,9 @@ static void closed_forms(Run *run) {
     cost(run, "8 b s h (t-1)/t a block", "elements", blocks, traffic.bytes / sizeof(real) - head);
 }
 
-// Sequence parallelism, a block of `even` on M tokens; inputs gathered again, or kept whole. Kept:
-// the shares of a block and its output. Sent: 10 or 8 M h (t-1)/t.
+// Checks a block of `even` with sequence parallelism on M tokens. Kept: the shares of the block's
+// items and of its output. Sent: 10 M h (t-1)/t if backward gathers inputs again, 8 M h (t-1)/t if
+// they are kept whole.
 static void sequence_closed_forms(Run *run) {
     const double t = (double)run->world->size, h = (double)even.width, s = (double)even.context;
     const double a = (double)even.heads, M = SEQUENCES * s;
@@ -201,8 +202,9 @@ static void sequence_closed_forms(Run *run) {
     }
 }
 
-// 3D tensor parallelism, a block of `even` on 2 x 2 x 2 ranks, X = M h and W = h^2 elements. Inputs
-// of 7 X and weights of 12 W are gathered. They are kept, or gathered again in backward.
+// Checks a block of `even` with 3D tensor parallelism on 2 x 2 x 2 ranks; X = M h and W = h^2
+// elements. Inputs of 7 X and weights of 12 W are gathered. They are kept, or gathered again in
+// backward.
 static void cube_closed_forms(Run *run) {
     enum { SIDE = 2, RANKS = 8, CUBE_SEQUENCES = 4 };
     const double q = SIDE, n = RANKS, h = (double)even.width, s = (double)even.context;
@@ -223,9 +225,10 @@ static void cube_closed_forms(Run *run) {
     }
 }
 
-// Attention alone in the kinds of context parallelism, on N = 4 ranks with chunks of c positions:
-// elements sent in units of c h. On contiguous chunks the mean rank computes N/(2N-1) of the time,
-// if no message is exposed; the exact fraction counts the diagonal of the pairs, too.
+// Checks attention alone in the kinds of context parallelism, on N = 4 ranks with chunks of c
+// positions. Elements sent are in units of c h. On contiguous chunks the mean rank computes
+// N/(2N-1) of the time, if no message is exposed; the exact fraction counts the diagonal of the
+// pairs, too.
 static void context_closed_forms(Run *run) {
     enum { N = 4, CHUNK = 192, HEADS = 8, COLUMNS = 4 };
     static const char *const name[] = { "ring: sent", "zigzag: sent", "RSA: sent",
@@ -246,8 +249,7 @@ static void context_closed_forms(Run *run) {
     }
 }
 
-// ---------------------------------------------------------------- the scale of the default device
-// and links
+// ------------------------------------------------ the scale of the default device and links
 
 // Seconds of a block's forward over t ranks: its products, the bytes of its two all-reduces, and
 // their latency.

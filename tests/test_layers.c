@@ -297,8 +297,8 @@ static const ModelConfig small = {
 static const ModelConfig wide = {
     .layers = 1, .width = 70, .heads = 2, .context = 40, .vocab = 70, .dropout = 0.1, .seed = 4
 }; // sizes above a strip's and above a vector's lanes
-// Llama: RMS norm, rotary positions, SwiGLU, no biases, two heads per head of key and value, a
-// head's own table.
+// Llama: RMS norm, rotary positions, SwiGLU, no biases, two query heads per head of key and value,
+// and a table for the output head alone.
 static const ModelConfig llama = { .layers = 2,
                                    .width = 16,
                                    .heads = 4,
@@ -499,7 +499,7 @@ static void test_recomputed(size_t number, Recompute how, const char *what) {
     arena_free(&storage);
 }
 
-// Checks that two micro-batches leave the sum of the gradients that each leaves alone.
+// Checks that two micro-batches leave the sum of their gradients.
 static void test_accumulation(const char *what, Recompute how, size_t number) {
     Model *m = model_of(&small, model_layers(&small), how);
     Layer *l = &m->layers[number];
@@ -730,8 +730,6 @@ static void test_block_memory(Recompute how, bool training, const char *what) {
     arena_free(&storage);
 }
 
-// Checks that attention in blocks equals plain attention, within rounding. Its kept memory grows
-// with T. Its workspace does not grow for sequences longer than a tile.
 static AttentionHeads heads_of(size_t B, size_t T, double drop, const AttentionKind *kind) {
     return (AttentionHeads){ .B = B,
                              .T = T,
@@ -774,6 +772,8 @@ static double apart(Tensor a, Tensor b) {
     free(y);
     return worst / most;
 }
+// Checks that attention in blocks equals plain attention, within rounding. Its kept memory grows
+// with T. Its workspace does not grow for sequences longer than a tile.
 static void test_blockwise(void) {
     static const double drop[] = { 0, 0.3 }, deviation[] = { 1, 12 };
     for (int d = 0; d < 2; d++)

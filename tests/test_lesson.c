@@ -182,7 +182,7 @@ static void check_defaults(Run *run) {
     for (size_t i = 0; i < 2; i++) {
         snprintf(text, sizeof text, "%zu", 100 * (i + 1) + run->world->rank);
         option_default(run, "size", text);
-        comm_barrier(run->world); // all ranks have set it
+        comm_barrier(run->world); // all ranks have set the default
         size_t want = option_given(run, "size") ? 12 : 100 * (i + 1) + run->world->rank;
         check_true(run, "defaults", "every rank has its own", option_size(run, "size") == want);
     }

@@ -65,8 +65,8 @@ static void add(Lists *l, Progress *at, size_t i, PipeOp op) {
     to->message[i][to->sent[i]++] = other.op;
 }
 
-// Stages take turns at random, some more often than others. A stage takes a random possible op. By
-// its habit it may instead take always the first forward, or always the last backward.
+// Stages take turns at random, some more often than others. A stage takes a random possible op. A
+// stage with a habit always takes the first forward, or always the last backward.
 static Lists random_lists(void) {
     Lists l = { .p = 1 + below(MOST_P), .m = 1 + below(MOST_M), .v = 1 + below(MOST_V) };
     Progress *at = host_alloc(l.p * sizeof *at);
@@ -229,7 +229,7 @@ static Lists zero_bubble(void) {
     return l;
 }
 
-// pipeline_steps.c states the rules of pipelines a second time.
+// Compares two answers to the rule of pipelines, which pipeline_steps.c states a second time.
 static bool same_op(bool any, StageOp a, bool other, StageOp b) {
     bool same = a.stage == b.stage && a.op.what == b.op.what && a.op.chunk == b.op.chunk;
     return any == other && (!any || (same && a.op.micro_batch == b.op.micro_batch));

@@ -403,7 +403,8 @@ static int *some_positions(size_t B, size_t n, int first) {
         p[i] = i % n == 0 ? first + (int)(i / n) : p[i - 1] + 1 + (int)(random_key(5, i) % 3);
     return p;
 }
-// Queries and keys 0, 1, 2, ... in every sequence, or with gaps. The arrays on the device.
+// Gives queries and keys the positions 0, 1, 2, ... in every sequence, or positions with gaps. The
+// result has the arrays on the device.
 static HeadsPlace place_heads(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
     fixed.Tq = Tq, fixed.Tk = Tk, fixed.B = B, fixed.heads = H;
     free(fixed.query), free(fixed.key_at);
@@ -567,7 +568,8 @@ static void test_swiglu(size_t M, size_t F) {
     forget("swiglu");
 }
 
-// Each pair as a complex number, times e^(i angle) (Su et al. 2021, section 3.2.1).
+// Takes each pair as a complex number and multiplies it by e^(i angle) (Su et al. 2021, section
+// 3.2.1).
 static void plain_rotate(Mat y, const Mat *in) {
     const size_t D = fixed.Tk;
     for (size_t r = 0; r < y.rows; r++)
@@ -885,9 +887,10 @@ static void is_near(const char *what, Tensor got, Mat want, double limit) {
     const double e = error_of(get(got), want);
     ok(e <= limit * ROUNDING, "%s: %.1e", what, e);
 }
-// The softmax over two blocks of keys, merged, must equal the softmax over all keys. So must its
-// backward, block by block. Scores are in the hundreds. The ops *_triangle use only the elements up
-// to the diagonal. With a causal mask they must give the same results.
+// The softmax over two blocks of keys, merged, must equal the softmax over all keys. The backward,
+// block by block, must equal the backward over all keys. Scores are in the hundreds. The ops
+// *_triangle use only the elements up to the diagonal. With a causal mask they must give the same
+// results.
 static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
     const size_t P = B * H * T, A = H * D, half = T / 2;
     const HeadsPlace all = place_heads(T, T, B, H, false);
@@ -1251,7 +1254,7 @@ static void test_shapes(void) {
     ends(bad_adamw, 3, "op_adamw: v is [3, 8], but w [4, 8] needs [4, 8]");
 }
 
-// An op in a window adds the same numbers in the same order.
+// These tests run with and without windows, because an op in a window must give the same results.
 static void test_windows_and_sizes(void) {
     test_products(7, 5, 13);
     test_elements(7, 13);

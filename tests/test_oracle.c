@@ -1,8 +1,8 @@
 // test_oracle.c: compares ten steps of a small GPT with PyTorch's steps in double. tests/oracle.py
 // has written PyTorch's results to tests/oracle.txt, so the test needs no PyTorch. Dropout is off,
 // because its random numbers differ from PyTorch's. Sequences end early at different lengths, and
-// gradients are clipped. tests/oracle.t runs it. --init does the same with a
-// model of transformers (tests/llama.py); tests/llama-files.t runs that.
+// gradients are clipped. tests/oracle.t runs it. With --init the model comes from the library
+// transformers (tests/llama.py); tests/llama-files.t runs this.
 //
 // ranks: 1
 // level: core
@@ -41,10 +41,10 @@ static const Option options[] = {
     { 0 },
 };
 
-// ---------------------------------------------------------------- the file: a line is a name and
-// its numbers
+// ---------------------------------------------------------------- the file: lines of a name and
+// numbers
 
-// The numbers of a line, or a fault: n of them.
+// Returns the n numbers in the line of this name; fault() if the file has no such line.
 static double *numbers_of(FILE *f, const char *name, size_t n) {
     double *values = host_alloc(n * sizeof *values);
     char *line = NULL, *end;
@@ -82,7 +82,7 @@ static void put(Snapshot *s, FILE *f, const char *what, const Param *p) {
     arena_free(&a);
 }
 
-// Rank 0: every tensor of the whole model under this heading.
+// On rank 0: PyTorch's values of every tensor of the whole model, under the heading `what`.
 static Snapshot *expected(Run *run, FILE *f, const char *what) {
     Snapshot *s = snapshot_new(run);
     if (!f) return s;

@@ -226,7 +226,7 @@ static void attention(size_t B, size_t T, size_t heads, size_t D) {
 }
 
 static void embeddings(size_t B, size_t T, size_t V, size_t C) {
-    const int *tokens = words(B * T, (int)V + 9); // some foreign
+    const int *tokens = words(B * T, (int)V + 9); // some are of other slices
     Tensor wte = normal(V, C, 1), wpe = normal(T + 3, C, 2), y = empty(B * T, C);
     Tensor dwte = empty(V, C), dwpe = empty(T + 3, C);
     op_embed_tokens(y, wte, tokens, 4), exact("embed_tokens", y);
@@ -247,8 +247,8 @@ static void cross_entropy(size_t M, size_t V) {
     op_cross_entropy_backward(x, sum, targets, dloss, 0), exact("cross_entropy_backward", x);
 }
 
-// Sizes near the limits of strips, blocks of sums and blocks of threads, and one size with many of
-// each.
+// Takes sizes near the limits of strips, blocks of sums and blocks of threads, and one size with
+// many of each.
 static void all_ops(void) {
     const size_t shapes[][2] = { { 1, 1 }, { 7, 13 }, { 33, 517 }, { 130, 1030 }, { 3, 64 } };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {

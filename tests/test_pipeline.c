@@ -163,8 +163,7 @@ static void run_case(Comm *world, void *which) {
     data_free(&d);
 }
 
-// ---------------------------------------------------------------- versions of weights, and no
-// flush between updates
+// ------------------------------------------------ versions of weights; updates without a flush
 
 // PipeDream (Harlap et al. 2018) updates after every backward, so the pipeline never runs empty. In
 // forward and backward, micro-batch k of stage i reads version max(0, k - (p-1-i)) of the stage's
@@ -536,7 +535,7 @@ static void test_halves(void) {
     tensor_randomize(dy, 3, 1);
     linear_backward_inputs(dx, dy, w);     // B
     linear_backward_weights(dw, x, dy);    // W, any time later
-    linear_gradients(&param, NULL, x, dy); // as a layer's whole backward has it
+    linear_gradients(&param, NULL, x, dy); // as a layer's whole backward computes it
     ok(tensor_equal(dw, param.g), "W of y = x w is dw of its whole backward, every bit");
     arena_free(&a);
 }

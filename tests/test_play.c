@@ -90,8 +90,7 @@ static bool same_books(const Play *p, size_t rank, size_t group, size_t which) {
     return same;
 }
 
-// -------------------------------------------------------- 1. lists, and the recurrence of their
-// times
+// ------------------------------------------------ 1. lists, and the recurrence of their times
 
 typedef enum { NAIVE, GPIPE, ONE_F_ONE_B, INTERLEAVED, ZB_H1, ZB_AUTO, RULES } Rule;
 typedef struct {
@@ -441,8 +440,8 @@ static void move(Program *p, size_t from, size_t to) {
         else *target += from < to ? (size_t)-1 : 1;
     }
 }
-// A rank waits for a message right after it has started it, or starts a receive only when it waits
-// for it.
+// Changes one program: a rank waits for a message right after its start, or posts a receive only
+// just before the wait.
 static void disturb(Programs *all) {
     Program *p = &all->of[below(all->ranks)];
     size_t at = p->n ? below(p->n) : 0;

@@ -1,8 +1,9 @@
 // test_player.c: compares docs/book/player.c with closed forms. With the argument print it prints
 // all results: every schedule for p = 1..8 and some m up to 24, messages with and without a time,
 // and the memory of some models.
-// tests/test_player.js prints the same from the page's WebAssembly, and tests/book.t compares the
-// two. NOLINTNEXTLINE(bugprone-suspicious-include)
+// tests/test_player.js prints the same from the page's WebAssembly. tests/book.t compares the two
+// outputs.
+// NOLINTNEXTLINE(bugprone-suspicious-include)
 #include "docs/book/player.c"
 #include "tap.h"
 

@@ -46,7 +46,8 @@ __attribute__((format(printf, 1, 2))) static void on_page(const char *format, ..
 }
 
 static CutSizes cut(const ModelConfig *c, size_t t) { return cut_sizes(c, t, 0); }
-// Elements per token that a block keeps, with its input: all; the scores alone.
+// Elements per token that a block keeps. kept: all, with the block's input. scores: the scores
+// alone.
 static double kept(const CutSizes *z) { return (double)(z->C + kept_block(z)); }
 static double scores(const CutSizes *z) { return (double)kept_scores(z); }
 // Korthikanti's list: bytes that a block keeps for one sequence, in 16 bits, with a byte per mask

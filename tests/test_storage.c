@@ -347,8 +347,8 @@ static Tensor operand(const Op *o, size_t i, Element e) {
     return t.rows == 1 ? flat(t) : t;
 }
 
-// The op on stored operands, against the op on the same values in reals. odd: only every second
-// operand is stored.
+// Compares the op on stored operands with the op on the same values in reals. odd: only every
+// second operand is stored.
 static bool rounded_once(const Op *o, Element e, bool odd) {
     Tensor t[6], wide[6];
     upload_ids();

@@ -96,7 +96,7 @@ static void set_label(const Case *c, size_t place, Snapshot *g, Snapshot *w) {
     snapshot_label(w, text);
 }
 
-// Puts the expected gradients, and the expected weights after a step of SGD.
+// Puts the expected gradients into g, and the expected weights after a step of SGD into w.
 static void put_expected(const Test *t, const Case *c, Snapshot *g, Snapshot *w) {
     Model *m = model_describe(&t->t->model, model_layers(&t->t->model));
     Arena scratch = arena(MEM_REFERENCE);
@@ -163,8 +163,7 @@ static void compare(Test *t, const Case *c, Comm *dp, size_t place) {
     }
 }
 
-// ---- partial gradients: the ranks of a row share the rows of an activation, as in sequence
-// parallelism ----
+// ---- partial gradients: the ranks of a row share rows, as in sequence parallelism ----
 
 // Vectors (norms and biases, neighbours in a unit and single ones), and the table, whose two uses
 // are both partial. All other gradients are left as they are, so each column of ranks has its own
@@ -182,8 +181,8 @@ static void mark_partial(const Test *t, Model *m) {
 }
 static Sum of_column(size_t column) { return (Sum){ column, 1, ROWS }; }
 
-// ---- replicas: one block is replicated within a row only, as experts are; everything else
-// everywhere ----
+// ---- replicas: one block is replicated within a row only, as experts are ----
+// All other units are replicated on all ranks.
 
 static bool expert(const Unit *u, const Param *p) {
     (void)u;
@@ -248,8 +247,8 @@ static void compare_state(Test *t) {
     }
 }
 
-// ---- forwards without a backward: after a step of SGD every stage has the loss of data
-// parallelism ----
+// ---- forwards without a backward ----
+// After a step of SGD every stage of ZeRO has the loss of data parallelism.
 
 static double loss_after_a_step(Test *t, size_t stage) {
     size_t zero = stage == PREFETCH ? 3 : stage;
@@ -284,8 +283,8 @@ static void compare_evaluation(Test *t) {
     }
 }
 
-// ---- stage 3: the tied embedding has its weights until zero3_drop_wte, its gradients only until
-// zero2_reduce ----
+// ---- stage 3: how long the tied embedding is whole ----
+// Its weights are whole until zero3_drop_wte, its gradients until zero2_reduce.
 
 static void keep_wte(Test *t) {
     Model *m = model_describe(&t->t->model, model_layers(&t->t->model));

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// Draws a step of `split`, and compares its training with that of one device.
+// Draws a step of `split`, and compares the training of `split` with the training of one device.
 static void compare(Run *run, const char *what, Chain *split) {
     Chain whole = chain_new(run->seed, 1, split->pieces, chain_there_and_back);
     double loss[STEPS], want_loss[STEPS], number[NUMBERS], want_number[NUMBERS];

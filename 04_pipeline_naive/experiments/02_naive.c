@@ -1,4 +1,4 @@
-// 02_naive.c (experiment): the pipeline's training equals that of one device in every bit.
+// 02_naive.c (experiment): the pipeline's training equals the training of one device in every bit.
 // Messages, memory and times of each stage equal their formulas.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <stdio.h>
@@ -60,7 +60,7 @@ static void evaluation(Run *run, const Training *t) {
 
 // ---------------------------------------------------------------- costs
 
-// Nothing happens at the same time. A micro-batch passes every stage and every link twice.
+// Ops and messages come one after the other. A micro-batch passes every stage and every link twice.
 static void times(Run *run, const Training *t, const Timing *last) {
     size_t p = run->world->size, m = t->micro_batches;
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
@@ -163,11 +163,11 @@ static void naive(Run *run) {
     t.watched = MEM_ACTIVATIONS;
     one_by_one(run, t);
     stages_compare(run, &t, &way, 1, &seen);
-    t.optimizer = adamw(0.01); // whose costs these are
+    t.optimizer = adamw(0.01); // seen: the costs of the training with AdamW
     picture_show(run, "Naive, the last training step", PICTURE_MEMORY);
     picture_summary(run, &seen.timing);
     evaluation(run, &t);
-    // In a backward: dy from the stage behind and dx to the stage before.
+    // A backward has buffers for dy from the next stage and for dx to the stage before.
     size_t message = stage_tokens(&t, 0) * t.model.width * sizeof(real);
     stage_check_costs(run, &t, NULL, 1, stage_neighbours(run) * message, &seen);
     if (clock_config()->simulated) times(run, &t, &seen.timing); // real times differ

@@ -153,19 +153,19 @@ static void gpipe(Run *run) {
     StageCosts loops =
         same_bits(run, "GPipe: executor = own loops", &t, pipeline_gpipe, schedule_gpipe);
     stage_check_loop(run, &t, pipeline_gpipe, schedule_gpipe, t.micro_batches, &loops);
-    // x and y in a forward, dy and dx in a backward.
+    // A forward has buffers for x and y, a backward for dy and dx.
     size_t message = stage_tokens(&t, 0) * t.model.width * sizeof(real);
     check_cost(run, "loop.buffers", "own loops: buffers, peak", "bytes",
                formula(stage_neighbours(run) * message), NOT_PREDICTED, loops.message_buffers);
     draw_equal_stages(run, &t);
     static const StagesWay ways[] = {
-        { NULL, NULL, pipeline_step, schedule_naive, NULL }, // only for its costs
+        { NULL, NULL, pipeline_step, schedule_naive, NULL }, // not compared; only its costs count
         { "GPipe = accumulation", "GPipe, the last training step", pipeline_step, schedule_gpipe,
           NULL },
     };
     StageCosts seen[2];
     stages_compare(run, &t, ways, 2, seen);
-    t.optimizer = adamw(0.01); // whose costs these are
+    t.optimizer = adamw(0.01); // seen: the costs of the trainings with AdamW
     size_t p = run->world->size, buffers = stage_message_buffers(&t, p, run->world->rank);
     stage_check_costs(run, &t, "naive", 1, buffers, &seen[0]);
     stage_check_costs(run, &t, NULL, t.micro_batches, buffers, &seen[1]);

@@ -1,6 +1,6 @@
 // 04_partition.c (experiment): a training whose blocks move between stages equals gradient
-// accumulation in every bit, and its slowest stage is that of the best cut. cuts.c and planner.c
-// check the search for the best cut alone; partition_costs.c predicts times and messages.
+// accumulation in every bit, and its slowest stage is as fast as in the best cut. cuts.c and
+// planner.c check the search for the best cut alone; partition_costs.c predicts times and messages.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +48,7 @@ static void blocks_text(char *text, const size_t *blocks, size_t p) {
     for (size_t i = 0; i < p; i++) sprintf(text + strlen(text), "%s%zu", i ? " " : "", blocks[i]);
 }
 
-// Above the first picture: how to read a cut, and when costs change.
+// Prints above the first picture how to read a cut, and when costs change.
 static void say_cut(Run *run, const Training *t, const char *cut) {
     CutSizes z = cut_sizes(&t->model, 1, 0);
     say(run,
@@ -61,7 +61,7 @@ static void say_cut(Run *run, const Training *t, const char *cut) {
         work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1, GROWTH);
 }
 
-// Trains by GPipe, first on stages of these blocks. every: steps between two cuts; 0: blocks stay.
+// Trains by GPipe. blocks [p]: the first cut. every: steps between two cuts; 0: blocks stay.
 static void train(Run *run, const Training *t, const size_t *blocks, size_t every, Rebalanced *r,
                   Trajectory *out) {
     Comm *pp = run->world;
@@ -131,7 +131,7 @@ static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
     }
 }
 
-// The page's table. Steps in a row with equal cells share a row.
+// The page's table. Consecutive steps with equal cells share a row.
 static void table(Run *run, const Training *t, const Rebalanced *stays, const Rebalanced *moved) {
     static const char *const columns[] = { "fixed: cut", "step", "idle", "moving: cut",
                                            "step",       "idle", NULL };

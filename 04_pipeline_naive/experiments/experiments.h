@@ -11,8 +11,7 @@
 #include "judge/frame/training.h"
 
 // ---- stages.c ----
-// Trains a pipeline on all ranks of the world, then reads this rank's ledgers. For the experiments
-// of chapters 04 and 05.
+// Trains a pipeline on all ranks of the world, then reads this rank's ledgers.
 
 // Numbers from the ledgers of this rank. Messages and sums are averages per step, so a step that
 // differs from the others shows as a fraction. loss, unsplit_loss: of the last step.
@@ -42,12 +41,12 @@ typedef struct {
     StageModel *stage;
 } StagesWay;
 StageCosts stages_train(Run *run, const Training *t, const StagesWay *way, Trajectory *out);
-// The same with an allocated model of the caller, instead of way->stage.
+// stages_train() with an allocated model of the caller, instead of way->stage.
 StageCosts stages_train_model(Run *run, const Training *t, Model *m, const StagesWay *way,
                               Trajectory *out);
 // Trains by each of n ways with SGD, then with AdamW. Checks that each training has every bit of
 // gradient accumulation on one device, and that each step is clipped, if t->clip is given. costs
-// [n]: with AdamW.
+// [n]: of the trainings with AdamW.
 void stages_compare(Run *run, const Training *t, const StagesWay *way, size_t n, StageCosts *costs);
 
 // Runs one step twice: by a lesson's own loop, and by `runner` with a list. Checks that gradients
@@ -102,8 +101,9 @@ size_t stack_kept(const Stack *s, size_t p, size_t i);
 void stack_check_bubble(Run *run, const char *id, const char *name, const Stack *s, size_t m,
                         Predicted by_formula, Predicted by_play, const Timing *seen);
 
-// Predicts the costs of stage i of p from sizes alone, without a Model or a ledger. It serves
-// chapters 04 and 05, for any order of forwards and backwards.
+// ---- stage_costs.c ----
+// Predicts the costs of stage i of p from sizes alone, without a Model or a ledger, for any order
+// of forwards and backwards.
 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i);
 size_t stage_tokens(const Training *t, size_t k); // of micro-batch k
@@ -125,7 +125,7 @@ void stage_check_costs(Run *run, const Training *t, const char *way, size_t flig
 void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleRule rule,
                       size_t flight, const StageCosts *seen);
 
-double sum_of_ranks(Run *run, double of_this_rank); // not in the ledger
+double sum_of_ranks(Run *run, double of_this_rank); // its messages are not in the ledger
 
 // Formats an id or a name into *name, as snprintf does. The text lasts until the next call with it.
 typedef struct {

@@ -51,7 +51,7 @@ typedef struct {
     size_t rank;
     const PipelineSteps *s;
     size_t *posted;       // [p] the receive that is posted from each stage
-    bool *ran;            // [n] the op stands before the present place
+    bool *ran;            // by op: does it stand before the op that is written now? (see ran())
     size_t micro_batches; // of the list
 } Writer;
 

@@ -1,5 +1,5 @@
-// planner.c: PipeDream's planner, for 04_partition.c: the best stages with replicas, compared with
-// all plans.
+// planner.c: PipeDream's planner, for 04_partition.c. The planner finds the best stages with
+// replicas. A search through all plans checks the result.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>
@@ -10,7 +10,8 @@
 // replicas; in the best plan the slowest stage or message is as fast as possible. Times are per
 // micro-batch, which the paper calls minibatch.
 enum { MOST_LAYERS = 8, MOST_WORKERS = 8 };
-// Times of each layer: forward and backward; its weights on a link; its output on a link.
+// Times of each layer: of forward and backward together, of its weights on a link, of its output on
+// a link.
 typedef struct {
     size_t n;
     double time[MOST_LAYERS], weights[MOST_LAYERS], output[MOST_LAYERS];

@@ -115,7 +115,7 @@ Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m) {
     return stack_play_by(run, s, MEM_ACTIVATIONS, by_loop, &loop, m);
 }
 
-// ---------------------------------------------------------------- its times, from sizes
+// ---------------------------------------------------------------- times of the stack, from sizes
 
 StackTimes stack_times(const Stack *s) {
     CutSizes z = cut_sizes(&s->model, 1, 0);

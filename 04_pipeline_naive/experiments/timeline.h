@@ -14,10 +14,10 @@
 
 typedef struct {
     PipeOp op;
-    size_t start, end, arrives; // arrives: its message, at the neighbour
+    size_t start, end, arrives; // arrives: when the op's message is at the neighbour
 } Event;
-// The first op of a stage that has not run waits for the result of `needs`, or for a send buffer.
-// The buffer is free when the receive for `needs` is posted.
+// Why a stage stopped. Its next op waits for the result of `needs`, or for a send buffer. The
+// buffer is free when the receive for `needs` is posted.
 typedef struct {
     bool buffer;
     StageOp needs;
@@ -52,11 +52,12 @@ size_t makespan_with_link(ScheduleRule rule, size_t p, size_t m, size_t t_f, siz
 // ---- pipeline_steps.c ----
 // The steps that the executor must make for a schedule list, for the player (judge/play). The rules
 // of pipelines are written here a second time and call nothing of executor.c, because these steps
-// judge it. tests/test_lists.c and tests/test_play.c compare the two.
+// judge the executor. tests/test_lists.c and tests/test_play.c compare the two versions.
 
 // The rules of pipe_op_needs, pipe_op_feeds and pipe_op_is, for op of stage i of p with v chunks on
-// each stage. needs: the op whose result it takes. feeds: the op of another part that takes its
-// result. Both return false if there is no such op. is: whether op is the needed op.
+// each stage. steps_needs: *needs becomes the op whose result `op` takes. steps_feeds: *feeds
+// becomes the op of another part that takes the result of `op`. These two return false if there is
+// no such op. steps_op_is: is `op` the needed op?
 bool steps_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
 bool steps_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
 bool steps_op_is(PipeOp op, PipeOp needed);

@@ -1,6 +1,6 @@
-// 01_by_hand.c (experiment): judges and times the lists of all sizes, draws those of the page, and
-// compares 1F1B's with the published order. With --schedule or --list (make play-05) player.c does
-// that for any schedule.
+// 01_by_hand.c (experiment): judges and times the lists of all sizes, draws the lists of the page,
+// and compares the list of 1F1B with the published order. With --schedule or --list (make play-05)
+// player.c judges and draws any schedule.
 #include "05_pipeline_1f1b/by_hand.h"
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
@@ -48,7 +48,7 @@ static void check_published(Run *run, size_t i, const char *order) {
     schedule_free(&list);
 }
 
-// Lists that the judge must refuse: 1F1B's with p = 3, m = 4 and one small change.
+// Lists that the judge must refuse: the lists of 1F1B for p = 3, m = 4, with one small change.
 static void check_refused(Run *run) {
     Schedule *s = schedule_all(by_hand_1f1b, 3, 4); // stage 1: F0 F1 B0 F2 B1 F3 B2 B3
     PipeOp *op = s[1].ops, keep[8];

@@ -1,5 +1,5 @@
-// 02_1f1b.c (experiment): 1F1B equals gradient accumulation and GPipe in every bit, run by its own
-// loops and by the executor. Equal stages take GPipe's time and keep min(p-i, m) micro-batches.
+// 02_1f1b.c (experiment): 1F1B, by its own loops and by the executor, equals gradient accumulation
+// and GPipe in every bit. Equal stages take GPipe's time and keep min(p-i, m) micro-batches.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
 
@@ -8,7 +8,7 @@
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37
 };
-enum { SEQUENCES = 11, MICRO = 8 }; // MICRO: of one sequence, on equal stages of two blocks
+enum { SEQUENCES = 11, MICRO = 8 }; // MICRO: micro-batches on equal stages
 static const double clip = 0.25;
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
@@ -51,7 +51,7 @@ static void table(Run *run) {
         { "messages sent by a rank", "m to each neighbour", { "sent.gpipe", "sent.1f1b" } },
         { 0 },
     };
-    // In real time no cost is a time.
+    // Under the real clock no time is a cost, so the rows of times are left out.
     results(run, columns, clock_config()->simulated ? rows : rows + 2);
     say(run, "  p stages, m micro-batches; t_f, t_b: forward, backward. Flush: no update before "
              "all backwards end.");
@@ -97,7 +97,7 @@ static void one_forward_one_backward(Run *run) {
     };
     StageCosts seen[2];
     stages_compare(run, &t, ways, 2, seen);
-    t.optimizer = adamw(0.01); // whose costs these are
+    t.optimizer = adamw(0.01); // seen: the costs of the trainings with AdamW
     size_t buffers = stage_message_buffers(&t, p, i);
     stage_check_costs(run, &t, "gpipe", m, buffers, &seen[0]);
     stage_check_costs(run, &t, NULL, least(p - i, m), buffers, &seen[1]);

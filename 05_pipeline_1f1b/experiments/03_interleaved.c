@@ -14,14 +14,14 @@ static const double clip = 0.25;
 
 // -------------------------------------------- equal stages: 1F1B and v chunks beside each other
 
-// Most chunks between their forward and their backward, as published: Megatron's order; 1F1B's for
-// v = 1.
+// Most chunks between their forward and their backward, as published for Megatron's order; for v =
+// 1, of 1F1B.
 static size_t in_flight(size_t p, size_t m, size_t v, size_t i) {
     size_t most = v == 1 ? p - i : 2 * (p - 1 - i) + (v - 1) * p + 1;
     return most < m * v ? most : m * v;
 }
 
-// Runs and draws one step, 1F1B's with --verbose only. stack->chunks: v.
+// Runs and draws one step. The step of 1F1B is drawn with --verbose only. stack->chunks: v.
 static void equal_step(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size, i = run->world->rank, v = stack->chunks;
     char title[64], name[32] = "1F1B";
@@ -56,7 +56,7 @@ static StepResult interleaved_step(PipelineRank *rank, Model *m, Optimizer *o, c
     return pipeline_update(rank, m, o, batch, r);
 }
 
-// One stage alone has no pipeline to fill.
+// One stage alone gets one chunk, because it has no pipeline to fill.
 static size_t chunks(Run *run) { return run->world->size == 1 ? 1 : option_size(run, "chunks"); }
 
 static Model *stage_of(Run *run, const Training *t) {
@@ -184,7 +184,7 @@ static void interleaved(Run *run) {
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
-    // A chunk takes 1 and 2 units, so a stage takes v and 2v.
+    // A chunk's forward takes 1 unit and its backward 2, so a stage takes v and 2v units.
     double units = (double)interleaved_makespan(p, m, v, 1, 2, 0);
     double want = (double)(3 * (m * v + p - 1));
     check_numbers(run, "op lists = formula", "(m+(p-1)/v)(t_f+t_b)", &units, &want, 1, 0);

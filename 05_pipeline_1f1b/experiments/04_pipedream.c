@@ -33,7 +33,7 @@ static VersionsList list_of(Run *run, size_t way, size_t n) {
                            .older = pipedream_older(ways[way].rule, p, i) };
 }
 
-// How many updates the weights that stage i reads are behind the newest ones.
+// Stage i reads weights that are this many updates older than the newest ones.
 static size_t age_of(size_t way, size_t p, size_t i) {
     return way == STASHED ? p - 1 - i : way == VERTICAL ? p - 1 : 0;
 }
@@ -68,7 +68,8 @@ static double deviation(Run *run, const VersionsSeen *a, const VersionsSeen *b) 
 }
 
 // Without stashing, all stages but the last walk mini-batch 1 back through weights that its forward
-// never read. Its loss has the right bits, and its gradient is wrong. Returns the relative error.
+// never read. The loss of mini-batch 1 has the right bits, and its gradient is wrong. Returns the
+// relative error.
 static double no_stashing(Run *run, const Training *t) {
     Trajectory wrong = trajectory_new(run, t), right = trajectory_new(run, t);
     VersionsSeen bare = versions_train(run, t, list_of(run, BARE, t->steps), &wrong);
@@ -176,7 +177,7 @@ static void table(Run *run, double off, const double loss[WAYS]) {
     results(run,
             (const char *const[]){ "1F1B, flush", "stashing", "vertical sync", "no stashing",
                                    NULL },
-            clock_config()->simulated ? rows : rows + 1); // no cost is a time in real time
+            clock_config()->simulated ? rows : rows + 1); // real clock: no row of times
     say(run, "  Updates late: how many updates come between the read of a weight and the use of "
              "its gradient.");
     say(run, "  mixed: the forward reads old weights, the backward new ones. On stage i of p, "

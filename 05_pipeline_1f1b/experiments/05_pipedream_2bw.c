@@ -10,8 +10,8 @@ static const ModelConfig sizes = {
 };
 enum { SEQUENCES = 11, STEPS = 5 };
 
-// 2BW's list; flush: 1F1B's, with a flush after every batch. Then every op reads the newest
-// weights.
+// The list of 2BW. flush: the list of 1F1B with a flush after every batch; then every op reads the
+// newest weights.
 static VersionsList list_of(Run *run, const Training *t, bool flush) {
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
     return (VersionsList){ .list = flush ? schedule_flushed(p, m, i, t->steps)
@@ -20,7 +20,7 @@ static VersionsList list_of(Run *run, const Training *t, bool flush) {
 }
 
 // The training must equal one device in every bit: W(t+1) = W(t) - eta grad f_t(W(t-1)); with a
-// flush grad f_t(W(t)). id: checks its costs; NULL: does not.
+// flush grad f_t(W(t)). id: also checks the costs, under this id; NULL: does not.
 static void equals_recurrence(Run *run, const Training *t, bool flush, const char *what,
                               const char *id) {
     size_t p = run->world->size, *age = host_alloc(p * sizeof *age);

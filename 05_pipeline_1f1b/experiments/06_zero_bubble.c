@@ -10,7 +10,7 @@
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
-enum { SEQUENCES = 11, MICRO = 8 }; // MICRO: on equal stages
+enum { SEQUENCES = 11, MICRO = 8 }; // MICRO: micro-batches on equal stages
 static const double clip = 0.25;
 static Stack equal_stack(void) { return (Stack){ .model = sizes, .blocks = 2, .sequences = 1 }; }
 
@@ -65,7 +65,7 @@ static double steps_of(ScheduleRule rule, size_t p, size_t m, const OpTimes *tim
 static double step_of(ScheduleRule rule, size_t p, size_t m, const OpTimes *times) {
     return steps_of(rule, p, m, times, 1);
 }
-// F = B = W = 1; and a block's times, with messages that take a quarter of F.
+// units: F = B = W = 1. slow: F, B and W of a block, with messages that take a quarter of F.
 static const OpTimes units = { 1, 1, 1, 0 }, slow = { 12, 14, 10, 3 };
 
 // ---------------------------------------------------------------- lists alone
@@ -88,12 +88,14 @@ static void lists(Run *run) {
     double got[4], want[] = { 33, 27, 29, 27 };
     for (size_t k = 0; k < 4; k++) got[k] = step_of(ways[k].rule, 4, 8, &units);
     check_numbers(run, "lists", "p = 4, m = 8, F = B = W = 1: 33, 27, 29, 27", got, want, 4, 0);
-    // ZB-H1's next step is as long as the first. The cap 2p-1 leaves no bubble in it: 24 units.
+    // ZB-H1's next step is as long as the first. With the cap 2p-1 the next step has no bubble: 24
+    // units.
     double two[] = { steps_of(schedule_zb_h1, 4, 8, &units, 2),
                      steps_of(auto_2p, 4, 8, &units, 2) };
     double no_barrier[] = { 27 + 27, 27 + 24 };
     check_numbers(run, "lists", "two steps without a barrier: 54, 51", two, no_barrier, 2, 0);
-    // The planner knows the time of a message. A list that is made without it takes 398.
+    // The planner knows the time of a message. A list that is planned without this time takes 398
+    // units.
     double told = step_of(auto_p, 4, 8, &slow), known = 384;
     check_numbers(run, "lists", "auto, p, F 12, B 14, W 10, a message 3: 384", &told, &known, 1, 0);
     // p = 1..8, m = 1..24. t: as in a block, B is longer than F, and W is shorter. Where m < p, p-m
@@ -190,7 +192,7 @@ static void table(Run *run) {
         rows[ROWS].cell[k] = plain[k];
     }
     rows[ROWS].what = "step if F = B = W = 1";
-    results(run, columns, clock_config()->simulated ? rows : rows + 3); // no cost is a real time
+    results(run, columns, clock_config()->simulated ? rows : rows + 3); // real clock: no times
     say(run, "  Without a barrier: a stage begins its next step before the others end this one.");
     say(run, "  Step without messages: 1F1B (m+p-1)(F+B+W); ZB-H1 m(F+B+W) + (p-1)(F+B-W) if "
              "m >= p.");

@@ -28,7 +28,7 @@ static void bars(Run *run, const WaySeen *seen) {
     }
 }
 
-// Each cell is the value of the rank that has most.
+// Each cell is the largest value of a rank.
 static void table(Run *run) {
     enum { COLUMNS = 6 };
     static const char *const ids[COLUMNS] = { "batch",   "idle", "activations",
@@ -38,7 +38,7 @@ static void table(Run *run) {
     static const char *const columns[] = { "batch time", "idle",         "activations", "weights",
                                            "messages",   "updates late", NULL };
     bool simulated = clock_config()->simulated;
-    size_t first = simulated ? 0 : 2; // in real time no cost is a time
+    size_t first = simulated ? 0 : 2; // the real clock has no columns of times
     char cell[PIPELINE_WAYS][COLUMNS][24];
     Result rows[PIPELINE_WAYS + 1] = { { 0 } };
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
@@ -69,7 +69,7 @@ static size_t fastest(const WaySeen *seen, size_t from, size_t to) {
 }
 
 static void answer(Run *run, const WaySeen *seen) {
-    enum { FIRST_LATE = 5 }; // the ways before it give the bits of one device
+    enum { FIRST_LATE = 5 }; // the ways before FIRST_LATE give the bits of one device
     say_use_when(run, "you choose a schedule: 1F1B first; interleaved or ZB-H1 if the bubble is "
                       "still too large; 2BW only if late gradients are acceptable.");
     say_cost(run, "interleaved sends more messages; ZB-H1 keeps more activations on the last "
@@ -129,7 +129,7 @@ static void plot(Run *run, const Stack *stack) {
 
 // ---------------------------------------------------------------- published figures
 
-// The step in units of a stage's t_f, with t_b = 2 t_f. A chunk takes 1/v of them.
+// The step in units of a stage's t_f, with t_b = 2 t_f. A chunk takes 1/v of these times.
 static double interleaved_units(size_t p, size_t m, size_t v) {
     return (double)interleaved_makespan(p, m, v, 1, 2, 0) / (double)v;
 }
@@ -163,7 +163,7 @@ static void compare_published(Run *run) {
     check_numbers(run, "published", "ZB-H1's bubble is a third of 1F1B's", &zb_h1, &third, 1, 0);
 }
 
-// Where messages take no time, the lists must take what the closed forms say.
+// Where messages take no time, the times of the lists must equal the closed forms.
 static void compare_closed_forms(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size, v = p > 1 ? COMPARE_CHUNKS : 1;
     StackTimes t = stack_times(stack);

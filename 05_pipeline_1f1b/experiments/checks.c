@@ -71,7 +71,7 @@ Played equal_stages(Run *run, const Stack *stack, size_t m, const EqualWay *way,
     bool same = true;
     Played seen = play_list(run, stack, &way->stage[run->world->rank], m);
     picture_show(run, title, picture_flags(run, way->id) | flags);
-    // In real time no cost says how long the step took.
+    // Under the real clock no cost is a time, so the summary says how long the step took.
     if (option_flag(run, "verbose") || !clock_config()->simulated)
         picture_summary(run, &seen.timing);
     for (size_t i = 0; i < p; i++) same &= events_in_order(run, way->name, i, &way->stage[i]);

@@ -34,7 +34,7 @@ Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *t
 // lists_makespan() of the interleaved lists. t_f, t_b: times of one chunk.
 Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
                                  size_t message);
-// `times` steps of 1F1B, one after the other: m micro-batches, a flush, an update, and again.
+// `times` steps of 1F1B, one after the other. Each step has m micro-batches, a flush and an update.
 Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times);
 // Most micro-batches, or chunks, between their forward and their last backward.
 size_t list_in_flight(const Schedule *s);
@@ -54,8 +54,8 @@ enum {
     EQUAL_2BW
 };
 extern const char *const pipeline_way_id[PIPELINE_WAYS];
-// The time of one more batch, from the lists alone, where the pipeline is full. messages: as long
-// as the chosen link takes; otherwise they take no time.
+// The time of one more batch, from the lists alone, where the pipeline is full. messages: whether
+// messages take the time of the chosen link, or none.
 Picoseconds pipeline_way_batch(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
                                bool messages);
 // One batch in the steady state, as this rank measured it. busy: picoseconds, added over the ranks.
@@ -73,11 +73,11 @@ WaySeen pipeline_way_measure(Run *run, const PipelineWay *w, const Stack *stack,
 
 // ---- versions.c: lists with updates in them, trained ----
 
-// The measurements of this rank in t->steps batches of t->micro_batches. Bytes are peaks; messages
-// and sums are those of all steps.
+// The measurements of this rank in t->steps batches of t->micro_batches. Bytes are peaks. Messages
+// and sums are counted over all steps.
 typedef struct {
     size_t in_flight, weights, gradients, optimizer, activations;
-    size_t size; // elements of my stage
+    size_t size; // elements of this stage
     double message_bytes, table_bytes;
     double sums;       // all-reduces over the stages
     bool buffers_back; // every gradient is in the model's own memory again

@@ -8,7 +8,7 @@
 
 // ---------------------------------------------------------------- lists as text
 
-static const char letters[] = "FBIW"; // as PipeWhat
+static const char letters[] = "FBIW"; // in the order of PipeWhat
 
 Schedule *lists_parse(const char *text, size_t *p) {
     Schedule *stage = host_alloc(sizeof *stage);
@@ -34,7 +34,7 @@ Schedule *lists_parse(const char *text, size_t *p) {
             op.micro_batch = strtoul(at + 1, &end, 10);
             if (*end == 'c' && end[1] >= '0' && end[1] <= '9')
                 op.chunk = strtoul(end + 1, &end, 10);
-            bool ends = strchr(" ,/\n", *end); // also at the end of the text
+            bool ends = strchr(" ,/\n", *end); // strchr also finds the end of the text
             good = ends && op.micro_batch < 1000 && op.chunk < 100;
         }
         REQUIRE(good,
@@ -125,7 +125,8 @@ static bool nth_sent(const Schedule *from_list, size_t from, size_t to, size_t p
 }
 
 static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t v) {
-    size_t *read = host_alloc(p * sizeof *read); // [from]: its messages that stage i has read
+    size_t *read =
+        host_alloc(p * sizeof *read); // [from]: messages of stage `from` that stage i has read
     bool agree = true;
     for (size_t i = 0; i < p && agree; i++) {
         memset(read, 0, p * sizeof *read);
@@ -136,7 +137,7 @@ static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t
             size_t from = needs.stage;
             if (!nth_sent(&stage[from], from, i, p, v, read[from]++, &sent)) continue;
             agree = steps_op_is(op, sent);
-            if (op.what == BACKWARD) sent.what = BACKWARD; // the receiver has no halves
+            if (op.what == BACKWARD) sent.what = BACKWARD; // the receiver has a whole backward
             if (!agree)
                 tell(j,
                      "message %zu from stage %zu to stage %zu is for %s, but stage %zu takes it "
@@ -166,7 +167,7 @@ static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t
         StageOp needs = t->wait[i].needs;
         const Schedule *other = &stage[needs.stage];
         size_t at = place_of(other, needs.op), next = t->n[needs.stage];
-        if (at < other->n) needs.op = other->ops[at]; // its name in that list, B or I
+        if (at < other->n) needs.op = other->ops[at]; // as the other list writes it: B or I
         OpName name = name_of(op, t->v), needed = name_of(needs.op, t->v), first = { "" };
         if (next < other->n) first = name_of(other->ops[next], t->v);
         if (t->wait[i].buffer) {

@@ -9,7 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TICKS = 5040, MOST_P = 16, MOST_M = 128, MOST_V = 8 }; // TICKS of a unit: v divides them
+enum {
+    TICKS = 5040,
+    MOST_P = 16,
+    MOST_M = 128,
+    MOST_V = 8
+}; // TICKS per unit: every v divides TICKS
 
 // The schedule that is shown: p lists, and the times of ops in ticks.
 typedef struct {

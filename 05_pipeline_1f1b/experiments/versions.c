@@ -138,15 +138,15 @@ static void read_past(Model *m, Tensor past, size_t k, size_t p, const size_t *a
         Tensor old = tensor_row_range(past, row, row + 1);
         for (size_t u = 0; u < m->layers[n].n_units; u++) {
             Unit *unit = m->layers[n].units[u];
-            if (unit->tied_to) continue; // attached together with the embedding's
+            if (unit->tied_to) continue; // attached together with the embedding's unit
             unit_attach_weights(unit, tensor_flat_range(old, offset, offset + unit->size));
             offset += unit->size;
         }
     }
 }
 
-// Trains the whole model on rank 0, uncounted, one batch after the other. The norms of the
-// Trajectory stay 0.
+// Trains the whole model on rank 0, one batch after the other. The ledgers do not count it. The
+// norms of the Trajectory stay 0.
 static Trajectory recurrence(Run *run, const Training *t, bool untied, const size_t *age) {
     Trajectory out = trajectory_new(run, t);
     size_t p = run->world->size;
@@ -201,7 +201,8 @@ void versions_check_costs(Run *run, const Training *t, const char *id, const cha
     bool two_buffers = !seen->second, end = p > 1 && (i == 0 || i + 1 == p);
     CutSizes z = stage_sizes(&t->model, p, i);
     size_t untied = !two_buffers && p == 1 ? elements_wte(&z) : 0; // one stage has both tables
-    size_t table = two_buffers && end ? elements_wte(&z) : 0;      // the tied one, on both ends
+    size_t table = two_buffers && end ? elements_wte(&z)
+                                      : 0; // the tied table, on the first and the last stage
     size_t elements = elements_stage(&z) + untied, tokens = 0;
     size_t moments = t->optimizer.kind == ADAMW ? 2 : 0;
     size_t messages = t->steps * stage_neighbours(run) * message_elements(&z, t->sequences);

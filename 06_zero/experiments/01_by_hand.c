@@ -40,7 +40,7 @@ static void update_by_hand(Run *run) {
     }
     for (size_t i = 0; i < SIZE; i++) moved += parts[0][i] != start(i);
     check_true(run, "parts, gathered = replicas", "all 10 weights were updated", moved == SIZE);
-    // rank 0 has a largest part
+    // rank 0 has one of the largest parts
     char agree[32] = "all";
     if (equal < N * SIZE) snprintf(agree, sizeof agree, "%zu of %d", equal, N * SIZE);
     size_t held = 2 * SIZE + 2 * range_size(shard_range(SIZE, N, 0));
@@ -77,7 +77,7 @@ static double bytes32(size_t stage, double ranks) {
     return row[stage].whole32 + row[stage].cut32 / ranks;
 }
 
-// "8 + 8/N"; a term that is zero is left out.
+// Writes "8 + 8/N", without a term that is zero.
 static void formula_text(char text[16], double whole, double cut) {
     if (cut == 0) snprintf(text, 16, "%g", whole);
     else if (whole == 0) snprintf(text, 16, "%g/N", cut);

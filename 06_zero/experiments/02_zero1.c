@@ -43,7 +43,7 @@ static void zero1(Run *run) {
     zero_compare(run, dp, &lesson, t, training_exact(run, &t));
     t.clip = 0.5; // below every norm: each step is clipped
     // The squares of the norm are added part by part, in another order. Clipping multiplies every
-    // gradient by a factor that depends on the norm, so the limit is the one of rounding.
+    // gradient by a factor that depends on the norm, so the limit allows rounding errors.
     zero_compare(run, dp, &lesson, t, training_limit(&t));
     t = zero_adamw(t, option_size(run, "micro-batches"));
     zero_compare(run, dp, &lesson, t, training_exact(run, &t));

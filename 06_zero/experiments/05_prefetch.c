@@ -96,8 +96,8 @@ static void conclude(Run *run, const ZeroMeasured *before, const ZeroMeasured *a
                  fewer ? "nearly all layers" : "two layers");
 }
 
-// The table's columns: ZeRO-3 and prefetch with one micro-batch, both with t's micro-batches. The
-// pictures are of the first two.
+// The table's columns: ZeRO-3 and prefetch with one micro-batch, then ZeRO-3 and prefetch with t's
+// micro-batches. The pictures show the first two columns.
 static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool reshard) {
     const ZeroLesson *way[2] = { &zero3, lesson };
     ZeroMeasured seen[4];

@@ -32,7 +32,7 @@ static const Way ways[WAYS] = {
 typedef struct {
     double loss;                          // mean of the last steps
     size_t weights, gradients, optimizer; // bytes between steps
-    StateBytes state;                     // the same
+    StateBytes state;                     // the same, for the picture
     size_t sent;                          // bytes of the last step's gradients
     LossScale scale;
 } Seen;
@@ -137,7 +137,7 @@ static void compare(Run *run, Comm *dp, const Way *way) {
 
 // ---------------------------------------------------------------- the state under ZeRO
 
-// Bytes per parameter of a rank, as the ledger counts them: 2 + 2 + 12 divided by each stage.
+// Bytes per parameter of a rank, as the ledger counts them: 2 + 2 + 12, as each stage divides them.
 static void zero_states(Run *run, Comm *dp) {
     void (*const allocate[])(Model *, Comm *) = { zero1_allocate, zero2_allocate, zero3_allocate };
     ZeroStep *const step[] = { zero1_step, zero2_step, zero3_step };
@@ -194,7 +194,7 @@ static double underflow(Comm *dp, Model *m, const Batch *batch, double tokens, d
 enum { BATCHES = 3 };
 static const double batches[BATCHES] = { 0x1p8, 0x1p16, 0x1p22 }; // tokens
 typedef struct {
-    double plain[BATCHES], scaled; // scaled: of the largest batch
+    double plain[BATCHES], scaled; // scaled: the largest batch, with a factor
 } Lost;
 static Lost gradients_lost(Run *run, Comm *dp) {
     Training t = training(run, &ways[FP16]);

@@ -39,7 +39,7 @@ typedef struct {
     Comm *dp;
 } Counted;
 
-// Resets the ledger before each step, so that it holds the last one after the training.
+// Resets the ledger before each step. So after the training the ledger holds the last step.
 static StepResult counted_step(void *counted, Model *m, Optimizer *o, const Training *t,
                                const Batch *batch) {
     const Counted *c = counted;

@@ -53,11 +53,10 @@ double zero_state_now(void) {
 // unit; for m > 1 also the reduced part of its gradient, which is added to own_g. With 16-bit
 // weights a rank also has the masters of its own part.
 //
-//             weights  gradients  m, v   in flight                                  gathers
-//             reductions
-//     ZeRO-1  Psi      Psi + wte  2 own  nothing                                    1        1
-//     ZeRO-2  Psi      own        2 own  g of 2 wte + unit [+ unit/N]               1        m
-//     ZeRO-3  own      own        2 own  the same, and w of wte + unit              2m       m
+//             weights  gradients  m, v   in flight                        gathers  reductions
+//     ZeRO-1  Psi      Psi + wte  2 own  nothing                          1        1
+//     ZeRO-2  Psi      own        2 own  g of 2 wte + unit [+ unit/N]     1        m
+//     ZeRO-3  own      own        2 own  the same, and w of wte + unit    2m       m
 void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage) {
     const ModelConfig *c = &t->model;
     size_t m = t->micro_batches;

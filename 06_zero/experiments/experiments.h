@@ -29,8 +29,8 @@ typedef struct {
     char bytes[ZERO_LINES][32], step[32];
 } ZeroTexts;
 
-// A stage of ZeRO as an experiment trains it. The costs are those of the recorded step, the last
-// one. The ledger of dp holds that step.
+// A stage of ZeRO as an experiment trains it. The costs are of the last step, which is recorded and
+// which the ledger of dp holds.
 typedef struct {
     const char *name; // "ZeRO-1"
     size_t stage;
@@ -38,10 +38,10 @@ typedef struct {
     ZeroStep *step;
     void (*costs)(Run *run, Comm *dp, const Training *t); // NULL: zero_costs()
     void (*free)(Model *m); // frees what allocate made beside the model; NULL: nothing
-    const char *explains;   // the picture, in a line before it
+    const char *explains;   // a line before the picture, which explains the picture
     ZeroLine lines[ZERO_LINES];
-    // Answer, cost, use it when. dp: a step with data parallelism; own: one of the stage with m
-    // micro-batches.
+    // Prints the answer, the cost, and when to use the stage. dp: a step with data parallelism;
+    // own: a step of the stage with m micro-batches.
     void (*conclude)(Run *run, size_t m, const ZeroTexts *dp, const ZeroTexts *own);
 } ZeroLesson;
 
@@ -49,8 +49,8 @@ typedef struct {
 // A training by --steps, --batch, --dropout and --seed, with one micro-batch per rank and SGD.
 // usage_error() for options that cannot work.
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model);
-// The same training for the comparison with AdamW, in m micro-batches, with the costs of its last
-// step.
+// Returns t with AdamW, without clipping, in m micro-batches. The last step is recorded, so its
+// costs are checked.
 Training zero_adamw(Training t, size_t m);
 // A stage's model after a training, and what the training recorded.
 typedef struct {
@@ -67,7 +67,7 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, doub
 // ranks' gradients in rank order, as data parallelism does, so the bits are equal. With more, data
 // parallelism adds the micro-batches of each rank first, and then the ranks. Stages 2 and 3 add the
 // ranks first, for each micro-batch. The terms are the same, but their order is not, so the limit
-// is the one of rounding.
+// allows rounding errors.
 double zero_limit(const Run *run, const Training *t);
 // The whole experiment of a stage that reduces in every micro-batch (2 and 3): trainings with one
 // micro-batch and with --micro-batches, and the page.
@@ -101,8 +101,9 @@ double zero_state_now(void); // bytes of weights, gradients, m, v and masters
 void zero_check(Run *run, const Training *t, const CostRow *row);
 // All costs of a stage without prefetch.
 void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage);
-// Two groups of them: traffic, with the passes per step over all parameters but wte; and, under the
-// simulated clock, exposed communication and the step. traffic: picoseconds of all passes.
+// Two groups of these costs. zero_costs_sent: traffic, from the passes per step over all parameters
+// but wte. zero_costs_in_time: under the simulated clock, exposed communication and the step;
+// traffic: picoseconds of all passes.
 void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, double reductions);
 void zero_costs_in_time(Run *run, const Training *t, double traffic);
 
@@ -119,12 +120,13 @@ typedef struct {
 } ZeroMeasured;
 // Collective: trains one step, which picture_show() can draw afterwards.
 ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
-// True if the page has room for memory in flight under each rank of stage 3, whose strips differ.
+// Whether the page draws the memory in flight under each rank of stage 3: only with --verbose or
+// --svg, because the ranks' strips differ and take much room.
 bool zero_strips(Run *run);
-// The model's sizes, and the words and letters of the page.
+// Prints the model's sizes, and explains the words and letters of the page.
 void zero_say_sizes(Run *run, const Comm *dp, const Training *t);
-// The page: state of all ranks with data parallelism and with this stage; a step of the stage; the
-// table; the answer. Call it after zero_compare(), because the table shows the costs of
+// Prints the page: the state of all ranks with data parallelism and with this stage; a step of the
+// stage; the table; the answer. Call it after zero_compare(), because the table shows the costs of
 // zero_compare().
 void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
 #endif

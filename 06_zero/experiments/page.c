@@ -121,7 +121,7 @@ void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     size_t last = t.micro_batches, columns = lesson->stage >= 2 && last > 1 ? 3 : 2;
     size_t m[COLUMNS] = { columns == 3 ? 1 : last, last };
     ZeroMeasured seen[COLUMNS] = { zero_measure(run, dp, &data_parallel, t) };
-    for (size_t i = columns; --i > 0;) { // m[0] is last: the picture shows it
+    for (size_t i = columns; --i > 0;) { // m[0] runs last, because the picture shows it
         t.micro_batches = m[i - 1];
         seen[i] = zero_measure(run, dp, lesson, t);
     }

@@ -24,8 +24,8 @@ static size_t gather(const Steps *s, size_t i) {
     hold(s, unit(s, i));
     return play_start(s->play, s->rank, s->dp, COMM_ALL_GATHER, unit(s, i), sizeof(real));
 }
-// Beside layer i's gradient: the copy that comm.c holds for a started reduction; after the first
-// micro-batch also the reduced part, which is added to own_g.
+// Elements held beside layer i's gradient during its reduction: the copy that comm.c holds; after
+// the first micro-batch also the reduced part, which is added to own_g.
 static size_t reducing(const Steps *s, size_t i, size_t k) {
     size_t N = s->N, copy = N > 1 ? N * ceil_div(unit(s, i), N) : 0;
     return copy + (k > 0 ? part_size(unit(s, i), N, s->rank) : 0);
@@ -74,7 +74,7 @@ Play *prefetch_steps(const Training *t, size_t N, bool reshard) {
     s.n = t->model.layers + 2;
     s.dp = play_group(play, "dp", 0, N, 1);
     for (s.rank = 0; s.rank < N; s.rank++) {
-        hold(&s, 3 * wte); // its weights, and a gradient of the embedding and of the head
+        hold(&s, 3 * wte); // wte: weights, the embedding's and the head's gradient
         play_call(play, s.rank, s.dp, COMM_ALL_GATHER, wte, sizeof(real));
         for (size_t k = 0; k < t->micro_batches; k++) micro_batch(&s, k);
         play_call(play, s.rank, s.dp, COMM_REDUCE_SCATTER, wte, sizeof(real));

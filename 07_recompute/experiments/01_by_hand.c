@@ -68,7 +68,7 @@ static void show(Run *run) {
     results(run, columns, rows);
 }
 
-// The way with the fewest elements kept is found among the measured ones.
+// Finds the measured way with the fewest elements kept, and answers with its counts.
 static void conclude(Run *run, const Count c[WAYS]) {
     size_t best = 0;
     for (size_t i = 1; i < WAYS; i++)

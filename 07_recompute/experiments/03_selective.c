@@ -24,7 +24,8 @@ static StepResult step(void *trained, Model *m, Optimizer *o, const Training *t,
     model_zero_gradients(m);
     double loss = model_forward_backward(m, b) * b->token_weight;
     model_fold_tied(m);
-    // The ledger is read before the norm's all-reduce, so that only those of the layers count.
+    // The ledger is read before the norm's all-reduce, so that only the all-reduces of the layers
+    // count.
     r->sent = (double)comm_bytes_sent(r->tp);
     double norm = model_grad_norm(m, r->tp);
     optimizer_step(o, m, clip_factor(norm, t->clip));
@@ -170,8 +171,8 @@ static void selective(Run *run) {
                          (drawn ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
         if (option_flag(run, "verbose")) picture_summary(run, &seen[how].timing);
         costs(run, &t, how, &seen[how]);
-        // Tensor parallelism adds partial sums in another order, so its limit is the one of
-        // rounding. Recomputation repeats the same operations on the same elements: every bit is
+        // Tensor parallelism adds partial sums in another order, so its limit allows rounding
+        // errors. Recomputation repeats the same operations on the same elements: every bit is
         // equal.
         if (how == RECOMPUTE_NONE)
             training_compare(run, "none = unsplit", &got[how], &unsplit, LIMIT_ROUNDING);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 // The function walks through all forwards under GPipe, then through all backwards, block by block.
-// budget_peak(), which it checks, has a formula.
+// It checks budget_peak(), which has a formula.
 size_t budget_walked_peak(const Training *t, size_t p, size_t i, const Recompute *choice) {
     CutSizes z = stage_sizes(&t->model, p, i);
     size_t block = kept_block(&z), head = z.last ? kept_head(&z) : 0, held = 0, peak = 0;

@@ -54,7 +54,7 @@ static void figure7(Run *run) {
 // the heads' output and computes only q k^T again (2 b s^2 h).
 static void overhead(Run *run) {
     static const double width[2] = { 12288, 20480 }; // 175B and 530B
-    // percent; the paper's text, which is of the forward pass
+    // percent of the forward pass, from the paper's text
     static const double published[2] = { 2.7, 1.6 };
     const double s = 2048, limit = 0.05 / 2.7; // printed to 0.1 percent
     double of_forward[2];

@@ -11,7 +11,7 @@ static size_t segment(const CutSizes *z, size_t k) { return k * kept_block(z) + 
 static size_t segment_peak(const Training *t, const CutSizes *z, size_t k) {
     size_t segments = ceil_div(z->blocks, k), last = z->blocks - (segments - 1) * k;
     size_t waiting = (segments + z->last) * z->C;
-    // The last segment may be shorter. Then the one before it may need more.
+    // The last segment may be shorter. Then the segment before it may need more.
     size_t at_work = waiting + segment(z, last);
     if (segments > 1) at_work = larger(at_work, segments * z->C + segment(z, k));
     if (z->last) waiting += kept_head(z);
