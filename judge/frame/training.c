@@ -178,8 +178,8 @@ double training_exact(const Run *run, const Training *t) {
 }
 void training_store(Run *run, Training *t) {
     t->model.storage = option_storage(run);
+    if (t->model.storage == REALS) return; // the lesson may have no --gradients
     t->model.main_gradients = strcmp(option_text(run, "gradients"), "main") == 0;
-    if (t->model.storage == REALS) return;
     say(run,
         "Weights and activations are stored in %s, gradients of weights in %s. Masters, moments, "
         "statistics, logits and losses are %s.",
