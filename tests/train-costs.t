@@ -90,6 +90,16 @@ for precision in fp32 fp64; do
     done
     one $program large "$large" 2 5 1 "--compress power-sgd --power-rank 3 --recompute full"
     one $program middle "$middle" 2 2 2 "--compress power-sgd --sequence-parallel"
+    # 16-bit storage: masters are state of the optimizer, and messages are as stored
+    for mesh in "2 1 1" "1 3 2" "2 2 2"; do
+        # shellcheck disable=SC2086    # three numbers
+        set -- $mesh
+        one $program small "$small" "$1" "$2" "$3" "--storage bf16 --gradients stored --zero 0 --schedule naive"
+        one $program middle "$middle" "$1" "$2" "$3" "--storage fp16 --gradients stored --zero 1 --schedule gpipe --recompute full"
+        one $program middle "$middle" "$1" "$2" "$3" "--storage bf16 --zero 2 --schedule zero-bubble --recompute selective"
+        one $program middle "$middle" "$1" "$2" "$3" "--storage bf16 --gradients stored --zero 0 --sequence-parallel --overlap"
+        one $program large "$large" "$1" "$2" "$3" "--storage fp16 --zero 3 --schedule 1f1b"
+    done
     # stages of several chunks: micro-batches come in groups as large as the number of stages
     groups="--layers 9 --width 48 --heads 6 --context 12 --batch 15 --micro-batch 2 --dropout 0.1"
     one $program groups "$groups" 1 1 4 "--zero 0 --schedule interleaved"
@@ -98,6 +108,7 @@ for precision in fp32 fp64; do
     one $program groups "$groups" 2 1 4 "--zero 3 --schedule interleaved --recompute full"
     one $program groups "$groups" 2 1 2 "--compress top-k --schedule interleaved --stage-layers 1,3,4,1"
     one $program groups "$groups" 2 1 2 "--zero 2 --schedule interleaved --stage-layers 1,3,4,1"
+    one $program groups "$groups" 2 1 4 "--storage bf16 --gradients stored --zero 3 --schedule interleaved"
 done
 
 # The suggested faster layout takes the predicted time, and its own page calls it the fastest.
