@@ -3,7 +3,7 @@
 // question: Softmax needs whole rows of scores. Can a rank have them, if the keys are spread over all ranks?
 // vary: CHUNK 64|80|96, HEADS 6|8|10, D 4|6
 //
-// Holds: all parameters; T/N contiguous positions of each of B sequences; all scores of its
+// Holds: all parameters; T/N contiguous positions of each of B sequences; all scores of this rank's
 //     queries, [B H T/N, T].
 // Sends: per layer, N-1 hops of B T C/N elements each. Forward: k, then v. Backward: v again for
 //     dP, k again for dQ, and two all-reduces of B T C elements for dK and dV.
