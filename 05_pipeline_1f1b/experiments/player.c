@@ -9,12 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    TICKS = 5040,
-    MOST_P = 16,
-    MOST_M = 128,
-    MOST_V = 8
-}; // TICKS per unit: every v divides TICKS
+// TICKS: ticks per unit of time; every v divides TICKS
+enum { TICKS = 5040, MOST_P = 16, MOST_M = 128, MOST_V = 8 };
 
 // The schedule that is shown: p lists, and the times of ops in ticks.
 typedef struct {

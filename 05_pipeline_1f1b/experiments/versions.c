@@ -201,8 +201,7 @@ void versions_check_costs(Run *run, const Training *t, const char *id, const cha
     bool two_buffers = !seen->second, end = p > 1 && (i == 0 || i + 1 == p);
     CutSizes z = stage_sizes(&t->model, p, i);
     size_t untied = !two_buffers && p == 1 ? elements_wte(&z) : 0; // one stage has both tables
-    size_t table = two_buffers && end ? elements_wte(&z)
-                                      : 0; // the tied table, on the first and the last stage
+    size_t table = two_buffers && end ? elements_wte(&z) : 0;      // the tied table, at both ends
     size_t elements = elements_stage(&z) + untied, tokens = 0;
     size_t moments = t->optimizer.kind == ADAMW ? 2 : 0;
     size_t messages = t->steps * stage_neighbours(run) * message_elements(&z, t->sequences);
