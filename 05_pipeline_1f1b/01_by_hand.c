@@ -33,8 +33,8 @@ Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
 
 // ---------------------------------------------------------------- the judge
 
-// The messages of one direction between two neighbours. They arrive in the order in which they were
-// sent, and carry no name.
+// The messages of one direction between two neighbours. The messages arrive in the order in which
+// they were sent, and carry no name.
 typedef struct {
     size_t sent[2 * MOST_MICRO], n, read;
 } Mailbox;

@@ -1,7 +1,8 @@
 // test_real_size.c: computes the numbers of the real-size examples ("Use it when, until") of the
-// READMEs, references and lesson pages. It uses only sizes, the cost model (common/model/costs.h)
-// and the chapters' formulas. It prints each number with a few words that stand beside it on its
-// page; tests/real-size.t looks for them there. " … " stands for at most one line of other words.
+// READMEs, references and lesson pages. The program uses only sizes, the cost model
+// (common/model/costs.h) and the chapters' formulas. The program prints each number with a few
+// words that stand beside it on its page; tests/real-size.t looks for them there. " … " stands for
+// at most one line of other words.
 //
 // ranks: 1
 // level: core

@@ -284,7 +284,7 @@ static void compare_evaluation(Test *t) {
 }
 
 // ---- stage 3: how long the tied embedding is whole ----
-// Its weights are whole until zero3_drop_wte, its gradients until zero2_reduce.
+// wte has whole weights until zero3_drop_wte, and whole gradients until zero2_reduce.
 
 static void keep_wte(Test *t) {
     Model *m = model_describe(&t->t->model, model_layers(&t->t->model));

@@ -90,7 +90,7 @@ VersionsSeen versions_train(Run *run, const Training *t, VersionsList list, Traj
     seen.sums = pp->ledger[COMM_ALL_REDUCE].calls;
     seen.buffers_back = buffers_back(m);
     ledger_pause();
-    comm_all_reduce_doubles(pp, loss, n); // the last stage has the losses, the others have zeros
+    comm_all_reduce_doubles(pp, loss, n); // all stages but the last add zeros
     ledger_resume();
     for (size_t k = 0; k < n; k++) seen.loss[k / t->micro_batches] += loss[k];
     for (size_t step = 0; step < t->steps; step++) {
