@@ -75,7 +75,7 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
 
 // ---------------------------------------------------------------- ZB-H1: a rule
 
-// 1F1B's order, but stage i runs each W i micro-batches later. So a gradient passes a stage in B,
+// 1F1B's order, but stage i delays each W by i micro-batches. So a gradient passes a stage in B,
 // not in B + W, and the late W's fill the end of the step. Stage i has p - i micro-batches between
 // F and B, and i between B and W: p in flight on every stage, as on stage 0 of 1F1B. If m >= p, and
 // W is no longer than F and B, a step takes
@@ -107,7 +107,7 @@ Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
 typedef struct {
     Schedule list;        // the ops of this stage that are planned
     size_t free_at;       // when the last of these ops ends
-    size_t n[4], *end[4]; // n[what]: ops of this kind in the list; end[what][k]: their ends
+    size_t n[4], *end[4]; // n[what]: ops of this kind in the list; end[what][k]: when op k ends
 } Planned;
 
 // Returns when the next op of this kind could start on stage i. SIZE_MAX: there is none, memory is

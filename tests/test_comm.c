@@ -1,5 +1,6 @@
 // test_comm.c: compares every call of comm.h with sums and copies computed here. Prints TAP from
-// rank 0. The last argument may name a mistake to make instead; tests/comm.t runs both.
+// rank 0. The last argument may name a mistake to make instead; tests/comm.t runs the program with
+// and without a mistake.
 //
 // ranks: 4
 // level: core
@@ -628,7 +629,8 @@ static void test_grids(Test *t) {
     ok(t, sums, "sums over rows, columns and depths");
 }
 
-// The last rank starts the world's sum only after all other ranks have reported the end of theirs.
+// The last rank starts the world's sum only after all other ranks have reported the end of their
+// own sum.
 static void test_late_member(Test *t) {
     Comm *w = t->world;
     bool last = w->rank == w->size - 1, first = w->rank == 0;

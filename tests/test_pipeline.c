@@ -502,7 +502,7 @@ static void run_scattered(Comm *world, void *unused) {
     Comm *tp = comm_split(world, i / t, i, "tp"), *pp = comm_split(world, i % t, i, "pp");
     Arena a = arena(MEM_WORKSPACE);
     Tensor y = tensor_new(&a, 3, 7), x = tensor_new(&a, 3, 7);
-    tensor_randomize(y, 1, 1); // the same values on every rank, so that each can compare
+    tensor_randomize(y, 1, 1); // the same values on every rank, so that each rank can compare
     comm_connect(pp, COMM_NEIGHBOURS);
     if (i < t) pipeline_send_scattered(pp, tp, y, 1);
     else pipeline_recv_gathered(pp, tp, x, 0);

@@ -228,7 +228,7 @@ static bool reads_interleaved(size_t p, size_t m, size_t v, size_t i, const char
     return same;
 }
 
-// The lists of 05.01 are those of 02_1f1b.c.
+// The lists of 05.01 must equal the lists of 02_1f1b.c.
 static void by_hand_lists(void) {
     bool same = true;
     for (size_t p = 1; p <= MOST_STAGES; p++)
@@ -435,7 +435,7 @@ static void no_flush_forms(size_t p) {
             const bool batches = rule == LATE_RULES - 1;
             const size_t n = batches ? BATCHES * m : m;
             Schedule stage[MOST_STAGES];
-            bool two = true; // versions of the weights are enough on every stage
+            bool two = true; // are two versions of the weights enough on every stage?
             for (size_t i = 0; i < p; i++) {
                 stage[i] = late_list(rule, p, m, i);
                 NEED(stage[i].n == 2 * n + (batches ? BATCHES : n), "an update of each batch");

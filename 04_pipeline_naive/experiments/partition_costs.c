@@ -1,5 +1,5 @@
-// partition_costs.c: predicts step times, the slowest stage, messages and memory of a training
-// whose blocks may move between stages (04_partition.c), from sizes alone.
+// partition_costs.c: predicts step times, the slowest stage and the bytes of the blocks that move,
+// in a training whose blocks may move between stages (04_partition.c), from sizes alone.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>

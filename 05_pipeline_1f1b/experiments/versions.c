@@ -1,5 +1,5 @@
-// versions.c: trains by lists with updates in them, PipeDream's and 2BW's, and by their recurrence
-// on one device. Measures and predicts what the stages hold and send (experiments.h).
+// versions.c: trains by lists with updates (PipeDream and 2BW), and by the recurrence of such a
+// list on one device. Measures and predicts what the stages hold and send (experiments.h).
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,8 +145,8 @@ static void read_past(Model *m, Tensor past, size_t k, size_t p, const size_t *a
     }
 }
 
-// Trains the whole model on rank 0, one batch after the other. The ledgers do not count it. The
-// norms of the Trajectory stay 0.
+// Trains the whole model on rank 0, one batch after the other. The ledgers do not count this
+// training. The norms of the Trajectory stay 0.
 static Trajectory recurrence(Run *run, const Training *t, bool untied, const size_t *age) {
     Trajectory out = trajectory_new(run, t);
     size_t p = run->world->size;
