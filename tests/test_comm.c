@@ -804,7 +804,7 @@ static void mistaken_message(const char *mode, Comm *w, Tensor x) {
     Tensor four = tensor_flat_range(x, 0, 4), five = tensor_flat_range(x, 0, 5);
     if (strcmp(mode, "deadlock") == 0) {
         if (w->rank < 2) comm_recv(w, x, 1 - w->rank);
-    } else if (strcmp(mode, "rendezvous") == 0) { // a small message, too: both ranks send first
+    } else if (strcmp(mode, "rendezvous") == 0) { // both ranks send a small message first
         if (w->rank < 2) comm_send(w, four, 1 - w->rank);
         if (w->rank < 2) comm_recv(w, four, 1 - w->rank);
     } else if (strcmp(mode, "short") == 0 || strcmp(mode, "long") == 0) {

@@ -58,7 +58,7 @@ static void release(Model *m, size_t stage) {
     model_free(m);
 }
 
-// ---- the same with loops, on rank 0 ----
+// ---- the expected sums, computed with loops on rank 0 ----
 
 // The gradient that one shard alone leaves in a whole model.
 static real *of_shard(const Test *t, Model *m, size_t step, size_t shard) {

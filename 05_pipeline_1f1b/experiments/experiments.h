@@ -18,7 +18,8 @@ typedef struct {
     Predicted flight, activations;
 } EqualWay;
 // Runs, records and draws one step, and frees the lists. flags: for picture_show. Checks that the
-// events have the order of the lists, and in flight, activations, messages, step and idle share.
+// events have the order of the lists. Checks micro-batches in flight, activations, messages, step
+// and idle share.
 Played equal_stages(Run *run, const Stack *stack, size_t m, const EqualWay *way, const char *title,
                     int flags);
 // Compares two times in words, for a sentence: "0.5 % more than", "the same as".

@@ -249,8 +249,8 @@ void player(Run *run) {
         if (!possible(k, play.p, play.m)) continue;
         other[k] = known(run, k, play.p, play.m, v);
         j[k] = judge(&other[k]);
-        // Compare only the same kind: as many chunks; halves of backwards only if the list has
-        // them.
+        // Compares with lists of the same kind only: with as many chunks, and with halves of
+        // backwards only if this list has them.
         bool alike = other[k].v == play.v && (k < ZB_H1 || in_halves(&play));
         if (alike && (!best || j[k].end < best->end)) {
             best = &j[k];
