@@ -68,7 +68,7 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
     // wte is used twice. The first stage has the embedding's part of its gradient, the last stage
     // the head's part. Both stages need the sum before the norm of the whole gradient is computed.
     pipeline_tied_sum(m, rank->tied);
-    // Only the last stage knows the loss; the others add zeros.
+    // Only the last stage knows the loss; the other stages add zeros.
     comm_all_reduce_doubles(rank->pp, &r.loss, 1);
     // Every stage sends one number per tensor of the model: the sum of squares of its own tensors,
     // 0 for the tensors of other stages. The received sums are added in model order, so the norm

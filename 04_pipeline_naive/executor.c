@@ -70,8 +70,7 @@ struct Executor {
     PipelineStage *stage;
     Arena buffers;
     Sends activations, gradients; // to the next stage, to the stage before
-    Receives
-        receive[2]; // [0]: from the previous stage, [1]: from the next; of two stages [0] is both
+    Receives receive[2]; // [0]: from the stage before, [1]: from the next (p = 2: [0] is both)
 };
 
 static PipelineBatch *batch_of(const Executor *e, PipeOp op) {

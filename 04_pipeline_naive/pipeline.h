@@ -76,8 +76,8 @@ double pipeline_loss(Comm *pp, Model *m, const Batch *b);
 // The ops of a stage. BACKWARD does BACKWARD_INPUTS and BACKWARD_WEIGHTS in one op.
 typedef enum { FORWARD, BACKWARD, BACKWARD_INPUTS, BACKWARD_WEIGHTS, UPDATE } PipeWhat;
 // chunk: a stage may hold several chunks of the model; chunk c on stage i of p is part c*p + i of
-// all v*p parts (05.03). version: the version of the weights that the op reads (05.04). Both are 0
-// in the lists of this chapter.
+// all v*p parts (05.03). version: the version of the weights that the op reads (05.04). chunk and
+// version are 0 in the lists of this chapter.
 typedef struct {
     PipeWhat what;
     size_t micro_batch, chunk, version;

@@ -33,8 +33,8 @@ Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
 
 // ---------------------------------------------------------------- the judge
 
-// The messages of one direction between two neighbours. They arrive in the order in which they were
-// sent, and carry no name.
+// The messages of one direction between two neighbours. The messages arrive in the order in which
+// they were sent, and carry no name.
 typedef struct {
     size_t sent[2 * MOST_MICRO], n, read;
 } Mailbox;
@@ -85,7 +85,7 @@ Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
                 if (needs.stage != i && !received[i] && !receive(from, k, &wrong)) continue;
                 if (wrong) return refused(WRONG_MESSAGE);
                 size_t there = end[needs.stage][needs.op.what != FORWARD][k];
-                if (!there) return refused(DEADLOCK); // the needed op comes later in its own list
+                if (!there) return refused(DEADLOCK); // it comes later in this stage's list
                 if (there > start) start = there;
             }
             Mailbox *to = backward ? &back[i] : &on[i];

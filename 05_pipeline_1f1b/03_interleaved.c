@@ -78,9 +78,10 @@ PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t m
     return s;
 }
 
-// Runs the list with its messages. They go round a ring: y to the next stage, dx to the previous
-// one. pipeline_begin() has set s.next = (i + 1) % p and s.before = (i + p - 1) % p. So y of the
-// last stage is x of the FIRST stage, a chunk later. Only part 0 receives no x, and only part
+// Runs the list with its messages. The messages go round a ring: y to the next stage, dx to the
+// previous one. pipeline_begin() has set s.next = (i + 1) % p and s.before = (i + p - 1) % p. So y
+// of the last stage is x of the FIRST stage, a chunk later. Only part 0 receives no x, and only
+// part
 // v p - 1 sends no y. Sends are started and not waited for: in the warm-up all stages send y round
 // the ring, and if each waited until its y is received, none would receive. Here a message keeps
 // its buffer to the end of the step, because that is simple. The executor reuses two buffers per

@@ -87,8 +87,8 @@ static void table_finish(Stage *s, Model *m) {
     comm_wait(s->sends);
     s->sends = NULL;
     s->spare = s->table->own_g;
-    op_add(s->table->own_g, s->table->own_g,
-           s->received); // a + b = b + a: the same bits on both stages
+    // a + b = b + a, so both stages get the same bits.
+    op_add(s->table->own_g, s->table->own_g, s->received);
     optimizer_step_unit(s->optimizer, s->table, 1);
     note(s, m, is_table);
 }

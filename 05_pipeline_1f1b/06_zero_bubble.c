@@ -4,8 +4,7 @@
 // vary: SEQUENCES 8..12, layers 8..12, width 18|24, context 7..13, vocab 31..50
 //
 // Holds: rank i has stage i, some neighbouring layers. Activations stay until W, because W reads x
-//     and dy of every layer: those of p micro-batches with ZB-H1, of at most cap with an automatic
-//     list.
+//     and dy of every layer. ZB-H1 keeps p micro-batches, an automatic list at most cap.
 // Sends: an F sends y [B*T, C] to stage i + 1, a B sends dx [B*T, C] to stage i - 1, each at its
 //     end; a W sends nothing. Per step the sums of 1F1B: V*C elements over {first, last}, 1 and
 //     12L + 4 doubles over all stages.
@@ -76,14 +75,14 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
 
 // ---------------------------------------------------------------- ZB-H1: a rule
 
-// 1F1B's order, but stage i runs each W i micro-batches later. So a gradient passes a stage in B,
+// 1F1B's order, but stage i delays each W by i micro-batches. So a gradient passes a stage in B,
 // not in B + W, and the late W's fill the end of the step. Stage i has p - i micro-batches between
 // F and B, and i between B and W: p in flight on every stage, as on stage 0 of 1F1B. If m >= p, and
 // W is no longer than F and B, a step takes
 //     (p-1)F + (mF + mB + (m-p)W) + (p-1)B + W = m(F+B+W) + (p-1)(F+B-W).
 // The last stage starts after (p-1)F. It runs all its F's and B's and m - p of its W's; then its
 // last gradient needs a B on each of the p - 1 other stages. Stage 0 ends with a W. The W's run in
-// the order of their micro-batches, so every bit is that of 1F1B.
+// the order of their micro-batches, so every bit is the same as with 1F1B.
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
     Schedule s = { 0 };
     size_t ahead = p - 1 - i < m ? p - 1 - i : m, forwards = 0, inputs = 0, weights = 0;
@@ -108,7 +107,7 @@ Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
 typedef struct {
     Schedule list;        // the ops of this stage that are planned
     size_t free_at;       // when the last of these ops ends
-    size_t n[4], *end[4]; // n[what]: ops of this kind in the list; end[what][k]: their ends
+    size_t n[4], *end[4]; // n[what]: ops of this kind in the list; end[what][k]: when op k ends
 } Planned;
 
 // Returns when the next op of this kind could start on stage i. SIZE_MAX: there is none, memory is

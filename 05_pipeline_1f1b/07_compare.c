@@ -52,7 +52,7 @@ const PipelineWay pipeline_ways[PIPELINE_WAYS] = {
     { "ZB-H1", WAY_FLUSH, 1, zero_bubble }, // 05.06: a half of each backward fills the bubble
     // 05.04: no flush, an update after every micro-batch
     { "PipeDream", WAY_PIPEDREAM, 1, pipedream },
-    { "2BW", WAY_2BW, 1, two_bw }, // 05.05: no flush, an update per batch, one late
+    { "2BW", WAY_2BW, 1, two_bw }, // 05.05: no flush; one update per batch, one late
 };
 
 PipelineResult pipeline_way_run(const PipelineWay *way, Comm *pp, Comm *tied, Model *model,

@@ -62,8 +62,8 @@ StepResult mixed_step(Model *model, Comm *dp, LossScale *scale, const Batch *bat
     model_zero_gradients(model);
     for (size_t k = 0; k < m; k++) {
         Batch scaled = batch[k];
-        scaled.token_weight *=
-            scale->factor; // the head's dy has the factor, so every gradient has it
+        // The head's dy has the factor, so every gradient has it.
+        scaled.token_weight *= scale->factor;
         loss += model_forward_backward(model, &scaled);
     }
     model_fold_tied(model);

@@ -24,7 +24,7 @@
 // Forward keeps the input of every layer, or only of every k-th layer. In the second case, before
 // backward enters a segment of k layers, these layers run forward again from the kept input. All
 // ways give the same gradients in every bit, because the second forward does the same additions in
-// the same order. They differ in two counts: the most elements kept, and the multiplications.
+// the same order. The ways differ in two counts: the most elements kept, and the multiplications.
 
 static void keep(Count *c, size_t elements) {
     c->kept += elements;

@@ -33,8 +33,8 @@ static void full_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
 // position). The second forward sends the messages of every forward, because a rank needs the same
 // sums for the same items. A tensor-parallel block (chapter 03) has two all-reduces of [B*T, C] in
 // forward: after the products with W_O and W_2 each rank has a partial sum over its heads or hidden
-// columns. Both run again. With the two of backward a block has 6 all-reduces, not 4. Every rank of
-// the group must recompute the same blocks.
+// columns. These two run again. With the two all-reduces of backward a block has 6 all-reduces, not
+// 4. Every rank of the group must recompute the same blocks.
 static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 07.02a (3 points): compute again. Write the gradient of x to dx and add the
     // gradients of the parameters to theirs, as backward of l->inner does. layer_backward() reads

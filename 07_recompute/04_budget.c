@@ -68,8 +68,8 @@ typedef struct {
     Plan *plan;
     size_t n, room;
 } Plans;
-// Adds p to the plans from `first` on, unless one of them is as good. Drops the plans that are no
-// better than p.
+// Adds p to the plans from `first` on, unless one of these plans is as good. Drops the plans among
+// them that are no better than p.
 static void plans_add(Plans *all, size_t first, Plan p) {
     size_t left = first;
     for (size_t k = first; k < all->n; k++) {

@@ -113,7 +113,7 @@ static void bench(Run *run) {
                    ratio(seconds, MODEL_ON, MODEL_OFF, rounds),
                    ratio(seconds, MODEL_OFF, WALL_OFF, rounds),
                    1e3 * median(seconds[WALL_OFF], rounds) };
-    side_broadcast(r, sizeof r); // the first rank's
+    side_broadcast(r, sizeof r); // the values of rank 0
     say(run, "a step: %.1f ms of processor time; %zu events and samples on the first rank", r[3],
         events);
     say(run, "recorder on / off, real time:       %.4f", r[0]);

@@ -1,6 +1,6 @@
 // openblas_choice.c: a preloaded library that makes OpenBLAS choose as on another processor, or as
-// another version would. It changes the environment for OpenBLAS only. All other code sees the
-// unchanged environment.
+// another version would. The library changes the environment for OpenBLAS only. All other code sees
+// the unchanged environment.
 //     CHOICE=Prescott        OpenBLAS's own choice if OPENBLAS_CORETYPE is not set
 //     ANSWER=Haswell         OpenBLAS's choice if OPENBLAS_CORETYPE is set
 #define _GNU_SOURCE // dladdr

@@ -2,11 +2,11 @@
 // point-to-point sends, through MPI's profiling interface. The counts do not come from the ledger,
 // because a test compares the ledger with them.
 //
-// It counts messages of reals. It does not count the simulated clock's times, which have their own
-// tag, and messages of bytes, which belong to the side channel (checks, digests). Messages inside
-// sums and all-to-alls are counted separately. At the end every rank prints one line on stderr. The
-// line has its sent messages in total, in sums and all-to-alls of reals, and in each stretch
-// between two collectives. A pipeline's step is one stretch:
+// The library counts messages of reals. It counts neither the simulated clock's times, which have
+// their own tag, nor messages of bytes, which belong to the side channel (checks, digests).
+// Messages inside sums and all-to-alls are counted separately. At the end every rank prints one
+// line on stderr. The line has its sent messages in total, in sums and all-to-alls of reals, and in
+// each stretch between two collectives. A pipeline's step is one stretch:
 //     pmpi rank R calls N bytes N sums N stretches CALLS:BYTES CALLS:BYTES ...
 #include <mpi.h>
 #include <stdio.h>

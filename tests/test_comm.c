@@ -1,5 +1,6 @@
 // test_comm.c: compares every call of comm.h with sums and copies computed here. Prints TAP from
-// rank 0. The last argument may name a mistake to make instead; tests/comm.t runs both.
+// rank 0. The last argument may name a mistake to make instead; tests/comm.t runs the program with
+// and without a mistake.
 //
 // ranks: 4
 // level: core
@@ -630,7 +631,8 @@ static void test_grids(Test *t) {
     ok(t, sums, "sums over rows, columns and depths");
 }
 
-// The last rank starts the world's sum only after all other ranks have reported the end of theirs.
+// The last rank starts the world's sum only after all other ranks have reported the end of their
+// own sum.
 static void test_late_member(Test *t) {
     Comm *w = t->world;
     bool last = w->rank == w->size - 1, first = w->rank == 0;
@@ -804,7 +806,7 @@ static void mistaken_message(const char *mode, Comm *w, Tensor x) {
     Tensor four = tensor_flat_range(x, 0, 4), five = tensor_flat_range(x, 0, 5);
     if (strcmp(mode, "deadlock") == 0) {
         if (w->rank < 2) comm_recv(w, x, 1 - w->rank);
-    } else if (strcmp(mode, "rendezvous") == 0) { // a small message, too: both ranks send first
+    } else if (strcmp(mode, "rendezvous") == 0) { // both ranks send a small message first
         if (w->rank < 2) comm_send(w, four, 1 - w->rank);
         if (w->rank < 2) comm_recv(w, four, 1 - w->rank);
     } else if (strcmp(mode, "short") == 0 || strcmp(mode, "long") == 0) {

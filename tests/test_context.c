@@ -1,6 +1,6 @@
-// test_context.c: compares every kind of context parallelism with the unsplit model. It is combined
-// with tensor and sequence parallelism, recomputation, split backwards and ZeRO. Recomputation
-// gives equal bits. tests/context.t runs it.
+// test_context.c: compares every kind of context parallelism with the unsplit model. Each kind is
+// combined with tensor and sequence parallelism, recomputation, split backwards and ZeRO.
+// Recomputation gives equal bits. tests/context.t runs it.
 //
 // ranks: 4
 // level: core
@@ -24,7 +24,7 @@ typedef struct {
     bool halves;
 } Groups;
 
-// Walks as zero-bubble pipelines do: first all gradients of inputs, then those of weights.
+// Walks as zero-bubble pipelines do: first all gradients of inputs, then all gradients of weights.
 static double in_halves(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
     Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], b)), none = { 0 };

@@ -772,8 +772,8 @@ static double apart(Tensor a, Tensor b) {
     free(y);
     return worst / most;
 }
-// Checks that attention in blocks equals plain attention, within rounding. Its kept memory grows
-// with T. Its workspace does not grow for sequences longer than a tile.
+// Checks that attention in blocks equals plain attention, within rounding. The kept memory of
+// attention in blocks grows with T. The workspace does not grow for sequences longer than a tile.
 static void test_blockwise(void) {
     static const double drop[] = { 0, 0.3 }, deviation[] = { 1, 12 };
     for (int d = 0; d < 2; d++)

@@ -133,7 +133,8 @@ static void check_prints(Test *t) {
         if (t->last && mode_is(t, "print-missing") && tensor == BY_COLS) continue;
         put_one(s, &t->arena, tensor, world->rank, world->size, t->last ? m : none);
     }
-    // overlaps the parts of the others, so elements are held twice, but not by replicas
+    // this part overlaps the parts of the other ranks, so elements are held twice, but not by
+    // replicas
     size_t index[COUNT];
     for (size_t i = 0; i < COUNT; i++) index[i] = i;
     if (t->last && mode_is(t, "print-overlap"))

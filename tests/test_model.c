@@ -136,7 +136,7 @@ static void test_cuts(void) {
         test_cut(7, 5, 1, parts, 1);
         test_cut(3, 11, 1, 1, parts);
         test_cut(4, 12, 3, 1, parts); // q | k | v, 4 columns each: with 5 parts one is empty
-        test_cut(0, 21, 3, 1, parts); // their bias, a vector
+        test_cut(0, 21, 3, 1, parts); // the bias of q, k and v, a vector
         test_cut(7, 12, 3, 2, parts); // both directions at once
         test_cut(7, 15, 3, parts, 3);
         test_cut_grouped(4, 20, 3, 3, 1,

@@ -1,7 +1,7 @@
 // test_pipeline.c: features of the executor that no lesson of chapters 04 and 05 uses: several
-// chunks of a model on a stage, and split backwards. It uses real models of the smallest sizes,
-// emulated. Every result has the bits of gradient accumulation on one device. The rule of all
-// schedules, pipe_op_needs, is tested on lists alone. tests/pipeline.t runs it.
+// chunks of a model on a stage, and split backwards. The test uses real models of the smallest
+// sizes, emulated. Every result has the bits of gradient accumulation on one device. The rule of
+// all schedules, pipe_op_needs, is tested on lists alone. tests/pipeline.t runs it.
 //
 // ranks: 1
 // level: core
@@ -167,7 +167,7 @@ static void run_case(Comm *world, void *which) {
 
 // PipeDream (Harlap et al. 2018) updates after every backward, so the pipeline never runs empty. In
 // forward and backward, micro-batch k of stage i reads version max(0, k - (p-1-i)) of the stage's
-// weights. Its gradient makes version k+1.
+// weights. The gradient of micro-batch k makes version k+1.
 enum { STEPS = 6 };
 static const double rate = 0.3;
 static size_t version_of(size_t p, size_t i, size_t k) {
@@ -450,8 +450,8 @@ static void run_cube_kept(Comm *world, void *unused) {
     data_free(&d);
 }
 
-// Tests blocks recomputed in pairs: the bits are those of the plain model, and one input is kept
-// per pair.
+// Tests blocks recomputed in pairs: the bits equal the bits of the plain model, and one input is
+// kept per pair.
 static void run_pairs(Comm *world, void *unused) {
     (void)unused;
     static const ModelConfig four = {
@@ -502,7 +502,7 @@ static void run_scattered(Comm *world, void *unused) {
     Comm *tp = comm_split(world, i / t, i, "tp"), *pp = comm_split(world, i % t, i, "pp");
     Arena a = arena(MEM_WORKSPACE);
     Tensor y = tensor_new(&a, 3, 7), x = tensor_new(&a, 3, 7);
-    tensor_randomize(y, 1, 1); // the same values on every rank, so that each can compare
+    tensor_randomize(y, 1, 1); // the same values on every rank, so that each rank can compare
     comm_connect(pp, COMM_NEIGHBOURS);
     if (i < t) pipeline_send_scattered(pp, tp, y, 1);
     else pipeline_recv_gathered(pp, tp, x, 0);

@@ -1,7 +1,8 @@
 // test_real_size.c: computes the numbers of the real-size examples ("Use it when, until") of the
-// READMEs, references and lesson pages. It uses only sizes, the cost model (common/model/costs.h)
-// and the chapters' formulas. It prints each number with a few words that stand beside it on its
-// page; tests/real-size.t looks for them there. " … " stands for at most one line of other words.
+// READMEs, references and lesson pages. The program uses only sizes, the cost model
+// (common/model/costs.h) and the chapters' formulas. The program prints each number with a few
+// words that stand beside it on its page; tests/real-size.t looks for them there. " … " stands for
+// at most one line of other words.
 //
 // ranks: 1
 // level: core
@@ -411,8 +412,8 @@ static void zero_bubble(void) {
     on_page("(%.0f + %.0f - %.0f)$ ms = %.2f s: %.1f %%", F, B, W, rest / 1e3,
             100 * rest / (96 * turn + rest));
     on_page("takes %.1f %% less", 100 * (1 - (96 * turn + rest) / long_1));
-    on_page("of 1F1B is %.1f %%, that of ZB-H1 %.1f %%. The step is %.1f %% shorter", 700 / 31.0,
-            100 * rest / (24 * turn + rest), 100 * (1 - (24 * turn + rest) / short_1));
+    on_page("of 1F1B is %.1f %%, the bubble of ZB-H1 %.1f %%. The step is %.1f %% shorter",
+            700 / 31.0, 100 * rest / (24 * turn + rest), 100 * (1 - (24 * turn + rest) / short_1));
 }
 
 // ---- 06_zero ----

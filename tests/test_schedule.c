@@ -1,7 +1,7 @@
 // test_schedule.c: compares the op lists of chapters 04 and 05 with their closed forms, for every p
 // = 1..8 and m = 1..24. Interleaved lists have v = 1..4. Also tests the order of messages between
 // each pair of stages, the published orders, wrong lists in the timeline, and the layers of a
-// stage. It uses lists only, no ranks. tests/schedule.t runs it.
+// stage. The test uses lists only, no ranks. tests/schedule.t runs it.
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/by_hand.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -173,8 +173,8 @@ static bool once_each(const Schedule *s, size_t m, size_t v) {
 }
 
 // One test for each p and v, over all m that p divides. The list is legal and takes the time of the
-// formula. It has as many chunks in flight as published, and all neighbours agree on the order of
-// messages. t_f, t_b: times of a chunk.
+// formula. The list has as many chunks in flight as published, and all neighbours agree on the
+// order of messages. t_f, t_b: times of a chunk.
 static void interleaved_forms(size_t p, size_t v, size_t t_f, size_t t_b) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
@@ -228,7 +228,7 @@ static bool reads_interleaved(size_t p, size_t m, size_t v, size_t i, const char
     return same;
 }
 
-// The lists of 05.01 are those of 02_1f1b.c.
+// The lists of 05.01 must equal the lists of 02_1f1b.c.
 static void by_hand_lists(void) {
     bool same = true;
     for (size_t p = 1; p <= MOST_STAGES; p++)
@@ -272,8 +272,9 @@ static void known_orders(void) {
 
 // ---- stages of unequal times ----
 
-// GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower. Its bound is the largest, over
-// the stages, of a stage's own work plus one forward and backward of each stage before it.
+// GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower. The bound of 1F1B is the
+// largest, over the stages, of a stage's own work plus one forward and backward of each stage
+// before it.
 static void unequal_stages(void) {
     size_t exact = 0, bound = 0, faster = 0, met = 0;
     enum { CASES = 2000 };
@@ -434,7 +435,7 @@ static void no_flush_forms(size_t p) {
             const bool batches = rule == LATE_RULES - 1;
             const size_t n = batches ? BATCHES * m : m;
             Schedule stage[MOST_STAGES];
-            bool two = true; // versions of the weights are enough on every stage
+            bool two = true; // are two versions of the weights enough on every stage?
             for (size_t i = 0; i < p; i++) {
                 stage[i] = late_list(rule, p, m, i);
                 NEED(stage[i].n == 2 * n + (batches ? BATCHES : n), "an update of each batch");

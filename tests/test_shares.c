@@ -1,6 +1,6 @@
 // test_shares.c: tests the shares that balance_shares() makes of random rates. Together the shares
-// are the batch. A step takes at most as long as a step of n - 1 more sequences that could be cut,
-// because the last device got its last sequence only if no other device would have finished it
+// are the batch. A step takes at most as long as a step of n - 1 more sequences that could be cut.
+// The reason: the last device got its last sequence only if no other device would have finished it
 // earlier. tests/balance.t runs it.
 //
 // ranks: 1

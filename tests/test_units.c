@@ -58,7 +58,7 @@ static void release(Model *m, size_t stage) {
     model_free(m);
 }
 
-// ---- the same with loops, on rank 0 ----
+// ---- the expected sums, computed with loops on rank 0 ----
 
 // The gradient that one shard alone leaves in a whole model.
 static real *of_shard(const Test *t, Model *m, size_t step, size_t shard) {
@@ -284,7 +284,7 @@ static void compare_evaluation(Test *t) {
 }
 
 // ---- stage 3: how long the tied embedding is whole ----
-// Its weights are whole until zero3_drop_wte, its gradients until zero2_reduce.
+// wte has whole weights until zero3_drop_wte, and whole gradients until zero2_reduce.
 
 static void keep_wte(Test *t) {
     Model *m = model_describe(&t->t->model, model_layers(&t->t->model));

@@ -40,8 +40,9 @@ typedef struct {
     char cell[ROWS][CASES][24];
 } EqualStages;
 
-// The costs of m = 8, in detail. The first message of each link and direction is exposed. The
-// others hide behind the work of their receiver, unless a message (d) takes longer than that work.
+// The costs of m = 8, in detail. The first message of each link and direction is exposed. The other
+// messages hide behind the work of their receiver, unless a message (d) takes longer than that
+// work.
 static void equal_stages_costs(Run *run, const Stack *stack, size_t m, size_t step,
                                const Timing *gpipe, const Timing *naive) {
     size_t links = run->world->size - 1;
@@ -62,8 +63,8 @@ static void equal_stages_costs(Run *run, const Stack *stack, size_t m, size_t st
                        naive);
 }
 
-// GPipe's step: the first micro-batch passes all stages and links. Each of the others follows as
-// closely as the slowest stage or link lets it.
+// GPipe's step: the first micro-batch passes all stages and links. Each later micro-batch follows
+// as closely as the slowest stage or link lets it.
 static size_t gpipe_step(const StackTimes *t, size_t p, size_t m) {
     size_t f = t->forward, b = t->backward, d = p > 1 ? t->message : 0;
     return p * (f + b) + 2 * (p - 1) * d + (m - 1) * (max(f, d) + max(b, d));

@@ -14,7 +14,7 @@
 // Trains a pipeline on all ranks of the world, then reads this rank's ledgers.
 
 // Numbers from the ledgers of this rank. Messages and sums are averages per step, so a step that
-// differs from the others shows as a fraction. loss, unsplit_loss: of the last step.
+// differs from the other steps shows as a fraction. loss, unsplit_loss: of the last step.
 typedef struct {
     double messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes;
     size_t in_flight;                        // in the last step
@@ -58,10 +58,10 @@ StageCosts stages_same_bits(Run *run, const char *what, const Training *t, Stage
                             PipelineLoop *loop, const Schedule *list, ListRunner *runner);
 
 // ---- stack.c ----
-// A stack of equal blocks, for which the closed forms of pipelines are exact. It has no embedding
-// and no head: the first stage starts from random values for each token, and the last stage takes a
-// token's first feature as its loss. A backward's GEMMs have exactly twice the FLOPs of a
-// forward's, so b = 2f.
+// A stack of equal blocks, for which the closed forms of pipelines are exact. The stack has no
+// embedding and no head: the first stage starts from random values for each token, and the last
+// stage takes a token's first feature as its loss. A backward's GEMMs have exactly twice the FLOPs
+// of a forward's, so b = 2f.
 
 typedef struct {
     ModelConfig model;

@@ -1,5 +1,5 @@
-// partition_costs.c: predicts step times, the slowest stage, messages and memory of a training
-// whose blocks may move between stages (04_partition.c), from sizes alone.
+// partition_costs.c: predicts step times, the slowest stage and the bytes of the blocks that move,
+// in a training whose blocks may move between stages (04_partition.c), from sizes alone.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
@@ -25,9 +25,9 @@ static double stage_time(const double *cost, const size_t *blocks, size_t p, siz
     return sum;
 }
 
-// A step of GPipe on unequal stages. The first micro-batch passes all stages; the others follow as
-// closely as the slowest stage or link lets them. The sums at the end of the step come last. A
-// backward takes twice the time of a forward.
+// A step of GPipe on unequal stages. The first micro-batch passes all stages; the later
+// micro-batches follow as closely as the slowest stage or link lets them. The sums at the end of
+// the step come last. A backward takes twice the time of a forward.
 static double step_time(const Training *t, const double *cost, const size_t *blocks, size_t p) {
     CutSizes z = cut_sizes(&t->model, 1, 0);
     double sum = 0, slowest = 0, way = p > 1 ? (double)stage_message_time(&t->model, 1) : 0;

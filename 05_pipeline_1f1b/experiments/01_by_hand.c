@@ -12,7 +12,7 @@ enum { CASES = MOST_STAGES * MOST_MICRO };
 // ---------------------------------------------------------------- all sizes
 
 // Judges the rule's lists for every p and m, and compares step and micro-batches in flight with the
-// formulas. early_back: the rule is 1F1B's.
+// formulas: of the naive order if naive, of 1F1B if early_back, else of GPipe.
 static void judge_all(Run *run, const char *what, ScheduleRule rule, bool naive, bool early_back) {
     double legal = 0, all = CASES, end[CASES], want_end[CASES];
     double flight[CASES * MOST_STAGES], want_flight[CASES * MOST_STAGES];

@@ -51,7 +51,7 @@ static void table(Run *run) {
         { "messages sent by a rank", "m to each neighbour", { "sent.gpipe", "sent.1f1b" } },
         { 0 },
     };
-    // Under the real clock no time is a cost, so the rows of times are left out.
+    // Real times are not predicted, so the rows of times are left out.
     results(run, columns, clock_config()->simulated ? rows : rows + 2);
     say(run, "  p stages, m micro-batches; t_f, t_b: forward, backward. Flush: no update before "
              "all backwards end.");

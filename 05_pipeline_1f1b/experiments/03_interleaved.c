@@ -1,6 +1,6 @@
 // 03_interleaved.c (experiment): v chunks per stage equal gradient accumulation in every bit, by
-// the lesson's own loop and by the executor. Compared with 1F1B: less idle time, more messages and
-// activations.
+// the lesson's own loop and by the executor. Compared with 1F1B the stages have less idle time,
+// more messages and more activations.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
 
@@ -14,8 +14,8 @@ static const double clip = 0.25;
 
 // -------------------------------------------- equal stages: 1F1B and v chunks beside each other
 
-// Most chunks between their forward and their backward, as published for Megatron's order; for v =
-// 1, of 1F1B.
+// The published number of chunks between their forward and their backward: Megatron's formula, and
+// 1F1B's for v = 1.
 static size_t in_flight(size_t p, size_t m, size_t v, size_t i) {
     size_t most = v == 1 ? p - i : 2 * (p - 1 - i) + (v - 1) * p + 1;
     return most < m * v ? most : m * v;

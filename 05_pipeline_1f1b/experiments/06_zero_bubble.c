@@ -70,7 +70,8 @@ static const OpTimes units = { 1, 1, 1, 0 }, slow = { 12, 14, 10, 3 };
 
 // ---------------------------------------------------------------- lists alone
 
-// Are the lists of all stages legal, with at most cap micro-batches in flight? *most: the most.
+// Are the lists of all stages legal, with at most cap micro-batches in flight? *most: the largest
+// number in flight.
 static bool legal_with(ScheduleRule rule, size_t p, size_t m, size_t cap, size_t *most) {
     Schedule *stage = schedule_all(rule, p, m);
     bool legal = judge_lists(stage, p, m, 1, &units).verdict == LISTS_LEGAL;

@@ -142,8 +142,9 @@ static void compare_published(Run *run) {
     double want[] = { 96, 33, 33, 28.5, 26.25, 117, 101.25 };
     check_numbers(run, "published", "PTD-P's (p-1)/m and (p-1)/(vm) in units of t_f", got, want, 7,
                   0);
-    // GPipe, table 2: Transformer-48, M = 32; throughput on K stages against that of K = 2 with
-    // M = 1. A batch's work is the same everywhere, so a stage does 1/(K M) of it per micro-batch.
+    // GPipe, table 2: Transformer-48, M = 32; throughput on K stages, divided by the throughput for
+    // K = 2, M = 1. A batch's work is the same everywhere, so a stage does 1/(K M) of it per
+    // micro-batch.
     static const double table[] = { 1.8, 3.4, 6.3 };
     double ideal[3], speed_up[3];
     bool close = true;

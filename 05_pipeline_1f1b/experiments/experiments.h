@@ -8,7 +8,7 @@
 #include "judge/frame/lesson.h"
 
 // ---- checks.c: equal stages ----
-// One step of equal stages by this rank's list, without updates.
+// Runs one step of equal stages by this rank's list, without updates.
 Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m);
 // A schedule for equal stages. id: its name for --draw and in the ids, such as "step.1f1b". stage:
 // the lists of all stages. flight, activations: of this rank, where there is a formula.
@@ -18,7 +18,8 @@ typedef struct {
     Predicted flight, activations;
 } EqualWay;
 // Runs, records and draws one step, and frees the lists. flags: for picture_show. Checks that the
-// events have the order of the lists, and in flight, activations, messages, step and idle share.
+// events have the order of the lists. Checks micro-batches in flight, activations, messages, step
+// and idle share.
 Played equal_stages(Run *run, const Stack *stack, size_t m, const EqualWay *way, const char *title,
                     int flags);
 // Compares two times in words, for a sentence: "0.5 % more than", "the same as".
@@ -105,7 +106,7 @@ void versions_check_costs(Run *run, const Training *t, const char *id, const cha
                           size_t versions, size_t flight, const VersionsSeen *seen);
 
 // ---- judge.c ----
-// Judges the lists of all stages. It finds whether they are legal, how long a step takes, and which
+// Judges the lists of all stages. Finds whether they are legal, how long a step takes, and which
 // stage waits for which. Lists may have several chunks and backwards in halves. 01_by_hand.c
 // explains the same judge for plain lists.
 

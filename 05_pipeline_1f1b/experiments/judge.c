@@ -125,8 +125,7 @@ static bool nth_sent(const Schedule *from_list, size_t from, size_t to, size_t p
 }
 
 static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t v) {
-    size_t *read =
-        host_alloc(p * sizeof *read); // [from]: messages of stage `from` that stage i has read
+    size_t *read = host_alloc(p * sizeof *read); // [from]: messages read from stage `from`
     bool agree = true;
     for (size_t i = 0; i < p && agree; i++) {
         memset(read, 0, p * sizeof *read);

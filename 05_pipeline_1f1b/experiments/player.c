@@ -9,12 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    TICKS = 5040,
-    MOST_P = 16,
-    MOST_M = 128,
-    MOST_V = 8
-}; // TICKS per unit: every v divides TICKS
+// TICKS: ticks per unit of time; every v divides TICKS
+enum { TICKS = 5040, MOST_P = 16, MOST_M = 128, MOST_V = 8 };
 
 // The schedule that is shown: p lists, and the times of ops in ticks.
 typedef struct {
@@ -253,8 +249,8 @@ void player(Run *run) {
         if (!possible(k, play.p, play.m)) continue;
         other[k] = known(run, k, play.p, play.m, v);
         j[k] = judge(&other[k]);
-        // Compare only the same kind: as many chunks; halves of backwards only if the list has
-        // them.
+        // Compares with lists of the same kind only: with as many chunks, and with halves of
+        // backwards only if this list has them.
         bool alike = other[k].v == play.v && (k < ZB_H1 || in_halves(&play));
         if (alike && (!best || j[k].end < best->end)) {
             best = &j[k];

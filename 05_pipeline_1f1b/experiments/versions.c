@@ -1,5 +1,5 @@
-// versions.c: trains by lists with updates in them, PipeDream's and 2BW's, and by their recurrence
-// on one device. Measures and predicts what the stages hold and send (experiments.h).
+// versions.c: trains by lists with updates (PipeDream and 2BW), and by the recurrence of such a
+// list on one device. Measures and predicts what the stages hold and send (experiments.h).
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,7 +90,7 @@ VersionsSeen versions_train(Run *run, const Training *t, VersionsList list, Traj
     seen.sums = pp->ledger[COMM_ALL_REDUCE].calls;
     seen.buffers_back = buffers_back(m);
     ledger_pause();
-    comm_all_reduce_doubles(pp, loss, n); // the last stage has the losses, the others have zeros
+    comm_all_reduce_doubles(pp, loss, n); // all stages but the last add zeros
     ledger_resume();
     for (size_t k = 0; k < n; k++) seen.loss[k / t->micro_batches] += loss[k];
     for (size_t step = 0; step < t->steps; step++) {
@@ -145,8 +145,8 @@ static void read_past(Model *m, Tensor past, size_t k, size_t p, const size_t *a
     }
 }
 
-// Trains the whole model on rank 0, one batch after the other. The ledgers do not count it. The
-// norms of the Trajectory stay 0.
+// Trains the whole model on rank 0, one batch after the other. The ledgers do not count this
+// training. The norms of the Trajectory stay 0.
 static Trajectory recurrence(Run *run, const Training *t, bool untied, const size_t *age) {
     Trajectory out = trajectory_new(run, t);
     size_t p = run->world->size;
@@ -201,8 +201,7 @@ void versions_check_costs(Run *run, const Training *t, const char *id, const cha
     bool two_buffers = !seen->second, end = p > 1 && (i == 0 || i + 1 == p);
     CutSizes z = stage_sizes(&t->model, p, i);
     size_t untied = !two_buffers && p == 1 ? elements_wte(&z) : 0; // one stage has both tables
-    size_t table = two_buffers && end ? elements_wte(&z)
-                                      : 0; // the tied table, on the first and the last stage
+    size_t table = two_buffers && end ? elements_wte(&z) : 0;      // the tied table, at both ends
     size_t elements = elements_stage(&z) + untied, tokens = 0;
     size_t moments = t->optimizer.kind == ADAMW ? 2 : 0;
     size_t messages = t->steps * stage_neighbours(run) * message_elements(&z, t->sequences);

@@ -171,10 +171,10 @@ static void zero_states(Run *run, Comm *dp) {
 
 // ---------------------------------------------------------------- underflow in a large batch
 
-// One gradient in fp16, with gradients of weights in reals. In a batch of `tokens` tokens each
-// token's gradient has the weight 1 / tokens. The result is multiplied by `tokens`, so in exact
-// arithmetic it is the same for every batch. Returns |g - want| / |want|; fills want if it is
-// empty.
+// Computes one gradient in fp16, with gradients of weights in reals. In a batch of `tokens` tokens
+// each token's gradient has the weight 1 / tokens. The result is multiplied by `tokens`, so in
+// exact arithmetic it is the same for every batch. Returns |g - want| / |g|. fill: copies g to want
+// first.
 static double underflow(Comm *dp, Model *m, const Batch *batch, double tokens, double factor,
                         Tensor want, bool fill) {
     Batch b = *batch;

@@ -33,8 +33,8 @@ static size_t kept(const Training *t, const CutSizes *z, Way way) {
     return all * kept_between(z) + (all - one) * head + one * larger(kept_block(z), head);
 }
 
-// A step of a stage. Backward has two products for each product of forward. It also repeats the
-// dropped part of forward: the blocks, or the whole stage.
+// A step of a stage. Backward has two products for each product of forward. Backward also repeats
+// the dropped part of forward: the blocks, or the whole stage.
 static Work step_work(const Training *t, const CutSizes *z, Way way) {
     CutSizes dropped = *z;
     dropped.last = z->last && way == RECOMPUTE_STAGES;

@@ -59,8 +59,8 @@ static void costs(Run *run, const Training *t, Recompute how, const RecomputeSee
     CutSizes z = cut_sizes(&t->model, N, run->world->rank), busiest = cut_sizes(&t->model, N, 0);
     size_t all = kept_block(&z), scores = kept_scores(&z), head = kept_head(&z);
     size_t outputs = kept_between(&z); // of the embedding and the blocks
-    // The items of one block are rebuilt at a time. The head's items are gone before the first
-    // block's are rebuilt, so the larger of the two counts.
+    // Backward rebuilds the items of one block at a time. The head's items are freed before that,
+    // so only the larger of the two sizes counts.
     size_t kept[] = { outputs + L * all + head, outputs + L * (all - scores) + larger(scores, head),
                       outputs + larger(all, head) };
     Traffic layers = traffic_tensor_parallel(&z, N, t->sequences, how == RECOMPUTE_FULL);

@@ -42,8 +42,9 @@ static void train(Run *run, const Training *t, const char *kind, size_t number, 
 }
 
 // L blocks keep n times their input each. Memory is least with the input of every k-th block for k
-// = sqrt(m L/n). GPipe has one segment per stage. Its memory is O(N + L/K N/M) for N sequences in M
-// micro-batches and L/K blocks per stage (Huang et al. 2018, section 2.3; their K is our p).
+// = sqrt(m L/n). GPipe has one segment per stage. The memory of GPipe is O(N + L/K N/M) for N
+// sequences in M micro-batches and L/K blocks per stage (Huang et al. 2018, section 2.3; their K is
+// our p).
 void segments_train(Run *run, Training t) {
     char peak[4][32];
     t.model.layers = SEGMENTS_BLOCKS;
