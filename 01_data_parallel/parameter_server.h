@@ -27,7 +27,7 @@ static inline size_t cluster_worker(const Cluster *c) { return c->world->rank - 
 // so optimizer_step updates the piece only. A worker's model is whole. Its weights are random until
 // the first pull.
 Model *cluster_model(const Cluster *c, const ModelConfig *config);
-// The piece of this server, of the flat weights or the flat gradient.
+// Returns the piece of server number `server` in the flat weights or the flat gradient.
 Tensor cluster_piece(const Cluster *c, Tensor flat, size_t server);
 
 // A server's buffers: from each worker a piece of a gradient [Psi/k], and the receive in flight.

@@ -39,7 +39,7 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
 
 // ---------------------------------------------------------------- the predictions
 
-// Forward and backward of rank r's sequences, in ps.
+// The time of forward and backward of rank r's sequences, in ps.
 static double computing(size_t N, size_t r) {
     return work_model(&tiny, part_size(SEQUENCES, N, r)).time;
 }
@@ -161,7 +161,7 @@ static void all_reduce(Run *run) {
         trajectory_free(&whole);
         trajectory_free(&ordered);
     }
-    // From here on: of the training with AdamW.
+    // From here on all values are those of the training with AdamW.
     picture_show(run, "Data parallel, one step", PICTURE_CHART);
     picture_summary(run, &measured.last);
     costs(run, &t.model, &measured);

@@ -47,7 +47,7 @@ static StepResult at_the_end(void *replica, Model *m, Optimizer *o, const Traini
     return update(m, o, loss * batch->token_weight);
 }
 
-// For the picture: both kinds of a step.
+// For the picture: a step with one all-reduce at the end, then the same step in buckets.
 static StepResult one_after_the_other(void *replica, Model *m, Optimizer *o, const Training *t,
                                       const Batch *batch) {
     at_the_end(replica, m, o, t, batch);
