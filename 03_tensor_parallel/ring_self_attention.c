@@ -1,9 +1,8 @@
 // ring_self_attention.c: Ring Self-Attention (Li et al. 2021, section 3.2), one of the kinds of
 // context parallelism that the experiment of 08_ring_attention.c compares.
 //
-// Holds: all parameters; T/N contiguous positions of each of B sequences; all scores of its
-// queries,
-//     [B H T/N, T].
+// Holds: all parameters; T/N contiguous positions of each of B sequences; all scores of this rank's
+//     queries, [B H T/N, T].
 // Sends: per layer, N-1 hops of B T C/N elements each. Forward: k, then v. Backward: v again for
 //     dP, k again for dQ, and two all-reduces of B T C elements for dK and dV.
 // Saves: 1/N of the activations per rank, but scores grow with T^2/N.

@@ -85,7 +85,8 @@ static AttentionHeads my_heads(const AttentionHeads *h) {
     local.kind = &attention_blockwise;
     return local;
 }
-// Saved as attention_forward() wants it: S_QKV and S_MIX have all positions of this rank's heads.
+// Returns the Saved that attention_forward() reads and writes: its S_QKV and S_MIX have all
+// positions of this rank's heads.
 static Saved inside(const Saved *s) {
     Saved inner = *s;
     inner.t[S_QKV] = s->t[S_HEADS_QKV];
