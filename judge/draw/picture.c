@@ -75,7 +75,8 @@ static RecordedEvent **find_flow(const ByFlow *list, const RecordedEvent *e) {
     return bsearch(&e, list->event, list->n, sizeof *list->event, by_flow);
 }
 
-// In real time only the receiver sees when a message arrives, so it sets the end of the send.
+// In real time only the receiver sees when a message arrives, so the end of the receive is also the
+// end of the send.
 static void end_sends(Recording *all) {
     ByFlow sends = events_by_flow(all, EVENT_SEND), receives = events_by_flow(all, EVENT_RECV);
     for (size_t i = 0; i < sends.n; i++) {
@@ -357,8 +358,8 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
     return row;
 }
 
-// ---- the link: each communication has at least one column. One that begins in a column is drawn
-// over one that began before. ----
+// ---- the link: each communication has at least one column. A communication that begins in a
+// column is drawn over one that began earlier. ----
 
 // Returns the letter of a communication. Collectives have a capital in the first column and a small
 // letter in the others. A message points to the rank that receives it.

@@ -73,7 +73,7 @@ static const End *end_of(const End *list, size_t n, uint64_t flow) {
 }
 
 // The arrow begins inside the slice of the send, and ends inside the slice of the recv, just before
-// its end.
+// the end of that slice.
 static void put_arrow(Trace *t, size_t rank, size_t row, const RecordedEvent *e) {
     enum { JUST_BEFORE = 1000 };
     const End *sent = end_of(t->sends, t->n_sends, e->flow);
