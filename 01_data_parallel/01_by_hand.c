@@ -82,8 +82,8 @@ double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr,
     // one rule that needs it to move as under FULL_BATCH. SUM stays unchanged, to show the error.
     if (rule == AVERAGE) scale = (real)1 / (real)shards;
     // END
-    // Scales the gradient, not the learning rate. Under SGD both give the same step, under AdamW
-    // they do not.
+    // Scales the gradient, not the learning rate. Under SGD a scaled learning rate would give the
+    // same step, under AdamW it would not.
     linear_add_scaled(&mean, &g, scale);
     linear_add_scaled(l, &mean, -(real)lr);
     return loss;

@@ -1,10 +1,10 @@
 // parameter_server.h: a cluster of servers, which hold the weights, and workers, which compute
 // gradients; a step of a worker and of a server.
 //
-// Ranks 0 .. servers-1 are servers, the others are workers. The flat weights have Psi elements, S
-// bytes: every parameter, the tied table once. Server s has the elements shard_range(Psi, servers,
-// s), the same piece of the gradient, and the only optimizer state for them. A worker has all
-// weights, all gradients, and no optimizer state.
+// Ranks 0 .. servers-1 are servers, the other ranks are workers. The flat weights have Psi
+// elements, S bytes: every parameter, the tied table once. Server s has the elements
+// shard_range(Psi, servers, s), the same piece of the gradient, and the only optimizer state for
+// them. A worker has all weights, all gradients, and no optimizer state.
 #ifndef PARAMETER_SERVER_H
 #define PARAMETER_SERVER_H
 #include "common/comm/clock.h"

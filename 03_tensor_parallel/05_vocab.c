@@ -18,14 +18,15 @@
 // of the head.
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first) {
     op_embed_tokens(y, table, tokens, first); // zeros for the tokens of other ranks
-    // For each token one rank has put the row, the others zeros. Adding zeros rounds nothing, so
-    // the sum equals that row exactly.
+    // For each token one rank has put the row, and the other ranks have put zeros. Adding zeros
+    // rounds nothing, so the sum equals that row exactly.
     comm_all_reduce(tp, y); // M C elements
 }
 
 // loss [M, 1], the same on every rank, is log(sum over all V of exp(logit)) - logit of the target.
 // No rank ever has all logits of a token: each rank puts one element per token into each of three
-// all-reduces. logits [M, V/t] become exponentials, and sum [M, 1] their sum: backward reads both.
+// all-reduces. logits [M, V/t] become exponentials, and sum [M, 1] becomes their sum. Backward
+// reads the exponentials and the sum.
 void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const int *targets,
                          size_t first) {
     Arena scratch = arena(MEM_WORKSPACE);

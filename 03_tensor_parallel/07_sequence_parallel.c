@@ -20,12 +20,13 @@
 //
 //   norm: M/t rows | all-gather | A by columns, GELU, B by rows: M rows | reduce-scatter | + x: M/t
 //
-// An all-reduce is a reduce-scatter followed by an all-gather. 06_transformer.c does both at one
-// place. Here a region lies between the two, in which every rank has only its own rows.
-// sequence_layers.c has the embedding and the head. The embedding sends a reduce-scatter forward
-// and an all-gather of dy backward, of M C elements each. So every rank has the whole gradient of
-// wpe. The head sends an all-gather forward and a reduce-scatter backward; KEEP_SHARD sends one
-// more all-gather backward. The loss is that of 05_vocab.c: three all-reduces of M elements.
+// An all-reduce is a reduce-scatter followed by an all-gather. In 06_transformer.c they follow each
+// other at once. Here a region lies between the two collectives. In this region every rank has only
+// its own rows. sequence_layers.c has the embedding and the head. The embedding sends a
+// reduce-scatter forward and an all-gather of dy backward, of M C elements each. So every rank has
+// the whole gradient of wpe. The head sends an all-gather forward and a reduce-scatter backward;
+// KEEP_SHARD sends one more all-gather backward. The loss is that of 05_vocab.c: three all-reduces
+// of M elements.
 #include "03_tensor_parallel/sequence_layers.h"
 
 // ---------------------------------------------------------------- the two ends of a region

@@ -109,7 +109,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     Tensor sum = tensor_new(&scratch, at.B * at.T, y.cols);
     // Zeros for entries of other ranks.
     op_embed_tokens(sum, table, tokens_of_layer(b, at), l->vocab.lo);
-    cube_scatter(at.rows, at.B, y, sum); // one rank has the entry, the other ranks have zeros
+    cube_scatter(at.rows, at.B, y, sum); // one rank has the entry, the other ranks zeros
     op_add_positions(y, y, l->units[1]->params[0].w, own.position);
     op_dropout(y, y, cube_dropout(l, b, at, SITE_EMBEDDING));
     arena_free(&scratch);

@@ -132,7 +132,7 @@ typedef struct {
     CommGrid grid;
     // the q^2 ranks with this rank's col; with its row
     Comm *same_col, *same_row;
-    // backward gathers x and w again; else both are saved
+    // backward gathers x and w again; else gathered x and w are saved
     bool gather_again;
 } Cube;
 // Returns q for q x q x q ranks. usage_error() if the number of ranks is not a cube.

@@ -5,7 +5,7 @@
 //
 // Week 0. Every chapter compares a split computation with the unsplit model of this program. So
 // this program first compares the model's gradients with central finite differences: (loss(w + h v)
-// - loss(w - h v)) / 2h along directions v. It checks every tensor, with dropout.
+// - loss(w - h v)) / 2h along directions v. The comparison covers every tensor, with dropout.
 #include "common/model/data.h"
 #include "judge/frame/lesson.h"
 #include "common/model/costs.h"

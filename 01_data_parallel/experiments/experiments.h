@@ -247,7 +247,7 @@ void balance_show_times(Run *run, const Devices *d, const BalanceRecord *seen, i
 void balance_table(Run *run, const Devices *d, const BalanceRecord *seen); // the page's table
 
 // ---- server_costs.c: from sizes and speeds alone ----
-// The first worker takes `slow` times as long as the others. steps: of each worker.
+// The first worker takes `slow` times as long as the other workers. steps: of each worker.
 typedef struct {
     const ModelConfig *model;
     size_t sequences, steps, servers, workers, slow;

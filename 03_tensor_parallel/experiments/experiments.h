@@ -56,8 +56,8 @@ void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts 
 // Checks the times of the recorded step in ps, and shows its picture: in every all-reduce all ranks
 // wait for the slowest, and nothing is computed meanwhile.
 void trial_times(Run *run, const char *title, double slowest, double communication);
-// The cost on the page: the number of all-reduces and, by the simulated clock, how much of a step
-// they take. Needs the costs "step" and "exposed"; calls: the id of the number of all-reduces.
+// Prints the cost on the page: the number of all-reduces and, by the simulated clock, how much of a
+// step they take. Needs the costs "step" and "exposed"; calls: the id of the number of all-reduces.
 void trial_say_cost(Run *run, const char *calls);
 
 // Afterwards the simulated clocks of all ranks are equal, so a recording shows one whole step.
@@ -75,7 +75,7 @@ struct Trial {
     size_t M, K, N, step;
     Range x_cols, y_cols;       // columns of X and Y on this rank
     Param params[TRIAL_PARAMS]; // described and cut; a Param without columns ends them
-    double deviation, rate;     // of the initial weights; of SGD
+    double deviation, rate;     // deviation of the initial weights; learning rate of SGD
     double dropout;             // of Y: the probability that an element is dropped
     uint64_t keys[TRIAL_DATA];  // random numbers of X and so on
     // Replaces keys, unless it is NULL. i: the step or the parameter.
@@ -260,7 +260,7 @@ GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, boo
 // Sums of a stage's gradients over depth, one all-reduce each: both uses of wte; all other units.
 GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage);
 GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage);
-GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // both
+GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // all sums
 
 // The sizes of the stage on this rank, with its own columns. kept_block() and similar functions
 // then count per token of its row's sequences.
@@ -306,7 +306,8 @@ size_t cube_elements_wte(const CubePlace *at);
 size_t cube_elements_unit(const CubePlace *at, const CutSizes *stage, size_t i);
 size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage);
 
-// Elements that forward keeps of B sequences, like activations_block() and others of costs.h.
+// Elements that forward keeps of B sequences, like activations_block() and similar functions of
+// costs.h.
 size_t cube_kept_block(const CubePlace *at, size_t B);
 size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
@@ -348,8 +349,8 @@ typedef struct {
 void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown);
 
 // ---- way_costs.c ----
-// What one rank of n holds, receives and computes in each of the six ways of 12_compare.c, from
-// sizes alone. The experiment compares its measurements with these numbers.
+// Predicts how much one rank of n holds, receives and computes in each of the six ways of
+// 12_compare.c, from sizes alone. The experiment compares its measurements with these numbers.
 
 // A step of B sequences. tensor_way_shape() must allow the way on n ranks. The time holds if no
 // rank waits for another one.

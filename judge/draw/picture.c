@@ -169,8 +169,8 @@ static Picoseconds busy_until(const Busy *b, Picoseconds t) {
     return last->before + (t < last->end ? t : last->end) - last->start;
 }
 
-// Adds rank k's communication while it waits, and while it computes. This is for the simulated
-// clock, which knows when a message moves.
+// Adds rank k's communication while it waits, and while it computes. Used with the simulated clock,
+// which knows when a message moves.
 static void add_communication(Timing *t, const RankRecording *k, const Busy *busy,
                               const ByFlow *sends) {
     for (size_t i = 0; i < k->n; i++) {
@@ -362,7 +362,7 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
 // column is drawn over one that began earlier. ----
 
 // Returns the letter of a communication. Collectives have a capital in the first column and a small
-// letter in the others. A message points to the rank that receives it.
+// letter in the other columns. A message points to the rank that receives it.
 static char link_letter(const RecordedEvent *e, size_t rank) {
     static const char of_kind[COMM_KINDS] = { [COMM_ALL_REDUCE] = 'A',
                                               [COMM_REDUCE_SCATTER] = 'S',
