@@ -7,13 +7,14 @@
 //         part of the samples. One device plays all shards, so nothing is a message yet.
 // Sends:  nothing. On ranks the sum over shards is one all-reduce of in * out + out elements per
 //         step.
-// Saves:  each shard computes samples / shards of the products.
+// Saves:  each shard computes the products of samples / shards samples only.
 // Costs:  all weights and a whole gradient on every device.
-// A loss is a sum of squared errors divided by a number of elements. So is its gradient.
-// PyTorch's MSELoss divides by the elements of the shard. Then the gradient of the whole batch is
-// the AVERAGE of the shards' gradients. If every shard divides by the elements of the whole batch,
-// the gradient of the whole batch is their SUM. All later lessons use the sum. Left out: ranks,
-// messages, and shards of different sizes, for which an average is wrong (chapter 02).
+// A loss is a sum of squared errors divided by a number of elements. Its gradient is divided by the
+// same number. PyTorch's MSELoss divides by the elements of the shard. Then the gradient of the
+// whole batch is the AVERAGE of the shards' gradients. If every shard divides by the elements of
+// the whole batch, the gradient of the whole batch is their SUM. All later lessons use the sum.
+// Left out: ranks, messages, and shards of different sizes, for which an average is wrong (chapter
+// 02).
 #include "01_data_parallel/by_hand.h"
 
 // Returns the sum of the squared errors of the samples, divided by `count`, and sets g to the
@@ -81,7 +82,8 @@ double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr,
     // one rule that needs it to move as under FULL_BATCH. SUM stays unchanged, to show the error.
     if (rule == AVERAGE) scale = (real)1 / (real)shards;
     // END
-    // Scales the gradient, not the learning rate: under AdamW the two are not the same.
+    // Scales the gradient, not the learning rate. Under SGD a scaled learning rate would give the
+    // same step, under AdamW it would not.
     linear_add_scaled(&mean, &g, scale);
     linear_add_scaled(l, &mean, -(real)lr);
     return loss;

@@ -18,8 +18,9 @@
 #include "01_data_parallel/data_parallel.h"
 
 // Once, before the first step. Rank 0 sends its weights [Psi], Psi e bytes (e: bytes of a real),
-// and the other ranks overwrite theirs. Without it, ranks that begin with different weights stay
-// different. (Equal seeds give equal weights, too. The experiment gives each rank other weights.)
+// and the other ranks overwrite theirs. Without this broadcast, ranks that begin with different
+// weights stay different. (Equal seeds give equal weights, too. So the experiment gives each rank
+// different weights, and a missing broadcast shows.)
 void data_parallel_broadcast(Comm *dp, Model *m) {
     // EXERCISE 01.02b (2 points): all begin alike. Give every rank of dp the weights of rank 0.
     // m->w holds all weights of the model, one after the other. common/comm/comm.h lists the
@@ -35,7 +36,8 @@ void data_parallel_broadcast(Comm *dp, Model *m) {
 void data_parallel_all_reduce(Comm *dp, Model *m) { comm_all_reduce(dp, m->g); }
 
 // Fills m->g with the part of the batch's gradient that comes from sequences `shard`. Returns the
-// part of the batch's mean loss. Each counted token has the weight token_weight in both.
+// part of the batch's mean loss that comes from these sequences. token_weight: the weight of a
+// counted token, in the gradient and in the loss.
 static double local_gradients(Model *m, const Data *d, uint64_t step, Range shard,
                               double token_weight) {
     Arena tokens = arena(MEM_WORKSPACE);

@@ -19,12 +19,13 @@
 #include "01_data_parallel/data_parallel.h"
 #include "common/tensor/ops.h"
 
-// Chunk i modulo n of t.
+// Returns chunk i % n of the n chunks of t, as a view.
 static Tensor chunk(Tensor t, size_t n, size_t i) {
     Range r = shard_range(tensor_count(t), n, i % n);
     return tensor_flat_range(t, r.lo, r.hi);
 }
-// Chunks [lo, hi) of n, which are neighbours in memory.
+// Returns chunks lo to hi - 1 of the n chunks of t as one view, because they are neighbours in
+// memory.
 static Tensor chunks(Tensor t, size_t n, size_t lo, size_t hi) {
     size_t count = tensor_count(t);
     return tensor_flat_range(t, shard_range(count, n, lo).lo, shard_range(count, n, hi - 1).hi);
@@ -113,11 +114,12 @@ void tree_all_reduce(Comm *c, Tensor t) {
 
 // Rabenseifner 2004. Partners swap halves, then halves of halves, until each rank owns a chunk of
 // the sum. Then the same steps run backwards. Each rank sends 2 log2 N messages, of S/2, S/4, ...
-// S/N and S/N, ... S/4, S/2 bytes. That is as many bytes as in a ring. If N is not a power of two,
-// some ranks are left over. Each of them first sends its tensor (S bytes) to a lower rank, and at
-// the end receives the sum (S bytes).
+// S/N and S/N, ... S/4, S/2 bytes. Together these messages have as many bytes as those of a ring.
+// If N is not a power of two, some ranks are left over. Each of them first sends its tensor (S
+// bytes) to a lower rank, and at the end receives the sum (S bytes).
 
-// Among the first `n` ranks, n a power of two. Rank r keeps the half of its range that has chunk r.
+// Runs among the first n ranks, where n is a power of two. While halving, rank r keeps the half of
+// its range that contains chunk r.
 static void halve_and_double(Comm *c, Tensor t, size_t n, Tensor scratch) {
     size_t r = c->rank;
     // EXERCISE 01.03b (8 points): halving and doubling. n is a power of two and r < n. Halving: the
@@ -160,13 +162,13 @@ void halving_doubling_all_reduce(Comm *c, Tensor t) {
     arena_free(&memory);
 }
 
-// Over M nodes of n ranks each. inside: the ranks of this rank's node; between: the ranks with the
-// same place in every node. Each rank sums one n-th of the tensor over its node. Only this part
-// goes to other nodes, and all n ranks of a node send at the same time.
+// Makes an all-reduce over M nodes of n ranks each. inside: the ranks of this rank's node; between:
+// the ranks with the same place in every node. Each rank sums one n-th of the tensor over its node.
+// Only this part goes to other nodes, and all n ranks of a node send at the same time.
 void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t) {
     Range r = shard_range(tensor_count(t), inside->size, inside->rank);
     Tensor mine = tensor_flat_range(t, r.lo, r.hi); // [count / n]
     comm_reduce_scatter(inside, mine, t);           // sends (n-1)/n S to ranks of my node
-    comm_all_reduce(between, mine);                 // 2 (M-1)/M S/n to other nodes
-    comm_all_gather(inside, t, mine);               // (n-1)/n S to ranks of my node
+    comm_all_reduce(between, mine);                 // sends 2 (M-1)/M S/n to other nodes
+    comm_all_gather(inside, t, mine);               // sends (n-1)/n S to ranks of my node
 }

@@ -5,9 +5,9 @@
 //
 // Holds:  every rank a replica, as in 02_all_reduce. The gradient is cut in buckets, which are
 //         views of m->g, not copies.
-// Sends:  an all-reduce per bucket of n elements, 2 (N-1)/N of n elements per rank, started as soon
-//         as the bucket's last tensor is final; the buckets go from the end of m->g to its
-//         beginning, as backward does.
+// Sends:  per bucket of n elements an all-reduce, 2 (N-1)/N of n elements per rank. The all-reduce
+//         starts as soon as the bucket's last tensor is final. Bucket 0 is at the end of m->g,
+//         because backward begins there.
 // Saves:  time: the communication of all buckets but the last can hide behind backward. With sums
 //         in rank order (--reduce ordered, the default) the bits are those of one all-reduce.
 // Costs:  2(N-1) latencies per bucket. The last bucket is exposed, because no backward is left to
@@ -50,8 +50,8 @@ static void start(Buckets *b, Bucket *k) {
         comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, k->part.lo, k->part.hi));
 }
 
-// Called when a forward begins. If b->sync, the backward after it reduces, so every bucket waits
-// for all its tensors.
+// Called when a forward begins. If b->sync, the next backward reduces, so every bucket waits for
+// all its tensors.
 void buckets_arm(Buckets *b) {
     b->armed = b->sync;
     if (!b->armed) return;
@@ -69,7 +69,8 @@ static void tensor_ready(Buckets *b, const Param *p) {
     b->bucket[t->bucket].pending--;
 }
 
-// Called when the backward of layer l is done.
+// Called when the backward of layer l is done. Marks the layer's final gradients as ready, and
+// starts the buckets that have become complete.
 void buckets_layer_ready(Buckets *b, const Layer *l) {
     // EXERCISE 01.04a (8 points): what is ready may go. Call tensor_ready() for each tensor of l's
     // units whose gradient is final. wte has two uses (Unit.tied_use, tied_to), and its gradient is
@@ -126,7 +127,7 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
 // other ranks do.
 void buckets_no_work(Buckets *b) {
     Unit *wte = model_wte(b->model);
-    tensor_fill(b->model->g, 0); // model_zero_gradients() leaves that to the first backward
+    tensor_fill(b->model->g, 0); // model_zero_gradients() would leave the zeroing to a backward
     if (wte && wte->tied_use) tensor_fill(wte->tied_use->g, 0);
     buckets_arm(b);
     for (size_t i = 0; b->armed && i < b->model->n_layers; i++)
@@ -140,11 +141,11 @@ void buckets_wait(Buckets *b) {
     b->armed = false;
 }
 
-// A step up to its gradient: zero the gradient; forward and backward, which start the buckets;
-// wait. The caller computes norm and update afterwards.
+// Makes a step up to its gradient: zeroes the gradient, runs forward and backward, which start the
+// buckets, and waits for all buckets. The caller then computes norm and update.
 double buckets_gradients(Buckets *b, const Batch *batch) {
     double loss = 0;
-    b->sync = true; // before the forward
+    b->sync = true; // set before the forward, which reads it
     model_zero_gradients(b->model);
     // Starts the all-reduces while backward runs.
     if (batch->B > 0) loss = model_forward_backward(b->model, batch);

@@ -11,12 +11,13 @@
 // Saves:  2 Psi elements of optimizer state per worker. Asynchronous: no worker waits for the
 //         slowest.
 // Costs:  all bytes pass through the servers' links. Asynchronous: a gradient is up to (n-1)(2s+1)
-//         versions old. While a worker computes, each other worker goes at most from s steps behind
-//         it to s + 1 steps ahead, which is 2s + 1 pushes.
+//         versions old. While worker w computes, each other worker goes at most from s steps behind
+//         w to s + 1 steps ahead of w, which is 2s + 1 pushes.
 // A synchronous server adds all pushes in the workers' order, which gives the bits of an all-reduce
-// in rank order. An asynchronous server updates after every push. By the simulated clock it answers
-// at once, unless the worker is more than s steps ahead of the slowest (stale synchronous parallel,
-// Ho et al. 2013). Li et al. 2014, section 3. Left out: workers and servers that fail.
+// in rank order. An asynchronous server updates after every push. The server answers at once (by
+// the simulated clock), unless the worker is more than s steps ahead of the slowest (stale
+// synchronous parallel, Ho et al. 2013). Li et al. 2014, section 3. Left out: workers and servers
+// that fail.
 #include "01_data_parallel/parameter_server.h"
 #include <stdlib.h>
 
@@ -29,7 +30,7 @@ double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers
     Batch b = data_batch(d, &tokens, step, shard.lo, range_size(shard), sequences);
     b.number = step; // the picture prints it
     model_zero_gradients(m);
-    // 1 / counted tokens of all workers together
+    // b.token_weight is 1 / counted tokens of all workers together.
     double loss = model_forward_backward(m, &b) * b.token_weight;
     model_fold_tied(m);
     arena_free(&tokens);
@@ -37,7 +38,7 @@ double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers
 }
 
 // Sends each server its piece of the gradient [Psi], S bytes in all. A send returns when the server
-// has received the piece. It does not wait for other workers or for an update.
+// has received the piece. A push does not wait for other workers or for an update.
 static void push(const Cluster *c, Model *m) {
     // [Psi/k], S/k bytes
     for (size_t s = 0; s < c->servers; s++) comm_send(c->world, cluster_piece(c, m->g, s), s);
@@ -76,7 +77,7 @@ void server_begin(const Cluster *c, const Model *m) {
     for (size_t w = 0; w < c->workers; w++) answer(c, m, w);
 }
 
-// All pushes of a step have arrived: makes one update.
+// Makes one update from all pushes of a step, which have arrived.
 static void update_all(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
     // EXERCISE 01.05a (4 points): add the pushes, update once. Every worker's push has arrived.
     // in->piece[w] is worker w's gradient of this server's piece, and already carries 1 / (counted
@@ -130,7 +131,7 @@ static size_t next_push(const Cluster *c, const Inbox *in) {
 }
 
 // May this worker begin another step? No worker may be more than `staleness` steps ahead of the
-// slowest. done[w]: steps of worker w.
+// slowest. done[w]: the number of steps that worker w has done.
 bool server_may_go_on(const Cluster *c, const size_t *done, size_t worker, size_t staleness) {
     bool may = true;
     // EXERCISE 01.05c (3 points): the bound on staleness. done[w] pushes of worker w are in the
@@ -146,8 +147,8 @@ Served server_next(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Progress
     size_t next = next_push(c, in);
     Served served = { next, p->taken[next], comm_arrival(in->coming[next]) };
     take(in, next);
-    tensor_copy(m->g, in->piece[next]); // one worker's gradient,
-    optimizer_step(o, m, 1);            // one update
+    tensor_copy(m->g, in->piece[next]); // the gradient of one worker
+    optimizer_step(o, m, 1);            // one update per push
     p->version++;
     p->done[next]++;
     p->waits[next] = true;

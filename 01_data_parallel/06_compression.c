@@ -14,9 +14,9 @@
 // Costs:  the result is not the exact sum. Psi elements of residual; more calls; top-k's bytes grow
 //         with N.
 // Error feedback keeps the training on course: x <- g + e; send C(x); e <- x - C(x). Nothing is
-// lost, it is only late. The training must equal one device that applies the rule to N gradients.
-// Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam). Left out: exact steps at
-// first, and overlapping.
+// lost; a part is only sent later. The training must equal that of one device that applies the rule
+// to N gradients. Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam). Left
+// out: exact steps at first, and overlapping.
 #include "01_data_parallel/compression.h"
 
 static Tensor row(Tensor t, size_t r) { return tensor_row_range(t, r, r + 1); }
@@ -70,7 +70,7 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
 }
 
 // Top-k: sends the k largest elements of gradient plus residual, each with 4 bytes of place and
-// sizeof(real) bytes of value. All others stay in the residual.
+// sizeof(real) bytes of value. All other elements stay in the residual.
 void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
@@ -99,8 +99,8 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
 }
 
 // One bit: sends each rank its part of the signs, and a scale. Each rank adds up one part as its
-// server, and answers with signs. Both directions lose something, so both have a residual: e is the
-// worker's, b->server_error the server's.
+// server, and answers with signs. The parts lose something, and so do the answers. So each has a
+// residual: e for the parts, b->server_error for the answers.
 void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);

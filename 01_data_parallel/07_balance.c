@@ -8,7 +8,7 @@
 // Sends:  per step the all-reduce of the gradient, 2(N-1)/N of Psi elements per rank. If
 //         speeds are measured: an all-reduce of N doubles.
 // Saves:  the wait for the slowest device: a step takes 3F(B) / (sum of speeds) instead of 3F(B/N)
-//         of the slowest.
+//         / (speed of the slowest device).
 // Costs:  a fast device keeps the activations of more sequences. Shares are whole sequences, which
 //         costs at most the time of N - 1 sequences.
 // The shares follow the speeds, which are known before (static) or measured in earlier steps
@@ -24,7 +24,7 @@ static double local_gradients(Model *m, const Data *d, uint64_t step, Range shar
     Arena tokens = arena(MEM_WORKSPACE);
     Batch b = data_batch(d, &tokens, step, share.lo, range_size(share), sequences);
     model_zero_gradients(m);
-    // 1 / counted tokens of all sequences
+    // b.token_weight is 1 / counted tokens of all sequences.
     double loss = model_forward_backward(m, &b) * b.token_weight;
     model_fold_tied(m);
     arena_free(&tokens);
@@ -52,8 +52,8 @@ void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     free(times);
 }
 
-// A device takes (size + 1) / rate with one more sequence. Returns the device that would finish
-// first.
+// Returns the device that would finish first if it got one more sequence. Its time would be (size +
+// 1) / rate.
 static size_t first_done(const Range *share, const double *rate, size_t n) {
     size_t best = 0;
     for (size_t r = 1; r < n; r++) {
@@ -73,8 +73,9 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
                            : shard_range(total, n, r);
         given += range_size(share[r]);
     }
-    // Fewer than n sequences are left. Each goes to the device that finishes first with it. The
-    // largest remainder would be wrong: it may be the slowest device's, and all would wait for it.
+    // Fewer than n sequences are left. Each goes to the device that finishes first with one more
+    // sequence. To choose by the largest remainder would be wrong: the slowest device may have it,
+    // and then all ranks would wait.
     for (; given < total; given++) share[first_done(share, rate, n)].hi++;
     size_t lo = 0;
     for (size_t r = 0; r < n; r++) {
@@ -90,7 +91,7 @@ double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size
     balance_shares(share, known->rate, dp->size, sequences);
     Picoseconds begin = clock_now();
     double loss = local_gradients(m, data, step, share[dp->rank], sequences);
-    // Measured before the all-reduce, because in it all ranks wait for the slowest.
+    // Measured before the all-reduce, because in the all-reduce all ranks wait for the slowest.
     known->took = (double)(clock_now() - begin);
     data_parallel_all_reduce(dp, m); // the whole gradient, 2 (n-1)/n of its bytes
     if (known->measured) balance_observe(dp, share, known->took, known->rate);

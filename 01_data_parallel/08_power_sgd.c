@@ -22,8 +22,8 @@ static Tensor power_matrix(Tensor flat, const Matrix *m) {
                           m->rows, m->cols);
 }
 
-// Numbers of elements that are sent for a bucket: rest, vectors and small matrices uncompressed; p,
-// every P; q, every Q.
+// Numbers of elements that are sent for a bucket. rest: vectors and small matrices, uncompressed.
+// p: every P. q: every Q.
 typedef struct {
     size_t rest, p, q;
 } PowerLengths;
@@ -40,7 +40,7 @@ static PowerLengths power_lengths(const CompressedBucket *b) {
     return l;
 }
 
-// Returns the matrix [rows, cols] at *at in the list, and moves *at behind it.
+// Returns the matrix [rows, cols] at place *at of the list, and moves *at to the next matrix.
 static Tensor power_next(Tensor list, size_t *at, size_t rows, size_t cols) {
     Tensor t = tensor_reshape(tensor_flat_range(list, *at, *at + rows * cols), rows, cols);
     *at += rows * cols;

@@ -15,11 +15,11 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
     size_t at = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
-        if (u->tied_to) continue; // its gradient is added to the other use's
+        if (u->tied_to) continue; // its gradient is added to that of the other use
         // A shared table's gradient is final only after the sum over both stages.
         if (u == shared) b->tied = (Range){ at, at + u->size };
         for (size_t k = 0; k < u->n_params && u != shared; k++) {
-            if (u->params[k].cols == 0) continue; // the family has none: nothing to send
+            if (u->params[k].cols == 0) continue; // a family without this tensor: nothing to send
             b->tensor[b->n_tensors++] =
                 (BucketTensor){ .param = &u->params[k], .at = at + u->params[k].offset };
         }
@@ -100,7 +100,7 @@ Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_
 }
 
 // Starts the sum over dp of wte's gradient. Before that the first and the last stage of the
-// pipeline must have added their parts of it.
+// pipeline must have added their parts of this gradient.
 void buckets_start_tied(Buckets *b) {
     if (range_size(b->tied) == 0) return;
     b->tied_request =

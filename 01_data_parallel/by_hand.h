@@ -4,7 +4,8 @@
 #include "common/base/real.h"
 #include "common/base/util.h"
 
-// A layer y = xW + b, or the gradient of one: w is [in, out], row by row.
+// A layer y = xW + b, or its gradient. w [in, out] lies row by row. MOST_IN and MOST_OUT bound the
+// size.
 enum { MOST_IN = 12, MOST_OUT = 6 };
 typedef struct {
     size_t in, out;
@@ -19,7 +20,8 @@ typedef struct {
 double linear_loss(Linear *g, const Linear *l, Samples s, size_t count);
 void linear_add_scaled(Linear *to, const Linear *from, real scale);
 
-// A shard divides its loss by the number of its own elements, or by that of the whole batch.
+// A shard divides its loss by the number of its own elements, or by the number of elements of the
+// whole batch.
 typedef enum { OWN_COUNT, WHOLE_COUNT } Count;
 Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what, double *shard_loss);
 

@@ -1,6 +1,6 @@
 // compression.c: the rest of 06_compression.c and 08_power_sgd.c: the loop over the buckets, the
-// state kept between steps, and helpers that send nothing: packing, choosing, orthonormalising. In
-// the common subset of C and C++.
+// state kept between steps, and helpers that send nothing: packing, choosing, orthonormalising.
+// This file is written in the common subset of C and C++.
 #include "01_data_parallel/compression.h"
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"

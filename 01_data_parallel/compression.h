@@ -2,7 +2,8 @@
 // because every method rounds, drops or projects. Error feedback keeps the training on course: a
 // rank keeps the part that it has not sent, the residual e, and adds it to its next gradient.
 //     x <- g + e;    send C(x), the compressed x;    e <- x - C(x)
-// After T steps sent_1 + ... + sent_T + e_T = g_1 + ... + g_T: nothing is lost, it is only late.
+// After T steps sent_1 + ... + sent_T + e_T = g_1 + ... + g_T: nothing is lost; a part is only sent
+// later.
 //
 // Each unit of the model (embedding table, block, last norm) is compressed by itself, as a bucket.
 // All residuals lie in one tensor with the layout of the gradient, so a residual is found by the
@@ -22,12 +23,13 @@ typedef enum {
 
 typedef struct {
     Method method;
-    size_t one_of;         // TOP_K: one element of so many is sent
-    size_t rank, min_rate; // POWER_SGD: r; used if (rows + cols) r min_rate < rows cols
-    bool forgets;          // without error feedback: the trap
+    size_t one_of; // TOP_K: one element of so many is sent
+    size_t rank,
+        min_rate; // POWER_SGD: rank is r; compressed if (rows + cols) r min_rate < rows cols
+    bool forgets; // without error feedback: the trap
 } CompressionPlan;
 
-// q [cols, rank] is kept between steps.
+// A tensor of a bucket. If low_rank, q [cols, rank] is kept between steps.
 typedef struct {
     size_t offset, rows, cols, rank;
     bool low_rank;
@@ -58,7 +60,7 @@ void compression_free(Compression *c);
 void compression_all_reduce(Compression *c, Tensor g);
 // Compresses one bucket: g [1, n] becomes the sum as all ranks reconstruct it; e [1, n] becomes the
 // residual, the part that this rank has not sent yet. 08_power_sgd.c has compress_power_sgd,
-// 06_compression.c the others.
+// 06_compression.c has the other three functions.
 typedef void Compress(Compression *c, CompressedBucket *b, Tensor g, Tensor e);
 Compress compress_half, compress_top_k, compress_one_bit, compress_power_sgd;
 // For checkpoints: the state kept between steps, on the host, [compression_state_count(c)]
@@ -70,12 +72,14 @@ void compression_state_write(Compression *c, const real *state);
 // ---- pieces that the reference on one device uses, too ----
 // The k of top-k for n elements.
 static inline size_t kept_of(size_t n, size_t one_of) { return ceil_div(n, one_of); }
-// places <- where the k largest of x [n] by absolute value are, ascending; of equal ones the first.
+// places [k] <- the places, in ascending order, of the k elements of x [n] with the largest
+// absolute values. Of equal elements the first ones are taken.
 void largest_places(const real *x, size_t n, size_t k, uint32_t *places);
-// The factor before rounding to fp16: a power of two with which the sum of n elements, none larger
-// than `largest`, is at most 2^15. Nothing becomes infinite, and dividing by it is exact.
+// Returns the factor by which elements are multiplied before rounding to fp16: a power of two with
+// which a sum of n elements, none larger than `largest`, is at most 2^15. So no sum becomes
+// infinite, and dividing by the factor is exact.
 double half_scale(double largest, size_t n);
-real sign_scale(Tensor x);     // |x|_2 / sqrt(d): scale times signs is as long as x
+real sign_scale(Tensor x);     // |x|_2 / sqrt(d): with it, scale times signs has the norm of x
 void orthonormalise(Tensor p); // the columns, by Gram and Schmidt
 CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m,
                                          uint64_t seed, size_t *n);
@@ -88,7 +92,8 @@ size_t compressed_factors(const CompressedBucket *b, size_t n, EachState what, r
 static inline size_t packed_count(size_t n, size_t bits) {
     return ceil_div(n, 8 * sizeof(real) / bits);
 }
-// The elements in one part of the packed ones. Parts are cut between reals.
+// Returns the range of elements in one part, if n elements of `bits` bits each are packed and the
+// packed reals are cut in `parts` parts. A part begins at a whole real.
 Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 
 // ---- helpers: nothing is sent in them ----

@@ -1,5 +1,5 @@
-// compression_items.h: compression of one element, or of 32 packed ones. In the common subset of C
-// and C++, because these functions run on the device, where the tensors are.
+// compression_items.h: functions that compress one element, or 32 packed elements. They are written
+// in the common subset of C and C++, because they run on the device, where the tensors are.
 //
 // A buffer of a compressed gradient is a tensor of reals. Smaller values are packed: the bytes of a
 // buffer of reals hold them, and are only copied until the receiver unpacks them.
@@ -50,7 +50,7 @@ ITEM double read_half(const real *packed, size_t i) {
     return half_value(h);
 }
 
-// ---- a kept element of top-k: indices first, 4 bytes each, then values. k of them. ----
+// ---- a message of top-k: k indices of 4 bytes each, then k values ----
 
 ITEM uint32_t read_index(const real *message, size_t i) {
     uint32_t index;

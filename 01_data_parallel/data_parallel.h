@@ -87,8 +87,8 @@ BucketTensor *buckets_find(Buckets *b, const Param *p); // NULL: in no bucket
 void buckets_check_waited(const Buckets *b);   // fault() if the last step was never waited for
 void buckets_check_complete(const Buckets *b); // fault() if some, but not all tensors are ready
 
-// buckets.c, for pipelines (08): several micro-batches are in flight, and only the last of
-// `micro_batches` reduces.
+// buckets.c, for pipelines (08): several micro-batches are in flight, and only the last one
+// reduces. micro_batches: their number per step.
 Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_batches);
 // Starts the all-reduce of the tied table's gradient, on a stage that shares the table with another
 // stage. Call it when m->g has the sum of both stages' gradients. Does nothing on other stages.
@@ -106,9 +106,9 @@ typedef struct {
     double *rate, took;
     bool measured;
 } Speeds;
-// A step up to its gradient: shares in proportion to the rates, the gradient of this rank's share,
-// the all-reduce. If known->measured, updates the rates with the times of this step. Returns this
-// rank's part of the loss.
+// Makes a step up to its gradient: cuts shares in proportion to the rates, computes the gradient of
+// this rank's share, and runs the all-reduce. If known->measured, updates the rates with the times
+// of this step. Returns this rank's part of the loss.
 double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size_t sequences,
                          Range *share, Speeds *known);
 void balance_observe(Comm *dp, const Range *share, double took, double *rate);

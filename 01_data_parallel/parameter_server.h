@@ -1,10 +1,10 @@
 // parameter_server.h: a cluster of servers, which hold the weights, and workers, which compute
 // gradients; a step of a worker and of a server.
 //
-// Ranks 0 .. servers-1 are servers, the others are workers. The flat weights have Psi elements, S
-// bytes: every parameter, the tied table once. Server s has the elements shard_range(Psi, servers,
-// s), the same piece of the gradient, and the only optimizer state for them. A worker has all
-// weights, all gradients, and no optimizer state.
+// Ranks 0 .. servers-1 are servers, the other ranks are workers. The flat weights have Psi
+// elements, S bytes: every parameter, the tied table once. Server s has the elements
+// shard_range(Psi, servers, s), the same piece of the gradient, and the only optimizer state for
+// them. A worker has all weights, all gradients, and no optimizer state.
 #ifndef PARAMETER_SERVER_H
 #define PARAMETER_SERVER_H
 #include "common/comm/clock.h"
@@ -27,7 +27,7 @@ static inline size_t cluster_worker(const Cluster *c) { return c->world->rank - 
 // so optimizer_step updates the piece only. A worker's model is whole. Its weights are random until
 // the first pull.
 Model *cluster_model(const Cluster *c, const ModelConfig *config);
-// The piece of this server, of the flat weights or the flat gradient.
+// Returns the piece of server number `server` in the flat weights or the flat gradient.
 Tensor cluster_piece(const Cluster *c, Tensor flat, size_t server);
 
 // A server's buffers: from each worker a piece of a gradient [Psi/k], and the receive in flight.

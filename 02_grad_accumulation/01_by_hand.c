@@ -6,23 +6,23 @@
 // Holds:  one device has plain arrays: w [in, out], b [out], one gradient of the same size, and
 //         `room` samples at a time.
 // Sends:  nothing. On several devices the sum would be one all-reduce (pieces_on_devices).
-// Saves:  memory for samples: room of n samples are on the device at a time.
+// Saves:  memory for samples: at most `room` of n samples are on the device at a time.
 // Costs:  one addition of the gradient per piece. There is ONE step for the whole batch.
 // The layer is the linear layer of chapter 01, y = xW + b. Every sample's error is divided by the
 // size of the whole batch, never by the size of its piece, because the last piece may be smaller.
 // Left out: activations (02_accumulate.c) and several devices (03_no_sync.c).
 #include "02_grad_accumulation/by_hand.h"
 
-// Micro-batch k of a batch that is taken `room` samples at a time.
+// Returns the samples of micro-batch k, if the batch is taken `room` samples at a time.
 Range pieces_range(size_t samples, size_t room, size_t k) {
     return (Range){ k * room, (k + 1) * room < samples ? (k + 1) * room : samples };
 }
 
 // ---------------------------------------------------------------- one micro-batch
 
-// g <- the gradient of (sum of the squared errors of `samples`) / elements; returns that loss.
-// The caller chooses `elements`: the number of elements in the whole batch, or in this micro-batch.
-// The chapter's question is which of the two is right.
+// g <- the gradient of the loss. The loss is the sum of the squared errors of `samples`, divided by
+// `elements`. Returns the loss. The caller chooses `elements`: the number of elements in the whole
+// batch, or in this micro-batch. The chapter's question is which of the two is right.
 double pieces_gradient(Linear *g, const Linear *l, Samples all, Range samples, size_t elements) {
     double loss = 0;
     *g = (Linear){ .in = l->in, .out = l->out };
@@ -52,8 +52,8 @@ double pieces_at_once(Linear *sum, const Linear *l, Samples all, size_t room) {
     return pieces_gradient(sum, l, all, (Range){ 0, all.n }, all.n * l->out);
 }
 
-// The technique: one buffer is zeroed once per step. Every micro-batch adds its gradient to it, and
-// the step uses it once.
+// The technique: one buffer is zeroed once per step. Every micro-batch adds its gradient to this
+// buffer, and the step uses the buffer once.
 double pieces_accumulated(Linear *sum, const Linear *l, Samples all, size_t room) {
     double loss = 0;
     *sum = (Linear){ .in = l->in, .out = l->out };

@@ -13,9 +13,10 @@
 // several devices (03_no_sync.c), and overlapping micro-batches, which is a pipeline (chapter 04).
 #include "02_grad_accumulation/accumulation.h"
 
-// Leaves the gradient of the whole batch's mean loss in model->g [Psi], the only gradient buffer:
-// zero it once, add to it m times, fold the tied table once. Every token weighs 1 / (counted tokens
-// of the whole batch). data_count() knows this number before the first micro-batch runs.
+// Leaves the gradient of the whole batch's mean loss in model->g [Psi], the only gradient buffer.
+// The buffer is zeroed once, m micro-batches add to it, and the tied table is folded once. Every
+// token weighs 1 / (counted tokens of the whole batch). data_count() knows this number before the
+// first micro-batch runs.
 double accumulate_gradients(Model *model, const Batch *batch, size_t m) {
     double loss = 0;
     // EXERCISE 02.02a (4 points): accumulate. Leave the gradient of the whole batch's mean loss in

@@ -42,8 +42,8 @@ StepResult no_sync_step(Replica *r, Model *model, Optimizer *o, const Batch *bat
 
 // Sends the bytes of no_sync_step earlier. r->buckets->sync is set before a forward begins, because
 // the forward decides whether its backward will reduce. The last backward completes g layer by
-// layer. It starts an all-reduce for a bucket of g as soon as this bucket is complete. Before the
-// bucket of wte, the buckets' hook calls model_fold_tied() (01.04).
+// layer. This backward starts an all-reduce for a bucket of g as soon as the bucket is complete.
+// Before the bucket of wte, the buckets' hook calls model_fold_tied() (01.04).
 StepResult overlapped_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m) {
     double loss = 0;
     model_zero_gradients(model);

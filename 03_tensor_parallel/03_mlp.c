@@ -13,7 +13,7 @@
 // The MLP of a Transformer is Y = GELU(X A + a) B + b. A is cut by columns and B by rows, by the
 // same range: a rank's rows of B multiply exactly the hidden columns that this rank computes. So
 // nothing is sent between the two products. With SwiGLU (Shazeer 2020) A is gate | up, two blocks
-// [C, F]. The range cuts each of them, because hidden column i is silu(gate i) times up i.
+// [C, F]. The range cuts each block, because hidden column i is silu(gate i) times up i.
 void tensor_parallel_mlp_cut(Param *p, Range hidden) {
     column_parallel_cut(&p[MLP_A], hidden);      // [C, F/t]
     column_parallel_cut(&p[MLP_A_BIAS], hidden); // [F/t]
@@ -32,7 +32,7 @@ void tensor_parallel_mlp_forward(Comm *tp, Param *p, Tensor y, Tensor x, Saved *
     op_activation(act, h);                                    // element by element: sends nothing
     linear(y, act, &p[MLP_B]);                                // GELU(h_i) B_i
     // Y = GELU(h) B sums over all F rows of B. Each rank has GELU(h_i) B_i, the partial sum over
-    // its own F/t.
+    // its own F/t columns of h.
     comm_all_reduce(tp, y);             // [M, C]
     op_add_bias(y, y, p[MLP_B_BIAS].w); // after the sum: b counts once
 }
@@ -43,13 +43,13 @@ void tensor_parallel_mlp_backward(Comm *tp, Param *p, Tensor dx, Tensor x, Tenso
 
     // dY is whole on every rank. So dh_i = dY B_i^T and the gradient of B_i are finished: nothing
     // is sent.
-    Tensor dact = tensor_col_range(dh, 0, s->t[S_ACT].cols); // GELU: all of dh
+    Tensor dact = tensor_col_range(dh, 0, s->t[S_ACT].cols); // with GELU all columns of dh
     row_parallel_backward(dact, s->t[S_ACT], dy, &p[MLP_B], &p[MLP_B_BIAS]);
     op_activation_backward(dh, s->t[S_FC], dact);
     op_matmul_nt(dx, dh, p[MLP_A].w);                   // dh_i A_i^T
     linear_gradients(&p[MLP_A], &p[MLP_A_BIAS], x, dh); // X^T dh_i: finished, because X is whole
     // dX = dh A^T sums over all F columns of A. Each rank has dh_i A_i^T, the partial sum over its
-    // own F/t.
+    // own F/t columns.
     comm_all_reduce(tp, dx); // [M, C]
     arena_free(&scratch);
 }

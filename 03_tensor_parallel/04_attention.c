@@ -28,7 +28,7 @@
 void tensor_parallel_attention_cut(Param *p, Range heads, size_t D) {
     size_t ratio = p[ATTENTION_QKV].ratio;                       // GPT-2: 1
     Range keys = { heads.lo / ratio * D, heads.hi / ratio * D }; // columns of k, and of v
-    Range features = { heads.lo * D, heads.hi * D };             // of q and of the heads' output
+    Range features = { heads.lo * D, heads.hi * D };             // columns of q and of the output
     column_parallel_cut(&p[ATTENTION_QKV], keys);                // [C, 3C/t]
     column_parallel_cut(&p[ATTENTION_QKV_BIAS], keys);           // [3C/t]
     row_parallel_cut(&p[ATTENTION_O], features);                 // [C/t, C]; b_O [C] is not cut
@@ -37,7 +37,7 @@ void tensor_parallel_attention_cut(Param *p, Range heads, size_t D) {
 void tensor_parallel_attention_forward(Comm *tp, const AttentionHeads *h, Param *p, Tensor y,
                                        Tensor x, Saved *s) {
     saved_tensor(s, S_QKV, x.rows, p[ATTENTION_QKV].w.cols); // [M, 3C/t]: q | k | v
-    saved_tensor(s, S_MIX, x.rows, p[ATTENTION_O].w.rows);   // [M, C/t]: its heads' output
+    saved_tensor(s, S_MIX, x.rows, p[ATTENTION_O].w.rows);   // [M, C/t]: output of own heads
     column_parallel_forward(s->t[S_QKV], x, &p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS]);
     // Scores, softmax and mix of one head read no other head. So common/model's attention runs on
     // this rank's heads alone, and sends nothing. Its dropout masks are keyed by a head's number in
@@ -54,12 +54,13 @@ void tensor_parallel_attention_backward(Comm *tp, const AttentionHeads *h, Param
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dmix = tensor_like(&scratch, s->t[S_MIX]); // [M, C/t]
     Tensor dqkv = tensor_like(&scratch, s->t[S_QKV]); // [M, 3C/t]
-    // dY is whole on every rank. So dO_i and the gradient of its rows of W_O are finished.
+    // dY is whole on every rank. So dO_i and the gradient of this rank's rows of W_O are finished.
     row_parallel_backward(dmix, s->t[S_MIX], dy, &p[ATTENTION_O], &p[ATTENTION_O_BIAS]);
     attention_backward(h, dqkv, dmix, s); // head by head: sends nothing
     op_matmul_nt(dx, dqkv, p[ATTENTION_QKV].w);
     linear_gradients(&p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS], x, dqkv); // finished: X is whole
-    // dX = dqkv W_qkv^T sums over all 3C columns. Each rank has the partial sum over its heads'.
+    // dX = dqkv W_qkv^T sums over all 3C columns. Each rank has the partial sum over its heads'
+    // columns.
     comm_all_reduce(tp, dx); // [M, C]
     arena_free(&scratch);
 }

@@ -12,30 +12,32 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // Row i of y [M, C] becomes row tokens[i] of the whole table, of which this rank holds the rows
-// from `first` on. Its backward is embedding_gradients() of common/model/layer.c. It sends nothing:
-// dy is whole on every rank, so each rank adds the rows of its own entries. model_fold_tied() then
-// adds the two gradients of the rank's entries, that of the lookup and that of the head.
+// from `first` on. The backward of this lookup is embedding_gradients() of common/model/layer.c. It
+// sends nothing, because dy is whole on every rank: each rank adds the rows of its own entries.
+// model_fold_tied() then adds the two gradients of the rank's entries, that of the lookup and that
+// of the head.
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first) {
     op_embed_tokens(y, table, tokens, first); // zeros for the tokens of other ranks
-    // For each token one rank has put the row, the others zeros. Adding zeros rounds nothing, so
-    // the sum equals that row exactly.
+    // For each token one rank has put the row, and the other ranks have put zeros. Adding zeros
+    // rounds nothing, so the sum equals that row exactly.
     comm_all_reduce(tp, y); // M C elements
 }
 
 // loss [M, 1], the same on every rank, is log(sum over all V of exp(logit)) - logit of the target.
 // No rank ever has all logits of a token: each rank puts one element per token into each of three
-// all-reduces. logits [M, V/t] become exponentials, and sum [M, 1] their sum: backward reads both.
+// all-reduces. logits [M, V/t] become exponentials, and sum [M, 1] becomes their sum. Backward
+// reads the exponentials and the sum.
 void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const int *targets,
                          size_t first) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor max = tensor_new(&scratch, logits.rows, 1);
     Tensor picked = tensor_new(&scratch, logits.rows, 1);
     op_row_max(max, logits);
-    // 1: the ranks will add their exponentials, so all must be relative to the same number: the
-    // largest logit of all ranks.
+    // 1: the ranks will add their exponentials, so all exponentials must be relative to the same
+    // number: the largest logit of all ranks.
     comm_all_reduce_max(tp, max); // M elements
     op_pick_target(picked, logits, targets, first);
-    // 2: one rank holds the target's logit. The others have put 0.
+    // 2: one rank holds the target's logit. The other ranks have put 0.
     comm_all_reduce(tp, picked);  // M elements
     op_exp_sum(sum, logits, max); // logits <- exp(logits - max)
     // 3: each rank has the sum over its own vocabulary entries only.
@@ -49,6 +51,7 @@ void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const
 void vocab_parallel_backward(Comm *tp, Tensor dx, Tensor dlogits, Tensor x, Param *table) {
     op_matmul(dx, dlogits, table->w);          // [M, C] = [M, V/t] x [V/t, C]
     linear_gradients(table, NULL, dlogits, x); // [V/t, C] = [M, V/t]^T x [M, C]: finished
-    // dX = dlogits E sums over all V entries. Each rank has the partial sum over its own V/t.
+    // dX = dlogits E sums over all V entries. Each rank has the partial sum over its own V/t
+    // entries.
     comm_all_reduce(tp, dx); // M C elements
 }

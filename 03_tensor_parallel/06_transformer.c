@@ -18,11 +18,12 @@
 //     forward    x -> norm -> attention =1=> + x -> norm -> MLP =2=> + -> y
 //     backward   dx <- + <- norm <=4= attention <- + <- norm <=3= MLP <- dy
 //
-// =1=> =2=> <=3= <=4= are the all-reduces of [M, C]. Each is the last message of a function of
-// 03_mlp.c or 04_attention.c. Before 1 and 2 a rank has the partial sum of the output over its own
-// heads or hidden columns; before 3 and 4 it has their partial sum of the input's gradient. After
-// the all-reduce the result is whole on every rank, so all other calls are those of the unsplit
-// block (common/model/layer.c). vocab_layers.c has the embedding, the head and the loss.
+// =1=> =2=> <=3= <=4= are the all-reduces of [M, C]. Each all-reduce is the last message of a
+// function of 03_mlp.c or 04_attention.c. Before 1 and 2 a rank has the partial sum of the output
+// over its own heads or hidden columns; before 3 and 4 it has the partial sum of the input's
+// gradient over the same heads or columns. After the all-reduce the result is whole on every rank,
+// so all other calls are those of the unsplit block (common/model/layer.c). vocab_layers.c has the
+// embedding, the head and the loss.
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;

@@ -7,9 +7,9 @@
 //     M = B T rows for the operations that work row by row: norms, dropout, residual paths. Matrix
 //     products read all M rows.
 // Sends: per block 2 all-gathers and 2 reduce-scatters of M C elements forward, and the same
-//     backward. KEEP_SHARD: 2 more all-gathers backward. Each sends (t-1)/t of its elements. Per
-//     step an all-reduce of 6 C elements per block and of 2 C for the last norm, because their
-//     gradients are partial sums over a rank's rows.
+//     backward. KEEP_SHARD: 2 more all-gathers backward. In each of them a rank sends (t-1)/t of
+//     the elements. Per step an all-reduce of 6 C elements per block and of 2 C for the last norm,
+//     because the gradients of these vectors are partial sums over a rank's rows.
 // Saves: kept activations. In a block these are inputs and outputs of both norms, M C each, and 2
 //     statistics per row and norm. Together M C (4 + 4/C) elements become M C (4 + 4/C)/t.
 //     KEEP_WHOLE keeps the norms' outputs whole: M C (2 + 2/t + 4/(C t)).
@@ -20,17 +20,18 @@
 //
 //   norm: M/t rows | all-gather | A by columns, GELU, B by rows: M rows | reduce-scatter | + x: M/t
 //
-// An all-reduce is a reduce-scatter followed by an all-gather. 06_transformer.c does both at one
-// place. Here a region lies between the two, in which every rank has only its own rows.
-// sequence_layers.c has the embedding and the head. The embedding sends a reduce-scatter forward
-// and an all-gather of dy backward, of M C elements each. So every rank has the whole gradient of
-// wpe. The head sends an all-gather forward and a reduce-scatter backward; KEEP_SHARD sends one
-// more all-gather backward. The loss is that of 05_vocab.c: three all-reduces of M elements.
+// An all-reduce is a reduce-scatter followed by an all-gather. In 06_transformer.c they follow each
+// other at once. Here a region lies between the two collectives. In this region every rank has only
+// its own rows. sequence_layers.c has the embedding and the head. The embedding sends a
+// reduce-scatter forward and an all-gather of dy backward, of M C elements each. So every rank has
+// the whole gradient of wpe. The head sends an all-gather forward and a reduce-scatter backward;
+// KEEP_SHARD sends one more all-gather backward. The loss is that of 05_vocab.c: three all-reduces
+// of M elements.
 #include "03_tensor_parallel/sequence_layers.h"
 
 // ---------------------------------------------------------------- the two ends of a region
 // Forward, before A (the paper's g). A rank multiplies all rows by its columns of A, but has only
-// its own rows. So it gathers the others.
+// its own rows. So it gathers the other rows.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own) { comm_all_gather_rows(tp, whole, own); }
 // Backward, after dh_i A_i^T, which is a partial sum of all rows of dX, over the rank's columns of
 // A. The norm's backward needs the finished sum, but only of the rank's own rows.
@@ -43,7 +44,8 @@ void sequence_leave(Comm *tp, Tensor own, Tensor partial) {
     comm_reduce_scatter_rows(tp, own, partial);
 }
 // Backward, before B. dB_i = h_i^T dY and dh_i = dY B_i^T read all rows of dY, because each rank
-// has added to every row of Y. But a rank has only its own rows of dY, so it gathers the others.
+// has added to every row of Y. But a rank has only its own rows of dY, so it gathers the other
+// rows.
 void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
     comm_all_gather_rows(tp, dwhole, d_own);
 }
@@ -61,7 +63,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     size_t M = b->B * b->T, C = x.cols;
     size_t F = p[OUT_W].w.rows; // 4C/tp, this rank's hidden columns
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor partial = tensor_shaped(&scratch, hidden_shape(l, b)); // all rows, own columns only
+    Tensor partial = tensor_shaped(&scratch, hidden_shape(l, b)); // all rows; sums over own columns
 
     SequenceInput norm = sequence_input(l, b, s, S_LN1, &scratch);
     normalize(l, &p[LN1_GAIN], norm.own, x, s, S_STATS1);

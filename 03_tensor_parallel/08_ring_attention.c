@@ -51,13 +51,13 @@ static void merge(Tensor out, Tensor lse, Tensor out_b, Tensor lse_b) {
 }
 
 // ---------------------------------------------------------------- the ring
-// In step k = 0 .. N-1 a rank has the block of rank ring_owner(cp, k), k places before it. Two
-// rooms take turns. One room holds the present block, which is also sent. The other room receives
-// the next block.
+// In step k = 0 .. N-1 a rank has the block of rank ring_owner(cp, k), which is k places before
+// this rank. Two rooms take turns. One room holds the present block, which is also sent. The other
+// room receives the next block.
 
 // Returns room for k | v, or for their gradients, of one rank's positions: [B*T/N, 2A]. A is the
-// number of columns of this rank's heads: C, or C/tp where heads are cut, too. With grouped heads
-// it is the number of columns of k.
+// number of columns of this rank's heads: C, or C/tp where heads are cut, too. With grouped heads A
+// is the number of columns of k.
 static Tensor block_of(const AttentionHeads *h, size_t owner, Arena *room) {
     Positions p = context_positions_of(h, owner);
     return tensor_new(room, h->B * positions_count(&p), 2 * attention_key_columns(h));
@@ -106,7 +106,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     Arena sums[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Tensor here = own_block(h, s->t[S_QKV], &room[0]), coming = { 0 }, sum = { 0 },
            sum_coming = { 0 };
-    Tensor home = block_of(h, cp->rank, &scratch); // dk | dv of own keys, all queries
+    Tensor home = block_of(h, cp->rank, &scratch); // dk | dv of this rank's keys, over all queries
     Tensor dq = attention_queries(h, dqkv);
     Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     Request *sum_leaves = NULL, *sum_arrives = NULL;

@@ -34,10 +34,10 @@
 // row and q-1 along its column.
 //
 // Both factors have the same cut along K. The pieces need not be equal: SummaCut { n, each } deals
-// out n groups of `each` elements by shard_range. { 5, 4 } cuts 20 columns between 5 heads of 4
-// columns: for q = 2 into 12 and 8.
+// out n groups of `each` elements by shard_range. SummaCut { 5, 4 } keeps 5 heads of 4 columns
+// whole. For q = 2 it cuts the 20 columns into 12 and 8.
 
-// The elements of piece l of q along one side of a matrix.
+// Returns the range of elements of piece l of q along one side of a matrix.
 Range summa_range(SummaCut cut, size_t q, size_t l) {
     Range r = shard_range(cut.n, q, l);
     return (Range){ r.lo * cut.each, r.hi * cut.each };
@@ -49,7 +49,7 @@ Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols
 }
 
 // y [M/q, N/q] = x [M/q, K/q] a [K/q, N/q]. g->in_row has the ranks of this rank's row, numbered by
-// their column. g->in_col has the ranks of its column, numbered by their row.
+// their column. g->in_col has the ranks of this rank's column, numbered by their row.
 void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor part = tensor_new(&scratch, y.rows, y.cols);
@@ -196,7 +196,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     arena_free(&scratch);
 }
 
-// Selective recomputation calls this to compute attention again.
+// Selective recomputation calls this function to compute attention again.
 static void rebuild(Layer *l, const Batch *b, Saved *s) {
     const Batch own = summa_batch(summa_grid(l), b);
     AttentionHeads heads = layer_heads(l, &own);

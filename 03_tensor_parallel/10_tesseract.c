@@ -14,8 +14,8 @@
 // message crosses the grids before the gradients, so depth is data parallelism over the grids.
 //
 // Y = X A and dX = dY A^T are SUMMA inside each grid: rank (i, j, k) computes blocks of its own
-// rows, and summa_batch() gives it their sequences. dA = X^T dY is a sum over ALL tokens, but a
-// grid has only its own tokens:
+// rows, and summa_batch() gives each rank the sequences of these rows. dA = X^T dY is a sum over
+// ALL tokens, but a grid has only its own tokens:
 //
 //     dA(l,j) = sum over grids k of  X_k(0,l)^T dY_k(0,j) + X_k(1,l)^T dY_k(1,j) + ...
 //                                    SUMMA's reduce, along a column of grid k

@@ -12,21 +12,21 @@
 // Saves: matrices and activations are divided by q^3. The gathered X and W stay for backward
 //     (divided by q^2), or backward gathers them again.
 // Costs: elements sent: 2(q-1)/q^3 (|X| + |W| + |Y|) per linear layer, and (q-1)/q^3 (32 BTC +
-//     24 C^2) per block. Gathering again: 3 in place of 2 for X and W, and 39 BTC + 36 C^2.
+//     24 C^2) per block. Gathered again: the factor of X and W is 3, a block has 39 BTC + 36 C^2.
 // 3D tensor parallelism: Bian et al. 2021, section 3. (The paper stores vectors on a diagonal and
 // broadcasts them.) Left out: overlap. cube_layers.c has GPT's other layers.
 //
-// The products of Y = X W form a cube: X[m,k] W[k,n] is the point (m, k, n). It is cut in q x q x q
-// smaller cubes, one per rank. A rank's cube reads a face of X and a face of W and makes sums of Y.
-// Each of the three is q times as large as the part that the rank holds:
+// The products of Y = X W form a cube: X[m,k] W[k,n] is the point (m, k, n). The cube is cut in q x
+// q x q smaller cubes, one per rank. A rank's cube reads a face of X and a face of W and makes sums
+// of Y. Each face is q times as large as the part that the rank holds:
 //
 //     x [M/q^2, K/q]  --all-gather, column-->      X [M/q, K/q]    column: ranks that differ in row
 //     w [K/q^2, N/q]  --all-gather, depth-->       W [K/q, N/q]    depth:  that differ in layer
 //     X W [M/q, N/q]  --reduce-scatter, row-->     y [M/q^2, N/q]  row:    that differ in col
 //
 // The rows of x are cut over layer, then row; its columns over col. The rows of y are cut over
-// layer, then col; its columns over row. So row and col swap with each linear layer. After two of
-// them y has the layout of x again, and the residual path can add the two.
+// layer, then col; its columns over row. So row and col swap with each linear layer. After two
+// linear layers y has the layout of x again, and the residual path can add x and y.
 #include "03_tensor_parallel/cube_layers.h"
 
 // ---------------------------------------------------------------- the layout of an activation
@@ -51,7 +51,7 @@ Range cube_sequences(CubeLayout l, size_t B) {
     return (Range){ layer.lo + own.lo, layer.lo + own.hi };
 }
 
-// Cuts n rows, or n sequences of `positions` rows each: a sequence is never cut.
+// Gathers n rows, or n sequences of `positions` rows each, from their parts on the ranks of axis.
 Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor part) {
     const size_t row = positions * part.cols;
     Tensor whole = tensor_new(a, n * positions, part.cols);
@@ -105,8 +105,8 @@ void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o
 }
 
 // ---------------------------------------------------------- a linear layer that saves its operands
-// Saves x as item `name`, because attention reads its output again in backward. Also saves the
-// gathered X and W, unless backward gathers them again.
+// Saves x as item `name`: backward may gather X from x again, and attention's backward reads its
+// own output, S_MIX. Also saves the gathered X and W, unless backward gathers them again.
 static void linear_forward(const Layer *l, CubeLayout at, Tensor y, Tensor x, const Param *w,
                            Saved *s, int name, int linear) {
     Arena scratch = arena(MEM_WORKSPACE);
@@ -144,7 +144,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     saved_reals(s, S_STATS1, M, 2);
     cube_norm_forward(at, C, norm1, s->t[S_STATS1], x, &p[LN1_GAIN], &p[LN1_BIAS]);
     saved_tensor(s, S_QKV, N, 3 * A);
-    linear_forward(l, at, s->t[S_QKV], norm1, &p[QKV_W], s, S_LN1, CUBE_QKV); // to sw
+    linear_forward(l, at, s->t[S_QKV], norm1, &p[QKV_W], s, S_LN1, CUBE_QKV); // layout sw
     op_add_bias(s->t[S_QKV], s->t[S_QKV], p[QKV_B].w);
     Tensor mix = cube_new_x(l, s, &scratch, N, A);
     s->t[S_MIX] = mix;
@@ -152,7 +152,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     attention_forward(&heads, s); // sends nothing
     saved_tensor(s, S_MIDDLE, M, x.cols);
     Tensor middle = s->t[S_MIDDLE];
-    linear_forward(l, sw, middle, mix, &p[PROJ_W], s, S_MIX, CUBE_PROJ); // back to at
+    linear_forward(l, sw, middle, mix, &p[PROJ_W], s, S_MIX, CUBE_PROJ); // layout at
     op_add_bias(middle, middle, p[PROJ_B].w);
     op_dropout(middle, middle, cube_dropout(l, b, at, SITE_MIDDLE));
     op_add(middle, x, middle);
@@ -161,11 +161,11 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     saved_reals(s, S_STATS2, M, 2);
     cube_norm_forward(at, C, norm2, s->t[S_STATS2], middle, &p[LN2_GAIN], &p[LN2_BIAS]);
     saved_tensor(s, S_FC, N, F);
-    linear_forward(l, at, s->t[S_FC], norm2, &p[FC_W], s, S_LN2, CUBE_FC); // to sw
+    linear_forward(l, at, s->t[S_FC], norm2, &p[FC_W], s, S_LN2, CUBE_FC); // layout sw
     op_add_bias(s->t[S_FC], s->t[S_FC], p[FC_B].w);
     Tensor act = cube_new_x(l, s, &scratch, N, F);
     op_gelu(act, s->t[S_FC]);
-    linear_forward(l, sw, y, act, &p[OUT_W], s, S_ACT, CUBE_OUT); // back to at
+    linear_forward(l, sw, y, act, &p[OUT_W], s, S_ACT, CUBE_OUT); // layout at
     op_add_bias(y, y, p[OUT_B].w);
     op_dropout(y, y, cube_dropout(l, b, at, SITE_OUT));
     op_add(y, middle, y);
@@ -205,7 +205,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     arena_free(&scratch);
 }
 
-// Selective recomputation calls this to compute attention again.
+// Selective recomputation calls this function to compute attention again.
 static void rebuild(Layer *l, const Batch *b, Saved *s) {
     Batch own = cube_rows(b, cube_swapped(cube_stream(l, b)));
     AttentionHeads heads = layer_heads(l, &own);

@@ -20,7 +20,7 @@
 //
 // 1D and SP send activations only, so their bytes are proportional to the tokens. The other ways
 // also send weights or their gradients: this part of their bytes does not depend on the tokens, and
-// the rest grows more slowly. So the other ways pay for many tokens.
+// the rest grows more slowly. So the other ways receive less when a step has many tokens.
 #include "03_tensor_parallel/compare.h"
 
 static size_t root_of(size_t n, size_t power) { // q with q^power = n, or 0
@@ -40,8 +40,8 @@ TensorWayShape tensor_way_shape(TensorWay way, size_t ranks) {
     return (TensorWayShape){ 0, 0 };
 }
 
-// X: the inputs of a block's four matrices, BTC (1 + 1 + 1 + 4). A: the matrices, 12 C^2.
-// all_reduce(n): the share of a tensor that a rank receives in an all-reduce over n ranks.
+// X: the inputs of a block's four matrices, BTC (1 + 1 + 1 + 4). A: the elements of these matrices,
+// 12 C^2. all_reduce(n): the share of a tensor that a rank receives in an all-reduce over n ranks.
 static double all_reduce(double n) { return 2 * (n - 1) / n; }
 double tensor_way_received(TensorWay way, size_t ranks, double tokens, double width) {
     const TensorWayShape s = tensor_way_shape(way, ranks);

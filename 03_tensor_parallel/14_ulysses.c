@@ -29,8 +29,8 @@ static Tensor part_of_rows(const AttentionHeads *h, Tensor rows, size_t blocks, 
     size_t all = key_heads(h), sequence = i / blocks, block = i % blocks;
     Range heads = shard_range(all, h->cp->size, j);
     Tensor positions = tensor_row_range(rows, sequence * h->T, (sequence + 1) * h->T);
-    size_t first = block * all + heads.lo; // of k or v
-    if (block < attention_ratio(h))        // of q: neighbouring heads share k and v
+    size_t first = block * all + heads.lo; // the piece's first head, for k or v
+    if (block < attention_ratio(h))        // for q, whose neighbouring heads share k and v
         first = attention_ratio(h) * heads.lo + block * range_size(heads);
     return tensor_col_range(positions, first * h->D, (first + range_size(heads)) * h->D);
 }
@@ -96,7 +96,8 @@ static AttentionHeads my_heads(const AttentionHeads *h) {
     local.kind = &attention_blockwise;
     return local;
 }
-// Saved as attention_forward() wants it: S_QKV and S_MIX have all positions of this rank's heads.
+// Returns the Saved that attention_forward() reads and writes: its S_QKV and S_MIX have all
+// positions of this rank's heads.
 static Saved inside(const Saved *s) {
     Saved inner = *s;
     inner.t[S_QKV] = s->t[S_HEADS_QKV];

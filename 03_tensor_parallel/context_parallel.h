@@ -15,12 +15,13 @@
 
 // ---- 08_ring_attention.c ----
 extern const AttentionKind ring_attention, ring_attention_zigzag;
-// The positions of rank i of n, of a sequence of T: the i-th of n chunks; zigzag: chunk i of 2n
-// from the front and chunk i from the back. shard_range makes the chunks, so n need not divide T.
+// Returns the positions of rank i of n in a sequence of T positions: the i-th of n chunks; zigzag:
+// chunk i of 2n from the front and chunk i from the back. shard_range makes the chunks, so n need
+// not divide T.
 Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *kind);
-// Gives the blocks of a described model this attention over cp. Call it before recompute(). Returns
-// this rank's positions, for Data.positions. usage_error() if there are fewer positions than ranks,
-// or, for Ulysses, fewer heads.
+// Gives the blocks of a described model attention of this kind over cp. Call it before recompute().
+// Returns this rank's positions, for Data.positions. usage_error() if there are fewer positions
+// than ranks, or, for Ulysses, fewer heads.
 Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind);
 
 // ---- 13_ring_self_attention.c (Li et al. 2021), 14_ulysses.c (Jacobs et al. 2023) ----

@@ -107,8 +107,9 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor table = table_of(l, at, &scratch, l->units[0]);
     Tensor sum = tensor_new(&scratch, at.B * at.T, y.cols);
-    op_embed_tokens(sum, table, tokens_of_layer(b, at), l->vocab.lo); // zeros: entries elsewhere
-    cube_scatter(at.rows, at.B, y, sum); // one rank has the entry, others 0
+    // Zeros for entries of other ranks.
+    op_embed_tokens(sum, table, tokens_of_layer(b, at), l->vocab.lo);
+    cube_scatter(at.rows, at.B, y, sum); // one rank has the entry, the other ranks zeros
     op_add_positions(y, y, l->units[1]->params[0].w, own.position);
     op_dropout(y, y, cube_dropout(l, b, at, SITE_EMBEDDING));
     arena_free(&scratch);
@@ -129,8 +130,9 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     op_dropout(d, dy, cube_dropout(l, b, at, SITE_EMBEDDING));
     op_add_positions_grad(dwpe, own.position, d); // a partial sum: over this rank's rows
     param_add_gradient(wpe, dwpe);
-    Tensor whole = cube_gather(at.rows, &scratch, at.B, at.T, d);             // [M/q, C/q]
-    op_embed_tokens_grad(dtable, tokens_of_layer(b, at), whole, l->vocab.lo); // partial: own layer
+    Tensor whole = cube_gather(at.rows, &scratch, at.B, at.T, d); // [M/q, C/q]
+    // A partial sum: over the rows of this rank's layer.
+    op_embed_tokens_grad(dtable, tokens_of_layer(b, at), whole, l->vocab.lo);
     cube_scatter(at.layers, dtable.rows, dwte, dtable);
     param_add_gradient(wte, dwte);
     arena_free(&scratch);
@@ -221,7 +223,8 @@ static const LayerKind cube_loss = { .name = "3D loss",
 
 // ------------------------------------------------ the parts of each rank
 
-// rows and cols belong to the gathered weights. This rank holds the part of the rows of its layer.
+// rows and cols belong to the gathered weights. This rank holds one part of these rows, the part of
+// its layer.
 static void cut_matrix(const Cube *c, Param *p, Range rows, Range cols) {
     Range own = shard_range(range_size(rows), c->grid.depth, c->grid.layer);
     p->my_rows = (Range){ rows.lo + own.lo, rows.lo + own.hi };

@@ -233,7 +233,7 @@ static void cut_block(Layer *l, const CommGrid *g) {
     Param *p = l->units[0]->params;
     l->heads = shard_range(c->heads, g->cols, g->col);
     for (int i = LN1_GAIN; i < BLOCK_PARAMS; i++)
-        summa_cut_vector(&p[i], g, features); // the lines below cut the others again
+        summa_cut_vector(&p[i], g, features); // the lines below cut the other parameters again
     summa_cut_matrix(&p[QKV_W], g, features, heads);
     summa_cut_vector(&p[QKV_B], g, heads);
     summa_cut_matrix(&p[PROJ_W], g, heads, features);

@@ -5,7 +5,7 @@
 Range sequence_rows(const Layer *l, const Batch *b) {
     return shard_range(b->B * b->T, l->comm->size, l->comm->rank);
 }
-Shape sequence_shape(const Layer *l, const Batch *b) { // pipeline messages have it, too
+Shape sequence_shape(const Layer *l, const Batch *b) { // pipeline messages have this shape, too
     return stored_shape(l, range_size(sequence_rows(l, b)), l->config->width);
 }
 Dropout sequence_dropout(const Layer *l, const Batch *b, int site) {
@@ -34,10 +34,10 @@ Tensor sequence_input_again(const Layer *l, const Batch *b, const Saved *s, int 
 }
 
 // ---------------------------------------------------------------- embedding
-// A rank looks up its vocabulary entries for all rows and puts zeros for entries of other ranks: a
-// partial sum of all rows. Each rank adds positions to its own rows after the sum, so once.
-// Backward gathers all rows of dy for the rank's entries. So the gradient of wpe is whole, and
-// equal on all ranks.
+// A rank looks up its vocabulary entries for all rows and puts zeros for entries of other ranks.
+// The result is a partial sum of all rows. Each rank adds positions to its own rows after the sum,
+// so that they count once. Backward gathers all rows of dy for the rank's entries. So the gradient
+// of wpe is whole, and equal on all ranks.
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x;
     (void)s;

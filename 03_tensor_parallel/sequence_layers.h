@@ -1,6 +1,6 @@
 // sequence_layers.h: the rows of a rank under sequence parallelism, and the input of a
-// column-parallel product as a layer keeps it. The block of 07_sequence_parallel.c and the
-// embedding and head of sequence_layers.c use both.
+// column-parallel product as a layer keeps it. The block of 07_sequence_parallel.c uses them, and
+// so do the embedding and the head of sequence_layers.c.
 #ifndef SEQUENCE_LAYERS_H
 #define SEQUENCE_LAYERS_H
 #include "03_tensor_parallel/tensor_parallel.h"

@@ -66,8 +66,8 @@ void sequence_leave(Comm *tp, Tensor own, Tensor partial);             // g bar:
 void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own);   // all-gather
 // How a column-parallel layer keeps its input: own rows, gathered again in backward, or all rows.
 typedef enum { KEEP_SHARD, KEEP_WHOLE } KeptInput;
-// As tensor_parallel(), with layers whose x and y are [M/tp, C]. Gradients of norms, and of biases
-// that are added after a sum, are partial: call model_partial_sums() once per step.
+// Like tensor_parallel(), but x and y of the layers are [M/tp, C]. Gradients of norms, and of
+// biases that are added after a sum, are partial: call model_partial_sums() once per step.
 void sequence_parallel(Model *m, Comm *tp, KeptInput keep);
 extern const LayerKind sequence_parallel_embedding;
 extern const LayerKind sequence_parallel_block, sequence_parallel_block_whole;
@@ -80,7 +80,7 @@ typedef struct {
     size_t n, each;
 } SummaCut;
 Range summa_range(SummaCut cut, size_t q, size_t l); // piece l, in elements
-// q of q x q ranks; usage_error() if they are no square
+// Returns q for q x q ranks. usage_error() if the number of ranks is not a square.
 size_t summa_side(size_t ranks);
 // Collective over the grid. k: how K is cut, on both factors. Outputs are overwritten.
 // y [M, N] = x [M, K] a [K, N]; x [M, K] = y [M, N] a [K, N]^T; a [K, N] = x [M, K]^T y [M, N].
@@ -101,7 +101,7 @@ void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols);
 // as m. Each row of the grid then has the loss of its sequences, the same on all ranks of the
 // row. usage_error() if a column has no head.
 void summa(Model *m, const CommGrid *g);
-// with this row's sequences only; there may be none
+// Returns the batch with this row's sequences only. A row may have no sequence.
 Batch summa_batch(const CommGrid *g, const Batch *b);
 extern const LayerKind summa_embedding, summa_block, summa_head, summa_loss;
 
@@ -132,10 +132,10 @@ typedef struct {
     CommGrid grid;
     // the q^2 ranks with this rank's col; with its row
     Comm *same_col, *same_row;
-    // backward gathers x and w again; else both are saved
+    // backward gathers x and w again; else gathered x and w are saved
     bool gather_again;
 } Cube;
-// q; usage_error() if ranks is not a cube
+// Returns q for q x q x q ranks. usage_error() if the number of ranks is not a cube.
 size_t cube_side(size_t ranks);
 // collective; usage_error() like cube_side()
 Cube cube_new(Comm *ranks);
@@ -152,8 +152,8 @@ typedef struct {
 CubeLayout cube_layout(const Cube *c, const Batch *b); // of x of linear 0
 CubeLayout cube_swapped(CubeLayout l);                 // of output y, if input x has l
 Range cube_sequences(CubeLayout l, size_t B);          // this rank's, of B
-// Gathers the whole [n, N] of n rows or n sequences from the parts of shard_range. Back: part
-// gets its part of the sum.
+// Gathers the whole [n, N] of n rows or n sequences from the parts of shard_range. cube_scatter
+// goes back: part <- this rank's part of the sum over axis.
 Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor part);
 void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum);
 typedef struct {

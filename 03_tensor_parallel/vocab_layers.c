@@ -8,7 +8,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     (void)s;
     Tensor table = l->units[0]->params[0].w;
     vocab_parallel_lookup(l->comm, y, table, b->tokens, l->vocab.lo); // all-reduce: M C elements
-    // After the sum, so positions are added once.
+    // Positions are added after the sum, so that they count once.
     op_add_positions(y, y, l->units[1]->params[0].w, b->position);
     op_dropout(y, y, layer_dropout(l, b, SITE_EMBEDDING));
 }
@@ -58,8 +58,8 @@ static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     saved_reals(s, S_SUM, x.rows, 1);
     vocab_parallel_loss(l->comm, y, s->t[S_SUM], x, b->targets, l->vocab.lo); // 3 all-reduces of M
 }
-// The backward is the unsplit layer's. It turns the exponentials in x into the gradient of the
-// logits, and sends nothing.
+// The backward is that of the unsplit layer. It turns the exponentials in x into the gradient of
+// the logits, and sends nothing.
 const LayerKind tensor_parallel_loss = {
     .name = "tensor-parallel loss",
     .output = token_shape,

@@ -5,7 +5,7 @@
 //
 // Week 0. Every chapter compares a split computation with the unsplit model of this program. So
 // this program first compares the model's gradients with central finite differences: (loss(w + h v)
-// - loss(w - h v)) / 2h along directions v. It checks every tensor, with dropout.
+// - loss(w - h v)) / 2h along directions v. The comparison covers every tensor, with dropout.
 #include "common/model/data.h"
 #include "judge/frame/lesson.h"
 #include "common/model/costs.h"
@@ -131,7 +131,7 @@ static double gradient_check(Run *run, const Data *data) {
     say(run, "%zu tensors, worst %s: its error is %.1e of its largest derivative\n\n",
         config_tensors(&c), name[where], worst);
     // In fp32 the difference of two losses loses half its digits, so the fp32 limit finds gross
-    // errors only. fp64 finds the others.
+    // errors only. fp64 also finds small errors.
     double limit = sizeof(real) == 8 ? 1e-6 : 1e-2;
     check_numbers(run, "backward = finite differences", "every tensor", &worst, &zero, 1, limit);
     free(found);

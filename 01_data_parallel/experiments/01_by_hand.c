@@ -43,7 +43,7 @@ static void on_paper(Run *run) {
 
 // ---------------------------------------------------------------- trained
 
-// Losses of epochs 0, 10, 20, ...: loss, of all samples; last_shard, of the last shard alone.
+// Losses of epochs 0, 10, 20, ... loss: of all samples. last_shard: of the last shard alone.
 typedef struct {
     Linear layer;
     double loss[PRINTED], last_shard[PRINTED];

@@ -40,7 +40,7 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
 
 // ---------------------------------------------------------------- the predictions
 
-// Forward and backward of rank r's sequences, in ps.
+// The time of forward and backward of rank r's sequences, in ps.
 static double computing(size_t N, size_t r) {
     return work_model(&tiny, part_size(SEQUENCES, N, r)).time;
 }
@@ -151,8 +151,8 @@ static void all_reduce(Run *run) {
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         Trajectory got = train_replicas(run, run->world, &t, &measured);
-        // Two unsplit trainings. `whole` takes the whole batch. `ordered` takes one shard after
-        // the other and adds in rank order, so the ranks must give the same bits.
+        // Two unsplit trainings. `whole` takes the whole batch. `ordered` takes one shard after the
+        // other and adds the gradients in rank order, so the ranks must give the bits of `ordered`.
         Trajectory whole = training_unsplit(run, &t, 1),
                    ordered = training_unsplit(run, &t, run->world->size);
         training_compare(run, "replicas = unsplit", &got, &whole, training_limit(&t));
@@ -162,7 +162,7 @@ static void all_reduce(Run *run) {
         trajectory_free(&whole);
         trajectory_free(&ordered);
     }
-    // From here on: of the training with AdamW.
+    // From here on all values are those of the training with AdamW.
     picture_show(run, "Data parallel, one step", PICTURE_CHART);
     picture_summary(run, &measured.last);
     costs(run, &t.model, &measured);

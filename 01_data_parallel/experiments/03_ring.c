@@ -1,7 +1,8 @@
 // 03_ring.c: compares four ways of an all-reduce with the library's, for eight sizes, with whole
 // numbers (every bit) and real ones. Compares messages, bytes, scratch memory and time with
-// formulas (ring_costs.c). Finds the size from which the ring is the fastest. Then the same for the
-// hierarchical way over nodes (ring_nodes.c). ring_page.c has the picture and the first table.
+// formulas (ring_costs.c). Finds the size from which the ring is the fastest. Makes the same
+// comparisons for the hierarchical way over nodes (ring_nodes.c). ring_page.c has the picture and
+// the first table.
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include "judge/draw/plot.h"
@@ -25,7 +26,7 @@ static AllReduce *const all_reduce[WAYS] = { [RING] = ring_all_reduce,
                                              [GATHER] = gather_broadcast_all_reduce,
                                              [TREE] = tree_all_reduce,
                                              [HALVING] = halving_doubling_all_reduce };
-// An all-reduce over the world. flat NULL: the hierarchical one, over these two groups.
+// An all-reduce over the world. flat NULL: the hierarchical all-reduce, over the two groups below.
 typedef struct {
     AllReduce *flat;
     Comm *inside, *between;
@@ -196,7 +197,7 @@ static bool slower(Run *run, size_t count) {
 
 // Finds by bisection the multiple of N elements from which the ring is no slower than the tree.
 static void crossover(Run *run) {
-    size_t N = run->world->size, lo = 0, hi = 1; // slower at lo units, not at hi
+    size_t N = run->world->size, lo = 0, hi = 1; // the ring is slower at lo N elements, not at hi N
     for (; hi * N <= SMALLEST << (POINTS + 1) && slower(run, hi * N); hi *= 2) lo = hi;
     while (hi - lo > 1) {
         size_t middle = (lo + hi) / 2;

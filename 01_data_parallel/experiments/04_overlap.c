@@ -7,15 +7,16 @@
 #include <stdio.h>
 #include <string.h>
 
-// With 4 ranks the last rank has one sequence and the others have two. With 8 ranks the last rank
-// has no sequence.
+// With 4 ranks the last rank has one sequence and the other ranks have two. With 8 ranks the last
+// rank has no sequence.
 enum { SEQUENCES = 7, STEPS = 3 };
 static const ModelConfig tiny = {
     .layers = 3, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
 
 // The capacity that gives every tensor its own bucket: the bytes of the smallest tensor. (DDP
-// closes the first bucket at 1 MiB, so that it starts early, and the others at 25 MiB.)
+// closes the first bucket at 1 MiB, so that its all-reduce starts early, and the other buckets at
+// 25 MiB.)
 static size_t per_tensor(void) { return tiny.width * sizeof(real); }
 
 // ---------------------------------------------------------------- training
@@ -47,7 +48,7 @@ static StepResult at_the_end(void *replica, Model *m, Optimizer *o, const Traini
     return update(m, o, loss * batch->token_weight);
 }
 
-// For the picture: both kinds of a step.
+// For the picture: a step with one all-reduce at the end, then the same step in buckets.
 static StepResult one_after_the_other(void *replica, Model *m, Optimizer *o, const Training *t,
                                       const Batch *batch) {
     at_the_end(replica, m, o, t, batch);

@@ -2,7 +2,7 @@
 // all-reduce. An asynchronous one must equal, in every bit, one device that replays the server's
 // log (server_log.c). The log must be the one that follows from sizes and speeds. The simulated
 // clock orders the pushes, so the order is the same on every machine. The first worker takes --slow
-// times as long as the others. A training on text shows what staleness does to the loss.
+// times as long as the other workers. A training on text shows what staleness does to the loss.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -14,9 +14,9 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
 
-// Calls server_may_go_on() with each worker in turn as the slowest, 2 steps behind all others. With
-// staleness 1 only the slowest worker may go on, with staleness 2 every worker. The trainings do
-// not check this, because their slowest worker is always the same one.
+// Calls server_may_go_on() with each worker in turn as the slowest, 2 steps behind all other
+// workers. With staleness 1 only the slowest worker may go on, with staleness 2 every worker. The
+// trainings do not check this, because their slowest worker is always the same one.
 static void check_bound(Run *run, const Cluster *c) {
     size_t done[SEQUENCES];
     bool right = true;

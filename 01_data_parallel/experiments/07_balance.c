@@ -40,8 +40,9 @@ static Devices devices_read(Run *run, const char *option) {
     return d;
 }
 
-// How many times as long as a fast device this rank takes. The clock is set with this number;
-// balance_forecast() works it out by itself.
+// Returns the factor by which this rank is slower than a fast device. The clock is set with this
+// factor. balance_forecast() computes the factor itself, so that the forecast does not depend on
+// this function.
 static size_t slowness(const Devices *d, size_t rank, size_t step) {
     return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
 }
@@ -118,7 +119,7 @@ static void check_ideal(Run *run, const Devices *d, const BalanceRecord *equal) 
         double rate =
             (double)range_size(equal->share[step * d->n + run->world->rank]) / equal->took[step];
         ledger_pause();
-        comm_all_reduce_doubles(run->world, &rate, 1); // of all devices together
+        comm_all_reduce_doubles(run->world, &rate, 1); // adds the rates of all devices
         ledger_resume();
         right = right && fabs(balance_ideal(d, step) * rate / SEQUENCES - 1) < 0.01;
     }
@@ -190,7 +191,8 @@ static void answer(Run *run, const Devices *d) {
                       "sequences that one more changes its time only a little.");
 }
 
-// Do the files show the two steps? --svg writes one picture, and --trace can only show steps.
+// Returns whether the files show the two steps. --svg writes one picture, and --trace can only show
+// steps.
 static bool steps_in_files(Run *run) {
     return option_given(run, "trace") || strcmp(option_text(run, "picture"), "steps") == 0;
 }

@@ -29,8 +29,9 @@ static void hand_out(Range *share, const double *rate, size_t n, size_t total) {
 }
 
 // Predicts the shares and times of all steps. All ranks wait for the slowest and then communicate.
-// A rate is the mean of its old value and the last measured one. The slowness of each device is
-// worked out here again, because slowness() of 07_balance.c sets the clock of the steps.
+// A rate is the mean of its old value and the last measured one. This function computes the
+// slowness of each device itself, because slowness() of 07_balance.c sets the clock of the measured
+// steps.
 void balance_forecast(Policy p, const Devices *d, Range *share, double *time) {
     double *rate = host_alloc(d->n * sizeof *rate), *slow = host_alloc(d->n * sizeof *slow);
     for (size_t r = 0; r < d->n; r++) {

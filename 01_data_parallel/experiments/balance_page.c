@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Writes all shares, such as "8 8 8 2"; of more than 8 devices the smallest and the largest share.
+// Writes all shares, such as "8 8 8 2". For more than 8 devices it writes the smallest and the
+// largest share.
 static void shares_text(char *text, size_t room, const Range *share, size_t n) {
     size_t least = range_size(share[0]), most = least, at = 0;
     for (size_t r = 0; r < n; r++) {

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-// Has the family this tensor of a block? On a grid a rank may hold no element of a tensor that the
-// family has.
+// Returns whether the model's family has this tensor of a block. On a grid a rank may hold no
+// element of a tensor that the family has.
 static bool family_has(const CutSizes *z, size_t tensor) {
     switch (tensor) {
     case LN1_BIAS:
@@ -52,8 +52,8 @@ size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacit
     return n;
 }
 
-// The time at which the backward of `layer` is done on a rank. The embedding's takes no time,
-// because it has no product of matrices.
+// The time at which the backward of `layer` is done on a rank. The embedding's backward takes no
+// time, because it has no product of matrices.
 static double done(const ModelConfig *c, LastBatch b, size_t layer) {
     CutSizes z = cut_sizes(c, 1, 0);
     double block = work_block(&z, b.sequences).time, head = work_head(&z, b.sequences).time;

@@ -12,8 +12,8 @@ static const char *const method_name[METHODS] = { "fp16", "top-k", "1-bit", "Pow
 
 // ---------------------------------------------------------------- nothing is lost
 
-// Sums over all steps: this rank's gradients, and the sum that every rank
-// reconstructed. (c->sent: all that this rank sent.) data NULL: no sums are kept.
+// Sums over all steps: of this rank's gradients, and of the sums that every rank reconstructed.
+// (c->sent is the sum of all that this rank sent.) data NULL: no sums are kept.
 typedef struct {
     Tensor gradients, reconstructed;
     Arena arena;
@@ -157,7 +157,7 @@ static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Trai
     return (StepResult){ loss, norm };
 }
 
-// Compares the costs of a training that has just ended.
+// Compares the costs of a training that has just ended with the predictions.
 static void compare_costs(Run *run, const Training *t, const CompressionPlan *plan,
                           const CompressionSeen *seen) {
     static const char *const id_of[METHODS] = { "fp16", "top-k", "1-bit", "power-sgd" };
@@ -202,7 +202,7 @@ Trajectory compression_train(Run *run, const Training *t, const CompressionPlan 
         if (plan) compare_costs(run, t, plan, seen);
     }
     if (booked) books_check(run, &r.books, r.c);
-    comm_all_reduce_doubles(dp, course.loss, t->steps); // for the log
+    comm_all_reduce_doubles(dp, course.loss, t->steps); // the log needs the sum over ranks
     if (r.c) compression_free(r.c);
     arena_free(&r.books.arena);
     model_free(m);

@@ -2,12 +2,14 @@
 // unit of the model is a bucket: wte, wpe, blocks, the last norm.
 #include "01_data_parallel/experiments/experiments.h"
 
-// A rank's buckets: the tables of embedding and head, then one for each layer's other tensors.
+// Returns the number of a rank's buckets: one per table of embedding and head, and one for the
+// other tensors of each layer.
 static size_t bucket_count(const CutSizes *z) { return stage_tables(z) + cut_layers(z); }
 static size_t bucket_size(const CutSizes *z, size_t i) {
     return i < stage_tables(z) ? elements_wte(z) : elements_unit(z, i - stage_tables(z));
 }
-// list <- the matrices of bucket i. Returns their number. All other tensors of it are vectors.
+// list <- the matrices of bucket i. Returns the number of matrices. All other tensors of the bucket
+// are vectors.
 static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
     const size_t C = z->C, mine = z->heads * z->D, keys = z->key_heads * z->D;
     const size_t block = stage_tables(z) + z->first;
@@ -36,8 +38,8 @@ static double both_ways(size_t N, size_t r, size_t packed) {
            ring_bytes(ONE_PASS, N, packed, sizeof(real));
 }
 
-// PowerSGD's elements of a bucket: sent uncompressed, every P, every Q. products: picoseconds of M
-// Q, M^T P and P Q^T.
+// Elements that PowerSGD sends for a bucket. rest: uncompressed. p: every P. q: every Q. products:
+// picoseconds of M Q, M^T P and P Q^T.
 typedef struct {
     size_t rest, p, q;
     double products;

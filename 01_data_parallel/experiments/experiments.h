@@ -23,9 +23,10 @@ Model *whole_model(const ModelConfig *model);
 enum { TEXT_SEQUENCES = 16 };
 Training text_training(Run *run, size_t steps, double rate);
 
-// Of all steps: calls and bytes sent, of all kinds, of all-reduces, of broadcasts. Bytes held now.
-// Peaks since the last reset of peaks, in bytes. last: times of the recorded step; the caller fills
-// them in.
+// Calls and bytes sent in all steps: calls and sent count all kinds, reductions and reduced the
+// all-reduces, broadcasts and broadcast the broadcasts. The next fields are bytes held now, and
+// peaks in bytes since the last reset of peaks. last: times of the recorded step, which the caller
+// fills in.
 typedef struct {
     double calls, sent, reductions, reduced, broadcasts, broadcast;
     double parameters, gradients, optimizer, buffers;
@@ -71,9 +72,9 @@ void ring_fastest(Run *run); // the table of the fastest way by size and ranks
 
 // ------------------------------------------ ring_nodes.c: 03_ring's hierarchical way over nodes
 
-// Compares costs of one all-reduce over nodes with formulas: flat, by the library, as a ring over
-// all ranks, and hierarchical. The bytes that a rank sends, and the time from a common start until
-// this rank is done.
+// Compares the costs of one all-reduce over nodes with formulas, for comm_all_reduce() over all
+// ranks (flat) and for the hierarchical way. The costs are the bytes that a rank sends, and the
+// time from a common start until this rank is done.
 void ring_nodes_costs(Run *run, Comm *inside, Comm *between);
 // Prints the table of bytes and times. Returns whether there is more than one node.
 bool ring_nodes_table(Run *run);
@@ -81,14 +82,14 @@ bool ring_nodes_table(Run *run);
 // ------------------------------------------------------------- bucket_costs.c: reducing in buckets
 
 // Numbers of elements of the tensors on a rank: the two tables, a block's tensors in model order,
-// and each of the last norm's two.
+// and the gain and the bias of the last norm.
 typedef struct {
     size_t wte, wpe, block[TENSORS_OF_BLOCK], norm, norm_bias;
 } TensorElements;
 // The buckets that the rule of 04_overlap.c makes of a stage's tensors, in the order of their
 // starts. A bucket is complete after the backward of `layer`, the layer of its first tensor; 0 is
-// the stage's first layer. The last bucket of a stage that shares wte with another one is wte
-// alone. The caller frees *piece. z: the layers of the stage.
+// the stage's first layer. If a stage shares wte with another stage, its last bucket is wte alone.
+// The caller frees *piece. z: the layers of the stage.
 typedef struct {
     size_t elements, layer;
 } BucketPiece;
@@ -96,7 +97,7 @@ size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacit
                      BucketPiece **piece);
 
 // The last (or only) micro-batch of a step on one rank: when its forward begins, in picoseconds
-// after the step, and how many sequences it has.
+// after the start of the step, and how many sequences it has.
 typedef struct {
     double begin;
     size_t sequences;
@@ -228,8 +229,8 @@ typedef struct {
 double balance_rings(Policy p, const Devices *d); // the all-reduces of a step
 // Fills share [steps][n] and time [steps] of a training.
 void balance_forecast(Policy p, const Devices *d, Range *share, double *time);
-// A step's computing if sequences could be cut, without the all-reduces; and the time of all steps
-// with them.
+// balance_ideal: the time of a step's computation if sequences could be cut, without the
+// all-reduces. balance_ideal_steps: the time of all such steps, with the all-reduces.
 double balance_ideal(const Devices *d, size_t step);
 double balance_ideal_steps(const Devices *d);
 
@@ -246,7 +247,7 @@ void balance_show_times(Run *run, const Devices *d, const BalanceRecord *seen, i
 void balance_table(Run *run, const Devices *d, const BalanceRecord *seen); // the page's table
 
 // ---- server_costs.c: from sizes and speeds alone ----
-// The first worker takes `slow` times as long as the others. steps: of each worker.
+// The first worker takes `slow` times as long as the other workers. steps: of each worker.
 typedef struct {
     const ModelConfig *model;
     size_t sequences, steps, servers, workers, slow;

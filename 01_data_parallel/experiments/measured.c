@@ -1,5 +1,5 @@
-// measured.c: the trainings of this chapter's experiments, and their costs, as the ledger of the
-// Comm and the memory have them (experiments.h).
+// measured.c: the trainings of this chapter's experiments, and their costs, as the Comm's ledger
+// and the memory ledger count them (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
 
 Training synthetic_training(const Run *run, const ModelConfig *model, size_t steps,

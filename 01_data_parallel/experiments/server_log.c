@@ -44,7 +44,7 @@ static Served *predicted(const ServerLog *log, const ServerSizes *z) {
     Served *line = host_alloc(lines * sizeof *line);
     Push *push = host_alloc(lines * sizeof *push);
     double *arrival = host_alloc(lines * sizeof *arrival);
-    double *version = host_alloc(lines * sizeof *version); // that each push made
+    double *version = host_alloc(lines * sizeof *version); // the version that each push made
     for (size_t i = 0; i < lines; i++) {
         double answer = i < n ? (double)log->begin : answered(arrival, i - n, n, log->staleness);
         arrival[i] = answer + message + server_computing(z, i % n) + message;
@@ -71,7 +71,7 @@ ServerLogSeen server_log_look(const ServerLog *log) {
     for (size_t v = 0; v < log->workers * log->steps; v++) {
         const Served *l = &log->line[v];
         size_t slowest = log->steps;
-        size_t *then = host_alloc(log->workers * sizeof *then); // when its worker began
+        size_t *then = host_alloc(log->workers * sizeof *then); // pushes in version l->taken
         for (size_t i = 0; i < l->taken; i++) then[log->line[i].worker]++;
         for (size_t w = 0; w < log->workers; w++) slowest = then[w] < slowest ? then[w] : slowest;
         if (then[l->worker] - slowest > seen.ahead) seen.ahead = then[l->worker] - slowest;
@@ -85,8 +85,9 @@ ServerLogSeen server_log_look(const ServerLog *log) {
     return seen;
 }
 
-// A worker begins step j when every worker has done at least j - s steps. Until its push no worker
-// does more than j + s + 1. So each of the n - 1 others pushes at most 2 s + 1 times in between.
+// A worker begins step j when every worker has done at least j - s steps. Before this worker
+// pushes, no worker has done more than j + s + 1 steps. So each of the n - 1 other workers pushes
+// at most 2 s + 1 times between this worker's pull and its push.
 void server_log_check(Run *run, const ServerLog *log, const ServerSizes *z) {
     static const char *const name[] = { "log: whose push", "log: the version it was taken at",
                                         "log: when it arrived" };

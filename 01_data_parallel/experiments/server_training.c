@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// A server's record, for the comparison alone. For every version of its piece: the gradient that
-// was applied, the new weights, and the gradient's squares per update and tensor.
+// A server's record, which only the comparison needs. For every version of the server's piece it
+// holds the gradient that was applied, the new weights, and the gradient's squares per update and
+// tensor.
 typedef struct {
     Trajectory *got;
     double *squares;

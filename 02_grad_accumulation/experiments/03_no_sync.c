@@ -43,7 +43,7 @@ static StepResult forgetful(void *replica, Model *model, Optimizer *o, const Tra
         model_zero_gradients(model);
         loss += model_forward_backward(model, &batch[k]);
         model_fold_tied(model);
-        data_parallel_all_reduce(r->dp, model); // m times a step
+        data_parallel_all_reduce(r->dp, model); // m times per step
         op_add(r->sum, r->sum, model->g);
     }
     tensor_copy(model->g, r->sum);
@@ -108,7 +108,7 @@ static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
                 { 0 } });
         if (!clock_config()->simulated) continue;
         const Predicted none = NOT_PREDICTED;
-        const bool closed = i != OVERLAPPED; // the buckets have a recurrence
+        const bool closed = i != OVERLAPPED; // the buckets' times follow from a recurrence
         check_costs(run, ids, names,
                     (CostRow[]){ { "exposed", "exposed, all ranks", "ps",
                                    closed ? formula(exposed[i]) : none,

@@ -120,7 +120,8 @@ static void show_rows(Run *run, const HandLayer *l, size_t shards) {
 // ---------------------------------------------------------------- where the words swap
 
 // PyTorch's Linear stores V = W^T, [out, in], and computes y = x V^T. A cut of W by columns gives
-// every shard some outputs, so it is a cut of V by rows. The same results must be added.
+// every shard some outputs, so it is a cut of V by rows. In both notations the same results must be
+// added.
 static void stored_transposed(Run *run) {
     const HandLayer l = new_layer();
     double v[N][K], rows[M][N] = { { 0 } }, columns[M][N] = { { 0 } }, want[M][N] = { { 0 } };

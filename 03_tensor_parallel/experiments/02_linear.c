@@ -106,7 +106,7 @@ static void row_costs(Run *run, const TrialResult *r) {
 }
 
 // Gathers the columns of all ranks. The reference is an all-reduce of tensors that are zero outside
-// a rank's own columns: it gives the same Y, but sends nearly twice the bytes.
+// a rank's own columns. This all-reduce gives the same Y, but sends nearly twice the bytes.
 static void gathered(Run *run) {
     Comm *tp = run->world;
     const size_t padded = tp->size * M * ceil_div(N, tp->size); // an all-gather has equal parts

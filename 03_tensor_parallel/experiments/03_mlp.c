@@ -1,6 +1,6 @@
 // 03_mlp.c: trains the MLP, Y = dropout(GELU(X A + a) B + b), twice: with A cut by columns and B by
-// rows, and unsplit. Both must agree. Then the lesson cuts A by rows instead: the ranks must add
-// before GELU, and send more. 4 ranks do not divide the F = 38 hidden columns.
+// rows, and unsplit. The two trainings must agree. Then the lesson cuts A by rows instead: the
+// ranks must add before GELU, and send more. 4 ranks do not divide the F = 38 hidden columns.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <stdio.h>

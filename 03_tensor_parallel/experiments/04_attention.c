@@ -1,6 +1,6 @@
 // 04_attention.c: trains attention, Y = dropout(attention(X W_qkv + b_qkv) W_O + b_O), twice: cut
-// by heads, and unsplit. Both must agree. The table compares with a cut inside the heads, whose
-// costs are predicted. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
+// by heads, and unsplit. The two trainings must agree. The table compares with a cut inside the
+// heads, whose costs are predicted. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"
@@ -113,7 +113,8 @@ static void ending(Run *run, const char *added) {
 }
 
 // The other cut gives each rank D/t columns of every head. The scores q k^T and, in backward, dO
-// v^T are then partial sums over D. The ranks would have to add both, [B*H*T, T] elements each.
+// v^T are then partial sums over D. The ranks would have to add both products, [B*H*T, T] elements
+// each.
 static void table(Run *run, const TrialResult *r) {
     static const char *const columns[] = { "whole heads", "heads cut, predicted", NULL };
     const size_t n = run->world->size;

@@ -1,7 +1,7 @@
 // 05_vocab.c: trains the smallest language model (bigram.c) with its table E cut by vocabulary
-// entries, and unsplit. Both must agree, the lookup in every bit. Then every rank passes all logits
-// as if they were its part: the loss is too high by log t. The number of entries, 61, is prime, and
-// the sequences have unequal numbers of counted targets.
+// entries, and unsplit. The two trainings must agree, the lookup in every bit. Then every rank
+// passes all logits as if they were its part: the loss is too high by log t. The number of entries,
+// 61, is prime, and the sequences have unequal numbers of counted targets.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>

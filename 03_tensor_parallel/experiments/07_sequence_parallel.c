@@ -19,7 +19,8 @@ static CutSizes sizes(const Training *t, Way way, size_t n, size_t rank) {
     return way == TENSOR_ONLY ? z : cut_sequence(z, way == INPUTS_WHOLE);
 }
 
-// A step in the layers: the messages of all micro-batches, and the time of these and of products.
+// Returns the messages of all micro-batches in the layers, and the time of these messages and of
+// the products.
 static SequenceTraffic layers_step(const CutSizes *z, const Training *t) {
     SequenceTraffic all = { 0 };
     for (size_t k = 0; k < t->micro_batches; k++) {

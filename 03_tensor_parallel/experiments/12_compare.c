@@ -40,7 +40,8 @@ static double received(const GptMeasured *r) {
 
 // ---------------------------------------------------------------- costs
 
-// Unequal blocks of a grid, and unequal chunks of a ring, make ranks wait: no prediction of time.
+// Unequal blocks of a grid, and unequal chunks of a ring, make ranks wait, so the time is not
+// predicted.
 static bool time_predicted(TensorWay way, const Training *t, size_t n) {
     const TensorWayShape s = tensor_way_shape(way, n);
     const GridPlace at = grid_place_of(&t->model, s.q, s.depth, 0);
@@ -85,7 +86,7 @@ static void table(Run *run, const GptMeasured measured[TENSOR_WAYS]) {
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         const TensorWayShape s = tensor_way_shape(way, n);
         const bool on_grid = way == WAY_2D || way == WAY_25D || way == WAY_3D;
-        if (s.q == 0) continue; // way_results() leaves it out
+        if (s.q == 0) continue; // way_results() leaves this way out
         if (on_grid && s.depth > 1) snprintf(shape[way], 40, "=%zu x %zu x %zu", s.q, s.q, s.depth);
         else if (on_grid) snprintf(shape[way], 40, "=%zu x %zu", s.q, s.q);
         else snprintf(shape[way], 40, "=%zu", n);

@@ -51,12 +51,12 @@ void bigram_split_forward(Run *run, Bigram *m, const Batch *b) {
     vocab_parallel_loss(tp, m->loss, m->sum, m->logits, b->targets, m->entries.lo);
 }
 void bigram_split_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx) {
-    m->head.gradient_empty = true; // so the head's gradient overwrites
+    m->head.gradient_empty = true; // so the head's gradient overwrites old values
     op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, m->entries.lo);
     vocab_parallel_backward(run->world, dx, m->logits, m->x, &m->head);
     bigram_drop(run, dx, b);
     op_embed_tokens_grad(m->embedding.g, b->tokens, dx, m->entries.lo); // own entries only
-    op_add(m->embedding.g, m->head.g, m->embedding.g); // E is tied: both uses have gradients
+    op_add(m->embedding.g, m->head.g, m->embedding.g); // E is tied: adds the gradients of both uses
 }
 
 void bigram_forward(Run *run, Bigram *m, const Batch *b) {

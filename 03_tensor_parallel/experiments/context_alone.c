@@ -34,7 +34,8 @@ static Timing end_together(Run *run, Attended *r) {
     return picture_timing(run);
 }
 
-// The forward, with the picture of the two cuts of the ring. kind NULL: on one device.
+// Runs the forward, and records it for the picture of the two cuts of the ring. kind NULL: on one
+// device.
 static void forward(Run *run, const AttentionKind *kind, const AttentionHeads *h, Saved *saved,
                     Attended *r) {
     const size_t without = memory_now(MEM_ACTIVATIONS);

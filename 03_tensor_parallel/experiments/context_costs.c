@@ -20,7 +20,7 @@ double context_layer_bytes(const Comm *cp, int kind, ContextLayer z) {
     size_t passed_on = 0; // positions of all blocks sent on
     for (size_t k = 0; k + 1 < n; k++)
         passed_on += context_chunk(kind, z.T, n, (cp->rank + n - k) % n);
-    if (kind == CONTEXT_RSA) // k, v; both again; sums of dk, dv
+    if (kind == CONTEXT_RSA) // k, v; k, v again; sums of dk, dv
         return (double)(4 * passed_on * z.B * A * e) +
                2 * ring_bytes(ALL_REDUCE_PASSES, n, z.B * z.T * A, e);
     size_t round = n > 1 ? z.T : 0; // dk | dv make n hops: all positions

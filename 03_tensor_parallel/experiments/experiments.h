@@ -32,7 +32,8 @@ typedef struct {
     size_t activations;                      // their peak in the last step
     size_t calls, sent;                      // in the last step: all-reduces, bytes sent
 } TrialResult;
-// tp may be NULL. The first resets the counters of memory and messages, the second reads them.
+// trial_step_begin resets the counters of memory and messages, trial_step_end reads them. tp may be
+// NULL.
 void trial_step_begin(Comm *tp);
 void trial_step_end(Comm *tp, TrialResult *r);
 void trial_put(Snapshot *s, const char *name, size_t step, size_t rows, size_t cols, Tensor part,
@@ -55,14 +56,14 @@ void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts 
 // Checks the times of the recorded step in ps, and shows its picture: in every all-reduce all ranks
 // wait for the slowest, and nothing is computed meanwhile.
 void trial_times(Run *run, const char *title, double slowest, double communication);
-// The cost on the page: the number of all-reduces and, by the simulated clock, how much of a step
-// they take. Needs the costs "step" and "exposed"; calls: the id of the number.
+// Prints the cost on the page: the number of all-reduces and, by the simulated clock, how much of a
+// step they take. Needs the costs "step" and "exposed"; calls: the id of the number of all-reduces.
 void trial_say_cost(Run *run, const char *calls);
 
 // Afterwards the simulated clocks of all ranks are equal, so a recording shows one whole step.
 void ranks_together(Comm *ranks);
-// The answer of every lesson on one rank, which cuts nothing. Returns false if there are more
-// ranks.
+// Prints the answer that every lesson has on one rank, because one rank cuts nothing. If there are
+// more ranks, prints nothing and returns false.
 bool answer_alone(Run *run);
 
 // ---- A training of layers with X [M, K] and Y [M, N]. ----
@@ -74,10 +75,11 @@ struct Trial {
     size_t M, K, N, step;
     Range x_cols, y_cols;       // columns of X and Y on this rank
     Param params[TRIAL_PARAMS]; // described and cut; a Param without columns ends them
-    double deviation, rate;     // of the initial weights; of SGD
+    double deviation, rate;     // deviation of the initial weights; learning rate of SGD
     double dropout;             // of Y: the probability that an element is dropped
     uint64_t keys[TRIAL_DATA];  // random numbers of X and so on
-    uint64_t (*key)(uint64_t seed, TrialData what, size_t i); // instead; i: the step, the parameter
+    // Replaces keys, unless it is NULL. i: the step or the parameter.
+    uint64_t (*key)(uint64_t seed, TrialData what, size_t i);
     bool long_names; // a snapshot names updated weights "updated W, step 3", not "W"
     void (*forward)(Trial *t, Tensor y, Tensor x, Saved *s);
     void (*backward)(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s);
@@ -103,8 +105,8 @@ void bigram_free(Bigram *m);
 // x is whole on every rank, so every rank applies the same mask.
 void bigram_drop(Run *run, Tensor x, const Batch *b);
 
-// One rank of all: forward ends with the loss of each token in m->loss; backward adds the gradients
-// of both uses of E.
+// The split model on one rank. The forward ends with the loss of each token in m->loss. The
+// backward adds the gradients of both uses of E.
 void bigram_split_forward(Run *run, Bigram *m, const Batch *b);
 void bigram_split_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx);
 // The same on one device, with all of E.
@@ -122,8 +124,8 @@ ModelConfig gpt_options(Run *run, size_t context, size_t vocab);
 Training gpt_training(ModelConfig c, size_t sequences);
 size_t gpt_sequences(const Training *t, size_t k); // of micro-batch k
 
-// The communicators of a way. Each has the world. Grids and cubes have three axes, and a cube two
-// planes: the ranks with this rank's column, and with its row.
+// The communicators of a way. Every way has the world. Grids and cubes have three axes, and a cube
+// two planes: the ranks with this rank's column, and with its row.
 enum { GPT_WORLD, GPT_ROW, GPT_COL, GPT_DEPTH, GPT_SAME_COL, GPT_SAME_ROW, GPT_GROUPS };
 typedef struct {
     double calls[COMM_KINDS], sent, received; // bytes of this rank
@@ -132,11 +134,11 @@ typedef GroupTraffic AxisTraffic; // along an axis of a grid
 // Measured on one rank in the last step; step_time: in each step.
 enum { GPT_STEPS = 3 };
 typedef struct {
-    size_t steps; // finished ones
+    size_t steps; // finished steps
     // In the layers; and afterwards, for sums of partial gradients.
     GroupTraffic layers[GPT_GROUPS], sums[GPT_GROUPS];
-    Picoseconds layers_time;          // of both of these
-    Picoseconds step_time[GPT_STEPS]; // and of the loss; the gradient norm is not in it
+    Picoseconds layers_time;          // of layers and sums
+    Picoseconds step_time[GPT_STEPS]; // also of the loss's sum; without the gradient norm
     // Bytes. block: the parameters of a block. activations: their peak. message: the output of a
     // block for micro-batch 0.
     size_t block, parameters, gradients, optimizer, activations, message;
@@ -172,8 +174,7 @@ GptCells gpt_cells_1d(const ModelConfig *c, size_t n, size_t sequences);
 // Checks that the cost model gives figure 7 of Korthikanti et al. 2022.
 void sequence_figure7(Run *run);
 
-// The time that messages add to ring attention, as a closed form. Chapter 08's experiments predict
-// their steps with it.
+// The next function is a closed form. Chapter 08's experiments predict their steps with it.
 
 // Returns the time of a block's ring attention over n equal zigzag chunks, beyond the time of its
 // products. own: the products of step 0. other: the products of each of the other n-1 steps. hop:
@@ -259,7 +260,7 @@ GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, boo
 // Sums of a stage's gradients over depth, one all-reduce each: both uses of wte; all other units.
 GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage);
 GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage);
-GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // both
+GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // all sums
 
 // The sizes of the stage on this rank, with its own columns. kept_block() and similar functions
 // then count per token of its row's sequences.
@@ -277,8 +278,8 @@ size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage);
 
 // The axes of a cube: a rank's row, its column, and the ranks at its place in all layers.
 enum { CUBE_ROW, CUBE_COL, CUBE_DEPTH, CUBE_AXES };
-// Bytes that a rank sends, and receives, because every call is a ring. Time in ps: one call after
-// another, if no rank waits for another.
+// Bytes that a rank sends. It receives as many bytes, because every call is a ring. Time in ps: one
+// call after another, if no rank waits for another.
 typedef struct {
     double calls, bytes[CUBE_AXES], time;
 } CubeTraffic;
@@ -305,7 +306,8 @@ size_t cube_elements_wte(const CubePlace *at);
 size_t cube_elements_unit(const CubePlace *at, const CutSizes *stage, size_t i);
 size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage);
 
-// Elements that forward keeps of B sequences, like activations_block() and others of costs.h.
+// Elements that forward keeps of B sequences, like activations_block() and similar functions of
+// costs.h.
 size_t cube_kept_block(const CubePlace *at, size_t B);
 size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
@@ -347,8 +349,8 @@ typedef struct {
 void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown);
 
 // ---- way_costs.c ----
-// What one rank of n holds, receives and computes in each of the six ways of 12_compare.c, from
-// sizes alone. The experiment compares its measurements with these numbers.
+// Predicts how much one rank of n holds, receives and computes in each of the six ways of
+// 12_compare.c, from sizes alone. The experiment compares its measurements with these numbers.
 
 // A step of B sequences. tensor_way_shape() must allow the way on n ranks. The time holds if no
 // rank waits for another one.

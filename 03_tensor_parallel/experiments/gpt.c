@@ -98,7 +98,7 @@ static void cut(CutGpt *x, Model *m, Data *d) {
 }
 
 // The unsplit training has the same lines, except cut(). An element's initial value depends on its
-// place in the whole tensor, so both begin with the same weights.
+// place in the whole tensor, so both trainings begin with the same weights.
 void gpt_train(void *cut_gpt, const Training *unsplit, Trajectory *out) {
     CutGpt *x = cut_gpt;
     GptMeasured *r = &x->measured;

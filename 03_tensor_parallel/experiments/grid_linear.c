@@ -98,7 +98,8 @@ static void layer_costs(Run *run, const CommGrid *g, GridLinear z, const Measure
     const size_t q = g->cols, M = z.M, K = z.K, N = z.N, x = M * K / (q * q), a = K * N / (q * q);
     if (M % q || K % q || N % q) return; // closed forms: equal blocks only
     for (size_t back = 0; back < 2; back++) {
-        const size_t row_without = back ? 1 % q : 0; // holds the bias, or starts its reduce
+        // Forward: row 0 holds the bias. Backward: row 1 starts the reduce of its gradient.
+        const size_t row_without = back ? 1 % q : 0;
         const size_t bias = q > 1 && g->row != row_without ? N / q : 0;
         const size_t blocks = (back ? 2 : 1) * (q - 1); // (q-1)/q^2 of a matrix per product
         check_costs(run, back ? "layer.backward.%s" : "layer.forward.%s",

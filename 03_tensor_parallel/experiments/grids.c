@@ -44,7 +44,7 @@ void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences
                formula(layers.row.received + layers.col.received + sums.depth.received),
                NOT_PREDICTED, row->received + col->received + depth->received);
     gpt_memory_costs(run, "%s", "%s", at->c, &elements, r);
-    // Unequal blocks make ranks wait: no prediction of time.
+    // Unequal blocks make ranks wait, so the time is not predicted.
     if (clock_config()->simulated && grid_even(at, sequences))
         check_cost(run, "time", "the layers and the sums, a step", "ps",
                    formula(layers.products.time + layers.transfers + sums.transfers), NOT_PREDICTED,

@@ -48,7 +48,8 @@ static double ring_step_time(const ModelConfig *c, const CutSizes *whole, size_t
            ring_time(ALL_REDUCE_PASSES, n, elements_stage(whole), sizeof(real));
 }
 // In forward and in backward a rank receives keys and values of all other positions. It also
-// receives their gradients of all positions, and the sums of the gradients of parameters.
+// receives the gradients of the keys and values of all positions, and the sums of the parameters'
+// gradients.
 static RankShare ring(const ModelConfig *c, size_t B, size_t n, size_t rank) {
     const CutSizes whole = cut_sizes(c, 1, 0);
     CutSizes z = whole;

@@ -207,9 +207,9 @@ static void add_kind(char text[256], size_t count, const char *kind) {
         snprintf(text + length, 256 - length, "%s%zu %s", length > 0 ? ", " : "", count, kind);
 }
 
-// "27 comparisons: 20 equal in every bit, 6 within their limits (largest error 1.2e-06, limit
-// 1.0e-05), 1 statement holds". The printed error is the error nearest to its limit. report_check()
-// has printed failed checks in full.
+// Prints a line such as "27 comparisons: 20 equal in every bit, 6 within their limits (largest
+// error 1.2e-06, limit 1.0e-05), 1 statement holds". The printed error is the error nearest to its
+// limit. report_check() has printed failed checks in full.
 void page_checked(Run *run) {
     const struct RunState *s = run->state;
     size_t kinds[CHECK_KINDS] = { 0 };

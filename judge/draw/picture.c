@@ -75,7 +75,8 @@ static RecordedEvent **find_flow(const ByFlow *list, const RecordedEvent *e) {
     return bsearch(&e, list->event, list->n, sizeof *list->event, by_flow);
 }
 
-// In real time only the receiver sees when a message arrives, so it sets the end of the send.
+// In real time only the receiver sees when a message arrives, so the end of the receive is also the
+// end of the send.
 static void end_sends(Recording *all) {
     ByFlow sends = events_by_flow(all, EVENT_SEND), receives = events_by_flow(all, EVENT_RECV);
     for (size_t i = 0; i < sends.n; i++) {
@@ -168,8 +169,8 @@ static Picoseconds busy_until(const Busy *b, Picoseconds t) {
     return last->before + (t < last->end ? t : last->end) - last->start;
 }
 
-// Adds rank k's communication while it waits, and while it computes. This is for the simulated
-// clock, which knows when a message moves.
+// Adds rank k's communication while it waits, and while it computes. Used with the simulated clock,
+// which knows when a message moves.
 static void add_communication(Timing *t, const RankRecording *k, const Busy *busy,
                               const ByFlow *sends) {
     for (size_t i = 0; i < k->n; i++) {
@@ -357,11 +358,11 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
     return row;
 }
 
-// ---- the link: each communication has at least one column. One that begins in a column is drawn
-// over one that began before. ----
+// ---- the link: each communication has at least one column. A communication that begins in a
+// column is drawn over one that began earlier. ----
 
 // Returns the letter of a communication. Collectives have a capital in the first column and a small
-// letter in the others. A message points to the rank that receives it.
+// letter in the other columns. A message points to the rank that receives it.
 static char link_letter(const RecordedEvent *e, size_t rank) {
     static const char of_kind[COMM_KINDS] = { [COMM_ALL_REDUCE] = 'A',
                                               [COMM_REDUCE_SCATTER] = 'S',

@@ -1,9 +1,9 @@
 // trace.c: writes a recording as a trace for ui.perfetto.dev and chrome://tracing. Times are exact,
 // in picoseconds.
 //
-// One process per rank. Its rows: 0 computation, 1 collectives and receives, 2 sends. Slices of one
-// row must not overlap. If two collectives, receives or sends overlap, the later one goes to a
-// further row (3, 4, ...).
+// Each rank is a process of the trace. A process has row 0 for computation, row 1 for collectives
+// and receives, and row 2 for sends. Slices of one row must not overlap. If two collectives,
+// receives or sends overlap, the later one goes to a further row (3, 4, ...).
 #include <cjson/cJSON.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -73,7 +73,7 @@ static const End *end_of(const End *list, size_t n, uint64_t flow) {
 }
 
 // The arrow begins inside the slice of the send, and ends inside the slice of the recv, just before
-// its end.
+// the end of that slice.
 static void put_arrow(Trace *t, size_t rank, size_t row, const RecordedEvent *e) {
     enum { JUST_BEFORE = 1000 };
     const End *sent = end_of(t->sends, t->n_sends, e->flow);

@@ -11,8 +11,8 @@
 #include <string.h>
 
 typedef enum { CLOSE, EQUAL, DIFFERS } Mode;
-// A comparison of more tensors than this prints one line for all of them. It describes at most this
-// many failed tensors, and counts the other failed tensors.
+// A comparison of more than LINES_EACH tensors prints one line for all tensors. The comparison
+// describes at most LINES_EACH failed tensors, and counts the other failed tensors.
 enum { LINES_EACH = 6 };
 
 typedef struct {

@@ -55,11 +55,11 @@ bool option_flag(Run *run, const char *name);
 bool option_given(Run *run, const char *name);
 // Sets the option's default from now on, if the option was not given. Programs use it for values
 // that a file provides. usage_error() if the value is not valid. The call changes the option of
-// this rank alone, so all ranks must call it. It may free a text that option_text() returned
+// this rank alone, so all ranks must call it. The call may free a text that option_text() returned
 // before.
 void option_default(Run *run, const char *name, const char *text);
 // --storage. A lesson that can store 16 bits lists STORAGE_OPTION among its own options; the frame
-// refuses --storage bf16 and fp16 in all others. training_store() reads both options.
+// refuses --storage bf16 and fp16 in all other lessons. training_store() reads both options.
 Element option_storage(Run *run);
 #define STORAGE_OPTION \
     { "storage", "real|bf16|fp16", "real", NULL }, { \
@@ -117,11 +117,11 @@ const real *snapshot_values(Snapshot *s, const char *name);
 void snapshot_free(Snapshot *s);
 
 // ---- Checks: collective. Rank 0 judges and prints; all ranks get the verdict. ----
-// Compares every tensor of got with the tensor of the same name in want. Both must have the same
-// names. No element may be missing or NaN, and replicas must be identical. error = max |a-b| /
-// max(max |b|, 1e-3 max |b| over all tensors); absolute if want is zero everywhere. The unsplit
-// computation fills want on rank 0 only. Up to six tensors get a line each. More tensors share one
-// line, which names the worst tensor.
+// Compares every tensor of got with the tensor of the same name in want. Both snapshots must have
+// the same names. No element may be missing or NaN, and replicas must be identical. error = max
+// |a-b| / max(max |b|, 1e-3 max |b| over all tensors); absolute if want is zero everywhere. The
+// unsplit computation fills want on rank 0 only. Up to six tensors get a line each. More tensors
+// share one line, which names the worst tensor.
 bool check_close(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 bool check_equal(Run *run, const char *what, Snapshot *got, Snapshot *want); // equal in every bit
 // Checks a snapshot of fingerprints. Some rank must hold each element, no element may be NaN, and
@@ -133,8 +133,8 @@ bool check_numbers(Run *run, const char *what, const char *name, const double *g
                    const double *want, size_t n, double limit);
 // Checks a statement, which must hold on every rank.
 bool check_true(Run *run, const char *what, const char *name, bool holds);
-// The opposite of check_close: the error must be at least `limit`. Lessons use it to show a wrong
-// method failing. It adds nothing to the digest.
+// The opposite of check_close: the error must be at least `limit`. Lessons use this check to show
+// that a wrong method fails. The check adds nothing to the digest.
 bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 // The checks add every `got` to the digest, a commutative sum of hashes of (name, index, bits).
 

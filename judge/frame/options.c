@@ -295,8 +295,8 @@ static _Noreturn void bad_option(const OptionValues *s, int answer, char **argv)
     unknown_option(s, argv[optind - 1]);
 }
 
-// The place of a file: device and inode. If the file does not exist yet, they are those of its
-// folder, and name is the file's name.
+// The place of a file: device and inode. If the file does not exist yet, device and inode are those
+// of its folder, and name is the file's name.
 typedef struct {
     dev_t device;
     ino_t inode;

@@ -15,8 +15,8 @@ typedef struct {
     const Range *shares;     // [steps][shards] each shard's sequences; NULL: by shard_range
     Optimizer optimizer;
     double clip;            // largest gradient norm; 0: no clipping
-    bool recorded;          // training_run records its last step, for picture.h,
-    MemoryCategory watched; // with memory of this category
+    bool recorded;          // training_run records its last step, for picture.h
+    MemoryCategory watched; // the category of memory in that recording
 } Training;
 // Returns the tokens of a file (NULL: this tree's own text). Their order follows from --seed and
 // from the number of sequences per step. usage_error() if the file cannot be used. data_open()
@@ -60,7 +60,7 @@ void trajectory_record(Trajectory *c, size_t step, const Model *m, double loss, 
 typedef StepResult Step(void *lesson, Model *m, Optimizer *o, const Training *t,
                         const Batch *batch);
 // Runs all steps, on micro-batches of one shard. Every step begins with a reset of the peaks, so
-// afterwards they are the peaks of the last step. With t->recorded the last step is also recorded;
+// the peaks are afterwards those of the last step. With t->recorded the last step is also recorded;
 // then the call is collective.
 void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, size_t shard,
                   Step *step, void *lesson);
@@ -86,14 +86,14 @@ void training_compare_tensors(Run *run, const char *what, Trajectory *got, Traje
 void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want,
                               double limit);
 // The limit for sums of the same terms in another order. With 16-bit storage an error near a tie of
-// the rounding becomes a whole unit in the last place, and many such errors add up: 32 halves of a
-// unit, twice the largest error over nine seeds. Losses and norms are sums of many elements, so
-// training_compare_numbers takes an eighth of a limit of 16 bits.
+// the rounding becomes a whole unit in the last place, and many such errors add up. The limit is
+// then 32 halves of a unit, twice the largest error over nine seeds. Losses and norms are sums of
+// many elements, so training_compare_numbers takes an eighth of a limit of 16 bits.
 double training_limit(const Training *t);
 // The limit for the same terms in the same order: 0; with --reduce fast, training_limit().
 double training_exact(const Run *run, const Training *t);
-// Stores the training's model as --storage and --gradients ask. Says so on the page if the model
-// has 16 bits.
+// Stores the training's model as --storage and --gradients ask. If the model has 16 bits, the page
+// says so.
 void training_store(Run *run, Training *t);
 // Was every step clipped? Only then is clipping compared.
 bool trajectory_clipped(const Trajectory *c, double clip);

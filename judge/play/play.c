@@ -15,7 +15,7 @@ typedef struct {
 typedef struct {
     CommKind kind;
     size_t root, count, size;
-    size_t arrived;         // number of members that have started it
+    size_t arrived;         // number of members that have started the collective
     Picoseconds begin, end; // begin: the latest start of a member so far
 } Meeting;
 // The messages from one rank to another, with the places of their sends and receives in the lists.
@@ -29,7 +29,8 @@ typedef struct {
     size_t n, *rank; // [n] ascending
     size_t cards;    // network cards of a node that its collectives use; 0 inside a node
     PlayCount (*count)[COMM_KINDS]; // [n]
-    // [n] numbers of collectives in each member's list, and of collectives that it has started
+    // listed [n]: number of collectives in each member's list. started [n]: number of collectives
+    // that the member has started.
     size_t *listed, *started;
     Meeting *meeting;
     size_t meetings;
@@ -453,10 +454,12 @@ const PlayStep *play_stuck(const Play *p, size_t rank) {
     return r->done < r->n ? &r->step[r->done] : NULL;
 }
 
-// Returns the time that a rank was busy before t. work[n] are its recorded products, in order.
+// A recorded product of a rank. before: the time that the rank was busy before this product.
 typedef struct {
     Picoseconds begin, end, before;
 } Stretch;
+// Returns the time that a rank was busy before t. work[n] are the rank's recorded products, in
+// order.
 static Picoseconds busy_until(const Stretch *work, size_t n, Picoseconds t) {
     size_t lo = 0, hi = n; // products [0, lo) begin before t
     while (lo < hi) {

@@ -104,7 +104,7 @@ typedef enum { PLAY_WORK, PLAY_START, PLAY_SEND, PLAY_POST, PLAY_WAIT } PlayWhat
 typedef struct {
     PlayWhat what;
     CommKind kind;
-    size_t group, peer; // peer: a member of the group, of a message or the root of a chain
+    size_t group, peer; // peer: the member at the other end of a message, or the root of a chain
     size_t number;      // number in the group's collectives, or the pair's messages, from 0
     size_t count, size; // for a message: bytes in count
     size_t target;      // PLAY_WAIT: the step to wait for
