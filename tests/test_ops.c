@@ -438,7 +438,7 @@ static void test_dropout_heads(size_t Tq, size_t Tk, size_t B, size_t H, double 
 // Rows that are tokens have the key (sequence, position), for any local rows.
 static void test_dropout_tokens(void) {
     enum { T = 6, B = 3, N = 5, LENGTH = 11 };
-    static const int some[] = { 1, 2, 4, 7, 8, 10 }; // of sequences 0 and 2; sequence 1 has each less 1
+    static const int some[] = { 1, 2, 4, 7, 8, 10 }; // sequence 1 has each less 1
     int position[B * T];
     Mat in[] = { normal(B * T, N, 1) }, want = mat(B * T, N);
     for (size_t i = 0; i < B * T; i++) position[i] = some[i % T] - (int)(i / T % 2);
