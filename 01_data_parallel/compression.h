@@ -58,9 +58,9 @@ void compression_free(Compression *c);
 // g [1, size] <- the sum over ranks of their gradients, as all ranks reconstruct it: the same bits
 // on each. Collective.
 void compression_all_reduce(Compression *c, Tensor g);
-// Compresses one bucket: g [1, n] becomes the sum as all ranks reconstruct it; e [1, n] becomes the
-// residual, the part that this rank has not sent yet. 08_power_sgd.c has compress_power_sgd,
-// 06_compression.c has the other three functions.
+// Compresses one bucket. g [1, n] <- the sum as all ranks reconstruct it. e [1, n] <- the residual,
+// the part that this rank has not sent yet. 08_power_sgd.c has compress_power_sgd, 06_compression.c
+// has the other three functions.
 typedef void Compress(Compression *c, CompressedBucket *b, Tensor g, Tensor e);
 Compress compress_half, compress_top_k, compress_one_bit, compress_power_sgd;
 // For checkpoints: the state kept between steps, on the host, [compression_state_count(c)]

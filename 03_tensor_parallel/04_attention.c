@@ -9,8 +9,9 @@
 // Saves:  each rank has 1/t of 4 C C + 3 C parameters, 4 M C + 2 B H T T kept elements, and
 //         the products.
 // Costs:  these two all-reduces per step, exposed. Each rank keeps all of b_O and X.
-// Shoeybi et al. 2019, section 3. Left out: norms and the residual path (06_transformer.c); a cut
-// inside of the heads, which would have to add the scores q k^T, B H T T elements, over the ranks.
+// Shoeybi et al. 2019, section 3. Left out: norms and the residual path (06_transformer.c), and a
+// cut inside of the heads. Such a cut would have to add the scores q k^T, B H T T elements, over
+// the ranks.
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // Y = attention(X W_qkv + b_qkv) W_O + b_O. W_qkv [C, 3C] is W_Q | W_K | W_V, and each head owns D

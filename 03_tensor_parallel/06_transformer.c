@@ -20,7 +20,7 @@
 //
 // =1=> =2=> <=3= <=4= are the all-reduces of [M, C]. Each all-reduce is the last message of a
 // function of 03_mlp.c or 04_attention.c. Before 1 and 2 a rank has the partial sum of the output
-// over its own heads or hidden columns; before 3 and 4 it has the partial sum of the input's
+// over its own heads or hidden columns. Before 3 and 4 a rank has the partial sum of the input's
 // gradient over the same heads or columns. After the all-reduce the result is whole on every rank,
 // so all other calls are those of the unsplit block (common/model/layer.c). vocab_layers.c has the
 // embedding, the head and the loss.

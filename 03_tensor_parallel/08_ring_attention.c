@@ -35,9 +35,10 @@ Positions context_positions_of(const AttentionHeads *h, size_t rank) {
 
 // -------------------------------------------------- online softmax: two partial results become one
 // Softmax divides by a sum over all keys, but the keys arrive one block at a time. For the keys
-// seen so far, a query has (per head) m, the maximum of its scores; l, the sum of exp(score - m);
-// and out, the sum of exp(score - m) v divided by l. The two numbers m and l are kept as one, lse =
-// m + log l. The keys of the next block alone give out_b and lse_b. merge() joins both results:
+// seen so far, a query has three values per head. m: the maximum of its scores. l: the sum of
+// exp(score - m). out: the sum of exp(score - m) v, divided by l. The two numbers m and l are kept
+// as one, lse = m + log l. The keys of the next block alone give out_b and lse_b. merge() joins
+// both results:
 //
 //     m'   = max(lse, lse_b)                      subtracted first, because exp(lse) overflows
 //     w    = exp(lse - m')                        both sums of exponentials, relative to exp(m'):

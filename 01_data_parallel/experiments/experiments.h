@@ -166,9 +166,9 @@ Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan 
 typedef struct {
     double sent, calls, step;
 } CompressionSeen;
-// plan NULL: the exact sum. If seen is given, it is filled in, and costs and sums are checked: on
-// every rank, sent + residual = its gradients; over all ranks, reconstructed + the residuals of
-// 1-bit's servers = sent.
+// plan NULL: the exact sum. If seen is given, the function fills it in and checks costs and sums.
+// On every rank, sent + residual must equal the rank's gradients. Over all ranks, reconstructed +
+// the residuals of 1-bit's servers must equal sent.
 Trajectory compression_train(Run *run, const Training *t, const CompressionPlan *plan,
                              CompressionSeen *seen);
 // A training against the rule on one device, and its costs.

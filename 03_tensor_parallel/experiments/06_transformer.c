@@ -1,7 +1,8 @@
 // 06_transformer.c: trains a GPT with all matrices cut, and compares it with the unsplit GPT:
 // three steps of SGD and three of AdamW, with dropout, unequal token counts and clipping. Formulas
-// predict calls, bytes, memory and the time of a step.
-// 4 ranks hold 3, 2, 2 and 2 of 9 heads, and 16, 15, 15 and 15 of 61 vocabulary entries.
+// predict calls, bytes, memory and the time of a step. The default parts on 4 ranks:
+//     9 heads                   3   2   2   2
+//     61 vocabulary entries    16  15  15  15
 #include <stdio.h>
 #include <string.h>
 #include "03_tensor_parallel/experiments/experiments.h"
