@@ -4,6 +4,7 @@
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { ACROSS = 24000 }; // elements of the timed tensor; most numbers of ranks divide it
