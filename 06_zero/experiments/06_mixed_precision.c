@@ -52,7 +52,8 @@ static Training training(Run *run, const Way *way) {
 
 static Seen train(Run *run, Comm *dp, const Way *way) {
     Training t = training(run, way);
-    t.data = training_text(run, NULL, NULL, t.model.vocab, t.model.context, SEQUENCES);
+    t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context,
+                           SEQUENCES);
     Model *m = model_describe(&t.model, model_layers(&t.model));
     Seen seen = { .scale = way->scale };
     mixed_allocate(m, dp, &t.optimizer);
@@ -307,5 +308,9 @@ static void mixed_precision(Run *run) {
     comm_free(dp);
 }
 
-static const Option options[] = { { "link", "NAME[,NAME]", "slow", NULL }, { 0 } };
+static const Option options[] = {
+    { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
+    { "link", "NAME[,NAME]", "slow", NULL },
+    { 0 },
+};
 EXPERIMENT(mixed_precision, options);
