@@ -380,16 +380,16 @@ PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool 
 // ---------------------------------------------------------------- once per step
 
 // With sequence parallelism a rank sees only its own rows, so the gradients of norms and biases are
-// partial sums (the same four as in costs.h).
+// partial sums.
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
-    const size_t norm = 1 + s->z.norm_bias, bias = s->z.bias;
-    const size_t together[] = { norm, bias + norm, bias };
+    size_t elements[PARTIAL_SUMS];
     PlanOp op = { 0 };
     if (!l->sequence) return op;
-    for (size_t i = 0; i < 3; i++)
-        if (together[i])
-            add_tp(&op, t, s, (double)s->z.blocks, ALL_REDUCE_PASSES, together[i] * s->z.C);
-    add_tp(&op, t, s, s->z.last, ALL_REDUCE_PASSES, norm * s->z.C);
+    elements_partial_sums(&s->z, elements);
+    for (size_t i = 0; i < PARTIAL_SUMS; i++)
+        if (elements[i])
+            add_tp(&op, t, s, i + 1 < PARTIAL_SUMS ? (double)s->z.blocks : s->z.last,
+                   ALL_REDUCE_PASSES, elements[i]);
     return op;
 }
 PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {

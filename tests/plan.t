@@ -55,7 +55,9 @@ sub draw {
     my $world = $dp * $tp * $pp * $cp;
     my $attention = any('plain', 'blockwise');                 # cp > 1 needs blockwise attention
     # Communication over dp beside computation: buckets with --zero 0, prefetch with --zero 3.
-    my $beside = $zero % 3 == 0 && $dp * $cp > 1 && rand 2 < 1;
+    # The plan does not play these beside a ring of unequal ranks.
+    my $alike = $cp == 1 || $context % (2 * $cp) == 0 && (4 % ($tp * $cp) == 0 || $tp % 4 == 0);
+    my $beside = $zero % 3 == 0 && $dp * $cp > 1 && $alike && rand 2 < 1;
     my @beside = $beside ? ($zero ? '--prefetch' : '--overlap') : ();
     my @rails = any([], ['--rails', 1], ['--rails', 2])->@*;
     my @model = (@family, '--layers', $layers, '--heads', $heads, '--width', $width, '--context', $context, '--batch', $batch,

@@ -72,11 +72,12 @@ static void table(Play *play, const RankSteps *r, CommKind kind) {
 // Sums of the partial gradients of sequence parallelism, before ZeRO reduces: costs.h,
 // traffic_partial_sums.
 static void partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
-    size_t norm = 1 + z->norm_bias, bias = z->bias;
-    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, norm * z->C, gradient(r));
-    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, (bias + norm) * z->C, gradient(r));
-    calls(play, r, r->group.tp, COMM_ALL_REDUCE, bias * z->blocks, bias * z->C, gradient(r));
-    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->last, norm * z->C, gradient(r));
+    size_t elements[PARTIAL_SUMS];
+    elements_partial_sums(z, elements);
+    for (size_t i = 0; i < PARTIAL_SUMS; i++)
+        if (elements[i])
+            calls(play, r, r->group.tp, COMM_ALL_REDUCE,
+                  i + 1 < PARTIAL_SUMS ? z->blocks : (size_t)z->last, elements[i], gradient(r));
 }
 
 // The time that a block of ring attention waits for its messages, where chunks are equal (03.12).

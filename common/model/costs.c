@@ -318,17 +318,23 @@ SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forw
     return s;
 }
 
-Traffic traffic_partial_sums(const CutSizes *z) {
-    const size_t norm = 1 + z->norm_bias, e = element_size(z->gradient);
+void elements_partial_sums(const CutSizes *z, size_t elements[PARTIAL_SUMS]) {
+    const size_t norm = 1 + z->norm_bias;
     // norm 1; projection's bias, norm 2; out's bias; last norm
-    const size_t together[] = { norm, z->bias + norm, z->bias, norm };
+    const size_t vectors[PARTIAL_SUMS] = { norm, z->bias + norm, z->bias, norm };
+    for (size_t i = 0; i < PARTIAL_SUMS; i++) elements[i] = vectors[i] * z->C;
+}
+Traffic traffic_partial_sums(const CutSizes *z) {
+    const size_t e = element_size(z->gradient);
+    size_t elements[PARTIAL_SUMS];
     Traffic sum = { 0 };
-    for (size_t i = 0; i < 4; i++) {
-        if (together[i] == 0) continue; // nothing is sent
-        double times = i < 3 ? (double)z->blocks : z->last;
+    elements_partial_sums(z, elements);
+    for (size_t i = 0; i < PARTIAL_SUMS; i++) {
+        if (elements[i] == 0) continue; // nothing is sent
+        double times = i + 1 < PARTIAL_SUMS ? (double)z->blocks : z->last;
         sum.calls += times;
-        sum.bytes += times * ring_bytes(ALL_REDUCE_PASSES, z->t, together[i] * z->C, e);
-        sum.time += times * ring_time(ALL_REDUCE_PASSES, z->t, together[i] * z->C, e);
+        sum.bytes += times * ring_bytes(ALL_REDUCE_PASSES, z->t, elements[i], e);
+        sum.time += times * ring_time(ALL_REDUCE_PASSES, z->t, elements[i], e);
     }
     return sum;
 }

@@ -161,5 +161,8 @@ SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forw
 // The sums of partial gradients: 2C, 3C and C elements of each block, 2C of the last norm; without
 // biases C, C, none, and C. The sums come once per step, or once per micro-batch if ZeRO reduces
 // that often.
+enum { PARTIAL_SUMS = 4 };
+// The elements of each of these sums. The first three belong to a block, the last to the last norm.
+void elements_partial_sums(const CutSizes *z, size_t elements[PARTIAL_SUMS]);
 Traffic traffic_partial_sums(const CutSizes *z);
 #endif
