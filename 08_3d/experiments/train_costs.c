@@ -247,9 +247,9 @@ void train_say_faster(Run *run, const Trainer *t) {
     char text[2][32];
     page_value(text[0], sizeof text[0], time, "ps");
     page_value(text[1], sizeof text[1], present, "ps");
-    if (n.dp == here.dp && n.tp == here.tp)
+    if ((n.dp == here.dp && n.tp == here.tp) || present < 1.01 * time)
         say(run,
-            "  By the cost model no other dp x tp x pp of these ranks would have been faster.\n");
+            "  By the cost model no other dp x tp x pp of these ranks would be 1 %% faster.\n");
     else
         say(run,
             "  By the cost model dp %zu x tp %zu x pp %zu would be %.2f times as fast: a "

@@ -102,7 +102,8 @@ static double now(void) {
 
 // ---- counting and altering ----
 
-static const char *const type_name[] = { "", "byte", "byte", "int", "real", "double", "time" };
+static const char *const type_name[] = { "",     "byte",   "byte",   "int",
+                                         "real", "double", "uint16", "time" };
 
 static void book(int rank, const Comm *c, const char *kind, int type, size_t bytes) {
     char key[200];

@@ -238,6 +238,7 @@ int MPI_Error_string(int error, char *text, int *length) {
 
 static size_t size_of(MPI_Datatype t) {
     if (t == MPI_BYTE || t == MPI_CHAR) return 1;
+    if (t == MPI_UINT16_T) return 2;
     return t == MPI_INT || t == MPI_FLOAT ? 4 : 8;
 }
 
