@@ -111,8 +111,9 @@ static void try_chunks(Search *s, Degrees n, size_t b, size_t v) {
     PlanLayout l = { .n = n, .micro_batch = b, .chunks = v };
     if (!may(s->fixed->chunks, v) || n.pp * v > layers + 2) return;
     if (v > 1 && (n.pp == 1 || micro_batches % n.pp)) return;
-    if (layers % (n.pp * v) == 0) try_memory(s, l);
-    if (n.pp == 1 || ceil_div(layers, n.pp) % v || !differs(s->t, l)) return;
+    const bool equal = layers % (n.pp * v) == 0;
+    if (equal) try_memory(s, l);
+    if (n.pp == 1 || ceil_div(layers, n.pp) % v || (equal && !differs(s->t, l))) return;
     l.balanced = true;
     try_memory(s, l);
 }

@@ -16,7 +16,7 @@ use Time::HiRes qw(time sleep);
 chdir "$FindBin::Bin/.." or die;
 my $train = program_of('fp32', '08_3d/train.c');
 plan skip_all => "$train is not built" unless -x $train;
-my $seed = $ENV{SEED} // time % 100000;
+my $seed = $ENV{SEED} || time % 100000;
 diag("SEED=$seed");
 srand $seed;
 

@@ -28,7 +28,7 @@ my $text = "$work/text.txt";
 my @model = (qw(--layers 6 --width 30 --heads 5 --context 12 --batch 9 --micro-batch 2 --steps 9 --warmup 3 --data), $text);
 my @how = (qw(--eval-every 0 --reduce ordered --timeout), $hang);
 $SIG{INT} = 'DEFAULT';                         # a shell starts background jobs with SIGINT ignored
-my $seed = $ENV{SEED} // time % 100000;
+my $seed = $ENV{SEED} || time % 100000;
 diag("SEED=$seed");
 srand $seed;
 

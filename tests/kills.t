@@ -22,7 +22,7 @@ chdir "$FindBin::Bin/.." or die;
 my $train = program_of('fp32', '08_3d/train.c');
 plan skip_all => "$train is not built" unless -x $train;
 $SIG{INT} = 'DEFAULT';                         # a shell starts background jobs with SIGINT ignored
-my $seed = $ENV{SEED} // time % 100000;
+my $seed = $ENV{SEED} || time % 100000;
 diag("SEED=$seed");
 srand $seed;
 

@@ -103,7 +103,7 @@ static void all_reduces(void) {
     const ClockLink *l = link_named("nvlink"), *slow = link_named("ethernet");
     double S = 14e9, unit = l->alpha * l->beta, factor = (7 - 3) / (3 - 7.0 / 8), small = 100e3;
     page = "01_data_parallel/03_ring.md";
-    on_page("%.1f kB for this Ethernet, %.0f kB for NVLink", slow->alpha * slow->beta / 1e3,
+    on_page("%.1f kB … for this Ethernet and %.0f kB for NVLink", slow->alpha * slow->beta / 1e3,
             unit / 1e3);
     on_page("%.0f µs + %.1f ms = %.1f ms", 14e6 * l->alpha, 1e3 * 14 / 8 * S / l->beta,
             1e3 * seconds(RING, S));
@@ -245,7 +245,7 @@ static void sequences(void) {
     on_page("kept whole add %.0f MB", (kept_paper(&inputs, true) - cut_all) / 1e6);
     on_page("Sent per block: %.0f MB, %.2f ms over NVLink", 8 * once / 1e6, 8e3 * once / NVLINK);
     on_page("gathered again %.0f MB, %.2f ms", 10 * once / 1e6, 10e3 * once / NVLINK);
-    on_page("products take %.1f ms", 3e3 * work_block(&z, 1).flops / A100);
+    on_page("products of the block take %.1f ms", 3e3 * work_block(&z, 1).flops / A100);
     on_page("from %.1f MB to %.1f MB", (double)(BF16 * message_elements(&z, 1)) / 1e6,
             (double)(BF16 * message_elements(&rows, 1)) / 1e6);
 }
@@ -265,7 +265,7 @@ static void one_long_sequence(void) {
     on_page("4 + 12/8 = %.1f$", 4 + 12.0 / 8);
     on_page("of these 16: %.0f GB … 4 such nodes: %.0f GB", tensor / G, tensor / 4 / G);
     on_page("$c = %.0f$ positions", n / 4);
-    on_page("messages hide from … = %.0f$ on", BF16 * A100 / IB);
+    on_page("messages hide from … = %.0f$ positions on", BF16 * A100 / IB);
     on_page("NVLink %.0f would be enough", BF16 * A100 / NVLINK);
 }
 
@@ -525,7 +525,8 @@ static void three_d(void) {
     on_page("forward and backward %.1f ms", 3e3 * forward);
     on_page("m = 1536/16 = %d micro-batches × 12 blocks: %.1f s", 1536 / 16, step);
     on_page("4 × %.1f MB × 12 × 96 = %.0f GB", one / 1e6, tp / G);
-    on_page("300 GB/s: %.2f s. At 25 GB/s it would be %.1f s", tp / NVLINK, tp / IB);
+    on_page("300 GB/s: %.2f s. Over one network card, at 25 GB/s, it would be %.1f s", tp / NVLINK,
+            tp / IB);
     on_page("2 × %.1f MB × 96 = %.1f GB, which takes %.2f s at 25 GB/s", message / 1e6, sent / G,
             sent / IB);
     on_page("(pp−1)/m = 7/96 = %.1f %%", 100 * idle);

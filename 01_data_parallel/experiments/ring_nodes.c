@@ -75,8 +75,7 @@ bool ring_nodes_table(Run *run) {
         "node to the next node, others inside:\n",
         size, N, N / n, n, k->link.name, k->between.name);
     char cards[80];
-    snprintf(cards, sizeof cards,
-             "flat: %zu card%s of each node at once; hierarchical: one per part", cards_of(n),
+    snprintf(cards, sizeof cards, "flat: %zu card%s per node at once", cards_of(n),
              cards_of(n) == 1 ? "" : "s");
     results(run, (const char *const[]){ "flat ring", "hierarchical", NULL },
             (const Result[]){

@@ -235,6 +235,17 @@ static Shown wanted(Run *run, const char **title) {
     return known(run, which, p, m, v);
 }
 
+// Checks a known schedule: it is legal, and without message times its step is that of its formula.
+static void closed_form(Run *run, Known which, const Shown *play, const Judgement *j) {
+    const OpTimes *t = &play->times;
+    double f = (double)t->forward, b = (double)(t->backward_inputs + t->backward_weights);
+    double p = (double)play->p, m = (double)play->m, v = (double)play->v, got = (double)j->end;
+    double want = which == NAIVE ? m * p * (f + b) : (m * v + p - 1) * (f + b);
+    check_true(run, "legal", known_title[which], j->verdict == LISTS_LEGAL);
+    if (play->times.message == 0 && which < ZB_H1)
+        check_numbers(run, "step = formula", known_title[which], &got, &want, 1, 0);
+}
+
 void player(Run *run) {
     const char *title = NULL, *best_title = NULL, *columns[RESULT_COLUMNS + 1] = { 0 };
     char text[80];
@@ -249,6 +260,7 @@ void player(Run *run) {
         if (!possible(k, play.p, play.m)) continue;
         other[k] = known(run, k, play.p, play.m, v);
         j[k] = judge(&other[k]);
+        closed_form(run, k, &other[k], &j[k]);
         // Compares with lists of the same kind only: with as many chunks, and with halves of
         // backwards only if this list has them.
         bool alike = other[k].v == play.v && (k < ZB_H1 || in_halves(&play));

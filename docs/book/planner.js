@@ -148,7 +148,9 @@ const RANGE = {
   peak: [16, 4096],
   inside: [1, 2048],
   between: [1, 512],
-  node: [1, 128]
+  node: [1, 128],
+  rails: [1, 128],
+  margin: [1, 32]
 };
 const steps = ([least, most]) => { // powers of two, and half way between them
   const all = [];
