@@ -1,6 +1,6 @@
 // ranks: 4
 // level: extra
-// question: Which all-reduce comes next, if every rank finishes its gradients in another order?
+// question: Which all-reduce comes next, if the ranks finish their gradients in different orders?
 // vary: LAYERS 5..9, BATCH 6..10, WIDTH 48|64|80
 //
 // Holds:  every rank a replica, as in 02_all_reduce, and copies of the tensors that are in flight.

@@ -1,6 +1,6 @@
 // ranks: 4
 // level: extra
-// question: Can ranks exchange positions for heads, so that each attends as one device does?
+// question: Can ranks exchange positions for heads, so that each rank computes its heads as one device does?
 // vary: CHUNK 64|80|96, D 4|6, ranks 2|3|4|5|6
 //
 // Holds: all parameters; outside attention T/N contiguous positions of each of B sequences; inside

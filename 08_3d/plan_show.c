@@ -108,7 +108,7 @@ static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
         rows[i] = (Result){ .what = found[i].name, .cell = { times[i] } };
     }
     double held = plan_memory_sum(&best->fullest), reserve = t->cluster.reserve;
-    say(run, "What breaks first:");
+    say(run, "What slows this layout most:");
     results(run, (const char *const[]){ "step, times as long", NULL }, rows);
     say(run,
         "  Memory: %.1f GB of the plan, %.3g GB for CUDA, NCCL and fragments (--margin), %.1f GB "

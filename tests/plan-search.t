@@ -108,7 +108,7 @@ cmp_ok($balance[1]{page}{config}{step}, '>', 1.05 * $balance[0]{page}{config}{st
 # Why: neighbours that are slower or do not fit, what breaks first, and the price.
 my ($why) = run_jobs([emu(1, $plan, qw(--model llama2-13b --gpus 64 --price-per-gpu-hour 2.5))]);
 my $config = $why->{page}{config};
-like($why->{out}, qr/all else as it is +(?:[\d.]+|does not fit) .*What breaks first:.*links between nodes at half their rate +[\d.]+\s.* GB\s+free\./s, 'neighbours, and what breaks first') or diag(complain($why));
+like($why->{out}, qr/all else as it is +(?:[\d.]+|does not fit) .*What slows this layout most:.*links between nodes at half their rate +[\d.]+\s.* GB\s+free\./s, 'neighbours, and what breaks first') or diag(complain($why));
 is($config->{price_per_day}, 64 * 24 * 2.5, 'the price of a day');
 my $tokens = 86400 / $config->{step_s} * 1024 * 4096;
 cmp_ok(abs($config->{price_per_billion_tokens} / ($config->{price_per_day} / $tokens * 1e9) - 1), '<', 1e-6, 'and of a billion tokens');

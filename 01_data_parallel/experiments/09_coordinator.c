@@ -212,12 +212,13 @@ static size_t grid(Run *run, Snapshot *want) {
     size_t best = 0;
     if (simulated)
         say(run,
-            "\nA step with the cache. A cycle ends after so many gradients:\n"
+            "\nA step with a coordinator and its cache. Columns: a cycle ends after so many "
+            "gradients.\n"
             "                         %8zu  %8zu  %8zu  %8zu  %8zu\n",
             cycles[0], cycles[1], cycles[2], cycles[3], cycles[4]);
     for (size_t t = 0; t < THRESHOLDS; t++) {
         char line[128];
-        int at = snprintf(line, sizeof line, "  at most %2zu tensors fused", tensors_fused[t]);
+        int at = snprintf(line, sizeof line, "  fused: at most %2zu", tensors_fused[t]);
         for (size_t k = 0; k < CYCLES; k++) {
             Seen seen[STEPS];
             char id[32], text[32];
@@ -253,25 +254,26 @@ static void coordinator(Run *run) {
     check_step(run, "cache", "cache", expect(run, CYCLE, TENSORS, false), &seen[1]);
     const size_t best = grid(run, want);
     say(run,
-        "\nfixed order: every rank waits for a layer, then starts its all-reduce, as DDP does "
-        "with buckets.\nnames: the first step with a coordinator, in K cycles of %d gradients; "
-        "after "
-        "A cycles rank 0 names\nsome of the n tensors. cache: every later step. e: bytes of an "
-        "element.\n",
+        "\nfixed order: every rank waits for the gradients of a layer, then starts its "
+        "all-reduce (as DDP).\nnames: the first step, in K cycles of %d gradients. Ranks send "
+        "rank 0 names; in J of the cycles it\nanswers with those that all ranks have. cache: "
+        "later steps. One small all-reduce per cycle counts\nthe ranks that have each of the n "
+        "tensors. e: bytes of an element.\n",
         CYCLE);
     results(run, (const char *const[]){ "fixed order", "names", "cache", NULL },
-            (const Result[]){
-                { "calls to agree",
-                  "rank 0 K + A, others 3K + A; K",
-                  { "calls.fixed", "calls.names", "calls.cache" } },
-                { "bytes to agree",
-                  "rank 0 (K + n)e, others (K + 2n)e; K sums",
-                  { "bytes.fixed", "bytes.names", "bytes.cache" } },
-                { "all-reduces", "layers; fused", { "sums.fixed", "sums.names", "sums.cache" } },
-                { simulated ? "step" : NULL,
-                  "backward, and what it does not hide",
-                  { "time.fixed", "time.names", "time.cache" } },
-                { 0 } });
+            (const Result[]){ { "calls to agree",
+                                "rank 0 K + J, others 3K + J; K",
+                                { "calls.fixed", "calls.names", "calls.cache" } },
+                              { "bytes to agree",
+                                "rank 0 (K + n)e, others (K + 2n)e; K small sums",
+                                { "bytes.fixed", "bytes.names", "bytes.cache" } },
+                              { "all-reduces",
+                                "one per layer; fused",
+                                { "sums.fixed", "sums.names", "sums.cache" } },
+                              { simulated ? "step" : NULL,
+                                "backward, and what it does not hide",
+                                { "time.fixed", "time.names", "time.cache" } },
+                              { 0 } });
     if (N == 1) say_answer(run, "Any one: one rank waits for nobody.");
     else
         say_answer(run,
@@ -282,13 +284,12 @@ static void coordinator(Run *run) {
                    cost_text(run, "bytes.cache"));
     if (simulated)
         say_cost(run,
-                 "a cycle. Of the cycles above, the fastest has %zu gradients: a shorter one "
-                 "waits for answers, a longer one sends late.",
+                 "a tensor waits for the end of its cycle. Above, cycles of %zu gradients are the "
+                 "fastest. In a shorter cycle ranks wait for answers; a longer one sends late.",
                  cycles[best]);
     else say_cost(run, "a tensor waits for the end of a cycle, and for the answer.");
-    say_use_when(run,
-                 "ranks may finish in different orders, or some without a tensor. Else a fixed "
-                 "order needs no messages.");
+    say_use_when(run, "ranks may finish in different orders, or some without a tensor. Else use a "
+                      "fixed order, which needs no messages to agree.");
     snapshot_free(want);
 }
 

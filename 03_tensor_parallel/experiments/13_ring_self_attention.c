@@ -30,7 +30,8 @@ static void ring_self(Run *run) {
     const AttendSizes uneven = { 2, n * 21 + (n > 1), HEADS, HEADS / 2, D, 0.1, 100 };
     require_one_link(run);
     say(run,
-        "A rank has a chunk of c = %d of the T positions. Its queries stay. The keys of all ranks "
+        "Ring Self-Attention (RSA): a rank has a chunk of c = %d of the T positions. Its queries "
+        "stay. The keys of all ranks "
         "go round\nthe ring, and the rank keeps a whole row of scores per query. Then softmax is "
         "that of one device,\nand the values go round. Keys that come later than the query are "
         "masked after their score is\ncomputed.\n",
@@ -48,15 +49,16 @@ static void ring_self(Run *run) {
     char forward[24], backward[24];
     page_cell(forward, (double)ring.forward.step, "ps");
     page_cell(backward, (double)ring.backward.step, "ps");
-    results(run, (const char *const[]){ "RSA", "ring attention", NULL },
-            (const Result[]){
-                { "sent per rank", "8(N-1); 6N-4, of T C/N elements", { "sent.rsa", "sent.ring" } },
-                { "sends and collectives", "4(N-1) + 2; 3N-2", { "calls.rsa", "calls.ring" } },
-                { "kept for backward", "c H T: scores; c H", { "kept.rsa", "kept.ring" } },
-                { "computed per rank", "6 products, no mask; 7", { "flops.rsa", "flops.ring" } },
-                { simulated ? "forward" : NULL, "slowest rank", { "time.forward", forward } },
-                { "backward", "slowest rank", { "time.backward", backward } },
-                { 0 } });
+    results(
+        run, (const char *const[]){ "RSA", "ring attention", NULL },
+        (const Result[]){
+            { "sent per rank", "8(N-1); 6N-4, of T C/N elements", { "sent.rsa", "sent.ring" } },
+            { "sends and collectives", "4(N-1) + 2; 3N-2", { "calls.rsa", "calls.ring" } },
+            { "kept for backward", "c H T: scores; c H", { "kept.rsa", "kept.ring" } },
+            { "computed per rank", "6 products of all pairs; 7", { "flops.rsa", "flops.ring" } },
+            { simulated ? "forward" : NULL, "slowest rank", { "time.forward", forward } },
+            { "backward", "slowest rank", { "time.backward", backward } },
+            { 0 } });
     say(run, "  T = %zu positions on N = %zu ranks; C = %d in H = %d heads", plain.T, n, HEADS * D,
         HEADS);
     if (n == 1) say_answer(run, "One rank has all keys and sends nothing. Choose two or more.");

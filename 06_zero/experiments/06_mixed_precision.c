@@ -162,7 +162,7 @@ static void zero_states(Run *run, Comm *dp) {
         step[i](m, dp, &b, 1, &o, 0);
         snprintf(id, sizeof id, "zero%zu", i + 1);
         snprintf(name, sizeof name, "state in bf16, ZeRO-%zu", i + 1);
-        picture_state(run, name, picture_state_now());
+        if (i == 2) picture_state(run, name, picture_state_now());
         check_cost(run, id, name, "bytes", formula((double)(whole[i] * Psi + part[i] * own)),
                    NOT_PREDICTED, zero_state_now());
         model_free(m);
@@ -236,12 +236,12 @@ static void checks(Run *run, const Seen seen[WAYS]) {
 static void table(Run *run, const Seen seen[WAYS]) {
     enum { COSTS = 4, LOSS = COSTS, SKIPPED, ROWS };
     static const char *const cost[COSTS] = { "weights", "gradients", "optimizer", "sent" };
-    Result row[ROWS + 1] = { { .what = "weights", .formula = "2 Psi" },
-                             { .what = "gradients", .formula = "2 Psi; main: e Psi" },
-                             { .what = "master, m, v", .formula = "3 e Psi" },
-                             { .what = "sent per rank", .formula = "2 (N-1)/N of g" },
-                             { .what = "loss", .formula = "mean of 20 steps" },
-                             { .what = "skipped steps", .formula = "an overflow each" } };
+    Result row[ROWS + 1] = { { .what = "weights", .formula = "2 Psi; fp32: e Psi" },
+                             { .what = "gradients", .formula = "2 Psi; fp32, main: e Psi" },
+                             { .what = "master, m, v", .formula = "3 e Psi; 2 without master" },
+                             { .what = "sent per rank", .formula = "2 (N-1)/N of gradients" },
+                             { .what = "loss", .formula = "mean, last 20 steps" },
+                             { .what = "skipped steps", .formula = "a gradient overflows" } };
     char cell[ROWS][WAYS][24];
     const char *columns[WAYS + 1] = { 0 };
     for (size_t i = 0; i < WAYS; i++) {
@@ -260,22 +260,21 @@ static void conclude(Run *run, const Seen seen[WAYS], const Lost *lost) {
     const Seen *s = &seen[BF16];
     say_answer(
         run,
-        "From %.0f bytes for the weight, %.0f for its gradient and %.0f for master, m and v. "
-        "The master must not be a 16-bit number: without it the loss is %.3f, with it %.3f, "
-        "in %s %.3f.",
+        "%.0f bytes are the weight, %.0f its gradient, %.0f the master and AdamW's m and v. Not "
+        "all can be 16-bit numbers: without a master the loss is %.3f, with it %.3f. "
+        "Training in %s reaches %.3f.",
         (double)s->weights / Psi, (double)s->gradients / Psi, (double)s->optimizer / Psi,
         seen[NO_MASTER].loss, s->loss, element_name(REALS), seen[REAL].loss);
     say_cost(
         run,
         "a master of %zu bytes per parameter. fp16 also needs a loss scale: with a batch of 4 "
-        "million tokens %.0f %% of a gradient is lost without it, %.2f %% with it; here %zu of "
-        "%d steps were skipped.",
+        "million tokens a gradient is wrong by %.0f %% without it, by %.2f %% with it; here %zu "
+        "of %d steps were skipped.",
         sizeof(real), 100 * lost->plain[BATCHES - 1], 100 * lost->scaled, seen[FP16].scale.skipped,
         STEPS);
-    say_use_when(
-        run,
-        "a GPU has fast products of 16-bit matrices, as all since Volta (2017). Choose bf16 where "
-        "it exists, because it has the range of fp32 and needs no loss scale.");
+    say_use_when(run, "a GPU has fast products of 16-bit matrices, as NVIDIA's have since Volta "
+                      "(2017). Choose bf16 where "
+                      "it exists, because it has the range of fp32 and needs no loss scale.");
 }
 
 static void mixed_precision(Run *run) {
@@ -289,20 +288,27 @@ static void mixed_precision(Run *run) {
         costs(run, dp, &ways[i], &seen[i]);
     }
     checks(run, seen);
+    const char *real_name = element_name(REALS);
     say(run,
-        "Psi = %zu parameters, N = %zu ranks, AdamW, %d steps of %d sequences of this tree's "
-        "text.\n"
-        "e = %zu bytes: %s. main g: the gradients are %s. o has the masters, too.",
-        config_parameters(&tiny), dp->size, STEPS, SEQUENCES, sizeof(real), element_name(REALS),
-        element_name(REALS));
-    picture_state(run, "state in reals", seen[REAL].state);
+        "Psi = %zu parameters, N = %zu ranks, AdamW, %d steps of %d sequences of a text. e = %zu "
+        "bytes: %s.\nbf16 has the range of fp32 and few digits; fp16 has more digits and a small "
+        "range. Master (in o): a\ncopy of the weights in %s, which collects the updates; the "
+        "16-bit weights are its rounded copy.",
+        config_parameters(&tiny), dp->size, STEPS, SEQUENCES, sizeof(real), real_name, real_name);
+    picture_state(run, sizeof(real) == 8 ? "state in fp64" : "state in fp32", seen[REAL].state);
     picture_state(run, "state in bf16", seen[BF16].state);
     zero_states(run, dp);
     Lost lost = gradients_lost(run, dp);
-    say(run, "\nLost of a gradient in fp16, in batches of %.0f, %.0f and %.0f tokens:", batches[0],
-        batches[1], batches[2]);
-    say(run, "%.2f %%, %.1f %% and %.0f %%; of the last with every gradient times 2^16 %.2f %%.",
-        100 * lost.plain[0], 100 * lost.plain[1], 100 * lost.plain[2], 100 * lost.scaled);
+    say(run,
+        "\nA mean over many tokens has tiny parts, and fp16 makes tiny numbers 0. Error of a "
+        "gradient in\nfp16 for %.0f, %.0f and %.0f tokens: %.2f %%, %.1f %% and %.0f %%. With a "
+        "loss "
+        "scale (the loss, so\nevery gradient, times 2^16, and divided again) for the last: %.2f "
+        "%%.",
+        batches[0], batches[1], batches[2], 100 * lost.plain[0], 100 * lost.plain[1],
+        100 * lost.plain[2], 100 * lost.scaled);
+    say(run, "main g: bf16 with gradients in %s. no master: bf16 weights are updated themselves.",
+        real_name);
     table(run, seen);
     conclude(run, seen, &lost);
     comm_free(dp);
