@@ -136,8 +136,11 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
     for (size_t i = list->feasible; i < list->n && unfit < UNFIT_ROWS; i++) {
         if (!is_first(list, i)) continue;
         if (unfit++ == 0)
-            say(run, "these do not fit with any seqs, chunks, ZeRO or recomputation; least "
-                     "memory first:");
+            say(run,
+                "these do not fit in %.3g GB less %.3g GB (--margin) with any seqs, chunks, ZeRO "
+                "or "
+                "recomputation:",
+                t->cluster.memory * 1e-9, t->cluster.reserve * 1e-9);
         row(run, t, &list->result[i]);
     }
     say(run,

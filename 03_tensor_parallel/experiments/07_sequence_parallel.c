@@ -85,11 +85,11 @@ static void table(Run *run, const Training *t) {
         { "activations, peak", "embedding to head", EACH_WAY("kept") },
         { "  norms, in M C", "kept by a block", { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
         { "sent in the layers", "embedding to head", EACH_WAY("sent") },
-        { "  one block, in units", "unit: M C (t-1)/t", { "=8", "=8", "=10" } },
+        { "  of a block, in units", "unit: M C (t-1)/t", { "=8", "=8", "=10" } },
         { "all-gathers per step", "of M C elements", EACH_WAY("gathers") },
         { "reduce-scatters", "of M C elements", EACH_WAY("scatters") },
         { "all-reduces in layers", "M C; in the loss, M", EACH_WAY("sums") },
-        { "sent for partial sums", "sum of (6 L + 2) C", EACH_WAY("partial.sent") },
+        { "sent for norms, biases", "sums of (6 L + 2) C", EACH_WAY("partial.sent") },
         { "message to a next stage", "M C; with SP, M C/t", EACH_WAY("message") },
         { clock_config()->simulated ? "time of a step" : NULL, "products + messages",
           EACH_WAY("step") },
@@ -148,11 +148,11 @@ static void sequence(Run *run) {
     const size_t vocab = 61;
     Training t = gpt_training(gpt_options(run, option_size(run, "context"), vocab), SEQUENCES);
     t.micro_batches = MICRO_BATCHES;
-    say(run, "SP, sequence parallelism: each rank has M/t rows in norms and residual paths (x + "
-             "attention(x)).");
-    say(run, "Before a column cut a rank gathers all rows. For backward it keeps them (input "
-             "kept), or gathers");
-    say(run, "them a second time (gathered again). One step has %d micro-batches (F0, F1).",
+    say(run,
+        "SP, sequence parallelism: each of t ranks has M/t of the M rows (tokens) in norms and "
+        "residual\npaths. Before a column cut a rank gathers all rows. For backward it keeps them "
+        "(input kept), or\ngathers them a second time (gathered again). One step has %d "
+        "micro-batches (F0, F1).",
         MICRO_BATCHES);
     for (size_t i = 0; i < 2; i++) { // SGD, then AdamW
         t.optimizer = i ? adamw(0.01) : sgd(0.5);

@@ -63,8 +63,8 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
         { "parameters, block", "12 C²/q³ + 13 C/q", BOTH(one.block, "block") },
         { "parameters, model", "1/q³ of every matrix", BOTH(one.parameters, "parameters") },
         { "activations, peak", "1/q³; gathered X and W: 1/q²", BOTH(one.kept, "kept") },
-        { "sent along row", "Y (in every second layer X)", BOTH("=0 B", "sent.row") },
-        { "sent along column", "X (in every second layer Y)", BOTH("=0 B", "sent.column") },
+        { "sent along row", "Y (every second matrix: X)", BOTH("=0 B", "sent.row") },
+        { "sent along column", "X (every second matrix: Y)", BOTH("=0 B", "sent.column") },
         { "sent along depth", "W and dW", BOTH("=0 B", "sent.depth") },
         { "sent in the layers", "row + column + depth", BOTH("=0 B", "sent") },
         { clock_config()->simulated ? "time of a step" : NULL, NULL, BOTH(one.time, "step") },
@@ -111,13 +111,14 @@ static void cube(Run *run) {
         "A rank has a place (layer, row, col) in a cube of %zu x %zu x %zu, and holds 1/%zu "
         "of X, of W and of Y.",
         q, q, q, q * q * q);
-    say(run, "Here layer is a place in the cube, not a layer of the model.");
-    say(run, "Ranks that differ only in row (a column) share a part of X; ranks that differ only "
-             "in layer (a");
-    say(run, "depth) share a part of W. A rank gathers both parts and multiplies. Ranks that "
-             "differ only in col");
-    say(run, "(a row) add their products. In the next linear layer row and col are swapped.");
-    say(run, "Below, two linear layers; in the table, a GPT.");
+    say(run, "Here layer is a place in the cube, not a layer of the model. A line of the cube is "
+             "the ranks that");
+    say(run, "differ in row only (a column): they share a part of X and gather it; in layer only "
+             "(a depth):");
+    say(run, "they share a part of W and gather it; in col only (a row): they add their products "
+             "to a part of Y.");
+    say(run, "For the next matrix row and col are swapped. Below, two products; in the table, a "
+             "GPT.");
     const CubeSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
     cube_two_linears(run, &x.cube, even, true); // every size divides
     cube_two_linears(run, &x.cube, (CubeSizes){ B, T, K, N }, false);

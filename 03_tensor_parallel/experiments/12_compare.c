@@ -174,11 +174,10 @@ static void compare(Run *run) {
     t.steps = 2;
     t.clip = 0;
     t.optimizer = adamw(0.01);
-    say(run, "1D: tensor parallelism. SP: sequence parallelism. 2D, 2.5D, 3D: grids. SP and 3D "
-             "gather inputs again");
     say(run,
-        "in backward. Ring attn cuts only positions. A GPT of %zu blocks, width %zu; %zu "
-        "sequences of %zu tokens.",
+        "1D: 03.06. SP: 03.07. 2D, 2.5D, 3D: 03.09 to 03.11. Ring attn: 03.08, cuts only "
+        "positions. SP and\n3D gather inputs again in backward. A GPT of %zu blocks, width %zu; "
+        "%zu sequences of %zu tokens.",
         c.layers, c.width, t.sequences, c.context);
     Trajectory want = training_unsplit(run, &t, 1);
     GptMeasured measured[TENSOR_WAYS] = { { 0 } };

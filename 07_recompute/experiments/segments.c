@@ -56,9 +56,9 @@ void segments_train(Run *run, Training t) {
     double n = (double)kept_block(&z) / (double)z.C;
     double best = sqrt((double)(t.micro_batches * z.blocks) / n);
     say(run,
-        "Can one kept input serve several blocks? A model of %d blocks, all recomputed; stage "
-        "0 (L = %zu):",
-        SEGMENTS_BLOCKS, z.blocks);
+        "Can one kept input serve several blocks? The peak of stage 0 (L = %zu) of %d blocks, all "
+        "recomputed:",
+        z.blocks, SEGMENTS_BLOCKS);
     say(run, "  every k-th input, m = %zu     k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s",
         t.micro_batches, peak[0], peak[1], peak[2], peak[3]);
     size_t m = t.micro_batches;
