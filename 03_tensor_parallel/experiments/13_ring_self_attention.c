@@ -32,8 +32,8 @@ static void ring_self(Run *run) {
     say(run,
         "Ring Self-Attention (RSA): a rank has a chunk of c = %d of the T positions. Its queries "
         "stay. The\nkeys of all ranks go round the ring, and the rank keeps a whole row of scores "
-        "per query. Then softmax\nis that of one device, and the values go round. Keys that come "
-        "later than the query are masked after\ntheir score is computed.\n",
+        "per query. Then\nsoftmax is that of one device, and the values go round. Keys that come "
+        "later than the query are\nmasked after their score is computed.\n",
         CHUNK);
     Snapshot *want = attend_one_device(run, plain);
     Attended rsa = attend(run, &ring_self_attention, plain, want, "Forward: keys, then values");
