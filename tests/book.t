@@ -192,7 +192,7 @@ SCRIPT
     }
     is($noted->('row'), 1, 'the second row of the table');
     is($noted->('refused'), 'This layout is impossible: its product is 3, and there are 16 GPUs (--gpus).', 'an impossible layout');
-    like($noted->('reason'), qr/fits/, '6 GPUs for 800 sequences: whether a layout fits');
+    like($noted->('reason'), qr/^Nothing fits: even the layout that needs least memory exceeds 80 GB\./, '6 GPUs for 800 sequences');
     is($noted->('best') . ($noted->('full') =~ /&recompute=(\w+)/)[0], 'Fits. It is the fastest layout that fits.full', 'presets, and the fastest layout is set');
     is($noted->('pointed'), 'true', 'a point of the picture');
 }

@@ -17,7 +17,7 @@ my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 my $sample = program_of('fp32', '08_3d/sample.c');
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32};
 my $text = "$work/text.txt";
-{ open my $f, '>', $text or die; print $f substr slurp('build/text.txt'), 0, 10000; close $f or die }
+{ open my $f, '>', $text or die; print $f slurp('LICENSE'); close $f or die }
 my @model = (qw(--layers 4 --width 48 --heads 4 --context 8 --batch 9 --micro-batch 2 --eval-every 0 --warmup 2 --reduce ordered --timeout), $hang, '--data', $text);
 
 sub run { my ($job) = @_; run_jobs([$job]); return $job }

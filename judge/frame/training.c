@@ -174,7 +174,7 @@ double training_limit(const Training *t) {
     return e == BF16S ? 32 * 0x1p-9 : e == FP16S ? 32 * 0x1p-12 : LIMIT_ROUNDING;
 }
 double training_exact(const Run *run, const Training *t) {
-    return run->reduce == REDUCE_ORDERED ? 0 : training_limit(t);
+    return exact_limit(run) > 0 ? training_limit(t) : 0;
 }
 void training_store(Run *run, Training *t) {
     t->model.storage = option_storage(run);
