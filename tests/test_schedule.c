@@ -106,10 +106,8 @@ static const Kind kinds[] = {
     { "1F1B", schedule_1f1b, false, true },
 };
 
-// One test for each kind and p, over all m. A failed test names the first m that fails.
-static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
-    size_t wrong = 0, wrong_m = 0;
-    const char *what = "";
+// In a function with wrong, wrong_m and what: notes the first m for which the condition does not
+// hold.
 #define NEED(condition, text) \
     do { \
         if (!(condition) && !wrong++) { \
@@ -117,6 +115,11 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
             what = text; \
         } \
     } while (0)
+
+// One test for each kind and p, over all m. A failed test names the first m that fails.
+static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
+    size_t wrong = 0, wrong_m = 0;
+    const char *what = "";
     for (size_t m = 1; m <= MOST_MICRO; m++) {
         Schedule *stage = schedule_all(kind->rule, p, m);
         Timeline t = timeline_of(stage, p, m, t_f, t_b);
@@ -148,7 +151,6 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
         timeline_free(&t);
         schedule_all_free(stage, p);
     }
-#undef NEED
     if (!ok(!wrong, "%s, p = %zu, m = 1..%d, t_f = %zu, t_b = %zu", kind->name, p, MOST_MICRO, t_f,
             t_b))
         printf("#   m = %zu: %s\n", wrong_m, what);
@@ -178,13 +180,6 @@ static bool once_each(const Schedule *s, size_t m, size_t v) {
 static void interleaved_forms(size_t p, size_t v, size_t t_f, size_t t_b) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
-#define NEED(condition, text) \
-    do { \
-        if (!(condition) && !wrong++) { \
-            wrong_m = m; \
-            what = text; \
-        } \
-    } while (0)
     for (size_t m = v == 1 ? 1 : p; m <= MOST_MICRO; m += v == 1 ? 1 : p) {
         Schedule stage[MOST_STAGES];
         for (size_t i = 0; i < p; i++) stage[i] = schedule_interleaved(p, m, v, i);
@@ -203,7 +198,6 @@ static void interleaved_forms(size_t p, size_t v, size_t t_f, size_t t_b) {
         timeline_free(&t);
         for (size_t i = 0; i < p; i++) schedule_free(&stage[i]);
     }
-#undef NEED
     if (!ok(!wrong, "interleaved, p = %zu, v = %zu, m up to %d, t_f = %zu, t_b = %zu", p, v,
             MOST_MICRO, t_f, t_b))
         printf("#   m = %zu: %s\n", wrong_m, what);
@@ -353,13 +347,6 @@ static void lists_that_deadlock(void) {
 static void zero_bubble_forms(size_t p) {
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
-#define NEED(condition, text) \
-    do { \
-        if (!(condition) && !wrong++) { \
-            wrong_m = m; \
-            what = text; \
-        } \
-    } while (0)
     static const OpTimes unit = { 1, 1, 1, 0 };
     for (size_t m = 1; m <= MOST_MICRO; m++) {
         Schedule *h1 = schedule_all(schedule_zb_h1, p, m), *cap_p = host_alloc(p * sizeof *cap_p);
@@ -388,7 +375,6 @@ static void zero_bubble_forms(size_t p) {
         schedule_all_free(cap_p, p);
         schedule_all_free(wide, p);
     }
-#undef NEED
     if (!ok(!wrong, "zero bubble, p = %zu, m = 1..%d", p, MOST_MICRO))
         printf("#   m = %zu: %s\n", wrong_m, what);
 }
@@ -423,13 +409,6 @@ static void no_flush_forms(size_t p) {
     static const OpTimes times = { 1, 2, 0, 0 };
     size_t wrong = 0, wrong_m = 0;
     const char *what = "";
-#define NEED(condition, text) \
-    do { \
-        if (!(condition) && !wrong++) { \
-            wrong_m = m; \
-            what = text; \
-        } \
-    } while (0)
     for (size_t m = 1; m <= MOST_MICRO; m++)
         for (int rule = 0; rule < LATE_RULES; rule++) {
             const bool batches = rule == LATE_RULES - 1;
@@ -457,7 +436,6 @@ static void no_flush_forms(size_t p) {
             timeline_free(&t);
             for (size_t i = 0; i < p; i++) schedule_free(&stage[i]);
         }
-#undef NEED
     if (!ok(!wrong, "PipeDream and 2BW, p = %zu, m = 1..%d", p, MOST_MICRO))
         printf("#   m = %zu: %s\n", wrong_m, what);
 }
