@@ -44,7 +44,7 @@ void coordinator_wait(Coordinator *c);
 // other rank, or the root of a broadcast.
 typedef enum { TO, FROM, BROADCAST } ControlWay;
 void coordinator_pass(Comm *control, real *number, size_t n, ControlWay way, size_t peer);
-// With the cache: so many tensors share an element of the question. Each has `bits` bits, enough to
+// With the cache so many tensors share an element of the question. Each has `bits` bits, enough to
 // count all ranks. A sum of such elements is exact, because a float holds 24 bits.
 typedef struct {
     size_t bits, per_element;

@@ -31,7 +31,7 @@ typedef struct {
     FileSum data;     // the content of --data
     size_t best_step; // the saved step with the lowest held-out loss; 0: none measured
     double best_loss;
-    // Of a dynamic loss scale: its next factor, and the steps without an overflow since it changed.
+    // The next factor of a dynamic loss scale, and the steps without an overflow since it changed.
     // Factor 0: there is none.
     double scale_factor;
     size_t scale_good;

@@ -11,7 +11,7 @@
 // independent chains, and has as many as there are registers. For processors other than x86 it
 // assumes vectors of 16 bytes, 32 registers and 4 pipes.
 #if defined __AVX512F__
-enum { WIDTH = 64, CHAINS = 16 };                  // bytes
+enum { WIDTH = 64, CHAINS = 16 }; // bytes
 #elif defined __AVX__
 enum { WIDTH = 32, CHAINS = 12 };
 #elif defined __x86_64__
@@ -20,8 +20,8 @@ enum { WIDTH = 16, CHAINS = 12 };
 enum { WIDTH = 16, CHAINS = 16 };
 #endif
 typedef float Vector __attribute__((vector_size(WIDTH)));
-enum { STEPS = 500000, N = 1024 };                 // some milliseconds; rows and columns of a product
-static const double PATIENCE = 0.8;                // seconds
+enum { STEPS = 500000, N = 1024 };  // some milliseconds; rows and columns of a product
+static const double PATIENCE = 0.8; // seconds
 
 static double now(void) {
     struct timespec t;
@@ -39,7 +39,7 @@ static double multiply_adds(void) {                // FLOP/s
         for (int c = 0; c < CHAINS; c++) x[c] = x[c] * a + b;
     const double seconds = now() - start;
     for (int c = 0; c < CHAINS; c++) sum += x[c];
-    term = sum[0];                                 // used, so it is computed
+    term = sum[0]; // used, so it is computed
     return 2.0 * STEPS * CHAINS * (WIDTH / sizeof(float)) / seconds;
 }
 
@@ -53,22 +53,25 @@ static void print_kernels(void) {
     const char *core = kernels_in_use(), *better = kernels_advised();
     if (core) printf("kernels for %s", core);
     if (core && getenv("OPENBLAS_CORETYPE")) printf(", as OPENBLAS_CORETYPE demands");
-    if (better) printf("; they are older than this processor, which could use the kernels for %s", better);
+    if (better)
+        printf("; they are older than this processor, which could use the kernels for %s", better);
     printf("\n");
 }
 
 int main(void) {
     kernels_answer();
     print_kernels();
-    float *a = malloc(N * N * sizeof *a), *b = malloc(N * N * sizeof *b), *c = malloc(N * N * sizeof *c);
+    float *a = malloc(N * N * sizeof *a), *b = malloc(N * N * sizeof *b),
+          *c = malloc(N * N * sizeof *c);
     if (!a || !b || !c) return 1;
     for (int i = 0; i < N * N; i++) a[i] = b[i] = 1.0f / (float)(1 + i % 97);
-    double does = 0, could = 0;    // the best of each, because other programs may use this core
+    double does = 0, could = 0; // the best of each, because other programs may use this core
     for (const double start = now(); now() - start < PATIENCE;) {
         const double rate = product(c, a, b), limit = multiply_adds();
         if (does < rate) does = rate;
         if (could < limit) could = limit;
     }
-    printf("%.0f GFLOP/s in a product of 1024 x 1024 fp32 matrices, %.0f %% of its %.0f in multiply-adds alone\n",
+    printf("%.0f GFLOP/s in a product of 1024 x 1024 fp32 matrices, %.0f %% of its %.0f in "
+           "multiply-adds alone\n",
            1e-9 * does, 100 * does / could, 1e-9 * could);
 }

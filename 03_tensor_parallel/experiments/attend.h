@@ -14,8 +14,9 @@ typedef struct {
     double drop, theta;
 } AttendSizes;
 
-// What a rank measures in a forward and a backward. calls: sends and collectives. kept: bytes for backward, besides q,
-// k, v and the output. buffers: bytes of messages at their peak. flops: of this rank.
+// What a rank measures in a forward and a backward. calls: sends and collectives. kept: bytes for
+// backward, besides q, k, v and the output. buffers: bytes of messages at their peak. flops: of
+// this rank.
 typedef struct {
     size_t sent, calls, kept, buffers;
     double flops;

@@ -164,7 +164,7 @@ static void compare_published(Run *run) {
     check_numbers(run, "published", "ZB-H1's bubble is a third of 1F1B's", &zb_h1, &third, 1, 0);
 }
 
-// Where messages take no time, the times of the lists must equal the closed forms.
+// The times of the lists must equal the closed forms where messages take no time.
 static void compare_closed_forms(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size, v = p > 1 ? COMPARE_CHUNKS : 1;
     StackTimes t = stack_times(stack);

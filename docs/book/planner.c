@@ -12,12 +12,14 @@
 
 static PlanTask task;
 static PlanLayout layout;
-static size_t model, cluster, format, attention, sequence, balance, again; // the places of chosen names
+static size_t model, cluster, format, attention, sequence, balance,
+    again; // the places of chosen names
 
 // The options of 08_3d/plan. key: the name in a layout's JSON. names: the names to choose from;
 // NULL: the value is a count, or a real number in `unit`.
 static const char *const attentions[] = { "blockwise", "plain", NULL };
-static const char *const no_yes[] = { "no", "yes", NULL }, *const zero_stages[] = { "0", "1", "2", "3", NULL };
+static const char *const no_yes[] = { "no", "yes", NULL }, *const zero_stages[] = { "0", "1", "2",
+                                                                                    "3", NULL };
 static const char *const balances[] = { "blocks", "cost", NULL };
 static const char *const recomputes[] = { "none", "selective", "full", NULL };
 static const struct Setting {
@@ -26,19 +28,30 @@ static const struct Setting {
     size_t *count;
     double *real, unit;
 } setting[] = {
-    { "model", .count = &model }, { "cluster", .count = &cluster }, { "precision", .count = &format },
+    { "model", .count = &model },
+    { "cluster", .count = &cluster },
+    { "precision", .count = &format },
     { "attention", .names = attentions, .count = &attention },
-    { "gpus", .count = &task.gpus }, { "batch", .count = &task.model.batch },
-    { "layers", .count = &task.model.model.layers }, { "width", .count = &task.model.model.width },
-    { "heads", .count = &task.model.model.heads }, { "context", .count = &task.model.model.context },
+    { "gpus", .count = &task.gpus },
+    { "batch", .count = &task.model.batch },
+    { "layers", .count = &task.model.model.layers },
+    { "width", .count = &task.model.model.width },
+    { "heads", .count = &task.model.model.heads },
+    { "context", .count = &task.model.model.context },
     { "vocab", .count = &task.model.model.vocab },
-    { "memory", .real = &task.cluster.memory, .unit = 1e9 }, { "peak", .real = &task.cluster.flops, .unit = 1e12 },
+    { "memory", .real = &task.cluster.memory, .unit = 1e9 },
+    { "peak", .real = &task.cluster.flops, .unit = 1e12 },
     { "inside", .real = &task.cluster.inside.beta, .unit = 1e9 },
-    { "between", .real = &task.cluster.between.beta, .unit = 1e9 }, { "node", .count = &task.cluster.node },
-    { "rails", .count = &task.cluster.rails }, { "margin", .real = &task.cluster.reserve, .unit = 1e9 },
-    { "dp", "dp", .count = &layout.n.dp }, { "tp", "tp", .count = &layout.n.tp },
-    { "pp", "pp", .count = &layout.n.pp }, { "cp", "cp", .count = &layout.n.cp },
-    { "micro-batch", "micro_batch", .count = &layout.micro_batch }, { "chunks", "chunks", .count = &layout.chunks },
+    { "between", .real = &task.cluster.between.beta, .unit = 1e9 },
+    { "node", .count = &task.cluster.node },
+    { "rails", .count = &task.cluster.rails },
+    { "margin", .real = &task.cluster.reserve, .unit = 1e9 },
+    { "dp", "dp", .count = &layout.n.dp },
+    { "tp", "tp", .count = &layout.n.tp },
+    { "pp", "pp", .count = &layout.n.pp },
+    { "cp", "cp", .count = &layout.n.cp },
+    { "micro-batch", "micro_batch", .count = &layout.micro_batch },
+    { "chunks", "chunks", .count = &layout.chunks },
     { "balance", "balanced", balances, .count = &balance },
     { "zero", "zero", zero_stages, .count = &layout.zero },
     { "sequence-parallel", "sequence", no_yes, .count = &sequence },
@@ -48,7 +61,7 @@ enum { SETTINGS = sizeof setting / sizeof *setting, ROOM = 8192 };
 
 // ---------------------------------------------------------------- settings
 
-static char *text;                                 // the text that was returned last
+static char *text; // the text that was returned last
 static size_t length, room;
 static void write_text(const char *part) {
     size_t n = strlen(part);
@@ -64,7 +77,8 @@ static void write_text(const char *part) {
 static void write_names(const void *first, size_t size, size_t most) {
     const char *comma = "\"";
     write_text("[");
-    for (const char *p = first; most-- && *(const char *const *)(const void *)p; p += size, comma = ", \"") {
+    for (const char *p = first; most-- && *(const char *const *)(const void *)p;
+         p += size, comma = ", \"") {
         write_text(comma);
         write_text(*(const char *const *)(const void *)p);
         write_text("\"");
@@ -80,7 +94,8 @@ const char *EXPORT(planner_settings)(void) {
     write_text(", \"settings\": [");
     for (size_t i = 0; i < SETTINGS; i++) {
         const struct Setting *s = &setting[i];
-        snprintf(part, sizeof part, "%s{\"name\": \"%s\", \"key\": \"%s\", \"names\": ", i ? ", " : "", s->name,
+        snprintf(part, sizeof part,
+                 "%s{\"name\": \"%s\", \"key\": \"%s\", \"names\": ", i ? ", " : "", s->name,
                  s->key ? s->key : "");
         write_text(part);
         if (s->count == &model) write_names(plan_models, sizeof *plan_models, SIZE_MAX);
@@ -119,14 +134,16 @@ double EXPORT(planner_get)(int i) {
 
 static bool possible(const PlanTask *t, char *why, size_t n) {
     const ModelConfig *m = &t->model.model;
-    bool sizes = m->layers && m->width && m->heads && m->context && m->vocab && t->model.batch && t->gpus;
+    bool sizes =
+        m->layers && m->width && m->heads && m->context && m->vocab && t->model.batch && t->gpus;
     const PlanCluster *c = &t->cluster;
     if (!sizes || c->memory <= 0 || c->flops <= 0 || c->inside.beta <= 0 || c->between.beta <= 0)
         snprintf(why, n, "all sizes must be above 0");
     else if (m->width % m->heads)
         snprintf(why, n, "width %zu does not divide into %zu heads", m->width, m->heads);
     else if (m->heads % config_kv_heads(m))
-        snprintf(why, n, "%zu heads do not share %zu heads of key and value", m->heads, config_kv_heads(m));
+        snprintf(why, n, "%zu heads do not share %zu heads of key and value", m->heads,
+                 config_kv_heads(m));
     else return true;
     return false;
 }
@@ -159,7 +176,8 @@ const char *EXPORT(planner_layout)(void) {
 // The search reports its progress to the page, which gives the module this function. Outside of a
 // page there is no report.
 #ifdef __wasm__
-__attribute__((import_module("page"), import_name("progress"))) void page_progress(int done, int all);
+__attribute__((import_module("page"), import_name("progress"))) void page_progress(int done,
+                                                                                   int all);
 void progress(Run *run, const char *what, size_t done, size_t all) {
     (void)run;
     (void)what;
@@ -175,7 +193,7 @@ static Run *const shown = NULL;
 const char *EXPORT(planner_search)(int cp) {
     PlanFixed all = { .cp = (size_t)cp, .zero = -1, .sequence = -1, .recompute = -1 };
     char why[500], part[PLAN_JSON];
-    PlanList list = {0};
+    PlanList list = { 0 };
     length = 0;
     if (possible(&task, why, sizeof why)) {
         list = plan_search(shown, &task, &all, false);
