@@ -16,13 +16,20 @@
 // Times are in half units, so that an op of one of two chunks, and half a backward, take whole
 // numbers.
 enum { SCHEDULES = 8, SHOWN = 2, CHUNKS = 2, BATCHES_2BW = 2 };
-static Timeline shown[SHOWN];                     // p = 0: none yet
+static Timeline shown[SHOWN]; // p = 0: none yet
 
-static Schedule interleaved(size_t p, size_t m, size_t i) { return schedule_interleaved(p, m, CHUNKS, i); }
-static Schedule pipedream(size_t p, size_t m, size_t i) { return schedule_pipedream(WEIGHT_STASHING, p, m, i); }
-static Schedule two_versions(size_t p, size_t m, size_t i) { return schedule_2bw(p, m, BATCHES_2BW, i); }
-static const ScheduleRule rules[SCHEDULES] = { schedule_naive, schedule_gpipe, schedule_1f1b, interleaved,
-                                               schedule_zb_h1, NULL, pipedream, two_versions };
+static Schedule interleaved(size_t p, size_t m, size_t i) {
+    return schedule_interleaved(p, m, CHUNKS, i);
+}
+static Schedule pipedream(size_t p, size_t m, size_t i) {
+    return schedule_pipedream(WEIGHT_STASHING, p, m, i);
+}
+static Schedule two_versions(size_t p, size_t m, size_t i) {
+    return schedule_2bw(p, m, BATCHES_2BW, i);
+}
+static const ScheduleRule rules[SCHEDULES] = { schedule_naive, schedule_gpipe, schedule_1f1b,
+                                               interleaved,    schedule_zb_h1, NULL,
+                                               pipedream,      two_versions };
 enum { INTERLEAVED = 3, ZB_AUTO = 5, TWO_VERSIONS = 7 };
 
 // Plays a schedule: 0 naive, 1 GPipe, 2 1F1B, 3 interleaved with two chunks, 4 ZB-H1, 5 a
@@ -35,13 +42,14 @@ int EXPORT(player_play)(int slot, int schedule, int p, int m, int t_f, int t_b, 
     size_t forward = 2 * (size_t)t_f, half = (size_t)t_b;
     OpTimes times = { forward, half, half, 2 * (size_t)message };
     if (t->p) timeline_free(t);
-    *t = (Timeline){0};
+    *t = (Timeline){ 0 };
     if (schedule == INTERLEAVED && m % p) return -2;
     if (schedule == TWO_VERSIONS && m < p) return -3;
     if (schedule == INTERLEAVED && p > 1) times = (OpTimes){ forward / 2, half, 0, times.message };
     Schedule *stage = host_alloc((size_t)p * sizeof *stage);
     for (size_t i = 0; i < (size_t)p; i++) {
-        if (schedule == ZB_AUTO) stage[i] = schedule_zb_auto((size_t)p, (size_t)m, i, 2 * (size_t)p, times);
+        if (schedule == ZB_AUTO)
+            stage[i] = schedule_zb_auto((size_t)p, (size_t)m, i, 2 * (size_t)p, times);
         else if (schedule == INTERLEAVED && p == 1) stage[i] = schedule_1f1b(1, (size_t)m, 0);
         else stage[i] = rules[schedule]((size_t)p, (size_t)m, i);
     }
@@ -55,14 +63,24 @@ int EXPORT(player_ops)(int slot, int stage) { return (int)shown[slot].n[stage]; 
 
 // Op k of a stage. what: 0 forward, 1 backward, 2 backward of the inputs, 3 backward of the
 // weights, 4 update. to: the stage that receives its message; -1: there is no message.
-int EXPORT(player_op_what)(int slot, int stage, int k) { return (int)shown[slot].event[stage][k].op.what; }
+int EXPORT(player_op_what)(int slot, int stage, int k) {
+    return (int)shown[slot].event[stage][k].op.what;
+}
 int EXPORT(player_op_micro_batch)(int slot, int stage, int k) {
     return (int)shown[slot].event[stage][k].op.micro_batch;
 }
-int EXPORT(player_op_chunk)(int slot, int stage, int k) { return (int)shown[slot].event[stage][k].op.chunk; }
-int EXPORT(player_op_start)(int slot, int stage, int k) { return (int)shown[slot].event[stage][k].start; }
-int EXPORT(player_op_end)(int slot, int stage, int k) { return (int)shown[slot].event[stage][k].end; }
-int EXPORT(player_op_arrives)(int slot, int stage, int k) { return (int)shown[slot].event[stage][k].arrives; }
+int EXPORT(player_op_chunk)(int slot, int stage, int k) {
+    return (int)shown[slot].event[stage][k].op.chunk;
+}
+int EXPORT(player_op_start)(int slot, int stage, int k) {
+    return (int)shown[slot].event[stage][k].start;
+}
+int EXPORT(player_op_end)(int slot, int stage, int k) {
+    return (int)shown[slot].event[stage][k].end;
+}
+int EXPORT(player_op_arrives)(int slot, int stage, int k) {
+    return (int)shown[slot].event[stage][k].arrives;
+}
 int EXPORT(player_op_to)(int slot, int stage, int k) {
     StageOp feeds;
     const Timeline *t = &shown[slot];
@@ -88,8 +106,12 @@ int EXPORT(player_in_flight)(int slot, int stage, int time) {
 static ModelConfig model;
 
 void EXPORT(player_model)(int layers, int width, int heads, int context, int vocab, int dropout) {
-    model = (ModelConfig){ .layers = (size_t)layers, .width = (size_t)width, .heads = (size_t)heads,
-                           .context = (size_t)context, .vocab = (size_t)vocab, .dropout = dropout ? 0.1 : 0 };
+    model = (ModelConfig){ .layers = (size_t)layers,
+                           .width = (size_t)width,
+                           .heads = (size_t)heads,
+                           .context = (size_t)context,
+                           .vocab = (size_t)vocab,
+                           .dropout = dropout ? 0.1 : 0 };
 }
 
 // Returns the elements of the model's parameters on rank 0 if each unit is cut in n parts. Rank 0
@@ -97,7 +119,8 @@ void EXPORT(player_model)(int layers, int width, int heads, int context, int voc
 static double part_of_model(size_t n) {
     CutSizes z = cut_sizes(&model, 1, 0);
     double sum = (double)part_size(elements_wte(&z), n, 0);
-    for (size_t i = 0; i < cut_layers(&z); i++) sum += (double)part_size(elements_unit(&z, i), n, 0);
+    for (size_t i = 0; i < cut_layers(&z); i++)
+        sum += (double)part_size(elements_unit(&z, i), n, 0);
     return sum;
 }
 double EXPORT(player_parameters)(void) { return part_of_model(1); }
@@ -117,13 +140,14 @@ double EXPORT(player_state)(int stage, int n, int what, int mixed) {
 // time, after the head's items are freed, so the larger of the two counts.
 double EXPORT(player_kept)(int how, int what, int t) {
     CutSizes z = cut_sizes(&model, (size_t)t, 0);
-    double scores = (double)kept_scores(&z), others = (double)kept_block(&z) - scores, head = (double)kept_head(&z);
+    double scores = (double)kept_scores(&z), others = (double)kept_block(&z) - scores,
+           head = (double)kept_head(&z);
     double L = (double)z.blocks, again = how == 0 ? 0 : how == 1 ? scores : scores + others;
     bool block_now = again > head;
     switch (what) {
-    case 0:  return (double)kept_between(&z);
-    case 1:  return how < 2 ? L * others : block_now ? others : 0;
-    case 2:  return how == 0 ? L * scores : block_now ? scores : 0;
+    case 0: return (double)kept_between(&z);
+    case 1: return how < 2 ? L * others : block_now ? others : 0;
+    case 2: return how == 0 ? L * scores : block_now ? scores : 0;
     default: return block_now ? 0 : head;
     }
 }

@@ -15,9 +15,19 @@ void *host_alloc(size_t bytes) {
     if (!memory) __builtin_trap();
     return memory;
 }
-_Noreturn void fault(const char *format, ...) { (void)format; __builtin_trap(); }
-_Noreturn void usage_error(const char *format, ...) { (void)format; __builtin_trap(); }
-void exercise_open(const char *id, const char *file, int line) { (void)id; (void)file; (void)line; }
+_Noreturn void fault(const char *format, ...) {
+    (void)format;
+    __builtin_trap();
+}
+_Noreturn void usage_error(const char *format, ...) {
+    (void)format;
+    __builtin_trap();
+}
+void exercise_open(const char *id, const char *file, int line) {
+    (void)id;
+    (void)file;
+    (void)line;
+}
 #else
 #define EXPORT(name) name
 #endif
