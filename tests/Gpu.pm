@@ -17,12 +17,19 @@ sub cpu_of { return $_[0] =~ s/^.*-/cpu-/r }
 # with the largest error depends on rounding.
 sub verdicts {
     my ($page) = @_;
-    return join "\n", map { s/, worst [^:]*//r } map { my $list = $page->{$_} || []; map { ($_->{what} // '') . " $_->{name}: " . ($_->{pass} ? 'ok' : 'FAIL') } @$list }
-        qw(checks costs);
+    return join "\n", map { s/, worst [^:]*//r } map {
+        my $list = $page->{$_} || [];
+        map { ($_->{what} // '') . " $_->{name}: " . ($_->{pass} ? 'ok' : 'FAIL') } @$list
+    } qw(checks costs);
 }
+
 # Bytes, calls and modelled times are counted and never rounded, so they are the same on every
 # backend.
-sub costs { my ($page) = @_; return join "\n", map { "$_->{name}: $_->{predicted} $_->{measured} $_->{unit}" } @{ $page->{costs} || [] } }
+sub costs {
+    my ($page) = @_;
+    return join "\n",
+        map { "$_->{name}: $_->{predicted} $_->{measured} $_->{unit}" } @{ $page->{costs} || [] };
+}
 
 # Compares the lessons of a build with the CPU, emulated and as processes. $every 5: only every
 # fifth lesson. Each way to start processes is a hash: name; transport, a pattern; options; env,
@@ -34,8 +41,13 @@ sub lessons_on {
     my @lessons = lessons();
     for my $lesson (@lessons[grep { $_ % $every == 4 % $every } 0 .. $#lessons]) {
         my ($ranks, $source) = @$lesson{qw(ranks source)};
-        my %row = (name => "$build $lesson->{key}", cpu => emu($ranks, program(cpu_of($build), $source)), emu => emu($ranks, program($build, $source)));
-        for my $way (grep { $ranks <= ($_->{most} || $ranks) && @rows % ($_->{every} || 1) == 0 } @ways) {
+        my %row = (
+            name => "$build $lesson->{key}",
+            cpu => emu($ranks, program(cpu_of($build), $source)),
+            emu => emu($ranks, program($build, $source))
+        );
+        for my $way (grep { $ranks <= ($_->{most} || $ranks) && @rows % ($_->{every} || 1) == 0 }
+            @ways) {
             my $job = mpi($ranks, program($build, $source), @{ $way->{options} || [] });
             $job->{words} = [@{ $way->{env} || [] }, @{ $job->{words} }];
             push @{ $row{ways} }, { %$way, job => $job };
@@ -46,15 +58,32 @@ sub lessons_on {
     run_jobs(\@jobs);
     for my $row (@rows) {
         my ($cpu, $emu) = @$row{qw(cpu emu)};
-        ok($emu->{status} == 0 && $emu->{page}{pass} && $emu->{err} eq '', "$row->{name}: all checks hold emulated") or diag(complain($emu));
-        is("$emu->{page}{backend}, $emu->{page}{transport}", "$backend, emu", "$row->{name}: on this backend");
-        is(verdicts($emu->{page}), verdicts($cpu->{page}), "$row->{name}: the checks and costs of the CPU");
+        ok($emu->{status} == 0 && $emu->{page}{pass} && $emu->{err} eq '',
+            "$row->{name}: all checks hold emulated")
+            or diag(complain($emu));
+        is(
+            "$emu->{page}{backend}, $emu->{page}{transport}",
+            "$backend, emu",
+            "$row->{name}: on this backend"
+        );
+        is(
+            verdicts($emu->{page}),
+            verdicts($cpu->{page}),
+            "$row->{name}: the checks and costs of the CPU"
+        );
         is(costs($emu->{page}), costs($cpu->{page}), "$row->{name}: every cost is the CPU's");
         for my $way (@{ $row->{ways} || [] }) {
             my $job = $way->{job};
-            ok($job->{status} == 0 && $job->{page}{pass} && $job->{err} eq '', "$row->{name}: all checks hold, $way->{name}") or diag(complain($job));
-            like($job->{page}{transport} // '', $way->{transport}, "$row->{name}: on this transport");
-            is($job->{page}{digest}, $emu->{page}{digest}, "$row->{name}: the same bits emulated and as processes");
+            ok($job->{status} == 0 && $job->{page}{pass} && $job->{err} eq '',
+                "$row->{name}: all checks hold, $way->{name}")
+                or diag(complain($job));
+            like($job->{page}{transport} // '',
+                $way->{transport}, "$row->{name}: on this transport");
+            is(
+                $job->{page}{digest},
+                $emu->{page}{digest},
+                "$row->{name}: the same bits emulated and as processes"
+            );
         }
     }
 }
@@ -65,7 +94,8 @@ sub library_on {
     for my $program (qw(memory ops layers model comm compression)) {
         my ($job) = run_jobs([{ words => ["build/$build/tests/test_$program"] }]);
         my @failed = grep { /^not ok/ } split /\n/, $job->{out};
-        ok($job->{status} == 0 && !@failed && $job->{out} =~ /^1\.\.\d+$/m, "$build: test_$program") or diag(complain($job), join "\n", @failed);
+        ok($job->{status} == 0 && !@failed && $job->{out} =~ /^1\.\.\d+$/m, "$build: test_$program")
+            or diag(complain($job), join "\n", @failed);
     }
 }
 
@@ -76,15 +106,31 @@ sub comm_on {
     my @launch = (@{ $way->{env} || [] }, 'tools/launch');
     my $comm = program($build, 'tests/test_comm.c');
     for my $ranks (@ranks) {
-        my ($job, $emu) = run_jobs([{ words => [@launch, $ranks, $comm] }, { words => ['tools/launch', '-e', $ranks, $comm] }]);
+        my ($job, $emu) = run_jobs(
+            [
+                { words => [@launch, $ranks, $comm] },
+                { words => ['tools/launch', '-e', $ranks, $comm] }
+            ]
+        );
         my ($transport) = $job->{out} =~ /^# (\w+), /;
-        ok($job->{status} == 0 && ($transport // '') eq $way->{name} && $job->{out} !~ /^not ok/m, "$build: test_comm, $way->{name}, $ranks ranks")
-            or diag(complain($job), grep { /^not/ } split /^/, $job->{out});
+        ok(
+            $job->{status} == 0 && ($transport // '') eq $way->{name} && $job->{out} !~ /^not ok/m,
+            "$build: test_comm, $way->{name}, $ranks ranks"
+        ) or diag(complain($job), grep { /^not/ } split /^/, $job->{out});
         my ($bits, $same) = map { $_->{out} =~ /^(# bits .*)/m } $job, $emu;
         is($bits, $same, "$build: the bits of virtual ranks, $way->{name}, $ranks ranks");
     }
     for my $case (qw(mismatch killed)) {
-        my ($job) = run_jobs([{ words => [@launch, $ranks[-1], $comm, '--timeout', $case eq 'killed' ? $hang : $wait, $case] }]);
+        my ($job) = run_jobs(
+            [
+                {
+                    words => [
+                        @launch, $ranks[-1], $comm, '--timeout', $case eq 'killed' ? $hang : $wait,
+                        $case
+                    ]
+                }
+            ]
+        );
         is($job->{status}, 3, "$build: $case, $way->{name}: status 3") or diag(complain($job));
     }
 }
@@ -95,10 +141,13 @@ sub outputs_on {
     my @program = map { "build/$_/tests/test_outputs" } cpu_of($build), $build;
     my ($written) = run_jobs([{ words => [$program[0], '--write', "$work/outputs"] }]);
     my ($compared) = run_jobs([{ words => [$program[1], '--compare', "$work/outputs"] }]);
-    is($written->{status}, 0, "$build: the CPU wrote what its ops put out") or diag(complain($written));
+    is($written->{status}, 0, "$build: the CPU wrote what its ops put out")
+        or diag(complain($written));
     my @failed = grep { /^not ok|^#  / } split /\n/, $compared->{out};
-    ok($compared->{status} == 0 && !@failed && $compared->{out} =~ /^1\.\.\d{3}$/m, "$build: the same from this backend")
-        or diag("status $compared->{status}", $compared->{err}, join "\n", grep { defined } @failed[0 .. 19]);
+    ok($compared->{status} == 0 && !@failed && $compared->{out} =~ /^1\.\.\d{3}$/m,
+        "$build: the same from this backend")
+        or diag("status $compared->{status}",
+        $compared->{err}, join "\n", grep { defined } @failed[0 .. 19]);
     note($_) for $compared->{out} =~ /^# (\w.*)$/mg;
     unlink "$work/outputs";
 }
@@ -106,8 +155,19 @@ sub outputs_on {
 # Compares the trainer with its own unsplit model: jobs of [as, ranks, options].
 sub trainer_on {
     my ($build, @cases) = @_;
-    my @train = (program($build, '08_3d/train.c'), qw(--check --steps 2 --eval-every 0 --batch 4 --layers 2 --width 16 --heads 2 --context 16));
-    my @jobs = map { my ($start, $ranks, @options) = @$_; my $job = $start->($ranks, @train, @options); $job->{name} = "train @options"; $job } @cases;
-    for my $job (run_jobs(\@jobs)) { ok($job->{status} == 0 && $job->{page}{pass}, "$build: $job->{name}") or diag(complain($job)) }
+    my @train = (
+        program($build, '08_3d/train.c'),
+        qw(--check --steps 2 --eval-every 0 --batch 4 --layers 2 --width 16 --heads 2 --context 16)
+    );
+    my @jobs = map {
+        my ($start, $ranks, @options) = @$_;
+        my $job = $start->($ranks, @train, @options);
+        $job->{name} = "train @options";
+        $job
+    } @cases;
+    for my $job (run_jobs(\@jobs)) {
+        ok($job->{status} == 0 && $job->{page}{pass}, "$build: $job->{name}")
+            or diag(complain($job));
+    }
 }
 1;

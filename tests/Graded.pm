@@ -38,18 +38,28 @@ sub graded {
     for (split /\n/, Exercises::slurp($file)) {
         next if /^#/ || /^\s*$/;
         if (/^== (.*)/) { $kind = $1; next }
-        if (/^(\S+) (\* )?(\S+)$/) { push @found, { name => $1, often => !!$2, id => $3, kind => $kind, s => [] }; next }
+        if (/^(\S+) (\* )?(\S+)$/) {
+            push @found, { name => $1, often => !!$2, id => $3, kind => $kind, s => [] };
+            next;
+        }
         if (/^    (s|before|after|body|helpers|points|expect): ?(.*)$/) {
             $field = $1;
             if ($field eq 's') { push @{ $found[-1]{s} }, [split / =>(?: |$)/, $2, 2] }
             else { $found[-1]{$field} = $2 }
-        } elsif (/^\s{8}\s*(.*)$/ && $field ne 's') { $found[-1]{$field} .= "\n$1" }
-        else { die "$file: what is '$_'?\n" }
+        } elsif (/^\s{8}\s*(.*)$/ && $field ne 's') {
+            $found[-1]{$field} .= "\n$1";
+        } else {
+            die "$file: what is '$_'?\n";
+        }
     }
     return @found;
 }
 
-sub plain { my ($text, $right, $escape) = @_; return $text =~ s/\bRIGHT\b/$right/gr =~ s/\bIN_ORDER\b/$in_order/gr =~ s/\bESCAPE\b/$escape/gr =~ s/\\(n|f|\\)/{ n => "\n", f => "\f", '\\' => '\\' }->{$1}/ger }
+sub plain {
+    my ($text, $right, $escape) = @_;
+    return $text =~ s/\bRIGHT\b/$right/gr =~ s/\bIN_ORDER\b/$in_order/gr =~
+        s/\bESCAPE\b/$escape/gr =~ s/\\(n|f|\\)/{ n => "\n", f => "\f", '\\' => '\\' }->{$1}/ger;
+}
 
 # Writes a submission to a folder: the exercise's markers around another body. escape: a path outside.
 sub submission_of {
@@ -65,9 +75,14 @@ sub submission_of {
     }
     $body = plain($g->{before}, $right, $escape) . "\n$body" if defined $g->{before};
     $body .= "\n" . plain($g->{after}, $right, $escape) if defined $g->{after};
+
     # Only the marked regions count, so the other exercises of the file are left out.
-    my $helpers = defined $g->{helpers} ? Exercises::helper_region($g->{id}, plain($g->{helpers}, $right, $escape) . "\n") : '';
-    my $text = "$helpers    // EXERCISE $g->{id} ($e->{points} points): the task.\n" . $body =~ s/\n?\z/\n/r . "    // END\n";
+    my $helpers =
+        defined $g->{helpers}
+        ? Exercises::helper_region($g->{id}, plain($g->{helpers}, $right, $escape) . "\n")
+        : '';
+    my $text = "$helpers    // EXERCISE $g->{id} ($e->{points} points): the task.\n" . $body =~
+        s/\n?\z/\n/r . "    // END\n";
     Exercises::spew("$folder/$e->{file}", $text);
 }
 1;

@@ -9,9 +9,11 @@ use JSON::PP;
 use Test::More ();
 use Time::HiRes qw(time);
 
-our @EXPORT = qw(slurp rewrite_tensors last_of_each start run_jobs emu mpi forms_of forms_hold before_work lessons program_of have_mpi complain ranks_of $work $all $hang $wait);
+our @EXPORT =
+    qw(slurp rewrite_tensors last_of_each start run_jobs emu mpi forms_of forms_hold before_work lessons program_of have_mpi complain ranks_of $work $all $hang $wait);
 our $work = tempdir(CLEANUP => 1);
 our $all = $ENV{TEST_ALL} || 0;
+
 # Seconds. No test judges a duration, because a machine may be busy. A program that takes longer
 # than $hang hangs. $wait is the --timeout of a run that must time out. $wait is much longer than
 # any other wait of a rank.
@@ -59,8 +61,15 @@ sub program_of {
 
 # A job is a hash: the words of a command; json: request the log and the JSON. run_jobs adds status,
 # out, err, seconds, page.
-sub emu { my ($ranks, @words) = @_; return { json => 1, words => ['tools/launch', '-e', $ranks, @words] } }
-sub mpi { my ($ranks, @words) = @_; return { json => 1, words => ['tools/launch', $ranks, @words] } }
+sub emu {
+    my ($ranks, @words) = @_;
+    return { json => 1, words => ['tools/launch', '-e', $ranks, @words] };
+}
+
+sub mpi {
+    my ($ranks, @words) = @_;
+    return { json => 1, words => ['tools/launch', $ranks, @words] };
+}
 
 # Programs refuse an option that is given twice. In a test the last value counts, so a test can vary
 # a model's options. twice: pass all.
@@ -80,7 +89,8 @@ sub start {
     my ($job) = @_;
     $job->{place} = "$work/" . ++$number;
     $job->{began} = time;
-    my @words = (@{ $job->{words} }, $job->{json} ? ('--verbose', '--json', "$job->{place}.json") : ());
+    my @words =
+        (@{ $job->{words} }, $job->{json} ? ('--verbose', '--json', "$job->{place}.json") : ());
     @words = last_of_each(@words) unless $job->{twice};
     my $pid = fork() // die "fork: $!";
     return $pid if $pid;
@@ -130,7 +140,10 @@ sub forms_of {
         my $program = program_of($precision, $source);
         for my $form (@forms) {
             my ($ranks, @options) = @$form;
-            my $pair = { name => "$precision, $ranks ranks @options", emu => emu($ranks, $program, @options) };
+            my $pair = {
+                name => "$precision, $ranks ranks @options",
+                emu => emu($ranks, $program, @options)
+            };
             $pair->{mpi} = mpi($ranks, $program, @options) if have_mpi() && $precision eq 'fp32';
             push @pairs, $pair;
         }
@@ -141,20 +154,39 @@ sub forms_of {
 # The runs pass, and processes give the same bits.
 sub forms_hold {
     my (@pairs) = @_;
-    run_jobs([map { grep { defined } @{$_}{qw(emu mpi)} } @pairs]);
+    run_jobs(
+        [
+            map {
+                grep { defined }
+                    @{$_}{qw(emu mpi)}
+            } @pairs
+        ]
+    );
     for my $pair (@pairs) {
         my ($emu, $mpi) = @$pair{qw(emu mpi)};
-        Test::More::ok($emu->{status} == 0 && $emu->{page}{pass}, "$pair->{name}: all checks hold") or Test::More::diag(complain($emu));
+        Test::More::ok($emu->{status} == 0 && $emu->{page}{pass}, "$pair->{name}: all checks hold")
+            or Test::More::diag(complain($emu));
         next unless $mpi;
-        Test::More::ok($mpi->{status} == 0 && $mpi->{page}{pass}, "$pair->{name}: as processes, too") or Test::More::diag(complain($mpi));
+        Test::More::ok($mpi->{status} == 0 && $mpi->{page}{pass},
+            "$pair->{name}: as processes, too")
+            or Test::More::diag(complain($mpi));
+
         # lessons.t lists the programs without a digest.
-        Test::More::is($mpi->{page}{digest} // 'none', $emu->{page}{digest} // 'none', "$pair->{name}: with the same bits");
+        Test::More::is(
+            $mpi->{page}{digest} // 'none',
+            $emu->{page}{digest} // 'none',
+            "$pair->{name}: with the same bits"
+        );
     }
 }
 
 # Was the run refused before the work? Then its page has only the title: two lines with --verbose,
 # otherwise text broken at spaces.
-sub before_work { my ($job) = @_; return $job->{out} =~ /\A(?:(?:\[[^\]\n]*\] [^\n]*\n){0,2}|\[[^\]\n]*\]  [^\n]*\n(?: {6,}[^\n]*\n)*\n)\z/ }
+sub before_work {
+    my ($job) = @_;
+    return $job->{out} =~
+        /\A(?:(?:\[[^\]\n]*\] [^\n]*\n){0,2}|\[[^\]\n]*\]  [^\n]*\n(?: {6,}[^\n]*\n)*\n)\z/;
+}
 
 # Returns the processes of one run, by rank: descendants of the launcher that are the trainer.
 sub ranks_of {
@@ -170,7 +202,9 @@ sub ranks_of {
         $up = $parent{$up} while $up && $up != $root;
         push @found, $pid if $up;
     }
-    my %rank = map { $_ => slurp("/proc/$_/environ") =~ /(?:^|\0)OMPI_COMM_WORLD_RANK=(\d+)/ ? $1 : 0 } @found;
+    my %rank =
+        map { $_ => slurp("/proc/$_/environ") =~ /(?:^|\0)OMPI_COMM_WORLD_RANK=(\d+)/ ? $1 : 0 }
+        @found;
     return sort { $rank{$a} <=> $rank{$b} } @found;
 }
 

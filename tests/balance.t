@@ -12,8 +12,11 @@ use Test::More;
 chdir "$FindBin::Bin/.." or die;
 my $source = '01_data_parallel/07_balance.c';
 plan skip_all => "$_ is not built" for grep { !-x } map { program_of($_, $source) } qw(fp32 fp64);
-forms_hold(forms_of($source, [4, '--slow', '1,1,1,100'], [3, qw(--slow 1)], [5, '--slow', '1000,1,3']));
-my $shares = program_of('fp32', 'tests/test_shares.c');          # it computes no numbers of a model
+forms_hold(
+    forms_of($source, [4, '--slow', '1,1,1,100'], [3, qw(--slow 1)], [5, '--slow', '1000,1,3']));
+my $shares = program_of('fp32', 'tests/test_shares.c');    # it computes no numbers of a model
 my $tap = -x $shares ? `$shares` : "not ok - $shares is not built\n";
-like($tap, qr/^ok \d+ - \Q$_\E$/m, "shares: $_") for 'the shares follow one another and are the batch', 'no step is longer than whole sequences ask for';
+like($tap, qr/^ok \d+ - \Q$_\E$/m, "shares: $_")
+    for 'the shares follow one another and are the batch',
+    'no step is longer than whole sequences ask for';
 done_testing();

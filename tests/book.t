@@ -16,38 +16,92 @@ my $book = tempdir(CLEANUP => 1) . '/book';
 my $said = `tools/book $book 2>&1`;
 is($?, 0, 'tools/book') or BAIL_OUT($said);
 my %page;
-find({ no_chdir => 1, wanted => sub { return unless /\.html$/; local $/; open my $f, '<:encoding(UTF-8)', $_ or die; $page{ s{^\Q$book\E/}{}r } = scalar <$f> } }, $book);
+find(
+    {
+        no_chdir => 1,
+        wanted => sub {
+            return unless /\.html$/;
+            local $/;
+            open my $f, '<:encoding(UTF-8)', $_ or die;
+            $page{s{^\Q$book\E/}{}r} = scalar <$f>;
+        }
+    },
+    $book
+);
 cmp_ok(scalar(keys %page), '>', 40, 'pages');
-my %anchors = map { my $p = $_; $p => { map { $_ => 1 } $page{$p} =~ /\bid="([^"]+)"/g } } keys %page;
-sub plain { my ($path) = @_; 1 while $path =~ s{(^|/)\./}{$1} || $path =~ s{[^/]+/\.\./}{}; return $path }
+my %anchors = map {
+    my $p = $_;
+    $p => { map { $_ => 1 } $page{$p} =~ /\bid="([^"]+)"/g }
+} keys %page;
+
+sub plain {
+    my ($path) = @_;
+    1 while $path =~ s{(^|/)\./}{$1} || $path =~ s{[^/]+/\.\./}{};
+    return $path;
+}
 my (@lost, @remote);
 for my $page (sort keys %page) {
     for my $link ($page{$page} =~ /\b(?:href|src)="([^"]*)"/g) {
         next if $link =~ m{^https?://|^mailto:};
         my ($to, $anchor) = $link =~ /^([^#?]*)(?:\?\w+)?#?(.*)$/;
-        $anchor = "" if $anchor =~ /=/;                      # the state of a player
-        my $target = $to eq '' ? $page : plain((dirname($page) eq '.' ? '' : dirname($page) . '/') . $to);
+        $anchor = "" if $anchor =~ /=/;    # the state of a player
+        my $target =
+            $to eq '' ? $page : plain((dirname($page) eq '.' ? '' : dirname($page) . '/') . $to);
         if (!-f "$book/$target") { push @lost, "$page -> $link"; next }
-        push @lost, "$page -> $link (no such anchor)" if $anchor ne '' && !$anchors{$target}{$anchor};
+        push @lost, "$page -> $link (no such anchor)"
+            if $anchor ne '' && !$anchors{$target}{$anchor};
     }
-    push @remote, "$page: $1" while $page{$page} =~ /<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]*)"/g;
+    push @remote, "$page: $1"
+        while $page{$page} =~ /<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]*)"/g;
 }
 is(join("\n", @lost), '', 'links lead somewhere');
 is(join("\n", @remote), '', 'nothing comes from the network');
 like($page{'06_zero/index.html'}, qr/<math /, 'formulas are MathML');
-like($page{'index.html'}, qr/<nav .*Chapter 01: Data parallelism/s, 'the list of chapters stands beside each page');
-like($page{'05_pipeline_1f1b/02_1f1b.html'}, qr/<h2 id="what-it-prints">.*Answer:.*<h2 id="the-source">.*schedule_1f1b/s, 'a lesson is one page: its output and its source');
-like($page{'05_pipeline_1f1b/02_1f1b.html'}, qr{<footer><a href="\.\./05_pipeline_1f1b/01_by_hand\.html">.*05_pipeline_1f1b/03_interleaved\.html}, 'links to the pages before and after');
-like($page{'05_pipeline_1f1b/index.html'}, qr{<aside class="contents">.*href="#the-question"}s, 'the contents of a page');
+like(
+    $page{'index.html'},
+    qr/<nav .*Chapter 01: Data parallelism/s,
+    'the list of chapters stands beside each page'
+);
+like(
+    $page{'05_pipeline_1f1b/02_1f1b.html'},
+    qr/<h2 id="what-it-prints">.*Answer:.*<h2 id="the-source">.*schedule_1f1b/s,
+    'a lesson is one page: its output and its source'
+);
+like(
+    $page{'05_pipeline_1f1b/02_1f1b.html'},
+    qr{<footer><a href="\.\./05_pipeline_1f1b/01_by_hand\.html">.*05_pipeline_1f1b/03_interleaved\.html},
+    'links to the pages before and after'
+);
+like(
+    $page{'05_pipeline_1f1b/index.html'},
+    qr{<aside class="contents">.*href="#the-question"}s,
+    'the contents of a page'
+);
 open my $f, '<', "$book/index.js" or die;
 my $index = do { local $/; <$f> };
-is(join(' ', grep { index($index, "\"$_") < 0 } grep { !/LICENSE|^bugs|^tests|^Makefile|^tools|CONTRIB|\.(t|sh|py|h|patch|md|yml)\.html$|index\.html$|^docs/ && /\.c\.html$/ } keys %page), '', 'the search index has every source');
+is(
+    join(
+        ' ',
+        grep { index($index, "\"$_") < 0 } grep {
+            !/LICENSE|^bugs|^tests|^Makefile|^tools|CONTRIB|\.(t|sh|py|h|patch|md|yml)\.html$|index\.html$|^docs/
+                && /\.c\.html$/
+        } keys %page
+    ),
+    '',
+    'the search index has every source'
+);
+
 # ---- the player's page: its WebAssembly gives the same values as the same C, and it draws at every
 # setting ----
-sub slurp { local $/; open my $f, '<:encoding(UTF-8)', $_[0] or return ''; return scalar <$f> // '' }
+sub slurp {
+    local $/;
+    open my $f, '<:encoding(UTF-8)', $_[0] or return '';
+    return scalar <$f> // '';
+}
 sub found { return system("command -v $_[0] >/dev/null 2>&1") == 0 }
 my ($browser) = grep { found($_) } qw(chromium chromium-browser google-chrome);
 my $played = -f "$book/player_wasm.js" ? '' : 'tools/book found no clang, lld or wasi-libc';
+
 # Runs a page of the book (or an empty page) with this script at its end. Returns the resulting page
 # and its console output.
 sub browse {
@@ -58,21 +112,32 @@ sub browse {
     print $f $html;
     close $f;
     my $dir = tempdir(CLEANUP => 1);
-    system("timeout 600 $browser --headless --no-sandbox --disable-gpu --user-data-dir=$dir/profile --virtual-time-budget=20000"
-           . " --enable-logging=stderr --dump-dom 'file://$book/test.html" . ($address // '') . "' >$dir/dom 2>$dir/err");
+    system(
+        "timeout 600 $browser --headless --no-sandbox --disable-gpu --user-data-dir=$dir/profile --virtual-time-budget=20000"
+            . " --enable-logging=stderr --dump-dom 'file://$book/test.html"
+            . ($address // '')
+            . "' >$dir/dom 2>$dir/err");
     unlink "$book/test.html";
     return (slurp("$dir/dom"), join '', grep { /CONSOLE/ } split /^/, slurp("$dir/err"));
 }
+
 # $wasm: the output of the WebAssembly. It must equal the output of $program, and have more than
 # this many lines.
 sub same_as_native {
     my ($wasm, $program, $lines, $what) = @_;
     my @here = split /\n/, `$program print`;
     my @there = split /\n/, $wasm;
-    my ($line) = grep { ($here[$_] // '') ne ($there[$_] // '') } 0 .. ($#here > $#there ? $#here : $#there);
+    my ($line) =
+        grep { ($here[$_] // '') ne ($there[$_] // '') } 0 .. ($#here > $#there ? $#here : $#there);
     ok(@here > $lines && !defined $line, $what)
-        or diag('line ' . ($line // 0) . ":\n  native " . ($here[$line // 0] // '') . "\n  wasm   " . ($there[$line // 0] // ''));
+        or diag('line '
+            . ($line // 0)
+            . ":\n  native "
+            . ($here[$line // 0] // '')
+            . "\n  wasm   "
+            . ($there[$line // 0] // ''));
 }
+
 # Returns the output of a script that has a module.
 sub run_wasm {
     my ($module, $script) = @_;
@@ -95,16 +160,26 @@ SKIP: {
     skip $played, 1 if $played;
     my $wasm = run_wasm(slurp("$book/player_wasm.js"), slurp('tests/test_player.js'));
     skip 'neither node nor a browser is installed', 1 unless defined $wasm;
-    same_as_native($wasm, $program, 6000, 'the WebAssembly gives the same results: every schedule, p <= 8, m <= 24; sizes');
+    same_as_native($wasm, $program, 6000,
+        'the WebAssembly gives the same results: every schedule, p <= 8, m <= 24; sizes');
 }
 SKIP: {
     skip $played, 7 if $played;
-    like($page{'05_pipeline_1f1b/index.html'}, qr{<iframe class="player"[^>]*src="\.\./player\.html\?embed#schedule=2&amp;beside=2}, 'a player inside a chapter');
+    like(
+        $page{'05_pipeline_1f1b/index.html'},
+        qr{<iframe class="player"[^>]*src="\.\./player\.html\?embed#schedule=2&amp;beside=2},
+        'a player inside a chapter'
+    );
     skip 'no Chromium is installed', 6 unless $browser;
     my ($two) = browse('player.html', '', '#schedule=3&beside=5&p=4&m=8');
     my ($both) = $two =~ m{<svg id="timeline".*?</svg>}s ? $& : '';
-    is(join(' ', map { scalar(() = $both =~ /<rect class="$_/g) } qw(F B I W)), '96 64 32 32', 'two schedules: interleaved has twice the ops, ZB-H1 halves');
-    like($two, qr{interleaved, 2 chunks</b>: a step takes.*zero bubble \(ZB-H1\)</b>: a step takes}s, 'as the address says');
+    is(join(' ', map { scalar(() = $both =~ /<rect class="$_/g) } qw(F B I W)),
+        '96 64 32 32', 'two schedules: interleaved has twice the ops, ZB-H1 halves');
+    like(
+        $two,
+        qr{interleaved, 2 chunks</b>: a step takes.*zero bubble \(ZB-H1\)</b>: a step takes}s,
+        'as the address says'
+    );
     my ($dom, $console) = browse('player.html', <<'SCRIPT');
 setTimeout(() => {
   const set = (name, v) => { const e = byId('set-' + name); e.value = v; e.dispatchEvent(new Event('input')); };
@@ -128,8 +203,10 @@ SCRIPT
     like($dom, qr/data-stepped="33 of 33 units"/, 'stepped to the end: 1F1B, p = 4, m = 8');
     like($dom, qr/data-played="true"/, 'and played');
     my ($timeline) = $dom =~ m{<svg id="timeline".*?</svg>}s ? $& : '';
-    is(join(' ', map { scalar(() = $timeline =~ /<rect class="$_"/g) } qw(F B M)), '32 32 0', 'and as many boxes: forwards, backwards, no message');
+    is(join(' ', map { scalar(() = $timeline =~ /<rect class="$_"/g) } qw(F B M)),
+        '32 32 0', 'and as many boxes: forwards, backwards, no message');
 }
+
 # ---- the planner: its WebAssembly gives the same values as the same C here, and as the program
 # ----
 SKIP: {
@@ -138,20 +215,27 @@ SKIP: {
     my $said = `$program`;
     is($?, 0, 'the results of the native planner') or diag($said);
     my $dir = tempdir(CLEANUP => 1);
-    system("$plan --model llama2-7b --gpus 16 --batch 96 --memory 40 --layouts $dir/layouts >/dev/null");
+    system(
+        "$plan --model llama2-7b --gpus 16 --batch 96 --memory 40 --layouts $dir/layouts >/dev/null"
+    );
     my $listed = `$program search`;
-    ok($listed =~ tr/\n// > 1000 && $listed eq slurp("$dir/layouts"), 'its search has the layouts of plan --layouts');
+    ok($listed =~ tr/\n// > 1000 && $listed eq slurp("$dir/layouts"),
+        'its search has the layouts of plan --layouts');
     skip $played, 1 if $played;
     my ($module) = $page{'planner.html'} =~ /^(const PLANNER_WASM = .*)$/m or die;
     my $wasm = run_wasm("$module\n", slurp('tests/test_planner.js'));
     skip 'neither node nor a browser is installed', 1 unless defined $wasm;
-    same_as_native($wasm, $program, 1000, 'the WebAssembly gives the same results: layouts, a search');
+    same_as_native($wasm, $program, 1000,
+        'the WebAssembly gives the same results: layouts, a search');
 }
 SKIP: {
     skip $played, 10 if $played;
-    like($page{'08_3d/plan.html'}, qr{href="\.\./planner\.html"}, 'the page of the plan leads to the planner');
+    like($page{'08_3d/plan.html'},
+        qr{href="\.\./planner\.html"}, 'the page of the plan leads to the planner');
     unlike($page{'planner.html'}, qr/<link[^>]*stylesheet/, 'one file, with its style');
-    skip 'no Chromium is installed, or 08_3d/plan is not built', 8 unless $browser && -x 'build/cpu-fp32/08_3d/plan';
+    skip 'no Chromium is installed, or 08_3d/plan is not built', 8
+        unless $browser && -x 'build/cpu-fp32/08_3d/plan';
+
     # The page's time is simulated, but the worker's time is real: a search takes seconds. So the
     # page waits for the worker.
     my $script = <<'SCRIPT';
@@ -173,27 +257,52 @@ setTimeout(function next() {
   if (states.length) setTimeout(next, 50);
 }, 200);
 SCRIPT
-    my @task = qw(--model llama2-7b --cluster dgx-a100 --precision mixed --attention blockwise --gpus 16 --batch 96 --memory 40);
-    my @layout = qw(--cp 1 --micro-batch 1 --chunks 4 --balance blocks --zero 1 --sequence-parallel no --recompute full);
-    my $address = sub { my ($dp, $tp, $pp) = @_; "#@task --dp $dp --tp $tp --pp $pp @layout" =~ s/^#--/#/r =~ s/ --/&/gr =~ s/ /=/gr };
+    my @task =
+        qw(--model llama2-7b --cluster dgx-a100 --precision mixed --attention blockwise --gpus 16 --batch 96 --memory 40);
+    my @layout =
+        qw(--cp 1 --micro-batch 1 --chunks 4 --balance blocks --zero 1 --sequence-parallel no --recompute full);
+    my $address = sub {
+        my ($dp, $tp, $pp) = @_;
+        "#@task --dp $dp --tp $tp --pp $pp @layout" =~ s/^#--/#/r =~ s/ --/&/gr =~ s/ /=/gr;
+    };
     my ($dom, $console) = browse('planner.html', $script, $address->(8, 1, 2));
     is($console, '', 'no message on the console, whatever is set');
+
     # Returns the program's result for a layout in the form of the page.
     my $said = sub {
         my $dir = tempdir(CLEANUP => 1);
-        system("build/cpu-fp32/08_3d/plan @task @layout --explain @{[join ',', @_]} --json $dir/json >/dev/null");
-        my ($memory, $step, $mfu) = map { slurp("$dir/json") =~ /"$_":\s*"?([\d.e+]+)/ ? $1 : 0 } qw(memory step mfu);
+        system(
+            "build/cpu-fp32/08_3d/plan @task @layout --explain @{[join ',', @_]} --json $dir/json >/dev/null"
+        );
+        my ($memory, $step, $mfu) =
+            map { slurp("$dir/json") =~ /"$_":\s*"?([\d.e+]+)/ ? $1 : 0 } qw(memory step mfu);
         return sprintf '%#.3g GB %#.3g s %.1f%%', $memory / 1e9, $step / 1e12, 100 * $mfu;
     };
-    my $noted = sub { my ($text) = $dom =~ /data-$_[0]="([^"]*)"/; return ($text // '') =~ s/&amp;/&/gr };
-    for (['linked', 'the state of its address', 8, 1, 2], ['moved', 'a slider: tp, which dp makes room for', 2, 4, 2]) {
+    my $noted =
+        sub { my ($text) = $dom =~ /data-$_[0]="([^"]*)"/; return ($text // '') =~ s/&amp;/&/gr };
+    for (
+        ['linked', 'the state of its address', 8, 1, 2],
+        ['moved', 'a slider: tp, which dp makes room for', 2, 4, 2]
+    ) {
         my ($name, $what, @degrees) = @$_;
         like($noted->($name), qr/^\Q${\ $address->(@degrees)} ${\ $said->(@degrees)} /, $what);
     }
     is($noted->('row'), 1, 'the second row of the table');
-    is($noted->('refused'), 'This layout is impossible: its product is 3, and there are 16 GPUs (--gpus).', 'an impossible layout');
-    like($noted->('reason'), qr/^Nothing fits: even the layout that needs least memory exceeds 80 GB\./, '6 GPUs for 800 sequences');
-    is($noted->('best') . ($noted->('full') =~ /&recompute=(\w+)/)[0], 'Fits. It is the fastest layout that fits.full', 'presets, and the fastest layout is set');
+    is(
+        $noted->('refused'),
+        'This layout is impossible: its product is 3, and there are 16 GPUs (--gpus).',
+        'an impossible layout'
+    );
+    like(
+        $noted->('reason'),
+        qr/^Nothing fits: even the layout that needs least memory exceeds 80 GB\./,
+        '6 GPUs for 800 sequences'
+    );
+    is(
+        $noted->('best') . ($noted->('full') =~ /&recompute=(\w+)/)[0],
+        'Fits. It is the fastest layout that fits.full',
+        'presets, and the fastest layout is set'
+    );
     is($noted->('pointed'), 'true', 'a point of the picture');
 }
 my $without = tempdir(CLEANUP => 1);
@@ -203,10 +312,16 @@ close $fake;
 chmod 0755, "$without/clang";
 $said = `PATH=$without:\$PATH tools/book $without/book 2>&1`;
 is($?, 0, 'without clang: tools/book');
-like($said, qr/^player\.html shows pictures and planner\.html is left out: they need clang.*apt-get install.*\n.*pages/, 'one line gives the reason');
+like(
+    $said,
+    qr/^player\.html shows pictures and planner\.html is left out: they need clang.*apt-get install.*\n.*pages/,
+    'one line gives the reason'
+);
 ok(!-e "$without/book/planner.html", 'there is no planner');
-unlike(slurp("$without/book/08_3d/plan.html") . slurp("$without/book/index.html"), qr/href="[^"]*planner\.html/, 'no page links to the planner');
+unlike(slurp("$without/book/08_3d/plan.html") . slurp("$without/book/index.html"),
+    qr/href="[^"]*planner\.html/, 'no page links to the planner');
 my $pictures = slurp("$without/book/player.html");
 unlike($pictures, qr/player\.js/, 'the page has no player');
-is(join(' ', grep { !-f "$without/book/$_" } $pictures =~ /<img src="([^"]+)"/g), '', 'but its pictures');
+is(join(' ', grep { !-f "$without/book/$_" } $pictures =~ /<img src="([^"]+)"/g),
+    '', 'but its pictures');
 done_testing();

@@ -13,7 +13,18 @@ chdir "$FindBin::Bin/.." or die;
 my $source = '01_data_parallel/04_overlap.c';
 my @built = grep { -x program_of($_, $source) } qw(fp32 fp64);
 plan skip_all => "$source is not built" unless @built;
-my @forms = forms_of($source, [4, qw(--bucket 1)], [4, qw(--bucket 1024)], [5, qw(--bucket 4096 --link ethernet)], [4, qw(--bucket 65536)],
-    [4, qw(--bucket 1000000)]);
-forms_hold(grep { my $form = $_; grep { $form->{name} =~ /^$_,/ } @built } @forms);
+my @forms = forms_of(
+    $source,
+    [4, qw(--bucket 1)],
+    [4, qw(--bucket 1024)],
+    [5, qw(--bucket 4096 --link ethernet)],
+    [4, qw(--bucket 65536)],
+    [4, qw(--bucket 1000000)]
+);
+forms_hold(
+    grep {
+        my $form = $_;
+        grep { $form->{name} =~ /^$_,/ } @built
+    } @forms
+);
 done_testing();

@@ -16,14 +16,29 @@ chdir "$FindBin::Bin/.." or die;
 my $source = '03_tensor_parallel/06_transformer.c';
 plan skip_all => "$source is not built" unless -x program_of('fp32', $source);
 
-my ($b, $s, $V) = (3, 7, 61);                              # the lesson's sequences, positions and words
-my %link = (free => [0, 0], nvlink => [2e-6, 450e9], ib => [5e-6, 50e9], ethernet => [30e-6, 1.25e9]);
+my ($b, $s, $V) = (3, 7, 61);    # the lesson's sequences, positions and words
+my %link =
+    (free => [0, 0], nvlink => [2e-6, 450e9], ib => [5e-6, 50e9], ethernet => [30e-6, 1.25e9]);
 my @jobs;
+
 sub job {
     my ($start, $t, $precision, $L, $h, $a, $dropout, $link, @more) = @_;
-    my @words = ('--layers', $L, '--width', $h, '--heads', $a, '--dropout', $dropout, '--link', $link, @more);
-    push @jobs, { %{ $start->($t, program_of($precision, $source), @words) }, t => $t, e => $precision eq 'fp64' ? 8 : 4, L => $L, h => $h,
-                  a => $a, dropout => $dropout, link => $link, as => $start == \&mpi ? ', processes' : '' };
+    my @words = (
+        '--layers', $L, '--width', $h, '--heads', $a,
+        '--dropout', $dropout, '--link', $link, @more
+    );
+    push @jobs,
+        {
+        %{ $start->($t, program_of($precision, $source), @words) },
+        t => $t,
+        e => $precision eq 'fp64' ? 8 : 4,
+        L => $L,
+        h => $h,
+        a => $a,
+        dropout => $dropout,
+        link => $link,
+        as => $start == \&mpi ? ', processes' : ''
+        };
 }
 my @links = sort keys %link;
 for my $precision (grep { -x program_of($_, $source) } qw(fp32 fp64)) {
@@ -39,27 +54,45 @@ run_jobs(\@jobs);
 
 for my $job (@jobs) {
     my ($t, $e, $L, $h, $a) = @$job{qw(t e L h a)};
-    my $name = "L = $L, h = $h, a = $a, t = $t, dropout $job->{dropout}, $job->{link}, " . 8 * $e . " bit$job->{as}";
-    ok($job->{status} == 0 && $job->{page}{pass}, "$name: its own predictions hold") or diag(complain($job));
+    my $name =
+          "L = $L, h = $h, a = $a, t = $t, dropout $job->{dropout}, $job->{link}, "
+        . 8 * $e
+        . " bit$job->{as}";
+    ok($job->{status} == 0 && $job->{page}{pass}, "$name: its own predictions hold")
+        or diag(complain($job));
     my %is = map { ($_->{name} => $_->{measured}) } @{ $job->{page}{costs} || [] };
     my ($alpha, $beta) = @{ $link{ $job->{link} } };
-    my $sent = sub { my ($count, $size) = @_; return 2 * ($t - 1) * int(($count + $t - 1) / $t) * $size };
-    my $lasts = sub { return $beta ? sprintf '%.0f', 2 * ($t - 1) * $alpha * 1e12 + $sent->(@_) * 1e12 / $beta : 0 };
+    my $sent =
+        sub { my ($count, $size) = @_; return 2 * ($t - 1) * int(($count + $t - 1) / $t) * $size };
+    my $lasts = sub {
+        return $beta
+            ? sprintf '%.0f', 2 * ($t - 1) * $alpha * 1e12 + $sent->(@_) * 1e12 / $beta
+            : 0;
+    };
     my $bsh = $b * $s * $h;
-    my $norm = 12 * $L + 4;                                # one number per tensor of the model
-    my $block = (12 * $h ** 2 + 7 * $h) / $t + 6 * $h;
-    my $words = int(($V + $t - 1) / $t);                   # entries of rank 0, whose costs are the largest
-    my $kept = $bsh * (16 + 48 / $t + ($job->{dropout} ? 8 : 4) * $a * $s / ($h * $t) + 16 / $h) / 4;
+    my $norm = 12 * $L + 4;                 # one number per tensor of the model
+    my $block = (12 * $h**2 + 7 * $h) / $t + 6 * $h;
+    my $words = int(($V + $t - 1) / $t);    # entries of rank 0, whose costs are the largest
+    my $kept =
+        $bsh * (16 + 48 / $t + ($job->{dropout} ? 8 : 4) * $a * $s / ($h * $t) + 16 / $h) / 4;
     my $state = $L * $block + ($words + $s + 2) * $h;
     is($is{'all-reduces in the layers, a step'}, 4 * $L + 5, "$name: four all-reduces a layer");
-    is($is{'sent in the layers, a step'}, $L * 8 * $bsh * ($t - 1) / $t * $e + 2 * $sent->($bsh, $e) + 3 * $sent->($b * $s, $e),
-        "$name: 8 b s h (t-1)/t a layer");
+    is(
+        $is{'sent in the layers, a step'},
+        $L * 8 * $bsh * ($t - 1) / $t * $e + 2 * $sent->($bsh, $e) + 3 * $sent->($b * $s, $e),
+        "$name: 8 b s h (t-1)/t a layer"
+    );
     is($is{'parameters of a block'}, $block * $e, "$name: 12 h^2/t + 7 h/t + 6 h");
     is($is{'parameters'}, $state * $e, "$name: parameters");
     is($is{'gradients (wte twice)'}, ($state + $words * $h) * $e, "$name: gradients");
     is($is{"AdamW's m and v"}, 2 * $state * $e, "$name: AdamW");
-    is($is{'activations, peak'}, ($L * $kept + $bsh + $b * $s * ($h + 3 + $words)) * $e, "$name: activations");
+    is(
+        $is{'activations, peak'},
+        ($L * $kept + $bsh + $b * $s * ($h + 3 + $words)) * $e,
+        "$name: activations"
+    );
     my $talk = (4 * $L + 2) * $lasts->($bsh, $e) + 3 * $lasts->($b * $s, $e) + $lasts->($norm, 8);
+
     # A block's forward takes 24 b s h^2 + 4 b s^2 h FLOPs. Rank 0's part of the head takes 2 b s h
     # V/t. Forward and backward take three times as many. A FLOP takes 1000 ps.
     my $work = 3 * 1000 * ($L * (24 * $bsh * $h + 4 * $bsh * $s) / $t + 2 * $bsh * $words);

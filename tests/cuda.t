@@ -13,42 +13,107 @@ use Jobs;
 use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
-delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES NP ARGS PRECISION BACKEND SANITIZE STANDIN ARCH)};
+delete @ENV{
+    qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES NP ARGS PRECISION BACKEND SANITIZE STANDIN ARCH)};
+
 # Runs as processes. The stand-ins have as many GPUs as requested; a machine has its own number.
 my @any = have_mpi ? { name => 'as processes', transport => qr/^(staged|nccl)$/ } : ();
 my @gpus = (qw(env STANDIN_GPUS=8 tools/launch));
-my @both = (@any, have_mpi ? { name => 'by NCCL', transport => qr/^nccl$/, options => [qw(--transport nccl)], env => [@gpus[0, 1]] } : ());
-sub mpi_nccl { my $job = mpi(@_, qw(--transport nccl)); return { %$job, words => [@gpus[0, 1], @{ $job->{words} }] } }
+my @both = (
+    @any,
+    have_mpi
+    ? {
+        name => 'by NCCL',
+        transport => qr/^nccl$/,
+        options => [qw(--transport nccl)],
+        env => [@gpus[0, 1]]
+        }
+    : ()
+);
+
+sub mpi_nccl {
+    my $job = mpi(@_, qw(--transport nccl));
+    return { %$job, words => [@gpus[0, 1], @{ $job->{words} }] };
+}
 my @precisions = $all ? qw(fp32 fp64) : qw(fp32);
 
 # ---- 1. the stand-ins ----
 for my $precision (@precisions) {
     my $build = "standin-$precision";
     my $log = `make --no-print-directory BACKEND=cuda STANDIN=yes PRECISION=$precision 2>&1`;
-    is($?, 0, "$build: builds without a warning") or diag($log), BAIL_OUT('the build against the stand-ins failed');
+    is($?, 0, "$build: builds without a warning")
+        or diag($log), BAIL_OUT('the build against the stand-ins failed');
     outputs_on($build);
+
     # Every seventh lesson, and every fourth of these with NCCL. TEST_ALL=1: every lesson, with NCCL
     # and staged.
-    lessons_on($build, 'standin', $all ? 1 : 7, $all ? @both : map { +{ %$_, every => 4 } } grep { $_->{name} eq 'by NCCL' } @both);
+    lessons_on(
+        $build, 'standin',
+        $all ? 1 : 7,
+        $all ? @both : map { +{ %$_, every => 4 } } grep { $_->{name} eq 'by NCCL' } @both
+    );
     library_on($build);
     trainer_on($build, [\&emu, 4, qw(--dp 2 --tp 2)], [\&emu, 4, qw(--pp 2 --dp 2 --zero 3)]);
-    trainer_on($build, [\&mpi, 4, qw(--tp 2 --pp 2)], [\&mpi_nccl, 8, qw(--layers 4 --batch 8 --dp 2 --tp 2 --pp 2)]) if have_mpi;
+    trainer_on(
+        $build,
+        [\&mpi, 4, qw(--tp 2 --pp 2)],
+        [\&mpi_nccl, 8, qw(--layers 4 --batch 8 --dp 2 --tp 2 --pp 2)]
+    ) if have_mpi;
 }
 
 # ---- 2. impossible requests: the status, and one message with the fix ----
 my $lesson = '01_data_parallel/02_all_reduce.c';
 my $program = program('standin-fp32', $lesson);
 my @refusals = (
-    ['no GPU', 2, qr/there is none here .*leave BACKEND=cuda out/, 'env', 'STANDIN_GPUS=0', $program],
-    ['a transport of the CPU', 2, qr/--transport mpi: expected one of emu\|staged\|nccl/, $program, qw(--transport mpi)],
-    ['a transport of GPUs', 2, qr/--transport nccl: expected one of emu\|mpi$/m, program('cpu-fp32', $lesson), qw(--transport nccl)],
-    ['staged without processes', 2, qr/--transport staged needs processes: start it as `mpirun/, $program, qw(--transport staged)],
-    ['staged and emulated', 2, qr/virtual ranks, but --transport staged needs processes: leave one/, $program, qw(--transport staged --emulate 2)],
-    ['too small a GPU', 3, qr/out of memory: \d+ bytes .*; choose fewer ranks/, 'env', 'STANDIN_MEMORY=1000000', $program],
-    ['a kernel that fails', 3, qr/cudaMemcpyAsync failed: .*the last op launched is op_\w+; .*compute-sanitizer/, 'env', 'STANDIN_KERNEL_ERROR=500', $program],
+    [
+        'no GPU', 2, qr/there is none here .*leave BACKEND=cuda out/,
+        'env', 'STANDIN_GPUS=0', $program
+    ],
+    [
+        'a transport of the CPU',
+        2, qr/--transport mpi: expected one of emu\|staged\|nccl/,
+        $program, qw(--transport mpi)
+    ],
+    [
+        'a transport of GPUs',
+        2,
+        qr/--transport nccl: expected one of emu\|mpi$/m,
+        program('cpu-fp32', $lesson),
+        qw(--transport nccl)
+    ],
+    [
+        'staged without processes',
+        2, qr/--transport staged needs processes: start it as `mpirun/,
+        $program, qw(--transport staged)
+    ],
+    [
+        'staged and emulated',
+        2, qr/virtual ranks, but --transport staged needs processes: leave one/,
+        $program, qw(--transport staged --emulate 2)
+    ],
+    [
+        'too small a GPU', 3,
+        qr/out of memory: \d+ bytes .*; choose fewer ranks/, 'env',
+        'STANDIN_MEMORY=1000000', $program
+    ],
+    [
+        'a kernel that fails',
+        3, qr/cudaMemcpyAsync failed: .*the last op launched is op_\w+; .*compute-sanitizer/,
+        'env', 'STANDIN_KERNEL_ERROR=500', $program
+    ],
 );
-push @refusals, ['more ranks than GPUs', 2, qr/--transport nccl needs a GPU for every rank, .*--transport staged/, 'tools/launch', 4, $program, qw(--transport nccl)],
-    ['a kernel that fails, of processes', 3, qr/the last op launched is op_\w+/, 'env', 'STANDIN_KERNEL_ERROR=500', 'tools/launch', 4, $program]
+push @refusals,
+    [
+    'more ranks than GPUs',
+    2, qr/--transport nccl needs a GPU for every rank, .*--transport staged/,
+    'tools/launch', 4, $program, qw(--transport nccl)
+    ],
+    [
+    'a kernel that fails, of processes', 3,
+    qr/the last op launched is op_\w+/, 'env',
+    'STANDIN_KERNEL_ERROR=500', 'tools/launch',
+    4, $program
+    ]
     if have_mpi;
 for my $refusal (@refusals) {
     my ($name, $status, $words, @command) = @$refusal;
@@ -57,11 +122,29 @@ for my $refusal (@refusals) {
     like($job->{err}, $words, "$name: the message");
 }
 {
-    my ($job) = run_jobs([{ words => [$program, '--verbose', '--tf32', '--json', "$work/tf32.json"] }]);
-    like($job->{out}, qr/^\[.*\] standin, emu, fp32 with products in tf32, /, '--tf32: the title names it');
+    my ($job) =
+        run_jobs([{ words => [$program, '--verbose', '--tf32', '--json', "$work/tf32.json"] }]);
+    like(
+        $job->{out},
+        qr/^\[.*\] standin, emu, fp32 with products in tf32, /,
+        '--tf32: the title names it'
+    );
     is($job->{status}, 1, '--tf32: the checks fail');
-    my ($title) = run_jobs([{ words => ['env', 'STANDIN_GPUS=4', 'tools/launch', 4, $program, qw(--verbose --transport staged)] }]);
-    like($title->{out}, qr/standin, staged, fp32, 4 ranks \(processes: --transport staged\)/, '--transport staged works even with enough GPUs for NCCL') if have_mpi;
+    my ($title) = run_jobs(
+        [
+            {
+                words => [
+                    'env', 'STANDIN_GPUS=4', 'tools/launch', 4, $program,
+                    qw(--verbose --transport staged)
+                ]
+            }
+        ]
+    );
+    like(
+        $title->{out},
+        qr/standin, staged, fp32, 4 ranks \(processes: --transport staged\)/,
+        '--transport staged works even with enough GPUs for NCCL'
+    ) if have_mpi;
 }
 
 # ---- 3. NCCL: ranks without its variables, its error messages, lost ranks ----
@@ -70,38 +153,77 @@ SKIP: {
     my $comm = program('standin-fp32', 'tests/test_comm.c');
     for my $case ([1], [3], $all ? ([2], [8]) : (), [4, '--fast']) {
         my ($ranks, @fast) = @$case;
-        my ($nccl, $emu) = run_jobs([{ words => [@gpus, $ranks, $comm, @fast] }, { words => ['tools/launch', '-e', $ranks, $comm, @fast] }]);
-        ok($nccl->{status} == 0 && $nccl->{out} =~ /^# nccl, $ranks ranks/ && $nccl->{out} !~ /^not ok/m, "test_comm, $ranks ranks @fast")
-            or diag(complain($nccl), grep { /^not/ } split /^/, $nccl->{out});
+        my ($nccl, $emu) = run_jobs(
+            [
+                { words => [@gpus, $ranks, $comm, @fast] },
+                { words => ['tools/launch', '-e', $ranks, $comm, @fast] }
+            ]
+        );
+        ok(
+            $nccl->{status} == 0
+                && $nccl->{out} =~ /^# nccl, $ranks ranks/
+                && $nccl->{out} !~ /^not ok/m,
+            "test_comm, $ranks ranks @fast"
+        ) or diag(complain($nccl), grep { /^not/ } split /^/, $nccl->{out});
         my ($bits, $same) = map { /^(# bits .*)/m } $nccl->{out}, $emu->{out};
         is($bits, $same, "the bits of virtual ranks, $ranks ranks") unless @fast;
     }
     my @cases = (
         [mismatch => qr/calls do not match in (all-reduce on|broadcast from rank 0 of) world/],
-        [count => qr/calls do not match in broadcast|broadcast of 4 float32.* meets broadcast of 5/],
+        [
+            count =>
+                qr/calls do not match in broadcast|broadcast of 4 float32.* meets broadcast of 5/
+        ],
         [root => qr/calls do not match in broadcast|root 0 meets .*root 1|root 1 meets .*root 0/],
         [missing => qr/waited $wait s in (recv from rank 1 of|all-reduce on) world/],
         [deadlock => qr/waited $wait s in (recv from rank|end-of-run barrier)/],
         [rendezvous => qr/waited $wait s in (send to rank|end-of-run barrier)/],
         [short => qr/the message has 16 bytes|of 5 float32 meets message of 4/],
         [long => qr/the message has 20 bytes|of 4 float32 meets message of 5/],
-        [unreceived => qr/a message (?:of \d+ bytes )?from rank 0 of world was never received|send to rank 1 of world .* never waited for/],
+        [
+            unreceived =>
+                qr/a message (?:of \d+ bytes )?from rank 0 of world was never received|send to rank 1 of world .* never waited for/
+        ],
         ['never-arrives' => qr/waited $wait s in (recv from rank 1|end-of-run barrier)/],
         ['unwaited-recv' => qr/recv from rank 0 of world .* never waited for/],
-        ['changed-late' => qr/^\[rank 2\] the input of all-reduce on world .* was changed before comm_wait$/],
-        ['sent-changed' => qr/^\[rank 0\] the input of send to rank 1 .* was changed before comm_wait$/],
+        [
+            'changed-late' =>
+                qr/^\[rank 2\] the input of all-reduce on world .* was changed before comm_wait$/
+        ],
+        [
+            'sent-changed' =>
+                qr/^\[rank 0\] the input of send to rank 1 .* was changed before comm_wait$/
+        ],
         [killed => qr/signal 9/],
     );
-    my @jobs = map { { words => [@gpus, 3, $comm, '--timeout', $_->[1] =~ /waited/ ? $wait : $hang, $_->[0]] } } @cases;
-    my @ran = run_jobs(\@jobs, at_once => 4);             # some jobs only wait
+    my @jobs = map {
+        { words => [@gpus, 3, $comm, '--timeout', $_->[1] =~ /waited/ ? $wait : $hang, $_->[0]] }
+    } @cases;
+    my @ran = run_jobs(\@jobs, at_once => 4);    # some jobs only wait
     for (map { [$cases[$_], $ran[$_]] } 0 .. $#ran) {
         my ($case, $job) = @$_;
         is($job->{status}, 3, "NCCL, $case->[0]: status 3") or diag(complain($job));
         like($job->{err}, $case->[1], "NCCL, $case->[0]: the message");
     }
-    for (['an error that NCCL reports', 'STANDIN_NCCL_ERROR=5', qr/all-reduce on world .* failed: .*NCCL_DEBUG/], ['a rank that dies', 'STANDIN_NCCL_DIE=5', qr/signal 9/]) {
+    for (
+        [
+            'an error that NCCL reports',
+            'STANDIN_NCCL_ERROR=5',
+            qr/all-reduce on world .* failed: .*NCCL_DEBUG/
+        ],
+        ['a rank that dies', 'STANDIN_NCCL_DIE=5', qr/signal 9/]
+    ) {
         my ($name, $how, $words) = @$_;
-        my ($job) = run_jobs([{ words => ['env', $how, @gpus[1 .. $#gpus], 4, $program, qw(--transport nccl --timeout), $hang] }]);
+        my ($job) = run_jobs(
+            [
+                {
+                    words => [
+                        'env', $how, @gpus[1 .. $#gpus],
+                        4, $program, qw(--transport nccl --timeout), $hang
+                    ]
+                }
+            ]
+        );
         is($job->{status}, 3, "NCCL, $name: status 3") or diag(complain($job));
         like($job->{err}, $words, "NCCL, $name: the message");
     }
@@ -110,10 +232,12 @@ SKIP: {
 # ---- 4. nvcc ----
 SKIP: {
     # The probes of make doctor, without installed tools.
-    system('sh -c ". tools/probes.sh; probe_cuda" >/dev/null 2>&1') == 0 or skip 'no CUDA Toolkit here (make doctor)', 1;
+    system('sh -c ". tools/probes.sh; probe_cuda" >/dev/null 2>&1') == 0
+        or skip 'no CUDA Toolkit here (make doctor)', 1;
     my $build = 'cuda-test-fp32';
     my $began = time;
     my $cuda = program($build, $lesson);
+
     # This lesson's libraries have all files with kernels. The C of the other chapters was compiled
     # with the stand-ins. TEST_ALL=1: everything.
     my $make = "make --no-print-directory BACKEND=cuda STRICT=yes ARCH=80 O=build/$build";
@@ -125,6 +249,7 @@ SKIP: {
     my ($help) = run_jobs([{ words => [$cuda, '--help'] }]);
     like($help->{out}, qr/--transport emu\|staged\|nccl .*--tf32 /s, 'its help needs no GPU');
     my ($job) = run_jobs([emu(4, $cuda)]);
+
     if ($job->{status} != 2 || $job->{err} !~ /there is none here/) {
         is(system("$make >/dev/null 2>&1"), 0, 'everything builds');
         outputs_on($build);
@@ -134,7 +259,11 @@ SKIP: {
     }
     my ($page) = run_jobs([{ words => ['tools/run-lesson', "build/$build", 'run', '01-02'] }]);
     is($page->{status}, 2, 'without a GPU: status 2, as processes too') or diag(complain($page));
-    like($page->{err}, qr/^unsplit: this program was built for GPUs, and there is none here .* leave BACKEND=cuda out$/m, 'and the fix');
+    like(
+        $page->{err},
+        qr/^unsplit: this program was built for GPUs, and there is none here .* leave BACKEND=cuda out$/m,
+        'and the fix'
+    );
     is(scalar(() = $page->{err} =~ /^unsplit: this/mg), 1, 'said once');
 }
 done_testing();

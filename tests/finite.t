@@ -14,43 +14,101 @@ chdir "$FindBin::Bin/.." or die;
 my $train = program_of('fp32', '08_3d/train.c');
 my $sample = program_of('fp32', '08_3d/sample.c');
 my $spoil = "build/cpu-fp32/tests/nan_product.so";
+
 # a seeded bug's tree does not build sample
 -x $_ or plan skip_all => "$_ is not built" for $train, $spoil;
 my $text = "$work/text.txt";
-{ open my $f, '>', $text or die; print $f substr slurp('build/text.txt'), 0, 10000; close $f or die }
-my @tiny = (qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 2 --eval-every 0 --data), $text);
+{
+    open my $f, '>', $text or die;
+    print $f substr slurp('build/text.txt'), 0, 10000;
+    close $f
+        or die
+}
+my @tiny = (
+    qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 2 --eval-every 0 --data),
+    $text
+);
 my @lost = qw(--lr 1e30 --clip 0 --optimizer sgd);
 
 sub run { my ($job) = @_; run_jobs([$job]); return $job }
-sub lines { my ($log) = @_; return map { decode_json($_) } split /\n/, slurp($log) }
-sub saved { my ($dir) = @_; return join ' ', map { s{.*/}{}r } sort glob "$dir/step-*" }
+
+sub lines {
+    my ($log) = @_;
+    return map { decode_json($_) } split /\n/, slurp($log);
+}
+
+sub saved {
+    my ($dir) = @_;
+    return join ' ', map { s{.*/}{}r } sort glob "$dir/step-*";
+}
+
 # Only the check for finite numbers fails. Returns its name.
-sub failed { my ($job) = @_; return join '; ', map { $_->{name} } grep { !$_->{pass} } @{ $job->{page}{checks} || [] } }
+sub failed {
+    my ($job) = @_;
+    return join '; ', map { $_->{name} } grep { !$_->{pass} } @{ $job->{page}{checks} || [] };
+}
 
 # ---- the training ends: every ZeRO stage, stages of a pipeline, processes ----
-my @layouts = ((map { [\&emu, 4, '--dp', 2, '--tp', 1, '--pp', 2, '--zero', $_] } 0 .. 3), [\&emu, 4, qw(--dp 1 --tp 2 --pp 2 --sequence-parallel)], [\&emu, 2, qw(--dp 1 --tp 1 --pp 1 --cp 2)],
-    [\&emu, 4, qw(--dp 1 --tp 4 --pp 1 --tensor 2d)], [\&emu, 1, '--check'], have_mpi ? [\&mpi, 4, qw(--dp 2 --tp 1 --pp 2 --zero 2)] : ());
+my @layouts = (
+    (map { [\&emu, 4, '--dp', 2, '--tp', 1, '--pp', 2, '--zero', $_] } 0 .. 3),
+    [\&emu, 4, qw(--dp 1 --tp 2 --pp 2 --sequence-parallel)],
+    [\&emu, 2, qw(--dp 1 --tp 1 --pp 1 --cp 2)],
+    [\&emu, 4, qw(--dp 1 --tp 4 --pp 1 --tensor 2d)],
+    [\&emu, 1, '--check'],
+    have_mpi ? [\&mpi, 4, qw(--dp 2 --tp 1 --pp 2 --zero 2)] : ()
+);
 for my $i (0 .. $#layouts) {
     my ($start, $ranks, @layout) = @{ $layouts[$i] };
     my ($dir, $name) = ("$work/lost-$i", "$ranks ranks @layout");
-    my $job = run($start->($ranks, $train, @tiny, @lost, @layout, qw(--steps 6 --save), $dir, '--save-every', 1, '--log', "$dir.log", '--svg', "$dir.svg"));
+    my $job = run(
+        $start->(
+            $ranks, $train, @tiny, @lost, @layout, qw(--steps 6 --save),
+            $dir, '--save-every', 1, '--log', "$dir.log", '--svg', "$dir.svg"
+        )
+    );
     is($job->{status}, 1, "$name: a lost training ends with status 1") or diag(complain($job));
-    like(failed($job), qr/^step \d+: the rank's part of the loss is finite$/, "$name: one check fails, and names the step");
+    like(
+        failed($job),
+        qr/^step \d+: the rank's part of the loss is finite$/,
+        "$name: one check fails, and names the step"
+    );
     my ($step) = failed($job) =~ /(\d+)/;
+
     # Only a pipeline's last stage has the loss.
     my $first = $name =~ /--pp 2/ ? '[23]' : 0;
-    like($job->{out}, qr/is finite: does not hold on \d of $ranks ranks, first on rank $first$/m, "$name: it names the first rank");
-    like($job->{out}, qr/^step +$step   loss nan, gradient norm nan: the training ends here, and nothing of this step is saved\.$/m, "$name: the page names the cause");
-    is(saved($dir), join(' ', map { sprintf 'step-%06d', $_ } 1 .. $step // 0), "$name: the steps before are saved, and nothing else");
-    my $go = sprintf 'Go on from the newest checkpoint, step-%06d, with --resume %s; ', $step // 0, $dir;
+    like(
+        $job->{out},
+        qr/is finite: does not hold on \d of $ranks ranks, first on rank $first$/m,
+        "$name: it names the first rank"
+    );
+    like(
+        $job->{out},
+        qr/^step +$step   loss nan, gradient norm nan: the training ends here, and nothing of this step is saved\.$/m,
+        "$name: the page names the cause"
+    );
+    is(
+        saved($dir),
+        join(' ', map { sprintf 'step-%06d', $_ } 1 .. $step // 0),
+        "$name: the steps before are saved, and nothing else"
+    );
+    my $go = sprintf 'Go on from the newest checkpoint, step-%06d, with --resume %s; ', $step // 0,
+        $dir;
     like($job->{out}, qr/^\Q$go\E/m, "$name: the page names the checkpoint to resume from");
     my @lines = lines("$dir.log");
     @lines = grep { ($_->{event} // '') ne 'checkpoint' } @lines;
-    is_deeply([map { $_->{event} // $_->{step} } @lines], [0 .. $step // 0, 'lost'], "$name: the log ends with this step");
+    is_deeply(
+        [map { $_->{event} // $_->{step} } @lines],
+        [0 .. $step // 0, 'lost'],
+        "$name: the log ends with this step"
+    );
     ok(!defined $lines[$step // 0]{loss}, "$name: ... whose loss is null");
 }
 my $none = run(emu(2, $train, @tiny, @lost, qw(--steps 6)));
-like($none->{out}, qr/^There is no checkpoint to go on from: start again/m, 'without --save the page says that no checkpoint exists') or diag(complain($none));
+like(
+    $none->{out},
+    qr/^There is no checkpoint to go on from: start again/m,
+    'without --save the page says that no checkpoint exists'
+) or diag(complain($none));
 is($none->{status}, 1, '... with status 1');
 
 # ---- the update itself: weights that are not finite are not saved, not exported, and fail the run
@@ -58,25 +116,45 @@ is($none->{status}, 1, '... with status 1');
 for my $how ([qw(--save-every 1 --save), "$work/infinite"], ['--export', "$work/infinite.st"], []) {
     my $job = run(emu(2, $train, @tiny, qw(--lr 1e39 --warmup 0 --optimizer sgd --steps 2), @$how));
     is($job->{status}, 1, "an update that is not finite, @$how: status 1") or diag(complain($job));
-    like(failed($job), $how->[0] && $how->[0] =~ /save/ ? qr/^after update 1 the rank's weights are finite$/ : qr/^step 1: the rank's part of the loss is finite$/, '... with the reason');
+    like(
+        failed($job),
+        $how->[0] && $how->[0] =~ /save/
+        ? qr/^after update 1 the rank's weights are finite$/
+        : qr/^step 1: the rank's part of the loss is finite$/,
+        '... with the reason'
+    );
 }
-is(saved("$work/infinite"), '', '... and nothing is saved') ;
+is(saved("$work/infinite"), '', '... and nothing is saved');
 ok(!-s "$work/infinite.st", '... nor exported');
 my $last = run(emu(2, $train, @tiny, @lost, qw(--steps 1)));
 is($last->{status}, 1, 'the last update is a bad one: status 1');
-like(failed($last), qr/^the held-out loss is finite$/, '... by its held-out loss') or diag(complain($last));
+like(failed($last), qr/^the held-out loss is finite$/, '... by its held-out loss')
+    or diag(complain($last));
 
 # ---- one product is spoilt: the step ends the run, or is skipped and leaves weights and moments
 # unchanged ----
-sub spoilt { my ($call, $job, @more) = @_; return { %$job, words => ['env', "LD_PRELOAD=$spoil", "NAN_CALL=$call", @more, @{ $job->{words} }] } }
+sub spoilt {
+    my ($call, $job, @more) = @_;
+    return {
+        %$job, words => ['env', "LD_PRELOAD=$spoil", "NAN_CALL=$call", @more, @{ $job->{words} }]
+    };
+}
+
 # Chooses a product in the middle of step 2, or at another fraction of it. The evaluation at the end
 # has products, too. The difference between runs of n and n + 1 steps gives the products per step.
 sub within_step_2 {
     my ($start, $share, @run) = @_;
-    my @products = map { run(spoilt(-2, $start->(@run, '--steps', $_), "PRODUCTS=$work/products")); slurp("$work/products") } 1, 2;
+    my @products = map {
+        run(spoilt(-2, $start->(@run, '--steps', $_), "PRODUCTS=$work/products"));
+        slurp("$work/products")
+    } 1, 2;
     return int((2 + $share) * ($products[1] - $products[0]));
 }
-for my $layout ([1], [4, qw(--dp 2 --tp 2 --pp 1)], (map { [4, '--dp', 2, '--tp', 1, '--pp', 2, '--zero', $_] } 1 .. 3)) {
+for my $layout (
+    [1],
+    [4, qw(--dp 2 --tp 2 --pp 1)],
+    (map { [4, '--dp', 2, '--tp', 1, '--pp', 2, '--zero', $_] } 1 .. 3)
+) {
     my ($ranks, @layout) = @$layout;
     my $name = "$ranks ranks @layout";
     my @run = ($ranks, $train, @tiny, @layout, qw(--reduce ordered));
@@ -84,25 +162,44 @@ for my $layout ([1], [4, qw(--dp 2 --tp 2 --pp 1)], (map { [4, '--dp', 2, '--tp'
     my $call = within_step_2(\&emu, 0.5, @run);
     my $ends = run(spoilt($call, emu(@run, '--steps', 6)));
     is($ends->{status}, 1, "$name, a NaN in one product: status 1") or diag(complain($ends));
-    my ($step) = failed($ends) =~ /^step (\d+): the rank's part of the (?:loss|gradient) is finite$/ or diag(failed($ends));
+    my ($step) = failed($ends) =~ /^step (\d+): the rank's part of the (?:loss|gradient) is finite$/
+        or diag(failed($ends));
     is($step, 2, "$name: ... in the step of that product");
-    my $job = run(spoilt($call, emu(@run, qw(--steps 6 --skip-nonfinite 1 --save-every 1 --save), $dir, '--log', "$dir.log")));
+    my $job = run(
+        spoilt(
+            $call,
+            emu(
+                @run, qw(--steps 6 --skip-nonfinite 1 --save-every 1 --save),
+                $dir, '--log', "$dir.log"
+            )
+        )
+    );
     is($job->{status}, 0, "$name: --skip-nonfinite 1 continues") or diag(complain($job));
-    my ($before, $after, $next) = map { my $at = sprintf '%s/step-%06d', $dir, $step + $_; join '', map { slurp($_) } sort glob "$at/rank-*" } 0 .. 2;
-    ok(length $before && $before eq $after, "$name: ... and weights and moments are those before the step, every bit");
+    my ($before, $after, $next) = map {
+        my $at = sprintf '%s/step-%06d', $dir, $step + $_;
+        join '', map { slurp($_) } sort glob "$at/rank-*"
+    } 0 .. 2;
+    ok(length $before && $before eq $after,
+        "$name: ... and weights and moments are those before the step, every bit");
     ok($before ne $next, "$name: ... until the next update");
-    my ($steps) = slurp(sprintf '%s/step-%06d/index.json', $dir, $step + 1) =~ /"optimizer_step":\s*(\d+)/;
+    my ($steps) =
+        slurp(sprintf '%s/step-%06d/index.json', $dir, $step + 1) =~ /"optimizer_step":\s*(\d+)/;
     is($steps, $step, "$name: ... and the optimizer has not counted it");
-    is_deeply([map { $_->{step} } grep { ($_->{event} // '') eq 'skipped' } lines("$dir.log")], [$step], "$name: ... and the log says which");
+    is_deeply([map { $_->{step} } grep { ($_->{event} // '') eq 'skipped' } lines("$dir.log")],
+        [$step], "$name: ... and the log says which");
     like($job->{out}, qr/^step +$step   skipped: /m, "$name: ... and so does the page");
 }
 SKIP: {
     skip 'no mpirun', 2 unless have_mpi;
     my @run = (2, $train, @tiny, qw(--dp 2 --tp 1 --pp 1 --reduce ordered));
-    my $call = within_step_2(\&mpi, 0.05, @run);             # in a forward
+    my $call = within_step_2(\&mpi, 0.05, @run);    # in a forward
     for my $rank (0, 1) {
         my $job = run(spoilt($call, mpi(@run, '--steps', 4), "NAN_RANK=$rank"));
-        like($job->{out}, qr/part of the loss is finite: does not hold on 1 of 2 ranks, first on rank $rank$/m, "the page names the rank with the first bad number: $rank") or diag(complain($job));
+        like(
+            $job->{out},
+            qr/part of the loss is finite: does not hold on 1 of 2 ranks, first on rank $rank$/m,
+            "the page names the rank with the first bad number: $rank"
+        ) or diag(complain($job));
     }
 }
 
@@ -111,38 +208,75 @@ my $row = run(emu(2, $train, @tiny, @lost, qw(--steps 9 --skip-nonfinite 2)));
 is($row->{status}, 1, '--skip-nonfinite 2 ends at the third in a row') or diag(complain($row));
 my @skipped = $row->{out} =~ /^step +(\d+)   skipped: /mg;
 my ($end) = $row->{out} =~ /^step +(\d+)   loss \S+, gradient norm \S+: the training ends here/m;
-ok(@skipped == 2 && $skipped[1] == $skipped[0] + 1 && ($end // 0) == $skipped[1] + 1, "... skipped: @skipped, the end: " . ($end // 'none'));
+ok(@skipped == 2 && $skipped[1] == $skipped[0] + 1 && ($end // 0) == $skipped[1] + 1,
+    "... skipped: @skipped, the end: " . ($end // 'none'));
 for my $no (['--check'], [qw(--dp 2 --tp 1 --pp 1 --compress power-sgd)]) {
     my $job = run(emu(2, $train, @tiny, '--skip-nonfinite', 1, @$no));
-    ok($job->{status} == 2 && $job->{err} =~ /--skip-nonfinite: .* leave one of them out/, "--skip-nonfinite with @$no is refused") or diag(complain($job));
+    ok($job->{status} == 2 && $job->{err} =~ /--skip-nonfinite: .* leave one of them out/,
+        "--skip-nonfinite with @$no is refused")
+        or diag(complain($job));
 }
 
 # ---- weights with a NaN are refused, by sample and by --resume ----
 {
-    run(emu(2, $train, @tiny, qw(--steps 2 --dp 1 --tp 2 --pp 1 --export), "$work/good.st", '--save', "$work/good"));
-    my $put = sub { my ($file, $bytes) = @_; open my $f, '>:raw', $file or die; print $f $bytes; close $f or die };
+    run(
+        emu(
+            2, $train, @tiny, qw(--steps 2 --dp 1 --tp 2 --pp 1 --export),
+            "$work/good.st", '--save', "$work/good"
+        )
+    );
+    my $put = sub {
+        my ($file, $bytes) = @_;
+        open my $f, '>:raw', $file or die;
+        print $f $bytes;
+        close $f or die;
+    };
     my $bytes = slurp("$work/good.st");
     substr($bytes, -4) = pack 'f<', 'nan';
     $put->("$work/nan.st", $bytes);
+
     # In a checkpoint whose checksum matches: FNV-1a.
-    my $sum = sub { use integer; my $h = -3750763034362895579; $h = ($h ^ $_) * 1099511628211 for unpack 'C*', $_[0]; return sprintf '%016x', $h };
+    my $sum = sub {
+        use integer;
+        my $h = -3750763034362895579;
+        $h = ($h ^ $_) * 1099511628211 for unpack 'C*', $_[0];
+        return sprintf '%016x', $h;
+    };
     my $dir = "$work/good/step-000002";
     my $file = slurp("$dir/rank-0001.safetensors");
     my $index = slurp("$dir/index.json");
     my $was = $sum->($file);
     like($index, qr/"$was"/, 'the sum of a file is FNV-1a');
+
     # the first element of the first tensor
     substr($file, 8 + unpack('Q<', $file), 4) = pack 'f<', 'inf';
     my $is = $sum->($file);
     $put->("$dir/rank-0001.safetensors", $file);
     my $text = $index =~ s/"$was"/"$is"/r =~ s/,\n\t"sum":.*//sr;
     $put->("$dir/index.json", "$text,\n\t\"sum\":\t\"" . $sum->($text) . "\"\n}\n");
-    for my $case (-x $sample ? (['sample --from a file', emu(1, $sample, '--from', "$work/nan.st", '--heads', 2)], ['sample --from a checkpoint', emu(1, $sample, '--from', $dir)]) : (),
-                  ['--resume', emu(2, $train, '--resume', "$work/good", qw(--dp 1 --tp 2 --pp 1 --micro-batch 2 --eval-every 0 --steps 4))]) {
+    for my $case (
+        -x $sample
+        ? (
+            ['sample --from a file', emu(1, $sample, '--from', "$work/nan.st", '--heads', 2)],
+            ['sample --from a checkpoint', emu(1, $sample, '--from', $dir)]
+        )
+        : (),
+        [
+            '--resume',
+            emu(
+                2, $train, '--resume', "$work/good",
+                qw(--dp 1 --tp 2 --pp 1 --micro-batch 2 --eval-every 0 --steps 4)
+            )
+        ]
+    ) {
         my ($name, $job) = @$case;
         run($job);
         is($job->{status}, 2, "$name: status 2") or diag(complain($job));
-        like($job->{err}, qr/: element \d+ of \S+ is not a finite number, so the training that wrote it was lost: /, "$name: it names the tensor");
+        like(
+            $job->{err},
+            qr/: element \d+ of \S+ is not a finite number, so the training that wrote it was lost: /,
+            "$name: it names the tensor"
+        );
     }
 }
 done_testing();

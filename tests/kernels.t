@@ -18,7 +18,11 @@ my $lesson = program_of('fp32', '03_tensor_parallel/02_linear.c');
 
 # Starts a job with OpenBLAS's messages on and with settings for OpenBLAS.
 my @limited = qw(timeout 600 env OPENBLAS_VERBOSE=2);
-sub job { my ($settings, @words) = @_; return { words => [@limited, "LD_PRELOAD=$library", @$settings, @words] } }
+
+sub job {
+    my ($settings, @words) = @_;
+    return { words => [@limited, "LD_PRELOAD=$library", @$settings, @words] };
+}
 sub loaded { return join ' ', $_[0]{err} =~ /^Core: (\w+)$/mg }
 sub said { my ($job, $what) = @_; return ($job->{out} =~ /^\Q$what\E: (.*)$/m)[0] // '(nothing)' }
 sub advised { return join '; ', ($_[0]{out} =~ s/\s+/ /gr) =~ /(\w+ kernels \(.*?\))/g }
@@ -26,13 +30,34 @@ sub advised { return join '; ', ($_[0]{out} =~ s/\s+/ /gr) =~ /(\w+ kernels \(.*
 # ---- the rule ----
 my ($sse, $avx, $avx2, $avx512) = 0 .. 3;
 my %better = (
-    "Prescott $sse" => 'none', "Prescott $avx" => 'Sandybridge', "Prescott $avx2" => 'Haswell', "Prescott $avx512" => 'SkylakeX',
-    "Nehalem $avx2" => 'Haswell', "Barcelona $avx2" => 'Haswell', "Barcelona $sse" => 'none', "Nano $avx" => 'Sandybridge',
-    "Sandybridge $avx" => 'none', "Sandybridge $avx2" => 'Haswell', "Piledriver $avx" => 'none', "Steamroller $avx2" => 'Haswell',
-    "Haswell $avx2" => 'none', "Haswell $avx512" => 'SkylakeX', "Zen $avx2" => 'none', "Zen $avx512" => 'SkylakeX',
-    "Haswell $sse" => 'none', "SkylakeX $avx2" => 'none', "SkylakeX $avx512" => 'none', "Cooperlake $avx512" => 'none',
-    "SapphireRapids $avx512" => 'none', "Unknown $avx512" => 'none', "PRESCOTT $avx512" => 'none', "Bobcat $avx" => 'none',
-    "neoversen1 $avx512" => 'none', "LaterThanAll $avx512" => 'none', '' => 'none');
+    "Prescott $sse" => 'none',
+    "Prescott $avx" => 'Sandybridge',
+    "Prescott $avx2" => 'Haswell',
+    "Prescott $avx512" => 'SkylakeX',
+    "Nehalem $avx2" => 'Haswell',
+    "Barcelona $avx2" => 'Haswell',
+    "Barcelona $sse" => 'none',
+    "Nano $avx" => 'Sandybridge',
+    "Sandybridge $avx" => 'none',
+    "Sandybridge $avx2" => 'Haswell',
+    "Piledriver $avx" => 'none',
+    "Steamroller $avx2" => 'Haswell',
+    "Haswell $avx2" => 'none',
+    "Haswell $avx512" => 'SkylakeX',
+    "Zen $avx2" => 'none',
+    "Zen $avx512" => 'SkylakeX',
+    "Haswell $sse" => 'none',
+    "SkylakeX $avx2" => 'none',
+    "SkylakeX $avx512" => 'none',
+    "Cooperlake $avx512" => 'none',
+    "SapphireRapids $avx512" => 'none',
+    "Unknown $avx512" => 'none',
+    "PRESCOTT $avx512" => 'none',
+    "Bobcat $avx" => 'none',
+    "neoversen1 $avx512" => 'none',
+    "LaterThanAll $avx512" => 'none',
+    '' => 'none'
+);
 my $plain = job([], $program, sort keys %better);
 run_jobs([$plain]);
 is(said($plain, "'$_'"), $better{$_}, "the rule: '$_'") for sort keys %better;
@@ -42,15 +67,20 @@ my ($core, $vectors) = (said($plain, 'in use'), said($plain, 'processor'));
 my $best = $better{"Prescott $vectors"};
 my $nobody = job(['CHOICE=Prescott', 'OPENBLAS_CORETYPE=Prescott'], $program);
 run_jobs([$nobody]);
-my $why = $core eq 'none' ? 'this BLAS is not OpenBLAS' : $best eq 'none' ? 'this processor has no newer vectors'
-        : loaded($nobody) !~ /^Prescott/ ? 'this OpenBLAS does not choose when it is loaded' : undef;
+my $why =
+      $core eq 'none' ? 'this BLAS is not OpenBLAS'
+    : $best eq 'none' ? 'this processor has no newer vectors'
+    : loaded($nobody) !~ /^Prescott/ ? 'this OpenBLAS does not choose when it is loaded'
+    : undef;
 my @launch = ('tools/launch', '-e', 2);
 SKIP: {
     skip $why, 1 if $why;
-    skip "it is not right here: " . loaded($plain), 3 if $better{"$core $vectors"} && $better{"$core $vectors"} ne 'none';
+    skip "it is not right here: " . loaded($plain), 3
+        if $better{"$core $vectors"} && $better{"$core $vectors"} ne 'none';
     my $titled = job([], @launch, $lesson);
     run_jobs([$titled]);
-    is(loaded($titled), $core, "$core, which OpenBLAS chooses here, stays") or diag(complain($titled));
+    is(loaded($titled), $core, "$core, which OpenBLAS chooses here, stays")
+        or diag(complain($titled));
     is(advised($titled), '', 'the title has no hint') or diag(complain($titled));
 }
 
@@ -61,27 +91,31 @@ SKIP: {
     my @bad = ('CHOICE=Prescott');
     my $bare = job(\@bad, $lesson, '--emulate', 2);
     my $virtual = job(\@bad, @launch, $lesson);
-    my @other = map { job([@$_], @launch, $lesson) } ["OPENBLAS_CORETYPE=$best"], ['OPENBLAS_CORETYPE=Prescott', @bad];
+    my @other = map { job([@$_], @launch, $lesson) } ["OPENBLAS_CORETYPE=$best"],
+        ['OPENBLAS_CORETYPE=Prescott', @bad];
     my $processes = job(\@bad, 'tools/launch', 2, $lesson);
     my $test = job(\@bad, @launch, $program);
     my $foreign = job(\@bad, 'tools/launch', '-e', 0, 'env');
     run_jobs([$bare, $virtual, @other, $test, $foreign, have_mpi() ? $processes : ()]);
-    is(loaded($bare), 'Prescott', 'a program started without tools/launch') or diag(complain($bare));
+    is(loaded($bare), 'Prescott', 'a program started without tools/launch')
+        or diag(complain($bare));
     is(advised($bare), "Prescott kernels (faster: OPENBLAS_CORETYPE=$best)", 'says what to set');
     is($bare->{status}, 0, 'and passes');
     is(loaded($virtual), $best, 'a lesson with virtual ranks') or diag(complain($virtual));
     is(advised($virtual), '', 'its title has no hint');
     is($virtual->{status}, 0, 'it passes') or diag(complain($virtual));
     is(said($test, 'in use'), $best, 'a test program, too') or diag(complain($test));
-    unlike($foreign->{out}, qr/OPENBLAS_CORETYPE/, 'for a program that is none of ours nothing is set');
+    unlike($foreign->{out}, qr/OPENBLAS_CORETYPE/,
+        'for a program that is none of ours nothing is set');
     my ($digest, $wanted) = map { ($_->{out} =~ /digest (\w+)/)[0] } $virtual, $other[0];
     is($digest, $wanted, "with the bits of OPENBLAS_CORETYPE=$best");
     is(loaded($other[0]), $best, 'which a user may set, too');
     is(loaded($other[1]), 'Prescott', "OPENBLAS_CORETYPE=Prescott is the user's will");
     is(advised($other[1]), '', 'and nothing is said');
-    SKIP: {
+SKIP: {
         skip 'no mpirun', 4 unless have_mpi();
-        is(loaded($processes), "$best $best", 'processes of mpirun: both') or diag(complain($processes));
+        is(loaded($processes), "$best $best", 'processes of mpirun: both')
+            or diag(complain($processes));
         is(advised($processes), '', 'rank 0 prints no hint');
         is($processes->{status}, 0, 'they pass') or diag(complain($processes));
         is(($processes->{out} =~ /digest (\w+)/)[0], $digest, 'with the same bits');
@@ -91,11 +125,15 @@ SKIP: {
 # ---- an OpenBLAS without the better kernels keeps its own ----
 SKIP: {
     skip $why, 1 if $why;
-    my ($lacking, $unmoved) = map { job(['CHOICE=Prescott', "ANSWER=$_"], @launch, $lesson) } qw(NoSuchKernels Prescott);
+    my ($lacking, $unmoved) =
+        map { job(['CHOICE=Prescott', "ANSWER=$_"], @launch, $lesson) } qw(NoSuchKernels Prescott);
     my $old = job(['CHOICE=Sandybridge', 'ANSWER=Prescott'], @launch, $program);
     run_jobs([$lacking, $unmoved, $old]);
-    is(() = loaded($lacking) =~ /\w+/g, 1, 'an OpenBLAS that does not know the name chooses by itself') or diag(complain($lacking));
-    is(loaded($unmoved), 'Prescott', 'OpenBLAS has no better kernels: its own choice stays') or diag(complain($unmoved));
+    is(() = loaded($lacking) =~ /\w+/g,
+        1, 'an OpenBLAS that does not know the name chooses by itself')
+        or diag(complain($lacking));
+    is(loaded($unmoved), 'Prescott', 'OpenBLAS has no better kernels: its own choice stays')
+        or diag(complain($unmoved));
     is($_->{status}, 0, 'it passes') or diag(complain($_)) for $lacking, $unmoved;
     skip 'Sandybridge is right for this processor', 1 if $vectors < $avx2;
     is(loaded($old), 'Sandybridge', 'also if OpenBLAS answers better kernels with worse ones');
@@ -104,11 +142,17 @@ SKIP: {
 # ---- make doctor shows the kernels of programs ----
 SKIP: {
     skip $why, 1 if $why;
-    my ($doctor, $demanded) = map { job(['CHOICE=Prescott', @$_], 'tools/doctor') } [], ['OPENBLAS_CORETYPE=Prescott'];
+    my ($doctor, $demanded) = map { job(['CHOICE=Prescott', @$_], 'tools/doctor') } [],
+        ['OPENBLAS_CORETYPE=Prescott'];
     run_jobs([$doctor, $demanded]);
-    like($doctor->{out}, qr/^found +BLAS .*kernels for $best \(tools\/launch sets OPENBLAS_CORETYPE\)$/m, 'make doctor')
+    like($doctor->{out},
+        qr/^found +BLAS .*kernels for $best \(tools\/launch sets OPENBLAS_CORETYPE\)$/m,
+        'make doctor')
         or diag($doctor->{out}, $doctor->{err});
-    like($demanded->{out}, qr/^found +BLAS .*kernels for Prescott, as OPENBLAS_CORETYPE demands; they are older .*$best$/m,
-         "and it says when the user's are older than the processor") or diag($demanded->{out}, $demanded->{err});
+    like(
+        $demanded->{out},
+        qr/^found +BLAS .*kernels for Prescott, as OPENBLAS_CORETYPE demands; they are older .*$best$/m,
+        "and it says when the user's are older than the processor"
+    ) or diag($demanded->{out}, $demanded->{err});
 }
 done_testing();

@@ -21,18 +21,27 @@ use Time::HiRes qw(time sleep);
 chdir "$FindBin::Bin/.." or die;
 my $train = program_of('fp32', '08_3d/train.c');
 plan skip_all => "$train is not built" unless -x $train;
-$SIG{INT} = 'DEFAULT';                         # a shell starts background jobs with SIGINT ignored
+$SIG{INT} = 'DEFAULT';    # a shell starts background jobs with SIGINT ignored
 my $seed = $ENV{SEED} || time % 100000;
 diag("SEED=$seed");
 srand $seed;
 
 my ($steps, $every, $ranks, $timeout) = (400, 3, 3, 10);
 { open my $f, '>', "$work/text" or die; print $f join ' ', 1 .. 1000; close $f or die }
-my @model = (qw(--layers 3 --width 16 --heads 2 --context 8 --batch 6 --micro-batch 2 --reduce ordered --eval-every 0 --dp 1 --tp 1 --pp 3), '--steps', $steps, '--data', "$work/text");
+my @model = (
+    qw(--layers 3 --width 16 --heads 2 --context 8 --batch 6 --micro-batch 2 --reduce ordered --eval-every 0 --dp 1 --tp 1 --pp 3),
+    '--steps', $steps, '--data', "$work/text"
+);
 my ($dir, $log) = ("$work/saved", "$work/log");
 my @save = ('--save', $dir, '--save-every', $every, '--log', $log);
 
-sub losses { my ($file) = @_; return map { $_->{step} => $_->{loss} } grep { defined $_->{grad_norm} } map { eval { decode_json($_) } // () } split /\n/, slurp($file) }
+sub losses {
+    my ($file) = @_;
+    return map { $_->{step} => $_->{loss} } grep { defined $_->{grad_norm} } map {
+        eval { decode_json($_) }
+            // ()
+    } split /\n/, slurp($file);
+}
 sub run { my ($job) = @_; $job->{json} = 0; run_jobs([$job]); return $job }
 run(emu($ranks, $train, @model, '--log', "$work/whole"));
 my %whole = losses("$work/whole");
@@ -43,20 +52,48 @@ sub furnish {
     remove_tree($dir, "$work/elsewhere");
     unlink $log;
     mkdir $_ or die for $dir, "$dir/step-notes", "$work/elsewhere";
-    for my $file ("$dir/notes.txt", "$dir/step-notes/today", "$work/elsewhere/thesis") { open my $f, '>', $file or die; print $f "mine\n"; close $f or die }
+    for my $file ("$dir/notes.txt", "$dir/step-notes/today", "$work/elsewhere/thesis") {
+        open my $f, '>', $file or die;
+        print $f "mine\n";
+        close $f or die;
+    }
     symlink "$work/elsewhere", "$dir/old-run" or die;
 }
-sub furniture { return join ' ', (map { "$_=" . slurp($_) } "$dir/notes.txt", "$dir/step-notes/today", "$work/elsewhere/thesis"), readlink "$dir/old-run" // 'no link' }
-sub others { return grep { !/^(?:step-\d+(?:\.part)?|step-replaced\.part|\.unsplit-lock|notes\.txt|step-notes|old-run)$/ } map { s{.*/}{}r } glob "$dir/* $dir/.[a-z]*" }
-sub checkpoints { my @found = sort grep { /step-\d+$/ } glob "$dir/step-*"; return @found }
+
+sub furniture {
+    return join ' ',
+        (
+        map { "$_=" . slurp($_) } "$dir/notes.txt",
+        "$dir/step-notes/today", "$work/elsewhere/thesis"
+        ),
+        readlink "$dir/old-run" // 'no link';
+}
+
+sub others {
+    return grep {
+        !/^(?:step-\d+(?:\.part)?|step-replaced\.part|\.unsplit-lock|notes\.txt|step-notes|old-run)$/
+    } map { s{.*/}{}r } glob "$dir/* $dir/.[a-z]*";
+}
+
+sub checkpoints {
+    my @found = sort grep { /step-\d+$/ } glob "$dir/step-*";
+    return @found;
+}
 sub parts { my ($what) = @_; my @found = glob "$dir/step-*.part$what"; return scalar @found }
 
 # ---- processes of a run: those of the test's own process group and of mpirun's session ----
 sub children_of { my ($pid) = @_; return split ' ', slurp("/proc/$pid/task/$pid/children") }
 sub name_of { my ($pid) = @_; return slurp("/proc/$pid/comm") =~ s/\n//r }
-sub alive { return grep { -d "/proc/$_" && slurp("/proc/$_/stat") !~ /\) [ZX] / } @_ }
+
+sub alive {
+    return grep { -d "/proc/$_" && slurp("/proc/$_/stat") !~ /\) [ZX] / } @_;
+}
+
 # Finds mpirun or the emulated program.
-sub job_of { my ($launch) = @_; return grep { name_of($_) =~ /^(?:mpirun|train)$/ } children_of($launch) }
+sub job_of {
+    my ($launch) = @_;
+    return grep { name_of($_) =~ /^(?:mpirun|train)$/ } children_of($launch);
+}
 
 # Waits for the moment: a change in the folder or the log, or a time. False: the run has ended
 # before.
@@ -77,6 +114,7 @@ sub await {
     }
     return 1;
 }
+
 sub ended {
     my ($launch) = @_;
     my $deadline = time + $hang;
@@ -102,12 +140,16 @@ sub wanted {
 }
 
 my %count;
+
 sub kill_one {
     my ($emulated, $target, $signal, $moment) = @_;
     my $what = ($emulated ? 'emulated, ' : 'processes, ') . "$signal to $target, $moment";
     furnish();
     my $furniture = furniture();
-    my $job = $emulated ? emu($ranks, $train, @model, @save) : mpi($ranks, $train, @model, @save, '--timeout', $signal eq 'STOP' ? $timeout : $hang);
+    my $job =
+        $emulated
+        ? emu($ranks, $train, @model, @save)
+        : mpi($ranks, $train, @model, @save, '--timeout', $signal eq 'STOP' ? $timeout : $hang);
     $job->{json} = 0;
     my $launch = start($job);
     my $came = await($launch, $moment);
@@ -131,8 +173,15 @@ sub kill_one {
     push @wrong, "processes are left: @left" if @left;
     my @want = $killed ? wanted($target, $signal, $moment eq 'start-up') : (0);
     push @wrong, "status $status, wanted one of @want" unless grep { $status eq $_ } @want;
-    push @wrong, 'the signal was lost: the run went on to its end' if $killed && $status eq '0' && $signal =~ /TERM|INT/ && $before_kill < $steps / 2;
-    push @wrong, 'a rank was killed, and the message does not name it' if $killed && $target eq 'rank' && !$emulated && $signal eq 'KILL' && $status == 3 && $err !~ /^(?:\[rank \d\]|unsplit:) rank \d /m;
+    push @wrong, 'the signal was lost: the run went on to its end'
+        if $killed && $status eq '0' && $signal =~ /TERM|INT/ && $before_kill < $steps / 2;
+    push @wrong, 'a rank was killed, and the message does not name it'
+        if $killed
+        && $target eq 'rank'
+        && !$emulated
+        && $signal eq 'KILL'
+        && $status == 3
+        && $err !~ /^(?:\[rank \d\]|unsplit:) rank \d /m;
     push @wrong, "somebody's things have changed: " . furniture() if furniture() ne $furniture;
     push @wrong, 'other files are in the folder: ' . join ' ', others() if others();
 
@@ -140,23 +189,54 @@ sub kill_one {
     my %before = losses($log);
     my $trained = 1 + max(-1, keys %before);
     my ($newest) = map { /(\d+)$/ ? 0 + $1 : () } (checkpoints())[-1] // 'step-0';
-    push @wrong, "$trained steps were trained, and the newest checkpoint has $newest" if $newest < $trained - $every;
+    push @wrong, "$trained steps were trained, and the newest checkpoint has $newest"
+        if $newest < $trained - $every;
     if ($status eq '4') {
-        my ($said) = $out =~ /^stopped: saved after (\d+) of $steps steps; go on with --resume \Q$dir\E$/m;
-        push @wrong, 'it does not say what it saved' unless defined $said && $said == $newest && $said == $trained;
+        my ($said) =
+            $out =~ /^stopped: saved after (\d+) of $steps steps; go on with --resume \Q$dir\E$/m;
+        push @wrong, 'it does not say what it saved'
+            unless defined $said && $said == $newest && $said == $trained;
     }
-    my $again = $newest == $steps ? undef : run(emu($ranks, $train, $newest ? ('--resume', $dir, qw(--reduce ordered --eval-every 0 --micro-batch 2 --dp 1 --tp 1 --pp 3)) : @model, '--save', $dir, '--save-every', 1000, '--log', "$work/rest"));
+    my $again = $newest == $steps ? undef : run(
+        emu(
+            $ranks, $train,
+            $newest
+            ? (
+                '--resume', $dir,
+                qw(--reduce ordered --eval-every 0 --micro-batch 2 --dp 1 --tp 1 --pp 3)
+                )
+            : @model,
+            '--save', $dir,
+            '--save-every',
+            1000, '--log',
+            "$work/rest"
+        )
+    );
     my %rest = $again ? losses("$work/rest") : ();
-    push @wrong, 'it is not resumed: ' . complain($again) if $again && ($again->{status} != 0 || keys %rest != $steps - $newest);
-    push @wrong, 'losses differ from those of the run that was not killed' if grep { $before{$_} != $whole{$_} } keys %before or grep { $rest{$_} != $whole{$_} } keys %rest;
+    push @wrong, 'it is not resumed: ' . complain($again)
+        if $again && ($again->{status} != 0 || keys %rest != $steps - $newest);
+    push @wrong, 'losses differ from those of the run that was not killed'
+        if grep { $before{$_} != $whole{$_} } keys %before
+        or grep { $rest{$_} != $whole{$_} } keys %rest;
     push @wrong, "afterwards somebody's things have changed" if furniture() ne $furniture;
     unlink "$work/rest";
     ok(!@wrong, $what) or diag(join "\n", @wrong, $out, $err);
-    $count{ sprintf '%-9s %-8s %-4s', $emulated ? 'emulated' : 'processes', $target, $signal }{ $killed ? $status : 'not killed' }++;
+    $count{ sprintf '%-9s %-8s %-4s', $emulated ? 'emulated' : 'processes', $target,
+        $signal }{ $killed ? $status : 'not killed' }++;
 }
 
-my @targets = ((map { [1, $_] } qw(launch program)), have_mpi ? (map { [0, $_] } qw(launch mpirun rank)) : ());
-my @cases = map { my $target = $_; map { my $signal = $_; map { [@$target, $signal, $_] } qw(start-up step save rename) } qw(TERM INT KILL STOP) } @targets;
+my @targets = (
+    (map { [1, $_] } qw(launch program)),
+    have_mpi ? (map { [0, $_] } qw(launch mpirun rank)) : ()
+);
+my @cases = map {
+    my $target = $_;
+    map {
+        my $signal = $_;
+        map { [@$target, $signal, $_] } qw(start-up step save rename)
+    } qw(TERM INT KILL STOP)
+} @targets;
+
 # A small number of runs draws other targets, signals and moments each time; 200 runs have every
 # case at least twice.
 my $n = $all ? 200 : 6;
@@ -166,5 +246,11 @@ while (@chosen < $n) {
     push @chosen, splice @shuffled, 0, $n - @chosen;
 }
 kill_one(@$_) for @chosen;
-diag(map { my $row = $_; "$row  " . join(', ', map { "status $_: $count{$row}{$_}" } sort keys %{ $count{$row} }) . "\n" } sort keys %count) if $all;
+diag(
+    map {
+        my $row = $_;
+        "$row  "
+            . join(', ', map { "status $_: $count{$row}{$_}" } sort keys %{ $count{$row} }) . "\n"
+    } sort keys %count
+) if $all;
 done_testing();

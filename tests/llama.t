@@ -21,8 +21,10 @@ my $text = "$work/text.txt";
 }
 
 # Two heads of the query share a head of key and value. No two tensors have the same width.
-my @model = (qw(--family llama --layers 4 --width 48 --heads 8 --kv-heads 4 --ffn 38 --context 10 --batch 8 --micro-batch 2 --steps 3
-    --eval-every 0 --check --data), $text);
+my @model = (
+    qw(--family llama --layers 4 --width 48 --heads 8 --kv-heads 4 --ffn 38 --context 10 --batch 8 --micro-batch 2 --steps 3
+        --eval-every 0 --check --data), $text
+);
 my @rows = (
     [1, ''],
     [4, '--dp 1 --tp 4 --pp 1 --dropout 0 --attention-bias'],
@@ -53,8 +55,14 @@ for my $i (0 .. $#rows) {
             next unless $ENV{TEST_ALL} || ($precision eq $usual && $untied == $i % 2);
             next unless -x $train{$precision};
             my $way = $options . ($untied ? ' --untied' : '');
-            push @jobs, { %{ emu($ranks, $train{$precision}, last_of_each(@model, qw(--optimizer sgd --lr 0.05), split ' ', $way)) },
-                name => "$precision, $ranks ranks $way" };
+            push @jobs,
+                {
+                %{
+                    emu($ranks, $train{$precision},
+                        last_of_each(@model, qw(--optimizer sgd --lr 0.05), split ' ', $way))
+                },
+                name => "$precision, $ranks ranks $way"
+                };
         }
     }
 }
@@ -62,50 +70,110 @@ run_jobs(\@jobs);
 for my $job (@jobs) {
     my @checks = grep { $_->{what} =~ /^3D = unsplit/ } @{ $job->{page}{checks} || [] };
     my @wrong = grep { !$_->{pass} } @{ $job->{page}{costs} || [] };
-    ok($job->{status} == 0 && $job->{page}{pass} && @checks >= 4 && !@wrong && @{ $job->{page}{costs} } >= 10, $job->{name}) or diag(complain($job));
+    ok(
+        $job->{status} == 0
+            && $job->{page}{pass}
+            && @checks >= 4
+            && !@wrong
+            && @{ $job->{page}{costs} } >= 10,
+        $job->{name}
+    ) or diag(complain($job));
     my $limit = $job->{name} =~ /power/ ? 1e-8 : 1e-12;
-    cmp_ok(max(map { $_->{error} } @checks), '<=', $limit, '... in double') if $job->{name} =~ /^fp64/;
+    cmp_ok(max(map { $_->{error} } @checks), '<=', $limit, '... in double')
+        if $job->{name} =~ /^fp64/;
 }
 
 # A checkpoint stores the family. Another layout reads it, where a rank's queries are other columns.
 {
-    my @sizes = (qw(--layers 2 --width 48 --heads 8 --kv-heads 4 --ffn 38 --untied --context 10 --batch 8 --micro-batch 2 --data), $text);
+    my @sizes = (
+        qw(--layers 2 --width 48 --heads 8 --kv-heads 4 --ffn 38 --untied --context 10 --batch 8 --micro-batch 2 --data),
+        $text
+    );
     my @how = qw(--eval-every 0 --reduce ordered);
-    my @saved = (emu(8, $train{fp32}, qw(--family llama), @sizes, @how, qw(--dp 2 --tp 2 --pp 2 --zero 2 --steps 2 --decay-steps 4 --save), "$work/runs"),
-                 emu(1, $train{fp32}, qw(--family llama), @sizes, @how, qw(--steps 4 --log), "$work/whole.log"));
+    my @saved = (
+        emu(
+            8, $train{fp32}, qw(--family llama),
+            @sizes, @how, qw(--dp 2 --tp 2 --pp 2 --zero 2 --steps 2 --decay-steps 4 --save),
+            "$work/runs"
+        ),
+        emu(
+            1, $train{fp32}, qw(--family llama), @sizes,
+            @how, qw(--steps 4 --log), "$work/whole.log"
+        )
+    );
     run_jobs(\@saved);
-    my $rest = emu(3, $train{fp32}, qw(--resume), "$work/runs", @how, qw(--micro-batch 2 --dp 1 --tp 3 --pp 1 --steps 4 --log), "$work/rest.log");
+    my $rest =
+        emu(3, $train{fp32}, qw(--resume), "$work/runs", @how,
+        qw(--micro-batch 2 --dp 1 --tp 3 --pp 1 --steps 4 --log),
+        "$work/rest.log");
     run_jobs([$rest]);
-    ok(!(grep { $_->{status} } @saved, $rest), 'a checkpoint of 8 ranks, resumed on 3') or diag(map { complain($_) } @saved, $rest);
-    my %loss = map { my $log = $_; $log => [map { /^\{"step":[23],.*"loss":([0-9.e-]+)/ ? $1 : () } split /\n/, slurp("$work/$log.log")] } qw(whole rest);
+    ok(!(grep { $_->{status} } @saved, $rest), 'a checkpoint of 8 ranks, resumed on 3')
+        or diag(map { complain($_) } @saved, $rest);
+    my %loss = map {
+        my $log = $_;
+        $log => [
+            map { /^\{"step":[23],.*"loss":([0-9.e-]+)/ ? $1 : () } split /\n/,
+            slurp("$work/$log.log")
+        ]
+    } qw(whole rest);
     my @apart = map { abs($loss{whole}[$_] - $loss{rest}[$_]) } 0, 1;
-    ok(@{ $loss{rest} } == 2 && max(@apart) < 1e-5, '... has the losses of the whole run') or diag("@{ $loss{whole} } | @{ $loss{rest} }");
+    ok(@{ $loss{rest} } == 2 && max(@apart) < 1e-5, '... has the losses of the whole run')
+        or diag("@{ $loss{whole} } | @{ $loss{rest} }");
     my $other = emu(1, $train{fp32}, qw(--family gpt2 --resume), "$work/runs", @how);
     run_jobs([$other]);
-    ok($other->{status} == 2 && join(' ', split ' ', $other->{err}) =~ /it was trained with --family llama, not gpt2/, '... is of no other family') or diag(complain($other));
+    ok(
+        $other->{status} == 2
+            && join(' ', split ' ', $other->{err}) =~
+            /it was trained with --family llama, not gpt2/,
+        '... is of no other family'
+    ) or diag(complain($other));
     my $biased = emu(1, $train{fp32}, qw(--attention-bias --resume), "$work/runs", @how);
     run_jobs([$biased]);
-    ok($biased->{status} == 2 && join(' ', split ' ', $biased->{err}) =~ /it was trained without --attention-bias: leave it out/, '... and has no biases') or diag(complain($biased));
+    ok(
+        $biased->{status} == 2
+            && join(' ', split ' ', $biased->{err}) =~
+            /it was trained without --attention-bias: leave it out/,
+        '... and has no biases'
+    ) or diag(complain($biased));
 }
 
 # Refused options. The message names a choice that works.
 my @refused = (
-    ['--tp 2 --kv-heads 1 --heads 2', qr/--tp 2 needs as many heads of key and value; the model has 1: choose --tp 1, or more --kv-heads/],
-    ['--kv-heads 3', qr/8 heads do not share 3 heads of key and value: choose --heads as a multiple of --kv-heads/],
+    [
+        '--tp 2 --kv-heads 1 --heads 2',
+        qr/--tp 2 needs as many heads of key and value; the model has 1: choose --tp 1, or more --kv-heads/
+    ],
+    [
+        '--kv-heads 3',
+        qr/8 heads do not share 3 heads of key and value: choose --heads as a multiple of --kv-heads/
+    ],
     ['--kv-heads 0', qr/--kv-heads 0: the heads share at least one head/],
-    ['--ffn 1 --tp 2 --pp 1', qr/--tp 2 needs as many features of the MLP; the model has 1: choose --tp 1, or a larger --ffn/],
+    [
+        '--ffn 1 --tp 2 --pp 1',
+        qr/--tp 2 needs as many features of the MLP; the model has 1: choose --tp 1, or a larger --ffn/
+    ],
     ['--ffn 0', qr/--ffn 0: the MLP has at least one feature/],
-    ['--width 40 --heads 8 --kv-heads 8', qr/rotary positions turn pairs of columns, but a head has 5: choose --width/],
-    ['--tp 4 --dp 1 --pp 1 --tensor 2d', qr/a grid cuts layer norms, learned positions .* only --family gpt2 has/],
+    [
+        '--width 40 --heads 8 --kv-heads 8',
+        qr/rotary positions turn pairs of columns, but a head has 5: choose --width/
+    ],
+    [
+        '--tp 4 --dp 1 --pp 1 --tensor 2d',
+        qr/a grid cuts layer norms, learned positions .* only --family gpt2 has/
+    ],
 );
-my @asked = map { my ($options) = @$_; my %given = map { $_ => 1 } $options =~ /(--[a-z-]+)/g;
+my @asked = map {
+    my ($options) = @$_;
+    my %given = map { $_ => 1 } $options =~ /(--[a-z-]+)/g;
     my @base = (qw(--family llama --steps 1 --eval-every 0 --data), $text);
     push @base, '--width', 48 unless $given{'--width'};
     push @base, '--heads', 8 unless $given{'--heads'};
-    emu($options =~ /--tp 4/ ? 4 : 2, $train{fp32}, @base, split ' ', $options) } @refused;
+    emu($options =~ /--tp 4/ ? 4 : 2, $train{fp32}, @base, split ' ', $options)
+} @refused;
 run_jobs(\@asked);
 for my $i (0 .. $#asked) {
     my $said = join ' ', split ' ', $asked[$i]{err};
-    ok($asked[$i]{status} == 2 && $said =~ $refused[$i][1], "refused: $refused[$i][0]") or diag(complain($asked[$i]));
+    ok($asked[$i]{status} == 2 && $said =~ $refused[$i][1], "refused: $refused[$i][0]")
+        or diag(complain($asked[$i]));
 }
 done_testing;

@@ -20,51 +20,100 @@ plan skip_all => "$train is not built" unless -x $train && -e $count;
 # 5 million parameters, 20 MB. Memory of a process outside the ledger: MPI's own memory, a piece of
 # a sum (1 MB), the description of blocks, events and options.
 my @model = qw(--layers 4 --width 320 --heads 5 --batch 4 --micro-batch 1 --steps 2 --eval-every 1);
-my ($share, %constant) = (0.02, emulated => 1.5e6, 'as processes' => 8e6, 'on the stand-ins' => 1e6, 'on the stand-ins, NCCL' => 1.2e6);
+my ($share, %constant) = (
+    0.02,
+    emulated => 1.5e6,
+    'as processes' => 8e6,
+    'on the stand-ins' => 1e6,
+    'on the stand-ins, NCCL' => 1.2e6
+);
 { open my $f, '>', "$work/text" or die; print $f join ' ', 1 .. 3000; close $f }
 push @model, '--data', "$work/text";
 
 my @layouts = (
-    ['dp', 2, qw(--dp 2)], ['tp', 2, qw(--tp 2 --dp 1 --pp 1)], ['pp', 2, qw(--pp 2 --dp 1 --tp 1)], ['GPipe', 2, qw(--pp 2 --dp 1 --tp 1 --schedule gpipe)],
-    (map { ["ZeRO-$_", 2, '--dp', 2, '--zero', $_] } 1 .. 3), ['dp, ordered', 2, qw(--dp 2 --reduce ordered)],
-    ['recomputed, ZeRO-3', 2, qw(--dp 2 --zero 3 --recompute full)], ['3D', 8, qw(--dp 2 --tp 2 --pp 2)], ['one rank', 1],
+    ['dp', 2, qw(--dp 2)],
+    ['tp', 2, qw(--tp 2 --dp 1 --pp 1)],
+    ['pp', 2, qw(--pp 2 --dp 1 --tp 1)],
+    ['GPipe', 2, qw(--pp 2 --dp 1 --tp 1 --schedule gpipe)],
+    (map { ["ZeRO-$_", 2, '--dp', 2, '--zero', $_] } 1 .. 3),
+    ['dp, ordered', 2, qw(--dp 2 --reduce ordered)],
+    ['recomputed, ZeRO-3', 2, qw(--dp 2 --zero 3 --recompute full)],
+    ['3D', 8, qw(--dp 2 --tp 2 --pp 2)],
+    ['one rank', 1],
 );
-sub with { my ($job, %env) = @_; return { %$job, words => ['env', (map { "$_=$env{$_}" } sort keys %env), @{ $job->{words} }] } }
+
+sub with {
+    my ($job, %env) = @_;
+    return { %$job, words => ['env', (map { "$_=$env{$_}" } sort keys %env), @{ $job->{words} }] };
+}
 sub numbers { my ($job, $name) = @_; return split ' ', $job->{page}{config}{$name} // '' }
 
 sub compare {
     my ($name, $how, $job, $file) = @_;
-    ok($job->{status} == 0 && $job->{page}{pass}, "$name, $how: it trains") or return diag(complain($job));
+    ok($job->{status} == 0 && $job->{page}{pass}, "$name, $how: it trains")
+        or return diag(complain($job));
     my @given = sort { $b <=> $a } slurp($file) =~ /^(?:train|device \d+:) (\d+)/mg;
-    my @ledger = sort { $b <=> $a } $how eq 'emulated' || $how eq 'on the stand-ins' ? max(numbers($job, 'process_memory_most')) : numbers($job, 'process_memory_most');
-    is(scalar @given, scalar @ledger, "$name, $how: a count from every process") or return diag(slurp($file));
+    my @ledger =
+        sort { $b <=> $a } $how eq 'emulated' || $how eq 'on the stand-ins'
+        ? max(numbers($job, 'process_memory_most'))
+        : numbers($job, 'process_memory_most');
+    is(scalar @given, scalar @ledger, "$name, $how: a count from every process")
+        or return diag(slurp($file));
+
     # A run longer than ten seconds measures its peak for the MFU, with three matrices of 1024 x
     # 1024.
-    my $peak = $job->{out} =~ / MFU / ? 3 * 4 * 1024 ** 2 : 0;
-    my @off = grep { abs($given[$_] - $ledger[$_]) > $share * $ledger[$_] + $constant{$how} + $peak } 0 .. $#ledger;
-    is(scalar @off, 0, sprintf '%s, %s: the ledger has %.1f MB at most, the allocator gave out %.1f MB', $name, $how, map { $_ / 1e6 } $ledger[0], $given[0])
-        or diag("ledger @ledger, allocator @given");
+    my $peak = $job->{out} =~ / MFU / ? 3 * 4 * 1024**2 : 0;
+    my @off =
+        grep { abs($given[$_] - $ledger[$_]) > $share * $ledger[$_] + $constant{$how} + $peak }
+        0 .. $#ledger;
+    is(
+        scalar @off, 0,
+        sprintf '%s, %s: the ledger has %.1f MB at most, the allocator gave out %.1f MB',
+        $name, $how, map { $_ / 1e6 } $ledger[0],
+        $given[0]
+    ) or diag("ledger @ledger, allocator @given");
 }
 
 # Every fourth layout; TEST_ALL=1: all.
 for my $layout (@layouts[grep { $all || $_ % 4 == 0 } 0 .. $#layouts]) {
     my ($name, $ranks, @options) = @$layout;
     my %file = map { ($_ => "$work/$name $_") } qw(emulated processes standin nccl);
+
     # malloc does not provide the threads' stacks.
-    my %job = (emulated => with(emu($ranks, $train, @model, @options), LD_PRELOAD => $count, MALLOC_PEAK => $file{emulated}));
-    $job{processes} = with(mpi($ranks, $train, @model, @options), LD_PRELOAD => $count, MALLOC_PEAK => $file{processes}) if have_mpi;
-    $job{standin} = with(emu($ranks, $standin, @model, qw(--width 160), @options), STANDIN_MEMORY_LOG => $file{standin}) if -x $standin;
-    $job{nccl} = with(mpi($ranks, $standin, @model, qw(--width 160 --transport nccl), @options), STANDIN_MEMORY_LOG => $file{nccl}, STANDIN_GPUS => 8)
-        if -x $standin && have_mpi && $name =~ /^(dp|tp|pp|ZeRO-3)$/;
-    run_jobs([@job{sort keys %job}]);
+    my %job = (
+        emulated => with(
+            emu($ranks, $train, @model, @options),
+            LD_PRELOAD => $count,
+            MALLOC_PEAK => $file{emulated}
+        )
+    );
+    $job{processes} = with(
+        mpi($ranks, $train, @model, @options),
+        LD_PRELOAD => $count,
+        MALLOC_PEAK => $file{processes}
+    ) if have_mpi;
+    $job{standin} = with(emu($ranks, $standin, @model, qw(--width 160), @options),
+        STANDIN_MEMORY_LOG => $file{standin})
+        if -x $standin;
+    $job{nccl} = with(
+        mpi($ranks, $standin, @model, qw(--width 160 --transport nccl), @options),
+        STANDIN_MEMORY_LOG => $file{nccl},
+        STANDIN_GPUS => 8
+    ) if -x $standin && have_mpi && $name =~ /^(dp|tp|pp|ZeRO-3)$/;
+    run_jobs([@job{ sort keys %job }]);
     compare($name, 'emulated', $job{emulated}, $file{emulated});
     if ($job{processes}) {
         compare($name, 'as processes', $job{processes}, $file{processes});
+
         # Pages and the programs themselves use memory, too.
         my @ledger = numbers($job{processes}, 'memory_most');
         my @resident = numbers($job{processes}, 'resident_most');
         my @over = grep { $resident[$_] > 1.15 * $ledger[$_] + 60e6 } 0 .. $#ledger;
-        ok(@ledger == $ranks && !@over, sprintf '%s: resident at most 1.15 times the ledger and 60 MB: %.1f, %.1f MB', $name, map { max(@$_) / 1e6 } \@resident, \@ledger);
+        ok(
+            @ledger == $ranks && !@over,
+            sprintf '%s: resident at most 1.15 times the ledger and 60 MB: %.1f, %.1f MB',
+            $name, map { max(@$_) / 1e6 } \@resident, \@ledger
+        );
     }
     compare($name, 'on the stand-ins, NCCL', $job{nccl}, $file{nccl}) if $job{nccl};
     compare($name, 'on the stand-ins', $job{standin}, $file{standin}) if $job{standin};

@@ -16,16 +16,19 @@ $ENV{LAUNCH_LIMIT} = 600;
 
 my $forbid = 'build/cpu-fp32/tests/no_single_copy.so';
 my ($built, $boards) = ($program, 0);
+
 sub run_it {
     my ($ranks, $env, @options) = @_;
     my $job = mpi($ranks, $built, '--board', "$work/board" . $boards++, @options);
     $job->{words} = ['env', @$env, @{ $job->{words} }];
     return run_jobs([$job]);
 }
+
 # A message that does not move takes minutes, so one failure is enough.
 sub moves {
     my ($what, $job) = @_;
-    ok($job->{status} == 0 && $job->{page}{pass}, $what) or diag(complain($job)), done_testing(), exit 1;
+    ok($job->{status} == 0 && $job->{page}{pass}, $what)
+        or diag(complain($job)), done_testing(), exit 1;
     is($job->{err}, '', "$what: no warning");
 }
 
@@ -39,17 +42,27 @@ SKIP: {
 for my $schedule (qw(gpipe 1f1b)) {
     for my $ranks (2, 3) {
         moves("$schedule, $ranks stages", run_it($ranks, [], '--schedule', $schedule));
-        moves("$schedule, $ranks stages, no single copy", run_it($ranks, ['OMPI_MCA_btl_vader_single_copy_mechanism=none'], '--schedule', $schedule));
+        moves(
+            "$schedule, $ranks stages, no single copy",
+            run_it(
+                $ranks, ['OMPI_MCA_btl_vader_single_copy_mechanism=none'],
+                '--schedule', $schedule
+            )
+        );
     }
 }
+
 # A program detects this, and Open MPI does not print a warning for every message.
 moves('the single copy is forbidden', run_it(2, ["LD_PRELOAD=$forbid"], '--schedule', '1f1b'));
+
 # Tests ranks with GPUs: through host memory, and with NCCL.
 SKIP: {
     $built = 'build/standin-fp32/tests/test_overlap';
     skip 'the stand-ins are not built', 1 unless -x $built;
     for my $transport (qw(staged nccl)) {
-        moves("$transport, $_", run_it(2, ['STANDIN_GPUS=2'], '--transport', $transport, '--schedule', $_)) for qw(gpipe 1f1b);
+        moves("$transport, $_",
+            run_it(2, ['STANDIN_GPUS=2'], '--transport', $transport, '--schedule', $_))
+            for qw(gpipe 1f1b);
     }
 }
 done_testing();

@@ -16,9 +16,10 @@ plan skip_all => 'there is no lesson yet' unless @lessons;
 
 sub fits {
     my ($name, $page) = @_;
-    utf8::decode($page);                                   # columns are characters
+    utf8::decode($page);    # columns are characters
     my @lines = split /\n/, $page, -1;
     pop @lines;
+
     # The planner is a tool: after its table it says why, what breaks first and what is left.
     cmp_ok(scalar @lines, '<=', $name =~ /^08-plan/ ? 60 : 40, "$name: " . @lines . ' lines');
     is(join("\n", grep { length > 100 } @lines), '', "$name: no line is wider");
@@ -28,14 +29,16 @@ sub fits {
 # cost and the use.
 sub ending {
     my ($name, $page) = @_;
-    my ($answer) = $page =~ /^  Answer:      (.+?)\n  Cost:        .+?\n  Use it when: .+?\n\[[^\]]+\] PASS /ms;
+    my ($answer) = $page =~
+        /^  Answer:      (.+?)\n  Cost:        .+?\n  Use it when: .+?\n\[[^\]]+\] PASS /ms;
     ok(defined $answer, "$name: it ends with its answer, its cost and its use") or return '';
     like($answer, qr/\d/, "$name: the answer has a number");
     return $answer =~ s/\s+/ /gr;
 }
 
 my (%answer, $others);
-my %page = join('', map { slurp($_) } glob 'docs/pages/*.md') =~ /^```console\n\$ build\/cpu-fp32\/(\S+)\n(.*?)^```$/msg;
+my %page = join('', map { slurp($_) } glob 'docs/pages/*.md') =~
+    /^```console\n\$ build\/cpu-fp32\/(\S+)\n(.*?)^```$/msg;
 for my $lesson (@lessons) {
     my $page = $page{ $lesson->{source} =~ s/\.c$//r };
     ok(defined $page, "$lesson->{key}: docs/pages has its page (make pages)") or next;
@@ -47,16 +50,22 @@ my @jobs;
 for my $i (0 .. $#lessons) {
     my $lesson = $lessons[$i];
     next if $lesson->{ranks} == 8 || !($all || $i % 3 == 0);
-    push @jobs, { words => ['env', 'COLUMNS=100', 'tools/launch', '-e', 8, program_of('fp32', $lesson->{source})], name => "$lesson->{key}, 8 ranks" };
+    push @jobs,
+        {
+        words =>
+            ['env', 'COLUMNS=100', 'tools/launch', '-e', 8, program_of('fp32', $lesson->{source})],
+        name => "$lesson->{key}, 8 ranks"
+        };
 }
 run_jobs(\@jobs);
 for my $job (@jobs) {
-    next if $job->{status} == 2;                           # a lesson that needs another rank count
+    next if $job->{status} == 2;    # a lesson that needs another rank count
     is($job->{status}, 0, "$job->{name}: it runs") or diag(complain($job));
     fits($job->{name}, $job->{out});
     my ($key) = $job->{name} =~ /^(\S+),/;
     $others++ if ending($job->{name}, $job->{out}) ne $answer{$key};
 }
+
 # A lesson with one rank does the same on eight. The others measure other numbers.
 cmp_ok($others, '>=', @jobs / 2, 'with other ranks the answers have other numbers');
 done_testing();

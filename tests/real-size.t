@@ -15,6 +15,7 @@ plan skip_all => "$program is not built" unless -x $program;
 my @out = `$program --emulate 1`;
 is($?, 0, 'the figures are computed');
 my (%text, %seen);
+
 sub page_text {
     my ($page) = @_;
     open my $f, '<', $page or die "$page: $!";
@@ -27,6 +28,7 @@ for (grep { /^\S+\.md: / } @out) {
     my ($page, $figure) = /^(\S+\.md): (.*)$/;
     $text{$page} //= page_text($page);
     $seen{$page}++;
+
     # A number at either end of the words must not be part of a longer number.
     my @words = map { (/^\d/ ? '(?<![\d.,])' : '') . quotemeta($_) . (/\d$/ ? '(?![.,]?\d)' : '') }
         split / … /, $figure;

@@ -12,16 +12,36 @@ use Test::More;
 chdir "$FindBin::Bin/.." or die;
 my $source = '01_data_parallel/05_parameter_server.c';
 plan skip_all => "$_ is not built" for grep { !-x } map { program_of($_, $source) } qw(fp32 fp64);
-forms_hold(forms_of($source, [3, qw(--servers 2)], [5, qw(--servers 2 --staleness 2)], [8, qw(--servers 3)], [8, qw(--slow 1)],
-    [4, qw(--slow 5 --staleness 3)], [6, qw(--link free)], [4, qw(--slow 1 --link nvlink --device h100)],
-    [4, qw(--staleness 18446744073709551615)]));
+forms_hold(
+    forms_of(
+        $source,
+        [3, qw(--servers 2)],
+        [5, qw(--servers 2 --staleness 2)],
+        [8, qw(--servers 3)],
+        [8, qw(--slow 1)],
+        [4, qw(--slow 5 --staleness 3)],
+        [6, qw(--link free)],
+        [4, qw(--slow 1 --link nvlink --device h100)],
+        [4, qw(--staleness 18446744073709551615)]
+    )
+);
 
 my ($program, @refused) = (program_of('fp32', $source));
-for my $bad ([1, qr/no rank is left to be a worker; start at least 2 ranks/], [3, qr/3 servers on 3 ranks.*at least 4/, qw(--servers 3)],
-             [9, qr/start at most 8 ranks/], [4, qr/at least 1/, qw(--servers 0)], [4, qr/--slow must be/, qw(--slow 0)],
-             [4, qr/needs the simulated clock/, qw(--clock wall)]) {
+for my $bad (
+    [1, qr/no rank is left to be a worker; start at least 2 ranks/],
+    [3, qr/3 servers on 3 ranks.*at least 4/, qw(--servers 3)],
+    [9, qr/start at most 8 ranks/],
+    [4, qr/at least 1/, qw(--servers 0)],
+    [4, qr/--slow must be/, qw(--slow 0)],
+    [4, qr/needs the simulated clock/, qw(--clock wall)]
+) {
     my ($ranks, $reason, @options) = @$bad;
-    push @refused, { name => "$ranks ranks @options", reason => $reason, emu => emu($ranks, $program, @options) };
+    push @refused,
+        {
+        name => "$ranks ranks @options",
+        reason => $reason,
+        emu => emu($ranks, $program, @options)
+        };
 }
 run_jobs([map { $_->{emu} } @refused]);
 for my $no (@refused) {

@@ -14,12 +14,23 @@ use Test::More;
 chdir "$FindBin::Bin/.." or die;
 my $built = 'build/cpu-fp32';
 sub ran { my ($command) = @_; my $out = `$command 2>&1 </dev/null`; return ($? >> 8, $out) }
-sub warm { my ($dir) = @_; system("mkdir -p $dir/build && cp -rp build/tools.mk build/text.txt $built $dir/build/") == 0 or die }
-sub make_lesson { my ($dir, $what) = @_; return ran("cd $dir && env -u MAKEFLAGS -u MAKELEVEL make ONLY='$what' programs") }
+
+sub warm {
+    my ($dir) = @_;
+    system("mkdir -p $dir/build && cp -rp build/tools.mk build/text.txt $built $dir/build/") == 0
+        or die;
+}
+
+sub make_lesson {
+    my ($dir, $what) = @_;
+    return ran("cd $dir && env -u MAKEFLAGS -u MAKELEVEL make ONLY='$what' programs");
+}
 
 # ---- refused arguments, in small trees ----
 my $marker = '// EXERCISE 01.02a (4 points): Add.';
-my $good = "int f(int x) {\n    $marker\n    // Use two.\n    x += 2;\n    // END\n    return x;\n}\n";
+my $good =
+    "int f(int x) {\n    $marker\n    // Use two.\n    x += 2;\n    // END\n    return x;\n}\n";
+
 sub tree {
     my ($name, %file) = @_;
     my $dir = "$work/$name";
@@ -30,6 +41,7 @@ sub tree {
     system("mkdir $dir/tools && cp tools/student tools/Exercises.pm $dir/tools/") == 0 or die;
     return $dir;
 }
+
 sub refused {
     my ($what, $pattern, $dir, @words) = @_;
     my ($status, $out) = ran("$dir/tools/student @words");
@@ -41,12 +53,20 @@ my $plain = tree('plain', '02_x.c' => $good, 'module.c' => $good =~ s/02a/01b/r)
 refused('no folder', qr/usage: make student DIR=/, $plain);
 refused('a folder that is not empty', qr/exists and is not an empty folder/, $plain, $plain);
 refused('a file for a folder', qr/not an empty folder/, $plain, "$plain/01_a/02_x.c");
-refused('an unknown exercise', qr/no exercise '01.02b'; there are: 01.01b 01.02a/, $plain, "$work/new", '01.02b');
+refused(
+    'an unknown exercise',
+    qr/no exercise '01.02b'; there are: 01.01b 01.02a/,
+    $plain, "$work/new", '01.02b'
+);
 refused('an unknown chapter', qr/no exercise '03'/, $plain, "$work/new", '01 03');
 ok(!-e "$work/new", 'and nothing was written');
 my %malformed = (
-    'an exercise inside another' => [$good =~ s/    x \+= 2;/    $marker\n    x++;/r, qr/02_x.c, line 4: an exercise inside exercise 01.02a/],
-    'an exercise that is not closed' => [$good =~ s{    // END\n}{}r, qr/line 2: exercise 01.02a has no/],
+    'an exercise inside another' => [
+        $good =~ s/    x \+= 2;/    $marker\n    x++;/r,
+        qr/02_x.c, line 4: an exercise inside exercise 01.02a/
+    ],
+    'an exercise that is not closed' =>
+        [$good =~ s{    // END\n}{}r, qr/line 2: exercise 01.02a has no/],
     'an END alone' => ["$good// END\n", qr/line 8: .* without an exercise/],
     'no points' => [$good =~ s/ \(4 points\)//r, qr/line 2: expected/],
     '0 points' => [$good =~ s/\(4/(0/r, qr/line 2: expected/],
@@ -58,27 +78,49 @@ my %malformed = (
     'a chapter that does not exist' => [$good =~ s/01\.02a/09.03a/r, qr/there is no lesson 09.03/],
     'no solution' => [$good =~ s/    x \+= 2;\n//r, qr/01.02a has no solution/],
 );
+
 for my $what (sort keys %malformed) {
     my ($text, $pattern) = @{ $malformed{$what} };
     refused($what, $pattern, tree("bad" . ++(our $n), '02_x.c' => $text), "$work/new");
 }
-refused('no exercises at all', qr/no exercises in this tree/, tree('none', '02_x.c' => "int x;\n"), "$work/new");
+refused(
+    'no exercises at all',
+    qr/no exercises in this tree/,
+    tree('none', '02_x.c' => "int x;\n"), "$work/new"
+);
 
 # ---- the removed bodies ----
 my ($status, $out) = ran("$plain/tools/student $work/one 01.02");
 is($status, 0, 'one lesson is cut') or diag($out);
+
 # The region for helper functions stands above the function.
 sub region { my ($id) = @_; return Exercises::helper_region($id, '') }
-is(Exercises::slurp("$work/one/01_a/02_x.c"), region('01.02a') . $good =~ s/x \+= 2;/TODO("01.02a");/r, 'the task and a TODO stay');
-is(Exercises::slurp("$work/one/01_a/module.c"), $good =~ s/02a/01b/r, 'exercises that were not chosen keep their solutions');
+is(
+    Exercises::slurp("$work/one/01_a/02_x.c"),
+    region('01.02a') . $good =~ s/x \+= 2;/TODO("01.02a");/r,
+    'the task and a TODO stay'
+);
+is(
+    Exercises::slurp("$work/one/01_a/module.c"),
+    $good =~ s/02a/01b/r,
+    'exercises that were not chosen keep their solutions'
+);
 ok(!-e "$work/one/$_", "$_ stays out") for qw(bugs build);
-like($out, qr/^01\.02a +4 points +make run-01-02 +01_a\/02_x.c:2 +Add$/m, 'it says what there is to do');
+like(
+    $out,
+    qr/^01\.02a +4 points +make run-01-02 +01_a\/02_x.c:2 +Add$/m,
+    'it says what there is to do'
+);
 ($status, $out) = ran("mkdir $work/empty && $plain/tools/student $work/empty");
 is($status, 0, 'an empty folder will do');
 like($out, qr/^2 exercises, 8 points/m, 'all exercises without a choice');
 my $program = tree('program', 'x.c' => $named, '02_x.c' => $good);
 ($status, $out) = ran("$program/tools/student $work/program-cut 01.x");
-is(Exercises::slurp("$work/program-cut/01_a/x.c"), region('01.x-a') . $named =~ s/x \+= 2;/TODO("01.x-a");/r, 'a program without a number is cut by its name');
+is(
+    Exercises::slurp("$work/program-cut/01_a/x.c"),
+    region('01.x-a') . $named =~ s/x \+= 2;/TODO("01.x-a");/r,
+    'a program without a number is cut by its name'
+);
 is(Exercises::slurp("$work/program-cut/01_a/02_x.c"), $good, 'and no other');
 like($out, qr/^01\.x-a +4 points +make run-01-x +01_a\/x.c:2 +Add$/m, 'and it says so');
 SKIP: {
@@ -86,7 +128,8 @@ SKIP: {
     system("cd $plain && git init -q . && git add 01_a tools && echo secret >notes") == 0 or die;
     ($status, $out) = ran("$plain/tools/student $work/cloned");
     is($status, 0, 'in a clone');
-    ok(-e "$work/cloned/01_a/02_x.c" && !-e "$work/cloned/notes" && !-e "$work/cloned/.git", 'what git tracks, and no more');
+    ok(-e "$work/cloned/01_a/02_x.c" && !-e "$work/cloned/notes" && !-e "$work/cloned/.git",
+        'what git tracks, and no more');
 }
 
 # ---- the exercises of this tree: all removed ----
@@ -99,6 +142,7 @@ warm($student);
 ($status, $out) = make_lesson($student, '');
 is($status, 0, 'the tree builds with all exercises cut') or diag($out);
 unlike($out, qr/warning:/, 'without a warning');
+
 # The fp64 build has the same sources. The emulated run is enough to see that a lesson ends and
 # fails.
 for my $lesson (sort keys %lessons) {
@@ -117,11 +161,15 @@ for my $lesson (sort keys %lessons) {
         is($text{ $e->{file} } =~ s/\Q$empty\E//g, 1, "$e->{id} has a region for helper functions");
     }
     s{^ *// Most points: .*\n}{}mg for values %text;
-    for my $gone (qw(bugs tests/graded tests/grade.t tools/grade tools/grader docs/instructors.md docs/answers.md docs/syllabus.md)) {
+    for my $gone (
+        qw(bugs tests/graded tests/grade.t tools/grade tools/grader docs/instructors.md docs/answers.md docs/syllabus.md)
+    ) {
         ok(!-e "$student/$gone", "$gone stays out of a student's tree");
     }
-    is($text{$_}, Exercises::slurp($_), "$_ with its solutions put back is as it was") for sort keys %text;
-    my @differ = grep { !/^Only in|student.mk/ } split /\n/, `diff -rq --exclude=.git --exclude=bugs --exclude=build . $student`;
+    is($text{$_}, Exercises::slurp($_), "$_ with its solutions put back is as it was")
+        for sort keys %text;
+    my @differ = grep { !/^Only in|student.mk/ } split /\n/,
+        `diff -rq --exclude=.git --exclude=bugs --exclude=build . $student`;
     is(scalar @differ, scalar keys %text, 'no other file differs') or diag(join "\n", @differ);
 }
 
@@ -132,7 +180,9 @@ for my $lesson (sort keys %lessons) {
     is($status, 0, 'a tree with two open exercises') or diag($out);
     warm($tree);
     my $file = '01_data_parallel/02_all_reduce.c';
-    my %body = map { $_->{id} => substr(Exercises::slurp($file), $_->{begin}, $_->{end} - $_->{begin}) } grep { $_->{file} eq $file } @all;
+    my %body =
+        map { $_->{id} => substr(Exercises::slurp($file), $_->{begin}, $_->{end} - $_->{begin}) }
+        grep { $_->{file} eq $file } @all;
     my $fill = sub {
         my ($id, $body, $helpers) = @_;
         my $text = Exercises::splice_body(Exercises::slurp("$tree/$file"), $id, $body);
@@ -143,25 +193,45 @@ for my $lesson (sort keys %lessons) {
     my $check = sub { return ran("cd $tree && make -s check EX=01.02a") };
     ($status, $out) = $check->();
     isnt($status, 0, 'an open exercise is not right');
-    like($out, qr/^01\.02a  my part.*most points: one all-reduce.*open: replace the TODO/ms, 'and make check says so');
+    like(
+        $out,
+        qr/^01\.02a  my part.*most points: one all-reduce.*open: replace the TODO/ms,
+        'and make check says so'
+    );
     $fill->('01.02b', $body{'01.02b'});
     $fill->('01.02a', "$body{'01.02a'}    op_scale(m->g, m->g, (real)1 / (real)dp->size);\n");
     ($status, $out) = $check->();
-    like($out, qr/4 ranks\s+wrong: .*4 times too small.*likely: every value is the sum divided by the number of ranks, 4.*5 ranks\s+wrong: .*5 times too small/s,
-        'a wrong factor: the tensors, the factor, the ranks and the likely mistake');
+    like(
+        $out,
+        qr/4 ranks\s+wrong: .*4 times too small.*likely: every value is the sum divided by the number of ranks, 4.*5 ranks\s+wrong: .*5 times too small/s,
+        'a wrong factor: the tensors, the factor, the ranks and the likely mistake'
+    );
     $fill->('01.02a', "$body{'01.02a'}    data_parallel_all_reduce(dp, m);\n");
     ($status, $out) = $check->();
-    like($out, qr/4 times too large.*ranks added the same whole value/s, 'a sum that is done twice');
+    like($out, qr/4 times too large.*ranks added the same whole value/s,
+        'a sum that is done twice');
     $fill->('01.02a', "$body{'01.02a'}    if (dp->rank == 0) comm_all_reduce(dp, m->g);\n");
     ($status, $out) = $check->();
-    like($out, qr/calls do not match: rank 0 calls all-reduce.*all ranks must make the same calls/, 'a call that some ranks leave out, and which');
+    like(
+        $out,
+        qr/calls do not match: rank 0 calls all-reduce.*all ranks must make the same calls/,
+        'a call that some ranks leave out, and which'
+    );
     $fill->('01.02a', "    int x = ;\n");
     ($status, $out) = $check->();
     like($out, qr/it does not build: .*error/, 'an error of the compiler');
-    $fill->('01.02a', $body{'01.02a'} =~ s/data_parallel_all_reduce\(dp, m\)/add_up(dp, m)/r, "static void add_up(Comm *dp, Model *m) { comm_all_reduce(dp, m->g); }\n");
+    $fill->(
+        '01.02a',
+        $body{'01.02a'} =~ s/data_parallel_all_reduce\(dp, m\)/add_up(dp, m)/r,
+        "static void add_up(Comm *dp, Model *m) { comm_all_reduce(dp, m->g); }\n"
+    );
     ($status, $out) = $check->();
     is($status, 0, 'a right body with a helper function') or diag($out);
-    like($out, qr/4 ranks\s+right: \d+ checks and \d+ costs\n  5 ranks\s+right/, 'with two rank counts');
+    like(
+        $out,
+        qr/4 ranks\s+right: \d+ checks and \d+ costs\n  5 ranks\s+right/,
+        'with two rank counts'
+    );
     ($status, $out) = ran("cd $tree && make -s grade SUBMISSION=.");
     like($out, qr/this is a student's tree: make check/, "a student's tree grades nobody");
 }
@@ -177,21 +247,30 @@ for my $half (0, 1) {
     my $script = "cd $dir || exit 9\n";
     for my $e (@mine) {
         my ($id, $program) = ($e->{id}, "$built/" . $e->{lesson} =~ s/\.c$//r);
-        Exercises::spew("$work/$id.c", Exercises::splice_body(Exercises::slurp($e->{file}), $id, Exercises::todo($e)));
-        $script .= "cp $e->{file} $work/$id.whole && cp $work/$id.c $e->{file}\n"
+        Exercises::spew("$work/$id.c",
+            Exercises::splice_body(Exercises::slurp($e->{file}), $id, Exercises::todo($e)));
+        $script .=
+              "cp $e->{file} $work/$id.whole && cp $work/$id.c $e->{file}\n"
             . "make WERROR=-Wno-unused ONLY=$program programs >$work/$id.make 2>&1\necho \$? >$work/$id.built\n"
             . "tools/launch -e 0 $program $e->{options} --json $work/$id.json >$work/$id.page 2>&1\necho \$? >$work/$id.status\n"
             . "cp $work/$id.whole $e->{file}\n";
     }
     Exercises::spew("$work/half$half.sh", $script);
-    push @jobs, { words => ['env', '-u', 'MAKEFLAGS', '-u', 'MAKELEVEL', 'sh', "$work/half$half.sh"] };
+    push @jobs,
+        { words => ['env', '-u', 'MAKEFLAGS', '-u', 'MAKELEVEL', 'sh', "$work/half$half.sh"] };
 }
 run_jobs(\@jobs);
 for my $e (@alone) {
-    my ($id, $page) = ($e->{id}, eval { JSON::PP::decode_json(slurp("$work/$e->{id}.json")) } || {});
+    my ($id, $page) =
+        ($e->{id}, eval { JSON::PP::decode_json(slurp("$work/$e->{id}.json")) } || {});
     is(slurp("$work/$id.built") + 0, 0, "$id cut alone: builds") or diag(slurp("$work/$id.make"));
-    is(slurp("$work/$id.status") + 0, 1, "$id cut alone: the lesson runs to its end and fails") or diag(slurp("$work/$id.page"));
-    like(slurp("$work/$id.page"), qr/^exercise \Q$id\E is open: \Q$e->{file}\E:\d+\n\[.*FAIL/m, "$id cut alone: it says so before the verdict");
+    is(slurp("$work/$id.status") + 0, 1, "$id cut alone: the lesson runs to its end and fails")
+        or diag(slurp("$work/$id.page"));
+    like(
+        slurp("$work/$id.page"),
+        qr/^exercise \Q$id\E is open: \Q$e->{file}\E:\d+\n\[.*FAIL/m,
+        "$id cut alone: it says so before the verdict"
+    );
     my @failed = grep { !$_->{pass} } @{ $page->{checks} || [] }, @{ $page->{costs} || [] };
     ok(@failed > 0, "$id cut alone: a check of the lesson fails");
 }

@@ -28,22 +28,37 @@ my $text = "$work/text.txt";
     print $f substr slurp('build/text.txt'), 0, 10000;
     close $f or die "$text: $!";
 }
+
 # The schedules and flags of this trainer.
 my $help = `$train{fp32} --help`;
 my ($schedules) = $help =~ /--schedule (\S+)/;
 my @schedules = split /\|/, $schedules;
+
 # The possible tp groups: --tensor, tp, the ranks of a row, and further required options. 2d takes q
 # x q ranks, 2.5d q x q x depth with depth <= q, 3d q x q x q.
-my @grids = $help =~ /--tensor \S*3d/ ? (['2d', 4, 2], ['2d', 9, 3], ['2.5d', 4, 2], ['2.5d', 8, 2], ['2.5d', 8, 2, '--depth', 2], ['2.5d', 9, 3, '--depth', 1],
-                                          ['3d', 8, 2]) : ();
+my @grids =
+    $help =~ /--tensor \S*3d/
+    ? (
+    ['2d', 4, 2],
+    ['2d', 9, 3],
+    ['2.5d', 4, 2],
+    ['2.5d', 8, 2],
+    ['2.5d', 8, 2, '--depth', 2],
+    ['2.5d', 9, 3, '--depth', 1],
+    ['3d', 8, 2]
+    )
+    : ();
 
 sub any { return $_[rand @_] }
-sub up_to { my ($n) = @_; return 1 + int rand $n }             # 1 .. n
+sub up_to { my ($n) = @_; return 1 + int rand $n }    # 1 .. n
+
 # Cuts n things into this many parts, none empty.
-sub cut { my ($n, $parts) = @_;
+sub cut {
+    my ($n, $parts) = @_;
     my @part = (1) x $parts;
     $part[rand $parts]++ for 1 .. $n - $parts;
-    return @part }
+    return @part;
+}
 
 # Returns the options as a list with this option set or added. No value: a flag.
 sub with {
@@ -57,30 +72,63 @@ sub with {
 # Draws a layout and a model that can be trained: ranks and options, without --check.
 sub draw {
     my ($precision) = @_;
-    my ($dp, $tp, $pp) = any(grep { my ($x, $y, $z) = @$_; $x * $y * $z <= 8 && $x * $y * $z > 1 }
-                             map { my $x = $_; map { my $y = $_; map { [$x, $y, $_] } 1 .. 8 } 1 .. 4 } 1 .. 8)->@*;
+    my ($dp, $tp, $pp) = any(
+        grep { my ($x, $y, $z) = @$_; $x * $y * $z <= 8 && $x * $y * $z > 1 }
+            map {
+            my $x = $_;
+            map {
+                my $y = $_;
+                map { [$x, $y, $_] } 1 .. 8
+            } 1 .. 4
+            } 1 .. 8
+    )->@*;
     my ($tensor, $row, @depth) = ('1d', $tp);
     if (@grids && rand 5 < 1) {
         ($tensor, $tp, $row, @depth) = any(@grids)->@*;
-        ($dp, $pp) = any(grep { $_->[0] * $_->[1] * $tp <= 18 } map { my $x = $_; map { [$x, $_] } 1 .. 4 } 1 .. 4)->@*;
+        ($dp, $pp) = any(
+            grep { $_->[0] * $_->[1] * $tp <= 18 } map {
+                my $x = $_;
+                map { [$x, $_] } 1 .. 4
+            } 1 .. 4
+        )->@*;
     }
     my $schedule = any(grep { $tensor eq '1d' || $_ ne 'zero-bubble' } @schedules);
     my $chunks = $schedule eq 'interleaved' && $pp > 1 ? 1 + up_to(2) : 1;
     my $layers = $pp * $chunks + int rand 4;
     my $heads = max($row, up_to(4));
     my $micro = up_to(3);
+
     # Interleaved stages need a multiple of pp micro-batches. All other schedules accept any number,
     # also fewer than stages.
     my $m = $chunks > 1 ? $pp * up_to(2) : up_to(6);
     my $batch = $dp * (($m - 1) * $micro + up_to($micro)) - ($dp > 1 ? int rand $dp : 0);
     $batch = $dp * $m * $micro if $chunks > 1 || $batch < $dp;
     my $zero = $schedule eq 'zero-bubble' ? int rand 2 : int rand 4;
-    my $cp = $tensor eq '1d' && $dp * $tp * $pp <= 4 && rand 2 < 1 ? any(grep { $_ * $dp * $tp * $pp <= 8 } 2 .. 4) : 1;
+    my $cp =
+           $tensor eq '1d'
+        && $dp * $tp * $pp <= 4
+        && rand 2 < 1 ? any(grep { $_ * $dp * $tp * $pp <= 8 } 2 .. 4) : 1;
     my $context = max($cp, rand 8 < 1 ? up_to(4) : 4 + int rand 16);
     my $steps = 2 + int rand 3;
-    my @words = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--schedule', $schedule, '--layers', $layers, '--heads', $heads, '--width', $heads * up_to(12),
-                 '--context', $context, '--batch', $batch, '--micro-batch', $micro, '--zero', $zero, '--recompute', any(qw(none selective full)),
-                 '--seed', up_to(1000), '--steps', $steps, '--clip', any(0, 0.01, 0.3, 1), '--eval-every', int rand 3, '--warmup', int rand($steps + 1));
+    my @words = (
+        '--dp', $dp,
+        '--tp', $tp,
+        '--pp', $pp,
+        '--schedule', $schedule,
+        '--layers', $layers,
+        '--heads', $heads,
+        '--width', $heads * up_to(12),
+        '--context', $context,
+        '--batch', $batch,
+        '--micro-batch', $micro,
+        '--zero', $zero,
+        '--recompute', any(qw(none selective full)),
+        '--seed', up_to(1000),
+        '--steps', $steps,
+        '--clip', any(0, 0.01, 0.3, 1),
+        '--eval-every', int rand 3,
+        '--warmup', int rand($steps + 1)
+    );
     push @words, '--cp', $cp if $cp > 1;
     push @words, qw(--attention blockwise) if $cp == 1 && rand 6 < 1;
     push @words, '--tensor', $tensor, @depth if $tensor ne '1d';
@@ -88,24 +136,41 @@ sub draw {
     push @words, '--stage-layers', join ',', cut($layers, $pp * $chunks) if $pp > 1 && rand 2 < 1;
     push @words, '--prefetch' if $zero == 3 && $schedule ne 'zero-bubble' && rand 2 < 1;
     push @words, '--overlap' if $zero == 0 && $schedule ne 'zero-bubble' && rand 3 < 1;
-    if ($dp > 1 && $zero == 0 && $cp == 1 && $tensor eq '1d' && !(grep { $_ eq '--overlap' } @words) && rand 2 < 1) {
-        push @words, $tp == 1 && rand 2 < 1 ? ('--compress', 'top-k', '--keep-one-of', up_to(40)) : ('--compress', 'power-sgd', '--power-rank', up_to(4));
+
+    if (   $dp > 1
+        && $zero == 0
+        && $cp == 1
+        && $tensor eq '1d'
+        && !(grep { $_ eq '--overlap' } @words)
+        && rand 2 < 1) {
+        push @words, $tp == 1 && rand 2 < 1
+            ? ('--compress', 'top-k', '--keep-one-of', up_to(40))
+            : ('--compress', 'power-sgd', '--power-rank', up_to(4));
     }
     push @words, '--sequence-parallel' if $tp > 1 && $tensor eq '1d' && rand 3 < 1;
-    push @words, '--rebalance', up_to(2) if $pp > 1 && !grep({ /^--(prefetch|overlap|compress)$/ } @words) && rand 4 < 1;
-    push @words, any(['--optimizer', 'sgd', '--lr', any(0, 0.1, 0.5)], ['--optimizer', 'adamw', '--lr', any(0, 0.003, 0.01), '--weight-decay', any(0, 0.1)])->@*;
+    push @words, '--rebalance', up_to(2)
+        if $pp > 1 && !grep({ /^--(prefetch|overlap|compress)$/ } @words) && rand 4 < 1;
+    push @words,
+        any(['--optimizer', 'sgd', '--lr', any(0, 0.1, 0.5)],
+        ['--optimizer', 'adamw', '--lr', any(0, 0.003, 0.01), '--weight-decay', any(0, 0.1)])->@*;
     push @words, '--dropout', any(0, 0.1, 0.5, 0.9) if rand 3 < 1;
     push @words, '--threads', up_to(3) if rand 4 < 1;
     push @words, '--reduce', any(qw(ordered fast));
     push @words, '--clock', any(qw(wall simulated)) if rand 6 < 1;
     push @words, '--node', up_to(4) if rand 6 < 1;
     push @words, '--data', $text;
+
     # A budget between the required memory and twice that. The refusals give the required memory per
     # stage.
     if (rand 4 < 1) {
         s/^(selective|full)$/none/ for @words;
         my $needed = 1;
-        my @try = ($train{$precision}, '--emulate', $dp * $tp * $pp * $cp, @{ with(with(\@words, '--steps', 1), '--warmup', 0) }, qw(--check --activation-budget));
+        my @try = (
+            $train{$precision}, '--emulate',
+            $dp * $tp * $pp * $cp,
+            @{ with(with(\@words, '--steps', 1), '--warmup', 0) },
+            qw(--check --activation-budget)
+        );
         while (`@try $needed 2>&1` =~ /it needs (\d+) bytes/) { $needed = $1 }
         push @words, '--activation-budget', int($needed * (1 + rand));
     }
@@ -113,15 +178,55 @@ sub draw {
 }
 
 # The mistake: the option's value, or none for a flag; the pattern of the message.
-my @wrong = (['--dp', 0, qr/--dp/], ['--tp', 7, qr/--tp/], ['--pp', 11, qr/--pp/], ['--layers', 0, qr/at least one layer|--layers 0/], ['--width', 0, qr/width|column/], ['--heads', 0, qr/at least one/],
-    ['--context', 0, qr/at least one/], ['--batch', 0, qr/--batch/], ['--batch', 'ten', qr/--batch ten/], ['--micro-batch', 0, qr/--micro-batch/], ['--schedule', 'none', qr/--schedule none/],
-    ['--zero', 4, qr/--zero 4/], ['--recompute', 'some', qr/--recompute some/], ['--optimizer', 'lion', qr/--optimizer lion/], ['--lr', -1, qr/--lr/], ['--lr', 'nan', qr/--lr/], ['--clip', -1, qr/--clip/],
-    ['--clip', 'inf', qr/--clip/], ['--dropout', 1, qr/dropout/], ['--dropout', -0.5, qr/dropout/], ['--steps', 0, qr/--steps/], ['--steps', 2000000000, qr/--steps/], ['--threads', 0, qr/--threads/],
-    ['--eval-every', -1, qr/--eval-every/], ['--warmup', 'x', qr/--warmup/], ['--seed', 'x', qr/--seed/], ['--data', '/nowhere/text', qr{/nowhere/text}], ['--save-every', 3, qr/--save-every/],
-    ['--skip-nonfinite', 'x', qr/--skip-nonfinite/], ['--activation-budget', 1, qr/--activation-budget/], ['--stage-layers', '1,,2', qr/--stage-layers/], ['--stage-layers', 0, qr/--stage-layers/],
-    ['--chunks', 0, qr/--chunks/], ['--tensor', '4d', qr/--tensor 4d/], ['--depth', 5, qr/depth|grid|1d/], ['--cp', 99, qr/--cp/], ['--keep-one-of', 0, qr/--keep-one-of/], ['--power-rank', 0, qr/--power-rank/],
-    ['--resume', '/nowhere', qr/--resume/], ['--save', '/dev/null/x', qr/--save/], ['--export', '/nowhere/x', qr/--export/], ['--log', '/nowhere/x', qr{/nowhere/x}], ['--weight-decay', -1, qr/--weight-decay/],
-    ['--node', 'x', qr/--node/], ['--reduce', 'slow', qr/--reduce slow/], ['--no-such-option', 1, qr/--no-such-option/], ['--timeout', 0, qr/--timeout/]);
+my @wrong = (
+    ['--dp', 0, qr/--dp/],
+    ['--tp', 7, qr/--tp/],
+    ['--pp', 11, qr/--pp/],
+    ['--layers', 0, qr/at least one layer|--layers 0/],
+    ['--width', 0, qr/width|column/],
+    ['--heads', 0, qr/at least one/],
+    ['--context', 0, qr/at least one/],
+    ['--batch', 0, qr/--batch/],
+    ['--batch', 'ten', qr/--batch ten/],
+    ['--micro-batch', 0, qr/--micro-batch/],
+    ['--schedule', 'none', qr/--schedule none/],
+    ['--zero', 4, qr/--zero 4/],
+    ['--recompute', 'some', qr/--recompute some/],
+    ['--optimizer', 'lion', qr/--optimizer lion/],
+    ['--lr', -1, qr/--lr/],
+    ['--lr', 'nan', qr/--lr/],
+    ['--clip', -1, qr/--clip/],
+    ['--clip', 'inf', qr/--clip/],
+    ['--dropout', 1, qr/dropout/],
+    ['--dropout', -0.5, qr/dropout/],
+    ['--steps', 0, qr/--steps/],
+    ['--steps', 2000000000, qr/--steps/],
+    ['--threads', 0, qr/--threads/],
+    ['--eval-every', -1, qr/--eval-every/],
+    ['--warmup', 'x', qr/--warmup/],
+    ['--seed', 'x', qr/--seed/],
+    ['--data', '/nowhere/text', qr{/nowhere/text}],
+    ['--save-every', 3, qr/--save-every/],
+    ['--skip-nonfinite', 'x', qr/--skip-nonfinite/],
+    ['--activation-budget', 1, qr/--activation-budget/],
+    ['--stage-layers', '1,,2', qr/--stage-layers/],
+    ['--stage-layers', 0, qr/--stage-layers/],
+    ['--chunks', 0, qr/--chunks/],
+    ['--tensor', '4d', qr/--tensor 4d/],
+    ['--depth', 5, qr/depth|grid|1d/],
+    ['--cp', 99, qr/--cp/],
+    ['--keep-one-of', 0, qr/--keep-one-of/],
+    ['--power-rank', 0, qr/--power-rank/],
+    ['--resume', '/nowhere', qr/--resume/],
+    ['--save', '/dev/null/x', qr/--save/],
+    ['--export', '/nowhere/x', qr/--export/],
+    ['--log', '/nowhere/x', qr{/nowhere/x}],
+    ['--weight-decay', -1, qr/--weight-decay/],
+    ['--node', 'x', qr/--node/],
+    ['--reduce', 'slow', qr/--reduce slow/],
+    ['--no-such-option', 1, qr/--no-such-option/],
+    ['--timeout', 0, qr/--timeout/]
+);
 
 # Starts one run, by its number.
 sub job {
@@ -130,17 +235,34 @@ sub job {
     my ($ranks, @words) = draw($precision);
     my $wrong = $kind == 0 ? any(@wrong) : undef;
     @words = @{ with(\@words, @$wrong[0, 1]) } if $wrong;
-    push @words, any("@words" =~ /--compress/ ? () : ['--skip-nonfinite', up_to(3)], ['--export', "$work/export-$i"], ['--save', "$work/save-$i", '--save-every', up_to(3)], ['--log', "$work/log-$i"])->@* if $kind == 1;
+    push @words,
+        any(
+        "@words" =~ /--compress/ ? () : ['--skip-nonfinite', up_to(3)],
+        ['--export', "$work/export-$i"],
+        ['--save', "$work/save-$i", '--save-every', up_to(3)],
+        ['--log', "$work/log-$i"]
+        )->@*
+        if $kind == 1;
     push @words, '--check' if $kind > 1;
+
     # No limit can separate the rounding of such norms from a bug.
     my ($width) = "@words" =~ /--width (\d+)/;
-    $wrong = ['--width', $width, qr/--check: .*--width $width /] if $kind > 1 && ($width == 2 || ($width < 8 && "@words" =~ /--tensor [23]/));
+    $wrong = ['--width', $width, qr/--check: .*--width $width /]
+        if $kind > 1 && ($width == 2 || ($width < 8 && "@words" =~ /--tensor [23]/));
+
     # the share of rows that dropout empties
-    my $empty = "@words" =~ /--dropout (\S+)/ ? $1 ** $width : 0;
-    $wrong = ['--dropout', 'of empty rows', qr/--check: --dropout .*--width $width,/] if $kind > 1 && !$wrong && $precision eq 'fp32' && $empty > 0.6;
+    my $empty = "@words" =~ /--dropout (\S+)/ ? $1**$width : 0;
+    $wrong = ['--dropout', 'of empty rows', qr/--check: --dropout .*--width $width,/]
+        if $kind > 1 && !$wrong && $precision eq 'fp32' && $empty > 0.6;
     my $start = $as_processes && have_mpi && $ranks <= 4 && $kind ? \&mpi : \&emu;
     my $job = $start->($ranks, $train{$precision}, @words);
-    return { %$job, words => ['timeout', '-k', 5, $hang, @{ $job->{words} }], what => "$precision $ranks ranks @words", kind => $kind, wrong => $wrong };
+    return {
+        %$job,
+        words => ['timeout', '-k', 5, $hang, @{ $job->{words} }],
+        what => "$precision $ranks ranks @words",
+        kind => $kind,
+        wrong => $wrong
+    };
 }
 
 sub judge {
@@ -150,9 +272,14 @@ sub judge {
     $good &&= grep { $_->{what} eq '3D = unsplit' } @checks if $job->{kind} > 1;
     if ($job->{wrong}) {
         my @messages = grep { /^(unsplit: |\[rank \d+\] )/ } split /\n/, $job->{err};
-        $good = $job->{status} == 2 && @messages == 1 && $messages[0] =~ $job->{wrong}[2] && before_work($job);
+        $good =
+               $job->{status} == 2
+            && @messages == 1
+            && $messages[0] =~ $job->{wrong}[2]
+            && before_work($job);
     }
-    ok($good, ($job->{wrong} ? "refused, $job->{wrong}[0]: " : '') . $job->{what}) or diag("TEST_SEED=$seed", complain($job));
+    ok($good, ($job->{wrong} ? "refused, $job->{wrong}[0]: " : '') . $job->{what})
+        or diag("TEST_SEED=$seed", complain($job));
 }
 
 # In batches, so that results are printed while the runs continue.
@@ -165,8 +292,15 @@ for (my $i = 1; $i <= $runs; $i += 100) {
 }
 my %drawn = map { my ($schedule) = $_->{what} =~ /--schedule (\S+)/; ($schedule => 1) } @jobs;
 if ($runs >= 1000) {
-    is(join(' ', sort grep { $drawn{$_} } @schedules), join(' ', sort @schedules), 'every schedule was drawn');
-    my @missed = grep { my ($tensor, $tp) = @$_; !grep { $_->{what} =~ /--tp $tp .*--tensor \Q$tensor\E / } @jobs } @grids;
+    is(
+        join(' ', sort grep { $drawn{$_} } @schedules),
+        join(' ', sort @schedules),
+        'every schedule was drawn'
+    );
+    my @missed = grep {
+        my ($tensor, $tp) = @$_;
+        !grep { $_->{what} =~ /--tp $tp .*--tensor \Q$tensor\E / } @jobs
+    } @grids;
     is(scalar @missed, 0, 'every grid was drawn');
     my %tried = map { ($_->{wrong}[0] => 1) } grep { $_->{wrong} } @jobs;
     is(scalar(grep { !$tried{ $_->[0] } } @wrong), 0, 'every wrong option was drawn');

@@ -10,21 +10,36 @@ use Jobs;
 use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
-my %program = map { my $stage = $_->{source} =~ /zero([123])\.c$/ ? $1 : 0; ($stage => $_->{source}) } grep { $_->{key} =~ /^06-/ } lessons();
-plan skip_all => 'the lessons of chapter 06 are not built' if grep { !$program{$_} || !-x program_of('fp32', $program{$_}) } 1 .. 3;
+my %program =
+    map { my $stage = $_->{source} =~ /zero([123])\.c$/ ? $1 : 0; ($stage => $_->{source}) }
+    grep { $_->{key} =~ /^06-/ } lessons();
+plan skip_all => 'the lessons of chapter 06 are not built'
+    if grep { !$program{$_} || !-x program_of('fp32', $program{$_}) } 1 .. 3;
 
 # The lessons' model: 2 blocks, width 15, 11 positions, 53 words. Units: wte; wpe, the blocks, the last norm.
 my $wte = 53 * 15;
 my @others = (11 * 15, (12 * 15 * 15 + 13 * 15) x 2, 2 * 15);
-my %link = (free => [0, 0], nvlink => [2e-6, 450e9], ib => [5e-6, 50e9], ethernet => [30e-6, 1.25e9]);
+my %link =
+    (free => [0, 0], nvlink => [2e-6, 450e9], ib => [5e-6, 50e9], ethernet => [30e-6, 1.25e9]);
+
 # a ring's chunk, and the largest rank's shard
 sub chunk { my ($size, $n) = @_; return int(($size + $n - 1) / $n) }
 sub sum { my $sum = 0; $sum += $_ for @_; return $sum }
-sub ring_bytes { my ($n, $e, @sizes) = @_; return sum(map { ($n - 1) * chunk($_, $n) * $e } @sizes) }
+
+sub ring_bytes {
+    my ($n, $e, @sizes) = @_;
+    return sum(map { ($n - 1) * chunk($_, $n) * $e } @sizes);
+}
+
 sub ring_time {
     my ($n, $e, $alpha, $beta, $passes, @sizes) = @_;
     return 0 unless $beta;
-    return sum(map { sprintf '%.0f', $passes * (($n - 1) * $alpha * 1e12 + ring_bytes($n, $e, $_) * 1e12 / $beta) } @sizes);
+    return sum(
+        map {
+            sprintf '%.0f',
+                $passes * (($n - 1) * $alpha * 1e12 + ring_bytes($n, $e, $_) * 1e12 / $beta)
+        } @sizes
+    );
 }
 
 # Returns a job's measurement by the beginning of a cost's name: $find->('all traffic').
@@ -45,41 +60,85 @@ for my $n (1, 2, 3, 4, 8) {
             @links = qw(ethernet free nvlink ib) unless @links;
             my $precision = $n == 3 && -x program_of('fp64', $program{$stage}) ? 'fp64' : 'fp32';
             my $link = shift @links;
-            push @jobs, { %{ emu($n, program_of($precision, $program{$stage}), '--micro-batches', $m, '--link', $link, '--steps', 2,
-                          $m == 2 ? ('--dropout', 0) : ()) }, n => $n, m => $m, stage => $stage, link => $link, e => $precision eq 'fp64' ? 8 : 4 };
+            push @jobs,
+                {
+                %{
+                    emu($n, program_of($precision, $program{$stage}),
+                        '--micro-batches', $m, '--link', $link, '--steps', 2,
+                        $m == 2 ? ('--dropout', 0) : ())
+                },
+                n => $n,
+                m => $m,
+                stage => $stage,
+                link => $link,
+                e => $precision eq 'fp64' ? 8 : 4
+                };
         }
     }
 }
-my @mpi = map { my $stage = $_; have_mpi ? { %{ mpi(4, program_of('fp32', $program{$stage}), qw(--micro-batches 3 --link nvlink --steps 2)) },
-                n => 4, m => 3, stage => $stage, link => 'nvlink', e => 4, as => 'mpi' } : () } 1 .. 3;
+my @mpi = map {
+    my $stage = $_;
+    have_mpi
+        ? {
+        %{
+            mpi(
+                4,
+                program_of('fp32', $program{$stage}),
+                qw(--micro-batches 3 --link nvlink --steps 2)
+            )
+        },
+        n => 4,
+        m => 3,
+        stage => $stage,
+        link => 'nvlink',
+        e => 4,
+        as => 'mpi'
+        }
+        : ()
+} 1 .. 3;
 run_jobs([@jobs, @mpi]);
 
 for my $job (@jobs, @mpi) {
     my ($n, $m, $e) = @$job{qw(n m e)};
-    my $name = "ZeRO-$job->{stage}, N = $n, m = $m, $job->{link}, " . 8 * $e . ' bit' . ($job->{as} ? ', processes' : '');
-    ok($job->{status} == 0 && $job->{page}{pass}, "$name: its own predictions hold") or diag(complain($job));
+    my $name =
+          "ZeRO-$job->{stage}, N = $n, m = $m, $job->{link}, "
+        . 8 * $e . ' bit'
+        . ($job->{as} ? ', processes' : '');
+    ok($job->{status} == 0 && $job->{page}{pass}, "$name: its own predictions hold")
+        or diag(complain($job));
     my $find = finder($job);
     my $psi = sum($wte, @others);
     my $mine = sum(map { chunk($_, $n) } $wte, @others);
-    my $part = $m > 1 ? chunk($others[1], $n) : 0;    # room for the chunk of a block that arrives and is added
-    # passes over the parameters of all units except wte; bytes of state; elements in flight
-    my ($units, $state, $in_flight) = $job->{stage} == 1 ? (2, 2 * $psi + $wte + 2 * $mine, 0)
+    my $part =
+        $m > 1
+        ? chunk($others[1], $n)
+        : 0;    # room for the chunk of a block that arrives and is added
+        # passes over the parameters of all units except wte; bytes of state; elements in flight
+    my ($units, $state, $in_flight) =
+          $job->{stage} == 1 ? (2, 2 * $psi + $wte + 2 * $mine, 0)
         : $job->{stage} == 2 ? ($m + 1, $psi + 3 * $mine, 2 * $wte + $others[1] + $part)
         : (3 * $m, 4 * $mine, 3 * $wte + 2 * $others[1] + $part);
     my $scalars = 2 * ring_bytes($n, 8, 2 + 12 * 2 + 2, 1);
-    is($find->('all traffic'), $units * ring_bytes($n, $e, @others) + 2 * ring_bytes($n, $e, $wte) + $scalars, "$name: $units passes over the parameters");
+    is(
+        $find->('all traffic'),
+        $units * ring_bytes($n, $e, @others) + 2 * ring_bytes($n, $e, $wte) + $scalars,
+        "$name: $units passes over the parameters"
+    );
     is($find->('all state'), $state * $e, "$name: state");
     is($find->('in flight: '), $in_flight * $e, "$name: in flight");
     my ($alpha, $beta) = @{ $link{ $job->{link} } };
-    my $time = $units * ring_time($n, $e, $alpha, $beta, 1, @others) + 2 * ring_time($n, $e, $alpha, $beta, 1, $wte)
-        + ring_time($n, 8, $alpha, $beta, 2, 2 + 12 * 2 + 2, 1);
+    my $time =
+        $units * ring_time($n, $e, $alpha, $beta, 1, @others) +
+        2 * ring_time($n, $e, $alpha, $beta, 1, $wte) +
+        ring_time($n, 8, $alpha, $beta, 2, 2 + 12 * 2 + 2, 1);
     is($find->('exposed'), $n * $time, "$name: exposed communication");
+
     # Rank 0 has the largest part of the 11 sequences. A block's forward takes 24 M C^2 + 4 M T C
     # FLOPs, the head's 2 M C V. A FLOP takes 1000 ps. Forward and backward take three times as
     # many.
     my ($C, $T) = (15, 11);
     my $M = chunk(11, $n) * $T;
-    my $computing = 3 * 1000 * (2 * (24 * $M * $C ** 2 + 4 * $M * $T * $C) + 2 * $M * $C * 53);
+    my $computing = 3 * 1000 * (2 * (24 * $M * $C**2 + 4 * $M * $T * $C) + 2 * $M * $C * 53);
     is($find->('step'), $computing + $time, "$name: the step");
 }
 
@@ -94,24 +153,58 @@ for my $n (1, 2, 3, 4, 8) {
             @links = qw(ib ethernet free nvlink) unless @links;
             my $link = shift @links;
             my $precision = $n == 3 && -x program_of('fp64', $prefetch) ? 'fp64' : 'fp32';
-            push @ahead, { %{ emu($n, program_of($precision, $prefetch), '--micro-batches', $m, '--link', $link, '--steps', 2,
-                           '--reshard-after-forward', $reshard) }, n => $n, m => $m, reshard => $reshard, link => $link,
-                           e => $precision eq 'fp64' ? 8 : 4 };
+            push @ahead,
+                {
+                %{
+                    emu($n, program_of($precision, $prefetch),
+                        '--micro-batches', $m, '--link', $link, '--steps', 2,
+                        '--reshard-after-forward', $reshard)
+                },
+                n => $n,
+                m => $m,
+                reshard => $reshard,
+                link => $link,
+                e => $precision eq 'fp64' ? 8 : 4
+                };
         }
     }
 }
-push @ahead, { %{ mpi(4, program_of('fp32', $prefetch), qw(--micro-batches 3 --link nvlink --steps 2 --clock simulated)) },
-               n => 4, m => 3, reshard => 'yes', link => 'nvlink', e => 4, as => 'mpi' } if have_mpi;
+push @ahead,
+    {
+    %{
+        mpi(
+            4,
+            program_of('fp32', $prefetch),
+            qw(--micro-batches 3 --link nvlink --steps 2 --clock simulated)
+        )
+    },
+    n => 4,
+    m => 3,
+    reshard => 'yes',
+    link => 'nvlink',
+    e => 4,
+    as => 'mpi'
+    }
+    if have_mpi;
 run_jobs(\@ahead);
 
 for my $job (@ahead) {
     my ($n, $m, $e) = @$job{qw(n m e)};
-    my $name = "prefetch, N = $n, m = $m, reshard $job->{reshard}, $job->{link}, " . 8 * $e . ' bit' . ($job->{as} ? ', processes' : '');
-    ok($job->{status} == 0 && $job->{page}{pass}, "$name: its own predictions hold") or diag(complain($job));
+    my $name =
+          "prefetch, N = $n, m = $m, reshard $job->{reshard}, $job->{link}, "
+        . 8 * $e . ' bit'
+        . ($job->{as} ? ', processes' : '');
+    ok($job->{status} == 0 && $job->{page}{pass}, "$name: its own predictions hold")
+        or diag(complain($job));
     my $find = finder($job);
     my $units = $job->{reshard} eq 'yes' ? 3 * $m : 2 * $m;
     my $scalars = 2 * ring_bytes($n, 8, 2 + 12 * 4 + 2, 1);
-    is($find->('all traffic'), $units * ring_bytes($n, $e, @four) + 2 * ring_bytes($n, $e, $wte) + $scalars, "$name: $units passes over the parameters");
+    is(
+        $find->('all traffic'),
+        $units * ring_bytes($n, $e, @four) + 2 * ring_bytes($n, $e, $wte) + $scalars,
+        "$name: $units passes over the parameters"
+    );
+
     # The peak is in the backward of a block while the gradient of the block above is being reduced.
     # The peak has the gradients of both blocks, and room for the sum and the arriving chunk. It has
     # the weights of two blocks. If weights are kept, it has those of all blocks so far, here three.
@@ -119,20 +212,30 @@ for my $job (@ahead) {
     my $weights = $job->{reshard} eq 'yes' ? 2 * $block : $four[0] + 3 * $block;
     my $sum = ($n > 1 ? $n * chunk($block, $n) : 0) + ($m > 1 ? chunk($block, $n) : 0);
     my $most = $weights + 2 * $block + $sum;
+
     # With one rank, kept weights and nothing to add, the peak is in the backward of the last block,
     # below the norm.
     $most += $four[-1] if "$n $m $job->{reshard}" eq '1 1 no';
     is($find->('in flight: '), (3 * $wte + $most) * $e, "$name: in flight");
+
     # Hidden or exposed, all communication takes the same time. The step is never shorter than rank
     # 0's computation, and never longer than computation and communication together.
     my ($alpha, $beta) = @{ $link{ $job->{link} } };
-    my $time = $units * ring_time($n, $e, $alpha, $beta, 1, @four) + 2 * ring_time($n, $e, $alpha, $beta, 1, $wte)
-        + ring_time($n, 8, $alpha, $beta, 2, 2 + 12 * 4 + 2, 1);
-    is($find->('exposed') + $find->('hidden'), $n * $time, "$name: exposed and hidden communication");
+    my $time =
+        $units * ring_time($n, $e, $alpha, $beta, 1, @four) +
+        2 * ring_time($n, $e, $alpha, $beta, 1, $wte) +
+        ring_time($n, 8, $alpha, $beta, 2, 2 + 12 * 4 + 2, 1);
+    is($find->('exposed') + $find->('hidden'),
+        $n * $time, "$name: exposed and hidden communication");
     my ($C, $T) = (15, 11);
     my $M = chunk(11, $n) * $T;
-    my $computing = 3 * 1000 * (4 * (24 * $M * $C ** 2 + 4 * $M * $T * $C) + 2 * $M * $C * 53);
+    my $computing = 3 * 1000 * (4 * (24 * $M * $C**2 + 4 * $M * $T * $C) + 2 * $M * $C * 53);
     my $step = $find->('step');
-    ok($step >= $computing && $step <= $computing + $time && ($time == 0 || $step < $computing + $time), "$name: the step is between the two");
+    ok(
+        $step >= $computing
+            && $step <= $computing + $time
+            && ($time == 0 || $step < $computing + $time),
+        "$name: the step is between the two"
+    );
 }
 done_testing();

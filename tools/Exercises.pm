@@ -20,9 +20,16 @@ use File::Find qw(find);
 use File::Path qw(make_path);
 
 my $id = qr/\d\d\.(?:\d\d|[a-z]+-)[a-z]/;
-our @EXPORT = qw(exercises chosen bodies find_body splice_body find_helpers splice_helpers helper_region decisive todo tree_files copy_files slurp spew);
+our @EXPORT =
+    qw(exercises chosen bodies find_body splice_body find_helpers splice_helpers helper_region decisive todo tree_files copy_files slurp spew);
 
-sub slurp { my ($path) = @_; local $/; open my $f, '<:raw', $path or die "unsplit: $path: $!\n"; return scalar <$f> // '' }
+sub slurp {
+    my ($path) = @_;
+    local $/;
+    open my $f, '<:raw', $path or die "unsplit: $path: $!\n";
+    return scalar <$f> // '';
+}
+
 sub spew {
     my ($path, $text) = @_;
     make_path(dirname $path);
@@ -49,7 +56,14 @@ sub bodies {
                 $open = undef;
                 next;
             }
-            $open = { id => $1, points => $2, task => $3, line => $line, indent => $indent, heading => 1 };
+            $open = {
+                id => $1,
+                points => $2,
+                task => $3,
+                line => $line,
+                indent => $indent,
+                heading => 1
+            };
         } elsif (m{^\s*// END\s*$}) {
             if (!$open) { push @$complaints, "line $line: `// END` without an exercise"; next }
             $open->{end} = $begin;
@@ -71,24 +85,32 @@ sub bodies {
 sub exercises {
     my ($root) = @_;
     my (@complaints, %by_id);
-    for my $path (sort glob "$root/[0-9][0-9]_*/*.[ch] $root/[0-9][0-9]_*/experiments/*.[ch] $root/common/*/*.[ch]") {
+    for my $path (
+        sort glob
+        "$root/[0-9][0-9]_*/*.[ch] $root/[0-9][0-9]_*/experiments/*.[ch] $root/common/*/*.[ch]") {
         my $file = $path =~ s{^\Q$root\E/}{}r;
         my $text = slurp($path);
         my @bad;
         for my $e (bodies($text, \@bad)) {
             $e->{file} = $file;
             my ($chapter, $name) = $e->{id} =~ /^(\d\d)\.(\d\d|[a-z]+)/;
-            my ($lesson) = grep { -e } $chapter eq '00' ? "$root/judge/run_00.c"
+            my ($lesson) =
+                grep { -e } $chapter eq '00'
+                ? "$root/judge/run_00.c"
                 : glob "$root/${chapter}_*/$name" . ($name =~ /\d/ ? '_*.c' : '.c');
-            push @bad, "line $e->{line}: exercise $e->{id}: there is no lesson $chapter.$name" unless $lesson;
-            push @bad, "line $e->{line}: exercise $e->{id} stands in $by_id{$e->{id}}{file}, too" if $by_id{ $e->{id} };
-            push @bad, "line $e->{line}: exercise $e->{id} has no solution" if substr($text, $e->{begin}, $e->{end} - $e->{begin}) !~ /\S/;
+            push @bad, "line $e->{line}: exercise $e->{id}: there is no lesson $chapter.$name"
+                unless $lesson;
+            push @bad, "line $e->{line}: exercise $e->{id} stands in $by_id{$e->{id}}{file}, too"
+                if $by_id{ $e->{id} };
+            push @bad, "line $e->{line}: exercise $e->{id} has no solution"
+                if substr($text, $e->{begin}, $e->{end} - $e->{begin}) !~ /\S/;
             next if @bad;
             $e->{lesson} = $lesson =~ s{^\Q$root\E/}{}r;
             ($e->{options}) = slurp($lesson) =~ m{^// grade: (.*)$}m;
             $e->{options} //= '';
             $e->{key} = $chapter eq '00' ? $chapter : "$chapter-$name";
-            $e->{title} = $e->{task} =~ /^(.{1,55}?)[.:](\s|$)/ ? $1 : substr($e->{task}, 0, 53) . '...';
+            $e->{title} =
+                $e->{task} =~ /^(.{1,55}?)[.:](\s|$)/ ? $1 : substr($e->{task}, 0, 53) . '...';
             $by_id{ $e->{id} } = $e;
         }
         push @complaints, map { "unsplit: $file, $_\n" } @bad;
@@ -105,7 +127,9 @@ sub chosen {
     my %wanted;
     for my $word (@words) {
         my @these = grep { $_->{id} =~ /^\Q$word\E($|\.|-|(?<=\d)[a-z]$)/ } @$all;
-        die "unsplit: there is no exercise '$word'; there are: ", join(' ', map { $_->{id} } @$all), "\n" unless @these;
+        die "unsplit: there is no exercise '$word'; there are: ",
+            join(' ', map { $_->{id} } @$all), "\n"
+            unless @these;
         $wanted{ $_->{id} } = 1 for @these;
     }
     return grep { $wanted{ $_->{id} } } @$all;
@@ -118,7 +142,8 @@ sub find_body {
     my (@found, $inside, $heading, $body);
     for (split /^/m, $text) {
         my $opens = m{^\s*//\s*EXERCISE\s+($id)\b};
-        return (undef, "exercise $1 begins inside of $id: its `// END` is missing") if $opens && $inside;
+        return (undef, "exercise $1 begins inside of $id: its `// END` is missing")
+            if $opens && $inside;
         if ($opens) { ($inside, $heading, $body) = (1, 1, '') if $1 eq $id; next }
         next unless $inside;
         if (m{^\s*// END\s*$}) { push @found, $body; $inside = 0; next }
@@ -127,7 +152,8 @@ sub find_body {
         $body .= $_;
     }
     return (undef, "its `// END` is missing") if $inside;
-    return (undef, @found ? 'its marker stands there twice' : 'its marker is not there') if @found != 1;
+    return (undef, @found ? 'its marker stands there twice' : 'its marker is not there')
+        if @found != 1;
     return ($found[0], undef);
 }
 
@@ -145,11 +171,16 @@ sub splice_body {
 # file level, so a body may use functions of its own:
 #     // HELPERS 01.02a: functions of your own, if you need any
 #     // END HELPERS
-sub helper_region { my ($id, $lines) = @_; return "// HELPERS $id: functions of your own, if you need any\n$lines// END HELPERS\n" }
+sub helper_region {
+    my ($id, $lines) = @_;
+    return "// HELPERS $id: functions of your own, if you need any\n$lines// END HELPERS\n";
+}
+
 sub find_helpers {
     my ($text, $id) = @_;
     return $text =~ m{^// HELPERS \Q$id\E\b[^\n]*\n(.*?)^// END HELPERS}ms ? $1 : '';
 }
+
 # Returns the text with lines above the function of exercise id: behind the last top-level line
 # before it.
 sub splice_helpers {
@@ -158,7 +189,8 @@ sub splice_helpers {
     die "unsplit: there is no exercise $id in this text\n" unless $e;
     my $before = substr $text, 0, $e->{begin};
     my $at = 0;
-    $at = $+[0] while $before =~ m{^(?:\}[^\n]*|\#include[^\n]*|(?!//)\S[^\n]*;(?:\s*//[^\n]*)?)\n}mg;
+    $at = $+[0]
+        while $before =~ m{^(?:\}[^\n]*|\#include[^\n]*|(?!//)\S[^\n]*;(?:\s*//[^\n]*)?)\n}mg;
     substr($text, $at, 0) = $lines;
     return $text;
 }
@@ -168,7 +200,11 @@ sub splice_helpers {
 sub decisive {
     my ($root) = @_;
     return unless -e "$root/tools/decisive";
-    return map { /^([\d.]+[\w.-]*)\s+(numbers|bytes|memory|time)\s+(\S.*?)\s*$/ ? ($1 => { layer => $2, why => $3 }) : () } split /\n/, slurp("$root/tools/decisive");
+    return map {
+        /^([\d.]+[\w.-]*)\s+(numbers|bytes|memory|time)\s+(\S.*?)\s*$/
+            ? ($1 => { layer => $2, why => $3 })
+            : ()
+    } split /\n/, slurp("$root/tools/decisive");
 }
 
 sub todo { my ($e) = @_; return qq($e->{indent}TODO("$e->{id}");\n) }
@@ -182,11 +218,17 @@ sub tree_files {
         @files = split /\0/, `git -C '$root' ls-files -z`;
         die "unsplit: git cannot list the files of $root\n" if $? || !@files;
     } else {
-        find({ no_chdir => 1, wanted => sub {
-            my $file = s{^\Q$root\E/?}{}r;
-            if ($file =~ m{^(build|\.git)$}) { $File::Find::prune = 1 }
-            elsif (-f && !/\.tmp$/) { push @files, $file }
-        } }, $root);
+        find(
+            {
+                no_chdir => 1,
+                wanted => sub {
+                    my $file = s{^\Q$root\E/?}{}r;
+                    if ($file =~ m{^(build|\.git)$}) { $File::Find::prune = 1 }
+                    elsif (-f && !/\.tmp$/) { push @files, $file }
+                }
+            },
+            $root
+        );
     }
     return sort grep { -e "$root/$_" } @files;
 }
@@ -197,6 +239,7 @@ sub copy_files {
         spew("$to/$file", slurp("$root/$file"));
         my @stat = stat "$root/$file";
         chmod $stat[2] & 07777, "$to/$file";
+
         # copied objects keep their times, too, so make does not rebuild them
         utime @stat[8, 9], "$to/$file";
     }

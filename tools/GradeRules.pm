@@ -17,6 +17,7 @@ sub code_of {
         pos = 0;
         while (pos() < length) {
             if (m{\G//[^\n]*}gc || m{\G/\*.*?\*/}gcs) { $code .= ' ' }
+
             # R"(...)" ends differently
             elsif (m{\G\w["']}gc) { return (undef, 'a string with letters before it') }
             elsif (m{\G/\*}gc) { return (undef, 'a comment that does not end') }
@@ -38,16 +39,22 @@ my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
     |malloc|calloc|realloc|free|alloca|aligned_alloc|posix_memalign|mmap|sbrk|brk|strdup|getenv|setenv|putenv|environ
     |f?open|fdopen|freopen|creat|f?write|f?read|f?close|v?[fsd]?n?printf|v?snprintf|puts|fputs|putchar|stdin|stdout|stderr
     |rename|unlink|truncate)$/x;
+
 # Names of the frame's functions. They are refused only where they are called or their address is
 # taken; side_length is a good variable name.
-my $of_the_frame = qr/^(?:check|snapshot|course|side|ledger|lesson|report|say|config|option|picture|memory|record|clock|grade|output|settings
+my $of_the_frame =
+    qr/^(?:check|snapshot|course|side|ledger|lesson|report|say|config|option|picture|memory|record|clock|grade|output|settings
     |exercise|device|MPI|PMPI|cblas|openblas|pthread|dl)_/x;
+
 # Names that are good for variables, too. They are refused only as calls.
 my $forbidden_call = qr/^(?:costs?|say|main|kill|raise|signal|read|write|open|close|remove|link)$/;
-my %keyword = map { $_ => 1 } qw(if for while switch return sizeof do else case default break continue void char int long unsigned float double
+my %keyword = map { $_ => 1 }
+    qw(if for while switch return sizeof do else case default break continue void char int long unsigned float double
     bool real const signed short struct size_t);
+
 # Mathematical functions, and the calls that a compiler generates for copies.
-my %harmless = map { $_ => 1 } qw(sqrt sqrtf fabs fabsf fmin fmax fminf fmaxf exp expf log logf log2 pow powf floor ceil round tanh tanhf
+my %harmless = map { $_ => 1 }
+    qw(sqrt sqrtf fabs fabsf fmin fmax fminf fmaxf exp expf log logf log2 pow powf floor ceil round tanh tanhf
     ldexp isnan isfinite memcpy memset memmove memcmp abs _GLOBAL_OFFSET_TABLE_ __stack_chk_fail);
 
 # Returns the functions that these headers declare.
@@ -57,7 +64,10 @@ sub public_functions {
         (my $code = $text) =~ s{//[^\n]*}{}g;
         $known{$1} = 1 while $code =~ /\b([a-z]\w+)\s*\(/g;
     }
-    return { map { $_ => 1 } grep { !/$forbidden/ && !/$of_the_frame/ && !/$forbidden_call/ } keys %known };
+    return {
+        map { $_ => 1 }
+        grep { !/$forbidden/ && !/$of_the_frame/ && !/$forbidden_call/ } keys %known
+    };
 }
 
 # Returns undef, or why the text is not the inside of one function: its brackets do not match. The
@@ -74,9 +84,12 @@ sub structure_fault {
     $code =~ s/<:/[/g;
     $code =~ s/:>/]/g;
     return 'a # line' if $code =~ /^\s*(?:#|%:)/m;
+
     for my $c ($code =~ /[()\[\]{}]/g) {
         if (!$partner{$c}) { push @open, $c }
-        elsif (!@open || pop @open ne $partner{$c}) { return "a $c that closes nothing of the body" }
+        elsif (!@open || pop @open ne $partner{$c}) {
+            return "a $c that closes nothing of the body";
+        }
     }
     return "a $open[-1] that is not closed" if @open;
     return undef;
@@ -94,14 +107,19 @@ sub text_faults {
     while ($code =~ /(?<![\w.])(?<!->)([A-Za-z_]\w*)(\s*\()?/g) {
         my ($name, $call) = ($1, $2);
         next if $our{$name};
-        return "the name $name" if $name =~ /$forbidden/ || $name =~ /$of_the_frame/ && ($call || $taken->{$name});
+        return "the name $name"
+            if $name =~ /$forbidden/ || $name =~ /$of_the_frame/ && ($call || $taken->{$name});
         return "a call of $name" if $call && $name =~ /$forbidden_call/;
-        return "a call of $name" if $call && !$keyword{$name} && !$known->{$name} && !$harmless{$name};
+        return "a call of $name"
+            if $call && !$keyword{$name} && !$known->{$name} && !$harmless{$name};
     }
+
     # (name)(x), (*name)(x); casts are not calls
     while ($code =~ /(\w*)\s*\(\s*([*&]?)\s*([A-Za-z_]\w*)\s*\)\s*\(/g) {
         my ($before, $star, $name) = ($1, $2, $3);
-        next if $before =~ /^(?:if|while|switch)$/ || !$star && ($keyword{$name} || $name =~ /_t$|^[A-Z]/);
+        next
+            if $before =~ /^(?:if|while|switch)$/
+            || !$star && ($keyword{$name} || $name =~ /_t$|^[A-Z]/);
         return "a call of ($star$name)";
     }
     while ($code =~ /(?:\.|->)\s*([A-Za-z_]\w*)/g) {    # fields and functions have different names
@@ -134,10 +152,13 @@ sub object_facts {
 # Returns a reason if a file with a submitted body has more variables or a larger stack frame than
 # ours, or undef. This memory is in no arena.
 my $spare = 4096;    # a solution may use this many bytes more than ours
+
 sub large_variables {
     my ($theirs, $ours) = @_;
-    return "more than $spare bytes of variables are outside of the arenas" if $theirs->{variables} > $ours->{variables} + $spare;
-    return "more than $spare bytes of arrays are on the stack, outside of the arenas" if $theirs->{frame} > $ours->{frame} + $spare;
+    return "more than $spare bytes of variables are outside of the arenas"
+        if $theirs->{variables} > $ours->{variables} + $spare;
+    return "more than $spare bytes of arrays are on the stack, outside of the arenas"
+        if $theirs->{frame} > $ours->{frame} + $spare;
     return undef;
 }
 1;

@@ -18,12 +18,25 @@ use File::Basename qw(basename dirname);
 use File::Path qw(make_path remove_tree);
 use List::Util qw(first max);
 
-our @EXPORT_OK = qw(grader_begin sandbox_missing compile_body compile_ours link_program run_program compare_runs body_symbols);
+our @EXPORT_OK =
+    qw(grader_begin sandbox_missing compile_body compile_ours link_program run_program compare_runs body_symbols);
 my (%flags, $work, $trusted);
 my $suffix = join '', map { sprintf '%x', rand 16 } 1 .. 8;    # of names that no body can know
 my $build = 'build/cpu-fp32';
 
-sub quiet { my (@words) = @_; my $pid = open my $f, '-|' // die; if (!$pid) { open STDERR, '>&', \*STDOUT; open STDIN, '<', '/dev/null'; exec @words or exit 127 } local $/; my $out = <$f> // ''; close $f; return ($? == 0, $out) }
+sub quiet {
+    my (@words) = @_;
+    my $pid = open my $f, '-|' // die;
+    if (!$pid) {
+        open STDERR, '>&', \*STDOUT;
+        open STDIN, '<', '/dev/null';
+        exec @words or exit 127;
+    }
+    local $/;
+    my $out = <$f> // '';
+    close $f;
+    return ($? == 0, $out);
+}
 
 # ---- the sandbox ----
 
@@ -40,20 +53,47 @@ sub nobody { return $> == 0 ? qw(setpriv --reuid=65534 --regid=65534 --clear-gro
 
 # The file system and the name spaces of the sandbox.
 sub box {
-    return ('--unshare-all', '--die-with-parent', '--new-session', '--uid', 65534, '--gid', 65534,
-        (map { ('--ro-bind-try', $_, $_) } qw(/usr /bin /sbin /lib /lib32 /lib64 /etc/alternatives /etc/ld.so.cache)),
-        '--proc', '/proc', '--dev', '/dev', '--size', 2**26, '--tmpfs', '/tmp', '--dir', '/work', '--chdir', '/work');
+    return (
+        '--unshare-all',
+        '--die-with-parent',
+        '--new-session',
+        '--uid', 65534, '--gid', 65534,
+        (
+            map { ('--ro-bind-try', $_, $_) }
+                qw(/usr /bin /sbin /lib /lib32 /lib64 /etc/alternatives /etc/ld.so.cache)
+        ),
+        '--proc', '/proc', '--dev', '/dev', '--size',
+        2**26,
+        '--tmpfs',
+        '/tmp', '--dir', '/work',
+        '--chdir',
+        '/work'
+    );
 }
+
 # The environment of everything that runs in the sandbox. The broker adds the rank's number.
-my %environment = (PATH => '/usr/bin:/bin', LC_ALL => 'C', NO_COLOR => 1, OPENBLAS_NUM_THREADS => 1, OMP_NUM_THREADS => 1);
+my %environment = (
+    PATH => '/usr/bin:/bin',
+    LC_ALL => 'C',
+    NO_COLOR => 1,
+    OPENBLAS_NUM_THREADS => 1,
+    OMP_NUM_THREADS => 1
+);
 
 # The words that start a command with limits, in the sandbox. files: path outside => path inside;
 # a path that ends in + may be written. All ranks together must fit into the machine's memory.
 sub confined {
     my ($seconds, $files, $bytes, $processes, @command) = @_;
-    my @limits = ('prlimit', "--cpu=$seconds", "--as=$bytes", '--fsize=67108864', '--core=0', '--nofile=64', "--nproc=$processes", '--stack=1048576', '--');
+    my @limits = (
+        'prlimit', "--cpu=$seconds", "--as=$bytes", '--fsize=67108864',
+        '--core=0', '--nofile=64', "--nproc=$processes", '--stack=1048576',
+        '--'
+    );
     return ('prlimit', @limits[1 .. 5], '--', @command) if $trusted;
-    my @binds = map { my $inside = $files->{$_}; $inside =~ s/\+$// ? ('--bind', $_, $inside) : ('--ro-bind', $_, $inside) } sort keys %$files;
+    my @binds = map {
+        my $inside = $files->{$_};
+        $inside =~ s/\+$// ? ('--bind', $_, $inside) : ('--ro-bind', $_, $inside)
+    } sort keys %$files;
     return (nobody(), 'bwrap', box(), @binds, '--', @limits, @command);
 }
 
@@ -63,18 +103,30 @@ sub confined {
 sub grader_begin {
     my ($folder, $is_trusted, @settings) = @_;
     ($work, $trusted) = ($folder, $is_trusted);
-    my ($good, $out) = quiet('env', '-u', 'MAKEFLAGS', '-u', 'MAKELEVEL', 'make', '--no-print-directory', @settings, 'grader-flags');
+    my ($good, $out) = quiet(
+        'env', '-u', 'MAKEFLAGS', '-u',
+        'MAKELEVEL', 'make', '--no-print-directory', @settings,
+        'grader-flags'
+    );
     die "unsplit: make grader-flags failed: $out\n" unless $good;
     %flags = $out =~ /^(\w+) (.*)$/mg;
     $flags{compile} =~ s/^\S+/$flags{compiler}/;
+
     # The sources are small, so a fast compilation matters more than a fast program.
     $flags{compile} =~ s/-O3 -g/-O1/;
     make_path("$work/include", "$work/shared");
-    for my $header (glob('common/*/*.h judge/*/*.h [0-9][0-9]_*/*.h [0-9][0-9]_*/experiments/*.h')) { copy_files('.', "$work/include", $header) }
+    for my $header (glob('common/*/*.h judge/*/*.h [0-9][0-9]_*/*.h [0-9][0-9]_*/experiments/*.h'))
+    {
+        copy_files('.', "$work/include", $header);
+    }
     my @names = map { "-D$_=$_$suffix" } qw(grader_result grader_mark grader_enter grader_leave);
-    my @jobs = map { "$flags{compile} -Itools/grader @names -w -c -o $work/shared/" . basename($_, '.c') . ".o $_" }
-        qw(tools/grader/mpi.c tools/grader/probe.c common/comm/comm_mpi.c common/comm/comm_nccl.c common/comm/waits.c);
-    push @jobs, map { "$flags{compiler} -std=gnu11 -O2 -I. -o $work/$_ tools/grader/$_.c -lm" } qw(broker compare);
+    my @jobs = map {
+        "$flags{compile} -Itools/grader @names -w -c -o $work/shared/"
+            . basename($_, '.c') . ".o $_"
+    } qw(tools/grader/mpi.c tools/grader/probe.c common/comm/comm_mpi.c common/comm/comm_nccl.c common/comm/waits.c);
+    push @jobs,
+        map { "$flags{compiler} -std=gnu11 -O2 -I. -o $work/$_ tools/grader/$_.c -lm" }
+        qw(broker compare);
     copy_files('build', $work, 'text.txt');
     spew("$work/jobs", join "\0", @jobs);
     ($good, $out) = quiet('sh', '-c', "xargs -0 -P 4 -n 1 sh -c <'$work/jobs'");
@@ -93,7 +145,8 @@ sub mark_body {
 sub compile_words {
     my ($source, $object, $name) = @_;
     my $symbol = "experiment_" . $name =~ s{[/]}{_}gr =~ s/\.c$//r;
-    return "$flags{compile} -w -fno-inline -ffunction-sections -fstack-usage -DDEFAULT_TEXT='\"build/text.txt\"' -DEXPERIMENT_SYMBOL=$symbol -c -o $object $source";
+    return
+        "$flags{compile} -w -fno-inline -ffunction-sections -fstack-usage -DDEFAULT_TEXT='\"build/text.txt\"' -DEXPERIMENT_SYMBOL=$symbol -c -o $object $source";
 }
 
 # Compiles one of our own files, with other sizes. Returns the object.
@@ -115,29 +168,43 @@ sub compile_body {
     spew("$folder/body.c", $text);
     my $object = "$folder/out/body.o";
     unlink $object;
-    my %files = ("$work/include" => '/work/include', "$folder/body.c" => '/work/body.c', "$folder/out" => '/work/out+');
-    my ($from, $to, $in) = $trusted ? ("$folder/body.c", $object, '.') : ('/work/body.c', '/work/out/body.o', '/work/include');
-    # Only the functions that our object has stay visible to other files. So a helper function cannot
-    # take the place of a function of the frame.
+    my %files = (
+        "$work/include" => '/work/include',
+        "$folder/body.c" => '/work/body.c',
+        "$folder/out" => '/work/out+'
+    );
+    my ($from, $to, $in) =
+        $trusted
+        ? ("$folder/body.c", $object, '.')
+        : ('/work/body.c', '/work/out/body.o', '/work/include');
+
+   # Only the functions that our object has stay visible to other files. So a helper function cannot
+   # take the place of a function of the frame.
     my $ours = "$build/" . $name =~ s/\.c$/.o/r;
-    my @globals = map { /^\S+ \S (\S+)/ ? "--keep-global-symbol=$1" : () } `nm -g --defined-only '$ours'`;
+    my @globals =
+        map { /^\S+ \S (\S+)/ ? "--keep-global-symbol=$1" : () } `nm -g --defined-only '$ours'`;
     my $words = compile_words($from, $to, $name) =~ s/ -I\. / -I$in /r . " && objcopy @globals $to";
     local %ENV = %environment;
     my ($good, $out) = quiet(confined(60, \%files, 2**32, 64, 'sh', '-c', $words));
     my ($error) = $out =~ /((?:your-body:\d+:|fatal|error)[^\n]*error[^\n]*)/;
     $error //= ($out =~ /([^\n]*(?:error|exhausted)[^\n]*)/)[0] // 'the compiler gave up';
-    return (undef, $error =~ s{/work/}{}gr) if !$good || !-f $object || -l $object || slurp($object) !~ /^\x7fELF/;
+    return (undef, $error =~ s{/work/}{}gr)
+        if !$good || !-f $object || -l $object || slurp($object) !~ /^\x7fELF/;
     return ($object, undef);
 }
 
 sub link_program {
     my ($program, $lesson, @objects) = @_;
     my $info = "$build/" . $lesson =~ s/\.c$/.info.o/r;
-    my @wraps = map { "-Wl,--wrap=$_" } qw(check_close check_equal check_differs check_replicas check_numbers check_true report_json);
+    my @wraps = map { "-Wl,--wrap=$_" }
+        qw(check_close check_equal check_differs check_replicas check_numbers check_true report_json);
     my @shared = glob "$work/shared/*.o";
-    my ($good, $out) = quiet('sh', '-c', "$flags{compiler} -pthread -s -o $program @objects @shared $info @wraps -Wl,--start-group $build/judge.a $build/common.a "
-        . join(' ', glob "$build/[0-9]*.a") . " -Wl,--end-group $flags{openmp} $flags{libs}");
-    return $good ? undef : ($out =~ /((?:undefined reference|multiple definition)[^\n]*)/)[0] // $out =~ s/\n.*//sr;
+    my ($good, $out) = quiet('sh', '-c',
+        "$flags{compiler} -pthread -s -o $program @objects @shared $info @wraps -Wl,--start-group $build/judge.a $build/common.a "
+            . join(' ', glob "$build/[0-9]*.a")
+            . " -Wl,--end-group $flags{openmp} $flags{libs}");
+    return $good ? undef : ($out =~ /((?:undefined reference|multiple definition)[^\n]*)/)[0]
+        // $out =~ s/\n.*//sr;
 }
 
 # ---- a run ----
@@ -148,8 +215,13 @@ sub run_program {
     my (%o) = @_;
     my $files = $o{files};
     unlink map { "$files.$_" } qw(run results out err);
-    my @options = (@{ $o{options} }, '--clock', 'simulated', '--seed', $o{seed}, '--timeout', $o{seconds}, '--json', '/tmp/page.json');
+    my @options = (
+        @{ $o{options} }, '--clock', 'simulated', '--seed',
+        $o{seed}, '--timeout', $o{seconds}, '--json',
+        '/tmp/page.json'
+    );
     my %seen = ($o{program} => '/work/program', "$work/text.txt" => '/work/build/text.txt');
+
     # A program that saves needs a folder that all of its ranks share. Each run gets an empty one.
     if ("@options" =~ m{--save (\S+)}) {
         my $saved = $1;
@@ -160,14 +232,20 @@ sub run_program {
         $seen{$folder} = "/work/$saved+";
         @options = map { $_ eq $saved && $trusted ? $folder : $_ } @options;
     }
-    my @command = confined($o{seconds}, \%seen, 2**30, 16, $trusted ? $o{program} : '/work/program', map { $trusted && $_ eq '/tmp/page.json' ? "$files.page" : $_ } @options);
+    my @command = confined(
+        $o{seconds}, \%seen, 2**30, 16,
+        $trusted ? $o{program} : '/work/program',
+        map { $trusted && $_ eq '/tmp/page.json' ? "$files.page" : $_ } @options
+    );
     local %ENV = %environment;
-    my $status = system { "$work/broker" } "$work/broker", $o{ranks}, $o{seconds}, $o{alter} // 'none', $files, @command;
+    my $status = system {"$work/broker"} "$work/broker", $o{ranks}, $o{seconds},
+        $o{alter} // 'none', $files, @command;
     return { broken => "the broker ended with status $status" } if $status;
     my $run = slurp("$files.run");
     my %seen_run = (files => $files, counts => {}, peak => 0, seconds => 0);
     $seen_run{counts}{$3} = [$1, $2] while $run =~ /^count (\d+) (\d+) (.*)$/mg;
     my @ranks;
+
     while ($run =~ /^rank (\d+) status (\d+) peak (\d+) seconds (\S+) bye (\d)$/mg) {
         push @ranks, { rank => $1, status => $2, bye => $5 };
         $seen_run{peak} = max($seen_run{peak}, $3);
@@ -180,13 +258,34 @@ sub run_program {
     my ($message) = $errors =~ /^((?:unsplit: |\[rank )(?!.*deadlock).*)$/m;
     return { %seen_run, fault => $message } if defined $message;
     my $bad = first { $_->{status} > 1 } @ranks;
-    my $signal = $bad && $bad->{status} > 128 ? 'rank ' . $bad->{rank} . ' was ended by signal ' . ($bad->{status} - 128) . signal_text($bad->{status} - 128) : undef;
-    return { %seen_run, fault => $signal // "rank $bad->{rank} ended with status $bad->{status}" } if $bad;
+    my $signal =
+        $bad && $bad->{status} > 128
+        ? 'rank '
+        . $bad->{rank}
+        . ' was ended by signal '
+        . ($bad->{status} - 128)
+        . signal_text($bad->{status} - 128)
+        : undef;
+    return { %seen_run, fault => $signal // "rank $bad->{rank} ended with status $bad->{status}" }
+        if $bad;
     my $early = first { !$_->{bye} } @ranks;
-    return { %seen_run, fault => "rank $early->{rank} ended before the end of the program" } if $early;
+    return { %seen_run, fault => "rank $early->{rank} ended before the end of the program" }
+        if $early;
     return \%seen_run;
 }
-sub signal_text { my ($n) = @_; my %text = (11 => ': it reads or writes memory that is not its own', 8 => ': it divides by zero', 9 => ': it was killed', 6 => ': it aborted', 24 => ': it used too much processor time', 31 => ': a forbidden system call'); return $text{$n} // '' }
+
+sub signal_text {
+    my ($n) = @_;
+    my %text = (
+        11 => ': it reads or writes memory that is not its own',
+        8 => ': it divides by zero',
+        9 => ': it was killed',
+        6 => ': it aborted',
+        24 => ': it used too much processor time',
+        31 => ': a forbidden system call'
+    );
+    return $text{$n} // '';
+}
 
 # ---- the judge ----
 
@@ -194,7 +293,8 @@ sub signal_text { my ($n) = @_; my %text = (11 => ': it reads or writes memory t
 # page => text }.
 sub compare_runs {
     my ($theirs, $ours, $bits) = @_;
-    my ($good, $out) = quiet("$work/compare", "$theirs.results", "$ours.results", $bits ? 'bits' : ());
+    my ($good, $out) =
+        quiet("$work/compare", "$theirs.results", "$ours.results", $bits ? 'bits' : ());
     return { other => 'its records cannot be read' } unless $good;
     my %result = (wrong => []);
     for (split /\n/, $out) {
@@ -225,7 +325,8 @@ sub body_symbols {
     while (defined(my $s = shift @open)) {
         next if $seen{$s}++;
         for my $symbol (keys %{ $refers{$s} }) {
-            my $name = $symbol =~ s/^\.text\.(?:unlikely\.)?//r =~ s/\.(?:constprop|isra|part|cold)[.\d]*//gr;
+            my $name = $symbol =~ s/^\.text\.(?:unlikely\.)?//r =~
+                s/\.(?:constprop|isra|part|cold)[.\d]*//gr;
             $found{$name} += $refers{$s}{$symbol} unless $name =~ /$suffix|^\./;
             push @open, grep { $refers{$_} } ".text.$name" if !$our_functions->{$name};
             push @open, $symbol if $symbol =~ /^\.(?:data|rodata)/ && $refers{$symbol};
