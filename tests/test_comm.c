@@ -52,7 +52,8 @@ static real integer(size_t rank, size_t i) { return (real)((rank * 7 + i * 3) % 
 static real another(size_t rank, size_t i) { return (real)((rank * 5 + i * 3) % 13) - 5; }
 // Values whose sum depends on the order.
 static real rough(size_t rank, size_t i) {
-    return (real)(random_normal(random_key(rank, i)) * pow(10, (double)((rank + i) % 5)));
+    static const double scale[] = { 0x1p-62, 0x1p-59, 0x1p-56, 0x1p-52, 0x1p-49 }; // 2 to 16,384
+    return (real)((double)(int64_t)random_key(rank, i) * scale[(rank + i) % 5]);
 }
 
 // The element type of the tensors of this rank's tests, and a value as it is stored there.
@@ -196,9 +197,14 @@ static bool all_to_alls(Comm *c, Arena *a, size_t n, Value v) {
     return good && holds(back, one, v, c->rank, 0);
 }
 
+// Every root, but of a vector of several pieces only the first and the last.
+static size_t next_root(Comm *c, size_t root, size_t n) {
+    return n <= 30011 || root == c->size - 1 ? root + 1 : c->size - 1;
+}
+
 static bool broadcasts(Comm *c, Arena *a, size_t n, Value v) {
     bool good = true;
-    for (size_t root = 0; root < c->size; root++) {
+    for (size_t root = 0; root < c->size; root = next_root(c, root, n)) {
         Tensor t = vector(a, v, c->rank, 0, n);
         comm_broadcast(c, t, root);
         good = good && holds(t, one, v, root, 0);
@@ -208,7 +214,7 @@ static bool broadcasts(Comm *c, Arena *a, size_t n, Value v) {
 
 static bool reduces(Comm *c, Arena *a, size_t n, Value v) {
     bool good = true;
-    for (size_t root = 0; root < c->size; root++) {
+    for (size_t root = 0; root < c->size; root = next_root(c, root, n)) {
         Tensor t = vector(a, v, c->rank, 0, n);
         comm_reduce(c, t, root);
         good = good && (c->rank == root ? holds(t, sum_in_order, v, c->size, 0)
