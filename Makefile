@@ -74,7 +74,7 @@ O = build/$(KIND)-$(PRECISION)$(san-$(SANITIZE))
 # because no code here reads errno or uses traps.
 CFLAGS  = -std=gnu11 $(BOTH) $(CUT_TEXT) $(CFLAGS-threads-$(KIND))
 CFLAGS-threads-cpu = $(OPENMP)
-BOTH    = $(if $(SANITIZE),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,$(OPTIMIZE-$(KIND))) \
+BOTH    = $(if $(SANITIZE),-O0 -g -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,$(OPTIMIZE-$(KIND))) \
           $(MARCH-$(KIND)) -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra $(WERROR) -pthread
 # The stand-ins only test the host code, so a fast build matters more than a fast program.
 OPTIMIZE-cpu     = -O3 -g
@@ -270,12 +270,15 @@ FOUND-cuda    = build/tools-cuda.mk
 FOUND-standin = build/tools-standin.mk
 ifneq ($(filter-out help list doctor setup clean student check predict design plant capstone,$(or $(MAKECMDGOALS),all)),)
     include $(FOUND-$(KIND))
+    # once(NAME,COMMAND): NAME is what the command prints. It runs when NAME is first used, so that a
+    # make that compiles nothing itself asks nothing.
+    once = $(eval $(1) := $(shell $(2)))$($(1))
     # The compiler and the MPI: "gcc (Debian 12.2.0-14) 12.2.0 gcc -I/usr/lib/x86_64-linux-gnu/openmpi/include ..."
     WRAPPER  := OMPI_CC='$(OMPI_CC)' MPICH_CC='$(MPICH_CC)' $(CC)
-    COMPILER := $(shell { $(WRAPPER) --version | head -n 1; $(WRAPPER) -show; } 2>/dev/null)
+    COMPILER  = $(call once,COMPILER,{ $(WRAPPER) --version | head -n 1; $(WRAPPER) -show; } 2>/dev/null)
     # clang needs an extra package for OpenMP (libomp-dev). Without OpenMP a rank has one thread. The thread
     # sanitizer does not support OpenMP.
-    OPENMP   := $(if $(filter thread,$(SANITIZE)),,$(shell echo 'int main(void) { return 0; }' | $(WRAPPER) -fopenmp -x c -o /dev/null - 2>/dev/null && echo -fopenmp))
+    OPENMP    = $(call once,OPENMP,$(if $(filter thread,$(SANITIZE)),,echo 'int main(void) { return 0; }' | $(WRAPPER) -fopenmp -x c -o /dev/null - 2>/dev/null && echo -fopenmp))
 endif
 build/tools.mk:
 	@tools/setup build $@
@@ -303,10 +306,12 @@ $(O)/flags: FORCE
 
 # The symbol that EXPERIMENT defines: experiment_03_tensor_parallel_experiments_02_linear.
 SYMBOL = -DEXPERIMENT_SYMBOL=experiment_$(subst /,_,$(basename $<))
+# An experiment and a test calculate little, so a fast build matters more than a fast program.
+BUILD_FAST = $(if $(or $(findstring /experiments/,$<),$(filter tests/test_%,$<)),-O1)
 $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "compiling $<"
-	@$(COMPILE) -DDEFAULT_TEXT='"$(TEXT)"' $(SYMBOL) -MMD -MP -c -o $@ $<
+	@$(COMPILE) $(BUILD_FAST) -DDEFAULT_TEXT='"$(TEXT)"' $(SYMBOL) -MMD -MP -c -o $@ $<
 
 # A file with kernels is C. For a GPU it is compiled as CUDA C++, for the stand-ins as plain C++, both with C
 # linkage. A fused multiply-add would change bits here, too.
