@@ -300,6 +300,9 @@ static void scale(Run *run) {
         check_true(run, name[i], "all-reduces beside products as on A100s",
                    fabs(got / wanted - 1) < 0.1);
         check_true(run, name[i], "latency is a few per cent", ours.latency < 0.03 * ours.volume);
+        check_true(run, name[i], "memory beside the fast link as on A100s",
+                   i > 0 ||
+                       fabs(device->memory / link->beta * real_beta[i] / a100->memory - 1) < 1e-9);
     }
 }
 
