@@ -90,7 +90,7 @@ static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
     Arena room = arena(MEM_COMMUNICATION);
     Range own = context_positions_of(h, h->cp->rank).chunk[0];
     Tensor whole = tensor_new(&room, h->B * h->length, with.cols);
-    // EXERCISE 03.13a (4 points): the gradient of keys that were never here. whole [B T, A] is this
+    // EXERCISE 03.13a (4 points): the gradient of keys that other ranks hold. whole [B T, A] is this
     // rank's partial sum for the keys of all positions: p^T times `with`, which has one row per
     // local query (op_heads_mix_t). With grouped heads attention_fold() adds the heads of a group
     // and returns the narrower tensor. Make ONE all-reduce over h->cp. Then copy this rank's rows

@@ -257,11 +257,11 @@ static void grid(Run *run, Snapshot *want) {
         if (time[t][CYCLES - 1] < time[best_threshold][CYCLES - 1]) best_threshold = t;
     if (!clock_config()->simulated) return;
     say(run,
-        "\nNow a coordinator, for %d gradients in %d layers. After every few gradients a cycle "
-        "ends: the ranks\ntell each other which gradients they have, and start the all-reduces of "
-        "those that all ranks have.\nSeveral are copied side by side and fused into one "
-        "all-reduce, up to a threshold. A single one is\nreduced where it is. The time of a step. "
-        "Columns: gradients per cycle. Rows: gradients per all-reduce.",
+        "Now a coordinator, for %d gradients in %d layers. After every few gradients a cycle ends: "
+        "the ranks\ntell each other which gradients they have, and start the all-reduces of those "
+        "that all ranks have.\nSeveral are copied side by side and fused into one all-reduce, up "
+        "to a threshold. A single one is\nreduced where it is. The table has the time of a step. "
+        "Columns: gradients per cycle. Rows: gradients\nthat an all-reduce adds.",
         TENSORS, LAYERS);
     results(run, columns, row);
     const bool between = best_cycle % (CYCLES - 1) > 0 && best_threshold % (THRESHOLDS - 1) > 0;
@@ -295,8 +295,8 @@ static void coordinator(Run *run) {
     say(run,
         "\nfixed order: every rank waits for all %d gradients of a layer, then starts its "
         "all-reduce (as DDP).\nnames: the first step, in K cycles of %d gradients. Ranks send rank "
-        "0 names; in J of the cycles it\nanswers with those that all ranks have. cache: later "
-        "steps. The names are known, so one small\nall-reduce per cycle counts the ranks that "
+        "0 names; in J of the cycles rank 0\nanswers with those that all ranks have. cache: later "
+        "steps. All names are known, so one small\nall-reduce per cycle counts the ranks that "
         "have each of the n gradients. e: bytes of an element.\n",
         BRANCHES, CYCLE);
     results(run, (const char *const[]){ "fixed order", "names", "cache", NULL },
