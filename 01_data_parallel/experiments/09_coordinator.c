@@ -267,8 +267,9 @@ static void grid(Run *run, Snapshot *want) {
     const bool between = best_cycle % (CYCLES - 1) > 0 && best_threshold % (THRESHOLDS - 1) > 0;
     if (between)
         say(run,
-            "The best cycle has %zu: shorter ones wait for answers, longer ones send late. In "
-            "cycles of all %d,\n%zu per all-reduce are the best: fewer pay more latencies, more "
+            "The best cycle has %zu gradients: shorter ones wait for answers, longer ones send "
+            "late. "
+            "In cycles of\nall %d, %zu per all-reduce are best: fewer pay more latencies, more "
             "are all copied before they leave.",
             cycles[best_cycle], TENSORS, thresholds[best_threshold]);
     // On other devices and links, and with fewer or more ranks, an extreme may be the best.
@@ -294,10 +295,10 @@ static void coordinator(Run *run) {
     snapshot_free(want);
     say(run,
         "\nfixed order: every rank waits for all %d gradients of a layer, then starts its "
-        "all-reduce (as DDP).\nnames: the first step, in K cycles of %d gradients. Ranks send rank "
-        "0 names; in J of the cycles rank 0\nanswers with those that all ranks have. cache: later "
-        "steps. All names are known, so one small\nall-reduce per cycle counts the ranks that "
-        "have each of the n gradients. e: bytes of an element.\n",
+        "all-reduce (as DDP).\nnames: the first step, in K cycles of %d gradients. The ranks send "
+        "rank 0 names. In J of the cycles\nrank 0 answers with those that all ranks have. cache: "
+        "later steps. Names are known, so one small\nall-reduce per cycle counts the ranks "
+        "that have each of the n gradients. e: bytes of an element.\n",
         BRANCHES, CYCLE);
     results(run, (const char *const[]){ "fixed order", "names", "cache", NULL },
             (const Result[]){
