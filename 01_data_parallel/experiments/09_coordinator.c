@@ -121,8 +121,11 @@ static void deadlock(Run *run) {
     char *why = play_why(p);
     check_true(run, "each rank in its own order", N > 1 ? "deadlock" : "one rank runs",
                stuck == (N > 1));
-    say(run, "Each rank calls the all-reduces of A, B and C in its own order: %s\n%s",
-        stuck ? "deadlock" : "one rank waits for nobody", why);
+    size_t shown = 0; // the first two lines
+    for (size_t lines = 0; why[shown] && lines < 2; shown++) lines += why[shown] == '\n';
+    say(run, "Each rank calls the all-reduces of A, B and C in its own order: %s\n%.*s%s",
+        stuck ? "deadlock" : "one rank waits for nobody", (int)shown, why,
+        why[shown] ? "...\n" : "");
     free(why);
     play_free(p);
 }
@@ -254,11 +257,11 @@ static void grid(Run *run, Snapshot *want) {
         if (time[t][CYCLES - 1] < time[best_threshold][CYCLES - 1]) best_threshold = t;
     if (!clock_config()->simulated) return;
     say(run,
-        "Now a coordinator, for %d gradients in %d layers. After every few gradients a cycle ends: "
+        "Now a coordinator, for %d gradients in %d layers. A cycle ends after every few gradients: "
         "the ranks\ntell each other which gradients they have, and start the all-reduces of those "
-        "that all ranks have.\nSeveral are copied side by side and fused into one all-reduce, up "
-        "to a threshold. A single one is\nreduced where it is. The table has the time of a step. "
-        "Columns: gradients per cycle. Rows: gradients\nthat an all-reduce adds.",
+        "that all ranks have.\nSeveral fused into one all-reduce are copied into a buffer and "
+        "back. A single one stays in place.\nThe time of a step, by gradients per cycle (columns) "
+        "and gradients per all-reduce (rows):",
         TENSORS, LAYERS);
     results(run, columns, row);
     const bool between = best_cycle % (CYCLES - 1) > 0 && best_threshold % (THRESHOLDS - 1) > 0;
@@ -309,18 +312,14 @@ static void coordinator(Run *run) {
     else
         say_answer(run,
                    "The one whose gradient all ranks have. %d gradients, finished in %zu orders, "
-                   "need %s all-reduces. All ranks start them in the same order, and the sums have "
-                   "the bits of one device.",
+                   "need %s all-reduces in one order. The sums have the bits of one device.",
                    TENSORS, N < BRANCHES ? N : BRANCHES, cost_text(run, "sums.cache"));
     if (simulated)
-        say_cost(run,
-                 "each gradient waits for the end of its cycle and for the answer. A step takes "
-                 "%s, in a fixed order %s.",
+        say_cost(run, "each gradient waits for an answer: %s per step, in a fixed order %s.",
                  cost_text(run, "time.cache"), cost_text(run, "time.fixed"));
     else say_cost(run, "each gradient waits for the end of a cycle, and for the answer.");
-    say_use_when(run,
-                 "ranks may finish in different orders, or some ranks lack a tensor. Otherwise "
-                 "use a fixed order, because it needs no messages.");
+    say_use_when(run, "ranks finish in different orders or lack tensors. Else a fixed order is "
+                      "cheaper.");
 }
 
 EXPERIMENT(coordinator, NULL);

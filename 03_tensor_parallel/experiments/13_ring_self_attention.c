@@ -42,7 +42,7 @@ static void ring_self(Run *run) {
                 { 0 } });
     say(run,
         "  Formulas: RSA; ring attention (03.08, contiguous chunks), which merges partial results, "
-        "keeps no\n  scores, and computes them again in backward.\n  T = %zu positions on N = %zu "
+        "keeps no\n  scores. T = %zu positions on N = %zu "
         "ranks; C = %d in H = %d heads",
         plain.T, n, HEADS * D, HEADS);
     if (n == 1) say_answer(run, "One rank has all keys and sends nothing. Choose two or more.");
