@@ -1,7 +1,7 @@
 // ranks: 4
 // level: extra
 // question: Which all-reduce comes next, if the ranks finish their gradients in different orders?
-// vary: LAYERS 5..9, BATCH 6..10, WIDTH 48|64|80
+// vary: LAYERS 5..9, BATCH 6..8, ROWS 4|5
 //
 // Holds:  every rank a replica, as in 02_all_reduce, and copies of the tensors that are in flight.
 //         Two flags per tensor: ready on this rank, agreed by all ranks.
@@ -11,7 +11,8 @@
 // Saves:  the ranks need no common order, and a fused all-reduce has one latency for all its
 //         tensors.
 // Costs:  a tensor waits for the end of the cycle in which the last rank has it, and for the
-//         answer.
+//         answer. A fused tensor is copied into a buffer and back. While a fused all-reduce is in
+//         flight, the rank can fill the next buffer.
 // Sergeev and Del Balso 2018 (arXiv 1802.05799), section 4; Horovod's controller and response
 // cache. Left out: a thread of its own, names as text, tensors of several types, a rank that
 // leaves.
@@ -104,8 +105,9 @@ static void start_fused(Coordinator *c, size_t started) {
     // started; `started` of them are. Each is the next entry f of c->fused, which c->n_fused
     // counts. It adds the tensors c->list[f->first, f->end): one tensor, and as many of those after
     // it as fit in c->threshold bytes together with it. Tensor i is range_size(c->part[i])
-    // elements. Take f->buffer [1, elements] from &c->buffers, fill it (coordinator_copy), and
-    // start its all-reduce over c->data in f->request. Do not wait for it: coordinator_wait does.
+    // elements. Fill f->buffer (coordinator_fill), and start its all-reduce over c->data in
+    // f->request at once, so that it is in flight while the next buffer is filled. Do not wait for
+    // it: coordinator_wait does.
     while (started < c->listed) {
         Fused *f = &c->fused[c->n_fused++];
         size_t elements = 0;
@@ -114,8 +116,7 @@ static void start_fused(Coordinator *c, size_t started) {
         while (started < c->listed &&
                (elements + range_size(c->part[c->list[started]])) * sizeof(real) <= c->threshold);
         f->end = started;
-        f->buffer = tensor_new(&c->buffers, 1, elements);
-        coordinator_copy(c, f, true);
+        coordinator_fill(c, f, elements);
         f->request = comm_start_all_reduce(c->data, f->buffer); // 2 (N-1)/N of the buffer's bytes
     }
     // END
@@ -132,7 +133,7 @@ bool coordinator_cycle(Coordinator *c) {
 void coordinator_wait(Coordinator *c) {
     for (size_t k = 0; k < c->n_fused; k++) {
         comm_wait(c->fused[k].request);
-        coordinator_copy(c, &c->fused[k], false);
+        coordinator_empty(c, &c->fused[k]);
     }
     arena_free(&c->buffers);
     for (size_t i = 0; i < c->n; i++) {

@@ -1,6 +1,6 @@
 // coordinator.c: the parts of a coordinator that 09_coordinator.c does not teach: its memory, lists
 // of numbers as messages, the fields of a question, copies to and from the buffer of a fused
-// all-reduce.
+// all-reduce, which take time on the simulated clock.
 #include "01_data_parallel/coordinator.h"
 #include <stdlib.h>
 
@@ -54,13 +54,27 @@ CountFields coordinator_fields(const Comm *c) {
     return f;
 }
 
-void coordinator_copy(const Coordinator *c, const Fused *f, bool to_buffer) {
+// Copies the tensors of f from g to the buffer, or back.
+static void copy(const Coordinator *c, const Fused *f, bool to_buffer) {
     size_t at = 0;
     for (size_t i = f->first; i < f->end; i++) {
         const Range part = c->part[c->list[i]];
         Tensor in_g = tensor_flat_range(c->g, part.lo, part.hi);
         Tensor in_buffer = tensor_flat_range(f->buffer, at, at + range_size(part));
         tensor_copy(to_buffer ? in_buffer : in_g, to_buffer ? in_g : in_buffer);
+        clock_charge_copy(range_size(part) * sizeof(real));
         at += range_size(part);
     }
+}
+void coordinator_fill(Coordinator *c, Fused *f, size_t elements) {
+    const Range part = c->part[c->list[f->first]];
+    if (f->end - f->first == 1) {
+        f->buffer = tensor_flat_range(c->g, part.lo, part.hi);
+        return;
+    }
+    f->buffer = tensor_new(&c->buffers, 1, elements);
+    copy(c, f, true);
+}
+void coordinator_empty(const Coordinator *c, const Fused *f) {
+    if (f->end - f->first > 1) copy(c, f, false);
 }

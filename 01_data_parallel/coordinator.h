@@ -3,7 +3,8 @@
 #define COORDINATOR_H
 #include "common/comm/comm.h"
 
-// Some tensors that one all-reduce adds: list[first, end), side by side in the buffer.
+// Some tensors that one all-reduce adds: list[first, end), side by side in the buffer. The buffer
+// of one tensor is its part of g.
 typedef struct {
     size_t first, end;
     Tensor buffer;
@@ -50,6 +51,9 @@ typedef struct {
     size_t bits, per_element;
 } CountFields;
 CountFields coordinator_fields(const Comm *c);
-// Copies the tensors of f from g to the buffer, or back.
-void coordinator_copy(const Coordinator *c, const Fused *f, bool to_buffer);
+// f->buffer [1, elements]: several tensors are copied from g into new memory. One tensor is not
+// copied, because it can be reduced where it is. coordinator_empty copies the sums back to g. A
+// copy takes the time of its bytes in the device's memory, and the rank computes nothing meanwhile.
+void coordinator_fill(Coordinator *c, Fused *f, size_t elements);
+void coordinator_empty(const Coordinator *c, const Fused *f);
 #endif

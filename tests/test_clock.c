@@ -17,7 +17,7 @@
 static const ModelConfig sizes = {
     .layers = 1, .width = 12, .heads = 3, .context = 6, .vocab = 17, .dropout = 0.1
 };
-enum { B = 2 };
+enum { B = 2, COPIED = 12345 };
 
 static Stack stack_of(Run *run) {
     Stack s = { .model = sizes, .blocks = 2, .sequences = B };
@@ -204,6 +204,19 @@ static void links(Run *run) {
     arena_free(&memory);
 }
 
+// A copy reads and writes its bytes. Uncounted copies take no time.
+static void copies(Run *run) {
+    const Picoseconds begin = clock_now();
+    clock_charge_copy(COPIED);
+    const Picoseconds end = clock_now();
+    ledger_pause();
+    clock_charge_copy(COPIED);
+    ledger_resume();
+    cost(run, "copy in memory", "ps", round(2e12 * COPIED / clock_config()->device.memory),
+         (double)(end - begin));
+    cost(run, "uncounted copy", "ps", 0, (double)(clock_now() - end));
+}
+
 // ---- nodes and lanes ----
 
 enum { COUNT = 1000 }; // elements of every operation here
@@ -328,6 +341,7 @@ static void clock_test(Run *run) {
     speeds(run);
     arrivals(run);
     ports(run);
+    copies(run);
     links(run);
 }
 

@@ -235,12 +235,11 @@ static void context_closed_forms(Run *run) {
                                         "Ulysses: sent" };
     static const double units[] = { 6 * N - 4, 6 * N - 4, 8 * (N - 1), 8.0 * (N - 1) / N };
     const Comm cp = { .rank = 1, .size = N };
-    const ContextLayer layer = { 1, N * CHUNK, HEADS, HEADS, COLUMNS };
+    const ContextSizes z = { 1, N * CHUNK, HEADS, HEADS, COLUMNS, 1, 0, 0 };
     for (int kind = 0; kind < CONTEXT_KINDS; kind++)
         cost(run, name[kind], "elements", units[kind] * CHUNK * HEADS * COLUMNS,
-             context_layer_bytes(&cp, kind, layer) / sizeof(real));
+             context_layer_bytes(&cp, kind, z) / sizeof(real));
     if (!clock_config()->simulated) return;
-    const ContextSizes z = { CHUNK, HEADS, COLUMNS };
     for (int kind = CONTEXT_RING; kind <= CONTEXT_ZIGZAG; kind++) {
         const RingTime ring = context_ring_time(kind, z, N, false);
         const double part = (N * CHUNK + 1.0) / ((2 * N - 1) * CHUNK + 1.0);
@@ -300,6 +299,9 @@ static void scale(Run *run) {
         check_true(run, name[i], "all-reduces beside products as on A100s",
                    fabs(got / wanted - 1) < 0.1);
         check_true(run, name[i], "latency is a few per cent", ours.latency < 0.03 * ours.volume);
+        check_true(run, name[i], "memory beside the fast link as on A100s",
+                   i > 0 ||
+                       fabs(device->memory / link->beta * real_beta[i] / a100->memory - 1) < 1e-9);
     }
 }
 

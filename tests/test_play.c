@@ -45,7 +45,7 @@ static const ClockLink fast = { "fast", 50e-9, 400e6, "" },
                        slow = { "slow", 250e-9, 400e6 / 12, "" };
 static ClockConfig clock_of(size_t node) {
     ClockConfig c = { .simulated = true,
-                      .device = { "lesson", 1e9, "" },
+                      .device = { "lesson", 1e9, 1e9, "" },
                       .link = fast,
                       .between = slow,
                       .node = node,

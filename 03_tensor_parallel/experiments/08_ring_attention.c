@@ -1,8 +1,9 @@
 // 08_ring_attention.c: the experiment of the ring, also with the attention of 03.13 and 03.14.
 // Trains a GPT with its sequences cut over all ranks in four ways, and compares with the unsplit
-// training. Then runs attention alone on longer sequences (context_alone.c). context_costs.c
-// predicts bytes, memory and times.
+// training. Then runs attention alone on longer sequences (attend.c). context_costs.c predicts
+// bytes, memory and times.
 #include <stdio.h>
+#include <string.h>
 #include "03_tensor_parallel/experiments/experiments.h"
 
 // ---------------------------------------------------------------- training a GPT
@@ -13,12 +14,20 @@ static const ModelConfig tiny = {
 };
 static const char *const context_gpt_id[] = { "gpt.%s.ring", "gpt.%s.zigzag", "gpt.%s.rsa",
                                               "gpt.%s.ulysses" };
-static const ContextSizes alone = { .chunk = 192, .heads = 8, .D = 4 }; // one sequence
+// Attention alone, of one sequence. A deviation of 16 makes scores of several hundred, whose
+// exponential no float can hold.
+enum { CHUNK = 192, HEADS = 8, D = 4 };
+static ContextSizes alone(size_t n) {
+    return (ContextSizes){ 1, n * CHUNK, HEADS, HEADS, D, 16, 0, 0 };
+}
 
 static void trained_costs(Run *run, const Training *t, int kind, const GptMeasured *r) {
     const ModelConfig *c = &t->model;
     const size_t n = run->world->size, e = sizeof(real), b = t->sequences;
-    const ContextLayer layer = { b, c->context, c->heads, config_kv_heads(c), c->width / c->heads };
+    const ContextSizes layer = { b, c->context, c->heads, config_kv_heads(c), c->width / c->heads,
+                                 1, 0,          0 };
+    char names[16];
+    snprintf(names, sizeof names, "%s: %%s", context_kind[kind]->name);
     const CutSizes whole = cut_sizes(c, 1, 0);
     CutSizes z = whole;
     z.T = context_chunk(kind, c->context, n, run->world->rank); // this rank's queries
@@ -32,8 +41,8 @@ static void trained_costs(Run *run, const Training *t, int kind, const GptMeasur
         elements.kept +=
             c->layers * (b * c->context * (heads * (2 * layer.D + 1) + 2 * keys * layer.D) -
                          b * z.T * c->heads);
-    gpt_memory_costs(run, context_gpt_id[kind], context_name[kind], c, &elements, r);
-    check_costs(run, context_gpt_id[kind], context_name[kind],
+    gpt_memory_costs(run, context_gpt_id[kind], names, c, &elements, r);
+    check_costs(run, context_gpt_id[kind], names,
                 (CostRow[]){
                     { "sent", "sent in the layers, a step", "bytes",
                       BY_FORMULA((double)c->layers * context_layer_bytes(run->world, kind, layer)),
@@ -68,6 +77,25 @@ static void trainings(Run *run) {
     data_free(&t.data);
 }
 
+// ---------------------------------------------------------------- attention alone
+
+// Shows the forward of the two cuts of the ring, and of one of them writes the files.
+static void attention_alone(Run *run) {
+    const ContextSizes z = alone(run->world->size);
+    Snapshot *want = attend_one_device(run, z);
+    for (int kind = 0; kind < CONTEXT_KINDS; kind++) {
+        const bool zigzag = kind == CONTEXT_ZIGZAG;
+        const bool written = zigzag == !strcmp(option_text(run, "picture"), "zigzag");
+        const int picture = (written ? PICTURE_NO_LINKS : PICTURE_NO_FILES | PICTURE_NO_LINKS) |
+                            (zigzag ? PICTURE_ALIKE_ONCE : 0);
+        const char *title = zigzag ? "Zigzag chunks, forward" : "Contiguous chunks, forward";
+        if (kind == CONTEXT_RSA || kind == CONTEXT_ULYSSES) title = NULL;
+        const Attended r = attend(run, kind, z, want, title, picture);
+        attend_costs(run, kind, z, &r, context_id[kind]);
+    }
+    snapshot_free(want);
+}
+
 // ---------------------------------------------------------------- the table, and the run
 
 #define EACH(id) \
@@ -78,9 +106,9 @@ static void table(Run *run) {
     char longest[CONTEXT_KINDS][24], busy[40], more[40];
     for (int k = 0; k < CONTEXT_KINDS; k++)
         snprintf(longest[k], sizeof longest[k], "=%zu",
-                 context_longest_chunk(k, alone, MANY, MEGABYTE));
+                 context_longest_chunk(k, alone(n), MANY, MEGABYTE));
     snprintf(busy, sizeof busy, "ring: N/(2N-1) = %.1f %%", 100 * (double)n / (2 * (double)n - 1));
-    snprintf(more, sizeof more, "%d ranks; Ulysses: %zu heads", MANY, alone.heads);
+    snprintf(more, sizeof more, "%d ranks; Ulysses: %zu heads", MANY, (size_t)HEADS);
     const char *const columns[] = { "contiguous", "zigzag", "RSA", "Ulysses", NULL };
     const Result rows[] = {
         { "forward", "2 products; slowest rank", EACH("forward") },
@@ -103,7 +131,7 @@ static void table(Run *run) {
     say(run,
         "  attention alone: B = 1, T = %zu positions, c = T/N = %zu, N = %zu; C = %zu in "
         "H = %zu heads",
-        n * alone.chunk, alone.chunk, n, alone.heads * alone.D, alone.heads);
+        n * CHUNK, (size_t)CHUNK, n, (size_t)HEADS * D, (size_t)HEADS);
     say(run, "  products: q k^T and p v forward; q k^T, dV, dP, dQ and dK backward (RSA keeps q "
              "k^T)");
 }
@@ -150,7 +178,7 @@ static void ring(Run *run) {
     require_one_link(run);
     introduction(run);
     trainings(run);
-    context_alone(run, alone);
+    attention_alone(run);
     table(run);
     ending(run);
 }

@@ -1,12 +1,17 @@
-// attend.c: the attention of one layer, without the rest of a model, in any kind of context
-// parallelism: its comparison with one device, and the closed forms of its costs.
-#include "03_tensor_parallel/experiments/attend.h"
-#include "common/comm/record.h"
-#include "common/model/costs.h"
-#include "common/tensor/random.h"
-#include "judge/frame/training.h"
+// attend.c: attention alone, without the rest of a model, in any kind of context parallelism: its
+// comparison with one device, and the check of its costs. Predictions: context_costs.c.
+#include "03_tensor_parallel/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include "common/comm/record.h"
+#include "common/tensor/random.h"
+
+const AttentionKind *const context_kind[CONTEXT_KINDS] = { &ring_attention, &ring_attention_zigzag,
+                                                           &ring_self_attention,
+                                                           &ulysses_attention };
+const char *const context_id[CONTEXT_KINDS] = { "ring", "zigzag", "rsa", "ulysses" };
+
+// ---------------------------------------------------------------- forward and backward
 
 // part <- these positions of each sequence of the whole; or, with a snapshot, puts part as these
 // positions.
@@ -21,36 +26,59 @@ static void positions_of(Tensor part, Tensor whole, Positions own, Snapshot *s, 
         row += range_size(chunk);
     }
 }
-
-// kind NULL: all positions on this rank.
-static void run_attention(Run *run, const AttentionKind *kind, AttendSizes z, Snapshot *s,
-                          const char *title, Attended *r) {
-    Comm *cp = run->world;
-    const size_t A = z.heads * z.D, W = A + 2 * z.key_heads * z.D;
-    Positions own = { 1, { { 0, z.T } } };
-    if (kind) own = context_positions(z.T, cp->size, cp->rank, kind);
-    const size_t T = positions_count(&own), rows = z.B * T;
-    Arena a = arena(MEM_WORKSPACE);
-    AttentionHeads h = { .B = z.B,
-                         .T = T,
-                         .D = z.D,
-                         .heads = { 0, z.heads },
-                         .ratio = z.heads / z.key_heads,
-                         .drop = z.drop,
-                         .theta = z.theta,
-                         .key = run->seed,
-                         .kind = kind,
-                         .cp = kind ? cp : NULL,
-                         .length = z.T };
-    int *position = ints_new(&a, rows), *host = host_alloc(rows * sizeof *host);
-    for (size_t i = 0, row = 0; i < z.B * own.n; i++)
+// The numbers of these positions, for each of B sequences.
+static int *numbers_of(Arena *a, Positions own, size_t B) {
+    const size_t rows = B * positions_count(&own);
+    int *position = ints_new(a, rows), *host = host_alloc(rows * sizeof *host);
+    for (size_t i = 0, row = 0; i < B * own.n; i++)
         for (size_t t = own.chunk[i % own.n].lo; t < own.chunk[i % own.n].hi; t++)
             host[row++] = (int)t;
     ints_upload(position, host, rows);
     free(host);
-    h.position = position;
+    return position;
+}
+
+// A recording of one pass, whose messages are added to r. alone: on one device, not recorded.
+static void pass_begins(Run *run, bool alone, EventKind pass) {
+    if (!alone) {
+        ranks_together(run->world);
+        comm_ledger_reset(run->world);
+        picture_begin(run, MEM_ACTIVATIONS);
+    }
+    record_enter(pass, NO_NUMBER);
+}
+static Timing pass_ends(Run *run, bool alone, Attended *r) {
+    record_leave();
+    if (alone) return (Timing){ 0 };
+    picture_end(run);
+    r->sent += comm_bytes_sent(run->world);
+    for (size_t k = 0; k < COMM_KINDS; k++) r->calls += run->world->ledger[k].calls;
+    return picture_timing(run);
+}
+
+// kind NULL: all positions on this rank. Puts the output and the gradients of q, k, v into s.
+static Attended run_attention(Run *run, const AttentionKind *kind, ContextSizes z, Snapshot *s,
+                              const char *title, int picture) {
+    Comm *cp = run->world;
+    const size_t A = z.heads * z.D, W = A + 2 * z.key_heads * z.D;
+    Positions own = { 1, { { 0, z.T } } };
+    if (kind) own = context_positions(z.T, cp->size, cp->rank, kind);
+    const size_t rows = z.B * positions_count(&own);
+    Arena a = arena(MEM_WORKSPACE);
+    const AttentionHeads h = { .B = z.B,
+                               .T = positions_count(&own),
+                               .D = z.D,
+                               .heads = { 0, z.heads },
+                               .ratio = z.heads / z.key_heads,
+                               .drop = z.drop,
+                               .theta = z.theta,
+                               .key = run->seed,
+                               .kind = kind,
+                               .cp = kind ? cp : NULL,
+                               .length = z.T,
+                               .position = numbers_of(&a, own, z.B) };
     Tensor whole = tensor_new(&a, z.B * z.T, W), whole_dout = tensor_new(&a, z.B * z.T, A);
-    tensor_randomize(whole, random_key(run->seed, 1), 1);
+    tensor_randomize(whole, random_key(run->seed, 1), z.deviation);
     tensor_randomize(whole_dout, random_key(run->seed, 2), 1);
     Saved saved = saved_new();
     saved_tensor(&saved, S_QKV, rows, W);
@@ -60,103 +88,89 @@ static void run_attention(Run *run, const AttentionKind *kind, AttendSizes z, Sn
     positions_of(dmix, whole_dout, own, NULL, NULL);
 
     const size_t without = memory_now(MEM_ACTIVATIONS);
+    Attended r = { .flops = -clock_flops() };
     memory_reset_peaks();
-    if (kind) {
-        double none = 0;
-        comm_all_reduce_doubles(cp, &none, 1); // all ranks begin at the same time
-        comm_ledger_reset(cp);
-        picture_begin(run, MEM_ACTIVATIONS);
-    }
-    r->flops = -clock_flops();
-    record_enter(EVENT_FORWARD, NO_NUMBER);
+    pass_begins(run, !kind, EVENT_FORWARD);
     attention_forward(&h, &saved);
-    record_leave();
-    r->kept = memory_now(MEM_ACTIVATIONS) - without;
-    if (kind) {
-        picture_end(run);
-        r->forward = picture_timing(run);
-        if (title) picture_show(run, title, PICTURE_CHART);
-        picture_begin(run, MEM_ACTIVATIONS);
-    }
-    record_enter(EVENT_BACKWARD, NO_NUMBER);
+    r.kept = memory_now(MEM_ACTIVATIONS) - without;
+    r.forward = pass_ends(run, !kind, &r);
+    if (title) picture_show(run, title, picture);
+    pass_begins(run, !kind, EVENT_BACKWARD);
     attention_backward(&h, dqkv, dmix, &saved);
-    record_leave();
-    r->flops += clock_flops();
-    r->buffers = memory_peak(MEM_COMMUNICATION);
-    if (kind) {
-        picture_end(run);
-        r->backward = picture_timing(run);
-        r->sent = comm_bytes_sent(cp);
-        for (size_t k = 0; k < COMM_KINDS; k++) r->calls += cp->ledger[k].calls;
-    }
-    positions_of(saved.t[S_MIX], whole, own, s, "output");
-    positions_of(dqkv, whole, own, s, "gradients of q, k, v");
+    r.buffers = memory_peak(MEM_COMMUNICATION);
+    r.backward = pass_ends(run, !kind, &r);
+    r.flops += clock_flops();
+    positions_of(saved.t[S_MIX], whole, own, s, "out");
+    positions_of(dqkv, whole, own, s, "grad q, k, v");
     saved_free(&saved);
     arena_free(&a);
+    return r;
 }
 
-Snapshot *attend_one_device(Run *run, AttendSizes z) {
+Snapshot *attend_one_device(Run *run, ContextSizes z) {
     Snapshot *s = snapshot_new(run);
-    Attended none = { 0 };
     ledger_pause();
-    if (run->is_root) run_attention(run, NULL, z, s, NULL, &none);
+    if (run->is_root) run_attention(run, NULL, z, s, NULL, 0);
     ledger_resume();
     return s;
 }
 
-Attended attend(Run *run, const AttentionKind *kind, AttendSizes z, Snapshot *want,
-                const char *title) {
+Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *title,
+                int picture) {
+    // In fp32 a score of 500 is rounded by 3e-5, and so is its exponential, relatively.
+    const double limit = sizeof(real) == 8 || z.deviation <= 1 ? LIMIT_ROUNDING : 1e-3;
     Snapshot *got = snapshot_new(run);
-    Attended r = { 0 };
     char what[80];
     comm_connect(run->world, COMM_NEIGHBOURS);
-    run_attention(run, kind, z, got, title, &r);
-    snprintf(what, sizeof what, "%s = one device, %zu positions, %zu key heads", kind->name, z.T,
-             z.key_heads);
-    check_close(run, what, got, want, LIMIT_ROUNDING);
+    const Attended r = run_attention(run, context_kind[kind], z, got, title, picture);
+    snprintf(what, sizeof what, "%s = one device, %zu positions, %zu key heads",
+             context_kind[kind]->name, z.T, z.key_heads);
+    check_close(run, what, got, want, limit);
     snapshot_free(got);
     return r;
 }
 
-// ---------------------------------------------------------------- the closed forms
+// ---------------------------------------------------------------- costs
 
-void attend_costs(Run *run, const AttentionKind *kind, AttendSizes z, const Attended *r,
-                  const char *id) {
-    const size_t n = run->world->size, rank = run->world->rank, c = z.T / n, e = sizeof(real);
-    const size_t keys = part_size(z.key_heads, n, rank), ratio = z.heads / z.key_heads;
-    const double N = (double)n, block = (double)(c * z.key_heads * z.D * e); // k of a chunk
-    // The rings. A head computes the pairs of a query and a key that the causal mask leaves.
-    double sent = n > 1 ? (6 * N - 4) * block : 0, calls = n > 1 ? 3 * N - 2 : 0;
-    double buffers = (n > 2 ? 10 : 4 * N) * block; // k | v: here, coming; dk | dv: also leaving
-    double kept = (double)(c * z.heads), products = 7, heads = (double)z.heads;
-    size_t pairs = c * (c + 1) / 2 + (kind == &ring_attention ? rank * c * c : (n - 1) * c * c / 2);
-    if (kind == &ring_self_attention) {
-        sent = 8 * (N - 1) * block;
-        calls = 4 * (N - 1) + 2;
-        buffers = N * block; // dk of all positions
-        kept = (double)(z.heads * c * z.T);
-        products = 6;
-        pairs = c * z.T;
-    } else if (kind == &ulysses_attention) {
-        heads = (double)(keys * ratio);
-        sent = (double)(4 * (ratio + 1) * (n - 1) * c * ceil_div(z.key_heads, n) * z.D * e);
-        calls = 4;
-        // Two copies of the larger all-to-all: q, k and v.
-        buffers = (double)(2 * (ratio + 2) * n * c * ceil_div(z.key_heads, n) * z.D * e);
-        kept = (double)z.T * (heads * (2.0 * (double)z.D + 1) + 2.0 * (double)(keys * z.D));
-        pairs = z.T * (z.T + 1) / 2;
-    }
-    const double flops = products * heads * work_product(pairs, 1, z.D).flops;
+void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id) {
+    const size_t n = run->world->size, rank = run->world->rank;
+    const double e = sizeof(real);
+    const bool simulated = clock_config()->simulated;
     char ids[32], names[32];
     snprintf(ids, sizeof ids, "%%s.%s", id);
     snprintf(names, sizeof names, "%s: %%s", id);
-    check_costs(
-        run, ids, names,
-        (const CostRow[]){
-            { "sent", "sent in both", "bytes", BY_FORMULA(sent), (double)r->sent },
-            { "calls", "sends and collectives", "calls", BY_FORMULA(calls), (double)r->calls },
-            { "kept", "kept for backward", "bytes", BY_FORMULA(kept * (double)e), (double)r->kept },
-            { "buffers", "buffers, peak", "bytes", BY_FORMULA(buffers), (double)r->buffers },
-            { "flops", "computed", "FLOPs", BY_FORMULA(flops), r->flops },
-            { 0 } });
+    check_costs(run, ids, names,
+                (const CostRow[]){
+                    { "sent", "sent in both", "bytes",
+                      BY_FORMULA(context_layer_bytes(run->world, kind, z)), (double)r->sent },
+                    { "calls", "sends and collectives", "calls",
+                      BY_FORMULA((double)context_calls(kind, n)), (double)r->calls },
+                    { "kept", "kept by attention", "bytes",
+                      BY_FORMULA((double)context_kept(kind, z, n, rank) * e), (double)r->kept },
+                    { "buffers", "buffers, peak", "bytes",
+                      BY_FORMULA((double)context_buffers(kind, z, n) * e), (double)r->buffers },
+                    { "flops", "computed", "FLOPs", BY_FORMULA(context_flops(kind, z, n, rank)),
+                      r->flops },
+                    { 0 } });
+    const double forward = (double)r->forward.step, backward = (double)r->backward.step;
+    if (simulated && (kind == CONTEXT_RSA || kind == CONTEXT_ULYSSES))
+        check_costs(run, ids, names,
+                    (const CostRow[]){
+                        { "forward", "forward", "ps",
+                          BY_FORMULA(context_pass_time(kind, z, n, false)), forward },
+                        { "backward", "backward", "ps",
+                          BY_FORMULA(context_pass_time(kind, z, n, true)), backward },
+                        { 0 } });
+    if (!simulated || kind == CONTEXT_RSA || kind == CONTEXT_ULYSSES) return;
+    // The rings have no formula for their times: their steps are played. busy: the mean of ranks.
+    const RingTime ring = context_ring_time(kind, z, n, false);
+    const double busy = ring.busy / ((double)n * ring.step);
+    check_costs(run, ids, names,
+                (const CostRow[]){ { "forward", "forward", "ps", BY_PLAY(ring.step), forward },
+                                   { "busy", "busy in forward", "millionths",
+                                     BY_PLAY(round(1e6 * busy)),
+                                     round(1e6 * (1 - r->forward.idle_of_total)) },
+                                   { "backward", "backward", "ps",
+                                     BY_PLAY(context_ring_time(kind, z, n, true).step), backward },
+                                   { 0 } });
 }

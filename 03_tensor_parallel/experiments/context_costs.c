@@ -1,5 +1,5 @@
-// context_costs.c: bytes, elements and times of the four kinds of context parallelism, from sizes
-// alone.
+// context_costs.c: bytes, calls, elements, FLOPs and times of the four kinds of context
+// parallelism, from sizes alone.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 
@@ -10,7 +10,7 @@ size_t context_chunk(int kind, size_t T, size_t n, size_t rank) {
     return part_size(T, 2 * n, rank) + part_size(T, 2 * n, 2 * n - 1 - rank);
 }
 
-double context_layer_bytes(const Comm *cp, int kind, ContextLayer z) {
+double context_layer_bytes(const Comm *cp, int kind, ContextSizes z) {
     const size_t n = cp->size, A = z.key_heads * z.D, e = sizeof(real);
     const size_t ratio = z.heads / z.key_heads;
     if (kind == CONTEXT_ULYSSES) { // q, k, v, out and their gradients
@@ -27,30 +27,49 @@ double context_layer_bytes(const Comm *cp, int kind, ContextLayer z) {
     return (double)((4 * passed_on + 2 * round) * z.B * A * e); // k | v twice, dk | dv once
 }
 
-// ---------------------------------------------------------------- elements of attention alone
+// ---------------------------------------------------------------- attention alone
 
+size_t context_calls(int kind, size_t n) {
+    if (kind == CONTEXT_RSA) return 4 * (n - 1) + 2; // four passes, two all-reduces
+    if (kind == CONTEXT_ULYSSES) return 4;
+    return n > 1 ? 3 * n - 2 : 0; // k | v twice n-1 hops, dk | dv n hops
+}
 size_t context_kept(int kind, ContextSizes z, size_t n, size_t rank) {
-    size_t heads = part_size(z.heads, n, rank);
-    if (kind == CONTEXT_RSA) return z.heads * z.chunk * n * z.chunk;         // scores with all keys
-    if (kind == CONTEXT_ULYSSES) return n * z.chunk * heads * (4 * z.D + 1); // q, k, v, out, lse
-    return z.heads * z.chunk;                                                // lse
+    const size_t c = z.T / n, keys = part_size(z.key_heads, n, rank);
+    const size_t heads = keys * (z.heads / z.key_heads);
+    if (kind == CONTEXT_RSA) return z.heads * c * z.T; // scores with all keys
+    if (kind == CONTEXT_ULYSSES)                       // q, out, lse; k, v
+        return z.T * (heads * (2 * z.D + 1) + 2 * keys * z.D);
+    return z.heads * c; // lse
 }
 size_t context_buffers(int kind, ContextSizes z, size_t n) {
-    size_t c = z.chunk, A = z.heads * z.D;
+    const size_t c = z.T / n, A = z.key_heads * z.D, ratio = z.heads / z.key_heads;
     if (kind == CONTEXT_RSA) return n * c * A; // dk of all keys
     // q, k, v, twice
-    if (kind == CONTEXT_ULYSSES) return 2 * n * 3 * c * ceil_div(z.heads, n) * z.D;
+    if (kind == CONTEXT_ULYSSES) return 2 * (ratio + 2) * n * c * ceil_div(z.key_heads, n) * z.D;
     // Blocks of k | v: present, coming. Blocks of dk | dv: present, leaving, coming.
     return (n > 2 ? 5 : 2 * n) * c * 2 * A;
+}
+double context_flops(int kind, ContextSizes z, size_t n, size_t rank) {
+    const size_t c = z.T / n, triangle = c * (c + 1) / 2; // pairs that the causal mask leaves
+    if (kind == CONTEXT_RSA) return 6 * (double)z.heads * work_product(c, z.T, z.D).flops;
+    size_t heads = z.heads, pairs = triangle + (n - 1) * c * c / 2;
+    if (kind == CONTEXT_RING) pairs = triangle + rank * c * c;
+    if (kind == CONTEXT_ULYSSES) {
+        heads = part_size(z.key_heads, n, rank) * (z.heads / z.key_heads);
+        pairs = z.T * (z.T + 1) / 2;
+    }
+    return 7 * (double)heads * work_product(pairs, 1, z.D).flops;
 }
 size_t context_longest_chunk(int kind, ContextSizes z, size_t n, size_t bytes) {
     size_t lo = 0, hi = bytes;
     while (hi - lo > 1) {
-        z.chunk = (lo + hi) / 2;
-        size_t all = 4 * z.chunk * z.heads * z.D;
+        const size_t chunk = (lo + hi) / 2;
+        z.T = chunk * n;
+        size_t all = 4 * chunk * z.heads * z.D;
         all += context_kept(kind, z, n, 0) + context_buffers(kind, z, n);
-        if (all * sizeof(real) <= bytes) lo = z.chunk;
-        else hi = z.chunk;
+        if (all * sizeof(real) <= bytes) lo = chunk;
+        else hi = chunk;
     }
     return lo;
 }
@@ -74,18 +93,18 @@ static double pairs_time(size_t n, size_t D, bool triangle) {
 }
 // Time of such a product in step k, with the keys of the rank k places before. Zigzag: two
 // triangles and a square in step 0, then always two of the four squares.
-static double product_time(int kind, ContextSizes z, size_t rank, size_t k) {
-    const size_t half = z.chunk / 2;
-    if (kind == CONTEXT_RING) return k > rank ? 0 : pairs_time(z.chunk, z.D, k == 0);
-    const double square = pairs_time(half, z.D, false);
-    return k == 0 ? 2 * pairs_time(half, z.D, true) + square : 2 * square;
+static double product_time(int kind, size_t chunk, size_t D, size_t rank, size_t k) {
+    const size_t half = chunk / 2;
+    if (kind == CONTEXT_RING) return k > rank ? 0 : pairs_time(chunk, D, k == 0);
+    const double square = pairs_time(half, D, false);
+    return k == 0 ? 2 * pairs_time(half, D, true) + square : 2 * square;
 }
 
 // Forward has two products, backward five. Rank r sends on one lane to the next rank;
 // a message starts when the lane is free. In backward the gradient follows its block a step behind.
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     enum { MOST = 256 };
-    const double takes = send_time(z.chunk * 2 * z.heads * z.D * sizeof(real));
+    const double takes = send_time(z.T / n * 2 * z.heads * z.D * sizeof(real));
     const double products = backward ? 5 : 2;
     const bool sums = backward && n > 1;
     double now[MOST] = { 0 }, lane[MOST] = { 0 };
@@ -96,7 +115,7 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
         for (size_t r = 0; r < n; r++) {
             if (k + 1 < n) lane[r] = fmax(lane[r], now[r]) + takes;
             block[(r + 1) % n] = k + 1 < n ? lane[r] : 0;
-            double work = products * (double)z.heads * product_time(kind, z, r, k);
+            double work = products * (double)z.heads * product_time(kind, z.T / n, z.D, r, k);
             t.busy += work;
             now[r] += work;
         }
@@ -117,16 +136,16 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
 // RSA: every rank does the same. A pass of k or v hides its messages behind products; the products
 // for dK and dV need no pass. Ulysses: rank 0 has the most heads.
 double context_pass_time(int kind, ContextSizes z, size_t n, bool backward) {
-    const size_t c = z.chunk, T = n * c, A = z.heads * z.D, e = sizeof(real);
+    const size_t c = z.T / n, A = z.heads * z.D, e = sizeof(real), ratio = z.heads / z.key_heads;
     if (kind == CONTEXT_RSA) {
         double work = (double)z.heads * work_product(c, c, z.D).time;
         double pass = work + (double)(n - 1) * fmax(work, send_time(c * A * e));
-        double keys = (double)z.heads * work_product(c, T, z.D).time +
-                      ring_time(ALL_REDUCE_PASSES, n, T * A, e);
+        double keys = (double)z.heads * work_product(c, z.T, z.D).time +
+                      ring_time(ALL_REDUCE_PASSES, n, z.T * A, e);
         return 2 * pass + (backward ? 2 * keys : 0);
     }
-    size_t most = ceil_div(z.heads, n), part = n * c * most * z.D;
-    double product = (double)most * pairs_time(T, z.D, true);
-    return ring_time(ONE_PASS, n, 3 * part, e) + ring_time(ONE_PASS, n, part, e) +
+    const size_t most = ceil_div(z.key_heads, n), part = z.T * most * z.D;
+    const double product = (double)(most * ratio) * pairs_time(z.T, z.D, true);
+    return ring_time(ONE_PASS, n, (ratio + 2) * part, e) + ring_time(ONE_PASS, n, ratio * part, e) +
            (backward ? 5 : 2) * product;
 }

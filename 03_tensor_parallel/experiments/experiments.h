@@ -10,6 +10,7 @@
 #include "common/model/costs.h"
 #include "common/model/data.h"
 #include "common/model/layer.h"
+#include "judge/draw/picture.h"
 #include "judge/frame/lesson.h"
 #include "judge/frame/training.h"
 #include <math.h>
@@ -192,28 +193,32 @@ static inline double context_ring_waits(size_t n, double own, double other, doub
 }
 
 // ---- context_costs.c ----
-// The predictions of the experiment of 08_ring_attention.c for the four kinds of context
-// parallelism: bytes sent, elements kept, and the time of attention alone.
+// The predictions for the four kinds of context parallelism of lessons 08, 13 and 14: bytes sent,
+// and calls, elements kept, FLOPs and times of attention alone.
 
 enum { CONTEXT_RING, CONTEXT_ZIGZAG, CONTEXT_RSA, CONTEXT_ULYSSES, CONTEXT_KINDS };
 
 // N ranks cut B sequences of T positions. Rank `rank` has this many positions of each.
 size_t context_chunk(int kind, size_t T, size_t n, size_t rank);
-// key_heads: of key and value, which groups of heads share. D: columns of one head
+// The attention of one layer. key_heads: of key and value, which groups of heads share; a divisor
+// of heads. D: columns of one head. For attention alone also: deviation of q, k and v; drop: share
+// of probabilities that dropout removes; theta: base of rotary positions, 0: none.
 typedef struct {
     size_t B, T, heads, key_heads, D;
-} ContextLayer;
-// Bytes that a rank sends in attention of one layer, forward and backward.
-double context_layer_bytes(const Comm *cp, int kind, ContextLayer z);
-
-// ---- attention alone: one sequence of n * chunk positions ----
-typedef struct {
-    size_t chunk, heads, D;
+    double deviation, drop, theta;
 } ContextSizes;
+// Bytes that a rank sends in attention of one layer, forward and backward.
+double context_layer_bytes(const Comm *cp, int kind, ContextSizes z);
+
+// ---- attention alone: one sequence; n divides T ----
+// Sends and collectives of a rank, forward and backward.
+size_t context_calls(int kind, size_t n);
 // Elements that attention keeps besides q, k, v and out, and elements of message buffers, their
 // peak.
 size_t context_kept(int kind, ContextSizes z, size_t n, size_t rank);
 size_t context_buffers(int kind, ContextSizes z, size_t n);
+// The FLOPs of a rank, forward and backward.
+double context_flops(int kind, ContextSizes z, size_t n, size_t rank);
 // The most positions per rank for which q, k, v, out, kept elements and buffers fit in `bytes`.
 size_t context_longest_chunk(int kind, ContextSizes z, size_t n, size_t bytes);
 // RING and ZIGZAG, played step by step: the time of the last rank, and all ranks' computing, in ps.
@@ -224,15 +229,29 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);
 // RSA and ULYSSES: the time of one pass in ps, a formula.
 double context_pass_time(int kind, ContextSizes z, size_t n, bool backward);
 
-// ---- context_alone.c ----
-// The second half of the experiment of 08_ring_attention.c: attention alone, on long sequences.
+// ---- attend.c ----
+// Attention alone, for lessons 08, 13 and 14, on all ranks and on one device.
 
 extern const AttentionKind *const context_kind[CONTEXT_KINDS];
-extern const char *const context_name[CONTEXT_KINDS]; // of costs: "ring: %s"
+extern const char *const context_id[CONTEXT_KINDS];
 
-// Runs attention of one sequence, with scores of several hundred, in each kind. Compares output and
-// gradients with one device, and checks bytes sent, memory and times.
-void context_alone(Run *run, ContextSizes z);
+// What a rank measures in a forward and a backward. calls: sends and collectives. kept: bytes for
+// backward, besides q, k, v and the output. buffers: bytes of messages at their peak. flops: of
+// this rank.
+typedef struct {
+    size_t sent, calls, kept, buffers;
+    double flops;
+    Timing forward, backward;
+} Attended;
+// Runs attention on all ranks, and compares the output and the gradients of q, k and v with `want`.
+// title, picture: of the forward, for picture_show(); NULL: none.
+Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *title, int picture);
+// The same on one device: rank 0, uncounted.
+Snapshot *attend_one_device(Run *run, ContextSizes z);
+// Compares bytes, calls, memory, FLOPs and times with the predictions, for one sequence; n divides
+// T. The ids are sent.ID, calls.ID, kept.ID, buffers.ID, flops.ID, forward.ID, busy.ID,
+// backward.ID.
+void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id);
 
 // ---- grid_costs.c ----
 // The costs of the layers of grid_layers.c for one rank of a q x q x depth grid, from sizes alone.

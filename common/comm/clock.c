@@ -12,12 +12,15 @@
 // fp32. GPT-3's block on A100s has width 12288, context 2048, t = 8, bf16. In both, products and
 // the two all-reduces take time in the same ratio: compute 1, NVLink 0.19, InfiniBand 2.3.
 // common/reference.md derives the ratio, and tests/cost-model.t checks it within 10 %. Latency is a
-// few per cent of an all-reduce.
+// few per cent of an all-reduce. The lesson's memory is that of an A100 in the scale of the link
+// "fast": as 2039 GB/s to 300 GB/s.
 const ClockDevice clock_devices[] = {
-    { "lesson", 1e9, "one FLOP per nanosecond, scaled to the lessons' models" },
-    { "h100", 989.4e12, "NVIDIA H100 SXM data sheet: dense bf16" },
-    { "a100", 312e12, "NVIDIA A100 data sheet: dense bf16" },
-    { "core", 105e9, "one core of an AVX-512 server, sgemm 1024^3 by OpenBLAS 0.3.21, measured" },
+    { "lesson", 1e9, 400e6 * 2039 / 300, "one FLOP per nanosecond, scaled to the lessons' models" },
+    { "h100", 989.4e12, 3352e9, "NVIDIA H100 SXM data sheet: dense bf16, 80 GB of HBM3" },
+    { "a100", 312e12, 2039e9, "NVIDIA A100 data sheet: dense bf16, 80 GB of HBM2e" },
+    { "core", 105e9, 25e9,
+      "one core of an AVX-512 server, measured: sgemm 1024^3 by OpenBLAS 0.3.21; memcpy of 256 "
+      "MB" },
     { 0 },
 };
 const ClockLink clock_links[] = {
@@ -72,6 +75,10 @@ void clock_charge_flops(double n) {
     // rounds to whole picoseconds first, so half the rate takes exactly twice the time
     double usual = round(n * 1e12 / config.device.flops);
     compute += (Picoseconds)llround(usual / speed);
+}
+void clock_charge_copy(size_t bytes) {
+    if (!config.simulated || ledger_paused()) return;
+    compute += (Picoseconds)llround(2 * (double)bytes * 1e12 / config.device.memory);
 }
 void clock_set_speed(double factor) {
     if (!(factor > 0) || !isfinite(factor))

@@ -4,7 +4,9 @@
 // integer picoseconds. So a run prints the same digits on every machine and transport. A rank has a
 // row for its computation. A communicator has a lane for its collectives, and one lane for the
 // messages of each ordered pair of ranks.
-//   compute     only the FLOPs of GEMMs take time: FLOPs / rate
+//   compute     only the FLOPs of GEMMs take time: FLOPs / rate; and copies in memory where a
+//   lesson
+//               charges them (clock_charge_copy)
 //   collective  starts when its last member has come and the lane is free; lasts
 //               alpha * steps + bytes / beta (steps and bytes of a ring or a chain: comm.h);
 //               ends on all members at the same time
@@ -32,9 +34,10 @@
 typedef uint64_t Picoseconds;
 typedef struct {
     const char *name;
-    double flops;
+    double flops;  // FLOP/s
+    double memory; // bytes/s that are read or written; for clock_charge_copy
     const char *source;
-} ClockDevice; // FLOP/s
+} ClockDevice;
 // alpha in seconds, beta in bytes/s; if both are 0, communication takes no time
 typedef struct {
     const char *name;
@@ -58,6 +61,10 @@ bool clock_same_node(size_t a, size_t b); // do two ranks of the world share a n
 void clock_rank_begin(void);           // sets this rank's time to 0
 Picoseconds clock_now(void);           // the time of this rank's compute row
 void clock_charge_flops(double flops); // called for every GEMM (base/meter.h)
+// A copy inside the device's memory: reads and writes so many bytes. The rank computes nothing in
+// that time. Only a lesson about copies calls it, because products take most of a step. It does
+// nothing under the wall clock and while the ledger is paused.
+void clock_charge_copy(size_t bytes);
 // After this call this rank's device computes at factor times the rate of --device, for devices of
 // unequal speed. clock_rank_begin sets 1. Only the simulated clock uses it.
 void clock_set_speed(double factor);

@@ -69,9 +69,12 @@ static bool can_go_on(const Rank *r) { return !r->ended && (!r->waits_for || r->
 static void print_missing(const Request *r) {
     if (request_is_message(r)) return;
     const Meeting *m = r->extra;
-    fprintf(stderr, ", not reached by");
-    for (size_t i = 0; i < r->comm->size; i++)
-        if (!m->of[i]) fprintf(stderr, " rank %zu", group_of(r)->world_rank[i]);
+    const char *before = ", not reached by";
+    for (size_t i = 0; i < r->comm->size; i++) {
+        if (m->of[i]) continue;
+        fprintf(stderr, "%s rank %zu", before, group_of(r)->world_rank[i]);
+        before = ",";
+    }
 }
 
 // Called when no rank can continue. No rank has ended yet, because the barrier at the end of the

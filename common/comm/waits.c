@@ -167,13 +167,13 @@ static void print_rank(FILE *f, const Slot *s) {
     for (size_t i = 0; s->meeting != NONE && i < ranks; i++) {
         if (!waits_for(s, slot(i))) continue;
         fprintf(f, "%s rank %zu", before, slot(i)->rank);
-        before = "";
+        before = ",";
     }
     before = "; on another node:";
     for (size_t i = 0; i < s->n; i++) {
         if (slot_of(s->whom[i])) continue;
         fprintf(f, "%s rank %u", before, s->whom[i]);
-        before = "";
+        before = ",";
     }
     fprintf(f, "\n");
 }

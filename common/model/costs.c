@@ -231,6 +231,9 @@ Work work_product(size_t m, size_t n, size_t k) {
     double flops = 2 * (double)m * (double)n * (double)k; // a multiplication and an addition each
     return (Work){ flops, round(flops * 1e12 / clock_config()->device.flops) };
 }
+double copy_time(size_t bytes) {
+    return round(2 * (double)bytes * 1e12 / clock_config()->device.memory); // read, written
+}
 Work work_times(double times, Work w) { return (Work){ times * w.flops, times * w.time }; }
 Work work_sum(Work a, Work b) { return (Work){ a.flops + b.flops, a.time + b.time }; }
 

@@ -118,6 +118,9 @@ typedef struct {
     double flops, time;
 } Work;
 Work work_product(size_t m, size_t n, size_t k); // [m, k] times [k, n]
+// Picoseconds in which the device's memory is read and written for a copy of so many bytes
+// (clock_charge_copy).
+double copy_time(size_t bytes);
 Work work_times(double times, Work w);
 Work work_sum(Work a, Work b);
 // Forward for B sequences. Backward has two products of the same size for each product of forward,

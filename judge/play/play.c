@@ -526,10 +526,12 @@ PlayTiming play_timing(const Play *p) {
 
 // Lists the members that have not started this collective.
 static void add_missing(const Group *g, size_t number, char *text, size_t room) {
+    const char *before = "";
     for (size_t me = 0; me < g->n; me++) {
         size_t length = strlen(text);
-        if (g->started[me] <= number && length + 32 < room)
-            snprintf(text + length, room - length, " rank %zu", g->rank[me]);
+        if (g->started[me] > number || length + 32 >= room) continue;
+        snprintf(text + length, room - length, "%s rank %zu", before, g->rank[me]);
+        before = ",";
     }
 }
 
