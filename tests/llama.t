@@ -161,6 +161,14 @@ my @refused = (
         '--tp 4 --dp 1 --pp 1 --tensor 2d',
         qr/a grid cuts layer norms, learned positions .* only --family gpt2 has/
     ],
+    [
+        '--tp 8 --dp 1 --pp 1 --tensor 2.5d',
+        qr/a grid cuts layer norms, learned positions .* only --family gpt2 has/
+    ],
+    [
+        '--tp 8 --dp 1 --pp 1 --tensor 3d',
+        qr/a grid cuts layer norms, learned positions .* only --family gpt2 has/
+    ],
 );
 my @asked = map {
     my ($options) = @$_;
@@ -168,7 +176,7 @@ my @asked = map {
     my @base = (qw(--family llama --steps 1 --eval-every 0 --data), $text);
     push @base, '--width', 48 unless $given{'--width'};
     push @base, '--heads', 8 unless $given{'--heads'};
-    emu($options =~ /--tp 4/ ? 4 : 2, $train{fp32}, @base, split ' ', $options)
+    emu($options =~ /--tp ([48])/ ? $1 : 2, $train{fp32}, @base, split ' ', $options)
 } @refused;
 run_jobs(\@asked);
 for my $i (0 .. $#asked) {
