@@ -88,6 +88,24 @@ for my $job (@jobs) {
         or diag(complain($job));
 }
 
+# The test must read the file: a changed number must make a check fail.
+if (-x $oracle) {
+    for my $key (qw(sgd.loss adamw.norm)) {
+        my $text = slurp('tests/llama/grouped/expected.txt');
+        my ($optimizer) = split /\./, $key;
+        ok($text =~ s/^(\Q$key\E(?: \S+){9} )(\S+)/$1 . ($2 + 1e-6)/me,
+            "the last number of $key can be changed");
+        spew("$work/changed", $text);
+        my $job = run(
+            emu(
+                2, $oracle, qw(--init tests/llama/grouped --tp 2 --file),
+                "$work/changed", '--optimizer', $optimizer, @how
+            )
+        );
+        is($job->{status}, 1, '... and then a check fails');
+    }
+}
+
 # ---- text: the logits of each position, and 20 greedy tokens ----
 sub worst {
     my ($file, @want) = @_;
@@ -118,7 +136,11 @@ SKIP: {
                 "$work/logits"
             );
             fine($job, "$model, $ranks ranks @options: all checks hold");
-            like($job->{out}, qr/No tokenizer is read, so their text is missing/, '... ids, and why no text');
+            like(
+                $job->{out},
+                qr/No tokenizer is read, so their text is missing/,
+                '... ids, and why no text'
+            );
             is(
                 config($job, 'ids_written'),
                 join(',', @{ $w->{greedy} }),
