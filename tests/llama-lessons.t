@@ -83,7 +83,7 @@ if [ -n "$TEST_ALL" ]; then
             changed "$lesson"
         done
         [ $untied = 0 ] && name=tied || name=untied
-        train $name "$all"
+        train "$name" "$all"
     done
 else
     untied=1
