@@ -20,6 +20,22 @@ my $text = "$work/text.txt";
     close $f or die "$text: $!";
 }
 
+# common/llama.md says how many lines of ops.c each change has: those that are not empty in the section of its name.
+{
+    my @sections = split m{^// ---- (.*) ----\n}m, slurp('common/tensor/ops.c');
+    shift @sections;
+    my %lines = map {
+        2 * $_ < @sections
+            ? ($sections[2 * $_] => 1 + grep { /\S/ } split /\n/, $sections[2 * $_ + 1])
+            : ()
+    } 0 .. @sections / 2;
+    my @told = slurp('common/llama.md') =~
+        /^\| (RMS norm|rotary positions|SwiGLU|grouped heads) \| (\d+) \|/mg;
+    my @counted = map { ($_ => $lines{$_}) } 'RMS norm', 'rotary positions', 'SwiGLU',
+        'grouped heads';
+    is("@told", "@counted", 'the page has the lines of each change');
+}
+
 # Two heads of the query share a head of key and value. No two tensors have the same width.
 my @model = (
     qw(--family llama --layers 4 --width 48 --heads 8 --kv-heads 4 --ffn 38 --context 10 --batch 8 --micro-batch 2 --steps 3
