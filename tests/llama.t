@@ -20,20 +20,17 @@ my $text = "$work/text.txt";
     close $f or die "$text: $!";
 }
 
-# common/llama.md says how many lines of ops.c each change has: those that are not empty in the section of its name.
-{
-    my @sections = split m{^// ---- (.*) ----\n}m, slurp('common/tensor/ops.c');
-    shift @sections;
-    my %lines = map {
-        2 * $_ < @sections
-            ? ($sections[2 * $_] => 1 + grep { /\S/ } split /\n/, $sections[2 * $_ + 1])
-            : ()
-    } 0 .. @sections / 2;
-    my @told = slurp('common/llama.md') =~
-        /^\| (RMS norm|rotary positions|SwiGLU|grouped heads) \| (\d+) \|/mg;
-    my @counted = map { ($_ => $lines{$_}) } 'RMS norm', 'rotary positions', 'SwiGLU',
-        'grouped heads';
-    is("@told", "@counted", 'the page has the lines of each change');
+# common/llama.md says how many lines of ops.c each change has: those that are not empty in the section
+# of its name. A student's copy lacks some of them.
+if (!-e 'student.mk') {
+    my @changes = ('RMS norm', 'rotary positions', 'SwiGLU', 'grouped heads');
+    my ($page, $ops) = map { slurp($_) } 'common/llama.md', 'common/tensor/ops.c';
+    for my $change (@changes) {
+        my ($section) = $ops =~ m{^(// ---- \Q$change\E ----\n.*?)^// ---- }ms;
+        my ($told) = $page =~ /^\| \Q$change\E \| (\d+) \|/m;
+        my $counted = grep { /\S/ } split /\n/, $section // '';
+        is($told, $counted, "the page has the lines of $change");
+    }
 }
 
 # Two heads of the query share a head of key and value. No two tensors have the same width.
