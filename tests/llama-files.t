@@ -36,14 +36,14 @@ sub spew {
 }
 my @models = qw(grouped tied qwen2 shards);
 
-sub expected {
-    my ($model) = @_;
+sub expected_in {
+    my ($folder) = @_;
     return {
         map { my ($name, @values) = split; $name => \@values } split /\n/,
-        slurp("tests/llama/$model/expected.txt")
+        slurp("$folder/expected.txt")
     };
 }
-my %want = map { $_ => expected($_) } @models;
+my %want = map { $_ => expected_in("tests/llama/$_") } @models;
 my $tokens = "$work/tokens.bin";
 spew($tokens, pack 'v*', map { ($_ * 7919 + ($_ >> 3)) % 11 } 1 .. 2000);
 
@@ -88,6 +88,24 @@ for my $job (@jobs) {
         or diag(complain($job));
 }
 
+# The test must read the file: a changed number must make a check fail.
+if (-x $oracle) {
+    for my $key (qw(sgd.loss adamw.norm)) {
+        my $text = slurp('tests/llama/grouped/expected.txt');
+        my ($optimizer) = split /\./, $key;
+        ok($text =~ s/^(\Q$key\E(?: \S+){9} )(\S+)/$1 . ($2 + 1e-6)/me,
+            "the last number of $key can be changed");
+        spew("$work/changed", $text);
+        my $job = run(
+            emu(
+                2, $oracle, qw(--init tests/llama/grouped --tp 2 --file),
+                "$work/changed", '--optimizer', $optimizer, @how
+            )
+        );
+        is($job->{status}, 1, '... and then a check fails');
+    }
+}
+
 # ---- text: the logits of each position, and 20 greedy tokens ----
 sub worst {
     my ($file, @want) = @_;
@@ -118,6 +136,11 @@ SKIP: {
                 "$work/logits"
             );
             fine($job, "$model, $ranks ranks @options: all checks hold");
+            like(
+                $job->{out},
+                qr/No tokenizer is read, so their text is missing/,
+                '... ids, and why no text'
+            );
             is(
                 config($job, 'ids_written'),
                 join(',', @{ $w->{greedy} }),
@@ -279,31 +302,72 @@ SKIP: {
     fine(greedy("$work/saved", '1,2', 2, $sample, '--check'), 'sample --from these checkpoints');
 }
 
+# ---- transformers reads our export: its logits, its text, ten more steps of training; ours beside them ----
+# Exports of the last steps of a training at tp 2 x pp 2. The script fails unless the class loads every tensor.
+my %families = (
+    'llama grouped untied' =>
+        [qw(--family llama --kv-heads 2 --ffn 30 --untied), 'LlamaForCausalLM'],
+    'llama tied' => [qw(--family llama --ffn 30), 'LlamaForCausalLM'],
+    'qwen2' => [
+        qw(--family llama --kv-heads 2 --ffn 30 --attention-bias --rope-theta 500 --norm-eps 1e-6),
+        'Qwen2ForCausalLM'
+    ],
+    'gpt2' => [qw(--family gpt2), 'GPT2LMHeadModel'],
+);
 SKIP: {
-    skip "$train or $sample is not built", 2 unless -x $train && -x $sample;
+    skip "$train, $sample or $oracle is not built", 1 unless -x $train && -x $sample && -x $oracle;
     my $python = $ENV{PYTHON} // 'python3';
-    skip "$python has no torch or transformers", 2
+    skip "$python has no torch or transformers", 1
         if system("$python -c 'import torch, transformers' >/dev/null 2>&1");
-    for my $family ('--kv-heads 2 --untied', '--attention-bias --rope-theta 500 --norm-eps 1e-6') {
-        my $folder = "$work/for " . substr $family, 2, 2;
+    for my $family (sort keys %families) {
+        my @family = @{ $families{$family} };
+        my $class = pop @family;
+        my $folder = "$work/for $family";
         mkdir $folder;
         run(
             emu(
                 4,
                 $train,
-                qw(--family llama --layers 2 --width 24 --heads 4 --ffn 30 --context 24 --vocab 11 --dp 1 --tp 2 --pp 2 --batch 4 --steps 3 --eval-every 0 --data),
+                @family,
+                qw(--layers 2 --width 24 --heads 4 --context 32 --vocab 11 --dp 1 --tp 2 --pp 2 --batch 4 --steps 3 --eval-every 0 --data),
                 $tokens,
-                split(' ', $family),
                 '--export',
                 "$folder/model.safetensors",
                 @how
             )
         );
-        my $ids = config(greedy($folder, '1,2,3', 1, $sample), 'ids_written');
-        my $said =
-            `$python tools/torch_sample.py '$folder' --ids 1,2,3 --tokens 20 --written $ids 2>&1`;
-        is($? >> 8, 0, "transformers loads the export of $family and writes the same")
-            or diag($said);
+        is(decode_json(slurp("$folder/config.json"))->{architectures}[0],
+            $class, "$family: the export is of a $class");
+        my $said = `$python tests/llama.py '$folder' 2>&1`;
+        is($? >> 8, 0, '... transformers loads it, and trains it on') or diag($said), next;
+        my $w = expected_in($folder);
+        my $job = greedy(
+            $folder, join(',', @{ $w->{ids} }),
+            1, $sample, qw(--check --logits),
+            "$work/logits_$class"
+        );
+        is(config($job, 'ids_written'), join(',', @{ $w->{greedy} }), '... the same text');
+        cmp_ok(worst("$work/logits_$class", map { $w->{"logits$_"} } 0 .. $#{ $w->{ids} }),
+            '<', 1e-5, '... the logits of every position');
+        my @ten = map {
+            [$_, "the unsplit model"],
+                [$_, '8 ranks', qw(--dp 2 --tp 2 --pp 2 --zero 2 --micro-batch 1)]
+        } qw(sgd adamw);
+        for (@ten) {
+            my ($optimizer, $where, @layout) = @$_;
+            my $steps = run(
+                emu(
+                    @layout ? 8 : 1,
+                    $oracle, '--init', $folder, '--file', "$folder/expected.txt",
+                    @layout ? @layout : '--unsplit',
+                    '--optimizer', $optimizer, @how
+                )
+            );
+            my @checks = @{ $steps->{page}{checks} || [] };
+            ok($steps->{status} == 0 && @checks == 2 && max(map { $_->{error} } @checks) <= 1e-8,
+                "... the losses and norms of ten steps, $optimizer, $where")
+                or diag(complain($steps));
+        }
     }
 }
 

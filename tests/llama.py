@@ -4,24 +4,37 @@ them: what tests/llama-files.t holds 08_3d/train --init and 08_3d/sample --from 
 
     pip install torch transformers
     make PRECISION=fp64 ONLY=build/cpu-fp64/tests/test_oracle programs
-    tests/llama.py      # writes tests/llama/NAME/ for each of: grouped, tied, qwen2, shards
+    tests/llama.py            # writes tests/llama/NAME/ for each of: grouped, tied, qwen2, shards
+    tests/llama.py FOLDER     # the other direction: FOLDER has what 08_3d/train --export wrote
+
+With FOLDER, the class that config.json names must load the model without a missing or surplus tensor. Its logits in single
+precision, with transformers' code as it is, must agree with those in double within 1e-5. Then the script writes
+FOLDER/expected.txt, and status 0 says so; status 1: the model is not right, 2: no PyTorch or transformers.
 
 A folder has what save_pretrained() writes, and expected.txt, a name and its numbers per line: ids and the logits of each
 position, greedy tokens of generate(), and the losses and the gradient norms before clipping of ten training steps under SGD
 and under AdamW. All of it is computed in double, with the weights of the file. The tokens of the steps are those of
 tests/test_oracle --start.
 """
+import json
 import os
 import shutil
 import subprocess
+import sys
 
-import torch
-from torch.nn import functional as F
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
-from transformers.models.llama import modeling_llama
-from transformers.models.qwen2 import modeling_qwen2
+try:
+    import torch
+    import transformers
+    from torch.nn import functional as F
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+    from transformers.models.llama import modeling_llama
+    from transformers.models.qwen2 import modeling_qwen2
+except ImportError as missing:
+    print(f"tests/llama.py: {missing}; pip install torch transformers", file=sys.stderr)
+    sys.exit(2)
 
 CLIP = 0.9
+ROUNDING = 1e-5
 here = os.path.dirname(os.path.abspath(__file__))
 oracle = os.path.join(here, "..", "build", "cpu-fp64", "tests", "test_oracle")
 sizes = dict(num_hidden_layers=2, hidden_size=16, num_attention_heads=4, num_key_value_heads=2, intermediate_size=12,
@@ -93,8 +106,17 @@ def write(name, kind, config, shard):
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.5)
     model.save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
+    record(folder, kind, torch.randint(0, config.vocab_size, (1, 9)))
+    for path in os.listdir(folder):
+        if path == "generation_config.json":
+            os.remove(os.path.join(folder, path))
+        else:
+            os.chmod(os.path.join(folder, path), 0o644)
+
+
+def record(folder, kind, ids):
+    """Writes expected.txt: what transformers computes in double with the model in this folder."""
     load = lambda: kind.from_pretrained(folder, dtype=torch.float64)                    # noqa: E731
-    ids = torch.randint(0, config.vocab_size, (1, 9))
     with open(os.path.join(folder, "expected.txt"), "w") as file, torch.no_grad():
         print("ids", *ids[0].tolist(), file=file)
         model = load().eval()
@@ -108,14 +130,34 @@ def write(name, kind, config, shard):
                 losses, norms = train(model, optimizer_of(optimizer, model), steps_of(folder))
             show(file, f"{optimizer}.loss", losses)
             show(file, f"{optimizer}.norm", norms)
-    for path in os.listdir(folder):
-        if path == "generation_config.json":
-            os.remove(os.path.join(folder, path))
-        else:
-            os.chmod(os.path.join(folder, path), 0o644)
+
+
+def read_export(folder):
+    """Loads our export as transformers is, then records what it computes in double. Returns what is wrong, or None."""
+    with open(os.path.join(folder, "config.json")) as file:
+        config = json.load(file)
+    kind = getattr(transformers, config["architectures"][0])
+    model, loaded = kind.from_pretrained(folder, output_loading_info=True)
+    wrong = {key: found for key, found in loaded.items() if found}
+    if wrong:
+        return f"{kind.__name__} does not load it: {wrong}"
+    torch.manual_seed(len(folder))
+    ids = torch.randint(0, config["vocab_size"], (1, 9))
+    with torch.no_grad():
+        single = model.eval()(ids).logits.double()
+        in_double()
+        double = kind.from_pretrained(folder, dtype=torch.float64).eval()(ids).logits
+    error = (single - double).abs().max().item()
+    record(folder, kind, ids)
+    return None if error < ROUNDING else f"logits in single precision differ by {error:.1e}"
 
 
 if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()
+    if len(sys.argv) > 1:
+        wrong = read_export(sys.argv[1])
+        print(f"tests/llama.py: {sys.argv[1]}: {wrong}" if wrong else f"{sys.argv[1]}/expected.txt is written")
+        sys.exit(1 if wrong else 0)
     in_double()
     for name, (kind, config, shard) in models.items():
         write(name, kind, config, shard)

@@ -898,6 +898,38 @@ static void test_layers(void) {
     test_recomputed(1, RECOMPUTE_SELECTIVE, "selective recomputation");
 }
 
+// Takes one of the changes from GPT-2 to Llama from another configuration.
+typedef enum { NORM, POSITIONS, ACTIVATION, KEY_HEADS, TABLE, BIASES, CHANGES } Change;
+static void take(ModelConfig *c, Change change, const ModelConfig *from) {
+    switch (change) {
+    case NORM: c->norm = from->norm; break;
+    case POSITIONS: c->positions = from->positions; break;
+    case ACTIVATION:
+        c->activation = from->activation;
+        c->ffn = from->ffn;
+        break;
+    case KEY_HEADS: c->kv_heads = from->kv_heads ? c->heads / 2 : 0; break;
+    case TABLE: c->untied = from->untied; break;
+    case BIASES: c->biases = from->biases; break;
+    case CHANGES: break;
+    }
+}
+// Each change alone: GPT-2 with it, and Llama without it.
+static void test_changes(void) {
+    static const char *const name[CHANGES] = { "RMS norm",      "rotary positions", "SwiGLU",
+                                               "grouped heads", "an untied head",   "no biases" };
+    for (Change change = 0; change < CHANGES; change++) {
+        ModelConfig with = small, without = llama;
+        char what[60];
+        take(&with, change, &llama);
+        take(&without, change, &small);
+        snprintf(what, sizeof what, "GPT-2 with %s", name[change]);
+        test_model(&with, RECOMPUTE_NONE, 2, what);
+        snprintf(what, sizeof what, "Llama without %s", name[change]);
+        test_model(&without, RECOMPUTE_NONE, 2, what);
+    }
+}
+
 static void test_models(void) {
     static const struct {
         Recompute how;
@@ -915,6 +947,7 @@ static void test_models(void) {
         test_model_accumulation(kind[i].how, kind[i].what);
         test_model_memory(kind[i].how, kind[i].what);
     }
+    test_changes();
     test_part();
     test_logits_memory();
     test_block_memory(RECOMPUTE_NONE, true, "a block keeps");

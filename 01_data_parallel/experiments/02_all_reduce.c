@@ -46,15 +46,16 @@ static double computing(size_t N, size_t r) {
 }
 
 static void costs(Run *run, const ModelConfig *c, const Measured *seen) {
-    size_t V = c->vocab, C = c->width, N = run->world->size, r = run->world->rank;
+    const CutSizes whole = cut_sizes(c, 1, 0);
+    size_t N = run->world->size, r = run->world->rank;
     size_t Psi = config_parameters(c); // V C + T C + L (12 C^2 + 13 C) + 2 C
     size_t e = weight_bytes(c), of_gradient = gradient_bytes(c);
-    double weights = (double)(Psi * e), gradients = (double)((Psi + V * C) * of_gradient);
+    double weights = (double)(Psi * e);
+    double gradients = (double)(elements_gradients(&whole) * of_gradient); // of Psi + V C elements
     double sent =
         STEPS * ring_bytes(ALL_REDUCE_PASSES, N, Psi, of_gradient); // 2 (N-1) ceil(Psi / N) e
     double root = r == 0 && N > 1 ? weights : 0;
     // A rank keeps the activations of its own sequences (chapter 02 lists them).
-    const CutSizes whole = cut_sizes(c, 1, 0);
     double kept = (double)activations_bytes(&whole, part_size(SEQUENCES, N, r));
     check_costs(
         run, "%s", "%s",

@@ -60,15 +60,24 @@ enum { AT_END, BUCKETS, TENSORS, CUTS };
 
 // ---------------------------------------------------------------- costs
 
+// The tensors that the model's family has: wte, wpe, 12 of a block and the last norm's two in
+// GPT-2; only the matrices and the norms' gains in Llama, and there perhaps the head's table.
+static size_t tensors_of(const ModelConfig *c) {
+    const CutSizes z = cut_sizes(c, 1, 0);
+    const size_t norm = 1 + z.norm_bias, positions = c->positions == POSITIONS_LEARNED;
+    const size_t block = 2 * norm + 4 + z.qkv_bias + 3 * z.bias;
+    return stage_tables(&z) + positions + c->layers * block + norm;
+}
+
 static void costs(Run *run, size_t capacity, const Measured seen[CUTS]) {
     static const char *const id[CUTS] = { "end", "buckets", "tensors" };
     static const char *const name[CUTS] = { "at the end", "in buckets", "tensor by tensor" };
     size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(&tiny);
-    double weights = (double)(Psi * e), wte = (double)(tiny.vocab * tiny.width * e);
-    const size_t tensors = 4 + 12 * tiny.layers;
+    const CutSizes whole = cut_sizes(&tiny, 1, 0);
+    double weights = (double)(Psi * e), gradients = (double)(elements_gradients(&whole) * e);
     const BucketCosts want = overlap_costs(&tiny, capacity, N, SEQUENCES);
     const BucketCosts each = overlap_costs(&tiny, per_tensor(), N, SEQUENCES);
-    const double calls[CUTS] = { 1, (double)want.buckets, (double)tensors };
+    const double calls[CUTS] = { 1, (double)want.buckets, (double)tensors_of(&tiny) };
     const double bytes[CUTS] = { ring_bytes(ALL_REDUCE_PASSES, N, Psi, e), want.bytes, each.bytes };
     for (size_t i = 0; i < CUTS; i++) {
         char ids[32], names[32];
@@ -86,7 +95,7 @@ static void costs(Run *run, size_t capacity, const Measured seen[CUTS]) {
                 (CostRow[]){ { "held.parameters", "parameters", "bytes", BY_FORMULA(weights),
                                cut->parameters },
                              { "held.gradients", "gradients (wte twice)", "bytes",
-                               BY_FORMULA(weights + wte), cut->gradients },
+                               BY_FORMULA(gradients), cut->gradients },
                              { "peak.flight", "in flight: every bucket's sum", "bytes",
                                BY_FORMULA((double)want.scratch), cut->buffers_peak },
                              { 0 } });

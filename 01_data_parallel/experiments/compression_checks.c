@@ -161,10 +161,10 @@ static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Trai
 static void compare_costs(Run *run, const Training *t, const CompressionPlan *plan,
                           const CompressionSeen *seen) {
     static const char *const id_of[METHODS] = { "fp16", "top-k", "1-bit", "power-sgd" };
-    const size_t e = sizeof(real), wte = t->model.vocab * t->model.width;
+    const size_t e = sizeof(real);
     CutSizes whole = cut_sizes(&t->model, 1, 0);
     CompressionCosts want = compression_costs(&whole, plan, run->world->size, run->world->rank);
-    const size_t gradients = config_parameters(&t->model) + wte + want.errors; // wte's twice
+    const size_t gradients = elements_gradients(&whole) + want.errors; // wte's twice
     char ids[32], names[32];
     snprintf(ids, sizeof ids, "%%s.%s", id_of[plan->method]);
     snprintf(names, sizeof names, "%s: %%s", method_name[plan->method]);

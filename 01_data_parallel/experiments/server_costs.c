@@ -46,7 +46,8 @@ static double ring_of_workers(Comm *world, bool serves, size_t count) {
 }
 
 void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseconds one_port) {
-    size_t Psi = config_parameters(z->model), wte = z->model->vocab * z->model->width;
+    const CutSizes whole = cut_sizes(z->model, 1, 0);
+    size_t Psi = elements_stage(&whole), gradients = elements_gradients(&whole);
     size_t n = z->workers, k = z->servers, steps = z->steps, e = sizeof(real);
     bool serves = run->world->rank < k;
     size_t piece = serves ? part_size(Psi, k, run->world->rank) : 0, holds = serves ? piece : Psi;
@@ -65,7 +66,7 @@ void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseco
                     { "held.parameters", "parameters (server: its piece)", "bytes",
                       BY_FORMULA((double)(holds * e)), seen->parameters },
                     { "held.gradients", "gradients (worker: wte twice)", "bytes",
-                      BY_FORMULA((double)((serves ? piece : Psi + wte) * e)), seen->gradients },
+                      BY_FORMULA((double)((serves ? piece : gradients) * e)), seen->gradients },
                     { "held.optimizer", "AdamW's m and v: on servers only", "bytes",
                       BY_FORMULA((double)(2 * piece * e)), seen->optimizer },
                     { "held.buffers", "buffers: a piece from every worker", "bytes",

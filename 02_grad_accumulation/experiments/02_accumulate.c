@@ -138,9 +138,10 @@ static void show(Run *run, const Training *t, double whole_time, double pieces_t
 static void costs(Run *run, const Training *t, const Measured *got, const Measured *whole,
                   const Timing *both) {
     const ModelConfig *c = &t->model;
-    size_t V = c->vocab, C = c->width, e = sizeof(real), m = t->micro_batches,
-           Psi = config_parameters(c);
-    const double weights = (double)(Psi * e), wte = (double)(V * C * e);
+    const CutSizes whole_model = cut_sizes(c, 1, 0);
+    size_t e = sizeof(real), m = t->micro_batches;
+    const double weights = (double)(elements_stage(&whole_model) * e);
+    const double gradients = (double)(elements_gradients(&whole_model) * e);
     check_costs(
         run, "%s", "%s",
         (CostRow[]){
@@ -149,7 +150,7 @@ static void costs(Run *run, const Training *t, const Measured *got, const Measur
             { "activations.pieces", "activations, m micro-batches", "bytes",
               BY_FORMULA(activation_bytes(c, ceil_div(t->sequences, m))), got->activations_peak },
             { "weights", "parameters", "bytes", BY_FORMULA(weights), got->parameters },
-            { "gradients", "gradients (wte twice): no m", "bytes", BY_FORMULA(weights + wte),
+            { "gradients", "gradients (wte twice): no m", "bytes", BY_FORMULA(gradients),
               got->gradients },
             { "moments", "AdamW's m and v", "bytes", BY_FORMULA(2 * weights), got->optimizer },
             { 0 } });

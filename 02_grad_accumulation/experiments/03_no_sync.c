@@ -84,7 +84,8 @@ static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
     static const char *const id[KINDS] = { "no-sync", "forgetful", "overlapped" };
     const ModelConfig *c = &t->model;
     size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(c);
-    double m = t->micro_batches, weights = Psi * e, wte = c->vocab * c->width * e;
+    const CutSizes whole = cut_sizes(c, 1, 0);
+    double m = t->micro_batches, weights = Psi * e, gradients = elements_gradients(&whole) * e;
     double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e); // of one all-reduce, per rank
     BucketCosts f = overlapped_forecast(t, BUCKET, N);
     const double calls[KINDS] = { 1, m, f.buckets }, bytes[KINDS] = { ring, m * ring, f.bytes };
@@ -104,7 +105,8 @@ static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
                   way[i].reductions },
                 { "sent", "sent, 3 steps", "bytes", BY_FORMULA(t->steps * bytes[i]), way[i].sent },
                 { "gradients", i == FORGETFUL ? "gradients, and the sum" : "gradients (wte twice)",
-                  "bytes", BY_FORMULA((i == FORGETFUL ? 2 : 1) * weights + wte), way[i].gradients },
+                  "bytes", BY_FORMULA((i == FORGETFUL ? weights : 0) + gradients),
+                  way[i].gradients },
                 { 0 } });
         if (!clock_config()->simulated) continue;
         const Predicted none = NOT_PREDICTED;

@@ -6,6 +6,8 @@
 #include <stdio.h>
 
 enum { M = 10, C = 10, F = 38 }; // rows of X (tokens), width, hidden columns
+// Matrices into the hidden columns, side by side in A: 1 with GELU, 2 with SwiGLU (gate | up).
+enum { GATES = 1 };
 static const uint64_t key[TRIAL_DATA] = { 101, 102, 104, 103 }; // by TrialData
 
 // ---------------------------------------------------------------- split and unsplit
@@ -18,21 +20,22 @@ static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
 }
 static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     const Param *p = t->params;
-    saved_tensor(s, S_FC, M, F);
+    saved_tensor(s, S_FC, M, GATES * F);
     saved_tensor(s, S_ACT, M, F);
     op_matmul(s->t[S_FC], x, p[MLP_A].w);
     op_add_bias(s->t[S_FC], s->t[S_FC], p[MLP_A_BIAS].w);
-    op_gelu(s->t[S_ACT], s->t[S_FC]);
+    op_activation(s->t[S_ACT], s->t[S_FC]);
     op_matmul(y, s->t[S_ACT], p[MLP_B].w);
     op_add_bias(y, y, p[MLP_B_BIAS].w);
 }
 static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
     Param *p = t->params;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dh = tensor_new(&scratch, M, F);
+    Tensor dh = tensor_new(&scratch, M, GATES * F);
+    Tensor dact = tensor_col_range(dh, 0, F); // with GELU all columns of dh
     linear_gradients(&p[MLP_B], &p[MLP_B_BIAS], s->t[S_ACT], dy);
-    op_matmul_nt(dh, dy, p[MLP_B].w);
-    op_gelu_backward(dh, s->t[S_FC], dh);
+    op_matmul_nt(dact, dy, p[MLP_B].w);
+    op_activation_backward(dh, s->t[S_FC], dact);
     linear_gradients(&p[MLP_A], &p[MLP_A_BIAS], x, dh);
     op_matmul_nt(dx, dh, p[MLP_A].w);
     arena_free(&scratch);
@@ -40,8 +43,8 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
 
 static Trial layers(Run *run, Comm *tp) {
     Trial t = trial_new(run, tp, M, C, C);
-    t.params[MLP_A] = param_describe("A", C, F, 1);
-    t.params[MLP_A_BIAS] = param_describe("a", 0, F, 1);
+    t.params[MLP_A] = param_describe("A", C, GATES * F, GATES);
+    t.params[MLP_A_BIAS] = param_describe("a", 0, GATES * F, GATES);
     t.params[MLP_B] = param_describe("B", F, C, 1);
     t.params[MLP_B_BIAS] = param_describe("b", 0, C, 1);
     t.deviation = 0.3;
@@ -68,18 +71,19 @@ static void costs(Run *run, const TrialResult *r) {
     const size_t n = run->world->size;
     const size_t f = range_size(shard_range(F, n, run->world->rank));
     const size_t e = sizeof(real);
-    const size_t parameters = C * f + f + f * C + C;
+    const size_t parameters = (C + 1) * GATES * f + f * C + C;
     const double communication = 2 * ring_time(ALL_REDUCE_PASSES, n, M * C, e);
     const TrialCosts predicted = { .parameters = parameters,
                                    .gradients = parameters,
-                                   .kept = M * (C + 2 * f),
+                                   .kept = M * (C + (GATES + 1) * f),
                                    .calls = 2,
                                    .sent = 2 * ring_bytes(ALL_REDUCE_PASSES, n, M * C, e) };
     trial_costs(run, "%s", "%s", &predicted, r);
 
-    // Two products forward, four backward.
-    const Work slowest = work_product(M, range_size(shard_range(F, n, 0)), C);
-    trial_times(run, "The MLP over its ranks, last step", 6 * slowest.time, communication);
+    // A forward has X A, with GATES matrices, and a product with B. A backward has each twice.
+    const size_t most = range_size(shard_range(F, n, 0));
+    const double forward = work_product(M, GATES * most, C).time + work_product(M, C, most).time;
+    trial_times(run, "The MLP over its ranks, last step", 3 * forward, communication);
 }
 
 // ---------------------------------------------------------------- the other order: A cut by rows
@@ -103,7 +107,7 @@ static void rows_first(Run *run) {
     Arena buffers = arena(MEM_WORKSPACE);
     Tensor x = trial_drawn(&trial, &buffers, TRIAL_X, 0);
     Tensor a = trial_drawn(&trial, &buffers, TRIAL_WEIGHTS, MLP_A);
-    Tensor h = tensor_new(&buffers, M, F);
+    Tensor h = tensor_new(&buffers, M, GATES * F);
     Tensor act = tensor_new(&buffers, M, F);
     Snapshot *got = snapshot_new(run);
     Snapshot *want = snapshot_new(run);
@@ -111,16 +115,16 @@ static void rows_first(Run *run) {
     Tensor own_x = tensor_col_range(x, own.lo, own.hi);
     op_matmul(h, own_x, tensor_row_range(a, own.lo, own.hi)); // [M, F] = [M, C/t] x [C/t, F]
     comm_ledger_reset(tp);
-    comm_all_reduce(tp, h); // M*F elements, before GELU
+    comm_all_reduce(tp, h); // M*F elements (SwiGLU: twice as many), before the activation
     check_cost(run, "rows.sent", "A by rows instead: sent before GELU", "bytes",
-               formula(ring_bytes(ALL_REDUCE_PASSES, tp->size, M * F, sizeof(real))), NOT_PREDICTED,
-               (double)comm_bytes_sent(tp));
-    op_gelu(act, h);
+               formula(ring_bytes(ALL_REDUCE_PASSES, tp->size, M * GATES * F, sizeof(real))),
+               NOT_PREDICTED, (double)comm_bytes_sent(tp));
+    op_activation(act, h);
     snapshot_put(got, "GELU(X A)", M, F, act, 0, 0);
 
     if (tp->rank == 0) {
         op_matmul(h, x, a);
-        op_gelu(act, h);
+        op_activation(act, h);
         snapshot_put(want, "GELU(X A)", M, F, act, 0, 0);
     }
     check_close(run, "A by rows, added before GELU = unsplit", got, want, LIMIT_ROUNDING);

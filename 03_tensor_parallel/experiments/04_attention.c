@@ -8,20 +8,31 @@
 
 enum { B = 2, T = 7, M = B * T, H = 9, D = 4, C = H * D }; // D: columns of one head
 enum { KEY_PROBABILITIES = 104 };
+// Heads of key and value. With grouped heads there are fewer of these, and RATIO heads of the query
+// share each of them. QKV: columns of q | k | v.
+enum { KEY_HEADS = H, RATIO = H / KEY_HEADS, QKV = C + 2 * KEY_HEADS * D };
+static const double theta = 0; // the base of rotary positions; 0: none
 static const uint64_t key[TRIAL_DATA] = { 101, 102, 103, 105 }; // by TrialData
 static const double dropout = 0.1;                              // of the probabilities, and of Y
 
 // ---------------------------------------------------------------- split and unsplit
 
+// Whole heads of key and value, and the heads of the query that share them.
+static Range own_heads(const Comm *tp) {
+    if (!tp) return (Range){ 0, H };
+    const Range keys = shard_range(KEY_HEADS, tp->size, tp->rank);
+    return (Range){ RATIO * keys.lo, RATIO * keys.hi };
+}
 static AttentionHeads heads_of(const Trial *t) {
-    const Range all = { 0, H };
     const uint64_t seed = random_key(t->run->seed, KEY_PROBABILITIES);
     return (AttentionHeads){ .B = B,
                              .T = T,
                              .D = D,
                              .key = random_key(seed, t->step),
                              .drop = dropout,
-                             .heads = t->tp ? shard_range(H, t->tp->size, t->tp->rank) : all };
+                             .heads = own_heads(t->tp),
+                             .ratio = RATIO,
+                             .theta = theta };
 }
 static void split_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     AttentionHeads h = heads_of(t);
@@ -36,7 +47,7 @@ static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
 static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     const Param *p = t->params;
     const AttentionHeads h = heads_of(t);
-    saved_tensor(s, S_QKV, M, 3 * C);
+    saved_tensor(s, S_QKV, M, QKV);
     saved_tensor(s, S_MIX, M, C);
     op_matmul(s->t[S_QKV], x, p[ATTENTION_QKV].w);
     op_add_bias(s->t[S_QKV], s->t[S_QKV], p[ATTENTION_QKV_BIAS].w);
@@ -49,7 +60,7 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
     const AttentionHeads h = heads_of(t);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dmix = tensor_new(&scratch, M, C);
-    Tensor dqkv = tensor_new(&scratch, M, 3 * C);
+    Tensor dqkv = tensor_new(&scratch, M, QKV);
     linear_gradients(&p[ATTENTION_O], &p[ATTENTION_O_BIAS], s->t[S_MIX], dy);
     op_matmul_nt(dmix, dy, p[ATTENTION_O].w);
     attention_backward(&h, dqkv, dmix, s);
@@ -60,8 +71,8 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
 
 static void train(Run *run, Comm *tp, TrialResult *r) {
     Trial t = trial_new(run, tp, M, C, C);
-    t.params[ATTENTION_QKV] = param_describe("W_qkv", C, 3 * C, 3);
-    t.params[ATTENTION_QKV_BIAS] = param_describe("b_qkv", 0, 3 * C, 3);
+    t.params[ATTENTION_QKV] = param_describe_grouped("W_qkv", C, QKV, 3, RATIO);
+    t.params[ATTENTION_QKV_BIAS] = param_describe_grouped("b_qkv", 0, QKV, 3, RATIO);
     t.params[ATTENTION_O] = param_describe("W_O", C, C, 1);
     t.params[ATTENTION_O_BIAS] = param_describe("b_O", 0, C, 1);
     t.deviation = 0.2;
@@ -71,7 +82,7 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
     t.long_names = true;
     t.forward = tp ? split_forward : unsplit_forward;
     t.backward = tp ? split_backward : unsplit_backward;
-    if (tp) tensor_parallel_attention_cut(t.params, shard_range(H, tp->size, tp->rank), D);
+    if (tp) tensor_parallel_attention_cut(t.params, own_heads(tp), D);
     trial_train(&t, r);
 }
 
@@ -81,10 +92,11 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
 // probabilities before and after dropout, and the output. The two all-reduces add Y and dX.
 static void costs(Run *run, const TrialResult *r) {
     const Comm *tp = run->world;
-    const size_t heads = range_size(shard_range(H, tp->size, tp->rank));
+    const size_t heads = range_size(own_heads(tp));
     const size_t A = heads * D;
-    const size_t parameters = (C + 1) * 3 * A + A * C + C;
-    const size_t kept = M * C + M * 4 * A + 2 * B * heads * T * T;
+    const size_t own_qkv = A + 2 * A / RATIO;
+    const size_t parameters = (C + 1) * own_qkv + A * C + C;
+    const size_t kept = M * C + M * (own_qkv + A) + 2 * B * heads * T * T;
     const double sent = 2 * ring_bytes(ALL_REDUCE_PASSES, tp->size, M * C, sizeof(real));
     const TrialCosts predicted = {
         .parameters = parameters, .gradients = parameters, .kept = kept, .calls = 2, .sent = sent
@@ -144,7 +156,8 @@ static void table(Run *run, const TrialResult *r) {
 
 static void attention(Run *run) {
     const size_t n = run->world->size;
-    REQUIRE(n <= H, "%zu ranks: attention has %d heads; choose %d ranks or fewer", n, H, H);
+    REQUIRE(n <= KEY_HEADS, "%zu ranks: attention has %d heads; choose %d ranks or fewer", n,
+            KEY_HEADS, KEY_HEADS);
     say(run, "q = X W_q, k = X W_k, v = X W_v. A token's output is a mean of the v of all tokens "
              "up to itself,");
     say(run, "weighted by softmax(q k^T / sqrt(D)). A head does this with D columns of its own; "

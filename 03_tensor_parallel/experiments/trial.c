@@ -34,6 +34,16 @@ Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i) {
     return whole;
 }
 
+// The columns of a block that this rank has, in its part of the parameter. *first: the first of
+// them in the whole parameter. With grouped heads the first block is p->ratio times as wide.
+static Range block_columns(const Param *p, size_t block, size_t *first) {
+    const size_t width = range_size(p->my_cols);
+    const size_t times = block ? 1 : p->ratio;
+    const size_t before = block ? p->ratio + block - 1 : 0; // narrow blocks before this one
+    *first = before * (p->cols / param_narrow_blocks(p)) + times * p->my_cols.lo;
+    return (Range){ before * width, (before + times) * width };
+}
+
 // Each parameter is drawn whole. This rank takes its rows and, in each block, its columns.
 static void parameters_new(Trial *t, Arena *parameters, Arena *gradients) {
     for (size_t i = 0; i < TRIAL_PARAMS && t->params[i].cols; i++) {
@@ -44,21 +54,23 @@ static void parameters_new(Trial *t, Arena *parameters, Arena *gradients) {
         Arena scratch = arena(MEM_REFERENCE);
         Tensor whole = trial_drawn(t, &scratch, TRIAL_WEIGHTS, i);
         Tensor rows = tensor_row_range(whole, p->my_rows.lo, p->my_rows.hi);
-        size_t width = range_size(p->my_cols), lo = p->my_cols.lo;
-        for (size_t block = 0; block < p->blocks; block++, lo += p->cols / p->blocks)
-            tensor_copy(tensor_col_range(p->w, block * width, (block + 1) * width),
-                        tensor_col_range(rows, lo, lo + width));
+        for (size_t block = 0; block < p->blocks; block++) {
+            size_t first;
+            Range own = block_columns(p, block, &first);
+            tensor_copy(tensor_col_range(p->w, own.lo, own.hi),
+                        tensor_col_range(rows, first, first + range_size(own)));
+        }
         arena_free(&scratch);
         ledger_resume();
     }
 }
 
 static void put_param(Snapshot *s, const char *name, const Param *p, Tensor t) {
-    size_t width = range_size(p->my_cols);
     for (size_t block = 0; block < p->blocks; block++) {
-        Tensor columns = tensor_col_range(t, block * width, (block + 1) * width);
-        snapshot_put(s, name, p->rows, p->cols, columns, p->my_rows.lo,
-                     block * (p->cols / p->blocks) + p->my_cols.lo);
+        size_t first;
+        Range own = block_columns(p, block, &first);
+        Tensor columns = tensor_col_range(t, own.lo, own.hi);
+        snapshot_put(s, name, p->rows, p->cols, columns, p->my_rows.lo, first);
     }
 }
 

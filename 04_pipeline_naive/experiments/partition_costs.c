@@ -37,7 +37,8 @@ static double step_time(const Training *t, const double *cost, const size_t *blo
         sum += 3 * f;
         slowest = fmax(slowest, f);
     }
-    double sums = p > 1 ? ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), sizeof(real)) : 0;
+    const bool shared = p > 1 && !t->model.untied; // the first and the last stage share wte
+    double sums = shared ? ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), sizeof(real)) : 0;
     sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
     sums += ring_time(ALL_REDUCE_PASSES, p, config_tensors(&t->model), sizeof(double));
     // The message of a stage that has only the embedding begins the step.

@@ -85,9 +85,9 @@ void stage_check_costs(Run *run, const Training *t, const char *way, size_t flig
     size_t E = weight_bytes(c), D = sizeof(double), neighbours = stage_neighbours(run);
     CutSizes z = stage_sizes(c, p, i);
     size_t message = message_elements(&z, t->sequences); // sum of all micro-batches
-    // The first and the last stage add their gradients of wte. In a ring of two stages each stage
-    // sends half of the gradient in the reduce-scatter and half in the all-gather.
-    size_t shares = p > 1 && (i == 0 || i + 1 == p);
+    // The first and the last stage add their gradients of a tied wte. In a ring of two stages each
+    // stage sends half of the gradient in the reduce-scatter and half in the all-gather.
+    size_t shares = stage_shares_table(&z);
     double tied =
         shares ? ring_bytes(ALL_REDUCE_PASSES, 2, elements_wte(&z), gradient_bytes(c)) : 0;
     // The loss, and one double per tensor of the model for the norm.

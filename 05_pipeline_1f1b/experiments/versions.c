@@ -198,11 +198,12 @@ VersionsSeen versions_compare(Run *run, const Training *t, const char *what, Ver
 void versions_check_costs(Run *run, const Training *t, const char *id, const char *name,
                           size_t versions, size_t flight, const VersionsSeen *seen) {
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
-    bool two_buffers = !seen->second, end = p > 1 && (i == 0 || i + 1 == p);
+    bool two_buffers = !seen->second;
     CutSizes z = stage_sizes(&t->model, p, i);
-    size_t untied = !two_buffers && p == 1 ? elements_wte(&z) : 0; // one stage has both tables
-    size_t table = two_buffers && end ? elements_wte(&z) : 0;      // the tied table, at both ends
-    size_t elements = elements_stage(&z) + untied, tokens = 0;
+    // the tied table, at both ends of a pipeline
+    size_t table = two_buffers && stage_shares_table(&z) ? elements_wte(&z) : 0;
+    // PipeDream's embedding and head have a table each, as they have a gradient each.
+    size_t elements = two_buffers ? elements_stage(&z) : elements_gradients(&z), tokens = 0;
     size_t moments = t->optimizer.kind == ADAMW ? 2 : 0;
     size_t messages = t->steps * stage_neighbours(run) * message_elements(&z, t->sequences);
     // The first micro-batches of a batch are the largest.

@@ -20,7 +20,7 @@ static void add(Share *s, const ModelConfig *c, size_t size, size_t n, size_t ra
 Share share_of_wte(const ModelConfig *c, size_t n, size_t rank) {
     CutSizes z = cut_sizes(c, 1, 0);
     Share s = { 0 };
-    add(&s, c, elements_wte(&z), n, rank);
+    for (size_t i = 0; i < stage_tables(&z); i++) add(&s, c, elements_wte(&z), n, rank);
     return s;
 }
 Share share_of_others(const ModelConfig *c, size_t n, size_t rank) {
@@ -48,10 +48,10 @@ double zero_state_now(void) {
 }
 
 // Elements of each stage, and passes over the parameters in a step of m micro-batches. Psi counts
-// wte once; embedding and head have a gradient of wte each. own: about Psi / N. wte always has one
-// pass of each kind. In flight are the gradients g, and in stage 3 also the weights w, of a layer's
-// unit; for m > 1 also the reduced part of its gradient, which is added to own_g. With 16-bit
-// weights a rank also has the masters of its own part.
+// a tied wte once; embedding and head have a gradient of wte each. own: about Psi / N. wte always
+// has one pass of each kind. In flight are the gradients g, and in stage 3 also the weights w, of a
+// layer's unit; for m > 1 also the reduced part of its gradient, which is added to own_g. With
+// 16-bit weights a rank also has the masters of its own part.
 //
 //             weights  gradients  m, v   in flight                        gathers  reductions
 //     ZeRO-1  Psi      Psi + wte  2 own  nothing                          1        1
@@ -64,11 +64,14 @@ void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage) {
           others = share_of_others(c, dp->size, dp->rank);
     double w = (double)weight_bytes(c), g = (double)gradient_bytes(c);
     double own = (double)(wte.part + others.part), state = own * (double)adamw_bytes(c);
-    double psi = (double)(wte.whole + others.whole), table = (double)wte.whole;
-    double weights = stage == 3 ? own : psi, gradients = stage == 1 ? psi + table : own;
+    const CutSizes whole = cut_sizes(c, 1, 0);
+    double psi = (double)(wte.whole + others.whole), tables = (double)wte.whole;
+    double uses = (double)(stage_table_gradients(&whole) * elements_wte(&whole)); // a gradient each
+    double weights = stage == 3 ? own : psi;
+    double gradients = stage == 1 ? (double)elements_gradients(&whole) : own;
     double unit = (double)others.largest, part = m > 1 ? (double)others.largest_part : 0;
-    double in_flight = stage == 1 ? 0 : (2 * table + unit + part) * g;
-    if (stage == 3) in_flight += (table + unit) * w;
+    double in_flight = stage == 1 ? 0 : (uses + unit + part) * g;
+    if (stage == 3) in_flight += (tables + unit) * w;
     double gathers = stage == 3 ? 2 * (double)m : 1, reductions = stage == 1 ? 1 : (double)m;
     const CostRow row[] = { { "weights", "weights between steps", "bytes", BY_FORMULA(weights * w),
                               (double)memory_now(MEM_PARAMETERS) },

@@ -90,7 +90,7 @@ typedef struct {
     // picoseconds: in a reduce-scatter of gradients, and in an all-gather of weights.
     double reduce_bytes, reduce_time, gather_bytes, gather_time;
 } Share;
-// wte, the embedding table, which embedding and head use
+// wte, the table that embedding and head share, or the tables of both
 Share share_of_wte(const ModelConfig *c, size_t n, size_t rank);
 // all other units: wpe, one per block, the last norm
 Share share_of_others(const ModelConfig *c, size_t n, size_t rank);

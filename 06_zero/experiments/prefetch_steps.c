@@ -70,14 +70,17 @@ static void micro_batch(const Steps *s, size_t k) {
 Play *prefetch_steps(const Training *t, size_t N, bool reshard) {
     Play *play = play_new(N, clock_config());
     Steps s = { .t = t, .z = cut_sizes(&t->model, 1, 0), .play = play, .N = N, .reshard = reshard };
-    size_t wte = elements_wte(&s.z);
+    const size_t wte = elements_wte(&s.z), tables = stage_tables(&s.z);
+    const size_t gradients = stage_table_gradients(&s.z);
     s.n = t->model.layers + 2;
     s.dp = play_group(play, "dp", 0, N, 1);
     for (s.rank = 0; s.rank < N; s.rank++) {
-        hold(&s, 3 * wte); // wte: weights, the embedding's and the head's gradient
-        play_call(play, s.rank, s.dp, COMM_ALL_GATHER, wte, sizeof(real));
+        hold(&s, (tables + gradients) * wte); // tied: wte, the embedding's and the head's gradient
+        for (size_t i = 0; i < tables; i++)
+            play_call(play, s.rank, s.dp, COMM_ALL_GATHER, wte, sizeof(real));
         for (size_t k = 0; k < t->micro_batches; k++) micro_batch(&s, k);
-        play_call(play, s.rank, s.dp, COMM_REDUCE_SCATTER, wte, sizeof(real));
+        for (size_t i = 0; i < tables; i++)
+            play_call(play, s.rank, s.dp, COMM_REDUCE_SCATTER, wte, sizeof(real));
         play_call(play, s.rank, s.dp, COMM_ALL_REDUCE, config_tensors(&t->model), sizeof(double));
         play_call(play, s.rank, s.dp, COMM_ALL_REDUCE, 1, sizeof(double));
     }

@@ -182,7 +182,7 @@ static void selective(Run *run) {
     }
     show_results(run, seen);
     conclude(run, &t, seen);
-    published_figures(run, &tiny);
+    if (config_is_gpt2(&tiny)) published_figures(run, &tiny); // the paper's block is GPT-2's
     for (size_t w = 0; w < WAYS; w++) trajectory_free(&got[w]);
     trajectory_free(&unsplit);
     data_free(&t.data);

@@ -62,7 +62,10 @@ static void text_show(Run *run, const SampleText *t, bool ids) {
     }
     *at = 0;
     if (ids) {
-        say(run, "The ids it wrote (it was given the first %zu):", t->prompt);
+        say(run,
+            "The ids it wrote (it was given the first %zu). No tokenizer is read, so their text is "
+            "missing:",
+            t->prompt);
         say(run, "%s\n", out);
     } else {
         say(run, "The text it wrote (it was given '%s'):", option_text(run, "prompt"));

@@ -8,8 +8,8 @@
 //
 // The loops read and write reals. An op with 16-bit operands goes through WIDENED first.
 //
-// Sections: shapes, 16 bits, products, element by element, dropout, layer norm, RMS norm, rotary
-// positions, grouped heads, attention, embedding, cross entropy, optimizers.
+// Sections: shapes, 16 bits, products, element by element, SwiGLU, dropout, layer norm, RMS norm,
+// rotary positions, grouped heads, attention, embedding, cross entropy, optimizers.
 #include "common/tensor/ops.h"
 #include "common/base/meter.h"
 #include "common/device/device.h"
@@ -292,6 +292,8 @@ void op_gelu_backward(Tensor dx, Tensor x, Tensor dy) {
     FOR_EACH_PART(r, lo, hi, x.rows, x.cols,
                   { gelu_backward_part(row_of(dx, r), row_of(x, r), row_of(dy, r), lo, hi); });
 }
+
+// ---- SwiGLU ----
 
 // silu(x) = x sigmoid(x) (Hendrycks and Gimpel 2016). Its derivative is s (1 + x (1 - s)), where s
 // = sigmoid(x).
