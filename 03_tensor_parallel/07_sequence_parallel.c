@@ -108,7 +108,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     Tensor dmix = tensor_like(&scratch, s->t[S_MIX]);
     Tensor dqkv = tensor_like(&scratch, s->t[S_QKV]);
 
-    // EXERCISE 03.07a (5 points): back through the MLP half. dy [M/tp, C] has this rank's rows.
+    // EXERCISE 03.07a (5 points): backward of the MLP half. dy [M/tp, C] has this rank's rows.
     // Write dmiddle [M/tp, C], the gradient of S_MIDDLE with the residual path. d and dnorm [M/tp,
     // C], dwhole [M, C] and dh [M, 4C/tp] are free for intermediate results. Add all gradients of
     // LN2, FC and OUT: linear_gradients (bias NULL: weights only), bias_gradient for OUT_B,
