@@ -28,7 +28,7 @@ double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers
     Arena tokens = arena(MEM_WORKSPACE);
     Range shard = shard_range(sequences, workers, w);
     Batch b = data_batch(d, &tokens, step, shard.lo, range_size(shard), sequences);
-    b.number = step; // the picture prints it
+    b.number = step; // the picture prints this number
     model_zero_gradients(m);
     // b.token_weight is 1 / counted tokens of all workers together.
     double loss = model_forward_backward(m, &b) * b.token_weight;

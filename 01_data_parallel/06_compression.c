@@ -75,7 +75,7 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
     const size_t n = tensor_count(g), k = kept_of(n, c->plan.one_of);
-    const size_t length = packed_count(k, 32) + k; // of a message: places, then values
+    const size_t length = packed_count(k, 32) + k; // elements of a message: places, then values
     Tensor all = tensor_new(&a, dp->size, length), sent = tensor_new(&a, 1, n);
     Tensor mine = row(all, dp->rank);
     tensor_fill(sent, 0);
@@ -99,7 +99,7 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
 }
 
 // One bit: sends each rank its part of the signs, and a scale. Each rank adds up one part as its
-// server, and answers with signs. The parts lose something, and so do the answers. So each has a
+// server, and answers with signs. Compression changes the parts and the answers, so both have a
 // residual: e for the parts, b->server_error for the answers.
 void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;

@@ -144,14 +144,14 @@ void cube_free(Cube *c);
 typedef struct {
     // its rows are cut over these ranks first
     Comm *layers;
-    // then its rows, and its columns, over these
+    // then its rows are cut over `rows`, and its columns over `cols`
     Comm *rows, *cols;
     // sequences of the rank's layer, positions of each
     size_t B, T;
 } CubeLayout;
-CubeLayout cube_layout(const Cube *c, const Batch *b); // of x of linear 0
-CubeLayout cube_swapped(CubeLayout l);                 // of output y, if input x has l
-Range cube_sequences(CubeLayout l, size_t B);          // this rank's, of B
+CubeLayout cube_layout(const Cube *c, const Batch *b); // the layout of x of linear 0
+CubeLayout cube_swapped(CubeLayout l);                 // the layout of y, if x has l
+Range cube_sequences(CubeLayout l, size_t B);          // this rank's sequences, of B
 // Gathers the whole [n, N] of n rows or n sequences from the parts of shard_range. cube_scatter
 // goes back: part <- this rank's part of the sum over axis.
 Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor part);

@@ -85,7 +85,8 @@ Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
                 if (needs.stage != i && !received[i] && !receive(from, k, &wrong)) continue;
                 if (wrong) return refused(WRONG_MESSAGE);
                 size_t there = end[needs.stage][needs.op.what != FORWARD][k];
-                if (!there) return refused(DEADLOCK); // it comes later in this stage's list
+                if (!there)
+                    return refused(DEADLOCK); // the needed op comes later in this stage's list
                 if (there > start) start = there;
             }
             Mailbox *to = backward ? &back[i] : &on[i];

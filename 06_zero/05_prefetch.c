@@ -128,7 +128,7 @@ static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Ten
     // A recomputed block (chapter 07) also runs its forward again here.
     layer_backward(l->inner, b, x, dy, dx, s);
     drop_weights(p);
-    finish_reduction(p->model); // of the layer above, hidden behind this backward
+    finish_reduction(p->model); // the reduction of the layer above, hidden behind this backward
     start_reduction(p, gradient);
     // END
 }

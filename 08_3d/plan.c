@@ -64,7 +64,7 @@ static void take_family(Run *run, ModelConfig *m) {
     if (option_flag(run, "untied")) m->untied = true;
 }
 
-// --overlap "dp,tp,pieces,pp", in any order, or "none". pieces are of tp.
+// --overlap "dp,tp,pieces,pp", in any order, or "none". pieces belongs to tp.
 static void overlap(PlanHow *h, const char *text) {
     enum { KINDS = 4 };
     static const char *const name[KINDS] = { "dp", "tp", "pieces", "pp" };
@@ -213,7 +213,7 @@ static void record(Run *run, const PlanResult *r) {
     report_config_text(run, "fits", r->fits ? "yes" : "no");
 }
 
-// list: of a search, whose first result r is; NULL: r alone was asked for.
+// list: the results of a search, r first; NULL: only r was asked for.
 static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanList *list) {
     const double G = 1e-9, held = plan_memory_sum(&r->fullest) * G, room = t->cluster.memory * G;
     char name[PLAN_NAME], step[32];

@@ -65,8 +65,8 @@ double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool onl
     }
     return bytes;
 }
-// Input of the last norm is between layers; its statistics and its output, logits and the softmax's
-// sum are here.
+// The input of the last norm is counted between layers. Here are the norm's statistics and output,
+// the logits and the softmax's sum.
 static double head_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
     const PlanFormat *f = &t->format;
     if (!z->last) return 0;

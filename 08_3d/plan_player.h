@@ -47,7 +47,7 @@ typedef struct {
     size_t ring;             // ranks of cp that are played; 1: all are alike
     bool layered;            // communication over dp runs beside the layers
     size_t d, m;             // the replica; its micro-batches that are played
-    size_t sequences, large; // sequences of the m; of the largest of them
+    size_t sequences, large; // sequences of the m micro-batches; of the largest one
     PlanStageTime *stage;
 } PlanPlayer;
 

@@ -26,7 +26,7 @@ static double least_step(const PlanTask *t, const PlanLayout *l) {
         PlanStage chunk = plan_chunk(t, l, 0, l->n.pp - 1, k);
         for (int forward = 0; forward < 2; forward++) {
             PlanOp op = plan_op(t, l, &chunk, forward, l->micro_batch);
-            ops += plan_op_time(&op) - (t->how.overlap.dp ? op.dp : 0); // which may be hidden
+            ops += plan_op_time(&op) - (t->how.overlap.dp ? op.dp : 0); // dp may be hidden
         }
     }
     return (double)plan_micro_batches(t, l) * ops;

@@ -213,7 +213,7 @@ enum { LEFT = 70, TOP = 60, WIDTH = 760, HEIGHT = 420, BOTTOM = 50, CELL = 4 };
 
 typedef struct {
     double lo, hi;
-} Axis; // logarithmic, whole decades' halves
+} Axis; // logarithmic, from and to a half decade
 static void widen(Axis *a, double x) {
     a->lo = fmin(a->lo, x);
     a->hi = fmax(a->hi, x);

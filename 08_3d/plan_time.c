@@ -228,8 +228,9 @@ void plan_player_free(PlanPlayer *p) {
     free(p->stage);
 }
 
-// Plays replica d from the first forward to the last backward. Of many equal micro-batches it plays
-// `few`, and then pp fewer. The difference is the time of pp further micro-batches.
+// Plays replica d from the first forward to the last backward. If there are many equal
+// micro-batches, the function plays the schedule twice: with `few` of them, and with pp fewer. The
+// difference is the time of pp further micro-batches.
 void plan_play_replica(PlanPlayer *p) {
     size_t m = p->m, pp = p->l->n.pp;
     if (m <= (PLAYED + 1) * pp || m * pp * p->l->chunks <= MOST_OPS || p->sequences % m) {

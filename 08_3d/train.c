@@ -349,7 +349,7 @@ static void train(Run *run) {
                       option_text(run, "vocab") ? c.model.vocab : 0, c.model.context, c.batch);
     // With --check sequences end early, because some bugs show only at unequal token counts.
     data.ragged = check;
-    memory_set_poison(check); // without --check the training shall be fast
+    memory_set_poison(check); // poison costs time
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
         device_set_threads(side_cores_each()); // their number may change the bits of products
     options = train_run_options(run, &c.mesh);
@@ -416,7 +416,7 @@ static void train(Run *run) {
             answer(run, t, &data, (Range){ from, done }, got, speed);
         }
     }
-    // A run that resumes relies on these two.
+    // A run that resumes relies on these two checks.
     if (check && option_given(run, "save") && !rule.lost) {
         train_check_epochs(run, &data);
         train_check_saved(run, t, u.model, &u.optimizer, done);

@@ -45,8 +45,8 @@ typedef struct {
     Recompute recompute;
     size_t activation_budget; // bytes per rank; blocks recompute to keep this; 0: none
     double clip;              // largest gradient norm; 0: no clipping
-    // Of the first step (06.06). Factor 0: 1, which scales nothing. patience 0: the factor is
-    // fixed.
+    // The loss scale of the first step (06.06). Factor 0 stands for 1, which scales nothing.
+    // patience 0: the factor is fixed.
     LossScale loss_scale;
 } TrainerConfig;
 // usage_error() for options that cannot work (refused.c).
@@ -105,7 +105,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
 // itself is not finite then, and the result is false. Not collective.
 bool trainer_overflowed(const Trainer *t, StepResult r);
 void trainer_update(Trainer *t, StepResult r); // clips, updates; under ZeRO gathers weights
-// In place of trainer_update(): no weight changes. After an overflow the loss scale does.
+// In place of trainer_update(): no weight changes. After an overflow the loss scale changes.
 void trainer_skip(Trainer *t, StepResult r);
 // Cuts the stages anew by the times of this step, and moves layers. Call it after an update. False:
 // all layers stay where they are.

@@ -257,7 +257,7 @@ void weights_fill(const Weights *w, Model *m) {
         Unit *u = &m->units[i];
         Filling f = { .weights = w };
         if (u->tied_to) continue;
-        // Under ZeRO 3 a rank has the part that it owns; else all, also what it does not own.
+        // Under ZeRO 3 a rank has only the part that it owns. Otherwise it has all elements.
         const Range range = u->w.data ? (Range){ 0, u->size } : u->own;
         const Tensor t = u->w.data ? u->w : u->own_w;
         UnitElement *from = w->values ? element : value;

@@ -121,8 +121,8 @@ sub browse {
     return (slurp("$dir/dom"), join '', grep { /CONSOLE/ } split /^/, slurp("$dir/err"));
 }
 
-# $wasm: the output of the WebAssembly. It must equal the output of $program, and have more than
-# this many lines.
+# $wasm: the output of the WebAssembly. It must equal the output of $program and have more than
+# $lines lines.
 sub same_as_native {
     my ($wasm, $program, $lines, $what) = @_;
     my @here = split /\n/, `$program print`;

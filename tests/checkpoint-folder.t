@@ -252,7 +252,7 @@ refused(
     my $good = 0;
     my $pairs = $all ? 20 : 2;
     for my $n (1 .. $pairs) {
-        my $used = $n % 2 == 0;    # both resume, or both are new
+        my $used = $n % 2 == 0;    # two resumed runs, or two new runs
         remove_tree($dir) unless $used;
         my @jobs = map {
             $used

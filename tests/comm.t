@@ -107,7 +107,7 @@ mistake short 3 "rank 0 sends [0-9]* bytes, where rank 2 receives [0-9]*" \
     "from rank 0 of world (5 elements.*has [0-9]* bytes" 1
 mistake long 3 "rank 0 sends [0-9]* bytes, where rank 2 receives [0-9]*" \
     "from rank 0 of world (4 elements.*has [0-9]* bytes" 1
-# With processes the sender or the receiver may notice it first and end the other.
+# With processes the sender or the receiver may notice the mistake first and end the other.
 mistake unreceived 3 "comm_free of world, but send to rank 1 of world (1000 .* was started and never waited for" \
     "\\(send to rank 1 of world (1000 .* was started and never waited for\\|a message .*from rank 0 of world was never received\\)"
 both unconnected 3 "\(send\|recv\) between ranks [01] and [01] of world, which comm_connect has not connected"

@@ -355,7 +355,7 @@ for my $type (sort keys %type) {
 my %source = (one => 'grouped', several => 'shards', tied => 'tied');
 my $number = 0;
 
-# A copy of a model's folder that one thing has happened to.
+# A copy of a model's folder with one change.
 sub copy_of {
     my ($kind, $change) = @_;
     my $folder = "$work/copy" . ++$number;

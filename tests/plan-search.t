@@ -235,7 +235,7 @@ my $tokens = 86400 / $config->{step_s} * 1024 * 4096;
 cmp_ok(abs($config->{price_per_billion_tokens} / ($config->{price_per_day} / $tokens * 1e9) - 1),
     '<', 1e-6, 'and of a billion tokens');
 
-# What to try where nothing fits: the memory and the number of GPUs that the page names suffice.
+# The page's advice if nothing fits: the memory and the number of GPUs that the page names suffice.
 my ($memory, $more, $degrees) =
     $none->{out} =~ /Try: --memory (\d+), --gpus (\d+) \(dp (\d+ x tp \d+ x pp \d+), ZeRO 3\)/;
 ok($memory && $more, 'what to try') or diag(complain($none));

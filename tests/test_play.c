@@ -337,7 +337,7 @@ typedef struct {
     What what;
     CommKind kind;
     size_t which, peer, count, target;
-} Action; // which: world, row, column
+} Action; // which: 0 world, 1 row, 2 column
 typedef struct {
     Action action[400];
     size_t n;
@@ -576,7 +576,7 @@ static void programs(void) {
 // more. Then comes a message.
 static void exposed_and_hidden(void) {
     ClockConfig clock = clock_of(0);
-    clock.link = (ClockLink){ "round", 1e-6, 1e9, "" }; // a us, and a byte a nanosecond
+    clock.link = (ClockLink){ "round", 1e-6, 1e9, "" }; // 1 us, and one byte per nanosecond
     Play *p = play_new(2, &clock);
     size_t world = play_group(p, "world", 0, 2, 1);
     for (size_t r = 0; r < 2; r++) {

@@ -113,7 +113,7 @@ for my $pair (grep { $_->{name} =~ /^fp64/ } @jobs) {
     ok(@errors >= 4 && max(@errors) < 1e-10, "$pair->{name}: all errors are below 1e-10: @errors");
 }
 
-# What is stored in 16 bits has half of the bytes, or a third of the optimizer's state more.
+# Weights stored in 16 bits have half of the bytes. The state then has a master in reals, too.
 {
     my @words = (2, $train{fp32}, @model, qw(--steps 2 --dp 2 --tp 1 --pp 1 --zero 0));
     my ($real, $main, $stored) = my @three = map { emu(@words, @$_) } [], [qw(--storage bf16)],
@@ -300,7 +300,7 @@ for my $case ([4, qw(--dp 2 --tp 2 --pp 1 --zero 3 --storage bf16 --gradients st
         '... which is a master'
     );
 
-    # With rate 0 no weight changes, so what begins as a master ends as one.
+    # With rate 0 no weight changes, so every master keeps its first value.
     my $from = run(
         emu(
             @words, qw(--lr 0 --zero 1 --dp 2 --tp 1 --init),

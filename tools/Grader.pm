@@ -3,11 +3,11 @@
 #
 # The sandbox is bubblewrap: no network, its own processes and user, a read-only file system with
 # the compiler and headers (to compile) or the program (to run), and limits on processor time,
-# memory, processes and files. Neither has the solutions, the bugs or the tests. Everything in the
-# sandbox ends with it. Each rank has a sandbox of its own, so ranks meet only in the broker
-# (tools/grader/broker.c), outside, which counts their bytes. The compared tensors leave the
-# sandbox as records (tools/grader/probe.c), and tools/grader/compare.c compares them with those of
-# our own run.
+# memory, processes and files. No sandbox has the solutions, the bugs or the tests. Everything in
+# the sandbox ends with it. Each rank has a sandbox of its own, so ranks meet only in the broker
+# (tools/grader/broker.c), outside, which counts their bytes. The compared tensors leave the sandbox
+# as records (tools/grader/probe.c), and tools/grader/compare.c compares them with those of our own
+# run.
 package Grader;
 use strict;
 use warnings;

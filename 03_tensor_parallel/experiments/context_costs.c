@@ -72,8 +72,8 @@ static double pairs_time(size_t n, size_t D, bool triangle) {
         }
     return time;
 }
-// Time of such a product in step k, with the keys of the rank k places before. Zigzag: two
-// triangles and a square in step 0, then always two of the four squares.
+// Time of one product of attention for one head in step k, with the keys of the rank k places
+// before. Zigzag: two triangles and a square in step 0, then always two of the four squares.
 static double product_time(int kind, ContextSizes z, size_t rank, size_t k) {
     const size_t half = z.chunk / 2;
     if (kind == CONTEXT_RING) return k > rank ? 0 : pairs_time(z.chunk, z.D, k == 0);
@@ -89,7 +89,7 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     const double products = backward ? 5 : 2;
     const bool sums = backward && n > 1;
     double now[MOST] = { 0 }, lane[MOST] = { 0 };
-    double block[MOST] = { 0 }, sum[MOST] = { 0 }, next_sum[MOST] = { 0 }; // when each has arrived
+    double block[MOST] = { 0 }, sum[MOST] = { 0 }, next_sum[MOST] = { 0 }; // times of arrival
     RingTime t = { 0 };
     if (n > MOST) fault("predictions for at most %d ranks", MOST);
     for (size_t k = 0; k < n; k++) {

@@ -78,7 +78,7 @@ struct Trial {
     double deviation, rate;     // deviation of the initial weights; learning rate of SGD
     double dropout;             // of Y: the probability that an element is dropped
     uint64_t keys[TRIAL_DATA];  // random numbers of X and so on
-    // Replaces keys, unless it is NULL. i: the step or the parameter.
+    // A function that replaces keys, or NULL. i: the step or the parameter.
     uint64_t (*key)(uint64_t seed, TrialData what, size_t i);
     bool long_names; // a snapshot names updated weights "updated W, step 3", not "W"
     void (*forward)(Trial *t, Tensor y, Tensor x, Saved *s);
@@ -135,10 +135,10 @@ typedef GroupTraffic AxisTraffic; // along an axis of a grid
 enum { GPT_STEPS = 3 };
 typedef struct {
     size_t steps; // finished steps
-    // In the layers; and afterwards, for sums of partial gradients.
+    // Traffic in the layers, and afterwards for the sums of partial gradients.
     GroupTraffic layers[GPT_GROUPS], sums[GPT_GROUPS];
     Picoseconds layers_time;          // of layers and sums
-    Picoseconds step_time[GPT_STEPS]; // also of the loss's sum; without the gradient norm
+    Picoseconds step_time[GPT_STEPS]; // with the sum of the loss, without the gradient norm
     // Bytes. block: the parameters of a block. activations: their peak. message: the output of a
     // block for micro-batch 0.
     size_t block, parameters, gradients, optimizer, activations, message;
@@ -157,7 +157,7 @@ struct CutGpt {
 };
 void gpt_train(void *cut_gpt, const Training *t, Trajectory *out); // a SplitTraining
 // Checks the memory of a rank: ids "block", "parameters", "gradients", "adamw", "kept".
-// kept_reals: those of kept that are reals in any storage.
+// kept_reals: the kept elements that are reals in every storage.
 typedef struct {
     size_t block, parameters, gradients, kept, kept_reals;
 } GptElements;

@@ -115,8 +115,8 @@ size_t stage_message_buffers(const Training *t, size_t p, size_t i);
 Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B);
 Picoseconds stage_message_time(const ModelConfig *c, size_t B);
 // Checks the costs of a training: messages, sums, state, and memory with `flight` micro-batches in
-// flight and these bytes of message buffers. Stage i is rank i. way: the ids begin with it and a
-// dot, and the names with it; NULL: no prefix.
+// flight and these bytes of message buffers. Stage i is rank i. way: the prefix of names, and with
+// a dot of ids; NULL: no prefix.
 void stage_check_costs(Run *run, const Training *t, const char *way, size_t flight, size_t buffers,
                        const StageCosts *seen);
 
@@ -127,7 +127,8 @@ void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleR
 
 double sum_of_ranks(Run *run, double of_this_rank); // its messages are not in the ledger
 
-// Formats an id or a name into *name, as snprintf does. The text lasts until the next call with it.
+// Formats an id or a name into *name, as snprintf does. The text lasts until the next call with the
+// same `name`.
 typedef struct {
     char text[96];
 } CostName;

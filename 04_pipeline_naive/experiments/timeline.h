@@ -33,7 +33,7 @@ typedef struct {
 Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times);
 Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m,
                             const OpTimes *times); // times[p]
-// For lists of whole backwards.
+// For lists in which every backward is one op.
 Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b); // stage[p]
 Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b,
                             size_t message);

@@ -129,10 +129,11 @@ void train_show_mesh(Run *run, const TrainerConfig *c);
 // predict_step().
 void train_costs_begin(Trainer *t);
 void train_costs_end(Run *run, Trainer *t);
-// The table of traffic by group and link, and of memory by category. After train_costs_end().
+// The table of traffic by group and link, and of memory by category. Call it after
+// train_costs_end().
 void train_results(Run *run, const Trainer *t);
-// Checks the time of the last step on the simulated clock against step_time(), where that lists the
-// step. Collective.
+// Checks the time of the last step on the simulated clock against step_time(), if step_time() lists
+// the step. Collective.
 void train_check_time(Run *run, const Trainer *t, const Timing *timing);
 // Says which dp x tp x pp of the same ranks would have been faster on the simulated clock, all else
 // the same. Says nothing where step_time() does not list this step.

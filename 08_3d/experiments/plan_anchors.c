@@ -85,10 +85,10 @@ static const Row a100[] = {
 };
 
 // Megatron-LM's README, strong scaling: GPT-3 at batch 1152. The README gives no layout; tp 8 x pp
-// 12 fills 96 GPUs. b and v 0: of 1, 2, 4 sequences and of all chunks that divide, those that are
-// the fastest by the plan and fit. Llama 3, table 4, does not give the chunks: one block each is
-// assumed, and parts of equal cost, because the paper takes a block from the first and the last
-// part.
+// 12 fills 96 GPUs. b and v 0: the plan tries 1, 2 and 4 sequences and all numbers of chunks that
+// divide, and takes the fastest that fit. Llama 3, table 4, does not give the chunks: one block
+// each is assumed, and parts of equal cost, because the paper takes a block from the first and the
+// last part.
 #define LLAMA_405B(T) \
     { \
         .layers = 126, .width = 16384, .heads = 128, .context = T, .vocab = 128256, \
@@ -115,9 +115,9 @@ static const Row h100[] = {
 };
 
 // What overlaps is a matter of the system and the year. PTD-P's Megatron-LM waits for every message
-// and sum, except under PyTorch's DDP. In Korthikanti's the sums over tp of a backward run beside
-// products; its section 6.3 says that the sum over dp does not. In 2024 all overlap. Messages
-// between stages are scattered and gathered since PTD-P's section 4.1.
+// and sum, except under PyTorch's DDP. In Korthikanti's version the sums over tp of a backward run
+// beside products; section 6.3 of the paper says that the sum over dp does not. In 2024 all of them
+// overlap. Messages between stages are scattered and gathered since PTD-P's section 4.1.
 static PlanTask task_of(const Row *r, const PlanCluster *cluster) {
     bool pieces = r->printed == MODEL_SHARE, modern = pieces || r->printed == CAUSAL_SHARE,
          korthikanti = strstr(r->source, "Korthikanti") != NULL;

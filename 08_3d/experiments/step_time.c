@@ -12,7 +12,7 @@ enum { E = sizeof(real) };
 
 // ---------------------------------------------------------------- what a rank has
 
-// The player's numbers of a rank's groups.
+// The numbers under which the player knows a rank's groups.
 typedef struct {
     size_t world, tp, replicas, model, pp, tied;
 } Groups;

@@ -1,7 +1,7 @@
-// layer.h: a model is a list of layers. Because of that, techniques compose. Data parallelism
-// reduces the gradients of the list. A pipeline stage is a sub-list. Tensor parallelism replaces
-// layers by layers with the same interface that hold a part and communicate inside. ZeRO and
-// recomputation wrap a layer in one that gathers or recomputes before it runs the inner layer.
+// layer.h: a model is a list of layers. So techniques compose. Data parallelism reduces the
+// gradients of the list. A pipeline stage is a sub-list. Tensor parallelism replaces layers by
+// layers with the same interface that hold a part and communicate inside. ZeRO and recomputation
+// wrap a layer in one that gathers or recomputes before it runs the inner layer.
 //
 // Shapes: B sequences, T positions, C width, H heads, V vocabulary entries. A layer maps x [B*T, C]
 // to y [B*T, C]. The embedding has no x, because its input is the batch's tokens. The head's y is

@@ -100,8 +100,8 @@ Tensor param_owned_part(const Unit *u, Tensor own, Range r);
 void model_grad_squares(const Model *m, double *squares);
 double norm_of_squares(const double *squares, size_t n); // adds the tensors in model order
 // The norm of the whole gradient. The squares are added over `ranks`, the ranks that share the
-// gradient (NULL: it is all here), then over the tensors. Every element has one owner; other ranks
-// add zeros.
+// gradient (NULL: this rank has the whole gradient), then over the tensors. Every element has one
+// owner; other ranks add zeros.
 double model_grad_norm(const Model *m, Comm *ranks);
 // The factor of clipping: min(1, max_norm / (norm + 1e-6)); 1 if max_norm is 0.
 double clip_factor(double norm, double max_norm);

@@ -389,7 +389,7 @@ static void take(int rank, const Frame *f, char *data) {
         if (!r->bye) measure(r, r->pid);
         r->bye = true;
         answer(rank, (Frame){ .id = f->id }, NULL);
-    } else if (f->kind == FRAME_WAIT) r->waits = f->id == r->answers; // none is on its way
+    } else if (f->kind == FRAME_WAIT) r->waits = f->id == r->answers; // no frame is on its way
     else if (f->kind == FRAME_MARK) r->depth += f->tag > 0 ? 1 : -1;
     else if (f->kind == FRAME_RESULT) {
         if (rank == 0) fwrite(data, 1, f->bytes, results);
