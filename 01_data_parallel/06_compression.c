@@ -83,7 +83,7 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     // EXERCISE 01.06a (4 points): error feedback. g [1, n] is this rank's gradient, and e [1, n] is
     // the part that it has not sent yet. Make e the sum of both, which the rank wants to send now.
     // Write its k largest elements into `mine` (top_k_write), and unpack them again into `sent`
-    // (top_k_add), which is zero. Leave in e the part that the others do not receive
+    // (top_k_add), which is zero. Leave in e the part that the other ranks do not receive
     // (compression_keep_rest). Nothing is sent here.
     op_add(e, e, g);
     top_k_write(mine, e, k);

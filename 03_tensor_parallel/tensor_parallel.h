@@ -64,7 +64,7 @@ void sequence_enter(Comm *tp, Tensor whole, Tensor own);               // g: all
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial); // reduce-scatter
 void sequence_leave(Comm *tp, Tensor own, Tensor partial);             // g bar: reduce-scatter
 void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own);   // all-gather
-// How a column-parallel layer keeps its input: own rows, gathered again in backward, or all rows.
+// The input that a column-parallel layer keeps: own rows, gathered again in backward, or all rows.
 typedef enum { KEEP_SHARD, KEEP_WHOLE } KeptInput;
 // Like tensor_parallel(), but x and y of the layers are [M/tp, C]. Gradients of norms, and of
 // biases that are added after a sum, are partial: call model_partial_sums() once per step.

@@ -130,7 +130,7 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
 //     backward of weights k     its own backward of inputs k
 // pipe_op_is: is `op` the needed op? A whole BACKWARD also serves as a backward of inputs.
 bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
-// The reverse: *feeds is the op of another part that takes this op's y (forward) or dx (backward).
+// *feeds is the op of another part that takes this op's y (forward) or dx (backward).
 bool pipe_op_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
 bool pipe_op_is(PipeOp op, PipeOp needed);
 

@@ -293,7 +293,7 @@ static void plan(Run *run) {
         record(run, &r);
         answer(run, &t, &r, NULL);
     }
-    // one rank searches; the others would find the same
+    // one rank searches, because every rank would find the same layouts
     if (!one && run->is_root) {
         if (option_given(run, "layouts")) output_require("layouts", option_text(run, "layouts"));
         bool prune = !option_given(run, "layouts") && !option_given(run, "svg");

@@ -43,7 +43,7 @@ typedef struct {
     size_t weight, gradient, state, element, mask, statistic, logit;
     const char *source;
 } PlanFormat;
-// How the system communicates. reference.md states the model of each choice, with its source.
+// The system's communication. reference.md states the model of each choice, with its source.
 typedef struct {
     // Communication that runs beside computation.
     // dp: the sum over dp in backward, and ZeRO's gathers one layer ahead.
@@ -252,7 +252,7 @@ enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };
 // files of all layouts and of the Pareto front need them.
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool prune);
 void plan_list_free(PlanList *list);
-// Where a search has found no layout: the number that does not divide (plan_divide.c).
+// The number that does not divide, if a search has found no layout (plan_divide.c).
 void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t room);
 // ---- Why (plan_why.c) ----
 // The fastest layouts that differ from the fastest one overall in one degree, and the fastest one
@@ -275,7 +275,8 @@ typedef struct {
     double times;
 } PlanStress;
 size_t plan_stresses(const PlanTask *t, const PlanResult *best, PlanStress found[PLAN_STRESSES]);
-// What to change if no layout fits. least: the layout that needs least memory.
+// The layouts and changes that the page advises if no layout fits. least: the layout that needs
+// least memory.
 void plan_try(const PlanTask *t, const PlanResult *least, char *text, size_t room);
 // The choices of plan_alternatives() as one sentence, for the JSON.
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);

@@ -73,7 +73,7 @@ const PlanOldName plan_old_names[] = {
     { 0 },
 };
 
-// What a GPU holds besides the tensors of the plan: CUDA's context and the libraries' workspaces,
+// The bytes of a GPU besides the tensors of the plan: CUDA's context and the libraries' workspaces,
 // about 1 GB; NCCL's buffers, 4 MiB per channel and neighbour (NCCL_BUFFSIZE), about 1 GB for four
 // communicators; and a part that the allocator's blocks leave unused. The sum is assumed: no paper
 // of this list gives it. --margin replaces it.

@@ -135,8 +135,8 @@ static void try_mesh(Search *s, Degrees n) {
     }
 }
 
-// The order of the list: layouts that fit, by time; then the others, by memory; equal ones in the
-// order of the search.
+// The order of the list: layouts that fit, by time; then layouts that do not fit, by memory; equal
+// layouts in the order of the search.
 static int searched_first(const PlanLayout *x, const PlanLayout *y) {
     const size_t p[] = { x->n.tp,     x->n.pp, mesh_cp(x->n), x->micro_batch, x->chunks,
                          x->balanced, x->zero, x->sequence,   x->recompute };

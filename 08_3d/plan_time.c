@@ -6,9 +6,9 @@
 #include "08_3d/plan_player.h"
 
 // A full pipeline repeats itself, so only PLAYED times pp of many micro-batches are played; the
-// others add the same time. Pipelines of at most MOST_OPS ops are played whole, because unequal
-// stages need some time until they repeat. Each rank of a ring of unequal ranks is played on its
-// own if that takes at most MOST_STEPS steps, else only the slowest rank of each op.
+// other micro-batches add the same time. Pipelines of at most MOST_OPS ops are played whole,
+// because unequal stages need some time until they repeat. Each rank of a ring of unequal ranks is
+// played on its own if that takes at most MOST_STEPS steps, else only the slowest rank of each op.
 enum { PLAYED = 3, MOST_OPS = 1000, MOST_STEPS = 20000, FORWARDS = 0, BACKWARDS = 1 };
 
 static size_t sequences_of(const PlanPlayer *p, size_t k) {

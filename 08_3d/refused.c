@@ -80,7 +80,8 @@ static void require_storage(const TrainerConfig *c) {
             element_name(c->model.storage), other);
 }
 
-// trainer_require() calls this rule after all others, because a plan needs sizes that can work.
+// trainer_require() calls this rule after all other rules, because a plan needs sizes that can
+// work.
 static void require_budget(const TrainerConfig *c) {
     if (!c->activation_budget) return;
     REQUIRE(c->recompute == RECOMPUTE_NONE,

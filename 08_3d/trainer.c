@@ -139,7 +139,7 @@ static Model *stage_new(Trainer *t) {
     else zero_allocate(m, mesh->replicas, trainer_zero(c)); // chapter 06; stage 0: 01
     // Outside of recomputation, because a bucket starts when a layer's whole backward has ended.
     if (c->reduction == REDUCE_IN_BUCKETS) t->buckets = overlapped(t, m); // 01.04
-    // Outside of all others, because a layer's time includes the work of its techniques.
+    // Outside of all other wrappers, because a layer's time includes the work of its techniques.
     if (c->rebalanced) partition_time_layers(m, t->cost); // 04.04
     // The optimizer keeps moments of the elements that this rank owns under ZeRO.
     optimizer_allocate(&t->optimizer, m);

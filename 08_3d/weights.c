@@ -61,7 +61,8 @@ static size_t heads_of_file(const Weights *w, const size_t *chosen) {
     return beside.heads;
 }
 
-// GPT-2: the tensors have the sizes that *c lacks. check_tensors() compares the others with them.
+// GPT-2: the tensors have the sizes that *c lacks. check_tensors() compares all other sizes with
+// the tensors.
 static void sizes_of_tensors(const Weights *w, ModelConfig *c) {
     const FileTensor *wte = table(w, "wte.weight"), *wpe = table(w, "wpe.weight"),
                      *mlp = find(w, "h.0.mlp.c_fc.weight");

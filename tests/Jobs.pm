@@ -59,8 +59,8 @@ sub program_of {
     return "build/cpu-$build/$source";
 }
 
-# A job is a hash: the words of a command; json: request the log and the JSON. run_jobs adds status,
-# out, err, seconds, page.
+# A job is a hash with the words of a command. json asks for the log and the JSON. run_jobs adds
+# status, out, err, seconds and page.
 sub emu {
     my ($ranks, @words) = @_;
     return { json => 1, words => ['tools/launch', '-e', $ranks, @words] };

@@ -124,8 +124,8 @@ sub draw {
             beside => $beside,
             exact => $exact,
 
-            # Some replica or slice groups are in one node, others in two. So ZeRO's sums and the
-            # ring wait for each other within a micro-batch. In a ring with unequal ranks each
+            # Some replica or slice groups are in one node, other groups in two. So ZeRO's sums and
+            # the ring wait for each other within a micro-batch. In a ring with unequal ranks each
             # rank waits differently for each message.
             limit => $beside
                 || $cut

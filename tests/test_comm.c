@@ -333,7 +333,7 @@ static void test_blocking_sends(Test *t, Comm *c) {
     for (size_t i = 0; i < 3; i++) {
         Arena a = arena(MEM_WORKSPACE);
         Tensor mine = vector(&a, integer, c->rank, 0, sizes[i]), got = fresh(&a, 1, sizes[i]);
-        for (size_t from = 0; from < c->size; from++) { // rank `from` to all others
+        for (size_t from = 0; from < c->size; from++) { // rank `from` to all other ranks
             for (size_t to = 0; to < c->size; to++) {
                 if (to == from) continue;
                 if (c->rank == from) comm_send(c, mine, to);

@@ -14,8 +14,8 @@ typedef struct {
     double drop, theta;
 } AttendSizes;
 
-// What a rank measures in a forward and a backward. calls: sends and collectives. kept: bytes for
-// backward, besides q, k, v and the output. buffers: bytes of messages at their peak. flops: of
+// The measurements of a rank in a forward and a backward. calls: sends and collectives. kept: bytes
+// for backward, besides q, k, v and the output. buffers: bytes of messages at their peak. flops: of
 // this rank.
 typedef struct {
     size_t sent, calls, kept, buffers;
@@ -27,7 +27,7 @@ typedef struct {
 // title: also shows a picture of the forward; NULL: none.
 Attended attend(Run *run, const AttentionKind *kind, AttendSizes z, Snapshot *want,
                 const char *title);
-// The same on one device: rank 0, uncounted.
+// Runs the attention on one device: rank 0, uncounted.
 Snapshot *attend_one_device(Run *run, AttendSizes z);
 // Compares bytes, calls, memory and FLOPs with the formulas of the kind. One sequence; N divides T.
 // The ids are sent.ID, calls.ID, kept.ID, buffers.ID, flops.ID.

@@ -109,7 +109,7 @@ void bigram_drop(Run *run, Tensor x, const Batch *b);
 // backward adds the gradients of both uses of E.
 void bigram_split_forward(Run *run, Bigram *m, const Batch *b);
 void bigram_split_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx);
-// The same on one device, with all of E.
+// The model on one device, with all of E.
 void bigram_forward(Run *run, Bigram *m, const Batch *b);
 void bigram_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx);
 

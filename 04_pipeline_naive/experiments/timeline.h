@@ -16,8 +16,8 @@ typedef struct {
     PipeOp op;
     size_t start, end, arrives; // arrives: when the op's message is at the neighbour
 } Event;
-// Why a stage stopped. Its next op waits for the result of `needs`, or for a send buffer. The
-// buffer is free when the receive for `needs` is posted.
+// The reason why a stage stopped. Its next op waits for the result of `needs`, or for a send
+// buffer. The buffer is free when the receive for `needs` is posted.
 typedef struct {
     bool buffer;
     StageOp needs;

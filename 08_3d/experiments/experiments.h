@@ -88,8 +88,8 @@ double step_time(const TrainerConfig *c);
 // *present: the step of the layout of c.
 // *best: the step of the returned layout.
 Degrees step_time_best(const TrainerConfig *c, double *present, double *best);
-// Do all groups of one kind lie in the nodes in the same way? If not, some ranks wait for others at
-// times that step_time() leaves out.
+// Do all groups of one kind lie in the nodes in the same way? If not, some ranks wait for other
+// ranks at times that step_time() leaves out.
 bool mesh_groups_alike(Degrees n);
 
 // ---------------------------------------------------------------- layouts compared: 02_layouts.c

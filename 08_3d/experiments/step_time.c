@@ -16,8 +16,8 @@ enum { E = sizeof(real) };
 typedef struct {
     size_t world, tp, replicas, model, pp, tied;
 } Groups;
-// All ranks of a tensor-parallel group get the sizes of the largest one, because the others wait
-// for it.
+// All ranks of a tensor-parallel group get the sizes of the largest one, because the other ranks
+// wait for that rank.
 typedef struct {
     const TrainerConfig *c;
     size_t rank, m, B; // micro-batches, and sequences of this replica

@@ -8,7 +8,7 @@
 
 enum { POLLS = 1000, NONE = -1 };
 
-// One process writes a slot; the others read it.
+// One process writes a slot; the other processes read the slot.
 typedef struct {
     _Atomic uint64_t number; // number of waits so far, doubled; odd while it waits
     _Atomic uint64_t polls;  // number of MPI polls

@@ -103,7 +103,7 @@ struct AttentionKind {
     const char *name;
     // Computes S_MIX [B*T, A] from S_QKV [B*T, A + 2K], whose queries and keys are rotated already.
     // K = A / ratio. Items that rebuild can recompute are in s->attention, which selective
-    // recomputation frees. All others are in s->arena.
+    // recomputation frees. All other items are in s->arena.
     void (*forward)(const AttentionHeads *h, Saved *s);
     void (*backward)(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
     void (*rebuild)(const AttentionHeads *h, Saved *s); // NULL: s->attention is empty
@@ -246,7 +246,7 @@ Tensor attention_part(const AttentionHeads *h, Tensor qkv, size_t which);
 // [rows, A] from keys or values [rows, K], each head once for each head of its group. Without
 // groups it is `keys` itself.
 Tensor attention_repeat(const AttentionHeads *h, Tensor keys, Arena *scratch);
-// The reverse for gradients: [rows, K], the sum over each group.
+// Folds gradients back: [rows, K], the sum over each group.
 Tensor attention_fold(const AttentionHeads *h, Tensor wide, Arena *scratch);
 // attention_forward rotates the queries and keys of S_QKV by their positions, then computes S_MIX
 // by h->kind. attention_backward is its reverse, and rotates the gradient of S_QKV back.

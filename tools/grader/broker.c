@@ -119,8 +119,8 @@ static void book(int rank, const Comm *c, const char *kind, int type, size_t byt
     count[i].bytes += bytes;
 }
 
-// Every second element grows by half, and the others shrink by half. A zero stays zero, so zeros
-// that are sent for show change nothing.
+// Every second element grows by half, and the other elements shrink by half. A zero stays zero, so
+// zeros that are sent for show change nothing.
 static double altered(double x, size_t i) { return i % 2 == 0 ? 1.5 * x : 0.5 * x; }
 
 static void change(int rank, const Frame *f, char *data) {

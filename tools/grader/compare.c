@@ -108,7 +108,7 @@ static double largest(const Tensor *t) {
     return most;
 }
 
-// The same error as judge/frame/check.c.
+// Computes the error as judge/frame/check.c does.
 static void compare_tensor(Text kind, Text what, const Tensor *a, const Tensor *b, double over_all,
                            double limit, double *worst) {
     char why[160];
