@@ -108,7 +108,7 @@ void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Tensor packed = tensor_new(&a, 1, packed_count(n, 1)), scales = tensor_new(&a, 1, N);
     Tensor my_scale = tensor_flat_range(scales, dp->rank, dp->rank + 1);
 
-    op_add(e, e, g); // as a worker
+    op_add(e, e, g); // as a worker: gradient plus residual
     Tensor sent = one_bit_write(&a, packed, my_scale, e);
     compression_keep_rest(c, e, sent);
     compression_note(c, b, sent);

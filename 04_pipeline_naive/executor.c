@@ -69,7 +69,7 @@ struct Executor {
     const Schedule *list;
     PipelineStage *stage;
     Arena buffers;
-    Sends activations, gradients; // to the next stage, to the stage before
+    Sends activations, gradients; // sends to the next stage, and to the stage before
     Receives receive[2]; // [0]: from the stage before, [1]: from the next (p = 2: [0] is both)
 };
 

@@ -16,7 +16,7 @@ typedef struct {
     char name[PART_NAME];
     Range columns;
     bool vector, transposed;
-    size_t rows; // of the parameter
+    size_t rows; // rows of the parameter
 } NamedPart;
 // Returns the number of parts of a whole parameter; 0: the family has no such tensor.
 size_t model_parts(const ModelConfig *c, const Param *p, NamedPart part[MOST_PARTS]);

@@ -129,7 +129,7 @@ double plan_op_time(const PlanOp *op);
 
 typedef struct {
     PlanLayout layout;
-    PlanMemory fullest; // of the stage that holds most
+    PlanMemory fullest; // memory of the stage that holds most
     PlanMemory largest; // the largest value of each category
     size_t stage;       // the number of the fullest stage
     // Bytes that a rank sends per step, on the stage that sends most. dp_bytes: over dp x cp.
@@ -153,7 +153,7 @@ typedef struct {
     size_t n, in_node, cards;
 } PlanGroup;
 typedef struct {
-    CutSizes z;       // of the largest rank of its tp and cp groups
+    CutSizes z;       // sizes of the largest rank of its tp and cp groups
     size_t d, i;      // replica and stage
     PlanGroup tp, dp; // dp: over dp x cp
 } PlanStage;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "common/model/block.h"
 
-enum { MOST_SEQUENCES = 1 << 20 }; // of a step: beyond that it is a typing error
+enum { MOST_SEQUENCES = 1 << 20 }; // sequences of a step; more are a typing error
 
 static void require_tensor(const TrainerConfig *c) {
     const ModelConfig *m = &c->model;

@@ -29,8 +29,9 @@ static Batch *micro_batches(const Data *d, Arena *tokens, uint64_t step, Range s
 StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const TrainerConfig *c,
                             const Data *d, uint64_t step) {
     size_t m = trainer_micro_batches(c);
-    Range sequences = shard_range(c->batch, mesh->n.dp, mesh->at.dp); // of this replica
-    double weight = 1 / (double)data_count(d, step, 0, c->batch);     // of a token
+    Range sequences =
+        shard_range(c->batch, mesh->n.dp, mesh->at.dp);           // the sequences of this replica
+    double weight = 1 / (double)data_count(d, step, 0, c->batch); // of a token
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = micro_batches(d, &tokens, step, sequences, m, weight);
     Schedule order = schedule_1f1b(mesh->n.pp, m, mesh->at.pp);

@@ -37,7 +37,7 @@ typedef struct {
 typedef struct {
     Picoseconds end;
     size_t communication;       // peak of MEM_COMMUNICATION
-    Books books[3][COMM_KINDS]; // of world, row and column
+    Books books[3][COMM_KINDS]; // the books of world, row and column
 } Found;
 static Found *found; // [MOST_RANKS], shared with the children
 
@@ -52,7 +52,7 @@ static ClockConfig clock_of(size_t node) {
                       .rails = node / 2 };
     return c;
 }
-enum { PS_PER_FLOP = 1000 }; // of device lesson
+enum { PS_PER_FLOP = 1000 }; // the rate of device lesson
 
 // Runs body on emulated ranks in a child process, which a deadlock ends. Returns its status and its
 // messages.

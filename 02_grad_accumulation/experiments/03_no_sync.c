@@ -85,7 +85,7 @@ static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
     const ModelConfig *c = &t->model;
     size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(c);
     double m = t->micro_batches, weights = Psi * e, wte = c->vocab * c->width * e;
-    double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e); // of one all-reduce, per rank
+    double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e); // bytes of one all-reduce per rank
     BucketCosts f = overlapped_forecast(t, BUCKET, N);
     const double calls[KINDS] = { 1, m, f.buckets }, bytes[KINDS] = { ring, m * ring, f.bytes };
     // Every all-reduce waits for the rank with the largest micro-batch, which is always rank 0.

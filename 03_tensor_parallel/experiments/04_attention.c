@@ -9,7 +9,7 @@
 enum { B = 2, T = 7, M = B * T, H = 9, D = 4, C = H * D }; // D: columns of one head
 enum { KEY_PROBABILITIES = 104 };
 static const uint64_t key[TRIAL_DATA] = { 101, 102, 103, 105 }; // by TrialData
-static const double dropout = 0.1;                              // of the probabilities, and of Y
+static const double dropout = 0.1; // dropout of the probabilities and of Y
 
 // ---------------------------------------------------------------- split and unsplit
 

@@ -76,7 +76,7 @@ struct Trial {
     Range x_cols, y_cols;       // columns of X and Y on this rank
     Param params[TRIAL_PARAMS]; // described and cut; a Param without columns ends them
     double deviation, rate;     // deviation of the initial weights; learning rate of SGD
-    double dropout;             // of Y: the probability that an element is dropped
+    double dropout;             // the probability that an element of Y is dropped
     uint64_t keys[TRIAL_DATA];  // random numbers of X and so on
     // A function that replaces keys, or NULL. i: the step or the parameter.
     uint64_t (*key)(uint64_t seed, TrialData what, size_t i);
@@ -94,7 +94,7 @@ Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i); // whole
 
 enum { BIGRAM_B = 3, BIGRAM_T = 8, BIGRAM_V = 61, BIGRAM_C = 12 }; // B, T, V, C
 typedef struct {
-    Range entries;               // of this rank
+    Range entries;               // E's entries on this rank
     Param embedding, head;       // [V/t, C]: E, with a gradient for each use
     Tensor x, logits, sum, loss; // [M, C], [M, V/t], [M, 1], [M, 1]
     Arena parameters, gradients, kept, output;
@@ -122,7 +122,7 @@ void bigram_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor d
 ModelConfig gpt_options(Run *run, size_t context, size_t vocab);
 // Three clipped steps on synthetic tokens, one micro-batch each.
 Training gpt_training(ModelConfig c, size_t sequences);
-size_t gpt_sequences(const Training *t, size_t k); // of micro-batch k
+size_t gpt_sequences(const Training *t, size_t k); // the sequences of micro-batch k
 
 // The communicators of a way. Every way has the world. Grids and cubes have three axes, and a cube
 // two planes: the ranks with this rank's column, and with its row.
@@ -137,7 +137,7 @@ typedef struct {
     size_t steps; // finished steps
     // Traffic in the layers, and afterwards for the sums of partial gradients.
     GroupTraffic layers[GPT_GROUPS], sums[GPT_GROUPS];
-    Picoseconds layers_time;          // of layers and sums
+    Picoseconds layers_time;          // the time of layers and sums
     Picoseconds step_time[GPT_STEPS]; // with the sum of the loss, without the gradient norm
     // Bytes. block: the parameters of a block. activations: their peak. message: the output of a
     // block for micro-batch 0.
@@ -228,7 +228,7 @@ double context_pass_time(int kind, ContextSizes z, size_t n, bool backward);
 // The second half of the experiment of 08_ring_attention.c: attention alone, on long sequences.
 
 extern const AttentionKind *const context_kind[CONTEXT_KINDS];
-extern const char *const context_name[CONTEXT_KINDS]; // of costs: "ring: %s"
+extern const char *const context_name[CONTEXT_KINDS]; // names of costs: "ring: %s"
 
 // Runs attention of one sequence, with scores of several hundred, in each kind. Compares output and
 // gradients with one device, and checks bytes sent, memory and times.
@@ -239,7 +239,7 @@ void context_alone(Run *run, ContextSizes z);
 
 typedef struct {
     AxisTraffic row, col, depth; // along the three axes of the grid
-    Work products;               // of this rank
+    Work products;               // this rank's products
     double transfers;            // ps, one after another; equal blocks
 } GridTraffic;
 
@@ -249,8 +249,9 @@ typedef struct {
 } GridPlace;
 GridPlace grid_place(const ModelConfig *c, const CommGrid *g);
 GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank);
-size_t grid_sequences(const GridPlace *at, size_t B); // of B, those of the rank's row
-bool grid_even(const GridPlace *at, size_t B);        // are all blocks equal?
+size_t grid_sequences(const GridPlace *at,
+                      size_t B);               // the number of B sequences that the rank's row has
+bool grid_even(const GridPlace *at, size_t B); // are all blocks equal?
 
 // One linear layer x [M, K] a [K, N] + b in equal blocks.
 GridTraffic grid_linear_forward(const GridPlace *at, size_t M, size_t K, size_t N);

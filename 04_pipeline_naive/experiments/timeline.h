@@ -27,7 +27,7 @@ typedef struct {
     Event **event;   // [stage][place in the list]
     size_t *n;       // [stage]: number of ops that have run
     StageWait *wait; // [stage]: for stages that have ops left
-    size_t end;      // of the last op: the makespan
+    size_t end;      // the end of the last op: the makespan
     bool stuck;      // the lists deadlock
 } Timeline;
 Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times);
@@ -73,7 +73,7 @@ typedef struct {
 typedef struct {
     size_t p, v, i;       // stage i of p, each with v chunks
     size_t group;         // the pipeline's ranks in the player: stage i is member i
-    const Schedule *list; // of stage i
+    const Schedule *list; // the list of stage i
     // Appends the work of an op. After the last op of a micro-batch it also drops x from
     // MEM_ACTIVATIONS.
     void (*compute)(Play *play, size_t rank, PipeOp op, const void *context);

@@ -204,8 +204,8 @@ void plan_korthikanti(Run *run); // plan_korthikanti.c
 // A GPT of PTD-P and Korthikanti: 2048 positions, 51200 vocabulary entries.
 #define PAPER_GPT(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
-const PlanModel *paper_model(const char *name);    // of plan_models
-PlanTask paper_task(PlanModel model, size_t gpus); // on some kind of a DGX A100
+const PlanModel *paper_model(const char *name);    // a model of plan_models
+PlanTask paper_task(PlanModel model, size_t gpus); // a task on some kind of DGX A100
 bool paper_within(double x, double want, double share);
 // Is `text` what x is when it is rounded or cut? "41.3" stands for any number less than 0.1 away.
 bool paper_printed(double x, const char *text);

@@ -122,7 +122,7 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
     size_t steps = range_size(done), from = done.lo;
     double limit = rounding_limit(&t->config);
     const bool reals = t->config.model.storage == REALS;
-    const double of_numbers = reals ? limit : limit / 8; // as training_compare_numbers()
+    const double of_numbers = reals ? limit : limit / 8; // the limit of training_compare_numbers()
     bool exact = (reals && sizeof(real) == 8) || t->optimizer.kind == SGD,
          check = option_flag(run, "check");
     Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run),

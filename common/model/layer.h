@@ -72,7 +72,7 @@ typedef struct {
 } WeightGradient;
 typedef struct Saved {
     Tensor t[SAVED_TENSORS]; // each kind of layer has its own names for these
-    Element storage;         // of activations; layer_forward() sets it
+    Element storage;         // type of activations; set by layer_forward()
     Arena arena, attention;  // attention: the [T, T] items, which selective recomputation drops
     Arena later; // used in the first half of a backward: holds the tensors for the second half
     WeightGradient deferred[SAVED_GRADIENTS]; // [n_deferred], between the two halves of a backward

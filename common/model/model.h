@@ -54,7 +54,7 @@ Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Co
 // al. 2021, section 2.2).
 Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n);
 size_t model_chunks(const Model *m);             // 1 without interleaving
-Range model_chunk(const Model *m, size_t chunk); // of m->layers
+Range model_chunk(const Model *m, size_t chunk); // the chunk's layers in m->layers
 void model_allocate(Model *m);                   // weights (initialised) and gradients, replicated
 // the weights only; the caller provides gradients
 void model_allocate_weights(Model *m);

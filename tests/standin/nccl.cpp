@@ -222,7 +222,7 @@ static void forget(ncclComm *comm) {
 
 struct Task {
     Kind kind;
-    bool send; // of a message
+    bool send; // a message's sending end
     const char *name;
     const void *in;
     void *out;

@@ -66,7 +66,7 @@ typedef struct {
     uint64_t answers; // frames that the broker has sent to this rank
     int status;
     long peak;      // kB of memory, by the kernel's count
-    double seconds; // of processor time
+    double seconds; // seconds of processor time
 } Rank;
 
 typedef struct {
