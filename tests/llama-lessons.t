@@ -1,8 +1,12 @@
 #!/bin/sh
-# The lessons train a GPT-2. Here they train a Llama. In a copy of the tree the sizes of an experiment's model get the
-# fields of the family. The program must pass every comparison with the unsplit model and every cost. TEST_ALL=1:
-# every lesson that trains a model. The test leaves out the grids, which refuse the family (03.09 to 03.12), and the
-# closed forms of a GPT-2 block (01.04, 03.06, 03.07, 07.03). tests/llama.t has these techniques in the trainer.
+# The lessons train a GPT-2. Here they train a Llama. In a copy of the tree the sizes of an
+# experiment's model get the
+# fields of the family. The program must pass every comparison with the unsplit model and every
+# cost. TEST_ALL=1:
+# every lesson that trains a model. The test leaves out the grids, which refuse the family (03.09 to
+# 03.12), and the
+# closed forms of a GPT-2 block (01.04, 03.06, 03.07, 07.03). tests/llama.t has these techniques in
+# the trainer.
 # slow: programs are compiled
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
@@ -29,18 +33,23 @@ for lesson in $lessons; do
     # Grouped heads, where the technique cuts attention.
     [ "$lesson" != 03_tensor_parallel/08_ring_attention ] || more=", .kv_heads = 3"
     # Rotary positions turn pairs of columns, so a head has an even number of them.
-    sed -i -e "s/^\(static const ModelConfig [a-z]* = {\)/\1 $family$more, /" -e 's/\.width = 15, \.heads = 3/.width = 18, .heads = 3/' \
-        -e 's/\.width = 27, \.heads = 9/.width = 36, .heads = 9/' "$tree/${lesson%/*}/experiments/${lesson#*/}.c"
+    sed -i -e "s/^\(static const ModelConfig [a-z]* = {\)/\1 $family$more, /" -e \
+        's/\.width = 15, \.heads = 3/.width = 18, .heads = 3/' \
+        -e 's/\.width = 27, \.heads = 9/.width = 36, .heads = 9/' \
+        "$tree/${lesson%/*}/experiments/${lesson#*/}.c"
     programs="$programs $built/$lesson"
 done
-(cd "$tree" && env -u MAKEFLAGS -u MAKELEVEL make PRECISION=fp64 ONLY="$programs" programs) >"$tap_dir/make" 2>&1
+(cd "$tree" && env -u MAKEFLAGS -u MAKELEVEL make PRECISION=fp64 ONLY="$programs" programs) \
+    >"$tap_dir/make" 2>&1
 ok $? "the lessons build with Llama's sizes" "$tap_dir/make"
 for lesson in $lessons; do
     grep -q 'NORM_RMS' "$tree/${lesson%/*}/experiments/${lesson#*/}.c"
     ok $? "$lesson has a Llama"
     ranks=0
-    [ "$lesson" != 03_tensor_parallel/08_ring_attention ] || ranks=3    # Ulysses needs a head of key and value per rank
-    tools/launch -e $ranks "$tree/$built/$lesson" >"$tap_dir/page" 2>&1 && grep -q '^\[.*\] PASS' "$tap_dir/page"
+    # Ulysses needs a head of key and value per rank
+    [ "$lesson" != 03_tensor_parallel/08_ring_attention ] || ranks=3
+    tools/launch -e $ranks "$tree/$built/$lesson" >"$tap_dir/page" 2>&1 &&
+        grep -q '^\[.*\] PASS' "$tap_dir/page"
     ok $? "$lesson trains it: every comparison, every cost" "$tap_dir/page"
 done
 tap_end

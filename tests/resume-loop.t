@@ -16,7 +16,8 @@ losses() { grep -h '^{"step"' "$@" | grep -o '"step":[0-9]*\|"loss":[^,]*'; }
 
 # Prints the script of the page that contains these words.
 script() {
-    awk -v words="$1" '/^```sh/ { inside = 1; text = ""; next } /^```/ { if (inside && index(text, words)) printf "%s", text; inside = 0 }
+    awk -v words="$1" \
+        '/^```sh/ { inside = 1; text = ""; next } /^```/ { if (inside && index(text, words)) printf "%s", text; inside = 0 }
         inside { text = text $0 "\n" }' docs/cluster.md
 }
 # Adapts the page's script to a small model: the same program, with additional options, on virtual
@@ -40,7 +41,8 @@ ok $? "the page has a loop" "$tap_dir/loop.sh"
 for minutes in 0.03 0.01 0.003 0.001; do
     rm -rf "$tap_dir/loop"
     mkdir "$tap_dir/loop"
-    sed "s|tools/launch|$tap_dir/launch|; s|--exit-after 55|--exit-after $minutes|" "$tap_dir/loop.sh" >"$tap_dir/quick.sh"
+    sed "s|tools/launch|$tap_dir/launch|; s|--exit-after 55|--exit-after $minutes|" \
+        "$tap_dir/loop.sh" >"$tap_dir/quick.sh"
     (cd "$tap_dir/loop" && STEPS=2000 sh "$tap_dir/quick.sh") >"$out" 2>&1
     status=$?
     rounds=$(wc -l <"$tap_dir/loop/rounds")
@@ -50,7 +52,8 @@ done
 ok $? "the loop ends with status 0" "$out"
 { [ "$rounds" -gt 1 ] && [ "$(grep -c '^stopped: saved after' "$out")" -eq $((rounds - 1)) ]; }
 ok $? "after several rounds ($rounds), each of which says what it saved" "$out"
-tools/launch -e 4 "$train" --dp 2 --tp 2 --pp 1 $model --steps 2000 --log "$tap_dir/whole" >"$out" 2>&1
+tools/launch -e 4 "$train" --dp 2 --tp 2 --pp 1 $model --steps 2000 --log "$tap_dir/whole" >"$out" \
+    2>&1
 losses "$tap_dir/whole" >"$tap_dir/want"
 i=0
 while [ $i -lt "$rounds" ]; do i=$((i + 1)); losses "$tap_dir/loop/log.$i"; done >"$tap_dir/got"
@@ -76,7 +79,8 @@ END
 printf '#!/bin/sh\n[ "$*" = "requeue 77" ] && echo again >>requeued\n' >"$tap_dir/bin/scontrol"
 chmod +x "$tap_dir/bin/srun" "$tap_dir/bin/scontrol"
 sed 's|--save-every 100||' "$tap_dir/job.sh" >"$tap_dir/short.sh"
-submit() { (cd "$tap_dir/job" && PATH="$tap_dir/bin:$PATH" SLURM_JOB_ID=77 STEPS=400 sh "$tap_dir/short.sh"); }
+submit() { (cd "$tap_dir/job" && PATH="$tap_dir/bin:$PATH" SLURM_JOB_ID=77 STEPS=400 sh \
+    "$tap_dir/short.sh"); }
 starts=0
 queued=yes
 while [ -n "$queued" ] && [ $starts -lt 20 ]; do
@@ -86,6 +90,7 @@ while [ -n "$queued" ] && [ $starts -lt 20 ]; do
     queued=
     [ ! -e "$tap_dir/job/requeued" ] || queued=yes
 done >"$out" 2>&1
-{ [ $starts -gt 1 ] && [ -d "$tap_dir/job/checkpoints/step-000400" ] && [ "$(grep -c '^stopped: saved after' "$out")" -eq $((starts - 1)) ]; }
+{ [ $starts -gt 1 ] && [ -d "$tap_dir/job/checkpoints/step-000400" ] &&
+    [ "$(grep -c '^stopped: saved after' "$out")" -eq $((starts - 1)) ]; }
 ok $? "it is started again until the training is done ($starts starts)" "$out"
 tap_end

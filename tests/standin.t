@@ -47,8 +47,10 @@ status=$?
 grep -v '^1\.\.' $build/tap
 n=$(($(grep -c -e '^ok ' -e '^not ok ' $build/tap) + 1))
 if [ ! -e "$toolkit/cublas_v2.h" ] || [ ! -e "$toolkit/nccl.h" ]; then
-    echo "ok $n - the headers agree with the real ones # SKIP no headers of CUDA and NCCL in $toolkit"
-elif declarations >$build/agree.c && gcc -isystem "$toolkit" -c -o $build/agree.o $build/agree.c 2>$build/log; then
+    echo "ok $n - the headers agree with the real ones # SKIP no headers of CUDA and NCCL in" \
+        "$toolkit"
+elif declarations >$build/agree.c && gcc -isystem "$toolkit" -c -o $build/agree.o $build/agree.c \
+    2>$build/log; then
     echo "ok $n - the headers agree with the real ones"
 else
     sed 's/^/# /' $build/log

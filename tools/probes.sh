@@ -14,7 +14,8 @@ probe_c() {
 
 # The sandbox of make grade. It needs bubblewrap and user namespaces.
 probe_sandbox() {
-    bwrap --unshare-all --die-with-parent --uid 65534 --gid 65534 --ro-bind / / --proc /proc --dev /dev true >"$probe_dir/log" 2>&1
+    bwrap --unshare-all --die-with-parent --uid 65534 --gid 65534 --ro-bind / / --proc /proc --dev \
+        /dev true >"$probe_dir/log" 2>&1
 }
 
 # MPI's compiler wrapper.
@@ -35,7 +36,8 @@ int main(void) {
     return cblas_ddot(1, &a, 1, &b, 1) != 6;
 }
 END
-    blas_cflags=$(pkg-config --cflags openblas 2>/dev/null) && blas_libs=$(pkg-config --libs openblas 2>/dev/null) &&
+    blas_cflags=$(pkg-config --cflags openblas 2>/dev/null) &&
+        blas_libs=$(pkg-config --libs openblas 2>/dev/null) &&
         try_blas && return 0
     for blas_cflags in "" -I/usr/include/openblas; do
         blas_libs=-lopenblas
@@ -45,7 +47,8 @@ END
 }
 try_blas() {
     # shellcheck disable=SC2086    # several flags in one variable
-    "${CC:-mpicc}" $blas_cflags -o "$probe_dir/blas" "$probe_dir/blas.c" $blas_libs >"$probe_dir/log" 2>&1 &&
+    "${CC:-mpicc}" $blas_cflags -o "$probe_dir/blas" "$probe_dir/blas.c" $blas_libs \
+        >"$probe_dir/log" 2>&1 &&
         "$probe_dir/blas" >>"$probe_dir/log"
 }
 
@@ -55,13 +58,16 @@ probe_json() {
 #include <cjson/cJSON.h>
 int main(void) { cJSON *j = cJSON_ParseWithLength("1", 1); int bad = !cJSON_IsNumber(j); cJSON_Delete(j); return bad; }
 END
-    "${CC:-mpicc}" -o "$probe_dir/json" "$probe_dir/json.c" -lcjson >"$probe_dir/log" 2>&1 && "$probe_dir/json"
+    "${CC:-mpicc}" -o "$probe_dir/json" "$probe_dir/json.c" -lcjson >"$probe_dir/log" 2>&1 &&
+        "$probe_dir/json"
 }
 
 # C++, for the tests with stand-ins for a GPU.
 probe_cxx() {
-    printf '#include <vector>\nint main() { return (int)std::vector<int>(0).size(); }\n' >"$probe_dir/cxx.cpp"
-    "${CXX:-g++}" -std=gnu++17 -o "$probe_dir/cxx" "$probe_dir/cxx.cpp" >"$probe_dir/log" 2>&1 && "$probe_dir/cxx"
+    printf '#include <vector>\nint main() { return (int)std::vector<int>(0).size(); }\n' \
+        >"$probe_dir/cxx.cpp"
+    "${CXX:-g++}" -std=gnu++17 -o "$probe_dir/cxx" "$probe_dir/cxx.cpp" >"$probe_dir/log" 2>&1 &&
+        "$probe_dir/cxx"
 }
 
 # The CUDA Toolkit: nvcc compiles a kernel, and MPI's wrapper links a C program that calls CUDA's
@@ -112,7 +118,8 @@ END
         echo "there is no $nvcc" >"$probe_dir/log"
         return 1
     fi
-    "$nvcc" -std=c++17 --extended-lambda -c -o "$probe_dir/kernel.o" "$probe_dir/kernel.cu" >"$probe_dir/log" 2>&1 || return 1
+    "$nvcc" -std=c++17 --extended-lambda -c -o "$probe_dir/kernel.o" "$probe_dir/kernel.cu" \
+        >"$probe_dir/log" 2>&1 || return 1
     cuda_home=${CUDA_HOME:-$(dirname "$(dirname "$(readlink -f "$nvcc")")")}
     for include in "$cuda_home/include" "$cuda_home/targets/x86_64-linux/include" ""; do
         # A distribution's folder is searched anyway and must not come first.
@@ -132,7 +139,8 @@ END
 }
 try_cuda() {
     # shellcheck disable=SC2086    # several flags in one variable
-    "${CC:-mpicc}" $cuda_cflags -o "$probe_dir/cuda" "$probe_dir/cuda.c" "$probe_dir/kernel.o" $cuda_libs -lstdc++ -lpthread -lm \
+    "${CC:-mpicc}" $cuda_cflags -o "$probe_dir/cuda" "$probe_dir/cuda.c" "$probe_dir/kernel.o" \
+        $cuda_libs -lstdc++ -lpthread -lm \
         >"$probe_dir/log" 2>&1 && cuda_version=$("$probe_dir/cuda" version 2>>"$probe_dir/log")
 }
 # Prints the GPUs of this machine: "90 1 x NVIDIA H100". Fails if there is none. Needs the program
@@ -166,7 +174,8 @@ try_nccl() {
         if ! ls "$1/include/nccl.h" "$1/$2"/libnccl.so* >"$probe_dir/log" 2>&1; then return 1; fi
     fi
     # shellcheck disable=SC2086    # several flags in one variable
-    "${CC:-mpicc}" $nccl_cflags $cuda_cflags -o "$probe_dir/nccl" "$probe_dir/nccl.c" $nccl_libs $cuda_libs -lstdc++ -lpthread -lm \
+    "${CC:-mpicc}" $nccl_cflags $cuda_cflags -o "$probe_dir/nccl" "$probe_dir/nccl.c" $nccl_libs \
+        $cuda_libs -lstdc++ -lpthread -lm \
         >"$probe_dir/log" 2>&1 && nccl_version=$("$probe_dir/nccl" 2>>"$probe_dir/log")
 }
 
@@ -183,7 +192,8 @@ probe_prove() { perl -MTAP::Harness -e 1 >"$probe_dir/log" 2>&1; }
 probe_pandoc() { pandoc --version >"$probe_dir/log" 2>&1; }
 probe_wasm() {
     printf '#include <stdlib.h>\nvoid *some(void) { return malloc(1); }\n' >"$probe_dir/wasm.c"
-    clang --target=wasm32-wasi -mexec-model=reactor -Wl,--export=some -o "$probe_dir/wasm" "$probe_dir/wasm.c" >"$probe_dir/log" 2>&1
+    clang --target=wasm32-wasi -mexec-model=reactor -Wl,--export=some -o "$probe_dir/wasm" \
+        "$probe_dir/wasm.c" >"$probe_dir/log" 2>&1
 }
 BOOK_PACKAGES="pandoc clang lld wasi-libc libclang-rt-dev-wasm32"
 
@@ -193,11 +203,13 @@ probe_speed() {
     kernels='' speed=''
     for native in "-march=native -mprefer-vector-width=512" -march=native ""; do
         # shellcheck disable=SC2086    # several flags in one variable
-        "${CC:-mpicc}" -std=gnu11 -O3 $native $blas_cflags -I. -o "$probe_dir/speed" tools/speed.c common/device/blas_kernels.c $blas_libs \
+        "${CC:-mpicc}" -std=gnu11 -O3 $native $blas_cflags -I. -o "$probe_dir/speed" tools/speed.c \
+            common/device/blas_kernels.c $blas_libs \
             >"$probe_dir/log" 2>&1 || continue
         chosen=
         [ -n "${OPENBLAS_CORETYPE+set}" ] || chosen=$(tools/kernels "$probe_dir/speed")
-        env ${chosen:+"OPENBLAS_CORETYPE=$chosen"} OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 "$probe_dir/speed" \
+        env ${chosen:+"OPENBLAS_CORETYPE=$chosen"} OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 \
+            "$probe_dir/speed" \
             >"$probe_dir/said" 2>"$probe_dir/log" || return 1
         { read -r kernels; read -r speed; } <"$probe_dir/said"
         [ -z "$chosen" ] || kernels="kernels for $chosen (tools/launch sets OPENBLAS_CORETYPE)"
