@@ -9,8 +9,8 @@ use JSON::PP;
 use Test::More ();
 use Time::HiRes qw(time);
 
-our @EXPORT =
-    qw(slurp rewrite_tensors last_of_each start run_jobs emu mpi forms_of forms_hold before_work lessons program_of have_mpi complain ranks_of $work $all $hang $wait);
+our @EXPORT = qw(slurp rewrite_tensors last_of_each start run_jobs emu mpi forms_of forms_hold
+    before_work lessons program_of have_mpi complain ranks_of $work $all $hang $wait);
 our $work = tempdir(CLEANUP => 1);
 our $all = $ENV{TEST_ALL} || 0;
 

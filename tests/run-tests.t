@@ -84,7 +84,8 @@ is(
 ) or diag($mixed->{out});
 is(
     block($mixed, "$perl, failed: 2 - one is two"),
-    "#   Failed test 'one is two'\n#   at $perl line 7.\n#          got: '1'\n#     expected: '2'\n",
+    "#   Failed test 'one is two'\n#   at $perl line 7.\n#          got: '1'\n#     expected: "
+        . "'2'\n",
     'Perl: a failed test with its diagnostics'
 );
 like(
