@@ -5,7 +5,7 @@
 #define MODEL_NAMES_H
 #include "common/model/model.h"
 
-// The class of Hugging Face's that loads the model. NO_HUB_FAMILY: none does.
+// The class in Hugging Face's library that loads the model. NO_HUB_FAMILY: there is no such class.
 typedef enum { NO_HUB_FAMILY, HUB_GPT2, HUB_LLAMA, HUB_QWEN2 } HubFamily;
 HubFamily hub_family(const ModelConfig *c);
 

@@ -21,8 +21,8 @@
 #include "common/base/output.h"
 #include "common/model/block.h"
 
-// The preset of this name, or a message that lists the names. first: of an array of these, which
-// begin with their name.
+// The preset of this name, or a message that lists the names. first: the first element of an array
+// whose elements begin with their name.
 static const void *preset(const char *option, const char *name, const void *first, size_t size) {
     char names[400] = "";
     for (const char *p = first; *(const char *const *)(const void *)p; p += size) {

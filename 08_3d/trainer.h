@@ -41,7 +41,7 @@ typedef struct {
     Reduction reduction;
     CompressionPlan compression; // for REDUCE_COMPRESSED: TOP_K or POWER_SGD
     bool sequence;               // sequence parallelism (03.07)
-    bool blockwise;              // attention in blocks; with cp it always is
+    bool blockwise;              // attention in blocks, always if cp > 1
     Recompute recompute;
     size_t activation_budget; // bytes per rank; blocks recompute to keep this; 0: none
     double clip;              // largest gradient norm; 0: no clipping

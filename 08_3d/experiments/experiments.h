@@ -74,7 +74,7 @@ typedef struct {
     double dp_time;
 } Prediction;
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw);
-// predict_activations.c: their peak in a step, in bytes.
+// predict_activations.c: the peak of the activations in a step, in bytes.
 // choice: the recomputation of each block of the stage; NULL: all blocks follow c->recompute.
 size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompute *choice);
 
