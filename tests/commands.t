@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tests the commands that a user can type: make's targets, the launcher's exit statuses, set-up.
 # slow: make starts about 30 times, and a bug is compiled in a copy of the tree
-# shellcheck disable=SC2016,SC2317    # other shells expand $ in quotes; functions are called by name
+# shellcheck disable=SC2016,SC2317    # other shells expand $ in quotes; names call functions
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 . tests/commands.sh

@@ -12,7 +12,8 @@ mkdir "$tap_dir/page"
 page=$tap_dir/page/README.md
 text=$tap_dir/text
 seq 1000 >"$text"
-command="$train --emulate 2 --dp 1 --tp 1 --pp 2 --layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 1 --steps 1 --data $text"
+command="$train --emulate 2 --dp 1 --tp 1 --pp 2 --layers 2 --width 16"
+command="$command --heads 2 --context 8 --batch 4 --micro-batch 1 --steps 1 --data $text"
 
 # page LINE...: writes the page.
 page() { printf '%s\n' "# A page" "$@" >"$page"; }

@@ -11,13 +11,16 @@ train=$PWD/${BUILD:-build/cpu-fp32}/08_3d/train
 [ -x "$train" ] || { echo "1..0 # SKIP the trainer is not built"; exit 0; }
 out=$tap_dir/out
 head -c 10000 build/text.txt >"$tap_dir/text"
-model="--layers 2 --width 16 --heads 4 --context 8 --batch 4 --micro-batch 2 --eval-every 0 --reduce ordered --data $tap_dir/text"
+model="--layers 2 --width 16 --heads 4 --context 8 --batch 4 --micro-batch 2"
+model="$model --eval-every 0 --reduce ordered --data $tap_dir/text"
 losses() { grep -h '^{"step"' "$@" | grep -o '"step":[0-9]*\|"loss":[^,]*'; }
 
 # Prints the script of the page that contains these words.
 script() {
     awk -v words="$1" \
-        '/^```sh/ { inside = 1; text = ""; next } /^```/ { if (inside && index(text, words)) printf "%s", text; inside = 0 }
+        '/^```sh/ { inside = 1; text = ""; next }
+        /^```/ { if (inside && index(text, words)) printf "%s", text
+            inside = 0 }
         inside { text = text $0 "\n" }' docs/cluster.md
 }
 # Adapts the page's script to a small model: the same program, with additional options, on virtual
@@ -27,7 +30,10 @@ cat >"$tap_dir/launch" <<END
 #!/bin/sh
 ranks=\$1
 shift 2
-case " \$* " in *" --resume "*) set -- "\$@" --micro-batch 2 --eval-every 0 --reduce ordered ;; *) set -- "\$@" $model --steps \$STEPS ;; esac
+case " \$* " in
+    *" --resume "*) set -- "\$@" --micro-batch 2 --eval-every 0 --reduce ordered ;;
+    *) set -- "\$@" $model --steps \$STEPS ;;
+esac
 echo round >>rounds
 exec "$root/tools/launch" -e "\$ranks" "$train" "\$@" --log "log.\$(wc -l <rounds)"
 END
@@ -71,7 +77,8 @@ shift 1
 "$tap_dir/launch" 8 "\$@" --save-every 20 &
 before=\$(ls -d checkpoints/step-*[0-9] 2>/dev/null | wc -l)
 if [ \$before -lt 5 ]; then
-    while [ \$(ls -d checkpoints/step-*[0-9] 2>/dev/null | wc -l) -lt \$((before + 2)) ] && kill -0 \$!; do sleep 0.05; done
+    while [ \$(ls -d checkpoints/step-*[0-9] 2>/dev/null | wc -l) -lt \$((before + 2)) ] &&
+        kill -0 \$!; do sleep 0.05; done
     kill -s USR1 \$!
 fi
 wait \$!

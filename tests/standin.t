@@ -6,7 +6,8 @@ build=build/standin-test
 mkdir -p $build
 if ! make --no-print-directory -f - $build/test >$build/log 2>&1 <<'EOF'
 flags := -std=gnu++17 -Wall -Wextra -Werror -O1 -g -pthread -I. -Itests/standin/include
-parts := $(patsubst %.cpp,build/standin-test/%.o,$(notdir $(wildcard tests/standin/*.cpp) tests/test_standin.cpp))
+parts := $(patsubst %.cpp,build/standin-test/%.o,$(notdir \
+    $(wildcard tests/standin/*.cpp) tests/test_standin.cpp))
 build/standin-test/test: $(parts)
 	g++ $(flags) -o $@ $^
 build/standin-test/%.o: tests/standin/%.cpp

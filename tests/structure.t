@@ -21,7 +21,9 @@ conditional_compilation() {
             if (guard) { name = $2; line = FNR; text = $0; next }
             print FILENAME ":" FNR ": " $0
         }
-        name != "" && FNR == line + 1 && !($1 == "#define" && $2 == name) { print FILENAME ":" line ": " text }' "$file"
+        name != "" && FNR == line + 1 && !($1 == "#define" && $2 == name) {
+            print FILENAME ":" line ": " text
+        }' "$file"
     done
 }
 
@@ -32,7 +34,9 @@ writable_globals() {
         [ -e "$file" ] || continue
         objdump -t "$1/${file%.c}.o" | awk -v file="$file" '
             / \.data\.rel\.ro/ { next }
-            / (\.data|\.bss|\.tdata|\.tbss|\*COM\*)[^ \t]*\t0*[1-9a-f][0-9a-f]* / { print file ": " $NF }'
+            / (\.data|\.bss|\.tdata|\.tbss|\*COM\*)[^ \t]*\t0*[1-9a-f][0-9a-f]* / {
+                print file ": " $NF
+            }'
     done
 }
 
@@ -42,7 +46,8 @@ writable_globals() {
 once_a_process='
 util.o: stop_came stop_time end_all_ranks ranks_are_processes usage_wait
 comm_emu.o: stage
-comm_mpi.o: status_at_end longest_wait last_look node crowded under_way piece host original mpi_meanwhile
+comm_mpi.o: status_at_end longest_wait last_look node crowded under_way piece host original
+comm_mpi.o: mpi_meanwhile
 waits.o: ranks slot_bytes slots seconds me window seen suspected next_look
 device_cpu.o: device_threads device_meanwhile
 clock.o: config
@@ -50,7 +55,7 @@ memory.o: process process_most'
 shared_globals() {
     find "$1/common" "$1/judge" -name '*.o' 2>/dev/null | while read -r object; do
         name=$(basename "$object")
-        allowed=$(printf '%s\n' "$once_a_process" | sed -n "s/^$name: //p")
+        allowed=$(printf '%s\n' "$once_a_process" | sed -n "s/^$name: //p" | tr '\n' ' ')
         objdump -t "$object" | awk -v name="$name" -v allowed=" $allowed " '
             / \.data\.rel\.ro/ { next }
             / (\.data|\.bss|\*COM\*)[^ \t]*\t0*[1-9a-f][0-9a-f]* / {
@@ -108,7 +113,8 @@ judge_linked() {
                 for (k = 1; k <= count; k++) {
                     object = where[symbol[k]]
                     if (object == "" || seen[object]++) continue
-                    if (object ~ /^judge\/|\/experiments\//) print object ": for " symbol[k] " of " queue[i]
+                    if (object ~ /^judge\/|\/experiments\//)
+                        print object ": for " symbol[k] " of " queue[i]
                     else queue[++n] = object
                 }
             }
@@ -147,7 +153,8 @@ wrong_includes() {
             program = FILENAME ~ /^08_3d\/(train|sample|plan)(_[a-z]+)?\.[ch]$/
             if (what ~ /^common\//) next
             if (what ~ /^judge\// && (experiment || program || FILENAME ~ /^judge\//)) next
-            earlier = chapter && what ~ /^[0-9][0-9]_/ && substr(what, 1, 2) + 0 <= substr(FILENAME, 1, 2) + 0
+            earlier = chapter && what ~ /^[0-9][0-9]_/ &&
+                substr(what, 1, 2) + 0 <= substr(FILENAME, 1, 2) + 0
             if (earlier && what ~ /^[^\/]*\/[^\/]*$/) next
             if (earlier && what ~ /\/experiments\/[^\/]*$/ && (experiment || program)) next
             print FILENAME ":" FNR ": " $0
@@ -164,7 +171,9 @@ wrong_arrows() {
             split($0, quoted, "\"")
             split(quoted[2], to, "/")
             split(FILENAME, from, "/")
-            if (to[1] != "common" || !(to[2] in place) || !(from[2] in place) || place[to[2]] > place[from[2]]) print FILENAME ":" FNR ": " $0
+            if (to[1] != "common" || !(to[2] in place) || !(from[2] in place) ||
+                place[to[2]] > place[from[2]])
+                print FILENAME ":" FNR ": " $0
         }' {} +
 }
 
@@ -180,6 +189,21 @@ long_lines() {
         xargs -0 perl \
         -CSD -ne \
         'chomp; print "$ARGV:$.\n" if length > 100 && !m{^// (question|vary): }; close ARGV if eof'
+}
+
+# A script's line has at most 100 columns, too. Data may be longer: a text in quotes or a pattern
+# of 60 columns or more, and the texts after <<.
+long_script_lines() {
+    # shellcheck disable=SC2016    # Perl expands these
+    find tools tests -maxdepth 1 -type f ! -name '*.[ch]' ! -name tasks -print0 |
+        xargs -0 grep -lE '^#!.*(sh|perl)$|^package |shell=sh' |
+        xargs -r perl -CSD -ne 'chomp;
+            $long = length > 100 && $end eq "" && !/(["`\x27]).{60,}\1/ &&
+                !/(\b(qr|m|s)\W|^\s*!?[\/`|]).{60,}/;
+            print "$ARGV:$.\n" if $long;
+            if ($end ne "") { $end = "" if /^\s*$end$/ }
+            elsif (/<<~?["\x27]?([A-Z]+)\b/) { $end = $1 }
+            if (eof) { close ARGV; $end = "" }'
 }
 
 # A numbered file holds only the technique: at most 220 lines, ideally 150.
@@ -229,9 +253,11 @@ wrong_pages() {
                 text = substr($0, 4)
                 while (!all && next_one <= n && index(text, want[next_one]) != 1) next_one++
                 if (next_one <= n && index(text, want[next_one]) == 1) next_one++
-                else print page ":" FNR ": heading \"" text "\" where " (next_one > n ? "none" : "\"" want[next_one] "\"") " belongs"
+                else print page ":" FNR ": heading \"" text "\" where " \
+                    (next_one > n ? "none" : "\"" want[next_one] "\"") " belongs"
             }
-            END { if (all && next_one <= n) print page ": no heading \"" want[next_one] "\" in its place" }' "$page"
+            END { if (all && next_one <= n)
+                print page ": no heading \"" want[next_one] "\" in its place" }' "$page"
     done
 }
 
@@ -239,7 +265,8 @@ wrong_pages() {
 # | 01.02a: its title | `file` | minutes | points |. common/llama.md has the rows of week 0.
 unlisted_exercises() {
     for file in $(chapter_sources); do
-        sed -nE 's%^ *// EXERCISE ([0-9.]+[a-z]|[0-9]+\.[a-z]+-[a-z]) \(([0-9]+) points?\).*%\1 \2%p' "$file" | while read -r id points; do
+        sed -nE 's%^ *// EXERCISE ([0-9.]+[a-z]|[0-9]+\.[a-z]+-[a-z]) \(([0-9]+) points?\).*%\1 \2%p' "$file" |
+            while read -r id points; do
             grep -qsE "^\| $id: [^|]*\| .${file##*/}. \| [0-9]+ \| $points \|$" \
                 "${file%/*}/README.md" ||
                 echo "$file: no row of ${file%/*}/README.md has exercise $id, its file and" \
@@ -325,6 +352,9 @@ printf '#!/usr/bin/perl\nuse warnings;\nprint qw(1,2);\n' >"$bad/tools/warns"
 printf '#!/usr/bin/perl\nuse warnings;\nprint 1, 2;\n' >"$bad/tools/fine"
 { yes '// a long lesson' | head -n 300; printf '//%0119d\n' 0; } >"$bad/03_three/02_long.c"
 printf '//%098d\n//%099d\n' 0 0 >"$bad/common/long.h"
+mkdir "$bad/tests"
+printf '#!/bin/sh\n# %098d\n# %099d\necho "%0100d"\ncat <<END\n%0101d\nEND\n# %0101d\n' 0 0 0 0 0 \
+    >"$bad/tests/long.t"
 printf '// EXERCISE 02.01%s (3 points): a task\n' a b c >>"$bad/02_two/01_by_hand.c"
 printf '## The question\n## On a 2×2 example\n## The picture\n' >"$bad/02_two/README.md"
 yes word | head -n 1900 >>"$bad/02_two/README.md"
@@ -392,6 +422,10 @@ has "the check of heads sees one that says nothing" "02_long.c.*Holds 02_long.c.
 has "the check of lines sees one of 121 columns, and one of 101" "02_long.c:301 common/long.h:2" \
     long_lines
 clean "and lets 100 columns pass" among "long.h:1" long_lines
+has "the check of scripts sees 101 columns, and a long line after a text" \
+    "tests/long.t:3 tests/long.t:8" long_script_lines
+clean "and lets 100 columns, a text in quotes and one after << pass" among "long.t:[24-7]" \
+    long_script_lines
 has "the check of pages sees a missing page and headings in the wrong order" \
     "03_three/README.md 02_two/README.md:2 02_two/README.md:.*words" \
     wrong_pages
@@ -427,7 +461,8 @@ clean "no address of a pointer is cast" cast_addresses
 clean "no chapter names a backend" backend_names
 clean "in common/, only the device, the transports and the launch header know CUDA and NCCL" \
     gpu_names
-clean "a technique includes common/ and techniques up to its chapter, an experiment the judge, too, and common/ no chapter" wrong_includes
+clean "a technique includes common/ and techniques up to its chapter, an experiment the judge, \
+too, and common/ no chapter" wrong_includes
 clean "in common/ every arrow points to an earlier folder: $folders" wrong_arrows
 clean "every lesson has its ranks, level and question" missing_header_lines
 clean "make list has every lesson" unlisted_lessons
@@ -435,6 +470,7 @@ clean "the pages list every marked exercise with its file and points" unlisted_e
 clean "no technique is longer than 220 lines" long_techniques
 clean "the head of every technique says what it holds, sends, saves and costs" headless_techniques
 clean "no line of C is wider than 100 columns" long_lines
+clean "no line of a script is wider, except data" long_script_lines
 clean "Perl compiles its files without a warning" perl_warnings
 clean "every chapter has its page, and pages have their headings in order" wrong_pages
 if command -v shellcheck >/dev/null; then

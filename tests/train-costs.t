@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.." || exit 3
 # a size and its options; sequences and heads do not divide by the degrees
 small="--layers 4 --width 16 --heads 4 --context 8 --batch 5 --micro-batch 1"
 middle="--layers 5 --width 48 --heads 6 --context 12 --batch 9 --micro-batch 2 --dropout 0.1"
-large="--layers 6 --width 120 --heads 5 --context 24 --batch 16 --micro-batch 3 --dropout 0.1 --optimizer sgd"
+large="--layers 6 --width 120 --heads 5 --context 24 --batch 16 --micro-batch 3
+    --dropout 0.1 --optimizer sgd"
 
 # For these numbers of ranks, all groups have the same position in nodes of four ranks.
 alike() { [ $(($1 % 4)) -eq 0 ] || [ $((4 % $1)) -eq 0 ]; }

@@ -1108,8 +1108,9 @@ sub safetensors {
         ],
         [
             9,
-            qw(--dp 1 --tp 3 --pp 3 --layers 4 --heads 3 --width 3 --context 20 --micro-batch
-                2 --batch 2 --clip 0.01 --zero 3 --optimizer sgd --lr 0.1 --dropout 0 --sequence-parallel --seed 254282)
+            qw(--dp 1 --tp 3 --pp 3 --layers 4 --heads 3 --width 3 --context 20
+                --micro-batch 2 --batch 2 --clip 0.01 --zero 3 --optimizer sgd --lr 0.1 --dropout 0
+                --sequence-parallel --seed 254282)
         ],
         [
             2,

@@ -45,7 +45,8 @@ root=
 export MPIRUN="mpirun --bind-to none $root --hostfile $tap_dir/hosts"
 
 head -c 10000 build/text.txt >"$tap_dir/text"
-model="--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 2 --eval-every 0 --reduce ordered --data $tap_dir/text"
+model="--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 2"
+model="$model --eval-every 0 --reduce ordered --data $tap_dir/text"
 losses() { grep -o '"loss":[^,]*' "$1"; }
 
 mpirun --bind-to none $root --hostfile "$tap_dir/hosts" -n 4 hostname >"$out" 2>&1

@@ -4,7 +4,8 @@
 # $probe_dir/log.
 probe_dir=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-probe.XXXXXX") || exit 3
 trap 'rm -rf "$probe_dir"' EXIT
-PACKAGES="gcc g++ libc6-dev make libopenmpi-dev openmpi-bin libopenblas-dev libcjson-dev pkg-config perl"
+PACKAGES="gcc g++ libc6-dev make libopenmpi-dev"
+PACKAGES="$PACKAGES openmpi-bin libopenblas-dev libcjson-dev pkg-config perl"
 
 # The C compiler.
 probe_c() {
@@ -22,7 +23,12 @@ probe_sandbox() {
 probe_mpi() {
     cat >"$probe_dir/mpi.c" <<'END'
 #include <mpi.h>
-int main(int argc, char **argv) { int n; MPI_Init(&argc, &argv); MPI_Comm_size(MPI_COMM_WORLD, &n); return MPI_Finalize() + (n != 2); }
+int main(int argc, char **argv) {
+    int n;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    return MPI_Finalize() + (n != 2);
+}
 END
     "${CC:-mpicc}" -o "$probe_dir/mpi" "$probe_dir/mpi.c" >"$probe_dir/log" 2>&1
 }
@@ -56,7 +62,12 @@ try_blas() {
 probe_json() {
     cat >"$probe_dir/json.c" <<'END'
 #include <cjson/cJSON.h>
-int main(void) { cJSON *j = cJSON_ParseWithLength("1", 1); int bad = !cJSON_IsNumber(j); cJSON_Delete(j); return bad; }
+int main(void) {
+    cJSON *j = cJSON_ParseWithLength("1", 1);
+    int bad = !cJSON_IsNumber(j);
+    cJSON_Delete(j);
+    return bad;
+}
 END
     "${CC:-mpicc}" -o "$probe_dir/json" "$probe_dir/json.c" -lcjson >"$probe_dir/log" 2>&1 &&
         "$probe_dir/json"
@@ -98,10 +109,13 @@ int main(int argc, char **argv) {
     cudaRuntimeGetVersion(&runtime);
     cublasGetProperty(MAJOR_VERSION, &blas_major);
     /* one toolkit's compiler, another's headers or libraries: both are installed */
-    if (version_of_nvcc() != CUDART_VERSION || runtime / 1000 != CUDART_VERSION / 1000 || blas_major != CUBLAS_VER_MAJOR)
-        return fprintf(stderr, "CUDA %d for nvcc, %d for the C compiler; libraries: runtime %d, cuBLAS %d, wanted %d\n",
-                       version_of_nvcc(), CUDART_VERSION, runtime, blas_major, CUBLAS_VER_MAJOR) > 0;
-    if (argc > 1 && strcmp(argv[1], "version") == 0) return printf("%d.%d\n", runtime / 1000, runtime % 1000 / 10) < 0;
+    if (version_of_nvcc() != CUDART_VERSION || runtime / 1000 != CUDART_VERSION / 1000 ||
+        blas_major != CUBLAS_VER_MAJOR)
+        return fprintf(stderr,
+            "CUDA %d for nvcc, %d for the C compiler; libraries: runtime %d, cuBLAS %d, wanted %d\n",
+            version_of_nvcc(), CUDART_VERSION, runtime, blas_major, CUBLAS_VER_MAJOR) > 0;
+    if (argc > 1 && strcmp(argv[1], "version") == 0)
+        return printf("%d.%d\n", runtime / 1000, runtime % 1000 / 10) < 0;
     if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) return 1;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
@@ -156,7 +170,11 @@ probe_nccl() {
 #include <stdio.h>
 /* since 2.18 */
 ncclResult_t (*split)(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *) = ncclCommSplit;
-int main(void) { int v = 0; return !split || ncclGetVersion(&v) != ncclSuccess || printf("%d.%d.%d\n", v / 10000, v % 10000 / 100, v % 100) < 0; }
+int main(void) {
+    int v = 0;
+    return !split || ncclGetVersion(&v) != ncclSuccess ||
+           printf("%d.%d.%d\n", v / 10000, v % 10000 / 100, v % 100) < 0;
+}
 END
     if [ -n "$NCCL_HOME" ]; then
         try_nccl "$NCCL_HOME" lib || try_nccl "$NCCL_HOME" lib64
