@@ -22,9 +22,9 @@
 // weights stay different. (Equal seeds give equal weights, too. So the experiment gives each rank
 // different weights, and a missing broadcast shows.)
 void data_parallel_broadcast(Comm *dp, Model *m) {
-    // EXERCISE 01.02b (2 points): all begin alike. Give every rank of dp the weights of rank 0.
-    // m->w holds all weights of the model, one after the other. common/comm/comm.h lists the
-    // collectives. The solution is one call.
+    // EXERCISE 01.02b (2 points): broadcast the first weights. Give every rank of dp the weights of
+    // rank 0. m->w holds all weights of the model, one after the other. common/comm/comm.h lists
+    // the collectives. The solution is one call.
     comm_broadcast(dp, m->w, 0);
     // END
 }
@@ -51,12 +51,13 @@ static double local_gradients(Model *m, const Data *d, uint64_t step, Range shar
 
 double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step, size_t sequences) {
     double loss = 0;
-    // EXERCISE 01.02a (4 points): my part, and everybody's sum. Leave the gradient of the whole
-    // batch's mean loss in m->g, the same on every rank. Leave in `loss` the part of that mean loss
-    // that comes from this rank's shard. Rank r of N has the sequences shard_range(sequences, N,
-    // r). A counted token has the same weight on every rank. Find the weight with data_count()
-    // (common/model/data.h), which any rank may call for any sequences. local_gradients() computes
-    // the gradient of a shard, and data_parallel_all_reduce() adds over ranks.
+    // EXERCISE 01.02a (4 points): the shard's gradient, and its all-reduce. Leave the gradient of
+    // the whole batch's mean loss in m->g, the same on every rank. Leave in `loss` the part of that
+    // mean loss that comes from this rank's shard. Rank r of N has the sequences
+    // shard_range(sequences, N, r). A counted token has the same weight on every rank. Find the
+    // weight with data_count() (common/model/data.h), which any rank may call for any sequences.
+    // local_gradients() computes the gradient of a shard, and data_parallel_all_reduce() adds over
+    // ranks.
     double token_weight = 1 / (double)data_count(d, step, 0, sequences); // of ALL shards
     loss = local_gradients(m, d, step, shard_range(sequences, dp->size, dp->rank), token_weight);
     // Psi elements, once: m->g is now the whole batch's gradient, on every rank.

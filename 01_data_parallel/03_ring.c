@@ -129,7 +129,8 @@ static void halve_and_double(Comm *c, Tensor t, size_t n, Tensor scratch) {
     // n / 2. Both partners hold a finished range of d chunks, side by side. Swap the ranges with
     // exchange(). chunks(t, n, lo, hi) are the chunks lo <= i < hi of t, one piece of memory.
     for (size_t d = n / 2; d > 0; d /= 2) {
-        size_t partner = r ^ d, mine = r / d * d, yours = partner / d * d; // the halves' begins
+        size_t partner = r ^ d, mine = r / d * d,
+               yours = partner / d * d; // the first chunk of each half
         Tensor half = chunks(t, n, mine, mine + d);
         Tensor in = tensor_flat_range(scratch, 0, tensor_count(half));
         exchange(c, chunks(t, n, yours, yours + d), partner, in, partner); // d S / n bytes

@@ -23,11 +23,11 @@
 // A bucket is a view of m->g (DDP's gradient_as_bucket_view): nothing is copied.
 static void cut(Buckets *b, size_t capacity) {
     size_t hi = b->end; // end of the open bucket in m->g
-    // EXERCISE 01.04b (3 points): cut from the end. Cut m->g into buckets, from its end to its
-    // beginning. Tensor i begins at element b->tensor[i].at of m->g. Write the number of its bucket
-    // into tensor[i].bucket. Write into b->bucket[k] its part of m->g and the number of its
-    // tensors. b->n counts the buckets. Begin with the last tensor; b->n and all of b->bucket are
-    // zero now. The tensor with which a bucket reaches `capacity` bytes closes it, and tensor 0
+    // EXERCISE 01.04b (3 points): cut the gradient into buckets. Cut m->g into buckets, from its
+    // end to its beginning. Tensor i begins at element b->tensor[i].at of m->g. Write the number of
+    // its bucket into tensor[i].bucket. Write into b->bucket[k] its part of m->g and the number of
+    // its tensors. b->n counts the buckets. Begin with the last tensor; b->n and all of b->bucket
+    // are zero now. The tensor with which a bucket reaches `capacity` bytes closes it, and tensor 0
     // closes the last bucket.
     for (size_t i = b->n_tensors; i-- > 0;) {
         Bucket *open = &b->bucket[b->n];
@@ -72,12 +72,12 @@ static void tensor_ready(Buckets *b, const Param *p) {
 // Called when the backward of layer l is done. Marks the layer's final gradients as ready, and
 // starts the buckets that have become complete.
 void buckets_layer_ready(Buckets *b, const Layer *l) {
-    // EXERCISE 01.04a (8 points): what is ready may go. Call tensor_ready() for each tensor of l's
-    // units whose gradient is final. wte has two uses (Unit.tied_use, tied_to), and its gradient is
-    // final only when both parts are there and model_fold_tied() has added them. Then start() every
-    // bucket that has become complete, and count it in b->started. All ranks must start the same
-    // buckets in the same order. So start them in the order of their numbers, in whatever order
-    // they become complete.
+    // EXERCISE 01.04a (8 points): start the all-reduce of each complete bucket. Call tensor_ready()
+    // for each tensor of l's units whose gradient is final. wte has two uses (Unit.tied_use,
+    // tied_to), and its gradient is final only when both parts are there and model_fold_tied() has
+    // added them. Then start() every bucket that has become complete, and count it in b->started.
+    // All ranks must start the same buckets in the same order. So start them in the order of their
+    // numbers, in whatever order they become complete.
     for (size_t i = 0; i < l->n_units; i++) {
         const Unit *u = l->units[i];
         if (u->tied_to) continue; // the head's part of wte's gradient waits for the embedding's

@@ -28,7 +28,7 @@ double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers
     Arena tokens = arena(MEM_WORKSPACE);
     Range shard = shard_range(sequences, workers, w);
     Batch b = data_batch(d, &tokens, step, shard.lo, range_size(shard), sequences);
-    b.number = step; // the picture prints it
+    b.number = step; // the picture prints this number
     model_zero_gradients(m);
     // b.token_weight is 1 / counted tokens of all workers together.
     double loss = model_forward_backward(m, &b) * b.token_weight;
@@ -118,12 +118,12 @@ static size_t next_push(const Cluster *c, const Inbox *in) {
     if (next == c->workers)
         fault("every worker waits and no push is in flight: server_may_go_on() allows no worker to "
               "begin a step");
-    // EXERCISE 01.05b (3 points): whose push is next. in->coming[w] is NULL for a worker from which
-    // no push is expected; `next` is the first worker from which one is expected. Make `next` the
-    // worker whose push arrives first. Of pushes that arrive at the same time, the lowest number is
-    // first. comm_arrival(in->coming[w]) gives the time of an arrival. It waits until the push is
-    // there, but this rank's clock does not move. So ask for every expected push: then the order is
-    // the same on every machine.
+    // EXERCISE 01.05b (3 points): choose the next push. in->coming[w] is NULL for a worker from
+    // which no push is expected; `next` is the first worker from which one is expected. Make `next`
+    // the worker whose push arrives first. Of pushes that arrive at the same time, the lowest
+    // number is first. comm_arrival(in->coming[w]) gives the time of an arrival. It waits until the
+    // push is there, but this rank's clock does not move. So ask for every expected push: then the
+    // order is the same on every machine.
     for (size_t w = next + 1; w < c->workers; w++)
         if (in->coming[w] && comm_arrival(in->coming[w]) < comm_arrival(in->coming[next])) next = w;
     // END

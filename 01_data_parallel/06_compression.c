@@ -75,7 +75,7 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
     const size_t n = tensor_count(g), k = kept_of(n, c->plan.one_of);
-    const size_t length = packed_count(k, 32) + k; // of a message: places, then values
+    const size_t length = packed_count(k, 32) + k; // elements of a message: places, then values
     Tensor all = tensor_new(&a, dp->size, length), sent = tensor_new(&a, 1, n);
     Tensor mine = row(all, dp->rank);
     tensor_fill(sent, 0);
@@ -83,7 +83,7 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     // EXERCISE 01.06a (4 points): error feedback. g [1, n] is this rank's gradient, and e [1, n] is
     // the part that it has not sent yet. Make e the sum of both, which the rank wants to send now.
     // Write its k largest elements into `mine` (top_k_write), and unpack them again into `sent`
-    // (top_k_add), which is zero. Leave in e the part that the others do not receive
+    // (top_k_add), which is zero. Leave in e the part that the other ranks do not receive
     // (compression_keep_rest). Nothing is sent here.
     op_add(e, e, g);
     top_k_write(mine, e, k);
@@ -99,7 +99,7 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
 }
 
 // One bit: sends each rank its part of the signs, and a scale. Each rank adds up one part as its
-// server, and answers with signs. The parts lose something, and so do the answers. So each has a
+// server, and answers with signs. Compression changes the parts and the answers, so both have a
 // residual: e for the parts, b->server_error for the answers.
 void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
@@ -108,7 +108,7 @@ void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Tensor packed = tensor_new(&a, 1, packed_count(n, 1)), scales = tensor_new(&a, 1, N);
     Tensor my_scale = tensor_flat_range(scales, dp->rank, dp->rank + 1);
 
-    op_add(e, e, g); // as a worker
+    op_add(e, e, g); // as a worker: gradient plus residual
     Tensor sent = one_bit_write(&a, packed, my_scale, e);
     compression_keep_rest(c, e, sent);
     compression_note(c, b, sent);

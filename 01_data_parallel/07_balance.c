@@ -35,12 +35,12 @@ static double local_gradients(Model *m, const Data *d, uint64_t step, Range shar
 // 8 N bytes), and updates the rates.
 void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     double *times = host_alloc(dp->size * sizeof *times); // zeros
-    // EXERCISE 01.07a (4 points): learn from the last step. Make the time of each rank known to all
-    // ranks, with ONE call of comm_all_reduce_doubles on times[dp->size]. Then update the rate of
-    // each rank r that had sequences. `now` is its number of sequences (range_size(share[r])) per
-    // picosecond. rate[r] becomes `now` if it was 0 (unknown), and else the mean of its old value
-    // and `now`, because a mean smooths the noise of real steps. A rank that had no sequences keeps
-    // its rate.
+    // EXERCISE 01.07a (4 points): update the rates from the last step. Make the time of each rank
+    // known to all ranks, with ONE call of comm_all_reduce_doubles on times[dp->size]. Then update
+    // the rate of each rank r that had sequences. `now` is its number of sequences
+    // (range_size(share[r])) per picosecond. rate[r] becomes `now` if it was 0 (unknown), and else
+    // the mean of its old value and `now`, because a mean smooths the noise of real steps. A rank
+    // that had no sequences keeps its rate.
     times[dp->rank] = took;
     comm_all_reduce_doubles(dp, times, dp->size); // n doubles, beside a gradient of thousands
     for (size_t r = 0; r < dp->size; r++) {

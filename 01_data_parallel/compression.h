@@ -23,7 +23,7 @@ typedef enum {
 
 typedef struct {
     Method method;
-    size_t one_of; // TOP_K: one element of so many is sent
+    size_t one_of; // TOP_K sends one of `one_of` elements
     size_t rank,
         min_rate; // POWER_SGD: rank is r; compressed if (rows + cols) r min_rate < rows cols
     bool forgets; // without error feedback: the trap
@@ -36,7 +36,7 @@ typedef struct {
     Tensor q;
 } Matrix;
 typedef struct {
-    Range range;    // of the flat gradient
+    Range range;    // the bucket's elements of the flat gradient
     Matrix *params; // the bucket's tensors; a vector has one row
     size_t n_params;
     Tensor server_error; // ONE_BIT: residual of the part of the sum that this rank compresses
@@ -48,8 +48,8 @@ typedef struct {
     CompressedBucket *buckets;
     size_t n_buckets;
     Tensor error;           // [1, size] the residual; none for HALF
-    Tensor sent;            // [1, size] sum of all that was sent; or no data
-    Arena gradients, state; // kept between steps: residuals; every q
+    Tensor sent;            // [1, size] the sum of everything sent; may have no data
+    Arena gradients, state; // kept between steps: the residuals and every q
 } Compression;
 
 // m must be allocated. The first values of every q follow from seed, the same on every rank.

@@ -31,7 +31,7 @@ void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t);
 
 // ---- 04_overlap.c: gradients are reduced in buckets while backward still runs ----
 typedef struct {
-    Range part;       // of m->g
+    Range part;       // the bucket's part of m->g
     size_t tensors;   // number of tensors in the bucket
     size_t pending;   // tensors whose gradient is not final yet
     Request *request; // the all-reduce, between start and wait

@@ -28,7 +28,7 @@ void column_parallel_forward(Tensor y, Tensor x, const Param *w, const Param *b)
 }
 
 void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w, Param *b) {
-    // EXERCISE 03.02a (3 points): back through a column-parallel layer. dy [M, N/t] is the gradient
+    // EXERCISE 03.02a (3 points): backward of a column-parallel layer. dy [M, N/t] is the gradient
     // of this rank's columns. x [M, K] is the whole input. w [K, N/t] and b [N/t] are this rank's
     // parts. Add the gradients of w and b with linear_gradients. Make dx [M, K] the gradient of the
     // whole input, the same on every rank. op_matmul_nt(c, a, b) computes c = a b^T; w->w are the

@@ -63,7 +63,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     size_t M = b->B * b->T, C = x.cols;
     size_t F = p[OUT_W].w.rows; // 4C/tp, this rank's hidden columns
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor partial = tensor_shaped(&scratch, hidden_shape(l, b)); // all rows; sums over own columns
+    Tensor partial = tensor_shaped(&scratch, hidden_shape(l, b)); // all rows: partial sums
 
     SequenceInput norm = sequence_input(l, b, s, S_LN1, &scratch);
     normalize(l, &p[LN1_GAIN], norm.own, x, s, S_STATS1);
@@ -108,13 +108,13 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     Tensor dmix = tensor_like(&scratch, s->t[S_MIX]);
     Tensor dqkv = tensor_like(&scratch, s->t[S_QKV]);
 
-    // EXERCISE 03.07a (5 points): back through the MLP half. dy [M/tp, C] has this rank's rows.
+    // EXERCISE 03.07a (5 points): backward of the MLP half. dy [M/tp, C] has this rank's rows.
     // Write dmiddle [M/tp, C], the gradient of S_MIDDLE with the residual path. d and dnorm [M/tp,
     // C], dwhole [M, C] and dh [M, 4C/tp] are free for intermediate results. Add all gradients of
     // LN2, FC and OUT: linear_gradients (bias NULL: weights only), bias_gradient for OUT_B,
     // norm_gradients. S_ACT and S_FC have all rows. sequence_input_again() returns the input of FC.
     op_dropout(d, dy, sequence_dropout(l, b, SITE_OUT));
-    bias_gradient(&p[OUT_B], d);                             // own rows only: partial
+    bias_gradient(&p[OUT_B], d);                             // own rows: a partial sum
     sequence_leave_backward(tp, dwhole, d);                  // all-gather of M C: dY
     linear_gradients(&p[OUT_W], NULL, s->t[S_ACT], dwhole);  // all rows: finished
     Tensor dact = tensor_col_range(dh, 0, s->t[S_ACT].cols); // GELU: all of dh
@@ -130,7 +130,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     // END
 
     op_dropout(d, dmiddle, sequence_dropout(l, b, SITE_MIDDLE));
-    bias_gradient(&p[PROJ_B], d);           // own rows only: partial
+    bias_gradient(&p[PROJ_B], d);           // own rows: a partial sum
     sequence_leave_backward(tp, dwhole, d); // all-gather of M C: dY
     linear_gradients(&p[PROJ_W], NULL, s->t[S_MIX], dwhole);
     op_matmul_nt(dmix, dwhole, p[PROJ_W].w);

@@ -127,14 +127,14 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
         tensor_fill(sum, 0);
         // Computes p again from the final lse, and adds to dq and to sum.
         attention_attend_backward(h, &queries, dq, sum, here, &keys, dmix, dot, s);
-        // EXERCISE 03.08a (4 points): bring dk | dv to their owner. sum [B*T/N, 2A] is the part of
-        // this rank's queries, for the present keys. In step 1 and later, sum_coming receives the
-        // parts of all ranks that had these keys before: add it to sum. Then start to send sum to
-        // the next rank. Also start to receive the previous rank's sum in sum_coming; it belongs to
-        // the keys of step k + 1, so block_of makes its room in sums[k % 2]. In the last step these
-        // keys are this rank's own: receive in home. sum_leaves and sum_arrives are the requests.
-        // Wait for those of step k - 1, then free their room, sums[(k + 1) % 2]. A group of one
-        // rank sends nothing and copies sum to home.
+        // EXERCISE 03.08a (4 points): return dk and dv to their rank. sum [B*T/N, 2A] is the part
+        // of this rank's queries, for the present keys. In step 1 and later, sum_coming receives
+        // the parts of all ranks that had these keys before: add it to sum. Then start to send sum
+        // to the next rank. Also start to receive the previous rank's sum in sum_coming; it belongs
+        // to the keys of step k + 1, so block_of makes its room in sums[k % 2]. In the last step
+        // these keys are this rank's own: receive in home. sum_leaves and sum_arrives are the
+        // requests. Wait for those of step k - 1, then free their room, sums[(k + 1) % 2]. A group
+        // of one rank sends nothing and copies sum to home.
         comm_wait(sum_arrives);
         if (k > 0) op_add(sum, sum, sum_coming);
         comm_wait(sum_leaves);

@@ -89,7 +89,7 @@ void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o
     Tensor dX = tensor_new(&scratch, o.x.rows, o.x.cols);
     Tensor dW = tensor_new(&scratch, o.w.rows, o.w.cols);
     Tensor dw = tensor_new(&scratch, w->w.rows, w->w.cols);
-    // EXERCISE 03.11a (4 points): back through y = x w. dy [M/q^2, N/q] has the layout of y. o.x
+    // EXERCISE 03.11a (4 points): backward of y = x w. dy [M/q^2, N/q] has the layout of y. o.x
     // [M/q, K/q] and o.w [K/q, N/q] are gathered. Compute dx [M/q^2, K/q] in the layout of x, and
     // dw [K/q^2, N/q]. dX [M/q, K/q] and dW [K/q, N/q] are room for the partial sums. You need one
     // cube_gather, two products (op_matmul_nt(c, a, b) is c = a b^T, op_matmul_tn(c, a, b) is c =

@@ -28,7 +28,7 @@ Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind);
 extern const AttentionKind ring_self_attention, ulysses_attention;
 
 // ---- shared by these files ----
-Positions context_positions_of(const AttentionHeads *h, size_t rank); // a rank of h->cp
+Positions context_positions_of(const AttentionHeads *h, size_t rank); // rank: a number in h->cp
 static inline size_t ring_next(const Comm *c) { return (c->rank + 1) % c->size; }
 static inline size_t ring_previous(const Comm *c) { return (c->rank + c->size - 1) % c->size; }
 // The rank whose block this rank has after `step` hops. A hop takes a block to the next rank.

@@ -276,7 +276,8 @@ void cube_parallel(Model *m, const Cube *c) {
         if (l->kind == &layer_embedding || l->kind == &layer_head) {
             bool head = l->kind == &layer_head;
             cut_matrix(c, &l->units[head]->params[0], l->vocab, width);
-            for (size_t k = 0; k < l->units[!head]->n_params; k++) { // wpe; the last norm's two
+            for (size_t k = 0; k < l->units[!head]->n_params;
+                 k++) { // wpe, or gain and bias of the last norm
                 cut_vector(c->same_col, &l->units[!head]->params[k], width);
             }
             l->kind = head ? &cube_head : &cube_embedding;

@@ -265,7 +265,7 @@ void summa(Model *m, const CommGrid *g) {
                   "before weights are allocated",
                   l->number, l->kind->name, m->w.data ? ", with weights" : "");
         l->technique = (void *)g;
-        l->vocab = shard_range(c->vocab, g->cols, g->col); // of the logits: columns
+        l->vocab = shard_range(c->vocab, g->cols, g->col); // the columns of the logits
         if (l->kind == &layer_embedding) {
             cut_table(l->units[0], g, by_entry(c), c);
             cut_table(l->units[1], g, by_position(c), c);

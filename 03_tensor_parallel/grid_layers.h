@@ -5,7 +5,7 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 
 const CommGrid *summa_grid(const Layer *l);
-// How a side of a block's matrices is cut: between features, heads, or hidden columns of the MLP.
+// The cut of one side of a block's matrices: between features, heads, or hidden columns of the MLP.
 SummaCut summa_by_feature(const ModelConfig *c);
 SummaCut summa_by_head(const ModelConfig *c);
 SummaCut summa_by_hidden(const ModelConfig *c);

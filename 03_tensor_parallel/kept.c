@@ -22,7 +22,7 @@ KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwi
     size_t C = part_size(c->width, q, col), heads = part_size(c->heads, q, row);
     size_t A = heads * (c->width / c->heads); // columns of this rank's heads
     size_t F = part_size(block_hidden(c), q, row), V = part_size(c->vocab, q, row);
-    size_t sequences = part_size(B, q, layer);          // of this layer of the cube
+    size_t sequences = part_size(B, q, layer);          // sequences of this layer of the cube
     size_t straight = part_size(sequences, q, row) * T; // tokens of a block's input and output
     size_t swapped = part_size(sequences, q, col) * T;  // tokens between two products
 

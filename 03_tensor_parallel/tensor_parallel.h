@@ -64,7 +64,7 @@ void sequence_enter(Comm *tp, Tensor whole, Tensor own);               // g: all
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial); // reduce-scatter
 void sequence_leave(Comm *tp, Tensor own, Tensor partial);             // g bar: reduce-scatter
 void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own);   // all-gather
-// How a column-parallel layer keeps its input: own rows, gathered again in backward, or all rows.
+// The input that a column-parallel layer keeps: own rows, gathered again in backward, or all rows.
 typedef enum { KEEP_SHARD, KEEP_WHOLE } KeptInput;
 // Like tensor_parallel(), but x and y of the layers are [M/tp, C]. Gradients of norms, and of
 // biases that are added after a sum, are partial: call model_partial_sums() once per step.
@@ -144,14 +144,14 @@ void cube_free(Cube *c);
 typedef struct {
     // its rows are cut over these ranks first
     Comm *layers;
-    // then its rows, and its columns, over these
+    // then its rows are cut over `rows`, and its columns over `cols`
     Comm *rows, *cols;
     // sequences of the rank's layer, positions of each
     size_t B, T;
 } CubeLayout;
-CubeLayout cube_layout(const Cube *c, const Batch *b); // of x of linear 0
-CubeLayout cube_swapped(CubeLayout l);                 // of output y, if input x has l
-Range cube_sequences(CubeLayout l, size_t B);          // this rank's, of B
+CubeLayout cube_layout(const Cube *c, const Batch *b); // the layout of x of linear 0
+CubeLayout cube_swapped(CubeLayout l);                 // the layout of y, if x has l
+Range cube_sequences(CubeLayout l, size_t B);          // this rank's sequences, of B
 // Gathers the whole [n, N] of n rows or n sequences from the parts of shard_range. cube_scatter
 // goes back: part <- this rank's part of the sum over axis.
 Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor part);

@@ -20,7 +20,7 @@ bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs) {
     *needs = (StageOp){ i, op };
     switch (op.what) {
     case FORWARD:
-        if (is_first(op, i)) return false; // it reads tokens
+        if (is_first(op, i)) return false; // the first part reads tokens
         *needs = neighbour(op, i, p, -1);
         return true;
     case BACKWARD:
@@ -69,7 +69,7 @@ struct Executor {
     const Schedule *list;
     PipelineStage *stage;
     Arena buffers;
-    Sends activations, gradients; // to the next stage, to the stage before
+    Sends activations, gradients; // sends to the next stage, and to the stage before
     Receives receive[2]; // [0]: from the stage before, [1]: from the next (p = 2: [0] is both)
 };
 

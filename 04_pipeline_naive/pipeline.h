@@ -22,7 +22,7 @@ typedef struct {
     const Batch *batch; // the micro-batch's tokens and targets
     Layer *layers;      // the stage's [n_layers]
     size_t n_layers;
-    Shape in, out;         // of x and dx; of y and dy
+    Shape in, out;         // the shape of x and dx; of y and dy
     bool end;              // the stage ends with the loss: y is a loss per token
     Tensor x, y;           // the layers' input (first stage: none), output (last: none)
     Tensor dy, dx;         // gradients of y (last stage: none), of x (first: none)
@@ -94,7 +94,7 @@ typedef struct {
 typedef struct {
     PipeOp *ops;
     size_t n;
-} Schedule; // of one stage; free with schedule_free
+} Schedule; // the list of one stage; free with schedule_free
 typedef Schedule (*ScheduleRule)(size_t p, size_t m, size_t i); // the list of stage i
 // Forward and backward of one micro-batch, then of the next.
 Schedule schedule_naive(size_t p, size_t m, size_t i);
@@ -130,7 +130,7 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
 //     backward of weights k     its own backward of inputs k
 // pipe_op_is: is `op` the needed op? A whole BACKWARD also serves as a backward of inputs.
 bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
-// The reverse: *feeds is the op of another part that takes this op's y (forward) or dx (backward).
+// *feeds is the op of another part that takes this op's y (forward) or dx (backward).
 bool pipe_op_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
 bool pipe_op_is(PipeOp op, PipeOp needed);
 

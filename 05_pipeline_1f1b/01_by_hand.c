@@ -65,8 +65,10 @@ static Outcome refused(Verdict why) { return (Outcome){ why, 0, { { 0 } } }; }
 Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
     Outcome out = { LEGAL, 0, { { 0 } } };
     Mailbox on[MOST_STAGES] = { 0 },
-            back[MOST_STAGES] = { 0 };                      // from stage i: to i + 1, and to i - 1
-    size_t end[MOST_STAGES][2][MOST_MICRO] = { { { 0 } } }; // of forward, backward k; 0: not yet
+            back[MOST_STAGES] = { 0 }; // from stage i: to i + 1, and to i - 1
+    size_t end[MOST_STAGES][2][MOST_MICRO] = {
+        { { 0 } }
+    }; // ends of forward k and backward k; 0: not yet
     size_t next[MOST_STAGES] = { 0 }, free_at[MOST_STAGES] = { 0 };
     bool received[MOST_STAGES] = { 0 }; // the next op has its message
     for (size_t i = 0; i < p; i++)
@@ -85,7 +87,8 @@ Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
                 if (needs.stage != i && !received[i] && !receive(from, k, &wrong)) continue;
                 if (wrong) return refused(WRONG_MESSAGE);
                 size_t there = end[needs.stage][needs.op.what != FORWARD][k];
-                if (!there) return refused(DEADLOCK); // it comes later in this stage's list
+                if (!there)
+                    return refused(DEADLOCK); // the needed op comes later in this stage's list
                 if (there > start) start = there;
             }
             Mailbox *to = backward ? &back[i] : &on[i];

@@ -54,7 +54,8 @@ void weight_versions_keep(WeightVersions *w, const Model *m);
 //                       gradient of no function
 typedef enum { WEIGHT_STASHING, VERTICAL_SYNC, NO_STASHING } PipeDreamRule;
 size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i); // versions besides the newest
-Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i); // of n mini-batches
+Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n,
+                            size_t i); // a list of n mini-batches
 
 // The notes of an observer of a training. loss [n]: the loss of each micro-batch, 0 at first.
 // updated() is called after each update, with the number of the update from 0, for the tensors for
@@ -107,7 +108,7 @@ typedef enum { WAY_FLUSH, WAY_PIPEDREAM, WAY_2BW } WayKind;
 typedef struct {
     const char *name;
     WayKind kind;
-    size_t chunks; // of each stage, if there are several stages
+    size_t chunks; // chunks of each stage, if there are several stages
     Schedule (*list)(size_t p, size_t m, size_t batches, size_t i);
 } PipelineWay;
 enum { PIPELINE_WAYS = 7, COMPARE_CHUNKS = 2 };

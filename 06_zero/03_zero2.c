@@ -33,7 +33,7 @@ bool zero2_stays_whole(const Unit *u) { return u->table; }
 
 void zero2_allocate_gradient(Unit *u, Arena *a) {
     unit_attach_gradients(u, unit_new_gradients(u, a, u->size)); // g [size]
-    // "Empty" means zero: the first backward writes it, later ones add to it.
+    // "Empty" means zero: the first backward writes the gradient, and later backwards add to it.
     for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
 }
 

@@ -105,7 +105,7 @@ static void finish_reduction(Prefetch *all) {
 static void prefetch_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Prefetched *p = l->technique;
     if (!p->previous) finish_reduction(p->model);
-    start_gather(p);       // only for the first layer; the previous layer has started all others
+    start_gather(p); // only for the first layer; the previous layer has started all other gathers
     start_gather(p->next); // runs while this layer computes
     wait_for_weights(p);
     layer_forward(l->inner, b, x, y, s);
@@ -128,7 +128,7 @@ static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Ten
     // A recomputed block (chapter 07) also runs its forward again here.
     layer_backward(l->inner, b, x, dy, dx, s);
     drop_weights(p);
-    finish_reduction(p->model); // of the layer above, hidden behind this backward
+    finish_reduction(p->model); // the reduction of the layer above, hidden behind this backward
     start_reduction(p, gradient);
     // END
 }

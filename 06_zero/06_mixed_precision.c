@@ -67,8 +67,8 @@ StepResult mixed_step(Model *model, Comm *dp, LossScale *scale, const Batch *bat
         loss += model_forward_backward(model, &scaled);
     }
     model_fold_tied(model);
-    // 2 (N-1)/N Psi elements, as they are stored. If the sum is infinite or NaN on one rank, it is
-    // so on every rank.
+    // 2 (N-1)/N Psi elements, as they are stored. All ranks get the same sum, also where it is
+    // infinite or NaN.
     data_parallel_all_reduce(dp, model);
 
     // The norm is computed after the sum, so every rank has the same norm and makes the same

@@ -55,7 +55,7 @@ const LayerKind recompute_selective = {
 // ---------------------------------------------------------------- all blocks of a model
 
 // True if l wraps a block but cannot rebuild it. recompute() then faults, because to skip the block
-// would turn the technique off without a message.
+// would turn the technique off without an error message.
 static bool hides_a_block(const Layer *l) {
     if (l->kind->rebuild) return false;
     for (size_t i = 0; i < l->n_inner; i++)

@@ -243,7 +243,7 @@ static real value(void *filling, const Param *p, size_t i) {
 
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
     bool moments =
-        o && o->kind == ADAMW && c->moments; // an overridden optimizer begins without them
+        o && o->kind == ADAMW && c->moments; // an overridden optimizer begins without moments
     if (o) o->step = c->index.optimizer_step;
     if (o && o->kind == ADAMW && !c->moments) o->step = 0;
     for (size_t i = 0; i < m->n_units; i++) {
@@ -253,7 +253,7 @@ void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
                 second = { c, 2, c->params, 0 };
         if (u->w.data)
             unit_fill(u, u->w, (Range){ 0, u->size }, value,
-                      &w); // more than I own, under ZeRO-1 and 2
+                      &w); // under ZeRO-1 and 2 more than the own elements
         else unit_fill(u, u->own_w, u->own, value, &w);
         if (u->master.data) { // the weights above are its rounded copy
             unit_fill(u, u->master, u->own, value, &w);

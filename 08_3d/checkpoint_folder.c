@@ -63,7 +63,7 @@ size_t *folder_steps(const char *dir, size_t *n) {
 
 // ---------------------------------------------------------------- what this program has written
 
-// Does the file have this text at this place? Yes also if the file ends within the text or before
+// Does the file have this text at this place? True also if the file ends within the text or before
 // it, because a killed run leaves only a part.
 static bool begins(int file, off_t place, const char *text) {
     char found[128];

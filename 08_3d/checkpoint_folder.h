@@ -16,7 +16,7 @@
 enum { FOLDER_NAME = 32, FOLDER_WHY = 1024 };
 char *folder_path(const char *dir, const char *file); // "dir/file": free() it
 void folder_name(char name[FOLDER_NAME], size_t step, bool part);
-// The reverse. False: folder_name() gives no such name.
+// Reads the step from a folder's name. False: folder_name() gives no such name.
 bool folder_step(const char *name, size_t *step, bool *part);
 // The steps of the checkpoints in dir, complete by their names, the newest first; n 0: there is
 // none. free() it.

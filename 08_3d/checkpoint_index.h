@@ -55,7 +55,7 @@ const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name);
 
 // A range of a flattened rectangle of a whole tensor, and the tensors with its values.
 typedef struct {
-    size_t rows, cols, blocks; // of the whole tensor: param_narrow_blocks()
+    size_t rows, cols, blocks; // sizes of the whole tensor: param_narrow_blocks()
     size_t ratio;              // this many of them are its first block
     // elements [first, first + count) of the rectangle
     size_t first, count;

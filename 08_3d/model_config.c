@@ -90,8 +90,8 @@ static void write_gpt2(FILE *f, const ModelConfig *c) {
             c->dropout, c->dropout);
 }
 
-// Llama of Hugging Face's has dropout of the attention's probabilities only, so none is written.
-// Its newer versions read rope_parameters, older ones rope_theta.
+// Hugging Face's Llama has dropout in attention only, so no dropout is written. Newer versions of
+// the library read rope_parameters, older versions rope_theta.
 static void write_llama(FILE *f, const ModelConfig *c) {
     const bool qwen2 = hub_family(c) == HUB_QWEN2;
     const double theta = c->rope_theta > 0 ? c->rope_theta : 10000,

@@ -5,7 +5,7 @@
 #define MODEL_NAMES_H
 #include "common/model/model.h"
 
-// The class of Hugging Face's that loads the model. NO_HUB_FAMILY: none does.
+// The class in Hugging Face's library that loads the model. NO_HUB_FAMILY: there is no such class.
 typedef enum { NO_HUB_FAMILY, HUB_GPT2, HUB_LLAMA, HUB_QWEN2 } HubFamily;
 HubFamily hub_family(const ModelConfig *c);
 
@@ -16,7 +16,7 @@ typedef struct {
     char name[PART_NAME];
     Range columns;
     bool vector, transposed;
-    size_t rows; // of the parameter
+    size_t rows; // rows of the parameter
 } NamedPart;
 // Returns the number of parts of a whole parameter; 0: the family has no such tensor.
 size_t model_parts(const ModelConfig *c, const Param *p, NamedPart part[MOST_PARTS]);

@@ -21,8 +21,8 @@
 #include "common/base/output.h"
 #include "common/model/block.h"
 
-// The preset of this name, or a message that lists the names. first: of an array of these, which
-// begin with their name.
+// The preset of this name, or a message that lists the names. first: the first element of an array
+// whose elements begin with their name.
 static const void *preset(const char *option, const char *name, const void *first, size_t size) {
     char names[400] = "";
     for (const char *p = first; *(const char *const *)(const void *)p; p += size) {
@@ -64,7 +64,7 @@ static void take_family(Run *run, ModelConfig *m) {
     if (option_flag(run, "untied")) m->untied = true;
 }
 
-// --overlap "dp,tp,pieces,pp", in any order, or "none". pieces are of tp.
+// --overlap "dp,tp,pieces,pp", in any order, or "none". pieces belongs to tp.
 static void overlap(PlanHow *h, const char *text) {
     enum { KINDS = 4 };
     static const char *const name[KINDS] = { "dp", "tp", "pieces", "pp" };
@@ -213,7 +213,7 @@ static void record(Run *run, const PlanResult *r) {
     report_config_text(run, "fits", r->fits ? "yes" : "no");
 }
 
-// list: of a search, whose first result r is; NULL: r alone was asked for.
+// list: the results of a search, r first; NULL: only r was asked for.
 static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanList *list) {
     const double G = 1e-9, held = plan_memory_sum(&r->fullest) * G, room = t->cluster.memory * G;
     char name[PLAN_NAME], step[32];
@@ -293,7 +293,7 @@ static void plan(Run *run) {
         record(run, &r);
         answer(run, &t, &r, NULL);
     }
-    // one rank searches; the others would find the same
+    // one rank searches, because every rank would find the same layouts
     if (!one && run->is_root) {
         if (option_given(run, "layouts")) output_require("layouts", option_text(run, "layouts"));
         bool prune = !option_given(run, "layouts") && !option_given(run, "svg");

@@ -43,7 +43,7 @@ typedef struct {
     size_t weight, gradient, state, element, mask, statistic, logit;
     const char *source;
 } PlanFormat;
-// How the system communicates. reference.md states the model of each choice, with its source.
+// The system's communication. reference.md states the model of each choice, with its source.
 typedef struct {
     // Communication that runs beside computation.
     // dp: the sum over dp in backward, and ZeRO's gathers one layer ahead.
@@ -79,7 +79,7 @@ extern const PlanOldName plan_old_names[];
 extern const PlanCluster plan_clusters[];
 extern const PlanFormat plan_formats[];
 const PlanFormat *plan_format(const char *name); // one that exists
-PlanHow plan_how(const PlanCluster *c);          // without options: as frameworks of its time
+PlanHow plan_how(const PlanCluster *c); // the defaults: as frameworks of the cluster's time
 
 typedef struct {
     Degrees n;          // dp x tp x pp x cp; cp 0 means 1
@@ -129,10 +129,10 @@ double plan_op_time(const PlanOp *op);
 
 typedef struct {
     PlanLayout layout;
-    PlanMemory fullest; // of the stage that holds most
+    PlanMemory fullest; // memory of the stage that holds most
     PlanMemory largest; // the largest value of each category
     size_t stage;       // the number of the fullest stage
-    // Bytes sent per step by a rank of the stage that sends most; dp_bytes over dp x cp.
+    // Bytes that a rank sends per step, on the stage that sends most. dp_bytes: over dp x cp.
     double tp_bytes, cp_bytes, pp_bytes, dp_bytes, tied_bytes;
     double step; // picoseconds
     // Picoseconds of the busiest stage.
@@ -153,7 +153,7 @@ typedef struct {
     size_t n, in_node, cards;
 } PlanGroup;
 typedef struct {
-    CutSizes z;       // of the largest rank of its tp and cp groups
+    CutSizes z;       // sizes of the largest rank of its tp and cp groups
     size_t d, i;      // replica and stage
     PlanGroup tp, dp; // dp: over dp x cp
 } PlanStage;
@@ -183,7 +183,7 @@ double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t co
 // The stage with the positions of rank cp of its ring.
 PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp);
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);
-// The same without the ring.
+// The op without the ring.
 PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                      size_t B);
 // One pass over dp of the stage's tables, whose elements have `size` bytes.
@@ -248,11 +248,11 @@ typedef struct {
 enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };
 // run: its page shows the progress; NULL: no progress is shown.
 // prune: leaves out layouts that cannot be the fastest of their mesh and micro-batch, because one
-// stage alone computes longer than a layout that fits. The page needs no others. The files of all
-// layouts and of the Pareto front do.
+// stage alone computes longer than a layout that fits. The page does not need these layouts. The
+// files of all layouts and of the Pareto front need them.
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool prune);
 void plan_list_free(PlanList *list);
-// Where a search has found no layout: the number that does not divide (plan_divide.c).
+// The number that does not divide, if a search has found no layout (plan_divide.c).
 void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t room);
 // ---- Why (plan_why.c) ----
 // The fastest layouts that differ from the fastest one overall in one degree, and the fastest one
@@ -275,7 +275,8 @@ typedef struct {
     double times;
 } PlanStress;
 size_t plan_stresses(const PlanTask *t, const PlanResult *best, PlanStress found[PLAN_STRESSES]);
-// What fits where nothing does. least: the layout that needs least memory.
+// The layouts and changes that the page advises if no layout fits. least: the layout that needs
+// least memory.
 void plan_try(const PlanTask *t, const PlanResult *least, char *text, size_t room);
 // The choices of plan_alternatives() as one sentence, for the JSON.
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);

@@ -5,7 +5,7 @@
 #include "common/model/block.h"
 
 static const double G = 1e-9;             // GB of bytes
-static const double MS = 1e-9, S = 1e-12; // of picoseconds
+static const double MS = 1e-9, S = 1e-12; // units of picoseconds
 
 // The elements of a block's matrices and vectors, with their formulas. K: columns of all heads of
 // key or value. F: features between the matrices of the MLP.

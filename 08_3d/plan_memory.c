@@ -65,8 +65,8 @@ double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool onl
     }
     return bytes;
 }
-// Input of the last norm is between layers; its statistics and its output, logits and the softmax's
-// sum are here.
+// The input of the last norm is counted between layers. Here are the norm's statistics and output,
+// the logits and the softmax's sum.
 static double head_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
     const PlanFormat *f = &t->format;
     if (!z->last) return 0;
@@ -74,8 +74,8 @@ static double head_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
            (double)(B * z->T) * (double)((z->vocab + 1) * f->logit);
 }
 
-// Bytes that a chunk keeps of one micro-batch until its backward. working: also those of the layer
-// that computes now, which are the head's, or those that recomputation restores.
+// Bytes that a chunk keeps of one micro-batch until its backward. working: also the bytes of the
+// layer that computes now: the head's, or the bytes that recomputation restores.
 double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
                       bool working) {
     double inputs = (double)cut_rows(z, B) * (double)(kept_between(z) * t->format.element),

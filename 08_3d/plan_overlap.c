@@ -31,7 +31,7 @@ void plan_layer_times(const PlanPlayer *p, PlanChunk *c, bool forward, size_t sm
         s.z.blocks = kind == PLAN_BLOCK;
         PlanOp op = plan_op(p->t, p->l, &s, forward, B);
         PlanOp sums = plan_partial_sums(p->t, p->l, &s);
-        bool counted = !forward && p->l->zero >= 2; // plan_op has them
+        bool counted = !forward && p->l->zero >= 2; // plan_op() has counted them
         c->layer[!forward][small][kind] = (PlanLayer){
             .takes = plan_op_time(&op) - op.dp - (counted ? sums.tp : 0),
             .sums = forward ? 0 : sums.tp,

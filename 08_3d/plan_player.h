@@ -47,7 +47,7 @@ typedef struct {
     size_t ring;             // ranks of cp that are played; 1: all are alike
     bool layered;            // communication over dp runs beside the layers
     size_t d, m;             // the replica; its micro-batches that are played
-    size_t sequences, large; // sequences of the m; of the largest of them
+    size_t sequences, large; // sequences of the m micro-batches; of the largest one
     PlanStageTime *stage;
 } PlanPlayer;
 
@@ -65,7 +65,7 @@ void plan_overlap_begin(const PlanPlayer *p, PlanStageTime *s, size_t i);
 void plan_overlap_free(PlanStageTime *s);
 // Plays an op that begins at time `at`. Returns its end.
 double plan_play_layers(const PlanPlayer *p, PlanStageTime *s, PipeOp op, size_t small, double at);
-// When all reductions of a stage have ended, if its replicas are ready at `ready`.
+// The time when all reductions of a stage have ended, if its replicas are ready at `ready`.
 double plan_overlap_end(const PlanPlayer *p, const PlanStageTime *s, const PlanStage *stage,
                         double ready);
 double plan_bucket_bytes(const PlanPlayer *p, const PlanStageTime *s, const PlanStage *stage);

@@ -73,7 +73,7 @@ const PlanOldName plan_old_names[] = {
     { 0 },
 };
 
-// What a GPU holds besides the tensors of the plan: CUDA's context and the libraries' workspaces,
+// The bytes of a GPU besides the tensors of the plan: CUDA's context and the libraries' workspaces,
 // about 1 GB; NCCL's buffers, 4 MiB per channel and neighbour (NCCL_BUFFSIZE), about 1 GB for four
 // communicators; and a part that the allocator's blocks leave unused. The sum is assumed: no paper
 // of this list gives it. --margin replaces it.
@@ -82,8 +82,8 @@ const PlanOldName plan_old_names[] = {
 // efficiency (share of the peak that large products reach), bandwidth (share of the data sheet's)
 // and launch: least squares over every other row of the A100 in experiments/plan_anchors.c, on a
 // grid of steps of 0.02, 0.1 and 3 us. The H100 has too few rows for three constants, so it has the
-// A100's launch and its own efficiency and bandwidth. Power limits it at full load. lesson: the
-// book's simulated device and links, at the scale of its small models.
+// A100's launch and its own efficiency and bandwidth. Power limits the H100 at full load. lesson:
+// the book's simulated device and links, at the scale of its small models.
 #define A100 .efficiency = 0.8, .launch = 5e-6
 #define H100 .efficiency = 0.58, .launch = 5e-6
 const PlanCluster plan_clusters[] = {

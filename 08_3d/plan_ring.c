@@ -79,8 +79,8 @@ typedef struct {
     bool forward, equal;
 } Ring;
 // The state of one rank, in picoseconds. at: the end of its computation. lane: when its lane is
-// free. block, sum: when the block, and the sum of gradients, for which it waits arrive. products:
-// the time of all its products.
+// free. block, sum: the times at which the awaited block and the awaited sum of gradients arrive.
+// products: the time of all its products.
 typedef struct {
     double at, lane, block, sum, products;
     bool near; // is the next rank in the same node?
@@ -180,8 +180,8 @@ static void pass(const PlanTask *t, const PlanStage *s, const Ring *g, Player *p
     for (size_t r = 0; r < g->n; r++) at[r] = fmax(p[r].at, p[r].sum);
 }
 // Each block is a part before attention, the ring, and a part after it. About a quarter of a
-// block's products, those of q, k and v, come before attention. Grouped heads make it less, a tenth
-// at llama2-70b; the quarter serves all models.
+// block's products, those of q, k and v, come before attention. With grouped heads this part is
+// smaller (a tenth for llama2-70b), but the plan uses a quarter for all models.
 void plan_ring_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, const PlanOp *each,
                   bool forward, size_t B, double *at) {
     bool full = !forward && l->recompute == RECOMPUTE_FULL;

@@ -26,7 +26,7 @@ static double least_step(const PlanTask *t, const PlanLayout *l) {
         PlanStage chunk = plan_chunk(t, l, 0, l->n.pp - 1, k);
         for (int forward = 0; forward < 2; forward++) {
             PlanOp op = plan_op(t, l, &chunk, forward, l->micro_batch);
-            ops += plan_op_time(&op) - (t->how.overlap.dp ? op.dp : 0); // which may be hidden
+            ops += plan_op_time(&op) - (t->how.overlap.dp ? op.dp : 0); // dp may be hidden
         }
     }
     return (double)plan_micro_batches(t, l) * ops;
@@ -135,8 +135,8 @@ static void try_mesh(Search *s, Degrees n) {
     }
 }
 
-// The order of the list: layouts that fit, by time; then the others, by memory; equal ones in the
-// order of the search.
+// The order of the list: layouts that fit, by time; then layouts that do not fit, by memory; equal
+// layouts in the order of the search.
 static int searched_first(const PlanLayout *x, const PlanLayout *y) {
     const size_t p[] = { x->n.tp,     x->n.pp, mesh_cp(x->n), x->micro_batch, x->chunks,
                          x->balanced, x->zero, x->sequence,   x->recompute };

@@ -97,7 +97,7 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
             last->micro_batch, m, last->n.pp);
 }
 
-// What slows the fastest layout down most, and how much of a GPU's memory is left.
+// Shows the resource that slows the fastest layout down most, and the free memory of a GPU.
 static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
     PlanStress found[PLAN_STRESSES];
     Result rows[PLAN_STRESSES + 1] = { { 0 } };
@@ -213,7 +213,7 @@ enum { LEFT = 70, TOP = 60, WIDTH = 760, HEIGHT = 420, BOTTOM = 50, CELL = 4 };
 
 typedef struct {
     double lo, hi;
-} Axis; // logarithmic, whole decades' halves
+} Axis; // logarithmic, from and to a half decade
 static void widen(Axis *a, double x) {
     a->lo = fmin(a->lo, x);
     a->hi = fmax(a->hi, x);

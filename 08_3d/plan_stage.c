@@ -20,8 +20,8 @@ bool plan_near(const PlanTask *t, size_t first, size_t last) {
 }
 
 static size_t at_most(size_t a, size_t b) { return a < b ? a : b; }
-// The members of a node follow one another. Nodes in the middle repeat after `stride` nodes, so no
-// more of them are counted, and the last node.
+// The members of a node follow one another. Nodes in the middle repeat after `stride` nodes. So at
+// most `stride` of them are counted, and the last node.
 PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride) {
     size_t node = t->cluster.node, rails = t->cluster.rails, least = n, most = 0, nodes = 0;
     PlanGroup g = { .n = n, .in_node = n };
@@ -40,7 +40,7 @@ PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride) {
     g.cards = rails ? at_most(least, rails) : least;
     return g;
 }
-// Of two groups that wait for each other, the one with fewer cards.
+// Returns the group with fewer cards, of two groups that wait for each other.
 static PlanGroup slower(PlanGroup a, PlanGroup b) {
     bool first = b.cards == 0 || (a.cards > 0 && a.cards <= b.cards);
     return first ? a : b;
@@ -243,9 +243,9 @@ PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size) {
 
 // ------------------------------------------------------------ a forward or backward of B sequences
 
-// of a block: norms, dropout, GELU, additions
+// kernels of a block: norms, dropout, GELU, additions
 enum { OTHER_KERNELS = 10 };
-// of forward's: y, dy and dx pass instead of x and y
+// bytes of a backward over those of a forward: y, dy and dx pass instead of x and y
 static const double BACKWARD_REST = 1.5;
 
 // Times of the products in a block: with the four matrices, and in all heads unless attention works

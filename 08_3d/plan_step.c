@@ -74,7 +74,8 @@ static void ending(Ending *e, PlanResult *r, const PlanPlayer *p, size_t i, doub
         PlanOp sum = plan_reduction(p->t, p->l, &one), after = plan_gather(p->t, p->l, &one);
         double done = p->layered ? plan_overlap_end(p, &p->stage[i], &one, ready) : ready + sum.dp;
         e->done = fmax(e->done, done);
-        // With overlap the next step gathers, and its first forward waits for that.
+        // With overlap the gather belongs to the next step, whose first forward waits for the
+        // gather.
         bool gathers = p->l->zero < 3 && !p->layered;
         e->gathers = fmax(e->gathers, (gathers ? after.dp : 0) + update);
     }

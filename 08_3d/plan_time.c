@@ -6,9 +6,9 @@
 #include "08_3d/plan_player.h"
 
 // A full pipeline repeats itself, so only PLAYED times pp of many micro-batches are played; the
-// others add the same time. Pipelines of at most MOST_OPS ops are played whole, because unequal
-// stages need some time until they repeat. Each rank of a ring of unequal ranks is played on its
-// own if that takes at most MOST_STEPS steps, else only the slowest rank of each op.
+// other micro-batches add the same time. Pipelines of at most MOST_OPS ops are played whole,
+// because unequal stages need some time until they repeat. Each rank of a ring of unequal ranks is
+// played on its own if that takes at most MOST_STEPS steps, else only the slowest rank of each op.
 enum { PLAYED = 3, MOST_OPS = 1000, MOST_STEPS = 20000, FORWARDS = 0, BACKWARDS = 1 };
 
 static size_t sequences_of(const PlanPlayer *p, size_t k) {
@@ -228,8 +228,9 @@ void plan_player_free(PlanPlayer *p) {
     free(p->stage);
 }
 
-// Plays replica d from the first forward to the last backward. Of many equal micro-batches it plays
-// `few`, and then pp fewer. The difference is the time of pp further micro-batches.
+// Plays replica d from the first forward to the last backward. If there are many equal
+// micro-batches, the function plays the schedule twice: with `few` of them, and with pp fewer. The
+// difference is the time of pp further micro-batches.
 void plan_play_replica(PlanPlayer *p) {
     size_t m = p->m, pp = p->l->n.pp;
     if (m <= (PLAYED + 1) * pp || m * pp * p->l->chunks <= MOST_OPS || p->sequences % m) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "common/model/block.h"
 
-enum { MOST_SEQUENCES = 1 << 20 }; // of a step: beyond that it is a typing error
+enum { MOST_SEQUENCES = 1 << 20 }; // sequences of a step; more are a typing error
 
 static void require_tensor(const TrainerConfig *c) {
     const ModelConfig *m = &c->model;
@@ -80,7 +80,8 @@ static void require_storage(const TrainerConfig *c) {
             element_name(c->model.storage), other);
 }
 
-// trainer_require() calls this rule after all others, because a plan needs sizes that can work.
+// trainer_require() calls this rule after all other rules, because a plan needs sizes that can
+// work.
 static void require_budget(const TrainerConfig *c) {
     if (!c->activation_budget) return;
     REQUIRE(c->recompute == RECOMPUTE_NONE,

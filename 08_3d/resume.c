@@ -133,7 +133,7 @@ static void require_same_training(const RunOptions *o, const char *dir, const Ch
     for (const char *const *name = model_options; *name; name++) {
         const char *before = checkpoint_option(c, *name);
         const char *asked = training_value(o, *name);
-        // Checkpoints without a family are older than the option.
+        // A checkpoint without --family is older than that option.
         if (!before && !strcmp(*name, "family")) before = "gpt2";
         REQUIRE(before || !asked,
                 "--resume %s: it was trained without --%s: leave it out, because the weights have "
@@ -303,7 +303,8 @@ SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *d
     return saved;
 }
 
-// The value before. Checkpoints without these two options are older than the options.
+// Returns the value of the option in the checkpointed run. A checkpoint without storage or
+// gradients is older than these two options.
 static const char *layout_before(const CheckpointIndex *x, const char *name) {
     const char *was = checkpoint_index_layout(x, name);
     if (!was && strcmp(name, "storage") == 0) return "real";

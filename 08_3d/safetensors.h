@@ -3,10 +3,9 @@
 // header padded with spaces to a multiple of 8, then the tensors, row-major.
 //
 // Names, shapes and layout are those of Hugging Face's (model_names.h), so GPT2LMHeadModel,
-// LlamaForCausalLM or Qwen2ForCausalLM loads the file without changes. A tied table stands in it
-// once. The elements are F32, F64 or BF16. With 16-bit storage they are
-// the masters, or their rounded copy. The bytes do not depend on the layout
-// that trained the model.
+// LlamaForCausalLM or Qwen2ForCausalLM loads the file without changes. A tied table stands in the
+// file once. The elements are F32, F64 or BF16. With 16-bit storage they are the masters, or their
+// rounded copy. The bytes do not depend on the layout that trained the model.
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 #include "08_3d/tensor_file.h"

@@ -21,7 +21,7 @@
 
 // ================================================== the technique ================================
 
-// -------------------------------------------------------- attention of new positions to all so far
+// -------------------------------------------------- attention of new positions to all earlier ones
 
 // S_QKV [T, A + 2K] has the T new positions only. Their keys, which are rotated already, and their
 // values join the cache, then their queries attend to the whole cache. K = A without grouped heads.

@@ -35,7 +35,7 @@ void sampler_free(Sampler *s);
 // Forward of `count` tokens behind those in the cache. On the last stage: logits [rows, V/tp] of
 // all these tokens, or of the last one. On other stages: an empty tensor.
 Tensor sampler_forward(Sampler *s, Arena *a, const int *tokens, size_t count, bool all);
-// The same from position 0, without the cache. Leaves the cache as it is.
+// Forward from position 0, without the cache. Leaves the cache as it is.
 Tensor sampler_forward_whole(Sampler *s, Arena *a, const int *tokens, size_t count);
 void sampler_forget(Sampler *s); // empties the caches
 // Chooses token `number` of the text by the last row of logits. All ranks return the same token.

@@ -8,8 +8,8 @@
 ScheduleRule settings_schedule(const char *name);
 // May a stage of this schedule have several chunks?
 bool settings_interleaved(const char *name);
-TensorKind settings_tensor(const char *name);   // of --tensor 1d|2d|2.5d|3d
-Recompute settings_recompute(const char *name); // of --recompute none|selective|full
+TensorKind settings_tensor(const char *name);   // the value of --tensor 1d|2d|2.5d|3d
+Recompute settings_recompute(const char *name); // the value of --recompute none|selective|full
 // "3,4,3" -> {3, 4, 3}: the blocks of each of pp stages, or of each chunk, in model order.
 // free() it. usage_error() if text is not such a list.
 // text NULL: the result is NULL.

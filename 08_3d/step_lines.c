@@ -42,8 +42,8 @@ static double product_rate(int n) {
     return rate;
 }
 
-// FLOP/s of this rank alone: the best of several products. Too short products are made larger. Only
-// called in a long run, so short runs lose no time.
+// FLOP/s of this rank alone: the best of several products. A product that takes too little time is
+// made larger. Only called in a long run, so short runs lose no time.
 static double measure_peak(void) {
     const double too_short = 1e-3; // seconds
     const int most = device_is_gpu() ? 4096 : 1024;

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include "common/base/real.h"
 
-// Of 8, 4, 2 and 2 bytes. Every type is read; F16 is never written.
+// Types of 8, 4, 2 and 2 bytes. Every type is read; F16 is never written.
 typedef enum { FILE_F64, FILE_F32, FILE_F16, FILE_BF16 } FileType;
 const char *file_type_name(FileType type); // "F32"
 size_t file_type_bytes(FileType type);
@@ -32,7 +32,7 @@ enum { TENSOR_FILE_WHY = 512 };
 // False: the file is torn, or is not a safetensors file of these types. `why` names the file
 // and the reason.
 bool tensor_file_open(TensorFile *f, const char *path, char why[TENSOR_FILE_WHY]);
-// The same for bytes in memory, which the caller keeps and frees. name: for the messages.
+// Opens a file's bytes in memory, which the caller keeps and frees. name: for the messages.
 bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, const char *name,
                        char why[TENSOR_FILE_WHY]);
 void tensor_file_close(TensorFile *f);
@@ -43,7 +43,8 @@ bool tensor_file_leaves_out(const char *name);
 // The value of "__metadata__" with this key; NULL where there is none.
 const char *tensor_file_note(const TensorFile *f, const char *key);
 double tensor_file_value(const FileTensor *t, size_t i);
-// The same value, for values that enter a computation. usage_error() if it is not finite.
+// The value of "__metadata__" with this key, for values that enter a computation. usage_error() if
+// it is not finite.
 // from: the file's name for the message.
 real tensor_file_finite(const FileTensor *t, size_t i, const char *from);
 // The beginning of a file: the length of the header, and json [n], padded with spaces so that the

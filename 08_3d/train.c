@@ -187,7 +187,7 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         else if (outcome == STEP_OVERFLOWED) log_overflow(log, step, factor, t->loss_scale.factor);
         else if (step_lines_add(&lines, step, r, t->optimizer.lr, shown, tokens, seconds, line))
             say(run, "%s", line);
-        double eval_loss = NAN; // of the checkpoint below; NAN: not measured
+        double eval_loss = NAN; // held-out loss of the checkpoint below; NAN: not measured
         if (evaluation_due(run, step + 1, last)) {
             eval_loss = trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS));
             log_evaluation(log, step + 1, eval_loss);
@@ -287,7 +287,7 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
         "held-out loss %.4f, over %zu of %zu windows; %ss guessed by their frequency alone: %.4f\n",
         eval, windows, all, unit, entropy);
     train_say_skipped(run, t, steps - from);
-    report_config_number(run, "step_ps", (double)timing.step); // of the last step
+    report_config_number(run, "step_ps", (double)timing.step); // the time of the last step
     report_config_number(run, "eval_loss", eval);
     report_config_number(run, "eval_windows", (double)windows);
     report_config_number(run, "byte_entropy", entropy);
@@ -349,7 +349,7 @@ static void train(Run *run) {
                       option_text(run, "vocab") ? c.model.vocab : 0, c.model.context, c.batch);
     // With --check sequences end early, because some bugs show only at unequal token counts.
     data.ragged = check;
-    memory_set_poison(check); // without --check the training shall be fast
+    memory_set_poison(check); // poison costs time
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
         device_set_threads(side_cores_each()); // their number may change the bits of products
     options = train_run_options(run, &c.mesh);
@@ -416,7 +416,7 @@ static void train(Run *run) {
             answer(run, t, &data, (Range){ from, done }, got, speed);
         }
     }
-    // A run that resumes relies on these two.
+    // A run that resumes relies on these two checks.
     if (check && option_given(run, "save") && !rule.lost) {
         train_check_epochs(run, &data);
         train_check_saved(run, t, u.model, &u.optimizer, done);

@@ -38,21 +38,21 @@ bool train_scaled(const Trainer *t); // are gradients multiplied by a loss scale
 // The norm of a step whose gradients overflowed is 0 in the curves that are compared, because no
 // infinite number is close to another.
 StepResult train_overflow_is_0(StepResult r);
-// Into the run of a checkpoint, and out of it. A dynamic loss scale goes on, unless the run has
-// been given another one.
+// Copies the loss scale into the run of a checkpoint, and out of it. A dynamic loss scale goes on,
+// unless the run has been given another one.
 void train_scale_save(const Trainer *t, SavedRun *saved);
 void train_scale_resume(Run *run, Trainer *t, const SavedRun *saved);
 
 // ---- train_finite.c: the rule of finite.h, and its lines on the page ----
-// The last three are collective and return the same on all ranks.
-// usage_error() beside options that need every step's gradient
+// train_finite_step, _weights and _held_out are collective and return the same on all ranks.
+// usage_error() with options that need every step's gradient
 FiniteRule train_finite_rule(Run *run);
-// Between a step's gradients and its update. STEP_LOST: the page names the first rank with a value
-// that is not finite, and the checkpoint from which to resume.
+// Call it between a step's gradients and its update. STEP_LOST: the page names the first rank with
+// a value that is not finite, and the checkpoint from which to resume.
 StepOutcome train_finite_step(Run *run, FiniteRule *rule, const Trainer *t, size_t step,
                               StepResult r);
-// Before the weights are saved or judged. done: how many steps they have seen. False: the
-// training is lost.
+// Call it before the weights are saved or judged. done: the number of steps that made them. False:
+// the training is lost.
 bool train_finite_weights(Run *run, FiniteRule *rule, const Trainer *t, size_t done);
 bool train_finite_held_out(Run *run, FiniteRule *rule, double loss);
 #endif

@@ -8,10 +8,10 @@
 // ---------------------------------------------------------------- options
 
 // --loss-scale N, or dynamic[,FIRST[,PATIENCE]]. A power of two changes no bit of a gradient's
-// fraction. Other storage than fp16 has the range of reals, and needs factor 1.
+// fraction. Storage other than fp16 has the range of reals, and needs factor 1.
 static LossScale loss_scale(Run *run) {
     static const double highest = 0x1p40;
-    LossScale s = { .factor = 0x1p16, .patience = 1000 }; // as PyTorch, and as DeepSpeed
+    LossScale s = { .factor = 0x1p16, .patience = 1000 }; // as in PyTorch; as in DeepSpeed
     const char *text = option_text(run, "loss-scale"), *word = "dynamic";
     const bool fp16 = option_storage(run) == FP16S;
     REQUIRE(fp16 || !option_given(run, "loss-scale"),

@@ -29,8 +29,9 @@ static Batch *micro_batches(const Data *d, Arena *tokens, uint64_t step, Range s
 StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const TrainerConfig *c,
                             const Data *d, uint64_t step) {
     size_t m = trainer_micro_batches(c);
-    Range sequences = shard_range(c->batch, mesh->n.dp, mesh->at.dp); // of this replica
-    double weight = 1 / (double)data_count(d, step, 0, c->batch);     // of a token
+    Range sequences =
+        shard_range(c->batch, mesh->n.dp, mesh->at.dp);           // the sequences of this replica
+    double weight = 1 / (double)data_count(d, step, 0, c->batch); // of a token
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = micro_batches(d, &tokens, step, sequences, m, weight);
     Schedule order = schedule_1f1b(mesh->n.pp, m, mesh->at.pp);
@@ -139,7 +140,7 @@ static Model *stage_new(Trainer *t) {
     else zero_allocate(m, mesh->replicas, trainer_zero(c)); // chapter 06; stage 0: 01
     // Outside of recomputation, because a bucket starts when a layer's whole backward has ended.
     if (c->reduction == REDUCE_IN_BUCKETS) t->buckets = overlapped(t, m); // 01.04
-    // Outside of all others, because a layer's time includes the work of its techniques.
+    // Outside of all other wrappers, because a layer's time includes the work of its techniques.
     if (c->rebalanced) partition_time_layers(m, t->cost); // 04.04
     // The optimizer keeps moments of the elements that this rank owns under ZeRO.
     optimizer_allocate(&t->optimizer, m);

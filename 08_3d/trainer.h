@@ -41,12 +41,12 @@ typedef struct {
     Reduction reduction;
     CompressionPlan compression; // for REDUCE_COMPRESSED: TOP_K or POWER_SGD
     bool sequence;               // sequence parallelism (03.07)
-    bool blockwise;              // attention in blocks; with cp it always is
+    bool blockwise;              // attention in blocks, always if cp > 1
     Recompute recompute;
     size_t activation_budget; // bytes per rank; blocks recompute to keep this; 0: none
     double clip;              // largest gradient norm; 0: no clipping
-    // Of the first step (06.06). Factor 0: 1, which scales nothing. patience 0: the factor is
-    // fixed.
+    // The loss scale of the first step (06.06). Factor 0 stands for 1, which scales nothing.
+    // patience 0: the factor is fixed.
     LossScale loss_scale;
 } TrainerConfig;
 // usage_error() for options that cannot work (refused.c).
@@ -61,26 +61,26 @@ static inline size_t trainer_zero(const TrainerConfig *c) {
 static inline bool tensor_is_grid(const TrainerConfig *c) {
     return c->tensor == TENSOR_2D || c->tensor == TENSOR_25D;
 }
-TesseractSides tensor_sides(const TrainerConfig *c);  // of a grid
+TesseractSides tensor_sides(const TrainerConfig *c);  // the sides of a grid
 size_t trainer_chunks(const TrainerConfig *c);        // 1 or more
-size_t trainer_micro_batches(const TrainerConfig *c); // of a step, on each replica
+size_t trainer_micro_batches(const TrainerConfig *c); // micro-batches of a step on each replica
 // The ops of a stage for m micro-batches, in order. schedule_free() it.
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);
 
 typedef struct {
     TrainerConfig config;
     Mesh mesh;
-    CommGrid grid; // of the tp group; 2D and 2.5D
-    Cube cube;     // of the tp group; 3D
+    CommGrid grid; // the tp group's grid for 2D and 2.5D
+    Cube cube;     // the tp group's cube for 3D
     Model *model;  // this stage's layers, this rank's part of their tensors
     Optimizer optimizer;
-    LossScale loss_scale; // of the next step; every rank has the same
+    LossScale loss_scale; // the scale of the next step, the same on every rank
     Schedule schedule;
-    Range sequences;          // of each global batch: those of this replica
-    Positions positions;      // of each sequence: those of this rank; n 0: all
+    Range sequences;          // this replica's sequences of each global batch
+    Positions positions;      // this rank's positions of each sequence; n 0: all
     size_t micro_batches;     // m, the same on every replica
-    Buckets *buckets;         // of REDUCE_IN_BUCKETS; else NULL
-    Compression *compression; // of REDUCE_COMPRESSED: what is not sent yet; else NULL
+    Buckets *buckets;         // for REDUCE_IN_BUCKETS; else NULL
+    Compression *compression; // for REDUCE_COMPRESSED: the residuals; else NULL
     size_t *blocks;           // with rebalancing: of each stage or chunk, now
     double *cost;             // with rebalancing: times of the layers in the last step
     // Of the last step: this rank's part of the loss; when the sum over dp began and ended.
@@ -105,7 +105,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
 // itself is not finite then, and the result is false. Not collective.
 bool trainer_overflowed(const Trainer *t, StepResult r);
 void trainer_update(Trainer *t, StepResult r); // clips, updates; under ZeRO gathers weights
-// In place of trainer_update(): no weight changes. After an overflow the loss scale does.
+// In place of trainer_update(): no weight changes. After an overflow the loss scale changes.
 void trainer_skip(Trainer *t, StepResult r);
 // Cuts the stages anew by the times of this step, and moves layers. Call it after an update. False:
 // all layers stay where they are.

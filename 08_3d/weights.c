@@ -61,7 +61,8 @@ static size_t heads_of_file(const Weights *w, const size_t *chosen) {
     return beside.heads;
 }
 
-// GPT-2: the tensors have the sizes that *c lacks. check_tensors() compares the others with them.
+// GPT-2: the tensors have the sizes that *c lacks. check_tensors() compares all other sizes with
+// the tensors.
 static void sizes_of_tensors(const Weights *w, ModelConfig *c) {
     const FileTensor *wte = table(w, "wte.weight"), *wpe = table(w, "wpe.weight"),
                      *mlp = find(w, "h.0.mlp.c_fc.weight");
@@ -257,7 +258,7 @@ void weights_fill(const Weights *w, Model *m) {
         Unit *u = &m->units[i];
         Filling f = { .weights = w };
         if (u->tied_to) continue;
-        // Under ZeRO 3 a rank has the part that it owns; else all, also what it does not own.
+        // Under ZeRO 3 a rank has only the part that it owns. Otherwise it has all elements.
         const Range range = u->w.data ? (Range){ 0, u->size } : u->own;
         const Tensor t = u->w.data ? u->w : u->own_w;
         UnitElement *from = w->values ? element : value;

@@ -15,8 +15,8 @@ static void zero3_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor d
     layer_backward_inputs(l->inner, b, x, dy, dx, s);
     zero3_drop(l, &in_flight);
 }
-// Computes the gradients of the weights later, without the weights, because it does not read them.
-// Allocates and reduces gradients as zero2_backward_and_reduce() does.
+// Computes the gradients of the weights later. This half does not read the weights, so it does not
+// gather them. Allocates and reduces gradients as zero2_backward_and_reduce() does.
 static void weights_and_reduce(Layer *l, const Batch *b, Tensor x, Saved *s) {
     Arena in_flight = arena(MEM_COMMUNICATION);
     for (size_t i = 0; i < l->n_units; i++)
@@ -72,8 +72,8 @@ void zero_allocate(Model *m, Comm *dp, size_t stage) {
 
 // Stage 0. g <- the sum over the replicas of each unit. Each replica has the gradient of its own
 // sequences and updates all weights, so it needs the whole sum. Neighbouring units with the same
-// replicas share one all-reduce. If dp has all units, it is that of data_parallel_all_reduce
-// (chapter 01).
+// replicas share one all-reduce. If dp has all units, this all-reduce is that of
+// data_parallel_all_reduce (chapter 01).
 static void all_reduce_units(Model *m) {
     for (size_t i = 0, end, lo = 0, hi = 0; i < m->n_units; i = end, lo = hi) {
         Comm *replicas = m->units[i].replicas;

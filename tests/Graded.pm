@@ -61,7 +61,8 @@ sub plain {
         s/\bESCAPE\b/$escape/gr =~ s/\\(n|f|\\)/{ n => "\n", f => "\f", '\\' => '\\' }->{$1}/ger;
 }
 
-# Writes a submission to a folder: the exercise's markers around another body. escape: a path outside.
+# Writes a submission to a folder: the exercise's markers around another body. escape: a path
+# outside.
 sub submission_of {
     my ($g, $folder, $escape, %exercise) = @_;
     my $e = $exercise{ $g->{id} } or die "there is no exercise $g->{id}\n";

@@ -9,8 +9,8 @@ use JSON::PP;
 use Test::More ();
 use Time::HiRes qw(time);
 
-our @EXPORT =
-    qw(slurp rewrite_tensors last_of_each start run_jobs emu mpi forms_of forms_hold before_work lessons program_of have_mpi complain ranks_of $work $all $hang $wait);
+our @EXPORT = qw(slurp rewrite_tensors last_of_each start run_jobs emu mpi forms_of forms_hold
+    before_work lessons program_of have_mpi complain ranks_of $work $all $hang $wait);
 our $work = tempdir(CLEANUP => 1);
 our $all = $ENV{TEST_ALL} || 0;
 
@@ -59,8 +59,8 @@ sub program_of {
     return "build/cpu-$build/$source";
 }
 
-# A job is a hash: the words of a command; json: request the log and the JSON. run_jobs adds status,
-# out, err, seconds, page.
+# A job is a hash with the words of a command. json asks for the log and the JSON. run_jobs adds
+# status, out, err, seconds and page.
 sub emu {
     my ($ranks, @words) = @_;
     return { json => 1, words => ['tools/launch', '-e', $ranks, @words] };

@@ -19,7 +19,8 @@ plan skip_all => "$train is not built" unless -x $train;
 
 # The model is small, because some mistakes are found only at the end.
 my @tiny = (
-    qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 4 --steps 2 --eval-every 0 --timeout),
+    qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 4 --steps 2
+        --eval-every 0 --timeout),
     $hang
 );
 { open my $f, '>', "$work/text" or die; print $f join ' ', 1 .. 1000; close $f }

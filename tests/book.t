@@ -112,8 +112,8 @@ sub browse {
     print $f $html;
     close $f;
     my $dir = tempdir(CLEANUP => 1);
-    system(
-        "timeout 600 $browser --headless --no-sandbox --disable-gpu --user-data-dir=$dir/profile --virtual-time-budget=20000"
+    system(   "timeout 600 $browser --headless --no-sandbox --disable-gpu "
+            . "--user-data-dir=$dir/profile --virtual-time-budget=20000"
             . " --enable-logging=stderr --dump-dom 'file://$book/test.html"
             . ($address // '')
             . "' >$dir/dom 2>$dir/err");
@@ -121,8 +121,8 @@ sub browse {
     return (slurp("$dir/dom"), join '', grep { /CONSOLE/ } split /^/, slurp("$dir/err"));
 }
 
-# $wasm: the output of the WebAssembly. It must equal the output of $program, and have more than
-# this many lines.
+# $wasm: the output of the WebAssembly. It must equal the output of $program and have more than
+# $lines lines.
 sub same_as_native {
     my ($wasm, $program, $lines, $what) = @_;
     my @here = split /\n/, `$program print`;
@@ -258,9 +258,11 @@ setTimeout(function next() {
 }, 200);
 SCRIPT
     my @task =
-        qw(--model llama2-7b --cluster dgx-a100 --precision mixed --attention blockwise --gpus 16 --batch 96 --memory 40);
+        qw(--model llama2-7b --cluster dgx-a100 --precision mixed --attention blockwise --gpus
+        16 --batch 96 --memory 40);
     my @layout =
-        qw(--cp 1 --micro-batch 1 --chunks 4 --balance blocks --zero 1 --sequence-parallel no --recompute full);
+        qw(--cp 1 --micro-batch 1 --chunks 4 --balance blocks --zero 1 --sequence-parallel no
+        --recompute full);
     my $address = sub {
         my ($dp, $tp, $pp) = @_;
         "#@task --dp $dp --tp $tp --pp $pp @layout" =~ s/^#--/#/r =~ s/ --/&/gr =~ s/ /=/gr;
@@ -271,9 +273,8 @@ SCRIPT
     # Returns the program's result for a layout in the form of the page.
     my $said = sub {
         my $dir = tempdir(CLEANUP => 1);
-        system(
-            "build/cpu-fp32/08_3d/plan @task @layout --explain @{[join ',', @_]} --json $dir/json >/dev/null"
-        );
+        system(   "build/cpu-fp32/08_3d/plan @task @layout --explain @{[join ',', @_]} --json "
+                . "$dir/json >/dev/null");
         my ($memory, $step, $mfu) =
             map { slurp("$dir/json") =~ /"$_":\s*"?([\d.e+]+)/ ? $1 : 0 } qw(memory step mfu);
         return sprintf '%#.3g GB %#.3g s %.1f%%', $memory / 1e9, $step / 1e12, 100 * $mfu;

@@ -13,7 +13,10 @@ both() {
         /^(not )?ok [0-9]+ - / { n++; bad += /^not/; sub(/ok [0-9]+/, "ok " n) }
         /^1\.\.[0-9]+$/ { planned = 1; next }
         /^status [0-9]+$/ {
-            if (!planned || ($2 != 0 && !bad)) { print "not ok " ++n " - the program ended with status " $2; bad = 1 }
+            if (!planned || ($2 != 0 && !bad)) {
+                print "not ok " ++n " - the program ended with status " $2
+                bad = 1
+            }
             all += bad; planned = bad = 0
             next
         }

@@ -18,7 +18,8 @@ my @sanitized = ('env', 'SANITIZE=address,undefined', 'tools/try-bug');
 # ---- the tool, on a program that can fail on request ----
 my $source = slurp('tests/test_lesson.c');
 my $past =
-    "__attribute__((constructor)) static void past(void) { volatile int a[1] = {0}, i = 1; i = a[i]; }\n";
+      "__attribute__((constructor)) static void past(void) "
+    . "{ volatile int a[1] = {0}, i = 1; i = a[i]; }\n";
 my @verdicts = (
     [
         'right',

@@ -43,7 +43,8 @@ sub lines {
 
 my $data = spew("$work/tokens.bin", pack 'v*', map { int rand 20 } 1 .. 400);
 my @model = (
-    qw(--layers 1 --width 4 --heads 1 --context 4 --batch 4 --micro-batch 2 --vocab 20 --warmup 2 --lr 0.003 --dp 2 --tp 1 --pp 1 --data),
+    qw(--layers 1 --width 4 --heads 1 --context 4 --batch 4 --micro-batch 2 --vocab 20
+        --warmup 2 --lr 0.003 --dp 2 --tp 1 --pp 1 --data),
     $data
 );
 my @rest = (qw(--eval-every 0 --timeout), $hang);
@@ -252,7 +253,7 @@ refused(
     my $good = 0;
     my $pairs = $all ? 20 : 2;
     for my $n (1 .. $pairs) {
-        my $used = $n % 2 == 0;    # both resume, or both are new
+        my $used = $n % 2 == 0;    # two resumed runs, or two new runs
         remove_tree($dir) unless $used;
         my @jobs = map {
             $used
@@ -279,8 +280,8 @@ refused(
         diag(complain($second)) unless $refused;
     }
     is($good, $pairs,
-        "$pairs pairs of runs in one folder: one trains, the other is refused, and all checkpoints are of one run"
-    );
+              "$pairs pairs of runs in one folder: one trains, the other is refused, and all "
+            . "checkpoints are of one run");
 
     # The lock ends with its process, however the process ends.
     remove_tree($dir);

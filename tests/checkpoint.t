@@ -31,7 +31,8 @@ my $text = "$work/text.txt";
 # No size divides: 9 sequences, 6 blocks, 5 heads. Some tensors are smaller than the number of
 # replicas.
 my @model = (
-    qw(--layers 6 --width 30 --heads 5 --context 12 --batch 9 --micro-batch 2 --steps 9 --warmup 3 --data),
+    qw(--layers 6 --width 30 --heads 5 --context 12 --batch 9 --micro-batch 2 --steps 9
+        --warmup 3 --data),
     $text
 );
 my @how = (qw(--eval-every 0 --reduce ordered --timeout), $hang);

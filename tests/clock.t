@@ -60,7 +60,8 @@ my @balance =
 
 # Lessons that predict times for one link only.
 my @one_link = map { emu(4, program_of('fp32', $_), '--node', 2, '--link', 'fast,slow') }
-    qw(01_data_parallel/05_parameter_server.c 04_pipeline_naive/02_naive.c 04_pipeline_naive/03_gpipe.c
+    qw(01_data_parallel/05_parameter_server.c 04_pipeline_naive/02_naive.c
+    04_pipeline_naive/03_gpipe.c
     05_pipeline_1f1b/02_1f1b.c 07_recompute/02_full.c);
 my @h100 = map { emu(4, $program, qw(--link ib --device), $_) } qw(lesson h100);
 run_jobs(

@@ -96,8 +96,10 @@ both() { mistake "$1" "$2" "$3" "$3" "$4"; }
 mistake mismatch 3 "rank [0-9] calls all-reduce on world.*rank [0-9] calls broadcast from rank 0" \
     "waited $tap_wait s in \\(all-reduce on world\\|broadcast from rank\\)"
 mistake count 3 "world (4 elements.*world (5 elements" "world (4 elements.*: a message was longer"
-mistake root 3 "broadcast from rank 0.*broadcast from rank 1" "waited $tap_wait s in \\(broadcast from rank\\|end-of-run barrier\\)"
-mistake missing 3 "rank 1 waits in all-reduce on world (4 elements, [0-9]* bytes), not reached by rank 0" \
+mistake root 3 "broadcast from rank 0.*broadcast from rank 1" \
+    "waited $tap_wait s in \\(broadcast from rank\\|end-of-run barrier\\)"
+mistake missing 3 \
+    "rank 1 waits in all-reduce on world (4 elements, [0-9]* bytes), not reached by rank 0" \
     "waited $tap_wait s in \\(recv from rank 1 of world (4 elements\\|all-reduce on world\\)"
 mistake deadlock 3 "rank 1 waits in recv from rank 0 of world (1000 elements" \
     "waited $tap_wait s in \\(recv from rank\\|end-of-run barrier\\)"
@@ -107,30 +109,35 @@ mistake short 3 "rank 0 sends [0-9]* bytes, where rank 2 receives [0-9]*" \
     "from rank 0 of world (5 elements.*has [0-9]* bytes" 1
 mistake long 3 "rank 0 sends [0-9]* bytes, where rank 2 receives [0-9]*" \
     "from rank 0 of world (4 elements.*has [0-9]* bytes" 1
-# With processes the sender or the receiver may notice it first and end the other.
-mistake unreceived 3 "comm_free of world, but send to rank 1 of world (1000 .* was started and never waited for" \
+# With processes the sender or the receiver may notice the mistake first and end the other.
+mistake unreceived 3 \
+    "comm_free of world, but send to rank 1 of world (1000 .* was started and never waited for" \
     "\\(send to rank 1 of world (1000 .* was started and never waited for\\|a message .*from rank 0 of world was never received\\)"
-both unconnected 3 "\(send\|recv\) between ranks [01] and [01] of world, which comm_connect has not connected"
+both unconnected 3 \
+    "\(send\|recv\) between ranks [01] and [01] of world, which comm_connect has not connected"
 mistake never-arrives 3 "rank 0 waits in recv from rank 1 of world (4 elements" \
     "waited $tap_wait s in \\(recv from rank 1\\|end-of-run barrier\\)"
 both unwaited-recv 3 "comm_free of world, but recv from rank 0 of world (4 .*never waited for"
 both arrival-of-send 3 "comm_arrival on world of one send"
 both arrival-after-wait 3 "comm_arrival on world for one recv that was waited for before"
 both unwaited 3 "comm_free of world, but all-reduce on world (4 .*never waited for"
-both changed-late 3 "rank 2. the input of all-reduce on world (70001 .* was changed before comm_wait" 1
+both changed-late 3 \
+    "rank 2. the input of all-reduce on world (70001 .* was changed before comm_wait" 1
 both changed 3 "rank 2. the input of all-reduce on world (4 .* was changed before comm_wait" 1
 both sent-changed 3 "rank 0. the input of send to rank 1 .* was changed before comm_wait" 1
 both order 3 "out of order"
 both twice 3 "was waited for before"
 both grouped 3 "only sends and receives may be grouped"
-both part 3 "this rank's part of 1000 elements is 33[34], but .* has 4"      # any rank may print first
+# any rank may print first
+both part 3 "this rank's part of 1000 elements is 33[34], but .* has 4"
 both rows 3 "this rank's rows of .100, 10. are .3[34], 10., but .* is .1, 10."
 ends 3 1 "elements in rows of 8, .*elements in rows of 4," "3 virtual ranks: rows of others" \
     emu 3 "$program" rows-of-others
 both to-all 3 "3 ranks have 33[34] elements each for this rank, but .* has 4"
 both overlap 3 "all-to-all on world: out and in overlap"
 both elements 3 "reduce-scatter on world: the input is stored in fp[36][24], the output in fp16"
-ends 3 1 "world (4 elements, \(16\|32\) bytes).*world (4 elements, 8 bytes)\|world (4 elements, 8 bytes).*world (4 elements, \(16\|32\) bytes)" \
+ends 3 1 \
+    "world (4 elements, \(16\|32\) bytes).*world (4 elements, 8 bytes)\|world (4 elements, 8 bytes).*world (4 elements, \(16\|32\) bytes)" \
     "3 virtual ranks: another element type" emu 3 "$program" other-element
 both myself 3 "send to myself"
 both nobody 3 "recv on world names rank 3, but there are 3 ranks"
@@ -143,16 +150,20 @@ both lonely-usage 2 "unsplit: the mistake of one rank" 1
 
 # ---- if all processes wait, a message shows which rank waits for which, long before --timeout; a
 # slow rank is not reported ----
-knot() { ends 3 1 "$2" "3 processes, --deadlock: $1" $mpi 3 "$program" --timeout $tap_hang --deadlock 2 "$1"; }
+knot() { ends 3 1 "$2" "3 processes, --deadlock: $1" $mpi 3 "$program" --timeout $tap_hang \
+    --deadlock 2 "$1"; }
 if [ -n "$mpi" ]; then
     for mode in deadlock rendezvous; do
         knot $mode "the cycle: rank [01] waits for rank [01], which waits for rank [01]$"
         grep -q "^  rank 0 waits [0-9]* s in \(recv from\|send to\) rank 1 of world" "$out"
         ok $? "3 processes, --deadlock: $mode: every rank's call" "$out"
     done
-    knot missing "rank 1 waits [0-9]* s in all-reduce on world (4 elements, [0-9]* bytes), not reached by rank 0$"
-    knot mismatch "rank 2 waits [0-9]* s in broadcast from rank 0 of world .*, not reached by rank 0, rank 1$"
-    ends 0 0 "" "a slow rank is no deadlock" $mpi 3 "$program" --timeout 20 --deadlock 1 slow-broadcast
+    knot missing \
+        "rank 1 waits [0-9]* s in all-reduce on world (4 elements, [0-9]* bytes), not reached by rank 0$"
+    knot mismatch \
+        "rank 2 waits [0-9]* s in broadcast from rank 0 of world .*, not reached by rank 0, rank 1$"
+    ends 0 0 "" "a slow rank is no deadlock" $mpi 3 "$program" --timeout 20 --deadlock 1 \
+        slow-broadcast
 else
     skip "deadlocks of processes" "$no_mpi"
 fi
@@ -163,7 +174,8 @@ if [ -z "$mpi" ]; then
 else
     ends 0 0 "" "all wait for rank 0's broadcast, beyond --timeout" waited slow-broadcast
     ends 0 0 "" "and before it gathers" waited slow-gather
-    ends 3 0 "^\[rank [12]\] rank 0 is stopped: process" "nobody waits longer for a stopped rank 0" $mpi 3 "$program" --timeout 2 slow-stopped
+    ends 3 0 "^\[rank [12]\] rank 0 is stopped: process" \
+        "nobody waits longer for a stopped rank 0" $mpi 3 "$program" --timeout 2 slow-stopped
     if [ -n "$TEST_ALL" ]; then
         ends 0 0 "^ok 1 - 2147483653 bytes" "more bytes than an int counts" $mpi 2 "$program" huge
     else
@@ -174,7 +186,8 @@ fi
 # ---- the choice of transport ----
 ends 2 1 "mpirun -np 4" "--transport mpi without a launcher" "$program" --mpi
 ends 2 1 "at most 512" "too many virtual ranks" "$program" --emulate 513
-ends 2 1 "leave one of the two options out" "--emulate with --transport mpi" "$program" --emulate 2 --mpi
+ends 2 1 "leave one of the two options out" "--emulate with --transport mpi" "$program" --emulate \
+    2 --mpi
 ends 2 1 "srun --mpi=pmix" "Slurm tasks that do not know of each other" \
     env SLURM_NTASKS=4 SLURM_PROCID=0 "$program"
 ends 0 0 "virtual ranks: threads, the lesson's own number" "started bare" "$program"
@@ -185,8 +198,10 @@ if [ -n "$mpi" ]; then
     grep -q '^\[rank [01]\] rank 2 is gone: its process has ended; ' "$out"
     ok $? "and they name it" "$out"
     finalize=$PWD/build/cpu-fp32/tests/pmpi_finalize.so
-    ends 0 0 "" "a fault in MPI_Finalize, after the work, changes no status" $mpi 2 env LD_PRELOAD="$finalize" "$program"
-    ends 2 1 "the same mistake" "nor that of a mistake" $mpi 2 env LD_PRELOAD="$finalize" "$program" usage
+    ends 0 0 "" "a fault in MPI_Finalize, after the work, changes no status" $mpi 2 env \
+        LD_PRELOAD="$finalize" "$program"
+    ends 2 1 "the same mistake" "nor that of a mistake" $mpi 2 env LD_PRELOAD="$finalize" \
+        "$program" usage
 else
     skip "--emulate, --transport emu, a killed process and one that ends badly" "$no_mpi"
 fi

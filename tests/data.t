@@ -14,8 +14,8 @@ use Test::More;
 chdir "$FindBin::Bin/.." or die;
 my $train = program_of('fp32', '08_3d/train.c');
 plan skip_all => "$train is not built" unless -x $train;
-my @model =
-    qw(--layers 2 --width 24 --heads 3 --context 12 --batch 8 --micro-batch 2 --steps 12 --eval-every 0 --reduce ordered);
+my @model = qw(--layers 2 --width 24 --heads 3 --context 12 --batch 8 --micro-batch 2 --steps 12
+    --eval-every 0 --reduce ordered);
 sub run { my ($job) = @_; $job->{json} = 0; run_jobs([$job]); return $job }
 sub fine { my ($job, $what) = @_; return ok($job->{status} == 0, $what) || diag(complain($job)) }
 
@@ -109,7 +109,8 @@ SKIP: {
         'and it writes token ids');
 }
 
-# ---- several files by a pattern, in the order of their names, and held-out files: the same tokens, the same bits ----
+# ---- several files by a pattern, in the order of their names, and held-out files: the same tokens,
+# the same bits ----
 sub held_out {
     return map { $_->{eval_loss} } grep { !defined $_->{step} } map { decode_json($_) } split /\n/,
         slurp($log);

@@ -27,7 +27,8 @@ my $text = "$work/text.txt";
 my @model = (
     1,
     $train,
-    qw(--layers 2 --width 24 --heads 3 --context 12 --batch 2 --micro-batch 2 --steps 1 --dropout 0.25 --eval-every 0 --data),
+    qw(--layers 2 --width 24 --heads 3 --context 12 --batch 2 --micro-batch 2 --steps 1
+        --dropout 0.25 --eval-every 0 --data),
     $text,
     @how
 );

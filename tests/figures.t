@@ -12,7 +12,8 @@ mkdir "$tap_dir/page"
 page=$tap_dir/page/README.md
 text=$tap_dir/text
 seq 1000 >"$text"
-command="$train --emulate 2 --dp 1 --tp 1 --pp 2 --layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 1 --steps 1 --data $text"
+command="$train --emulate 2 --dp 1 --tp 1 --pp 2 --layers 2 --width 16"
+command="$command --heads 2 --context 8 --batch 4 --micro-batch 1 --steps 1 --data $text"
 
 # page LINE...: writes the page.
 page() { printf '%s\n' "# A page" "$@" >"$page"; }
@@ -47,12 +48,14 @@ finds 1 "only programs of this tree are run" "a program of this tree" --check
 page "<!-- figure: build/cpu-fp32/nothing -->" '![none](figures/two.svg)'
 finds 1 "one that is not built is named" "make builds it" --check
 page '![none](figures/two.svg)'
-finds 1 "a figure without a command is named" "README.md:2: no comment before figures/two.svg" --check
+finds 1 "a figure without a command is named" "README.md:2: no comment before figures/two.svg" \
+    --check
 page "<!-- figure: $command -->" '' '![none](figures/two.svg)'
 finds 1 "a command without a figure, too" "README.md:2: expected" --check
 page "words"
 finds 1 "a figure that no page shows, too" "figures/two.svg: no page shows it" --check
-printf '%s\n' "<!-- figure: $command -->" '![a pipeline](figures/two.svg)' >"$tap_dir/page/02_two.md"
+printf '%s\n' "<!-- figure: $command -->" '![a pipeline](figures/two.svg)' \
+    >"$tap_dir/page/02_two.md"
 finds 0 "a lesson's page beside it may show it" "0 figures, all equal" --check
 
 tools/figures --check >"$tap_dir/output" 2>&1

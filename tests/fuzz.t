@@ -21,8 +21,8 @@ sub compiles {
 }
 {
     open my $f, '>', "$work/empty.c" or die;
-    print $f
-        "#include <stddef.h>\n#include <stdint.h>\nint LLVMFuzzerTestOneInput(const uint8_t *d, size_t n) { (void)d; (void)n; return 0; }\n"
+    print $f "#include <stddef.h>\n#include <stdint.h>\nint LLVMFuzzerTestOneInput(const uint8_t "
+        . "*d, size_t n) { (void)d; (void)n; return 0; }\n"
 }
 my $lib_fuzzer =
     compiles("clang", "-fsanitize=fuzzer,address,undefined", "-o", "$work/empty", "$work/empty.c");
@@ -72,7 +72,8 @@ for my $form (@forms) {
     for my $what (sort keys %mistake) {
         open my $f, '>', "$work/mistake.c" or die;
         print $f
-            "#include \"tests/fuzz.h\"\nint LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {\n    uint8_t *copy = fuzz_copy(data, size);\n    $mistake{$what}\n    free(copy);\n    return 0;\n}\n";
+            "#include \"tests/fuzz.h\"\nint LLVMFuzzerTestOneInput(const uint8_t *data, size_t "
+            . "size) {\n    uint8_t *copy = fuzz_copy(data, size);\n    $mistake{$what}\n    free(copy);\n    return 0;\n}\n";
         close $f or die;
         ok(
             build($form, 'mistake', "$work/mistake.c"),

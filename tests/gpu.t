@@ -107,9 +107,8 @@ if ($kind eq 'standin') {
 SKIP: {
     my $sanitizer = sanitizer();
     skip 'compute-sanitizer is for a GPU', 1 if $kind eq 'standin';
-    skip
-        'no compute-sanitizer here: a part of the CUDA Toolkit of its own, such as cuda-sanitizer-13-0',
-        1
+    skip 'no compute-sanitizer here: a part of the CUDA Toolkit of its own, such as '
+        . 'cuda-sanitizer-13-0', 1
         unless $sanitizer;
     my @jobs;
     for my $tool (qw(memcheck initcheck racecheck)) {

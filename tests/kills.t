@@ -29,7 +29,8 @@ srand $seed;
 my ($steps, $every, $ranks, $timeout) = (400, 3, 3, 10);
 { open my $f, '>', "$work/text" or die; print $f join ' ', 1 .. 1000; close $f or die }
 my @model = (
-    qw(--layers 3 --width 16 --heads 2 --context 8 --batch 6 --micro-batch 2 --reduce ordered --eval-every 0 --dp 1 --tp 1 --pp 3),
+    qw(--layers 3 --width 16 --heads 2 --context 8 --batch 6 --micro-batch 2 --reduce ordered
+        --eval-every 0 --dp 1 --tp 1 --pp 3),
     '--steps', $steps, '--data', "$work/text"
 );
 my ($dir, $log) = ("$work/saved", "$work/log");

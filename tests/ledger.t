@@ -57,7 +57,8 @@ my @lessons = map {
     map { counted($_, $source) } qw(fp32 fp64)
 } '04_pipeline_naive/02_naive.c', '04_pipeline_naive/03_gpipe.c', '05_pipeline_1f1b/02_1f1b.c';
 
-# In the trainer, one more step adds the messages of one step. The messages outside the steps stay the same.
+# In the trainer, one more step adds the messages of one step. The messages outside the steps stay
+# the same.
 my @model = (
     qw(--layers 8 --width 24 --heads 4 --context 8 --batch 9 --micro-batch 2 --eval-every 0 --data),
     "$work/text"

@@ -1,6 +1,8 @@
 #!/usr/bin/perl
-# Tests the frame: options, checks, costs, verdict, exit status, JSON and digest, with virtual ranks and as processes.
-# slow: each mode runs with 1, 3 and 4 virtual ranks and as processes, and one run exceeds its --timeout
+# Tests the frame: options, checks, costs, verdict, exit status, JSON and digest, with virtual ranks
+# and as processes.
+# slow: each mode runs with 1, 3 and 4 virtual ranks and as processes, and one run exceeds its
+# --timeout
 use strict;
 use warnings;
 use FindBin;
@@ -251,7 +253,8 @@ SKIP: {
     is($given, 0, 'an option that was given has no other default');
 }
 
-# ---- the page without --verbose: one line about all comparisons, failures in full, the table of results, the answer ----
+# ---- the page without --verbose: one line about all comparisons, failures in full, the table of
+# results, the answer ----
 {
     my ($status, $out) = start("COLUMNS=90 $program --emulate 3");
     is($status, 0, 'the page: status');
@@ -285,7 +288,8 @@ SKIP: {
         'the page: cells by rank, and in percent'
     );
     my $ending =
-        "  Answer:      Rank 2 holds 1.00..3.00 kB, at most 3000 bytes.\n  Cost:        one message\n  Use it when: there is a test.\n";
+          "  Answer:      Rank 2 holds 1.00..3.00 kB, at most 3000 bytes.\n  Cost:        one "
+        . "message\n  Use it when: there is a test.\n";
     like(
         $table,
         qr/^  Compared: .*\n(?: .*\n)*?\Q$ending\E\[test lesson\] PASS/m,

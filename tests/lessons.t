@@ -58,7 +58,7 @@ sub refused {
     return $job->{status} == 2 && $job->{err} =~ /\Aunsplit: [^\n]{20,}\n\z/ && before_work($job);
 }
 
-my %one = map { $_ => 1 } '08-plan';    # one rank works, and the others wait
+my %one = map { $_ => 1 } '08-plan';    # one rank works, and the other ranks wait
 my (@jobs, @own);
 for my $i (0 .. $#lessons) {
     my $lesson = $lessons[$i];

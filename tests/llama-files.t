@@ -1,6 +1,8 @@
 #!/usr/bin/perl
-# Models of Hugging Face's Llama and Qwen2 (tests/llama.py has made them, and has written down what PyTorch computes with them): train --init,
-# sample --from and train --export, at several layouts; files in several pieces; half precision; what is refused.
+# Models of Hugging Face's Llama and Qwen2 (tests/llama.py has made them, and has written down what
+# PyTorch computes with them): train --init,
+# sample --from and train --export, at several layouts; files in several pieces; half precision;
+# what is refused.
 # TEST_ALL=1: every model at every layout with both optimizers.
 use strict;
 use warnings;
@@ -197,8 +199,8 @@ my @ways = (
 mkdir "$work/gpt2";
 spew("$work/gpt2/model.safetensors", slurp('tests/gpt2.safetensors'));
 spew("$work/gpt2/config.json",
-    '{"n_head": 3, "model_type": "gpt2", "n_layer": 3, "n_embd": 12, "n_positions": 16, "vocab_size": 11}'
-);
+          '{"n_head": 3, "model_type": "gpt2", "n_layer": 3, "n_embd": 12, "n_positions": 16, '
+        . '"vocab_size": 11}');
 SKIP: {
     skip "$train is not built", 1 unless -x $train;
     for my $i (0 .. $#models + 1) {
@@ -221,8 +223,8 @@ SKIP: {
             $theirs, '... the same names, shapes and bytes');
         next if $i == @models;
         my ($ours, $config) = map { decode_json(slurp("$_/config.json")) } "$work/out$i", $folder;
-        my @same =
-            qw(architectures model_type hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads max_position_embeddings
+        my @same = qw(architectures model_type hidden_size intermediate_size num_hidden_layers
+            num_attention_heads num_key_value_heads max_position_embeddings
             vocab_size hidden_act rms_norm_eps rope_parameters tie_word_embeddings);
         push @same, qw(attention_bias mlp_bias) if $config->{model_type} eq 'llama';
         is_deeply(
@@ -239,7 +241,8 @@ SKIP: {
             emu(
                 2,
                 $train,
-                qw(--untied --layers 2 --width 12 --heads 3 --context 16 --vocab 11 --dp 1 --tp 1 --pp 2),
+                qw(--untied --layers 2 --width 12 --heads 3 --context 16 --vocab 11 --dp 1
+                    --tp 1 --pp 2),
                 @still,
                 '--export',
                 "$work/untied/model.safetensors",
@@ -266,7 +269,8 @@ SKIP: {
     my $checked = run(
         emu(
             8, $train,
-            qw(--init tests/llama/qwen2 --check --dropout 0 --steps 3 --eval-every 0 --batch 8 --dp 2 --tp 2 --pp 2 --zero 2 --optimizer sgd --lr 0.05
+            qw(--init tests/llama/qwen2 --check --dropout 0 --steps 3 --eval-every 0 --batch 8
+                --dp 2 --tp 2 --pp 2 --zero 2 --optimizer sgd --lr 0.05
                 --context 16 --data), $tokens, '--save', "$work/saved", @how
         )
     );
@@ -372,7 +376,8 @@ SKIP: {
 }
 
 # ---- half precision ----
-# The same numbers in fewer bytes: $half gives 16 bits for the bits of a float, $whole the float's bits again.
+# The same numbers in fewer bytes: $half gives 16 bits for the bits of a float, $whole the float's
+# bits again.
 sub half_of {
     my ($bits) = @_;
     my ($sign, $exponent, $fraction) =
@@ -419,7 +424,7 @@ for my $type (sort keys %type) {
 my %source = (one => 'grouped', several => 'shards', tied => 'tied');
 my $number = 0;
 
-# A copy of a model's folder that one thing has happened to.
+# A copy of a model's folder with one change.
 sub copy_of {
     my ($kind, $change) = @_;
     my $folder = "$work/copy" . ++$number;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Tiny models of the Llama family with random weights, made by Hugging Face's transformers, and what PyTorch computes with
-them: what tests/llama-files.t holds 08_3d/train --init and 08_3d/sample --from against.
+"""Makes tiny models of the Llama family with random weights by Hugging Face's transformers, and
+writes PyTorch's results with them. tests/llama-files.t compares 08_3d/train --init and
+08_3d/sample --from with these results.
 
     pip install torch transformers
     make PRECISION=fp64 ONLY=build/cpu-fp64/tests/test_oracle programs

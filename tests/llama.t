@@ -1,6 +1,8 @@
 #!/usr/bin/perl
-# Tests Llama's block under the trainer: RMS norm, rotary positions, SwiGLU, grouped heads, an untied head. Each row
-# is compared with the unsplit model, and every cost is exact to the byte. Each row runs emulated. TEST_ALL=1: in both
+# Tests Llama's block under the trainer: RMS norm, rotary positions, SwiGLU, grouped heads, an
+# untied head. Each row
+# is compared with the unsplit model, and every cost is exact to the byte. Each row runs emulated.
+# TEST_ALL=1: in both
 # precisions, tied as well as untied.
 use strict;
 use warnings;
@@ -35,7 +37,8 @@ if (!-e 'student.mk') {
 
 # Two heads of the query share a head of key and value. No two tensors have the same width.
 my @model = (
-    qw(--family llama --layers 4 --width 48 --heads 8 --kv-heads 4 --ffn 38 --context 10 --batch 8 --micro-batch 2 --steps 3
+    qw(--family llama --layers 4 --width 48 --heads 8 --kv-heads 4 --ffn 38 --context 10
+        --batch 8 --micro-batch 2 --steps 3
         --eval-every 0 --check --data), $text
 );
 my @rows = (
@@ -99,7 +102,8 @@ for my $job (@jobs) {
 # A checkpoint stores the family. Another layout reads it, where a rank's queries are other columns.
 {
     my @sizes = (
-        qw(--layers 2 --width 48 --heads 8 --kv-heads 4 --ffn 38 --untied --context 10 --batch 8 --micro-batch 2 --data),
+        qw(--layers 2 --width 48 --heads 8 --kv-heads 4 --ffn 38 --untied --context 10 --batch
+            8 --micro-batch 2 --data),
         $text
     );
     my @how = qw(--eval-every 0 --reduce ordered);

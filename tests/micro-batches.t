@@ -13,7 +13,7 @@ use Test::More;
 chdir "$FindBin::Bin/.." or die;
 
 # A lesson, the sequences of its batch, its other options, the p and m that it accepts, and the
-# reason with which it refuses others.
+# reason with which it refuses other p and m.
 my @lessons = (
     ['04_pipeline_naive/02_naive', 5],
     ['04_pipeline_naive/03_gpipe', 7],

@@ -66,6 +66,6 @@ for my $job (@jobs) {
     $others++ if ending($job->{name}, $job->{out}) ne $answer{$key};
 }
 
-# A lesson with one rank does the same on eight. The others measure other numbers.
+# A lesson with one rank does the same on eight. All other lessons measure other numbers.
 cmp_ok($others, '>=', @jobs / 2, 'with other ranks the answers have other numbers');
 done_testing();

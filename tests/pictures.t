@@ -17,7 +17,8 @@ my $train = program_of('fp32', '08_3d/train.c');
 plan skip_all => "$train is not built" unless -x $train;
 { open my $f, '>', "$work/text" or die; print $f join ' ', 1 .. 1000; close $f or die }
 my @small = (
-    qw(--layers 8 --width 24 --heads 4 --context 8 --batch 8 --micro-batch 1 --steps 2 --eval-every 0 --data),
+    qw(--layers 8 --width 24 --heads 4 --context 8 --batch 8 --micro-batch 1 --steps 2
+        --eval-every 0 --data),
     "$work/text"
 );
 
@@ -348,7 +349,8 @@ for my $option (qw(svg trace)) {
         words => [
             'sh',
             '-c',
-            "trap '' XFSZ; (ulimit -f 1; $train @small --emulate 2 --$option $work/folder/x) 2>&1 | cat"
+            "trap '' XFSZ; (ulimit -f 1; $train @small --emulate 2 --$option $work/folder/x) "
+                . "2>&1 | cat"
         ]
     };
     run_jobs([$job]);

@@ -12,7 +12,8 @@ chdir "$FindBin::Bin/.." or die;
 my $plan = program_of('fp32', '08_3d/plan.c');
 plan skip_all => "$plan is not built" unless -x $plan;
 
-# Checks a search. Layouts that fit come first, the fastest first. A layout derived alone gives the same numbers.
+# Checks a search. Layouts that fit come first, the fastest first. A layout derived alone gives the
+# same numbers.
 # Files and refusals are checked, too.
 my $gpus = $all ? 1024 : 128;
 my ($search, $alone, $none, $wrong, $large, $ring, $positions, $thirds) = run_jobs(
@@ -191,8 +192,8 @@ for my $case (['--rails 0', qr/--rails 0: expected a whole number from 1/],
 
 # Blocks that do not divide by the stages: parts of equal cost, as Llama 3 cuts 126 blocks over 16
 # stages. A layout with such parts is derived alone by --balance cost.
-my @llama =
-    qw(--model llama3-405b --cluster dgx-h100 --gpus 2048 --batch 512 --dp 16 --tp 8 --pp 16 --zero 1 --micro-batch 1 --chunks 1 --recompute none --memory 200);
+my @llama = qw(--model llama3-405b --cluster dgx-h100 --gpus 2048 --batch 512 --dp 16 --tp 8 --pp 16
+    --zero 1 --micro-batch 1 --chunks 1 --recompute none --memory 200);
 my ($uneven, $same_uneven, @balance) = run_jobs(
     [
         emu(1, $plan, @llama),
@@ -235,7 +236,7 @@ my $tokens = 86400 / $config->{step_s} * 1024 * 4096;
 cmp_ok(abs($config->{price_per_billion_tokens} / ($config->{price_per_day} / $tokens * 1e9) - 1),
     '<', 1e-6, 'and of a billion tokens');
 
-# What to try where nothing fits: the memory and the number of GPUs that the page names suffice.
+# The page's advice if nothing fits: the memory and the number of GPUs that the page names suffice.
 my ($memory, $more, $degrees) =
     $none->{out} =~ /Try: --memory (\d+), --gpus (\d+) \(dp (\d+ x tp \d+ x pp \d+), ZeRO 3\)/;
 ok($memory && $more, 'what to try') or diag(complain($none));
@@ -259,7 +260,8 @@ is(
     'and that many GPUs, but not half of them'
 ) or diag(complain($many));
 
-# Published steps: --papers prints a row for each, and the errors of the rows outside the fit are those that the page states.
+# Published steps: --papers prints a row for each, and the errors of the rows outside the fit are
+# those that the page states.
 my ($papers) =
     run_jobs([emu(1, $plan, qw(--gpus 1 --model ptdp-1.7b --explain), '1,1,1', qw(--papers))]);
 my @row = $papers->{out} =~ /^  (\S.*? +[AH]100 .*%  (?:fit|held out))$/mg;
@@ -274,9 +276,11 @@ my $said = sprintf 'mean error %.1f %%, worst %.1f %%',
     100 * $papers->{page}{config}{held_out_mean}, 100 * $papers->{page}{config}{held_out_worst};
 like(slurp('08_3d/reference.md'), qr/held out: \Q$said\E/, "the reference page says: $said");
 
-# Collectives over two nodes of four by closed forms: 1 card, 4 cards, hierarchical. The gradient is most of the bytes.
+# Collectives over two nodes of four by closed forms: 1 card, 4 cards, hierarchical. The gradient is
+# most of the bytes.
 my @sum = (
-    qw(--cluster lesson --precision fp32 --layers 4 --heads 4 --width 128 --context 16 --vocab 256 --batch 8 --gpus 8 --dropout 0 --explain),
+    qw(--cluster lesson --precision fp32 --layers 4 --heads 4 --width 128 --context 16 --vocab
+        256 --batch 8 --gpus 8 --dropout 0 --explain),
     '8,1,1'
 );
 my ($one, $four, $two_steps) = run_jobs(

@@ -124,8 +124,8 @@ sub draw {
             beside => $beside,
             exact => $exact,
 
-            # Some replica or slice groups are in one node, others in two. So ZeRO's sums and the
-            # ring wait for each other within a micro-batch. In a ring with unequal ranks each
+            # Some replica or slice groups are in one node, other groups in two. So ZeRO's sums and
+            # the ring wait for each other within a micro-batch. In a ring with unequal ranks each
             # rank waits differently for each message.
             limit => $beside
                 || $cut
@@ -205,7 +205,8 @@ for my $case ([5, 1, 2, 4], [3, 3, 2, 1]) {
     my ($node, $dp, $tp, $pp) = @$case;
     my $world = $dp * $tp * $pp;
     my @model = (
-        qw(--layers 8 --heads 4 --width 32 --context 16 --batch 12 --micro-batch 1 --dropout 0 --attention plain --node),
+        qw(--layers 8 --heads 4 --width 32 --context 16 --batch 12 --micro-batch 1 --dropout 0
+            --attention plain --node),
         $node
     );
     my ($planned, $trained) = run_jobs(
@@ -227,7 +228,8 @@ for my $case ([5, 1, 2, 4], [3, 3, 2, 1]) {
     ) or diag(map { complain($_) } $planned, $trained);
 }
 
-# Llama's block where each sum and each table counts: its ends in two stages and in one, ZeRO, sequence parallelism, a ring.
+# Llama's block where each sum and each table counts: its ends in two stages and in one, ZeRO,
+# sequence parallelism, a ring.
 for my $case (
     ['2,2,2', qw(--zero 0 --sequence-parallel)],
     ['2,2,1', qw(--zero 3)],
@@ -238,7 +240,8 @@ for my $case (
     my ($dp, $tp, $pp, $cp) = (split(/,/, $degrees), 1);
     my $world = $dp * $tp * $pp * $cp;
     my @model = (
-        qw(--family llama --untied --kv-heads 2 --ffn 36 --layers 4 --heads 6 --width 48 --context 16 --batch 8 --micro-batch 1 --dropout 0),
+        qw(--family llama --untied --kv-heads 2 --ffn 36 --layers 4 --heads 6 --width 48
+            --context 16 --batch 8 --micro-batch 1 --dropout 0),
         grep { !/sequence/ } @how
     );
     my ($sequence) = grep { /sequence/ } @how;
@@ -248,7 +251,8 @@ for my $case (
                 1,
                 $plan,
                 @model,
-                qw(--attention blockwise --cluster lesson --precision fp32 --vocab 256 --sequence-parallel),
+                qw(--attention blockwise --cluster lesson --precision fp32 --vocab 256
+                    --sequence-parallel),
                 $sequence ? 'yes' : 'no',
                 '--gpus',
                 $world,
@@ -288,7 +292,8 @@ for my $case (
     ) or diag(map { complain($_) } $planned, $trained);
 }
 
-# The parameters of models as they are: the published number, to its digits. One GPU holds the whole model, 4 bytes each.
+# The parameters of models as they are: the published number, to its digits. One GPU holds the whole
+# model, 4 bytes each.
 my %published = (
     'llama2-7b' => '6.74',
     'llama2-13b' => '13.0',
@@ -329,7 +334,8 @@ my ($herd) = run_jobs(
         emu(
             1,
             $plan,
-            qw(--model llama3-405b --cluster dgx-h100 --gpus 8192 --zero 1 --sequence-parallel yes --chunks 8 --balance cost --explain),
+            qw(--model llama3-405b --cluster dgx-h100 --gpus 8192 --zero 1 --sequence-parallel
+                yes --chunks 8 --balance cost --explain),
             '64,8,16'
         )
     ]
@@ -347,7 +353,8 @@ my ($empty) = run_jobs(
         emu(
             1,
             $plan,
-            qw(--layers 1 --heads 2 --width 16 --context 5 --batch 4 --micro-batch 1 --zero 1 --cluster lesson --precision fp32),
+            qw(--layers 1 --heads 2 --width 16 --context 5 --batch 4 --micro-batch 1 --zero 1
+                --cluster lesson --precision fp32),
             qw(--vocab 256 --gpus 6 --explain),
             "3,1,1,2"
         )

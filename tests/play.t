@@ -16,7 +16,8 @@ my $train = program_of('fp32', '08_3d/train.c');
 plan skip_all => "$train is not built" unless -x $train;
 { open my $f, '>', "$work/text" or die; print $f join ' ', 1 .. 1000; close $f or die }
 my @small = (
-    qw(--layers 4 --width 24 --heads 4 --context 8 --batch 4 --micro-batch 1 --steps 1 --link ib --data),
+    qw(--layers 4 --width 24 --heads 4 --context 8 --batch 4 --micro-batch 1 --steps 1 --link
+        ib --data),
     "$work/text"
 );
 my $pipeline = "$work/pipeline.json";

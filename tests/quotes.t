@@ -16,30 +16,36 @@ took 12 s
 last
 ```
 END
-ends 0 "a quote may differ in times and rounding errors, and leave lines out" "^same.*page.md:2 1.quotes" \
+ends 0 "a quote may differ in times and rounding errors, and leave lines out" \
+    "^same.*page.md:2 1.quotes" \
     tools/check-quotes "$tap_dir/page.md"
 sed 's/limit 1.0e-05  ok$/limit 1.0e-04  ok/' "$tap_dir/page.md" >"$tap_dir/limit.md"
-ends 1 "a quote with another limit is caught" "^DIFFERS.*limit.md:2 ^+grad.*1.0e-05" tools/check-quotes "$tap_dir/limit.md"
+ends 1 "a quote with another limit is caught" "^DIFFERS.*limit.md:2 ^+grad.*1.0e-05" \
+    tools/check-quotes "$tap_dir/limit.md"
 sed '/^\.\.\./d' "$tap_dir/page.md" >"$tap_dir/short.md"
 ends 1 "a quote that lacks lines is caught" "^DIFFERS" tools/check-quotes "$tap_dir/short.md"
 mkdir -p "$tap_dir/book/tools" "$tap_dir/book/01_one"
 cp tools/check-quotes "$tap_dir/book/tools"
 printf '%s\n' '```console' '$ tools/no-such-tool' 'words' '```' >"$tap_dir/book/01_one/02_two.md"
-ends 1 "the page of a lesson is compared without being named" "^DIFFERS.*01_one/02_two.md:2 1.quotes" \
+ends 1 "the page of a lesson is compared without being named" \
+    "^DIFFERS.*01_one/02_two.md:2 1.quotes" \
     "$tap_dir/book/tools/check-quotes"
 # With TEST_ALL=1 only: make grade takes a minute and a half, and grade.t runs it. The pages of
 # docs/pages repeat quotes of other pages.
 set --
-for page in README.md common/README.md common/llama.md [0-9][0-9]_*/*.md docs/*.md docs/pages/*.md; do
+for page in README.md common/README.md common/llama.md [0-9][0-9]_*/*.md docs/*.md \
+    docs/pages/*.md; do
     grep -qs '^```console' "$page" || continue
     case $page:$TEST_ALL in
-        docs/instructors.md: | docs/pages/*:) skip "the output quoted in $page" "it takes long: with TEST_ALL=1" ;;
+        docs/instructors.md: | docs/pages/*:) skip "the output quoted in $page" \
+            "it takes long: with TEST_ALL=1" ;;
         *) set -- "$@" "$page" ;;
     esac
 done
 tools/check-quotes "$@" >"$tap_dir/quotes" 2>&1
 for page; do
-    awk -v page="$page:" '/^(same|DIFFERS) / { of_page = index($2, page) == 1 } of_page' "$tap_dir/quotes" >"$tap_dir/of-page"
+    awk -v page="$page:" '/^(same|DIFFERS) / { of_page = index($2, page) == 1 } of_page' \
+        "$tap_dir/quotes" >"$tap_dir/of-page"
     grep -q '^same ' "$tap_dir/of-page" && ! grep -q '^DIFFERS' "$tap_dir/of-page"
     ok $? "the output quoted in $page is what its commands print" "$tap_dir/of-page"
 done
@@ -61,21 +67,26 @@ END
         sed "$1" "$tap_dir/costs.md" >"$tap_dir/spoilt.md"
         ends 1 "$3" "$2" tools/check-tables "$tap_dir/spoilt.md"
     }
-    ends 0 "a cost table may have the numbers that its commands print" "^1.cost.tables,.9.numbers 2.commands" \
+    ends 0 "a cost table may have the numbers that its commands print" \
+        "^1.cost.tables,.9.numbers 2.commands" \
         tools/check-tables "$tap_dir/costs.md"
-    spoilt "s/292464/292465/" "spoilt.md:4:.292465.is.not.among.what.is.measured" "another count is caught"
-    spoilt "s/| 194976 |/| 194977 |/" "spoilt.md:4:.194977.is.not.among.what.is.predicted" "another predicted count is caught"
+    spoilt "s/292464/292465/" "spoilt.md:4:.292465.is.not.among.what.is.measured" \
+        "another count is caught"
+    spoilt "s/| 194976 |/| 194977 |/" "spoilt.md:4:.194977.is.not.among.what.is.predicted" \
+        "another predicted count is caught"
     spoilt "s/148608\.\./148609../" "spoilt.md:6:.148609\.\.198144" "so is another range"
     spoilt "s/4\.85/4.84/" "spoilt.md:7:.4.84" "another rounded time"
     spoilt "s/14\.5/14.6/" "spoilt.md:8:.14.6" "another share"
     spoilt "1d" "needs.its.commands" "a table of costs without its commands"
     spoilt "4,\$ s/[0-9]//g" "nothing.of.this.table.could" "a table without numbers"
     spoilt "1s#--emulate#--emulate 4; build/cpu-fp32/03_tensor_parallel/05_vocab &#" \
-        "nothing.of.this.table.is.printed.by.*05_vocab.--emulate" "a command of which the table has nothing"
+        "nothing.of.this.table.is.printed.by.*05_vocab.--emulate" \
+        "a command of which the table has nothing"
     spoilt "s/{2,4}/{2,none}/" "--emulate.none.*status.2" "a command that fails"
     spoilt "1s/\$/\n/" "no.table.follows" "commands without a table"
     sed "s/\b70848\b/70852/" common/README.md >"$tap_dir/spoilt.md"
-    ends 1 "another count in a page of the book is caught" "spoilt.md:[0-9]*:.70852" tools/check-tables "$tap_dir/spoilt.md"
+    ends 1 "another count in a page of the book is caught" "spoilt.md:[0-9]*:.70852" \
+        tools/check-tables "$tap_dir/spoilt.md"
     # Every second page; TEST_ALL=1: all.
     set --
     for page in README.md common/*.md [0-9][0-9]_*/*.md docs/*.md docs/pages/*.md; do
@@ -83,7 +94,8 @@ END
         turn=$((1 - ${turn:-0}))
         if [ "$turn" -eq 1 ] || [ -n "$TEST_ALL" ]; then set -- "$@" "$page"; fi
     done
-    ends 0 "the cost tables of the pages equal the output of their commands" "cost.tables,.[0-9]*.numbers" tools/check-tables "$@"
+    ends 0 "the cost tables of the pages equal the output of their commands" \
+        "cost.tables,.[0-9]*.numbers" tools/check-tables "$@"
 else
     skip "cost tables" "the lessons are not built"
 fi

@@ -11,12 +11,16 @@ train=$PWD/${BUILD:-build/cpu-fp32}/08_3d/train
 [ -x "$train" ] || { echo "1..0 # SKIP the trainer is not built"; exit 0; }
 out=$tap_dir/out
 head -c 10000 build/text.txt >"$tap_dir/text"
-model="--layers 2 --width 16 --heads 4 --context 8 --batch 4 --micro-batch 2 --eval-every 0 --reduce ordered --data $tap_dir/text"
+model="--layers 2 --width 16 --heads 4 --context 8 --batch 4 --micro-batch 2"
+model="$model --eval-every 0 --reduce ordered --data $tap_dir/text"
 losses() { grep -h '^{"step"' "$@" | grep -o '"step":[0-9]*\|"loss":[^,]*'; }
 
 # Prints the script of the page that contains these words.
 script() {
-    awk -v words="$1" '/^```sh/ { inside = 1; text = ""; next } /^```/ { if (inside && index(text, words)) printf "%s", text; inside = 0 }
+    awk -v words="$1" \
+        '/^```sh/ { inside = 1; text = ""; next }
+        /^```/ { if (inside && index(text, words)) printf "%s", text
+            inside = 0 }
         inside { text = text $0 "\n" }' docs/cluster.md
 }
 # Adapts the page's script to a small model: the same program, with additional options, on virtual
@@ -26,7 +30,10 @@ cat >"$tap_dir/launch" <<END
 #!/bin/sh
 ranks=\$1
 shift 2
-case " \$* " in *" --resume "*) set -- "\$@" --micro-batch 2 --eval-every 0 --reduce ordered ;; *) set -- "\$@" $model --steps \$STEPS ;; esac
+case " \$* " in
+    *" --resume "*) set -- "\$@" --micro-batch 2 --eval-every 0 --reduce ordered ;;
+    *) set -- "\$@" $model --steps \$STEPS ;;
+esac
 echo round >>rounds
 exec "$root/tools/launch" -e "\$ranks" "$train" "\$@" --log "log.\$(wc -l <rounds)"
 END
@@ -40,7 +47,8 @@ ok $? "the page has a loop" "$tap_dir/loop.sh"
 for minutes in 0.03 0.01 0.003 0.001; do
     rm -rf "$tap_dir/loop"
     mkdir "$tap_dir/loop"
-    sed "s|tools/launch|$tap_dir/launch|; s|--exit-after 55|--exit-after $minutes|" "$tap_dir/loop.sh" >"$tap_dir/quick.sh"
+    sed "s|tools/launch|$tap_dir/launch|; s|--exit-after 55|--exit-after $minutes|" \
+        "$tap_dir/loop.sh" >"$tap_dir/quick.sh"
     (cd "$tap_dir/loop" && STEPS=2000 sh "$tap_dir/quick.sh") >"$out" 2>&1
     status=$?
     rounds=$(wc -l <"$tap_dir/loop/rounds")
@@ -50,7 +58,8 @@ done
 ok $? "the loop ends with status 0" "$out"
 { [ "$rounds" -gt 1 ] && [ "$(grep -c '^stopped: saved after' "$out")" -eq $((rounds - 1)) ]; }
 ok $? "after several rounds ($rounds), each of which says what it saved" "$out"
-tools/launch -e 4 "$train" --dp 2 --tp 2 --pp 1 $model --steps 2000 --log "$tap_dir/whole" >"$out" 2>&1
+tools/launch -e 4 "$train" --dp 2 --tp 2 --pp 1 $model --steps 2000 --log "$tap_dir/whole" >"$out" \
+    2>&1
 losses "$tap_dir/whole" >"$tap_dir/want"
 i=0
 while [ $i -lt "$rounds" ]; do i=$((i + 1)); losses "$tap_dir/loop/log.$i"; done >"$tap_dir/got"
@@ -68,7 +77,8 @@ shift 1
 "$tap_dir/launch" 8 "\$@" --save-every 20 &
 before=\$(ls -d checkpoints/step-*[0-9] 2>/dev/null | wc -l)
 if [ \$before -lt 5 ]; then
-    while [ \$(ls -d checkpoints/step-*[0-9] 2>/dev/null | wc -l) -lt \$((before + 2)) ] && kill -0 \$!; do sleep 0.05; done
+    while [ \$(ls -d checkpoints/step-*[0-9] 2>/dev/null | wc -l) -lt \$((before + 2)) ] &&
+        kill -0 \$!; do sleep 0.05; done
     kill -s USR1 \$!
 fi
 wait \$!
@@ -76,7 +86,8 @@ END
 printf '#!/bin/sh\n[ "$*" = "requeue 77" ] && echo again >>requeued\n' >"$tap_dir/bin/scontrol"
 chmod +x "$tap_dir/bin/srun" "$tap_dir/bin/scontrol"
 sed 's|--save-every 100||' "$tap_dir/job.sh" >"$tap_dir/short.sh"
-submit() { (cd "$tap_dir/job" && PATH="$tap_dir/bin:$PATH" SLURM_JOB_ID=77 STEPS=400 sh "$tap_dir/short.sh"); }
+submit() { (cd "$tap_dir/job" && PATH="$tap_dir/bin:$PATH" SLURM_JOB_ID=77 STEPS=400 sh \
+    "$tap_dir/short.sh"); }
 starts=0
 queued=yes
 while [ -n "$queued" ] && [ $starts -lt 20 ]; do
@@ -86,6 +97,7 @@ while [ -n "$queued" ] && [ $starts -lt 20 ]; do
     queued=
     [ ! -e "$tap_dir/job/requeued" ] || queued=yes
 done >"$out" 2>&1
-{ [ $starts -gt 1 ] && [ -d "$tap_dir/job/checkpoints/step-000400" ] && [ "$(grep -c '^stopped: saved after' "$out")" -eq $((starts - 1)) ]; }
+{ [ $starts -gt 1 ] && [ -d "$tap_dir/job/checkpoints/step-000400" ] &&
+    [ "$(grep -c '^stopped: saved after' "$out")" -eq $((starts - 1)) ]; }
 ok $? "it is started again until the training is done ($starts starts)" "$out"
 tap_end

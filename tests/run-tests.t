@@ -10,7 +10,7 @@ use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 
-# Runs a test file with these lines, alone or with others. Returns the output and the status.
+# Runs a test file with these lines, alone or with other files. Returns the output and the status.
 sub file {
     my ($name, @lines) = @_;
     open my $f, '>', "$work/$name.t" or die;
@@ -84,7 +84,8 @@ is(
 ) or diag($mixed->{out});
 is(
     block($mixed, "$perl, failed: 2 - one is two"),
-    "#   Failed test 'one is two'\n#   at $perl line 7.\n#          got: '1'\n#     expected: '2'\n",
+    "#   Failed test 'one is two'\n#   at $perl line 7.\n#          got: '1'\n#     expected: "
+        . "'2'\n",
     'Perl: a failed test with its diagnostics'
 );
 like(

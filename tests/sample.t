@@ -51,7 +51,8 @@ fine(
         emu(
             4,
             $train{fp32},
-            qw(--dp 1 --tp 2 --pp 2 --layers 6 --width 30 --heads 5 --context 12 --batch 8 --steps 30 --eval-every 0 --data),
+            qw(--dp 1 --tp 2 --pp 2 --layers 6 --width 30 --heads 5 --context 12 --batch 8
+                --steps 30 --eval-every 0 --data),
             $text,
             '--save',
             $dir,

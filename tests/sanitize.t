@@ -30,13 +30,15 @@ sub compiles {
 # ---- no MPI in emulated runs ----
 my $train = program_of('fp32', '08_3d/train.c');
 my @small = (
-    qw(--layers 4 --width 16 --heads 4 --context 8 --batch 6 --micro-batch 1 --steps 3 --check --data),
+    qw(--layers 4 --width 16 --heads 4 --context 8 --batch 6 --micro-batch 1 --steps 3 --check
+        --data),
     "$work/text"
 );
 SKIP: {
     skip "$train is not built", 2 unless -x $train;
     my $text =
-        "#include <stdlib.h>\n#include <unistd.h>\nint MPI_Init_thread(int *n, char ***v, int want, int *got) { (void)n; (void)v; (void)want; (void)got; _exit(99); }\n";
+          "#include <stdlib.h>\n#include <unistd.h>\nint MPI_Init_thread(int *n, char ***v, int "
+        . "want, int *got) { (void)n; (void)v; (void)want; (void)got; _exit(99); }\n";
     skip 'no shared library can be made', 2 unless compiles('no_mpi.so', $text, qw(-shared -fPIC));
     my @preload = ('env', "LD_PRELOAD=$work/no_mpi.so");
     my $emulated = { words => [@preload, $train, @small, qw(--emulate 4)] };
@@ -51,15 +53,18 @@ SKIP: {
 my %mistake = (
     'address' => [
         'address,undefined',
-        "#include <stdlib.h>\nint main(int n, char **v) { (void)v; char *p = malloc(8); p[7 + n] = 1; return p[0]; }\n"
+        "#include <stdlib.h>\nint main(int n, char **v) "
+            . "{ (void)v; char *p = malloc(8); p[7 + n] = 1; return p[0]; }\n"
     ],
     'leak' => [
         'address,undefined',
-        "#include <stdlib.h>\nvoid *volatile p;\nint main(void) { p = malloc(8); p = 0; return 0; }\n"
+        "#include <stdlib.h>\nvoid *volatile p;\nint main(void) "
+            . "{ p = malloc(8); p = 0; return 0; }\n"
     ],
     'undefined' => [
         'address,undefined',
-        "#include <limits.h>\nint main(int n, char **v) { (void)v; volatile int x = INT_MAX; x += n; return 0; }\n"
+        "#include <limits.h>\nint main(int n, char **v) "
+            . "{ (void)v; volatile int x = INT_MAX; x += n; return 0; }\n"
     ],
     'thread' => [
         'thread',

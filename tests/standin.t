@@ -6,7 +6,8 @@ build=build/standin-test
 mkdir -p $build
 if ! make --no-print-directory -f - $build/test >$build/log 2>&1 <<'EOF'
 flags := -std=gnu++17 -Wall -Wextra -Werror -O1 -g -pthread -I. -Itests/standin/include
-parts := $(patsubst %.cpp,build/standin-test/%.o,$(notdir $(wildcard tests/standin/*.cpp) tests/test_standin.cpp))
+parts := $(patsubst %.cpp,build/standin-test/%.o,$(notdir \
+    $(wildcard tests/standin/*.cpp) tests/test_standin.cpp))
 build/standin-test/test: $(parts)
 	g++ $(flags) -o $@ $^
 build/standin-test/%.o: tests/standin/%.cpp
@@ -47,8 +48,10 @@ status=$?
 grep -v '^1\.\.' $build/tap
 n=$(($(grep -c -e '^ok ' -e '^not ok ' $build/tap) + 1))
 if [ ! -e "$toolkit/cublas_v2.h" ] || [ ! -e "$toolkit/nccl.h" ]; then
-    echo "ok $n - the headers agree with the real ones # SKIP no headers of CUDA and NCCL in $toolkit"
-elif declarations >$build/agree.c && gcc -isystem "$toolkit" -c -o $build/agree.o $build/agree.c 2>$build/log; then
+    echo "ok $n - the headers agree with the real ones # SKIP no headers of CUDA and NCCL in" \
+        "$toolkit"
+elif declarations >$build/agree.c && gcc -isystem "$toolkit" -c -o $build/agree.o $build/agree.c \
+    2>$build/log; then
     echo "ok $n - the headers agree with the real ones"
 else
     sed 's/^/# /' $build/log

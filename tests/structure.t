@@ -10,7 +10,8 @@ root=$PWD
 
 # ---- the checks: each prints the violations in the current folder, one per line ----
 chapter_sources() { ls [0-9][0-9]_*/*.[ch] [0-9][0-9]_*/experiments/*.[ch] 2>/dev/null; }
-lessons() { { ls [0-9][0-9]_*/[0-9][0-9]_*.c; grep -ls '^// ranks: ' judge/*.c [0-9][0-9]_*/*.c; } 2>/dev/null | sort -u; }
+lessons() { { ls [0-9][0-9]_*/[0-9][0-9]_*.c; grep -ls '^// ranks: ' judge/*.c [0-9][0-9]_*/*.c; } \
+    2>/dev/null | sort -u; }
 
 # No conditional compilation except the guard of a header: #ifndef X, #define X first, #endif last.
 conditional_compilation() {
@@ -20,7 +21,9 @@ conditional_compilation() {
             if (guard) { name = $2; line = FNR; text = $0; next }
             print FILENAME ":" FNR ": " $0
         }
-        name != "" && FNR == line + 1 && !($1 == "#define" && $2 == name) { print FILENAME ":" line ": " text }' "$file"
+        name != "" && FNR == line + 1 && !($1 == "#define" && $2 == name) {
+            print FILENAME ":" line ": " text
+        }' "$file"
     done
 }
 
@@ -31,7 +34,9 @@ writable_globals() {
         [ -e "$file" ] || continue
         objdump -t "$1/${file%.c}.o" | awk -v file="$file" '
             / \.data\.rel\.ro/ { next }
-            / (\.data|\.bss|\.tdata|\.tbss|\*COM\*)[^ \t]*\t0*[1-9a-f][0-9a-f]* / { print file ": " $NF }'
+            / (\.data|\.bss|\.tdata|\.tbss|\*COM\*)[^ \t]*\t0*[1-9a-f][0-9a-f]* / {
+                print file ": " $NF
+            }'
     done
 }
 
@@ -41,7 +46,8 @@ writable_globals() {
 once_a_process='
 util.o: stop_came stop_time end_all_ranks ranks_are_processes usage_wait
 comm_emu.o: stage
-comm_mpi.o: status_at_end longest_wait last_look node crowded under_way piece host original mpi_meanwhile
+comm_mpi.o: status_at_end longest_wait last_look node crowded under_way piece host original
+comm_mpi.o: mpi_meanwhile
 waits.o: ranks slot_bytes slots seconds me window seen suspected next_look
 device_cpu.o: device_threads device_meanwhile
 clock.o: config
@@ -49,7 +55,7 @@ memory.o: process process_most'
 shared_globals() {
     find "$1/common" "$1/judge" -name '*.o' 2>/dev/null | while read -r object; do
         name=$(basename "$object")
-        allowed=$(printf '%s\n' "$once_a_process" | sed -n "s/^$name: //p")
+        allowed=$(printf '%s\n' "$once_a_process" | sed -n "s/^$name: //p" | tr '\n' ' ')
         objdump -t "$object" | awk -v name="$name" -v allowed=" $allowed " '
             / \.data\.rel\.ro/ { next }
             / (\.data|\.bss|\*COM\*)[^ \t]*\t0*[1-9a-f][0-9a-f]* / {
@@ -62,7 +68,8 @@ shared_globals() {
 
 # A pointer read or written through a pointer to another pointer type: compilers may assume that
 # these are different objects.
-cast_addresses() { find common judge [0-9][0-9]_* tests tools -name '*.[ch]' -exec grep -nE '\*\*\) *&' {} +; }
+cast_addresses() { find common judge [0-9][0-9]_* tests tools -name '*.[ch]' -exec grep \
+    -nE '\*\*\) *&' {} +; }
 
 # Perl compiles every program of tools/ and tests/ without a warning, because `make test` prints
 # Perl's warnings.
@@ -75,7 +82,8 @@ perl_warnings() {
 # Public functions and data with one name in two files: the linker would take either without a
 # message. The two devices share one interface. The argument is the folder of the objects.
 namesakes() {
-    { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } | sed -n "s|^\(.*\)\.c\$|$1/\1.o|p" | while read -r object; do
+    { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } |
+        sed -n "s|^\(.*\)\.c\$|$1/\1.o|p" | while read -r object; do
         [ ! -e "$object" ] || nm -g --defined-only "$object"
     done | awk 'NF == 3 { print $3 }' | sort | uniq -d
 }
@@ -85,8 +93,10 @@ namesakes() {
 judge_linked() {
     objects=$1
     shift
-    { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } | sed -n "s|^\(.*\)\.c\$|$objects/\1.o|p" |
-        while read -r object; do [ ! -e "$object" ] || echo "$object"; done | xargs nm -A -g | awk -v folder="$objects/" -v roots="$*" '
+    { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } |
+        sed -n "s|^\(.*\)\.c\$|$objects/\1.o|p" |
+        while read -r object; do [ ! -e "$object" ] || echo "$object"; done | xargs nm -A -g |
+        awk -v folder="$objects/" -v roots="$*" '
         {
             file = substr($0, length(folder) + 1)
             sub(/:.*/, "", file)
@@ -103,7 +113,8 @@ judge_linked() {
                 for (k = 1; k <= count; k++) {
                     object = where[symbol[k]]
                     if (object == "" || seen[object]++) continue
-                    if (object ~ /^judge\/|\/experiments\//) print object ": for " symbol[k] " of " queue[i]
+                    if (object ~ /^judge\/|\/experiments\//)
+                        print object ": for " symbol[k] " of " queue[i]
                     else queue[++n] = object
                 }
             }
@@ -111,15 +122,18 @@ judge_linked() {
 }
 
 backend_names() {
-    chapter_sources | xargs -r grep -nE '\b(MPI_[A-Za-z]|cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|cblas_|openblas_|pthread_)|<(mpi|omp|pthread|cblas|nccl|cuda[a-z_]*)\.h>'
+    chapter_sources | xargs -r grep \
+        -nE '\b(MPI_[A-Za-z]|cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|cblas_|openblas_|pthread_)|<(mpi|omp|pthread|cblas|nccl|cuda[a-z_]*)\.h>'
 }
 
 # In common/ only the device, the transports and the launch header may use CUDA and NCCL.
 gpu_names() {
     find common -name '*.[ch]' | while read -r file; do
         case $file in
-            common/device/device_cuda.* | common/comm/comm_nccl.* | common/device/for_each_cuda.*) ;;
-            *) grep -nHE '\b(cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|__CUDACC__|CUDA_STANDIN)|<(nccl|cuda[a-z_]*|cublas[a-z_0-9]*)\.h>' "$file" ;;
+            common/device/device_cuda.* | common/comm/comm_nccl.* | common/device/for_each_cuda.*) \
+                ;;
+            *) grep -nHE \
+                '\b(cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|__CUDACC__|CUDA_STANDIN)|<(nccl|cuda[a-z_]*|cublas[a-z_0-9]*)\.h>' "$file" ;;
         esac
     done
 }
@@ -139,7 +153,8 @@ wrong_includes() {
             program = FILENAME ~ /^08_3d\/(train|sample|plan)(_[a-z]+)?\.[ch]$/
             if (what ~ /^common\//) next
             if (what ~ /^judge\// && (experiment || program || FILENAME ~ /^judge\//)) next
-            earlier = chapter && what ~ /^[0-9][0-9]_/ && substr(what, 1, 2) + 0 <= substr(FILENAME, 1, 2) + 0
+            earlier = chapter && what ~ /^[0-9][0-9]_/ &&
+                substr(what, 1, 2) + 0 <= substr(FILENAME, 1, 2) + 0
             if (earlier && what ~ /^[^\/]*\/[^\/]*$/) next
             if (earlier && what ~ /\/experiments\/[^\/]*$/ && (experiment || program)) next
             print FILENAME ":" FNR ": " $0
@@ -156,7 +171,9 @@ wrong_arrows() {
             split($0, quoted, "\"")
             split(quoted[2], to, "/")
             split(FILENAME, from, "/")
-            if (to[1] != "common" || !(to[2] in place) || !(from[2] in place) || place[to[2]] > place[from[2]]) print FILENAME ":" FNR ": " $0
+            if (to[1] != "common" || !(to[2] in place) || !(from[2] in place) ||
+                place[to[2]] > place[from[2]])
+                print FILENAME ":" FNR ": " $0
         }' {} +
 }
 
@@ -169,19 +186,38 @@ missing_header_lines() {
 long_lines() {
     # shellcheck disable=SC2016    # Perl expands these
     find common judge [0-9][0-9]_* tests -maxdepth 2 -name '*.[ch]' -print0 |
-        xargs -0 perl -CSD -ne 'chomp; print "$ARGV:$.\n" if length > 100 && !m{^// (question|vary): }; close ARGV if eof'
+        xargs -0 perl \
+        -CSD -ne \
+        'chomp; print "$ARGV:$.\n" if length > 100 && !m{^// (question|vary): }; close ARGV if eof'
+}
+
+# A script's line has at most 100 columns, too. Data may be longer: a text in quotes or a pattern
+# of 60 columns or more, and the texts after <<.
+long_script_lines() {
+    # shellcheck disable=SC2016    # Perl expands these
+    find tools tests -maxdepth 1 -type f ! -name '*.[ch]' ! -name tasks -print0 |
+        xargs -0 grep -lE '^#!.*(sh|perl)$|^package |shell=sh' |
+        xargs -r perl -CSD -ne 'chomp;
+            $long = length > 100 && $end eq "" && !/(["`\x27]).{60,}\1/ &&
+                !/(\b(qr|m|s)\W|^\s*!?[\/`|]).{60,}/;
+            print "$ARGV:$.\n" if $long;
+            if ($end ne "") { $end = "" if /^\s*$end$/ }
+            elsif (/<<~?["\x27]?([A-Z]+)\b/) { $end = $1 }
+            if (eof) { close ARGV; $end = "" }'
 }
 
 # A numbered file holds only the technique: at most 220 lines, ideally 150.
 techniques() { ls [0-9][0-9]_*/[0-9][0-9]_*.c 2>/dev/null; }
-long_techniques() { techniques | xargs -r wc -l | awk '$2 != "total" && $1 > 220 { print $2 ": " $1 " lines" }'; }
+long_techniques() { techniques | xargs -r wc -l |
+    awk '$2 != "total" && $1 > 220 { print $2 ": " $1 " lines" }'; }
 
 # The head of a numbered file lists the tensors that a rank holds, its messages, the savings and the
 # costs.
 headless_techniques() {
     for file in $(techniques); do
         for word in Holds Sends Saves Costs; do
-            sed '/^[^\/]/q' "$file" | grep -q "^// $word:" || echo "$file: its head has no line $word:"
+            sed '/^[^\/]/q' "$file" | grep -q "^// $word:" ||
+                echo "$file: its head has no line $word:"
         done
     done
 }
@@ -203,7 +239,8 @@ wrong_pages() {
         if [ "${page##*/}" != README.md ]; then
             all=0
             shared=${page%/*}/experiments/${page##*/}
-            [ -f "${page%.md}.c" ] || [ -f "${shared%.md}.c" ] || echo "$page: no lesson has this name"
+            [ -f "${page%.md}.c" ] || [ -f "${shared%.md}.c" ] ||
+                echo "$page: no lesson has this name"
         fi
         awk -v page="$page" -v all="$all" '
             BEGIN {
@@ -216,9 +253,11 @@ wrong_pages() {
                 text = substr($0, 4)
                 while (!all && next_one <= n && index(text, want[next_one]) != 1) next_one++
                 if (next_one <= n && index(text, want[next_one]) == 1) next_one++
-                else print page ":" FNR ": heading \"" text "\" where " (next_one > n ? "none" : "\"" want[next_one] "\"") " belongs"
+                else print page ":" FNR ": heading \"" text "\" where " \
+                    (next_one > n ? "none" : "\"" want[next_one] "\"") " belongs"
             }
-            END { if (all && next_one <= n) print page ": no heading \"" want[next_one] "\" in its place" }' "$page"
+            END { if (all && next_one <= n)
+                print page ": no heading \"" want[next_one] "\" in its place" }' "$page"
     done
 }
 
@@ -226,12 +265,16 @@ wrong_pages() {
 # | 01.02a: its title | `file` | minutes | points |. common/llama.md has the rows of week 0.
 unlisted_exercises() {
     for file in $(chapter_sources); do
-        sed -nE 's%^ *// EXERCISE ([0-9.]+[a-z]|[0-9]+\.[a-z]+-[a-z]) \(([0-9]+) points?\).*%\1 \2%p' "$file" | while read -r id points; do
-            grep -qsE "^\| $id: [^|]*\| .${file##*/}. \| [0-9]+ \| $points \|$" "${file%/*}/README.md" ||
-                echo "$file: no row of ${file%/*}/README.md has exercise $id, its file and $points points"
+        sed -nE 's%^ *// EXERCISE ([0-9.]+[a-z]|[0-9]+\.[a-z]+-[a-z]) \(([0-9]+) points?\).*%\1 \2%p' "$file" |
+            while read -r id points; do
+            grep -qsE "^\| $id: [^|]*\| .${file##*/}. \| [0-9]+ \| $points \|$" \
+                "${file%/*}/README.md" ||
+                echo "$file: no row of ${file%/*}/README.md has exercise $id, its file and" \
+                    "$points points"
         done
     done
-    sed -nE 's%^ *// EXERCISE (00\.[a-z]+-[a-z]) \(([0-9]+) points?\).*%\1 \2%p' common/*/*.c | while read -r id points; do
+    sed -nE 's%^ *// EXERCISE (00\.[a-z]+-[a-z]) \(([0-9]+) points?\).*%\1 \2%p' common/*/*.c |
+        while read -r id points; do
         grep -qsE "^\| $id: [^|]*\| .[a-z]+\.c. \| [0-9]+ \| $points \|$" common/llama.md ||
             echo "common: no row of common/llama.md has exercise $id and its $points points"
     done
@@ -295,17 +338,23 @@ void put(Node *n) {
 END
 printf 'int name(void);\nint name(void) { return 0; }\n' >"$bad/03_three/two.c"
 mkdir -p "$bad/04_four" "$bad/judge/frame" "$bad/o/04_four" "$bad/o/judge/frame"
-printf 'int shown(void);\nint shared(void);\nint shared(void) { return shown(); }\n' >"$bad/04_four/shared.c"
-printf 'int shared(void);\nint step(void);\nint step(void) { return shared(); }\n' >"$bad/04_four/step.c"
+printf 'int shown(void);\nint shared(void);\nint shared(void) { return shown(); }\n' \
+    >"$bad/04_four/shared.c"
+printf 'int shared(void);\nint step(void);\nint step(void) { return shared(); }\n' \
+    >"$bad/04_four/step.c"
 printf 'int alone(void);\nint alone(void) { return 1; }\nint used(void);\nint used(void) { return alone(); }\n' >"$bad/04_four/alone.c"
 printf 'int shown(void);\nint shown(void) { return 2; }\n' >"$bad/judge/frame/shown.c"
 printf '#include "02_two/two.h"\n#include <cuda_runtime.h>\n' >"$bad/common/thing.c"
-printf '#include "common/base/util.h"\n#include "common/comm/comm.h"\n#include "ops.h"\n' >"$bad/common/tensor/ops.c"
+printf '#include "common/base/util.h"\n#include "common/comm/comm.h"\n#include "ops.h"\n' \
+    >"$bad/common/tensor/ops.c"
 mkdir "$bad/tools"
 printf '#!/usr/bin/perl\nuse warnings;\nprint qw(1,2);\n' >"$bad/tools/warns"
 printf '#!/usr/bin/perl\nuse warnings;\nprint 1, 2;\n' >"$bad/tools/fine"
 { yes '// a long lesson' | head -n 300; printf '//%0119d\n' 0; } >"$bad/03_three/02_long.c"
 printf '//%098d\n//%099d\n' 0 0 >"$bad/common/long.h"
+mkdir "$bad/tests"
+printf '#!/bin/sh\n# %098d\n# %099d\necho "%0100d"\ncat <<END\n%0101d\nEND\n# %0101d\n' 0 0 0 0 0 \
+    >"$bad/tests/long.t"
 printf '// EXERCISE 02.01%s (3 points): a task\n' a b c >>"$bad/02_two/01_by_hand.c"
 printf '## The question\n## On a 2×2 example\n## The picture\n' >"$bad/02_two/README.md"
 yes word | head -n 1900 >>"$bad/02_two/README.md"
@@ -318,14 +367,19 @@ printf '## The question\n## The picture\n## Exercises\n' >"$bad/02_two/03_gone.m
 printf '## The question\n' >"$bad/03_three/shared.md"
 mkdir "$bad/03_three/experiments"
 : >"$bad/03_three/experiments/shared.c"
-printf '#include "judge/frame/lesson.h"\n#include "02_two/experiments/two.h"\n' >"$bad/03_three/experiments/02_long.c"
-{ sed /include/d "$bad/03_three/three.c" | ${OMPI_CC:-gcc} -fcommon -fPIC -x c -c -o "$bad/o/03_three/three.o" - &&
+printf '#include "judge/frame/lesson.h"\n#include "02_two/experiments/two.h"\n' \
+    >"$bad/03_three/experiments/02_long.c"
+{ sed /include/d "$bad/03_three/three.c" |
+    ${OMPI_CC:-gcc} -fcommon -fPIC -x c -c -o "$bad/o/03_three/three.o" - &&
     mkdir "$bad/o/03_three/experiments" &&
-    for file in 02_long experiments/02_long experiments/shared; do ${OMPI_CC:-gcc} -x c -c -o "$bad/o/03_three/$file.o" /dev/null || exit 3; done &&
+    for file in 02_long experiments/02_long experiments/shared; do ${OMPI_CC:-gcc} -x c \
+    -c -o "$bad/o/03_three/$file.o" /dev/null || exit 3; done &&
     ${OMPI_CC:-gcc} -c -o "$bad/o/03_three/two.o" "$bad/03_three/two.c" &&
-    for file in 04_four/shared 04_four/step 04_four/alone judge/frame/shown; do ${OMPI_CC:-gcc} -c -o "$bad/o/$file.o" "$bad/$file.c" || exit 3; done &&
+    for file in 04_four/shared 04_four/step 04_four/alone judge/frame/shown; do ${OMPI_CC:-gcc} \
+    -c -o "$bad/o/$file.o" "$bad/$file.c" || exit 3; done &&
     ${OMPI_CC:-gcc} -c -o "$bad/o/common/base/util.o" "$bad/common/util.c" &&
-    sed '/include/d' "$bad/02_two/01_by_hand.c" | ${OMPI_CC:-gcc} -fcommon -x c -c -o "$bad/o/02_two/01_by_hand.o" -; } || exit 3
+    sed '/include/d' "$bad/02_two/01_by_hand.c" |
+    ${OMPI_CC:-gcc} -fcommon -x c -c -o "$bad/o/02_two/01_by_hand.o" -; } || exit 3
 cd "$bad" || exit 3
 has "the check of #if sees one in a source and one in a header" "01_by_hand.c:5 three.h:5" \
     conditional_compilation
@@ -333,41 +387,58 @@ clean "and lets the guard of a header pass" among three.h:1: conditional_compila
 has "the check of globals sees all four kinds" "static_zero static_one thread_own common_symbol" \
     writable_globals o
 clean "and lets constants pass" among "fine\|three" writable_globals o
-has "the check of common's globals sees a list, and one of a function" "util.o:.list util.o:.kept" shared_globals o
-clean "and lets the listed one and a thread's own pass" among "usage_wait\|thread_own" shared_globals o
+has "the check of common's globals sees a list, and one of a function" "util.o:.list util.o:.kept" \
+    shared_globals o
+clean "and lets the listed one and a thread's own pass" among "usage_wait\|thread_own" \
+    shared_globals o
 has "the check of addresses sees one that is cast" "common/util.c:8" cast_addresses
 has "the check of namesakes sees a function of two files" "^name$" namesakes o
 clean "and lets others pass" among "^use$" namesakes o
-has "the check of links sees the judge behind another object" "^judge/frame/shown.o:.*04_four/shared.o" judge_linked o 04_four/step.o
+has "the check of links sees the judge behind another object" \
+    "^judge/frame/shown.o:.*04_four/shared.o" judge_linked o 04_four/step.o
 clean "and lets an object without it pass" judge_linked o 04_four/alone.o
 has "the check of backend names sees mpi.h" "01_by_hand.c:4" \
     backend_names
-has "the check of CUDA's names sees a file of common/ that should not know them" "common/thing.c:2" \
+has "the check of CUDA's names sees a file of common/ that should not know them" \
+    "common/thing.c:2" \
     gpu_names
-has "the check of includes sees a later chapter, and a chapter in common/" "01_by_hand.c:3 common/thing.c:1" \
+has "the check of includes sees a later chapter, and a chapter in common/" \
+    "01_by_hand.c:3 common/thing.c:1" \
     wrong_includes
-has "and the judge in a technique, an experiment in a technique" "three.c:1 three.c:2" wrong_includes
+has "and the judge in a technique, an experiment in a technique" "three.c:1 three.c:2" \
+    wrong_includes
 clean "and lets an experiment know both" among "experiments/02_long.c" wrong_includes
 clean "and lets an earlier chapter pass" among "three.h:" wrong_includes
-has "the check of arrows sees a folder above, and a name without its folder" "ops.c:2 ops.c:3" wrong_arrows
+has "the check of arrows sees a folder above, and a name without its folder" "ops.c:2 ops.c:3" \
+    wrong_arrows
 clean "and lets a folder below pass" among "ops.c:1" wrong_arrows
-has "the check of header lines sees missing and malformed ones" "02_long.c.*ranks 02_long.c.*level 01_by_hand.c.*question 01_by_hand.c.*many" \
+has "the check of header lines sees missing and malformed ones" \
+    "02_long.c.*ranks 02_long.c.*level 01_by_hand.c.*question 01_by_hand.c.*many" \
     missing_header_lines
 has "the check of length sees 301 lines" "02_long.c" \
     long_techniques
-has "the check of heads sees one that says nothing" "02_long.c.*Holds 02_long.c.*Costs" headless_techniques
+has "the check of heads sees one that says nothing" "02_long.c.*Holds 02_long.c.*Costs" \
+    headless_techniques
 has "the check of lines sees one of 121 columns, and one of 101" "02_long.c:301 common/long.h:2" \
     long_lines
 clean "and lets 100 columns pass" among "long.h:1" long_lines
-has "the check of pages sees a missing page and headings in the wrong order" "03_three/README.md 02_two/README.md:2 02_two/README.md:.*words" \
+has "the check of scripts sees 101 columns, and a long line after a text" \
+    "tests/long.t:3 tests/long.t:8" long_script_lines
+clean "and lets 100 columns, a text in quotes and one after << pass" among "long.t:[24-7]" \
+    long_script_lines
+has "the check of pages sees a missing page and headings in the wrong order" \
+    "03_three/README.md 02_two/README.md:2 02_two/README.md:.*words" \
     wrong_pages
-has "and in the page of a lesson, and a page without a lesson" "02_two/01_by_hand.md:3 02_two/03_gone.md:.no.lesson" \
+has "and in the page of a lesson, and a page without a lesson" \
+    "02_two/01_by_hand.md:3 02_two/03_gone.md:.no.lesson" \
     wrong_pages
 clean "and lets the page of a lesson leave headings out" among "03_gone.md:[0-9]" wrong_pages
 clean "and lets a page have the name of a shared header" among "shared.md" wrong_pages
-has "the check of exercises sees one without a row and one with other points" "exercise.02.01b exercise.02.01c" unlisted_exercises
+has "the check of exercises sees one without a row and one with other points" \
+    "exercise.02.01b exercise.02.01c" unlisted_exercises
 clean "and lets a listed one pass" among "02.01a" unlisted_exercises
-has "the check of Perl files sees a warning" "separate.words.with.commas.at.tools/warns.line.3" perl_warnings
+has "the check of Perl files sees a warning" "separate.words.with.commas.at.tools/warns.line.3" \
+    perl_warnings
 clean "and lets a file without one pass" among "fine" perl_warnings
 cd "$root" || exit 3
 
@@ -376,17 +447,22 @@ clean "no chapter has conditional compilation" conditional_compilation
 for precision in fp32 ${TEST_ALL:+fp64}; do
     objects=build/cpu-$precision
     clean "no chapter has a writable global, $objects" writable_globals "$objects"
-    clean "common/ has no writable global that is not listed here, $objects" shared_globals "$objects"
+    clean "common/ has no writable global that is not listed here, $objects" shared_globals \
+        "$objects"
     clean "no two files have a public function or datum of one name, $objects" namesakes "$objects"
     # shellcheck disable=SC2046    # a list of objects
-    clean "the trainer and its modules link no judge and no experiment, $objects" judge_linked "$objects" \
+    clean "the trainer and its modules link no judge and no experiment, $objects" judge_linked \
+        "$objects" \
         $(printf '%s\n' 08_3d/*.c | grep -vE '/(train|sample|plan)(_[a-z]+)?\.c$' | sed 's/c$/o/')
-    clean "and the two linear layers link none, $objects" judge_linked "$objects" 03_tensor_parallel/02_linear.o
+    clean "and the two linear layers link none, $objects" judge_linked "$objects" \
+        03_tensor_parallel/02_linear.o
 done
 clean "no address of a pointer is cast" cast_addresses
 clean "no chapter names a backend" backend_names
-clean "in common/, only the device, the transports and the launch header know CUDA and NCCL" gpu_names
-clean "a technique includes common/ and techniques up to its chapter, an experiment the judge, too, and common/ no chapter" wrong_includes
+clean "in common/, only the device, the transports and the launch header know CUDA and NCCL" \
+    gpu_names
+clean "a technique includes common/ and techniques up to its chapter, an experiment the judge, \
+too, and common/ no chapter" wrong_includes
 clean "in common/ every arrow points to an earlier folder: $folders" wrong_arrows
 clean "every lesson has its ranks, level and question" missing_header_lines
 clean "make list has every lesson" unlisted_lessons
@@ -394,6 +470,7 @@ clean "the pages list every marked exercise with its file and points" unlisted_e
 clean "no technique is longer than 220 lines" long_techniques
 clean "the head of every technique says what it holds, sends, saves and costs" headless_techniques
 clean "no line of C is wider than 100 columns" long_lines
+clean "no line of a script is wider, except data" long_script_lines
 clean "Perl compiles its files without a warning" perl_warnings
 clean "every chapter has its page, and pages have their headings in order" wrong_pages
 if command -v shellcheck >/dev/null; then

@@ -162,7 +162,8 @@ for my $lesson (sort keys %lessons) {
     }
     s{^ *// Most points: .*\n}{}mg for values %text;
     for my $gone (
-        qw(bugs tests/graded tests/grade.t tools/grade tools/grader docs/instructors.md docs/answers.md docs/syllabus.md)
+        qw(bugs tests/graded tests/grade.t tools/grade tools/grader docs/instructors.md
+        docs/answers.md docs/syllabus.md)
     ) {
         ok(!-e "$student/$gone", "$gone stays out of a student's tree");
     }
@@ -251,8 +252,10 @@ for my $half (0, 1) {
             Exercises::splice_body(Exercises::slurp($e->{file}), $id, Exercises::todo($e)));
         $script .=
               "cp $e->{file} $work/$id.whole && cp $work/$id.c $e->{file}\n"
-            . "make WERROR=-Wno-unused ONLY=$program programs >$work/$id.make 2>&1\necho \$? >$work/$id.built\n"
-            . "tools/launch -e 0 $program $e->{options} --json $work/$id.json >$work/$id.page 2>&1\necho \$? >$work/$id.status\n"
+            . "make WERROR=-Wno-unused ONLY=$program programs >$work/$id.make 2>&1\necho \$? "
+            . ">$work/$id.built\n"
+            . "tools/launch -e 0 $program $e->{options} --json $work/$id.json >$work/$id.page "
+            . "2>&1\necho \$? >$work/$id.status\n"
             . "cp $work/$id.whole $e->{file}\n";
     }
     Exercises::spew("$work/half$half.sh", $script);

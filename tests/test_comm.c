@@ -339,7 +339,7 @@ static void test_blocking_sends(Test *t, Comm *c) {
     for (size_t i = 0; i < 3; i++) {
         Arena a = arena(MEM_WORKSPACE);
         Tensor mine = vector(&a, integer, c->rank, 0, sizes[i]), got = fresh(&a, 1, sizes[i]);
-        for (size_t from = 0; from < c->size; from++) { // rank `from` to all others
+        for (size_t from = 0; from < c->size; from++) { // rank `from` to all other ranks
             for (size_t to = 0; to < c->size; to++) {
                 if (to == from) continue;
                 if (c->rank == from) comm_send(c, mine, to);
@@ -432,7 +432,7 @@ static void test_started_receives(Test *t, Comm *c) {
     bool untouched = true, good = true, steady = true;
     for (size_t i = 0; i < 2 * ranks; i++)
         recv[i] = comm_start_recv(c, got[i] = fresh(&a, 1, n + i), i % ranks);
-    for (size_t i = 0; i < 2 * ranks; i++) { // the first to all, then the second
+    for (size_t i = 0; i < 2 * ranks; i++) { // one message to every rank, then a second one
         Tensor mine = vector(&a, integer, c->rank + i / ranks, 0, n + c->rank + i / ranks * ranks);
         send[i] = comm_start_send(c, mine, i % ranks);
     }

@@ -198,7 +198,7 @@ static void lesson(Run *run) {
     report_config_number(run, "infinite", INFINITY);
     report_config_text(run, "quoted", "a \"b\"\n\\c");
     for (size_t i = 0; mode_is(&t, "open") && t.last && i < 3; i++)
-        TODO("00.01a"); // three times, on one rank
+        TODO("00.01a"); // the last rank meets this exercise three times
     if (mode_is(&t, "leak")) tensor_new(&t.arena, 2, 2);
     if (!mode_is(&t, "nothing")) {
         check_tensors(&t);

@@ -2,7 +2,7 @@
 // the judge calls legal runs in the executor, and every message reaches its op. Every list that the
 // judge calls a deadlock also deadlocks in the executor, with the same stages waiting for the same
 // stages. The layers compute nothing; they only check that they got the right message.
-// tests/lists.t runs this program. TEST_ALL=1: 10,000 legal lists; TEST_SEED=N draws others.
+// tests/lists.t runs this program. TEST_ALL=1: 10,000 legal lists; TEST_SEED=N draws other lists.
 //
 // ranks: 1
 // level: core
@@ -65,8 +65,8 @@ static void add(Lists *l, Progress *at, size_t i, PipeOp op) {
     to->message[i][to->sent[i]++] = other.op;
 }
 
-// Stages take turns at random, some more often than others. A stage takes a random possible op. A
-// stage with a habit always takes the first forward, or always the last backward.
+// Stages take turns at random, some stages more often than other stages. A stage takes a random
+// possible op. A stage with a habit always takes the first forward, or always the last backward.
 static Lists random_lists(void) {
     Lists l = { .p = 1 + below(MOST_P), .m = 1 + below(MOST_M), .v = 1 + below(MOST_V) };
     Progress *at = host_alloc(l.p * sizeof *at);

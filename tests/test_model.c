@@ -361,7 +361,13 @@ static double weight_of(size_t block, const char *name, size_t i) {
     snprintf(full, sizeof full, "h.%zu.%s", block, name);
     return weight(full, i);
 }
-enum { C = 8, HEADS = 2, D = C / HEADS, T = 5, V = 11 }; // of `small`, T less than its context
+enum {
+    C = 8,
+    HEADS = 2,
+    D = C / HEADS,
+    T = 5,
+    V = 11
+}; // sizes of `small`; T is less than its context
 
 static void plain_norm(double y[C], const double x[C], size_t block, const char *name) {
     char gain[40], bias[40];

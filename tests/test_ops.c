@@ -438,7 +438,7 @@ static void test_dropout_heads(size_t Tq, size_t Tk, size_t B, size_t H, double 
 // Rows that are tokens have the key (sequence, position), for any local rows.
 static void test_dropout_tokens(void) {
     enum { T = 6, B = 3, N = 5, LENGTH = 11 };
-    static const int some[] = { 1, 2, 4, 7, 8, 10 }; // sequence 1 has each less 1
+    static const int some[] = { 1, 2, 4, 7, 8, 10 }; // sequence 1 has these numbers minus 1
     int position[B * T];
     Mat in[] = { normal(B * T, N, 1) }, want = mat(B * T, N);
     for (size_t i = 0; i < B * T; i++) position[i] = some[i % T] - (int)(i / T % 2);
@@ -815,7 +815,7 @@ static void chunk_positions(int *position, size_t B, size_t rank, bool zigzag) {
         }
 }
 static Mat chosen(Mat whole, const int *position, size_t B,
-                  size_t T) { // the rows of these tokens in [B*T, cols]
+                  size_t T) { // the rows of the tokens at these positions
     Mat m = mat(B * CHUNK_EACH, whole.cols);
     FOR (r, m.rows) {
         const size_t from = r / CHUNK_EACH * T + (size_t)position[r];

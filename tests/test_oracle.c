@@ -171,7 +171,7 @@ static void oracle(Run *run) {
     FILE *f = run->world->rank == 0 ? fopen(path, "r") : NULL;
     REQUIRE(f || run->world->rank > 0, "--file %s cannot be read", path);
     Optimizer o = strcmp(name, "sgd") ? adamw(0.01) : sgd(0.1);
-    o.weight_decay = strcmp(name, "sgd") ? 0.1 : 0; // of matrices only
+    o.weight_decay = strcmp(name, "sgd") ? 0.1 : 0; // decay of matrices only
     Trainer *t = NULL;
     Model *m;
     if (unsplit) {

@@ -7,7 +7,7 @@
 //   3. Random programs of products, collectives and messages, emulated: times and bytes of every
 //      rank; and, if the ranks deadlock, the call in which each rank waits.
 //   4. Exposed and hidden time, memory, and wrong lists, by hand.
-// tests/play-steps.t runs this program. TEST_ALL=1: every case; TEST_SEED=N draws others.
+// tests/play-steps.t runs this program. TEST_ALL=1: every case; TEST_SEED=N draws other cases.
 //
 // ranks: 1
 // level: core
@@ -37,7 +37,7 @@ typedef struct {
 typedef struct {
     Picoseconds end;
     size_t communication;       // peak of MEM_COMMUNICATION
-    Books books[3][COMM_KINDS]; // of world, row and column
+    Books books[3][COMM_KINDS]; // the books of world, row and column
 } Found;
 static Found *found; // [MOST_RANKS], shared with the children
 
@@ -52,7 +52,7 @@ static ClockConfig clock_of(size_t node) {
                       .rails = node / 2 };
     return c;
 }
-enum { PS_PER_FLOP = 1000 }; // of device lesson
+enum { PS_PER_FLOP = 1000 }; // the rate of device lesson
 
 // Runs body on emulated ranks in a child process, which a deadlock ends. Returns its status and its
 // messages.
@@ -337,7 +337,7 @@ typedef struct {
     What what;
     CommKind kind;
     size_t which, peer, count, target;
-} Action; // which: world, row, column
+} Action; // which: 0 world, 1 row, 2 column
 typedef struct {
     Action action[400];
     size_t n;
@@ -576,7 +576,7 @@ static void programs(void) {
 // more. Then comes a message.
 static void exposed_and_hidden(void) {
     ClockConfig clock = clock_of(0);
-    clock.link = (ClockLink){ "round", 1e-6, 1e9, "" }; // a us, and a byte a nanosecond
+    clock.link = (ClockLink){ "round", 1e-6, 1e9, "" }; // 1 us, and one byte per nanosecond
     Play *p = play_new(2, &clock);
     size_t world = play_group(p, "world", 0, 2, 1);
     for (size_t r = 0; r < 2; r++) {

@@ -305,7 +305,7 @@ static void streams() {
         float *p = on_gpu(1, 1), *h = pinned(1, 0);
         cudaStream_t s = stream(), t = stream();
         CUDA(cudaDeviceSynchronize());
-        add(s, p, 1, 1); // a kernel: its memory is unknown, but it comes too late
+        add(s, p, 1, 1); // a kernel: its memory is unknown, but the kernel comes too late
         down(h, p, 1, t);
         CUDA(cudaStreamSynchronize(t));
         MUST(*h == 1);

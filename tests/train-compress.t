@@ -24,7 +24,8 @@ my $text = "$work/text.txt";    # fixed, while the tree's text may change
 # the bits are the same. Products of other sizes round differently, and PowerSGD may enlarge that
 # difference.
 my @model = (
-    qw(--layers 4 --width 24 --heads 3 --context 9 --batch 7 --micro-batch 1 --steps 6 --eval-every 0 --check --reduce ordered --data),
+    qw(--layers 4 --width 24 --heads 3 --context 9 --batch 7 --micro-batch 1 --steps 6
+        --eval-every 0 --check --reduce ordered --data),
     $text
 );
 my @jobs;
@@ -88,7 +89,8 @@ for my $i (0 .. $#jobs) {
 }
 
 my @small = (
-    qw(--layers 4 --width 32 --heads 4 --context 16 --steps 5 --dropout 0.1 --batch 8 --micro-batch 2 --reduce ordered --data),
+    qw(--layers 4 --width 32 --heads 4 --context 16 --steps 5 --dropout 0.1 --batch 8
+        --micro-batch 2 --reduce ordered --data),
     $text
 );
 my @adamw = qw(--optimizer adamw --lr 0.003);

@@ -1,5 +1,6 @@
 #!/usr/bin/perl
-# Trains with 16-bit storage: layouts, storage and gradients beside the unsplit model; processes with
+# Trains with 16-bit storage: layouts, storage and gradients beside the unsplit model; processes
+# with
 # the bits of virtual ranks; checkpoints that go on with the same bits, at another layout, and in
 # another storage; steps that all ranks skip after an overflow; exported weights.
 use strict;
@@ -19,7 +20,8 @@ plan skip_all => "$train{fp32} is not built" unless -x $train{fp32};
 my $text = "$work/text.txt";
 { open my $f, '>', $text or die; print $f slurp('LICENSE'); close $f or die }
 my @model = (
-    qw(--layers 4 --width 48 --heads 4 --context 8 --batch 9 --micro-batch 2 --eval-every 0 --warmup 2 --reduce ordered --timeout),
+    qw(--layers 4 --width 48 --heads 4 --context 8 --batch 9 --micro-batch 2 --eval-every 0
+        --warmup 2 --reduce ordered --timeout),
     $hang, '--data', $text
 );
 
@@ -79,10 +81,12 @@ my @rows = (
     [qw(fp32 bf16 stored mpi 4 --dp 2 --tp 2 --pp 1 --zero 2 --recompute full)],
     [qw(fp32 bf16 main   emu 4 --dp 2 --tp 1 --pp 2 --zero 3 --schedule zero-bubble)],
     [
-        qw(fp32 bf16 stored emu 4 --dp 2 --tp 1 --pp 2 --batch 8 --schedule interleaved --zero 3 --prefetch)
+        qw(fp32 bf16 stored emu 4 --dp 2 --tp 1 --pp 2 --batch 8 --schedule interleaved --zero
+            3 --prefetch)
     ],
     [
-        qw(fp32 fp16 stored emu 4 --dp 2 --tp 2 --pp 1 --overlap --recompute selective --optimizer sgd --lr 0.1)
+        qw(fp32 fp16 stored emu 4 --dp 2 --tp 2 --pp 1 --overlap --recompute selective
+            --optimizer sgd --lr 0.1)
     ],
     [qw(fp32 fp16 main   mpi 4 --dp 2 --tp 2 --pp 1 --zero 3 --family llama --kv-heads 2 --ffn 50)],
     [qw(fp32 fp16 stored emu 2 --dp 1 --tp 1 --pp 2 --schedule gpipe --activation-budget 130000)],
@@ -113,7 +117,7 @@ for my $pair (grep { $_->{name} =~ /^fp64/ } @jobs) {
     ok(@errors >= 4 && max(@errors) < 1e-10, "$pair->{name}: all errors are below 1e-10: @errors");
 }
 
-# What is stored in 16 bits has half of the bytes, or a third of the optimizer's state more.
+# Weights stored in 16 bits have half of the bytes. The state then has a master in reals, too.
 {
     my @words = (2, $train{fp32}, @model, qw(--steps 2 --dp 2 --tp 1 --pp 1 --zero 0));
     my ($real, $main, $stored) = my @three = map { emu(@words, @$_) } [], [qw(--storage bf16)],
@@ -300,7 +304,7 @@ for my $case ([4, qw(--dp 2 --tp 2 --pp 1 --zero 3 --storage bf16 --gradients st
         '... which is a master'
     );
 
-    # With rate 0 no weight changes, so what begins as a master ends as one.
+    # With rate 0 no weight changes, so every master keeps its first value.
     my $from = run(
         emu(
             @words, qw(--lr 0 --zero 1 --dp 2 --tp 1 --init),

@@ -1,7 +1,10 @@
 #!/usr/bin/perl
-# Compares the trainer with the unsplit model: every factorisation of the ranks, schedule, ZeRO stage and
-# recomputation. Also tests results with equal bits, that the model learns, the log and the safetensors file. make
-# test takes every pair of schedule, ZeRO stage and recomputation, 16 of the 48 combinations, in each part.
+# Compares the trainer with the unsplit model: every factorisation of the ranks, schedule, ZeRO
+# stage and
+# recomputation. Also tests results with equal bits, that the model learns, the log and the
+# safetensors file. make
+# test takes every pair of schedule, ZeRO stage and recomputation, 16 of the 48 combinations, in
+# each part.
 # TEST_ALL=1: all 48, and then the whole cross product in both precisions, as far as TRAIN_SECONDS
 # (900) allow.
 # TRAIN_MATRIX=FILE: the file for the table of the largest errors.
@@ -56,7 +59,8 @@ is(scalar @combinations, 48, 'there are 48 combinations of schedule, ZeRO and re
 # ---- the matrix ----
 # No size divides: 9 sequences, 8 heads over 3 or 6 ranks, 8 blocks over 3 or 6 stages.
 my @model = (
-    qw(--layers 8 --width 48 --heads 8 --context 16 --batch 9 --micro-batch 1 --check --reduce ordered --data),
+    qw(--layers 8 --width 48 --heads 8 --context 16 --batch 9 --micro-batch 1 --check --reduce
+        ordered --data),
     $text
 );
 my %uneven = (1 => '8', 2 => '3,5', 3 => '4,1,3', 4 => '1,3,2,2', 6 => '2,1,1,1,2,1');
@@ -256,7 +260,8 @@ note($_) for @table;
     # Two rows on four ranks.
     my $short = emu(
         4, $train{fp32},
-        qw(--dp 1 --tp 4 --pp 1 --sequence-parallel --check --layers 2 --width 16 --heads 4 --context 2
+        qw(--dp 1 --tp 4 --pp 1 --sequence-parallel --check --layers 2 --width 16 --heads 4
+            --context 2
             --batch 3 --micro-batch 1 --steps 3 --optimizer sgd --lr 0.1 --eval-every 0 --data),
         $text
     );
@@ -267,7 +272,8 @@ note($_) for @table;
     ) or diag(complain($short));
 }
 
-# ---- context parallelism: every schedule, ZeRO stage and recomputation; chunks that do not divide, of one position, in tiles ----
+# ---- context parallelism: every schedule, ZeRO stage and recomputation; chunks that do not divide,
+# of one position, in tiles ----
 {
     my @meshes =
         ([1, 1, 1, 2], [2, 1, 1, 2], [1, 2, 2, 2], [1, 1, 2, 3], [1, 3, 1, 2], [2, 2, 1, 2])
@@ -282,7 +288,8 @@ note($_) for @table;
             '--dp', $dp, '--tp', $tp, '--pp', $pp, '--cp', $cp, '--schedule', $schedule, '--zero',
             $zero, '--recompute', $recompute,
             '--context', $contexts[$i % @contexts],
-            qw(--layers 3 --width 36 --heads 6 --batch 5 --micro-batch 1 --steps 3 --check --eval-every 2
+            qw(--layers 3 --width 36 --heads 6 --batch 5 --micro-batch 1 --steps 3 --check
+                --eval-every 2
                 --reduce ordered --data), $text,
             $i % 4 == 1 ? qw(--optimizer adamw --lr 0.003) : qw(--optimizer sgd --lr 0.1)
         );
@@ -307,7 +314,8 @@ note($_) for @table;
     # Attention in blocks, without ranks that share a sequence.
     my $blocks = emu(
         2, $train{fp32},
-        qw(--dp 1 --tp 2 --pp 1 --attention blockwise --context 150 --layers 2 --width 16 --heads 4 --batch 3
+        qw(--dp 1 --tp 2 --pp 1 --attention blockwise --context 150 --layers 2 --width 16
+            --heads 4 --batch 3
             --recompute selective --steps 3 --check --optimizer sgd --lr 0.1 --eval-every 0 --data),
         $text
     );
@@ -329,14 +337,16 @@ note($_) for @table;
         or diag(complain($blocks));
 }
 
-# ---- interleaved stages with sequence parallelism, and with context parallelism: every ZeRO stage and recomputation ----
+# ---- interleaved stages with sequence parallelism, and with context parallelism: every ZeRO stage
+# and recomputation ----
 {
     my @jobs;
     for my $zero (0 .. 3) {
         for my $r ($all ? (0 .. 2) : $zero % 3) {
             my ($i, $recompute) = (scalar @jobs, $recomputes[$r]);
             my @options = (
-                qw(--schedule interleaved --layers 5 --width 24 --heads 4 --micro-batch 1 --steps 3 --check --eval-every 0 --reduce ordered --data),
+                qw(--schedule interleaved --layers 5 --width 24 --heads 4 --micro-batch 1
+                    --steps 3 --check --eval-every 0 --reduce ordered --data),
                 $text,
                 '--zero',
                 $zero,
@@ -365,10 +375,12 @@ note($_) for @table;
     ok($_->{status} == 0 && $_->{page}{pass}, $_->{name}) or diag(complain($_)) for @jobs;
 }
 
-# ---- a budget for activations: the predicted peak is the measured one, at most the budget, and no bit changes ----
+# ---- a budget for activations: the predicted peak is the measured one, at most the budget, and no
+# bit changes ----
 {
     my @small = (
-        qw(--layers 6 --width 32 --heads 4 --context 24 --batch 9 --micro-batch 2 --steps 3 --check --eval-every 0 --reduce ordered --data),
+        qw(--layers 6 --width 32 --heads 4 --context 24 --batch 9 --micro-batch 2 --steps 3
+            --check --eval-every 0 --reduce ordered --data),
         $text
     );
 
@@ -378,7 +390,8 @@ note($_) for @table;
         [2, '--dp 1 --tp 1 --pp 2 --schedule interleaved --batch 8', 230000, 400000],
         [
             8,
-            '--dp 2 --tp 2 --pp 2 --schedule interleaved --stage-layers 2,1,1,2 --zero 2 --batch 15',
+            '--dp 2 --tp 2 --pp 2 --schedule interleaved --stage-layers 2,1,1,2 --zero 2 '
+                . '--batch 15',
             185088,
             330000
         ],
@@ -458,7 +471,8 @@ note($_) for @table;
 # a row of the grid has none.
 {
     my @blocks = (
-        qw(--layers 2 --width 20 --heads 5 --context 9 --batch 9 --steps 3 --eval-every 0 --check --reduce ordered --data),
+        qw(--layers 2 --width 20 --heads 5 --context 9 --batch 9 --steps 3 --eval-every 0
+            --check --reduce ordered --data),
         $text
     );
     my (@jobs, @pairs, $n);
@@ -484,8 +498,8 @@ note($_) for @table;
                     push @jobs,
                         {
                         %{ emu($dp * $tp * $pp, $train{$precision}, @options) },
-                        name =>
-                            "--tensor $tensor, ${dp}x${tp}x$pp $schedule zero $zero recompute $recompute $precision"
+                        name => "--tensor $tensor, ${dp}x${tp}x$pp $schedule zero $zero recompute "
+                            . "$recompute $precision"
                         };
                 }
             }
@@ -609,7 +623,8 @@ note($_) for @table;
 # Without --check the digest covers the weights after the last step, but no norm, because ZeRO sums
 # the norm in another order.
 my @small = (
-    qw(--layers 4 --width 32 --heads 4 --context 16 --steps 5 --dropout 0.1 --reduce ordered --data),
+    qw(--layers 4 --width 32 --heads 4 --context 16 --steps 5 --dropout 0.1 --reduce ordered
+        --data),
     $text
 );
 
@@ -1056,8 +1071,8 @@ sub safetensors {
 # ---- dropout that empties whole rows: the next norm magnifies rounding, and the limit allows for
 # it ----
 {
-    my @narrow =
-        qw(--check --dp 1 --tp 5 --pp 1 --zero 3 --layers 2 --width 5 --heads 5 --context 7 --batch 1 --steps 4 --eval-every 0 --dropout);
+    my @narrow = qw(--check --dp 1 --tp 5 --pp 1 --zero 3 --layers 2 --width 5 --heads 5 --context 7
+        --batch 1 --steps 4 --eval-every 0 --dropout);
     my @jobs = map { emu(5, $train{fp32}, @narrow, @$_) } map { [0.9, '--seed', $_] } 1 .. 12,
         815593;
     my ($wide, $double) = (
@@ -1083,19 +1098,24 @@ sub safetensors {
     my @narrow = (
         [
             4,
-            qw(--dp 1 --tp 2 --pp 2 --layers 4 --heads 2 --width 4 --context 5 --micro-batch 3 --batch 3 --clip 0.01 --dropout 0 --seed 814745)
+            qw(--dp 1 --tp 2 --pp 2 --layers 4 --heads 2 --width 4 --context 5 --micro-batch 3
+                --batch 3 --clip 0.01 --dropout 0 --seed 814745)
         ],
         [
             8,
-            qw(--dp 2 --tp 2 --pp 2 --layers 3 --heads 2 --width 4 --context 18 --micro-batch 2 --batch 10 --optimizer sgd --lr 0.1 --seed 439912)
+            qw(--dp 2 --tp 2 --pp 2 --layers 3 --heads 2 --width 4 --context 18 --micro-batch
+                2 --batch 10 --optimizer sgd --lr 0.1 --seed 439912)
         ],
         [
             9,
-            qw(--dp 1 --tp 3 --pp 3 --layers 4 --heads 3 --width 3 --context 20 --micro-batch 2 --batch 2 --clip 0.01 --zero 3 --optimizer sgd --lr 0.1 --dropout 0 --sequence-parallel --seed 254282)
+            qw(--dp 1 --tp 3 --pp 3 --layers 4 --heads 3 --width 3 --context 20
+                --micro-batch 2 --batch 2 --clip 0.01 --zero 3 --optimizer sgd --lr 0.1 --dropout 0
+                --sequence-parallel --seed 254282)
         ],
         [
             2,
-            qw(--tp 2 --pp 1 --layers 5 --heads 2 --width 4 --context 17 --micro-batch 1 --batch 3 --schedule zero-bubble --activation-budget 300000 --clip 0.01)
+            qw(--tp 2 --pp 1 --layers 5 --heads 2 --width 4 --context 17 --micro-batch 1
+                --batch 3 --schedule zero-bubble --activation-budget 300000 --clip 0.01)
         ],
         map {
             [
@@ -1145,7 +1165,8 @@ sub safetensors {
         emu(
             4,
             $train{fp32},
-            qw(--dp 1 --tp 4 --pp 1 --tensor 2d --layers 1 --context 5 --heads 2 --steps 1 --check --data),
+            qw(--dp 1 --tp 4 --pp 1 --tensor 2d --layers 1 --context 5 --heads 2 --steps 1
+                --check --data),
             $text,
             '--width',
             $_

@@ -23,7 +23,8 @@ SKIP: {
             is(
                 scalar @{ $job->{page}{checks} || [] },
                 41,
-                '5 stages: 2 x 2 of one step, 4 evaluations, 3 of the state; the weights of wte; a text'
+                '5 stages: 2 x 2 of one step, 4 evaluations, 3 of the state; the weights of '
+                    . 'wte; a text'
             );
         }
     }

@@ -21,7 +21,8 @@ use File::Path qw(make_path);
 
 my $id = qr/\d\d\.(?:\d\d|[a-z]+-)[a-z]/;
 our @EXPORT =
-    qw(exercises chosen bodies find_body splice_body find_helpers splice_helpers helper_region decisive todo tree_files copy_files slurp spew);
+    qw(exercises chosen bodies find_body splice_body find_helpers splice_helpers helper_region
+    decisive todo tree_files copy_files slurp spew);
 
 sub slurp {
     my ($path) = @_;

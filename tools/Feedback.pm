@@ -23,56 +23,56 @@ sub close_to { my ($x, $y) = @_; return abs($x - $y) < 2e-3 * abs($y) }
 sub likely_cause {
     my ($sentence, $known) = @_;
     return undef unless defined $sentence;
-    return
-        'ranks that hold the same elements must hold the same bits: a sum or a broadcast over the ranks is missing, or only a part of the tensor went through it'
+    return 'ranks that hold the same elements must hold the same bits: a sum or a broadcast over '
+        . 'the ranks is missing, or only a part of the tensor went through it'
         if ($known->{reason} // '') =~ /different bits/
         && $sentence !~ /^\S*[^.]*\b1 of \d+ tensors[^.]*wte/;
     my ($n, $m) = ($known->{ranks} // 1, $known->{micro_batches} // 0);
     if ($sentence =~ /(\d[\d.e+]*) times too (small|large)/) {
         my ($factor, $small) = ($1, $2 eq 'small');
         my $everywhere = $sentence =~ /on every rank|\bnumber|loss/;
-        return
-            "every value is the sum divided by the number of ranks, $n: the loss is already a mean over the whole batch, so the gradients are only added"
+        return "every value is the sum divided by the number of ranks, $n: the loss is already a "
+            . "mean over the whole batch, so the gradients are only added"
             if $small && $n > 1 && close_to($factor, $n);
-        return
-            "every value is $n times the right one: $n ranks added the same whole value, or the division by the number of ranks is missing"
+        return "every value is $n times the right one: $n ranks added the same whole value, or "
+            . "the division by the number of ranks is missing"
             if !$small && $n > 1 && close_to($factor, $n);
-        return
-            "every value is divided by the number of micro-batches, $m, once more: the loss is already a mean over the whole batch"
+        return "every value is divided by the number of micro-batches, $m, once more: the loss is "
+            . "already a mean over the whole batch"
             if $small && $m > 1 && close_to($factor, $m);
-        return
-            "every value is $m times the right one: each micro-batch is scaled as if it were the whole batch"
+        return "every value is $m times the right one: each micro-batch is scaled as if it were "
+            . "the whole batch"
             if !$small && $m > 1 && close_to($factor, $m);
-        return
-            'a part was added twice: it is counted by two ranks, or added to a buffer that already held it'
+        return 'a part was added twice: it is counted by two ranks, or added to a buffer that '
+            . 'already held it'
             if !$small && close_to($factor, 2);
         return 'half is missing: one of two parts was not added, or a sum was divided by 2'
             if $small && close_to($factor, 2);
-        return
-            'all wrong tensors have the same factor: look for a division or a scale that is done twice, or not at all';
+        return 'all wrong tensors have the same factor: look for a division or a scale that is '
+            . 'done twice, or not at all';
     }
-    return
-        'only the tied table is wrong: it is used twice and has two gradients, which must be added once, after the last backward and before a sum over ranks'
+    return 'only the tied table is wrong: it is used twice and has two gradients, which must be '
+        . 'added once, after the last backward and before a sum over ranks'
         if $sentence =~ /\b1 of \d+ tensors[^.]*(?:differ|are|is)[^.]*\bwte\b/;
-    return
-        "the steps before are right, and step $1 is not: something of the step before is left over, such as gradients that were not set to zero"
+    return "the steps before are right, and step $1 is not: something of the step before is left "
+        . "over, such as gradients that were not set to zero"
         if $sentence =~ /of step ([1-9]\d*)\b/;
-    return
-        'the shares of the loss have wrong weights: a loss is a mean over all counted tokens, so each part counts by its tokens'
+    return 'the shares of the loss have wrong weights: a loss is a mean over all counted tokens, '
+        . 'so each part counts by its tokens'
         if $sentence =~ /loss\b[^.]* differs/
         && $sentence =~ /accumulated|replicas|average|batch|at once/;
-    return
-        'the loss is wrong, so begin with the forward; if the first loss is right, look at the backward and the update'
+    return 'the loss is wrong, so begin with the forward; if the first loss is right, look at the '
+        . 'backward and the update'
         if $sentence =~ /loss\b[^.]* differs/;
     return 'nothing arrived: the result was never written, or it stayed in a local buffer'
         if $sentence =~ /are all zero|is all zero/;
     return 'a sign is wrong: look for a minus, or for a difference in the wrong order'
         if $sentence =~ /of the wrong sign/;
-    return
-        "rank $1 alone is right or wrong: look for a condition on the rank, or for a result that only one rank has"
+    return "rank $1 alone is right or wrong: look for a condition on the rank, or for a result "
+        . "that only one rank has"
         if $sentence =~ /differ on rank (\d+)[,.;]/;
-    return
-        'only some ranks are wrong: look at what the first and the last rank do differently, and at the bounds of shard_range'
+    return 'only some ranks are wrong: look at what the first and the last rank do differently, '
+        . 'and at the bounds of shard_range'
         if $sentence =~ /differ on (?:ranks|\d+ of \d+ ranks)/;
     return 'the statement compares the ranks or an order: look at which rank does what, and when'
         if $sentence =~ /does not hold/;
@@ -101,7 +101,8 @@ sub cost_sentence {
     $text .= '; more is sent than needed: a whole instead of a part, or the same data twice'
         if $calls eq 'bytes' && $how eq 'more' && $cost->{name} =~ /sent|received|traffic/;
     $text .=
-        '; the work or the waiting is longer than the method allows: look for computation done twice, and for waits before independent work'
+          '; the work or the waiting is longer than the method allows: look for computation done '
+        . 'twice, and for waits before independent work'
         if $unit eq 'ps' && $how eq 'more';
     return $text;
 }
@@ -109,8 +110,8 @@ sub cost_sentence {
 # Explains a run that ended before its verdict.
 sub fault_sentence {
     my ($fault) = @_;
-    return
-        "$fault: a send and its receive are in the wrong order, or some ranks leave out a call that all ranks must make"
+    return "$fault: a send and its receive are in the wrong order, or some ranks leave out a call "
+        . "that all ranks must make"
         if $fault =~ /deadlock|all ranks wait|blocked/i;
     return "$fault: a loop does not end, or a rank waits for a message that nobody sends"
         if $fault =~ /longer than allowed|waited/;

@@ -49,12 +49,14 @@ my $of_the_frame =
 # Names that are good for variables, too. They are refused only as calls.
 my $forbidden_call = qr/^(?:costs?|say|main|kill|raise|signal|read|write|open|close|remove|link)$/;
 my %keyword = map { $_ => 1 }
-    qw(if for while switch return sizeof do else case default break continue void char int long unsigned float double
+    qw(if for while switch return sizeof do else case default break continue void char int
+    long unsigned float double
     bool real const signed short struct size_t);
 
 # Mathematical functions, and the calls that a compiler generates for copies.
 my %harmless = map { $_ => 1 }
-    qw(sqrt sqrtf fabs fabsf fmin fmax fminf fmaxf exp expf log logf log2 pow powf floor ceil round tanh tanhf
+    qw(sqrt sqrtf fabs fabsf fmin fmax fminf fmaxf exp expf log logf log2 pow powf floor ceil
+    round tanh tanhf
     ldexp isnan isfinite memcpy memset memmove memcmp abs _GLOBAL_OFFSET_TABLE_ __stack_chk_fail);
 
 # Returns the functions that these headers declare.
@@ -71,7 +73,8 @@ sub public_functions {
 }
 
 # Returns undef, or why the text is not the inside of one function: its brackets do not match. The
-# text is judged as the compiler reads it: trigraphs are off, a line that ends in \ is continued, and
+# text is judged as the compiler reads it: trigraphs are off, a line that ends in \ is continued,
+# and
 # a comment ends where C ends it.
 sub structure_fault {
     my ($body) = @_;

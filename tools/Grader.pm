@@ -3,11 +3,11 @@
 #
 # The sandbox is bubblewrap: no network, its own processes and user, a read-only file system with
 # the compiler and headers (to compile) or the program (to run), and limits on processor time,
-# memory, processes and files. Neither has the solutions, the bugs or the tests. Everything in the
-# sandbox ends with it. Each rank has a sandbox of its own, so ranks meet only in the broker
-# (tools/grader/broker.c), outside, which counts their bytes. The compared tensors leave the
-# sandbox as records (tools/grader/probe.c), and tools/grader/compare.c compares them with those of
-# our own run.
+# memory, processes and files. No sandbox has the solutions, the bugs or the tests. Everything in
+# the sandbox ends with it. Each rank has a sandbox of its own, so ranks meet only in the broker
+# (tools/grader/broker.c), outside, which counts their bytes. The compared tensors leave the sandbox
+# as records (tools/grader/probe.c), and tools/grader/compare.c compares them with those of our own
+# run.
 package Grader;
 use strict;
 use warnings;
@@ -18,8 +18,8 @@ use File::Basename qw(basename dirname);
 use File::Path qw(make_path remove_tree);
 use List::Util qw(first max);
 
-our @EXPORT_OK =
-    qw(grader_begin sandbox_missing compile_body compile_ours link_program run_program compare_runs body_symbols);
+our @EXPORT_OK = qw(grader_begin sandbox_missing compile_body compile_ours link_program run_program
+    compare_runs body_symbols);
 my (%flags, $work, $trusted);
 my $suffix = join '', map { sprintf '%x', rand 16 } 1 .. 8;    # of names that no body can know
 my $build = 'build/cpu-fp32';
@@ -47,7 +47,8 @@ sub sandbox_missing {
     return $out =~ /(\S[^\n]*)/ ? $1 : 'bwrap was not found';
 }
 
-# Root starts the sandbox as the user nobody, because the kernel's limit on processes does not hold for
+# Root starts the sandbox as the user nobody, because the kernel's limit on processes does not hold
+# for
 # root, and because a submission should not even begin as root.
 sub nobody { return $> == 0 ? qw(setpriv --reuid=65534 --regid=65534 --clear-groups --) : () }
 
@@ -123,7 +124,8 @@ sub grader_begin {
     my @jobs = map {
         "$flags{compile} -Itools/grader @names -w -c -o $work/shared/"
             . basename($_, '.c') . ".o $_"
-    } qw(tools/grader/mpi.c tools/grader/probe.c common/comm/comm_mpi.c common/comm/comm_nccl.c common/comm/waits.c);
+        } qw(tools/grader/mpi.c tools/grader/probe.c common/comm/comm_mpi.c
+        common/comm/comm_nccl.c common/comm/waits.c);
     push @jobs,
         map { "$flags{compiler} -std=gnu11 -O2 -I. -o $work/$_ tools/grader/$_.c -lm" }
         qw(broker compare);
@@ -138,15 +140,19 @@ sub grader_begin {
 # A line around a body that marks where it runs. Its names are drawn anew in each grading.
 sub mark_body {
     my ($body) = @_;
-    return "{ extern int grader_enter$suffix(void); extern void grader_leave$suffix(const int *); "
-        . "const int inside$suffix __attribute__((cleanup(grader_leave$suffix), unused)) = grader_enter$suffix();\n#line 1 \"your-body\"\n$body}\n";
+    return
+          "{ extern int grader_enter$suffix(void); extern void grader_leave$suffix(const int *); "
+        . "const int inside$suffix __attribute__((cleanup(grader_leave$suffix), unused)) = "
+        . "grader_enter$suffix();\n#line 1 \"your-body\"\n$body}\n";
 }
 
 sub compile_words {
     my ($source, $object, $name) = @_;
     my $symbol = "experiment_" . $name =~ s{[/]}{_}gr =~ s/\.c$//r;
     return
-        "$flags{compile} -w -fno-inline -ffunction-sections -fstack-usage -DDEFAULT_TEXT='\"build/text.txt\"' -DEXPERIMENT_SYMBOL=$symbol -c -o $object $source";
+          "$flags{compile} -w -fno-inline -ffunction-sections -fstack-usage "
+        . "-DDEFAULT_TEXT='\"build/text.txt\"' -DEXPERIMENT_SYMBOL=$symbol -c -o $object "
+        . "$source";
 }
 
 # Compiles one of our own files, with other sizes. Returns the object.
@@ -197,10 +203,12 @@ sub link_program {
     my ($program, $lesson, @objects) = @_;
     my $info = "$build/" . $lesson =~ s/\.c$/.info.o/r;
     my @wraps = map { "-Wl,--wrap=$_" }
-        qw(check_close check_equal check_differs check_replicas check_numbers check_true report_json);
+        qw(check_close check_equal check_differs check_replicas check_numbers check_true
+        report_json);
     my @shared = glob "$work/shared/*.o";
     my ($good, $out) = quiet('sh', '-c',
-        "$flags{compiler} -pthread -s -o $program @objects @shared $info @wraps -Wl,--start-group $build/judge.a $build/common.a "
+              "$flags{compiler} -pthread -s -o $program @objects @shared $info @wraps "
+            . "-Wl,--start-group $build/judge.a $build/common.a "
             . join(' ', glob "$build/[0-9]*.a")
             . " -Wl,--end-group $flags{openmp} $flags{libs}");
     return $good ? undef : ($out =~ /((?:undefined reference|multiple definition)[^\n]*)/)[0]

@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC2034,SC2119,SC2120,SC2154    # the scripts that source this file use the variables
+# shellcheck shell=sh disable=SC2034,SC2119,SC2120,SC2154    # scripts source this file
 # try-bug and break source this file in the root of the tree. It reads a patch of bugs/ and applies
 # it to a scratch copy of the tree. The head of tools/try-bug describes the format of a patch.
 
@@ -38,7 +38,8 @@ bug_put_in() {
     export GIT_CEILING_DIRECTORIES="${scratch%/*}"
     cd "$scratch" || exit 3
     bug_apply || return 1
-    make --no-print-directory BACKEND=cpu SANITIZE="$sanitizers" PRECISION="${precision:-fp32}" WERROR= ONLY="$build/$lesson" programs ${test:+preloads} >make.log 2>&1 || {
+    make --no-print-directory BACKEND=cpu SANITIZE="$sanitizers" PRECISION="${precision:-fp32}" \
+        WERROR= ONLY="$build/$lesson" programs ${test:+preloads} >make.log 2>&1 || {
         tail -n 20 make.log >&2
         return 2
     }

@@ -4,7 +4,8 @@
 # $probe_dir/log.
 probe_dir=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-probe.XXXXXX") || exit 3
 trap 'rm -rf "$probe_dir"' EXIT
-PACKAGES="gcc g++ libc6-dev make libopenmpi-dev openmpi-bin libopenblas-dev libcjson-dev pkg-config perl"
+PACKAGES="gcc g++ libc6-dev make libopenmpi-dev"
+PACKAGES="$PACKAGES openmpi-bin libopenblas-dev libcjson-dev pkg-config perl"
 
 # The C compiler.
 probe_c() {
@@ -14,14 +15,20 @@ probe_c() {
 
 # The sandbox of make grade. It needs bubblewrap and user namespaces.
 probe_sandbox() {
-    bwrap --unshare-all --die-with-parent --uid 65534 --gid 65534 --ro-bind / / --proc /proc --dev /dev true >"$probe_dir/log" 2>&1
+    bwrap --unshare-all --die-with-parent --uid 65534 --gid 65534 --ro-bind / / --proc /proc --dev \
+        /dev true >"$probe_dir/log" 2>&1
 }
 
 # MPI's compiler wrapper.
 probe_mpi() {
     cat >"$probe_dir/mpi.c" <<'END'
 #include <mpi.h>
-int main(int argc, char **argv) { int n; MPI_Init(&argc, &argv); MPI_Comm_size(MPI_COMM_WORLD, &n); return MPI_Finalize() + (n != 2); }
+int main(int argc, char **argv) {
+    int n;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    return MPI_Finalize() + (n != 2);
+}
 END
     "${CC:-mpicc}" -o "$probe_dir/mpi" "$probe_dir/mpi.c" >"$probe_dir/log" 2>&1
 }
@@ -35,7 +42,8 @@ int main(void) {
     return cblas_ddot(1, &a, 1, &b, 1) != 6;
 }
 END
-    blas_cflags=$(pkg-config --cflags openblas 2>/dev/null) && blas_libs=$(pkg-config --libs openblas 2>/dev/null) &&
+    blas_cflags=$(pkg-config --cflags openblas 2>/dev/null) &&
+        blas_libs=$(pkg-config --libs openblas 2>/dev/null) &&
         try_blas && return 0
     for blas_cflags in "" -I/usr/include/openblas; do
         blas_libs=-lopenblas
@@ -45,7 +53,8 @@ END
 }
 try_blas() {
     # shellcheck disable=SC2086    # several flags in one variable
-    "${CC:-mpicc}" $blas_cflags -o "$probe_dir/blas" "$probe_dir/blas.c" $blas_libs >"$probe_dir/log" 2>&1 &&
+    "${CC:-mpicc}" $blas_cflags -o "$probe_dir/blas" "$probe_dir/blas.c" $blas_libs \
+        >"$probe_dir/log" 2>&1 &&
         "$probe_dir/blas" >>"$probe_dir/log"
 }
 
@@ -53,15 +62,23 @@ try_blas() {
 probe_json() {
     cat >"$probe_dir/json.c" <<'END'
 #include <cjson/cJSON.h>
-int main(void) { cJSON *j = cJSON_ParseWithLength("1", 1); int bad = !cJSON_IsNumber(j); cJSON_Delete(j); return bad; }
+int main(void) {
+    cJSON *j = cJSON_ParseWithLength("1", 1);
+    int bad = !cJSON_IsNumber(j);
+    cJSON_Delete(j);
+    return bad;
+}
 END
-    "${CC:-mpicc}" -o "$probe_dir/json" "$probe_dir/json.c" -lcjson >"$probe_dir/log" 2>&1 && "$probe_dir/json"
+    "${CC:-mpicc}" -o "$probe_dir/json" "$probe_dir/json.c" -lcjson >"$probe_dir/log" 2>&1 &&
+        "$probe_dir/json"
 }
 
 # C++, for the tests with stand-ins for a GPU.
 probe_cxx() {
-    printf '#include <vector>\nint main() { return (int)std::vector<int>(0).size(); }\n' >"$probe_dir/cxx.cpp"
-    "${CXX:-g++}" -std=gnu++17 -o "$probe_dir/cxx" "$probe_dir/cxx.cpp" >"$probe_dir/log" 2>&1 && "$probe_dir/cxx"
+    printf '#include <vector>\nint main() { return (int)std::vector<int>(0).size(); }\n' \
+        >"$probe_dir/cxx.cpp"
+    "${CXX:-g++}" -std=gnu++17 -o "$probe_dir/cxx" "$probe_dir/cxx.cpp" >"$probe_dir/log" 2>&1 &&
+        "$probe_dir/cxx"
 }
 
 # The CUDA Toolkit: nvcc compiles a kernel, and MPI's wrapper links a C program that calls CUDA's
@@ -92,10 +109,13 @@ int main(int argc, char **argv) {
     cudaRuntimeGetVersion(&runtime);
     cublasGetProperty(MAJOR_VERSION, &blas_major);
     /* one toolkit's compiler, another's headers or libraries: both are installed */
-    if (version_of_nvcc() != CUDART_VERSION || runtime / 1000 != CUDART_VERSION / 1000 || blas_major != CUBLAS_VER_MAJOR)
-        return fprintf(stderr, "CUDA %d for nvcc, %d for the C compiler; libraries: runtime %d, cuBLAS %d, wanted %d\n",
-                       version_of_nvcc(), CUDART_VERSION, runtime, blas_major, CUBLAS_VER_MAJOR) > 0;
-    if (argc > 1 && strcmp(argv[1], "version") == 0) return printf("%d.%d\n", runtime / 1000, runtime % 1000 / 10) < 0;
+    if (version_of_nvcc() != CUDART_VERSION || runtime / 1000 != CUDART_VERSION / 1000 ||
+        blas_major != CUBLAS_VER_MAJOR)
+        return fprintf(stderr,
+            "CUDA %d for nvcc, %d for the C compiler; libraries: runtime %d, cuBLAS %d, wanted %d\n",
+            version_of_nvcc(), CUDART_VERSION, runtime, blas_major, CUBLAS_VER_MAJOR) > 0;
+    if (argc > 1 && strcmp(argv[1], "version") == 0)
+        return printf("%d.%d\n", runtime / 1000, runtime % 1000 / 10) < 0;
     if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) return 1;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
@@ -112,7 +132,8 @@ END
         echo "there is no $nvcc" >"$probe_dir/log"
         return 1
     fi
-    "$nvcc" -std=c++17 --extended-lambda -c -o "$probe_dir/kernel.o" "$probe_dir/kernel.cu" >"$probe_dir/log" 2>&1 || return 1
+    "$nvcc" -std=c++17 --extended-lambda -c -o "$probe_dir/kernel.o" "$probe_dir/kernel.cu" \
+        >"$probe_dir/log" 2>&1 || return 1
     cuda_home=${CUDA_HOME:-$(dirname "$(dirname "$(readlink -f "$nvcc")")")}
     for include in "$cuda_home/include" "$cuda_home/targets/x86_64-linux/include" ""; do
         # A distribution's folder is searched anyway and must not come first.
@@ -132,7 +153,8 @@ END
 }
 try_cuda() {
     # shellcheck disable=SC2086    # several flags in one variable
-    "${CC:-mpicc}" $cuda_cflags -o "$probe_dir/cuda" "$probe_dir/cuda.c" "$probe_dir/kernel.o" $cuda_libs -lstdc++ -lpthread -lm \
+    "${CC:-mpicc}" $cuda_cflags -o "$probe_dir/cuda" "$probe_dir/cuda.c" "$probe_dir/kernel.o" \
+        $cuda_libs -lstdc++ -lpthread -lm \
         >"$probe_dir/log" 2>&1 && cuda_version=$("$probe_dir/cuda" version 2>>"$probe_dir/log")
 }
 # Prints the GPUs of this machine: "90 1 x NVIDIA H100". Fails if there is none. Needs the program
@@ -148,7 +170,11 @@ probe_nccl() {
 #include <stdio.h>
 /* since 2.18 */
 ncclResult_t (*split)(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *) = ncclCommSplit;
-int main(void) { int v = 0; return !split || ncclGetVersion(&v) != ncclSuccess || printf("%d.%d.%d\n", v / 10000, v % 10000 / 100, v % 100) < 0; }
+int main(void) {
+    int v = 0;
+    return !split || ncclGetVersion(&v) != ncclSuccess ||
+           printf("%d.%d.%d\n", v / 10000, v % 10000 / 100, v % 100) < 0;
+}
 END
     if [ -n "$NCCL_HOME" ]; then
         try_nccl "$NCCL_HOME" lib || try_nccl "$NCCL_HOME" lib64
@@ -166,7 +192,8 @@ try_nccl() {
         if ! ls "$1/include/nccl.h" "$1/$2"/libnccl.so* >"$probe_dir/log" 2>&1; then return 1; fi
     fi
     # shellcheck disable=SC2086    # several flags in one variable
-    "${CC:-mpicc}" $nccl_cflags $cuda_cflags -o "$probe_dir/nccl" "$probe_dir/nccl.c" $nccl_libs $cuda_libs -lstdc++ -lpthread -lm \
+    "${CC:-mpicc}" $nccl_cflags $cuda_cflags -o "$probe_dir/nccl" "$probe_dir/nccl.c" $nccl_libs \
+        $cuda_libs -lstdc++ -lpthread -lm \
         >"$probe_dir/log" 2>&1 && nccl_version=$("$probe_dir/nccl" 2>>"$probe_dir/log")
 }
 
@@ -183,7 +210,8 @@ probe_prove() { perl -MTAP::Harness -e 1 >"$probe_dir/log" 2>&1; }
 probe_pandoc() { pandoc --version >"$probe_dir/log" 2>&1; }
 probe_wasm() {
     printf '#include <stdlib.h>\nvoid *some(void) { return malloc(1); }\n' >"$probe_dir/wasm.c"
-    clang --target=wasm32-wasi -mexec-model=reactor -Wl,--export=some -o "$probe_dir/wasm" "$probe_dir/wasm.c" >"$probe_dir/log" 2>&1
+    clang --target=wasm32-wasi -mexec-model=reactor -Wl,--export=some -o "$probe_dir/wasm" \
+        "$probe_dir/wasm.c" >"$probe_dir/log" 2>&1
 }
 BOOK_PACKAGES="pandoc clang lld wasi-libc libclang-rt-dev-wasm32"
 
@@ -193,11 +221,13 @@ probe_speed() {
     kernels='' speed=''
     for native in "-march=native -mprefer-vector-width=512" -march=native ""; do
         # shellcheck disable=SC2086    # several flags in one variable
-        "${CC:-mpicc}" -std=gnu11 -O3 $native $blas_cflags -I. -o "$probe_dir/speed" tools/speed.c common/device/blas_kernels.c $blas_libs \
+        "${CC:-mpicc}" -std=gnu11 -O3 $native $blas_cflags -I. -o "$probe_dir/speed" tools/speed.c \
+            common/device/blas_kernels.c $blas_libs \
             >"$probe_dir/log" 2>&1 || continue
         chosen=
         [ -n "${OPENBLAS_CORETYPE+set}" ] || chosen=$(tools/kernels "$probe_dir/speed")
-        env ${chosen:+"OPENBLAS_CORETYPE=$chosen"} OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 "$probe_dir/speed" \
+        env ${chosen:+"OPENBLAS_CORETYPE=$chosen"} OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 \
+            "$probe_dir/speed" \
             >"$probe_dir/said" 2>"$probe_dir/log" || return 1
         { read -r kernels; read -r speed; } <"$probe_dir/said"
         [ -z "$chosen" ] || kernels="kernels for $chosen (tools/launch sets OPENBLAS_CORETYPE)"

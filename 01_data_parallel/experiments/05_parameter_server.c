@@ -62,7 +62,7 @@ static ServerRecord asynchronous(Run *run, const Cluster *c, const Training *t, 
     Trajectory replayed = server_log_replay(run, t, &record.log);
     snprintf(line, sizeof line, "%s = the log replayed", record.log.name);
     compare(run, c, line, &got, &replayed);
-    if (!got.adamw) server_log_check(run, &record.log, z); // under AdamW it is the same log
+    if (!got.adamw) server_log_check(run, &record.log, z); // the log under AdamW is the same
     trajectory_free(&got);
     trajectory_free(&replayed);
     return record;
@@ -80,7 +80,8 @@ typedef struct {
     double half, end;
 } Losses;
 
-// A push has its shard's part of the loss. `own` turns it into the mean over the shard's tokens.
+// A push has its shard's part of the loss. `own` turns this part into the mean over the shard's
+// tokens.
 static Losses losses_of(const Trajectory *got, const Cluster *c, const ServerLog *log, double took,
                         double moment) {
     Losses mean = { 0 };

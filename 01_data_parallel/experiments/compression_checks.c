@@ -33,7 +33,8 @@ static void books_note(Tensor sum, Tensor g) {
     if (sum.data) op_add(sum, sum, g);
 }
 
-// On every rank: all that it sent + its residual = all its gradients.
+// Checks every rank: the sum of everything sent, plus the residual, equals the sum of the rank's
+// gradients.
 static void put_worker(Snapshot *got, Snapshot *want, const Books *b, const Compression *c) {
     Arena a = arena(MEM_REFERENCE);
     Tensor sum = tensor_new(&a, 1, b->gradients.cols);
@@ -45,8 +46,8 @@ static void put_worker(Snapshot *got, Snapshot *want, const Books *b, const Comp
     arena_free(&a);
 }
 
-// Over all ranks: all that was reconstructed + the residuals of 1-bit's servers = all that was
-// sent. Overwrites the sums.
+// Checks all ranks together: the sum of everything reconstructed, plus the residuals of 1-bit's
+// servers, equals the sum of everything sent. Overwrites the sums.
 static void put_server(Snapshot *got, Snapshot *want, const Books *b, const Compression *c) {
     const size_t size = b->reconstructed.cols;
     const char *name = "all ranks";

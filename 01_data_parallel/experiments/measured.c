@@ -52,7 +52,8 @@ Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacit
     Comm *dp = run->world;
     Trajectory c = trajectory_new(run, t);
     Model *m = whole_model(&t->model);
-    // Gradients as an earlier step would leave them. A rank without sequences must not add them.
+    // Fills the gradients as an earlier step would leave them, because a rank without sequences
+    // must not add old gradients.
     for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 1);
     BucketReplica r = { .dp = dp, .buckets = buckets_new(m, dp, capacity) };
     comm_ledger_reset(dp);

@@ -36,8 +36,8 @@ static double answered(const double *value, size_t push, size_t n, size_t stalen
     return last;
 }
 
-// The log that follows from the times alone. A push arrives after an answer, its worker's
-// computation, and the push itself.
+// The log that follows from the times alone. A push arrives at the time of the answer, plus the
+// worker's computation, plus the push's message.
 static Served *predicted(const ServerLog *log, const ServerSizes *z) {
     const double message = server_message(z);
     size_t n = log->workers, lines = n * log->steps;

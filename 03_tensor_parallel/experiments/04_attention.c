@@ -13,7 +13,7 @@ enum { KEY_PROBABILITIES = 104 };
 enum { KEY_HEADS = H, RATIO = H / KEY_HEADS, QKV = C + 2 * KEY_HEADS * D };
 static const double theta = 0; // the base of rotary positions; 0: none
 static const uint64_t key[TRIAL_DATA] = { 101, 102, 103, 105 }; // by TrialData
-static const double dropout = 0.1;                              // of the probabilities, and of Y
+static const double dropout = 0.1; // dropout of the probabilities and of Y
 
 // ---------------------------------------------------------------- split and unsplit
 

@@ -76,7 +76,7 @@ static void one_token(Run *run, const Batch *b) {
     op_pick_target(m.loss, m.logits, b->targets, m.entries.lo);
     own[PICKED] = first_element(m.loss);
     vocab_parallel_loss(run->world, m.loss, m.sum, m.logits, b->targets, m.entries.lo);
-    own[SUM] = first_element(m.logits); // of the row of exponentials
+    own[SUM] = first_element(m.logits); // the first exponential of the row
     comm_all_reduce_doubles(run->world, all, n * FIELDS);
 
     double max = -INFINITY, picked = 0, sum = 0;
@@ -133,7 +133,7 @@ static void costs(Run *run, const TrialResult *r) {
     const double wide = ring_bytes(ALL_REDUCE_PASSES, n, M * C, e);
     const double narrow = ring_bytes(ALL_REDUCE_PASSES, n, M, e);
     const TrialCosts predicted = { .parameters = entries * C,
-                                   .gradients = 2 * entries * C,  // of both uses of E
+                                   .gradients = 2 * entries * C,  // gradients of both uses of E
                                    .kept = M * (C + entries + 1), // x, own logits, a sum
                                    .calls = 2 + 3,
                                    .sent = 2 * wide + 3 * narrow };

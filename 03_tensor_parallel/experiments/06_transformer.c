@@ -119,7 +119,7 @@ static void transformer(Run *run) {
     times(run, &t.model);
     const GptCells one = gpt_cells_1d(&t.model, 1, BATCH);
     table(run, &t.model, &one);
-    ending(run, one.parameters + 1); // without the cell's =
+    ending(run, one.parameters + 1); // skips the cell's '='
     data_free(&t.data);
 }
 

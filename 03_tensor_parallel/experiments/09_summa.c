@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include "03_tensor_parallel/experiments/experiments.h"
 
-enum { M = 12, K = 24, N = 36 }; // of one linear layer: every q up to 4 divides them
+enum { M = 12, K = 24, N = 36 }; // sizes of one linear layer: every q up to 4 divides them
 
 // ---------------------------------------------------------------- the table
 

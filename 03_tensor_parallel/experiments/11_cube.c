@@ -6,7 +6,7 @@
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
-enum { B = 7, T = 3, K = 13, N = 10 }; // of the two linear layers; q need not divide them
+enum { B = 7, T = 3, K = 13, N = 10 }; // sizes of the two linear layers; q need not divide them
 
 // ---------------------------------------------------------------- costs
 

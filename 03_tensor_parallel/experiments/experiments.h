@@ -77,9 +77,9 @@ struct Trial {
     Range x_cols, y_cols;       // columns of X and Y on this rank
     Param params[TRIAL_PARAMS]; // described and cut; a Param without columns ends them
     double deviation, rate;     // deviation of the initial weights; learning rate of SGD
-    double dropout;             // of Y: the probability that an element is dropped
+    double dropout;             // the probability that an element of Y is dropped
     uint64_t keys[TRIAL_DATA];  // random numbers of X and so on
-    // Replaces keys, unless it is NULL. i: the step or the parameter.
+    // A function that replaces keys, or NULL. i: the step or the parameter.
     uint64_t (*key)(uint64_t seed, TrialData what, size_t i);
     bool long_names; // a snapshot names updated weights "updated W, step 3", not "W"
     void (*forward)(Trial *t, Tensor y, Tensor x, Saved *s);
@@ -95,7 +95,7 @@ Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i); // whole
 
 enum { BIGRAM_B = 3, BIGRAM_T = 8, BIGRAM_V = 61, BIGRAM_C = 12 }; // B, T, V, C
 typedef struct {
-    Range entries;               // of this rank
+    Range entries;               // E's entries on this rank
     Param embedding, head;       // [V/t, C]: E, with a gradient for each use
     Tensor x, logits, sum, loss; // [M, C], [M, V/t], [M, 1], [M, 1]
     Arena parameters, gradients, kept, output;
@@ -110,7 +110,7 @@ void bigram_drop(Run *run, Tensor x, const Batch *b);
 // backward adds the gradients of both uses of E.
 void bigram_split_forward(Run *run, Bigram *m, const Batch *b);
 void bigram_split_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx);
-// The same on one device, with all of E.
+// The model on one device, with all of E.
 void bigram_forward(Run *run, Bigram *m, const Batch *b);
 void bigram_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx);
 
@@ -123,7 +123,7 @@ void bigram_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor d
 ModelConfig gpt_options(Run *run, size_t context, size_t vocab);
 // Three clipped steps on synthetic tokens, one micro-batch each.
 Training gpt_training(ModelConfig c, size_t sequences);
-size_t gpt_sequences(const Training *t, size_t k); // of micro-batch k
+size_t gpt_sequences(const Training *t, size_t k); // the sequences of micro-batch k
 
 // The communicators of a way. Every way has the world. Grids and cubes have three axes, and a cube
 // two planes: the ranks with this rank's column, and with its row.
@@ -136,10 +136,10 @@ typedef GroupTraffic AxisTraffic; // along an axis of a grid
 enum { GPT_STEPS = 3 };
 typedef struct {
     size_t steps; // finished steps
-    // In the layers; and afterwards, for sums of partial gradients.
+    // Traffic in the layers, and afterwards for the sums of partial gradients.
     GroupTraffic layers[GPT_GROUPS], sums[GPT_GROUPS];
-    Picoseconds layers_time;          // of layers and sums
-    Picoseconds step_time[GPT_STEPS]; // also of the loss's sum; without the gradient norm
+    Picoseconds layers_time;          // the time of layers and sums
+    Picoseconds step_time[GPT_STEPS]; // with the sum of the loss, without the gradient norm
     // Bytes. block: the parameters of a block. activations: their peak. message: the output of a
     // block for micro-batch 0.
     size_t block, parameters, gradients, optimizer, activations, message;
@@ -158,7 +158,7 @@ struct CutGpt {
 };
 void gpt_train(void *cut_gpt, const Training *t, Trajectory *out); // a SplitTraining
 // Checks the memory of a rank: ids "block", "parameters", "gradients", "adamw", "kept".
-// kept_reals: those of kept that are reals in any storage.
+// kept_reals: the kept elements that are reals in every storage.
 typedef struct {
     size_t block, parameters, gradients, kept, kept_reals;
 } GptElements;
@@ -258,7 +258,7 @@ void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const c
 
 typedef struct {
     AxisTraffic row, col, depth; // along the three axes of the grid
-    Work products;               // of this rank
+    Work products;               // this rank's products
     double transfers;            // ps, one after another; equal blocks
 } GridTraffic;
 
@@ -268,8 +268,9 @@ typedef struct {
 } GridPlace;
 GridPlace grid_place(const ModelConfig *c, const CommGrid *g);
 GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank);
-size_t grid_sequences(const GridPlace *at, size_t B); // of B, those of the rank's row
-bool grid_even(const GridPlace *at, size_t B);        // are all blocks equal?
+size_t grid_sequences(const GridPlace *at,
+                      size_t B);               // the number of B sequences that the rank's row has
+bool grid_even(const GridPlace *at, size_t B); // are all blocks equal?
 
 // One linear layer x [M, K] a [K, N] + b in equal blocks.
 GridTraffic grid_linear_forward(const GridPlace *at, size_t M, size_t K, size_t N);

@@ -114,7 +114,7 @@ void gpt_train(void *cut_gpt, const Training *unsplit, Trajectory *out) {
     r->optimizer = memory_now(MEM_OPTIMIZER);
     r->activations = memory_peak(MEM_ACTIVATIONS);
     const Batch first = { .B = gpt_sequences(&t, 0), .T = t.model.context };
-    const Shape message = layer_output(&m->layers[1], &first); // of a block
+    const Shape message = layer_output(&m->layers[1], &first); // the output of a block
     r->message = message.rows * message.cols * element_size(message.element);
     model_free(m);
 }

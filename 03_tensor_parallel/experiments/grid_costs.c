@@ -101,7 +101,7 @@ static void chain(Count *c, Axis axis, CommKind kind, size_t root, size_t elemen
     a->received += receives * bytes;
     c->t.transfers += chain_time(q, (size_t)bytes);
 }
-static void all_reduce(Count *c, size_t elements) { // over the rank's row
+static void all_reduce(Count *c, size_t elements) { // an all-reduce over the rank's row
     double bytes = ring_bytes(ALL_REDUCE_PASSES, c->at->q, elements, E);
     c->t.row.calls[COMM_ALL_REDUCE]++;
     c->t.row.sent += bytes;

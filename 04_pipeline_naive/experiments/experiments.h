@@ -20,7 +20,7 @@ typedef struct {
     size_t in_flight;                        // in the last step
     size_t parameters, gradients, optimizer; // bytes live
     size_t activations, message_buffers;     // peak bytes of the last step
-    Timing timing;                           // of the last step, if it was recorded
+    Timing timing;                           // times of the last step, if that step was recorded
     double loss, unsplit_loss;
 } StageCosts;
 
@@ -65,7 +65,7 @@ StageCosts stages_same_bits(Run *run, const char *what, const Training *t, Stage
 
 typedef struct {
     ModelConfig model;
-    size_t blocks, sequences; // of a stage; of a micro-batch
+    size_t blocks, sequences; // blocks of a stage; sequences of a micro-batch
     size_t chunks;            // equal chunks of a stage (05.03); 0: one
 } Stack;
 Model *stack_new(const Stack *s, size_t p, size_t i); // stage i's part, allocated
@@ -106,7 +106,7 @@ void stack_check_bubble(Run *run, const char *id, const char *name, const Stack 
 // of forwards and backwards.
 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i);
-size_t stage_tokens(const Training *t, size_t k); // of micro-batch k
+size_t stage_tokens(const Training *t, size_t k); // the tokens of micro-batch k
 size_t stage_neighbours(const Run *run);          // 2; 1 at the ends; 0 where there is one stage
 // Peak bytes of message buffers under the executor.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i);
@@ -115,8 +115,8 @@ size_t stage_message_buffers(const Training *t, size_t p, size_t i);
 Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B);
 Picoseconds stage_message_time(const ModelConfig *c, size_t B);
 // Checks the costs of a training: messages, sums, state, and memory with `flight` micro-batches in
-// flight and these bytes of message buffers. Stage i is rank i. way: the ids begin with it and a
-// dot, and the names with it; NULL: no prefix.
+// flight and these bytes of message buffers. Stage i is rank i. way: the prefix of names, and with
+// a dot of ids; NULL: no prefix.
 void stage_check_costs(Run *run, const Training *t, const char *way, size_t flight, size_t buffers,
                        const StageCosts *seen);
 
@@ -127,7 +127,8 @@ void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleR
 
 double sum_of_ranks(Run *run, double of_this_rank); // its messages are not in the ledger
 
-// Formats an id or a name into *name, as snprintf does. The text lasts until the next call with it.
+// Formats an id or a name into *name, as snprintf does. The text lasts until the next call with the
+// same `name`.
 typedef struct {
     char text[96];
 } CostName;
@@ -145,7 +146,7 @@ enum { PARTITION_STEPS = 6, MOVE_EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH 
 
 // Measured in a training on this rank.
 typedef struct {
-    size_t blocks[PARTITION_STEPS][PARTITION_STAGES]; // of each stage, in each step
+    size_t blocks[PARTITION_STEPS][PARTITION_STAGES]; // blocks of each stage, in each step
     Timing timing[PARTITION_STEPS];
     double moved_bytes[PARTITION_STEPS]; // sent before each step, for a new cut
 } Rebalanced;

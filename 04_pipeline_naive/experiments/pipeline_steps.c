@@ -52,7 +52,7 @@ typedef struct {
     const PipelineSteps *s;
     size_t *posted;       // [p] the receive that is posted from each stage
     bool *ran;            // by op: does it stand before the op that is written now? (see ran())
-    size_t micro_batches; // of the list
+    size_t micro_batches; // micro-batches of the list
 } Writer;
 
 static size_t bytes_of(const Writer *w, PipeOp op) {

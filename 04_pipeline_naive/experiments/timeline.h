@@ -16,8 +16,8 @@ typedef struct {
     PipeOp op;
     size_t start, end, arrives; // arrives: when the op's message is at the neighbour
 } Event;
-// Why a stage stopped. Its next op waits for the result of `needs`, or for a send buffer. The
-// buffer is free when the receive for `needs` is posted.
+// The reason why a stage stopped. Its next op waits for the result of `needs`, or for a send
+// buffer. The buffer is free when the receive for `needs` is posted.
 typedef struct {
     bool buffer;
     StageOp needs;
@@ -27,13 +27,13 @@ typedef struct {
     Event **event;   // [stage][place in the list]
     size_t *n;       // [stage]: number of ops that have run
     StageWait *wait; // [stage]: for stages that have ops left
-    size_t end;      // of the last op: the makespan
+    size_t end;      // the end of the last op: the makespan
     bool stuck;      // the lists deadlock
 } Timeline;
 Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times);
 Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m,
                             const OpTimes *times); // times[p]
-// For lists of whole backwards.
+// For lists in which every backward is one op.
 Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b); // stage[p]
 Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b,
                             size_t message);
@@ -73,7 +73,7 @@ typedef struct {
 typedef struct {
     size_t p, v, i;       // stage i of p, each with v chunks
     size_t group;         // the pipeline's ranks in the player: stage i is member i
-    const Schedule *list; // of stage i
+    const Schedule *list; // the list of stage i
     // Appends the work of an op. After the last op of a micro-batch it also drops x from
     // MEM_ACTIVATIONS.
     void (*compute)(Play *play, size_t rank, PipeOp op, const void *context);

@@ -119,7 +119,7 @@ enum { JUDGE_REASON = 2400, JUDGE_WAITS = 3 };
 typedef struct {
     ListsVerdict verdict;
     char why[JUDGE_REASON]; // lines that say what is wrong
-    size_t end;             // of the last op, if the lists are legal
+    size_t end;             // end of the last op, if the lists are legal
     // The longest waits of legal lists: stage waits `units` before op, for stage `from`.
     struct {
         size_t units, stage, from;

@@ -47,7 +47,8 @@ size_t list_in_flight(const Schedule *s) {
     size_t now = 0, most = 0;
     for (size_t n = 0; n < s->n; n++) {
         if (s->ops[n].what == FORWARD) now++;
-        else if (s->ops[n].what != BACKWARD_INPUTS && now) now--; // until W, which reads x last
+        else if (s->ops[n].what != BACKWARD_INPUTS && now)
+            now--; // in flight until W, which reads x last
         if (now > most) most = now;
     }
     return most;

@@ -27,7 +27,7 @@ Training zero_adamw(Training t, size_t m) {
     t.micro_batches = m;
     t.clip = 0;
     t.optimizer = adamw(0.01);
-    t.optimizer.weight_decay = 0.1; // of matrices only
+    t.optimizer.weight_decay = 0.1; // decay of matrices only
     t.recorded = true;
     return t;
 }

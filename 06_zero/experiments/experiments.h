@@ -85,7 +85,7 @@ void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *
 // Sizes of some units of a model, each divided over n ranks.
 typedef struct {
     size_t whole, part;           // elements of all units; those of this rank, about whole / n
-    size_t largest, largest_part; // of the largest unit
+    size_t largest, largest_part; // elements of the largest unit, and of its largest part
     // One pass over the parameters: each unit goes round a ring once. Bytes sent per rank, and
     // picoseconds: in a reduce-scatter of gradients, and in an all-gather of weights.
     double reduce_bytes, reduce_time, gather_bytes, gather_time;

@@ -58,7 +58,7 @@ static void costs(Run *run, const Training *t, Recompute how, const RecomputeSee
     size_t N = run->world->size, L = t->model.layers, tokens = t->sequences * t->model.context;
     CutSizes z = cut_sizes(&t->model, N, run->world->rank), busiest = cut_sizes(&t->model, N, 0);
     size_t all = kept_block(&z), scores = kept_scores(&z), head = kept_head(&z);
-    size_t outputs = kept_between(&z); // of the embedding and the blocks
+    size_t outputs = kept_between(&z); // outputs of the embedding and the blocks
     // Backward rebuilds the items of one block at a time. The head's items are freed before that,
     // so only the larger of the two sizes counts.
     size_t kept[] = { outputs + L * all + head, outputs + L * (all - scores) + larger(scores, head),

@@ -12,8 +12,8 @@ static inline size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 // The last step of a training.
 typedef struct {
     double peak, sent;     // bytes: activations of this rank; messages or sums of the layers
-    Picoseconds computing; // of this rank
-    Timing timing;         // of all ranks
+    Picoseconds computing; // this rank's time
+    Timing timing;         // times of all ranks
 } RecomputeSeen;
 // Trains a described stage under GPipe's schedule, and frees the model. Rank i of the world is
 // stage i.

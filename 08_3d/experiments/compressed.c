@@ -54,7 +54,8 @@ Compressed *compressed_new(const Trainer *t) {
     const TrainerConfig *config = &t->config;
     size_t n, *sizes;
     Described *local = describe(t->model, &n), *all;
-    all = side_gather(local, t->mesh.at.dp == 0 ? n * sizeof *local : 0, &sizes); // of replica 0
+    all = side_gather(local, t->mesh.at.dp == 0 ? n * sizeof *local : 0,
+                      &sizes); // the parts of replica 0
     free(local);
     if (t->mesh.world->rank > 0) return NULL;
     ledger_pause();

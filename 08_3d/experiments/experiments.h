@@ -74,7 +74,7 @@ typedef struct {
     double dp_time;
 } Prediction;
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw);
-// predict_activations.c: their peak in a step, in bytes.
+// predict_activations.c: the peak of the activations in a step, in bytes.
 // choice: the recomputation of each block of the stage; NULL: all blocks follow c->recompute.
 size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompute *choice);
 
@@ -88,8 +88,8 @@ double step_time(const TrainerConfig *c);
 // *present: the step of the layout of c.
 // *best: the step of the returned layout.
 Degrees step_time_best(const TrainerConfig *c, double *present, double *best);
-// Do all groups of one kind lie in the nodes in the same way? If not, some ranks wait for others at
-// times that step_time() leaves out.
+// Do all groups of one kind lie in the nodes in the same way? If not, some ranks wait for other
+// ranks at times that step_time() leaves out.
 bool mesh_groups_alike(Degrees n);
 
 // ---------------------------------------------------------------- layouts compared: 02_layouts.c
@@ -129,10 +129,11 @@ void train_show_mesh(Run *run, const TrainerConfig *c);
 // predict_step().
 void train_costs_begin(Trainer *t);
 void train_costs_end(Run *run, Trainer *t);
-// The table of traffic by group and link, and of memory by category. After train_costs_end().
+// The table of traffic by group and link, and of memory by category. Call it after
+// train_costs_end().
 void train_results(Run *run, const Trainer *t);
-// Checks the time of the last step on the simulated clock against step_time(), where that lists the
-// step. Collective.
+// Checks the time of the last step on the simulated clock against step_time(), if step_time() lists
+// the step. Collective.
 void train_check_time(Run *run, const Trainer *t, const Timing *timing);
 // Says which dp x tp x pp of the same ranks would have been faster on the simulated clock, all else
 // the same. Says nothing where step_time() does not list this step.
@@ -203,8 +204,8 @@ void plan_korthikanti(Run *run); // plan_korthikanti.c
 // A GPT of PTD-P and Korthikanti: 2048 positions, 51200 vocabulary entries.
 #define PAPER_GPT(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
-const PlanModel *paper_model(const char *name);    // of plan_models
-PlanTask paper_task(PlanModel model, size_t gpus); // on some kind of a DGX A100
+const PlanModel *paper_model(const char *name);    // a model of plan_models
+PlanTask paper_task(PlanModel model, size_t gpus); // a task on some kind of DGX A100
 bool paper_within(double x, double want, double share);
 // Is `text` what x is when it is rounded or cut? "41.3" stands for any number less than 0.1 away.
 bool paper_printed(double x, const char *text);

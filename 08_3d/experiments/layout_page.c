@@ -68,7 +68,7 @@ static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong) 
 }
 
 static double idle(const Layout *l) { return l->step - l->computing - l->exposed; }
-// Where the slow layout spends most of its additional time.
+// Returns the part of the step in which the slow layout spends most of its additional time.
 static const char *cause(const Layout *fast, const Layout *slow) {
     double waits = slow->exposed - fast->exposed;
     double idles = idle(slow) - idle(fast);

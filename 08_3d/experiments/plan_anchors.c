@@ -6,10 +6,9 @@
 #include <string.h>
 #include "08_3d/experiments/experiments.h"
 
-// What a paper prints. STEP: seconds of a step. HARDWARE: TFLOP/s per GPU, with the repeated
-// forwards. MODEL_SHARE: MFU in percent. CAUSAL_SHARE: the
-// same, and only the part of attention counts that the causal mask leaves. BLOCK: ms of the forward
-// and backward of a block.
+// The quantities that papers print. STEP: seconds of a step. HARDWARE: TFLOP/s per GPU, with the
+// repeated forwards. MODEL_SHARE: MFU in percent. CAUSAL_SHARE: the same, and only the part of
+// attention counts that the causal mask leaves. BLOCK: ms of the forward and backward of a block.
 typedef enum { STEP, HARDWARE, MODEL_SHARE, CAUSAL_SHARE, BLOCK } Printed;
 typedef struct {
     const char *source, *name;
@@ -85,10 +84,10 @@ static const Row a100[] = {
 };
 
 // Megatron-LM's README, strong scaling: GPT-3 at batch 1152. The README gives no layout; tp 8 x pp
-// 12 fills 96 GPUs. b and v 0: of 1, 2, 4 sequences and of all chunks that divide, those that are
-// the fastest by the plan and fit. Llama 3, table 4, does not give the chunks: one block each is
-// assumed, and parts of equal cost, because the paper takes a block from the first and the last
-// part.
+// 12 fills 96 GPUs. b and v 0: the plan tries 1, 2 and 4 sequences and all numbers of chunks that
+// divide, and takes the fastest that fit. Llama 3, table 4, does not give the chunks: one block
+// each is assumed, and parts of equal cost, because the paper takes a block from the first and the
+// last part.
 #define LLAMA_405B(T) \
     { \
         .layers = 126, .width = 16384, .heads = 128, .context = T, .vocab = 128256, \
@@ -114,10 +113,10 @@ static const Row h100[] = {
     HERD("405B, cp 16", 131072, 16384, 128, 16, 38),
 };
 
-// What overlaps is a matter of the system and the year. PTD-P's Megatron-LM waits for every message
-// and sum, except under PyTorch's DDP. In Korthikanti's the sums over tp of a backward run beside
-// products; its section 6.3 says that the sum over dp does not. In 2024 all overlap. Messages
-// between stages are scattered and gathered since PTD-P's section 4.1.
+// Each system and year overlaps other communication. PTD-P's Megatron-LM waits for every message
+// and sum, except under PyTorch's DDP. In Korthikanti's version the sums over tp of a backward run
+// beside products; section 6.3 of the paper says that the sum over dp does not. In 2024 all of them
+// overlap. Messages between stages are scattered and gathered since PTD-P's section 4.1.
 static PlanTask task_of(const Row *r, const PlanCluster *cluster) {
     bool pieces = r->printed == MODEL_SHARE, modern = pieces || r->printed == CAUSAL_SHARE,
          korthikanti = strstr(r->source, "Korthikanti") != NULL;
@@ -176,7 +175,7 @@ static double planned(const Row *r, const PlanCluster *cluster) {
     if (r->printed == CAUSAL_SHARE) return 100 * p.mfu * causal_part(&t);
     return r->printed == HARDWARE ? p.hfu * t.cluster.flops * 1e-12 : 100 * p.mfu;
 }
-// How much longer the planned step takes than the published one.
+// The error of the planned step: its time over the published time, minus 1.
 static double error_of(const Row *r, double value) {
     return r->printed == STEP || r->printed == BLOCK ? value / r->value - 1 : r->value / value - 1;
 }

@@ -31,7 +31,7 @@ static bool memory_of_a_block(void) {
     return holds;
 }
 
-// Tables 4 and 5: the order of what costs more. plan_anchors.c has the times.
+// Tables 4 and 5: which choice costs more than which. plan_anchors.c has the times.
 static double block_time(Recompute recompute, bool sequence) {
     PlanTask t = paper_task((PlanModel){ "", PAPER_GPT(1, 6144, 64), 4, "" }, 8);
     t.how.overlap.tp = true;
@@ -54,8 +54,9 @@ static bool order_of_a_block(void) {
 
 // Table 5, with the sizes of table 3: MFU and HFU in percent, from the printed seconds of a step
 // with sequence parallelism and selective recomputation. 22B: 41.5 and 43.7 are printed; 41.7
-// and 43.9 follow from the rounded 1.10 s. HFU: its equation 8 counts the repeated scores three
-// times; own: by its text, once. The last row: eight replicas (section 6.3).
+// and 43.9 follow from the rounded 1.10 s. HFU: the paper's equation 8 counts the repeated scores
+// three times. own: counts them once, as the paper's text says. The last row: eight replicas
+// (section 6.3).
 static const struct {
     ModelConfig model;
     size_t gpus, batch;

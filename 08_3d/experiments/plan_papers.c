@@ -88,7 +88,8 @@ static bool zero_table2(void) {
                                   zero2[zero][i], 0.025);
     return holds;
 }
-// The same for a model with its units. Stages 0 and 1 hold the tied table's gradient twice.
+// The same comparison for a model with its units. Stages 0 and 1 hold the tied table's gradient
+// twice.
 static bool zero_by_units(void) {
     PlanTask t = paper_task(*paper_model("ptdp-7.5b"), 64);
     bool holds = true;

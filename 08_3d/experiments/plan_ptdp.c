@@ -84,7 +84,7 @@ static bool figure11(Run *run) {
     }
     return holds && x[1][3] / x[1][0] > x[0][3] / x[0][0];
 }
-// 12: chunks help, most with small batches. 18: so do scattered messages, with chunks.
+// 12: chunks help, most with small batches. 18: scattered messages help a pipeline with chunks.
 static bool figure12(Run *run, bool scattered) {
     double gain[3];
     for (size_t i = 0; i < 3; i++) {
@@ -142,8 +142,8 @@ static bool figure16(Run *run, size_t batch) {
     return peaks_at(x, 4, 1);
 }
 // 17: full recomputation is slower, by up to 33 %, and needs less memory. In the paper only small
-// batches fit without it. Here all do, because a stage keeps at most pp micro-batches, with the
-// items that Korthikanti lists.
+// batches fit without recomputation. Here all batches fit, because a stage keeps at most pp
+// micro-batches, with the items that Korthikanti lists.
 static bool figure17(Run *run) {
     double loss[2] = { 0, 0 }, held[2] = { 0, 0 };
     bool slower = true;

@@ -233,7 +233,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
                     size_t m) {
     const CutSizes *z = &own->z;
     size_t t = c->mesh.tp, d = replicas(c), again = forwards_again(c, own);
-    const size_t w = weight_bytes(&c->model), g = gradient_bytes(&c->model); // of an element
+    const size_t w = weight_bytes(&c->model), g = gradient_bytes(&c->model); // bytes of an element
     for (size_t k = 0; k < m; k++) {
         size_t B = kept_sequences(c, at.dp, k);
         tensor_traffic(out, own, B, false);

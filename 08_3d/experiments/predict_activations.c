@@ -10,7 +10,7 @@ typedef struct {
     const TrainerConfig *c;
     Coordinates at;
     CutSizes z;
-    const Recompute *choice; // of each block; NULL: all as --recompute says
+    const Recompute *choice; // the choice of each block; NULL: all as --recompute says
 } Part;
 
 // Part `chunk` of this rank's stage. choice: of the blocks of the whole stage, or NULL.
@@ -37,7 +37,7 @@ typedef struct {
 static InFlight in_flight(const Part *part, size_t B) {
     const CutSizes *z = &part->z;
     const KeptBytes k = kept_bytes_of(part->c, part->at, z, B);
-    const size_t inputs = z->blocks + z->last; // of the blocks and of the head
+    const size_t inputs = z->blocks + z->last; // inputs of the blocks and of the head
     const size_t input = inputs ? k.between / inputs : 0;
     size_t now = input, highest = 0;
     for (size_t i = 0; i < z->blocks; i++) {

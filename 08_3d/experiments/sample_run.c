@@ -184,7 +184,7 @@ void sample_run(Run *run) {
         output_require("logits", option_text(run, "logits"));
     SampleText text = text_begin(run, w.model.vocab);
     Choice choice = choice_of(run);
-    memory_set_poison(false); // the training shall be fast
+    memory_set_poison(false); // poison would slow the training down
     if (!from) sample_train(run, &w);
     memory_set_poison(check);
 

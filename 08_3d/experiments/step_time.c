@@ -12,12 +12,12 @@ enum { E = sizeof(real) };
 
 // ---------------------------------------------------------------- what a rank has
 
-// The player's numbers of a rank's groups.
+// The numbers under which the player knows a rank's groups.
 typedef struct {
     size_t world, tp, replicas, model, pp, tied;
 } Groups;
-// All ranks of a tensor-parallel group get the sizes of the largest one, because the others wait
-// for it.
+// All ranks of a tensor-parallel group get the sizes of the largest one, because the other ranks
+// wait for that rank.
 typedef struct {
     const TrainerConfig *c;
     size_t rank, m, B; // micro-batches, and sequences of this replica

@@ -122,7 +122,7 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
     size_t steps = range_size(done), from = done.lo;
     double limit = rounding_limit(&t->config);
     const bool reals = t->config.model.storage == REALS;
-    const double of_numbers = reals ? limit : limit / 8; // as training_compare_numbers()
+    const double of_numbers = reals ? limit : limit / 8; // the limit of training_compare_numbers()
     bool exact = (reals && sizeof(real) == 8) || t->optimizer.kind == SGD,
          check = option_flag(run, "check");
     Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run),
@@ -130,8 +130,8 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
     model_snapshot(t->model, weights, UNIT_WEIGHTS, one_of_each(run));
     if (unsplit) model_snapshot(unsplit, wanted, UNIT_WEIGHTS, NULL);
     // fp32 or 16 bits under AdamW: rounding in a gradient that is nearly zero changes its update by
-    // a whole learning rate, so single weights drift apart. Losses and norms hardly feel it.
-    // Weights are compared under SGD, and in double.
+    // a whole learning rate, so single weights drift apart. Losses and norms change little. So
+    // weights are compared only under SGD and in double.
     if (check) {
         check_numbers(run, "3D = unsplit", "loss of every step", got.loss + from, want.loss + from,
                       steps, of_numbers);
@@ -140,7 +140,7 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
         if (exact)
             check_close(run, "3D = unsplit, weights after the last step", weights, wanted, limit);
     } else {
-        // And no element is missing.
+        // Checks that no element is missing.
         check_replicas(run, "replicas hold the same weights", weights);
     }
     if (run->reduce == REDUCE_FAST && t->mesh.model->size > 1)
@@ -181,7 +181,7 @@ void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o,
 }
 
 void train_check_epochs(Run *run, const Data *d) {
-    size_t n = data_windows(d), moved = 0, most = run->is_root ? 2 * n : 0; // one rank looks
+    size_t n = data_windows(d), moved = 0, most = run->is_root ? 2 * n : 0; // only rank 0 compares
     unsigned char *seen = host_alloc(n);
     bool once = true;
     for (size_t i = 0; i < most; i++) {

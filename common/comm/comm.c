@@ -266,8 +266,8 @@ static bool staged(const Request *r) {
            !r->comm->state->wire->device_memory && !alone(r);
 }
 
-// Puts the whole into pinned memory; a part lies at its place in the whole. The result of an
-// all-to-all lies behind its input.
+// Puts the whole tensor into pinned memory; a part lies at its place in that tensor. The result of
+// an all-to-all lies behind its input.
 static void stage_in(Request *r) {
     size_t size = element_size(r->element), my_place = request_part(r, r->comm->rank).lo * size,
            bytes = r->count * size;

@@ -80,9 +80,9 @@ void comm_all_reduce_max(Comm *c, Tensor t);
 void comm_reduce_scatter(Comm *c, Tensor local, Tensor whole);
 // whole <- the parts in rank order. local may be this rank's window of whole.
 void comm_all_gather(Comm *c, Tensor whole, Tensor local);
-// A reduce-scatter and an all-gather whose whole [M, N] is cut between rows: local is [rows of
-// shard_range(M, size, rank), N], possibly with no rows. If size divides M, the parts are the same
-// as without _rows. Otherwise comm_reduce_scatter and comm_all_gather cut through a row.
+// A reduce-scatter and an all-gather whose tensor `whole` [M, N] is cut between rows: local is
+// [rows of shard_range(M, size, rank), N], possibly with no rows. If size divides M, the parts are
+// the same as without _rows. Otherwise comm_reduce_scatter and comm_all_gather cut through a row.
 void comm_reduce_scatter_rows(Comm *c, Tensor local, Tensor whole);
 void comm_all_gather_rows(Comm *c, Tensor whole, Tensor local);
 // Part i of `in` goes to rank i. In out [size, part], row j is the part for this rank of rank j's

@@ -126,7 +126,7 @@ static void wait_until_done(Request *r) {
 
 static Meeting *meeting_of(Request *r) {
     Group *g = group_of(r);
-    // this rank's n-th collective meets the n-th of all others
+    // this rank's n-th collective meets the n-th collective of every other rank
     size_t number = r->comm->state->meetings;
     for (Meeting *m = g->meetings; m; m = m->next)
         if (m->number == number) return m;

@@ -558,8 +558,8 @@ static bool single_copy_works(void) {
 }
 
 // Ends the process when SIGALRM arrives, because MPI_Init waits for all ranks without a deadline:
-// one missing rank would stop the others for ever. watch_start() sets the alarm. It reads --timeout
-// itself, because the program has not read its options yet.
+// one missing rank would stop the other ranks for ever. watch_start() sets the alarm. It reads
+// --timeout itself, because the program has not read its options yet.
 static void started_too_late(int signal) {
     static const char text[] = "unsplit: a rank has not started within twice --timeout; start all "
                                "ranks again, or choose a longer --timeout\n";

@@ -28,6 +28,6 @@ void mpi_meet(Request *r);
 extern void (*mpi_meanwhile)(void);
 
 Comm *mpi_side_channel(const LaunchOptions *o);
-// Called at the end, so that no process leaves before the others have finished.
+// Called at the end, so that no process leaves before the other processes have finished.
 void mpi_leave_together(const LaunchOptions *o);
 #endif

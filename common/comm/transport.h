@@ -68,7 +68,7 @@ struct Request {
     Picoseconds arrives;
     Picoseconds issued, waited, end; // waited: when this rank began to wait
     bool met;                        // simulated collective: its end is known
-    size_t steps, bytes;             // of the ring or chain
+    size_t steps, bytes;             // steps and bytes of the ring or chain
     uint64_t flow;                   // equal on all ranks that take part
     CommKind kind;
     bool booked, timed; // booked: the ledger counts it, unless paused

@@ -8,7 +8,7 @@
 
 enum { POLLS = 1000, NONE = -1 };
 
-// One process writes a slot; the others read it.
+// One process writes a slot; the other processes read the slot.
 typedef struct {
     _Atomic uint64_t number; // number of waits so far, doubled; odd while it waits
     _Atomic uint64_t polls;  // number of MPI polls
@@ -17,7 +17,7 @@ typedef struct {
     size_t rank;             // in the world
     double since, patience;  // when its wait began; a longer wait in seconds is suspicious
     char text[200], comm[64];
-    uint64_t id; // of the Comm, with its name
+    uint64_t id; // the Comm's id and name
     int meeting; // the collective's number, or NONE for a message
     bool sends;
     size_t n;

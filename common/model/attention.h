@@ -37,7 +37,7 @@ size_t positions_count(const Positions *p);
 enum { ATTENTION_TILE = 64 };
 
 // attention_begin: S_MIX and S_LSE [B*T, heads] before any key. attention_attend: adds keys and
-// values kv [B*Tk, 2K], k | v. merge joins out and lse of the keys so far with those of further
+// values kv [B*Tk, 2K], k | v. merge joins out and lse of the earlier keys with those of further
 // keys, one tile at a time. merge is op_merge_heads, or a lesson's own function.
 typedef void MergeHeads(Tensor out, Tensor lse, Tensor out_more, Tensor lse_more);
 void attention_begin(const AttentionHeads *h, Saved *s);

@@ -16,7 +16,7 @@ typedef enum {
 
 typedef struct {
     const char *name;  // Hugging Face's name in GPT-2, without "h.0."
-    size_t rows, cols; // of the whole tensor; rows 0: a vector [cols]; cols 0: the family has none
+    size_t rows, cols; // the whole tensor; rows 0: a vector [cols]; cols 0: the family has none
     size_t blocks;     // blocks of columns, each cut separately (q | k | v: 3; gate | up: 2)
     BlockCut cut;
     bool gain; // initial values lie around 1, else around 0

@@ -23,7 +23,7 @@ typedef struct {
     // positions_width: columns of wpe. untied: the head has its own table.
     size_t norm_bias, qkv_bias, bias, statistics, positions_width;
     bool untied;
-    size_t blocks;    // of this rank's stage
+    size_t blocks;    // blocks of this rank's stage
     bool first, last; // is the embedding before the blocks; is the head after them?
     bool dropout;
     size_t t, rank; // size and rank of the tensor-parallel group

@@ -14,7 +14,7 @@ typedef struct {
     const char *path;
     const unsigned char *text; // the bytes of the whole file
     bool mapped;               // text is mapped: all ranks of a node share its pages
-    size_t bytes;              // of the file
+    size_t bytes;              // bytes of the file
     size_t begin, tokens;      // begin: the byte after the file's header
     size_t first;              // number of tokens in the files before this one
 } DataFile;

@@ -1,7 +1,7 @@
-// layer.h: a model is a list of layers. Because of that, techniques compose. Data parallelism
-// reduces the gradients of the list. A pipeline stage is a sub-list. Tensor parallelism replaces
-// layers by layers with the same interface that hold a part and communicate inside. ZeRO and
-// recomputation wrap a layer in one that gathers or recomputes before it runs the inner layer.
+// layer.h: a model is a list of layers. So techniques compose. Data parallelism reduces the
+// gradients of the list. A pipeline stage is a sub-list. Tensor parallelism replaces layers by
+// layers with the same interface that hold a part and communicate inside. ZeRO and recomputation
+// wrap a layer in one that gathers or recomputes before it runs the inner layer.
 //
 // Shapes: B sequences, T positions, C width, H heads, V vocabulary entries. A layer maps x [B*T, C]
 // to y [B*T, C]. The embedding has no x, because its input is the batch's tokens. The head's y is
@@ -72,7 +72,7 @@ typedef struct {
 } WeightGradient;
 typedef struct Saved {
     Tensor t[SAVED_TENSORS]; // each kind of layer has its own names for these
-    Element storage;         // of activations; layer_forward() sets it
+    Element storage;         // type of activations; set by layer_forward()
     Arena arena, attention;  // attention: the [T, T] items, which selective recomputation drops
     Arena later; // used in the first half of a backward: holds the tensors for the second half
     WeightGradient deferred[SAVED_GRADIENTS]; // [n_deferred], between the two halves of a backward
@@ -103,7 +103,7 @@ struct AttentionKind {
     const char *name;
     // Computes S_MIX [B*T, A] from S_QKV [B*T, A + 2K], whose queries and keys are rotated already.
     // K = A / ratio. Items that rebuild can recompute are in s->attention, which selective
-    // recomputation frees. All others are in s->arena.
+    // recomputation frees. All other items are in s->arena.
     void (*forward)(const AttentionHeads *h, Saved *s);
     void (*backward)(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
     void (*rebuild)(const AttentionHeads *h, Saved *s); // NULL: s->attention is empty
@@ -246,7 +246,7 @@ Tensor attention_part(const AttentionHeads *h, Tensor qkv, size_t which);
 // [rows, A] from keys or values [rows, K], each head once for each head of its group. Without
 // groups it is `keys` itself.
 Tensor attention_repeat(const AttentionHeads *h, Tensor keys, Arena *scratch);
-// The reverse for gradients: [rows, K], the sum over each group.
+// Folds gradients back: [rows, K], the sum over each group.
 Tensor attention_fold(const AttentionHeads *h, Tensor wide, Arena *scratch);
 // attention_forward rotates the queries and keys of S_QKV by their positions, then computes S_MIX
 // by h->kind. attention_backward is its reverse, and rotates the gradient of S_QKV back.

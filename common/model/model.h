@@ -54,7 +54,7 @@ Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Co
 // al. 2021, section 2.2).
 Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n);
 size_t model_chunks(const Model *m);             // 1 without interleaving
-Range model_chunk(const Model *m, size_t chunk); // of m->layers
+Range model_chunk(const Model *m, size_t chunk); // the chunk's layers in m->layers
 void model_allocate(Model *m);                   // weights (initialised) and gradients, replicated
 // the weights only; the caller provides gradients
 void model_allocate_weights(Model *m);
@@ -100,8 +100,8 @@ Tensor param_owned_part(const Unit *u, Tensor own, Range r);
 void model_grad_squares(const Model *m, double *squares);
 double norm_of_squares(const double *squares, size_t n); // adds the tensors in model order
 // The norm of the whole gradient. The squares are added over `ranks`, the ranks that share the
-// gradient (NULL: it is all here), then over the tensors. Every element has one owner; other ranks
-// add zeros.
+// gradient (NULL: this rank has the whole gradient), then over the tensors. Every element has one
+// owner; other ranks add zeros.
 double model_grad_norm(const Model *m, Comm *ranks);
 // The factor of clipping: min(1, max_norm / (norm + 1e-6)); 1 if max_norm is 0.
 double clip_factor(double norm, double max_norm);

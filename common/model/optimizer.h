@@ -22,7 +22,7 @@ Optimizer adamw(double lr);
 void optimizer_allocate(const Optimizer *o, Model *m);
 // Multiplies gradients by scale (clipping), then updates all units.
 void optimizer_step(Optimizer *o, Model *m, double scale);
-// Updates one unit in step o->step. For callers that update units at different times; u must not be
+// Updates one unit in step o->step, for callers that update units at different times. u must not be
 // a tied use.
 void optimizer_step_unit(const Optimizer *o, Unit *u, double scale);
 #endif

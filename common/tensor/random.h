@@ -10,8 +10,8 @@
 #include <math.h>
 #include "common/device/for_each.h"
 
-// splitmix64's finaliser (Steele, Lea, Flood 2014): a bijection that mixes every bit into all
-// others.
+// splitmix64's finaliser (Steele, Lea, Flood 2014): a bijection that mixes every bit into all other
+// bits.
 ITEM uint64_t random_mix(uint64_t x) {
     x ^= x >> 30;
     x *= UINT64_C(0xbf58476d1ce4e5b9);

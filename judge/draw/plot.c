@@ -14,7 +14,7 @@ enum { MOST_LINES = 8, MOST_TICKS = 12, TICK_TEXT = 16 };
 // ---- axes ----
 
 typedef struct {
-    double lo, hi; // of the values; of their log10 on a log axis
+    double lo, hi; // limits of the values, or of their log10 on a log axis
     bool log;
     size_t ticks;
     double tick[MOST_TICKS]; // in the unit of lo and hi

@@ -15,7 +15,7 @@ typedef struct {
 typedef struct {
     size_t ranks;
     RankRecording *rank;    // NULL on all ranks but rank 0
-    Picoseconds begin, end; // of all computations and collectives
+    Picoseconds begin, end; // of the first and the last computation or collective
     size_t scale;           // bytes of a full strip of memory
     Picoseconds unit;       // unit of printed times, as in "33 units"; 0: picoseconds
     void *buffer[2];

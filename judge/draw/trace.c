@@ -16,7 +16,7 @@ enum { COMPUTE, COMMUNICATION, SENDS, ROWS = 64 };
 typedef struct {
     uint64_t flow;
     Picoseconds at;
-} End; // of a message
+} End; // one end of a message
 typedef struct {
     FILE *f;
     bool first;

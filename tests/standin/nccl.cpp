@@ -1,11 +1,11 @@
 // nccl.cpp: NCCL without a GPU, between the processes and threads of one machine. First boards,
 // then operations, the thread that advances them, and the calls.
 //
-// The members of a communicator share a board: a file without a name, which the others open through
-// /proc. A sending rank posts the place of its message in its device memory on the board, and the
-// receiver copies the message from there. Nothing is sent before the receiver arrives, so a buffer
-// changed too early is noticed. Sums run in falling order of the ranks, because no program may
-// depend on the order.
+// The members of a communicator share a board: a file without a name, which the other members open
+// through /proc. A sending rank posts the place of its message in its device memory on the board,
+// and the receiver copies the message from there. Nothing is sent before the receiver arrives, so a
+// buffer changed too early is noticed. Sums run in falling order of the ranks, because no program
+// may depend on the order.
 #include "include/nccl.h"
 #include <algorithm>
 #include <atomic>
@@ -222,7 +222,7 @@ static void forget(ncclComm *comm) {
 
 struct Task {
     Kind kind;
-    bool send; // of a message
+    bool send; // a message's sending end
     const char *name;
     const void *in;
     void *out;

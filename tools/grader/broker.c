@@ -66,7 +66,7 @@ typedef struct {
     uint64_t answers; // frames that the broker has sent to this rank
     int status;
     long peak;      // kB of memory, by the kernel's count
-    double seconds; // of processor time
+    double seconds; // seconds of processor time
 } Rank;
 
 typedef struct {
@@ -119,8 +119,8 @@ static void book(int rank, const Comm *c, const char *kind, int type, size_t byt
     count[i].bytes += bytes;
 }
 
-// Every second element grows by half, and the others shrink by half. A zero stays zero, so zeros
-// that are sent for show change nothing.
+// Every second element grows by half, and the other elements shrink by half. A zero stays zero, so
+// zeros that are sent for show change nothing.
 static double altered(double x, size_t i) { return i % 2 == 0 ? 1.5 * x : 0.5 * x; }
 
 static void change(int rank, const Frame *f, char *data) {
@@ -389,7 +389,7 @@ static void take(int rank, const Frame *f, char *data) {
         if (!r->bye) measure(r, r->pid);
         r->bye = true;
         answer(rank, (Frame){ .id = f->id }, NULL);
-    } else if (f->kind == FRAME_WAIT) r->waits = f->id == r->answers; // none is on its way
+    } else if (f->kind == FRAME_WAIT) r->waits = f->id == r->answers; // no frame is on its way
     else if (f->kind == FRAME_MARK) r->depth += f->tag > 0 ? 1 : -1;
     else if (f->kind == FRAME_RESULT) {
         if (rank == 0) fwrite(data, 1, f->bytes, results);

@@ -108,7 +108,7 @@ static double largest(const Tensor *t) {
     return most;
 }
 
-// The same error as judge/frame/check.c.
+// Computes the error as judge/frame/check.c does.
 static void compare_tensor(Text kind, Text what, const Tensor *a, const Tensor *b, double over_all,
                            double limit, double *worst) {
     char why[160];
@@ -142,7 +142,7 @@ static void compare_tensors(Text kind, Text what, Reader *theirs, Reader *ours, 
     double over_all = 0, worst = 0;
     if (a == NULL) exit(3);
     for (size_t i = 0; i < a_count && !theirs->bad; i++) a[i] = tensor(theirs);
-    for (int side = 0; side < 2; side++) { // of ours the second half: the expected tensors
+    for (int side = 0; side < 2; side++) { // of our run the second half: the expected tensors
         b_count = how_many(ours);
         b = calloc(b_count + 1, sizeof *b);
         if (b == NULL) exit(3);
