@@ -306,8 +306,10 @@ SKIP: {
     fine(greedy("$work/saved", '1,2', 2, $sample, '--check'), 'sample --from these checkpoints');
 }
 
-# ---- transformers reads our export: its logits, its text, ten more steps of training; ours beside them ----
-# Exports of the last steps of a training at tp 2 x pp 2. The script fails unless the class loads every tensor.
+# ---- transformers reads our export: its logits, its text, ten more steps of training; ours beside
+# them ----
+# Exports of the last steps of a training at tp 2 x pp 2. The script fails unless the class loads
+# every tensor.
 my %families = (
     'llama grouped untied' =>
         [qw(--family llama --kv-heads 2 --ffn 30 --untied), 'LlamaForCausalLM'],
@@ -333,7 +335,9 @@ SKIP: {
                 4,
                 $train,
                 @family,
-                qw(--layers 2 --width 24 --heads 4 --context 32 --vocab 11 --dp 1 --tp 2 --pp 2 --batch 4 --steps 3 --eval-every 0 --data),
+                qw(--layers 2 --width 24 --heads 4 --context 32 --vocab 11 --dp 1 --tp 2 --pp 2
+                    --batch 4
+                    --steps 3 --eval-every 0 --data),
                 $tokens,
                 '--export',
                 "$folder/model.safetensors",

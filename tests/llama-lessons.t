@@ -1,28 +1,36 @@
 #!/bin/sh
-# The lessons train a GPT-2. Here they train a Llama: RMS norm, rotary positions, SwiGLU, grouped heads, no biases, and
-# a head that is untied. In a copy of the tree the sizes of an experiment get the fields of the family. The program must
-# pass every comparison with the unsplit model and every cost. The test takes some lessons, half of them with an untied
-# head. TEST_ALL=1: every lesson that trains a model or a block, with a tied and with an untied head.
-# Left out: the grids, which refuse the family (03.09 to 03.12); 03.13 and 03.14, whose own checks have grouped heads and
-# rotary positions; lessons without a block (by hand, rings, schedules, 03.02, and 03.05, whose table is the same).
+# The lessons train a GPT-2. Here they train a Llama: RMS norm, rotary positions, SwiGLU, grouped
+# heads, no biases, and a head that is untied. In a copy of the tree the sizes of an experiment
+# get the fields of the family. The program must pass every comparison with the unsplit model and
+# every cost. The test takes some lessons, half of them with an untied head. TEST_ALL=1: every
+# lesson that trains a model or a block, with a tied and with an untied head. Left out: the grids,
+# which refuse the family (03.09 to 03.12); 03.13 and 03.14, whose own checks have grouped heads
+# and rotary positions; lessons without a block (by hand, rings, schedules, 03.02, and 03.05,
+# whose table is the same).
 # slow: programs are compiled
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 built=build/cpu-fp64
 [ -x $built/06_zero/04_zero3 ] || { echo "1..0 # SKIP $built is not built"; exit 0; }
 
-some="01_data_parallel/02_all_reduce 03_tensor_parallel/03_mlp 03_tensor_parallel/04_attention 03_tensor_parallel/08_ring_attention
-    04_pipeline_naive/03_gpipe 05_pipeline_1f1b/05_pipedream_2bw 06_zero/04_zero3 07_recompute/04_budget"
-all="01_data_parallel/02_all_reduce 01_data_parallel/04_overlap 01_data_parallel/05_parameter_server 01_data_parallel/06_compression
-    01_data_parallel/07_balance 01_data_parallel/08_power_sgd 01_data_parallel/10_local_sgd 02_grad_accumulation/02_accumulate
-    02_grad_accumulation/03_no_sync 03_tensor_parallel/03_mlp 03_tensor_parallel/04_attention 03_tensor_parallel/06_transformer
-    03_tensor_parallel/07_sequence_parallel 03_tensor_parallel/08_ring_attention 04_pipeline_naive/02_naive 04_pipeline_naive/03_gpipe
-    04_pipeline_naive/04_partition 05_pipeline_1f1b/02_1f1b 05_pipeline_1f1b/03_interleaved 05_pipeline_1f1b/04_pipedream
-    05_pipeline_1f1b/05_pipedream_2bw 05_pipeline_1f1b/06_zero_bubble 05_pipeline_1f1b/07_compare 06_zero/02_zero1 06_zero/03_zero2
-    06_zero/04_zero3 06_zero/05_prefetch 06_zero/06_mixed_precision 07_recompute/02_full 07_recompute/03_selective
+some="01_data_parallel/02_all_reduce 03_tensor_parallel/03_mlp 03_tensor_parallel/04_attention
+    03_tensor_parallel/08_ring_attention 04_pipeline_naive/03_gpipe
+    05_pipeline_1f1b/05_pipedream_2bw 06_zero/04_zero3 07_recompute/04_budget"
+all="01_data_parallel/02_all_reduce 01_data_parallel/04_overlap
+    01_data_parallel/05_parameter_server 01_data_parallel/06_compression
+    01_data_parallel/07_balance 01_data_parallel/08_power_sgd 01_data_parallel/10_local_sgd
+    02_grad_accumulation/02_accumulate 02_grad_accumulation/03_no_sync 03_tensor_parallel/03_mlp
+    03_tensor_parallel/04_attention 03_tensor_parallel/06_transformer
+    03_tensor_parallel/07_sequence_parallel 03_tensor_parallel/08_ring_attention
+    04_pipeline_naive/02_naive 04_pipeline_naive/03_gpipe 04_pipeline_naive/04_partition
+    05_pipeline_1f1b/02_1f1b 05_pipeline_1f1b/03_interleaved 05_pipeline_1f1b/04_pipedream
+    05_pipeline_1f1b/05_pipedream_2bw 05_pipeline_1f1b/06_zero_bubble 05_pipeline_1f1b/07_compare
+    06_zero/02_zero1 06_zero/03_zero2 06_zero/04_zero3 06_zero/05_prefetch
+    06_zero/06_mixed_precision 07_recompute/02_full 07_recompute/03_selective
     07_recompute/04_budget 08_3d/02_layouts"
 
-# The heads of key and value: one, or one per rank and more where the technique cuts attention by heads.
+# The heads of key and value: one, or one per rank and more where the technique cuts attention by
+# heads.
 key_heads() {
     case $1 in
     *08_ring_attention) echo 3 ;;
@@ -32,29 +40,36 @@ key_heads() {
     *) echo 1 ;;
     esac
 }
-# The ranks, where the lesson's own number does not suit: Ulysses needs a head of key and value per rank.
+# The ranks, where the lesson's own number does not suit: Ulysses needs a head of key and value
+# per rank.
 ranks() { case $1 in *08_ring_attention) echo 3 ;; *) echo 0 ;; esac; }
-# llama LESSON UNTIED: in $tree its experiment has the fields. A head has an even number of columns, because rotary
-# positions turn pairs of them.
+# llama LESSON UNTIED: in $tree its experiment has the fields. A head has an even number of
+# columns, because rotary positions turn pairs of them.
 llama() {
     file=${1%/*}/experiments/${1#*/}.c
-    fields=".norm = NORM_RMS, .positions = POSITIONS_ROTARY, .activation = ACTIVATION_SWIGLU, .biases = BIASES_NONE, .ffn = 20"
-    fields="$fields, .kv_heads = $(key_heads "$1")"
+    fields=".norm = NORM_RMS, .positions = POSITIONS_ROTARY, .activation = ACTIVATION_SWIGLU"
+    fields="$fields, .biases = BIASES_NONE, .ffn = 20, .kv_heads = $(key_heads "$1")"
     # 06.06 has an untied head in its own sizes.
     [ "$2" = 0 ] || [ "${1##*/}" = 06_mixed_precision ] || fields="$fields, .untied = true"
-    sed -e "s/^\(static const ModelConfig [a-z]* = {\)/\1 $fields, /" -e 's/\.width = 15, \.heads = 3/.width = 18, .heads = 3/' \
-        -e 's/{ "width", "N", "27"/{ "width", "N", "48"/' -e 's/{ "heads", "N", "9"/{ "heads", "N", "12"/' "$file" >"$tree/$file"
+    sed -e "s/^\(static const ModelConfig [a-z]* = {\)/\1 $fields, /" \
+        -e 's/\.width = 15, \.heads = 3/.width = 18, .heads = 3/' \
+        -e 's/{ "width", "N", "27"/{ "width", "N", "48"/' \
+        -e 's/{ "heads", "N", "9"/{ "heads", "N", "12"/' "$file" >"$tree/$file"
     case $1 in
     *03_mlp) sed -i 's/GATES = 1 }/GATES = 2 }/' "$tree/$file" ;;
-    *04_attention) sed -i -e 's/ H = 9,/ H = 12,/' -e 's/KEY_HEADS = H,/KEY_HEADS = 6,/' -e 's/ theta = 0;/ theta = 10000;/' "$tree/$file" ;;
-    *08_ring_attention) sed -i 's/\.width = 27, \.heads = 9/.width = 36, .heads = 9/' "$tree/$file" ;;
+    *04_attention)
+        sed -i -e 's/ H = 9,/ H = 12,/' -e 's/KEY_HEADS = H,/KEY_HEADS = 6,/' \
+            -e 's/ theta = 0;/ theta = 10000;/' "$tree/$file" ;;
+    *08_ring_attention)
+        sed -i 's/\.width = 27, \.heads = 9/.width = 36, .heads = 9/' "$tree/$file" ;;
     *03_selective) sed -i 's/\.width = 27, \.heads = 9/.width = 48, .heads = 12/' "$tree/$file" ;;
     *02_layouts) sed -i 's/\.heads = 8/.heads = 16/' "$tree/$file" ;;
     esac
     # Lessons 03.06 and 03.07 take their sizes from options.
-    sed "s/\(const ModelConfig c = {\) .layers = option/\1 $fields, .layers = option/" 03_tensor_parallel/experiments/gpt.c \
+    gpt=03_tensor_parallel/experiments/gpt.c
+    sed "s/\(const ModelConfig c = {\) .layers = option/\1 $fields, .layers = option/" $gpt \
         >"$tap_dir/gpt.c"
-    case $1 in *06_transformer | *07_sequence_parallel) cp "$tap_dir/gpt.c" "$tree/03_tensor_parallel/experiments/gpt.c" ;; esac
+    case $1 in *06_transformer | *07_sequence_parallel) cp "$tap_dir/gpt.c" "$tree/$gpt" ;; esac
 }
 
 tree=$tap_dir/tree
@@ -63,16 +78,18 @@ tools/scratch-tree "$tree" $built || exit 3
 train() {
     programs=
     for lesson in $2; do programs="$programs $built/$lesson"; done
-    (cd "$tree" && env -u MAKEFLAGS -u MAKELEVEL make PRECISION=fp64 ONLY="$programs" programs) >"$tap_dir/make" 2>&1
+    (cd "$tree" && env -u MAKEFLAGS -u MAKELEVEL make PRECISION=fp64 ONLY="$programs" programs) \
+        >"$tap_dir/make" 2>&1
     ok $? "the lessons build with Llama's sizes, $1" "$tap_dir/make"
     for lesson in $2; do
-        tools/launch -e "$(ranks "$lesson")" "$tree/$built/$lesson" >"$tap_dir/page" 2>&1 && grep -q '^\[.*\] PASS' "$tap_dir/page"
+        tools/launch -e "$(ranks "$lesson")" "$tree/$built/$lesson" >"$tap_dir/page" 2>&1 &&
+            grep -q '^\[.*\] PASS' "$tap_dir/page"
         ok $? "$lesson, $1: every comparison, every cost" "$tap_dir/page"
     done
 }
 # changed LESSON: the copy is another program than the lesson
 changed() {
-    case $1 in *06_transformer | *07_sequence_parallel) file=03_tensor_parallel/experiments/gpt.c ;; esac
+    case $1 in *06_transformer | *07_sequence_parallel) file=$gpt ;; esac
     ! cmp -s "$file" "$tree/$file"
     ok $? "$1 has a Llama"
 }

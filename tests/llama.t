@@ -22,8 +22,8 @@ my $text = "$work/text.txt";
     close $f or die "$text: $!";
 }
 
-# common/llama.md says how many lines of ops.c each change has: those that are not empty in the section
-# of its name. A student's copy lacks some of them.
+# common/llama.md says how many lines of ops.c each change has: those that are not empty in the
+# section of its name. A student's copy lacks some of them.
 if (!-e 'student.mk') {
     my @changes = ('RMS norm', 'rotary positions', 'SwiGLU', 'grouped heads');
     my ($page, $ops) = map { slurp($_) } 'common/llama.md', 'common/tensor/ops.c';
