@@ -390,10 +390,13 @@ note($_) for @table;
         [8, '--dp 1 --tp 4 --pp 2 --sequence-parallel'],
         [8, '--dp 2 --tp 1 --pp 4 --zero 3 --stage-layers 1,2,2,1'],
         [8, '--dp 1 --tp 2 --pp 2 --cp 2 --zero 2'],
-        [4, '--dp 1 --tp 4 --pp 1 --tensor 2d']
+        [4, '--dp 1 --tp 4 --pp 1 --tensor 2d'],
+
+        # Of 7 positions in zigzag chunks rank 0 has 3 and rank 1 has 4.
+        [2, '--dp 1 --tp 1 --pp 1 --cp 2 --context 7', 40000, 80000]
     );
     my @jobs;
-    for my $way (@ways[$all ? (0 .. $#ways) : (0, 4, 9)]) {
+    for my $way (@ways[$all ? (0 .. $#ways) : (0, 4, 9, -1)]) {
         my ($ranks, $options, @budgets) = @$way;
         @budgets = (220000, 300000) unless @budgets;
         push @jobs,
