@@ -403,16 +403,15 @@ refused(
     qr/it was trained on nine tenths of --data, because --data-eval was not given: leave --data-eval out, or say --override data/,
     '--data-eval, which was not given'
 );
-fine(
-    resumed($dir, qw(--steps 9 --override data --data-eval), $other),
-    '--data-eval with --override'
-);
+fine(resumed($dir, qw(--steps 9 --override data --data-eval), $other),
+    '--data-eval with --override');
 {
     my ($held_out, $of_eval) = (spew("$work/held-out.bin", slurp($other)), "$work/of-eval");
     my @again = ($of_eval, '--save', $of_eval, qw(--save-every 2 --keep 1 --eval-every 100));
     fine(
         fresh(
-            '--data-eval', $held_out, '--save', $of_eval, qw(--save-every 2 --keep 1 --steps 4),
+            '--data-eval', $held_out, '--save', $of_eval,
+            qw(--save-every 2 --keep 1 --steps 4),
             qw(--skip-nonfinite 2 --eval-every 100)
         ),
         'a run with --data-eval'
@@ -598,7 +597,8 @@ SKIP: {
     is_deeply(
         [
             map { s/\Q$synced\E/DIR/gr =~ s/rank-000[01]/rank-0000/r }
-            grep { /\Q$synced\E/ } split /\n/, slurp($calls)
+                grep { /\Q$synced\E/ } split /\n/,
+            slurp($calls)
         ],
         [
             map {

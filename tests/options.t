@@ -126,11 +126,7 @@ ok(!-e "$work/X", 'no file is made');
 like(slurp("$work/text"), qr/^1 2 3 /, 'the text is as it was');
 
 # ---- accepted options ----
-my ($brief, $long) = run_jobs(
-    [
-        map { emu(1, $train, @tiny, '--steps', $_) } 10, 20
-    ]
-);
+my ($brief, $long) = run_jobs([map { emu(1, $train, @tiny, '--steps', $_) } 10, 20]);
 like(
     $brief->{out},
     qr/^the learning rate only rises, to 0\.0015, because --warmup 20 is longer than the training of 10 steps$/m,

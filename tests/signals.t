@@ -54,8 +54,10 @@ sub saves {
     my ($status, $out, $err) = signalled($job, $send);
     is($status, 4, "$what: status 4") or diag($err);
     my ($said) = $out =~ /^stopped: saved after (\d+) of 1000000 steps; go on with --resume/m;
-    ok($said && -e sprintf("$dir/step-%06d/index.json", $said),
-        "$what: the page names the saved step, and the checkpoint is there");
+    ok(
+        $said && -e sprintf("$dir/step-%06d/index.json", $said),
+        "$what: the page names the saved step, and the checkpoint is there"
+    );
 }
 
 sub twice {
@@ -72,16 +74,25 @@ sub script {
     return { words => [@runs, '08-train', @words] };
 }
 my $main = sub { kill 'TERM', $_[0] };
-saves('SIGTERM twice to tools/launch, emulated',
-    emu($ranks, $train, @options), sub { twice('TERM', $_[0]) });
-saves('SIGINT twice to an emulated run',
-    emu($ranks, $train, @options), sub { twice('INT', ranks_of($_[0])) });
+saves(
+    'SIGTERM twice to tools/launch, emulated',
+    emu($ranks, $train, @options),
+    sub { twice('TERM', $_[0]) }
+);
+saves(
+    'SIGINT twice to an emulated run',
+    emu($ranks, $train, @options),
+    sub { twice('INT', ranks_of($_[0])) }
+);
 saves('SIGTERM to make emu-08-train', script('emu', @options), $main);
 saves('SIGINT to make emu-08-train', script('emu', @options), sub { kill 'INT', $_[0] });
 SKIP: {
     skip 'no mpirun', 4 unless have_mpi;
-    saves('SIGTERM twice to tools/launch, processes',
-        mpi($ranks, $train, @options), sub { twice('TERM', $_[0]) });
+    saves(
+        'SIGTERM twice to tools/launch, processes',
+        mpi($ranks, $train, @options),
+        sub { twice('TERM', $_[0]) }
+    );
     saves('SIGTERM to make run-08-train', script('run', @options), $main);
 }
 
