@@ -1231,4 +1231,14 @@ if ($ENV{TRAIN_MATRIX}) {
     print $f map { "$_\n" } @table;
     close $f or die "$ENV{TRAIN_MATRIX}: $!";
 }
+
+# Of 3 columns the ranks of a cube have 2 and 1, so ZeRO cuts the copies of a vector at different
+# elements.
+my $cube = emu(
+    16, $train{fp32},
+    qw(--dp 2 --tp 8 --pp 1 --tensor 3d --heads 3 --width 3 --layers 1 --context 8 --batch 8),
+    qw(--zero 3 --reduce ordered --steps 1 --warmup 0 --eval-every 0)
+);
+run_jobs([$cube]);
+is($cube->{status}, 0, 'a cube with unequal parts, under ZeRO-3') or diag(complain($cube));
 done_testing();
