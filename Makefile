@@ -98,7 +98,7 @@ SOURCES  := $(filter-out common/device/device_$(if $(filter cpu,$(BACKEND)),cuda
 LESSONS  := $(subst /experiments/,/,$(shell grep -l '^EXPERIMENT.' $(SOURCES)))
 PROGRAMS := $(sort $(LESSONS) $(wildcard tests/test_*.c tests/bench_*.c))
 MODULES  := $(filter-out tests/%,$(SOURCES))
-PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c tests/no_single_copy.c tests/pretend_cores.c tests/nan_product.c
+PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c tests/no_single_copy.c tests/pretend_cores.c tests/nan_product.c tests/record_sync.c
 # The files with kernels: those that contain FOR_EACH.
 KERNELS  := $(if $(filter cuda,$(BACKEND)),$(shell grep -lE '^ +FOR_EACH(_PART)?.[a-z]' $(SOURCES)))
 FOLDERS  := $(sort $(patsubst %/,%,$(wildcard [0-9][0-9]_*/)))

@@ -71,9 +71,13 @@ static bool parse_run(SavedRun *r, const cJSON *j) {
     const cJSON *data = cJSON_GetObjectItemCaseSensitive(j, "data");
     const cJSON *best = cJSON_GetObjectItemCaseSensitive(j, "best");
     const cJSON *loss = cJSON_GetObjectItemCaseSensitive(best, "eval_loss");
+    const cJSON *held_out = cJSON_GetObjectItemCaseSensitive(j, "held_out");
     uint64_t id;
     if (!hexadecimal(j, "run", &id) || !hexadecimal(data, "fnv1a", &r->data.sum) ||
         !number(data, "bytes", SIZE_MAX / 2, &r->data.bytes))
+        return false;
+    if (held_out && (!hexadecimal(held_out, "fnv1a", &r->held_out.sum) ||
+                     !number(held_out, "bytes", SIZE_MAX / 2, &r->held_out.bytes)))
         return false;
     strcpy(r->id, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(j, "run")));
     if (!best) return true;

@@ -29,6 +29,7 @@ void file_sum_add(FileSum *s, const void *data, size_t bytes);
 typedef struct {
     char id[RUN_ID];  // 16 hexadecimal digits
     FileSum data;     // the content of --data
+    FileSum held_out; // the content of --data-eval; 0 bytes: not given, or not known
     size_t best_step; // the saved step with the lowest held-out loss; 0: none measured
     double best_loss;
     // The next factor of a dynamic loss scale, and the steps without an overflow since it changed.

@@ -178,6 +178,7 @@ static cJSON *index_of(const RunOptions *options, const Optimizer *o, const Rank
     if (state->n) cJSON_AddStringToObject(index, checkpoint_rank_state, state->layout);
     cJSON_AddStringToObject(index, "dtype", sizeof(real) == 8 ? "F64" : "F32");
     cJSON_AddItemToObject(index, "data", sum_of(saved->data));
+    if (saved->held_out.bytes) cJSON_AddItemToObject(index, "held_out", sum_of(saved->held_out));
     if (saved->best_step) {
         cJSON *best = cJSON_AddObjectToObject(index, "best");
         cJSON_AddNumberToObject(best, "step", (double)saved->best_step);

@@ -90,11 +90,26 @@ static BudgetStage budget_part(const TrainerConfig *c, Coordinates at, size_t pa
     return s;
 }
 
-// The plan is made for the rank at 0 of the other coordinates, because no rank of the stage has
-// more heads, positions or sequences. The caller calls stage_schedule_free().
+// The context-parallel rank with the most positions. The chunks of ring attention are in zigzag, so
+// this need not be rank 0: of 7 positions on 2 ranks, rank 0 has 3.
+static size_t rank_of_most_positions(const TrainerConfig *c) {
+    const size_t n = mesh_cp(c->mesh);
+    size_t rank = 0, most = 0;
+    for (size_t i = 0; i < n; i++) {
+        const Positions own = context_positions(c->model.context, n, i, &ring_attention_zigzag);
+        if (positions_count(&own) <= most) continue;
+        most = positions_count(&own);
+        rank = i;
+    }
+    return rank;
+}
+
+// The plan is made for one rank, and no rank of the stage has more heads, sequences or positions:
+// rank 0 of tp and dp, and the rank of cp with the most positions. The caller calls
+// stage_schedule_free().
 static BudgetSchedule stage_schedule(const TrainerConfig *c, size_t stage, Schedule *list) {
     const size_t chunks = trainer_chunks(c), m = trainer_micro_batches(c);
-    const Coordinates at = { .pp = stage };
+    const Coordinates at = { .pp = stage, .cp = rank_of_most_positions(c) };
     *list = trainer_schedule(c, m, stage);
     BudgetStage *part = host_alloc(chunks * m * sizeof *part);
     for (size_t chunk = 0; chunk < chunks; chunk++)

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "common/base/output.h"
 
 static void require(const Log *log, bool good) {
     if (!good) fault("cannot write the log %s: %s", log->name, strerror(errno));
@@ -29,6 +30,7 @@ Log log_open(const char *name, bool append, const char *id) {
     Log log = { .name = name, .run = id };
     if (!name) return log;
     bool half = append && ends_in_half_a_line(name);
+    output_require_reader("log", name);
     log.file = fopen(name, append ? "a" : "w");
     REQUIRE(log.file, "cannot write the log %s: %s", name, strerror(errno));
     if (half) require(&log, fputc('\n', log.file) >= 0);

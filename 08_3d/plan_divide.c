@@ -40,6 +40,20 @@ static size_t missing_prime(const Cut *cut, size_t n) {
     return 0;
 }
 
+// --pp takes every factor of n that no other free degree divides by. Returns the least --pp.
+static size_t least_stages(const Cut *cut, size_t n) {
+    size_t stages = 1;
+    for (size_t prime = 2; n > 1; prime++) {
+        const size_t power = power_in(prime, n);
+        size_t others = 1;
+        for (size_t i = 0; i < CUTS; i++)
+            if (!cut[i].fixed && !cut[i].any) others *= power_in(prime, cut[i].count);
+        n /= power;
+        for (size_t left = power; left > others; left /= prime) stages *= prime;
+    }
+    return stages;
+}
+
 // "7 GPUs need the factor 7 in 96 heads (--tp), 96 blocks (--pp), ...: none of them divides by it"
 static void say_missing(const Cut *cut, const PlanTask *t, size_t rest, size_t prime, char *why,
                         size_t room) {
@@ -95,6 +109,11 @@ void plan_why_none(const PlanTask *t, const PlanFixed *f, char *why, size_t room
         snprintf(why, room, "--dp x --tp x --pp x --cp is %zu, and there are %zu GPUs",
                  t->gpus / rest, t->gpus);
     else if (prime) say_missing(cut, t, rest, prime, why, room);
+    else if (!f->pp && least_stages(cut, rest) > m->layers)
+        snprintf(why, room,
+                 "%zu GPUs need --pp %zu, because no other degree that is free divides by its "
+                 "factors, and there are %zu blocks",
+                 t->gpus, least_stages(cut, rest), m->layers);
     else if (f->micro_batch)
         snprintf(why, room,
                  "--micro-batch %zu: 1, 2, 4 and 8 are tried where a replica's sequences divide by "

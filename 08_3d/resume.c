@@ -25,20 +25,35 @@ static const char *const training_options[] = {
 // Any run may change these. The storage is one of them, because a checkpoint has masters. "ranks"
 // is not an option, but the page reports its change, too.
 static const char *const layout_options[] = {
-    "steps",       "ranks",
-    "dp",          "tp",
-    "pp",          "cp",
-    "tensor",      "depth",
-    "micro-batch", "schedule",
-    "chunks",      "stage-layers",
-    "rebalance",   "zero",
-    "prefetch",    "overlap",
-    "attention",   "sequence-parallel",
-    "recompute",   "activation-budget",
-    "reduce",      "threads",
-    "storage",     "gradients",
-    "loss-scale",  "eval-every",
-    "data",        "data-eval",
+    "steps",
+    "ranks",
+    "dp",
+    "tp",
+    "pp",
+    "cp",
+    "tensor",
+    "depth",
+    "micro-batch",
+    "schedule",
+    "chunks",
+    "stage-layers",
+    "rebalance",
+    "zero",
+    "prefetch",
+    "overlap",
+    "attention",
+    "sequence-parallel",
+    "recompute",
+    "activation-budget",
+    "reduce",
+    "threads",
+    "storage",
+    "gradients",
+    "loss-scale",
+    "eval-every",
+    "data",
+    "data-eval",
+    "skip-nonfinite",
     NULL,
 };
 
@@ -152,6 +167,12 @@ static void require_same_training(const RunOptions *o, const char *dir, const Ch
                 "--override %s",
                 dir, *name, before ? before : "left out", asked ? asked : "left out", *name, *name);
     }
+    // Without --data-eval the last tenth of --data is held out. With it that tenth is learned, too.
+    REQUIRE(checkpoint_index_layout(checkpoint_index(c), "data-eval") ||
+                !run_option(o, "data-eval") || overridden(o, "data"),
+            "--resume %s: it was trained on nine tenths of --data, because --data-eval was not "
+            "given: leave --data-eval out, or say --override data",
+            dir);
     bool check = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(checkpoint_index(c)->json, "check"));
     REQUIRE(check == (run_option(o, "check") != NULL),
             "--resume %s: it was trained with%s --check, which has other token counts: %s", dir,
@@ -179,8 +200,9 @@ Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]) 
             strstr(why, "; the newest good one is ") ? ": --newest-good takes it" : "");
     take_options(o, c, model_options);
     take_options(o, c, training_options);
-    static const char *const from_layout[] = { "steps",   "data",      "data-eval",
-                                               "storage", "gradients", "loss-scale" };
+    static const char *const from_layout[] = { "steps",         "data",      "data-eval",
+                                               "storage",       "gradients", "loss-scale",
+                                               "skip-nonfinite" };
     for (size_t i = 0; i < sizeof from_layout / sizeof *from_layout; i++)
         take(o, from_layout[i], checkpoint_index_layout(checkpoint_index(c), from_layout[i]));
     require_same_training(o, dir, c);
@@ -272,10 +294,24 @@ static void new_id(char id[RUN_ID]) {
     side_broadcast(id, RUN_ID);
 }
 
+// The sum over the files that are learned, or over those of --data-eval.
+static FileSum data_sum(const Data *data, bool held_out) {
+    FileSum sum = { 0 };
+    if (this_rank == 0) sum.sum = data_fingerprint(data, held_out, &sum.bytes);
+    side_broadcast(&sum, sizeof sum);
+    return sum;
+}
+static bool same_sum(FileSum a, FileSum b) { return a.sum == b.sum && a.bytes == b.bytes; }
+// Has the content of --data-eval changed? No if it is not known what it was.
+static bool other_held_out(const Checkpoint *before, FileSum held_out) {
+    const FileSum was = checkpoint_index(before)->run.held_out;
+    return was.bytes > 0 && !same_sum(was, held_out);
+}
+
 static void require_same_data(const RunOptions *o, const Checkpoint *before, FileSum data) {
     FileSum was = checkpoint_index(before)->run.data;
     const char *dir = run_option(o, "resume"), *path = run_option(o, "data");
-    REQUIRE((was.sum == data.sum && was.bytes == data.bytes) || overridden(o, "data"),
+    REQUIRE(same_sum(was, data) || overridden(o, "data"),
             "--resume %s: it was trained on data of %zu bytes, sum %016" PRIx64
             ", and %s has %zu bytes, sum %016" PRIx64
             ": give the same --data, or say --override data",
@@ -288,12 +324,12 @@ SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *d
     if (before) saved = checkpoint_index(before)->run;
     else new_id(saved.id);
     if (before || dir) {
-        FileSum now = { 0 };
-        if (this_rank == 0) now.sum = data_fingerprint(data, &now.bytes);
-        side_broadcast(&now, sizeof now);
-        if (before) require_same_data(o, before, now);
-        saved.data = now;
+        saved.data = data_sum(data, false);
+        saved.held_out = data_sum(data, true);
+        if (before) require_same_data(o, before, saved.data);
     }
+    // Losses on another held-out text cannot be compared.
+    if (before && other_held_out(before, saved.held_out)) saved.best_step = 0;
     if (before && dir) { // the best step is one of this folder's
         char *above = folder_path(checkpoint_folder(before), "..");
         if (!same_folder(above, dir)) saved.best_step = 0;
@@ -303,15 +339,16 @@ SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *d
     return saved;
 }
 
-// Returns the value of the option in the checkpointed run. A checkpoint without storage or
-// gradients is older than these two options.
+// Returns the value of the option in the checkpointed run. A checkpoint without one of these
+// three options is older than the option.
 static const char *layout_before(const CheckpointIndex *x, const char *name) {
     const char *was = checkpoint_index_layout(x, name);
     if (!was && strcmp(name, "storage") == 0) return "real";
     if (!was && strcmp(name, "gradients") == 0) return "main";
+    if (!was && strcmp(name, "skip-nonfinite") == 0) return "0";
     return was;
 }
-char *resume_line(const RunOptions *o, const Checkpoint *before) {
+char *resume_line(const RunOptions *o, const Checkpoint *before, const SavedRun *run) {
     enum { ROOM = 4096 };
     const CheckpointIndex *x = checkpoint_index(before);
     char list[1024] = "", *line = host_alloc(ROOM);
@@ -328,6 +365,12 @@ char *resume_line(const RunOptions *o, const Checkpoint *before) {
                      ", overridden: %s %s (was %s)", *name, is ? is : "left out",
                      was ? was : "left out");
     }
+    if (other_held_out(before, run->held_out))
+        snprintf(list + strlen(list), sizeof list - strlen(list),
+                 ", held-out text of %zu bytes, sum %016" PRIx64 " (was %zu bytes, sum %016" PRIx64
+                 ")",
+                 run->held_out.bytes, run->held_out.sum, x->run.held_out.bytes,
+                 x->run.held_out.sum);
     snprintf(line, ROOM, "run %s goes on from %s: %zu of %zu steps were done before%s", x->run.id,
              checkpoint_folder(before), x->step, (size_t)strtoull(run_option(o, "steps"), NULL, 10),
              list);

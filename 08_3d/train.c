@@ -367,7 +367,7 @@ static void train(Run *run) {
         unsent_resume(before, t);
         compressed_load(u.rule, before, t);
         train_scale_resume(run, t, &saved);
-        char *line = resume_line(&options, before);
+        char *line = resume_line(&options, before, &saved);
         say(run, "%s", line);
         free(line);
         checkpoint_free(before);
@@ -397,6 +397,7 @@ static void train(Run *run) {
         train_reduction_words(&c), option_text(run, "recompute"), device_threads,
         device_threads > 1 ? "s" : "");
     train_say_storage(run, t);
+    train_say_defaults(run, &c, steps);
     train_show_mesh(run, &c);
     say(run, "\n");
 

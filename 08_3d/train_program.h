@@ -18,6 +18,8 @@ RateRule train_rate(Run *run);
 size_t train_steps(Run *run);
 void train_stop_require(Run *run);   // usage_error() if --exit-after cannot work
 double train_seconds_left(Run *run); // until --exit-after; INFINITY without it
+// Lines about values that were not given and that a user may not expect.
+void train_say_defaults(Run *run, const TrainerConfig *c, size_t steps);
 // Records numbers in the JSON that no option has.
 void train_record(Run *run, const TrainerConfig *c);
 // All options as texts, for resume.h. n: the degrees of the mesh, NULL: not known yet. free()

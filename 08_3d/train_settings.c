@@ -242,6 +242,21 @@ double train_seconds_left(Run *run) {
                                            : INFINITY;
 }
 
+void train_say_defaults(Run *run, const TrainerConfig *c, size_t steps) {
+    RateRule rate = train_rate(run);
+    if (rate.warmup > steps)
+        say(run,
+            "the learning rate only rises, to %g, because --warmup %zu is longer than the training "
+            "of %zu steps\n",
+            settings_rate(&rate, steps - 1), rate.warmup, steps);
+    enum { BYTES = 256 };
+    if (!option_text(run, "data") && c->model.vocab > BYTES)
+        say(run,
+            "this tree's text has %d different bytes: the other %zu entries of --vocab do not "
+            "occur; --data 'train_*.bin' learns tokens\n",
+            BYTES, c->model.vocab - BYTES);
+}
+
 void train_record(Run *run, const TrainerConfig *c) {
     report_config_number(run, "dp", (double)c->mesh.dp);
     report_config_number(run, "tp", (double)c->mesh.tp);

@@ -318,6 +318,10 @@ my @mistakes = (
         qr/--export \S+folder: cannot write it: No such file.*; name a file in a folder that exists/,
         'mpi'
     ],
+    (
+        map { [2, "--$_ $work/pipe", 2, qr/--$_ \S+pipe: no program reads this pipe: start its/] }
+            qw(log json svg trace export)
+    ),
     [2, "--export $work", 2, qr/--export \S+: cannot write it: Is a directory/],
     [
         2,

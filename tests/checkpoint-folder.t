@@ -399,6 +399,40 @@ refused(
     'other data'
 );
 fine(resumed($dir, qw(--steps 9 --override data --data), $other), 'other data with --override');
+refused(
+    resumed($dir, qw(--steps 9 --data-eval), $other),
+    qr/it was trained on nine tenths of --data, because --data-eval was not given: leave --data-eval out, or say --override data/,
+    '--data-eval, which was not given'
+);
+fine(resumed($dir, qw(--steps 9 --override data --data-eval), $other),
+    '--data-eval with --override');
+{
+    my ($held_out, $of_eval) = (spew("$work/held-out.bin", slurp($other)), "$work/of-eval");
+    my @again = ($of_eval, '--save', $of_eval, qw(--save-every 2 --keep 1 --eval-every 100));
+    fine(
+        fresh(
+            '--data-eval', $held_out, '--save', $of_eval,
+            qw(--save-every 2 --keep 1 --steps 4),
+            qw(--skip-nonfinite 2 --eval-every 100)
+        ),
+        'a run with --data-eval'
+    );
+    my $same = resumed(@again, qw(--steps 6));
+    fine($same, 'and it goes on');
+    unlike($same->{out}, qr/held-out text of|skip-nonfinite/, 'no difference is reported');
+    is(index_of("$of_eval/step-000006")->{layout}{'skip-nonfinite'},
+        2, '--skip-nonfinite is that of the checkpoint');
+    edit($held_out, sub { substr($_, 300, 1) ^= "\1" });
+    my $changed = resumed(@again, qw(--steps 8));
+    fine($changed, 'it goes on with another held-out text');
+    like(
+        $changed->{out},
+        qr/, held-out text of 800 bytes, sum [0-9a-f]{16} \(was 800 bytes, sum [0-9a-f]{16}\)$/m,
+        'another held-out text is reported'
+    );
+    is(index_of("$of_eval/step-000008")->{best}{step},
+        8, 'and its losses are not compared with earlier ones');
+}
 like(
     run(
         emu(
@@ -552,6 +586,38 @@ is(index_of("$dir/step-000019")->{best}{step}, 2 * ($best + 1), 'and the index h
 fine(resumed($dir, '--save', "$work/elsewhere", qw(--steps 20)),
     'the run continues and saves elsewhere');
 is(index_of("$work/elsewhere/step-000020")->{best}, undef, 'there another checkpoint is the best');
+
+# ---- all bytes are on the disk before the folder gets its name ----
+SKIP: {
+    my $record = 'build/cpu-fp32/tests/record_sync.so';
+    skip "$record is not built", 1 unless -e $record;
+    my ($calls, $synced) = ("$work/calls", "$work/synced");
+    my $saves = emu(2, $train, @model, @rest, '--save', $synced, qw(--steps 4 --save-every 2));
+    unshift @{ $saves->{words} }, 'env', "LD_PRELOAD=$record", "SYNC_LOG=$calls";
+    fine(run($saves), 'a run whose calls are recorded');
+    is_deeply(
+        [
+            map { s/\Q$synced\E/DIR/gr =~ s/rank-000[01]/rank-0000/r }
+                grep { /\Q$synced\E/ } split /\n/,
+            slurp($calls)
+        ],
+        [
+            map {
+                my $to = "DIR/step-00000$_";
+                my $part = "$to.part";
+                (
+                    ("fsync $part/rank-0000.safetensors") x 2,    # the ranks come in any order
+                    "fsync $part/index.json",
+                    "fsync $part",
+                    "rename $part $to",
+                    'fsync DIR'
+                )
+            } 2,
+            4
+        ],
+        'the files and their folder are synced before the rename, and the folder above after it'
+    );
+}
 
 # ---- any byte ----
 SKIP: {

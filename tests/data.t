@@ -260,4 +260,14 @@ for my $case (
     my @messages = grep { /^(unsplit: |\[rank \d+\] )/ } split /\n/, $job->{err};
     ok(@messages == 1 && $messages[0] =~ $words, "$name: one message") or diag($job->{err});
 }
+
+# ---- this tree's own text and a vocabulary of tokens: allowed, to measure a model's speed ----
+my @own = map { run(emu(2, $train, @model, '--steps', 1, '--vocab', $_)) } 256, 300;
+fine($_, "this tree's text") for @own;
+unlike($own[0]{out}, qr/do not occur/, '--vocab 256: all bytes');
+like(
+    $own[1]{out},
+    qr/^this tree's text has 256 different bytes: the other 44 entries of --vocab do not occur; --data 'train_\*\.bin' learns tokens$/m,
+    '--vocab 300: the page says that entries do not occur'
+);
 done_testing();

@@ -126,6 +126,13 @@ ok(!-e "$work/X", 'no file is made');
 like(slurp("$work/text"), qr/^1 2 3 /, 'the text is as it was');
 
 # ---- accepted options ----
+my ($brief, $long) = run_jobs([map { emu(1, $train, @tiny, '--steps', $_) } 10, 20]);
+like(
+    $brief->{out},
+    qr/^the learning rate only rises, to 0\.0015, because --warmup 20 is longer than the training of 10 steps$/m,
+    'a training shorter than the default --warmup says so'
+) or diag(complain($brief));
+unlike($long->{out}, qr/only rises/, 'a longer one does not');
 my ($null, $small, $betas, $default) = run_jobs(
     [
         emu(
@@ -141,6 +148,15 @@ my ($null, $small, $betas, $default) = run_jobs(
 is($null->{status}, 0, 'two options may name a device') or diag(complain($null));
 like($small->{out}, qr/^step +1 .* lr 6e-06 /m, '--lr 6e-6 is shown as it is')
     or diag($small->{out});
+
+# A pipe that this test reads: opened for both ways, so that it has a reader.
+system('mkfifo', "$work/read") == 0 or die "mkfifo $work/read";
+open my $pipe, '+<', "$work/read" or die;
+my ($piped) = run_jobs([emu(1, $train, @tiny, qw(--steps 2 --warmup 2 --log), "$work/read")]);
+is($piped->{status}, 0, 'a log may be a pipe that a program reads') or diag(complain($piped));
+sysread $pipe, my $log, 1 << 16;
+is(scalar(() = ($log // '') =~ /^\{"step":/mg), 2, 'the reader gets its lines');
+close $pipe;
 is($betas->{status}, 0, '--beta1, --beta2, --eps') or diag(complain($betas));
 isnt(
     $betas->{page}{digest} // '',

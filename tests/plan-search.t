@@ -145,6 +145,10 @@ for my $case (
         qr/101 GPUs need the factor 101 in 96 heads \(--tp\), up to 96 blocks \(--pp\), 1536 sequences \(--dp\), 1024 pairs of positions \(--cp\): none of them divides by 101/
     ],
     [
+        '--gpus 1023',
+        qr/1023 GPUs need --pp 341, because no other degree that is free divides by its factors, and there are 96 blocks/
+    ],
+    [
         '--gpus 202 --tp 2',
         qr/202 GPUs, with the degrees that are given, need the factor 101 in up to 96 blocks \(--pp\)/
     ],

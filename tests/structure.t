@@ -44,7 +44,7 @@ writable_globals() {
 # ranks start, by the only rank of an MPI process, or by the virtual rank that holds the baton. A
 # thread's variable belongs to one rank. The argument is the folder of the objects.
 once_a_process='
-util.o: stop_came stop_time end_all_ranks ranks_are_processes usage_wait
+util.o: stop_came stop_time interrupt_time end_all_ranks ranks_are_processes usage_wait
 comm_emu.o: stage
 comm_mpi.o: status_at_end longest_wait last_look node crowded under_way piece host original
 comm_mpi.o: mpi_meanwhile

@@ -247,7 +247,7 @@ sub job {
 
     # No limit can separate the rounding of such norms from a bug.
     my ($width) = "@words" =~ /--width (\d+)/;
-    $wrong = ['--width', $width, qr/--check: .*--width $width /]
+    $wrong = ['--width', $width, qr/--check: .*--width $width[ ,]/]
         if $kind > 1 && ($width == 2 || ($width < 8 && "@words" =~ /--tensor [23]/));
 
     # the share of rows that dropout empties

@@ -403,10 +403,13 @@ note($_) for @table;
         [8, '--dp 1 --tp 4 --pp 2 --sequence-parallel'],
         [8, '--dp 2 --tp 1 --pp 4 --zero 3 --stage-layers 1,2,2,1'],
         [8, '--dp 1 --tp 2 --pp 2 --cp 2 --zero 2'],
-        [4, '--dp 1 --tp 4 --pp 1 --tensor 2d']
+        [4, '--dp 1 --tp 4 --pp 1 --tensor 2d'],
+
+        # Of 7 positions in zigzag chunks rank 0 has 3 and rank 1 has 4.
+        [2, '--dp 1 --tp 1 --pp 1 --cp 2 --context 7', 40000, 80000]
     );
     my @jobs;
-    for my $way (@ways[$all ? (0 .. $#ways) : (0, 4, 9)]) {
+    for my $way (@ways[$all ? (0 .. $#ways) : (0, 4, 9, -1)]) {
         my ($ranks, $options, @budgets) = @$way;
         @budgets = (220000, 300000) unless @budgets;
         push @jobs,
@@ -1249,4 +1252,14 @@ if ($ENV{TRAIN_MATRIX}) {
     print $f map { "$_\n" } @table;
     close $f or die "$ENV{TRAIN_MATRIX}: $!";
 }
+
+# Of 3 columns the ranks of a cube have 2 and 1, so ZeRO cuts the copies of a vector at different
+# elements.
+my $cube = emu(
+    16, $train{fp32},
+    qw(--dp 2 --tp 8 --pp 1 --tensor 3d --heads 3 --width 3 --layers 1 --context 8 --batch 8),
+    qw(--zero 3 --reduce ordered --steps 1 --warmup 0 --eval-every 0)
+);
+run_jobs([$cube]);
+is($cube->{status}, 0, 'a cube with unequal parts, under ZeRO-3') or diag(complain($cube));
 done_testing();

@@ -14,6 +14,14 @@ static bool in_place(const char *file) {
     return stat(file, &info) == 0 && !S_ISREG(info.st_mode);
 }
 
+// Opens a pipe or a device. A pipe that no program reads is an error, because open() would wait.
+static FILE *open_in_place(const char *file) {
+    int descriptor = open(file, O_WRONLY | O_NONBLOCK);
+    if (descriptor < 0) return NULL;
+    fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
+    return fdopen(descriptor, "w");
+}
+
 // Opens a new file beside the requested one: FILE.tmp, or FILE.tmp2 and so on if that name is
 // taken.
 static FILE *open_part(const char *file, char *part) {
@@ -32,16 +40,26 @@ static Output try_open(const char *option, const char *file) {
     Output o = { .part = strcpy(host_alloc(strlen(file) + 16), file),
                  .option = option,
                  .file = file };
-    o.f = in_place(file) ? fopen(file, "w") : open_part(file, o.part);
+    o.f = in_place(file) ? open_in_place(file) : open_part(file, o.part);
     return o;
 }
 static void forget(const Output *o) {
     if (strcmp(o->part, o->file) != 0) remove(o->part);
 }
 
+void output_require_reader(const char *option, const char *file) {
+    struct stat info;
+    if (stat(file, &info) != 0 || !S_ISFIFO(info.st_mode)) return;
+    // This descriptor is never closed, because the reader would see the end of the file.
+    int descriptor = open(file, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    REQUIRE(descriptor >= 0 || errno != ENXIO,
+            "--%s %s: no program reads this pipe: start its reader first, or name a file", option,
+            file);
+}
+
 void output_require(const char *option, const char *file) {
     struct stat info;
-    // a pipe can be opened only once, so it is not tried here
+    output_require_reader(option, file);
     if (stat(file, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) return;
     Output o = try_open(option, file);
     REQUIRE(o.f, "--%s %s: cannot write it: %s; name a file in a folder that exists", option, file,

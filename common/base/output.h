@@ -12,6 +12,8 @@ typedef struct {
 } Output;
 // Call it before the work. usage_error() if the file cannot be written.
 void output_require(const char *option, const char *file);
+// Call it before a file is opened. usage_error() for a pipe that no program reads.
+void output_require_reader(const char *option, const char *file);
 Output output_open(const char *option, const char *file);
 // fault() if a write has failed; then no file is left.
 void output_close(Output *o);

@@ -69,18 +69,27 @@ double now(void) {
 }
 
 static volatile sig_atomic_t stop_came;
-static volatile double stop_time;
+static volatile double stop_time, interrupt_time; // 0: no SIGINT has come
 static void stop(int signal) {
     (void)signal;
     if (!stop_came) stop_time = now(); // clock_gettime may be called in a signal handler
     stop_came = 1;
 }
+// The second Ctrl-C ends the process at once. timeout(1) signals the process and its group, so the
+// same SIGINT may come twice. A SIGINT within a second of the first one is the first one again.
+static void interrupt(int signal) {
+    stop(signal);
+    if (interrupt_time == 0) interrupt_time = now();
+    if (now() - interrupt_time < 1) return;
+    sigaction(signal, &(struct sigaction){ .sa_handler = SIG_DFL }, NULL);
+    raise(signal); // takes effect when this handler returns
+}
 void stop_catch(void) {
-    struct sigaction again = { .sa_handler = stop, .sa_flags = SA_RESTART };
-    struct sigaction once = { .sa_handler = stop, .sa_flags = SA_RESTART | (int)SA_RESETHAND };
-    sigaction(SIGTERM, &again, NULL);
-    sigaction(SIGUSR1, &again, NULL); // mpirun and srun pass SIGUSR1 on and do nothing else
-    sigaction(SIGINT, &once, NULL);   // the second Ctrl-C ends the process at once
+    struct sigaction warning = { .sa_handler = stop, .sa_flags = SA_RESTART };
+    struct sigaction twice = { .sa_handler = interrupt, .sa_flags = SA_RESTART };
+    sigaction(SIGTERM, &warning, NULL);
+    sigaction(SIGUSR1, &warning, NULL); // mpirun and srun pass SIGUSR1 on and do nothing else
+    sigaction(SIGINT, &twice, NULL);
 }
 double stop_asked(void) { return stop_came ? now() - stop_time : -1; }
 

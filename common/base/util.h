@@ -54,8 +54,8 @@ void *host_alloc(size_t bytes);
 char *text_copy(const char *text); // in such memory
 double now(void);                  // wall clock, seconds
 // After this call SIGTERM, SIGINT and SIGUSR1 do not end the process. Launchers and batch systems
-// send them as a warning. Only a second SIGINT ends the process. stop_asked() returns the seconds
-// since the first of these signals, and -1 before it.
+// send them as a warning. Only a second SIGINT, more than a second after the first one, ends the
+// process. stop_asked() returns the seconds since the first of these signals, and -1 before it.
 void stop_catch(void);
 double stop_asked(void);
 size_t resident_most(void); // peak resident bytes of this process; 0: not known

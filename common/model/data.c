@@ -322,11 +322,12 @@ void data_free(Data *d) {
     d->n_files = 0;
 }
 
-uint64_t data_fingerprint(const Data *d, size_t *bytes) {
+uint64_t data_fingerprint(const Data *d, bool held_out, size_t *bytes) {
     uint64_t key = 0;
     *bytes = 0;
-    for (size_t k = 0; k < d->n_files && d->files[k].first < d->train_tokens; k++) {
+    for (size_t k = 0; k < d->n_files; k++) {
         const DataFile *f = &d->files[k];
+        if ((f->first >= d->train_tokens) != held_out) continue;
         key = random_key(key, f->bytes);
         for (size_t i = 0; i < f->bytes; i += sizeof key) {
             uint64_t word = 0;

@@ -50,8 +50,9 @@ enum { DATA_WHY = 2048 };
 bool data_open(Data *d, const char *path, const char *eval, size_t vocab, size_t context,
                uint64_t seed, char why[DATA_WHY]);
 void data_free(Data *d);
-// Returns a hash of all bytes of the files of --data, and their number.
-uint64_t data_fingerprint(const Data *d, size_t *bytes);
+// Returns a hash of all bytes of the files that have tokens to learn, and their number. held_out:
+// of the other files. Their number is 0 if the last tenth of --data is held out.
+uint64_t data_fingerprint(const Data *d, bool held_out, size_t *bytes);
 
 // The micro-batch of B sequences from global sequence number `first` on, in a step with a global
 // batch of `global` sequences.
