@@ -315,12 +315,12 @@ bool device_multiplies(Element a, Element b, Element c) {
            (c == a || c == REALS);
 }
 
-static cudaDataType_t data_type(Element e) {
+static cudaDataType data_type(Element e) {
     return e == BF16S ? CUDA_R_16BF : e == FP16S ? CUDA_R_16F : CUDA_R_32F;
 }
 void device_multiply_halves(const HalfProducts *p) {
     const float one = 1, zero = 0;
-    const cudaDataType_t factors = data_type(p->factors), result = data_type(p->result);
+    const cudaDataType factors = data_type(p->factors), result = data_type(p->result);
     const cublasOperation_t op_a = operation(p->a_transposed), op_b = operation(p->b_transposed);
     const size_t size = p->result == REALS ? sizeof(real) : sizeof(uint16_t);
     cublasHandle_t blas = blas_in(WIDE_SUMS);

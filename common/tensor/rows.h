@@ -17,6 +17,7 @@ enum { KERNELS_TAKE_HALVES = 1 };
 struct Cell {
     void *at;
     Element element;
+    Cell(const Cell &) = default;
     MEMBER operator real() const {
         return element == REALS ? *(const real *)at : stored_value(element, *(const uint16_t *)at);
     }
