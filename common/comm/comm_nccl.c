@@ -593,7 +593,8 @@ static void nccl_finish(Request *r) {
     take_time(r);
     // later work of this rank runs after the operation
     CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));
-    if (r->scratch && library_sums(r)) device_copy(r->out, r->scratch, r->out_count * sizeof(real));
+    if (r->scratch && library_sums(r))
+        device_copy(r->out, r->scratch, r->out_count * element_size(r->element));
     f->next = process.spare;
     process.spare = f;
     r->more = NULL;
