@@ -700,7 +700,6 @@ static void test_long_messages(Test *t, size_t bytes) {
 // Tensors of 16 bits. Their sums have one order, with --reduce fast, too.
 static void test_halves(Test *t, Element e) {
     element = e;
-    test_collectives(t, t->world, "world", integer);
     test_collectives(t, t->world, "world", rough);
     test_nan(t);
     test_started_sends(t, t->world);
