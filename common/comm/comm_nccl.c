@@ -327,7 +327,7 @@ static bool note_came(Flight *f) {
               (size_t)f->note[NOTE_CALL]);
     if (!request_is_message(r) && f->note[NOTE_CALL] != ~f->note[NOTE_INVERSE])
         fault("calls do not match in %s: another rank makes another call, or the same call with "
-              "another size or root; all ranks must make the same calls",
+              "another size, element type or root; all ranks must make the same calls",
               text);
     return true;
 }
