@@ -53,7 +53,7 @@ bug_run() {
         return
     fi
     # shellcheck disable=SC2046    # one word per argument
-    env $(bug_field env) tools/launch $([ -n "$(bug_field processes)" ] || echo -e) \
+    env $(bug_field env) tools/launch $([ -n "$(bug_field processes)" ] || printf %s -e) \
         "${1:-$(bug_field processes | grep . || bug_field ranks | grep . || echo 0)}" \
         "$build/$lesson" $(bug_field args)
 }
