@@ -4,10 +4,12 @@ package Gpu;
 use strict;
 use warnings;
 use Exporter 'import';
+use JSON::PP;
 use Jobs;
+use List::Util qw(max);
 use Test::More;
 
-our @EXPORT = qw(comm_on program lessons_on library_on outputs_on trainer_on);
+our @EXPORT = qw(comm_on program lessons_on library_on outputs_on storage_on trainer_on);
 
 # program('standin-fp32', '08_3d/train.c')
 sub program { my ($build, $source) = @_; return "build/$build/" . $source =~ s/\.c$//r }
@@ -37,18 +39,26 @@ sub costs {
 # lessons. Digests may differ from the CPU's, because products do, but not between transports.
 sub lessons_on {
     my ($build, $backend, $every, @ways) = @_;
-    my (@rows, @jobs);
     my @lessons = lessons();
-    for my $lesson (@lessons[grep { $_ % $every == 4 % $every } 0 .. $#lessons]) {
+    forms_on($build, $backend, \@ways,
+        map { [$_] } @lessons[grep { $_ % $every == 4 % $every } 0 .. $#lessons]);
+}
+
+# The same for lessons with options; each form is [lesson, options].
+sub forms_on {
+    my ($build, $backend, $ways, @forms) = @_;
+    my (@rows, @jobs);
+    for my $form (@forms) {
+        my ($lesson, @options) = @$form;
         my ($ranks, $source) = @$lesson{qw(ranks source)};
         my %row = (
-            name => "$build $lesson->{key}",
-            cpu => emu($ranks, program(cpu_of($build), $source)),
-            emu => emu($ranks, program($build, $source))
+            name => join(' ', $build, $lesson->{key}, @options),
+            cpu => emu($ranks, program(cpu_of($build), $source), @options),
+            emu => emu($ranks, program($build, $source), @options)
         );
         for my $way (grep { $ranks <= ($_->{most} || $ranks) && @rows % ($_->{every} || 1) == 0 }
-            @ways) {
-            my $job = mpi($ranks, program($build, $source), @{ $way->{options} || [] });
+            @$ways) {
+            my $job = mpi($ranks, program($build, $source), @options, @{ $way->{options} || [] });
             $job->{words} = [@{ $way->{env} || [] }, @{ $job->{words} }];
             push @{ $row{ways} }, { %$way, job => $job };
         }
@@ -91,7 +101,7 @@ sub lessons_on {
 # The tests of the library. Their references are plain C on the host, and finite differences of it.
 sub library_on {
     my ($build) = @_;
-    for my $program (qw(memory ops layers model comm compression)) {
+    for my $program (qw(memory ops storage layers model comm compression)) {
         my ($job) = run_jobs([{ words => ["build/$build/tests/test_$program"] }]);
         my @failed = grep { /^not ok/ } split /\n/, $job->{out};
         ok($job->{status} == 0 && !@failed && $job->{out} =~ /^1\.\.\d+$/m, "$build: test_$program")
@@ -150,6 +160,65 @@ sub outputs_on {
         $compared->{err}, join "\n", grep { defined } @failed[0 .. 19]);
     note($_) for $compared->{out} =~ /^# (\w.*)$/mg;
     unlink "$work/outputs";
+}
+
+# Numbers of 16 bits: lessons with --storage, and the trainer. A lesson's checks compare with the
+# unsplit computation in the same storage. Losses and norms of the trainer must be close to the
+# CPU's, within the limits of 16 bits, and equal on all transports.
+sub storage_on {
+    my ($build, $backend, @ways) = @_;
+    my $ranks = 4;
+    @ways = grep { $ranks <= ($_->{most} || $ranks) } @ways;
+    my %lesson = map { $_->{key} => $_ } lessons();
+    my @stored = (
+        ['03-06', qw(--storage bf16)],
+        ['05-02', qw(--storage bf16)],
+        ['06-04', qw(--storage fp16 --gradients stored)]
+    );
+    my @forms = map { my ($key, @options) = @$_; [$lesson{$key}, @options] } @stored;
+    forms_on($build, $backend, \@ways, @forms);
+    my %limit = (bf16 => [1e-3, 4e-3], fp16 => [1.25e-4, 5e-4]);    # of losses, of norms
+
+    for my $storage (sort keys %limit) {
+        my $log = "$work/storage";
+        my @train = (
+            qw(--dp 2 --tp 2 --pp 1 --steps 3 --eval-every 0 --batch 4 --layers 2 --width 16 --heads 2),
+            qw(--context 16 --reduce ordered --storage),
+            $storage
+        );
+        my @jobs = map { emu($ranks, program($_, '08_3d/train.c'), @train) } cpu_of($build), $build;
+        for my $way (@ways) {
+            my $job =
+                mpi($ranks, program($build, '08_3d/train.c'), @train, @{ $way->{options} || [] });
+            $job->{words} = [@{ $way->{env} || [] }, @{ $job->{words} }];
+            push @jobs, $job;
+        }
+        push @{ $jobs[$_]{words} }, '--log', "$log-$_" for 0 .. $#jobs;
+        run_jobs(\@jobs);
+        my $failed = grep { $_->{status} != 0 } @jobs;
+        is($failed, 0, "$build: train --storage $storage") or diag(map { complain($_) } @jobs);
+        my @steps = map {
+            [
+                map { [@{$_}{qw(loss grad_norm)}] }
+                    grep { exists $_->{loss} } map { decode_json($_) } split /\n/,
+                slurp("$log-$_")
+            ]
+        } 0 .. $#jobs;
+        unlink map { "$log-$_" } 0 .. $#jobs;
+        my ($cpu, $emu, @processes) = @steps;
+
+        for my $i (0, 1) {
+            my $error = max map { abs($emu->[$_][$i] / $cpu->[$_][$i] - 1) } 0 .. $#$cpu;
+            cmp_ok($error, '<=', $limit{$storage}[$i],
+                      "$build, $storage: "
+                    . qw(losses norms) [$i] . ' of '
+                    . @$cpu
+                    . " steps are the CPU's within "
+                    . $limit{$storage}[$i]);
+        }
+        is_deeply($processes[$_], $emu, "$build, $storage: every digit, $ways[$_]{name}")
+            for 0 .. $#processes;
+    }
 }
 
 # Compares the trainer with its own unsplit model: jobs of [as, ranks, options].

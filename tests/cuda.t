@@ -45,19 +45,24 @@ for my $precision (@precisions) {
         or diag($log), BAIL_OUT('the build against the stand-ins failed');
     outputs_on($build);
 
-    # Every seventh lesson, and every fourth of these with NCCL. TEST_ALL=1: every lesson, with NCCL
+    # Every ninth lesson, and every fourth of these with NCCL. TEST_ALL=1: every lesson, with NCCL
     # and staged.
     lessons_on(
         $build, 'standin',
-        $all ? 1 : 7,
+        $all ? 1 : 9,
         $all ? @both : map { +{ %$_, every => 4 } } grep { $_->{name} eq 'by NCCL' } @both
     );
     library_on($build);
-    trainer_on($build, [\&emu, 4, qw(--dp 2 --tp 2)], [\&emu, 4, qw(--pp 2 --dp 2 --zero 3)]);
+    storage_on($build, 'standin', @both);
+    trainer_on(
+        $build,
+        [\&emu, 4, qw(--dp 2 --tp 2)],
+        [\&emu, 4, qw(--pp 2 --dp 2 --zero 3 --storage fp16 --gradients stored)]
+    );
     trainer_on(
         $build,
         [\&mpi, 4, qw(--tp 2 --pp 2)],
-        [\&mpi_nccl, 8, qw(--layers 4 --batch 8 --dp 2 --tp 2 --pp 2)]
+        [\&mpi_nccl, 8, qw(--layers 4 --batch 8 --dp 2 --tp 2 --pp 2 --storage bf16)]
     ) if have_mpi;
 }
 
@@ -130,6 +135,11 @@ for my $refusal (@refusals) {
         '--tf32: the title names it'
     );
     is($job->{status}, 1, '--tf32: the checks fail');
+    my ($plain, $allowed) = run_jobs(
+        [emu(4, $program), { json => 1, words => ['env', 'NVIDIA_TF32_OVERRIDE=1', $program] }]);
+    is($allowed->{status}, 0, 'TF32 that only the environment allows: the checks hold')
+        or diag(complain($allowed));
+    is($allowed->{page}{digest}, $plain->{page}{digest}, '... with the same bits');
     my ($title) = run_jobs(
         [
             {
@@ -156,7 +166,7 @@ SKIP: {
         my ($nccl, $emu) = run_jobs(
             [
                 { words => [@gpus, $ranks, $comm, @fast] },
-                { words => ['tools/launch', '-e', $ranks, $comm, @fast] }
+                @fast ? () : { words => ['tools/launch', '-e', $ranks, $comm] }
             ]
         );
         ok(
@@ -165,14 +175,19 @@ SKIP: {
                 && $nccl->{out} !~ /^not ok/m,
             "test_comm, $ranks ranks @fast"
         ) or diag(complain($nccl), grep { /^not/ } split /^/, $nccl->{out});
+        next if @fast;
         my ($bits, $same) = map { /^(# bits .*)/m } $nccl->{out}, $emu->{out};
-        is($bits, $same, "the bits of virtual ranks, $ranks ranks") unless @fast;
+        is($bits, $same, "the bits of virtual ranks, $ranks ranks");
     }
     my @cases = (
         [mismatch => qr/calls do not match in (all-reduce on|broadcast from rank 0 of) world/],
         [
             count =>
                 qr/calls do not match in broadcast|broadcast of 4 float32.* meets broadcast of 5/
+        ],
+        [
+            'other-element' =>
+                qr/calls do not match in all-reduce|of 4 (float32|bfloat16).* meets all-reduce of 4/
         ],
         [root => qr/calls do not match in broadcast|root 0 meets .*root 1|root 1 meets .*root 0/],
         [missing => qr/waited $wait s in (recv from rank 1 of|all-reduce on) world/],

@@ -54,6 +54,7 @@ for my $precision (qw(fp32 fp64)) {
     outputs_on($build);
     library_on($build);
     lessons_on($build, $kind, 1, @ways);
+    storage_on($build, $kind, @ways);
 
     # Processes started like this choose NCCL if there are enough GPUs.
     comm_on($build, $ways[-1], $most > 1 ? grep { $_ > 1 && $_ <= 4 } @nccl_ranks : (2, 3))

@@ -326,6 +326,28 @@ static void test_contributions(size_t M, size_t N) {
     op_add(y, zero, zero);
     tensor_download(&first, corner(y));
     ok(first == 0 && signbit(first), "add: -0 and -0");
+    // the rows of one tensor; the result may replace the first
+    Tensor sum = out(1, N), parts = put(in[0]);
+    op_combine(sum, zero, false);
+    tensor_download(&first, corner(sum));
+    ok(first == 0 && signbit(first), "combine: a sum of -0");
+    Mat added = mat(1, N), largest = mat(1, N);
+    for (size_t c = 0; c < N; c++) {
+        added.v[c] = largest.v[c] = in[0].v[c];
+        for (size_t r = 1; r < M; r++) {
+            added.v[c] += in[0].v[r * N + c];
+            largest.v[c] = fmax(largest.v[c], in[0].v[r * N + c]);
+        }
+    }
+    op_combine(sum, parts, false);
+    is_value("combine", "sum", sum, added);
+    Mat with = normal(M, N, 3);
+    with.v[(M / 2) * N] = NAN;
+    op_combine(sum, put(with), true);
+    tensor_download(&first, corner(sum));
+    ok(isnan(first), "combine: a NaN among maxima");
+    op_combine(tensor_row_range(parts, 0, 1), parts, true);
+    is_value("combine", "maxima in place", tensor_row_range(parts, 0, 1), largest);
     forget("max");
 }
 

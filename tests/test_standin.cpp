@@ -88,6 +88,17 @@ static float first(const float *p) {
     CUDA(cudaMemcpy(&value, p, sizeof value, cudaMemcpyDeviceToHost));
     return value;
 }
+static uint16_t *on_gpu_16(const std::vector<uint16_t> &v) {
+    uint16_t *p;
+    CUDA(cudaMalloc(reinterpret_cast<void **>(&p), v.size() * sizeof *p));
+    CUDA(cudaMemcpy(p, v.data(), v.size() * sizeof *p, cudaMemcpyHostToDevice));
+    return p;
+}
+static uint16_t first_16(const uint16_t *p) {
+    uint16_t value;
+    CUDA(cudaMemcpy(&value, p, sizeof value, cudaMemcpyDeviceToHost));
+    return value;
+}
 static cudaStream_t stream() {
     cudaStream_t s;
     CUDA(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
@@ -491,6 +502,57 @@ static void products() {
         MUST(!cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, 1, b, 1, &zero, c, 1));
         MUST(first(c) == 1);
     });
+    passes("TF32 from the environment rounds, unless the mode is pedantic", [] {
+        setenv("NVIDIA_TF32_OVERRIDE", "1", 1);
+        float *a = on_gpu(1, 1 + 1 / 8192.f), *b = on_gpu(1, 1), *c = on_gpu(1), one = 1, zero = 0;
+        cublasHandle_t h;
+        cublasCreate(&h);
+        MUST(!cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, 1, b, 1, &zero, c, 1));
+        MUST(first(c) == 1);
+        cublasSetMathMode(h, CUBLAS_PEDANTIC_MATH);
+        MUST(!cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, 1, b, 1, &zero, c, 1));
+        MUST(first(c) == 1 + 1 / 8192.f);
+    });
+    // With p half of 1's last place, 1 + p - 1 + p is 2 p, but p if the first half is rounded
+    // alone.
+    for (const bool bf16 : { true, false })
+        passes(bf16 ? "sums of bf16: in fp32, or rounded in parts" : "... of fp16", [bf16] {
+            const cudaDataType type = bf16 ? CUDA_R_16BF : CUDA_R_16F,
+                               other = bf16 ? CUDA_R_16F : CUDA_R_16BF;
+            const uint16_t one16 = bf16 ? 0x3f80 : 0x3c00, p = bf16 ? 0x3b80 : 0x1000,
+                           twice = bf16 ? 0x3c00 : 0x1400, minus = one16 | 0x8000;
+            const float one = 1, zero = 0;
+            uint16_t *a = on_gpu_16({ one16, p, minus, p }),
+                     *b = on_gpu_16({ one16, one16, one16, one16 }), *c = on_gpu_16({ one16 });
+            float *wide = on_gpu(1);
+            cublasHandle_t h;
+            cublasCreate(&h);
+            const auto multiply = [&](void *to, cudaDataType result, cudaDataType right,
+                                      cublasComputeType_t sums) {
+                return cublasGemmEx(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 4, &one, a, type, 1, b,
+                                    right, 4, &zero, to, result, 1, sums, CUBLAS_GEMM_DEFAULT);
+            };
+            MUST(!multiply(wide, CUDA_R_32F, type, CUBLAS_COMPUTE_32F));
+            MUST(first(wide) == (bf16 ? 0x1p-7f : 0x1p-10f));
+            MUST(!multiply(c, type, type, CUBLAS_COMPUTE_32F) && first_16(c) == p);
+            cublasSetMathMode(h, cublasMath_t(CUBLAS_DEFAULT_MATH |
+                                              CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
+            MUST(!multiply(c, type, type, CUBLAS_COMPUTE_32F) && first_16(c) == twice);
+            MUST(multiply(c, type, other, CUBLAS_COMPUTE_32F) == CUBLAS_STATUS_NOT_SUPPORTED);
+            MUST(multiply(c, other, type, CUBLAS_COMPUTE_32F) == CUBLAS_STATUS_NOT_SUPPORTED);
+            MUST(multiply(c, type, type, CUBLAS_COMPUTE_16F) == CUBLAS_STATUS_NOT_SUPPORTED);
+        });
+    passes("a batch of 16-bit products has its steps", [] {
+        const uint16_t one16 = 0x3f80, two16 = 0x4000;
+        const float one = 1, zero = 0;
+        uint16_t *a = on_gpu_16({ one16, two16, one16, two16 }), *c = on_gpu_16({ 0, 0, 0 });
+        cublasHandle_t h;
+        cublasCreate(&h);
+        MUST(!cublasGemmStridedBatchedEx(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, CUDA_R_16BF,
+                                         1, 1, a + 1, CUDA_R_16BF, 1, 2, &zero, c, CUDA_R_16BF, 1,
+                                         2, 2, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+        MUST(first_16(c) == two16 && first_16(c + 1) == 0 && first_16(c + 2) == 0x4080);
+    });
     passes("a leading dimension too small is refused", [] {
         float *a = on_gpu(100, 1), one = 1;
         cublasHandle_t h;
@@ -679,6 +741,18 @@ static void collectives() {
         body(0);
         other.join();
     });
+    // 1 + p is rounded to 1 before the next p comes.
+    passes("a sum of 16-bit numbers is rounded at every hop", ranks(3, [](Rank &me) {
+               uint16_t *bf16 = on_gpu_16({ uint16_t(me.rank == 2 ? 0x3f80 : 0x3b80) }),
+                        *fp16 = on_gpu_16({ uint16_t(me.rank == 2 ? 0x3c00 : 0x1000) });
+               NCCL(ncclAllReduce(bf16, bf16, 1, ncclBfloat16, ncclSum, me.comm, me.stream));
+               NCCL(ncclAllReduce(fp16, fp16, 1, ncclHalf, ncclSum, me.comm, me.stream));
+               CUDA(cudaStreamSynchronize(me.stream));
+               MUST(first_16(bf16) == 0x3f80 && first_16(fp16) == 0x3c00);
+               NCCL(ncclAllReduce(bf16, bf16, 1, ncclBfloat16, ncclMax, me.comm, me.stream));
+               CUDA(cudaStreamSynchronize(me.stream));
+               MUST(first_16(bf16) == 0x3f80);
+           }));
     passes("32 MiB", ranks(2, [](Rank &me) {
                float *p = on_gpu(8 << 20, 1);
                NCCL(ncclAllReduce(p, p, 8 << 20, ncclFloat, ncclSum, me.comm, me.stream));

@@ -177,6 +177,8 @@ typedef struct {
 static void add(Tensor *t) { op_add(t[0], t[1], t[2]); }
 static void add_in_place(Tensor *t) { op_add(t[0], t[0], t[1]); }
 static void max(Tensor *t) { op_max(t[0], t[1], t[2]); }
+static void combine(Tensor *t) { op_combine(t[0], t[1], false); }
+static void combine_maxima(Tensor *t) { op_combine(t[0], t[1], true); }
 static void scale(Tensor *t) { op_scale(t[0], t[1], (real)0.3); }
 static void multiply(Tensor *t) { op_multiply(t[0], t[1], t[2]); }
 static void add_bias(Tensor *t) { op_add_bias(t[0], t[1], t[2]); }
@@ -272,6 +274,8 @@ static const Op ops[] = {
     { "op_add", 3, 1, 0, { H, H, H }, add },
     { "op_add in place", 2, 1, 0, { H, H }, add_in_place },
     { "op_max", 3, 1, 0, { H, H, H }, max },
+    { "op_combine, a sum", 2, 1, 0, { GAIN, H }, combine },
+    { "op_combine, maxima", 2, 1, 0, { GAIN, H }, combine_maxima },
     { "op_scale", 2, 1, 0, { H, H }, scale },
     { "op_multiply", 3, 1, 0, { H, H, H }, multiply },
     { "op_add_bias", 3, 1, 0, { H, H, GAIN }, add_bias },
@@ -347,6 +351,27 @@ static Tensor operand(const Op *o, size_t i, Element e) {
     return t.rows == 1 ? flat(t) : t;
 }
 
+// A GPU adds the terms of a product in an order of its own, which depends on the element type. So
+// there a result may be the other neighbour of the sum, whose own error is that of test_outputs: 32
+// eps sqrt(K) max|a| max|b|, for K <= 16 and values below 5 less than 4e-4.
+static bool any_order(const Op *o) {
+    return strcmp(device_name(), "cuda") == 0 &&
+           (strstr(o->name, "matmul") || strstr(o->name, "_scores") || strstr(o->name, "_mix"));
+}
+static bool near(Tensor a, Tensor b) {
+    const size_t n = tensor_count(a);
+    const double last_place = a.element == BF16S ? 0x1p-7 : a.element == FP16S ? 0x1p-10 : 0;
+    real *x = host_alloc(n * sizeof *x), *y = host_alloc(n * sizeof *y);
+    tensor_download(x, a);
+    tensor_download(y, b);
+    bool all = true;
+    for (size_t i = 0; i < n; i++)
+        all = all && fabs((double)x[i] - (double)y[i]) <= last_place * fabs((double)y[i]) + 4e-4;
+    free(x);
+    free(y);
+    return all;
+}
+
 // Compares the op on stored operands with the op on the same values in reals. odd: only every
 // second operand is stored.
 static bool rounded_once(const Op *o, Element e, bool odd) {
@@ -362,7 +387,7 @@ static bool rounded_once(const Op *o, Element e, bool odd) {
     for (size_t i = 0; i < o->operands; i++) {
         Tensor want = tensor_like(&storage, t[i]);
         tensor_copy(want, wide[i]); // an input is unchanged
-        all = all && same(t[i], want);
+        all = all && (any_order(o) ? near(t[i], want) : same(t[i], want));
     }
     arena_free(&storage);
     return all;

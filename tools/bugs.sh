@@ -2,9 +2,10 @@
 # try-bug and break source this file in the root of the tree. It reads a patch of bugs/ and applies
 # it to a scratch copy of the tree. The head of tools/try-bug describes the format of a patch.
 
-# bug_read PATCH: sets patch, lesson, test, precision, sanitizers and build. SANITIZE in the
-# environment selects sanitizers, as for make. Two kinds of bugs are built without sanitizers: those
-# with a test, because tests run the plain build, and those whose header says "sanitizers: no".
+# bug_read PATCH: sets patch, lesson, test, precision, kind, sanitizers and build. SANITIZE in the
+# environment selects sanitizers, as for make. Three kinds of bugs are built without sanitizers:
+# those with a test, because tests run the plain build, those on the stand-ins for CUDA, and those
+# whose header says "sanitizers: no".
 bug_read() {
     patch=$1
     case $patch in
@@ -14,9 +15,10 @@ bug_read() {
     lesson=$(bug_field lesson)
     test=$(bug_field test)
     precision=$(bug_field precision)
+    kind=$(bug_field backend)
     sanitizers=$SANITIZE
-    [ -z "$test" ] && [ "$(bug_field sanitizers)" != no ] || sanitizers=
-    build=build/cpu-${precision:-fp32}
+    [ -z "$test$kind" ] && [ "$(bug_field sanitizers)" != no ] || sanitizers=
+    build=build/${kind:-cpu}-${precision:-fp32}
     case $sanitizers in
         '') ;;
         thread) build=$build-tsan ;;
@@ -38,7 +40,8 @@ bug_put_in() {
     export GIT_CEILING_DIRECTORIES="${scratch%/*}"
     cd "$scratch" || exit 3
     bug_apply || return 1
-    make --no-print-directory BACKEND=cpu SANITIZE="$sanitizers" PRECISION="${precision:-fp32}" \
+    make --no-print-directory BACKEND="$([ -n "$kind" ] && echo cuda || echo cpu)" \
+        STANDIN="${kind:+yes}" SANITIZE="$sanitizers" PRECISION="${precision:-fp32}" \
         WERROR= ONLY="$build/$lesson" programs ${test:+preloads} >make.log 2>&1 || {
         tail -n 20 make.log >&2
         return 2
@@ -52,5 +55,7 @@ bug_run() {
         return
     fi
     # shellcheck disable=SC2046    # one word per argument
-    tools/launch -e "${1:-$(bug_field ranks | grep . || echo 0)}" "$build/$lesson" $(bug_field args)
+    env $(bug_field env) tools/launch $([ -n "$(bug_field processes)" ] || printf %s -e) \
+        "${1:-$(bug_field processes | grep . || bug_field ranks | grep . || echo 0)}" \
+        "$build/$lesson" $(bug_field args)
 }

@@ -23,6 +23,11 @@
 // rank order. Then it sends the sum to all ranks. This happens piece by piece. --reduce fast uses
 // NCCL's own algorithm.
 //
+// Tensors of 16 bits travel as they are stored, as ncclBfloat16 or ncclHalf. NCCL's own sums would
+// round them at every hop, so their sums are always in rank order: a kernel adds in real and rounds
+// once (op_combine). An all-reduce of S elements on n ranks sends 2 (n - 1) / n * 2 S bytes per
+// rank, as a ring of 16-bit elements does.
+//
 // Sections: 1 errors, 2 communicators and connections, 3 notes, 4 work on a stream, 5 queues, 6
 // start and finish, 7 groups, 8 the launch.
 #include "common/comm/transport.h"
@@ -140,6 +145,9 @@ static void turn(double since, double timeout, const char *where) {
 }
 
 static const ncclDataType_t REAL = sizeof(real) == sizeof(double) ? ncclDouble : ncclFloat;
+static ncclDataType_t type_of(const Request *r) {
+    return r->element == BF16S ? ncclBfloat16 : r->element == FP16S ? ncclHalf : REAL;
+}
 
 // ---- 2. Communicators. All end together at the end of the run, because ending one is collective.
 // ----
@@ -284,16 +292,17 @@ static Pair *pair_of(const Request *r) {
 // ---- 3. Notes ----
 
 // The note of a collective carries the largest `ready` of the simulated clock, and shows whether
-// all members make the same call. The note of a message carries `arrives` and the length. A send
-// waits for its receiver through its note, because NCCL buffers short messages.
+// all members make the same call. The note of a message carries `arrives` and the length in bytes.
+// A send waits for its receiver through its note, because NCCL buffers short messages.
+static uint64_t message_bytes(const Request *r) { return r->count * element_size(r->element); }
 static void start_note(Flight *f) {
     Request *r = &f->what;
     f->note_request = MPI_REQUEST_NULL;
     if (!memory_poison() && !request_simulated(r)) return;
     MPI_Comm comm = link_of(r->comm)->mpi.comm;
-    uint64_t key = random_key(random_key(r->action, r->count), r->peer);
+    uint64_t key = random_key(random_key(random_key(r->action, r->count), r->peer), r->element);
     f->note[NOTE_TIME] = r->action == DO_SEND ? r->arrives : r->ready;
-    f->note[NOTE_CALL] = request_is_message(r) ? r->count : random_key(key, r->row);
+    f->note[NOTE_CALL] = request_is_message(r) ? message_bytes(r) : random_key(key, r->row);
     f->note[NOTE_INVERSE] = ~f->note[NOTE_CALL];
     const int n = NOTE_LENGTH, peer = (int)r->peer;
     if (r->action == DO_RECV)
@@ -313,12 +322,12 @@ static bool note_came(Flight *f) {
     MPI(MPI_Test(&f->note_request, &came, MPI_STATUS_IGNORE));
     if (!came) return false;
     describe(r, text);
-    if (r->action == DO_RECV && f->note[NOTE_CALL] != r->count)
+    if (r->action == DO_RECV && f->note[NOTE_CALL] != message_bytes(r))
         fault("sizes do not match in %s: the message has %zu bytes", text,
-              (size_t)f->note[NOTE_CALL] * sizeof(real));
+              (size_t)f->note[NOTE_CALL]);
     if (!request_is_message(r) && f->note[NOTE_CALL] != ~f->note[NOTE_INVERSE])
         fault("calls do not match in %s: another rank makes another call, or the same call with "
-              "another size or root; all ranks must make the same calls",
+              "another size, element type or root; all ranks must make the same calls",
               text);
     return true;
 }
@@ -327,17 +336,19 @@ static bool note_came(Flight *f) {
 
 static bool equal_parts(const Request *r) { return r->count % (r->comm->size * r->row) == 0; }
 
-// NCCL is not used for a maximum, because it does not promise to keep a NaN. NCCL computes a
-// reduce-scatter only if all parts are equal.
+// NCCL is not used for a maximum, because it does not promise to keep a NaN, nor for sums of 16-bit
+// elements, because it would round at every hop. NCCL computes a reduce-scatter only if all parts
+// are equal.
 static bool library_sums(const Request *r) {
-    return r->comm->state->reduce == REDUCE_FAST && r->action != DO_ALL_REDUCE_MAX &&
-           (r->action != DO_REDUCE_SCATTER || equal_parts(r));
+    return r->comm->state->reduce == REDUCE_FAST && r->element == REALS &&
+           r->action != DO_ALL_REDUCE_MAX && (r->action != DO_REDUCE_SCATTER || equal_parts(r));
 }
 static bool summed_here(const Request *r) { return request_adds(r) && !library_sums(r); }
 
-static void copy(void *to, const void *from, size_t count, cudaStream_t stream) {
+static void copy(const Request *r, void *to, const void *from, size_t count, cudaStream_t stream) {
+    const size_t bytes = count * element_size(r->element);
     if (count && to != from)
-        CUDA(cudaMemcpyAsync(to, from, count * sizeof(real), cudaMemcpyDeviceToDevice, stream));
+        CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
 }
 
 // A started sum is one piece, in its request's scratch.
@@ -354,8 +365,8 @@ static void exchange(const Request *r, const Parcel parcel[], ncclComm_t comm,
     NCCL(ncclGroupStart());
     for (size_t i = 0; i < r->comm->size; i++) {
         const Parcel *p = &parcel[i];
-        if (p->sends) NCCL(ncclSend(p->send, p->sends, REAL, (int)i, comm, stream));
-        if (p->receives) NCCL(ncclRecv(p->receive, p->receives, REAL, (int)i, comm, stream));
+        if (p->sends) NCCL(ncclSend(p->send, p->sends, type_of(r), (int)i, comm, stream));
+        if (p->receives) NCCL(ncclRecv(p->receive, p->receives, type_of(r), (int)i, comm, stream));
     }
     NCCL(ncclGroupEnd());
 }
@@ -370,64 +381,64 @@ static void exchange_contributions(const Request *r, size_t offset, ncclComm_t c
 static void add_pieces(const Request *r, size_t offset, ncclComm_t comm, cudaStream_t stream) {
     Range own = request_piece(r, r->comm->rank, offset, piece_size(r));
     bool part_only = r->action == DO_REDUCE_SCATTER || r->action == DO_REDUCE;
-    size_t count = range_size(own), n = r->comm->size;
-    real *scratch = (real *)scratch_of(r), *out = (real *)r->out + (part_only ? offset : own.lo);
-    Tensor sum = { .data = scratch, .rows = 1, .cols = count, .ld = count }, part = sum;
-    copy(scratch + r->comm->rank * piece_size(r), (const real *)r->in + own.lo, count, stream);
+    size_t count = range_size(own), n = r->comm->size, size = element_size(r->element);
+    char *scratch = scratch_of(r), *out = r->out + (part_only ? offset : own.lo) * size;
+    // the sum replaces the first part
+    Tensor parts = { .rows = n, .cols = count, .ld = piece_size(r), .element = r->element };
+    parts.data = (real *)scratch;
+    copy(r, scratch + r->comm->rank * piece_size(r) * size, r->in + own.lo * size, count, stream);
     device_divert(stream);
-    for (size_t i = 1; i < n && count; i++) {
-        part.data = scratch + i * piece_size(r);
-        if (r->action == DO_ALL_REDUCE_MAX) op_max(sum, sum, part);
-        else op_add(sum, sum, part);
-    }
+    op_combine(tensor_row_range(parts, 0, 1), parts, r->action == DO_ALL_REDUCE_MAX);
     device_divert(NULL);
-    copy(out, scratch, count, stream);
+    copy(r, out, scratch, count, stream);
     if (part_only) return;
     Parcel parcel[n];
-    parcels_of_sums(r, (const char *)scratch, offset, piece_size(r), parcel);
+    parcels_of_sums(r, scratch, offset, piece_size(r), parcel);
     exchange(r, parcel, comm, stream);
 }
 
 static void gather(const Request *r, ncclComm_t comm, cudaStream_t stream) {
     Range part = request_part(r, r->comm->rank);
-    real *own = (real *)r->out + part.lo;
-    copy(own, r->in, r->in_count, stream);
+    char *own = r->out + part.lo * element_size(r->element);
+    copy(r, own, r->in, r->in_count, stream);
     if (equal_parts(r)) {
-        NCCL(ncclAllGather(own, r->out, range_size(part), REAL, comm, stream));
+        NCCL(ncclAllGather(own, r->out, range_size(part), type_of(r), comm, stream));
         return;
     }
     Parcel parcel[r->comm->size];
-    parcels_of_sums(r, (const char *)own, 0, request_longest_part(r), parcel);
+    parcels_of_sums(r, own, 0, request_longest_part(r), parcel);
     exchange(r, parcel, comm, stream);
 }
 
 static void all_to_all(const Request *r, ncclComm_t comm, cudaStream_t stream) {
     Range own = request_part(r, r->comm->rank);
+    size_t size = element_size(r->element);
     Parcel parcel[r->comm->size];
-    copy((real *)r->out + r->comm->rank * range_size(own), (const real *)r->in + own.lo,
-         range_size(own), stream);
+    copy(r, r->out + r->comm->rank * range_size(own) * size, r->in + own.lo * size, range_size(own),
+         stream);
     parcels_to_all(r, parcel);
     exchange(r, parcel, comm, stream);
 }
 
 static void whole_operation(const Request *r, ncclComm_t comm, cudaStream_t stream) {
-    const real *in = (const real *)r->in;
+    const char *in = r->in;
+    const ncclDataType_t type = type_of(r);
     // nccl_finish() copies the result of a started sum from scratch
-    real *out = (real *)(r->scratch ? r->scratch : r->out);
+    char *out = r->scratch ? r->scratch : r->out;
     int root = (int)r->peer;
     switch (r->action) {
-    case DO_SEND: NCCL(ncclSend(in, r->count, REAL, 1, comm, stream)); break;
-    case DO_RECV: NCCL(ncclRecv(out, r->count, REAL, 0, comm, stream)); break;
+    case DO_SEND: NCCL(ncclSend(in, r->count, type, 1, comm, stream)); break;
+    case DO_RECV: NCCL(ncclRecv(out, r->count, type, 0, comm, stream)); break;
     case DO_BROADCAST:
-        NCCL(ncclBroadcast(in, r->comm->rank == r->peer ? (real *)in : out, r->count, REAL, root,
+        NCCL(ncclBroadcast(in, r->comm->rank == r->peer ? (char *)in : out, r->count, type, root,
                            comm, stream));
         break;
     case DO_ALL_GATHER: gather(r, comm, stream); break;
     case DO_ALL_TO_ALL: all_to_all(r, comm, stream); break;
-    case DO_ALL_REDUCE: NCCL(ncclAllReduce(in, out, r->count, REAL, ncclSum, comm, stream)); break;
-    case DO_REDUCE: NCCL(ncclReduce(in, out, r->count, REAL, ncclSum, root, comm, stream)); break;
+    case DO_ALL_REDUCE: NCCL(ncclAllReduce(in, out, r->count, type, ncclSum, comm, stream)); break;
+    case DO_REDUCE: NCCL(ncclReduce(in, out, r->count, type, ncclSum, root, comm, stream)); break;
     default:
-        NCCL(ncclReduceScatter(in, out, r->count / r->comm->size, REAL, ncclSum, comm, stream));
+        NCCL(ncclReduceScatter(in, out, r->count / r->comm->size, type, ncclSum, comm, stream));
         break;
     }
 }
@@ -479,7 +490,7 @@ static bool launch_to_myself(Lane *l) {
     CUDA(cudaStreamWaitEvent(l->stream, f->ready, 0));
     CUDA(cudaStreamWaitEvent(l->stream, g->ready, 0));
     if (send->count == recv->count) // otherwise their notes report the mismatch
-        copy(recv->out, send->in, send->count, l->stream);
+        copy(send, recv->out, send->in, send->count, l->stream);
     launched(f);
     launched(g);
     return true;
@@ -523,10 +534,7 @@ static Flight *flight_new(void) {
 }
 
 static void nccl_start(Request *r) {
-    REQUIRE(!element_is_half(r->element),
-            "--transport nccl moves %s only, not %s: choose --transport staged", REAL_NAME,
-            element_name(r->element));
-    if (r->element != REALS) {
+    if (!element_of_tensor(r->element)) {
         mpi_start(r);
         return;
     }
@@ -565,7 +573,7 @@ static void take_time(Request *r) {
 }
 
 static void nccl_meet(Request *r) {
-    if (r->element != REALS) {
+    if (!element_of_tensor(r->element)) {
         mpi_meet(r);
         return;
     }
@@ -575,7 +583,7 @@ static void nccl_meet(Request *r) {
 
 static void nccl_finish(Request *r) {
     Flight *f = r->more;
-    if (r->element != REALS) {
+    if (!element_of_tensor(r->element)) {
         mpi_finish(r);
         return;
     }
@@ -585,7 +593,8 @@ static void nccl_finish(Request *r) {
     take_time(r);
     // later work of this rank runs after the operation
     CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));
-    if (r->scratch && library_sums(r)) device_copy(r->out, r->scratch, r->out_count * sizeof(real));
+    if (r->scratch && library_sums(r))
+        device_copy(r->out, r->scratch, r->out_count * element_size(r->element));
     f->next = process.spare;
     process.spare = f;
     r->more = NULL;

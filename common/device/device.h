@@ -8,6 +8,7 @@
 #define DEVICE_H
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include "common/base/real.h"
 
 // "cpu", "cuda", or "standin" (CUDA's calls without a GPU, for tests)
@@ -68,4 +69,19 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
                        const size_t count[2], const real *a, int lda, BatchSteps a_steps,
                        const real *b, int ldb, BatchSteps b_steps, real *c, int ldc,
                        BatchSteps c_steps);
+// Has the device products c = a b of these element types? Every device has them for reals. Callers
+// widen the factors of other products.
+bool device_multiplies(Element a, Element b, Element c);
+// Products of 16-bit factors, as device_gemm_batch computes them. Products and sums are in real,
+// and an element of c is rounded once. Only if device_multiplies().
+typedef struct {
+    int a_transposed, b_transposed, m, n, k;
+    Element factors, result; // of a and b; of c
+    const uint16_t *a, *b;
+    void *c;
+    int lda, ldb, ldc;
+    size_t count[2];
+    BatchSteps a_steps, b_steps, c_steps;
+} HalfProducts;
+void device_multiply_halves(const HalfProducts *p);
 #endif

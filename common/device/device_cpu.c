@@ -156,3 +156,12 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
                 b + at(b_steps, i, j), ldb, c + at(c_steps, i, j), ldc);
     });
 }
+
+// A CBLAS has no products of 16 bits.
+bool device_multiplies(Element a, Element b, Element c) {
+    return a == REALS && b == REALS && c == REALS;
+}
+void device_multiply_halves(const HalfProducts *p) {
+    fault("a product of %s on the CPU: widen the factors first",
+          p->factors == BF16S ? "bf16" : "fp16");
+}

@@ -23,6 +23,7 @@ static _Thread_local struct {
     bool ready;
     cudaStream_t stream, other; // other: ops go to this stream if it is not NULL
     cublasHandle_t blas;
+    int math;          // the handle's cublasMath_t
     const char *last;  // the op launched last; an error comes from it or from an earlier one
     cudaEvent_t *mark; // [made] events on `stream`; `marks` of them are in use
     size_t made, marks;
@@ -133,10 +134,8 @@ static void make_ready(void) {
     CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
     CUDA(cudaStreamCreateWithFlags(&rank_gpu.stream, cudaStreamNonBlocking));
     CUBLAS(cublasCreate(&rank_gpu.blas));
+    rank_gpu.math = CUBLAS_DEFAULT_MATH; // of a new handle
     CUBLAS(cublasSetStream(rank_gpu.blas, rank_gpu.stream));
-    // PEDANTIC_MATH keeps products in fp32, even if the environment allows lower precision.
-    CUBLAS(cublasSetMathMode(rank_gpu.blas,
-                             chosen.tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_PEDANTIC_MATH));
     rank_gpu.ready = true;
 }
 
@@ -250,6 +249,28 @@ void device_fill(void *p, int byte, size_t bytes) {
 
 // ---- 6. Products ----
 
+// The modes of products. EXACT keeps products of fp32 factors in fp32, even if the environment
+// allows TF32. WIDE_SUMS is for factors of 16 bits: their products are exact in fp32, so tensor
+// cores may compute them. It forbids cuBLAS to add parts of a sum in the 16 bits of the result,
+// which would round more than once.
+enum {
+    EXACT = CUBLAS_PEDANTIC_MATH,
+    TF32 = CUBLAS_TF32_TENSOR_OP_MATH,
+    WIDE_SUMS = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
+};
+// Returns this rank's handle in the given mode.
+static cublasHandle_t blas_in(int math) {
+    device_stream();
+    if (rank_gpu.math != math) CUBLAS(cublasSetMathMode(rank_gpu.blas, (cublasMath_t)math));
+    rank_gpu.math = math;
+    return rank_gpu.blas;
+}
+static cublasHandle_t blas_of_reals(void) { return blas_in(chosen.tf32 ? TF32 : EXACT); }
+
+static cublasOperation_t operation(int transposed) {
+    return transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+}
+
 #ifdef REAL_IS_DOUBLE
 #define CUBLAS_GEMM cublasDgemm
 #else
@@ -261,10 +282,8 @@ void device_fill(void *p, int byte, size_t bytes) {
 void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
                  const real *b, int ldb, real *c, int ldc) {
     const real one = 1, zero = 0;
-    device_stream();
-    CUBLAS(CUBLAS_GEMM(rank_gpu.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
-                       a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one, b, ldb, a, lda,
-                       &zero, c, ldc));
+    CUBLAS(CUBLAS_GEMM(blas_of_reals(), operation(b_transposed), operation(a_transposed), n, m, k,
+                       &one, b, ldb, a, lda, &zero, c, ldc));
 }
 
 #ifdef REAL_IS_DOUBLE
@@ -279,14 +298,45 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
                        const real *b, int ldb, BatchSteps b_steps, real *c, int ldc,
                        BatchSteps c_steps) {
     const real one = 1, zero = 0;
-    device_stream();
+    cublasHandle_t blas = blas_of_reals();
     for (size_t i = 0; i < count[0]; i++)
-        CUBLAS(CUBLAS_GEMM_BATCH(rank_gpu.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
-                                 a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one,
-                                 b + i * b_steps.step[0], ldb, (long long)b_steps.step[1],
+        CUBLAS(CUBLAS_GEMM_BATCH(blas, operation(b_transposed), operation(a_transposed), n, m, k,
+                                 &one, b + i * b_steps.step[0], ldb, (long long)b_steps.step[1],
                                  a + i * a_steps.step[0], lda, (long long)a_steps.step[1], &zero,
                                  c + i * c_steps.step[0], ldc, (long long)c_steps.step[1],
                                  (int)count[1]));
+}
+
+// cuBLAS multiplies two factors of one 16-bit type, and writes that type or fp32. It has no product
+// of them with sums in fp64, so a build in fp64 widens.
+bool device_multiplies(Element a, Element b, Element c) {
+    if (a == REALS && b == REALS && c == REALS) return true;
+    return sizeof(real) == sizeof(float) && (a == BF16S || a == FP16S) && a == b &&
+           (c == a || c == REALS);
+}
+
+static cudaDataType data_type(Element e) {
+    return e == BF16S ? CUDA_R_16BF : e == FP16S ? CUDA_R_16F : CUDA_R_32F;
+}
+void device_multiply_halves(const HalfProducts *p) {
+    const float one = 1, zero = 0;
+    const cudaDataType factors = data_type(p->factors), result = data_type(p->result);
+    const cublasOperation_t op_a = operation(p->a_transposed), op_b = operation(p->b_transposed);
+    const size_t size = p->result == REALS ? sizeof(real) : sizeof(uint16_t);
+    cublasHandle_t blas = blas_in(WIDE_SUMS);
+    if (p->count[0] * p->count[1] == 1) {
+        CUBLAS(cublasGemmEx(blas, op_b, op_a, p->n, p->m, p->k, &one, p->b, factors, p->ldb, p->a,
+                            factors, p->lda, &zero, p->c, result, p->ldc, CUBLAS_COMPUTE_32F,
+                            CUBLAS_GEMM_DEFAULT));
+        return;
+    }
+    for (size_t i = 0; i < p->count[0]; i++)
+        CUBLAS(cublasGemmStridedBatchedEx(
+            blas, op_b, op_a, p->n, p->m, p->k, &one, p->b + i * p->b_steps.step[0], factors,
+            p->ldb, (long long)p->b_steps.step[1], p->a + i * p->a_steps.step[0], factors, p->lda,
+            (long long)p->a_steps.step[1], &zero, (char *)p->c + i * p->c_steps.step[0] * size,
+            result, p->ldc, (long long)p->c_steps.step[1], (int)p->count[1], CUBLAS_COMPUTE_32F,
+            CUBLAS_GEMM_DEFAULT));
 }
 
 // ---- 7. Marks ----

@@ -22,9 +22,11 @@
 
 #ifdef CUDA_STANDIN
 #define ITEM static inline
+#define MEMBER
 #define BODY [=]
 #else
 #define ITEM static inline __host__ __device__
+#define MEMBER __host__ __device__ // a member function that kernels call
 #define BODY [=] __device__
 #endif
 #define INDEPENDENT

@@ -6,7 +6,9 @@
 // row's length alone. No op allocates. No item writes what another item reads, so there are no
 // atomics, and no result depends on timing.
 //
-// The loops read and write reals. An op with 16-bit operands goes through WIDENED first.
+// In C the loops read and write reals, so an op with 16-bit operands goes through WIDENED first. A
+// kernel takes 16 bits as they are (rows.h), unless it reads an output again before it is complete.
+// Products of 16-bit factors are the device's, if it has them.
 //
 // Sections: shapes, 16 bits, products, element by element, SwiGLU, dropout, layer norm, RMS norm,
 // rotary positions, grouped heads, attention, embedding, cross entropy, optimizers.
@@ -16,6 +18,7 @@
 #include "common/device/for_each.h"
 #include "common/tensor/random.h"
 #include "common/tensor/real_math.h"
+#include "common/tensor/rows.h"
 #include "common/base/util.h"
 
 // A BLAS counts in int. It requires ld >= columns even for one row, where ld has no meaning.
@@ -34,18 +37,29 @@ static void charge(size_t m, size_t n, size_t k) {
     if (device_meanwhile) device_meanwhile(0);
 }
 
-// All single products go through this function; batches have gemm_batch().
-static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, const real *a,
-                 size_t lda, const real *b, size_t ldb, real *c, size_t ldc) {
+// All single products go through this function; batches have gemm_batch(). Either all three tensors
+// have reals, or device_multiplies() their elements.
+static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, Tensor a,
+                 Tensor b, Tensor c) {
     charge(m, n, k);
     if (m == 0 || n == 0) return;
     if (k == 0) { // an empty sum
-        for (size_t i = 0; i < m; i++) device_fill(c + i * ldc, 0, n * sizeof *c);
+        tensor_fill(c, 0);
         return;
     }
-    device_gemm(a_transposed, b_transposed, blas_int(m), blas_int(n), blas_int(k), a,
-                blas_ld(lda, a_transposed ? m : k), b, blas_ld(ldb, b_transposed ? k : n), c,
-                blas_ld(ldc, n));
+    const int lda = blas_ld(a.ld, a_transposed ? m : k), ldb = blas_ld(b.ld, b_transposed ? k : n),
+              ldc = blas_ld(c.ld, n);
+    if (a.element == REALS) {
+        device_gemm(a_transposed, b_transposed, blas_int(m), blas_int(n), blas_int(k), a.data, lda,
+                    b.data, ldb, c.data, ldc);
+        return;
+    }
+    const BatchSteps none = { { 0, 0 } };
+    const HalfProducts p = { a_transposed, b_transposed, blas_int(m), blas_int(n), blas_int(k),
+                             a.element,    c.element,    a.half,      b.half,      c.data,
+                             lda,          ldb,          ldc,         { 1, 1 },    none,
+                             none,         none };
+    device_multiply_halves(&p);
 }
 
 // count[0] * count[1] products; k > 0.
@@ -56,10 +70,23 @@ static void gemm_batch(int a_transposed, int b_transposed, size_t m, size_t n, s
     for (size_t i = 0; i < count[0] * count[1]; i++) charge(m, n, k);
     if (m == 0 || n == 0 || count[0] * count[1] == 0) return;
     if (k == 0) fault("%zu products of [%zu, 0] and [0, %zu]", count[0] * count[1], m, n);
-    device_gemm_batch(a_transposed, b_transposed, blas_int(m), blas_int(n), blas_int(k), count,
-                      a.data, blas_ld(a.ld, a_transposed ? m : k), a_steps, b.data,
-                      blas_ld(b.ld, b_transposed ? k : n), b_steps, c.data, blas_ld(c.ld, n),
-                      c_steps);
+    const int lda = blas_ld(a.ld, a_transposed ? m : k), ldb = blas_ld(b.ld, b_transposed ? k : n),
+              ldc = blas_ld(c.ld, n);
+    if (a.element == REALS) {
+        device_gemm_batch(a_transposed, b_transposed, blas_int(m), blas_int(n), blas_int(k), count,
+                          a.data, lda, a_steps, b.data, ldb, b_steps, c.data, ldc, c_steps);
+        return;
+    }
+    const HalfProducts p = { a_transposed, b_transposed,
+                             blas_int(m),  blas_int(n),
+                             blas_int(k),  a.element,
+                             c.element,    a.half,
+                             b.half,       c.data,
+                             lda,          ldb,
+                             ldc,          { count[0], count[1] },
+                             a_steps,      b_steps,
+                             c_steps };
+    device_multiply_halves(&p);
 }
 
 // ---- shapes ----
@@ -67,8 +94,6 @@ static void gemm_batch(int a_transposed, int b_transposed, size_t m, size_t n, s
 // fault() unless t is [rows, cols], as the shape of `by` requires.
 static void need_shape(const char *op, const char *name, Tensor t, size_t rows, size_t cols,
                        const char *by, Tensor other) {
-    tensor_need_reals(op, name, t);
-    tensor_need_reals(op, by, other);
     if (t.rows != rows || t.cols != cols)
         fault("%s: %s is [%zu, %zu], but %s [%zu, %zu] needs [%zu, %zu]", op, name, t.rows, t.cols,
               by, other.rows, other.cols, rows, cols);
@@ -76,8 +101,12 @@ static void need_shape(const char *op, const char *name, Tensor t, size_t rows, 
 static void need_same(const char *op, const char *name, Tensor t, const char *by, Tensor other) {
     need_shape(op, name, t, other.rows, other.cols, by, other);
 }
-
-ITEM real *row_of(Tensor t, size_t r) { return t.data + r * t.ld; }
+// The same for an operand that is always in reals.
+static void need_reals(const char *op, const char *name, Tensor t, size_t rows, size_t cols,
+                       const char *by, Tensor other) {
+    tensor_need_reals(op, name, t);
+    need_shape(op, name, t, rows, cols, by, other);
+}
 
 // Element-wise ops ignore the shape, so contiguous tensors are done as one long row.
 static Tensor as_one_row(Tensor t, bool contiguous) {
@@ -127,19 +156,25 @@ static void round_outputs(Tensor *const operand[], const Tensor stored[], size_t
             return; \
         } \
     } while (0)
+// The same for an op whose kernels take 16 bits (rows.h).
+#define WIDENED_IN_C(...) \
+    do { \
+        if (!KERNELS_TAKE_HALVES) WIDENED(__VA_ARGS__); \
+    } while (0)
 
 // ---- products ----
 
 static void matmul(const char *op, Tensor y, Tensor x, Tensor w, int x_transposed,
                    int w_transposed) {
-    WIDENED(1, matmul(op, y, x, w, x_transposed, w_transposed), &y, &x, &w);
+    if (!device_multiplies(x.element, w.element, y.element))
+        WIDENED(1, matmul(op, y, x, w, x_transposed, w_transposed), &y, &x, &w);
     const size_t m = x_transposed ? x.cols : x.rows, k = x_transposed ? x.rows : x.cols;
     const size_t n = w_transposed ? w.rows : w.cols, k_of_w = w_transposed ? w.cols : w.rows;
     if (y.rows != m || y.cols != n || k != k_of_w)
         fault("%s: y is [%zu, %zu], but x [%zu, %zu]%s times w [%zu, %zu]%s does not fit", op,
               y.rows, y.cols, x.rows, x.cols, x_transposed ? "^T" : "", w.rows, w.cols,
               w_transposed ? "^T" : "");
-    gemm(x_transposed, w_transposed, m, n, k, x.data, x.ld, w.data, w.ld, y.data, y.ld);
+    gemm(x_transposed, w_transposed, m, n, k, x, w, y);
 }
 
 void op_matmul(Tensor y, Tensor x, Tensor w) { matmul("op_matmul", y, x, w, 0, 0); }
@@ -158,34 +193,55 @@ static void need_pair(const char *op, Tensor *y, Tensor *a, Tensor *b) {
     *b = as_one_row(*b, flat);
 }
 
-ITEM void add_part(real *y, const real *a, const real *b, size_t lo, size_t hi) {
+ITEM void add_part(Row y, ConstRow a, ConstRow b, size_t lo, size_t hi) {
     INDEPENDENT
     for (size_t c = lo; c < hi; c++) y[c] = a[c] + b[c];
 }
 void op_add(Tensor y, Tensor a, Tensor b) {
-    WIDENED(1, op_add(y, a, b), &y, &a, &b);
+    WIDENED_IN_C(1, op_add(y, a, b), &y, &a, &b);
     need_pair("op_add", &y, &a, &b);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
                   { add_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
 }
 
-ITEM void max_part(real *y, const real *a, const real *b, size_t lo, size_t hi) {
+ITEM void max_part(Row y, ConstRow a, ConstRow b, size_t lo, size_t hi) {
     INDEPENDENT
     for (size_t c = lo; c < hi; c++) y[c] = b[c] > a[c] || b[c] != b[c] ? b[c] : a[c];
 }
 void op_max(Tensor y, Tensor a, Tensor b) {
-    WIDENED(1, op_max(y, a, b), &y, &a, &b);
+    WIDENED_IN_C(1, op_max(y, a, b), &y, &a, &b);
     need_pair("op_max", &y, &a, &b);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
                   { max_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
 }
 
-ITEM void scale_part(real *y, const real *x, real s, size_t lo, size_t hi) {
+ITEM real sum_of_parts(Tensor parts, size_t c) {
+    real sum = row_of(parts, 0)[c];
+    for (size_t r = 1; r < parts.rows; r++) sum += row_of(parts, r)[c];
+    return sum;
+}
+ITEM real max_of_parts(Tensor parts, size_t c) {
+    real max = row_of(parts, 0)[c];
+    for (size_t r = 1; r < parts.rows; r++) {
+        const real x = row_of(parts, r)[c];
+        max = x > max || x != x ? x : max;
+    }
+    return max;
+}
+void op_combine(Tensor y, Tensor parts, bool max) {
+    WIDENED_IN_C(1, op_combine(y, parts, max), &y, &parts);
+    need_shape("op_combine", "y", y, 1, parts.cols, "parts", parts);
+    if (parts.rows == 0) fault("op_combine: there are no parts");
+    FOR_EACH(c, parts.cols,
+             { row_of(y, 0)[c] = max ? max_of_parts(parts, c) : sum_of_parts(parts, c); });
+}
+
+ITEM void scale_part(Row y, ConstRow x, real s, size_t lo, size_t hi) {
     INDEPENDENT
     for (size_t c = lo; c < hi; c++) y[c] = s * x[c];
 }
 void op_scale(Tensor y, Tensor x, real s) {
-    WIDENED(1, op_scale(y, x, s), &y, &x);
+    WIDENED_IN_C(1, op_scale(y, x, s), &y, &x);
     need_same("op_scale", "y", y, "x", x);
     const bool flat = tensor_contiguous(y) && tensor_contiguous(x);
     y = as_one_row(y, flat);
@@ -194,12 +250,12 @@ void op_scale(Tensor y, Tensor x, real s) {
                   { scale_part(row_of(y, r), row_of(x, r), s, lo, hi); });
 }
 
-ITEM void multiply_part(real *y, const real *a, const real *b, size_t lo, size_t hi) {
+ITEM void multiply_part(Row y, ConstRow a, ConstRow b, size_t lo, size_t hi) {
     INDEPENDENT
     for (size_t c = lo; c < hi; c++) y[c] = a[c] * b[c];
 }
 void op_multiply(Tensor y, Tensor a, Tensor b) {
-    WIDENED(1, op_multiply(y, a, b), &y, &a, &b);
+    WIDENED_IN_C(1, op_multiply(y, a, b), &y, &a, &b);
     need_pair("op_multiply", &y, &a, &b);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
                   { multiply_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
@@ -209,7 +265,7 @@ static void copy_unless_same(Tensor y, Tensor x) {
     if (y.data != x.data) tensor_copy(y, x);
 }
 void op_add_bias(Tensor y, Tensor x, Tensor bias) {
-    WIDENED(1, op_add_bias(y, x, bias), &y, &x, &bias);
+    WIDENED_IN_C(1, op_add_bias(y, x, bias), &y, &x, &bias);
     need_same("op_add_bias", "y", y, "x", x);
     if (bias.cols == 0) {
         copy_unless_same(y, x);
@@ -217,7 +273,7 @@ void op_add_bias(Tensor y, Tensor x, Tensor bias) {
     }
     need_shape("op_add_bias", "bias", bias, 1, x.cols, "x", x);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
-                  { add_part(row_of(y, r), row_of(x, r), bias.data, lo, hi); });
+                  { add_part(row_of(y, r), row_of(x, r), row_of(bias, 0), lo, hi); });
 }
 
 // Most strips are full, and a loop of constant length becomes a few vector instructions. So a strip
@@ -236,21 +292,21 @@ ITEM size_t strip_width(size_t first, size_t cols) {
     return cols - first < STRIP ? cols - first : (size_t)STRIP;
 }
 
-ITEM void sum_rows_strip(real *sum, Tensor x, size_t first, size_t width) {
+ITEM void sum_rows_strip(Row sum, Tensor x, size_t first, size_t width) {
     real s[STRIP];
     for (size_t c = 0; c < width; c++) s[c] = 0;
     for (size_t r = 0; r < x.rows; r++) {
-        const real *row = row_of(x, r) + first;
+        const ConstRow row = row_of(x, r) + first;
         for (size_t c = 0; c < width; c++) s[c] += row[c];
     }
     for (size_t c = 0; c < width; c++) sum[first + c] = s[c];
 }
 void op_sum_rows(Tensor sum, Tensor x) {
-    WIDENED(1, op_sum_rows(sum, x), &sum, &x);
+    WIDENED_IN_C(1, op_sum_rows(sum, x), &sum, &x);
     need_shape("op_sum_rows", "sum", sum, 1, x.cols, "x", x);
     FOR_EACH(i, ceil_div(x.cols, STRIP), {
         const size_t first = i * STRIP;
-        BY_STRIP(strip_width(first, x.cols), sum_rows_strip(sum.data, x, first, width_));
+        BY_STRIP(strip_width(first, x.cols), sum_rows_strip(row_of(sum, 0), x, first, width_));
     });
 }
 
@@ -261,12 +317,12 @@ ITEM real gelu_2u_derivative(real x) {
     return (real)1.5957691216057308 * (1 + (real)(3 * 0.044715) * x * x);
 }
 
-ITEM void gelu_part(real *y, const real *x, size_t lo, size_t hi) {
+ITEM void gelu_part(Row y, ConstRow x, size_t lo, size_t hi) {
     INDEPENDENT
     for (size_t c = lo; c < hi; c++) y[c] = x[c] * real_sigmoid(gelu_2u(x[c]));
 }
 void op_gelu(Tensor y, Tensor x) {
-    WIDENED(1, op_gelu(y, x), &y, &x);
+    WIDENED_IN_C(1, op_gelu(y, x), &y, &x);
     need_same("op_gelu", "y", y, "x", x);
     const bool flat = tensor_contiguous(y) && tensor_contiguous(x);
     y = as_one_row(y, flat);
@@ -274,7 +330,7 @@ void op_gelu(Tensor y, Tensor x) {
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { gelu_part(row_of(y, r), row_of(x, r), lo, hi); });
 }
 
-ITEM void gelu_backward_part(real *dx, const real *x, const real *dy, size_t lo, size_t hi) {
+ITEM void gelu_backward_part(Row dx, ConstRow x, ConstRow dy, size_t lo, size_t hi) {
     INDEPENDENT
     for (size_t c = lo; c < hi; c++) {
         const real s = real_sigmoid(gelu_2u(x[c]));
@@ -282,7 +338,7 @@ ITEM void gelu_backward_part(real *dx, const real *x, const real *dy, size_t lo,
     }
 }
 void op_gelu_backward(Tensor dx, Tensor x, Tensor dy) {
-    WIDENED(1, op_gelu_backward(dx, x, dy), &dx, &x, &dy);
+    WIDENED_IN_C(1, op_gelu_backward(dx, x, dy), &dx, &x, &dy);
     need_same("op_gelu_backward", "dx", dx, "x", x);
     need_same("op_gelu_backward", "dy", dy, "x", x);
     const bool flat = tensor_contiguous(dx) && tensor_contiguous(x) && tensor_contiguous(dy);
@@ -297,7 +353,7 @@ void op_gelu_backward(Tensor dx, Tensor x, Tensor dy) {
 
 // silu(x) = x sigmoid(x) (Hendrycks and Gimpel 2016). Its derivative is s (1 + x (1 - s)), where s
 // = sigmoid(x).
-ITEM void swiglu_part(real *y, const real *gate, const real *up, size_t lo, size_t hi) {
+ITEM void swiglu_part(Row y, ConstRow gate, ConstRow up, size_t lo, size_t hi) {
     INDEPENDENT
     for (size_t c = lo; c < hi; c++) y[c] = gate[c] * real_sigmoid(gate[c]) * up[c];
 }
@@ -305,14 +361,14 @@ static void need_half(const char *op, const char *name, Tensor half, Tensor x) {
     need_shape(op, name, half, x.rows, x.cols / 2, "gate | up", x);
 }
 void op_swiglu(Tensor y, Tensor x) {
-    WIDENED(1, op_swiglu(y, x), &y, &x);
+    WIDENED_IN_C(1, op_swiglu(y, x), &y, &x);
     need_half("op_swiglu", "y", y, x);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
                   { swiglu_part(row_of(y, r), row_of(x, r), row_of(x, r) + y.cols, lo, hi); });
 }
 
-ITEM void swiglu_backward_part(real *dgate, real *dup, const real *gate, const real *up,
-                               const real *dy, size_t lo, size_t hi) {
+ITEM void swiglu_backward_part(Row dgate, Row dup, ConstRow gate, ConstRow up, ConstRow dy,
+                               size_t lo, size_t hi) {
     // EXERCISE 00.unsplit-b (3 points): backward of SwiGLU. Forward was y = silu(gate) up for each
     // column. Set dgate and dup of columns lo to hi - 1. dgate may be dy, so read dy[c] first.
     // real_sigmoid(x) is 1 / (1 + exp(-x)).
@@ -325,7 +381,7 @@ ITEM void swiglu_backward_part(real *dgate, real *dup, const real *gate, const r
     // END
 }
 void op_swiglu_backward(Tensor dx, Tensor x, Tensor dy) {
-    WIDENED(1, op_swiglu_backward(dx, x, dy), &dx, &x, &dy);
+    WIDENED_IN_C(1, op_swiglu_backward(dx, x, dy), &dx, &x, &dy);
     need_same("op_swiglu_backward", "dx", dx, "x", x);
     need_half("op_swiglu_backward", "dy", dy, x);
     FOR_EACH_PART(r, lo, hi, dy.rows, dy.cols, {
@@ -343,7 +399,7 @@ void op_activation_backward(Tensor dx, Tensor x, Tensor dy) {
 
 // An element is kept if random_unit of its key is at least p, which means: the key's upper 53 bits
 // are at least p 2^53.
-ITEM void dropout_part(real *y, const real *x, uint64_t row_key, uint64_t first, uint64_t limit,
+ITEM void dropout_part(Row y, ConstRow x, uint64_t row_key, uint64_t first, uint64_t limit,
                        real scale, size_t lo, size_t hi) {
     INDEPENDENT
     for (size_t c = lo; c < hi; c++)
@@ -360,7 +416,7 @@ ITEM uint64_t dropout_row(Dropout d, size_t i) {
     return (d.first_sequence + i / d.T) * d.length + (d.position ? (size_t)d.position[i] : i % d.T);
 }
 void op_dropout(Tensor y, Tensor x, Dropout d) {
-    WIDENED(1, op_dropout(y, x, d), &y, &x);
+    WIDENED_IN_C(1, op_dropout(y, x, d), &y, &x);
     need_same("op_dropout", "y", y, "x", x);
     const uint64_t limit = dropout_limit("op_dropout", d.p);
     const real scale = (real)(1 / (1 - d.p));
@@ -376,8 +432,7 @@ void op_dropout(Tensor y, Tensor x, Dropout d) {
 
 // ---- layer norm ----
 
-ITEM void layer_norm_row(real *y, real *stats, const real *x, const real *gain, const real *bias,
-                         size_t n) {
+ITEM void layer_norm_row(Row y, real *stats, ConstRow x, ConstRow gain, ConstRow bias, size_t n) {
     double sum, squares;
     ROW_SUM(real, sum, c, n, x[c]);
     const real mean = (real)(sum / (double)n);
@@ -389,19 +444,20 @@ ITEM void layer_norm_row(real *y, real *stats, const real *x, const real *gain, 
     stats[1] = scale;
 }
 void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias) {
-    WIDENED(1, op_layer_norm(y, stats, x, gain, bias), &y, &x, &gain, &bias);
+    WIDENED_IN_C(1, op_layer_norm(y, stats, x, gain, bias), &y, &x, &gain, &bias);
     need_same("op_layer_norm", "y", y, "x", x);
-    need_shape("op_layer_norm", "stats", stats, x.rows, 2, "x", x);
+    need_reals("op_layer_norm", "stats", stats, x.rows, 2, "x", x);
     need_shape("op_layer_norm", "gain", gain, 1, x.cols, "x", x);
     need_shape("op_layer_norm", "bias", bias, 1, x.cols, "x", x);
     FOR_EACH(r, x.rows, {
-        layer_norm_row(row_of(y, r), row_of(stats, r), row_of(x, r), gain.data, bias.data, x.cols);
+        layer_norm_row(row_of(y, r), row_of_reals(stats, r), row_of(x, r), row_of(gain, 0),
+                       row_of(bias, 0), x.cols);
     });
 }
 
 // With h = (x - mean) scale and g = dy gain: dx = scale (g - mean(g) - h mean(g h)).
-ITEM void layer_norm_backward_row(real *dx, const real *x, const real *stats, const real *gain,
-                                  const real *dy, size_t n) {
+ITEM void layer_norm_backward_row(Row dx, ConstRow x, const real *stats, ConstRow gain, ConstRow dy,
+                                  size_t n) {
     const real mean = stats[0], scale = stats[1];
     double sum_g, sum_gh;
     ROW_SUM(real, sum_g, c, n, dy[c] * gain[c]);
@@ -412,24 +468,24 @@ ITEM void layer_norm_backward_row(real *dx, const real *x, const real *stats, co
         dx[c] = scale * (dy[c] * gain[c] - mean_g - (x[c] - mean) * scale * mean_gh);
 }
 void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy) {
-    WIDENED(1, op_layer_norm_backward(dx, x, stats, gain, dy), &dx, &x, &gain, &dy);
+    WIDENED_IN_C(1, op_layer_norm_backward(dx, x, stats, gain, dy), &dx, &x, &gain, &dy);
     need_same("op_layer_norm_backward", "dx", dx, "x", x);
     need_same("op_layer_norm_backward", "dy", dy, "x", x);
-    need_shape("op_layer_norm_backward", "stats", stats, x.rows, 2, "x", x);
+    need_reals("op_layer_norm_backward", "stats", stats, x.rows, 2, "x", x);
     need_shape("op_layer_norm_backward", "gain", gain, 1, x.cols, "x", x);
     FOR_EACH(r, x.rows, {
-        layer_norm_backward_row(row_of(dx, r), row_of(x, r), row_of(stats, r), gain.data,
-                                row_of(dy, r), x.cols);
+        layer_norm_backward_row(row_of(dx, r), row_of(x, r), row_of_reals(stats, r),
+                                row_of(gain, 0), row_of(dy, r), x.cols);
     });
 }
 
-ITEM void layer_norm_grads_strip(real *dgain, real *dbias, Tensor x, Tensor stats, Tensor dy,
+ITEM void layer_norm_grads_strip(Row dgain, Row dbias, Tensor x, Tensor stats, Tensor dy,
                                  size_t first, size_t width) {
     real g[STRIP], b[STRIP];
     for (size_t c = 0; c < width; c++) g[c] = b[c] = 0;
     for (size_t r = 0; r < x.rows; r++) {
-        const real *in = row_of(x, r) + first, *d = row_of(dy, r) + first, *s = row_of(stats, r);
-        const real mean = s[0], scale = s[1];
+        const ConstRow in = row_of(x, r) + first, d = row_of(dy, r) + first;
+        const real mean = row_of_reals(stats, r)[0], scale = row_of_reals(stats, r)[1];
         for (size_t c = 0; c < width; c++) g[c] += d[c] * ((in[c] - mean) * scale);
         for (size_t c = 0; c < width; c++) b[c] += d[c];
     }
@@ -437,21 +493,22 @@ ITEM void layer_norm_grads_strip(real *dgain, real *dbias, Tensor x, Tensor stat
     for (size_t c = 0; c < width; c++) dbias[first + c] = b[c];
 }
 void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Tensor dy) {
-    WIDENED(2, op_layer_norm_grads(dgain, dbias, x, stats, dy), &dgain, &dbias, &x, &dy);
+    WIDENED_IN_C(2, op_layer_norm_grads(dgain, dbias, x, stats, dy), &dgain, &dbias, &x, &dy);
     need_same("op_layer_norm_grads", "dy", dy, "x", x);
-    need_shape("op_layer_norm_grads", "stats", stats, x.rows, 2, "x", x);
+    need_reals("op_layer_norm_grads", "stats", stats, x.rows, 2, "x", x);
     need_shape("op_layer_norm_grads", "dgain", dgain, 1, x.cols, "x", x);
     need_shape("op_layer_norm_grads", "dbias", dbias, 1, x.cols, "x", x);
     FOR_EACH(i, ceil_div(x.cols, STRIP), {
         const size_t first = i * STRIP;
         BY_STRIP(strip_width(first, x.cols),
-                 layer_norm_grads_strip(dgain.data, dbias.data, x, stats, dy, first, width_));
+                 layer_norm_grads_strip(row_of(dgain, 0), row_of(dbias, 0), x, stats, dy, first,
+                                        width_));
     });
 }
 
 // ---- layer norm of rows that are spread over ranks ----
 
-ITEM void layer_norm_sums_row(real *sums, const real *x, size_t n) {
+ITEM void layer_norm_sums_row(real *sums, ConstRow x, size_t n) {
     double sum, squares;
     ROW_SUM(double, sum, c, n, x[c]);
     ROW_SUM(double, squares, c, n, (double)x[c] * (double)x[c]);
@@ -459,13 +516,13 @@ ITEM void layer_norm_sums_row(real *sums, const real *x, size_t n) {
     sums[1] = (real)squares;
 }
 void op_layer_norm_sums(Tensor sums, Tensor x) {
-    WIDENED(0, op_layer_norm_sums(sums, x), &x);
-    need_shape("op_layer_norm_sums", "sums", sums, x.rows, 2, "x", x);
-    FOR_EACH(r, x.rows, { layer_norm_sums_row(row_of(sums, r), row_of(x, r), x.cols); });
+    WIDENED_IN_C(0, op_layer_norm_sums(sums, x), &x);
+    need_reals("op_layer_norm_sums", "sums", sums, x.rows, 2, "x", x);
+    FOR_EACH(r, x.rows, { layer_norm_sums_row(row_of_reals(sums, r), row_of(x, r), x.cols); });
 }
 
-ITEM void layer_norm_apply_row(real *y, real *stats, const real *sums, const real *x,
-                               const real *gain, const real *bias, size_t n, size_t whole) {
+ITEM void layer_norm_apply_row(Row y, real *stats, const real *sums, ConstRow x, ConstRow gain,
+                               ConstRow bias, size_t n, size_t whole) {
     const double first = (double)sums[0] / (double)whole,
                  variance = (double)sums[1] / (double)whole - first * first;
     const real mean = (real)first, scale = (real)(1 / sqrt((variance > 0 ? variance : 0) + 1e-5));
@@ -476,20 +533,21 @@ ITEM void layer_norm_apply_row(real *y, real *stats, const real *sums, const rea
 }
 void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias,
                          size_t whole) {
-    WIDENED(1, op_layer_norm_apply(y, stats, sums, x, gain, bias, whole), &y, &x, &gain, &bias);
+    WIDENED_IN_C(1, op_layer_norm_apply(y, stats, sums, x, gain, bias, whole), &y, &x, &gain,
+                 &bias);
     need_same("op_layer_norm_apply", "y", y, "x", x);
-    need_shape("op_layer_norm_apply", "stats", stats, x.rows, 2, "x", x);
-    need_shape("op_layer_norm_apply", "sums", sums, x.rows, 2, "x", x);
+    need_reals("op_layer_norm_apply", "stats", stats, x.rows, 2, "x", x);
+    need_reals("op_layer_norm_apply", "sums", sums, x.rows, 2, "x", x);
     need_shape("op_layer_norm_apply", "gain", gain, 1, x.cols, "x", x);
     need_shape("op_layer_norm_apply", "bias", bias, 1, x.cols, "x", x);
     FOR_EACH(r, x.rows, {
-        layer_norm_apply_row(row_of(y, r), row_of(stats, r), row_of(sums, r), row_of(x, r),
-                             gain.data, bias.data, x.cols, whole);
+        layer_norm_apply_row(row_of(y, r), row_of_reals(stats, r), row_of_reals(sums, r),
+                             row_of(x, r), row_of(gain, 0), row_of(bias, 0), x.cols, whole);
     });
 }
 
-ITEM void layer_norm_backward_sums_row(real *sums, const real *x, const real *stats,
-                                       const real *gain, const real *dy, size_t n) {
+ITEM void layer_norm_backward_sums_row(real *sums, ConstRow x, const real *stats, ConstRow gain,
+                                       ConstRow dy, size_t n) {
     const real mean = stats[0], scale = stats[1];
     double sum_g, sum_gh;
     ROW_SUM(real, sum_g, c, n, dy[c] * gain[c]);
@@ -498,20 +556,19 @@ ITEM void layer_norm_backward_sums_row(real *sums, const real *x, const real *st
     sums[1] = (real)sum_gh;
 }
 void op_layer_norm_backward_sums(Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy) {
-    WIDENED(0, op_layer_norm_backward_sums(sums, x, stats, gain, dy), &x, &gain, &dy);
-    need_shape("op_layer_norm_backward_sums", "sums", sums, x.rows, 2, "x", x);
+    WIDENED_IN_C(0, op_layer_norm_backward_sums(sums, x, stats, gain, dy), &x, &gain, &dy);
+    need_reals("op_layer_norm_backward_sums", "sums", sums, x.rows, 2, "x", x);
     need_same("op_layer_norm_backward_sums", "dy", dy, "x", x);
-    need_shape("op_layer_norm_backward_sums", "stats", stats, x.rows, 2, "x", x);
+    need_reals("op_layer_norm_backward_sums", "stats", stats, x.rows, 2, "x", x);
     need_shape("op_layer_norm_backward_sums", "gain", gain, 1, x.cols, "x", x);
     FOR_EACH(r, x.rows, {
-        layer_norm_backward_sums_row(row_of(sums, r), row_of(x, r), row_of(stats, r), gain.data,
-                                     row_of(dy, r), x.cols);
+        layer_norm_backward_sums_row(row_of_reals(sums, r), row_of(x, r), row_of_reals(stats, r),
+                                     row_of(gain, 0), row_of(dy, r), x.cols);
     });
 }
 
-ITEM void layer_norm_backward_apply_row(real *dx, const real *sums, const real *x,
-                                        const real *stats, const real *gain, const real *dy,
-                                        size_t n, size_t whole) {
+ITEM void layer_norm_backward_apply_row(Row dx, const real *sums, ConstRow x, const real *stats,
+                                        ConstRow gain, ConstRow dy, size_t n, size_t whole) {
     const real mean = stats[0], scale = stats[1];
     const real mean_g = (real)((double)sums[0] / (double)whole),
                mean_gh = (real)((double)sums[1] / (double)whole);
@@ -521,23 +578,23 @@ ITEM void layer_norm_backward_apply_row(real *dx, const real *sums, const real *
 }
 void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats, Tensor gain,
                                   Tensor dy, size_t whole) {
-    WIDENED(1, op_layer_norm_backward_apply(dx, sums, x, stats, gain, dy, whole), &dx, &x, &gain,
-            &dy);
+    WIDENED_IN_C(1, op_layer_norm_backward_apply(dx, sums, x, stats, gain, dy, whole), &dx, &x,
+                 &gain, &dy);
     need_same("op_layer_norm_backward_apply", "dx", dx, "x", x);
     need_same("op_layer_norm_backward_apply", "dy", dy, "x", x);
-    need_shape("op_layer_norm_backward_apply", "sums", sums, x.rows, 2, "x", x);
-    need_shape("op_layer_norm_backward_apply", "stats", stats, x.rows, 2, "x", x);
+    need_reals("op_layer_norm_backward_apply", "sums", sums, x.rows, 2, "x", x);
+    need_reals("op_layer_norm_backward_apply", "stats", stats, x.rows, 2, "x", x);
     need_shape("op_layer_norm_backward_apply", "gain", gain, 1, x.cols, "x", x);
     FOR_EACH(r, x.rows, {
-        layer_norm_backward_apply_row(row_of(dx, r), row_of(sums, r), row_of(x, r),
-                                      row_of(stats, r), gain.data, row_of(dy, r), x.cols, whole);
+        layer_norm_backward_apply_row(row_of(dx, r), row_of_reals(sums, r), row_of(x, r),
+                                      row_of_reals(stats, r), row_of(gain, 0), row_of(dy, r),
+                                      x.cols, whole);
     });
 }
 
 // ---- RMS norm ----
 
-ITEM void rms_norm_row(real *y, real *stats, const real *x, const real *gain, double epsilon,
-                       size_t n) {
+ITEM void rms_norm_row(Row y, real *stats, ConstRow x, ConstRow gain, double epsilon, size_t n) {
     double squares;
     ROW_SUM(real, squares, c, n, x[c] * x[c]);
     const real scale = (real)(1 / sqrt(squares / (double)n + epsilon));
@@ -546,17 +603,18 @@ ITEM void rms_norm_row(real *y, real *stats, const real *x, const real *gain, do
     stats[0] = scale;
 }
 void op_rms_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, double epsilon) {
-    WIDENED(1, op_rms_norm(y, stats, x, gain, epsilon), &y, &x, &gain);
+    WIDENED_IN_C(1, op_rms_norm(y, stats, x, gain, epsilon), &y, &x, &gain);
     need_same("op_rms_norm", "y", y, "x", x);
-    need_shape("op_rms_norm", "stats", stats, x.rows, 1, "x", x);
+    need_reals("op_rms_norm", "stats", stats, x.rows, 1, "x", x);
     need_shape("op_rms_norm", "gain", gain, 1, x.cols, "x", x);
     FOR_EACH(r, x.rows, {
-        rms_norm_row(row_of(y, r), row_of(stats, r), row_of(x, r), gain.data, epsilon, x.cols);
+        rms_norm_row(row_of(y, r), row_of_reals(stats, r), row_of(x, r), row_of(gain, 0), epsilon,
+                     x.cols);
     });
 }
 
-ITEM void rms_norm_backward_row(real *dx, const real *x, real scale, const real *gain,
-                                const real *dy, size_t n) {
+ITEM void rms_norm_backward_row(Row dx, ConstRow x, real scale, ConstRow gain, ConstRow dy,
+                                size_t n) {
     // EXERCISE 00.unsplit-a (3 points): backward of an RMS norm, for one row of n elements. Forward
     // was y = x scale gain; scale is 1 / the root of the mean square of x, so it depends on x, too.
     // Set dx. dx may be dy.
@@ -569,37 +627,37 @@ ITEM void rms_norm_backward_row(real *dx, const real *x, real scale, const real 
     // END
 }
 void op_rms_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy) {
-    WIDENED(1, op_rms_norm_backward(dx, x, stats, gain, dy), &dx, &x, &gain, &dy);
+    WIDENED_IN_C(1, op_rms_norm_backward(dx, x, stats, gain, dy), &dx, &x, &gain, &dy);
     need_same("op_rms_norm_backward", "dx", dx, "x", x);
     need_same("op_rms_norm_backward", "dy", dy, "x", x);
-    need_shape("op_rms_norm_backward", "stats", stats, x.rows, 1, "x", x);
+    need_reals("op_rms_norm_backward", "stats", stats, x.rows, 1, "x", x);
     need_shape("op_rms_norm_backward", "gain", gain, 1, x.cols, "x", x);
     FOR_EACH(r, x.rows, {
-        rms_norm_backward_row(row_of(dx, r), row_of(x, r), *row_of(stats, r), gain.data,
+        rms_norm_backward_row(row_of(dx, r), row_of(x, r), *row_of_reals(stats, r), row_of(gain, 0),
                               row_of(dy, r), x.cols);
     });
 }
 
-ITEM void rms_norm_grads_strip(real *dgain, Tensor x, Tensor stats, Tensor dy, size_t first,
+ITEM void rms_norm_grads_strip(Row dgain, Tensor x, Tensor stats, Tensor dy, size_t first,
                                size_t width) {
     real g[STRIP];
     for (size_t c = 0; c < width; c++) g[c] = 0;
     for (size_t r = 0; r < x.rows; r++) {
-        const real *in = row_of(x, r) + first, *d = row_of(dy, r) + first;
-        const real scale = *row_of(stats, r);
+        const ConstRow in = row_of(x, r) + first, d = row_of(dy, r) + first;
+        const real scale = *row_of_reals(stats, r);
         for (size_t c = 0; c < width; c++) g[c] += d[c] * (in[c] * scale);
     }
     for (size_t c = 0; c < width; c++) dgain[first + c] = g[c];
 }
 void op_rms_norm_grads(Tensor dgain, Tensor x, Tensor stats, Tensor dy) {
-    WIDENED(1, op_rms_norm_grads(dgain, x, stats, dy), &dgain, &x, &dy);
+    WIDENED_IN_C(1, op_rms_norm_grads(dgain, x, stats, dy), &dgain, &x, &dy);
     need_same("op_rms_norm_grads", "dy", dy, "x", x);
-    need_shape("op_rms_norm_grads", "stats", stats, x.rows, 1, "x", x);
+    need_reals("op_rms_norm_grads", "stats", stats, x.rows, 1, "x", x);
     need_shape("op_rms_norm_grads", "dgain", dgain, 1, x.cols, "x", x);
     FOR_EACH(i, ceil_div(x.cols, STRIP), {
         const size_t first = i * STRIP;
         BY_STRIP(strip_width(first, x.cols),
-                 rms_norm_grads_strip(dgain.data, x, stats, dy, first, width_));
+                 rms_norm_grads_strip(row_of(dgain, 0), x, stats, dy, first, width_));
     });
 }
 
@@ -607,19 +665,19 @@ void op_rms_norm_grads(Tensor dgain, Tensor x, Tensor stats, Tensor dy) {
 
 // Pair i of every head in a row: one sine and cosine for all heads. The angle is a double, because
 // a float has too few digits for late positions.
-ITEM void rotate_item(real *x, size_t i, size_t heads, size_t D, double position, double theta,
+ITEM void rotate_item(Row x, size_t i, size_t heads, size_t D, double position, double theta,
                       int direction) {
     const double angle = position * pow(theta, -2 * (double)i / (double)D);
     const real c = (real)cos(angle), s = (real)(direction * sin(angle));
     for (size_t h = 0; h < heads; h++) {
-        real *first = x + h * D + i, *second = first + D / 2;
-        const real a = *first, b = *second;
-        *first = a * c - b * s;
-        *second = b * c + a * s;
+        const size_t first = h * D + i, second = first + D / 2;
+        const real a = x[first], b = x[second];
+        x[first] = a * c - b * s;
+        x[second] = b * c + a * s;
     }
 }
 void op_rotate(Tensor x, size_t D, const int *position, size_t T, double theta, int direction) {
-    WIDENED(1, op_rotate(x, D, position, T, theta, direction), &x);
+    WIDENED_IN_C(1, op_rotate(x, D, position, T, theta, direction), &x);
     if (D == 0 || D % 2 != 0 || x.cols % D != 0)
         fault("op_rotate: x is [%zu, %zu], but heads of %zu columns: it turns pairs of columns of "
               "whole heads",
@@ -643,19 +701,19 @@ static size_t need_groups(const char *op, Tensor wide, Tensor narrow, size_t D) 
     return ratio;
 }
 void op_repeat_heads(Tensor y, Tensor x, size_t D) {
-    WIDENED(1, op_repeat_heads(y, x, D), &y, &x);
+    WIDENED_IN_C(1, op_repeat_heads(y, x, D), &y, &x);
     const size_t ratio = need_groups("op_repeat_heads", y, x, D);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols, {
         for (size_t c = lo; c < hi; c++)
             row_of(y, r)[c] = row_of(x, r)[c / (ratio * D) * D + c % D];
     });
 }
-ITEM void fold_heads_part(real *y, const real *x, size_t ratio, size_t D, size_t lo, size_t hi) {
+ITEM void fold_heads_part(Row y, ConstRow x, size_t ratio, size_t D, size_t lo, size_t hi) {
     // EXERCISE 00.unsplit-d (3 points): the gradient of a key head, in a row. x has heads of D
     // columns, one per head of the query; y has one per group of `ratio` neighbouring heads. Set
     // columns lo to hi - 1 of y to the sums over their groups.
     for (size_t c = lo; c < hi; c++) {
-        const real *first = x + c / D * ratio * D + c % D;
+        const ConstRow first = x + (c / D * ratio * D + c % D);
         real sum = first[0];
         for (size_t j = 1; j < ratio; j++) sum += first[j * D];
         y[c] = sum;
@@ -663,7 +721,7 @@ ITEM void fold_heads_part(real *y, const real *x, size_t ratio, size_t D, size_t
     // END
 }
 void op_fold_heads(Tensor y, Tensor x, size_t D) {
-    WIDENED(1, op_fold_heads(y, x, D), &y, &x);
+    WIDENED_IN_C(1, op_fold_heads(y, x, D), &y, &x);
     const size_t ratio = need_groups("op_fold_heads", x, y, D);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
                   { fold_heads_part(row_of(y, r), row_of(x, r), ratio, D, lo, hi); });
@@ -695,7 +753,8 @@ static BatchSteps score_steps(Tensor p, size_t Tq, size_t heads) {
 static size_t per_sequence(Tensor x, size_t B) { return B ? x.rows / B : 0; }
 
 void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads) {
-    WIDENED(1, op_heads_scores(p, q, k, B, heads), &p, &q, &k);
+    if (!device_multiplies(q.element, k.element, p.element))
+        WIDENED(1, op_heads_scores(p, q, k, B, heads), &p, &q, &k);
     const size_t D = need_heads("op_heads_scores", "q", q, "k", k, p, B, heads),
                  count[2] = { B, heads };
     const size_t Tq = per_sequence(q, B), Tk = p.cols;
@@ -703,7 +762,8 @@ void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads) {
                score_steps(p, Tq, heads));
 }
 void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
-    WIDENED(1, op_heads_mix(o, p, v, B, heads), &o, &p, &v);
+    if (!device_multiplies(p.element, v.element, o.element))
+        WIDENED(1, op_heads_mix(o, p, v, B, heads), &o, &p, &v);
     const size_t D = need_heads("op_heads_mix", "o", o, "v", v, p, B, heads),
                  count[2] = { B, heads };
     const size_t Tq = per_sequence(o, B), Tk = p.cols;
@@ -711,7 +771,8 @@ void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
                head_steps(o, Tq, D));
 }
 void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
-    WIDENED(1, op_heads_mix_t(o, p, v, B, heads), &o, &p, &v);
+    if (!device_multiplies(p.element, v.element, o.element))
+        WIDENED(1, op_heads_mix_t(o, p, v, B, heads), &o, &p, &v);
     const size_t D = need_heads("op_heads_mix_t", "v", v, "o", o, p, B, heads),
                  count[2] = { B, heads };
     const size_t Tq = per_sequence(v, B), Tk = p.cols;
@@ -745,15 +806,15 @@ ITEM size_t keys_seen(HeadsPlace at, size_t Tq, size_t Tk, size_t r) {
     return lo;
 }
 
-ITEM void dropout_keys_part(real *y, const real *x, uint64_t row_key, const int *key,
-                            uint64_t limit, real scale, size_t lo, size_t hi) {
+ITEM void dropout_keys_part(Row y, ConstRow x, uint64_t row_key, const int *key, uint64_t limit,
+                            real scale, size_t lo, size_t hi) {
     INDEPENDENT
     for (size_t c = lo; c < hi; c++)
         y[c] = random_key(row_key, (uint64_t)key[c]) >> 11 >= limit ? x[c] * scale : 0;
 }
 void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t first_sequence,
                       size_t head0, HeadsPlace at) {
-    WIDENED(1, op_dropout_heads(y, x, key, prob, first_sequence, head0, at), &y, &x);
+    WIDENED_IN_C(1, op_dropout_heads(y, x, key, prob, first_sequence, head0, at), &y, &x);
     const uint64_t limit = dropout_limit("op_dropout_heads", prob);
     const real scale = (real)(1 / (1 - prob));
     need_same("op_dropout_heads", "y", y, "x", x);
@@ -810,7 +871,8 @@ void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at) {
     need_same("op_causal_softmax", "p", p, "s", s);
     const size_t Tq = need_place("op_causal_softmax", p, at);
     FOR_EACH(r, p.rows, {
-        causal_softmax_row(row_of(p, r), row_of(s, r), scale, keys_seen(at, Tq, p.cols, r), p.cols);
+        causal_softmax_row(row_of_reals(p, r), row_of_reals(s, r), scale,
+                           keys_seen(at, Tq, p.cols, r), p.cols);
     });
 }
 
@@ -834,8 +896,8 @@ void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, Head
     const size_t Tq = need_place("op_causal_softmax_backward", p, at);
     FOR_EACH(r, p.rows, {
         const size_t live = keys_seen(at, Tq, p.cols, r);
-        causal_softmax_backward_row(row_of(ds, r), row_of(p, r), row_of(dp, r), scale, live,
-                                    p.cols);
+        causal_softmax_backward_row(row_of_reals(ds, r), row_of_reals(p, r), row_of_reals(dp, r),
+                                    scale, live, p.cols);
     });
 }
 
@@ -844,7 +906,7 @@ void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, Head
 ITEM size_t token_of(size_t heads, size_t Tq, size_t r) { return r / (heads * Tq) * Tq + r % Tq; }
 ITEM size_t head_of(size_t heads, size_t Tq, size_t r) { return r / Tq % heads; }
 static void need_tokens(const char *op, const char *name, Tensor t, Tensor p, HeadsPlace at) {
-    need_shape(op, name, t, at.heads ? p.rows / at.heads : t.rows, at.heads, "p", p);
+    need_reals(op, name, t, at.heads ? p.rows / at.heads : t.rows, at.heads, "p", p);
 }
 
 void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlace at) {
@@ -854,16 +916,17 @@ void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlac
     const size_t Tq = need_place("op_causal_softmax_lse", p, at);
     FOR_EACH(r, p.rows, {
         const size_t live = keys_seen(at, Tq, p.cols, r);
-        const SoftmaxRow row = causal_softmax_row(row_of(p, r), row_of(s, r), scale, live, p.cols);
+        const SoftmaxRow row =
+            causal_softmax_row(row_of_reals(p, r), row_of_reals(s, r), scale, live, p.cols);
         // no key seen: -inf
-        row_of(lse, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)] =
+        row_of_reals(lse, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)] =
             (real)((double)row.max + log(row.sum));
     });
 }
 
 // Two softmaxes over different keys become one over both. Each o has the weight e^lse, its sum of
 // exponentials. The larger lse is subtracted first, because e^100 exceeds the range of float.
-ITEM void merge_heads_item(real *o, real *lse, const real *o_more, real lse_more, size_t D) {
+ITEM void merge_heads_item(Row o, real *lse, ConstRow o_more, real lse_more, size_t D) {
     const real max = *lse > lse_more ? *lse : lse_more;
     if (lse_more == -(real)HUGE_VAL) return; // no key seen here
     const real mine = real_exp(*lse - max), more = real_exp(lse_more - max), sum = mine + more;
@@ -871,53 +934,52 @@ ITEM void merge_heads_item(real *o, real *lse, const real *o_more, real lse_more
     *lse = (real)((double)max + log((double)sum));
 }
 void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more) {
-    WIDENED(1, op_merge_heads(o, lse, o_more, lse_more), &o, &o_more);
+    WIDENED_IN_C(1, op_merge_heads(o, lse, o_more, lse_more), &o, &o_more);
     need_same("op_merge_heads", "o_more", o_more, "o", o);
-    need_same("op_merge_heads", "lse_more", lse_more, "lse", lse);
-    need_shape("op_merge_heads", "lse", lse, o.rows, lse.cols, "o", o);
+    need_reals("op_merge_heads", "lse_more", lse_more, lse.rows, lse.cols, "lse", lse);
+    need_reals("op_merge_heads", "lse", lse, o.rows, lse.cols, "o", o);
     const size_t heads = lse.cols, D = heads ? o.cols / heads : 0;
     FOR_EACH(i, o.rows * heads, {
         const size_t r = i / heads, h = i % heads;
-        merge_heads_item(row_of(o, r) + h * D, row_of(lse, r) + h, row_of(o_more, r) + h * D,
-                         row_of(lse_more, r)[h], D);
+        merge_heads_item(row_of(o, r) + h * D, row_of_reals(lse, r) + h, row_of(o_more, r) + h * D,
+                         row_of_reals(lse_more, r)[h], D);
     });
 }
 
-ITEM void causal_probabilities_row(real *p, const real *s, real lse, real scale, size_t live,
-                                   size_t n) {
+ITEM void causal_probabilities_row(Row p, ConstRow s, real lse, real scale, size_t live, size_t n) {
     INDEPENDENT
     for (size_t c = 0; c < live; c++) p[c] = real_exp(scale * s[c] - lse);
     for (size_t c = live; c < n; c++) p[c] = 0;
 }
 void op_causal_probabilities(Tensor p, Tensor s, Tensor lse, real scale, HeadsPlace at) {
-    WIDENED(1, op_causal_probabilities(p, s, lse, scale, at), &p, &s);
+    WIDENED_IN_C(1, op_causal_probabilities(p, s, lse, scale, at), &p, &s);
     need_same("op_causal_probabilities", "p", p, "s", s);
     need_tokens("op_causal_probabilities", "lse", lse, p, at);
     const size_t Tq = need_place("op_causal_probabilities", p, at);
     FOR_EACH(r, p.rows, {
-        const real of_row = row_of(lse, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)];
+        const real of_row = row_of_reals(lse, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)];
         causal_probabilities_row(row_of(p, r), row_of(s, r), of_row, scale,
                                  keys_seen(at, Tq, p.cols, r), p.cols);
     });
 }
 
-ITEM real heads_dot_item(const real *a, const real *b, size_t D) {
+ITEM real heads_dot_item(ConstRow a, ConstRow b, size_t D) {
     double sum;
     ROW_SUM(real, sum, c, D, a[c] * b[c]);
     return (real)sum;
 }
 void op_heads_dot(Tensor dot, Tensor o, Tensor d_o) {
-    WIDENED(0, op_heads_dot(dot, o, d_o), &o, &d_o);
+    WIDENED_IN_C(0, op_heads_dot(dot, o, d_o), &o, &d_o);
     need_same("op_heads_dot", "do", d_o, "o", o);
-    need_shape("op_heads_dot", "dot", dot, o.rows, dot.cols, "o", o);
+    need_reals("op_heads_dot", "dot", dot, o.rows, dot.cols, "o", o);
     const size_t heads = dot.cols, D = heads ? o.cols / heads : 0;
     FOR_EACH(i, o.rows * heads, {
         const size_t r = i / heads, h = i % heads;
-        row_of(dot, r)[h] = heads_dot_item(row_of(o, r) + h * D, row_of(d_o, r) + h * D, D);
+        row_of_reals(dot, r)[h] = heads_dot_item(row_of(o, r) + h * D, row_of(d_o, r) + h * D, D);
     });
 }
 
-ITEM void causal_scores_backward_row(real *ds, const real *p, const real *dp, real dot, real scale,
+ITEM void causal_scores_backward_row(Row ds, ConstRow p, ConstRow dp, real dot, real scale,
                                      size_t live, size_t n) {
     INDEPENDENT
     for (size_t c = 0; c < live; c++) ds[c] = scale * p[c] * (dp[c] - dot);
@@ -925,13 +987,13 @@ ITEM void causal_scores_backward_row(real *ds, const real *p, const real *dp, re
 }
 void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale,
                                HeadsPlace at) {
-    WIDENED(1, op_causal_scores_backward(ds, p, dp, dot, scale, at), &ds, &p, &dp);
+    WIDENED_IN_C(1, op_causal_scores_backward(ds, p, dp, dot, scale, at), &ds, &p, &dp);
     need_same("op_causal_scores_backward", "ds", ds, "p", p);
     need_same("op_causal_scores_backward", "dp", dp, "p", p);
     need_tokens("op_causal_scores_backward", "dot", dot, p, at);
     const size_t Tq = need_place("op_causal_scores_backward", p, at);
     FOR_EACH(r, p.rows, {
-        const real of_row = row_of(dot, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)];
+        const real of_row = row_of_reals(dot, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)];
         causal_scores_backward_row(row_of(ds, r), row_of(p, r), row_of(dp, r), of_row, scale,
                                    keys_seen(at, Tq, p.cols, r), p.cols);
     });
@@ -945,11 +1007,14 @@ static void need_square(const char *op, Tensor p, size_t B, size_t Tq) {
 }
 // A window that begins at (row, col); the caller knows its size.
 static Tensor part(Tensor t, size_t row, size_t col) {
-    t.data += row * t.ld + col;
+    const size_t n = row * t.ld + col;
+    if (t.element == REALS) t.data += n;
+    else t.half += n;
     return t;
 }
 void op_heads_scores_triangle(Tensor p, Tensor q, Tensor k, size_t B, size_t heads) {
-    WIDENED(1, op_heads_scores_triangle(p, q, k, B, heads), &p, &q, &k);
+    if (!device_multiplies(q.element, k.element, p.element))
+        WIDENED(1, op_heads_scores_triangle(p, q, k, B, heads), &p, &q, &k);
     const size_t D = need_heads("op_heads_scores_triangle", "q", q, "k", k, p, B, heads),
                  count[2] = { B, heads };
     const size_t T = per_sequence(q, B);
@@ -959,7 +1024,8 @@ void op_heads_scores_triangle(Tensor p, Tensor q, Tensor k, size_t B, size_t hea
                    head_steps(k, T, D), part(p, i, 0), score_steps(p, T, heads));
 }
 void op_heads_mix_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
-    WIDENED(1, op_heads_mix_triangle(o, p, v, B, heads), &o, &p, &v);
+    if (!device_multiplies(p.element, v.element, o.element))
+        WIDENED(1, op_heads_mix_triangle(o, p, v, B, heads), &o, &p, &v);
     const size_t D = need_heads("op_heads_mix_triangle", "o", o, "v", v, p, B, heads),
                  count[2] = { B, heads };
     const size_t T = per_sequence(o, B);
@@ -969,7 +1035,8 @@ void op_heads_mix_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads)
                    head_steps(v, T, D), part(o, i, 0), head_steps(o, T, D));
 }
 void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
-    WIDENED(1, op_heads_mix_t_triangle(o, p, v, B, heads), &o, &p, &v);
+    if (!device_multiplies(p.element, v.element, o.element))
+        WIDENED(1, op_heads_mix_t_triangle(o, p, v, B, heads), &o, &p, &v);
     const size_t D = need_heads("op_heads_mix_t_triangle", "v", v, "o", o, p, B, heads),
                  count[2] = { B, heads };
     const size_t T = per_sequence(v, B);
@@ -985,13 +1052,13 @@ void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t head
 // around to a number beyond any slice.
 ITEM size_t vocab_row(int token, size_t vocab0) { return (size_t)token - vocab0; }
 
-ITEM void embed_part(real *y, Tensor wte, size_t row, size_t lo, size_t hi) {
+ITEM void embed_part(Row y, Tensor wte, size_t row, size_t lo, size_t hi) {
     const bool is_mine = row < wte.rows;
-    const real *from = is_mine ? row_of(wte, row) : wte.data;
+    const ConstRow from = row_of(wte, is_mine ? row : 0);
     for (size_t c = lo; c < hi; c++) y[c] = is_mine ? from[c] : 0;
 }
 void op_embed_tokens(Tensor y, Tensor wte, const int *tokens, size_t vocab0) {
-    WIDENED(1, op_embed_tokens(y, wte, tokens, vocab0), &y, &wte);
+    WIDENED_IN_C(1, op_embed_tokens(y, wte, tokens, vocab0), &y, &wte);
     need_shape("op_embed_tokens", "y", y, y.rows, wte.cols, "wte", wte);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
                   { embed_part(row_of(y, r), wte, vocab_row(tokens[r], vocab0), lo, hi); });
@@ -1002,8 +1069,8 @@ ITEM void embed_grad_strip(Tensor dwte, const int *tokens, Tensor dy, size_t voc
     for (size_t r = 0; r < dy.rows; r++) {
         const size_t row = vocab_row(tokens[r], vocab0);
         if (row >= dwte.rows) continue;
-        real *to = row_of(dwte, row) + first;
-        const real *from = row_of(dy, r) + first;
+        real *to = row_of_reals(dwte, row) + first;
+        const real *from = row_of_reals(dy, r) + first;
         for (size_t c = 0; c < width; c++) to[c] += from[c];
     }
 }
@@ -1018,14 +1085,13 @@ void op_embed_tokens_grad(Tensor dwte, const int *tokens, Tensor dy, size_t voca
     });
 }
 
-ITEM void add_position_part(real *y, const real *x, Tensor wpe, size_t position, size_t lo,
-                            size_t hi) {
+ITEM void add_position_part(Row y, ConstRow x, Tensor wpe, size_t position, size_t lo, size_t hi) {
     if (position < wpe.rows) add_part(y, x, row_of(wpe, position), lo, hi);
     else
         for (size_t c = lo; c < hi; c++) y[c] = (real)NAN;
 }
 void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position) {
-    WIDENED(1, op_add_positions(y, x, wpe, position), &y, &x, &wpe);
+    WIDENED_IN_C(1, op_add_positions(y, x, wpe, position), &y, &x, &wpe);
     need_same("op_add_positions", "y", y, "x", x);
     if (wpe.cols == 0) {
         copy_unless_same(y, x);
@@ -1042,7 +1108,7 @@ ITEM void positions_grad_part(real *dwpe, const int *position, Tensor dy, size_t
     for (size_t c = lo; c < hi; c++) dwpe[c] = 0;
     for (size_t r = 0; r < dy.rows; r++) {
         if ((size_t)position[r] != t) continue;
-        const real *from = row_of(dy, r);
+        const real *from = row_of_reals(dy, r);
         INDEPENDENT
         for (size_t c = lo; c < hi; c++) dwpe[c] += from[c];
     }
@@ -1052,22 +1118,25 @@ void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy) {
     if (dwpe.cols == 0) return;
     need_shape("op_add_positions_grad", "dy", dy, dy.rows, dwpe.cols, "dwpe", dwpe);
     FOR_EACH_PART(t, lo, hi, dwpe.rows, dwpe.cols,
-                  { positions_grad_part(row_of(dwpe, t), position, dy, t, lo, hi); });
+                  { positions_grad_part(row_of_reals(dwpe, t), position, dy, t, lo, hi); });
 }
 
 // ---- cross entropy ----
 
 void op_row_max(Tensor max, Tensor logits) {
-    need_shape("op_row_max", "max", max, logits.rows, 1, "logits", logits);
-    FOR_EACH(r, logits.rows, { *row_of(max, r) = row_max(row_of(logits, r), logits.cols); });
+    tensor_need_reals("op_row_max", "logits", logits);
+    need_reals("op_row_max", "max", max, logits.rows, 1, "logits", logits);
+    FOR_EACH(r, logits.rows,
+             { *row_of_reals(max, r) = row_max(row_of_reals(logits, r), logits.cols); });
 }
 
 ITEM real pick_row(const real *logits, size_t row, size_t n) { return row < n ? logits[row] : 0; }
 void op_pick_target(Tensor picked, Tensor logits, const int *targets, size_t vocab0) {
-    need_shape("op_pick_target", "picked", picked, logits.rows, 1, "logits", logits);
+    tensor_need_reals("op_pick_target", "logits", logits);
+    need_reals("op_pick_target", "picked", picked, logits.rows, 1, "logits", logits);
     FOR_EACH(r, logits.rows, {
-        *row_of(picked, r) =
-            pick_row(row_of(logits, r), vocab_row(targets[r], vocab0), logits.cols);
+        *row_of_reals(picked, r) =
+            pick_row(row_of_reals(logits, r), vocab_row(targets[r], vocab0), logits.cols);
     });
 }
 
@@ -1078,23 +1147,26 @@ ITEM real exp_sum_row(real *x, real max, size_t n) {
     return (real)sum;
 }
 void op_exp_sum(Tensor sum, Tensor logits, Tensor max) {
-    need_shape("op_exp_sum", "sum", sum, logits.rows, 1, "logits", logits);
-    need_shape("op_exp_sum", "max", max, logits.rows, 1, "logits", logits);
-    FOR_EACH(r, logits.rows,
-             { *row_of(sum, r) = exp_sum_row(row_of(logits, r), *row_of(max, r), logits.cols); });
+    tensor_need_reals("op_exp_sum", "logits", logits);
+    need_reals("op_exp_sum", "sum", sum, logits.rows, 1, "logits", logits);
+    need_reals("op_exp_sum", "max", max, logits.rows, 1, "logits", logits);
+    FOR_EACH(r, logits.rows, {
+        *row_of_reals(sum, r) =
+            exp_sum_row(row_of_reals(logits, r), *row_of_reals(max, r), logits.cols);
+    });
 }
 
 ITEM real token_loss_item(real picked, real max, real sum, int target) {
     return target < 0 ? 0 : (real)(log((double)sum) + ((double)max - (double)picked));
 }
 void op_token_loss(Tensor loss, Tensor picked, Tensor max, Tensor sum, const int *targets) {
-    need_shape("op_token_loss", "loss", loss, picked.rows, 1, "picked", picked);
-    need_shape("op_token_loss", "picked", picked, picked.rows, 1, "picked", picked);
-    need_same("op_token_loss", "max", max, "picked", picked);
-    need_same("op_token_loss", "sum", sum, "picked", picked);
+    need_reals("op_token_loss", "loss", loss, picked.rows, 1, "picked", picked);
+    need_reals("op_token_loss", "picked", picked, picked.rows, 1, "picked", picked);
+    need_reals("op_token_loss", "max", max, picked.rows, 1, "picked", picked);
+    need_reals("op_token_loss", "sum", sum, picked.rows, 1, "picked", picked);
     FOR_EACH(r, loss.rows, {
-        *row_of(loss, r) =
-            token_loss_item(*row_of(picked, r), *row_of(max, r), *row_of(sum, r), targets[r]);
+        *row_of_reals(loss, r) = token_loss_item(*row_of_reals(picked, r), *row_of_reals(max, r),
+                                                 *row_of_reals(sum, r), targets[r]);
     });
 }
 
@@ -1108,23 +1180,24 @@ ITEM void cross_entropy_backward_part(real *x, real sum, int target, real dloss,
 }
 void op_cross_entropy_backward(Tensor logits, Tensor sum, const int *targets, Tensor dloss,
                                size_t vocab0) {
-    need_shape("op_cross_entropy_backward", "sum", sum, logits.rows, 1, "logits", logits);
-    need_shape("op_cross_entropy_backward", "dloss", dloss, logits.rows, 1, "logits", logits);
+    tensor_need_reals("op_cross_entropy_backward", "logits", logits);
+    need_reals("op_cross_entropy_backward", "sum", sum, logits.rows, 1, "logits", logits);
+    need_reals("op_cross_entropy_backward", "dloss", dloss, logits.rows, 1, "logits", logits);
     FOR_EACH_PART(r, lo, hi, logits.rows, logits.cols, {
-        cross_entropy_backward_part(row_of(logits, r), *row_of(sum, r), targets[r],
-                                    *row_of(dloss, r), vocab0, lo, hi);
+        cross_entropy_backward_part(row_of_reals(logits, r), *row_of_reals(sum, r), targets[r],
+                                    *row_of_reals(dloss, r), vocab0, lo, hi);
     });
 }
 
 // ---- optimizers ----
 
-ITEM void sgd_part(real *w, const real *g, real scale, real lr, real weight_decay, size_t lo,
+ITEM void sgd_part(Row w, ConstRow g, real scale, real lr, real weight_decay, size_t lo,
                    size_t hi) {
     INDEPENDENT
     for (size_t c = lo; c < hi; c++) w[c] -= lr * (scale * g[c] + weight_decay * w[c]);
 }
 void op_sgd(Tensor w, Tensor g, real scale, real lr, real weight_decay) {
-    WIDENED(1, op_sgd(w, g, scale, lr, weight_decay), &w, &g);
+    WIDENED_IN_C(1, op_sgd(w, g, scale, lr, weight_decay), &w, &g);
     need_same("op_sgd", "g", g, "w", w);
     const bool flat = tensor_contiguous(w) && tensor_contiguous(g);
     w = as_one_row(w, flat);
@@ -1133,7 +1206,7 @@ void op_sgd(Tensor w, Tensor g, real scale, real lr, real weight_decay) {
                   { sgd_part(row_of(w, r), row_of(g, r), scale, lr, weight_decay, lo, hi); });
 }
 
-ITEM void adamw_part(real *w, const real *g, real *m, real *v, real scale, AdamW a, size_t lo,
+ITEM void adamw_part(Row w, ConstRow g, real *m, real *v, real scale, AdamW a, size_t lo,
                      size_t hi) {
     const real inverse1 = 1 / a.correction1, inverse2 = 1 / a.correction2;
     INDEPENDENT
@@ -1146,10 +1219,10 @@ ITEM void adamw_part(real *w, const real *g, real *m, real *v, real scale, AdamW
     }
 }
 void op_adamw(Tensor w, Tensor g, Tensor m, Tensor v, real scale, AdamW a) {
-    WIDENED(1, op_adamw(w, g, m, v, scale, a), &w, &g);
+    WIDENED_IN_C(1, op_adamw(w, g, m, v, scale, a), &w, &g);
     need_same("op_adamw", "g", g, "w", w);
-    need_same("op_adamw", "m", m, "w", w);
-    need_same("op_adamw", "v", v, "w", w);
+    need_reals("op_adamw", "m", m, w.rows, w.cols, "w", w);
+    need_reals("op_adamw", "v", v, w.rows, w.cols, "w", w);
     const bool flat = tensor_contiguous(w) && tensor_contiguous(g) && tensor_contiguous(m) &&
                       tensor_contiguous(v);
     w = as_one_row(w, flat);
@@ -1157,6 +1230,7 @@ void op_adamw(Tensor w, Tensor g, Tensor m, Tensor v, real scale, AdamW a) {
     m = as_one_row(m, flat);
     v = as_one_row(v, flat);
     FOR_EACH_PART(r, lo, hi, w.rows, w.cols, {
-        adamw_part(row_of(w, r), row_of(g, r), row_of(m, r), row_of(v, r), scale, a, lo, hi);
+        adamw_part(row_of(w, r), row_of(g, r), row_of_reals(m, r), row_of_reals(v, r), scale, a, lo,
+                   hi);
     });
 }

@@ -19,8 +19,12 @@ void op_matmul_nt(Tensor y, Tensor x, Tensor w); // y[M,N] = x[M,K] w[N,K]^T
 void op_matmul_tn(Tensor y, Tensor x, Tensor w); // y[M,N] = x[K,M]^T w[K,N]
 
 // --- element by element ---
-void op_add(Tensor y, Tensor a, Tensor b);      // y = a + b; y may be a or b
-void op_max(Tensor y, Tensor a, Tensor b);      // the larger one; NaN stays NaN; y may be a or b
+void op_add(Tensor y, Tensor a, Tensor b); // y = a + b; y may be a or b
+void op_max(Tensor y, Tensor a, Tensor b); // the larger one; NaN stays NaN; y may be a or b
+// y[1,N] = ((row 0 of parts[M,N] + row 1) + row 2) + ..., or the maxima of the columns; NaN stays
+// NaN. In 16 bits a sum is rounded once. y may be a row of parts. A transport adds contributions of
+// ranks with it.
+void op_combine(Tensor y, Tensor parts, bool max);
 void op_scale(Tensor y, Tensor x, real s);      // y = s x; y may be x
 void op_multiply(Tensor y, Tensor a, Tensor b); // y = a * b, element by element
 // y = x + bias[1,N] on every row; y may be x. A bias of 0 columns is absent: y = x.

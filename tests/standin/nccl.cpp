@@ -290,6 +290,22 @@ static void reduce_as(char *out, const std::vector<const char *> &parts, size_t 
         reinterpret_cast<T *>(out)[i] = op == ncclAvg ? T(sum / T(parts.size())) : sum;
     }
 }
+// NCCL rounds a sum of 16-bit numbers after each addition.
+static void reduce_halves(Format f, char *out, const std::vector<const char *> &parts, size_t count,
+                          ncclRedOp_t op) {
+    const auto element = [&](size_t r, size_t i) {
+        return reinterpret_cast<const uint16_t *>(parts[r])[i];
+    };
+    if (op != ncclSum && op != ncclMax) fault("no such operation on 16-bit numbers here");
+    for (size_t i = 0; i < count; i++) {
+        uint16_t sum = element(parts.size() - 1, i);
+        for (size_t r = parts.size() - 1; r-- > 0;) {
+            const float x = widened(f, element(r, i)), y = widened(f, sum);
+            sum = rounded(f, op == ncclSum ? y + x : std::max(y, x));
+        }
+        reinterpret_cast<uint16_t *>(out)[i] = sum;
+    }
+}
 static void reduce(char *out, const std::vector<const char *> &parts, size_t count,
                    ncclDataType_t type, ncclRedOp_t op) {
     switch (type) {
@@ -301,7 +317,9 @@ static void reduce(char *out, const std::vector<const char *> &parts, size_t cou
     case ncclUint64: return reduce_as<uint64_t>(out, parts, count, op);
     case ncclFloat32: return reduce_as<float>(out, parts, count, op);
     case ncclFloat64: return reduce_as<double>(out, parts, count, op);
-    default: fault("no sums of 16-bit numbers here");
+    case ncclFloat16: return reduce_halves(FP16, out, parts, count, op);
+    case ncclBfloat16: return reduce_halves(BF16, out, parts, count, op);
+    default: fault("no sums of 8-bit numbers here");
     }
 }
 

@@ -44,6 +44,16 @@ inline Access use(const char *what, const void *p, size_t bytes, bool write, int
 
 bool overlap(const Range &a, const Range &b);
 
+// ---- numbers of 16 bits ----
+// Their formats: bits of fraction, and the exponent of the least normal number. The conversions
+// follow the definition of IEEE 754 and share no text with the library, which they test.
+struct Format {
+    int fraction, least;
+};
+const Format BF16 = { 7, -126 }, FP16 = { 10, -14 };
+float widened(Format f, uint16_t h);
+uint16_t rounded(Format f, float x); // to the nearest, ties to even
+
 // ---- streams ----
 // Clock[i]: the number of operations of stream i that come before. Operations have no other order.
 using Clock = std::vector<uint64_t>;
