@@ -8,9 +8,10 @@
 // the sizes are those of published models, and the devices and links those of published clusters.
 //
 // plan_stage.c: the memory, messages and products of a stage. plan_ring.c: its attention.
-// plan_time.c plays the schedule. plan_search.c tries all layouts.
+// plan_time.c plays the schedule. plan_bound.c: bounds without playing. plan_search.c tries all
+// layouts.
 //
-// Left out: overlap of communication with computation, except in the ring; ranks of unequal speed.
+// Left out: ranks of unequal speed; groups that slow each other down on a link.
 //
 // Papers: PTD-P (Narayanan et al. 2021) sections 3 and 5; ZeRO (Rajbhandari et al. 2020) sections 5
 // and 7; Korthikanti et al. 2022, section 4.

@@ -180,8 +180,9 @@ double plan_message_time(const PlanTask *t, bool near, double bytes);
 // The time of a collective, and the bytes that a rank sends in it.
 double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
-// The stage with the positions of rank cp of its ring.
-PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp);
+// The stage with the positions of rank cp of its ring, in a forward or backward.
+PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp,
+                       bool forward);
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);
 // The same without the ring.
 PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
@@ -230,6 +231,14 @@ double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool onl
 // ---- The step (plan_time.c) ----
 PlanResult plan_layout(const PlanTask *t, const PlanLayout *l);
 
+// ---- Bounds (plan_bound.c) ----
+// No layout takes a shorter step, or less memory on its fullest stage. The bounds cost a fraction
+// of plan_layout(). All micro-batches must have as many sequences.
+typedef struct {
+    double step, memory;
+} PlanBound;
+PlanBound plan_bound(const PlanTask *t, const PlanLayout *l);
+
 // ---- All layouts (plan_search.c) ----
 // False: `why` says in a sentence why this layout is impossible.
 bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t room);
@@ -247,9 +256,10 @@ typedef struct {
 // The largest tp and cp that a search tries, and the fewest positions of a chunk of the ring.
 enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };
 // run: its page shows the progress; NULL: no progress is shown.
-// prune: leaves out layouts that cannot be the fastest of their mesh and micro-batch, because one
-// stage alone computes longer than a layout that fits. The page needs no others. The files of all
-// layouts and of the Pareto front do.
+// prune: plays only layouts that can be the fastest of their mesh by plan_bound(), or, where none
+// of a mesh fits, can need least memory. Of the fastest mesh it also plays the fastest layout with
+// twice the sequences per micro-batch. The page needs no others. The files of all layouts and of
+// the Pareto front do.
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool prune);
 void plan_list_free(PlanList *list);
 // Where a search has found no layout: the number that does not divide (plan_divide.c).

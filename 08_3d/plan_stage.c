@@ -90,11 +90,16 @@ PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i,
     if (l->sequence) s.z = cut_sequence(s.z, false);
     return s;
 }
-PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp) {
+PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp,
+                       bool forward) {
     PlanStage one = *s;
     Positions positions = plan_positions_of(t, l, cp);
     one.z = cut_positions(one.z, &positions, true);
+    // ZeRO's units keep all replicas in step.
+    const bool together = (l->zero == 3 || (l->zero == 2 && !forward)) && !plan_alike(t, l);
     one.tp = plan_group(t, plan_rank(l, s->d, cp, 0, s->i), l->n.tp, 1);
+    for (size_t d = 0; together && d < l->n.dp; d++)
+        one.tp = slower(one.tp, plan_group(t, plan_rank(l, d, cp, 0, s->i), l->n.tp, 1));
     return one;
 }
 PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i) {

@@ -59,7 +59,7 @@ bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
 static PlanOp *ops_of_ranks(const PlanPlayer *p, const PlanStage *s, bool forward, size_t B) {
     PlanOp *each = host_alloc(p->ring * sizeof *each);
     for (size_t r = 0; r < p->ring; r++) {
-        PlanStage stage_of_rank = plan_as_rank(p->t, p->l, s, r);
+        PlanStage stage_of_rank = plan_as_rank(p->t, p->l, s, r, forward);
         each[r] = plan_op_alone(p->t, p->l, &stage_of_rank, forward, B);
     }
     return each;
@@ -244,11 +244,16 @@ void plan_play_replica(PlanPlayer *p) {
     less.sequences = less.m * each;
     play(p);
     play(&less);
-    double times = (double)((m - few) / pp);
+    // All stages go on at the pace of the slowest one, which is at least as slow as its own ops.
+    double times = (double)((m - few) / pp), pace = 0;
+    for (size_t i = 0; i < pp; i++) {
+        const PlanStageTime *s = &p->stage[i], *one = &less.stage[i];
+        pace = fmax(pace, fmax(s->now - one->now, s->busy - one->busy));
+    }
     for (size_t i = 0; i < pp; i++) {
         PlanStageTime *s = &p->stage[i], *one = &less.stage[i];
         PlanOp before = s->sum;
-        s->now += times * (s->now - one->now);
+        s->now += times * pace;
         s->busy += times * (s->busy - one->busy);
         s->dp_lane += times * (s->dp_lane - one->dp_lane);
         s->reduced += times * (s->reduced - one->reduced);
