@@ -205,11 +205,11 @@ typedef struct {
 } PlanRing;
 PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                    size_t B);
-// A forward or backward of a chunk, with B sequences, on a ring of unequal ranks.
-// each [cp]: the work of each rank besides attention.
+// A forward or backward of a block, with B sequences, on a ring of unequal ranks.
+// takes [cp]: the work of each rank besides attention.
 // at [cp]: times. On entry, when each rank begins; on return, when each rank ends.
-void plan_ring_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, const PlanOp *each,
-                  bool forward, size_t B, double *at);
+void plan_ring_block(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
+                     const double *takes, bool forward, size_t B, double *at);
 // The number of ranks to play: 1 if the ranks of a ring are equal, else cp.
 size_t plan_ring_players(const PlanTask *t, const PlanLayout *l);
 // Bytes in flight on the ring.

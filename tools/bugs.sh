@@ -38,7 +38,9 @@ bug_put_in() {
     export GIT_CEILING_DIRECTORIES="${scratch%/*}"
     cd "$scratch" || exit 3
     bug_apply || return 1
-    make --no-print-directory BACKEND=cpu SANITIZE="$sanitizers" PRECISION="${precision:-fp32}" WERROR= ONLY="$build/$lesson" programs ${test:+preloads} >make.log 2>&1 || {
+    only=$build/$lesson
+    for program in $(bug_field needs); do only="$only $build/$program"; done
+    make --no-print-directory BACKEND=cpu SANITIZE="$sanitizers" PRECISION="${precision:-fp32}" WERROR= ONLY="$only" programs ${test:+preloads} >make.log 2>&1 || {
         tail -n 20 make.log >&2
         return 2
     }
