@@ -1,14 +1,22 @@
 // plan_time.c: plays the schedule of a layout, stage by stage, with the times of plan_stage.c, and
 // counts the bytes in flight on the way.
+//
+// Why not judge/play? The player needs the steps of every rank, and 16,384 ranks are many. These
+// recurrences play one rank per stage of one replica, because all others take the same time, so a
+// search takes seconds. Two tests hold both predictors equal through the simulated clock.
+// tests/plan.t compares the steps of this file with the clock, to the picosecond where parts are
+// equal. tests/play-steps.t compares the player with the same clock. The lesson 02_layouts compares
+// the plan with the clock on every layout of eight ranks.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "08_3d/plan_player.h"
 
 // A full pipeline repeats itself, so only PLAYED times pp of many micro-batches are played; the
-// others add the same time. Pipelines of at most MOST_OPS ops are played whole, because unequal
-// stages need some time until they repeat. Each rank of a ring of unequal ranks is played on its
-// own if that takes at most MOST_STEPS steps, else only the slowest rank of each op.
+// others go on at the pace of the slowest stage. Pipelines of at most MOST_OPS ops are played
+// whole, because unequal stages need some time until they repeat. Each rank of a ring of unequal
+// ranks is played on its own if that takes at most MOST_STEPS steps, else only the slowest rank of
+// each op.
 enum { PLAYED = 3, MOST_OPS = 1000, MOST_STEPS = 20000, FORWARDS = 0, BACKWARDS = 1 };
 
 static size_t sequences_of(const PlanPlayer *p, size_t k) {
