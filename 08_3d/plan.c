@@ -8,9 +8,10 @@
 // the sizes are those of published models, and the devices and links those of published clusters.
 //
 // plan_stage.c: the memory, messages and products of a stage. plan_ring.c: its attention.
-// plan_time.c plays the schedule. plan_search.c tries all layouts.
+// plan_time.c plays the schedule. plan_bound.c: bounds without playing. plan_search.c tries all
+// layouts.
 //
-// Left out: overlap of communication with computation, except in the ring; ranks of unequal speed.
+// Left out: ranks of unequal speed; groups that slow each other down on a link.
 //
 // Papers: PTD-P (Narayanan et al. 2021) sections 3 and 5; ZeRO (Rajbhandari et al. 2020) sections 5
 // and 7; Korthikanti et al. 2022, section 4.
@@ -118,12 +119,14 @@ static PlanTask task(Run *run) {
     if (option_given(run, "memory")) c->memory = 1e9 * option_real(run, "memory");
     if (option_given(run, "peak")) c->flops = 1e12 * option_real(run, "peak");
     if (option_given(run, "efficiency")) c->efficiency = option_real(run, "efficiency");
+    if (option_given(run, "bandwidth")) c->bandwidth = 1e9 * option_real(run, "bandwidth");
     if (option_given(run, "inside")) c->inside.beta = 1e9 * option_real(run, "inside");
     if (option_given(run, "between")) c->between.beta = 1e9 * option_real(run, "between");
     REQUIRE(c->efficiency <= 1,
             "--efficiency %g: a share of the peak is above 0 and at most 1; without the option "
             "%g",
             c->efficiency, preset_efficiency);
+    REQUIRE(c->bandwidth >= 0, "--bandwidth must be 0 (memory takes no time) or more");
     REQUIRE(c->memory > 0 && c->flops > 0 && c->efficiency > 0 && c->inside.beta > 0 &&
                 c->between.beta > 0,
             "--memory, --peak, --efficiency, --inside and --between must be above 0");
@@ -327,7 +330,7 @@ static const Option options[] = {
     { "model", "NAME", "gpt3-175b",
       "gpt3-175b, ptdp-1.7b 3.6b 7.5b 18b 39b 76b 145b 310b 530b 1t, zero-100b, llama2-7b 13b 70b, "
       "llama3-8b 70b 405b, qwen2-7b 72b" },
-    { "cluster", "NAME", "dgx-a100", "dgx-a100, dgx-a100-40, dgx-h100, lesson" },
+    { "cluster", "NAME", "dgx-a100", "dgx-a100, dgx-a100-40, dgx-h100, core, lesson" },
     { "gpus", "N", "1024", "number of GPUs" },
     { "precision", "NAME", "bf16",
       "bf16: 2 + 4 + 12 bytes per parameter (Megatron-LM); mixed: 2 + 2 + 12 (ZeRO); fp32: 4 + 4 + "
@@ -349,6 +352,7 @@ static const Option options[] = {
     { "memory", "X", NULL, "GB per GPU; this and the next options replace the cluster's values" },
     { "peak", "X", NULL, "TFLOP/s per GPU" },
     { "efficiency", "X", NULL, "share of the peak that large products reach" },
+    { "bandwidth", "X", NULL, "GB/s of a GPU's memory, which norms, dropout and the update take" },
     { "inside", "X", NULL, "GB/s of a GPU's link inside a node, each way" },
     { "between", "X", NULL, "GB/s of a GPU's link between nodes, each way" },
     { "node", "N", NULL, "GPUs per node" },
@@ -358,7 +362,7 @@ static const Option options[] = {
       "between nodes: a ring on each card, or first inside the nodes" },
     { "overlap", "LIST", NULL,
       "communication that runs beside computation: none, or some of dp,tp,pieces,pp; without it "
-      "dp,tp,pp, with --cluster lesson pp" },
+      "dp,tp,pp, with --cluster core and lesson pp" },
     { "scatter-gather", NULL, NULL, "each rank of tp sends a part of a message between stages" },
     { "price-per-gpu-hour", "X", NULL, "what a day and a billion tokens cost" },
     { "margin", "X", NULL, "GB per GPU that are not for the model: CUDA, NCCL, fragments" },

@@ -180,8 +180,9 @@ double plan_message_time(const PlanTask *t, bool near, double bytes);
 // The time of a collective, and the bytes that a rank sends in it.
 double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
-// The stage with the positions of rank cp of its ring.
-PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp);
+// The stage with the positions of rank cp of its ring, in a forward or backward.
+PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp,
+                       bool forward);
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);
 // The op without the ring.
 PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
@@ -204,11 +205,11 @@ typedef struct {
 } PlanRing;
 PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                    size_t B);
-// A forward or backward of a chunk, with B sequences, on a ring of unequal ranks.
-// each [cp]: the work of each rank besides attention.
+// A forward or backward of a block, with B sequences, on a ring of unequal ranks.
+// takes [cp]: the work of each rank besides attention.
 // at [cp]: times. On entry, when each rank begins; on return, when each rank ends.
-void plan_ring_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, const PlanOp *each,
-                  bool forward, size_t B, double *at);
+void plan_ring_block(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
+                     const double *takes, bool forward, size_t B, double *at);
 // The number of ranks to play: 1 if the ranks of a ring are equal, else cp.
 size_t plan_ring_players(const PlanTask *t, const PlanLayout *l);
 // Bytes in flight on the ring.
@@ -230,6 +231,14 @@ double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool onl
 // ---- The step (plan_time.c) ----
 PlanResult plan_layout(const PlanTask *t, const PlanLayout *l);
 
+// ---- Bounds (plan_bound.c) ----
+// No layout takes a shorter step, or less memory on its fullest stage. The bounds cost a fraction
+// of plan_layout(). All micro-batches must have as many sequences.
+typedef struct {
+    double step, memory;
+} PlanBound;
+PlanBound plan_bound(const PlanTask *t, const PlanLayout *l);
+
 // ---- All layouts (plan_search.c) ----
 // False: `why` says in a sentence why this layout is impossible.
 bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t room);
@@ -247,9 +256,10 @@ typedef struct {
 // The largest tp and cp that a search tries, and the fewest positions of a chunk of the ring.
 enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };
 // run: its page shows the progress; NULL: no progress is shown.
-// prune: leaves out layouts that cannot be the fastest of their mesh and micro-batch, because one
-// stage alone computes longer than a layout that fits. The page does not need these layouts. The
-// files of all layouts and of the Pareto front need them.
+// prune: plays only layouts that can be the fastest of their mesh by plan_bound(), or, where none
+// of a mesh fits, can need least memory. Of the fastest mesh it also plays the fastest layout with
+// twice the sequences per micro-batch. The page needs no other layouts. The files of all layouts
+// and of the Pareto front need them.
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool prune);
 void plan_list_free(PlanList *list);
 // The number that does not divide, if a search has found no layout (plan_divide.c).

@@ -1,5 +1,6 @@
-// plan_overlap.c: plays an op layer by layer, with the communication over dp beside it (--overlap
-// dp). The group's lane does one communication at a time, in the order of the starts.
+// plan_overlap.c: plays an op layer by layer, on each rank of a ring of unequal ranks, and with the
+// communication over dp beside it (--overlap dp). The group's lane does one communication at a
+// time, in the order of the starts. A communication starts when the last rank of the ring is ready.
 //
 //   ZeRO 0    a bucket of the gradient is reduced when the last micro-batch's backward has
 //   completed
@@ -23,29 +24,48 @@ static PlanLayerKind kind_of(const CutSizes *z, size_t i) {
     return z->last && i + 1 == cut_layers(z) ? PLAN_HEAD : PLAN_BLOCK;
 }
 void plan_layer_times(const PlanPlayer *p, PlanChunk *c, bool forward, size_t small, size_t B) {
-    for (PlanLayerKind kind = 0; kind < PLAN_LAYER_KINDS; kind++) {
-        PlanStage s = c->stage;
+    PlanLayer *layer = host_alloc(p->ring * PLAN_LAYER_KINDS * sizeof *layer);
+    c->layer[!forward][small] = layer;
+    for (size_t i = 0; i < p->ring * PLAN_LAYER_KINDS; i++) {
+        const PlanLayerKind kind = i % PLAN_LAYER_KINDS;
+        const size_t rank = i / PLAN_LAYER_KINDS;
+        PlanStage s = p->ring > 1 ? plan_as_rank(p->t, p->l, &c->stage, rank, forward) : c->stage;
         if ((kind == PLAN_EMBEDDING && !s.z.first) || (kind == PLAN_HEAD && !s.z.last)) continue;
         s.z.first = kind == PLAN_EMBEDDING;
         s.z.last = kind == PLAN_HEAD;
         s.z.blocks = kind == PLAN_BLOCK;
-        PlanOp op = plan_op(p->t, p->l, &s, forward, B);
+        PlanOp op = p->ring > 1 ? plan_op_alone(p->t, p->l, &s, forward, B)
+                                : plan_op(p->t, p->l, &s, forward, B);
         PlanOp sums = plan_partial_sums(p->t, p->l, &s);
         bool counted = !forward && p->l->zero >= 2; // plan_op() has counted them
-        c->layer[!forward][small][kind] = (PlanLayer){
+        layer[i] = (PlanLayer){
             .takes = plan_op_time(&op) - op.dp - (counted ? sums.tp : 0),
             .sums = forward ? 0 : sums.tp,
         };
     }
 }
 
-// Starts one pass of a layer's weights or gradient over dp. Returns its end.
+// The slices of the chunk whose sizes or groups differ.
+void plan_layer_slices(const PlanPlayer *p, PlanChunk *c) {
+    size_t n = plan_slices(p->t, p->l);
+    c->slice = host_alloc(n * sizeof *c->slice);
+    for (size_t k = 0; k < n; k++)
+        c->slice[k] = n == 1 ? c->stage : plan_slice(p->t, p->l, &c->stage, k);
+}
+// One pass of a layer's weights or gradient over dp.
+static double pass_time(const PlanPlayer *p, const PlanStage *s, size_t i, size_t size) {
+    return plan_group_time(p->t, s->dp, ONE_PASS, elements_unit(&s->z, i), size);
+}
+// Starts it beside computation, in all slices. Returns its last end.
 static double one_pass(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, size_t i,
                        size_t size, double at) {
-    size_t elements = elements_unit(&c->stage.z, i);
-    s->dp_lane =
-        fmax(s->dp_lane, at) + plan_group_time(p->t, c->stage.dp, ONE_PASS, elements, size);
-    return s->dp_lane;
+    double end = 0;
+    for (size_t k = 0; k < s->dp_lanes; k++) {
+        PlanLane *lane = &s->dp_lane[k];
+        lane->free = fmax(lane->free, at) + pass_time(p, &c->slice[k], i, size);
+        end = fmax(end, lane->free);
+    }
+    return end;
 }
 // The number of the chunk's first layer among those of the stage.
 static size_t first_layer(const PlanStageTime *s, size_t chunk) {
@@ -54,84 +74,132 @@ static size_t first_layer(const PlanStageTime *s, size_t chunk) {
     return first;
 }
 
+static void lane_begin(const PlanPlayer *p, PlanLane *lane, const PlanStage *slice) {
+    const CutSizes *z = &slice->z;
+    if (p->l->zero == 0) {
+        TensorElements of = { .wte = elements_wte(z), .wpe = elements_unit(z, 0), .norm = z->C };
+        of.norm_bias = z->norm_bias * z->C;
+        elements_tensors(z, of.block);
+        lane->pieces = bucket_pieces(z, &of, elements_block(z) * sizeof(real), &lane->piece);
+    }
+    if (p->l->zero == 1 || p->l->zero == 2)
+        lane->free = plan_tables(p->t, slice, p->t->format.weight).dp;
+}
 void plan_overlap_begin(const PlanPlayer *p, PlanStageTime *s, size_t i) {
     size_t v = p->l->chunks, layers = first_layer(s, v), weight = p->t->format.weight;
     PlanStage stage = plan_stage(p->t, p->l, p->d, i);
     s->gathered = host_alloc(layers * sizeof *s->gathered);
-    if (p->l->zero == 0) {
-        const CutSizes *z = &stage.z;
-        TensorElements of = { .wte = elements_wte(z), .wpe = elements_unit(z, 0), .norm = z->C };
-        of.norm_bias = z->norm_bias * z->C;
-        elements_tensors(z, of.block);
-        s->pieces = bucket_pieces(z, &of, elements_block(z) * sizeof(real), &s->piece);
-        s->shares_table = stage_shares_table(z);
+    s->dp_lanes = plan_slices(p->t, p->l);
+    s->dp_lane = host_alloc(s->dp_lanes * sizeof *s->dp_lane);
+    s->shares_table = p->l->zero == 0 && stage_shares_table(&stage.z);
+    for (size_t k = 0; k < s->dp_lanes; k++) {
+        PlanStage slice = s->dp_lanes == 1 ? stage : plan_slice(p->t, p->l, &stage, k);
+        lane_begin(p, &s->dp_lane[k], &slice);
     }
     if (p->l->zero != 1 && p->l->zero != 2) return;
-    PlanOp tables = plan_tables(p->t, &stage, weight);
-    s->dp_lane = tables.dp;
     for (size_t k = 0, n = 0; k < v; k++)
         for (size_t layer = 0; layer < cut_layers(&s->chunk[k].stage.z); layer++)
             s->gathered[n++] = one_pass(p, s, &s->chunk[k], layer, weight, 0);
 }
 void plan_overlap_free(PlanStageTime *s) {
+    for (size_t k = 0; k < s->dp_lanes; k++) free(s->dp_lane[k].piece);
+    free(s->dp_lane);
     free(s->gathered);
-    free(s->piece);
 }
 
-// The backward of a layer is done at time `at`. Returns when the rank goes on.
-static double reduce(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, PipeOp op, size_t i,
-                     double at, double sums) {
+static double last_of(const PlanPlayer *p, const double *at) {
+    double last = at[0];
+    for (size_t r = 1; r < p->ring; r++) last = fmax(last, at[r]);
+    return last;
+}
+static void wait_until(const PlanPlayer *p, double *at, double time) {
+    for (size_t r = 0; r < p->ring; r++) at[r] = fmax(at[r], time);
+}
+// One pass over dp with no computation beside it. All ranks wait for the last one.
+static void pass_alone(const PlanPlayer *p, const PlanChunk *c, size_t i, size_t size, double *at) {
+    wait_until(p, at, last_of(p, at) + pass_time(p, &c->stage, i, size));
+}
+
+// The backward of layer i is done on each rank at at[r]. layer: its times, by rank.
+static void reduce(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, PipeOp op, size_t i,
+                   const PlanLayer *layer, double *at) {
     size_t zero = p->l->zero, gradient = p->t->format.gradient;
-    if (zero < 2 && op.micro_batch + 1 < p->m) return at;
-    if (zero >= 2) at = fmax(at, s->reduced); // one reduction at a time is in memory
-    at += sums;
-    if (zero > 0) {
-        s->reduced = one_pass(p, s, c, i, gradient, at);
-        return at;
+    if (zero < 2 && (!p->layered || op.micro_batch + 1 < p->m)) return;
+    if (zero >= 2) wait_until(p, at, s->reduced); // one reduction at a time is in memory
+    for (size_t r = 0; r < p->ring; r++) at[r] += layer[r * PLAN_LAYER_KINDS].sums;
+    if (!p->layered) {
+        pass_alone(p, c, i, gradient, at);
+        return;
     }
-    size_t layer = first_layer(s, op.chunk) + i, pieces = s->pieces - s->shares_table;
-    for (; s->started < pieces && s->piece[s->started].layer >= layer; s->started++)
-        s->dp_lane =
-            fmax(s->dp_lane, at) + plan_group_time(p->t, c->stage.dp, ALL_REDUCE_PASSES,
-                                                   s->piece[s->started].elements, gradient);
-    return at;
+    const double last = last_of(p, at);
+    if (zero > 0) {
+        s->reduced = one_pass(p, s, c, i, gradient, last);
+        return;
+    }
+    const size_t first = first_layer(s, op.chunk) + i;
+    for (size_t k = 0; k < s->dp_lanes; k++) {
+        PlanLane *lane = &s->dp_lane[k];
+        size_t pieces = lane->pieces - s->shares_table;
+        for (; lane->started < pieces && lane->piece[lane->started].layer >= first; lane->started++)
+            lane->free = fmax(lane->free, last) +
+                         plan_group_time(p->t, c->slice[k].dp, ALL_REDUCE_PASSES,
+                                         lane->piece[lane->started].elements, gradient);
+    }
 }
 
-double plan_play_layers(const PlanPlayer *p, PlanStageTime *s, PipeOp op, size_t small, double at) {
+// The computation of a layer, its sums over tp, and its ring.
+static void run_layer(const PlanPlayer *p, const PlanChunk *c, bool forward, size_t B,
+                      PlanLayerKind kind, const PlanLayer *layer, double *at) {
+    if (p->ring > 1 && kind == PLAN_BLOCK) {
+        double *takes = host_alloc(p->ring * sizeof *takes);
+        for (size_t r = 0; r < p->ring; r++) takes[r] = layer[r * PLAN_LAYER_KINDS].takes;
+        plan_ring_block(p->t, p->l, &c->stage, takes, forward, B, at);
+        free(takes);
+        return;
+    }
+    for (size_t r = 0; r < p->ring; r++) at[r] += layer[r * PLAN_LAYER_KINDS].takes;
+}
+
+void plan_play_layers(const PlanPlayer *p, PlanStageTime *s, PipeOp op, size_t small, double *at) {
     const PlanChunk *c = &s->chunk[op.chunk];
     const CutSizes *z = &c->stage.z;
-    const bool forward = op.what == FORWARD, whole = p->l->zero != 3;
-    size_t n = cut_layers(z), weight = p->t->format.weight;
+    const bool forward = op.what == FORWARD, whole = p->l->zero != 3, ahead = p->layered && !whole;
+    const size_t n = cut_layers(z), weight = p->t->format.weight, B = p->large - small;
     double gathered = 0; // when the weights of the layer have come
     for (size_t k = 0; k < n; k++) {
         size_t i = forward ? k : n - 1 - k;
-        const PlanLayer *layer = &c->layer[!forward][small][kind_of(z, i)];
-        if (!whole && k == 0) {
-            at = fmax(at, s->reduced);
-            gathered = one_pass(p, s, c, i, weight, at);
-        }
+        const PlanLayerKind kind = kind_of(z, i);
+        const PlanLayer *layer = &c->layer[!forward][small][kind];
         double next = 0;
-        if (!whole && k + 1 < n) next = one_pass(p, s, c, forward ? i + 1 : i - 1, weight, at);
-        if (whole && forward && op.micro_batch == 0)
+        if (!whole && !p->layered) pass_alone(p, c, i, weight, at);
+        if (ahead && k == 0) {
+            wait_until(p, at, s->reduced);
+            gathered = one_pass(p, s, c, i, weight, last_of(p, at));
+        }
+        if (ahead && k + 1 < n)
+            next = one_pass(p, s, c, forward ? i + 1 : i - 1, weight, last_of(p, at));
+        if (p->layered && whole && forward && op.micro_batch == 0)
             gathered = s->gathered[first_layer(s, op.chunk) + i];
-        at = fmax(at, gathered) + layer->takes;
-        if (!forward) at = reduce(p, s, c, op, i, at, layer->sums);
+        wait_until(p, at, gathered);
+        run_layer(p, c, forward, B, kind, layer, at);
+        if (!forward) reduce(p, s, c, op, i, layer, at);
         gathered = next;
     }
-    return at;
 }
 double plan_overlap_end(const PlanPlayer *p, const PlanStageTime *s, const PlanStage *stage,
-                        double ready) {
-    double lane = fmax(s->dp_lane, ready);
-    if (p->l->zero > 0) return lane + plan_tables(p->t, stage, p->t->format.gradient).dp;
-    if (!s->shares_table) return lane;
-    return lane + plan_group_time(p->t, stage->dp, ALL_REDUCE_PASSES,
-                                  s->piece[s->pieces - 1].elements, p->t->format.gradient);
+                        size_t slice, double ready) {
+    const PlanLane *lane = &s->dp_lane[slice];
+    double end = fmax(lane->free, ready);
+    if (p->l->zero > 0) return end + plan_tables(p->t, stage, p->t->format.gradient).dp;
+    if (!s->shares_table) return end;
+    return end + plan_group_time(p->t, stage->dp, ALL_REDUCE_PASSES,
+                                 lane->piece[lane->pieces - 1].elements, p->t->format.gradient);
 }
 double plan_bucket_bytes(const PlanPlayer *p, const PlanStageTime *s, const PlanStage *stage) {
+    const PlanLane *lane = &s->dp_lane[0]; // slice 0 is the largest
     double bytes = 0;
-    for (size_t i = 0; i < s->pieces; i++)
-        bytes += plan_group_bytes(p->t, stage->dp, ALL_REDUCE_PASSES, s->piece[i].elements,
+    for (size_t i = 0; i < lane->pieces; i++)
+        bytes += plan_group_bytes(p->t, stage->dp, ALL_REDUCE_PASSES, lane->piece[i].elements,
                                   p->t->format.gradient);
     return bytes;
 }

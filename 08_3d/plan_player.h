@@ -14,13 +14,22 @@ typedef struct {
 // micro-batch].
 typedef struct {
     PlanStage stage;
+    PlanStage *slice; // only if `layered`: the stage's slices that differ
     PlanOp op[2][2];
-    PlanOp *each[2][2];                      // one op per rank of cp, if they differ
-    double held[2], working[2];              // bytes per micro-batch: kept; while it computes
-    PlanLayer layer[2][2][PLAN_LAYER_KINDS]; // only if `layered`
+    double held[2], working[2]; // bytes per micro-batch: kept; while it computes
+    // Only if ops are played layer by layer: [rank of the ring * PLAN_LAYER_KINDS + kind].
+    PlanLayer *layer[2][2];
 } PlanChunk;
+// The communication of a slice over dp. free: the time from which its lane is free.
+// piece: its buckets in the order of their starts.
+typedef struct {
+    double free;
+    BucketPiece *piece;
+    size_t pieces, started;
+} PlanLane;
 typedef struct {
     PlanChunk *chunk;
+    bool copied; // the chunks belong to another stage
     Schedule list;
     size_t done;        // ops of the list
     double now, busy;   // picoseconds
@@ -32,14 +41,12 @@ typedef struct {
     // Unequal ranks of cp: the time by which each ended before the last rank; the same for each
     // message.
     double *early, *sent_early[2];
-    // Only if `layered` (plan_overlap.c): the time from which the lane of the group over dp is
-    // free, the end of the last reduction, and the time from which each layer has the new weights.
-    // Buckets in the order of their starts; with shares_table the last one waits for the other
-    // stage.
-    double dp_lane, reduced, *gathered;
-    BucketPiece *piece;
-    size_t pieces, started;
-    bool shares_table;
+    // Only if `layered` (plan_overlap.c): a lane per slice that differs, the end of the last
+    // reduction, and the time from which each layer has the new weights.
+    PlanLane *dp_lane;
+    size_t dp_lanes;
+    double reduced, *gathered;
+    bool shares_table; // the last bucket waits for the other stage
 } PlanStageTime;
 typedef struct {
     const PlanTask *t;
@@ -61,12 +68,15 @@ size_t plan_message_bytes(const PlanPlayer *p, size_t B);
 // ---- Communication over dp beside computation (plan_overlap.c) ----
 bool plan_is_layered(const PlanTask *t, const PlanLayout *l);
 void plan_layer_times(const PlanPlayer *p, PlanChunk *c, bool forward, size_t small, size_t B);
+void plan_layer_slices(const PlanPlayer *p, PlanChunk *c);
 void plan_overlap_begin(const PlanPlayer *p, PlanStageTime *s, size_t i);
 void plan_overlap_free(PlanStageTime *s);
-// Plays an op that begins at time `at`. Returns its end.
-double plan_play_layers(const PlanPlayer *p, PlanStageTime *s, PipeOp op, size_t small, double at);
-// The time when all reductions of a stage have ended, if its replicas are ready at `ready`.
+// Plays an op layer by layer. at [p->ring]: on entry, the time when each rank begins; on return,
+// the time when each rank ends.
+void plan_play_layers(const PlanPlayer *p, PlanStageTime *s, PipeOp op, size_t small, double *at);
+// The time when all reductions of a slice of the stage have ended, if its replicas are ready at
+// `ready`.
 double plan_overlap_end(const PlanPlayer *p, const PlanStageTime *s, const PlanStage *stage,
-                        double ready);
+                        size_t slice, double ready);
 double plan_bucket_bytes(const PlanPlayer *p, const PlanStageTime *s, const PlanStage *stage);
 #endif

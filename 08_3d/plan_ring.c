@@ -169,8 +169,8 @@ PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, b
 
 // ---------------------------------------------------------------- ranks with unequal work
 
-static void after(double *at, const PlanOp *each, size_t n, double share) {
-    for (size_t r = 0; r < n; r++) at[r] += share * plan_op_time(&each[r]);
+static void after(double *at, const double *takes, size_t n, double share) {
+    for (size_t r = 0; r < n; r++) at[r] += share * takes[r];
 }
 // One pass through the ring. p [n]: only `near` is kept from pass to pass.
 static void pass(const PlanTask *t, const PlanStage *s, const Ring *g, Player *p, size_t B,
@@ -179,34 +179,26 @@ static void pass(const PlanTask *t, const PlanStage *s, const Ring *g, Player *p
     play(t, &s->z, g, p, B);
     for (size_t r = 0; r < g->n; r++) at[r] = fmax(p[r].at, p[r].sum);
 }
-// Each block is a part before attention, the ring, and a part after it. About a quarter of a
-// block's products, those of q, k and v, come before attention. With grouped heads this part is
-// smaller (a tenth for llama2-70b), but the plan uses a quarter for all models.
-void plan_ring_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, const PlanOp *each,
-                  bool forward, size_t B, double *at) {
-    bool full = !forward && l->recompute == RECOMPUTE_FULL;
-    bool together = l->zero == 3 || (l->zero == 2 && !forward);
-    Ring g = ring_new(t, l, &s->z, forward, B), again = { 0 };
-    if (full) again = ring_new(t, l, &s->z, true, B);
+// A block is a part before attention, the ring, and a part after it. About a quarter of a block's
+// products, those of q, k and v, come before attention. With grouped heads this part is smaller (a
+// tenth for llama2-70b), but the plan uses a quarter for all models.
+void plan_ring_block(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
+                     const double *takes, bool forward, size_t B, double *at) {
+    const bool full = !forward && l->recompute == RECOMPUTE_FULL;
+    const double first = full ? 1.0 / 12 : 0;
+    const double before = forward ? 0.25 : full ? 7.0 / 12 : 0.75;
+    Ring g = ring_new(t, l, &s->z, forward, B);
     Player *p = host_alloc(g.n * sizeof *p);
     for (size_t r = 0; r < g.n; r++) p[r].near = link_near(t, l, s, r);
-    double part = 1 / (double)s->z.blocks;
-    for (size_t i = 0; i < s->z.blocks; i++) {
-        double first = full ? 1.0 / 12 : 0, before = 0.75, last = 0;
-        if (forward) before = 0.25;
-        else if (full) before = 7.0 / 12;
-        if (full) {
-            after(at, each, g.n, part * first);
-            pass(t, s, &again, p, B, at);
-        }
-        after(at, each, g.n, part * before);
-        pass(t, s, &g, p, B, at);
-        after(at, each, g.n, part * (1 - first - before));
-        for (size_t r = 0; r < g.n; r++) last = fmax(last, at[r]);
-        // ZeRO's units belong to all replicas, so all ranks wait for the last one.
-        for (size_t r = 0; r < g.n && together; r++) at[r] = last;
+    if (full) {
+        Ring again = ring_new(t, l, &s->z, true, B);
+        after(at, takes, g.n, first);
+        pass(t, s, &again, p, B, at);
+        free(again.block);
     }
+    after(at, takes, g.n, before);
+    pass(t, s, &g, p, B, at);
+    after(at, takes, g.n, 1 - first - before);
     free(g.block);
-    free(again.block);
     free(p);
 }

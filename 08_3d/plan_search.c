@@ -6,43 +6,49 @@
 #include "08_3d/plan.h"
 
 enum { MOST_MICRO_BATCH = 8, ZERO_STAGES = 4 };
+// A bound adds the same times in another order than the player.
+static const double ROUNDING = 1 - 1e-9;
 
+// A layout that a search with bounds has not played yet.
+typedef struct {
+    PlanLayout layout;
+    PlanBound bound;
+    bool played;
+} Candidate;
 typedef struct {
     PlanList list;
     size_t room;
     const PlanTask *t;
     const PlanFixed *fixed;
     bool prune;
-    double best; // the shortest step so far that fits in this mesh with this micro-batch
+    Candidate *candidate; // of the mesh; only if `prune`
+    size_t candidates, candidates_room;
 } Search;
 
 static bool may(size_t fixed, size_t value) { return fixed == 0 || fixed == value; }
 static bool may_be(int fixed, int value) { return fixed < 0 || fixed == value; }
 
-// A step is at least as long as the last stage computes: no schedule hides a stage's own work.
-static double least_step(const PlanTask *t, const PlanLayout *l) {
-    double ops = 0;
-    for (size_t k = 0; k < l->chunks; k++) {
-        PlanStage chunk = plan_chunk(t, l, 0, l->n.pp - 1, k);
-        for (int forward = 0; forward < 2; forward++) {
-            PlanOp op = plan_op(t, l, &chunk, forward, l->micro_batch);
-            ops += plan_op_time(&op) - (t->how.overlap.dp ? op.dp : 0); // dp may be hidden
-        }
-    }
-    return (double)plan_micro_batches(t, l) * ops;
+static void *grow(void *list, size_t n, size_t *room, size_t size) {
+    if (n < *room) return list;
+    *room = *room ? 2 * *room : 1024;
+    list = realloc(list, *room * size);
+    if (!list) fault("out of memory for %zu layouts", *room);
+    return list;
 }
-
+static const PlanResult *play_layout(Search *s, const PlanLayout *l) {
+    PlanList *list = &s->list;
+    list->result = grow(list->result, list->n, &s->room, sizeof *list->result);
+    list->result[list->n] = plan_layout(s->t, l);
+    return &list->result[list->n++];
+}
 static void try_layout(Search *s, PlanLayout l) {
     s->list.tried++;
-    if (s->prune && least_step(s->t, &l) > s->best) return;
-    if (s->list.n == s->room) {
-        s->room = s->room ? 2 * s->room : 1024;
-        s->list.result = realloc(s->list.result, s->room * sizeof *s->list.result);
-        if (!s->list.result) fault("out of memory for %zu layouts", s->room);
+    if (!s->prune) {
+        play_layout(s, &l);
+        return;
     }
-    PlanResult *r = &s->list.result[s->list.n++];
-    *r = plan_layout(s->t, &l);
-    if (r->fits) s->best = fmin(s->best, r->step);
+    s->candidate = grow(s->candidate, s->candidates, &s->candidates_room, sizeof *s->candidate);
+    s->candidate[s->candidates++] = (Candidate){ l, plan_bound(s->t, &l), false };
 }
 // Tries one mesh, micro-batch and number of chunks with every ZeRO stage, recomputation and
 // sequence parallelism that makes a difference.
@@ -129,7 +135,6 @@ static void try_mesh(Search *s, Degrees n) {
     bool may_cut = s->fixed->cp || (s->t->blockwise && chunk >= PLAN_LEAST_CHUNK);
     if (n.cp > 1 && (m->context % (2 * n.cp) || !may_cut)) return;
     for (size_t b = 1; b <= MOST_MICRO_BATCH; b *= 2) {
-        s->best = INFINITY;
         if (!may(s->fixed->micro_batch, b) || batch / n.dp % b) continue;
         for (size_t v = 1; v <= ceil_div(m->layers, n.pp); v++) try_chunks(s, n, b, v);
     }
@@ -177,6 +182,71 @@ static size_t meshes(const PlanTask *t, const PlanFixed *fixed, Degrees *n) {
     return count;
 }
 
+// Plays the candidates with the shortest bounds, until no other one can be as fast as the fastest
+// that fits. If none fits, plays those with the least memory, until no other one can need as
+// little.
+static int shortest_first(const void *a, const void *b) {
+    const Candidate *x = a, *y = b;
+    return (x->bound.step > y->bound.step) - (x->bound.step < y->bound.step);
+}
+static int smallest_first(const void *a, const void *b) {
+    const Candidate *x = a, *y = b;
+    return (x->bound.memory > y->bound.memory) - (x->bound.memory < y->bound.memory);
+}
+static const PlanResult *play_candidate(Search *s, Candidate *c) {
+    c->played = true;
+    return play_layout(s, &c->layout);
+}
+// fastest: the shortest step of these layouts that is known.
+static void play_candidates(Search *s, double fastest) {
+    const double room = s->t->cluster.memory - s->t->cluster.reserve;
+    const size_t n = s->candidates;
+    Candidate *c = s->candidate;
+    double least = INFINITY;
+    s->candidates = 0;
+    if (n) qsort(c, n, sizeof *c, shortest_first);
+    for (size_t i = 0; i < n && ROUNDING * c[i].bound.step <= fastest; i++) {
+        if (ROUNDING * c[i].bound.memory > room) continue;
+        const PlanResult *r = play_candidate(s, &c[i]);
+        if (r->fits) fastest = fmin(fastest, r->step);
+    }
+    if (fastest < INFINITY || n == 0) return;
+    qsort(c, n, sizeof *c, smallest_first);
+    for (size_t i = 0; i < n && ROUNDING * c[i].bound.memory <= least; i++)
+        if (!c[i].played) least = fmin(least, plan_memory_sum(&play_candidate(s, &c[i])->fullest));
+}
+// Plays the fastest layout of the fastest mesh with twice the sequences per micro-batch, too. The
+// page compares the two.
+static const PlanResult *listed(const PlanList *list, const PlanLayout *l) {
+    for (size_t i = 0; i < list->n; i++)
+        if (searched_first(&list->result[i].layout, l) == 0) return &list->result[i];
+    return NULL;
+}
+static void play_twice_the_sequences(Search *s) {
+    const PlanResult *best = NULL;
+    for (size_t i = 0; i < s->list.n; i++)
+        if (s->list.result[i].fits && (!best || best_first(&s->list.result[i], best) < 0))
+            best = &s->list.result[i];
+    if (!best || !may(s->fixed->micro_batch, 2 * best->layout.micro_batch)) return;
+    const PlanFixed *fixed = s->fixed;
+    PlanFixed twice = *fixed;
+    const size_t tried = s->list.tried;
+    double fastest = INFINITY;
+    size_t left = 0;
+    twice.micro_batch = 2 * best->layout.micro_batch;
+    s->fixed = &twice;
+    try_mesh(s, best->layout.n);
+    s->fixed = fixed;
+    s->list.tried = tried; // the search has counted them
+    for (size_t i = 0; i < s->candidates; i++) {
+        const PlanResult *r = listed(&s->list, &s->candidate[i].layout);
+        if (!r) s->candidate[left++] = s->candidate[i];
+        else if (r->fits) fastest = fmin(fastest, r->step);
+    }
+    s->candidates = left;
+    play_candidates(s, fastest);
+}
+
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool prune) {
     Search s = { .t = t, .fixed = fixed, .prune = prune };
     size_t count = meshes(t, fixed, NULL);
@@ -185,11 +255,14 @@ PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed, bool p
     for (size_t i = 0; i < count; i++) {
         if (run) progress(run, "meshes dp x tp x pp x cp:", i, count);
         try_mesh(&s, n[i]);
+        play_candidates(&s, INFINITY);
     }
     if (run) progress(run, "meshes dp x tp x pp x cp:", count, count);
     free(n);
+    if (prune) play_twice_the_sequences(&s);
     if (s.list.n) qsort(s.list.result, s.list.n, sizeof *s.list.result, best_first);
     while (s.list.feasible < s.list.n && s.list.result[s.list.feasible].fits) s.list.feasible++;
+    free(s.candidate);
     return s.list;
 }
 void plan_list_free(PlanList *list) {

@@ -90,11 +90,16 @@ PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i,
     if (l->sequence) s.z = cut_sequence(s.z, false);
     return s;
 }
-PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp) {
+PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp,
+                       bool forward) {
     PlanStage one = *s;
     Positions positions = plan_positions_of(t, l, cp);
     one.z = cut_positions(one.z, &positions, true);
+    // ZeRO's units keep all replicas in step.
+    const bool together = (l->zero == 3 || (l->zero == 2 && !forward)) && !plan_alike(t, l);
     one.tp = plan_group(t, plan_rank(l, s->d, cp, 0, s->i), l->n.tp, 1);
+    for (size_t d = 0; together && d < l->n.dp; d++)
+        one.tp = slower(one.tp, plan_group(t, plan_rank(l, d, cp, 0, s->i), l->n.tp, 1));
     return one;
 }
 PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i) {
@@ -245,8 +250,28 @@ PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size) {
 
 // kernels of a block: norms, dropout, GELU, additions
 enum { OTHER_KERNELS = 10 };
-// bytes of a backward over those of a forward: y, dy and dx pass instead of x and y
+// bytes of a backward of GELU, softmax and the like over those of a forward: y, dy and dx pass
+// instead of x and y
 static const double BACKWARD_REST = 1.5;
+
+// The bytes that the ops on whole features read and write. These ops are not cut over tp, so each
+// rank runs them on all rows, or with sequence parallelism on its own rows (Korthikanti section
+// 4.2.2). A block has two norms and two additions to the residual path, each with dropout in one
+// kernel (Megatron-LM's bias_dropout_add).
+//     norm       x -> y                                  dy, x -> dx
+//     addition   x, residual -> y, mask                  two gradients -> their sum
+//     dropout                                            dy, mask -> dx
+// kept: the bytes of these ops among those of plan_block_bytes().
+typedef struct {
+    double forward, backward, kept;
+} RowBytes;
+static RowBytes row_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
+    const double row = (double)(cut_rows(z, B) * z->C), e = (double)t->format.element;
+    const double dropout = z->dropout ? 1 : 0, mask = (double)t->format.mask;
+    return (RowBytes){ .forward = 2 * row * (2 * e + 3 * e + dropout * mask),
+                       .backward = 2 * row * (3 * e + 3 * e + dropout * (2 * e + mask)),
+                       .kept = row * (3 * e + 2 * dropout * mask) };
+}
 
 // Times of the products in a block: with the four matrices, and in all heads unless attention works
 // in blocks. Gate and up of SwiGLU are one matrix (block.h). scores: q k^T alone, because selective
@@ -308,17 +333,18 @@ static double hidden_sums(const PlanTask *t, const PlanLayout *l, const PlanStag
 PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                      size_t B) {
     const CutSizes *z = &s->z;
-    size_t M = B * z->T, e = t->format.element;
+    size_t M = B * z->T;
     double blocks = (double)z->blocks, first = z->first, last = z->last;
     Products p = block_products(t, z, B);
     double head = plan_product_time(t, 1, M, z->vocab, z->C, false);
-    // Beside products each kept item is read or written once; softmax and dropout do both with the
-    // scores.
-    double score_bytes = plan_block_bytes(t, z, B, true),
-           inputs = (double)(cut_rows(z, B) * z->C * e);
+    // Softmax and dropout read and write the scores.
+    const RowBytes rows_of = row_bytes(t, z, B);
+    const double score_bytes = plan_block_bytes(t, z, B, true);
+    const double features = plan_block_bytes(t, z, B, false) + score_bytes - rows_of.kept;
     double scores = through_memory(t, 2 * score_bytes, 2);
-    double rest =
-        through_memory(t, plan_block_bytes(t, z, B, false) + score_bytes + inputs, OTHER_KERNELS);
+    double rest = through_memory(t, features + rows_of.forward, OTHER_KERNELS);
+    double rest_back = through_memory(t, BACKWARD_REST * features + rows_of.backward,
+                                      BACKWARD_REST * OTHER_KERNELS);
     double logits = through_memory(t, 2 * (double)(M * z->vocab * t->format.logit), 2);
     bool full = l->recompute == RECOMPUTE_FULL, selective = l->recompute == RECOMPUTE_SELECTIVE;
     PlanOp op = { 0 };
@@ -331,10 +357,7 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
                                                           : 0)) +
                       last * (plan_product_time(t, 1, M, z->C, z->vocab, false) +
                               plan_product_time(t, 1, z->C, z->vocab, M, true));
-        op.rest = blocks * (BACKWARD_REST * rest + (full        ? rest
-                                                    : selective ? scores
-                                                                : 0)) +
-                  last * logits;
+        op.rest = blocks * (rest_back + (full ? rest : selective ? scores : 0)) + last * logits;
     }
     // Over tp, of [M, C]: four all-reduces per block, two of them forward. With sequence
     // parallelism each all-reduce is a reduce-scatter and an all-gather. Then backward also gathers

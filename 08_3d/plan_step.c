@@ -72,7 +72,8 @@ static void ending(Ending *e, PlanResult *r, const PlanPlayer *p, size_t i, doub
     for (size_t slice = 0; slice < plan_slices(p->t, p->l); slice++) {
         PlanStage one = plan_slice(p->t, p->l, &s, slice);
         PlanOp sum = plan_reduction(p->t, p->l, &one), after = plan_gather(p->t, p->l, &one);
-        double done = p->layered ? plan_overlap_end(p, &p->stage[i], &one, ready) : ready + sum.dp;
+        double done =
+            p->layered ? plan_overlap_end(p, &p->stage[i], &one, slice, ready) : ready + sum.dp;
         e->done = fmax(e->done, done);
         // With overlap the gather belongs to the next step, whose first forward waits for the
         // gather.
@@ -155,8 +156,17 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
         }
         for (size_t i = 0; i < n.pp; i++) ready[i] = fmax(ready[i], p.stage[i].now);
         for (size_t c = 0; c < cp; c++) model = slower_model(t, l, d, c, model);
-        if (d == 0) first = p;
-        else plan_player_free(&p);
+        if (d == 0) {
+            first = p;
+            continue;
+        }
+        // A bucket leaves when the slowest replica has it.
+        for (size_t i = 0; i < n.pp; i++)
+            for (size_t k = 0; k < p.stage[i].dp_lanes; k++) {
+                PlanLane *lane = &first.stage[i].dp_lane[k];
+                lane->free = fmax(lane->free, p.stage[i].dp_lane[k].free);
+            }
+        plan_player_free(&p);
     }
     Ending e = { 0 };
     first.sequences = part_size(t->model.batch, n.dp, 0);

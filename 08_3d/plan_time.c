@@ -1,14 +1,22 @@
 // plan_time.c: plays the schedule of a layout, stage by stage, with the times of plan_stage.c, and
 // counts the bytes in flight on the way.
+//
+// Why not judge/play? The player needs the steps of every rank, and 16,384 ranks are many. These
+// recurrences play one rank per stage of one replica, because all others take the same time, so a
+// search takes seconds. Two tests hold both predictors equal through the simulated clock.
+// tests/plan.t compares the steps of this file with the clock, to the picosecond where parts are
+// equal. tests/play-steps.t compares the player with the same clock. The lesson 02_layouts compares
+// the plan with the clock on every layout of eight ranks.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "08_3d/plan_player.h"
 
 // A full pipeline repeats itself, so only PLAYED times pp of many micro-batches are played; the
-// other micro-batches add the same time. Pipelines of at most MOST_OPS ops are played whole,
-// because unequal stages need some time until they repeat. Each rank of a ring of unequal ranks is
-// played on its own if that takes at most MOST_STEPS steps, else only the slowest rank of each op.
+// other micro-batches go on at the pace of the slowest stage. Pipelines of at most MOST_OPS ops are
+// played whole, because unequal stages need some time until they repeat. Each rank of a ring of
+// unequal ranks is played on its own if that takes at most MOST_STEPS steps, else only the slowest
+// rank of each op.
 enum { PLAYED = 3, MOST_OPS = 1000, MOST_STEPS = 20000, FORWARDS = 0, BACKWARDS = 1 };
 
 static size_t sequences_of(const PlanPlayer *p, size_t k) {
@@ -56,14 +64,6 @@ bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
     return near;
 }
 
-static PlanOp *ops_of_ranks(const PlanPlayer *p, const PlanStage *s, bool forward, size_t B) {
-    PlanOp *each = host_alloc(p->ring * sizeof *each);
-    for (size_t r = 0; r < p->ring; r++) {
-        PlanStage stage_of_rank = plan_as_rank(p->t, p->l, s, r);
-        each[r] = plan_op_alone(p->t, p->l, &stage_of_rank, forward, B);
-    }
-    return each;
-}
 // like: another stage with the same chunks and ranks, whose times are copied; or NULL.
 static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTime *like) {
     size_t v = p->l->chunks, n = v * p->m;
@@ -72,19 +72,18 @@ static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTim
                                       : schedule_1f1b(p->l->n.pp, p->m, i) };
     s.near[0] = plan_stages_near(p, i, (i + p->l->n.pp - 1) % p->l->n.pp);
     s.near[1] = plan_stages_near(p, i, (i + 1) % p->l->n.pp);
+    s.copied = like != NULL;
     if (like) memcpy(s.chunk, like->chunk, v * sizeof *s.chunk);
     for (size_t k = 0; k < v && !like; k++) {
         PlanChunk *c = &s.chunk[k];
         c->stage = plan_chunk(p->t, p->l, p->d, i, k);
+        if (p->layered) plan_layer_slices(p, c);
         for (size_t small = 0; small < 2 && p->large >= small; small++) {
             size_t B = p->large - small;
             for (int what = 0; what < 2; what++) {
                 c->op[what][small] = plan_op(p->t, p->l, &c->stage, what == FORWARDS, B);
-                if (p->ring > 1)
-                    c->each[what][small] = ops_of_ranks(p, &c->stage, what == FORWARDS, B);
+                if (p->layered || p->ring > 1) plan_layer_times(p, c, what == FORWARDS, small, B);
             }
-            for (int what = 0; what < 2 && p->layered; what++)
-                plan_layer_times(p, c, what == FORWARDS, small, B);
             c->held[small] = plan_in_flight(p->t, p->l, &c->stage.z, B, false);
             c->working[small] = plan_in_flight(p->t, p->l, &c->stage.z, B, true);
         }
@@ -101,8 +100,10 @@ static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTim
 static void stage_free(PlanStageTime *s, size_t chunks) {
     schedule_free(&s->list);
     plan_overlap_free(s);
-    for (size_t k = 0; k < chunks; k++)
-        for (size_t i = 0; i < 4; i++) free(s->chunk[k].each[i / 2][i % 2]);
+    for (size_t k = 0; k < chunks && !s->copied; k++) {
+        for (size_t i = 0; i < 4; i++) free(s->chunk[k].layer[i / 2][i % 2]);
+        free(s->chunk[k].slice);
+    }
     free(s->early);
     free(s->sent_early[0]);
     free(s->sent_early[1]);
@@ -125,12 +126,11 @@ static double op_takes(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c
     int what = op.what == FORWARD ? FORWARDS : BACKWARDS;
     size_t B = sequences_of(p, op.micro_batch), small = B != p->large, n = p->ring;
     double begin = fmax(s->now, there);
-    if (p->layered) return plan_play_layers(p, s, op, small, begin) - begin;
-    if (n == 1) return plan_op_time(&c->op[what][small]);
+    if (n == 1 && !p->layered) return plan_op_time(&c->op[what][small]);
     double *at = host_alloc(n * sizeof *at), end = 0;
     for (size_t r = 0; r < n; r++)
         at[r] = fmax(s->now - s->early[r], senders ? there - senders[r] : there);
-    plan_ring_op(p->t, p->l, &c->stage, c->each[what][small], op.what == FORWARD, B, at);
+    plan_play_layers(p, s, op, small, at);
     for (size_t r = 0; r < n; r++) end = fmax(end, at[r]);
     for (size_t r = 0; r < n; r++)
         s->early[r] = s->sent_early[what][(op.chunk * p->m + op.micro_batch) * n + r] = end - at[r];
@@ -205,7 +205,7 @@ static const PlanStageTime *stage_like(const PlanPlayer *p, size_t i) {
 static void play(PlanPlayer *p) {
     size_t pp = p->l->n.pp, ring = plan_ring_players(p->t, p->l), layers = p->t->model.model.layers;
     p->layered = plan_is_layered(p->t, p->l);
-    p->ring = p->layered || ring * ring * p->m * layers > MOST_STEPS ? 1 : ring;
+    p->ring = ring * ring * p->m * layers > MOST_STEPS ? 1 : ring;
     p->large = ceil_div(p->sequences, p->m);
     p->stage = host_alloc(pp * sizeof *p->stage);
     for (size_t i = 0; i < pp; i++) {
@@ -213,7 +213,9 @@ static void play(PlanPlayer *p) {
         if (p->l->zero == 3) { // wte is gathered once, before all other units
             PlanStage s = plan_stage(p->t, p->l, p->d, i);
             PlanOp table = plan_gather(p->t, p->l, &s);
-            p->stage[i].now = p->stage[i].busy = p->stage[i].dp_lane = table.dp;
+            p->stage[i].now = p->stage[i].busy = table.dp;
+            for (size_t k = 0; k < p->stage[i].dp_lanes; k++)
+                p->stage[i].dp_lane[k].free = table.dp;
             add(&p->stage[i].sum, &table, 1);
         }
     }
@@ -245,13 +247,19 @@ void plan_play_replica(PlanPlayer *p) {
     less.sequences = less.m * each;
     play(p);
     play(&less);
-    double times = (double)((m - few) / pp);
+    // All stages go on at the pace of the slowest one, which is at least as slow as its own ops.
+    double times = (double)((m - few) / pp), pace = 0;
+    for (size_t i = 0; i < pp; i++) {
+        const PlanStageTime *s = &p->stage[i], *one = &less.stage[i];
+        pace = fmax(pace, fmax(s->now - one->now, s->busy - one->busy));
+    }
     for (size_t i = 0; i < pp; i++) {
         PlanStageTime *s = &p->stage[i], *one = &less.stage[i];
         PlanOp before = s->sum;
-        s->now += times * (s->now - one->now);
+        s->now += times * pace;
         s->busy += times * (s->busy - one->busy);
-        s->dp_lane += times * (s->dp_lane - one->dp_lane);
+        for (size_t k = 0; k < s->dp_lanes; k++)
+            s->dp_lane[k].free += times * (s->dp_lane[k].free - one->dp_lane[k].free);
         s->reduced += times * (s->reduced - one->reduced);
         add(&s->sum, &before, times);
         add(&s->sum, &one->sum, -times);

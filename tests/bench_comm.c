@@ -6,6 +6,7 @@
 // once. The copy is the comparison, because a sum over two ranks must read, add and write, while a
 // copy only copies. The ranks are processes; `make bench` runs this program.
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include "common/device/device.h"
 #include "judge/frame/lesson.h"
@@ -91,6 +92,9 @@ static void bench(Run *run) {
         say(run, "%-36s %8.2f ms  %6.2f GB/s  %.2f of a copy", action[i].name,
             1e3 * (double)(n * sizeof(real)) / rate, 1e-9 * rate, rate / copied);
         report_config_number(run, action[i].name, rate / copied);
+        char name[64];
+        snprintf(name, sizeof name, "%s, bytes/s", action[i].name);
+        report_config_number(run, name, rate);
     }
     arena_free(&memory);
     check_true(run, "measured", "all", true);

@@ -134,7 +134,7 @@ is_deeply(
 for my $case (
     [
         '--efficiency 2',
-        qr/--efficiency 2: a share of the peak is above 0 and at most 1; without the option 0\.8/
+        qr/--efficiency 2: a share of the peak is above 0 and at most 1; without the option 0\.82/
     ],
     ['--efficiency 0', qr/--efficiency.* must be above 0/],
     ["--layouts $work/no/folder", qr/--layouts \S+folder: cannot write it: No such file/],

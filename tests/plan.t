@@ -70,9 +70,7 @@ sub draw {
     my $world = $dp * $tp * $pp * $cp;
     my $attention = any('plain', 'blockwise');    # cp > 1 needs blockwise attention
         # Communication over dp beside computation: buckets with --zero 0, prefetch with --zero 3.
-        # The plan does not play these beside a ring of unequal ranks.
-    my $alike = $cp == 1 || $context % (2 * $cp) == 0 && (4 % ($tp * $cp) == 0 || $tp % 4 == 0);
-    my $beside = $zero % 3 == 0 && $dp * $cp > 1 && $alike && rand 2 < 1;
+    my $beside = $zero % 3 == 0 && $dp * $cp > 1 && rand 2 < 1;
     my @beside = $beside ? ($zero ? '--prefetch' : '--overlap') : ();
     my @rails = any([], ['--rails', 1], ['--rails', 2])->@*;
     my @model = (
@@ -127,9 +125,9 @@ sub draw {
             # Some replica or slice groups are in one node, other groups in two. So ZeRO's sums and
             # the ring wait for each other within a micro-batch. In a ring with unequal ranks each
             # rank waits differently for each message.
-            limit => $beside
-                || $cut
-                && ($zero >= 2 || $cp > 1 && !divides($tp, 4)) ? 0.15 : !$ring ? 0.04 : 0.02
+            limit => $cut && ($beside || $zero >= 2 || $cp > 1 && !divides($tp, 4)) ? 0.15
+            : !$ring ? 0.04
+            : 0.02
         },
         {
             %{
@@ -225,6 +223,43 @@ for my $case ([5, 1, 2, 4], [3, 3, 2, 1]) {
         $planned->{page}{config}{step},
         $trained->{page}{config}{step_ps},
         "where nodes of $node cut one group: $dp x $tp x $pp to the picosecond"
+    ) or diag(map { complain($_) } $planned, $trained);
+}
+
+# A ring of unequal ranks, by its positions or by its links, with communication over dp beside it.
+for my $case (
+    ['2,1,1,3', 12, qw(--zero 3 --prefetch)],
+    ['1,2,1,4', 24, qw(--zero 0 --overlap)],
+    ['1,2,1,4', 24, qw(--zero 3 --prefetch)],
+    ['1,1,2,3', 17, qw(--zero 0 --overlap)],
+    ['2,1,1,3', 12, qw(--zero 0 --overlap --rails 1 --batch 31)]
+) {
+    my ($degrees, $context, @how) = @$case;
+    my ($dp, $tp, $pp, $cp) = split /,/, $degrees;
+    my $world = $dp * $tp * $pp * $cp;
+    my @batch = "@how" =~ /--batch/ ? () : (qw(--batch 12));
+    my @model = (
+        qw(--layers 4 --heads 4 --width 32 --micro-batch 2 --dropout 0 --attention blockwise),
+        '--context', $context, @batch
+    );
+    my @planned = grep { !/^--(overlap|prefetch)$/ } @how;
+    my ($planned, $trained) = run_jobs(
+        [
+            emu(
+                1, $plan, @model, @planned,
+                '--overlap', 'dp,pp', qw(--cluster lesson --precision fp32 --vocab 256 --gpus),
+                $world, '--explain', $degrees
+            ),
+            emu(
+                $world, $train, @model, @how, '--dp', $dp, '--tp', $tp, '--pp', $pp, '--cp', $cp,
+                qw(--steps 1 --eval-every 0 --threads 1 --data LICENSE)
+            )
+        ]
+    );
+    is(
+        $planned->{page}{config}{step},
+        $trained->{page}{config}{step_ps},
+        "a ring of unequal ranks at $degrees @how: the step to the picosecond"
     ) or diag(map { complain($_) } $planned, $trained);
 }
 

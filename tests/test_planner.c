@@ -32,7 +32,7 @@ static const char *const layouts[] = {
     "sequence-parallel=1 recompute=2",
     "model=13 cluster=2 precision=1 gpus=24 batch=100 layers=81 memory=141 between=12.5 "
     "dp=8 tp=3 pp=1 micro-batch=3 chunks=1 zero=3 sequence-parallel=0 recompute=0",
-    "model=12 cluster=3 gpus=3 dp=1 tp=1 pp=3 micro-batch=1 chunks=1 zero=0 sequence-parallel=0 "
+    "model=12 cluster=4 gpus=3 dp=1 tp=1 pp=3 micro-batch=1 chunks=1 zero=0 sequence-parallel=0 "
     "recompute=0",
     PRESETS "context=16384 batch=192 dp=8 tp=8 pp=4 cp=4 micro-batch=1 chunks=1 zero=1 "
             "sequence-parallel=1 recompute=0",
@@ -80,7 +80,7 @@ int main(int argc, char **argv) {
     }
     ok(alike, "layouts as the plan has them");
     set_all(layouts[4]);
-    ok(task.cluster.between.beta == plan_clusters[3].between.beta && layout.n.pp == 3,
+    ok(task.cluster.between.beta == plan_clusters[4].between.beta && layout.n.pp == 3,
        "a preset replaces own sizes");
     set_all(layouts[LAYOUTS - 1]);
     ok(says("{\"refused\": \"its product is 192, and there are 1024 GPUs (--gpus)\"}"),

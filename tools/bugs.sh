@@ -40,9 +40,11 @@ bug_put_in() {
     export GIT_CEILING_DIRECTORIES="${scratch%/*}"
     cd "$scratch" || exit 3
     bug_apply || return 1
+    only=$build/$lesson
+    for program in $(bug_field needs); do only="$only $build/$program"; done
     make --no-print-directory BACKEND="$([ -n "$kind" ] && echo cuda || echo cpu)" \
         STANDIN="${kind:+yes}" SANITIZE="$sanitizers" PRECISION="${precision:-fp32}" \
-        WERROR= ONLY="$build/$lesson" programs ${test:+preloads} >make.log 2>&1 || {
+        WERROR= ONLY="$only" programs ${test:+preloads} >make.log 2>&1 || {
         tail -n 20 make.log >&2
         return 2
     }
