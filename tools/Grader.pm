@@ -135,11 +135,13 @@ sub grader_begin {
     $environment{OPENBLAS_CORETYPE} = $1 if defined $kernels && $kernels =~ /(\w+)/;
 }
 
-# A line around a body that marks where it runs. Its names are drawn anew in each grading.
+# A line around a body that marks where it runs. Its names are drawn anew in each grading. number:
+# of the body, if a program has several marked bodies.
 sub mark_body {
-    my ($body) = @_;
-    return "{ extern int grader_enter$suffix(void); extern void grader_leave$suffix(const int *); "
-        . "const int inside$suffix __attribute__((cleanup(grader_leave$suffix), unused)) = grader_enter$suffix();\n#line 1 \"your-body\"\n$body}\n";
+    my ($body, $number) = @_;
+    $number //= 1;
+    return "{ extern int grader_enter$suffix(int); extern void grader_leave$suffix(const int *); "
+        . "const int inside$suffix __attribute__((cleanup(grader_leave$suffix), unused)) = grader_enter$suffix($number);\n#line 1 \"your-body\"\n$body}\n";
 }
 
 sub compile_words {
@@ -242,8 +244,9 @@ sub run_program {
         $o{alter} // 'none', $files, @command;
     return { broken => "the broker ended with status $status" } if $status;
     my $run = slurp("$files.run");
-    my %seen_run = (files => $files, counts => {}, peak => 0, seconds => 0);
+    my %seen_run = (files => $files, counts => {}, entered => {}, peak => 0, seconds => 0);
     $seen_run{counts}{$3} = [$1, $2] while $run =~ /^count (\d+) (\d+) (.*)$/mg;
+    $seen_run{entered}{$1} = $2 while $run =~ /^entered (\d+) (\d+)$/mg;
     my @ranks;
 
     while ($run =~ /^rank (\d+) status (\d+) peak (\d+) seconds (\S+) bye (\d)$/mg) {
