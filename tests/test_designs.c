@@ -16,7 +16,7 @@
 #include "tap.h"
 #include <time.h>
 
-enum { STAGES = 4, MICRO = 8 };
+enum { STAGES = 4, MICRO = 14 };
 static const ModelConfig sizes = {
     .layers = 4, .width = 4, .heads = 2, .context = 3, .vocab = 7, .dropout = 0.1, .seed = 4
 };
@@ -41,21 +41,21 @@ static void shuffle(size_t *order, size_t n) {
     }
 }
 
-// A stage runs its forwards and its backwards in two given orders, with a random number of forwards
+// A stage runs its forwards and its backwards in two given orders, with at most `most` forwards
 // ahead. A backward may be split, and its second half comes at any later place.
-static Schedule random_stage(const size_t *forwards, const size_t *backwards, size_t m,
+static Schedule random_stage(const size_t *forwards, const size_t *backwards, size_t m, size_t most,
                              bool halves) {
     Schedule s = { 0 };
     bool ran[MICRO] = { false };
-    size_t f = 0, b = 0, open[MICRO], opened = 0, most = 1 + below(m);
+    size_t f = 0, b = 0, open[MICRO], opened = 0;
     while (b < m || opened > 0) {
         bool forward = f < m && f < b + most, backward = b < m && ran[backwards[b]];
         if (f < m && !backward && opened == 0) forward = true;
-        size_t choice = below(4);
-        if (forward && (choice < 2 || !backward)) {
+        size_t choice = below(8);
+        if (forward && (choice < 5 || !backward)) {
             ran[forwards[f]] = true;
             schedule_add(&s, FORWARD, forwards[f++]);
-        } else if (backward && (choice < 3 || opened == 0)) {
+        } else if (backward && (choice < 7 || opened == 0)) {
             bool split = halves && below(2) == 0;
             if (split) open[opened++] = backwards[b];
             schedule_add(&s, split ? BACKWARD_INPUTS : BACKWARD, backwards[b++]);
@@ -71,11 +71,16 @@ static Schedule random_stage(const size_t *forwards, const size_t *backwards, si
 static Design random_design(void) {
     Design d = { .p = 2 + below(STAGES - 1), .m = 1 + below(MICRO) };
     size_t forwards[MICRO], backwards[MICRO];
-    bool halves = below(3) == 0;
+    // Stages that run far ahead, or not at all, wait for each other's send buffers.
+    bool halves = below(3) == 0, extreme = below(2) == 0;
+    if (extreme) d.m = MICRO - below(6);
     for (size_t k = 0; k < d.m; k++) forwards[k] = backwards[k] = k;
     if (below(2) == 0) shuffle(forwards, d.m);
     if (below(2) == 0) shuffle(backwards, d.m);
-    for (size_t i = 0; i < d.p; i++) d.stage[i] = random_stage(forwards, backwards, d.m, halves);
+    for (size_t i = 0; i < d.p; i++) {
+        size_t most = !extreme ? 1 + below(d.m) : below(2) == 0 ? 1 : d.m;
+        d.stage[i] = random_stage(forwards, backwards, d.m, most, halves);
+    }
     if (below(3) > 0) return d;
     Schedule *s = &d.stage[below(d.p)]; // a mistake: two ops change places, or one is lost
     size_t at = below(s->n), other = below(s->n);
@@ -187,7 +192,7 @@ int main(void) {
                                        0 },
                      [LISTS_NOT_ONCE] = { "an op twice or never: does not run", 10, 0, 0, 0 },
                      [LISTS_WRONG_MESSAGE] = { "a wrong message: other gradients", 15, 0, 0, 0 },
-                     [LISTS_DEADLOCK] = { "deadlock: does not run", 20, 0, 0, 0 } };
+                     [LISTS_DEADLOCK] = { "deadlock: does not run", 40, 0, 0, 0 } };
     const char *seed = getenv("TEST_SEED");
     state = seed != NULL ? strtoul(seed, NULL, 10) : (uint64_t)time(NULL) % 100000;
     printf("# TEST_SEED=%lu\n", (unsigned long)state);
