@@ -188,7 +188,7 @@ static void try_design(Kind *kinds) {
 }
 
 int main(void) {
-    Kind kinds[] = { [LISTS_LEGAL] = { "legal: runs, with the gradients of one device", 60, 0, 0,
+    Kind kinds[] = { [LISTS_LEGAL] = { "legal: runs, with the gradients of one device", 150, 0, 0,
                                        0 },
                      [LISTS_NOT_ONCE] = { "an op twice or never: does not run", 10, 0, 0, 0 },
                      [LISTS_WRONG_MESSAGE] = { "a wrong message: other gradients", 15, 0, 0, 0 },

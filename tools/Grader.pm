@@ -12,6 +12,7 @@ package Grader;
 use strict;
 use warnings;
 use Cwd qw(abs_path);
+use Digest::MD5;
 use Exercises;
 use Exporter 'import';
 use File::Basename qw(basename dirname);
@@ -120,19 +121,59 @@ sub grader_begin {
         copy_files('.', "$work/include", $header);
     }
     my @names = map { "-D$_=$_$suffix" } qw(grader_result grader_mark grader_enter grader_leave);
-    my @jobs = map {
-        "$flags{compile} -Itools/grader @names -w -c -o $work/shared/"
-            . basename($_, '.c') . ".o $_"
-    } qw(tools/grader/mpi.c tools/grader/probe.c common/comm/comm_mpi.c common/comm/comm_nccl.c common/comm/waits.c);
-    push @jobs,
-        map { "$flags{compiler} -std=gnu11 -O2 -I. -o $work/$_ tools/grader/$_.c -lm" }
-        qw(broker compare);
+    my $object = sub {
+        my ($file, @more) = @_;
+        my $name = basename($file, '.c') . '.o';
+        return [
+            "shared/$name",
+            "$flags{compile} -Itools/grader @more -w -c -o '$work/shared/$name' $file"
+        ];
+    };
+    my $program = sub {
+        my ($name) = @_;
+        return [
+            $name, "$flags{compiler} -std=gnu11 -O1 -I. -o '$work/$name' tools/grader/$name.c -lm"
+        ];
+    };
+    my @own = map { $object->($_, @names) } qw(tools/grader/mpi.c tools/grader/probe.c);
+    my @same = map { $object->($_) }
+        qw(common/comm/comm_mpi.c common/comm/comm_nccl.c common/comm/waits.c);
+    push @same, map { $program->($_) } qw(broker compare);
     copy_files('build', $work, 'text.txt');
-    spew("$work/jobs", join "\0", @jobs);
+    my $kept = kept_parts(map { $_->[1] =~ s/\Q$work\E//gr } @same);
+    my @have = grep { -e "$kept/$_->[0]" } @same;
+    copy_files($kept, $work, map { $_->[0] } @have);
+    my @new = grep { !-e "$work/$_->[0]" } @same;
+    spew("$work/jobs", join "\0", map { $_->[1] } @own, @new);
     ($good, $out) = quiet('sh', '-c', "xargs -0 -P 4 -n 1 sh -c <'$work/jobs'");
     die "unsplit: $out\n" unless $good;
+    keep_parts($kept, map { $_->[0] } @new);
     my ($kernels) = `tools/kernels $build/01_data_parallel/01_by_hand 2>/dev/null`;
     $environment{OPENBLAS_CORETYPE} = $1 if defined $kernels && $kernels =~ /(\w+)/;
+}
+
+# Parts that are the same in every grading are kept in a folder of the build. Its name depends on the
+# commands and on all sources that they read, so a changed source gives another folder.
+sub kept_parts {
+    my (@commands) = @_;
+    my $digest = Digest::MD5->new;
+    $digest->add($_) for @commands;
+    $digest->add(slurp($_)) for sort glob 'tools/grader/*.[ch] common/*/*.h common/comm/*.c';
+    return "$build/grader/" . $digest->hexdigest;
+}
+
+# Two gradings may run at once, so a part gets its name when it is complete. A tree that cannot be
+# written keeps nothing.
+sub keep_parts {
+    my ($kept, @parts) = @_;
+    eval {
+        for my $part (@parts) {
+            copy_files($work, "$kept/new-$$", $part);
+            make_path(dirname("$kept/$part"));
+            rename "$kept/new-$$/$part", "$kept/$part" or die "$!\n";
+        }
+        remove_tree("$kept/new-$$");
+    };
 }
 
 # A line around a body that marks where it runs. Its names are drawn anew in each grading. number:

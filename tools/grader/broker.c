@@ -602,7 +602,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     ranks = atoi(argv[1]);
-    double until = now() + atof(argv[2]), failed = 0, looked = 0;
+    double until = now() + atof(argv[2]), failed = 0, looked = 0, reaped = 0;
     alter = argv[3];
     if (strncmp(alter, "body-", 5) == 0) altered_body = atoi(alter + 5);
     if (altered_body < 0 || altered_body >= MOST_BODIES) return 2;
@@ -626,13 +626,17 @@ int main(int argc, char **argv) {
             p[i] = (struct pollfd){ rank_of[i].socket, events, 0 };
             open_sockets += rank_of[i].socket >= 0;
         }
-        bool running = reap(false);
-        if (!running && open_sockets == 0) break;
+        if (open_sockets == 0 || now() > reaped + 0.02) {
+            reaped = now();
+            if (!reap(false) && open_sockets == 0) break;
+        }
         poll(p, (nfds_t)ranks, 50);
         for (int i = 0; i < ranks; i++) {
             if (p[i].revents & POLLOUT) write_rank(i);
             if (p[i].revents & (POLLIN | POLLHUP | POLLERR)) read_rank(i);
         }
+        for (int i = 0; i < ranks; i++)
+            if (rank_of[i].out_count > 0 && rank_of[i].socket >= 0) write_rank(i);
         for (int i = 0; i < ranks; i++)
             if (rank_of[i].ended && rank_of[i].status != 0 && rank_of[i].status != 1 && failed == 0)
                 failed = now();
