@@ -228,7 +228,7 @@ sub compile_body {
         map { /^\S+ \S (\S+)/ ? "--keep-global-symbol=$1" : () } `nm -g --defined-only '$ours'`;
     my $words = compile_words($from, $to, $name) =~ s/ -I\. / -I$in /r . " && objcopy @globals $to";
     local %ENV = %environment;
-    my ($good, $out) = quiet(confined(60, \%files, 2**32, 64, 'sh', '-c', $words));
+    my ($good, $out) = quiet(confined(20, \%files, 2**30, 64, 'sh', '-c', $words));
     my ($error) = $out =~ /((?:your-body:\d+:|fatal|error)[^\n]*error[^\n]*)/;
     $error //= ($out =~ /([^\n]*(?:error|exhausted)[^\n]*)/)[0] // 'the compiler gave up';
     return (undef, $error =~ s{/work/}{}gr)
