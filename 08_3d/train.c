@@ -2,7 +2,8 @@
 // level: core
 // question: Can all techniques be combined, and do they still compute the result of one device?
 // vary: ranks 2|4|8
-// grade: --check --save build/judged --save-over --steps 3 --layers 4 --width 24 --context 8 --batch 8 --reduce ordered
+// grade: --check --save build/judged --save-over --steps 3 --layers 4 --width 24 --context 8
+// --batch 8 --reduce ordered
 //
 // Trains GPT-2's or Llama's architecture on text with data x tensor x pipeline parallelism.
 // trainer.c has the step, train_settings.c reads the options. This file has the loop. With --check
