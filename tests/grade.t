@@ -106,7 +106,7 @@ cmp_ok(scalar @{ $graded{wrong} }, '>=', 60, 'at least 60 wrong bodies');
 # These run always, each as the example of a protection: altered messages, object code, the broker's
 # count, a factor in words, helper functions.
 my %always = map { $_ => 1 } qw(sends-for-show comma-call ledger-hides-a-call divided-again helper);
-my %often = (attacks => 3, honest => 2, wrong => 2);
+my %often = (attacks => 2, honest => 1, wrong => 1);
 my @chosen;
 for my $kind (sort keys %graded) {
     my @of = map {

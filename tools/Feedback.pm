@@ -151,8 +151,9 @@ sub likely_cause {
         'ranks that hold the same elements must hold the same bits: a sum or a broadcast over the ranks is missing, or only a part of the tensor went through it'
         if ($known->{reason} // '') =~ /different bits/;
     my ($missing) =
-        grep { $_->{measured} == 0 && $_->{unit} =~ /call|message|byte/ }
-        @{ $known->{costs} || [] };
+        grep {
+        $_->{measured} == 0 && $_->{unit} =~ /call|message|byte/ && $_->{name} !~ /peak|held|kept/
+        } @{ $known->{costs} || [] };
     return "a communication is missing: $missing->{name} is 0" if $missing;
     return
         "the steps before are right, and step $1 is not: something of the step before is left over, such as gradients that were not set to zero"
