@@ -107,8 +107,8 @@ sub exercises {
                 if substr($text, $e->{begin}, $e->{end} - $e->{begin}) !~ /\S/;
             next if @bad;
             $e->{lesson} = $lesson =~ s{^\Q$root\E/}{}r;
-            ($e->{options}) = slurp($lesson) =~ m{^// grade: (.*)$}m;
-            $e->{options} //= '';
+            ($e->{options}) = slurp($lesson) =~ m{^// grade: (.*(?:\n// --.*)*)$}m;
+            $e->{options} = ($e->{options} // '') =~ s{\n// }{ }gr;
             $e->{key} = $chapter eq '00' ? $chapter : "$chapter-$name";
             $e->{title} =
                 $e->{task} =~ /^(.{1,55}?)[.:](\s|$)/ ? $1 : substr($e->{task}, 0, 53) . '...';

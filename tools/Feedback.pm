@@ -6,8 +6,9 @@ package Feedback;
 use strict;
 use warnings;
 use Exporter 'import';
+use File::Basename qw(dirname);
 
-our @EXPORT = qw(wrong_sentence likely_cause cost_sentence fault_sentence);
+our @EXPORT = qw(wrong_sentence likely_cause hint cost_sentence fault_sentence);
 
 # The sentence after "Wrong:" of a page, without its line breaks.
 sub wrong_sentence {
@@ -18,44 +19,144 @@ sub wrong_sentence {
 
 sub close_to { my ($x, $y) = @_; return abs($x - $y) < 2e-3 * abs($y) }
 
+# ---- tools/hints: what a wrong result of an exercise usually means ----
+
+my %hints;    # id => ([conditions, mistake]...)
+
+sub read_hints {
+    my $file = dirname(__FILE__) . '/hints';
+    open my $f, '<', $file or die "unsplit: $file: $!\n";
+    while (<$f>) {
+        next if /^#|^\s*$/;
+        my ($ids, $conditions, $mistake) = /^(\S.*?) \| (.*) \| (.*\S)\s*$/
+            or die "unsplit: $file, line $.: expected ID | CONDITIONS | MISTAKE\n";
+        my @conditions = map {
+            /^(!?)(.*)$/;
+            { absent => $1 eq '!', pattern => qr/$2/m }
+        } split / & /, $conditions;
+        push @{ $hints{$_} }, [\@conditions, $mistake] for split ' ', $ids;
+    }
+    return \%hints;
+}
+
+# Returns the findings of a run, a line each, as tools/hints describes them.
+sub findings {
+    my ($sentence, $known) = @_;
+    my @lines = map { "page $_" } $sentence // ();
+    push @lines, map { "wrong $_->[0], $_->[1]: $_->[2]" } @{ $known->{wrong} || [] };
+    push @lines, map {
+        my $how =
+              $_->{measured} == 0 ? 'none'
+            : $_->{measured} > $_->{predicted} ? 'more'
+            : 'less';
+        "cost $_->{name}, $_->{unit}: $how"
+    } @{ $known->{costs} || [] };
+    push @lines, "fault $known->{fault}" if defined $known->{fault};
+    return join "\n", @lines;
+}
+
+# Returns the mistake that usually has these findings in this exercise, or undef. known: { id, wrong
+# => ([check, name, why]...), costs => ({ name, unit, measured, predicted }...), fault }, each of
+# them only if there is one.
+sub hint {
+    my ($sentence, $known) = @_;
+    return undef unless defined $known->{id};
+    read_hints() unless %hints;
+    my $findings = findings($sentence, $known);
+    return undef if $findings eq '';
+    for my $hint (@{ $hints{ $known->{id} } || [] }) {
+        my ($conditions, $mistake) = @$hint;
+        return $mistake
+            unless grep { $_->{absent} == ($findings =~ $_->{pattern} ? 1 : 0) } @$conditions;
+    }
+    return undef;
+}
+
+# ---- the likely mistake ----
+
+# Returns the mistake behind a factor that all wrong tensors share, or undef.
+sub cause_of_factor {
+    my ($sentence, $known) = @_;
+    my ($n, $m) = ($known->{ranks} // 1, $known->{micro_batches} // 0);
+    return 'a sign is wrong: look for a minus, or for a difference in the wrong order'
+        if $sentence =~ /of the wrong sign/;
+    return undef
+        if $sentence =~ /on average/ || $sentence !~ /(\d[\d.e+]*) times too (small|large)/;
+    my ($factor, $small) = ($1, $2 eq 'small');
+    return
+        "every value is the sum divided by the number of ranks, $n: partial sums are only added, never averaged"
+        if $small && $n > 1 && close_to($factor, $n) && ($known->{id} // '') =~ /^03/;
+    return
+        "every value is the sum divided by the number of ranks, $n: the loss is already a mean over the whole batch, so the gradients are only added"
+        if $small && $n > 1 && close_to($factor, $n);
+    return
+        "every value is $n times the right one: $n ranks added the same whole value, or the division by the number of ranks is missing"
+        if !$small && $n > 1 && close_to($factor, $n);
+    return
+        "every value is divided by the number of micro-batches, $m, once more: the loss is already a mean over the whole batch"
+        if $small && $m > 1 && close_to($factor, $m);
+    return
+        "every value is $m times the right one: each micro-batch is scaled as if it were the whole batch"
+        if !$small && $m > 1 && close_to($factor, $m);
+    return
+        'a part was added twice: it is counted by two ranks, or added to a buffer that already held it'
+        if !$small && close_to($factor, 2);
+    return 'half is missing: one of two parts was not added, or a sum was divided by 2'
+        if $small && close_to($factor, 2);
+    return
+        'all wrong tensors have the same factor: look for a division or a scale that is done twice, or not at all';
+}
+
+my @general = (
+    [
+        qr/are all zero|is all zero/,
+        'nothing arrived: the result was never written, or it stayed in a local buffer'
+    ],
+    [
+        qr/differ on (?:ranks|\d+ of \d+ ranks)/,
+        'only some ranks are wrong: look at what the first and the last rank do differently, and at the bounds of shard_range'
+    ],
+    [
+        qr/on average \S+ times too small/,
+        'the values are too small, but not all by one factor: a part is missing, such as a shard, a micro-batch or the share of a rank'
+    ],
+    [
+        qr/on average \S+ times too large/,
+        'the values are too large, but not all by one factor: a part is counted twice, or has too large a weight'
+    ],
+    [
+        qr/does not hold/,
+        'the statement compares the ranks or an order: look at which rank does what, and when'
+    ],
+    [
+        qr/no single factor/,
+        'no factor explains it: a part of the data is missing, taken twice, or at another place'
+    ]
+);
+
 # Returns a likely cause of a wrong result, or undef. sentence: of wrong_sentence. known: { ranks,
-# micro_batches, reason }. reason: the judge's reason, or the line under the failed check.
+# micro_batches, reason } and the fields of hint(). reason: the judge's reason, or the line under the
+# failed check.
 sub likely_cause {
     my ($sentence, $known) = @_;
-    return undef unless defined $sentence;
-    return 'ranks that hold the same elements must hold the same bits: a sum or a broadcast over '
-        . 'the ranks is missing, or only a part of the tensor went through it'
-        if ($known->{reason} // '') =~ /different bits/
-        && $sentence !~ /^\S*[^.]*\b1 of \d+ tensors[^.]*wte/;
-    my ($n, $m) = ($known->{ranks} // 1, $known->{micro_batches} // 0);
-    if ($sentence =~ /(\d[\d.e+]*) times too (small|large)/) {
-        my ($factor, $small) = ($1, $2 eq 'small');
-        my $everywhere = $sentence =~ /on every rank|\bnumber|loss/;
-        return "every value is the sum divided by the number of ranks, $n: the loss is already a "
-            . "mean over the whole batch, so the gradients are only added"
-            if $small && $n > 1 && close_to($factor, $n);
-        return "every value is $n times the right one: $n ranks added the same whole value, or "
-            . "the division by the number of ranks is missing"
-            if !$small && $n > 1 && close_to($factor, $n);
-        return "every value is divided by the number of micro-batches, $m, once more: the loss is "
-            . "already a mean over the whole batch"
-            if $small && $m > 1 && close_to($factor, $m);
-        return "every value is $m times the right one: each micro-batch is scaled as if it were "
-            . "the whole batch"
-            if !$small && $m > 1 && close_to($factor, $m);
-        return 'a part was added twice: it is counted by two ranks, or added to a buffer that '
-            . 'already held it'
-            if !$small && close_to($factor, 2);
-        return 'half is missing: one of two parts was not added, or a sum was divided by 2'
-            if $small && close_to($factor, 2);
-        return 'all wrong tensors have the same factor: look for a division or a scale that is '
-            . 'done twice, or not at all';
-    }
-    return 'only the tied table is wrong: it is used twice and has two gradients, which must be '
-        . 'added once, after the last backward and before a sum over ranks'
+    return hint($sentence, $known) unless defined $sentence;
+    my $factor = cause_of_factor($sentence, $known);
+    return $factor if defined $factor;
+    return
+        'only the tied table is wrong: it is used twice and has two gradients, which must be added once, after the last backward and before a sum over ranks'
         if $sentence =~ /\b1 of \d+ tensors[^.]*(?:differ|are|is)[^.]*\bwte\b/;
-    return "the steps before are right, and step $1 is not: something of the step before is left "
-        . "over, such as gradients that were not set to zero"
+    my $hint = hint($sentence, $known);
+    return $hint if defined $hint;
+    return
+        'ranks that hold the same elements must hold the same bits: a sum or a broadcast over the ranks is missing, or only a part of the tensor went through it'
+        if ($known->{reason} // '') =~ /different bits/;
+    my ($missing) =
+        grep {
+        $_->{measured} == 0 && $_->{unit} =~ /call|message|byte/ && $_->{name} !~ /peak|held|kept/
+        } @{ $known->{costs} || [] };
+    return "a communication is missing: $missing->{name} is 0" if $missing;
+    return
+        "the steps before are right, and step $1 is not: something of the step before is left over, such as gradients that were not set to zero"
         if $sentence =~ /of step ([1-9]\d*)\b/;
     return 'the shares of the loss have wrong weights: a loss is a mean over all counted tokens, '
         . 'so each part counts by its tokens'
@@ -64,20 +165,14 @@ sub likely_cause {
     return 'the loss is wrong, so begin with the forward; if the first loss is right, look at the '
         . 'backward and the update'
         if $sentence =~ /loss\b[^.]* differs/;
-    return 'nothing arrived: the result was never written, or it stayed in a local buffer'
-        if $sentence =~ /are all zero|is all zero/;
-    return 'a sign is wrong: look for a minus, or for a difference in the wrong order'
-        if $sentence =~ /of the wrong sign/;
-    return "rank $1 alone is right or wrong: look for a condition on the rank, or for a result "
-        . "that only one rank has"
+    return
+        "rank $1 alone is right or wrong: look for a condition on the rank, or for a result that only one rank has"
         if $sentence =~ /differ on rank (\d+)[,.;]/;
-    return 'only some ranks are wrong: look at what the first and the last rank do differently, '
-        . 'and at the bounds of shard_range'
-        if $sentence =~ /differ on (?:ranks|\d+ of \d+ ranks)/;
-    return 'the statement compares the ranks or an order: look at which rank does what, and when'
-        if $sentence =~ /does not hold/;
-    return 'no factor explains it: a part of the data is missing, taken twice, or at another place'
-        if $sentence =~ /no single factor/;
+
+    for (@general) {
+        my ($pattern, $cause) = @$_;
+        return $cause if $sentence =~ $pattern;
+    }
     return undef;
 }
 
@@ -93,7 +188,11 @@ sub cost_sentence {
     $text .= '; the communication is done in more pieces than needed, or twice'
         if $calls eq 'calls' && $how eq 'more';
     $text .= '; a communication is missing'
-        if $calls eq 'calls' && $how eq 'less' && $cost->{name} !~ /memory|peak|held/;
+        if $calls ne '' && $how eq 'less' && $cost->{name} !~ /memory|peak|held|activations|kept/;
+    $text .= '; the work is done more often than needed' if $unit =~ /FLOP/ && $how eq 'more';
+    $text .= '; a part of the work is left out' if $unit =~ /FLOP/ && $how eq 'less';
+    $text .= '; more is kept at once than the method allows: a backward begins too late'
+        if $cost->{name} =~ /in flight/ && $how eq 'more';
     $text .= '; something is kept longer than needed, or allocated twice'
         if $calls eq 'bytes'
         && $how eq 'more'
@@ -115,6 +214,12 @@ sub fault_sentence {
         if $fault =~ /deadlock|all ranks wait|blocked/i;
     return "$fault: a loop does not end, or a rank waits for a message that nobody sends"
         if $fault =~ /longer than allowed|waited/;
+    return
+        "$fault: the two sides of a message or of a collective name different parts, or take them in another order"
+        if $fault =~ /sizes do not match/;
+    return
+        "$fault: a tensor of no size was used: its message has not been received, or the call that makes it has not run"
+        if $fault =~ /\[0, 0\]/;
     return "$fault: an index is outside of its array, or a tensor was used before tensor_new"
         if $fault =~ /not its own|signal 11|sanitizer/;
     return $fault;

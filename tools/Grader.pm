@@ -12,6 +12,7 @@ package Grader;
 use strict;
 use warnings;
 use Cwd qw(abs_path);
+use Digest::MD5;
 use Exercises;
 use Exporter 'import';
 use File::Basename qw(basename dirname);
@@ -121,29 +122,68 @@ sub grader_begin {
         copy_files('.', "$work/include", $header);
     }
     my @names = map { "-D$_=$_$suffix" } qw(grader_result grader_mark grader_enter grader_leave);
-    my @jobs = map {
-        "$flags{compile} -Itools/grader @names -w -c -o $work/shared/"
-            . basename($_, '.c') . ".o $_"
-        } qw(tools/grader/mpi.c tools/grader/probe.c common/comm/comm_mpi.c
-        common/comm/comm_nccl.c common/comm/waits.c);
-    push @jobs,
-        map { "$flags{compiler} -std=gnu11 -O2 -I. -o $work/$_ tools/grader/$_.c -lm" }
-        qw(broker compare);
+    my $object = sub {
+        my ($file, @more) = @_;
+        my $name = basename($file, '.c') . '.o';
+        return [
+            "shared/$name",
+            "$flags{compile} -Itools/grader @more -w -c -o '$work/shared/$name' $file"
+        ];
+    };
+    my $program = sub {
+        my ($name) = @_;
+        return [
+            $name, "$flags{compiler} -std=gnu11 -O1 -I. -o '$work/$name' tools/grader/$name.c -lm"
+        ];
+    };
+    my @own = map { $object->($_, @names) } qw(tools/grader/mpi.c tools/grader/probe.c);
+    my @same = map { $object->($_) }
+        qw(common/comm/comm_mpi.c common/comm/comm_nccl.c common/comm/waits.c);
+    push @same, map { $program->($_) } qw(broker compare);
     copy_files('build', $work, 'text.txt');
-    spew("$work/jobs", join "\0", @jobs);
+    my $kept = kept_parts(map { $_->[1] =~ s/\Q$work\E//gr } @same);
+    my @have = grep { -e "$kept/$_->[0]" } @same;
+    copy_files($kept, $work, map { $_->[0] } @have);
+    my @new = grep { !-e "$work/$_->[0]" } @same;
+    spew("$work/jobs", join "\0", map { $_->[1] } @own, @new);
     ($good, $out) = quiet('sh', '-c', "xargs -0 -P 4 -n 1 sh -c <'$work/jobs'");
     die "unsplit: $out\n" unless $good;
+    keep_parts($kept, map { $_->[0] } @new);
     my ($kernels) = `tools/kernels $build/01_data_parallel/01_by_hand 2>/dev/null`;
     $environment{OPENBLAS_CORETYPE} = $1 if defined $kernels && $kernels =~ /(\w+)/;
 }
 
-# A line around a body that marks where it runs. Its names are drawn anew in each grading.
+# Parts that are the same in every grading are kept in a folder of the build. Its name depends on the
+# commands and on all sources that they read, so a changed source gives another folder.
+sub kept_parts {
+    my (@commands) = @_;
+    my $digest = Digest::MD5->new;
+    $digest->add($_) for @commands;
+    $digest->add(slurp($_)) for sort glob 'tools/grader/*.[ch] common/*/*.h common/comm/*.c';
+    return "$build/grader/" . $digest->hexdigest;
+}
+
+# Two gradings may run at once, so a part gets its name when it is complete. A tree that cannot be
+# written keeps nothing.
+sub keep_parts {
+    my ($kept, @parts) = @_;
+    eval {
+        for my $part (@parts) {
+            copy_files($work, "$kept/new-$$", $part);
+            make_path(dirname("$kept/$part"));
+            rename "$kept/new-$$/$part", "$kept/$part" or die "$!\n";
+        }
+        remove_tree("$kept/new-$$");
+    };
+}
+
+# A line around a body that marks where it runs. Its names are drawn anew in each grading. number:
+# of the body, if a program has several marked bodies.
 sub mark_body {
-    my ($body) = @_;
-    return
-          "{ extern int grader_enter$suffix(void); extern void grader_leave$suffix(const int *); "
-        . "const int inside$suffix __attribute__((cleanup(grader_leave$suffix), unused)) = "
-        . "grader_enter$suffix();\n#line 1 \"your-body\"\n$body}\n";
+    my ($body, $number) = @_;
+    $number //= 1;
+    return "{ extern int grader_enter$suffix(int); extern void grader_leave$suffix(const int *); "
+        . "const int inside$suffix __attribute__((cleanup(grader_leave$suffix), unused)) = grader_enter$suffix($number);\n#line 1 \"your-body\"\n$body}\n";
 }
 
 sub compile_words {
@@ -191,7 +231,7 @@ sub compile_body {
         map { /^\S+ \S (\S+)/ ? "--keep-global-symbol=$1" : () } `nm -g --defined-only '$ours'`;
     my $words = compile_words($from, $to, $name) =~ s/ -I\. / -I$in /r . " && objcopy @globals $to";
     local %ENV = %environment;
-    my ($good, $out) = quiet(confined(60, \%files, 2**32, 64, 'sh', '-c', $words));
+    my ($good, $out) = quiet(confined(20, \%files, 2**30, 64, 'sh', '-c', $words));
     my ($error) = $out =~ /((?:your-body:\d+:|fatal|error)[^\n]*error[^\n]*)/;
     $error //= ($out =~ /([^\n]*(?:error|exhausted)[^\n]*)/)[0] // 'the compiler gave up';
     return (undef, $error =~ s{/work/}{}gr)
@@ -250,8 +290,9 @@ sub run_program {
         $o{alter} // 'none', $files, @command;
     return { broken => "the broker ended with status $status" } if $status;
     my $run = slurp("$files.run");
-    my %seen_run = (files => $files, counts => {}, peak => 0, seconds => 0);
+    my %seen_run = (files => $files, counts => {}, entered => {}, peak => 0, seconds => 0);
     $seen_run{counts}{$3} = [$1, $2] while $run =~ /^count (\d+) (\d+) (.*)$/mg;
+    $seen_run{entered}{$1} = $2 while $run =~ /^entered (\d+) (\d+)$/mg;
     my @ranks;
 
     while ($run =~ /^rank (\d+) status (\d+) peak (\d+) seconds (\S+) bye (\d)$/mg) {

@@ -345,7 +345,7 @@ bool check_numbers(Run *run, const char *what, const char *name, const double *g
         print_line(run, what, name, &f, limit, limit > 0 ? CLOSE : EQUAL);
         if (!pass) {
             report_detail(f.trouble);
-            diagnose_numbers(run, what, name, got, want, n);
+            diagnose_numbers(run, what, name, got, want, n, limit);
         }
         uint64_t key = text_hash(name);
         for (size_t i = 0; i < n; i++)

@@ -64,6 +64,45 @@ static Factor fit_whole(const Whole *got, const Whole *want) {
     return result;
 }
 
+// ---- one factor on average, and the wrong elements ----
+
+// Sums over all wrong tensors, for the factor that fits them best although it does not explain
+// them.
+typedef struct {
+    double products, squares;
+} Average;
+static void average_add(Average *sum, const Whole *got, const Whole *want) {
+    for (size_t i = 0; i < want->rows * want->cols; i++) {
+        sum->products += (double)got->values[i] * (double)want->values[i];
+        sum->squares += (double)want->values[i] * (double)want->values[i];
+    }
+}
+
+// ", on average 1.75 times too small"; "" if the best factor is nearly 1, or none.
+static const char *average_text(char text[64], Average sum) {
+    double factor = sum.squares > 0 ? sum.products / sum.squares : NAN;
+    text[0] = 0;
+    if (!isfinite(factor) || fabs(factor) < 1e-3 || fabs(factor - 1) < 0.02) return text;
+    if (factor < 0) snprintf(text, 64, ", on average of the wrong sign");
+    else if (factor < 1) snprintf(text, 64, ", on average %.3g times too small", 1 / factor);
+    else snprintf(text, 64, ", on average %.3g times too large", factor);
+    return text;
+}
+
+// " (elements 0 to 11 of 48)" if the wrong elements of a tensor are a part of it without a gap.
+static const char *elements_text(char text[80], const Whole *got, const Whole *want, double limit) {
+    size_t n = want->rows * want->cols, first = n, last = 0, count = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (fabs((double)got->values[i] - (double)want->values[i]) <= limit) continue;
+        if (count++ == 0) first = i;
+        last = i;
+    }
+    text[0] = 0;
+    if (count > 0 && count < n && count == last - first + 1)
+        snprintf(text, 80, " (elements %zu to %zu of %zu)", first, last, n);
+    return text;
+}
+
 // ---- ranks ----
 
 // Names the ranks whose elements differ: "on every rank", "on rank 2", "on ranks 1, 3", "on 5 of 8
@@ -113,6 +152,8 @@ void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want,
     size_t tensors = 0;
     double over_all = 0;
     Factor all = { 0 };
+    Average average = { 0 };
+    char elements[80] = "", mean[64];
     for (size_t t = 0; t < want->count; t++)
         over_all = fmax(over_all, whole_largest(&want->wholes[t]));
     memset(differs, 0, 2 * ranks * sizeof *differs);
@@ -136,10 +177,12 @@ void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want,
         if (first == NULL) {
             first = b->name;
             all = f;
+            elements_text(elements, a, b, limit * largest);
             if (t > 0 && strcmp(step_of(b->name), step_of(want->wholes[t - 1].name)) != 0)
                 tensors = 1;
         }
         differing++;
+        average_add(&average, a, b);
         same_factor +=
             f.fits && all.fits && fabs(f.factor - all.factor) * TRUSTED_DIGITS <= fabs(all.factor);
     }
@@ -153,16 +196,29 @@ void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want,
         wrong(run, "%s: %zu of %zu tensors%s are %s%s.", what, differing, tensors, step,
               factor_text(how, all.factor), which);
     else
-        wrong(run, "%s: %zu of %zu tensors%s differ%s, first %.*s; no single factor explains them.",
-              what, differing, tensors, step, which, (int)(strlen(first) - strlen(step)), first);
+        wrong(run,
+              "%s: %zu of %zu tensors%s differ%s, first %.*s%s; no single factor explains them%s.",
+              what, differing, tensors, step, which, (int)(strlen(first) - strlen(step)), first,
+              elements, average_text(mean, average));
 }
 
 void diagnose_numbers(Run *run, const char *what, const char *name, const double *got,
-                      const double *want, size_t n) {
+                      const double *want, size_t n, double limit) {
     Factor f = fit(got, want, n);
-    char how[48];
-    if (f.fits) wrong(run, "%s: %s is %s.", what, name, factor_text(how, f.factor));
-    else wrong(run, "%s: %s differs; no single factor explains it.", what, name);
+    char how[48], mean[64];
+    double largest = 0;
+    size_t first = 0;
+    for (size_t i = 0; i < n; i++) largest = fmax(largest, fabs(want[i]));
+    while (first + 1 < n && fabs(got[first] - want[first]) <= limit * largest) first++;
+    if (f.fits) {
+        wrong(run, "%s: %s is %s.", what, name, factor_text(how, f.factor));
+        return;
+    }
+    average_text(mean, (Average){ f.factor, n > 1 });
+    wrong(run,
+          "%s: %s differs; no single factor explains it%s. Number %zu of %zu is %.6g instead of "
+          "%.6g.",
+          what, name, mean, first, n, got[first], want[first]);
 }
 
 void diagnose_statement(Run *run, const char *what, const char *name, size_t missing) {

@@ -159,7 +159,7 @@ double whole_largest(const Whole *w);                // the largest absolute val
 // ---- diagnose.c, on rank 0: each function keeps a sentence about a check, the first one wins ----
 void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 void diagnose_numbers(Run *run, const char *what, const char *name, const double *got,
-                      const double *want, size_t n);
+                      const double *want, size_t n, double limit);
 void diagnose_statement(Run *run, const char *what, const char *name, size_t missing);
 void diagnose_cost(Run *run, const CostRecord *cost);
 

@@ -8,9 +8,10 @@
 // the numbers of calls and bytes that the broker counts cannot be changed by a graded body, and
 // neither can the contents of a message after it was sent.
 //
-// ALTER is none, body or all. With body the broker alters the real numbers that a rank sends while
-// the graded body runs there; with all, those of every message. A result that stays right although
-// the messages were altered does not come from the messages. Bytes and times are never altered.
+// ALTER is none, body, body-K or all. With body the broker alters the real numbers that a rank
+// sends while a graded body runs there; with body-K, while body K runs; with all, those of every
+// message. A result that stays right although the messages were altered does not come from the
+// messages. Bytes and times are never altered.
 //
 // The broker ends all ranks when SECONDS have passed, when a rank fails, or when all ranks wait for
 // each other. It writes FILES.results (the records of the ranks), FILES.out (rank 0's output),
@@ -57,9 +58,11 @@ typedef struct {
     uint64_t met[MOST_RANKS]; // collectives that this member has started
 } Comm;
 
+enum { MOST_COMMS = 4096, MOST_COUNTS = 20000, MOST_QUEUED = 1 << 30, MOST_BODIES = 100 };
 typedef struct {
     pid_t pid;
-    int socket, depth; // depth: graded bodies that run now
+    int socket;
+    int depth, in_body[MOST_BODIES]; // graded bodies that run now: all of them, and body K
     bool bye, ended, waits;
     char *in, *out; // bytes received; bytes to send
     size_t in_count, in_room, out_count, out_room;
@@ -74,7 +77,8 @@ typedef struct {
     uint64_t calls, bytes;
 } Count;
 
-enum { MOST_COMMS = 4096, MOST_COUNTS = 20000, MOST_QUEUED = 1 << 30 };
+static uint64_t entered[MOST_BODIES]; // how often body K began, on all ranks
+static int altered_body;              // K of body-K; 0: any body
 static Rank rank_of[MOST_RANKS];
 static Comm *comm[MOST_COMMS];
 static int ranks, comms;
@@ -124,7 +128,9 @@ static void book(int rank, const Comm *c, const char *kind, int type, size_t byt
 static double altered(double x, size_t i) { return i % 2 == 0 ? 1.5 * x : 0.5 * x; }
 
 static void change(int rank, const Frame *f, char *data) {
-    bool inside = strcmp(alter, "body") == 0 && rank_of[rank].depth > 0;
+    const Rank *r = &rank_of[rank];
+    bool inside = strncmp(alter, "body", 4) == 0 &&
+                  (altered_body > 0 ? r->in_body[altered_body] : r->depth) > 0;
     float *reals = (void *)data;
     double *doubles = (void *)data;
     if (!inside && strcmp(alter, "all") != 0) return;
@@ -383,6 +389,15 @@ static void measure(Rank *r, pid_t pid) {
 
 // ---- frames ----
 
+// Body K begins on this rank (k = K), or ends (k = -K).
+static void mark(Rank *r, int k) {
+    int step = k > 0 ? 1 : -1;
+    r->depth += step;
+    if (k == 0 || k <= -MOST_BODIES || k >= MOST_BODIES) return;
+    r->in_body[k * step] += step;
+    if (k > 0) entered[k]++;
+}
+
 static void take(int rank, const Frame *f, char *data) {
     Rank *r = &rank_of[rank];
     if (f->kind == FRAME_BYE) {
@@ -390,7 +405,7 @@ static void take(int rank, const Frame *f, char *data) {
         r->bye = true;
         answer(rank, (Frame){ .id = f->id }, NULL);
     } else if (f->kind == FRAME_WAIT) r->waits = f->id == r->answers; // no frame is on its way
-    else if (f->kind == FRAME_MARK) r->depth += f->tag > 0 ? 1 : -1;
+    else if (f->kind == FRAME_MARK) mark(r, f->tag);
     else if (f->kind == FRAME_RESULT) {
         if (rank == 0) fwrite(data, 1, f->bytes, results);
     } else {
@@ -546,6 +561,8 @@ static void write_run(const char *files, bool late) {
     for (int i = 0; i < counts; i++)
         fprintf(f, "count %llu %llu %s\n", (unsigned long long)count[i].calls,
                 (unsigned long long)count[i].bytes, count[i].key);
+    for (int k = 1; k < MOST_BODIES; k++)
+        if (entered[k] > 0) fprintf(f, "entered %d %llu\n", k, (unsigned long long)entered[k]);
     if (fclose(f) != 0) broken(name);
 }
 
@@ -581,12 +598,14 @@ static void start_rank(int i, char **command, const char *files) {
 
 int main(int argc, char **argv) {
     if (argc < 6) {
-        fprintf(stderr, "usage: broker RANKS SECONDS none|body|all FILES COMMAND...\n");
+        fprintf(stderr, "usage: broker RANKS SECONDS none|body|body-K|all FILES COMMAND...\n");
         return 2;
     }
     ranks = atoi(argv[1]);
-    double until = now() + atof(argv[2]), failed = 0, looked = 0;
+    double until = now() + atof(argv[2]), failed = 0, looked = 0, reaped = 0;
     alter = argv[3];
+    if (strncmp(alter, "body-", 5) == 0) altered_body = atoi(alter + 5);
+    if (altered_body < 0 || altered_body >= MOST_BODIES) return 2;
     char name[4096];
     snprintf(name, sizeof name, "%s.results", argv[4]);
     results = fopen(name, "w");
@@ -607,13 +626,17 @@ int main(int argc, char **argv) {
             p[i] = (struct pollfd){ rank_of[i].socket, events, 0 };
             open_sockets += rank_of[i].socket >= 0;
         }
-        bool running = reap(false);
-        if (!running && open_sockets == 0) break;
+        if (open_sockets == 0 || now() > reaped + 0.02) {
+            reaped = now();
+            if (!reap(false) && open_sockets == 0) break;
+        }
         poll(p, (nfds_t)ranks, 50);
         for (int i = 0; i < ranks; i++) {
             if (p[i].revents & POLLOUT) write_rank(i);
             if (p[i].revents & (POLLIN | POLLHUP | POLLERR)) read_rank(i);
         }
+        for (int i = 0; i < ranks; i++)
+            if (rank_of[i].out_count > 0 && rank_of[i].socket >= 0) write_rank(i);
         for (int i = 0; i < ranks; i++)
             if (rank_of[i].ended && rank_of[i].status != 0 && rank_of[i].status != 1 && failed == 0)
                 failed = now();

@@ -192,6 +192,7 @@ static void compare_numbers(Text what, Reader *theirs, Reader *ours, double limi
     b = numbers(ours, our_n);
     double scale = 0, difference = 0;
     bool bits = true;
+    size_t first = 0;
     if (n != our_n) {
         wrong(what, name, "another number of values");
         return;
@@ -207,7 +208,8 @@ static void compare_numbers(Text what, Reader *theirs, Reader *ours, double limi
     }
     double error = scale > 0 ? difference / scale : difference;
     if (limit == 0 ? bits : error <= limit) return;
-    snprintf(why, sizeof why, "error %.1e, limit %.1e", error, limit);
+    while (first + 1 < n && fabs(a[first] - b[first]) <= limit * scale) first++;
+    snprintf(why, sizeof why, "error %.1e, limit %.1e, from number %zu", error, limit, first);
     wrong(what, name, why);
 }
 

@@ -41,22 +41,43 @@ static void write_all(const void *data, size_t bytes) {
     }
 }
 
+// Bytes that have been read from the socket, but not been taken. Several small frames need one call
+// of the kernel.
+static struct {
+    char data[1 << 16];
+    size_t at, count;
+} ahead;
+
 static void read_all(void *data, size_t bytes) {
     char *at = data;
     while (bytes > 0) {
-        ssize_t n = read(SOCKET, at, bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) gone();
+        if (ahead.at == ahead.count) {
+            ssize_t n = read(SOCKET, ahead.data, sizeof ahead.data);
+            if (n < 0 && errno == EINTR) continue;
+            if (n <= 0) gone();
+            ahead.at = 0;
+            ahead.count = (size_t)n;
+        }
+        size_t n = ahead.count - ahead.at < bytes ? ahead.count - ahead.at : bytes;
+        memcpy(at, ahead.data + ahead.at, n);
+        ahead.at += n;
         at += n;
-        bytes -= (size_t)n;
+        bytes -= n;
     }
 }
 
 static void put(Frame f, const void *data, size_t bytes) {
+    static char whole[1 << 16]; // a small frame is sent in one call of the kernel
     f.bytes = bytes;
     told_waiting = false;
-    write_all(&f, sizeof f);
-    if (bytes > 0) write_all(data, bytes);
+    if (sizeof f + bytes > sizeof whole) {
+        write_all(&f, sizeof f);
+        write_all(data, bytes);
+        return;
+    }
+    memcpy(whole, &f, sizeof f);
+    if (bytes > 0) memcpy(whole + sizeof f, data, bytes);
+    write_all(whole, sizeof f + bytes);
 }
 
 // The functions that probe.c uses. A build gives them other names.
@@ -105,7 +126,7 @@ static void take_frame(void) {
 static bool take_frames(int milliseconds) {
     struct pollfd p = { SOCKET, POLLIN, 0 };
     bool any = false;
-    while (poll(&p, 1, any ? 0 : milliseconds) > 0) {
+    while (ahead.at < ahead.count || poll(&p, 1, any ? 0 : milliseconds) > 0) {
         take_frame();
         any = true;
     }

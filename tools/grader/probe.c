@@ -9,11 +9,11 @@
 
 void grader_result(const void *data, size_t bytes);
 void grader_mark(int step);
-int grader_enter(void);
+int grader_enter(int body);
 void grader_leave(const int *entered);
-int grader_enter(void) {
-    grader_mark(1);
-    return 1;
+int grader_enter(int body) {
+    grader_mark(body);
+    return body;
 }
 void grader_leave(const int *entered) { grader_mark(-*entered); }
 

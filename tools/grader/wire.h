@@ -11,7 +11,7 @@ typedef enum {
     FRAME_PROBE,  // peer, tag, or -1 for any; the broker answers at once
     FRAME_MEET,   // a collective: call, root in peer, type, op
     FRAME_WAIT,   // the rank waits, and has taken `id` frames of the broker so far
-    FRAME_MARK,   // tag 1: the graded body begins on this rank; tag -1: it ends
+    FRAME_MARK,   // tag K: the graded body K begins on this rank; tag -K: it ends
     FRAME_RESULT, // a record for the judge
     FRAME_BYE,    // this rank has finished; the broker answers when it has read its counts
     FRAME_DONE    // from the broker: the operation `id` is complete; peer, tag: of the message
