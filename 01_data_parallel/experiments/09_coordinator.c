@@ -44,11 +44,11 @@ static void train(Run *run, size_t cycle, size_t fused, Snapshot *want, Seen see
     Snapshot *got = snapshot_new(run);
     Comm *data = run->world, *control = comm_split(data, 0, data->rank, "control");
     Arena a = arena(MEM_GRADIENTS);
-    Tensor g = tensor_new(&a, 1, TENSORS * ELEMENTS);
+    Tensor g = tensor_shaped(&a, tensor_shape(1, TENSORS * ELEMENTS, option_storage(run)));
     Range part[TENSORS];
     for (size_t i = 0; i < TENSORS; i++) part[i] = (Range){ i * ELEMENTS, (i + 1) * ELEMENTS };
-    Coordinator c =
-        coordinator_new(control, data, g, part, TENSORS, fused * ELEMENTS * sizeof(real));
+    Coordinator c = coordinator_new(control, data, g, part, TENSORS,
+                                    fused * ELEMENTS * element_size(g.element));
     for (size_t step = 0; step < STEPS; step++) {
         Request *sum[LAYERS];
         bool done = cycle == 0;
@@ -89,15 +89,18 @@ static Snapshot *one_device(Run *run) {
     Snapshot *want = snapshot_new(run);
     ledger_pause();
     Arena a = arena(MEM_REFERENCE);
-    Tensor sum = tensor_new(&a, 1, ELEMENTS), t = tensor_new(&a, 1, ELEMENTS);
+    Tensor sum = tensor_new(&a, 1, ELEMENTS);
+    Tensor t = tensor_shaped(&a, tensor_shape(1, ELEMENTS, option_storage(run)));
     for (size_t n = 0; n < STEPS * TENSORS && run->world->rank == 0; n++) {
         const size_t step = n / TENSORS, i = n % TENSORS;
-        gradient(run, sum, 0, step, i);
+        gradient(run, t, 0, step, i);
+        tensor_copy(sum, t);
         for (size_t rank = 1; rank < run->world->size; rank++) {
             gradient(run, t, rank, step, i);
             op_add(sum, sum, t);
         }
-        snapshot_put_flat(want, step ? "second step" : "first step", 1, TENSORS * ELEMENTS, sum,
+        tensor_copy(t, sum); // rounds the sum once
+        snapshot_put_flat(want, step ? "second step" : "first step", 1, TENSORS * ELEMENTS, t,
                           i * ELEMENTS);
     }
     arena_free(&a);
@@ -147,11 +150,11 @@ typedef struct {
 } Expected;
 
 // `tensors` leave at `ready`, up to `fused` together. Their all-reduces follow one another.
-static void send_sums(Expected *x, size_t N, size_t tensors, size_t fused, double ready) {
+static void send_sums(const Run *run, Expected *x, size_t tensors, size_t fused, double ready) {
+    const size_t N = run->world->size, e = element_size(option_storage(run));
     while (tensors > 0) {
         const size_t n = tensors < fused ? tensors : fused;
-        x->time =
-            fmax(x->time, ready) + ring_time(ALL_REDUCE_PASSES, N, n * ELEMENTS, sizeof(real));
+        x->time = fmax(x->time, ready) + ring_time(ALL_REDUCE_PASSES, N, n * ELEMENTS, e);
         x->sums++;
         tensors -= n;
     }
@@ -174,16 +177,16 @@ static Expected expect(const Run *run, size_t cycle, size_t fused, bool names) {
             now += chain_time(N, e) + (agreed ? chain_time(N, agreed * e) : 0);
             x.calls += (run->world->rank ? 3 : 1) + (agreed > 0);
             x.bytes += (double)((run->world->rank ? 1 + 2 * fresh : N > 1 ? 1 + agreed : 0) * e);
-            send_sums(&x, N, agreed, fused, now);
+            send_sums(run, &x, agreed, fused, now);
             continue;
         }
         now = fmax(now, answer);
-        if (j > 0) send_sums(&x, N, agreed_in(j - 1, N, cycle), fused, now);
+        if (j > 0) send_sums(run, &x, agreed_in(j - 1, N, cycle), fused, now);
         answer = now + ring_time(ALL_REDUCE_PASSES, N, question, e);
         x.calls++;
         x.bytes += ring_bytes(ALL_REDUCE_PASSES, N, question, e);
     }
-    if (!names) send_sums(&x, N, agreed_in(K - 1, N, cycle), fused, fmax(now, answer));
+    if (!names) send_sums(run, &x, agreed_in(K - 1, N, cycle), fused, fmax(now, answer));
     return x;
 }
 
@@ -245,7 +248,7 @@ static void coordinator(Run *run) {
     Snapshot *want = one_device(run);
     deadlock(run);
     for (size_t l = 1; l <= LAYERS; l++)
-        send_sums(&x, N, BRANCHES, BRANCHES,
+        send_sums(run, &x, BRANCHES, BRANCHES,
                   (double)(l * BRANCHES) * work_product(ROWS, WIDTH, BATCH).time);
     train(run, 0, 1, want, fixed);
     check_step(run, "fixed", "fixed order", x, &fixed[1]);
@@ -295,6 +298,7 @@ static void coordinator(Run *run) {
 
 static const Option options[] = {
     { "link", "NAME[,NAME]", "ethernet", NULL },
+    ONLY_STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(coordinator, options);

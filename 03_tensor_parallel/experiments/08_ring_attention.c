@@ -157,6 +157,9 @@ static void ring(Run *run) {
 
 static const Option options[] = {
     { "picture", "contiguous|zigzag", "contiguous", "the picture that --svg and --trace write" },
+    REALS_ONLY(
+        "attention in blocks adds to its output block by block, and 16 bits would round each "
+        "sum"),
     { 0 },
 };
 EXPERIMENT(ring, options);

@@ -74,4 +74,8 @@ static void ring_self(Run *run) {
                       "zigzag chunks (03.08).");
 }
 
-EXPERIMENT(ring_self, NULL);
+static const Option options[] = {
+    REALS_ONLY("the blocks of keys and values that ranks exchange here are reals"),
+    { 0 },
+};
+EXPERIMENT(ring_self, options);

@@ -118,4 +118,8 @@ static void ulysses(Run *run) {
                  "of groups with Ulysses inside.");
 }
 
-EXPERIMENT(ulysses, NULL);
+static const Option options[] = {
+    REALS_ONLY("the blocks of keys and values that ranks exchange here are reals"),
+    { 0 },
+};
+EXPERIMENT(ulysses, options);

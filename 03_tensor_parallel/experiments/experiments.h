@@ -47,6 +47,7 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 // The predictions for one rank and one step. SGD has no state, so trial_costs() predicts 0 bytes.
 typedef struct {
     size_t parameters, gradients, kept; // elements
+    size_t kept_reals;                  // elements of kept that are reals in any storage
     size_t calls;                       // all-reduces
     double sent;                        // bytes
 } TrialCosts;
@@ -77,6 +78,7 @@ struct Trial {
     Param params[TRIAL_PARAMS]; // described and cut; a Param without columns ends them
     double deviation, rate;     // deviation of the initial weights; learning rate of SGD
     double dropout;             // of Y: the probability that an element is dropped
+    Element storage;            // of X, Y, their gradients and the weights
     uint64_t keys[TRIAL_DATA];  // random numbers of X and so on
     // Replaces keys, unless it is NULL. i: the step or the parameter.
     uint64_t (*key)(uint64_t seed, TrialData what, size_t i);
@@ -100,7 +102,7 @@ typedef struct {
     Arena parameters, gradients, kept, output;
 } Bigram;
 // Draws the rows of E for these entries: all of E where the model is unsplit.
-Bigram bigram_new(uint64_t seed, Range entries);
+Bigram bigram_new(const Run *run, Range entries);
 void bigram_free(Bigram *m);
 // x is whole on every rank, so every rank applies the same mask.
 void bigram_drop(Run *run, Tensor x, const Batch *b);
