@@ -235,12 +235,12 @@ static void context_closed_forms(Run *run) {
                                         "Ulysses: sent" };
     static const double units[] = { 6 * N - 4, 6 * N - 4, 8 * (N - 1), 8.0 * (N - 1) / N };
     const Comm cp = { .rank = 1, .size = N };
-    const ContextLayer layer = { 1, N * CHUNK, HEADS, HEADS, COLUMNS };
+    const ContextLayer layer = { 1, N * CHUNK, HEADS, HEADS, COLUMNS, REALS };
     for (int kind = 0; kind < CONTEXT_KINDS; kind++)
         cost(run, name[kind], "elements", units[kind] * CHUNK * HEADS * COLUMNS,
              context_layer_bytes(&cp, kind, layer) / sizeof(real));
     if (!clock_config()->simulated) return;
-    const ContextSizes z = { CHUNK, HEADS, COLUMNS };
+    const ContextSizes z = { CHUNK, HEADS, COLUMNS, REALS };
     for (int kind = CONTEXT_RING; kind <= CONTEXT_ZIGZAG; kind++) {
         const RingTime ring = context_ring_time(kind, z, N, false);
         const double part = (N * CHUNK + 1.0) / ((2 * N - 1) * CHUNK + 1.0);

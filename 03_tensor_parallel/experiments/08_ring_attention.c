@@ -13,12 +13,17 @@ static const ModelConfig tiny = {
 };
 static const char *const context_gpt_id[] = { "gpt.%s.ring", "gpt.%s.zigzag", "gpt.%s.rsa",
                                               "gpt.%s.ulysses" };
-static const ContextSizes alone = { .chunk = 192, .heads = 8, .D = 4 }; // one sequence
+// Attention alone, of one sequence.
+static ContextSizes alone_sizes(const Run *run) {
+    return (ContextSizes){ .chunk = 192, .heads = 8, .D = 4, .storage = option_storage(run) };
+}
 
 static void trained_costs(Run *run, const Training *t, int kind, const GptMeasured *r) {
     const ModelConfig *c = &t->model;
-    const size_t n = run->world->size, e = sizeof(real), b = t->sequences;
-    const ContextLayer layer = { b, c->context, c->heads, config_kv_heads(c), c->width / c->heads };
+    const size_t n = run->world->size, b = t->sequences;
+    const ContextLayer layer = {
+        b, c->context, c->heads, config_kv_heads(c), c->width / c->heads, c->storage
+    };
     const CutSizes whole = cut_sizes(c, 1, 0);
     CutSizes z = whole;
     z.T = context_chunk(kind, c->context, n, run->world->rank); // this rank's queries
@@ -32,6 +37,10 @@ static void trained_costs(Run *run, const Training *t, int kind, const GptMeasur
         elements.kept +=
             c->layers * (b * c->context * (heads * (2 * layer.D + 1) + 2 * keys * layer.D) -
                          b * z.T * c->heads);
+    // RSA keeps its scores in reals. Ulysses has the lse of its heads for all positions.
+    if (kind == CONTEXT_RSA) elements.kept_reals += c->layers * activations_scores(&z, b);
+    if (kind == CONTEXT_ULYSSES)
+        elements.kept_reals += c->layers * b * (c->context * heads - z.T * c->heads);
     gpt_memory_costs(run, context_gpt_id[kind], context_name[kind], c, &elements, r);
     check_costs(run, context_gpt_id[kind], context_name[kind],
                 (CostRow[]){
@@ -39,7 +48,8 @@ static void trained_costs(Run *run, const Training *t, int kind, const GptMeasur
                       BY_FORMULA((double)c->layers * context_layer_bytes(run->world, kind, layer)),
                       r->layers[GPT_WORLD].sent },
                     { "sums", "sent for the sum of gradients", "bytes",
-                      BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole), e)),
+                      BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole),
+                                            gradient_bytes(c))),
                       r->sums[GPT_WORLD].sent },
                     { 0 } });
 }
@@ -48,6 +58,7 @@ static void trainings(Run *run) {
     ModelConfig c = tiny;
     c.seed = run->seed;
     Training t = gpt_training(c, SEQUENCES);
+    training_store(run, &t);
     for (int adam = 0; adam < 2; adam++) { // SGD, then AdamW
         t.optimizer = adam ? adamw(0.01) : sgd(0.5);
         Trajectory want = training_unsplit(run, &t, 1);
@@ -57,7 +68,7 @@ static void trainings(Run *run) {
             CutGpt cut = { .way = WAY_RING, .world = run->world, .attention = context_kind[i] };
             Trajectory got = trajectory_new(run, &t);
             gpt_train(&cut, &t, &got);
-            training_compare(run, what, &got, &want, LIMIT_ROUNDING);
+            training_compare(run, what, &got, &want, rounding_limit(run));
             check_true(run, "clipping", "is at work in every step",
                        trajectory_clipped(&got, t.clip));
             if (adam) trained_costs(run, &t, i, &cut.measured);
@@ -75,6 +86,7 @@ static void trainings(Run *run) {
 static void table(Run *run) {
     enum { MEGABYTE = 1000000, MANY = 64 };
     const size_t n = run->world->size;
+    const ContextSizes alone = alone_sizes(run);
     char longest[CONTEXT_KINDS][24], busy[40], more[40];
     for (int k = 0; k < CONTEXT_KINDS; k++)
         snprintf(longest[k], sizeof longest[k], "=%zu",
@@ -150,16 +162,14 @@ static void ring(Run *run) {
     require_one_link(run);
     introduction(run);
     trainings(run);
-    context_alone(run, alone);
+    context_alone(run, alone_sizes(run));
     table(run);
     ending(run);
 }
 
 static const Option options[] = {
     { "picture", "contiguous|zigzag", "contiguous", "the picture that --svg and --trace write" },
-    REALS_ONLY(
-        "attention in blocks adds to its output block by block, and 16 bits would round each "
-        "sum"),
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(ring, options);

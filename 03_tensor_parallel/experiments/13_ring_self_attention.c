@@ -10,11 +10,12 @@ enum { CHUNK = 96, HEADS = 8, D = 4 };
 
 // One pass round the ring: a block of scores per hop, all of them, and N - 1 hops of a chunk.
 static void check_times(Run *run, AttendSizes z, const Attended *r) {
-    const size_t n = run->world->size, c = z.T / n, A = z.heads * z.D, e = sizeof(real);
+    const size_t n = run->world->size, c = z.T / n, A = z.heads * z.D;
+    const size_t e = element_size(option_storage(run));
     const double block = (double)z.heads * work_product(c, c, z.D).time;
     const double pass = block + (double)(n - 1) * fmax(block, send_time(c * A * e));
     const double sum = (double)z.heads * work_product(z.T, c, z.D).time +
-                       ring_time(ALL_REDUCE_PASSES, n, z.T * A, e);
+                       ring_time(ALL_REDUCE_PASSES, n, z.T * A, sizeof(real));
     check_costs(run, "time.%s", "RSA: %s",
                 (const CostRow[]){
                     { "forward", "forward", "ps", BY_FORMULA(2 * pass), (double)r->forward.step },
@@ -74,8 +75,5 @@ static void ring_self(Run *run) {
                       "zigzag chunks (03.08).");
 }
 
-static const Option options[] = {
-    REALS_ONLY("the blocks of keys and values that ranks exchange here are reals"),
-    { 0 },
-};
+static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };
 EXPERIMENT(ring_self, options);

@@ -22,7 +22,8 @@ static double causal_time(size_t T, size_t columns) {
 
 // An all-to-all of q, k and v; the attention of some heads as on one device; one of the output.
 static void check_times(Run *run, AttendSizes z, const Attended *r, const char *names) {
-    const size_t n = run->world->size, e = sizeof(real), ratio = z.heads / z.key_heads;
+    const size_t n = run->world->size, e = element_size(option_storage(run)),
+                 ratio = z.heads / z.key_heads;
     const size_t keys = ceil_div(z.key_heads, n), part = z.T * keys * z.D;
     const double product = (double)(keys * ratio) * causal_time(z.T, z.D);
     const double messages =
@@ -118,8 +119,5 @@ static void ulysses(Run *run) {
                  "of groups with Ulysses inside.");
 }
 
-static const Option options[] = {
-    REALS_ONLY("the blocks of keys and values that ranks exchange here are reals"),
-    { 0 },
-};
+static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };
 EXPERIMENT(ulysses, options);

@@ -53,9 +53,10 @@ static void run_attention(Run *run, const AttentionKind *kind, AttendSizes z, Sn
     tensor_randomize(whole, random_key(run->seed, 1), 1);
     tensor_randomize(whole_dout, random_key(run->seed, 2), 1);
     Saved saved = saved_new();
+    saved.storage = option_storage(run);
     saved_tensor(&saved, S_QKV, rows, W);
     saved_tensor(&saved, S_MIX, rows, A);
-    Tensor dqkv = tensor_new(&a, rows, W), dmix = tensor_new(&a, rows, A);
+    Tensor dqkv = tensor_like(&a, saved.t[S_QKV]), dmix = tensor_like(&a, saved.t[S_MIX]);
     positions_of(saved.t[S_QKV], whole, own, NULL, NULL);
     positions_of(dmix, whole_dout, own, NULL, NULL);
 
@@ -113,7 +114,7 @@ Attended attend(Run *run, const AttentionKind *kind, AttendSizes z, Snapshot *wa
     run_attention(run, kind, z, got, title, &r);
     snprintf(what, sizeof what, "%s = one device, %zu positions, %zu key heads", kind->name, z.T,
              z.key_heads);
-    check_close(run, what, got, want, LIMIT_ROUNDING);
+    check_close(run, what, got, want, rounding_limit(run));
     snapshot_free(got);
     return r;
 }
@@ -122,19 +123,23 @@ Attended attend(Run *run, const AttentionKind *kind, AttendSizes z, Snapshot *wa
 
 void attend_costs(Run *run, const AttentionKind *kind, AttendSizes z, const Attended *r,
                   const char *id) {
-    const size_t n = run->world->size, rank = run->world->rank, c = z.T / n, e = sizeof(real);
+    const size_t n = run->world->size, rank = run->world->rank, c = z.T / n;
+    const size_t e = element_size(option_storage(run)), real_size = sizeof(real);
     const size_t keys = part_size(z.key_heads, n, rank), ratio = z.heads / z.key_heads;
-    const double N = (double)n, block = (double)(c * z.key_heads * z.D * e); // k of a chunk
+    // Bytes of k of a chunk, and of its gradient, which is a sum: reals in any storage.
+    const double N = (double)n, block = (double)(c * z.key_heads * z.D * e),
+                 sums = (double)(c * z.key_heads * z.D * real_size);
     // The rings. A head computes the pairs of a query and a key that the causal mask leaves.
-    double sent = n > 1 ? (6 * N - 4) * block : 0, calls = n > 1 ? 3 * N - 2 : 0;
-    double buffers = (n > 2 ? 10 : 4 * N) * block; // k | v: here, coming; dk | dv: also leaving
-    double kept = (double)(c * z.heads), products = 7, heads = (double)z.heads;
+    double sent = n > 1 ? 4 * (N - 1) * block + 2 * N * sums : 0, calls = n > 1 ? 3 * N - 2 : 0;
+    // Blocks of k | v: here, and on more than two ranks coming. dk | dv: also leaving.
+    double buffers = (n > 2 ? 4 : 2) * block + (n > 1 ? 6 : 2) * sums;
+    double kept = (double)(c * z.heads * real_size), products = 7, heads = (double)z.heads;
     size_t pairs = c * (c + 1) / 2 + (kind == &ring_attention ? rank * c * c : (n - 1) * c * c / 2);
     if (kind == &ring_self_attention) {
-        sent = 8 * (N - 1) * block;
+        sent = 4 * (N - 1) * (block + sums);
         calls = 4 * (N - 1) + 2;
-        buffers = N * block; // dk of all positions
-        kept = (double)(z.heads * c * z.T);
+        buffers = N * sums; // dk of all positions
+        kept = (double)(z.heads * c * z.T * real_size);
         products = 6;
         pairs = c * z.T;
     } else if (kind == &ulysses_attention) {
@@ -143,7 +148,7 @@ void attend_costs(Run *run, const AttentionKind *kind, AttendSizes z, const Atte
         calls = 4;
         // Two copies of the larger all-to-all: q, k and v.
         buffers = (double)(2 * (ratio + 2) * n * c * ceil_div(z.key_heads, n) * z.D * e);
-        kept = (double)z.T * (heads * (2.0 * (double)z.D + 1) + 2.0 * (double)(keys * z.D));
+        kept = (double)(z.T * (keys * ratio * (2 * z.D * e + real_size) + 2 * keys * z.D * e));
         pairs = z.T * (z.T + 1) / 2;
     }
     const double flops = products * heads * work_product(pairs, 1, z.D).flops;
@@ -155,7 +160,7 @@ void attend_costs(Run *run, const AttentionKind *kind, AttendSizes z, const Atte
         (const CostRow[]){
             { "sent", "sent in both", "bytes", BY_FORMULA(sent), (double)r->sent },
             { "calls", "sends and collectives", "calls", BY_FORMULA(calls), (double)r->calls },
-            { "kept", "kept for backward", "bytes", BY_FORMULA(kept * (double)e), (double)r->kept },
+            { "kept", "kept for backward", "bytes", BY_FORMULA(kept), (double)r->kept },
             { "buffers", "buffers, peak", "bytes", BY_FORMULA(buffers), (double)r->buffers },
             { "flops", "computed", "FLOPs", BY_FORMULA(flops), r->flops },
             { 0 } });

@@ -101,9 +101,10 @@ static Attended attend(Run *run, const AttentionKind *kind, ContextSizes z, Snap
     tensor_randomize(whole, random_key(run->seed, 1), 16);
     tensor_randomize(whole_dout, random_key(run->seed, 2), 1);
     Saved saved = saved_new();
+    saved.storage = z.storage;
     saved_tensor(&saved, S_QKV, h.T, 3 * A);
     saved_tensor(&saved, S_MIX, h.T, A);
-    Tensor dqkv = tensor_new(&a, h.T, 3 * A), dmix = tensor_new(&a, h.T, A);
+    Tensor dqkv = tensor_like(&a, saved.t[S_QKV]), dmix = tensor_like(&a, saved.t[S_MIX]);
     take_positions(saved.t[S_QKV], whole, own);
     take_positions(dmix, whole_dout, own);
     Data data = data_synthetic(2, T, run->seed); // its batches have the numbers of the positions
@@ -148,16 +149,15 @@ static void times(Run *run, int kind, ContextSizes z, const Attended *r) {
 }
 
 static void costs(Run *run, int kind, ContextSizes z, const Attended *r) {
-    const size_t n = run->world->size, e = sizeof(real);
-    const ContextLayer layer = { 1, n * z.chunk, z.heads, z.heads, z.D };
+    const size_t n = run->world->size;
+    const ContextLayer layer = { 1, n * z.chunk, z.heads, z.heads, z.D, z.storage };
     check_costs(run, context_id[kind], context_name[kind],
                 (CostRow[]){ { "sent", "sent in both", "bytes",
                                BY_FORMULA(context_layer_bytes(run->world, kind, layer)), r->sent },
                              { "kept", "kept by attention", "bytes",
-                               BY_FORMULA(context_kept(kind, z, n, run->world->rank) * e),
-                               r->kept },
+                               BY_FORMULA(context_kept(kind, z, n, run->world->rank)), r->kept },
                              { "buffers", "buffers, peak", "bytes",
-                               BY_FORMULA(context_buffers(kind, z, n) * e), r->buffers },
+                               BY_FORMULA(context_buffers(kind, z, n)), r->buffers },
                              { 0 } });
     if (clock_config()->simulated) times(run, kind, z, r);
 }
@@ -166,7 +166,9 @@ static void costs(Run *run, int kind, ContextSizes z, const Attended *r) {
 
 void context_alone(Run *run, ContextSizes z) {
     // In fp32 a score of 500 is rounded by 3e-5, and so is its exponential, relatively.
-    const double limit = sizeof(real) == 8 ? 1e-10 : 1e-3;
+    const double limit = z.storage != REALS  ? storage_limit(z.storage)
+                         : sizeof(real) == 8 ? 1e-10
+                                             : 1e-3;
     comm_connect(run->world, COMM_NEIGHBOURS);
     Snapshot *want = snapshot_new(run);
     ledger_pause();

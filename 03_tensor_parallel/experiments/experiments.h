@@ -204,6 +204,7 @@ size_t context_chunk(int kind, size_t T, size_t n, size_t rank);
 // key_heads: of key and value, which groups of heads share. D: columns of one head
 typedef struct {
     size_t B, T, heads, key_heads, D;
+    Element storage;
 } ContextLayer;
 // Bytes that a rank sends in attention of one layer, forward and backward.
 double context_layer_bytes(const Comm *cp, int kind, ContextLayer z);
@@ -211,9 +212,9 @@ double context_layer_bytes(const Comm *cp, int kind, ContextLayer z);
 // ---- attention alone: one sequence of n * chunk positions ----
 typedef struct {
     size_t chunk, heads, D;
+    Element storage;
 } ContextSizes;
-// Elements that attention keeps besides q, k, v and out, and elements of message buffers, their
-// peak.
+// Bytes that attention keeps besides q, k, v and out, and bytes of message buffers, their peak.
 size_t context_kept(int kind, ContextSizes z, size_t n, size_t rank);
 size_t context_buffers(int kind, ContextSizes z, size_t n);
 // The most positions per rank for which q, k, v, out, kept elements and buffers fit in `bytes`.

@@ -33,7 +33,7 @@ static RankShare grid(const ModelConfig *c, size_t B, TensorWayShape s, size_t r
 // Time of a block's attention on the ring, in picoseconds: a head of each sequence is one head of a
 // longer list. 2n must divide the context, so that zigzag gives every rank the same work.
 static double ring_attention_time(const ModelConfig *c, size_t B, size_t n) {
-    const ContextSizes z = { c->context / n, B * c->heads, c->width / c->heads };
+    const ContextSizes z = { c->context / n, B * c->heads, c->width / c->heads, REALS };
     return context_ring_time(CONTEXT_ZIGZAG, z, n, false).step +
            context_ring_time(CONTEXT_ZIGZAG, z, n, true).step;
 }
