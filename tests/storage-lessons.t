@@ -45,7 +45,8 @@ sub gradients { return $main_only{ $_[0]{key} } ? () : ('--gradients', $_[1]) }
 my @chosen = $all ? @takes : (shuffle @takes)[0 .. $#takes / 3];
 my @forms;
 for my $lesson (sort { $a->{key} cmp $b->{key} } @chosen) {
-    my ($key, $ranks, $program) = (@{$lesson}{qw(key ranks)}, program_of('fp32', $lesson->{source}));
+    my ($key, $ranks, $program) =
+        (@{$lesson}{qw(key ranks)}, program_of('fp32', $lesson->{source}));
     my $form = sub {
         my ($n, $program, @options) = @_;
         return { name => "$key, $n ranks @options", emu => emu($n, $program, @options) };
@@ -72,14 +73,19 @@ is(scalar(keys %digests), 3, 'reals, bf16 and fp16 give different bits');
 
 # ---- a lesson that stores reals only says why ----
 my @refusals = map {
-    +{ %{ emu($_->{ranks}, program_of('fp32', $_->{source}), qw(--storage bf16)) }, key => $_->{key} }
+    +{
+        %{ emu($_->{ranks}, program_of('fp32', $_->{source}), qw(--storage bf16)) },
+        key => $_->{key}
+    }
 } grep { $refuses{ $_->{key} } } @lessons;
 run_jobs([@refusals]);
 for my $job (@refusals) {
     my $reason = $refuses{ $job->{key} };
-    ok($job->{status} == 2 && $job->{err} =~ /^unsplit: --storage bf16: .*\Q$reason\E.*; leave the option out$/m,
-        "$job->{key} refuses --storage bf16: $reason")
-        or diag(complain($job));
+    ok(
+        $job->{status} == 2
+            && $job->{err} =~ /^unsplit: --storage bf16: .*\Q$reason\E.*; leave the option out$/m,
+        "$job->{key} refuses --storage bf16: $reason"
+    ) or diag(complain($job));
 }
 my ($wrong) = run_jobs([emu(4, $program, qw(--storage fp8))]);
 like($wrong->{err}, qr/--storage fp8: expected one of real\|bf16\|fp16/, 'another format');
