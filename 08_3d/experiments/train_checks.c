@@ -122,7 +122,8 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
     size_t steps = range_size(done), from = done.lo;
     double limit = split_limit(&t->config);
     const bool reals = t->config.model.storage == REALS;
-    const double of_numbers = reals ? limit : limit / 8; // as training_compare_numbers()
+    // As training_compare_numbers().
+    const double of_losses = reals ? limit : limit / 8, of_norms = reals ? limit : limit / 4;
     bool exact = (reals && sizeof(real) == 8) || t->optimizer.kind == SGD,
          check = option_flag(run, "check");
     Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run),
@@ -134,9 +135,9 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
     // Weights are compared under SGD, and in double.
     if (check) {
         check_numbers(run, "3D = unsplit", "loss of every step", got.loss + from, want.loss + from,
-                      steps, of_numbers);
+                      steps, of_losses);
         check_numbers(run, "3D = unsplit", "gradient norm of every step", got.norm + from,
-                      want.norm + from, steps, of_numbers);
+                      want.norm + from, steps, of_norms);
         if (exact)
             check_close(run, "3D = unsplit, weights after the last step", weights, wanted, limit);
     } else {

@@ -212,10 +212,11 @@ void training_compare_numbers(Run *run, const char *what, Trajectory *got, Traje
                               double limit) {
     char line[96];
     snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
-    if (got->storage != REALS) limit /= 8;
-    check_numbers(run, line, "loss of every step", got->loss, want->loss, got->steps, limit);
+    const bool reals = got->storage == REALS;
+    check_numbers(run, line, "loss of every step", got->loss, want->loss, got->steps,
+                  reals ? limit : limit / 8);
     check_numbers(run, line, "gradient norm of every step", got->norm, want->norm, got->steps,
-                  limit);
+                  reals ? limit : limit / 4);
 }
 
 void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {

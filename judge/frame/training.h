@@ -86,7 +86,7 @@ void training_compare_tensors(Run *run, const char *what, Trajectory *got, Traje
 void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want,
                               double limit);
 // storage_limit() of the training's model. training_compare_numbers takes an eighth of a limit of
-// 16 bits.
+// 16 bits for losses, a quarter for gradient norms.
 double training_limit(const Training *t);
 // The limit for the same terms in the same order: 0; with --reduce fast, training_limit().
 double training_exact(const Run *run, const Training *t);
