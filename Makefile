@@ -163,7 +163,7 @@ pages:
 	@tools/pages
 
 bench:
-	+@$(BUILD) ONLY="$(patsubst %.c,$(O)/%,$(wildcard tests/bench_*.c) 08_3d/train.c 08_3d/sample.c 08_3d/plan.c)"
+	+@$(BUILD) ONLY="$(patsubst %.c,$(O)/%,$(wildcard tests/bench_*.c) 08_3d/train.c 08_3d/sample.c 08_3d/plan.c) $(O)/tests/malloc_peak.so"
 	@tools/args tools/bench $(O)
 
 # With BACKEND=cuda the tests compare that backend with the CPU. Otherwise tests/cuda.t uses the toolkit and

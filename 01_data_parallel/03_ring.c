@@ -31,6 +31,11 @@ static Tensor chunks(Tensor t, size_t n, size_t lo, size_t hi) {
     return tensor_flat_range(t, shard_range(count, n, lo).lo, shard_range(count, n, hi - 1).hi);
 }
 
+// `count` elements of the type of t, for messages that are added to t.
+static Tensor scratch_for(Arena *memory, Tensor t, size_t count) {
+    return tensor_shaped(memory, tensor_shape(1, count, t.element));
+}
+
 // Sends and receives at the same time. If every rank first sent and then received, all would wait:
 // a send ends only when its receiver receives.
 static void exchange(Comm *c, Tensor out, size_t to, Tensor in, size_t from) {
@@ -53,7 +58,7 @@ void ring_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, next = (r + 1) % n, previous = (r + n - 1) % n;
     Arena memory = arena(MEM_COMMUNICATION);
     // Chunk 0 is the largest.
-    Tensor scratch = tensor_new(&memory, 1, n > 1 ? tensor_count(chunk(t, n, 0)) : 0);
+    Tensor scratch = scratch_for(&memory, t, n > 1 ? tensor_count(chunk(t, n, 0)) : 0);
     comm_connect(c, COMM_NEIGHBOURS);
     // EXERCISE 01.03a (8 points): the ring. t is this rank's tensor; afterwards it is the sum over
     // all ranks, on every rank. Send to `next` and receive from `previous` only, with exchange().
@@ -81,7 +86,7 @@ void gather_broadcast_all_reduce(Comm *c, Tensor t) {
     Arena memory = arena(MEM_COMMUNICATION);
     comm_connect(c, COMM_EVERYBODY);
     if (c->rank == 0) {
-        Tensor scratch = tensor_new(&memory, 1, c->size > 1 ? tensor_count(t) : 0);
+        Tensor scratch = scratch_for(&memory, t, c->size > 1 ? tensor_count(t) : 0);
         // S bytes each
         for (size_t peer = 1; peer < c->size; peer++) receive_and_add(c, t, peer, scratch);
         for (size_t peer = 1; peer < c->size; peer++) comm_send(c, t, peer); // S bytes each
@@ -99,7 +104,7 @@ void tree_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, d = 1;
     Arena memory = arena(MEM_COMMUNICATION);
     // A leaf of the tree adds nothing, so it needs no scratch.
-    Tensor scratch = tensor_new(&memory, 1, r % 2 == 0 && r + 1 < n ? tensor_count(t) : 0);
+    Tensor scratch = scratch_for(&memory, t, r % 2 == 0 && r + 1 < n ? tensor_count(t) : 0);
     comm_connect(c, COMM_EVERYBODY);
     for (; d < n && r % (2 * d) == 0; d *= 2)
         if (r + d < n) receive_and_add(c, t, r + d, scratch);
@@ -156,7 +161,7 @@ void halving_doubling_all_reduce(Comm *c, Tensor t) {
     }
     Arena memory = arena(MEM_COMMUNICATION);
     size_t half = n > 1 ? tensor_count(chunks(t, n, 0, n / 2)) : 0;
-    Tensor scratch = tensor_new(&memory, 1, r < rest ? count : half);
+    Tensor scratch = scratch_for(&memory, t, r < rest ? count : half);
     if (r < rest) receive_and_add(c, t, r + n, scratch);
     halve_and_double(c, t, n, scratch);
     if (r < rest) comm_send(c, t, r + n);

@@ -34,7 +34,8 @@ static void cut(Buckets *b, size_t capacity) {
         b->tensor[i].bucket = b->n;
         open->part = (Range){ b->tensor[i].at, hi };
         open->tensors++;
-        if (range_size(open->part) * sizeof(real) < capacity && i > 0) continue;
+        if (range_size(open->part) * element_size(b->model->g.element) < capacity && i > 0)
+            continue;
         hi = open->part.lo;
         b->n++;
     }

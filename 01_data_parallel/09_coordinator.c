@@ -114,7 +114,8 @@ static void start_fused(Coordinator *c, size_t started) {
         f->first = started;
         do elements += range_size(c->part[c->list[started++]]);
         while (started < c->listed &&
-               (elements + range_size(c->part[c->list[started]])) * sizeof(real) <= c->threshold);
+               (elements + range_size(c->part[c->list[started]])) * element_size(c->g.element) <=
+                   c->threshold);
         f->end = started;
         coordinator_fill(c, f, elements);
         f->request = comm_start_all_reduce(c->data, f->buffer); // 2 (N-1)/N of the buffer's bytes

@@ -62,7 +62,7 @@ static void copy(const Coordinator *c, const Fused *f, bool to_buffer) {
         Tensor in_g = tensor_flat_range(c->g, part.lo, part.hi);
         Tensor in_buffer = tensor_flat_range(f->buffer, at, at + range_size(part));
         tensor_copy(to_buffer ? in_buffer : in_g, to_buffer ? in_g : in_buffer);
-        clock_charge_copy(range_size(part) * sizeof(real));
+        clock_charge_copy(range_size(part) * element_size(c->g.element));
         at += range_size(part);
     }
 }
@@ -72,7 +72,7 @@ void coordinator_fill(Coordinator *c, Fused *f, size_t elements) {
         f->buffer = tensor_flat_range(c->g, part.lo, part.hi);
         return;
     }
-    f->buffer = tensor_new(&c->buffers, 1, elements);
+    f->buffer = tensor_shaped(&c->buffers, tensor_shape(1, elements, c->g.element));
     copy(c, f, true);
 }
 void coordinator_empty(const Coordinator *c, const Fused *f) {

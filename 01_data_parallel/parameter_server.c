@@ -22,8 +22,9 @@ static Range overlap(Range a, Range b) {
 
 static void allocate_piece(Model *m, Range mine) {
     size_t first = 0; // place of the unit in the flat weights
-    m->w = tensor_new(&m->parameters, 1, range_size(mine));
-    m->g = tensor_new(&m->gradients, 1, range_size(mine));
+    const Element e = m->config.storage, of_gradient = config_gradient_element(&m->config);
+    m->w = tensor_shaped(&m->parameters, tensor_shape(1, range_size(mine), e));
+    m->g = tensor_shaped(&m->gradients, tensor_shape(1, range_size(mine), of_gradient));
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
@@ -56,8 +57,7 @@ Tensor cluster_piece(const Cluster *c, Tensor flat, size_t server) {
 Inbox inbox_new(const Cluster *c, const Model *m) {
     Inbox in = { arena(MEM_COMMUNICATION), (Tensor *)host_alloc(c->workers * sizeof(Tensor)),
                  (Request **)host_alloc(c->workers * sizeof(Request *)) };
-    for (size_t w = 0; w < c->workers; w++)
-        in.piece[w] = tensor_new(&in.buffers, 1, tensor_count(m->g));
+    for (size_t w = 0; w < c->workers; w++) in.piece[w] = tensor_like(&in.buffers, m->g);
     return in;
 }
 

@@ -51,7 +51,7 @@ void column_parallel_gather(Comm *tp, Tensor whole, Tensor y) {
     Arena scratch = arena(MEM_WORKSPACE);
     // The columns of rank i are rows i M to (i+1) M of parts. The parts of an all-gather have equal
     // size, so narrow parts are padded with zeros.
-    Tensor parts = tensor_new(&scratch, tp->size * M, widest);
+    Tensor parts = tensor_shaped(&scratch, tensor_shape(tp->size * M, widest, y.element));
     tensor_fill(parts, 0);
     Tensor own = tensor_row_range(parts, tp->rank * M, (tp->rank + 1) * M);
     tensor_copy(tensor_col_range(own, 0, y.cols), y);

@@ -14,8 +14,8 @@
 //     computes 1/2 square, the last N - 1/2. Zigzag: every rank N/2.
 // Liu, Zaharia and Abbeel 2023 (the ring), Brandon et al. 2023 (striped),
 // zhuzilin/ring-flash-attention (zigzag). Llama 3 (section 3.3.2 of its paper) uses the zigzag
-// partition, but all-gathers keys and values instead of sending them round a ring. Left out: 16-bit
-// floats, several documents in one sequence.
+// partition, but all-gathers keys and values instead of sending them round a ring. Left out:
+// several documents in one sequence.
 //
 // Norms, linear layers, embedding and loss work on one position at a time, so only attention
 // communicates. Two other ways: 13_ring_self_attention.c (Li et al. 2021, whole rows of scores)
@@ -56,16 +56,22 @@ static void merge(Tensor out, Tensor lse, Tensor out_b, Tensor lse_b) {
 // this rank. Two rooms take turns. One room holds the present block, which is also sent. The other
 // room receives the next block.
 
-// Returns room for k | v, or for their gradients, of one rank's positions: [B*T/N, 2A]. A is the
-// number of columns of this rank's heads: C, or C/tp where heads are cut, too. With grouped heads A
-// is the number of columns of k.
+// Returns room for k | v of one rank's positions: [B*T/N, 2A], stored as qkv. A is the number of
+// columns of this rank's heads: C, or C/tp where heads are cut, too. With grouped heads A is the
+// number of columns of k.
+static Tensor keys_of(const AttentionHeads *h, Tensor qkv, size_t owner, Arena *room) {
+    Positions p = context_positions_of(h, owner);
+    size_t rows = h->B * positions_count(&p);
+    return tensor_shaped(room, tensor_shape(rows, 2 * attention_key_columns(h), qkv.element));
+}
+// Returns room for their gradients, which are sums over all ranks: reals in any storage.
 static Tensor block_of(const AttentionHeads *h, size_t owner, Arena *room) {
     Positions p = context_positions_of(h, owner);
     return tensor_new(room, h->B * positions_count(&p), 2 * attention_key_columns(h));
 }
 // Copies this rank's k | v into one contiguous tensor, which can be sent.
 static Tensor own_block(const AttentionHeads *h, Tensor qkv, Arena *room) {
-    Tensor copy = block_of(h, h->cp->rank, room);
+    Tensor copy = keys_of(h, qkv, h->cp->rank, room);
     tensor_copy(copy, attention_keys_values(h, qkv));
     return copy;
 }
@@ -78,21 +84,24 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
     Positions queries = context_positions_of(h, cp->rank);
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Tensor here = own_block(h, s->t[S_QKV], &room[0]), coming = { 0 };
-    attention_begin(h, s); // out (S_MIX) = 0, lse = -inf: no key
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor out = attention_begin(h, s, &scratch); // out = 0, lse = -inf: no key
     for (size_t k = 0; k < cp->size; k++) {
         Positions keys = context_positions_of(h, ring_owner(cp, k));
         Request *leaves = NULL, *arrives = NULL;
         if (k + 1 < cp->size) {
-            coming = block_of(h, ring_owner(cp, k + 1), &room[(k + 1) % 2]);
+            coming = keys_of(h, s->t[S_QKV], ring_owner(cp, k + 1), &room[(k + 1) % 2]);
             leaves = comm_start_send(cp, here, ring_next(cp)); // k | v: 2 B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
-        attention_attend(h, &queries, here, &keys, s, merge); // joins this block to out and lse
+        attention_attend(h, &queries, here, &keys, out, s, merge); // joins this block to out, lse
         comm_wait(leaves);
         comm_wait(arrives);
         arena_free(&room[k % 2]);
         here = coming;
     }
+    attention_round(s->t[S_MIX], out); // with 16 bits: rounded once
+    arena_free(&scratch);
 }
 
 // k and v go round again, because a rank has not kept the blocks of other ranks. dk and dv of a
@@ -108,7 +117,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     Tensor here = own_block(h, s->t[S_QKV], &room[0]), coming = { 0 }, sum = { 0 },
            sum_coming = { 0 };
     Tensor home = block_of(h, cp->rank, &scratch); // dk | dv of this rank's keys, over all queries
-    Tensor dq = attention_queries(h, dqkv);
+    Tensor dq = attention_sums(attention_queries(h, dqkv), &scratch);
     Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     Request *sum_leaves = NULL, *sum_arrives = NULL;
     // ds = p (dp - dot), where dot is the sum of p dp over ALL keys. dp = dout . v and out = sum p
@@ -119,7 +128,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
         Positions keys = context_positions_of(h, ring_owner(cp, k));
         Request *leaves = NULL, *arrives = NULL;
         if (k + 1 < cp->size) {
-            coming = block_of(h, ring_owner(cp, k + 1), &room[(k + 1) % 2]);
+            coming = keys_of(h, s->t[S_QKV], ring_owner(cp, k + 1), &room[(k + 1) % 2]);
             leaves = comm_start_send(cp, here, ring_next(cp)); // k | v: 2 B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
@@ -155,6 +164,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     comm_wait(sum_leaves);
     comm_wait(sum_arrives); // the N-th hop has arrived in home
     tensor_copy(attention_keys_values(h, dqkv), home);
+    attention_round(attention_queries(h, dqkv), dq);
     arena_free(&sums[0]);
     arena_free(&sums[1]);
     arena_free(&scratch);

@@ -31,14 +31,15 @@ static void round_the_ring(const AttentionHeads *h, Tensor x, Tensor scores, Ten
                            Visit *visit) {
     Comm *cp = h->cp;
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
-    Tensor here = tensor_new(&room[0], x.rows, x.cols), coming = { 0 };
+    Tensor here = tensor_like(&room[0], x), coming = { 0 };
     tensor_copy(here, x);
     for (size_t k = 0; k < cp->size; k++) {
         Range keys = context_positions_of(h, ring_owner(cp, k)).chunk[0];
         Request *leaves = NULL, *arrives = NULL;
         if (k + 1 < cp->size) {
             Range next = context_positions_of(h, ring_owner(cp, k + 1)).chunk[0];
-            coming = tensor_new(&room[(k + 1) % 2], h->B * range_size(next), x.cols);
+            coming = tensor_shaped(&room[(k + 1) % 2],
+                                   tensor_shape(h->B * range_size(next), x.cols, x.element));
             leaves = comm_start_send(cp, here, ring_next(cp)); // B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
@@ -79,9 +80,12 @@ static void probabilities(const AttentionHeads *h, Saved *s) {
 }
 static void forward(const AttentionHeads *h, Saved *s) {
     probabilities(h, s);
-    tensor_fill(s->t[S_MIX], 0);
-    Tensor v = attention_part(h, s->t[S_QKV], 2);
-    round_the_ring(h, v, s->t[S_DROPPED], s->t[S_MIX], mix); // v: N - 1 hops
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor v = attention_part(h, s->t[S_QKV], 2), out = attention_sums(s->t[S_MIX], &scratch);
+    tensor_fill(out, 0);
+    round_the_ring(h, v, s->t[S_DROPPED], out, mix); // v: N - 1 hops
+    attention_round(s->t[S_MIX], out);
+    arena_free(&scratch);
 }
 
 // `to` [B*T/N, A] becomes this rank's rows of the sum over ranks of p^T times `with`. Each rank's
@@ -115,9 +119,11 @@ static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s
     round_the_ring(h, v, dp, dmix, score); // dP = dO V^T
     drop(h, dp, dp);
     op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), place_of(h)); // dS
-    tensor_fill(dq, 0);
-    round_the_ring(h, k, dp, dq, mix); // dQ = dS K
-    to_keys(h, dk, dp, q);             // dK = dS^T Q
+    Tensor sums = attention_sums(dq, &scratch);
+    tensor_fill(sums, 0);
+    round_the_ring(h, k, dp, sums, mix); // dQ = dS K
+    attention_round(dq, sums);
+    to_keys(h, dk, dp, q); // dK = dS^T Q
     arena_free(&scratch);
 }
 

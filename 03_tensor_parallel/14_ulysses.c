@@ -54,8 +54,8 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
     const size_t most_rows = ceil_div(h->length, cp->size), pieces = h->B * blocks;
     const size_t width = ceil_div(key_heads(h), cp->size) * h->D;
     Arena room = arena(MEM_COMMUNICATION);
-    Tensor out = tensor_new(&room, cp->size * pieces * most_rows, width);
-    Tensor in = tensor_new(&room, cp->size * pieces * most_rows, width);
+    const Shape all = tensor_shape(cp->size * pieces * most_rows, width, rows.element);
+    Tensor out = tensor_shaped(&room, all), in = tensor_shaped(&room, all);
     // EXERCISE 03.14a (5 points): from positions to heads, and back. `out` and `in` have room for
     // cp->size parts; part j goes to rank j, or comes from it. A part has `pieces` pieces of
     // most_rows rows each. Fill `out` with zeros, because pieces may be smaller than their room.
@@ -124,8 +124,8 @@ static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s
     Saved inner = inside(s);
     size_t ratio = attention_ratio(h);
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor d_in = tensor_new(&scratch, h->B * h->length, s->t[S_HEADS_MIX].cols);
-    Tensor d_out = tensor_new(&scratch, h->B * h->length, s->t[S_HEADS_QKV].cols);
+    Tensor d_in = tensor_like(&scratch, s->t[S_HEADS_MIX]);
+    Tensor d_out = tensor_like(&scratch, s->t[S_HEADS_QKV]);
     exchange(h, dmix, d_in, ratio, true);
     attention_backward(&local, d_out, d_in, &inner);
     exchange(h, dqkv, d_out, ratio + 2, false);

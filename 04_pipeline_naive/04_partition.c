@@ -121,15 +121,18 @@ static size_t stage_of_block(const Comm *pp, const size_t *blocks, size_t k) {
     for (; k >= blocks[i]; i++) k -= blocks[i];
     return i % pp->size; // several chunks per stage go round the stages (05.03)
 }
-static const Unit *block_of(const Model *m, size_t k) { // NULL: not on this stage
+static Unit *block_of(const Model *m, size_t k) { // NULL: not on this stage
     for (size_t i = 0; i < m->n_layers; i++)
         if (m->layers[i].number == k + 1) return m->layers[i].units[0];
     return NULL;
 }
 // The whole weights, or this replica's shard where ZeRO-3 keeps only the shard.
 static Tensor weights_of(const Unit *u) { return u->w.data ? u->w : u->own_w; }
-static void copy_state(const Unit *to, const Unit *from, const Optimizer *o) {
+// With 16-bit weights a unit has masters (06.06), which the optimizer made in its first step.
+static void copy_state(Unit *to, const Unit *from, const Optimizer *o) {
     tensor_copy(weights_of(to), weights_of(from));
+    if (from->master.data) tensor_copy(to->master, from->master);
+    to->master_made = from->master_made;
     if (o->kind != ADAMW) return;
     tensor_copy(to->m, from->m);
     tensor_copy(to->v, from->v);
@@ -143,12 +146,13 @@ void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const siz
     comm_connect(pp, COMM_EVERYBODY);
     for (size_t k = 0; k < to->config.layers; k++) {
         size_t old = stage_of_block(pp, before, k), new = stage_of_block(pp, after, k);
-        const Unit *old_unit = block_of(from, k), *new_unit = block_of(to, k);
+        Unit *old_unit = block_of(from, k), *new_unit = block_of(to, k);
         // EXERCISE 04.04b (3 points): a block moves. Block k goes from stage `old` to stage `new`
         // of pp; these may be the same stage. old_unit is the block's unit on this stage until now,
         // new_unit its unit from now on; NULL where this stage does not have the block. Copy or
-        // send the weights, weights_of(old_unit), and with AdamW (o->kind) the moments m and v.
-        // Calls: comm_send, comm_recv, copy_state.
+        // send the weights, weights_of(old_unit), with AdamW (o->kind) the moments m and v, and the
+        // master, if it has data; the new unit then has master_made. Calls: comm_send, comm_recv,
+        // copy_state.
         if (old == new) {
             if (old_unit) copy_state(new_unit, old_unit, o);
         } else if (pp->rank == old) {
@@ -156,10 +160,13 @@ void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const siz
             comm_send(pp, weights_of(old_unit), new);
             if (o->kind == ADAMW) comm_send(pp, old_unit->m, new);
             if (o->kind == ADAMW) comm_send(pp, old_unit->v, new);
+            if (old_unit->master.data) comm_send(pp, old_unit->master, new);
         } else if (pp->rank == new) {
             comm_recv(pp, weights_of(new_unit), old);
             if (o->kind == ADAMW) comm_recv(pp, new_unit->m, old);
             if (o->kind == ADAMW) comm_recv(pp, new_unit->v, old);
+            if (new_unit->master.data) comm_recv(pp, new_unit->master, old);
+            new_unit->master_made = true;
         }
         // END
     }

@@ -58,7 +58,7 @@ Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i) {
 WeightVersions weight_versions_new(const Model *m, size_t older) {
     WeightVersions w = { .arena = arena(MEM_PARAMETERS), .older = older };
     // m->w is the newest version, so there are older + 1 in all
-    if (older) w.copy = tensor_new(&w.arena, older, m->size);
+    if (older) w.copy = tensor_shaped(&w.arena, tensor_shape(older, m->size, m->w.element));
     return w;
 }
 void weight_versions_free(WeightVersions *w) { arena_free(&w->arena); }

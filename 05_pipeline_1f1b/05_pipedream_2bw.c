@@ -125,9 +125,9 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
     if (tied) {
         u.table = model_wte(m) ? model_wte(m) : model_wte_head(m);
         g = u.table->g;
-        u.spare = tensor_new(&buffer, 1, u.table->size);
+        u.spare = unit_new_gradients(u.table, &buffer, u.table->size);
         tensor_fill(u.spare, 0);
-        u.received = tensor_new(&incoming, 1, u.table->size);
+        u.received = unit_new_gradients(u.table, &incoming, u.table->size);
         comm_connect(tied, COMM_NEIGHBOURS);
     }
     model_zero_gradients(m);

@@ -381,6 +381,7 @@ static const Option options[] = {
     { "explain", "LAYOUT", NULL,
       "dp,tp,pp or dp,tp,pp,cp: derive this layout line by line, with the options above" },
     { "papers", NULL, NULL, "print the plan's values beside published ones" },
+    REALS_ONLY("the planner computes from sizes; --precision has the bytes per parameter"),
     { "layouts", "FILE", NULL, "write all layouts, one JSON object per line" },
     { 0 },
 };

@@ -71,9 +71,7 @@ static void require_storage(const TrainerConfig *c) {
     if (c->model.storage == REALS) return;
     const char *other = c->tensor != TENSOR_1D              ? "a grid of --tensor"
                         : mesh_cp(c->mesh) > 1              ? "--cp"
-                        : c->blockwise                      ? "--attention blockwise"
                         : c->reduction == REDUCE_COMPRESSED ? "--compress"
-                        : c->rebalanced                     ? "--rebalance"
                                                             : NULL;
     REQUIRE(!other,
             "--storage %s: %s works with reals only: leave it out, or choose --storage real",

@@ -269,6 +269,7 @@ static const Option options[] = {
     { "prompt", "TEXT", "The ", "the beginning of the text; for models of bytes" },
     { "ids", "LIST", NULL, "the beginning as token ids, such as 15496,11; the output is ids, too" },
     { "tokens", "N", "40", "tokens to write" },
+    REALS_ONLY("text is written with weights in reals, also from a file of 16-bit weights"),
     { "train-steps", "N", "600", "without --from: steps of the short training" },
     { "temperature", "X", "0.8", "of softmax(logits / temperature); 0: always the likeliest" },
     { "top-k", "N", "0", "choose among the k likeliest; 0: among all" },

@@ -232,6 +232,7 @@ static const Option options[] = {
     { "family", "gpt2|llama", "gpt2", "llama: a Llama with grouped heads and an untied head" },
     { "steps", "N", "100", "training steps" },
     { "lr", "X", "0.01", "learning rate" },
+    REALS_ONLY("finite differences need reals"),
     { 0 },
 };
 EXPERIMENT(unsplit, options);

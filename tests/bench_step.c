@@ -10,12 +10,13 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include "08_3d/safetensors.h"
 #include "08_3d/settings.h"
 #include "common/device/device.h"
 #include "common/base/output.h"
-#include "judge/frame/lesson.h"
+#include "judge/frame/training.h"
 
 static const Option options[] = {
     { "layers", "N", "4", "blocks" },
@@ -37,6 +38,7 @@ static const Option options[] = {
     { "reference", "DIR", NULL,
       "only write a start and ten steps: DIR/weights.safetensors, tokens, losses" },
     { "reduce", "ordered|fast", "fast", NULL },
+    STORAGE_OPTION,
     { 0 },
 };
 enum { WARM_UP = 2, FEWEST = 5, MOST = 5000, REFERENCE_STEPS = 10 };
@@ -94,8 +96,16 @@ static int ascending(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-// The median time of a step on the slowest rank; *steps: the number of measured steps.
-static double measure_steps(Run *run, Subject *s, double budget, size_t *steps) {
+// The user CPU time of this process, in seconds.
+static double user_seconds(void) {
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (double)used.ru_utime.tv_sec + 1e-6 * (double)used.ru_utime.tv_usec;
+}
+
+// The median time of a step on the slowest rank. *steps: the number of measured steps; *user: the
+// user CPU time of this rank in one of them, the mean.
+static double measure_steps(Run *run, Subject *s, double budget, size_t *steps, double *user) {
     double *seconds = host_alloc(MOST * sizeof *seconds), begun = 0;
     bool more = true;
     for (size_t step = 0; more; step++) {
@@ -105,10 +115,12 @@ static double measure_steps(Run *run, Subject *s, double budget, size_t *steps) 
         device_synchronize();
         comm_barrier(run->world);
         if (step == WARM_UP) begun = start;
+        if (step + 1 == WARM_UP) *user = user_seconds();
         if (step >= WARM_UP) seconds[(*steps)++] = now() - start;
         more = *steps < FEWEST || (now() - begun < budget && *steps < MOST);
         side_broadcast(&more, sizeof more); // rank 0's clock decides
     }
+    *user = (user_seconds() - *user) / (double)*steps;
     qsort(seconds, *steps, sizeof *seconds, ascending);
     double median = seconds[*steps / 2];
     free(seconds);
@@ -183,6 +195,7 @@ static void bench(Run *run) {
     c.micro_batch = option_given(run, "micro-batch") ? option_size(run, "micro-batch")
                     : dp                             ? ceil_div(batch, dp)
                                                      : 1;
+    config_store(run, &c.model);
     trainer_require(&c);
     double seconds_most = option_real(run, "seconds");
     const char *reference = option_text(run, "reference");
@@ -208,7 +221,7 @@ static void bench(Run *run) {
     if (reference) {
         write_reference(run, &s, reference);
     } else {
-        double seconds = measure_steps(run, &s, seconds_most, &steps);
+        double user = 0, seconds = measure_steps(run, &s, seconds_most, &steps, &user);
         double tokens = (double)(batch * c.model.context), flops = flops_of(&c.model, tokens);
         size_t resident = resident_most(), *sizes, *all;
         all = side_gather(&resident, sizeof resident, &sizes);
@@ -221,6 +234,7 @@ static void bench(Run *run) {
             config_parameters(&c.model), batch * c.model.context, 1e3 * seconds, steps,
             tokens / seconds, flops / seconds / peak, 1e-9 * peak, 1e-6 * (double)resident);
         report_config_number(run, "step_seconds", seconds);
+        report_config_number(run, "step_user_seconds", user);
         report_config_number(run, "tokens_per_second", tokens / seconds);
         report_config_number(run, "peak_share", flops / seconds / peak);
         report_config_number(run, "peak_flops", peak);

@@ -235,7 +235,7 @@ static void context_closed_forms(Run *run) {
                                         "Ulysses: sent" };
     static const double units[] = { 6 * N - 4, 6 * N - 4, 8 * (N - 1), 8.0 * (N - 1) / N };
     const Comm cp = { .rank = 1, .size = N };
-    const ContextSizes z = { 1, N * CHUNK, HEADS, HEADS, COLUMNS, 1, 0, 0 };
+    const ContextSizes z = { 1, N * CHUNK, HEADS, HEADS, COLUMNS, REALS, 1, 0, 0 };
     for (int kind = 0; kind < CONTEXT_KINDS; kind++)
         cost(run, name[kind], "elements", units[kind] * CHUNK * HEADS * COLUMNS,
              context_layer_bytes(&cp, kind, z) / sizeof(real));

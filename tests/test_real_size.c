@@ -97,7 +97,7 @@ static const ClockLink *link_named(const char *name) {
 }
 static double seconds(Way way, double bytes) { // an all-reduce over 8 ranks on NVLink
     size_t count = (size_t)(bytes / sizeof(real));
-    return 1e-12 * way_time_on(link_named("nvlink"), way, 8, count);
+    return 1e-12 * way_time_on(link_named("nvlink"), way, 8, count, sizeof(real));
 }
 static void all_reduces(void) {
     const ClockLink *l = link_named("nvlink"), *slow = link_named("ethernet");

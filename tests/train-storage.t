@@ -91,6 +91,11 @@ my @rows = (
     [qw(fp32 fp16 main   mpi 4 --dp 2 --tp 2 --pp 1 --zero 3 --family llama --kv-heads 2 --ffn 50)],
     [qw(fp32 fp16 stored emu 2 --dp 1 --tp 1 --pp 2 --schedule gpipe --activation-budget 130000)],
     [qw(fp32 bf16 stored emu 4 --dp 1 --tp 2 --pp 2 --sequence-parallel --schedule zero-bubble)],
+    [
+        qw(fp32 bf16 stored emu 4 --dp 2 --tp 2 --pp 1 --attention blockwise --optimizer sgd --lr 0.1)
+    ],
+    [qw(fp32 bf16 main   emu 4 --dp 1 --tp 1 --pp 4 --layers 6 --rebalance 1)],
+    [qw(fp32 fp16 stored emu 4 --dp 2 --tp 1 --pp 2 --rebalance 1 --zero 3 --stage-layers), '3,1'],
     [qw(fp64 bf16 main   emu 4 --dp 2 --tp 1 --pp 2 --zero 2 --optimizer sgd --lr 0.1)],
 );
 my @jobs;
@@ -330,9 +335,8 @@ for my $case ([4, qw(--dp 2 --tp 2 --pp 1 --zero 3 --storage bf16 --gradients st
 # ---- refused, with one message ----
 my @refused = (
     [
-        qr/--storage bf16: --attention blockwise works with reals only: leave it out, or choose --storage real/,
-        2,
-        qw(--storage bf16 --attention blockwise)
+        qr/--storage bf16: --cp works with reals only: leave it out, or choose --storage real/,
+        2, qw(--storage bf16 --cp 2)
     ],
     [
         qr/--storage fp16: a grid of --tensor works with reals only/,

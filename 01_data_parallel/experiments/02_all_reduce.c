@@ -147,7 +147,6 @@ static void answer(Run *run, const Measured *measured) {
 
 static void all_reduce(Run *run) {
     Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
-    training_store(run, &t);
     Measured measured;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);

@@ -17,7 +17,7 @@ static const ModelConfig tiny = {
 // The capacity that gives every tensor its own bucket: the bytes of the smallest tensor. (DDP
 // closes the first bucket at 1 MiB, so that its all-reduce starts early, and the other buckets at
 // 25 MiB.)
-static size_t per_tensor(void) { return tiny.width * sizeof(real); }
+static size_t per_tensor(const ModelConfig *c) { return c->width * gradient_bytes(c); }
 
 // ---------------------------------------------------------------- training
 
@@ -69,15 +69,15 @@ static size_t tensors_of(const ModelConfig *c) {
     return stage_tables(&z) + positions + c->layers * block + norm;
 }
 
-static void costs(Run *run, size_t capacity, const Measured seen[CUTS]) {
+static void costs(Run *run, const ModelConfig *c, size_t capacity, const Measured seen[CUTS]) {
     static const char *const id[CUTS] = { "end", "buckets", "tensors" };
     static const char *const name[CUTS] = { "at the end", "in buckets", "tensor by tensor" };
-    size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(&tiny);
-    const CutSizes whole = cut_sizes(&tiny, 1, 0);
-    double weights = (double)(Psi * e), gradients = (double)(elements_gradients(&whole) * e);
-    const BucketCosts want = overlap_costs(&tiny, capacity, N, SEQUENCES);
-    const BucketCosts each = overlap_costs(&tiny, per_tensor(), N, SEQUENCES);
-    const double calls[CUTS] = { 1, (double)want.buckets, (double)tensors_of(&tiny) };
+    size_t N = run->world->size, e = gradient_bytes(c), Psi = config_parameters(c);
+    const CutSizes whole = cut_sizes(c, 1, 0);
+    double gradients = (double)(elements_gradients(&whole) * e);
+    const BucketCosts want = overlap_costs(c, capacity, N, SEQUENCES);
+    const BucketCosts each = overlap_costs(c, per_tensor(c), N, SEQUENCES);
+    const double calls[CUTS] = { 1, (double)want.buckets, (double)tensors_of(c) };
     const double bytes[CUTS] = { ring_bytes(ALL_REDUCE_PASSES, N, Psi, e), want.bytes, each.bytes };
     for (size_t i = 0; i < CUTS; i++) {
         char ids[32], names[32];
@@ -92,8 +92,8 @@ static void costs(Run *run, size_t capacity, const Measured seen[CUTS]) {
     }
     const Measured *cut = &seen[BUCKETS], *end = &seen[AT_END];
     check_costs(run, "%s", "%s",
-                (CostRow[]){ { "held.parameters", "parameters", "bytes", BY_FORMULA(weights),
-                               cut->parameters },
+                (CostRow[]){ { "held.parameters", "parameters", "bytes",
+                               BY_FORMULA((double)(Psi * weight_bytes(c))), cut->parameters },
                              { "held.gradients", "gradients (wte twice)", "bytes",
                                BY_FORMULA(gradients), cut->gradients },
                              { "peak.flight", "in flight: every bucket's sum", "bytes",
@@ -101,7 +101,7 @@ static void costs(Run *run, size_t capacity, const Measured seen[CUTS]) {
                              { 0 } });
     if (!clock_config()->simulated) return;
     double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, e);
-    double slowest = work_model(&tiny, part_size(SEQUENCES, N, 0)).time;
+    double slowest = work_model(c, part_size(SEQUENCES, N, 0)).time;
     check_costs(run, "%s", "%s",
                 (CostRow[]){ { "exposed.end", "at the end: exposed, all ranks", "ps",
                                BY_FORMULA((double)N * ring), (double)end->last.exposed },
@@ -127,8 +127,8 @@ static void sweep(Run *run, const Training *t, const Timing *end) {
     one.steps = 1;
     for (size_t i = 0; i < SIZES; i++) {
         Measured seen;
-        Trajectory c =
-            replica_train(run, &one, overlapped, i ? (size_t)128 << i : per_tensor(), &seen);
+        Trajectory c = replica_train(run, &one, overlapped,
+                                     i ? (size_t)128 << i : per_tensor(&t->model), &seen);
         trajectory_free(&c);
         x[i] = (double)((size_t)128 << i);
         in_buckets[i] = (double)seen.last.step * 1e-9;
@@ -228,11 +228,11 @@ static void overlap(Run *run) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         Trajectory got = replica_train(run, &t, overlapped, capacity, &seen[BUCKETS]);
         Trajectory late = replica_train(run, &t, at_the_end, capacity, &seen[AT_END]);
-        Trajectory each = replica_train(run, &t, overlapped, per_tensor(), &seen[TENSORS]);
+        Trajectory each = replica_train(run, &t, overlapped, per_tensor(&t.model), &seen[TENSORS]);
         Trajectory fused = replica_train(run, &t, overlapped, SIZE_MAX, &other);
         Trajectory whole = training_unsplit(run, &t, 1),
                    ordered = training_unsplit(run, &t, run->world->size);
-        training_compare(run, "overlapped = unsplit", &got, &whole, LIMIT_ROUNDING);
+        training_compare(run, "overlapped = unsplit", &got, &whole, rounding_limit(run));
         // A sum over ranks is taken element by element, so neither the cut in buckets nor the time
         // of a message changes a bit.
         const double bits = exact_limit(run);
@@ -243,7 +243,7 @@ static void overlap(Run *run) {
         Trajectory *all[] = { &got, &late, &each, &fused, &whole, &ordered };
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) trajectory_free(all[k]);
     }
-    costs(run, capacity, seen);
+    costs(run, &t.model, capacity, seen);
     Training once = t;
     once.steps = 1;
     Trajectory drawn = replica_train(run, &once, one_after_the_other, capacity, &other);
@@ -263,6 +263,7 @@ static const Option options[] = {
     { "picture", "step|sweep", "step",
       "draws two steps, or the step time over the size of a bucket" },
     { "link", "NAME[,NAME]", "slow", NULL },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(overlap, options);

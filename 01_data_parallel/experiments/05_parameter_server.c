@@ -45,7 +45,8 @@ static ServerRecord synchronous(Run *run, const Cluster *c, const Training *t, b
     ServerRecord record = { .one_port = one_port };
     Trajectory got = server_train(run, c, t, &record);
     Trajectory whole = training_unsplit(run, t, 1), ordered = training_unsplit(run, t, c->workers);
-    if (!one_port) training_compare(run, "synchronous = unsplit", &got, &whole, LIMIT_ROUNDING);
+    if (!one_port)
+        training_compare(run, "synchronous = unsplit", &got, &whole, rounding_limit(run));
     compare(run, c, one_port ? "one port = workers in order" : "synchronous = workers in order",
             &got, &ordered);
     trajectory_free(&got);
@@ -173,7 +174,8 @@ static void answer(Run *run, const ServerSizes *z, double sent, size_t age,
     char served[32], worker[32], ring[32], links[32], port[32];
     const Losses sync = loss[0], none = loss[RULES - 1];
     page_value(served, sizeof served, sent / (STEPS + 1), "bytes");
-    page_value(worker, sizeof worker, (double)(config_parameters(&tiny) * sizeof(real)), "bytes");
+    page_value(worker, sizeof worker,
+               (double)(config_parameters(z->model) * gradient_bytes(z->model)), "bytes");
     page_value(ring, sizeof ring, cost_value(run, "sent.ring"), "bytes");
     page_value(links, sizeof links, (double)took / STEPS, "ps");
     page_value(port, sizeof port, cost_value(run, "time.one-port") / STEPS, "ps");
@@ -230,7 +232,7 @@ static void parameter_server(Run *run) {
     if (s > STEPS) s = STEPS; // no worker can be further ahead
     REQUIRE(slow >= 1 && slow <= 1000, "--slow must be from 1 to 1000");
     Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
-    const ServerSizes z = { &tiny, SEQUENCES, STEPS, c.servers, c.workers, slow };
+    const ServerSizes z = { &t.model, SEQUENCES, STEPS, c.servers, c.workers, slow };
     if (run->world->rank == c.servers) clock_set_speed(1 / (double)slow);
     const size_t bound[] = { 0, s, STEPS };
     ServerRecord sync = synchronous(run, &c, &t, false), async[3];
@@ -240,7 +242,7 @@ static void parameter_server(Run *run) {
     // With staleness 0 all workers of a round compute their gradients at the same version. So SGD's
     // updates of that round add up to the synchronous update. A larger staleness mixes versions.
     check_close(run, "SGD: staleness 0 = synchronous, at the end", async[0].last, sync.last,
-                LIMIT_ROUNDING);
+                rounding_limit(run));
     if (c.workers == 1)
         check_equal(run, "one worker: always synchronous", async[2].last, sync.last);
     else check_differs(run, "SGD: no bound is another training", async[2].last, sync.last, 1e-4);
@@ -276,6 +278,7 @@ static const Option options[] = {
     { "clock", "simulated", "simulated", "the order of arrival is the simulated clock's" },
     { "link", "NAME[,NAME]", "slow", NULL },
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
+    ONLY_STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(parameter_server, options);

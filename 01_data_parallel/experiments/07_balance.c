@@ -127,9 +127,10 @@ static void check_ideal(Run *run, const Devices *d, const BalanceRecord *equal) 
 }
 
 static void costs(Run *run, const Devices *d, Policy policy, const BalanceRecord *seen) {
-    const size_t N = d->n, own = run->world->rank, e = sizeof(real);
-    double bytes = ring_bytes(ALL_REDUCE_PASSES, N, config_parameters(&tiny), e), time[2] = { 0 },
-           sequences[2] = { 0 };
+    const size_t N = d->n, own = run->world->rank;
+    double bytes = ring_bytes(ALL_REDUCE_PASSES, N, config_parameters(d->model),
+                              gradient_bytes(d->model)),
+           time[2] = { 0 }, sequences[2] = { 0 };
     if (policy == DYNAMIC) bytes += ring_bytes(ALL_REDUCE_PASSES, N, N, sizeof(double));
     BalanceRecord want = record_new(d);
     balance_forecast(policy, d, want.share, want.time);
@@ -140,7 +141,8 @@ static void costs(Run *run, const Devices *d, Policy policy, const BalanceRecord
         sequences[1] += (double)range_size(seen->share[step * N + own]);
     }
     // A device keeps the activations of its share.
-    size_t kept = range_size(want.share[(STEPS - 1) * N + own]) * tiny.context * kept_model(&tiny);
+    const CutSizes z = cut_sizes(d->model, 1, 0);
+    double kept = (double)activations_bytes(&z, range_size(want.share[(STEPS - 1) * N + own]));
     char ids[32], names[32];
     snprintf(ids, sizeof ids, "%%s.%s", policy_name[policy]);
     snprintf(names, sizeof names, "%s: %%s", policy_name[policy]);
@@ -153,8 +155,8 @@ static void costs(Run *run, const Devices *d, Policy policy, const BalanceRecord
                                seen->costs.reductions },
                              { "sent", "sent by all-reduces", "bytes", BY_FORMULA(STEPS * bytes),
                                seen->costs.reduced },
-                             { "peak", "activations, last step", "bytes",
-                               BY_PLAY((double)(kept * e)), seen->costs.activations_peak },
+                             { "peak", "activations, last step", "bytes", BY_PLAY(kept),
+                               seen->costs.activations_peak },
                              { 0 } });
     check_numbers(run, policy_name[policy], "time of every step", seen->time, want.time, STEPS, 0);
     record_free(&want);
@@ -225,6 +227,7 @@ static void balance(Run *run) {
             SEQUENCES, SEQUENCES);
     Devices d = devices_read(run, "slow");
     Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
+    d.model = &t.model;
     BalanceRecord seen[POLICIES];
     Trajectory whole = training_unsplit(run, &t, 1);
     for (Policy p = EQUAL; p < POLICIES; p++) {
@@ -234,7 +237,7 @@ static void balance(Run *run) {
         cut.shares = seen[p].share;
         Trajectory ordered = training_unsplit(run, &cut, d.n);
         snprintf(line, sizeof line, "%s shares = unsplit", policy_name[p]);
-        training_compare(run, line, &got, &whole, LIMIT_ROUNDING);
+        training_compare(run, line, &got, &whole, rounding_limit(run));
         snprintf(line, sizeof line, "%s shares = in rank order", policy_name[p]);
         training_compare(run, line, &got, &ordered, exact_limit(run));
         trajectory_free(&got);
@@ -258,6 +261,7 @@ static const Option options[] = {
     { "picture", "times|steps", "times", "what --svg shows: the times of all steps, or two steps" },
     { "clock", "simulated", "simulated", "the speeds are the simulated clock's" },
     { "link", "NAME[,NAME]", "slow", NULL },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(balance, options);

@@ -47,12 +47,12 @@ static void train(Run *run, size_t cycle, size_t fused, Snapshot *want, StepCost
     Snapshot *got = snapshot_new(run);
     Comm *data = run->world, *control = comm_split(data, 0, data->rank, "control");
     Arena a = arena(MEM_GRADIENTS);
-    Tensor g = tensor_new(&a, 1, TENSORS * ELEMENTS);
+    Tensor g = tensor_shaped(&a, tensor_shape(1, TENSORS * ELEMENTS, option_storage(run)));
     Range part[TENSORS];
     char what[64];
     for (size_t i = 0; i < TENSORS; i++) part[i] = (Range){ i * ELEMENTS, (i + 1) * ELEMENTS };
-    Coordinator c =
-        coordinator_new(control, data, g, part, TENSORS, fused * ELEMENTS * sizeof(real));
+    Coordinator c = coordinator_new(control, data, g, part, TENSORS,
+                                    fused * ELEMENTS * element_size(g.element));
     for (size_t step = 0; step < STEPS; step++) {
         Request *sum[LAYERS];
         bool done = cycle == 0;
@@ -92,15 +92,18 @@ static Snapshot *one_device(Run *run) {
     Snapshot *want = snapshot_new(run);
     ledger_pause();
     Arena a = arena(MEM_REFERENCE);
-    Tensor sum = tensor_new(&a, 1, ELEMENTS), t = tensor_new(&a, 1, ELEMENTS);
+    Tensor sum = tensor_new(&a, 1, ELEMENTS);
+    Tensor t = tensor_shaped(&a, tensor_shape(1, ELEMENTS, option_storage(run)));
     for (size_t n = 0; n < STEPS * TENSORS && run->is_root; n++) {
         const size_t step = n / TENSORS, i = n % TENSORS;
-        gradient(run, sum, 0, step, i);
+        gradient(run, t, 0, step, i);
+        tensor_copy(sum, t);
         for (size_t rank = 1; rank < run->world->size; rank++) {
             gradient(run, t, rank, step, i);
             op_add(sum, sum, t);
         }
-        snapshot_put_flat(want, step ? "second step" : "first step", 1, TENSORS * ELEMENTS, sum,
+        tensor_copy(t, sum); // rounds the sum once
+        snapshot_put_flat(want, step ? "second step" : "first step", 1, TENSORS * ELEMENTS, t,
                           i * ELEMENTS);
     }
     arena_free(&a);
@@ -144,36 +147,36 @@ static size_t agreed_in(size_t j, size_t N, size_t cycle) {
 }
 
 // The all-reduces of a step: n of them, of size[k] tensors, end at end[k]. The rank's own time is
-// now.
+// now. e: bytes of an element of a gradient.
 typedef struct {
     double now, end[TENSORS];
-    size_t n, size[TENSORS];
+    size_t e, n, size[TENSORS];
 } Sums;
 
-static double copies(size_t tensors) { // one tensor stays where it is
-    return tensors > 1 ? (double)tensors * copy_time(ELEMENTS * sizeof(real)) : 0;
+static double copies(const Sums *s, size_t tensors) { // one tensor stays where it is
+    return tensors > 1 ? (double)tensors * copy_time(ELEMENTS * s->e) : 0;
 }
 // Up to `fused` of these tensors are copied side by side and leave together, when the all-reduce
 // before them has ended.
 static void start_sums(Sums *s, size_t N, size_t tensors, size_t fused, size_t elements) {
     for (; tensors > 0; s->n++) {
         const size_t size = tensors < fused ? tensors : fused;
-        s->now += copies(size);
+        s->now += copies(s, size);
         const double before = s->n ? s->end[s->n - 1] : 0;
         s->end[s->n] =
-            fmax(s->now, before) + ring_time(ALL_REDUCE_PASSES, N, size * elements, sizeof(real));
+            fmax(s->now, before) + ring_time(ALL_REDUCE_PASSES, N, size * elements, s->e);
         s->size[s->n] = size;
         tensors -= size;
     }
 }
 static StepCost ended(const Sums *s, double calls, double bytes) {
     double now = s->now;
-    for (size_t k = 0; k < s->n; k++) now = fmax(now, s->end[k]) + copies(s->size[k]);
+    for (size_t k = 0; k < s->n; k++) now = fmax(now, s->end[k]) + copies(s, s->size[k]);
     return (StepCost){ calls, bytes, (double)s->n, now };
 }
 
 static StepCost expect_fixed(const Run *run) {
-    Sums s = { 0 };
+    Sums s = { .e = element_size(option_storage(run)) };
     for (size_t l = 0; l < LAYERS; l++) {
         s.now += BRANCHES * work_product(ROWS, WIDTH, BATCH).time;
         start_sums(&s, run->world->size, 1, 1, BRANCHES * ELEMENTS);
@@ -187,7 +190,7 @@ static StepCost expect(const Run *run, size_t cycle, size_t fused, bool names) {
     while (pow(2, (double)bits) <= (double)N) bits++;
     const size_t question = ceil_div(TENSORS, 24 / bits);
     double answer = 0, calls = 0, bytes = 0;
-    Sums s = { 0 };
+    Sums s = { .e = element_size(option_storage(run)) };
     for (size_t j = 0; j < K; j++) {
         const size_t fresh = j + 1 < K ? cycle : TENSORS - j * cycle;
         const size_t agreed = agreed_in(j, N, cycle);
@@ -272,8 +275,10 @@ static void grid(Run *run, Snapshot *want) {
             "In cycles of\nall %d, %zu per all-reduce are best: fewer pay more latencies, more "
             "are all copied before they leave.",
             cycles[best_cycle], TENSORS, thresholds[best_threshold]);
-    // On other devices and links, and with fewer or more ranks, an extreme may be the best.
-    if (run->world->size == lesson_info.ranks && !strcmp(clock_config()->link.name, "fast") &&
+    // On other devices and links, with fewer or more ranks, and with gradients of 16 bits, whose
+    // copies cost half, an extreme may be the best.
+    if (run->world->size == lesson_info.ranks && option_storage(run) == REALS &&
+        !strcmp(clock_config()->link.name, "fast") &&
         !strcmp(clock_config()->device.name, "lesson"))
         check_true(run, "the best cycle and the best threshold", "lie between the extremes",
                    between);
@@ -322,4 +327,5 @@ static void coordinator(Run *run) {
                       "cheaper.");
 }
 
-EXPERIMENT(coordinator, NULL);
+static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };
+EXPERIMENT(coordinator, options);

@@ -248,6 +248,8 @@ static const Option options[] = {
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
     { "lr", "X", "0.3", "learning rate of the trainings on text" },
     { "link", "NAME[,NAME]", "slow", NULL },
+    REALS_ONLY("between two averages each rank would have a master of its own, and this lesson "
+               "averages weights"),
     { 0 },
 };
 EXPERIMENT(local_sgd, options);

@@ -6,7 +6,8 @@
 
 // The time of a step's all-reduces: of the gradient, and with DYNAMIC also of the n measured times.
 double balance_rings(Policy p, const Devices *d) {
-    double gradient = ring_time(ALL_REDUCE_PASSES, d->n, config_parameters(d->model), sizeof(real));
+    double gradient =
+        ring_time(ALL_REDUCE_PASSES, d->n, config_parameters(d->model), gradient_bytes(d->model));
     return gradient + (p == DYNAMIC ? ring_time(ALL_REDUCE_PASSES, d->n, d->n, sizeof(double)) : 0);
 }
 

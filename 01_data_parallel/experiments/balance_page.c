@@ -51,8 +51,8 @@ void balance_table(Run *run, const Devices *d, const BalanceRecord *seen) {
     const size_t step[] = { 0, d->change - 1, d->change, d->steps - 1 };
     Cell time[4][POLICIES + 1], shares[POLICIES], what[4], best, kept;
     page_cell(best, balance_ideal_steps(d), "ps");
-    page_value(kept, sizeof kept, (double)(d->model->context * kept_model(d->model) * sizeof(real)),
-               "bytes");
+    const CutSizes z = cut_sizes(d->model, 1, 0);
+    page_value(kept, sizeof kept, (double)activations_bytes(&z, 1), "bytes");
     for (size_t i = 0; i < 4; i++) {
         snprintf(what[i], sizeof *what, "step %zu%s", step[i],
                  i == 2 ? ": device 0 slows down" : "");

@@ -43,7 +43,7 @@ size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacit
     *piece = host_alloc((tensors + 1) * sizeof **piece);
     for (size_t i = tensors; i-- > 0;) {
         open += tensor[i].elements;
-        if (open * sizeof(real) < capacity && i > 0) continue;
+        if (open * element_size(z->gradient) < capacity && i > 0) continue;
         (*piece)[n++] = (BucketPiece){ open, tensor[i].layer };
         open = 0;
     }
@@ -78,14 +78,15 @@ BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks,
     elements_tensors(&z, of.block);
     BucketCosts costs = { .buckets = bucket_pieces(&z, &of, capacity, &piece),
                           .step = done_everywhere(c, ranks, batch, 0) };
+    const size_t e = element_size(z.gradient);
     double end = 0;
     for (size_t k = 0; k < costs.buckets; k++) {
         double ready = done_everywhere(c, ranks, batch, piece[k].layer),
                begin = ready > end ? ready : end;
-        end = begin + ring_time(ALL_REDUCE_PASSES, ranks, piece[k].elements, sizeof(real));
-        if (ranks > 1) costs.scratch += ranks * ceil_div(piece[k].elements, ranks) * sizeof(real);
+        end = begin + ring_time(ALL_REDUCE_PASSES, ranks, piece[k].elements, e);
+        if (ranks > 1) costs.scratch += ranks * ceil_div(piece[k].elements, ranks) * e;
         // Every bucket is rounded up by itself.
-        costs.bytes += ring_bytes(ALL_REDUCE_PASSES, ranks, piece[k].elements, sizeof(real));
+        costs.bytes += ring_bytes(ALL_REDUCE_PASSES, ranks, piece[k].elements, e);
         for (size_t r = 0; r < ranks; r++) { // hidden as long as this rank computes
             double busy = done(c, batch[r], 0), hidden = 0;
             if (busy > begin) hidden = fmin(busy, end) - begin;

@@ -14,9 +14,8 @@
 
 // ------------------------------------------------ measured.c: trainings, and their costs on a rank
 
-// A training with SGD on random sequences, one micro-batch per shard.
-Training synthetic_training(const Run *run, const ModelConfig *model, size_t steps,
-                            size_t sequences);
+// A training with SGD on random sequences, one micro-batch per shard, stored as --storage asks.
+Training synthetic_training(Run *run, const ModelConfig *model, size_t steps, size_t sequences);
 // The model with all its layers, allocated. Equal seeds give equal weights on all ranks.
 Model *whole_model(const ModelConfig *model);
 // The training of a small model on the text --data, with SGD. Random sequences cannot be learnt.
@@ -53,17 +52,18 @@ extern const char *const way_name[WAYS];
 size_t way_power_below(size_t N); // the largest power of two that is at most N
 size_t way_height(size_t N);      // log2 N, rounded up
 
-// Costs of rank r of N for `count` elements: messages and bytes sent, scratch memory in bytes.
+// Costs of rank r of N for `count` elements of e bytes: messages and bytes sent, scratch memory in
+// bytes.
 typedef struct {
     size_t messages, bytes, scratch;
 } WayCosts;
-WayCosts way_costs(Way way, size_t N, size_t r, size_t count);
+WayCosts way_costs(Way way, size_t N, size_t r, size_t count, size_t e);
 
 // Picoseconds over link l until the last rank is done, with one port per rank.
-double way_time_on(const ClockLink *l, Way way, size_t N, size_t count);
+double way_time_on(const ClockLink *l, Way way, size_t N, size_t count, size_t e);
 // The smallest multiple of N elements for which the ring is no slower than the tree, over this
 // run's link between nodes.
-size_t way_ring_overtakes(size_t N);
+size_t way_ring_overtakes(size_t N, size_t e);
 
 // ------------------------------------------ ring_page.c: 03_ring's page
 
@@ -252,10 +252,11 @@ typedef struct {
     const ModelConfig *model;
     size_t sequences, steps, servers, workers, slow;
 } ServerSizes;
-// Picoseconds of a forward and backward of worker w's sequences, and of a message with the piece of
-// server 0, the largest one.
+// Picoseconds of a forward and backward of worker w's sequences, of a push to server 0, which has
+// the largest piece, and of its answer.
 double server_computing(const ServerSizes *z, size_t w);
-double server_message(const ServerSizes *z);
+double server_push(const ServerSizes *z);
+double server_answer(const ServerSizes *z);
 // Compares the costs of a synchronous training with formulas. one_port: the time of the same
 // training with one port per server.
 void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseconds one_port);

@@ -2,8 +2,7 @@
 // and the memory ledger count them (experiments.h).
 #include "01_data_parallel/experiments/experiments.h"
 
-Training synthetic_training(const Run *run, const ModelConfig *model, size_t steps,
-                            size_t sequences) {
+Training synthetic_training(Run *run, const ModelConfig *model, size_t steps, size_t sequences) {
     Training t = { .model = *model,
                    .data = data_synthetic(model->vocab, model->context, run->seed),
                    .steps = steps,
@@ -11,6 +10,7 @@ Training synthetic_training(const Run *run, const ModelConfig *model, size_t ste
                    .micro_batches = 1,
                    .optimizer = sgd(0.1) };
     t.model.seed = run->seed;
+    training_store(run, &t);
     return t;
 }
 
@@ -27,6 +27,7 @@ Training text_training(Run *run, size_t steps, double rate) {
                    .micro_batches = 1,
                    .optimizer = sgd(rate) };
     t.model.seed = run->seed;
+    config_store(run, &t.model);
     t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context,
                            TEXT_SEQUENCES);
     return t;

@@ -41,36 +41,35 @@ static WayCosts in_elements(Way way, size_t N, size_t r, size_t count) {
     return (WayCosts){ 2 * way_height(n) + (r < rest), sent + (r < rest ? count : 0),
                        r < rest ? count : elements(count, n, 0, n / 2) };
 }
-WayCosts way_costs(Way way, size_t N, size_t r, size_t count) {
+WayCosts way_costs(Way way, size_t N, size_t r, size_t count, size_t e) {
     WayCosts b = in_elements(way, N, r, count);
-    return (WayCosts){ b.messages, b.bytes * sizeof(real), b.scratch * sizeof(real) };
+    return (WayCosts){ b.messages, b.bytes * e, b.scratch * e };
 }
 
-static double message(const ClockLink *l, size_t count) {
-    return l->beta == 0 ? 0
-                        : round(l->alpha * 1e12 + (double)(count * sizeof(real)) * 1e12 / l->beta);
+static double message(const ClockLink *l, size_t bytes) {
+    return l->beta == 0 ? 0 : round(l->alpha * 1e12 + (double)bytes * 1e12 / l->beta);
 }
 
 // In the ring and in halving the first chunks are the largest, so they decide the time.
-double way_time_on(const ClockLink *l, Way way, size_t N, size_t count) {
+double way_time_on(const ClockLink *l, Way way, size_t N, size_t count, size_t e) {
     size_t n = way_power_below(N);
-    double time = n < N ? 2 * message(l, count) : 0; // to a rank below n, and back
+    double time = n < N ? 2 * message(l, count * e) : 0; // to a rank below n, and back
     switch (way) {
-    case RING: return (double)(2 * (N - 1)) * message(l, ceil_div(count, N));
-    case GATHER: return (double)(2 * (N - 1)) * message(l, count);
-    case TREE: return (double)(2 * way_height(N)) * message(l, count);
+    case RING: return (double)(2 * (N - 1)) * message(l, ceil_div(count, N) * e);
+    case GATHER: return (double)(2 * (N - 1)) * message(l, count * e);
+    case TREE: return (double)(2 * way_height(N)) * message(l, count * e);
     default: break;
     }
-    for (size_t d = 1; d < n; d *= 2) time += 2 * message(l, elements(count, n, 0, d));
+    for (size_t d = 1; d < n; d *= 2) time += 2 * message(l, elements(count, n, 0, d) * e);
     return time;
 }
-size_t way_ring_overtakes(size_t N) {
+size_t way_ring_overtakes(size_t N, size_t e) {
     const ClockLink l = clock_config()->between;
     const double m = (double)N, h = (double)way_height(N);
     // 2 (N-1) messages of S/N bytes against 2 h of S bytes: both times are lines over S.
     double S = l.alpha * l.beta * (m - 1 - h) / (h - (m - 1) / m);
-    size_t k = S > m * sizeof(real) ? (size_t)(S / (m * sizeof(real))) : 1;
+    size_t k = S > m * (double)e ? (size_t)(S / (m * (double)e)) : 1;
     // Corrects k, because messages take whole picoseconds.
-    while (way_time_on(&l, RING, N, k * N) > way_time_on(&l, TREE, N, k * N)) k++;
+    while (way_time_on(&l, RING, N, k * N, e) > way_time_on(&l, TREE, N, k * N, e)) k++;
     return k * N;
 }

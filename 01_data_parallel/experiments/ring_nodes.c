@@ -12,12 +12,12 @@ static size_t cards_of(size_t n) {
     size_t rails = clock_config()->rails;
     return rails && rails < n ? rails : n;
 }
-// Picoseconds of a collective of `steps` messages of `count` elements. cards 0: inside a node.
+// Picoseconds of a collective of `steps` messages of `size` bytes. cards 0: inside a node.
 // Several cards are at most as fast as the link inside.
-static double lasts(size_t cards, size_t steps, size_t count) {
+static double lasts(size_t cards, size_t steps, size_t size) {
     const ClockConfig *k = clock_config();
     const ClockLink *l = cards ? &k->between : &k->link;
-    double bytes = (double)(steps * count * sizeof(real)), beta = l->beta;
+    double bytes = (double)(steps * size), beta = l->beta;
     if (beta == 0) return 0;
     if (cards > 1 && k->link.beta == 0) beta *= (double)cards;
     else if (cards > 1) beta = fmax(beta, fmin((double)cards * beta, k->link.beta));
@@ -27,10 +27,12 @@ static double lasts(size_t cards, size_t steps, size_t count) {
 void ring_nodes_costs(Run *run, Comm *inside, Comm *between) {
     const ClockConfig *k = clock_config();
     Comm *all[] = { run->world, inside, between };
-    size_t N = run->world->size, n = inside->size, M = N / n, count = ACROSS, e = sizeof(real);
+    size_t N = run->world->size, n = inside->size, M = N / n, count = ACROSS;
+    const Element element = option_storage(run);
+    const size_t e = element_size(element);
     size_t part = ceil_div(count, n), own = part_size(count, n, inside->rank);
     Arena memory = arena(MEM_GRADIENTS);
-    Tensor t = tensor_new(&memory, 1, count);
+    Tensor t = tensor_shaped(&memory, tensor_shape(1, count, element));
     tensor_fill(t, 0);
     comm_all_reduce(run->world, t); // a collective ends at the same time on all ranks
     for (size_t i = 0; i < 3; i++) comm_ledger_reset(all[i]);
@@ -52,8 +54,8 @@ void ring_nodes_costs(Run *run, Comm *inside, Comm *between) {
                                (double)comm_bytes_sent(between) },
                              { 0 } });
     if (!k->simulated) return;
-    double flat = lasts(M > 1 ? cards_of(n) : 0, 2 * (N - 1), ceil_div(count, N));
-    double nodes = 2 * lasts(0, n - 1, part) + lasts(1, 2 * (M - 1), ceil_div(part, M));
+    double flat = lasts(M > 1 ? cards_of(n) : 0, 2 * (N - 1), ceil_div(count, N) * e);
+    double nodes = 2 * lasts(0, n - 1, part * e) + lasts(1, 2 * (M - 1), ceil_div(part, M) * e);
     check_costs(run, "nodes.%s", "over nodes, %s",
                 (CostRow[]){
                     { "flat.time", "flat: time", "ps", BY_FORMULA(flat), (double)(middle - begin) },
@@ -67,7 +69,7 @@ bool ring_nodes_table(Run *run) {
     size_t N = run->world->size, n = k->node < N ? k->node : N;
     if (N % n > 0 || n == N) return false;
     char size[32];
-    page_value(size, sizeof size, (double)(ACROSS * sizeof(real)), "bytes");
+    page_value(size, sizeof size, (double)(ACROSS * element_size(option_storage(run))), "bytes");
     say(run,
         "\nOne all-reduce of S = %s on N = %zu ranks, M = %zu nodes of n = %zu: link %s inside, %s "
         "between.\nHierarchical: reduce-scatter in each node, all-reduce of each part between "

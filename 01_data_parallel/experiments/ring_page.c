@@ -36,9 +36,9 @@ static const ClockLink *link_named(const char *name) {
 
 // Writes the fastest of three ways and its speed relative to gather + broadcast, such as "tree
 // 7.6x", or "no difference".
-static void fastest(char *text, size_t room, const ClockLink *l, size_t N, size_t count) {
-    double ring = way_time_on(l, RING, N, count), tree = way_time_on(l, TREE, N, count);
-    double gather = way_time_on(l, GATHER, N, count), least = ring < tree ? ring : tree;
+static void fastest(char *text, size_t room, const ClockLink *l, size_t N, size_t count, size_t e) {
+    double ring = way_time_on(l, RING, N, count, e), tree = way_time_on(l, TREE, N, count, e);
+    double gather = way_time_on(l, GATHER, N, count, e), least = ring < tree ? ring : tree;
     if (ring == tree && ring == gather) snprintf(text, room, "=no difference");
     else snprintf(text, room, "=%s %.1fx", least == ring ? "ring" : "tree", gather / least);
 }
@@ -54,7 +54,7 @@ void ring_fastest(Run *run) {
         rows[i].what = label[i];
         for (size_t k = 0; k < LINKS * RANKS; k++) {
             fastest(cell[i][k], sizeof cell[i][k], link_named(link[k / RANKS]), ranks[k % RANKS],
-                    count[i]);
+                    count[i], element_size(option_storage(run)));
             rows[i].cell[k] = cell[i][k];
         }
     }

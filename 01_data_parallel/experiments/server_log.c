@@ -39,7 +39,7 @@ static double answered(const double *value, size_t push, size_t n, size_t stalen
 // The log that follows from the times alone. A push arrives at the time of the answer, plus the
 // worker's computation, plus the push's message.
 static Served *predicted(const ServerLog *log, const ServerSizes *z) {
-    const double message = server_message(z);
+    const double weights = server_answer(z), push_time = server_push(z);
     size_t n = log->workers, lines = n * log->steps;
     Served *line = host_alloc(lines * sizeof *line);
     Push *push = host_alloc(lines * sizeof *push);
@@ -47,7 +47,7 @@ static Served *predicted(const ServerLog *log, const ServerSizes *z) {
     double *version = host_alloc(lines * sizeof *version); // the version that each push made
     for (size_t i = 0; i < lines; i++) {
         double answer = i < n ? (double)log->begin : answered(arrival, i - n, n, log->staleness);
-        arrival[i] = answer + message + server_computing(z, i % n) + message;
+        arrival[i] = answer + weights + server_computing(z, i % n) + push_time;
         push[i] = (Push){ i, arrival[i] };
     }
     qsort(push, lines, sizeof *push, by_arrival);

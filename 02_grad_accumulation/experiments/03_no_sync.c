@@ -37,7 +37,7 @@ static StepResult forgetful(void *replica, Model *model, Optimizer *o, const Tra
                             const Batch *batch) {
     BucketReplica *r = replica;
     double loss = 0;
-    if (!r->sum.data) r->sum = tensor_new(&model->gradients, 1, model->size);
+    if (!r->sum.data) r->sum = tensor_like(&model->gradients, model->g);
     tensor_fill(r->sum, 0);
     for (size_t k = 0; k < t->micro_batches; k++) {
         model_zero_gradients(model);
@@ -83,9 +83,9 @@ static BucketCosts overlapped_forecast(const Training *t, size_t bucket, size_t 
 static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
     static const char *const id[KINDS] = { "no-sync", "forgetful", "overlapped" };
     const ModelConfig *c = &t->model;
-    size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(c);
+    size_t N = run->world->size, e = gradient_bytes(c), Psi = config_parameters(c);
     const CutSizes whole = cut_sizes(c, 1, 0);
-    double m = t->micro_batches, weights = Psi * e, gradients = elements_gradients(&whole) * e;
+    double m = t->micro_batches, sum = Psi * e, gradients = elements_gradients(&whole) * e;
     double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e); // of one all-reduce, per rank
     BucketCosts f = overlapped_forecast(t, BUCKET, N);
     const double calls[KINDS] = { 1, m, f.buckets }, bytes[KINDS] = { ring, m * ring, f.bytes };
@@ -105,8 +105,7 @@ static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
                   way[i].reductions },
                 { "sent", "sent, 3 steps", "bytes", BY_FORMULA(t->steps * bytes[i]), way[i].sent },
                 { "gradients", i == FORGETFUL ? "gradients, and the sum" : "gradients (wte twice)",
-                  "bytes", BY_FORMULA((i == FORGETFUL ? weights : 0) + gradients),
-                  way[i].gradients },
+                  "bytes", BY_FORMULA((i == FORGETFUL ? sum : 0) + gradients), way[i].gradients },
                 { 0 } });
         if (!clock_config()->simulated) continue;
         const Predicted none = NOT_PREDICTED;
@@ -219,10 +218,10 @@ static void accumulation_on_ranks(Run *run) {
         // One process accumulates each replica's micro-batches from zero, and then adds the
         // replicas in rank order. Its bits are equal, because its sums have the same grouping.
         Trajectory ordered = training_unsplit(run, &t, n);
-        training_compare(run, "no_sync = at once", &got, &whole, LIMIT_ROUNDING);
+        training_compare(run, "no_sync = at once", &got, &whole, rounding_limit(run));
         training_compare(run, "no_sync = replicas in order", &got, &ordered, exact_limit(run));
         // The forgetful gradient is right, too: only the costs differ.
-        training_compare(run, "forgetful = at once", &often, &whole, LIMIT_ROUNDING);
+        training_compare(run, "forgetful = at once", &often, &whole, rounding_limit(run));
         training_compare_tensors(run, "overlapped = no_sync", &buckets, &got, exact_limit(run));
         bool alike = true;
         for (size_t s = 0; s < STEPS; s++)
@@ -250,6 +249,7 @@ static void accumulation_on_ranks(Run *run) {
 static const Option options[] = {
     { "micro-batches", "N", "3", "number of micro-batches of each replica, 1 to 26" },
     { "link", "NAME[,NAME]", "slow", NULL },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(accumulation_on_ranks, options);

@@ -195,4 +195,8 @@ static void by_hand(Run *run) {
                       "the cut goes through that dimension, the results must be added.");
 }
 
-EXPERIMENT(by_hand, NULL);
+static const Option options[] = {
+    REALS_ONLY("this lesson computes with plain C arrays, whose elements are reals"),
+    { 0 },
+};
+EXPERIMENT(by_hand, options);

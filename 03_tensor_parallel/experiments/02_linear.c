@@ -88,7 +88,8 @@ static void column_costs(Run *run, const TrialResult *r) {
                            .gradients = (K + 1) * own,
                            .kept = M * K,
                            .calls = 1,
-                           .sent = ring_bytes(ALL_REDUCE_PASSES, n, M * K, sizeof(real)) };
+                           .sent = ring_bytes(ALL_REDUCE_PASSES, n, M * K,
+                                              element_size(option_storage(run))) };
     trial_costs(run, "columns.%s", "columns: %s", &c, r);
     picture_show(run, "W by columns, one step", PICTURE_CHART);
 }
@@ -100,7 +101,8 @@ static void row_costs(Run *run, const TrialResult *r) {
                            .gradients = own * N + N,
                            .kept = M * own,
                            .calls = 1,
-                           .sent = ring_bytes(ALL_REDUCE_PASSES, n, M * N, sizeof(real)) };
+                           .sent = ring_bytes(ALL_REDUCE_PASSES, n, M * N,
+                                              element_size(option_storage(run))) };
     trial_costs(run, "rows.%s", "rows: %s", &c, r);
     picture_show(run, "W by rows, one step", PICTURE_NO_FILES);
 }
@@ -112,14 +114,15 @@ static void gathered(Run *run) {
     const size_t padded = tp->size * M * ceil_div(N, tp->size); // an all-gather has equal parts
     Range own = shard_range(N, tp->size, tp->rank);
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor y = tensor_new(&scratch, M, range_size(own));
-    Tensor whole = tensor_new(&scratch, M, N);
-    Tensor sum = tensor_new(&scratch, M, N);
+    const Element e = option_storage(run);
+    Tensor y = tensor_shaped(&scratch, tensor_shape(M, range_size(own), e));
+    Tensor whole = tensor_shaped(&scratch, tensor_shape(M, N, e));
+    Tensor sum = tensor_like(&scratch, whole);
     tensor_randomize(y, random_key(run->seed, tp->rank), 1);
     comm_ledger_reset(tp);
     column_parallel_gather(tp, whole, y);
     check_cost(run, "columns.gather", "columns: sent to gather Y", "bytes",
-               formula(ring_bytes(ONE_PASS, tp->size, padded, sizeof(real))), NOT_PREDICTED,
+               formula(ring_bytes(ONE_PASS, tp->size, padded, element_size(e))), NOT_PREDICTED,
                (double)comm_bytes_sent(tp));
     tensor_fill(sum, 0);
     tensor_copy(tensor_col_range(sum, own.lo, own.hi), y);
@@ -130,7 +133,8 @@ static void gathered(Run *run) {
 
 static void ending(Run *run) {
     char whole[24];
-    page_value(whole, sizeof whole, (double)((K + 1) * N * sizeof(real)), "bytes");
+    page_value(whole, sizeof whole, (double)((K + 1) * N * element_size(option_storage(run))),
+               "bytes");
     if (!answer_alone(run))
         say_answer(run,
                    "With a column cut a rank holds %s of %s, and the ranks communicate in "
@@ -178,8 +182,9 @@ static void linear_layer(Run *run) {
     };
     results(run, heading, rows);
     say(run, "  formulas count elements of %zu bytes; a..b: the smallest and the largest rank",
-        sizeof(real));
+        element_size(option_storage(run)));
     ending(run);
 }
 
-EXPERIMENT(linear_layer, NULL);
+static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };
+EXPERIMENT(linear_layer, options);

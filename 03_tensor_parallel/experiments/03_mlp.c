@@ -31,7 +31,7 @@ static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
 static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
     Param *p = t->params;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dh = tensor_new(&scratch, M, GATES * F);
+    Tensor dh = tensor_like(&scratch, s->t[S_FC]);
     Tensor dact = tensor_col_range(dh, 0, F); // with GELU all columns of dh
     linear_gradients(&p[MLP_B], &p[MLP_B_BIAS], s->t[S_ACT], dy);
     op_matmul_nt(dact, dy, p[MLP_B].w);
@@ -70,7 +70,7 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
 static void costs(Run *run, const TrialResult *r) {
     const size_t n = run->world->size;
     const size_t f = range_size(shard_range(F, n, run->world->rank));
-    const size_t e = sizeof(real);
+    const size_t e = element_size(option_storage(run));
     const size_t parameters = (C + 1) * GATES * f + f * C + C;
     const double communication = 2 * ring_time(ALL_REDUCE_PASSES, n, M * C, e);
     const TrialCosts predicted = { .parameters = parameters,
@@ -107,8 +107,8 @@ static void rows_first(Run *run) {
     Arena buffers = arena(MEM_WORKSPACE);
     Tensor x = trial_drawn(&trial, &buffers, TRIAL_X, 0);
     Tensor a = trial_drawn(&trial, &buffers, TRIAL_WEIGHTS, MLP_A);
-    Tensor h = tensor_new(&buffers, M, GATES * F);
-    Tensor act = tensor_new(&buffers, M, F);
+    Tensor h = tensor_shaped(&buffers, tensor_shape(M, GATES * F, trial.storage));
+    Tensor act = tensor_shaped(&buffers, tensor_shape(M, F, trial.storage));
     Snapshot *got = snapshot_new(run);
     Snapshot *want = snapshot_new(run);
 
@@ -117,7 +117,8 @@ static void rows_first(Run *run) {
     comm_ledger_reset(tp);
     comm_all_reduce(tp, h); // M*F elements (SwiGLU: twice as many), before the activation
     check_cost(run, "rows.sent", "A by rows instead: sent before GELU", "bytes",
-               formula(ring_bytes(ALL_REDUCE_PASSES, tp->size, M * GATES * F, sizeof(real))),
+               formula(ring_bytes(ALL_REDUCE_PASSES, tp->size, M * GATES * F,
+                                  element_size(trial.storage))),
                NOT_PREDICTED, (double)comm_bytes_sent(tp));
     op_activation(act, h);
     snapshot_put(got, "GELU(X A)", M, F, act, 0, 0);
@@ -127,7 +128,7 @@ static void rows_first(Run *run) {
         op_activation(act, h);
         snapshot_put(want, "GELU(X A)", M, F, act, 0, 0);
     }
-    check_close(run, "A by rows, added before GELU = unsplit", got, want, LIMIT_ROUNDING);
+    check_close(run, "A by rows, added before GELU = unsplit", got, want, rounding_limit(run));
     snapshot_free(got);
     snapshot_free(want);
     arena_free(&buffers);
@@ -173,7 +174,7 @@ static void mlp(Run *run) {
     say(run,
         "  M = %d tokens, width C = %d, F = %d hidden columns; t = %zu rank%s, %zu bytes per "
         "element",
-        M, C, F, n, n == 1 ? "" : "s", sizeof(real));
+        M, C, F, n, n == 1 ? "" : "s", element_size(option_storage(run)));
     say(run, "  A by rows: only its forward was run. An all-reduce of k elements sends 2 (t-1) "
              "ceil(k/t).");
     say(run, "  Why not A by rows? Its parts must be added before GELU:");
@@ -182,4 +183,5 @@ static void mlp(Run *run) {
     ending(run, forward + 1);
 }
 
-EXPERIMENT(mlp, NULL);
+static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };
+EXPERIMENT(mlp, options);

@@ -59,8 +59,8 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
     Param *p = t->params;
     const AttentionHeads h = heads_of(t);
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dmix = tensor_new(&scratch, M, C);
-    Tensor dqkv = tensor_new(&scratch, M, QKV);
+    Tensor dmix = tensor_like(&scratch, s->t[S_MIX]);
+    Tensor dqkv = tensor_like(&scratch, s->t[S_QKV]);
     linear_gradients(&p[ATTENTION_O], &p[ATTENTION_O_BIAS], s->t[S_MIX], dy);
     op_matmul_nt(dmix, dy, p[ATTENTION_O].w);
     attention_backward(&h, dqkv, dmix, s);
@@ -97,7 +97,8 @@ static void costs(Run *run, const TrialResult *r) {
     const size_t own_qkv = A + 2 * A / RATIO;
     const size_t parameters = (C + 1) * own_qkv + A * C + C;
     const size_t kept = M * C + M * (own_qkv + A) + 2 * B * heads * T * T;
-    const double sent = 2 * ring_bytes(ALL_REDUCE_PASSES, tp->size, M * C, sizeof(real));
+    const size_t e = element_size(option_storage(run));
+    const double sent = 2 * ring_bytes(ALL_REDUCE_PASSES, tp->size, M * C, e);
     const TrialCosts predicted = {
         .parameters = parameters, .gradients = parameters, .kept = kept, .calls = 2, .sent = sent
     };
@@ -130,7 +131,8 @@ static void ending(Run *run, const char *added) {
 static void table(Run *run, const TrialResult *r) {
     static const char *const columns[] = { "whole heads", "heads cut, predicted", NULL };
     const size_t n = run->world->size;
-    const double scores = 2 * ring_bytes(ALL_REDUCE_PASSES, n, B * H * T * T, sizeof(real));
+    const size_t e = element_size(option_storage(run));
+    const double scores = 2 * ring_bytes(ALL_REDUCE_PASSES, n, B * H * T * T, e);
     char heads[40], added[24], all[24];
     snprintf(heads, sizeof heads, H % n ? "=%zu..%zu" : "=%zu", H / n, ceil_div(H, n));
     page_cell(added, scores, "bytes");
@@ -148,7 +150,7 @@ static void table(Run *run, const TrialResult *r) {
     say(run,
         "  B = %d sequences of T = %d, M = B T; H = %d heads of D = %d, C = H D; t = %zu, %zu "
         "bytes per element",
-        B, T, H, D, n, sizeof(real));
+        B, T, H, D, n, e);
     say(run, "  heads cut: each rank would have some columns of every head. dO: the gradient of "
              "the heads' output");
     ending(run, added + 1);
@@ -169,4 +171,5 @@ static void attention(Run *run) {
     table(run, &r);
 }
 
-EXPERIMENT(attention, NULL);
+static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };
+EXPERIMENT(attention, options);

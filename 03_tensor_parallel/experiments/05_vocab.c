@@ -11,13 +11,13 @@ enum { B = BIGRAM_B, T = BIGRAM_T, M = B * T, V = BIGRAM_V, C = BIGRAM_C };
 
 static void train(Run *run, Comm *tp, TrialResult *r) {
     Data data = data_synthetic(V, T, run->seed);
-    Bigram m = bigram_new(run->seed, tp ? shard_range(V, tp->size, tp->rank) : (Range){ 0, V });
+    Bigram m = bigram_new(run, tp ? shard_range(V, tp->size, tp->rank) : (Range){ 0, V });
     for (size_t step = 0; step < TRIAL_STEPS; step++) {
         trial_step_begin(tp);
         Arena buffers = arena(MEM_WORKSPACE);
         Batch b = data_batch(&data, &buffers, step, 0, B, B);
         Tensor dloss = tensor_new(&buffers, M, 1);
-        Tensor dx = tensor_new(&buffers, M, C);
+        Tensor dx = tensor_like(&buffers, m.x);
         tensor_fill(dloss, (real)b.token_weight); // 1 / counted tokens
         (tp ? bigram_split_forward : bigram_forward)(run, &m, &b);
         r->loss[step] = tensor_sum(m.loss) * b.token_weight;
@@ -41,12 +41,12 @@ static void lookup(Run *run, const Batch *b) {
     Comm *tp = run->world;
     Snapshot *got = snapshot_new(run);
     Snapshot *want = snapshot_new(run);
-    Bigram m = bigram_new(run->seed, shard_range(V, tp->size, tp->rank));
+    Bigram m = bigram_new(run, shard_range(V, tp->size, tp->rank));
     vocab_parallel_lookup(tp, m.x, m.embedding.w, b->tokens, m.entries.lo);
     snapshot_put(got, "E[token]", M, C, m.x, 0, 0);
     bigram_free(&m);
     if (tp->rank == 0) {
-        m = bigram_new(run->seed, (Range){ 0, V });
+        m = bigram_new(run, (Range){ 0, V });
         op_embed_tokens(m.x, m.embedding.w, b->tokens, 0);
         snapshot_put(want, "E[token]", M, C, m.x, 0, 0);
         bigram_free(&m);
@@ -62,7 +62,7 @@ static double first_element(Tensor t) { return tensor_sum(tensor_row_range(t, 0,
 static void one_token(Run *run, const Batch *b) {
     enum { LO, HI, MAX, PICKED, SUM, FIELDS };
     const size_t n = run->world->size;
-    Bigram m = bigram_new(run->seed, shard_range(V, n, run->world->rank));
+    Bigram m = bigram_new(run, shard_range(V, n, run->world->rank));
     double *all = host_alloc(n * FIELDS * sizeof *all);
     double *own = all + run->world->rank * FIELDS;
     memset(all, 0, n * FIELDS * sizeof *all);
@@ -109,7 +109,7 @@ typedef struct {
 } Losses;
 static Losses gathered_logits(Run *run, const Batch *b) {
     Comm *tp = run->world;
-    Bigram m = bigram_new(run->seed, (Range){ 0, V });
+    Bigram m = bigram_new(run, (Range){ 0, V });
     op_embed_tokens(m.x, m.embedding.w, b->tokens, 0);
     bigram_drop(run, m.x, b);
     op_matmul_nt(m.logits, m.x, m.head.w);
@@ -119,7 +119,7 @@ static Losses gathered_logits(Run *run, const Batch *b) {
     bigram_forward(run, &m, b);
     double right = tensor_sum(m.loss) * b->token_weight;
     check_numbers(run, "gathered logits: the trap", "loss - log t", &less, &right, 1,
-                  LIMIT_ROUNDING);
+                  LIMIT_ROUNDING); // of reals: logits and losses are reals in any storage
     bigram_free(&m);
     return (Losses){ right, wrong };
 }
@@ -128,13 +128,14 @@ static Losses gathered_logits(Run *run, const Batch *b) {
 
 // Two all-reduces of [M, C] (x in forward, dx in backward), and three of [M, 1] for the loss.
 static void costs(Run *run, const TrialResult *r) {
-    const size_t n = run->world->size, e = sizeof(real);
+    const size_t n = run->world->size, e = element_size(option_storage(run));
     const size_t entries = range_size(shard_range(V, n, run->world->rank));
     const double wide = ring_bytes(ALL_REDUCE_PASSES, n, M * C, e);
-    const double narrow = ring_bytes(ALL_REDUCE_PASSES, n, M, e);
+    const double narrow = ring_bytes(ALL_REDUCE_PASSES, n, M, sizeof(real));
     const TrialCosts predicted = { .parameters = entries * C,
                                    .gradients = 2 * entries * C,  // gradients of both uses of E
                                    .kept = M * (C + entries + 1), // x, own logits, a sum
+                                   .kept_reals = M * (entries + 1),
                                    .calls = 2 + 3,
                                    .sent = 2 * wide + 3 * narrow };
     trial_costs(run, "%s", "%s", &predicted, r);
@@ -142,11 +143,11 @@ static void costs(Run *run, const TrialResult *r) {
 
 static void table(Run *run, Losses loss) {
     static const char *const columns[] = { "logits cut", "gathered", NULL };
-    const size_t n = run->world->size, e = sizeof(real);
+    const size_t n = run->world->size, r = sizeof(real), e = element_size(option_storage(run));
     char narrow[24], wide[24], kept[24];
-    page_cell(narrow, 3 * ring_bytes(ALL_REDUCE_PASSES, n, M, e), "bytes");
-    page_cell(wide, ring_bytes(ONE_PASS, n, M * V, e), "bytes");
-    page_cell(kept, (double)(M * (C + V + 1) * e), "bytes");
+    page_cell(narrow, 3 * ring_bytes(ALL_REDUCE_PASSES, n, M, r), "bytes");
+    page_cell(wide, ring_bytes(ONE_PASS, n, M * V, r), "bytes");
+    page_cell(kept, (double)(M * (C * e + (V + 1) * r)), "bytes");
     const Result rows[] = {
         { "sent for the loss, per rank", "6 (t-1) ceil(M/t)", { narrow, wide } },
         { "kept: x, logits, sums", "M (C + V/t + 1)", { "kept", kept } },
@@ -159,7 +160,7 @@ static void table(Run *run, Losses loss) {
     say(run,
         "  M = %d tokens, V = %d vocabulary entries, width C = %d; t = %zu rank%s, %zu bytes "
         "per element",
-        M, V, C, n, n == 1 ? "" : "s", e);
+        M, V, C, n, n == 1 ? "" : "s", r);
     say(run, "  gathered: every rank has all logits. Predicted: a rank sends (t-1) ceil(MV/t) "
              "elements, and");
     say(run, "  keeps M (C + V + 1).%s",
@@ -202,4 +203,5 @@ static void vocabulary(Run *run) {
     table(run, loss);
 }
 
-EXPERIMENT(vocabulary, NULL);
+static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };
+EXPERIMENT(vocabulary, options);

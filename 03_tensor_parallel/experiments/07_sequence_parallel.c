@@ -38,7 +38,7 @@ static SequenceTraffic layers_step(const CutSizes *z, const Training *t) {
 }
 
 static void costs(Run *run, const Training *t, Way way, const GptMeasured *r) {
-    const size_t n = run->world->size, e = sizeof(real);
+    const size_t n = run->world->size, e = weight_bytes(&t->model);
     const size_t B = gpt_sequences(t, 0); // the first micro-batch is the largest
     const CutSizes z = sizes(t, way, n, run->world->rank), first = sizes(t, way, n, 0);
     const SequenceTraffic layers = layers_step(&z, t);
@@ -148,6 +148,7 @@ static void sequence(Run *run) {
     const size_t vocab = 61;
     Training t = gpt_training(gpt_options(run, option_size(run, "context"), vocab), SEQUENCES);
     t.micro_batches = MICRO_BATCHES;
+    training_store(run, &t);
     say(run,
         "SP, sequence parallelism: each of t ranks has M/t of the M rows (tokens) in norms and "
         "residual\npaths. Before a column cut a rank gathers all rows. For backward it keeps them "
@@ -169,7 +170,7 @@ static void sequence(Run *run) {
             show(run, way);
         }
         Trajectory *shard = &got[INPUTS_SHARD];
-        training_compare(run, "sequence-parallel = unsplit", shard, &unsplit, LIMIT_ROUNDING);
+        training_compare(run, "sequence-parallel = unsplit", shard, &unsplit, rounding_limit(run));
         training_compare(run, "kept whole = gathered again", &got[INPUTS_WHOLE], shard, 0);
         check_true(run, i ? "AdamW" : "SGD", "every step is clipped",
                    trajectory_clipped(shard, t.clip));
@@ -192,6 +193,7 @@ static const Option options[] = {
     { "heads", "N", "9", "attention heads; at least one a rank" },
     { "context", "N", "4", "positions of a sequence" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(sequence, options);

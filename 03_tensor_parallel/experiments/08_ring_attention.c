@@ -17,15 +17,20 @@ static const char *const context_gpt_id[] = { "gpt.%s.ring", "gpt.%s.zigzag", "g
 // Attention alone, of one sequence. A deviation of 16 makes scores of several hundred, whose
 // exponential no float can hold.
 enum { CHUNK = 192, HEADS = 8, D = 4 };
-static ContextSizes alone(size_t n) {
-    return (ContextSizes){ 1, n * CHUNK, HEADS, HEADS, D, 16, 0, 0 };
+static ContextSizes alone(const Run *run) {
+    const size_t T = run->world->size * CHUNK;
+    return (ContextSizes){ 1, T, HEADS, HEADS, D, option_storage(run), 16, 0, 0 };
 }
 
 static void trained_costs(Run *run, const Training *t, int kind, const GptMeasured *r) {
     const ModelConfig *c = &t->model;
-    const size_t n = run->world->size, e = sizeof(real), b = t->sequences;
-    const ContextSizes layer = { b, c->context, c->heads, config_kv_heads(c), c->width / c->heads,
-                                 1, 0,          0 };
+    const size_t n = run->world->size, b = t->sequences;
+    const ContextSizes layer = { .B = b,
+                                 .T = c->context,
+                                 .heads = c->heads,
+                                 .key_heads = config_kv_heads(c),
+                                 .D = c->width / c->heads,
+                                 .storage = c->storage };
     char names[16];
     snprintf(names, sizeof names, "%s: %%s", context_kind[kind]->name);
     const CutSizes whole = cut_sizes(c, 1, 0);
@@ -41,6 +46,10 @@ static void trained_costs(Run *run, const Training *t, int kind, const GptMeasur
         elements.kept +=
             c->layers * (b * c->context * (heads * (2 * layer.D + 1) + 2 * keys * layer.D) -
                          b * z.T * c->heads);
+    // RSA keeps its scores in reals. Ulysses has the lse of its heads for all positions.
+    if (kind == CONTEXT_RSA) elements.kept_reals += c->layers * activations_scores(&z, b);
+    if (kind == CONTEXT_ULYSSES)
+        elements.kept_reals += c->layers * b * (c->context * heads - z.T * c->heads);
     gpt_memory_costs(run, context_gpt_id[kind], names, c, &elements, r);
     check_costs(run, context_gpt_id[kind], names,
                 (CostRow[]){
@@ -48,7 +57,8 @@ static void trained_costs(Run *run, const Training *t, int kind, const GptMeasur
                       BY_FORMULA((double)c->layers * context_layer_bytes(run->world, kind, layer)),
                       r->layers[GPT_WORLD].sent },
                     { "sums", "sent for the sum of gradients", "bytes",
-                      BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole), e)),
+                      BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole),
+                                            gradient_bytes(c))),
                       r->sums[GPT_WORLD].sent },
                     { 0 } });
 }
@@ -57,6 +67,7 @@ static void trainings(Run *run) {
     ModelConfig c = tiny;
     c.seed = run->seed;
     Training t = gpt_training(c, SEQUENCES);
+    training_store(run, &t);
     for (int adam = 0; adam < 2; adam++) { // SGD, then AdamW
         t.optimizer = adam ? adamw(0.01) : sgd(0.5);
         Trajectory want = training_unsplit(run, &t, 1);
@@ -66,7 +77,7 @@ static void trainings(Run *run) {
             CutGpt cut = { .way = WAY_RING, .world = run->world, .attention = context_kind[i] };
             Trajectory got = trajectory_new(run, &t);
             gpt_train(&cut, &t, &got);
-            training_compare(run, what, &got, &want, LIMIT_ROUNDING);
+            training_compare(run, what, &got, &want, rounding_limit(run));
             check_true(run, "clipping", "is at work in every step",
                        trajectory_clipped(&got, t.clip));
             if (adam) trained_costs(run, &t, i, &cut.measured);
@@ -81,7 +92,7 @@ static void trainings(Run *run) {
 
 // Shows the forward of the two cuts of the ring, and of one of them writes the files.
 static void attention_alone(Run *run) {
-    const ContextSizes z = alone(run->world->size);
+    const ContextSizes z = alone(run);
     Snapshot *want = attend_one_device(run, z);
     for (int kind = 0; kind < CONTEXT_KINDS; kind++) {
         const bool zigzag = kind == CONTEXT_ZIGZAG;
@@ -106,7 +117,7 @@ static void table(Run *run) {
     char longest[CONTEXT_KINDS][24], busy[40], more[40];
     for (int k = 0; k < CONTEXT_KINDS; k++)
         snprintf(longest[k], sizeof longest[k], "=%zu",
-                 context_longest_chunk(k, alone(n), MANY, MEGABYTE));
+                 context_longest_chunk(k, alone(run), MANY, MEGABYTE));
     snprintf(busy, sizeof busy, "ring: N/(2N-1) = %.1f %%", 100 * (double)n / (2 * (double)n - 1));
     snprintf(more, sizeof more, "%d ranks; Ulysses: %zu heads", MANY, (size_t)HEADS);
     const char *const columns[] = { "contiguous", "zigzag", "RSA", "Ulysses", NULL };
@@ -185,6 +196,7 @@ static void ring(Run *run) {
 
 static const Option options[] = {
     { "picture", "contiguous|zigzag", "contiguous", "the picture that --svg and --trace write" },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(ring, options);

@@ -126,6 +126,7 @@ static const Option options[] = {
     { "vocab", "N", "61", "vocabulary entries" },
     { "batch", "N", "3", "sequences per step; a row of the grid may have none" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
+    REALS_ONLY("the ranks of a grid add products in parts, and 16 bits would round each part"),
     { 0 },
 };
 EXPERIMENT(summa_lesson, options);

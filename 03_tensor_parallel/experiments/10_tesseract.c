@@ -138,6 +138,7 @@ static const Option options[] = {
     { "vocab", "N", "64", "vocabulary entries" },
     { "batch", "N", NULL, "sequences per step, 4; a row of a grid may have none" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
+    REALS_ONLY("the ranks of a grid add products in parts, and 16 bits would round each part"),
     { 0 },
 };
 EXPERIMENT(tesseract_lesson, options);

@@ -163,6 +163,7 @@ static const Option options[] = {
     { "width", "N", "27", "columns; a multiple of --heads" },
     { "heads", "N", "9", "attention heads; at least one per rank" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
+    REALS_ONLY("the ranks of a cube add products in parts, and 16 bits would round each part"),
     { 0 },
 };
 EXPERIMENT(cube, options);

@@ -214,6 +214,8 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
     { "link", "NAME[,NAME]", "fast,slow",
       "the two links that are compared; alpha and beta of each" },
+    REALS_ONLY("it compares grids and cubes, which add products in parts, and 16 bits would round "
+               "each part"),
     { 0 },
 };
 EXPERIMENT(compare, options);

@@ -11,8 +11,9 @@ enum { CHUNK = 96, HEADS = 8, D = 4 };
 static void ring_self(Run *run) {
     const size_t n = run->world->size;
     const bool simulated = clock_config()->simulated;
-    const ContextSizes plain = { 1, n * CHUNK, HEADS, HEADS, D, 1, 0, 0 };
-    const ContextSizes uneven = { 2, n * 21 + (n > 1), HEADS, HEADS / 2, D, 1, 0.1, 100 };
+    const Element storage = option_storage(run);
+    const ContextSizes plain = { 1, n * CHUNK, HEADS, HEADS, D, storage, 1, 0, 0 };
+    const ContextSizes uneven = { 2, n * 21 + (n > 1), HEADS, HEADS / 2, D, storage, 1, 0.1, 100 };
     require_one_link(run);
     say(run,
         "Ring Self-Attention (RSA): a rank has a chunk of c = %d of the T positions. Its queries "
@@ -59,4 +60,5 @@ static void ring_self(Run *run) {
                       "zigzag chunks (03.08).");
 }
 
-EXPERIMENT(ring_self, NULL);
+static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };
+EXPERIMENT(ring_self, options);

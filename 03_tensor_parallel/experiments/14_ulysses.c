@@ -41,9 +41,10 @@ static void table(Run *run) {
 
 static void ulysses(Run *run) {
     const size_t n = run->world->size;
-    const ContextSizes plain = { 1, n * CHUNK, HEADS, HEADS, D, 1, 0, 0 };
-    const ContextSizes grouped = { 1, n * CHUNK, HEADS, GROUPS, D, 1, 0, 0 };
-    const ContextSizes uneven = { 2, n * 21 + (n > 1), HEADS, GROUPS, D, 1, 0.1, 100 };
+    const Element storage = option_storage(run);
+    const ContextSizes plain = { 1, n * CHUNK, HEADS, HEADS, D, storage, 1, 0, 0 };
+    const ContextSizes grouped = { 1, n * CHUNK, HEADS, GROUPS, D, storage, 1, 0, 0 };
+    const ContextSizes uneven = { 2, n * 21 + (n > 1), HEADS, GROUPS, D, storage, 1, 0.1, 100 };
     REQUIRE(n <= GROUPS,
             "%zu ranks: Ulysses needs a head of key and value per rank; choose %d or fewer", n,
             GROUPS);
@@ -91,4 +92,5 @@ static void ulysses(Run *run) {
                  "of groups with Ulysses inside.");
 }
 
-EXPERIMENT(ulysses, NULL);
+static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };
+EXPERIMENT(ulysses, options);

@@ -81,9 +81,10 @@ static Attended run_attention(Run *run, const AttentionKind *kind, ContextSizes 
     tensor_randomize(whole, random_key(run->seed, 1), z.deviation);
     tensor_randomize(whole_dout, random_key(run->seed, 2), 1);
     Saved saved = saved_new();
+    saved.storage = z.storage;
     saved_tensor(&saved, S_QKV, rows, W);
     saved_tensor(&saved, S_MIX, rows, A);
-    Tensor dqkv = tensor_new(&a, rows, W), dmix = tensor_new(&a, rows, A);
+    Tensor dqkv = tensor_like(&a, saved.t[S_QKV]), dmix = tensor_like(&a, saved.t[S_MIX]);
     positions_of(saved.t[S_QKV], whole, own, NULL, NULL);
     positions_of(dmix, whole_dout, own, NULL, NULL);
 
@@ -118,7 +119,8 @@ Snapshot *attend_one_device(Run *run, ContextSizes z) {
 Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *title,
                 int picture) {
     // In fp32 a score of 500 is rounded by 3e-5, and so is its exponential, relatively.
-    const double limit = sizeof(real) == 8 || z.deviation <= 1 ? LIMIT_ROUNDING : 1e-3;
+    double limit = sizeof(real) == 8 || z.deviation <= 1 ? LIMIT_ROUNDING : 1e-3;
+    if (z.storage != REALS) limit = storage_limit(z.storage);
     Snapshot *got = snapshot_new(run);
     char what[80];
     comm_connect(run->world, COMM_NEIGHBOURS);
@@ -134,7 +136,6 @@ Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *
 
 void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id) {
     const size_t n = run->world->size, rank = run->world->rank;
-    const double e = sizeof(real);
     const bool simulated = clock_config()->simulated;
     char ids[32], names[32];
     snprintf(ids, sizeof ids, "%%s.%s", id);
@@ -146,9 +147,9 @@ void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const c
                     { "calls", "sends and collectives", "calls",
                       BY_FORMULA((double)context_calls(kind, n)), (double)r->calls },
                     { "kept", "kept by attention", "bytes",
-                      BY_FORMULA((double)context_kept(kind, z, n, rank) * e), (double)r->kept },
+                      BY_FORMULA((double)context_kept(kind, z, n, rank)), (double)r->kept },
                     { "buffers", "buffers, peak", "bytes",
-                      BY_FORMULA((double)context_buffers(kind, z, n) * e), (double)r->buffers },
+                      BY_FORMULA((double)context_buffers(kind, z, n)), (double)r->buffers },
                     { "flops", "computed", "FLOPs", BY_FORMULA(context_flops(kind, z, n, rank)),
                       r->flops },
                     { 0 } });

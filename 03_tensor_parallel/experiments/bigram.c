@@ -7,24 +7,25 @@ enum { B = BIGRAM_B, T = BIGRAM_T, M = B * T, V = BIGRAM_V, C = BIGRAM_C };
 
 enum { KEY_TABLE = 101, KEY_MASK };
 
-Bigram bigram_new(uint64_t seed, Range entries) {
+Bigram bigram_new(const Run *run, Range entries) {
+    const Element e = option_storage(run);
     Bigram m = { .entries = entries,
                  .parameters = arena(MEM_PARAMETERS),
                  .gradients = arena(MEM_GRADIENTS),
                  .kept = arena(MEM_ACTIVATIONS),
                  .output = arena(MEM_WORKSPACE) };
-    m.embedding.w = tensor_new(&m.parameters, range_size(entries), C);
+    m.embedding.w = tensor_shaped(&m.parameters, tensor_shape(range_size(entries), C, e));
     m.head.w = m.embedding.w;
     m.embedding.g = tensor_new(&m.gradients, range_size(entries), C);
     m.head.g = tensor_new(&m.gradients, range_size(entries), C);
-    m.x = tensor_new(&m.kept, M, C);
+    m.x = tensor_shaped(&m.kept, tensor_shape(M, C, e));
     m.logits = tensor_new(&m.kept, M, range_size(entries));
     m.sum = tensor_new(&m.kept, M, 1);
     m.loss = tensor_new(&m.output, M, 1);
     ledger_pause(); // every rank draws all of E, then cuts
     Arena scratch = arena(MEM_REFERENCE);
     Tensor whole = tensor_new(&scratch, V, C);
-    tensor_randomize(whole, random_key(seed, KEY_TABLE), 0.7);
+    tensor_randomize(whole, random_key(run->seed, KEY_TABLE), 0.7);
     tensor_copy(m.head.w, tensor_row_range(whole, entries.lo, entries.hi));
     arena_free(&scratch);
     ledger_resume();

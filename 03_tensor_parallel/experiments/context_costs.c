@@ -1,5 +1,5 @@
-// context_costs.c: bytes, calls, elements, FLOPs and times of the four kinds of context
-// parallelism, from sizes alone.
+// context_costs.c: bytes, calls, FLOPs and times of the four kinds of context parallelism,
+// from sizes alone.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 
@@ -11,7 +11,7 @@ size_t context_chunk(int kind, size_t T, size_t n, size_t rank) {
 }
 
 double context_layer_bytes(const Comm *cp, int kind, ContextSizes z) {
-    const size_t n = cp->size, A = z.key_heads * z.D, e = sizeof(real);
+    const size_t n = cp->size, A = z.key_heads * z.D, e = element_size(z.storage);
     const size_t ratio = z.heads / z.key_heads;
     if (kind == CONTEXT_ULYSSES) { // q, k, v, out and their gradients
         size_t part = z.B * ceil_div(z.T, n) * ceil_div(z.key_heads, n) * z.D;
@@ -22,9 +22,10 @@ double context_layer_bytes(const Comm *cp, int kind, ContextSizes z) {
         passed_on += context_chunk(kind, z.T, n, (cp->rank + n - k) % n);
     if (kind == CONTEXT_RSA) // k, v; k, v again; sums of dk, dv
         return (double)(4 * passed_on * z.B * A * e) +
-               2 * ring_bytes(ALL_REDUCE_PASSES, n, z.B * z.T * A, e);
+               2 * ring_bytes(ALL_REDUCE_PASSES, n, z.B * z.T * A, sizeof(real));
     size_t round = n > 1 ? z.T : 0; // dk | dv make n hops: all positions
-    return (double)((4 * passed_on + 2 * round) * z.B * A * e); // k | v twice, dk | dv once
+    // k | v twice, dk | dv once
+    return (double)((4 * passed_on * e + 2 * round * sizeof(real)) * z.B * A);
 }
 
 // ---------------------------------------------------------------- attention alone
@@ -37,18 +38,21 @@ size_t context_calls(int kind, size_t n) {
 size_t context_kept(int kind, ContextSizes z, size_t n, size_t rank) {
     const size_t c = z.T / n, keys = part_size(z.key_heads, n, rank);
     const size_t heads = keys * (z.heads / z.key_heads);
-    if (kind == CONTEXT_RSA) return z.heads * c * z.T; // scores with all keys
-    if (kind == CONTEXT_ULYSSES)                       // q, out, lse; k, v
-        return z.T * (heads * (2 * z.D + 1) + 2 * keys * z.D);
-    return z.heads * c; // lse
+    const size_t e = element_size(z.storage), r = sizeof(real);
+    if (kind == CONTEXT_RSA) return z.heads * c * z.T * r; // scores with all keys
+    if (kind == CONTEXT_ULYSSES)                           // q, out, lse; k, v
+        return z.T * (heads * (2 * z.D * e + r) + 2 * keys * z.D * e);
+    return z.heads * c * r; // lse
 }
 size_t context_buffers(int kind, ContextSizes z, size_t n) {
     const size_t c = z.T / n, A = z.key_heads * z.D, ratio = z.heads / z.key_heads;
-    if (kind == CONTEXT_RSA) return n * c * A; // dk of all keys
-    // q, k, v, twice
-    if (kind == CONTEXT_ULYSSES) return 2 * (ratio + 2) * n * c * ceil_div(z.key_heads, n) * z.D;
-    // Blocks of k | v: present, coming. Blocks of dk | dv: present, leaving, coming.
-    return (n > 2 ? 5 : 2 * n) * c * 2 * A;
+    const size_t e = element_size(z.storage), r = sizeof(real);
+    if (kind == CONTEXT_RSA) return n * c * A * r; // dk of all keys
+    if (kind == CONTEXT_ULYSSES)                   // q, k, v, twice
+        return 2 * (ratio + 2) * n * c * ceil_div(z.key_heads, n) * z.D * e;
+    // Blocks of k | v: present, and on more than two ranks coming. Blocks of dk | dv: present, and
+    // on more than one rank leaving and coming.
+    return ((n > 2 ? 2 : 1) * e + (n > 1 ? 3 : 1) * r) * c * 2 * A;
 }
 double context_flops(int kind, ContextSizes z, size_t n, size_t rank) {
     const size_t c = z.T / n, triangle = c * (c + 1) / 2; // pairs that the causal mask leaves
@@ -66,9 +70,9 @@ size_t context_longest_chunk(int kind, ContextSizes z, size_t n, size_t bytes) {
     while (hi - lo > 1) {
         const size_t chunk = (lo + hi) / 2;
         z.T = chunk * n;
-        size_t all = 4 * chunk * z.heads * z.D;
+        size_t all = 4 * chunk * z.heads * z.D * element_size(z.storage);
         all += context_kept(kind, z, n, 0) + context_buffers(kind, z, n);
-        if (all * sizeof(real) <= bytes) lo = chunk;
+        if (all <= bytes) lo = chunk;
         else hi = chunk;
     }
     return lo;
@@ -104,7 +108,9 @@ static double product_time(int kind, size_t chunk, size_t D, size_t rank, size_t
 // a message starts when the lane is free. In backward the gradient follows its block a step behind.
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     enum { MOST = 256 };
-    const double takes = send_time(z.T / n * 2 * z.heads * z.D * sizeof(real));
+    const size_t elements = z.T / n * 2 * z.heads * z.D;
+    const double takes = send_time(elements * element_size(z.storage));
+    const double sum_takes = send_time(elements * sizeof(real));
     const double products = backward ? 5 : 2;
     const bool sums = backward && n > 1;
     double now[MOST] = { 0 }, lane[MOST] = { 0 };
@@ -121,7 +127,7 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
         }
         for (size_t r = 0; sums && r < n; r++) {
             now[r] = fmax(now[r], sum[r]);
-            lane[r] = fmax(lane[r], now[r]) + takes;
+            lane[r] = fmax(lane[r], now[r]) + sum_takes;
             next_sum[(r + 1) % n] = lane[r];
         }
         for (size_t r = 0; r < n; r++) {
@@ -136,12 +142,13 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
 // RSA: every rank does the same. A pass of k or v hides its messages behind products; the products
 // for dK and dV need no pass. Ulysses: rank 0 has the most heads.
 double context_pass_time(int kind, ContextSizes z, size_t n, bool backward) {
-    const size_t c = z.T / n, A = z.heads * z.D, e = sizeof(real), ratio = z.heads / z.key_heads;
+    const size_t c = z.T / n, A = z.heads * z.D, ratio = z.heads / z.key_heads;
+    const size_t e = element_size(z.storage);
     if (kind == CONTEXT_RSA) {
         double work = (double)z.heads * work_product(c, c, z.D).time;
         double pass = work + (double)(n - 1) * fmax(work, send_time(c * A * e));
         double keys = (double)z.heads * work_product(c, z.T, z.D).time +
-                      ring_time(ALL_REDUCE_PASSES, n, z.T * A, e);
+                      ring_time(ALL_REDUCE_PASSES, n, z.T * A, sizeof(real));
         return 2 * pass + (backward ? 2 * keys : 0);
     }
     const size_t most = ceil_div(z.key_heads, n), part = z.T * most * z.D;

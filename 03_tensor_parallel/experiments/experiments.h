@@ -48,6 +48,7 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 // The predictions for one rank and one step. SGD has no state, so trial_costs() predicts 0 bytes.
 typedef struct {
     size_t parameters, gradients, kept; // elements
+    size_t kept_reals;                  // elements of kept that are reals in any storage
     size_t calls;                       // all-reduces
     double sent;                        // bytes
 } TrialCosts;
@@ -78,6 +79,7 @@ struct Trial {
     Param params[TRIAL_PARAMS]; // described and cut; a Param without columns ends them
     double deviation, rate;     // deviation of the initial weights; learning rate of SGD
     double dropout;             // the probability that an element of Y is dropped
+    Element storage;            // element type of X, Y, their gradients and the weights
     uint64_t keys[TRIAL_DATA];  // random numbers of X and so on
     // A function that replaces keys, or NULL. i: the step or the parameter.
     uint64_t (*key)(uint64_t seed, TrialData what, size_t i);
@@ -101,7 +103,7 @@ typedef struct {
     Arena parameters, gradients, kept, output;
 } Bigram;
 // Draws the rows of E for these entries: all of E where the model is unsplit.
-Bigram bigram_new(uint64_t seed, Range entries);
+Bigram bigram_new(const Run *run, Range entries);
 void bigram_free(Bigram *m);
 // x is whole on every rank, so every rank applies the same mask.
 void bigram_drop(Run *run, Tensor x, const Batch *b);
@@ -194,7 +196,7 @@ static inline double context_ring_waits(size_t n, double own, double other, doub
 
 // ---- context_costs.c ----
 // The predictions for the four kinds of context parallelism of lessons 08, 13 and 14: bytes sent,
-// and calls, elements kept, FLOPs and times of attention alone.
+// and calls, bytes kept, FLOPs and times of attention alone.
 
 enum { CONTEXT_RING, CONTEXT_ZIGZAG, CONTEXT_RSA, CONTEXT_ULYSSES, CONTEXT_KINDS };
 
@@ -205,6 +207,7 @@ size_t context_chunk(int kind, size_t T, size_t n, size_t rank);
 // of probabilities that dropout removes; theta: base of rotary positions, 0: none.
 typedef struct {
     size_t B, T, heads, key_heads, D;
+    Element storage;
     double deviation, drop, theta;
 } ContextSizes;
 // Bytes that a rank sends in attention of one layer, forward and backward.
@@ -213,8 +216,7 @@ double context_layer_bytes(const Comm *cp, int kind, ContextSizes z);
 // ---- attention alone: one sequence; n divides T ----
 // Sends and collectives of a rank, forward and backward.
 size_t context_calls(int kind, size_t n);
-// Elements that attention keeps besides q, k, v and out, and elements of message buffers, their
-// peak.
+// Bytes that attention keeps besides q, k, v and out, and bytes of message buffers, their peak.
 size_t context_kept(int kind, ContextSizes z, size_t n, size_t rank);
 size_t context_buffers(int kind, ContextSizes z, size_t n);
 // The FLOPs of a rank, forward and backward.

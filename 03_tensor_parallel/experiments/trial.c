@@ -8,9 +8,14 @@
 // ---------------------------------------------------------------- data and parts
 
 Trial trial_new(Run *run, Comm *tp, size_t M, size_t K, size_t N) {
-    return (Trial){
-        .run = run, .tp = tp, .M = M, .K = K, .N = N, .x_cols = { 0, K }, .y_cols = { 0, N }
-    };
+    return (Trial){ .run = run,
+                    .tp = tp,
+                    .M = M,
+                    .K = K,
+                    .N = N,
+                    .x_cols = { 0, K },
+                    .y_cols = { 0, N },
+                    .storage = option_storage(run) };
 }
 
 static uint64_t key_of(const Trial *t, TrialData what, size_t i) {
@@ -48,7 +53,8 @@ static Range block_columns(const Param *p, size_t block, size_t *first) {
 static void parameters_new(Trial *t, Arena *parameters, Arena *gradients) {
     for (size_t i = 0; i < TRIAL_PARAMS && t->params[i].cols; i++) {
         Param *p = &t->params[i];
-        p->w = tensor_new(parameters, param_local_rows(p), param_local_cols(p));
+        p->w = tensor_shaped(parameters,
+                             tensor_shape(param_local_rows(p), param_local_cols(p), t->storage));
         p->g = tensor_new(gradients, param_local_rows(p), param_local_cols(p));
         ledger_pause(); // not counted: the whole tensor is freed at once
         Arena scratch = arena(MEM_REFERENCE);
@@ -132,14 +138,15 @@ static void train_step(Trial *t, TrialResult *r) {
     Arena buffers = arena(MEM_WORKSPACE);
     Arena kept = arena(MEM_ACTIVATIONS);
     Saved saved = saved_new();
+    saved.storage = t->storage;
     Tensor whole = trial_drawn(t, &buffers, TRIAL_X, t->step);
     Tensor target = trial_drawn(t, &buffers, TRIAL_TARGET, t->step);
-    Tensor x = tensor_new(&kept, M, range_size(t->x_cols));
+    Tensor x = tensor_shaped(&kept, tensor_shape(M, range_size(t->x_cols), t->storage));
     tensor_copy(x, tensor_col_range(whole, t->x_cols.lo, t->x_cols.hi));
     target = tensor_col_range(target, t->y_cols.lo, t->y_cols.hi);
-    Tensor y = tensor_new(&buffers, M, target.cols);
-    Tensor dy = tensor_new(&buffers, M, target.cols);
-    Tensor dx = tensor_new(&buffers, M, x.cols);
+    Tensor y = tensor_shaped(&buffers, tensor_shape(M, target.cols, t->storage));
+    Tensor dy = tensor_like(&buffers, y);
+    Tensor dx = tensor_like(&buffers, x);
     for (size_t i = 0; i < n; i++) t->params[i].gradient_empty = true; // so backward overwrites it
 
     if (recorded) picture_begin(t->run, MEM_ACTIVATIONS);
@@ -194,9 +201,9 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train) {
     ledger_pause();
     if (tp->rank == 0) train(run, NULL, &want);
     ledger_resume();
-    check_numbers(run, what, "loss, 3 steps", got.loss, want.loss, TRIAL_STEPS, LIMIT_ROUNDING);
-    check_close(run, what, got.seen, want.seen, LIMIT_ROUNDING);
-    check_close(run, what, got.weights, want.weights, LIMIT_ROUNDING);
+    check_numbers(run, what, "loss, 3 steps", got.loss, want.loss, TRIAL_STEPS, numbers_limit(run));
+    check_close(run, what, got.seen, want.seen, rounding_limit(run));
+    check_close(run, what, got.weights, want.weights, rounding_limit(run));
     snapshot_free(got.seen);
     snapshot_free(got.weights);
     snapshot_free(want.seen);
@@ -210,17 +217,20 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train) {
 
 void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts *c,
                  const TrialResult *r) {
-    const size_t e = sizeof(real);
-    check_costs(
-        run, ids, names,
-        (CostRow[]){
-            { "parameters", "parameters", "bytes", BY_FORMULA(c->parameters * e), r->parameters },
-            { "gradients", "gradients", "bytes", BY_FORMULA(c->gradients * e), r->gradients },
-            { "optimizer", "SGD's state", "bytes", BY_FORMULA(0), r->optimizer },
-            { "kept", "kept for backward", "bytes", BY_FORMULA(c->kept * e), r->activations },
-            { "calls", "all-reduces a step", "calls", BY_FORMULA(c->calls), r->calls },
-            { "sent", "sent a step", "bytes", BY_FORMULA(c->sent), r->sent },
-            { 0 } });
+    const size_t e = element_size(option_storage(run));
+    check_costs(run, ids, names,
+                (CostRow[]){
+                    { "parameters", "parameters", "bytes", BY_FORMULA(c->parameters * e),
+                      r->parameters },
+                    { "gradients", "gradients", "bytes", BY_FORMULA(c->gradients * sizeof(real)),
+                      r->gradients },
+                    { "optimizer", "SGD's state", "bytes", BY_FORMULA(0), r->optimizer },
+                    { "kept", "kept for backward", "bytes",
+                      BY_FORMULA((c->kept - c->kept_reals) * e + c->kept_reals * sizeof(real)),
+                      r->activations },
+                    { "calls", "all-reduces a step", "calls", BY_FORMULA(c->calls), r->calls },
+                    { "sent", "sent a step", "bytes", BY_FORMULA(c->sent), r->sent },
+                    { 0 } });
 }
 
 void trial_times(Run *run, const char *title, double slowest, double communication) {

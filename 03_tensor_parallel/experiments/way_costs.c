@@ -34,7 +34,7 @@ static RankShare grid(const ModelConfig *c, size_t B, TensorWayShape s, size_t r
 // longer list. 2n must divide the context, so that zigzag gives every rank the same work.
 static double ring_attention_time(const ModelConfig *c, size_t B, size_t n) {
     const size_t heads = B * c->heads;
-    const ContextSizes z = { 1, c->context, heads, heads, c->width / c->heads, 1, 0, 0 };
+    const ContextSizes z = { 1, c->context, heads, heads, c->width / c->heads, REALS, 1, 0, 0 };
     return context_ring_time(CONTEXT_ZIGZAG, z, n, false).step +
            context_ring_time(CONTEXT_ZIGZAG, z, n, true).step;
 }

@@ -120,4 +120,8 @@ static void by_hand(Run *run) {
     show_results(run, &two, &naive, &piped);
 }
 
-EXPERIMENT(by_hand, NULL);
+static const Option options[] = {
+    REALS_ONLY("this lesson computes times and has no tensors"),
+    { 0 },
+};
+EXPERIMENT(by_hand, options);

@@ -73,9 +73,9 @@ static void times(Run *run, const Training *t, const Timing *last) {
     }
     // Then all ranks wait for the sums of a tied wte's gradient, of the loss and of the squares.
     CutSizes z = stage_sizes(&t->model, p, 0);
-    double sums = stage_shares_table(&z)
-                      ? ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), sizeof(real))
-                      : 0;
+    double sums = 0;
+    if (stage_shares_table(&z))
+        sums = ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), gradient_bytes(&t->model));
     sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
     sums += ring_time(ALL_REDUCE_PASSES, p, config_tensors(&t->model), sizeof(double));
     check_cost(run, "step.model", "last step: work, messages, sums in a row", "ps",
@@ -98,9 +98,10 @@ static void table(Run *run, const Training *t, const StageCosts *seen) {
     size_t p = run->world->size;
     CutSizes whole = stage_sizes(&t->model, 1, 0);
     char weights[32], kept[32], same[2][32], ranks[48];
-    double kB = sizeof(real) / 1e3;
-    snprintf(weights, sizeof weights, "=%.1f kB", (double)elements_stage(&whole) * kB);
-    snprintf(kept, sizeof kept, "=%.0f kB", (double)(kept_stage(&whole) * stage_tokens(t, 0)) * kB);
+    snprintf(weights, sizeof weights, "=%.1f kB",
+             (double)(elements_stage(&whole) * weight_bytes(&t->model)) / 1e3);
+    snprintf(kept, sizeof kept, "=%.0f kB",
+             (double)(kept_stage_bytes(&whole) * stage_tokens(t, 0)) / 1e3);
     for (size_t k = 0; k < 2; k++) snprintf(same[k], sizeof *same, "=%.4f", loss[k]);
     snprintf(ranks, sizeof ranks, "each of %zu ranks", p);
     Result rows[] = {
@@ -135,9 +136,9 @@ static void table(Run *run, const Training *t, const StageCosts *seen) {
         cost_text(run, "idle.equal"));
 }
 
-static void answer(Run *run, const Timing *last) {
+static void answer(Run *run, const ModelConfig *c, const Timing *last) {
     size_t p = run->world->size;
-    CutSizes whole = stage_sizes(&sizes, 1, 0);
+    CutSizes whole = stage_sizes(c, 1, 0);
     if (p == 1)
         say_answer(run, "Yes, in every bit. But one rank holds the whole model; start 2 or more "
                         "ranks to split it.");
@@ -147,7 +148,7 @@ static void answer(Run *run, const Timing *last) {
                    "weights. But only one rank works at a time, so the ranks are idle for "
                    "%.0f %% of the step.",
                    p, cost_text(run, "parameters"),
-                   (double)(elements_stage(&whole) * sizeof(real)) / 1e3,
+                   (double)(elements_stage(&whole) * weight_bytes(c)) / 1e3,
                    100 * last->idle_of_total);
     say_cost(run,
              "%s of messages per rank and step, and the time in which a rank waits for the "
@@ -170,17 +171,18 @@ static void naive(Run *run) {
     picture_summary(run, &seen.timing);
     evaluation(run, &t);
     // A backward has buffers for dy from the next stage and for dx to the stage before.
-    size_t message = stage_tokens(&t, 0) * t.model.width * sizeof(real);
+    size_t message = stage_tokens(&t, 0) * t.model.width * weight_bytes(&t.model);
     stage_check_costs(run, &t, NULL, 1, stage_neighbours(run) * message, &seen);
     if (clock_config()->simulated) times(run, &t, &seen.timing); // real times differ
     table(run, &t, &seen);
-    answer(run, &seen.timing);
+    answer(run, &t.model, &seen.timing);
     data_free(&t.data);
 }
 
 static const Option options[] = {
     { "micro-batches", "N", "1",
       "number of pieces of the batch; each starts after the backward of the one before" },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(naive, options);

@@ -155,7 +155,7 @@ static void gpipe(Run *run) {
         same_bits(run, "GPipe: executor = own loops", &t, pipeline_gpipe, schedule_gpipe);
     stage_check_loop(run, &t, pipeline_gpipe, schedule_gpipe, t.micro_batches, &loops);
     // A forward has buffers for x and y, a backward for dy and dx.
-    size_t message = stage_tokens(&t, 0) * t.model.width * sizeof(real);
+    size_t message = stage_tokens(&t, 0) * t.model.width * weight_bytes(&t.model);
     check_cost(run, "loop.buffers", "own loops: buffers, peak", "bytes",
                formula(stage_neighbours(run) * message), NOT_PREDICTED, loops.message_buffers);
     draw_equal_stages(run, &t);
@@ -179,6 +179,7 @@ static void gpipe(Run *run) {
 static const Option options[] = {
     { "micro-batches", "N", "4", "number of pieces of the batch" },
     { "dropout", "X", "0.1", "probability of dropping an element; at 0 stages keep less" },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(gpipe, options);

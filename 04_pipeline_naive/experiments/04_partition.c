@@ -217,6 +217,7 @@ static void partition(Run *run) {
                    .clip = 0.25 };
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
+    training_store(run, &t);
     partition_cuts(run);
     Rebalanced moved = { 0 }, stays = { 0 };
     for (size_t i = 0; i < 2; i++) {
@@ -244,6 +245,7 @@ static const Option options[] = {
     { "blocks", "LIST", NULL,
       "blocks of each stage in step 0; default: 3,4,3, or as equal as possible" },
     { "draw", "begin|end", "end", "the step that --svg and --trace write: the first or the last" },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(partition, options);

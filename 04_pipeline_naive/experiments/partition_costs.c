@@ -37,8 +37,9 @@ static double step_time(const Training *t, const double *cost, const size_t *blo
         sum += 3 * f;
         slowest = fmax(slowest, f);
     }
-    const bool shared = p > 1 && !t->model.untied; // the first and the last stage share wte
-    double sums = shared ? ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), sizeof(real)) : 0;
+    double sums = 0;
+    if (p > 1 && !t->model.untied) // the first and the last stage share wte
+        sums = ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), gradient_bytes(&t->model));
     sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
     sums += ring_time(ALL_REDUCE_PASSES, p, config_tensors(&t->model), sizeof(double));
     // The message of a stage that has only the embedding begins the step.
@@ -90,7 +91,8 @@ void partition_check_costs(Run *run, const Training *t, const Rebalanced *stays,
     for (size_t s = 1; s < t->steps; s++) {
         for (size_t k = 0; k < t->model.layers; k++) // weights and both moments
             if (stage_of(moved->blocks[s - 1], k) == i && stage_of(moved->blocks[s], k) != i)
-                bytes[0] += 3 * (double)(elements_block(&z) * sizeof(real));
+                bytes[0] += (double)(elements_block(&z) *
+                                     (weight_bytes(&t->model) + adamw_bytes(&t->model)));
         bytes[1] += moved->moved_bytes[s];
     }
     check_cost(run, "moved.bytes", "blocks that move: 3(12C^2+13C) elements each", "bytes",

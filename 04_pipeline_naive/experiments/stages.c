@@ -21,6 +21,7 @@ Training stages_training(Run *run, const ModelConfig *model, size_t sequences) {
     Training t = { .model = *model, .steps = 3, .sequences = sequences, .micro_batches = m };
     t.data = data_synthetic(model->vocab, model->context, run->seed);
     t.model.seed = run->seed;
+    training_store(run, &t);
     return t;
 }
 

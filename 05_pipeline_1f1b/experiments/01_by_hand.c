@@ -195,5 +195,7 @@ static void by_hand(Run *run) {
     check_refused(run);
 }
 
-static const Option options[] = { PLAYER_OPTIONS, { 0 } };
+static const Option options[] = { PLAYER_OPTIONS,
+                                  REALS_ONLY("this lesson computes times and has no tensors"),
+                                  { 0 } };
 EXPERIMENT(by_hand, options);

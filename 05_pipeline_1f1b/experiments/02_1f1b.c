@@ -83,7 +83,6 @@ static void one_forward_one_backward(Run *run) {
     t.watched = MEM_ACTIVATIONS;
     t.recorded = true;
     t.model.dropout = option_real(run, "dropout");
-    training_store(run, &t);
     beside_each_other(run, &t);
     Schedule list = schedule_1f1b(p, m, i);
     StageCosts loop = stages_same_bits(run, "1F1B: executor = own loop", &t, NULL, pipeline_1f1b,

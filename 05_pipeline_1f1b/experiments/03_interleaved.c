@@ -184,6 +184,7 @@ static void interleaved(Run *run) {
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
+    training_store(run, &t);
     // A chunk's forward takes 1 unit and its backward 2, so a stage takes v and 2v units.
     double units = (double)interleaved_makespan(p, m, v, 1, 2, 0);
     double want = (double)(3 * (m * v + p - 1));
@@ -206,6 +207,7 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "probability of dropping an element; at 0 less is kept" },
     { "draw", "1f1b|interleaved", "interleaved",
       "the schedule whose picture --svg and --trace write" },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(interleaved, options);

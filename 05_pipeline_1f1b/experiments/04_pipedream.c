@@ -100,6 +100,7 @@ static void losses_on_text(Run *run, double loss[WAYS]) {
         .optimizer = sgd(0.1)
     };
     t.model.seed = run->seed;
+    config_store(run, &t.model);
     t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context,
                            t.sequences);
     for (size_t way = 0; way < WAYS; way++)
@@ -226,6 +227,7 @@ static void pipedream(Run *run) {
     double loss[WAYS];
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
+    training_store(run, &t);
     say(run, "1F1B ends each step with a flush: it runs empty and updates. PipeDream updates "
              "after each backward.");
     say(run, "A micro-batch with its own update is a mini-batch. Stashing: a stage keeps the "
@@ -252,6 +254,7 @@ static void pipedream(Run *run) {
 }
 static const Option options[] = {
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(pipedream, options);

@@ -41,6 +41,7 @@ static void losses_on_text(Run *run, double loss[2]) {
                    .micro_batches = m,
                    .optimizer = sgd(0.1) };
     t.model.seed = run->seed;
+    config_store(run, &t.model);
     t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context,
                            t.sequences);
     for (size_t way = 0; way < 2; way++)
@@ -136,6 +137,7 @@ static void two_bw(Run *run) {
     double loss[2];
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
+    training_store(run, &t);
     say(run,
         "2BW (double-buffered weights) updates once per batch of m = %zu micro-batches, "
         "and keeps two versions.",
@@ -165,6 +167,7 @@ static void two_bw(Run *run) {
 static const Option options[] = {
     { "micro-batches", "N", NULL, "of a batch; default: as many as stages" },
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(two_bw, options);

@@ -51,13 +51,16 @@ static Schedule twice(Schedule one, size_t m) {
     return s;
 }
 
-// The time of one step, or of two, by the rule's lists. An automatic rule makes them for these
-// times.
-static double steps_of(ScheduleRule rule, size_t p, size_t m, const OpTimes *times, size_t steps) {
+// The rule's list of stage i. An automatic rule makes the list for these times.
+static Schedule list_for(ScheduleRule rule, size_t p, size_t m, size_t i, const OpTimes *times) {
     size_t cap = rule == auto_p ? p : rule == auto_2p ? 2 * p - 1 : 0;
+    return cap ? schedule_zb_auto(p, m, i, cap, *times) : rule(p, m, i);
+}
+// The time of one step, or of two, by the rule's lists for these times.
+static double steps_of(ScheduleRule rule, size_t p, size_t m, const OpTimes *times, size_t steps) {
     Schedule *stage = host_alloc(p * sizeof *stage);
     for (size_t i = 0; i < p; i++) {
-        stage[i] = cap ? schedule_zb_auto(p, m, i, cap, *times) : rule(p, m, i);
+        stage[i] = list_for(rule, p, m, i, times);
         if (steps == 2) stage[i] = twice(stage[i], m);
     }
     return (double)lists_makespan(stage, p, steps * m, times);
@@ -146,9 +149,11 @@ static void measure(Run *run, const Stack *stack) {
     OpTimes t = zb_times(stack);
     for (size_t k = 0; k < ZB_WAYS; k++) {
         const ZeroBubbleWay *way = &ways[k];
-        EqualWay equal = { way->draw, way->name, schedule_all(way->rule, p, MICRO),
+        EqualWay equal = { way->draw, way->name, host_alloc(p * sizeof *equal.stage),
                            flight_formula(way, p, MICRO, i), NOT_PREDICTED };
-        Schedule list = twice(way->rule(p, MICRO, i), MICRO);
+        for (size_t stage = 0; stage < p; stage++)
+            equal.stage[stage] = list_for(way->rule, p, MICRO, stage, &t);
+        Schedule list = twice(list_for(way->rule, p, MICRO, i, &t), MICRO);
         int drawn = way->rule == schedule_zb_h1 ? 0 : PICTURE_DETAIL;
         int same_scale = k > 0 ? PICTURE_SAME_SCALE : 0;
         CostName title, id, name;
@@ -261,6 +266,7 @@ static void zero_bubble(Run *run) {
     lists(run);
     train(run, &t);
     Stack stack = equal_stack();
+    config_store(run, &stack.model);
     stack.model.seed = run->seed;
     OpTimes d = zb_times(&stack);
     say(run, "A backward has two halves: B=, of inputs (the stage before waits for it), and W~, "
@@ -282,6 +288,7 @@ static const Option options[] = {
     { "micro-batches", "N", "7", "pieces the batch is cut into" },
     { "draw", "1f1b|zb-h1|auto-p|auto-2p-1", "zb-h1",
       "the schedule whose picture --svg and --trace write" },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(zero_bubble, options);

@@ -191,6 +191,7 @@ static void compare(Run *run) {
     size_t p = run->world->size, m = (8 + p - 1) / p * p; // 8, or the next multiple of p
     Stack stack = { .model = sizes, .blocks = 2, .sequences = 1 };
     stack.model.seed = run->seed;
+    config_store(run, &stack.model);
     WaySeen seen[PIPELINE_WAYS];
     for (size_t k = 0; k < PIPELINE_WAYS; k++)
         seen[k] = pipeline_way_measure(run, &pipeline_ways[k], &stack, m, NULL);
@@ -209,4 +210,5 @@ static void compare(Run *run) {
     plot(run, &stack);
     answer(run, seen);
 }
-EXPERIMENT(compare, NULL);
+static const Option options[] = { STORAGE_OPTION, { 0 } };
+EXPERIMENT(compare, options);

@@ -57,13 +57,13 @@ size_t list_in_flight(const Schedule *s) {
 // ---------------------------------------------------------------- memory
 
 size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) {
-    size_t v = stack->chunks ? stack->chunks : 1, now = 0, most = 0, E = sizeof(real);
+    size_t v = stack->chunks ? stack->chunks : 1, now = 0, most = 0;
     CutSizes z = cut_sizes(&stack->model, 1, 0);
     Stack part = *stack;
     part.blocks /= v;
     // In B a block copies the items that W will read, and then frees what its forward kept.
-    size_t copied = deferred_block(&z, stack->sequences) * E;
-    size_t freed = kept_block(&z) * stack->sequences * stack->model.context * E;
+    size_t copied = deferred_block_bytes(&z, stack->sequences);
+    size_t freed = kept_block_bytes(&z) * stack->sequences * stack->model.context;
     for (size_t n = 0; n < list->n; n++) {
         PipeOp op = list->ops[n];
         size_t kept = stack_kept(&part, v * p, op.chunk * p + i); // after a forward

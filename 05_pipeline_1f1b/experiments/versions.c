@@ -158,7 +158,9 @@ static Trajectory recurrence(Run *run, const Training *t, bool untied, const siz
     if (untied) model_untie(m);
     model_allocate(m);
     optimizer_allocate(&o, m);
-    Tensor past = tensor_new(&a, p + 1, m->size); // no layer is more than p updates late
+    Tensor past =
+        tensor_shaped(&a, tensor_shape(p + 1, m->size,
+                                       m->w.element)); // no layer is more than p updates late
     for (size_t k = 0; k < t->steps; k++) {
         Arena tokens = arena(MEM_WORKSPACE);
         Batch *b = training_batches(t, &tokens, k, 1, 0);
@@ -197,14 +199,16 @@ VersionsSeen versions_compare(Run *run, const Training *t, const char *what, Ver
 
 void versions_check_costs(Run *run, const Training *t, const char *id, const char *name,
                           size_t versions, size_t flight, const VersionsSeen *seen) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
+    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches,
+           E = weight_bytes(&t->model), G = gradient_bytes(&t->model);
     bool two_buffers = !seen->second;
     CutSizes z = stage_sizes(&t->model, p, i);
     // the tied table, at both ends of a pipeline
     size_t table = two_buffers && stage_shares_table(&z) ? elements_wte(&z) : 0;
     // PipeDream's embedding and head have a table each, as they have a gradient each.
     size_t elements = two_buffers ? elements_stage(&z) : elements_gradients(&z), tokens = 0;
-    size_t moments = t->optimizer.kind == ADAMW ? 2 : 0;
+    size_t moments = master_bytes(&t->model);
+    if (t->optimizer.kind == ADAMW) moments = adamw_bytes(&t->model);
     size_t messages = t->steps * stage_neighbours(run) * message_elements(&z, t->sequences);
     // The first micro-batches of a batch are the largest.
     for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k % m);
@@ -218,16 +222,16 @@ void versions_check_costs(Run *run, const Training *t, const char *id, const cha
                     { "weights", "weights of all versions", "bytes",
                       BY_FORMULA(versions * elements * E), seen->weights },
                     { "gradients", "gradients, 2BW's tied table twice", "bytes",
-                      BY_FORMULA((elements_gradients(&z) + table) * E), seen->gradients },
-                    { "optimizer", "optimizer state", "bytes", BY_FORMULA(moments * elements * E),
+                      BY_FORMULA((elements_gradients(&z) + table) * G), seen->gradients },
+                    { "optimizer", "optimizer state", "bytes", BY_FORMULA(moments * elements),
                       seen->optimizer },
                     { "flight", "in flight", "micro-batches", BY_FORMULA(flight), seen->in_flight },
                     { "activations", "activations, peak", "bytes",
-                      BY_FORMULA(kept_stage(&z) * tokens * E), seen->activations },
+                      BY_FORMULA(kept_stage_bytes(&z) * tokens), seen->activations },
                     { "sent", "messages sent", "bytes", BY_FORMULA(messages * E),
                       seen->message_bytes },
                     { "table", "gradients of the tied table sent", "bytes",
-                      BY_FORMULA(t->steps * table * E), seen->table_bytes },
+                      BY_FORMULA(t->steps * table * G), seen->table_bytes },
                     { "sums", "sums over stages", "calls", BY_FORMULA(0), seen->sums },
                     { 0 } });
 }

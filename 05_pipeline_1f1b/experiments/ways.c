@@ -69,6 +69,7 @@ static PipelineResult by_way(const void *how, Comm *pp, Model *model, const Batc
     const OneWay *one = how;
     Optimizer o = sgd(0.01);
     (void)n;
+    optimizer_allocate(&o, model);
     tensor_fill(model->g, 0); // the stack has no embedding, but its table's gradient is summed
     return pipeline_way_run(one->way, pp, one->tied, model, &o, batch, one->m, one->batches);
 }
@@ -87,7 +88,7 @@ static Played play(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
 static void check_way(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
                       const WaySeen *seen) {
     size_t p = run->world->size, i = run->world->rank, v = chunks_of(w, p);
-    size_t most = p - i < m ? p - i : m, E = sizeof(real), versions = 1, late = 0;
+    size_t most = p - i < m ? p - i : m, E = weight_bytes(&stack->model), versions = 1, late = 0;
     const size_t flights[PIPELINE_WAYS] = { 1, m, most, 0, 0, p - i, p - i }; // 0: no formula
     size_t flight = flights[w - pipeline_ways];
     size_t messages = p == 1 ? 0 : m * (v - (i + 1 == p)) + m * (v - (i == 0));

@@ -133,4 +133,8 @@ static void by_hand(Run *run) {
     published(run);
 }
 
-EXPERIMENT(by_hand, NULL);
+static const Option options[] = {
+    REALS_ONLY("this lesson computes with plain C arrays, whose elements are reals"),
+    { 0 },
+};
+EXPERIMENT(by_hand, options);

@@ -17,12 +17,14 @@ static void costs(Run *run, Comm *dp, const Training *t, bool reshard) {
     size_t N = dp->size, m = t->micro_batches;
     Share wte = share_of_wte(&t->model, N, dp->rank),
           others = share_of_others(&t->model, N, dp->rank);
+    const ModelConfig *c = &t->model;
     double own = (double)(wte.part + others.part); // about Psi / N
+    double bytes = (double)(weight_bytes(c) + gradient_bytes(c) + adamw_bytes(c));
     Play *play = prefetch_steps(t, N, reshard);
     PlayTiming want = play_timing(play);
     Timing timing = picture_timing(run);
     const CostRow row[] = { { "state", "all state between steps: 16 / N", "bytes",
-                              BY_FORMULA(4 * own * sizeof(real)), zero_state_now() },
+                              BY_FORMULA(own * bytes), zero_state_now() },
                             { "in-flight", "in flight: 3 wte, units, 2 gradients, a sum", "bytes",
                               BY_PLAY((double)play_peak(play, dp->rank, MEM_COMMUNICATION)),
                               (double)memory_peak(MEM_COMMUNICATION) },
@@ -177,6 +179,7 @@ static void prefetch(Run *run) {
 }
 
 static const Option options[] = {
+    STORAGE_OPTION,
     { "reshard-after-forward", "yes|no", "yes",
       "drop weights after forward, and gather them again for backward" },
     ZERO_OPTIONS("micro-batches of each rank, in the second half")

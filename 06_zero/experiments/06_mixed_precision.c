@@ -317,6 +317,7 @@ static void mixed_precision(Run *run) {
 static const Option options[] = {
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
     { "link", "NAME[,NAME]", "slow", NULL },
+    REALS_ONLY("this lesson compares all storages itself"),
     { 0 },
 };
 EXPERIMENT(mixed_precision, options);

@@ -25,12 +25,16 @@ static RecomputeSeen train(Run *run, const Training *t, Way way, Trajectory *got
 // Between forward and backward a stage keeps its share of all m micro-batches. The peak is in the
 // backward of the first micro-batch, the largest: one block, or one stage, is complete again.
 static size_t kept(const Training *t, const CutSizes *z, Way way) {
-    size_t head = z->last ? kept_head(z) : 0, stage = kept_stage(z);
-    size_t input = z->first ? 0 : z->C; // the first stage's input is tokens, not activations
+    size_t head = z->last ? kept_head_bytes(z) : 0, stage = kept_stage_bytes(z);
+    size_t input =
+        z->first
+            ? 0
+            : z->C * weight_bytes(&t->model); // the first stage's input is tokens, not activations
     size_t all = t->sequences * z->T, one = ceil_div(t->sequences, t->micro_batches) * z->T;
     if (way == KEEP_EVERYTHING) return all * stage;
     if (way == RECOMPUTE_STAGES) return all * input + one * (stage - input);
-    return all * kept_between(z) + (all - one) * head + one * larger(kept_block(z), head);
+    return all * kept_between_bytes(z) + (all - one) * head +
+           one * larger(kept_block_bytes(z), head);
 }
 
 // A step of a stage. Backward has two products for each product of forward. Backward also repeats
@@ -50,15 +54,15 @@ static Work step_work(const Training *t, const CutSizes *z, Way way) {
 static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *seen) {
     size_t p = run->world->size;
     CutSizes z = stage_sizes(&t->model, p, run->world->rank);
-    double flops = 0, message = (double)(message_elements(&z, t->sequences) * sizeof(real));
+    double flops = 0,
+           message = (double)(message_elements(&z, t->sequences) * weight_bytes(&t->model));
     for (size_t i = 0; i < p; i++) {
         CutSizes stage = stage_sizes(&t->model, p, i);
         flops += step_work(t, &stage, way).flops;
     }
     CostName ids, names;
     const CostRow row[] = {
-        { "peak", "activation peak", "bytes", BY_FORMULA((double)(kept(t, &z, way) * sizeof(real))),
-          seen->peak },
+        { "peak", "activation peak", "bytes", BY_FORMULA((double)kept(t, &z, way)), seen->peak },
         // A second forward sends nothing, because the stage has kept its input.
         { "sent", "sent to neighbours", "bytes",
           BY_FORMULA((double)stage_neighbours(run) * message), seen->sent },
@@ -165,6 +169,7 @@ static const Option options[] = {
     { "steps", "N", "3", "training steps" },
     { "dropout", "X", "0.1", "probability of dropping an element" },
     { "draw", "keep|blocks|stages", "blocks", "the way whose step is drawn, here and in files" },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(full, options);

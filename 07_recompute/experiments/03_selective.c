@@ -57,8 +57,8 @@ static Work step_work(const Training *t, const CutSizes *z, Recompute how) {
 static void costs(Run *run, const Training *t, Recompute how, const RecomputeSeen *seen) {
     size_t N = run->world->size, L = t->model.layers, tokens = t->sequences * t->model.context;
     CutSizes z = cut_sizes(&t->model, N, run->world->rank), busiest = cut_sizes(&t->model, N, 0);
-    size_t all = kept_block(&z), scores = kept_scores(&z), head = kept_head(&z);
-    size_t outputs = kept_between(&z); // outputs of the embedding and the blocks
+    size_t all = kept_block_bytes(&z), scores = kept_scores_bytes(&z), head = kept_head_bytes(&z);
+    size_t outputs = kept_between_bytes(&z); // outputs of the embedding and the blocks
     // Backward rebuilds the items of one block at a time. The head's items are freed before that,
     // so only the larger of the two sizes counts.
     size_t kept[] = { outputs + L * all + head, outputs + L * (all - scores) + larger(scores, head),
@@ -72,8 +72,8 @@ static void costs(Run *run, const Training *t, Recompute how, const RecomputeSee
     double norm = ring_time(ALL_REDUCE_PASSES, N, config_tensors(&t->model), sizeof(double));
     CostName ids, names;
     const CostRow row[] = {
-        { "peak", "activation peak", "bytes",
-          BY_FORMULA((double)(tokens * kept[how] * sizeof(real))), seen->peak },
+        { "peak", "activation peak", "bytes", BY_FORMULA((double)(tokens * kept[how])),
+          seen->peak },
         { "sent", "all-reduce bytes", "bytes", BY_FORMULA(layers.bytes), seen->sent },
         { "flops", "hardware FLOPs, all ranks", "FLOPs", BY_FORMULA(flops), seen->timing.flops },
         // Rank 0 has the most heads, columns and vocabulary entries, so the other ranks wait for
@@ -146,6 +146,7 @@ static void selective(Run *run) {
                    .watched = MEM_ACTIVATIONS };
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
+    training_store(run, &t);
     config_require(&t.model);
     say(run,
         "%zu tensor-parallel rank%s: each holds a part of the heads and of the weights, and "
@@ -175,7 +176,7 @@ static void selective(Run *run) {
         // errors. Recomputation repeats the same operations on the same elements: every bit is
         // equal.
         if (how == RECOMPUTE_NONE)
-            training_compare(run, "none = unsplit", &got[how], &unsplit, LIMIT_ROUNDING);
+            training_compare(run, "none = unsplit", &got[how], &unsplit, rounding_limit(run));
         else
             training_compare(run, cost_name(&text, "%s = none", way_name[how]), &got[how],
                              &got[RECOMPUTE_NONE], 0);
@@ -192,6 +193,7 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "probability of dropping an element" },
     { "draw", "none|selective|full", "selective",
       "the way whose step is drawn, here and in files" },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(selective, options);

@@ -119,7 +119,8 @@ static void budgets(Run *run, const Training *t) {
     BudgetPlan plan[BUDGETS];
     for (size_t w = 0; w < BUDGETS; w++) {
         plan[w] = budget_plan(t, run->world->size, run->world->rank, budgeted[w].share);
-        bool found = budget_choose(&plan[w].stage, plan[w].budget / sizeof(real), plan[w].choice);
+        bool found =
+            budget_choose(&plan[w].stage, plan[w].budget / weight_bytes(&t->model), plan[w].choice);
         check_true(run, "every plan", "is found", found);
         seen[w] = train(run, t, w, &plan[w], &unsplit);
     }
@@ -162,6 +163,7 @@ static const Option options[] = {
     { "layers", "N", "16", "blocks" },
     { "batch", "N", "4", "sequences in a step" },
     { "micro-batches", "N", "2", "micro-batches of a step, all in flight at once under GPipe" },
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(budget, options);

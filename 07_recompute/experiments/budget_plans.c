@@ -6,8 +6,9 @@
 // It checks budget_peak(), which has a formula.
 size_t budget_walked_peak(const Training *t, size_t p, size_t i, const Recompute *choice) {
     CutSizes z = stage_sizes(&t->model, p, i);
-    size_t block = kept_block(&z), head = z.last ? kept_head(&z) : 0, held = 0, peak = 0;
-    size_t kept[] = { block, block - kept_scores(&z), 0 };
+    size_t input = z.C * weight_bytes(&t->model), block = kept_block_bytes(&z);
+    size_t head = z.last ? kept_head_bytes(&z) : 0, held = 0, peak = 0;
+    size_t kept[] = { block, block - kept_scores_bytes(&z), 0 };
     for (size_t n = 0; n < 2 * t->micro_batches; n++) {
         bool forward = n < t->micro_batches;
         size_t tokens = stage_tokens(t, n % t->micro_batches);
@@ -17,21 +18,22 @@ size_t budget_walked_peak(const Training *t, size_t p, size_t i, const Recompute
             // The first block's input comes from outside; the last block's output may leave the
             // stage.
             size_t ends = (size_t)(b == 0) + (size_t)(b + 1 < z.blocks || z.last);
-            if (forward) held += ends * z.C * tokens;
+            if (forward) held += ends * input * tokens;
             else held -= own;
             peak = larger(peak, held + block * tokens);
             if (forward) held += own;
-            else held -= ends * z.C * tokens;
+            else held -= ends * input * tokens;
         }
         if (forward) held += head * tokens;
         peak = larger(peak, held);
     }
-    return peak * sizeof(real);
+    return peak;
 }
 
 BudgetPlan budget_plan(const Training *t, size_t p, size_t i, double share) {
     CutSizes z = stage_sizes(&t->model, p, i);
-    size_t block = kept_block(&z);
+    const size_t e = weight_bytes(&t->model); // a real counts as sizeof(real) / e elements
+    size_t block = kept_block_bytes(&z) / e;
     BudgetBlock *list = host_alloc(z.blocks * sizeof *list);
     Recompute *choice = host_alloc(z.blocks * sizeof *choice);
     size_t peak[RECOMPUTE_CHOICES];
@@ -44,16 +46,16 @@ BudgetPlan budget_plan(const Training *t, size_t p, size_t i, double share) {
                       .blocks = z.blocks,
                       .input = z.C,
                       .last = z.last,
-                      .head = z.last ? kept_head(&z) : 0,
+                      .head = z.last ? kept_head_bytes(&z) / e : 0,
                       .in_flight = t->sequences * z.T,
                       .one = stage_tokens(t, 0) };
     for (Recompute how = RECOMPUTE_NONE; how <= RECOMPUTE_FULL; how++) {
         for (size_t k = 0; k < z.blocks; k++) choice[k] = how;
-        peak[how] = budget_walked_peak(t, p, i, choice) / sizeof(real);
+        peak[how] = budget_walked_peak(t, p, i, choice) / e;
     }
     size_t least = peak[RECOMPUTE_FULL], room = peak[RECOMPUTE_NONE] - least;
     size_t budget = least + (size_t)(share * (double)room);
-    return (BudgetPlan){ .stage = s, .budget = budget * sizeof(real), .choice = choice };
+    return (BudgetPlan){ .stage = s, .budget = budget * e, .choice = choice };
 }
 void budget_plan_free(BudgetPlan *plan) {
     free((void *)plan->stage.block);

@@ -4,19 +4,21 @@
 #include <math.h>
 #include <stdio.h>
 
-// Elements per token of the segment at work: the items of its k blocks, and the inputs of all
+// Bytes per token of the segment at work: the items of its k blocks, and the inputs of all
 // blocks but the first, whose input is kept anyway.
-static size_t segment(const CutSizes *z, size_t k) { return k * kept_block(z) + (k - 1) * z->C; }
+static size_t segment(const CutSizes *z, size_t k) {
+    return k * kept_block_bytes(z) + (k - 1) * z->C * element_size(z->storage);
+}
 
 static size_t segment_peak(const Training *t, const CutSizes *z, size_t k) {
     size_t segments = ceil_div(z->blocks, k), last = z->blocks - (segments - 1) * k;
-    size_t waiting = (segments + z->last) * z->C;
+    size_t input = z->C * element_size(z->storage), waiting = (segments + z->last) * input;
     // The last segment may be shorter. Then the segment before it may need more.
     size_t at_work = waiting + segment(z, last);
-    if (segments > 1) at_work = larger(at_work, segments * z->C + segment(z, k));
-    if (z->last) waiting += kept_head(z);
+    if (segments > 1) at_work = larger(at_work, segments * input + segment(z, k));
+    if (z->last) waiting += kept_head_bytes(z);
     size_t all = t->sequences * z->T, one = stage_tokens(t, 0);
-    return ((all - one) * waiting + one * larger(waiting, at_work)) * sizeof(real);
+    return ((all - one) * waiting + one * larger(waiting, at_work));
 }
 
 // Trains with segments of k blocks and compares with the unsplit model. The id of the cost is kind

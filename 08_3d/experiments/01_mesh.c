@@ -160,6 +160,7 @@ static const Option options[] = {
     { "cp", "N", NULL,
       "context-parallel ranks, which share the positions of a sequence; default 1" },
     { "node", "N", "4", "ranks of a node" },
+    REALS_ONLY("this lesson has no model"),
     { 0 },
 };
 EXPERIMENT(mesh, options);

@@ -178,6 +178,7 @@ static void layouts(Run *run) {
 
 static const Option options[] = {
     { "node", "N", "4", NULL },
+    REALS_ONLY("this lesson compares layouts in reals; 08_3d/train takes this option"),
     { 0 },
 };
 EXPERIMENT(layouts, options);

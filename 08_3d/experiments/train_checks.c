@@ -78,7 +78,7 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
 // of 01.06.
 //
 // With 16-bit storage the limit is training_limit(), in both precisions.
-static double rounding_limit(const TrainerConfig *c) {
+static double split_limit(const TrainerConfig *c) {
     if (c->model.storage != REALS) return training_limit(&(Training){ .model = c->model });
     const double most = 1 / sqrt(1e-5), C = (double)c->model.width;
     double emptied = pow(c->model.dropout, C) * most,
@@ -113,7 +113,7 @@ void train_check_first(Run *run, const Trainer *t, const Model *unsplit) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     model_snapshot(t->model, got, UNIT_GRADIENTS, one_of_each(run));
     if (unsplit) model_snapshot(unsplit, want, UNIT_GRADIENTS, NULL);
-    check_close(run, "3D = unsplit, first step's gradients", got, want, rounding_limit(&t->config));
+    check_close(run, "3D = unsplit, first step's gradients", got, want, split_limit(&t->config));
     snapshot_free(got);
     snapshot_free(want);
 }
@@ -130,9 +130,10 @@ static bool copies_cut_apart(const TrainerConfig *c) {
 void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, LossCurve got,
                   LossCurve want) {
     size_t steps = range_size(done), from = done.lo;
-    double limit = rounding_limit(&t->config);
+    double limit = split_limit(&t->config);
     const bool reals = t->config.model.storage == REALS;
-    const double of_numbers = reals ? limit : limit / 8; // the limit of training_compare_numbers()
+    // the limits of training_compare_numbers()
+    const double of_losses = reals ? limit : limit / 8, of_norms = reals ? limit : limit / 4;
     bool exact = (reals && sizeof(real) == 8) || t->optimizer.kind == SGD,
          check = option_flag(run, "check");
     Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run),
@@ -146,9 +147,9 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
     // weights are compared only under SGD and in double.
     if (check) {
         check_numbers(run, "3D = unsplit", "loss of every step", got.loss + from, want.loss + from,
-                      steps, of_numbers);
+                      steps, of_losses);
         check_numbers(run, "3D = unsplit", "gradient norm of every step", got.norm + from,
-                      want.norm + from, steps, of_numbers);
+                      want.norm + from, steps, of_norms);
         if (exact)
             check_close(run, "3D = unsplit, weights after the last step", weights, wanted, limit);
     } else {

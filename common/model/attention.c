@@ -106,7 +106,6 @@ static Attending attending(const AttentionHeads *h, const Positions *queries, Te
                         .K = attention_key_columns(h),
                         .kv = kv,
                         .q = tensor_col_range(s->t[S_QKV], 0, A),
-                        .o = s->t[S_MIX],
                         .lse = s->t[S_LSE],
                         .position = count_up(scratch, h->length) };
 }
@@ -131,16 +130,25 @@ static void attend_tile(void *attending, const Tile *t) {
     }
 }
 
-void attention_begin(const AttentionHeads *h, Saved *s) {
-    tensor_need_reals("attention in blocks", "its sum over the keys", s->t[S_MIX]);
+Tensor attention_sums(Tensor t, Arena *scratch) {
+    return element_is_half(t.element) ? tensor_new(scratch, t.rows, t.cols) : t;
+}
+void attention_round(Tensor t, Tensor sums) {
+    if (element_is_half(t.element)) tensor_copy(t, sums);
+}
+Tensor attention_begin(const AttentionHeads *h, Saved *s, Arena *scratch) {
+    Tensor out = attention_sums(s->t[S_MIX], scratch);
     saved_reals(s, S_LSE, h->B * h->T, range_size(h->heads));
-    tensor_fill(s->t[S_MIX], 0);
+    tensor_fill(out, 0);
     tensor_fill(s->t[S_LSE], -(real)HUGE_VAL);
+    return out;
 }
 void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv,
-                      const Positions *keys, Saved *s, MergeHeads *merge) {
+                      const Positions *keys, Tensor out, const Saved *s, MergeHeads *merge) {
     Arena scratch = arena(MEM_WORKSPACE);
     Attending a = attending(h, queries, kv, keys, s, &scratch);
+    tensor_need_reals("attention in blocks", "its sum over the keys", out);
+    a.o = out;
     a.merge = merge;
     attention_tiles(queries, keys, attend_tile, &a);
     arena_free(&scratch);
@@ -185,6 +193,8 @@ void attention_attend_backward(const AttentionHeads *h, const Positions *queries
                                Tensor dot, const Saved *s) {
     Arena scratch = arena(MEM_WORKSPACE);
     Attending a = attending(h, queries, kv, keys, s, &scratch);
+    tensor_need_reals("attention in blocks", "the gradient of its queries", dq);
+    tensor_need_reals("attention in blocks", "the gradient of its keys", dkv);
     a.dq = dq;
     a.dkv = dkv;
     a.d_o = dmix;
@@ -199,17 +209,25 @@ static Positions whole(const AttentionHeads *h) { return (Positions){ 1, { { 0, 
 
 static void blockwise_forward(const AttentionHeads *h, Saved *s) {
     Positions all = whole(h);
-    attention_begin(h, s);
-    attention_attend(h, &all, attention_keys_values(h, s->t[S_QKV]), &all, s, op_merge_heads);
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor out = attention_begin(h, s, &scratch);
+    attention_attend(h, &all, attention_keys_values(h, s->t[S_QKV]), &all, out, s, op_merge_heads);
+    attention_round(s->t[S_MIX], out);
+    arena_free(&scratch);
 }
 static void blockwise_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     Positions all = whole(h);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     op_heads_dot(dot, s->t[S_MIX], dmix);
-    tensor_fill(dqkv, 0);
-    attention_attend_backward(h, &all, attention_queries(h, dqkv), attention_keys_values(h, dqkv),
-                              attention_keys_values(h, s->t[S_QKV]), &all, dmix, dot, s);
+    Tensor dq = attention_sums(attention_queries(h, dqkv), &scratch);
+    Tensor dkv = attention_sums(attention_keys_values(h, dqkv), &scratch);
+    tensor_fill(dq, 0);
+    tensor_fill(dkv, 0);
+    attention_attend_backward(h, &all, dq, dkv, attention_keys_values(h, s->t[S_QKV]), &all, dmix,
+                              dot, s);
+    attention_round(attention_queries(h, dqkv), dq);
+    attention_round(attention_keys_values(h, dqkv), dkv);
     arena_free(&scratch);
 }
 const AttentionKind attention_blockwise = { .name = "blockwise",

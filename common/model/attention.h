@@ -36,15 +36,22 @@ size_t positions_count(const Positions *p);
 // tile with only later keys is left out. A tile on the diagonal is computed as a triangle.
 enum { ATTENTION_TILE = 64 };
 
-// attention_begin: S_MIX and S_LSE [B*T, heads] before any key. attention_attend: adds keys and
-// values kv [B*Tk, 2K], k | v. merge joins out and lse of the earlier keys with those of further
-// keys, one tile at a time. merge is op_merge_heads, or a lesson's own function.
+// Sums over blocks of keys are added in reals, and rounded once at the end. attention_sums returns
+// the memory in which the sums of t are added: t, or reals of its shape if t is stored in 16 bits.
+// attention_round rounds them to t.
+Tensor attention_sums(Tensor t, Arena *scratch);
+void attention_round(Tensor t, Tensor sums);
+// attention_begin: the sums of S_MIX, and S_LSE [B*T, heads], before any key. Returns these sums,
+// `out`. attention_attend: adds keys and values kv [B*Tk, 2K], k | v. merge joins out and lse of
+// the earlier keys with those of further keys, one tile at a time. merge is op_merge_heads, or a
+// lesson's own function.
 typedef void MergeHeads(Tensor out, Tensor lse, Tensor out_more, Tensor lse_more);
-void attention_begin(const AttentionHeads *h, Saved *s);
+Tensor attention_begin(const AttentionHeads *h, Saved *s, Arena *scratch);
 void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv,
-                      const Positions *keys, Saved *s, MergeHeads *merge);
+                      const Positions *keys, Tensor out, const Saved *s, MergeHeads *merge);
 // Adds the contribution of these keys to dq [B*T, A], and computes their own gradient, dkv [B*Tk,
-// 2K]. dot [B*T, heads] is op_heads_dot of S_MIX and dmix. S_LSE must cover all keys.
+// 2K], both in reals. dot [B*T, heads] is op_heads_dot of S_MIX and dmix. S_LSE must cover all
+// keys.
 void attention_attend_backward(const AttentionHeads *h, const Positions *queries, Tensor dq,
                                Tensor dkv, Tensor kv, const Positions *keys, Tensor dmix,
                                Tensor dot, const Saved *s);

@@ -198,11 +198,26 @@ size_t activations_block_reals(const CutSizes *z, size_t B) {
 size_t activations_head_reals(const CutSizes *z, size_t B) {
     return activations(z, B, z->vocab + 1, z->statistics);
 }
-size_t activations_bytes(const CutSizes *z, size_t B) {
-    size_t all = activations_stage(z, B);
-    size_t reals =
-        z->blocks * activations_block_reals(z, B) + (z->last ? activations_head_reals(z, B) : 0);
+// Bytes of `all` elements, of which `reals` are reals in any storage.
+static size_t in_bytes(const CutSizes *z, size_t all, size_t reals) {
     return reals * sizeof(real) + (all - reals) * element_size(z->storage);
+}
+size_t activations_bytes(const CutSizes *z, size_t B) {
+    return in_bytes(z, activations_stage(z, B),
+                    z->blocks * activations_block_reals(z, B) +
+                        (z->last ? activations_head_reals(z, B) : 0));
+}
+size_t kept_block_bytes(const CutSizes *z) {
+    return in_bytes(z, kept_block(z), 2 * z->statistics + (z->online ? z->heads : 0));
+}
+size_t kept_scores_bytes(const CutSizes *z) { return in_bytes(z, kept_scores(z), 0); }
+size_t kept_head_bytes(const CutSizes *z) {
+    return in_bytes(z, kept_head(z), z->statistics + z->vocab + 1);
+}
+size_t kept_between_bytes(const CutSizes *z) { return in_bytes(z, kept_between(z), 0); }
+size_t kept_stage_bytes(const CutSizes *z) {
+    return kept_between_bytes(z) + z->blocks * kept_block_bytes(z) +
+           (z->last ? kept_head_bytes(z) : 0);
 }
 // Features of x and dy: C and 3C/t of q, k, v; C/t and C of the projection; C and 4C/t of fc; 4C/t
 // and C of the MLP's second matrix. With sequence parallelism, dy of the two biases that are added
@@ -214,6 +229,9 @@ size_t deferred_block(const CutSizes *z, size_t B) {
 }
 size_t deferred_head(const CutSizes *z, size_t B) {
     return activations(z, B, z->vocab + z->C, z->C + z->statistics);
+}
+size_t deferred_block_bytes(const CutSizes *z, size_t B) {
+    return in_bytes(z, deferred_block(z, B), cut_rows(z, B) * 2 * z->statistics);
 }
 double kept_bytes(const CutSizes *z, size_t B, size_t element, size_t mask, bool scores) {
     KeptItem item[KEPT_ITEMS];

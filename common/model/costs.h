@@ -105,11 +105,18 @@ size_t activations_stage(const CutSizes *z, size_t B);
 size_t activations_block_reals(const CutSizes *z, size_t B);
 size_t activations_head_reals(const CutSizes *z, size_t B);
 size_t activations_bytes(const CutSizes *z, size_t B);
+// Bytes per token of the functions kept_*, without sequence parallelism.
+size_t kept_block_bytes(const CutSizes *z);
+size_t kept_scores_bytes(const CutSizes *z);
+size_t kept_head_bytes(const CutSizes *z);
+size_t kept_between_bytes(const CutSizes *z);
+size_t kept_stage_bytes(const CutSizes *z);
 // Elements that the first half of a backward keeps for the second half. A matrix keeps its input
 // [K] and its output's gradient [N], per token. A norm keeps both, and its statistics. The
 // embedding keeps its gradient, C. The walker keeps a layer's own input.
 size_t deferred_block(const CutSizes *z, size_t B);
 size_t deferred_head(const CutSizes *z, size_t B);
+size_t deferred_block_bytes(const CutSizes *z, size_t B);
 // Bytes as the paper counts them: a block's items with its input, without the norms' statistics.
 double kept_bytes(const CutSizes *z, size_t B, size_t element, size_t mask, bool scores);
 

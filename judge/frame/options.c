@@ -161,12 +161,12 @@ const OptionValue *options_find(const OptionValues *s, const char *name) {
 void options_require_storage(const OptionValues *s) {
     const char *storage = options_find(s, "storage")->text;
     const Option *o = s->own;
+    if (strcmp(storage, "real") == 0) return;
     while (o && o->name && strcmp(o->name, "storage") != 0) o++;
-    REQUIRE(
-        (o && o->name) || strcmp(storage, "real") == 0,
-        "--storage %s: this program stores reals only; leave the option out, or choose a lesson "
-        "that can: 01.02, 03.06, 05.02, 06.02, 06.03, 06.04 or 08_3d/train",
-        storage);
+    REQUIRE(o && o->name, "--storage %s: this program stores reals only; leave the option out",
+            storage);
+    REQUIRE(strcmp(o->value, "real") != 0, "--storage %s: %s; leave the option out", storage,
+            o->help);
 }
 
 void options_free(OptionValues *s) {
@@ -422,9 +422,24 @@ size_t option_size(Run *run, const char *name) {
     return (size_t)option_value_whole(asked(run, name), 0, SIZE_MAX);
 }
 double option_real(Run *run, const char *name) { return option_value_real(asked(run, name)); }
-Element option_storage(Run *run) {
-    const char *storage = option_text(run, "storage");
+Element option_storage(const Run *run) {
+    const char *storage = options_find(&run->state->settings, "storage")->text;
     return strcmp(storage, "bf16") == 0 ? BF16S : strcmp(storage, "fp16") == 0 ? FP16S : REALS;
+}
+bool option_main_gradients(const Run *run) {
+    const OptionValues *s = &run->state->settings;
+    const size_t i = look_up(s, "gradients");
+    return i == s->count || strcmp(s->list[i].text, "main") == 0;
+}
+double storage_limit(Element e) {
+    return e == BF16S ? 32 * 0x1p-9 : e == FP16S ? 32 * 0x1p-12 : LIMIT_ROUNDING;
+}
+double rounding_limit(const Run *run) { return storage_limit(option_storage(run)); }
+double numbers_limit(const Run *run) {
+    return rounding_limit(run) / (option_storage(run) == REALS ? 1 : 8);
+}
+double exact_limit(const Run *run) {
+    return run->reduce == REDUCE_ORDERED ? 0 : rounding_limit(run);
 }
 const char *option_text(Run *run, const char *name) { return asked(run, name)->text; }
 bool option_flag(Run *run, const char *name) {

@@ -169,17 +169,17 @@ Trajectory training_unsplit(Run *run, const Training *t, size_t shards) {
 
 // ---- the comparison ----
 
-double training_limit(const Training *t) {
-    const Element e = t->model.storage;
-    return e == BF16S ? 32 * 0x1p-9 : e == FP16S ? 32 * 0x1p-12 : LIMIT_ROUNDING;
-}
+double training_limit(const Training *t) { return storage_limit(t->model.storage); }
 double training_exact(const Run *run, const Training *t) {
     return exact_limit(run) > 0 ? training_limit(t) : 0;
 }
+void config_store(Run *run, ModelConfig *c) {
+    c->storage = option_storage(run);
+    c->main_gradients = c->storage != REALS && option_main_gradients(run);
+}
 void training_store(Run *run, Training *t) {
-    t->model.storage = option_storage(run);
-    if (t->model.storage == REALS) return; // the lesson may have no --gradients
-    t->model.main_gradients = strcmp(option_text(run, "gradients"), "main") == 0;
+    config_store(run, &t->model);
+    if (t->model.storage == REALS) return;
     say(run,
         "Weights and activations are stored in %s, gradients of weights in %s. Masters, moments, "
         "statistics, logits and losses are %s.",
@@ -212,10 +212,11 @@ void training_compare_numbers(Run *run, const char *what, Trajectory *got, Traje
                               double limit) {
     char line[96];
     snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
-    if (got->storage != REALS) limit /= 8;
-    check_numbers(run, line, "loss of every step", got->loss, want->loss, got->steps, limit);
+    const bool reals = got->storage == REALS;
+    check_numbers(run, line, "loss of every step", got->loss, want->loss, got->steps,
+                  reals ? limit : limit / 8);
     check_numbers(run, line, "gradient norm of every step", got->norm, want->norm, got->steps,
-                  limit);
+                  reals ? limit : limit / 4);
 }
 
 void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {

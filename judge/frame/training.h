@@ -85,16 +85,15 @@ void training_compare_tensors(Run *run, const char *what, Trajectory *got, Traje
                               double limit);
 void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want,
                               double limit);
-// The limit for sums of the same terms in another order. With 16-bit storage an error near a tie of
-// the rounding becomes a whole unit in the last place, and many such errors add up. The limit is
-// then 32 halves of a unit, twice the largest error over nine seeds. Losses and norms are sums of
-// many elements, so training_compare_numbers takes an eighth of a limit of 16 bits.
+// storage_limit() of the training's model. training_compare_numbers takes an eighth of a limit of
+// 16 bits for losses, a quarter for gradient norms.
 double training_limit(const Training *t);
 // The limit for the same terms in the same order: 0; with --reduce fast, training_limit().
 double training_exact(const Run *run, const Training *t);
 // Stores the training's model as --storage and --gradients ask. If the model has 16 bits, the page
-// says so.
+// says so. config_store does the same without the sentence.
 void training_store(Run *run, Training *t);
+void config_store(Run *run, ModelConfig *c);
 // Was every step clipped? Only then is clipping compared.
 bool trajectory_clipped(const Trajectory *c, double clip);
 // Compares the split training with the unsplit training, within LIMIT_ROUNDING, with every step
@@ -102,9 +101,4 @@ bool trajectory_clipped(const Trajectory *c, double clip);
 typedef void SplitTraining(void *lesson, const Training *t, Trajectory *got);
 void training_both(Run *run, const char *what, const Training *t, SplitTraining *split,
                    void *lesson);
-// Returns the limit for sums of the same terms in the same order, which is 0. With --reduce fast
-// the library has its own order, so the limit is LIMIT_ROUNDING.
-static inline double exact_limit(const Run *run) {
-    return run->reduce == REDUCE_ORDERED ? 0 : LIMIT_ROUNDING;
-}
 #endif
