@@ -182,7 +182,8 @@ sub storage_on {
     for my $storage (sort keys %limit) {
         my $log = "$work/storage";
         my @train = (
-            qw(--dp 2 --tp 2 --pp 1 --steps 3 --eval-every 0 --batch 4 --layers 2 --width 16 --heads 2),
+            qw(--dp 2 --tp 2 --pp 1 --steps 3 --eval-every 0 --batch 4 --layers 2 --width 16
+                --heads 2),
             qw(--context 16 --reduce ordered --storage),
             $storage
         );

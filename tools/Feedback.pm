@@ -135,8 +135,8 @@ my @general = (
 );
 
 # Returns a likely cause of a wrong result, or undef. sentence: of wrong_sentence. known: { ranks,
-# micro_batches, reason } and the fields of hint(). reason: the judge's reason, or the line under the
-# failed check.
+# micro_batches, reason } and the fields of hint(). reason: the judge's reason, or the line under
+# the failed check.
 sub likely_cause {
     my ($sentence, $known) = @_;
     return hint($sentence, $known) unless defined $sentence;

@@ -153,8 +153,8 @@ sub grader_begin {
     $environment{OPENBLAS_CORETYPE} = $1 if defined $kernels && $kernels =~ /(\w+)/;
 }
 
-# Parts that are the same in every grading are kept in a folder of the build. Its name depends on the
-# commands and on all sources that they read, so a changed source gives another folder.
+# Parts that are the same in every grading are kept in a folder of the build. Its name depends on
+# the commands and on all sources that they read, so a changed source gives another folder.
 sub kept_parts {
     my (@commands) = @_;
     my $digest = Digest::MD5->new;
