@@ -92,7 +92,8 @@ my @rows = (
     [qw(fp32 fp16 stored emu 2 --dp 1 --tp 1 --pp 2 --schedule gpipe --activation-budget 130000)],
     [qw(fp32 bf16 stored emu 4 --dp 1 --tp 2 --pp 2 --sequence-parallel --schedule zero-bubble)],
     [
-        qw(fp32 bf16 stored emu 4 --dp 2 --tp 2 --pp 1 --attention blockwise --optimizer sgd --lr 0.1)
+        qw(fp32 bf16 stored emu 4 --dp 2 --tp 2 --pp 1 --attention blockwise
+            --optimizer sgd --lr 0.1)
     ],
     [qw(fp32 bf16 main   emu 4 --dp 1 --tp 1 --pp 4 --layers 6 --rebalance 1)],
     [qw(fp32 fp16 stored emu 4 --dp 2 --tp 1 --pp 2 --rebalance 1 --zero 3 --stage-layers), '3,1'],
