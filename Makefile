@@ -205,6 +205,7 @@ test-all:
 	@TEST_ALL=1 tools/run-tests tests/*.t
 
 break-%: FORCE
+	@[ -e tools/break ] || { echo "unsplit: this is a student's tree, which has no bugs/: make break-$* needs the original tree" >&2; exit 3; }
 	@tools/setup build build/tools.mk
 	+@$(BUILD)
 	@tools/break $* "$$BUG"

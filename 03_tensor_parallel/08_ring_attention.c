@@ -142,8 +142,8 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
         // to the next rank. Also start to receive the previous rank's sum in sum_coming; it belongs
         // to the keys of step k + 1, so block_of makes its room in sums[k % 2]. In the last step
         // these keys are this rank's own: receive in home. sum_leaves and sum_arrives are the
-        // requests. Wait for those of step k - 1, then free their room, sums[(k + 1) % 2]. A group
-        // of one rank sends nothing and copies sum to home.
+        // requests. Before all this, wait for those of step k - 1; after the addition, free their
+        // room, sums[(k + 1) % 2]. A group of one rank sends nothing and copies sum to home.
         comm_wait(sum_arrives);
         if (k > 0) op_add(sum, sum, sum_coming);
         comm_wait(sum_leaves);

@@ -94,12 +94,12 @@ static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
     Arena room = arena(MEM_COMMUNICATION);
     Range own = context_positions_of(h, h->cp->rank).chunk[0];
     Tensor whole = tensor_new(&room, h->B * h->length, with.cols);
-    // EXERCISE 03.13a (4 points): the gradient of keys that other ranks hold. whole [B T, A] is
-    // this rank's partial sum for the keys of all positions: p^T times `with`, which has one row
-    // per local query (op_heads_mix_t). With grouped heads attention_fold() adds the heads of a
-    // group and returns the narrower tensor. Make ONE all-reduce over h->cp. Then copy this rank's
-    // rows to `to`: of sequence i, whole has rows i length + own.lo to i length + own.hi, and `to`
-    // has rows i T to (i + 1) T.
+    // EXERCISE 03.13a (4 points): the gradient of keys that other ranks hold. whole
+    // [B h->length, A] is this rank's partial sum for the keys of all positions: p^T times `with`,
+    // which has one row per local query (op_heads_mix_t). With grouped heads attention_fold() adds
+    // the heads of a group and returns the narrower tensor. Make ONE all-reduce over h->cp. Then
+    // copy this rank's rows to `to`: of sequence i, whole has rows i length + own.lo to i length +
+    // own.hi, and `to` has rows i h->T to (i + 1) h->T.
     op_heads_mix_t(whole, p, with, h->B, range_size(h->heads));
     whole = attention_fold(h, whole, &room); // grouped heads: one sum per group
     comm_all_reduce(h->cp, whole);           // sends 2(N-1) B T A/N elements

@@ -42,9 +42,9 @@ void zero2_allocate_gradient(Unit *u, Arena *a) {
 void zero2_reduce_gradient(Unit *u, Comm *dp) {
     // EXERCISE 06.03b (3 points): add to the own part. g [size] is whole on each rank. own_g
     // [size/N] holds the sum of earlier micro-batches, or nothing yet (own_gradient_empty). If it
-    // holds nothing, reduce straight into own_g, without other memory. Otherwise reduce into a new
-    // tensor of MEM_COMMUNICATION, add it with op_add, and free it. Use one collective.
-    // range_size(u->own) is the length of the own part.
+    // holds nothing, reduce straight into own_g, without other memory, and clear the flag.
+    // Otherwise reduce into a new tensor of MEM_COMMUNICATION, add it with op_add, and free it. Use
+    // one collective. range_size(u->own) is the length of the own part.
     if (u->own_gradient_empty) {
         // Each rank has the gradient of its own sequences: own_g [size/N] <- own part of their sum.
         // Other ranks own the other parts. Sends (N-1)/N of g [size].
@@ -67,9 +67,10 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Allocate the
     // whole gradient of each unit of the layer in an arena of MEM_COMMUNICATION
     // (zero2_allocate_gradient). layer_backward of l->inner fills it, and unit_partial_sums
-    // completes it. zero2_reduce_gradient adds the own part of the sum over u->replicas to own_g.
-    // Then detach the whole gradient (unit_attach_gradients with (Tensor){0}) and free the arena.
-    // Skip units with zero2_stays_whole(): zero2_begin and zero2_reduce handle them.
+    // (of each unit) completes it. zero2_reduce_gradient adds the own part of the sum over
+    // u->replicas to own_g. Then detach the whole gradient (unit_attach_gradients with (Tensor){0})
+    // and free the arena. Skip units with zero2_stays_whole(): zero2_begin and zero2_reduce handle
+    // them.
     Arena in_flight = arena(MEM_COMMUNICATION);
     for (size_t i = 0; i < l->n_units; i++)
         if (!zero2_stays_whole(l->units[i])) zero2_allocate_gradient(l->units[i], &in_flight);

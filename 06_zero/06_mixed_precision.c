@@ -43,8 +43,8 @@ void mixed_allocate(Model *m, Comm *dp, Optimizer *o) {
 void loss_scale_next(LossScale *s, bool finite) {
     // EXERCISE 06.06a (3 points): the next loss scale. `finite`: the step had no overflow. Halve
     // s->factor after an overflow. Double it after s->patience steps in a row without one, and
-    // count these steps in s->good. A fixed scale has patience 0: it never changes. Count the
-    // skipped steps in s->skipped.
+    // count these steps in s->good. A fixed scale has patience 0: it never changes. Count
+    // skipped steps in s->skipped, also with a fixed scale.
     if (!finite) s->skipped++;
     if (s->patience == 0) return;
     s->good = finite ? s->good + 1 : 0;
