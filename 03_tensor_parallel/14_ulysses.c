@@ -57,9 +57,9 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
     const Shape all = tensor_shape(cp->size * pieces * most_rows, width, rows.element);
     Tensor out = tensor_shaped(&room, all), in = tensor_shaped(&room, all);
     // EXERCISE 03.14a (5 points): from positions to heads, and back. `out` is sent, `in` received;
-    // both have room for cp->size parts; part j goes to rank j, or comes from it. A part has `pieces`
-    // pieces of most_rows rows each. Fill `out` with zeros, because pieces may be smaller than
-    // their room. Copy piece i for rank j into the first rows and columns of its room:
+    // both have room for cp->size parts; part j goes to rank j, or comes from it. A part has
+    // `pieces` pieces of most_rows rows each. Fill `out` with zeros, because pieces may be smaller
+    // than their room. Copy piece i for rank j into the first rows and columns of its room:
     // part_of_rows(h, rows, blocks, j, i) if to_heads, else part_of_heads(h, heads, blocks, j, i).
     // Make ONE comm_all_to_all. Then copy the pieces out of `in`, to the other of the two.
     tensor_fill(out, 0);

@@ -305,7 +305,12 @@ refused(
     'tools/task predict 03.p 4'
 );
 for my $id (map { /^predict (\S+)/ ? $1 : () } split /\n/, Exercises::slurp('tools/tasks')) {
-    refused("prediction $id has a measured number", 1, qr/^not yet: 7 /m, "tools/task predict $id 7");
+    refused(
+        "prediction $id has a measured number",
+        1,
+        qr/^not yet: 7 /m,
+        "tools/task predict $id 7"
+    );
 }
 refused('no prediction', 2, qr/ANSWER= a number/, 'tools/task predict 03.p');
 Exercises::spew("$work/design", "# three stages\n" . "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5\n" x 3);
