@@ -14,7 +14,11 @@ plan skip_all => 'pandoc is not installed' if system('command -v pandoc >/dev/nu
 
 my $book = tempdir(CLEANUP => 1) . '/book';
 my $said = `tools/book $book 2>&1`;
-is($?, 0, 'tools/book') or BAIL_OUT($said);
+unless (is($?, 0, 'tools/book')) {
+    diag($said);
+    done_testing();
+    exit;
+}
 my %page;
 find(
     {

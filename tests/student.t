@@ -211,7 +211,7 @@ for my $lesson (@cut) {
     isnt($status, 0, 'an open exercise is not right');
     like(
         $out,
-        qr/^01\.02a  my part.*most points: one all-reduce.*open: replace the TODO/ms,
+        qr/^01\.02a  the shard.*most points: one all-reduce.*open: replace the TODO/ms,
         'and make check says so'
     );
     $fill->('01.02b', $body{'01.02b'});

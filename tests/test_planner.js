@@ -17,7 +17,7 @@ WebAssembly.instantiate(Uint8Array.from(atob(PLANNER_WASM), c => c.charCodeAt(0)
    'model=10 cluster=0 gpus=3072 dp=6 tp=8 pp=64 micro-batch=1 chunks=2 zero=0 sequence-parallel=1 recompute=2',
    'model=13 cluster=2 precision=1 gpus=24 batch=100 layers=81 memory=141 between=12.5 ' +
    'dp=8 tp=3 pp=1 micro-batch=3 chunks=1 zero=3 sequence-parallel=0 recompute=0',
-   'model=12 cluster=3 gpus=3 dp=1 tp=1 pp=3 micro-batch=1 chunks=1 zero=0 sequence-parallel=0 recompute=0',
+   'model=12 cluster=4 gpus=3 dp=1 tp=1 pp=3 micro-batch=1 chunks=1 zero=0 sequence-parallel=0 recompute=0',
    presets + 'context=16384 batch=192 dp=8 tp=8 pp=4 cp=4 micro-batch=1 chunks=1 zero=1 sequence-parallel=1 recompute=0',
    presets + 'attention=1 dp=32 tp=8 pp=4 cp=1 micro-batch=1 chunks=1 zero=0 sequence-parallel=0 recompute=1',
    presets + 'dp=3 tp=8 pp=8'].forEach(line => { set(line); text += said(C.planner_layout()) + '\n'; });
