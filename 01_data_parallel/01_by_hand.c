@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: Four devices each have a gradient, of a quarter of the batch: do they add the four, or average them?
+// question: Each of four devices has the gradient of a quarter of the batch. Do they add or average the four?
 // vary: IN 7..12, OUT 3..6, SAMPLES 60|120, SHARDS 3|4|5
 //
 // Holds:  every shard has all weights w [in, out] and b [out], a gradient of the same size, and its

@@ -64,7 +64,7 @@ void local_sgd_outer_step(LocalSgd *l, Model *m) {
     // END
 }
 
-// m->g <- N times the part of the batch's mean loss that comes from this rank's shard. A counted
+// m->g <- N times the gradient of this shard's part of the batch's mean loss. A counted
 // token has the same weight on every rank, also if shards have different numbers of tokens. The
 // mean over the ranks is then the gradient of the whole batch. Returns that part of the loss.
 static double local_gradients(const LocalSgd *l, Model *m, const Data *d, uint64_t step,

@@ -7,10 +7,10 @@
 //     queries, [B H T/N, T].
 // Sends: per layer, N-1 hops of B T C/N elements each. Forward: k, then v. Backward: v again for
 //     dP, k again for dQ, and two all-reduces of B T C elements for dK and dV.
-// Saves: 1/N of the activations per rank, but scores grow with T^2/N.
+// Saves: a rank keeps 1/N of the activations, but its scores grow with T^2/N.
 // Costs: 8(N-1) B T C/N elements sent per layer. Every score is computed, even those that the
 //     causal mask hides.
-// Li, Xue, Baranwal, Li and You 2021 (arXiv 2105.13120), section 3.2: Ring Self-Attention. The
+// Li, Xue, Baranwal, Li and You 2021 (arXiv 2105.13120), section 3: Ring Self-Attention. The
 // paper has no mask. Ring attention (08_ring_attention.c) merges partial results instead, so it
 // keeps no scores.
 #include "03_tensor_parallel/context_parallel.h"

@@ -8,7 +8,7 @@
 // Sends: per layer forward an all-to-all of q, k, v, from [T/N positions, all heads] to [all
 //     positions, H/N heads], and one of the output back. Backward sends the same two in reverse.
 //     Of each of these eight tensors of B T C/N elements, a rank sends (N-1)/N.
-// Saves: 1/N of the activations per rank. Attention runs as on one device, with fewer heads.
+// Saves: a rank keeps 1/N of the activations. Attention runs as on one device, with fewer heads.
 // Costs: 8(N-1)/N B T C/N elements sent per layer, N times less than tensor parallelism. N is at
 //     most H; with grouped heads, at most the number of heads of k and v. The parts of an
 //     all-to-all have equal size, so each part has room for the longest chunk and the most heads.

@@ -127,7 +127,7 @@ void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room
     size_t most = 0;
     for (size_t i = 1; i < PLAN_MEMORY; i++)
         if (r->fullest.bytes[i] > r->fullest.bytes[most]) most = i;
-    snprintf(text, room, "%s %.3g GB, of %.3g GB for all", plan_memory_name[most],
+    snprintf(text, room, "%s: %.3g of %.3g GB", plan_memory_name[most],
              r->fullest.bytes[most] * 1e-9, t->cluster.memory * 1e-9);
 }
 

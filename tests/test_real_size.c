@@ -87,7 +87,7 @@ static void data_parallel(void) {
     on_page("NVLink (300 GB/s): %.0f ms", 1e3 * sent / NVLINK);
     on_page("InfiniBand (25 GB/s per GPU): %.0f ms, %.0f %%", 1e3 * sent / IB,
             100 * sent / IB / (3 * F / A100));
-    on_page("backward's %.0f ms, and %.0f ms remain", 2 * ms, 1e3 * (sent / IB - 2 * F / A100));
+    on_page("backward's %.0f ms, so %.0f ms remain", 2 * ms, 1e3 * (sent / IB - 2 * F / A100));
 }
 
 static const ClockLink *link_named(const char *name) {
@@ -162,7 +162,7 @@ static void balance(void) {
     on_page("6 · 7·10⁹ · 2048 = %.1f·10¹³ FLOPs, %.3f s", one / 1e13, t);
     on_page("8 · 2 · %.3f = %.2f s", t, 16 * t);
     on_page("64 ÷ 7.5 = %.2f sequences", share);
-    on_page("%.0f for the slow GPU, at most %.0f for the others", floor(share / 2), most);
+    on_page("%.0f for the slow GPU, at most %.0f for each other GPU", floor(share / 2), most);
     on_page("%.0f · %.3f = %.2f s, %.0f %% less", most, t, most * t, 100 * (1 - most / 16));
     on_page("%.2f · %.3f = %.2f s", share, t, share * t);
 }
@@ -299,7 +299,7 @@ static void pipeline(void) {
     on_page("Te$ = %.1f GB", one / G);
     on_page("32 · %.1f GB = %.0f GB", one / G, 32 * one / G);
     on_page("at most $p$ micro-batches, %.0f GB", 8 * one / G);
-    on_page("32 stage inputs, %.2f GB, and %.1f GB of one", 32 * message / G, one / G);
+    on_page("keeps %.1f GB: 32 stage inputs and one micro-batch", (32 * message + one) / G);
     page = "04_pipeline_naive/reference.md";
     on_page("$m = %d$ micro-batches", 1536 / 16);
     on_page("7/103 = %.1f %%", 100 * bubble(8, 96));
@@ -507,7 +507,7 @@ static void three_d(void) {
     double one = all_reduce(8, message / BF16), tp = 4 * one * 12 * 96, dp = all_reduce(16, slice);
     double idle = 1 / (1 - bubble(8, 96)) - 1, cache = 96 * 2 * message;
     page = "08_3d/README.md";
-    on_page("with ZeRO-1 | %.1f GB |", zero1 / G);
+    on_page("with ZeRO-1 and gradients in 16 bits | %.1f GB |", zero1 / G);
     on_page("selective recomputation | %.1f GB |", 96 * dense / G);
     on_page("at the peak rate | | %.1f s |", step);
     on_page("bubble | | %.2f s |", idle * step);

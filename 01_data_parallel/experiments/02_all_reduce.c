@@ -108,7 +108,7 @@ static void table(Run *run, const ModelConfig *c) {
         { "all-reduces, 3 steps", "1 per step", { "calls.all-reduce" } },
         { "sent by the all-reduces", "3 * 2(N-1)/N Psi e", { "sent.all-reduce" } },
         { model ? "step" : NULL,
-          "3F(B/N) + 2(N-1) alpha + 2(N-1)/N Psi e / beta",
+          "3F(ceil(B/N)) + 2(N-1) alpha + 2(N-1)/N Psi e / beta",
           { "time.step" } },
         { 0 },
     };

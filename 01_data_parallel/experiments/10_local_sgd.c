@@ -205,7 +205,7 @@ static void page(Run *run, const double last[PLANS]) {
                        ? "Not as well as with an all-reduce per step"
                        : "With these weights and this rate some k do",
                    last[1] - last[0], last[3] - last[0], last[2] - last[0], last[4] - last[0]);
-    say_cost(run, "another training than the unsplit one, and for DiLoCo %s more state per rank.",
+    say_cost(run, "the training is not the unsplit one. DiLoCo needs %s more state per rank.",
              cost_text(run, "state.diloco"));
     say_use_when(run, "an all-reduce takes longer than several steps, as between data centres. "
                       "Keep k as small as the link allows.");
@@ -235,8 +235,8 @@ static void local_sgd(Run *run) {
     learn(run, last);
     say(run,
         "\nIn a round each rank takes k steps alone. Then the ranks average their weights. DiLoCo "
-        "16: k = 16,\nand the mean change of a round is used as the gradient of an outer step with "
-        "Nesterov momentum.\nN ranks, Psi parameters of e bytes. 3F: forward and backward of a "
+        "16: k = 16.\nA second optimizer, with Nesterov momentum, takes the mean change of a round "
+        "as its gradient.\nN ranks, Psi parameters of e bytes. 3F: forward and backward of a "
         "shard. R: time of an all-reduce.%s\n",
         SEQUENCES % N ? "\nIn the picture some shards have fewer sequences, so their ranks wait."
                       : "");

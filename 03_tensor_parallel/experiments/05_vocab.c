@@ -94,7 +94,7 @@ static void one_token(Run *run, const Batch *b) {
     }
     say(run, "all-reduce             max %9.3f  sum %16.3f  sum %24.3f", max, picked, sum);
     say(run,
-        "loss = log %.3f + %.3f - (%.3f) = %.3f on every rank. A rank without the target puts "
+        "loss = log %.3f + %.3f - (%.3f) = %.3f on every rank. A rank without the target adds "
         "0.",
         sum, max, picked, first_element(m.loss));
     free(all);

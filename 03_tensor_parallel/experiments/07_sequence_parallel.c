@@ -88,7 +88,7 @@ static void table(Run *run, const Training *t) {
         { "  of a block, in units", "unit: M C (t-1)/t", { "=8", "=8", "=10" } },
         { "all-gathers per step", "of M C elements", EACH_WAY("gathers") },
         { "reduce-scatters", "of M C elements", EACH_WAY("scatters") },
-        { "all-reduces in layers", "of M C; of the loss: of M", EACH_WAY("sums") },
+        { "all-reduces in layers", "of M C; loss: of M", EACH_WAY("sums") },
         { "sent for norms, biases", "sums of (6 L + 2) C", EACH_WAY("partial.sent") },
         { "message to a next stage", "M C; with SP, M C/t", EACH_WAY("message") },
         { clock_config()->simulated ? "time of a step" : NULL, "products + messages",

@@ -111,12 +111,12 @@ static void cube(Run *run) {
         "A rank has a place (layer, row, col) in a cube of %zu x %zu x %zu, and holds 1/%zu "
         "of X, of W and of Y.",
         q, q, q, q * q * q);
-    say(run, "Here layer is a place in the cube, not a layer of the model. A line of the cube is "
-             "the ranks that");
-    say(run, "differ in row only (a column): they share a part of X and gather it; in layer only "
-             "(a depth):");
-    say(run, "they share a part of W and gather it; in col only (a row): they add their products "
-             "to a part of Y.");
+    say(run, "Here layer is a place in the cube, not a layer of the model. The ranks of a line "
+             "differ in");
+    say(run,
+        "one place only. Column (row differs): they gather a part of X. Depth (layer differs): "
+        "they gather");
+    say(run, "a part of W. Row (col differs): they add their products to a part of Y.");
     say(run, "For the next matrix row and col are swapped. Below, two products; in the table, a "
              "GPT.");
     const CubeSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };

@@ -18,8 +18,9 @@ static void ring_self(Run *run) {
     say(run,
         "Ring Self-Attention (RSA): a rank has a chunk of c = %d of the T positions. Its queries "
         "stay. The\nkeys of all ranks go round the ring, and the rank keeps a whole row of scores "
-        "per query. Then\nsoftmax is that of one device, and the values go round. Keys that come "
-        "later than the query are\nmasked after their score is computed.\n",
+        "per query. Then\nit computes softmax as one device does, and the values go round. The "
+        "scores of later "
+        "keys are\ncomputed, too, and then masked.\n",
         CHUNK);
     Snapshot *want = attend_one_device(run, plain);
     const Attended rsa =
@@ -33,11 +34,10 @@ static void ring_self(Run *run) {
     attend_costs(run, CONTEXT_RING, plain, &ring, "ring");
     results(run, (const char *const[]){ "RSA", "ring attention", NULL },
             (const Result[]){
-                { "sent per rank", "8(N-1); 6N-4 times T C/N elements", EACH("sent") },
+                { "sent per rank", "T C/N times 8(N-1); 6N-4", EACH("sent") },
                 { "sends and collectives", "4(N-1) + 2; 3N-2", EACH("calls") },
                 { "kept for backward", "c H T: scores; c H", EACH("kept") },
-                { "computed per rank", "6 products of all pairs; 7 of unmasked ones",
-                  EACH("flops") },
+                { "computed per rank", "6 products for all pairs; 7 for unmasked", EACH("flops") },
                 { simulated ? "forward" : NULL, "slowest rank", EACH("forward") },
                 { "backward", "slowest rank", EACH("backward") },
                 { 0 } });

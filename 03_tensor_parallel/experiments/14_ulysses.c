@@ -77,19 +77,20 @@ static void ulysses(Run *run) {
         plain.T, n, HEADS * D);
     if (n == 1) say_answer(run, "One rank has all positions of all heads. Choose two or more.");
     else
-        say_answer(run,
-                   "Yes, on at most as many ranks as heads. Each rank sends %s in %s calls. With "
-                   "ring attention it sends %s in %s calls. Ranks have equal work without zigzag "
-                   "chunks.",
-                   cost_text(run, "sent.ulysses"), cost_text(run, "calls.ulysses"),
-                   cost_text(run, "sent.zigzag"), cost_text(run, "calls.zigzag"));
-    say_cost(run,
-             "no computation hides the all-to-alls. With %d heads of k and v there can be at most "
-             "%d ranks, and each rank sends %s.",
-             GROUPS, GROUPS, cost_text(run, "sent.grouped"));
-    say_use_when(run,
-                 "every rank gets a head of k and v. For more ranks use ring attention, or rings "
-                 "of groups with Ulysses inside.");
+        say_answer(
+            run,
+            "Yes, if there are no more ranks than heads. Each rank sends %s in %s calls. With "
+            "ring attention it sends %s in %s calls. Ranks have equal work without zigzag "
+            "chunks.",
+            cost_text(run, "sent.ulysses"), cost_text(run, "calls.ulysses"),
+            cost_text(run, "sent.zigzag"), cost_text(run, "calls.zigzag"));
+    say_cost(
+        run,
+        "nothing hides the all-to-alls here. With %d heads of k and v (grouped) each rank sends "
+        "only %s, but at most %d ranks are possible.",
+        GROUPS, cost_text(run, "sent.grouped"), GROUPS);
+    say_use_when(run, "every rank gets a head of k and v. For more ranks use ring attention, or "
+                      "Ulysses inside a group and a ring between groups.");
 }
 
 static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };

@@ -52,7 +52,7 @@ static void blocks_text(char *text, const size_t *blocks, size_t p) {
 static void say_cut(Run *run, const Training *t, const char *cut) {
     CutSizes z = cut_sizes(&t->model, 1, 0);
     say(run,
-        "Cut %s: the blocks of stages 0, 1, ... A planner makes the moving cut every %d "
+        "Cut %s: the blocks of stages 0, 1, ... A planner chooses the moving cut every %d "
         "steps.",
         cut, MOVE_EVERY);
     say(run,

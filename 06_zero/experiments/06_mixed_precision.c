@@ -292,22 +292,23 @@ static void mixed_precision(Run *run) {
     say(run,
         "Psi = %zu parameters, N = %zu ranks, AdamW, %d steps of %d sequences of a text. e = %zu "
         "bytes: %s.\nbf16 has the range of fp32 and few digits; fp16 has more digits and a small "
-        "range. Master (in o): a\ncopy of the weights in %s, which collects the updates; the "
-        "16-bit weights are its rounded copy.",
+        "range. Master (in o):\nthe weights in %s, to which updates are added; the 16-bit weights "
+        "are the master, rounded.",
         config_parameters(&tiny), dp->size, STEPS, SEQUENCES, sizeof(real), real_name, real_name);
     picture_state(run, sizeof(real) == 8 ? "state in fp64" : "state in fp32", seen[REAL].state);
     picture_state(run, "state in bf16", seen[BF16].state);
     zero_states(run, dp);
     Lost lost = gradients_lost(run, dp);
     say(run,
-        "\nA mean over many tokens has tiny parts, and fp16 makes tiny numbers 0. Error of a "
-        "gradient in\nfp16 for %.0f, %.0f and %.0f tokens: %.2f %%, %.1f %% and %.0f %%. With a "
-        "loss "
-        "scale (the loss, so\nevery gradient, times 2^16, and divided again) for the last: %.2f "
-        "%%.",
+        "\nThe loss is a mean, so with more tokens each token's gradient is smaller. fp16 makes "
+        "tiny "
+        "numbers 0.\nThe error of a gradient for %.0f, %.0f and %.0f tokens: %.2f %%, %.1f %% and "
+        "%.0f %%. With a loss scale\n(every gradient times 2^16, divided by it later) the last "
+        "error is %.2f %%.",
         batches[0], batches[1], batches[2], 100 * lost.plain[0], 100 * lost.plain[1],
         100 * lost.plain[2], 100 * lost.scaled);
-    say(run, "main g: bf16 with gradients in %s. no master: bf16 weights are updated themselves.",
+    say(run,
+        "main g: bf16, but gradients in %s. no master: updates are added directly to bf16 weights.",
         real_name);
     table(run, seen);
     conclude(run, seen, &lost);

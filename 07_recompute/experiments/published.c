@@ -65,8 +65,8 @@ static void overhead(Run *run) {
     check_numbers(run, "paper: 2.7, 1.6 % more", "175B and 530B, of the forward pass", of_forward,
                   published, 2, limit);
     say(run,
-        "Percentages of Korthikanti et al. (2022) have one decimal, so checks against "
-        "them allow %.1e.",
+        "Checks against percentages of Korthikanti et al. (2022), which have one decimal, allow "
+        "%.1e.",
         limit);
 }
 

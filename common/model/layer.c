@@ -322,7 +322,7 @@ static const AttentionKind plain = {
 static const AttentionKind *kind_of(const AttentionHeads *h) { return h->kind ? h->kind : &plain; }
 
 // Rotary positions (Su et al. 2021) rotate queries and keys by an angle that grows with their
-// position. The score of a query and a key then depends only on the distance of their positions.
+// position. Then positions enter the score of a query and a key only by their distance.
 // Only this function rotates, right after the product that made q|k|v. So every kind of attention
 // and the cache of keys read rotated rows, on any rank.
 static void rotate(const AttentionHeads *h, Tensor qkv, int direction) {
