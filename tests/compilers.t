@@ -2,6 +2,7 @@
 # Tests other compilers and MPICH, if they are installed. They build the library and two lessons
 # without a warning (TEST_ALL=1: everything), and the lessons give the same bits. Also tests when a
 # warning ends the build, and when objects are rebuilt.
+# slow: each compiler builds the library
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Checks that the figures of the pages equal the output of their commands, byte by byte. First the
 # check is tested with wrong figures.
+# slow: it runs a lesson for each of about fifty figures
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 train=build/cpu-fp32/08_3d/train
