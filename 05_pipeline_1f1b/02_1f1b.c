@@ -7,8 +7,8 @@
 //     and the last stage both have wte. Stage i keeps the activations of min(p-i, m) micro-batches,
 //     because a backward runs as early as it can and frees what its forward kept.
 // Sends: as GPipe. Per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1. Per
-//     step one all-reduce of wte's gradient over {first, last}, V*C elements, and sums of 1 and
-//     12L + 4 doubles over all stages.
+//     step one all-reduce of wte's gradient over {first, last}, V*C elements, and over all
+//     stages sums of the loss (1 double) and of the tensors' squares (12L + 4 doubles).
 // Saves: activations of m - min(p-i, m) micro-batches on stage i.
 // Costs: nothing beside GPipe: a step takes (m+p-1)(f+b), and messages.
 //

@@ -70,7 +70,7 @@ Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRec
                     host_alloc(updates.steps * config_tensors(&t->model) * sizeof *notes.squares) };
     double *loss = host_alloc(t->steps * sizeof *loss);
     record->last = snapshot_new(run);
-    comm_all_reduce_doubles(c->world, notes.squares, 1); // all ranks begin at the same moment
+    comm_all_reduce_doubles(c->world, notes.squares, 1); // a barrier; the sum is not used
     comm_ledger_reset(c->world);
     record->log.begin = clock_now();
     picture_begin(run, MEM_ACTIVATIONS);

@@ -13,8 +13,8 @@ const char *const context_id[CONTEXT_KINDS] = { "ring", "zigzag", "rsa", "ulysse
 
 // ---------------------------------------------------------------- forward and backward
 
-// part <- these positions of each sequence of the whole; or, with a snapshot, puts part as these
-// positions.
+// part <- the positions `own` of each sequence of `whole`. With a snapshot: puts part into it as
+// these positions.
 static void positions_of(Tensor part, Tensor whole, Positions own, Snapshot *s, const char *name) {
     const size_t B = part.rows / positions_count(&own), T = whole.rows / B;
     for (size_t i = 0, row = 0; i < B * own.n; i++) {

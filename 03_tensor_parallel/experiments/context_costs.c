@@ -114,7 +114,8 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     const double products = backward ? 5 : 2;
     const bool sums = backward && n > 1;
     double now[MOST] = { 0 }, lane[MOST] = { 0 };
-    double block[MOST] = { 0 }, sum[MOST] = { 0 }, next_sum[MOST] = { 0 }; // times of arrival
+    double block[MOST] = { 0 }, sum[MOST] = { 0 },
+           next_sum[MOST] = { 0 }; // times of arrival on each rank
     RingTime t = { 0 };
     if (n > MOST) fault("predictions for at most %d ranks", MOST);
     for (size_t k = 0; k < n; k++) {

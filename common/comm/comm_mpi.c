@@ -550,7 +550,7 @@ static bool single_copy_works(void) {
     pid_t child = fork();
     if (child == 0) {
         struct iovec to = { &copied, sizeof copied }, from = { (void *)&original, sizeof original };
-        original = 0; // the child's copy; the parent's is still 1
+        original = 0; // in the child only: a 1 read below comes from the parent
         _exit(process_vm_readv(parent, &to, 1, &from, 1, 0) == sizeof copied && copied == 1 ? 0
                                                                                             : 1);
     }

@@ -58,8 +58,8 @@ static void add_contribution(Param *p, Tensor c) {
     p->gradient_empty = false;
 }
 
-// Backward of weights needs copies of its arguments in s, so that everything else can be freed. x
-// is not copied, because the walker keeps it.
+// Returns a copy of t in s->later: a deferred gradient of weights needs it after everything else
+// has been freed. The input of the layer is not copied, because its caller keeps it.
 static Tensor kept(Saved *s, Tensor t) {
     if (!t.data || t.data == s->input.data) return t;
     Tensor copy = tensor_like(&s->later, t);
@@ -348,8 +348,8 @@ void attention_rebuild(const AttentionHeads *h, Saved *s) {
 }
 
 // ---- block: x + attention(norm(x)), then + mlp(norm(.)) ----
-// Compare these two functions with those of chapter 03, which have parts of the weights and four
-// all-reduces.
+// Compare block_forward and block_backward with those of 03_tensor_parallel/06_transformer.c, where
+// a rank has a part of the weights and a block has four all-reduces.
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
