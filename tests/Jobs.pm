@@ -10,7 +10,7 @@ use Test::More ();
 use Time::HiRes qw(time);
 
 our @EXPORT = qw(slurp rewrite_tensors last_of_each start run_jobs emu mpi forms_of forms_hold
-    before_work lessons program_of have_mpi complain ranks_of $work $all $hang $wait);
+    before_work lessons meshes program_of have_mpi complain ranks_of $work $all $hang $wait);
 our $work = tempdir(CLEANUP => 1);
 our $all = $ENV{TEST_ALL} || 0;
 
@@ -50,6 +50,17 @@ sub lessons {
         push @found, { key => $key, ranks => $ranks, source => $source } unless $key eq '08-train';
     }
     return @found;
+}
+
+# Returns the [dp, tp, pp] with dp <= 8, tp <= 4 and pp <= 8.
+sub meshes {
+    return map {
+        my $dp = $_;
+        map {
+            my $tp = $_;
+            map { [$dp, $tp, $_] } 1 .. 8
+        } 1 .. 4
+    } 1 .. 8;
 }
 
 # program_of('fp64', '08_3d/train.c')

@@ -17,6 +17,7 @@
 #include "common/device/device.h"
 #include "common/base/output.h"
 #include "judge/frame/training.h"
+#include "tests/bench_files.h"
 
 static const Option options[] = {
     { "layers", "N", "4", "blocks" },
@@ -128,14 +129,6 @@ static double measure_steps(Run *run, Subject *s, double budget, size_t *steps, 
 }
 
 // ---------------------------------------------------------------- a reference for another program
-
-static FILE *file_of(const char *directory, const char *name) {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    FILE *f = fopen(path, "wb");
-    REQUIRE(f, "--reference %s: %s cannot be written", directory, path);
-    return f;
-}
 
 // Writes the initial weights, the tokens of every step [sequences, T + 1] as int32, and the loss of
 // every step before its update.

@@ -13,6 +13,7 @@
 #include "common/device/device.h"
 #include "08_3d/safetensors.h"
 #include "judge/frame/training.h"
+#include "tests/bench_files.h"
 
 enum { REAL, MAIN, STORED, NO_MASTER, FP16, WAYS };
 typedef struct {
@@ -52,14 +53,6 @@ static Training training(Run *run, const Way *way) {
     t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context,
                            t.sequences);
     return t;
-}
-
-static FILE *file_of(const char *directory, const char *name) {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    FILE *f = fopen(path, "wb");
-    REQUIRE(f, "--reference %s: %s cannot be written", directory, path);
-    return f;
 }
 
 // Writes the tokens of a step, [sequences, T + 1] as int32.

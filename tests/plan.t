@@ -38,14 +38,7 @@ sub draw {
         grep {
             my ($x, $y, $z) = @$_;
             $x * $y * $z <= $most && (!$even || $cp == 3 || 8 % ($x * $y * $z * $cp) == 0)
-            }
-            map {
-            my $x = $_;
-            map {
-                my $y = $_;
-                map { [$x, $y, $_] } 1 .. 8
-            } 1 .. 4
-            } 1 .. 8
+        } meshes()
     )->@*;
     my $v = $pp > 1 && rand 3 < 1 ? 1 + up_to(2) : 1;
     my $layers = $pp * $v * up_to(2) + ($even ? 0 : int rand 3);

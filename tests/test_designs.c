@@ -14,6 +14,7 @@
 #include "common/tensor/random.h"
 #include "judge/frame/lesson.h"
 #include "tap.h"
+#include "tests/gradients.h"
 #include <time.h>
 
 enum { STAGES = 4, MICRO = 14 };
@@ -96,17 +97,6 @@ static void design_free(Design *d) {
 }
 
 // ---------------------------------------------------------------- the executor
-
-static bool same_gradients(Model *part, Model *whole) {
-    bool same = true;
-    for (size_t i = 0; i < part->n_units; i++) {
-        Unit *u = &part->units[i], *w = u == model_wte_head(part)
-                                            ? model_wte_head(whole)
-                                            : model_unit(whole, u->params[0].name);
-        same &= tensor_equal(u->g, w->g);
-    }
-    return same;
-}
 
 // Adds the micro-batches on one device, in the order in which this stage finishes them. A backward
 // in one op and the second half of a split backward add to the gradients of the weights.

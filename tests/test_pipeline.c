@@ -16,6 +16,7 @@
 #include "tap.h"
 #include "common/model/data.h"
 #include "judge/frame/lesson.h"
+#include "tests/gradients.h"
 
 // ---------------------------------------------------------------- lists
 
@@ -108,18 +109,6 @@ static Model *part_of(size_t p, size_t v, size_t i) {
     Model *m = model_describe_chunks(&sizes, chunk, v);
     model_allocate(m);
     return m;
-}
-
-// The gradients of this stage's tensors have the bits of the whole model's.
-static bool same_gradients(Model *part, Model *whole) {
-    bool same = true;
-    for (size_t i = 0; i < part->n_units; i++) {
-        Unit *u = &part->units[i], *w = u == model_wte_head(part)
-                                            ? model_wte_head(whole)
-                                            : model_unit(whole, u->params[0].name);
-        same &= tensor_equal(u->g, w->g);
-    }
-    return same;
 }
 
 static void run_case(Comm *world, void *which) {

@@ -72,16 +72,8 @@ sub with {
 # Draws a layout and a model that can be trained: ranks and options, without --check.
 sub draw {
     my ($precision) = @_;
-    my ($dp, $tp, $pp) = any(
-        grep { my ($x, $y, $z) = @$_; $x * $y * $z <= 8 && $x * $y * $z > 1 }
-            map {
-            my $x = $_;
-            map {
-                my $y = $_;
-                map { [$x, $y, $_] } 1 .. 8
-            } 1 .. 4
-            } 1 .. 8
-    )->@*;
+    my ($dp, $tp, $pp) =
+        any(grep { my ($x, $y, $z) = @$_; $x * $y * $z <= 8 && $x * $y * $z > 1 } meshes())->@*;
     my ($tensor, $row, @depth) = ('1d', $tp);
     if (@grids && rand 5 < 1) {
         ($tensor, $tp, $row, @depth) = any(@grids)->@*;
