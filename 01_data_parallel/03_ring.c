@@ -39,10 +39,9 @@ static Tensor scratch_for(Arena *memory, Tensor t, size_t count) {
 // Sends and receives at the same time. If every rank first sent and then received, all would wait:
 // a send ends only when its receiver receives.
 static void exchange(Comm *c, Tensor out, size_t to, Tensor in, size_t from) {
-    comm_group_start(c);
-    comm_send(c, out, to);
+    Request *sent = comm_start_send(c, out, to);
     comm_recv(c, in, from);
-    comm_group_end(c);
+    comm_wait(sent);
 }
 // t += the tensor that rank `from` sends.
 static void receive_and_add(Comm *c, Tensor t, size_t from, Tensor scratch) {

@@ -28,17 +28,16 @@ static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
     Range mine = shard_range(n, dp->size, dp->rank);
     Tensor in = tensor_new(a, dp->size, range_size(mine));
     comm_connect(dp, COMM_EVERYBODY);
-    comm_group_start(dp);
+    Request *sent[dp->size];
     for (size_t r = 0; r < dp->size; r++) {
         Range part = shard_range(n, dp->size, r);
-        if (r == dp->rank) {
-            tensor_copy(row(in, r), tensor_flat_range(packed, mine.lo, mine.hi));
-            continue;
-        }
-        comm_send(dp, tensor_flat_range(packed, part.lo, part.hi), r);
-        comm_recv(dp, row(in, r), r);
+        Tensor out = tensor_flat_range(packed, part.lo, part.hi);
+        sent[r] = r == dp->rank ? NULL : comm_start_send(dp, out, r);
     }
-    comm_group_end(dp);
+    for (size_t r = 0; r < dp->size; r++)
+        if (r != dp->rank) comm_recv(dp, row(in, r), r);
+    tensor_copy(row(in, dp->rank), tensor_flat_range(packed, mine.lo, mine.hi));
+    for (size_t r = 0; r < dp->size; r++) comm_wait(sent[r]); // nothing for this rank's own part
     return in;
 }
 

@@ -73,6 +73,19 @@ extern const LayerKind sequence_parallel_embedding;
 extern const LayerKind sequence_parallel_block, sequence_parallel_block_whole;
 extern const LayerKind sequence_parallel_head, sequence_parallel_head_whole;
 
+// ---- grid_layers.c: a grid of ranks ----
+// Ranks as a matrix of rows x cols in `depth` layers: rank = col + cols * (row + rows * layer).
+// depth 1 is one matrix in row-major order (SUMMA); q x q x d is Tesseract's grid.
+typedef struct {
+    size_t rows, cols, depth, row, col, layer; // sizes, and this rank's coordinates
+    Comm *in_row;                              // [cols] ranks of its row and layer, by column
+    Comm *in_col;                              // [rows] ranks of its column and layer, by row
+    Comm *in_depth;                            // [depth] ranks of its row and column, by layer
+} CommGrid;
+// Collective over c. usage_error() if rows * cols * depth is not c's size.
+CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth);
+void comm_grid_free(CommGrid *g);
+
 // ---- 09_summa.c: matrices in q x q blocks on a grid of ranks ----
 // Block (i, j) is on the rank of row i and column j.
 // How one side of a matrix is cut in q pieces: shard_range deals out n groups of `each` elements.

@@ -2,6 +2,7 @@
 #include "08_3d/step_lines.h"
 #include <math.h>
 #include <stdio.h>
+#include "08_3d/cores.h"
 #include "common/device/device.h"
 #include "common/comm/clock.h"
 #include "common/model/costs.h"
@@ -13,7 +14,7 @@ static const double PATIENCE = 0.3; // seconds for the peak
 
 StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps) {
     StepLines s = { .from = from, .steps = steps, .flops = work_model(&c->model, c->batch).flops };
-    s.at_once = side_at_once();
+    s.at_once = ranks_at_once();
     s.begun = now();
     s.shown = s.begun;
     return s;

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "08_3d/cores.h"
 #include "08_3d/log.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/step_lines.h"
@@ -351,7 +352,7 @@ static void train(Run *run) {
     data.ragged = check;
     memory_set_poison(check); // poison costs time
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
-        device_set_threads(side_cores_each()); // their number may change the bits of products
+        device_set_threads(cores_per_rank()); // their number may change the bits of products
     options = train_run_options(run, &c.mesh);
     SavedRun saved = resume_run(&options, before, &data);
     bool logged = option_given(run, "log") && run->is_root;

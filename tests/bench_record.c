@@ -12,6 +12,7 @@
 #include <time.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/trainer.h"
+#include "judge/draw/memory_samples.h"
 #include "judge/draw/picture.h"
 #include "judge/frame/training.h"
 #include "common/comm/record.h"
@@ -57,7 +58,7 @@ static double one_step(Run *run, Trainer *t, const Data *d, size_t step, Kind ki
     size_t samples;
     if (on) {
         record_events(events);
-        record_memory(&samples);
+        samples_recorded(&samples);
         *events += samples;
     }
     return seconds;

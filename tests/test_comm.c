@@ -5,10 +5,12 @@
 // ranks: 4
 // level: core
 // question: Does every transport move and add exactly what comm.h says?
+#include "03_tensor_parallel/tensor_parallel.h"
 #include "common/comm/comm.h"
 #include "common/tensor/ops.h"
 #include "common/tensor/random.h"
 #include "common/tensor/storage.h"
+#include "judge/frame/launch.h"
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -353,7 +355,7 @@ static void test_blocking_sends(Test *t, Comm *c) {
 
 // Exchanges messages with both neighbours at once. With two ranks both neighbours are the same
 // rank. With one rank both are the rank itself.
-static void test_groups(Test *t, Comm *c) {
+static void test_exchanges(Test *t, Comm *c) {
     size_t sizes[] = { 0, 1, 100000 }, next = neighbour(c, 1), previous = neighbour(c, c->size - 1);
     bool good = true;
     for (size_t i = 0; i < 3; i++) {
@@ -361,23 +363,20 @@ static void test_groups(Test *t, Comm *c) {
         Tensor up = vector(&a, integer, c->rank, 0, sizes[i]),
                down = vector(&a, integer, c->rank + 3, 0, sizes[i]);
         Tensor from_below = fresh(&a, 1, sizes[i]), from_above = fresh(&a, 1, sizes[i]);
-        comm_group_start(c);
-        comm_send(c, up, next);
-        comm_recv(c, from_below, previous);
-        comm_send(c, down, previous);
-        comm_recv(c, from_above, next);
+        Request *both[] = { comm_start_send(c, up, next), comm_start_recv(c, from_below, previous),
+                            comm_start_send(c, down, previous),
+                            comm_start_recv(c, from_above, next) };
         good = good && poisoned(from_below);
-        comm_group_end(c);
+        for (size_t k = 0; k < 4; k++) comm_wait(both[k]);
         good = good && holds(from_below, one, integer, previous, 0) &&
                holds(from_above, one, integer, next + 3, 0);
-        comm_group_start(c); // then in one direction only
-        comm_send(c, up, next);
+        Request *sent = comm_start_send(c, up, next); // then in one direction only
         comm_recv(c, from_above, previous);
-        comm_group_end(c);
+        comm_wait(sent);
         good = good && holds(from_above, one, integer, previous, 0);
         arena_free(&a);
     }
-    ok(t, good, "groups: both neighbours of the ring at once");
+    ok(t, good, "both neighbours of the ring at once");
 }
 
 // ---- 4. Started and waited ----
@@ -419,8 +418,8 @@ static void test_started(Test *t, Comm *c) {
     arena_free(&a);
 }
 
-// Receives two messages from each rank, including itself, and waits in the opposite order, with a
-// group in between.
+// Receives two messages from each rank, including itself, and waits in the opposite order, with an
+// exchange in between.
 static void test_started_receives(Test *t, Comm *c) {
     size_t n = 3001, ranks = c->size;
     Arena a = arena(MEM_WORKSPACE);
@@ -443,10 +442,9 @@ static void test_started_receives(Test *t, Comm *c) {
     }
     Tensor over = vector(&a, integer, c->rank, 0, 9), under = fresh(&a, 1, 9);
     comm_all_reduce(c, over);
-    comm_group_start(c);
-    comm_send(c, over, neighbour(c, 1));
+    Request *sent = comm_start_send(c, over, neighbour(c, 1));
     comm_recv(c, under, neighbour(c, ranks - 1));
-    comm_group_end(c);
+    comm_wait(sent);
     untouched = untouched && poisoned(got[2 * ranks - 1]);
     for (size_t i = 2 * ranks; i-- > 0;) {
         comm_wait(recv[i]);
@@ -573,7 +571,7 @@ static void test_split(Test *t) {
     ok(t, half->size == members && half->rank == (last - w->rank) / 2,
        "split by colour, ordered by key");
     test_collectives(t, half, "half of the world", integer);
-    test_groups(t, half);
+    test_exchanges(t, half);
     test_blocking_sends(t, half);
     test_ledger(t, half);
     Comm *same = comm_split(w, 7, 0, "same"), *alone = comm_split(half, half->rank, 0, "alone");
@@ -583,7 +581,7 @@ static void test_split(Test *t) {
     test_collectives(t, alone, "a group of one", rough);
     test_started(t, alone);
     test_started_receives(t, alone);
-    test_groups(t, alone);
+    test_exchanges(t, alone);
     test_ledger(t, alone);
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = vector(&a, integer, w->rank, 0, 50), y = vector(&a, integer, half->rank, 0, 50);
@@ -709,7 +707,7 @@ static void test_halves(Test *t, Element e) {
     test_collectives(t, t->world, "world", rough);
     test_nan(t);
     test_started_sends(t, t->world);
-    test_groups(t, t->world);
+    test_exchanges(t, t->world);
     test_started(t, t->world);
     test_started_receives(t, t->world);
     test_allocations(t, t->world);
@@ -727,7 +725,7 @@ static void test_everything(Test *t) {
     test_nan(t);
     test_started_sends(t, t->world);
     test_blocking_sends(t, t->world);
-    test_groups(t, t->world);
+    test_exchanges(t, t->world);
     test_started(t, t->world);
     test_started_receives(t, t->world);
     test_allocations(t, t->world);
@@ -758,9 +756,6 @@ static void mistaken_collective(const char *mode, Comm *w, Tensor x) {
     } else if (strcmp(mode, "missing") == 0) {
         if (first) comm_recv(w, four, 1);
         else comm_all_reduce(w, four);
-    } else if (strcmp(mode, "grouped") == 0) {
-        comm_group_start(w);
-        comm_all_reduce(w, four);
     } else if (strcmp(mode, "part") == 0) {
         comm_all_gather(w, x, four);
     } else if (strcmp(mode, "rows") == 0) {
@@ -914,23 +909,27 @@ static double number_after(char ***argument) {
 }
 
 int main(int argc, char **argv) {
-    LaunchOptions o = { .default_ranks = 4, .timeout = 60 };
+    LaunchWish wish = { .default_ranks = 4 };
+    Launch launch = { .timeout = 60 };
     Context context = { 0 };
     comm_process_begin(&argc, &argv);
     for (char **argument = argv + 1; *argument; argument++) {
-        if (strcmp(*argument, "--emulate") == 0) o.emulate = (size_t)number_after(&argument);
-        else if (strcmp(*argument, "--timeout") == 0) o.timeout = number_after(&argument);
-        else if (strcmp(*argument, "--deadlock") == 0) o.deadlock = number_after(&argument);
-        else if (strcmp(*argument, "--fast") == 0) o.reduce = context.reduce = REDUCE_FAST;
-        else if (strcmp(*argument, "--emu") == 0) o.transport = TRANSPORT_EMU;
-        else if (strcmp(*argument, "--mpi") == 0) o.transport = TRANSPORT_MPI;
+        if (strcmp(*argument, "--emulate") == 0) wish.emulate = (size_t)number_after(&argument);
+        else if (strcmp(*argument, "--timeout") == 0) launch.timeout = number_after(&argument);
+        else if (strcmp(*argument, "--deadlock") == 0) launch.deadlock = number_after(&argument);
+        else if (strcmp(*argument, "--fast") == 0) launch.reduce = context.reduce = REDUCE_FAST;
+        else if (strcmp(*argument, "--emu") == 0) wish.transport = "emu";
+        else if (strcmp(*argument, "--mpi") == 0) wish.transport = "mpi";
         else if (**argument != '-') context.mode = *argument;
     }
-    usage_wait = 1 + (long)(o.timeout / 2);
-    LaunchChoice choice = comm_choose(&o);
+    usage_wait = 1 + (long)(launch.timeout / 2);
+    LaunchChoice choice = launch_choose(&wish);
+    launch.transport = choice.transport;
+    launch.ranks = choice.ranks;
     if (this_rank == 0)
-        printf("# %s, %zu ranks (%s)\n", choice.transport, choice.ranks, choice.why);
-    comm_run(&o, &choice, body, &context);
+        printf("# %s, %zu ranks (%s)\n", transport_name[choice.transport], choice.ranks,
+               choice.why);
+    comm_run(&launch, body, &context);
     comm_process_end(context.status);
     return context.status;
 }

@@ -12,6 +12,7 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "04_pipeline_naive/pipeline.h"
 #include "judge/frame/lesson.h"
+#include "judge/frame/presets.h"
 #include "common/model/costs.h"
 #include "common/model/data.h"
 #include "tests/cost.h"

@@ -138,10 +138,9 @@ static void run_design(Comm *world, void *which) {
 static void execute(void *design) {
     Design *d = design;
     end_all_ranks = _exit;
-    LaunchOptions o = { .emulate = (int)d->p, .default_ranks = (int)d->p, .timeout = 60 };
-    LaunchChoice choice = comm_choose(&o);
+    Launch launch = { .ranks = d->p, .timeout = 60 }; // virtual ranks
     device_init();
-    comm_run(&o, &choice, run_design, d);
+    comm_run(&launch, run_design, d);
 }
 
 // ---------------------------------------------------------------- the comparison

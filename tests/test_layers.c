@@ -959,11 +959,9 @@ static void test_models(void) {
 // ---- wrapping in a wrong order, which would lose a technique ----
 
 static void as_rank(void (*body)(Comm *world, Model *m)) {
-    LaunchOptions o = { .emulate = 1, .default_ranks = 1, .timeout = 60 };
-    LaunchChoice choice = comm_choose(&o);
+    Launch launch = { .ranks = 1, .timeout = 60 }; // virtual ranks
     device_init();
-    comm_run(&o, &choice, (void (*)(Comm *, void *))body,
-             model_describe(&small, model_layers(&small)));
+    comm_run(&launch, (void (*)(Comm *, void *))body, model_describe(&small, model_layers(&small)));
 }
 static void cut_recomputed(Comm *world, Model *m) {
     recompute(m, RECOMPUTE_FULL), tensor_parallel(m, world);

@@ -158,9 +158,8 @@ static void run_stage(Comm *world, void *lists) {
 // Runs the lists on virtual ranks, in a child process that a deadlock ends.
 static void run_ranks(void *lists) {
     const Lists *l = lists;
-    LaunchOptions o = { .emulate = (int)l->p, .default_ranks = (int)l->p, .timeout = 60 };
-    LaunchChoice choice = comm_choose(&o);
-    comm_run(&o, &choice, run_stage, lists);
+    Launch launch = { .ranks = l->p, .timeout = 60 }; // virtual ranks
+    comm_run(&launch, run_stage, lists);
 }
 static int run(Lists *l, char *said) { return tap_child(run_ranks, l, said, TEXT); }
 

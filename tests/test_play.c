@@ -65,9 +65,8 @@ typedef struct {
 static void run_ranks(void *child) {
     const Child *c = child;
     clock_configure(c->clock);
-    LaunchOptions o = { .emulate = c->ranks, .default_ranks = c->ranks, .timeout = 60 };
-    LaunchChoice choice = comm_choose(&o);
-    comm_run(&o, &choice, c->body, c->context);
+    Launch launch = { .ranks = c->ranks, .timeout = 60 }; // virtual ranks
+    comm_run(&launch, c->body, c->context);
 }
 static int run_child(size_t ranks, const ClockConfig *clock, void (*body)(Comm *, void *),
                      void *context, char *said) {

@@ -15,6 +15,7 @@
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "judge/frame/lesson.h"
+#include "judge/frame/presets.h"
 #include "common/model/costs.h"
 
 // The models. An example that needs only the number of parameters takes 7 billion for 7B.

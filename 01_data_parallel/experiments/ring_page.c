@@ -2,6 +2,7 @@
 #include "01_data_parallel/experiments/experiments.h"
 #include <stdio.h>
 #include <string.h>
+#include "judge/frame/presets.h"
 
 // MOST_RANKS: the most ranks that have room in a line. ALL_STEPS: with more steps than that, the
 // page shows the first and the last step of each phase only.

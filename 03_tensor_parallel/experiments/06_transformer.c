@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "03_tensor_parallel/experiments/experiments.h"
+#include "judge/frame/presets.h"
 
 enum { BATCH = 3 }; // sequences
 

@@ -1,4 +1,4 @@
-// clock.c: the presets of devices and links, and each rank's simulated time.
+// clock.c: each rank's simulated time.
 #include "common/comm/clock.h"
 #include <math.h>
 #include <stdlib.h>
@@ -6,36 +6,6 @@
 #include "common/tensor/memory.h"
 #include "common/base/meter.h"
 #include "common/base/util.h"
-
-// "lesson", "fast" and "slow" are an A100, its NVLink and its InfiniBand, slowed down together to
-// the size of the lessons' models. A lesson's block has width 24, 4 heads, context 12, t = 4 ranks,
-// fp32. GPT-3's block on A100s has width 12288, context 2048, t = 8, bf16. In both, products and
-// the two all-reduces take time in the same ratio: compute 1, NVLink 0.19, InfiniBand 2.3.
-// common/reference.md derives the ratio, and tests/cost-model.t checks it within 10 %. Latency is a
-// few per cent of an all-reduce. The lesson's memory is that of an A100 in the scale of the link
-// "fast": as 2039 GB/s to 300 GB/s.
-const ClockDevice clock_devices[] = {
-    { "lesson", 1e9, 400e6 * 2039 / 300, "one FLOP per nanosecond, scaled to the lessons' models" },
-    { "h100", 989.4e12, 3352e9, "NVIDIA H100 SXM data sheet: dense bf16, 80 GB of HBM3" },
-    { "a100", 312e12, 2039e9, "NVIDIA A100 data sheet: dense bf16, 80 GB of HBM2e" },
-    { "core", 105e9, 25e9,
-      "one core of an AVX-512 server, measured: sgemm 1024^3 by OpenBLAS 0.3.21; memcpy of 256 "
-      "MB" },
-    { 0 },
-};
-const ClockLink clock_links[] = {
-    { "free", 0, 0, "takes no time: shows the cost of the order of work alone" },
-    { "nvlink", 2e-6, 450e9,
-      "NVIDIA H100 data sheet: NVLink 900 GB/s, both directions; 2 us per message assumed" },
-    { "ib", 5e-6, 50e9,
-      "NVIDIA ConnectX-7 data sheet: NDR InfiniBand 400 Gbit/s; 5 us per message assumed" },
-    { "ethernet", 30e-6, 1.25e9, "10 Gbit/s Ethernet; 30 us per message assumed" },
-    { "fast", 50e-9, 400e6,
-      "NVLink of an A100, 300 GB/s in each direction, scaled to the lessons' models" },
-    { "slow", 250e-9, 400e6 / 12,
-      "InfiniBand, 200 Gbit/s per GPU, in the same scale: a twelfth of the fast link" },
-    { 0 },
-};
 
 static ClockConfig config;                // set before the ranks start
 static _Thread_local Picoseconds compute; // simulated clock: this rank's row

@@ -44,8 +44,6 @@ typedef struct {
     double alpha, beta;
     const char *source;
 } ClockLink;
-extern const ClockDevice clock_devices[]; // the last entry has name NULL
-extern const ClockLink clock_links[];
 
 typedef struct {
     bool simulated;

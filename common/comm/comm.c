@@ -16,12 +16,34 @@ const char *const comm_kind_name[COMM_KINDS] = {
     "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce", "send",
 };
 
+// The elements that a rank gives or gets. EACH_PART: one part from every rank.
+typedef enum { NOTHING, WHOLE, PART, EACH_PART, AT_ROOT, EXCEPT_ROOT } Extent;
+
+// The calls on tensors. passes: ring passes, for a ring.
+static const struct {
+    const char *name; // in messages
+    CommKind kind;    // in the ledger
+    size_t passes;
+    Extent gives, gets;
+} calls[] = {
+    [DO_ALL_REDUCE] = { "all-reduce", COMM_ALL_REDUCE, 2, WHOLE, WHOLE },
+    [DO_ALL_REDUCE_MAX] = { "all-reduce of maxima", COMM_ALL_REDUCE, 2, WHOLE, WHOLE },
+    [DO_REDUCE_SCATTER] = { "reduce-scatter", COMM_REDUCE_SCATTER, 1, WHOLE, PART },
+    [DO_ALL_GATHER] = { "all-gather", COMM_ALL_GATHER, 1, PART, WHOLE },
+    [DO_ALL_TO_ALL] = { "all-to-all", COMM_ALL_TO_ALL, 1, WHOLE, EACH_PART },
+    [DO_BROADCAST] = { "broadcast", COMM_BROADCAST, 0, AT_ROOT, EXCEPT_ROOT },
+    [DO_REDUCE] = { "reduce", COMM_REDUCE, 0, WHOLE, AT_ROOT },
+    [DO_SEND] = { "send", COMM_SEND, 0, WHOLE, NOTHING },
+    [DO_RECV] = { "recv", COMM_SEND, 0, NOTHING, WHOLE },
+    [DO_BARRIER] = { .gives = NOTHING, .gets = NOTHING },
+};
+
 static _Thread_local Comm *side; // this rank's side channel: a second Comm over the whole world
 
 // ---- 1. Requests ----
 
 static char *pinned(Pinned *p, size_t bytes) {
-    if (p->data && p->capacity >= bytes) return p->data;
+    if (p->capacity >= bytes) return p->data;
     if (p->data) device_host_free(p->data);
     p->capacity = bytes;
     return p->data = device_host_alloc(bytes);
@@ -84,41 +106,25 @@ static bool list_remove(Request **list, Request *r) {
     return true;
 }
 
+static size_t extent(const Request *r, Extent e) {
+    const size_t part = range_size(request_part(r, r->comm->rank));
+    const bool root = r->comm->rank == r->peer;
+    switch (e) {
+    case NOTHING: return 0;
+    case WHOLE: return r->count;
+    case PART: return part;
+    case EACH_PART: return r->comm->size * part;
+    case AT_ROOT: return root ? r->count : 0;
+    case EXCEPT_ROOT: return root ? 0 : r->count;
+    }
+    return 0;
+}
+
 // Cuts a request between rows of `row` elements; 1: between any elements.
 static Request *cut_by_rows(Request *r, size_t row) {
     r->row = row;
-    bool root = r->comm->rank == r->peer;
-    size_t part = range_size(request_part(r, r->comm->rank));
-    switch (r->action) {
-    case DO_ALL_REDUCE:
-    case DO_ALL_REDUCE_MAX:
-        r->in_count = r->count;
-        r->out_count = r->count;
-        break;
-    case DO_REDUCE_SCATTER:
-        r->in_count = r->count;
-        r->out_count = part;
-        break;
-    case DO_ALL_GATHER:
-        r->in_count = part;
-        r->out_count = r->count;
-        break;
-    case DO_ALL_TO_ALL:
-        r->in_count = r->count;
-        r->out_count = r->comm->size * part;
-        break;
-    case DO_BROADCAST:
-        r->in_count = root ? r->count : 0;
-        r->out_count = root ? 0 : r->count;
-        break;
-    case DO_REDUCE:
-        r->in_count = r->count;
-        r->out_count = root ? r->count : 0;
-        break;
-    case DO_SEND: r->in_count = r->count; break;
-    case DO_RECV: r->out_count = r->count; break;
-    case DO_BARRIER: break;
-    }
+    r->in_count = extent(r, calls[r->action].gives);
+    r->out_count = extent(r, calls[r->action].gets);
     return r;
 }
 
@@ -136,15 +142,14 @@ static Request *request_new(Comm *c, Action action, const char *call, Element el
                     .peer = peer,
                     .held = arena(MEM_COMMUNICATION),
                     .shadow = arena(MEM_REFERENCE),
-                    .staged = kept.staged,
+                    .staged_in = kept.staged_in,
+                    .staged_out = kept.staged_out,
                     .staged_scratch = kept.staged_scratch,
                     .extra = kept.extra,
                     .more = kept.more };
     if (peer >= c->size)
         fault("%s on %s names rank %zu, but there are %zu ranks; ranks count from 0", call, c->name,
               peer, c->size);
-    if (c->state->grouping && collective(r))
-        fault("%s on %s inside a group: only sends and receives may be grouped", call, c->name);
     if (collective(r)) c->state->meetings++;
     return cut_by_rows(r, 1);
 }
@@ -159,8 +164,9 @@ static void request_recycle(Request *r) {
 static void request_free_list(Request *r) {
     while (r) {
         Request *next = r->next;
-        if (r->staged.data) device_host_free(r->staged.data);
-        if (r->staged_scratch.data) device_host_free(r->staged_scratch.data);
+        Pinned *const buffers[] = { &r->staged_in, &r->staged_out, &r->staged_scratch };
+        for (size_t i = 0; i < 3; i++)
+            if (buffers[i]->data) device_host_free(buffers[i]->data);
         free(r->extra);
         free(r->more);
         free(r);
@@ -223,31 +229,30 @@ void parcels_of_contributions(const Request *r, char *scratch, size_t offset, si
 
 void parcels_of_sums(const Request *r, const char *sum, size_t offset, size_t most,
                      Parcel parcel[]) {
-    size_t size = element_size(r->element), rank = r->comm->rank;
-    size_t own = range_size(request_piece(r, rank, offset, most));
+    size_t size = element_size(r->element);
+    size_t own = range_size(request_piece(r, r->comm->rank, offset, most));
     for (size_t i = 0; i < r->comm->size; i++) {
         Range piece = request_piece(r, i, offset, most);
         parcel[i] = (Parcel){ sum, r->out + piece.lo * size, own, range_size(piece) };
     }
-    parcel[rank] = (Parcel){ 0 };
 }
 
 // Every part that this rank receives is as long as its own part.
 void parcels_to_all(const Request *r, Parcel parcel[]) {
-    size_t size = element_size(r->element), rank = r->comm->rank,
-           length = range_size(request_part(r, rank));
+    size_t size = element_size(r->element);
+    size_t length = range_size(request_part(r, r->comm->rank));
     for (size_t i = 0; i < r->comm->size; i++) {
         Range part = request_part(r, i);
         parcel[i] = (Parcel){ r->in + part.lo * size, r->out + i * length * size, range_size(part),
                               length };
     }
-    parcel[rank] = (Parcel){ 0 };
 }
 
 // ---- 2. Tensors in, tensors out ----
 
-static Request *tensor_request(Comm *c, Action action, const char *call, size_t count, size_t peer,
-                               Tensor input, Tensor output) {
+static Request *tensor_request(Comm *c, Action action, size_t count, size_t peer, Tensor input,
+                               Tensor output) {
+    const char *call = calls[action].name;
     if (!tensor_contiguous(input) || !tensor_contiguous(output))
         fault("%s on %s: the tensor is not contiguous", call, c->name);
     if (input.element != output.element)
@@ -266,18 +271,14 @@ static bool staged(const Request *r) {
            !r->comm->state->wire->device_memory && !alone(r);
 }
 
-// Puts the whole tensor into pinned memory; a part lies at its place in that tensor. The result of
-// an all-to-all lies behind its input.
+// Copies the input to pinned memory. deliver() copies the output back.
 static void stage_in(Request *r) {
-    size_t size = element_size(r->element), my_place = request_part(r, r->comm->rank).lo * size,
-           bytes = r->count * size;
-    bool beside = r->action == DO_ALL_TO_ALL;
-    char *whole = pinned(&r->staged, bytes + (beside ? r->out_count * size : 0));
-    r->in = whole + (r->action == DO_ALL_GATHER ? my_place : 0);
-    r->out = whole;
-    if (beside) r->out += bytes;
-    if (r->action == DO_REDUCE_SCATTER) r->out += my_place;
-    if (r->in_count) device_download((char *)r->in, r->input.data, r->in_count * size);
+    const size_t size = element_size(r->element);
+    r->in = pinned(&r->staged_in, r->in_count * size);
+    r->out = pinned(&r->staged_out, r->out_count * size);
+    if (r->in_count) device_download(r->staged_in.data, r->input.data, r->in_count * size);
+    // the device's scratch stays unused
+    if (r->scratch) r->scratch = pinned(&r->staged_scratch, arena_bytes(&r->held));
 }
 
 // Prepares a started operation. Until the wait, r holds everything that other ranks may still read
@@ -298,11 +299,7 @@ static void hold(Request *r) {
 }
 
 static void wire_begin(Request *r) {
-    if (staged(r)) {
-        stage_in(r);
-        // the device's scratch stays unused
-        if (r->scratch) r->scratch = pinned(&r->staged_scratch, arena_bytes(&r->held));
-    }
+    if (staged(r)) stage_in(r);
     if (!alone(r)) r->comm->state->wire->start(r);
 }
 static void wire_meet(Request *r) {
@@ -341,7 +338,7 @@ static void record(const Request *r, EventKind kind, Picoseconds start, Picoseco
                         .flow = r->flow,
                         .bytes = r->bytes,
                         .kind = (uint8_t)kind,
-                        .call = (uint8_t)r->kind,
+                        .call = (uint8_t)calls[r->action].kind,
                         .peer = (uint16_t)(collective(r) ? r->peer
                                                          : r->comm->state->world_rank[r->peer]) };
     record_transfer(e, r->comm->name);
@@ -435,11 +432,11 @@ static void finish_and_deliver(Request *r) {
     request_recycle(r);
 }
 
-static void check_unchanged(Request *r, const char *until) {
+static void check_unchanged(Request *r) {
     if (r->in_count == 0 || !r->seen.data || tensor_equal(r->input, r->seen)) return;
     char text[200];
     describe(r, text);
-    fault("the input of %s was changed before %s", text, until);
+    fault("the input of %s was changed before comm_wait", text);
 }
 
 static void run_now(Request *r) {
@@ -455,18 +452,12 @@ static Request *run_later(Request *r) {
     return r;
 }
 
-static void in_group_or_now(Request *r) {
-    r->grouped = r->comm->state->grouping;
-    if (r->grouped) run_later(r);
-    else run_now(r);
-}
-
 // ---- 3. The ledger ----
 
 // Books the bytes that this rank sends and receives. The operation takes the time of `steps`
 // messages with `bytes` together. A message counts as a call of its sender.
-static Request *booked(Request *r, CommKind kind, size_t sent, size_t received, size_t steps,
-                       size_t bytes) {
+static Request *booked(Request *r, size_t sent, size_t received, size_t steps, size_t bytes) {
+    const CommKind kind = calls[r->action].kind;
     Comm *c = r->comm;
     if (!ledger_paused()) {
         c->ledger[kind].calls += r->action != DO_RECV;
@@ -474,23 +465,22 @@ static Request *booked(Request *r, CommKind kind, size_t sent, size_t received, 
         c->ledger[kind].received += received;
     }
     r->booked = true;
-    r->kind = kind;
     r->steps = steps;
     r->bytes = bytes;
     return r;
 }
 
-// `rounds` ring passes over all links but one, each with chunks as long as the longest part.
-static Request *ring(Request *r, CommKind kind, size_t rounds) {
-    size_t n = r->comm->size, steps = rounds * (n - 1);
+// A ring: `passes` over all links but one, each with chunks as long as the longest part.
+static Request *ring(Request *r) {
+    size_t steps = calls[r->action].passes * (r->comm->size - 1);
     size_t bytes = steps * request_longest_part(r) * element_size(r->element);
-    return booked(r, kind, bytes, bytes, steps, bytes);
+    return booked(r, bytes, bytes, steps, bytes);
 }
 
 // A chain of all ranks (comm.h): n - 1 steps, and S bytes on each of its links at the same time.
-static Request *chain(Request *r, CommKind kind, bool sends, bool receives) {
+static Request *chain(Request *r, bool sends, bool receives) {
     size_t steps = r->comm->size - 1, bytes = steps > 0 ? r->count * element_size(r->element) : 0;
-    return booked(r, kind, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
+    return booked(r, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
 }
 
 void comm_ledger_reset(Comm *c) { memset(c->ledger, 0, sizeof c->ledger); }
@@ -508,84 +498,61 @@ size_t comm_bytes_received(const Comm *c) {
 
 // ---- 4. Collectives ----
 
-static void check_part(const Comm *c, const char *call, Tensor local, Tensor whole) {
-    size_t part = range_size(shard_range(tensor_count(whole), c->size, c->rank));
-    if (tensor_count(local) != part)
-        fault("%s on %s: this rank's part of %zu elements is %zu, but the tensor given for it has "
-              "%zu",
-              call, c->name, tensor_count(whole), part, tensor_count(local));
-}
-
-static Request *all_reduce(Comm *c, Tensor t) {
-    return ring(tensor_request(c, DO_ALL_REDUCE, "all-reduce", tensor_count(t), 0, t, t),
-                COMM_ALL_REDUCE, 2);
-}
-
-static Request *reduce_scatter(Comm *c, Tensor local, Tensor whole) {
-    check_part(c, "reduce-scatter", local, whole);
-    return ring(tensor_request(c, DO_REDUCE_SCATTER, "reduce-scatter", tensor_count(whole), 0,
-                               whole, local),
-                COMM_REDUCE_SCATTER, 1);
-}
-
-static Request *all_gather(Comm *c, Tensor whole, Tensor local) {
-    check_part(c, "all-gather", local, whole);
-    return ring(tensor_request(c, DO_ALL_GATHER, "all-gather", tensor_count(whole), 0, local,
-                               whole),
-                COMM_ALL_GATHER, 1);
-}
-
-// Checks the shape of `local`, this rank's rows of whole.
-static void check_rows(const Comm *c, const char *call, Tensor local, Tensor whole) {
-    size_t rows = range_size(shard_range(whole.rows, c->size, c->rank));
-    if (local.rows != rows || local.cols != whole.cols)
+// `local` is this rank's part of `whole`. by_rows: the whole is cut between rows.
+static Request *part_request(Comm *c, Action action, Tensor local, Tensor whole, bool by_rows) {
+    const bool gathers = action == DO_ALL_GATHER;
+    const char *call = calls[action].name;
+    size_t count = by_rows ? whole.rows : tensor_count(whole);
+    size_t part = range_size(shard_range(count, c->size, c->rank));
+    if (by_rows && (local.rows != part || local.cols != whole.cols))
         fault("%s on %s: this rank's rows of [%zu, %zu] are [%zu, %zu], but the tensor given for "
               "them is [%zu, %zu]",
-              call, c->name, whole.rows, whole.cols, rows, whole.cols, local.rows, local.cols);
+              call, c->name, whole.rows, whole.cols, part, whole.cols, local.rows, local.cols);
+    if (!by_rows && tensor_count(local) != part)
+        fault("%s on %s: this rank's part of %zu elements is %zu, but the tensor given for it has "
+              "%zu",
+              call, c->name, count, part, tensor_count(local));
+    Request *r = tensor_request(c, action, tensor_count(whole), 0, gathers ? local : whole,
+                                gathers ? whole : local);
+    return ring(by_rows && whole.cols > 0 ? cut_by_rows(r, whole.cols) : r);
 }
-static size_t row_of(Tensor whole) { return whole.cols > 0 ? whole.cols : 1; }
 
-void comm_all_reduce(Comm *c, Tensor t) { run_now(all_reduce(c, t)); }
-Request *comm_start_all_reduce(Comm *c, Tensor t) { return run_later(all_reduce(c, t)); }
+static Request *all_reduce(Comm *c, Action action, Tensor t) {
+    return ring(tensor_request(c, action, tensor_count(t), 0, t, t));
+}
+
+void comm_all_reduce(Comm *c, Tensor t) { run_now(all_reduce(c, DO_ALL_REDUCE, t)); }
+void comm_all_reduce_max(Comm *c, Tensor t) { run_now(all_reduce(c, DO_ALL_REDUCE_MAX, t)); }
+Request *comm_start_all_reduce(Comm *c, Tensor t) {
+    return run_later(all_reduce(c, DO_ALL_REDUCE, t));
+}
 void comm_reduce_scatter(Comm *c, Tensor local, Tensor whole) {
-    run_now(reduce_scatter(c, local, whole));
+    run_now(part_request(c, DO_REDUCE_SCATTER, local, whole, false));
+}
+void comm_reduce_scatter_rows(Comm *c, Tensor local, Tensor whole) {
+    run_now(part_request(c, DO_REDUCE_SCATTER, local, whole, true));
 }
 Request *comm_start_reduce_scatter(Comm *c, Tensor local, Tensor whole) {
-    return run_later(reduce_scatter(c, local, whole));
+    return run_later(part_request(c, DO_REDUCE_SCATTER, local, whole, false));
 }
-void comm_all_gather(Comm *c, Tensor whole, Tensor local) { run_now(all_gather(c, whole, local)); }
-Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor local) {
-    return run_later(all_gather(c, whole, local));
+void comm_all_gather(Comm *c, Tensor whole, Tensor local) {
+    run_now(part_request(c, DO_ALL_GATHER, local, whole, false));
 }
-
-void comm_reduce_scatter_rows(Comm *c, Tensor local, Tensor whole) {
-    const char *call = "reduce-scatter of rows";
-    check_rows(c, call, local, whole);
-    Request *r = tensor_request(c, DO_REDUCE_SCATTER, call, tensor_count(whole), 0, whole, local);
-    run_now(ring(cut_by_rows(r, row_of(whole)), COMM_REDUCE_SCATTER, 1));
-}
-
 void comm_all_gather_rows(Comm *c, Tensor whole, Tensor local) {
-    const char *call = "all-gather of rows";
-    check_rows(c, call, local, whole);
-    Request *r = tensor_request(c, DO_ALL_GATHER, call, tensor_count(whole), 0, local, whole);
-    run_now(ring(cut_by_rows(r, row_of(whole)), COMM_ALL_GATHER, 1));
+    run_now(part_request(c, DO_ALL_GATHER, local, whole, true));
+}
+Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor local) {
+    return run_later(part_request(c, DO_ALL_GATHER, local, whole, false));
 }
 
 void comm_broadcast(Comm *c, Tensor t, size_t root) {
-    Request *r = tensor_request(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t);
-    run_now(chain(r, COMM_BROADCAST, c->rank == root, c->rank != root));
+    Request *r = tensor_request(c, DO_BROADCAST, tensor_count(t), root, t, t);
+    run_now(chain(r, c->rank == root, c->rank != root));
 }
 
 void comm_reduce(Comm *c, Tensor t, size_t root) {
-    Request *r = tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t);
-    run_now(chain(r, COMM_REDUCE, c->rank != root, c->rank != (root + 1) % c->size));
-}
-
-void comm_all_reduce_max(Comm *c, Tensor t) {
-    run_now(
-        ring(tensor_request(c, DO_ALL_REDUCE_MAX, "all-reduce of maxima", tensor_count(t), 0, t, t),
-             COMM_ALL_REDUCE, 2));
+    Request *r = tensor_request(c, DO_REDUCE, tensor_count(t), root, t, t);
+    run_now(chain(r, c->rank != root, c->rank != (root + 1) % c->size));
 }
 
 void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
@@ -597,8 +564,7 @@ void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
     const char *from = (const char *)in.data, *to = (const char *)out.data;
     if (count > 0 && to < from + tensor_bytes(in) && from < to + tensor_bytes(out))
         fault("all-to-all on %s: out and in overlap", c->name);
-    run_now(ring(tensor_request(c, DO_ALL_TO_ALL, "all-to-all", count, 0, in, out), COMM_ALL_TO_ALL,
-                 1));
+    run_now(ring(tensor_request(c, DO_ALL_TO_ALL, count, 0, in, out)));
 }
 
 // Runs an operation on host memory. Only booked operations take time.
@@ -613,9 +579,8 @@ static void host_run(Request *r, const void *in, void *out) {
 }
 
 void comm_all_reduce_doubles(Comm *c, double *values, size_t n) {
-    host_run(ring(request_new(c, DO_ALL_REDUCE, "all-reduce of doubles", DOUBLES, n, 0),
-                  COMM_ALL_REDUCE, 2),
-             values, values);
+    host_run(ring(request_new(c, DO_ALL_REDUCE, "all-reduce of doubles", DOUBLES, n, 0)), values,
+             values);
 }
 
 void comm_barrier(Comm *c) {
@@ -646,49 +611,28 @@ static void require_connected(const Comm *c, const char *call, size_t peer) {
 static Request *send_to(Comm *c, Tensor t, size_t to) {
     size_t bytes = to != c->rank ? tensor_bytes(t) : 0;
     if (to < c->size) require_connected(c, "send", to);
-    return booked(tensor_request(c, DO_SEND, "send", tensor_count(t), to, t, t), COMM_SEND, bytes,
-                  0, 1, bytes);
+    return booked(tensor_request(c, DO_SEND, tensor_count(t), to, t, t), bytes, 0, 1, bytes);
 }
 
 void comm_send(Comm *c, Tensor t, size_t to) {
-    if (to == c->rank && !c->state->grouping)
-        fault("send to myself (rank %zu of %s) can never be received: put it in a group with its "
-              "receive",
-              to, c->name);
-    in_group_or_now(send_to(c, t, to));
+    if (to == c->rank)
+        fault("send to myself (rank %zu of %s) can never be received: use comm_start_send", to,
+              c->name);
+    run_now(send_to(c, t, to));
 }
 
 static Request *recv_from(Comm *c, Tensor t, size_t from) {
     size_t bytes = tensor_bytes(t);
     if (from < c->size) require_connected(c, "recv", from);
-    Request *r = tensor_request(c, DO_RECV, "recv", tensor_count(t), from, t, t);
-    return booked(r, COMM_SEND, 0, from != c->rank ? bytes : 0, 1, bytes);
+    Request *r = tensor_request(c, DO_RECV, tensor_count(t), from, t, t);
+    return booked(r, 0, from != c->rank ? bytes : 0, 1, bytes);
 }
 
-void comm_recv(Comm *c, Tensor t, size_t from) { in_group_or_now(recv_from(c, t, from)); }
+void comm_recv(Comm *c, Tensor t, size_t from) { run_now(recv_from(c, t, from)); }
 Request *comm_start_recv(Comm *c, Tensor t, size_t from) {
     return run_later(recv_from(c, t, from));
 }
 Request *comm_start_send(Comm *c, Tensor t, size_t to) { return run_later(send_to(c, t, to)); }
-
-void comm_group_start(Comm *c) {
-    if (c->state->grouping)
-        fault("comm_group_start on %s inside a group: groups do not nest", c->name);
-    c->state->grouping = true;
-}
-
-void comm_group_end(Comm *c) {
-    if (!c->state->grouping) fault("comm_group_end on %s without comm_group_start", c->name);
-    c->state->grouping = false;
-    // all of them are in flight, so this rank can wait for one after the other
-    for (Request *r = c->state->open, *next; r; r = next) {
-        next = r->next;
-        if (!r->grouped) continue;
-        list_remove(&c->state->open, r);
-        check_unchanged(r, "comm_group_end");
-        finish_and_deliver(r);
-    }
-}
 
 void comm_wait(Request *r) {
     if (!r) return;
@@ -699,7 +643,7 @@ void comm_wait(Request *r) {
     if (!list_remove(&c->state->open, r))
         fault("comm_wait on %s for one %s that was waited for before: wait once per operation",
               c->name, r->call);
-    check_unchanged(r, "comm_wait");
+    check_unchanged(r);
     r->waited = record_moment();
     finish_and_deliver(r);
 }
@@ -726,11 +670,10 @@ Picoseconds comm_arrival(Request *r) {
 // ---- 6. Communicators ----
 
 Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank,
-               const Wire *wire, void *link, ReduceOrder reduce, double timeout) {
+               const Wire *wire, void *link, const Launch *launch) {
     Comm *c = host_alloc(sizeof *c);
     *c = (Comm){ .name = name, .rank = rank, .size = size, .state = host_alloc(sizeof *c->state) };
-    *c->state =
-        (struct CommState){ .wire = wire, .link = link, .reduce = reduce, .timeout = timeout };
+    *c->state = (struct CommState){ .wire = wire, .link = link, .launch = launch };
     c->state->peer = host_alloc(size * sizeof *c->state->peer);
     c->state->world_rank = host_alloc(size * sizeof *c->state->world_rank);
     for (size_t i = 0; i < size; i++) c->state->world_rank[i] = world_rank ? world_rank[i] : i;
@@ -760,40 +703,15 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
     struct CommState *s = parent->state;
     void *link = s->wire->split(parent, member, n, me);
     for (size_t i = 0; i < n; i++) member[i] = s->world_rank[member[i]];
-    Comm *c = comm_new(name, me, n, member, s->wire, link, s->reduce, s->timeout);
+    Comm *c = comm_new(name, me, n, member, s->wire, link, s->launch);
     free(wish);
     free(member);
     c->state->id = random_key(random_key(s->id, s->meetings), colour);
     return c;
 }
 
-CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth) {
-    REQUIRE(rows * cols * depth == c->size,
-            "a grid of %zu x %zu x %zu ranks needs %zu, but %s has %zu: start as many, or choose "
-            "another grid",
-            rows, cols, depth, rows * cols * depth, c->name, c->size);
-    CommGrid g = { .rows = rows,
-                   .cols = cols,
-                   .depth = depth,
-                   .row = c->rank / cols % rows,
-                   .col = c->rank % cols,
-                   .layer = c->rank / (cols * rows) };
-    g.in_row = comm_split(c, g.row + rows * g.layer, g.col, "row");
-    g.in_col = comm_split(c, g.col + cols * g.layer, g.row, "column");
-    g.in_depth = comm_split(c, g.col + cols * g.row, g.layer, "depth");
-    return g;
-}
-
-void comm_grid_free(CommGrid *g) {
-    comm_free(g->in_row);
-    comm_free(g->in_col);
-    comm_free(g->in_depth);
-}
-
 void comm_free(Comm *c) {
     if (!c) return;
-    if (c->state->grouping)
-        fault("comm_free of %s inside a group: comm_group_end is missing", c->name);
     if (c->state->open) {
         char text[200];
         describe(c->state->open, text);
@@ -876,95 +794,18 @@ void side_broadcast(void *data, size_t bytes) {
     } while (at < bytes);
 }
 bool side_any(bool local) {
-    bool any = false;
-    size_t *sizes = NULL;
-    bool *all = side_gather(&local, sizeof local, &sizes);
-    for (size_t r = 0; all && r < this_world_size; r++) any |= all[r];
-    free(all);
-    free(sizes);
-    side_broadcast(&any, sizeof any);
-    return any;
+    double any = local;
+    Request *r = request_new(side, DO_ALL_REDUCE, "side_any", DOUBLES, 1, 0);
+    r->patient = true; // rank 0 may come late
+    host_run(r, &any, &any);
+    return any > 0;
 }
 
 // ---- 8. The launch ----
 
-// Without a PMI plugin srun starts processes that cannot find each other. Each process would be a
-// world of one rank.
-static void refuse_silent_singletons(void) {
-    const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *process = getenv("SLURM_PROCID");
-    if (!tasks) tasks = getenv("SLURM_NTASKS");
-    if (!tasks || !process || atol(tasks) <= 1) return;
-    // every process comes here, and the first one prints the message
-    if (atol(process) > 0) _exit(STATUS_USAGE);
-    usage_error(
-        "Slurm gave this step %s tasks, but no way for them to find each other. Start it with "
-        "`srun --mpi=pmix` or with mpirun; `--emulate %s` runs virtual ranks in one process.",
-        tasks, tasks);
-}
-
-const char *const transport_name[] = { NULL, "emu", "mpi", "staged", "nccl" };
-
-// Processes with GPUs: NCCL needs one GPU for every rank.
-static void choose_for_gpus(const LaunchOptions *o, LaunchChoice *choice) {
-    size_t gpus = device_gpus();
-    char id[32];
-    device_choose(mpi_local_rank());
-    device_id(id);
-    bool one_each = mpi_all_different(id);
-    if (o->transport == TRANSPORT_NCCL) {
-        REQUIRE(
-            one_each,
-            "--transport nccl needs a GPU for every rank, but for %zu ranks there %s only %zu "
-            "here: start no more ranks than GPUs, or let ranks share a GPU with --transport staged",
-            choice->ranks, gpus == 1 ? "is" : "are", gpus);
-        REQUIRE(nccl_missing() == NULL, "--transport nccl: %s", nccl_missing());
-    }
-    bool nccl = o->transport == TRANSPORT_NCCL ||
-                (o->transport == TRANSPORT_AUTO && one_each && !nccl_missing());
-    choice->transport = transport_name[nccl ? TRANSPORT_NCCL : TRANSPORT_STAGED];
-    snprintf(choice->why, sizeof choice->why, "processes: %s",
-             !one_each                          ? "more ranks than GPUs, so they share"
-             : nccl                             ? "a GPU for each rank"
-             : o->transport == TRANSPORT_STAGED ? "--transport staged"
-                                                : "built without NCCL");
-}
-
-LaunchChoice comm_choose(const LaunchOptions *o) {
-    size_t rank, size;
-    bool launched = comm_launched_by_mpi(&rank, &size);
-    bool wants_emu = o->transport == TRANSPORT_EMU || o->emulate > 0;
-    bool wants_processes = o->transport > TRANSPORT_EMU;
-    REQUIRE(!(wants_processes && o->emulate > 0),
-            "--emulate makes virtual ranks, but --transport %s needs processes: leave one of the "
-            "two options out",
-            transport_name[o->transport]);
-    REQUIRE(!(wants_emu && launched && size > 1),
-            "%s makes virtual ranks in one process, but mpirun started %zu processes: leave the "
-            "option or mpirun out",
-            o->emulate > 0 ? "--emulate" : "--transport emu", size);
-    REQUIRE(launched || !wants_processes,
-            "--transport %s needs processes: start it as `mpirun -np %zu ...`, or as `tools/launch "
-            "%zu ...`",
-            transport_name[o->transport], o->default_ranks, o->default_ranks);
-    REQUIRE(o->emulate <= 512,
-            "--emulate %zu is too many: at most 512 virtual ranks fit in one process", o->emulate);
-    LaunchChoice choice = { .transport = "mpi", .ranks = size };
-    if (launched && !wants_emu) {
-        if (device_is_gpu()) choose_for_gpus(o, &choice);
-        else strcpy(choice.why, "processes: started by mpirun");
-        return choice;
-    }
-    if (!wants_emu) refuse_silent_singletons();
-    choice.transport = "emu";
-    choice.ranks = o->emulate > 0 ? o->emulate : o->default_ranks;
-    if (o->emulate > 0)
-        snprintf(choice.why, sizeof choice.why, "virtual ranks: --emulate %zu", o->emulate);
-    else strcpy(choice.why, "virtual ranks: threads, the lesson's own number");
-    return choice;
-}
-
 void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     side = side_channel;
+    side->state->id = 1; // the world has 0
     memory_rank_begin();
     clock_rank_begin();
     body.body(world, body.context);
@@ -972,16 +813,18 @@ void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     // mismatch of calls.
     host_run(request_new(world, DO_BARRIER, "end-of-run barrier", BYTES, 0, 0), NULL, NULL);
     comm_free(world);
-    comm_free(side);
     memory_rank_end();
     device_rank_end();
     record_free();
+    // No process may end MPI while another process can still fail, because Open MPI's mpirun then
+    // sometimes hangs or crashes.
+    host_run(request_new(side, DO_BARRIER, "end of all processes", BYTES, 0, 0), NULL, NULL);
+    comm_free(side);
 }
 
-void comm_run(const LaunchOptions *o, const LaunchChoice *choice,
-              void (*body)(Comm *world, void *context), void *context) {
+void comm_run(const Launch *l, void (*body)(Comm *world, void *context), void *context) {
     RankBody whole = { body, context };
-    if (strcmp(choice->transport, "emu") == 0) emu_run(o, choice->ranks, whole);
-    else if (strcmp(choice->transport, "nccl") == 0) nccl_run(o, whole);
-    else mpi_run(o, whole);
+    if (l->transport == TRANSPORT_EMU) emu_run(l, whole);
+    else if (l->transport == TRANSPORT_NCCL) nccl_run(l, whole);
+    else mpi_run(l, whole);
 }

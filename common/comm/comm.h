@@ -57,17 +57,6 @@ typedef struct Comm {
 // over the parent.
 Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name);
 void comm_free(Comm *c); // fault() if a started operation was never waited for
-// Ranks as a matrix of rows x cols in `depth` layers: rank = col + cols * (row + rows * layer).
-// depth 1 is one matrix in row-major order (SUMMA); q x q x d is Tesseract's grid.
-typedef struct {
-    size_t rows, cols, depth, row, col, layer; // sizes, and this rank's coordinates
-    Comm *in_row;                              // [cols] ranks of its row and layer, by column
-    Comm *in_col;                              // [rows] ranks of its column and layer, by row
-    Comm *in_depth;                            // [depth] ranks of its row and column, by layer
-} CommGrid;
-// Collective over c. usage_error() if rows * cols * depth is not c's size.
-CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth);
-void comm_grid_free(CommGrid *g);
 void comm_ledger_reset(Comm *c);
 size_t comm_bytes_sent(const Comm *c); // sum over all kinds
 size_t comm_bytes_received(const Comm *c);
@@ -105,10 +94,6 @@ void comm_connect(Comm *c, CommPeers peers);
 // every size.
 void comm_send(Comm *c, Tensor t, size_t to);
 void comm_recv(Comm *c, Tensor t, size_t from);
-// Sends and receives between comm_group_start and comm_group_end progress together. comm_group_end
-// waits for all of them.
-void comm_group_start(Comm *c);
-void comm_group_end(Comm *c);
 
 // --- started operations ---
 // The input must stay unchanged until the wait, and the output is ready after it. If memory is
@@ -142,48 +127,26 @@ void side_gather_each(const void *local, size_t bytes, SideTake *take, void *con
 void side_broadcast(void *data, size_t bytes); // from rank 0
 bool side_any(bool local); // true if `local` is true on some rank; the same on all
 
-// --- the cores and GPUs of the ranks (cores.c) ---
-// The cores that a rank may use, divided by the number of ranks that share these cores. The result
-// is the minimum over all ranks. Collective.
-size_t side_cores_each(void);
-// The number of ranks that compute at the same time. With GPUs it is the number of GPUs. For
-// processes it is all ranks, or cores / threads per rank if that is fewer (3 cores and 2 threads:
-// 1.5). For virtual ranks it is 1. Collective. The value is valid on rank 0; the other ranks get 0.
-double side_at_once(void);
-
-// --- the launch (called by lesson.c) ---
+// --- the launch (judge/frame/lesson.c calls it) ---
 // Sums add in rank order on every transport, or use the library's own algorithm.
 typedef enum { REDUCE_ORDERED, REDUCE_FAST } ReduceOrder;
-typedef enum {
-    TRANSPORT_AUTO,
-    TRANSPORT_EMU,
-    TRANSPORT_MPI,
-    TRANSPORT_STAGED,
-    TRANSPORT_NCCL
-} Transport;
-extern const char *const transport_name[]; // NULL, "emu", ...
+typedef enum { TRANSPORT_EMU, TRANSPORT_MPI, TRANSPORT_STAGED, TRANSPORT_NCCL } Transport;
 typedef struct {
-    Transport transport;  // AUTO: emu, unless a launcher started this process
-    size_t emulate;       // number of virtual ranks; 0: not asked for
-    size_t default_ranks; // the lesson's own rank count, used without a launcher
+    Transport transport;
+    size_t ranks; // the number of virtual ranks, or of processes
     ReduceOrder reduce;
     double timeout;  // the longest time in seconds that a rank may wait in one call
     double deadlock; // processes look for a deadlock after that many seconds; 0: never
-} LaunchOptions;
+} Launch;
 // Does the environment show that a launcher started this process? Call it before the options are
 // parsed. *rank is 0 without a launcher.
 bool comm_launched_by_mpi(size_t *rank, size_t *size);
 void comm_process_begin(int *argc, char ***argv); // MPI_Init, if a launcher started it
-// The chosen transport; why[] holds the reason.
-typedef struct {
-    const char *transport;
-    char why[160];
-    size_t ranks;
-} LaunchChoice;
-// usage_error() if the requested transport is impossible
-LaunchChoice comm_choose(const LaunchOptions *o);
+// Chooses a GPU for this process. Returns true if no two processes of one host have the same GPU.
+// Collective over all processes.
+bool comm_own_gpus(void);
+const char *nccl_missing(void); // why NCCL cannot be used; NULL: it is built in
 // Runs body(world, context) on every rank of this process.
-void comm_run(const LaunchOptions *o, const LaunchChoice *choice,
-              void (*body)(Comm *world, void *context), void *context);
+void comm_run(const Launch *l, void (*body)(Comm *world, void *context), void *context);
 void comm_process_end(int status); // status: the exit status that main() returns next
 #endif

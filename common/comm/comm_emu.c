@@ -43,11 +43,6 @@ typedef struct Meeting {
     Request *of[]; // by rank; NULL: not yet arrived
 } Meeting;
 
-// The sends and receives of a pair that have not met. At least one of the two queues is empty.
-typedef struct {
-    Request *sends, *recvs;
-} PairQueues;
-
 typedef struct Group {
     struct Group *next; // next child that not all members have joined
     struct Group *children;
@@ -55,12 +50,12 @@ typedef struct Group {
     size_t number, first;
     size_t size, joined, left;
     Meeting *meetings;
-    PairQueues *pair; // [from * size + to]
-    size_t world_rank[];
+    // [from * size + to]: the pair's sends, or its receives, that have not met, oldest first
+    Request *queue[];
 } Group;
 
 static Group *group_of(const Request *r) { return r->comm->state->link; }
-static size_t world_rank(const Request *r) { return group_of(r)->world_rank[r->comm->rank]; }
+static size_t world_rank(const Request *r, size_t i) { return r->comm->state->world_rank[i]; }
 
 // ---- 1. The baton ----
 
@@ -72,7 +67,7 @@ static void print_missing(const Request *r) {
     const char *before = ", not reached by";
     for (size_t i = 0; i < r->comm->size; i++) {
         if (m->of[i]) continue;
-        fprintf(stderr, "%s rank %zu", before, group_of(r)->world_rank[i]);
+        fprintf(stderr, "%s rank %zu", before, world_rank(r, i));
         before = ",";
     }
 }
@@ -149,7 +144,8 @@ static void check_same_call(const Request *local, const Meeting *m) {
     describe(other, other_text);
     fault("calls do not match: rank %zu calls %s, where rank %zu calls %s; all ranks must make the "
           "same calls in the same order",
-          world_rank(local), my_text, world_rank(other), other_text);
+          world_rank(local, local->comm->rank), my_text, world_rank(local, other->comm->rank),
+          other_text);
 }
 
 static void copy(const Request *r, char *to, const char *from, size_t count) {
@@ -230,13 +226,6 @@ static void collect(Request *const of[], size_t n) {
     }
 }
 
-static void all_are_ready(Request *const of[], size_t n) {
-    Picoseconds latest = 0;
-    for (size_t i = 0; i < n; i++)
-        if (of[i]->ready > latest) latest = of[i]->ready;
-    for (size_t i = 0; i < n; i++) of[i]->all_ready = latest;
-}
-
 static void arrive(Request *r) {
     Group *g = group_of(r);
     Meeting *m = meeting_of(r);
@@ -246,8 +235,11 @@ static void arrive(Request *r) {
     if (++m->arrived < g->size) return;
     collect(m->of, g->size);
     if (element_of_tensor(r->element)) device_synchronize();
-    if (request_simulated(r)) all_are_ready(m->of, g->size);
+    Picoseconds latest = 0;
+    for (size_t i = 0; i < g->size; i++)
+        if (m->of[i]->ready > latest) latest = m->of[i]->ready;
     for (size_t i = 0; i < g->size; i++) {
+        m->of[i]->all_ready = latest;
         m->of[i]->extra = NULL;
         m->of[i]->done = true;
     }
@@ -259,31 +251,26 @@ static void arrive(Request *r) {
 
 // ---- 3. Point to point: a send meets the pair's oldest recv, or queues; so does a recv ----
 
-static void enqueue(Request **queue, Request *r) {
-    while (*queue) queue = &(*queue)->queued;
-    *queue = r;
-}
-
 static void exchange(Request *r) {
     Group *g = group_of(r);
     bool sends = r->action == DO_SEND;
     size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
-    Request **sent = &g->pair[from * g->size + to].sends,
-            **received = &g->pair[from * g->size + to].recvs;
-    enqueue(sends ? sent : received, r);
-    if (!*sent || !*received) return;
-    Request *send = *sent, *recv = *received;
+    Request **queue = &g->queue[from * g->size + to], *other = *queue;
+    if (!other || other->action == r->action) {
+        while (*queue) queue = &(*queue)->queued;
+        *queue = r;
+        return;
+    }
+    Request *send = sends ? r : other, *recv = sends ? other : r;
     if (send->count != recv->count || send->element != recv->element)
         fault("sizes do not match on %s: rank %zu sends %zu bytes, where rank %zu receives %zu",
-              r->comm->name, g->world_rank[from], send->count * element_size(send->element),
-              g->world_rank[to], recv->count * element_size(recv->element));
+              r->comm->name, world_rank(r, from), send->count * element_size(send->element),
+              world_rank(r, to), recv->count * element_size(recv->element));
     copy(recv, recv->out, send->in, send->count);
     if (element_of_tensor(r->element)) device_synchronize();
     if (request_simulated(recv)) recv->arrives = send->arrives;
-    *sent = send->queued;
-    *received = recv->queued;
-    send->queued = NULL;
-    recv->queued = NULL;
+    *queue = other->queued;
+    other->queued = NULL;
     send->done = recv->done = true;
 }
 
@@ -302,9 +289,8 @@ static void emu_finish(Request *r) {
 // ---- 4. Groups of ranks ----
 
 static Group *group_new(size_t size) {
-    Group *g = host_alloc(sizeof *g + size * sizeof g->world_rank[0]);
+    Group *g = host_alloc(sizeof *g + size * size * sizeof g->queue[0]);
     g->size = size;
-    g->pair = host_alloc(size * size * sizeof *g->pair);
     return g;
 }
 
@@ -321,7 +307,6 @@ static void *emu_split(Comm *parent, const size_t *members, size_t n, size_t me)
         *place = group_new(n);
         (*place)->number = number;
         (*place)->first = members[0];
-        for (size_t i = 0; i < n; i++) (*place)->world_rank[i] = p->world_rank[members[i]];
     }
     Group *g = *place;
     if (++g->joined == n) *place = g->next;
@@ -330,9 +315,7 @@ static void *emu_split(Comm *parent, const size_t *members, size_t n, size_t me)
 
 static void emu_close(Comm *c) {
     Group *g = c->state->link;
-    if (++g->left < g->size) return;
-    free(g->pair);
-    free(g);
+    if (++g->left == g->size) free(g);
 }
 
 // ---- 5. The launch ----
@@ -363,7 +346,8 @@ static void *rank_main(void *argument) {
     return NULL;
 }
 
-void emu_run(const LaunchOptions *o, size_t ranks, RankBody body) {
+void emu_run(const Launch *launch, RankBody body) {
+    const size_t ranks = launch->ranks;
     void (*end_before)(int) = end_all_ranks;
     end_all_ranks = end_process;
     stage.ranks = ranks;
@@ -376,9 +360,8 @@ void emu_run(const LaunchOptions *o, size_t ranks, RankBody body) {
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
     for (size_t i = 0; i < ranks; i++) {
         Rank *r = &stage.rank[i];
-        world->world_rank[i] = side->world_rank[i] = i;
-        r->world = comm_new("world", i, ranks, NULL, &wire_emu, world, o->reduce, o->timeout);
-        r->side = comm_new("side channel", i, ranks, NULL, &wire_emu, side, o->reduce, o->timeout);
+        r->world = comm_new("world", i, ranks, NULL, &wire_emu, world, launch);
+        r->side = comm_new("side channel", i, ranks, NULL, &wire_emu, side, launch);
         pthread_cond_init(&r->wake, NULL);
     }
     // The lock keeps the first thread waiting until all threads exist.

@@ -29,15 +29,15 @@
 #include <unistd.h>
 #include "common/comm/waits.h"
 #include "common/device/device.h"
+#include "common/tensor/random.h"
 
 // The state of a Request in flight.
 typedef struct {
-    MPI_Request time_request, *request; // [2 * size]
+    MPI_Request note_request, *request; // [2 * size]
     MPI_Status *status;
     Parcel *parcel; // [size]
     int requests, tag;
-    Picoseconds
-        time; // simulated clock: ready, then all_ready of a collective; arrives of a message
+    uint64_t note[NOTE_LENGTH];
 } Flight;
 
 static MpiLink *link_of(const Request *r) { return r->comm->state->link; }
@@ -58,7 +58,8 @@ static int fits_int(size_t n) {
     return (int)n;
 }
 
-void (*mpi_meanwhile)(void);
+void (*mpi_meanwhile)(double waited);
+static double timeout; // --timeout
 
 // After SIGTERM a rank keeps running so that it can write its checkpoint (stop_catch). mpirun also
 // sends SIGTERM to the survivors of a killed rank. So a warned rank exits if a peer is silent for
@@ -103,7 +104,7 @@ static void look_around(void) {
         if (!state_of(node.of[i].pid)) node.n = 0;
     MPI(MPI_Barrier(host)); // no process ends before all have checked
 }
-static void require_all_there(double waited, double timeout) {
+static void require_all_there(double waited) {
     const double every = 0.4; // seconds
     static double last_look;
     if (waited < every || now() < last_look + every) return;
@@ -111,7 +112,7 @@ static void require_all_there(double waited, double timeout) {
     for (int i = 0; i < node.n; i++) {
         const NodeProcess *p = &node.of[i];
         const char state = state_of(p->pid);
-        if (!state && !waits_told((size_t)p->rank))
+        if (!state && !waits_told((size_t)i))
             fault(
                 "rank %d is gone: its process has ended; its own message, or dmesg, has the reason",
                 p->rank);
@@ -121,62 +122,67 @@ static void require_all_there(double waited, double timeout) {
     }
 }
 
+_Noreturn void too_late(double waited, const char *where) {
+    waits_print();
+    fault("waited %g s in %s; --timeout sets how long. Virtual ranks (make emu-..., --emulate N) "
+          "show at once which rank waits for which",
+          waited, where);
+}
+
 // A rank that only yields still uses the core, which the rank that it waits for may need. So a long
 // wait sleeps. If each rank has a core, sleeping begins later and is shorter.
-void give_core_away(double waited) {
+static void give_core_away(double waited) {
     const double spin = crowded ? 20e-6 : 1e-3, most_sleep = crowded ? 500e-6 : 100e-6; // seconds
     if (waited > spin) usleep((useconds_t)(1e6 * fmin(spin + waited / 8, most_sleep)));
     else sched_yield();
 }
 
-// The other ranks wait up to a hundred times longer while rank 0 works alone.
-static double deadline_of(const Request *r, double timeout) {
-    return r && r->patient ? 100 * timeout : timeout;
+static void one_turn(double waited) {
+    others_are_gone();
+    require_all_there(waited);
+    if (mpi_meanwhile) mpi_meanwhile(waited);
+    give_core_away(waited);
+}
+void wait_turn(double since, const char *where) {
+    const double waited = now() - since;
+    if (waited > timeout) too_late(timeout, where);
+    one_turn(waited);
 }
 
-// Waits until all n requests are complete. Returns false if the deadline has passed. After a while
-// it posts r for the deadlock search of the node. If r is NULL, it posts nothing.
-static bool poll_until(const Request *r, int n, MPI_Request *request, MPI_Status *status,
-                       double timeout, int *error) {
-    const double long_wait = 0.2;
-    double since = now();
+// Waits until all n requests of r are complete, or one has failed, and returns the error. After a
+// while it posts r for the deadlock search of the node.
+static int poll_until(const Request *r, int n, MPI_Request *request, MPI_Status *status) {
+    const double long_wait = 0.2, since = now();
+    // The other ranks wait up to a hundred times longer while rank 0 works alone.
+    const double deadline = r->patient ? 100 * timeout : timeout;
+    char text[200];
     bool posted = false;
     for (int done = 0;;) {
-        *error = MPI_Testall(n, request, &done, status);
+        int error = MPI_Testall(n, request, &done, status);
         const double waited = now() - since;
         if (done && waited > longest_wait) longest_wait = waited;
-        if (posted && (done || *error != MPI_SUCCESS)) waits_clear();
-        if (done || *error != MPI_SUCCESS) return true;
-        if (waited > deadline_of(r, timeout)) return false;
-        if (r && !posted && waited > long_wait) {
+        if (posted && (done || error != MPI_SUCCESS)) waits_clear();
+        if (done || error != MPI_SUCCESS) return error;
+        if (waited > deadline) {
+            describe(r, text);
+            too_late(deadline, text);
+        }
+        if (!posted && waited > long_wait) {
             waits_post(r, ((const Flight *)r->extra)->tag, since);
             posted = true;
         }
         if (posted) waits_look();
-        others_are_gone();
-        require_all_there(waited, timeout);
-        if (mpi_meanwhile) mpi_meanwhile();
-        give_core_away(waited);
+        one_turn(waited);
     }
-}
-
-_Noreturn void too_late(double timeout, const char *where) {
-    waits_print();
-    fault("waited %g s in %s; --timeout sets how long. Virtual ranks (make emu-..., --emulate N) "
-          "show at once which rank waits for which",
-          timeout, where);
 }
 
 // Waits for n requests of r; fault() on an error. A message that is longer than its receive is no
 // error here, because finish_message() reports it with both sizes.
 static void wait_for(const Request *r, int n, MPI_Request *request, MPI_Status *status) {
-    int error, class;
+    int error = poll_until(r, n, request, status), class;
     char text[200];
-    const double timeout = r->comm->state->timeout;
-    bool came = poll_until(r, n, request, status, timeout, &error);
-    if (came && error == MPI_SUCCESS) return;
+    if (error == MPI_SUCCESS) return;
     describe(r, text);
-    if (!came) too_late(deadline_of(r, timeout), text);
     MPI_Error_class(error, &class);
     for (int i = 0; status != MPI_STATUSES_IGNORE && i < n && class == MPI_ERR_IN_STATUS; i++) {
         if (status[i].MPI_ERROR == MPI_SUCCESS || status[i].MPI_ERROR == MPI_ERR_PENDING) continue;
@@ -212,7 +218,7 @@ static Flight *flight_of(Request *r) {
 // Messages have one tag, so the messages of a pair arrive in the order of their sends. The tag of a
 // collective's parcels has the number of the collective, so they cannot meet the parcels of another
 // collective.
-enum { TAG_DATA, TAG_TIME, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 }; // MPI guarantees 32767 tags
+enum { TAG_DATA, TAG_NOTE, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 }; // MPI guarantees 32767 tags
 
 static void send_to(const Request *r, const char *from, size_t count, size_t to, int tag) {
     Flight *f = r->extra;
@@ -230,14 +236,18 @@ static void receive_from(const Request *r, char *to, size_t count, size_t from, 
 // One round of a collective. The second round has another tag.
 static void start_parcels(const Request *r, int round) {
     const Flight *f = r->extra;
+    const size_t rank = r->comm->rank;
     for (size_t i = 0; i < r->comm->size; i++) {
         const Parcel *p = &f->parcel[i];
-        if (p->receives) receive_from(r, p->receive, p->receives, i, f->tag + round);
+        if (p->receives && i != rank) receive_from(r, p->receive, p->receives, i, f->tag + round);
     }
     for (size_t i = 0; i < r->comm->size; i++) {
         const Parcel *p = &f->parcel[i];
-        if (p->sends) send_to(r, p->send, p->sends, i, f->tag + round);
+        if (p->sends && i != rank) send_to(r, p->send, p->sends, i, f->tag + round);
     }
+    const Parcel *own = &f->parcel[rank];
+    if (own->sends && own->receive != own->send)
+        memcpy(own->receive, own->send, own->sends * element_size(r->element));
 }
 
 // Waits for all MPI requests that r has started.
@@ -274,30 +284,43 @@ static void finish_message(Request *r) {
     fault("sizes do not match in %s: the message has %zu bytes", text, bytes_of(f->status));
 }
 
-// Simulated times travel beside the data. A collective sends its ready and gets the maximum over
-// all members. A message is followed by a second message with its time.
-static void start_time(Request *r) {
-    Flight *f = r->extra;
+// A note travels beside the data: a second message, or the maximum over all members.
+static uint64_t message_bytes(const Request *r) { return r->count * element_size(r->element); }
+void mpi_start_note(Request *r, bool wanted) {
+    Flight *f = flight_of(r);
     MPI_Comm comm = link_of(r)->comm;
-    int peer = (int)r->peer;
-    f->time_request = MPI_REQUEST_NULL;
-    if (!request_simulated(r)) return;
-    f->time = r->action == DO_SEND ? r->arrives : r->ready;
-    if (r->action == DO_SEND)
-        MPI(MPI_Isend(&f->time, 1, MPI_UINT64_T, peer, TAG_TIME, comm, &f->time_request));
-    else if (r->action == DO_RECV)
-        MPI(MPI_Irecv(&f->time, 1, MPI_UINT64_T, peer, TAG_TIME, comm, &f->time_request));
-    else
-        MPI(MPI_Iallreduce(MPI_IN_PLACE, &f->time, 1, MPI_UINT64_T, MPI_MAX, comm,
-                           &f->time_request));
+    MPI_Request *request = &f->note_request;
+    const int n = NOTE_LENGTH, peer = (int)r->peer;
+    *request = MPI_REQUEST_NULL;
+    if (!wanted && !request_simulated(r)) return;
+    uint64_t call = random_key(random_key(random_key(r->action, r->count), r->peer), r->element);
+    f->note[NOTE_TIME] = r->action == DO_SEND ? r->arrives : r->ready;
+    f->note[NOTE_CALL] = request_is_message(r) ? message_bytes(r) : random_key(call, r->row);
+    f->note[NOTE_INVERSE] = ~f->note[NOTE_CALL];
+    if (r->action == DO_RECV)
+        MPI(MPI_Irecv(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, request));
+    else if (r->action == DO_SEND)
+        MPI(MPI_Issend(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, request));
+    else MPI(MPI_Iallreduce(MPI_IN_PLACE, f->note, n, MPI_UINT64_T, MPI_MAX, comm, request));
 }
 
 void mpi_meet(Request *r) {
     Flight *f = r->extra;
-    if (f->time_request == MPI_REQUEST_NULL) return;
-    wait_for(r, 1, &f->time_request, MPI_STATUSES_IGNORE);
-    if (request_is_message(r)) r->arrives = f->time;
-    else r->all_ready = f->time;
+    char text[200];
+    if (f->note_request == MPI_REQUEST_NULL) return;
+    wait_for(r, 1, &f->note_request, MPI_STATUSES_IGNORE);
+    if (request_is_message(r)) r->arrives = f->note[NOTE_TIME];
+    else r->all_ready = f->note[NOTE_TIME];
+    bool same_size = r->action != DO_RECV || f->note[NOTE_CALL] == message_bytes(r);
+    bool same_call = request_is_message(r) || f->note[NOTE_CALL] == ~f->note[NOTE_INVERSE];
+    if (same_size && same_call) return;
+    describe(r, text);
+    if (!same_size)
+        fault("sizes do not match in %s: the message has %zu bytes", text,
+              (size_t)f->note[NOTE_CALL]);
+    fault("calls do not match in %s: another rank makes another call, or the same call with "
+          "another size, element type or root; all ranks must make the same calls",
+          text);
 }
 
 // ---- 3. Sums ----
@@ -339,8 +362,9 @@ static void sum_by_pieces(Request *r) {
 // ranks need no library, because a + b = b + a, and our sums are faster. The library gets pieces,
 // because its scratch is as large as its input.
 static bool library_sums(const Request *r) {
-    return r->comm->state->reduce == REDUCE_FAST && r->comm->size > 2 && r->element == REALS &&
-           !r->later && (r->action == DO_ALL_REDUCE || r->action == DO_REDUCE);
+    return r->comm->state->launch->reduce == REDUCE_FAST && r->comm->size > 2 &&
+           r->element == REALS && !r->later &&
+           (r->action == DO_ALL_REDUCE || r->action == DO_REDUCE);
 }
 static void sum_by_library(Request *r) {
     MPI_Comm comm = link_of(r)->comm;
@@ -364,27 +388,6 @@ static void sum_by_library(Request *r) {
 
 // ---- 4. Other collectives ----
 
-// Copies this rank's own part to its place, unless it is already there.
-static void keep_own(const Request *r, char *to, const char *from) {
-    size_t bytes = range_size(request_part(r, r->comm->rank)) * element_size(r->element);
-    if (bytes && to != from) memcpy(to, from, bytes);
-}
-
-static void start_all_gather(Request *r) {
-    size_t size = element_size(r->element);
-    keep_own(r, r->out + request_part(r, r->comm->rank).lo * size, r->in);
-    parcels_of_sums(r, r->in, 0, request_longest_part(r), ((Flight *)r->extra)->parcel);
-    start_parcels(r, 0);
-}
-
-static void start_all_to_all(Request *r) {
-    size_t size = element_size(r->element), rank = r->comm->rank;
-    Range own = request_part(r, rank);
-    keep_own(r, r->out + rank * range_size(own) * size, r->in + own.lo * size);
-    parcels_to_all(r, ((Flight *)r->extra)->parcel);
-    start_parcels(r, 0);
-}
-
 static void start_broadcast(Request *r) {
     Flight *f = r->extra;
     void *data = r->comm->rank == r->peer ? (void *)r->in : r->out;
@@ -401,13 +404,15 @@ void mpi_start(Request *r) {
     f->tag = TAG_COLLECTIVE + (int)(r->comm->state->meetings % COLLECTIVES) * 2;
     under_way += r->later;
     if (request_is_message(r)) start_message(r);
-    else if (r->action == DO_ALL_GATHER) start_all_gather(r);
-    else if (r->action == DO_ALL_TO_ALL) start_all_to_all(r);
-    else if (r->action == DO_BROADCAST) start_broadcast(r);
+    else if (r->action == DO_ALL_GATHER || r->action == DO_ALL_TO_ALL) {
+        if (r->action == DO_ALL_TO_ALL) parcels_to_all(r, f->parcel);
+        else parcels_of_sums(r, r->in, 0, request_longest_part(r), f->parcel);
+        start_parcels(r, 0);
+    } else if (r->action == DO_BROADCAST) start_broadcast(r);
     else if (r->action == DO_BARRIER)
         MPI(MPI_Ibarrier(link_of(r)->comm, &f->request[f->requests++]));
     else if (r->later) start_contributions(r, r->scratch, 0, request_longest_part(r));
-    start_time(r);
+    mpi_start_note(r, false);
 }
 
 void mpi_finish(Request *r) {
@@ -513,18 +518,15 @@ bool comm_launched_by_mpi(size_t *rank, size_t *size) {
     return true;
 }
 
-size_t mpi_local_rank(void) {
-    int rank;
-    MPI(MPI_Comm_rank(host, &rank));
-    return (size_t)rank;
-}
-
-bool mpi_all_different(const char id[32]) {
+bool comm_own_gpus(void) {
     int rank, size, different = 1, everywhere;
+    char id[32];
     MPI(MPI_Comm_rank(host, &rank));
     MPI(MPI_Comm_size(host, &size));
+    device_choose((size_t)rank);
+    device_id(id);
     char(*all)[32] = host_alloc((size_t)size * sizeof *all);
-    MPI(MPI_Allgather(id, sizeof *all, MPI_CHAR, all, sizeof *all, MPI_CHAR, host));
+    MPI(MPI_Allgather(id, sizeof id, MPI_CHAR, all, sizeof *all, MPI_CHAR, host));
     for (int i = 0; i < size; i++)
         if (i != rank && strncmp(all[i], id, sizeof *all) == 0) different = 0;
     free(all);
@@ -624,37 +626,25 @@ void comm_process_end(int status) {
     MPI_Finalize();
 }
 
-static Comm *duplicate_world(const LaunchOptions *o, const char *name) {
+static Comm *duplicate_world(const Launch *launch, const char *name) {
     MPI_Comm comm;
     MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
-    return comm_new(name, this_rank, this_world_size, NULL, &wire_mpi, link_new(comm), o->reduce,
-                    o->timeout);
+    return comm_new(name, this_rank, this_world_size, NULL, &wire_mpi, link_new(comm), launch);
 }
 
-Comm *mpi_side_channel(const LaunchOptions *o) {
-    Comm *side_channel = duplicate_world(o, "side channel");
+Comm *mpi_side_channel(const Launch *launch) {
+    Comm *side_channel = duplicate_world(launch, "side channel");
     alarm(0); // all ranks have started
+    timeout = launch->timeout;
     return side_channel;
 }
 
-void mpi_run(const LaunchOptions *o, RankBody body) {
-    Comm *world = duplicate_world(o, "world");
+void mpi_run(const Launch *launch, RankBody body) {
+    Comm *world = duplicate_world(launch, "world");
     device_meanwhile = move_on;
-    waits_open(host, o->deadlock);
-    comm_run_rank(world, mpi_side_channel(o), body);
+    waits_open(host, launch->deadlock);
+    comm_run_rank(world, mpi_side_channel(launch), body);
     device_meanwhile = NULL;
-    mpi_leave_together(o);
-}
-
-void mpi_leave_together(const LaunchOptions *o) {
     free(piece);
-    // No process may finalize while another process can still fail, because Open MPI's mpirun then
-    // sometimes hangs or crashes.
-    MPI_Request request;
-    int error;
-    MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));
-    if (!poll_until(NULL, 1, &request, MPI_STATUSES_IGNORE, o->timeout, &error))
-        too_late(o->timeout, "the end of all processes");
-    check_mpi(error, "MPI_Ibarrier");
     waits_close();
 }

@@ -7,9 +7,18 @@
 
 void check_mpi(int error, const char *call); // fault() with MPI's text
 #define MPI(call) check_mpi(call, #call)
-void give_core_away(double waited); // called in each turn of a loop; waited: its seconds so far
-// Ends all ranks, because a call has waited longer than timeout.
-_Noreturn void too_late(double timeout, const char *where);
+// One turn of a loop that waits for other ranks since the time `since`. It lets other transfers
+// move on and gives the core away. fault() if another rank is gone, or after --timeout.
+void wait_turn(double since, const char *where);
+// Ends all ranks, because a call has waited too long. waited: its seconds
+_Noreturn void too_late(double waited, const char *where);
+
+// A note carries numbers beside the data of a request. The note of a collective has the largest
+// `ready` of the simulated clock, and shows whether all members make the same call. The note of a
+// message has `arrives` and the length in bytes. CALL is that length, or the hash of a collective's
+// call. INVERSE is ~CALL. All CALLs are equal only if the largest INVERSE over all members is the
+// inverse of the largest CALL.
+enum { NOTE_TIME, NOTE_CALL, NOTE_INVERSE, NOTE_LENGTH };
 
 // The link of a Comm. A transport built on MPI has it as the first member of its own link.
 typedef struct {
@@ -23,11 +32,12 @@ MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t n, size_t me
 // Wire's functions for a Request with buffers in host memory. They use r->extra.
 void mpi_start(Request *r);
 void mpi_finish(Request *r);
-void mpi_meet(Request *r);
-// Waits in MPI call it, so that other transfers move on; NULL: there are none.
-extern void (*mpi_meanwhile)(void);
+void mpi_meet(Request *r); // waits for the note of r, and checks it
+// Starts the note of r under the simulated clock, or if it is wanted.
+void mpi_start_note(Request *r, bool wanted);
+// Waits in MPI call it, so that other transfers move on; NULL: there are none. waited: the seconds
+// of the wait so far
+extern void (*mpi_meanwhile)(double waited);
 
-Comm *mpi_side_channel(const LaunchOptions *o);
-// Called at the end, so that no process leaves before the other processes have finished.
-void mpi_leave_together(const LaunchOptions *o);
+Comm *mpi_side_channel(const Launch *launch);
 #endif

@@ -1,7 +1,8 @@
 // comm_nccl.c: ranks are processes with a GPU each, and NCCL moves their tensors in place. MPI
 // starts NCCL and carries host memory (comm_mpi.c). If memory is poisoned (lessons, --check), and
-// under the simulated clock, MPI also carries a note beside every tensor. A note has the call of
-// this rank and its time. NCCL does not compare calls, so without notes calls that do not match
+// under the simulated clock, MPI also carries a note beside every tensor (comm_mpi.h). A note has
+// the call of this rank and its time. A send waits for its receiver through its note, because NCCL
+// buffers short messages. NCCL does not compare calls, so without notes calls that do not match
 // would hang or mix up bytes. Without NCCL the file has no transport.
 //
 // Streams. The ops of a rank run on its compute stream. Every communicator has its own stream, its
@@ -28,8 +29,8 @@
 // once (op_combine). An all-reduce of S elements on n ranks sends 2 (n - 1) / n * 2 S bytes per
 // rank, as a ring of 16-bit elements does.
 //
-// Sections: 1 errors, 2 communicators and connections, 3 notes, 4 work on a stream, 5 queues, 6
-// start and finish, 7 groups, 8 the launch.
+// Sections: 1 errors, 2 communicators and connections, 3 work on a stream, 4 queues, 5 start and
+// finish, 6 groups, 7 the launch.
 #include "common/comm/transport.h"
 #ifndef HAVE_NCCL
 
@@ -37,8 +38,8 @@ const char *nccl_missing(void) {
     return "this program was built without NCCL; make doctor shows what is missing";
 }
 
-void nccl_run(const LaunchOptions *o, RankBody body) {
-    (void)o, (void)body;
+void nccl_run(const Launch *launch, RankBody body) {
+    (void)launch, (void)body;
     fault("nccl_run: %s", nccl_missing());
 }
 
@@ -51,64 +52,44 @@ void nccl_run(const LaunchOptions *o, RankBody body) {
 #include "common/device/device.h"
 #include "common/device/device_cuda.h"
 #include "common/tensor/ops.h"
-#include "common/tensor/random.h"
 
-// A stream and its queue of operations, oldest first.
+// A communicator of NCCL, its stream and its queue of messages, oldest first.
 typedef struct Lane {
+    ncclComm_t nccl; // NULL in a group of one, and for messages of a rank to itself
+    ncclUniqueId id; // one rank makes it and sends it to the other ranks
     cudaStream_t stream;
     struct Flight *waiting;
     struct Lane *next;
 } Lane;
 
-// The fields of a note. CALL is a message's length, or the hash of a collective's call. INVERSE is
-// ~CALL. All CALLs are equal only if the largest INVERSE over all members is the inverse of the
-// largest CALL.
-enum { NOTE_TIME, NOTE_CALL, NOTE_INVERSE, NOTE_LENGTH };
-
 // An operation in flight.
 typedef struct Flight {
     struct Flight *behind; // next in its queue
-    struct Flight *next;   // next in the list of spare flights
-    Request what;          // the request as it was started
+    const Request *request;
     Lane *lane;
-    ncclComm_t comm;
-    struct Pair *pair; // for a message
-    size_t steps;      // number of steps that are on the stream
-    bool launched;     // all steps are on the stream
+    size_t steps;  // number of steps that are on the stream
+    bool launched; // all steps are on the stream
     cudaEvent_t ready, done;
-    MPI_Request note_request;
-    uint64_t note[NOTE_LENGTH];
 } Flight;
-
-// Messages from one rank to another, in one Comm.
-typedef struct Pair {
-    Lane lane;
-    bool to_myself;
-    ncclComm_t nccl;
-    ncclUniqueId id; // the sender makes it and sends it to the receiver
-} Pair;
 
 typedef struct {
     MpiLink mpi;       // must be first: comm_mpi.c sees only this
-    ncclComm_t nccl;   // NULL in a group of one
-    Lane lane;         // for its collectives, which wait in process.waiting
+    Lane *lane;        // for its collectives, which wait in process.waiting
     char *piece;       // [PIECE] the contributions of a sum, under --reduce ordered
-    Pair **to, **from; // by rank; NULL: not connected
+    Lane **to, **from; // messages to and from each rank; NULL: not connected
 } Link;
 
 // The state of this process's only rank.
 static struct {
     Flight *waiting; // collectives of all lanes, in program order
-    Lane *lanes;     // all lanes of this rank
-    Flight *spare;
-    Request latest; // the last operation with a wait; the GPU may still wait for it
+    Lane *lanes;     // all lanes of this rank, also of Comms that were freed
+    Request latest;  // the last operation with a wait; the GPU may still wait for it
+    Comm *world;
     double timeout;
-    ncclComm_t *communicators;
-    size_t n_communicators;
 } process;
 
-enum { TAG_NOTE = 2, TAG_ID }; // apart from the tags of comm_mpi.c
-enum { PIECE = 1 << 18 };      // elements
+enum { TAG_ID = 2 };      // apart from the tags of comm_mpi.c
+enum { PIECE = 1 << 18 }; // elements
 
 static Link *link_of(const Comm *c) { return c->state->link; }
 
@@ -132,91 +113,65 @@ static bool settled(ncclComm_t comm, const char *doing) {
     return state != ncclInProgress;
 }
 
-// One turn of a waiting loop. MPI's messages move only while this rank calls MPI. After a deadline
-// no communicator is aborted, because fault() ends the process with its kernels, but
-// ncclCommAbort() could wait for a kernel.
-static void move_on(void);
-static void turn(double since, double timeout, const char *where) {
-    int any;
-    move_on();
-    MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
-    if (now() > since + timeout) too_late(timeout, where);
-    give_core_away(now() - since);
-}
-
 static const ncclDataType_t REAL = sizeof(real) == sizeof(double) ? ncclDouble : ncclFloat;
 static ncclDataType_t type_of(const Request *r) {
     return r->element == BF16S ? ncclBfloat16 : r->element == FP16S ? ncclHalf : REAL;
 }
 
-// ---- 2. Communicators. All end together at the end of the run, because ending one is collective.
-// ----
+// ---- 2. Communicators. All end together with the world, because ending one is collective. ----
 
-static void keep(ncclComm_t comm) {
-    process.communicators = realloc(process.communicators, ++process.n_communicators * sizeof comm);
-    if (!process.communicators)
-        fault("out of memory for %zu communicators", process.n_communicators);
-    process.communicators[process.n_communicators - 1] = comm;
+static Lane *lane_new(void) {
+    Lane *l = host_alloc(sizeof *l);
+    CUDA(cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking));
+    l->next = process.lanes;
+    return process.lanes = l;
 }
 
 // most_blocks: limit of a kernel's blocks on the GPU; 0: NCCL's choice. The function returns at
 // once; settled() is true when all ranks have joined.
-static ncclComm_t join(ncclUniqueId id, int size, int rank, int most_blocks) {
+static void join(Lane *l, int size, int rank, int most_blocks) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ncclComm_t comm;
     config.blocking = 0;
     if (most_blocks > 0) config.maxCTAs = most_blocks;
-    NCCL(ncclCommInitRankConfig(&comm, size, id, rank, &config));
-    keep(comm);
-    return comm;
+    NCCL(ncclCommInitRankConfig(&l->nccl, size, l->id, rank, &config));
 }
 
-static void settle(ncclComm_t comm, double timeout, const char *doing) {
-    for (double since = now(); !settled(comm, doing);) turn(since, timeout, doing);
-}
-
-static void lane_open(Lane *l) {
-    CUDA(cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking));
-    l->next = process.lanes;
-    process.lanes = l;
-}
-static void lane_close(Lane *l) {
-    Lane **place = &process.lanes;
-    while (*place != l) place = &(*place)->next;
-    *place = l->next;
-    CUDA(cudaStreamDestroy(l->stream));
+// Waits until it may be called again. After a deadline no communicator is aborted, because fault()
+// ends the process with its kernels, but ncclCommAbort() could wait for a kernel.
+static void settle(const Lane *l, const char *doing) {
+    for (double since = now(); !settled(l->nccl, doing);) wait_turn(since, doing);
 }
 
 // Waits until everything on a lane is done.
-static void drain(const Lane *l, double timeout, const char *where) {
+static void drain(const Lane *l, const char *where) {
     cudaError_t state;
     for (double since = now(); (state = cudaStreamQuery(l->stream)) == cudaErrorNotReady;) {
         // cudaErrorNotReady is expected here. Clear it, so that the next launch does not report it.
         cudaGetLastError();
-        turn(since, timeout, where);
+        wait_turn(since, where);
     }
     check_cuda(state, "cudaStreamQuery");
 }
 
 // NCCL connects ranks when an operation first needs it. Later, while kernels wait for each other,
 // connecting may hang. So these operations use all connections of the communicator at the start.
-static void use_all_connections(ncclComm_t comm, const Lane *l, int me, int size, double timeout) {
+static void use_all_connections(const Lane *l, int me, int size) {
     size_t bytes = (size_t)(size + 1) * sizeof(real);
     real *element = device_alloc(bytes);
     if (!element) fault("out of memory on the GPU: %zu bytes to connect ranks", bytes);
     CUDA(cudaMemsetAsync(element, 0, bytes, device_stream()));
     device_synchronize();
-    NCCL(ncclAllReduce(element, element, 1, REAL, ncclSum, comm, l->stream));
-    settle(comm, timeout, "a connection");
+    NCCL(ncclAllReduce(element, element, 1, REAL, ncclSum, l->nccl, l->stream));
+    settle(l, "a connection");
     NCCL(ncclGroupStart());
     for (int peer = 0; peer < size; peer++) {
         if (peer == me) continue;
-        NCCL(ncclSend(element, 1, REAL, peer, comm, l->stream));
-        NCCL(ncclRecv(element + 1 + peer, 1, REAL, peer, comm, l->stream));
+        NCCL(ncclSend(element, 1, REAL, peer, l->nccl, l->stream));
+        NCCL(ncclRecv(element + 1 + peer, 1, REAL, peer, l->nccl, l->stream));
     }
     NCCL(ncclGroupEnd());
-    settle(comm, timeout, "a connection");
-    drain(l, timeout, "a connection");
+    settle(l, "a connection");
+    drain(l, "a connection");
     device_free(element);
 }
 
@@ -224,18 +179,6 @@ static void use_all_connections(ncclComm_t comm, const Lane *l, int me, int size
 // pairs fit on the GPU beside the collectives and the ops. Otherwise the ranks would hang: a kernel
 // would wait for room on the GPU, and the kernels that hold the room would wait for it.
 enum { PAIR_BLOCKS = 4 };
-
-static Pair *pair_new(bool to_myself) {
-    Pair *p = host_alloc(sizeof *p);
-    p->to_myself = to_myself;
-    lane_open(&p->lane);
-    return p;
-}
-static void pair_free(Pair *p) {
-    if (!p) return;
-    lane_close(&p->lane);
-    free(p);
-}
 
 // A rank calls this before it waits for any message, because joining a communicator may hang while
 // kernels wait for each other.
@@ -248,7 +191,7 @@ static void nccl_connect(Comm *c, CommPeers peers) {
     for (size_t peer = 0; peer < n; peer++) {
         bool neighbour = peer == (me + 1) % n || me == (peer + 1) % n;
         if (peer == me || l->to[peer] || (peers == COMM_NEIGHBOURS && !neighbour)) continue;
-        Pair *to = l->to[peer] = pair_new(false), *from = l->from[peer] = pair_new(false);
+        Lane *to = l->to[peer] = lane_new(), *from = l->from[peer] = lane_new();
         joins[peer] = true;
         NCCL(ncclGetUniqueId(&to->id));
         MPI(MPI_Isend(&to->id, sizeof to->id, MPI_BYTE, (int)peer, TAG_ID, l->mpi.comm,
@@ -256,83 +199,39 @@ static void nccl_connect(Comm *c, CommPeers peers) {
         MPI(MPI_Irecv(&from->id, sizeof from->id, MPI_BYTE, (int)peer, TAG_ID, l->mpi.comm,
                       &request[requests++]));
     }
-    for (double since = now(); !told; turn(since, c->state->timeout, "comm_connect"))
+    for (double since = now(); !told; wait_turn(since, "comm_connect"))
         MPI(MPI_Testall((int)requests, request, &told, MPI_STATUSES_IGNORE));
     for (size_t peer = 0; peer < n; peer++) {
         if (!joins[peer]) continue;
         // in this communicator rank 0 sends to rank 1
-        l->to[peer]->nccl = join(l->to[peer]->id, 2, 0, PAIR_BLOCKS);
-        l->from[peer]->nccl = join(l->from[peer]->id, 2, 1, PAIR_BLOCKS);
+        join(l->to[peer], 2, 0, PAIR_BLOCKS);
+        join(l->from[peer], 2, 1, PAIR_BLOCKS);
     }
     for (size_t peer = 0; peer < n; peer++) {
         if (!joins[peer]) continue;
-        settle(l->to[peer]->nccl, c->state->timeout, "comm_connect");
-        settle(l->from[peer]->nccl, c->state->timeout, "comm_connect");
+        settle(l->to[peer], "comm_connect");
+        settle(l->from[peer], "comm_connect");
     }
     for (size_t lo = 0; lo < n; lo++) // pair by pair, in the same order on all ranks
         for (size_t hi = lo + 1; hi < n; hi++) {
             size_t peer = me == lo ? hi : lo;
             if ((me != lo && me != hi) || !joins[peer]) continue;
-            Pair *up = me == lo ? l->to[peer] : l->from[peer],
-                 *down = me == lo ? l->from[peer] : l->to[peer];
-            use_all_connections(up->nccl, &up->lane, me == lo ? 0 : 1, 2, c->state->timeout);
-            use_all_connections(down->nccl, &down->lane, me == lo ? 1 : 0, 2, c->state->timeout);
+            use_all_connections(me == lo ? l->to[peer] : l->from[peer], me == lo ? 0 : 1, 2);
+            use_all_connections(me == lo ? l->from[peer] : l->to[peer], me == lo ? 1 : 0, 2);
         }
     free(request);
     free(joins);
 }
 
-static Pair *pair_of(const Request *r) {
+static Lane *lane_of(const Request *r) {
     Link *l = link_of(r->comm);
+    if (!request_is_message(r)) return l->lane;
     if (r->peer != r->comm->rank) return (r->action == DO_SEND ? l->to : l->from)[r->peer];
-    if (!l->to[r->peer]) l->to[r->peer] = pair_new(true);
+    if (!l->to[r->peer]) l->to[r->peer] = lane_new();
     return l->to[r->peer];
 }
 
-// ---- 3. Notes ----
-
-// The note of a collective carries the largest `ready` of the simulated clock, and shows whether
-// all members make the same call. The note of a message carries `arrives` and the length in bytes.
-// A send waits for its receiver through its note, because NCCL buffers short messages.
-static uint64_t message_bytes(const Request *r) { return r->count * element_size(r->element); }
-static void start_note(Flight *f) {
-    Request *r = &f->what;
-    f->note_request = MPI_REQUEST_NULL;
-    if (!memory_poison() && !request_simulated(r)) return;
-    MPI_Comm comm = link_of(r->comm)->mpi.comm;
-    uint64_t key = random_key(random_key(random_key(r->action, r->count), r->peer), r->element);
-    f->note[NOTE_TIME] = r->action == DO_SEND ? r->arrives : r->ready;
-    f->note[NOTE_CALL] = request_is_message(r) ? message_bytes(r) : random_key(key, r->row);
-    f->note[NOTE_INVERSE] = ~f->note[NOTE_CALL];
-    const int n = NOTE_LENGTH, peer = (int)r->peer;
-    if (r->action == DO_RECV)
-        MPI(MPI_Irecv(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
-    else if (r->action == DO_SEND)
-        MPI(MPI_Issend(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
-    else
-        MPI(MPI_Iallreduce(MPI_IN_PLACE, f->note, n, MPI_UINT64_T, MPI_MAX, comm,
-                           &f->note_request));
-}
-
-static bool note_came(Flight *f) {
-    const Request *r = &f->what;
-    char text[200];
-    int came;
-    if (f->note_request == MPI_REQUEST_NULL) return true;
-    MPI(MPI_Test(&f->note_request, &came, MPI_STATUS_IGNORE));
-    if (!came) return false;
-    describe(r, text);
-    if (r->action == DO_RECV && f->note[NOTE_CALL] != message_bytes(r))
-        fault("sizes do not match in %s: the message has %zu bytes", text,
-              (size_t)f->note[NOTE_CALL]);
-    if (!request_is_message(r) && f->note[NOTE_CALL] != ~f->note[NOTE_INVERSE])
-        fault("calls do not match in %s: another rank makes another call, or the same call with "
-              "another size, element type or root; all ranks must make the same calls",
-              text);
-    return true;
-}
-
-// ---- 4. Work on a stream: one step, or two per piece of a sum in rank order ----
+// ---- 3. Work on a stream: one step, or two per piece of a sum in rank order ----
 
 static bool equal_parts(const Request *r) { return r->count % (r->comm->size * r->row) == 0; }
 
@@ -340,15 +239,15 @@ static bool equal_parts(const Request *r) { return r->count % (r->comm->size * r
 // elements, because it would round at every hop. NCCL computes a reduce-scatter only if all parts
 // are equal.
 static bool library_sums(const Request *r) {
-    return r->comm->state->reduce == REDUCE_FAST && r->element == REALS &&
+    return r->comm->state->launch->reduce == REDUCE_FAST && r->element == REALS &&
            r->action != DO_ALL_REDUCE_MAX && (r->action != DO_REDUCE_SCATTER || equal_parts(r));
 }
 static bool summed_here(const Request *r) { return request_adds(r) && !library_sums(r); }
 
-static void copy(const Request *r, void *to, const void *from, size_t count, cudaStream_t stream) {
+static void copy(const Request *r, void *to, const void *from, size_t count, const Lane *l) {
     const size_t bytes = count * element_size(r->element);
     if (count && to != from)
-        CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
+        CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, l->stream));
 }
 
 // A started sum is one piece, in its request's scratch.
@@ -360,85 +259,87 @@ static char *scratch_of(const Request *r) {
 }
 
 // Starts one round of a collective. All of its parcels progress together.
-static void exchange(const Request *r, const Parcel parcel[], ncclComm_t comm,
-                     cudaStream_t stream) {
+static void exchange(const Request *r, const Parcel parcel[], const Lane *l) {
+    const Parcel *own = &parcel[r->comm->rank];
+    copy(r, own->receive, own->send, own->sends, l);
     NCCL(ncclGroupStart());
     for (size_t i = 0; i < r->comm->size; i++) {
         const Parcel *p = &parcel[i];
-        if (p->sends) NCCL(ncclSend(p->send, p->sends, type_of(r), (int)i, comm, stream));
-        if (p->receives) NCCL(ncclRecv(p->receive, p->receives, type_of(r), (int)i, comm, stream));
+        if (p == own) continue;
+        if (p->sends) NCCL(ncclSend(p->send, p->sends, type_of(r), (int)i, l->nccl, l->stream));
+        if (p->receives)
+            NCCL(ncclRecv(p->receive, p->receives, type_of(r), (int)i, l->nccl, l->stream));
     }
     NCCL(ncclGroupEnd());
 }
 
-static void exchange_contributions(const Request *r, size_t offset, ncclComm_t comm,
-                                   cudaStream_t stream) {
+static void exchange_contributions(const Request *r, size_t offset, const Lane *l) {
     Parcel parcel[r->comm->size];
     parcels_of_contributions(r, scratch_of(r), offset, piece_size(r), parcel);
-    exchange(r, parcel, comm, stream);
+    exchange(r, parcel, l);
 }
 
-static void add_pieces(const Request *r, size_t offset, ncclComm_t comm, cudaStream_t stream) {
+static void add_pieces(const Request *r, size_t offset, const Lane *l) {
     Range own = request_piece(r, r->comm->rank, offset, piece_size(r));
     bool part_only = r->action == DO_REDUCE_SCATTER || r->action == DO_REDUCE;
     size_t count = range_size(own), n = r->comm->size, size = element_size(r->element);
-    char *scratch = scratch_of(r), *out = r->out + (part_only ? offset : own.lo) * size;
+    char *scratch = scratch_of(r);
     // the sum replaces the first part
     Tensor parts = { .rows = n, .cols = count, .ld = piece_size(r), .element = r->element };
     parts.data = (real *)scratch;
-    copy(r, scratch + r->comm->rank * piece_size(r) * size, r->in + own.lo * size, count, stream);
-    device_divert(stream);
+    copy(r, scratch + r->comm->rank * piece_size(r) * size, r->in + own.lo * size, count, l);
+    device_divert(l->stream);
     op_combine(tensor_row_range(parts, 0, 1), parts, r->action == DO_ALL_REDUCE_MAX);
     device_divert(NULL);
-    copy(r, out, scratch, count, stream);
-    if (part_only) return;
-    Parcel parcel[n];
-    parcels_of_sums(r, scratch, offset, piece_size(r), parcel);
-    exchange(r, parcel, comm, stream);
-}
-
-static void gather(const Request *r, ncclComm_t comm, cudaStream_t stream) {
-    Range part = request_part(r, r->comm->rank);
-    char *own = r->out + part.lo * element_size(r->element);
-    copy(r, own, r->in, r->in_count, stream);
-    if (equal_parts(r)) {
-        NCCL(ncclAllGather(own, r->out, range_size(part), type_of(r), comm, stream));
+    if (part_only) {
+        copy(r, r->out + offset * size, scratch, count, l);
         return;
     }
-    Parcel parcel[r->comm->size];
-    parcels_of_sums(r, own, 0, request_longest_part(r), parcel);
-    exchange(r, parcel, comm, stream);
+    Parcel parcel[n];
+    parcels_of_sums(r, scratch, offset, piece_size(r), parcel);
+    exchange(r, parcel, l);
 }
 
-static void all_to_all(const Request *r, ncclComm_t comm, cudaStream_t stream) {
-    Range own = request_part(r, r->comm->rank);
-    size_t size = element_size(r->element);
+static void gather(const Request *r, const Lane *l) {
     Parcel parcel[r->comm->size];
-    copy(r, r->out + r->comm->rank * range_size(own) * size, r->in + own.lo * size, range_size(own),
-         stream);
+    if (equal_parts(r)) {
+        NCCL(ncclAllGather(r->in, r->out, r->in_count, type_of(r), l->nccl, l->stream));
+        return;
+    }
+    parcels_of_sums(r, r->in, 0, request_longest_part(r), parcel);
+    exchange(r, parcel, l);
+}
+
+static void all_to_all(const Request *r, const Lane *l) {
+    Parcel parcel[r->comm->size];
     parcels_to_all(r, parcel);
-    exchange(r, parcel, comm, stream);
+    exchange(r, parcel, l);
 }
 
-static void whole_operation(const Request *r, ncclComm_t comm, cudaStream_t stream) {
+static void whole_operation(const Request *r, const Lane *l) {
     const char *in = r->in;
     const ncclDataType_t type = type_of(r);
     // nccl_finish() copies the result of a started sum from scratch
     char *out = r->scratch ? r->scratch : r->out;
     int root = (int)r->peer;
     switch (r->action) {
-    case DO_SEND: NCCL(ncclSend(in, r->count, type, 1, comm, stream)); break;
-    case DO_RECV: NCCL(ncclRecv(out, r->count, type, 0, comm, stream)); break;
+    case DO_SEND: NCCL(ncclSend(in, r->count, type, 1, l->nccl, l->stream)); break;
+    case DO_RECV: NCCL(ncclRecv(out, r->count, type, 0, l->nccl, l->stream)); break;
     case DO_BROADCAST:
         NCCL(ncclBroadcast(in, r->comm->rank == r->peer ? (char *)in : out, r->count, type, root,
-                           comm, stream));
+                           l->nccl, l->stream));
         break;
-    case DO_ALL_GATHER: gather(r, comm, stream); break;
-    case DO_ALL_TO_ALL: all_to_all(r, comm, stream); break;
-    case DO_ALL_REDUCE: NCCL(ncclAllReduce(in, out, r->count, type, ncclSum, comm, stream)); break;
-    case DO_REDUCE: NCCL(ncclReduce(in, out, r->count, type, ncclSum, root, comm, stream)); break;
+    case DO_ALL_GATHER: gather(r, l); break;
+    case DO_ALL_TO_ALL: all_to_all(r, l); break;
+    case DO_ALL_REDUCE:
+        NCCL(ncclAllReduce(in, out, r->count, type, ncclSum, l->nccl, l->stream));
+        break;
+    case DO_REDUCE:
+        NCCL(ncclReduce(in, out, r->count, type, ncclSum, root, l->nccl, l->stream));
+        break;
     default:
-        NCCL(ncclReduceScatter(in, out, r->count / r->comm->size, type, ncclSum, comm, stream));
+        NCCL(ncclReduceScatter(in, out, r->count / r->comm->size, type, ncclSum, l->nccl,
+                               l->stream));
         break;
     }
 }
@@ -449,14 +350,14 @@ static size_t steps_of(const Request *r) {
            : summed_here(r) ? 2 * ceil_div(request_longest_part(r), piece_size(r))
                             : 1;
 }
-static void one_step(const Request *r, size_t step, ncclComm_t comm, cudaStream_t stream) {
+static void one_step(const Request *r, size_t step, const Lane *l) {
     size_t at = step / 2 * piece_size(r);
-    if (!summed_here(r)) whole_operation(r, comm, stream);
-    else if (step % 2 == 0) exchange_contributions(r, at, comm, stream);
-    else add_pieces(r, at, comm, stream);
+    if (!summed_here(r)) whole_operation(r, l);
+    else if (step % 2 == 0) exchange_contributions(r, at, l);
+    else add_pieces(r, at, l);
 }
 
-// ---- 5. Queues ----
+// ---- 4. Queues ----
 
 static void launched(Flight *f) {
     CUDA(cudaEventRecord(f->done, f->lane->stream));
@@ -464,15 +365,15 @@ static void launched(Flight *f) {
 }
 
 static bool launch(Flight *f) {
-    const Request *r = &f->what;
+    const Request *r = f->request;
     char text[200];
     describe(r, text);
     for (; f->steps < steps_of(r); f->steps++) {
-        if (!settled(f->comm, text)) return false;
+        if (!settled(f->lane->nccl, text)) return false;
         if (f->steps == 0) CUDA(cudaStreamWaitEvent(f->lane->stream, f->ready, 0));
-        one_step(r, f->steps, f->comm, f->lane->stream);
+        one_step(r, f->steps, f->lane);
     }
-    if (!settled(f->comm, text)) return false; // only now all steps are on the stream
+    if (!settled(f->lane->nccl, text)) return false; // only now all steps are on the stream
     launched(f);
     return true;
 }
@@ -481,16 +382,16 @@ static bool launch(Flight *f) {
 // partner from the queue.
 static bool launch_to_myself(Lane *l) {
     Flight *f = l->waiting, **other = &f->behind;
-    while (*other && (*other)->what.action == f->what.action) other = &(*other)->behind;
+    while (*other && (*other)->request->action == f->request->action) other = &(*other)->behind;
     Flight *g = *other;
     if (!g) return false;
     *other = g->behind;
-    const Request *send = f->what.action == DO_SEND ? &f->what : &g->what;
-    const Request *recv = send == &f->what ? &g->what : &f->what;
+    const Request *send = f->request->action == DO_SEND ? f->request : g->request;
+    const Request *recv = send == f->request ? g->request : f->request;
     CUDA(cudaStreamWaitEvent(l->stream, f->ready, 0));
     CUDA(cudaStreamWaitEvent(l->stream, g->ready, 0));
     if (send->count == recv->count) // otherwise their notes report the mismatch
-        copy(send, recv->out, send->in, send->count, l->stream);
+        copy(send, recv->out, send->in, send->count, l);
     launched(f);
     launched(g);
     return true;
@@ -501,37 +402,29 @@ static void move_on(void) {
     while (process.waiting && launch(process.waiting)) process.waiting = process.waiting->behind;
     for (Lane *l = process.lanes; l; l = l->next)
         for (Flight *f; (f = l->waiting) != NULL; l->waiting = f->behind)
-            if (f->pair->to_myself ? !launch_to_myself(l) : !launch(f)) break;
+            if (l->nccl ? !launch(f) : !launch_to_myself(l)) break;
 }
 
-// Called while the host waits for the GPU, which may wait for other ranks.
+// Called while the host waits in MPI. MPI's messages move only while this rank calls MPI.
 static void meanwhile(double waited) {
-    char text[200] = "the GPU";
     int any;
     move_on();
     if (waited > 0)
         MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
-    for (size_t i = 0; i < process.n_communicators && waited > 0.1; i++)
-        settled(process.communicators[i], "an operation");
+    for (Lane *l = process.lanes; l && waited > 0.1; l = l->next)
+        if (l->nccl) settled(l->nccl, "an operation");
+}
+
+// Called while the host waits for the GPU, which may wait for other ranks.
+static void meanwhile_on_gpu(double waited) {
+    char text[200] = "the GPU";
+    meanwhile(waited);
     if (waited < process.timeout) return;
     if (process.latest.comm) describe(&process.latest, text);
     too_late(process.timeout, text);
 }
 
-// ---- 6. Start and finish ----
-
-static Flight *flight_new(void) {
-    Flight *f = process.spare;
-    if (f) {
-        process.spare = f->next;
-    } else {
-        f = host_alloc(sizeof *f);
-        CUDA(cudaEventCreateWithFlags(&f->ready, cudaEventDisableTiming));
-        CUDA(cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming));
-    }
-    *f = (Flight){ .ready = f->ready, .done = f->done };
-    return f;
-}
+// ---- 5. Start and finish ----
 
 static void nccl_start(Request *r) {
     if (!element_of_tensor(r->element)) {
@@ -539,46 +432,21 @@ static void nccl_start(Request *r) {
         return;
     }
     Link *l = link_of(r->comm);
-    Flight *f = r->more = flight_new();
+    Flight *f = r->more = host_alloc(sizeof *f);
+    CUDA(cudaEventCreateWithFlags(&f->ready, cudaEventDisableTiming));
+    CUDA(cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming));
     if (summed_here(r) && !r->scratch && !l->piece) {
         l->piece = device_alloc(PIECE * sizeof(real));
         if (!l->piece) fault("out of memory on the GPU: %zu bytes for sums", PIECE * sizeof(real));
     }
-    f->what = *r;
-    f->pair = request_is_message(r) ? pair_of(r) : NULL;
-    f->lane = f->pair ? &f->pair->lane : &l->lane;
-    f->comm = f->pair ? f->pair->nccl : l->nccl;
+    f->request = r;
+    f->lane = lane_of(r);
     CUDA(cudaEventRecord(f->ready, device_stream()));
-    start_note(f);
-    Flight **last = f->pair ? &f->lane->waiting : &process.waiting;
+    mpi_start_note(r, memory_poison());
+    Flight **last = request_is_message(r) ? &f->lane->waiting : &process.waiting;
     while (*last) last = &(*last)->behind;
     *last = f;
     move_on();
-}
-
-static bool is_launched(Flight *f) { return f->launched; }
-
-static void wait_until(bool (*came)(Flight *), Flight *f, const Request *r) {
-    char text[200];
-    describe(r, text);
-    for (double since = now(); !came(f); turn(since, r->comm->state->timeout, text))
-        if (f->comm) settled(f->comm, text);
-}
-
-static void take_time(Request *r) {
-    Picoseconds time = ((Flight *)r->more)->note[NOTE_TIME];
-    if (!request_simulated(r)) return;
-    if (request_is_message(r)) r->arrives = time;
-    else r->all_ready = time;
-}
-
-static void nccl_meet(Request *r) {
-    if (!element_of_tensor(r->element)) {
-        mpi_meet(r);
-        return;
-    }
-    wait_until(note_came, r->more, r);
-    take_time(r);
 }
 
 static void nccl_finish(Request *r) {
@@ -588,24 +456,27 @@ static void nccl_finish(Request *r) {
         return;
     }
     process.latest = *r;
-    wait_until(note_came, f, r);
-    wait_until(is_launched, f, r);
-    take_time(r);
+    mpi_meet(r);
+    char text[200];
+    describe(r, text);
+    for (double since = now(); !f->launched;) wait_turn(since, text);
     // later work of this rank runs after the operation
     CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));
     if (r->scratch && library_sums(r))
         device_copy(r->out, r->scratch, r->out_count * element_size(r->element));
-    f->next = process.spare;
-    process.spare = f;
+    // CUDA frees an event that is still in use when it has happened
+    CUDA(cudaEventDestroy(f->ready));
+    CUDA(cudaEventDestroy(f->done));
+    free(f);
     r->more = NULL;
 }
 
-// ---- 7. Groups ----
+// ---- 6. Groups ----
 
 static Link *link_new(MPI_Comm comm, size_t size) {
     Link *l = host_alloc(sizeof *l);
     mpi_link_open(&l->mpi, comm);
-    lane_open(&l->lane);
+    l->lane = lane_new();
     l->to = host_alloc(size * sizeof *l->to);
     l->from = host_alloc(size * sizeof *l->from);
     return l;
@@ -614,86 +485,78 @@ static Link *link_new(MPI_Comm comm, size_t size) {
 // NCCL can split a communicator only if nothing is in flight on it. A group of one rank needs no
 // split.
 static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me) {
-    Link *from = link_of(parent), *l = link_new(mpi_split_comm(parent, members, n, me), n);
-    double timeout = parent->state->timeout;
-    for (double since = now(); process.waiting; turn(since, timeout, "a split")) {}
+    const Lane *from = link_of(parent)->lane;
+    Link *l = link_new(mpi_split_comm(parent, members, n, me), n);
+    for (double since = now(); process.waiting;) wait_turn(since, "a split");
     if (!from->nccl) return l;
-    drain(&from->lane, timeout, "a split");
+    drain(from, "a split");
     int colour = n > 1 ? (int)members[0] : NCCL_SPLIT_NOCOLOR;
-    NCCL(ncclCommSplit(from->nccl, colour, (int)me, &l->nccl, NULL));
-    settle(from->nccl, timeout, "a split"); // afterwards NCCL has created the new communicator
+    ncclComm_t nccl;
+    NCCL(ncclCommSplit(from->nccl, colour, (int)me, &nccl, NULL));
+    settle(from, "a split"); // afterwards NCCL has created the new communicator
     if (n == 1) return l;
-    settle(l->nccl, timeout, "a split");
-    keep(l->nccl);
-    use_all_connections(l->nccl, &l->lane, (int)me, (int)n, timeout);
+    l->lane->nccl = nccl;
+    settle(l->lane, "a split");
+    use_all_connections(l->lane, (int)me, (int)n);
     return l;
+}
+
+// Starts to end all communicators, then waits for all of them, so ranks may arrive in any order.
+static void end_lanes(void) {
+    for (Lane *l = process.lanes; l; l = l->next)
+        if (l->nccl) NCCL(ncclCommFinalize(l->nccl));
+    while (process.lanes) {
+        Lane *l = process.lanes;
+        if (l->nccl) settle(l, "the end of NCCL");
+        if (l->nccl) NCCL(ncclCommDestroy(l->nccl));
+        CUDA(cudaStreamDestroy(l->stream));
+        process.lanes = l->next;
+        free(l);
+    }
 }
 
 static void nccl_close(Comm *c) {
     Link *l = link_of(c);
-    double timeout = c->state->timeout;
     for (size_t i = 0; i < c->size; i++) {
-        if (l->to[i]) drain(&l->to[i]->lane, timeout, "the last messages");
-        if (l->from[i]) drain(&l->from[i]->lane, timeout, "the last messages");
-        pair_free(l->to[i]);
-        pair_free(l->from[i]);
+        if (l->to[i]) drain(l->to[i], "the last messages");
+        if (l->from[i]) drain(l->from[i], "the last messages");
     }
-    drain(&l->lane, timeout, "the last operations");
+    drain(l->lane, "the last operations");
     if (process.latest.comm == c) process.latest.comm = NULL;
-    lane_close(&l->lane);
     if (l->piece) device_free(l->piece);
     mpi_link_close(c);
     free(l->to);
     free(l->from);
     free(l);
+    if (c == process.world) end_lanes();
 }
 
-static const Wire wire_nccl = { true,         nccl_start, nccl_finish, nccl_meet,
+static const Wire wire_nccl = { true,         nccl_start, nccl_finish, mpi_meet,
                                 nccl_connect, nccl_split, nccl_close };
 
-// ---- 8. The launch ----
+// ---- 7. The launch ----
 
 const char *nccl_missing(void) { return NULL; }
 
-// Starts to end all communicators, then waits for all of them, so ranks may arrive in any order.
-static void end_communicators(double timeout) {
-    for (size_t i = 0; i < process.n_communicators; i++)
-        NCCL(ncclCommFinalize(process.communicators[i]));
-    for (size_t i = 0; i < process.n_communicators; i++)
-        settle(process.communicators[i], timeout, "the end of NCCL");
-    for (size_t i = 0; i < process.n_communicators; i++)
-        NCCL(ncclCommDestroy(process.communicators[i]));
-    free(process.communicators);
-    for (Flight *f; (f = process.spare) != NULL;) {
-        process.spare = f->next;
-        CUDA(cudaEventDestroy(f->ready));
-        CUDA(cudaEventDestroy(f->done));
-        free(f);
-    }
-}
-
-void nccl_run(const LaunchOptions *o, RankBody body) {
+void nccl_run(const Launch *launch, RankBody body) {
     MPI_Comm comm;
-    ncclUniqueId id;
     device_stream(); // from here on the process uses its GPU
-    process.timeout = o->timeout;
+    process.timeout = launch->timeout;
+    Comm *side = mpi_side_channel(launch);
+    mpi_meanwhile = meanwhile;
+    device_meanwhile = meanwhile_on_gpu;
     MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
     Link *l = link_new(comm, this_world_size);
     if (this_world_size > 1) {
-        if (this_rank == 0) NCCL(ncclGetUniqueId(&id));
-        MPI(MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, comm));
-        l->nccl = join(id, (int)this_world_size, (int)this_rank, 0);
-        settle(l->nccl, o->timeout, "the start of NCCL");
-        use_all_connections(l->nccl, &l->lane, (int)this_rank, (int)this_world_size, o->timeout);
+        if (this_rank == 0) NCCL(ncclGetUniqueId(&l->lane->id));
+        MPI(MPI_Bcast(&l->lane->id, sizeof l->lane->id, MPI_BYTE, 0, comm));
+        join(l->lane, (int)this_world_size, (int)this_rank, 0);
+        settle(l->lane, "the start of NCCL");
+        use_all_connections(l->lane, (int)this_rank, (int)this_world_size);
     }
-    mpi_meanwhile = move_on;
-    device_meanwhile = meanwhile;
-    comm_run_rank(comm_new("world", this_rank, this_world_size, NULL, &wire_nccl, l, o->reduce,
-                           o->timeout),
-                  mpi_side_channel(o), body);
+    process.world = comm_new("world", this_rank, this_world_size, NULL, &wire_nccl, l, launch);
+    comm_run_rank(process.world, side, body);
     mpi_meanwhile = NULL;
     device_meanwhile = NULL;
-    end_communicators(o->timeout);
-    mpi_leave_together(o);
 }
 #endif

@@ -1,8 +1,8 @@
 // record.c: records the events of each rank.
 #include "common/comm/record.h"
+#include "common/tensor/memory.h"
 #include <stdlib.h>
 #include <string.h>
-#include "common/base/meter.h"
 #include "common/device/device.h"
 
 const char *const event_name[EVENT_KINDS] = { "forward",    "backward", "weights", "update",
@@ -15,10 +15,8 @@ typedef struct {
 
 static _Thread_local struct {
     bool on;
-    MemoryCategory watched;
     RecordedEvent *events;
-    MemorySample *samples;
-    size_t n, room, samples_n, samples_room;
+    size_t n, room;
     Doing doing[DEPTH]; // the present activities, innermost last
     size_t depth;
     Picoseconds since; // start of the busy stretch
@@ -35,7 +33,7 @@ static RecordedEvent *event_new(void) {
     return memset(&self.events[self.n++], 0, sizeof *self.events);
 }
 
-static bool record_on(void) { return self.on && !ledger_paused(); }
+bool record_on(void) { return self.on && !ledger_paused(); }
 
 // Real times are times on the device, and a GPU runs behind the host. Waiting for the GPU at every
 // event would change the measurement. So events hold marks, and record_stop() reads their times.
@@ -46,45 +44,33 @@ Picoseconds record_moment(void) {
     return record_on() && on_device() ? MARK | device_mark() : clock_now();
 }
 
-static void read_mark(Picoseconds *t) {
+void record_read_moment(Picoseconds *t) {
     if (*t & MARK) *t = self.begun + (Picoseconds)(device_mark_seconds(*t & ~MARK) * 1e12);
 }
 
-static void sample_bytes(int category, size_t bytes);
-void record_start(MemoryCategory watched) {
-    self.n = self.samples_n = self.depth = 0;
+void record_start(void) {
+    self.n = self.depth = 0;
     self.on = true;
-    self.watched = watched;
-    meter_bytes = sample_bytes;
     if (on_device()) {
         device_mark_start();
         self.begun = clock_now();
     }
-    sample_bytes((int)watched, memory_now(watched));
 }
 void record_stop(void) {
     self.on = false;
-    meter_bytes = NULL;
     for (size_t i = 0; i < self.n; i++) {
-        read_mark(&self.events[i].start);
-        read_mark(&self.events[i].end);
-        read_mark(&self.events[i].waited);
+        record_read_moment(&self.events[i].start);
+        record_read_moment(&self.events[i].end);
+        record_read_moment(&self.events[i].waited);
     }
-    for (size_t i = 0; i < self.samples_n; i++) read_mark(&self.samples[i].at);
 }
 void record_free(void) {
     free(self.events);
-    free(self.samples);
     memset(&self, 0, sizeof self);
-    meter_bytes = NULL;
 }
 const RecordedEvent *record_events(size_t *n) {
     *n = self.n;
     return self.events;
-}
-const MemorySample *record_memory(size_t *n) {
-    *n = self.samples_n;
-    return self.samples;
 }
 
 // ---- the compute row ----
@@ -131,29 +117,11 @@ void record_resume_compute(void) {
     if (record_on()) self.since = record_moment();
 }
 
-// ---- the communication row, memory ----
+// ---- the communication row ----
 
 void record_transfer(RecordedEvent e, const char *comm) {
     if (!record_on()) return;
     e.number = self.depth ? self.doing[self.depth - 1].number : NO_NUMBER;
     strncpy(e.comm, comm, sizeof e.comm - 1);
     *event_new() = e;
-}
-
-static void sample_bytes(int category, size_t bytes) {
-    if (!record_on() || (MemoryCategory)category != self.watched) return;
-    Picoseconds at = record_moment();
-    MemorySample *last = self.samples_n ? &self.samples[self.samples_n - 1] : NULL;
-    if (last && last->at == at) { // several changes at the same time
-        if (bytes > last->high) last->high = bytes;
-        last->bytes = bytes;
-        return;
-    }
-    if (self.samples_n == self.samples_room) {
-        self.samples_room = self.samples_room ? 2 * self.samples_room : 1024;
-        self.samples = realloc(self.samples, self.samples_room * sizeof *self.samples);
-        if (!self.samples)
-            fault("out of memory while recording: leave --svg and --trace out, or run fewer steps");
-    }
-    self.samples[self.samples_n++] = (MemorySample){ at, bytes, bytes };
 }

@@ -3,7 +3,6 @@
 #ifndef RECORD_H
 #define RECORD_H
 #include "common/comm/clock.h"
-#include "common/tensor/memory.h"
 #include "common/base/util.h"
 
 typedef enum {
@@ -30,15 +29,10 @@ typedef struct {
     uint8_t chunk;        // the chunk of an interleaved stage; else 0
     uint16_t peer;        // the other rank of a message, numbered in the world
 } RecordedEvent;
-// high: the most live bytes at this time. bytes: the live bytes after it.
-typedef struct {
-    Picoseconds at;
-    size_t high, bytes;
-} MemorySample;
 
-// Deletes earlier events and starts recording, with samples of this category of memory.
-void record_start(MemoryCategory watched);
+void record_start(void); // deletes earlier events
 void record_stop(void);
+bool record_on(void); // has recording started, and is the ledger not paused?
 void record_free(void);
 // Work until record_leave is recorded as `kind` of micro-batch `number`. Calls nest: the outer kind
 // continues after the inner record_leave.
@@ -47,13 +41,15 @@ void record_enter(EventKind kind, size_t number);
 void record_enter_chunk(EventKind kind, size_t number, size_t chunk);
 void record_leave(void);
 const RecordedEvent *record_events(size_t *n);
-const MemorySample *record_memory(size_t *n);
 extern const char *const event_name[EVENT_KINDS];
 
-// ---- for comm.c ----
-// Returns the present time, for recorded events only. On a GPU in real time it returns a mark among
-// the queued work, and record_stop() replaces the mark by its time.
+// Returns the present time, for what is recorded only. On a GPU in real time it returns a mark
+// among the queued work. After record_stop(), record_read_moment() replaces the mark by its time.
+// record_stop() does this for the events.
 Picoseconds record_moment(void);
+void record_read_moment(Picoseconds *t);
+
+// ---- for comm.c ----
 void record_pause_compute(void); // ends the busy stretch, before a call that may wait
 void record_resume_compute(void);
 void record_transfer(RecordedEvent e, const char *comm); // sets e.number itself

@@ -46,7 +46,6 @@ struct Request {
     bool later;                 // other operations may run between start and finish
     bool patient;               // may wait a hundred times --timeout, unless a process is stopped
     bool done;                  // out holds the result (emu only)
-    bool grouped;               // finished by comm_group_end
     bool found;                 // comm_arrival has found the message
     size_t in_count, out_count; // elements of in and out on this rank
     // in a collective on a whole and a part, in may be a window of out, or out of in
@@ -56,7 +55,7 @@ struct Request {
     Tensor input, output; // the caller's tensors
     Arena held, shadow; // held: for scratch. shadow: for the shadow's two tensors, seen and result
     Tensor seen, result;
-    Pinned staged, staged_scratch;
+    Pinned staged_in, staged_out, staged_scratch;
     // The transport's state, freed with the request. more: state of a transport that is built on
     // another transport.
     void *extra, *more;
@@ -70,9 +69,8 @@ struct Request {
     bool met;                        // simulated collective: its end is known
     size_t steps, bytes;             // steps and bytes of the ring or chain
     uint64_t flow;                   // equal on all ranks that take part
-    CommKind kind;
-    bool booked, timed; // booked: the ledger counts it, unless paused
-    Request *next;      // in its Comm's list
+    bool booked, timed;              // booked: the ledger counts it, unless paused
+    Request *next;                   // in its Comm's list
 };
 
 // out = ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, in host memory.
@@ -97,9 +95,10 @@ typedef struct {
     char *receive;
     size_t sends, receives;
 } Parcel;
-// These functions fill parcel[size], by rank. A rank's parcel to itself is empty. A sum has two
+// These functions fill parcel[size], by rank. A rank copies its parcel to itself. A sum has two
 // rounds per piece. In the first round every rank sends its contributions. The receiver's scratch
-// holds them `most` elements apart.
+// holds them `most` elements apart. Here a rank's parcel to itself is empty, because a sum may read
+// it in place.
 void parcels_of_contributions(const Request *r, char *scratch, size_t offset, size_t most,
                               Parcel parcel[]);
 // In the second round every rank sends the sum of its own piece. An all-gather is a second round
@@ -128,13 +127,11 @@ typedef struct {
 
 struct CommState {
     const Wire *wire;
-    void *link; // state of the wire
-    ReduceOrder reduce;
-    double timeout;
+    void *link;            // state of the wire
+    const Launch *launch;  // of the run
     size_t meetings;       // collectives started so far; equal on all ranks
     Request *open;         // operations that no wait has finished; oldest first
     Request *idle;         // finished requests, kept for reuse
-    bool grouping;         // between group_start and group_end
     CommPeers connected;   // the pairs that may exchange messages
     uint64_t id;           // equal on all members, different for every Comm
     size_t *world_rank;    // [size]: each member's number in the world
@@ -148,14 +145,10 @@ typedef struct {
 } RankBody;
 // world_rank: each member's number in the world; NULL: the ranks are those of the world.
 Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank,
-               const Wire *wire, void *link, ReduceOrder reduce, double timeout);
+               const Wire *wire, void *link, const Launch *launch);
 // Runs one rank from its beginning to its end, with the Comms of the world and of the side channel.
 void comm_run_rank(Comm *world, Comm *side, RankBody body);
-void emu_run(const LaunchOptions *o, size_t ranks, RankBody body);
-void mpi_run(const LaunchOptions *o, RankBody body); // for mpi and staged
-size_t mpi_local_rank(void); // this process's number among those of its host
-// Collective. Returns true if no two processes of one host have the same id.
-bool mpi_all_different(const char id[32]);
-void nccl_run(const LaunchOptions *o, RankBody body);
-const char *nccl_missing(void); // why NCCL cannot be used; NULL: it is built in
+void emu_run(const Launch *l, RankBody body);
+void mpi_run(const Launch *l, RankBody body); // for mpi and staged
+void nccl_run(const Launch *l, RankBody body);
 #endif

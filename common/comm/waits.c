@@ -16,8 +16,8 @@ typedef struct {
     _Atomic bool printed;    // first slot only: a process has printed the table
     size_t rank;             // in the world
     double since, patience;  // when its wait began; a longer wait in seconds is suspicious
-    char text[200], comm[64];
-    uint64_t id; // the Comm's id and name
+    char text[200];
+    uint64_t id; // of the Comm
     int meeting; // the collective's number, or NONE for a message
     bool sends;
     size_t n;
@@ -74,7 +74,6 @@ void waits_post(const Request *r, int meeting, double since) {
     s->since = since;
     s->patience = seconds + (double)(r->count * element_size(r->element)) / 1e7;
     describe(r, s->text);
-    snprintf(s->comm, sizeof s->comm, "%s", r->comm->name);
     s->id = r->comm->state->id;
     s->sends = r->action == DO_SEND;
     s->meeting = message ? NONE : meeting;
@@ -88,19 +87,10 @@ void waits_clear(void) {
     if (slots) atomic_fetch_add(&slot(me)->number, 1);
 }
 
-static Slot *slot_of(size_t rank) { // NULL: on another node
-    for (size_t i = 0; slots && i < ranks; i++)
-        if (slot(i)->rank == rank) return slot(i);
-    return NULL;
-}
-
 void waits_tell(void) {
     if (slots) atomic_store(&slot(me)->told, true);
 }
-bool waits_told(size_t rank) {
-    Slot *s = slot_of(rank);
-    return s && atomic_load(&s->told);
-}
+bool waits_told(size_t i) { return slots && atomic_load(&slot(i)->told); }
 
 // ---- which rank waits for which ----
 
@@ -111,8 +101,7 @@ static bool too_long(const Slot *s, double time) {
 
 // Are a and b in the same collective, or in a send and its receive?
 static bool meets(const Slot *a, const Slot *b) {
-    if (!waiting(b) || a->id != b->id || strcmp(a->comm, b->comm) != 0 || a->meeting != b->meeting)
-        return false;
+    if (!waiting(b) || a->id != b->id || a->meeting != b->meeting) return false;
     if (a->meeting != NONE) return strcmp(a->text, b->text) == 0;
     return a->whom[0] == b->rank && b->whom[0] == a->rank && a->sends != b->sends;
 }
@@ -157,6 +146,12 @@ static size_t find_cycle(size_t *cycle, double time) {
 
 // ---- the table ----
 
+static bool on_this_node(size_t rank) {
+    size_t i = 0;
+    while (i < ranks && slot(i)->rank != rank) i++;
+    return i < ranks;
+}
+
 static void print_rank(FILE *f, const Slot *s) {
     if (!waiting(s)) {
         fprintf(f, "  rank %zu is in no call: it computes\n", s->rank);
@@ -171,7 +166,7 @@ static void print_rank(FILE *f, const Slot *s) {
     }
     before = "; on another node:";
     for (size_t i = 0; i < s->n; i++) {
-        if (slot_of(s->whom[i])) continue;
+        if (on_this_node(s->whom[i])) continue;
         fprintf(f, "%s rank %u", before, s->whom[i]);
         before = ",";
     }

@@ -17,9 +17,9 @@ void waits_open(MPI_Comm host, double deadlock);
 void waits_close(void); // collective
 // records that this rank waits in r. meeting: the collective's number
 void waits_post(const Request *r, int meeting, double since);
-void waits_clear(void);       // records that the wait is over
-void waits_look(void);        // call it while this rank waits: fault() if there is a deadlock
-void waits_tell(void);        // records that this rank has printed why it ends all ranks
-bool waits_told(size_t rank); // has a rank of this node called waits_tell?
-void waits_print(void);       // prints the table of waits, once
+void waits_clear(void);    // records that the wait is over
+void waits_look(void);     // call it while this rank waits: fault() if there is a deadlock
+void waits_tell(void);     // records that this rank has printed why it ends all ranks
+bool waits_told(size_t i); // has the i-th rank of this node called waits_tell?
+void waits_print(void);    // prints the table of waits, once
 #endif

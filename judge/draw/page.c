@@ -84,8 +84,8 @@ void page_title(const Program *p, size_t ranks) {
     printf("%s  ", p->tag);
     page_wrap(lesson_info.question, indent, indent);
     n += (size_t)snprintf(text + n, sizeof text - n, "%zu rank%s, %s (%s); %s %s%s; ", ranks,
-                          ranks == 1 ? "" : "s", p->choice.transport, p->choice.why, device_name(),
-                          REAL_NAME, p->tf32 ? " in tf32" : "");
+                          ranks == 1 ? "" : "s", transport_name[p->choice.transport], p->choice.why,
+                          device_name(), REAL_NAME, p->tf32 ? " in tf32" : "");
     if (p->threads > 1)
         n += (size_t)snprintf(text + n, sizeof text - n, "%zu threads each%s; ", p->threads,
                               threads_advice());

@@ -38,10 +38,12 @@ void picture_begin(Run *run, MemoryCategory category) {
     if (!clock_config()->simulated) common_time(run);
     comm_barrier(run->world);
     flops_before = clock_flops();
-    record_start(category);
+    record_start();
+    samples_start(category);
 }
 void picture_end(Run *run) {
     record_stop();
+    samples_stop();
     comm_barrier(run->world);
 }
 
@@ -91,7 +93,7 @@ Recording recording_gather(Run *run) {
     Recording all = { .ranks = run->world->size };
     size_t n, samples, *sizes = NULL;
     const RecordedEvent *events = record_events(&n);
-    const MemorySample *memory = record_memory(&samples);
+    const MemorySample *memory = samples_recorded(&samples);
     ledger_pause();
     all.buffer[0] = side_gather(events, n * sizeof *events, &sizes);
     if (run->is_root) {

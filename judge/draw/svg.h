@@ -4,6 +4,7 @@
 #define SVG_H
 #include <stdio.h>
 #include "judge/frame/lesson.h"
+#include "judge/draw/memory_samples.h"
 #include "common/comm/record.h"
 
 typedef struct {

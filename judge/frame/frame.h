@@ -1,6 +1,7 @@
 // frame.h: declarations that the files of the frame share. Lessons include only lesson.h.
 #ifndef FRAME_H
 #define FRAME_H
+#include "judge/frame/launch.h"
 #include "judge/frame/lesson.h"
 
 // ---- options.c ----
@@ -35,8 +36,9 @@ double option_value_real(const OptionValue *s);
 // ---- lesson.c: one Program per process, read-only while ranks run ----
 typedef struct {
     OptionValues settings;
-    LaunchOptions launch;
+    LaunchWish wish;
     LaunchChoice choice;
+    Launch launch;
     uint64_t seed;
     size_t threads; // threads per rank; 0: the lesson decides
     bool color, tf32, verbose;

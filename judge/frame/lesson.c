@@ -1,6 +1,8 @@
 // lesson.c: the frame of every program. It launches the ranks, prints title and verdict, and
 // returns the exit status.
 #include "judge/frame/frame.h"
+#include "judge/draw/memory_samples.h"
+#include "judge/frame/presets.h"
 #include "common/comm/clock.h"
 #include "common/device/device.h"
 #include "common/device/blas_kernels.h"
@@ -18,9 +20,9 @@ const char *threads_advice(void) {
 }
 
 static void print_title(const Program *p, size_t ranks) {
-    printf("%s %s, %s, %s%s, %zu rank%s (%s), ", p->tag, device_name(), p->choice.transport,
-           REAL_NAME, p->tf32 ? " with products in tf32" : "", ranks, ranks == 1 ? "" : "s",
-           p->choice.why);
+    printf("%s %s, %s, %s%s, %zu rank%s (%s), ", p->tag, device_name(),
+           transport_name[p->choice.transport], REAL_NAME, p->tf32 ? " with products in tf32" : "",
+           ranks, ranks == 1 ? "" : "s", p->choice.why);
     if (p->threads > 1) printf("%zu threads each%s, ", p->threads, threads_advice());
     printf("reduce %s, seed %" PRIu64 ", ", p->launch.reduce == REDUCE_FAST ? "fast" : "ordered",
            p->seed);
@@ -124,6 +126,7 @@ static void rank_body(Comm *world, void *context) {
     memory_rank_end(); // a leak on any rank ends the run before the verdict
     comm_barrier(world);
     program->status = verdict(&run); // all virtual ranks write the same value
+    samples_free();
     report_free(&run);
 }
 
@@ -131,7 +134,6 @@ static void rank_body(Comm *world, void *context) {
 
 static void read_common_options(Program *p) {
     const OptionValues *s = &p->settings;
-    const char *transport = options_find(s, "transport")->text;
     const OptionValue *emulate = options_find(s, "emulate"), *timeout = options_find(s, "timeout");
     p->seed = option_value_whole(options_find(s, "seed"), 0, UINT64_MAX);
     options_require_storage(s);
@@ -139,12 +141,9 @@ static void read_common_options(Program *p) {
     p->color = options_find(s, "color")->given || (page_on_terminal() && !getenv("NO_COLOR") &&
                                                    terminal && strcmp(terminal, "dumb") != 0);
     p->verbose = options_find(s, "verbose")->given;
-    p->launch.default_ranks = lesson_info.ranks;
-    if (emulate->text != NULL) p->launch.emulate = (size_t)option_value_whole(emulate, 1, 512);
-    if (transport != NULL)
-        while (p->launch.transport == TRANSPORT_AUTO ||
-               strcmp(transport, transport_name[p->launch.transport]) != 0)
-            p->launch.transport++;
+    p->wish.transport = options_find(s, "transport")->text;
+    p->wish.default_ranks = lesson_info.ranks;
+    if (emulate->text != NULL) p->wish.emulate = (size_t)option_value_whole(emulate, 1, 512);
     p->tf32 = device_is_gpu() && options_find(s, "tf32")->given;
     REQUIRE(!p->tf32 || sizeof(real) == sizeof(float),
             "--tf32 rounds products of fp32, but this program computes in %s: leave --tf32 out, or "
@@ -197,8 +196,8 @@ static void choose_clock(const Program *p) {
             "--rails %s are cards between nodes, but all ranks share one node: give the ranks per "
             "node with --node N, or leave --rails out",
             rails->text);
-    const char *transport = p->choice.transport;
-    bool crowded = strcmp(transport, "emu") == 0 || strcmp(transport, "staged") == 0 ||
+    const Transport transport = p->choice.transport;
+    bool crowded = transport == TRANSPORT_EMU || transport == TRANSPORT_STAGED ||
                    (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);
     clock_configure(&(ClockConfig){
         .simulated = clock ? strcmp(clock, "simulated") == 0 : crowded,
@@ -255,12 +254,14 @@ int experiment_main(int argc, char **argv, const Experiment *experiment) {
     if (program.settings.help) program.status = help(&program.settings, argv[0]);
     else {
         read_common_options(&program);
-        program.choice = comm_choose(&program.launch);
+        program.choice = launch_choose(&program.wish);
+        program.launch.transport = program.choice.transport;
+        program.launch.ranks = program.choice.ranks;
         choose_clock(&program);
         device_init();
         if (program.threads) device_set_threads(program.threads);
         if (program.tf32) device_allow_tf32();
-        comm_run(&program.launch, &program.choice, rank_body, &program);
+        comm_run(&program.launch, rank_body, &program);
         comm_process_end(program.status);
     }
     return program.status;

@@ -313,7 +313,7 @@ void report_json(Run *run, const char *path, double seconds, bool pass) {
     add_text(page, "lesson", lesson_info.id);
     add_text(page, "title", lesson_info.name);
     add_text(page, "backend", device_name());
-    add_text(page, "transport", s->program->choice.transport);
+    add_text(page, "transport", transport_name[s->program->choice.transport]);
     add_text(page, "precision", REAL_NAME);
     add_number(page, "ranks", (double)run->world->size);
     add_config(cJSON_AddObjectToObject(page, "config"), run);

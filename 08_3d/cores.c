@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "common/comm/comm.h"
+#include "08_3d/cores.h"
 #include "common/device/device.h"
 
 // The cores and the GPU of one rank. If a launcher binds ranks to different cores, they share no
@@ -35,7 +35,7 @@ static bool share(const Place *a, const Place *b, bool gpu) {
     return gpu ? strcmp(a->gpu, b->gpu) == 0 : CPU_EQUAL(&a->cores, &b->cores);
 }
 
-size_t side_cores_each(void) {
+size_t cores_per_rank(void) {
     Place *all = gather_places();
     size_t least = SIZE_MAX;
     for (size_t i = 0; all && i < this_world_size; i++) {
@@ -49,7 +49,7 @@ size_t side_cores_each(void) {
     return least > 0 ? least : 1;
 }
 
-double side_at_once(void) {
+double ranks_at_once(void) {
     Place *all = gather_places();
     const bool gpu = device_is_gpu();
     double at_once = 0;

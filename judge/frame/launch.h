@@ -1,0 +1,20 @@
+// launch.h: the choice of a transport.
+#ifndef LAUNCH_H
+#define LAUNCH_H
+#include "common/comm/comm.h"
+
+extern const char *const transport_name[]; // by Transport: "emu", ...
+typedef struct {
+    const char *transport; // the text of --transport; NULL: not given
+    size_t emulate;        // the number of virtual ranks; 0: not given
+    size_t default_ranks;  // the lesson's own rank count, used without a launcher
+} LaunchWish;
+// why[] holds the reason.
+typedef struct {
+    Transport transport;
+    char why[160];
+    size_t ranks;
+} LaunchChoice;
+// usage_error() if the wish is impossible
+LaunchChoice launch_choose(const LaunchWish *wish);
+#endif
