@@ -608,31 +608,27 @@ static void require_connected(const Comm *c, const char *call, size_t peer) {
           call, c->rank, peer, c->name);
 }
 
-static Request *send_to(Comm *c, Tensor t, size_t to) {
-    size_t bytes = to != c->rank ? tensor_bytes(t) : 0;
-    if (to < c->size) require_connected(c, "send", to);
-    return booked(tensor_request(c, DO_SEND, tensor_count(t), to, t, t), bytes, 0, 1, bytes);
+// A message of a rank to itself has no bytes in the ledger.
+static Request *message(Comm *c, Action action, Tensor t, size_t peer) {
+    size_t bytes = peer != c->rank ? tensor_bytes(t) : 0;
+    if (peer < c->size) require_connected(c, calls[action].name, peer);
+    return booked(tensor_request(c, action, tensor_count(t), peer, t, t),
+                  action == DO_SEND ? bytes : 0, action == DO_RECV ? bytes : 0, 1, bytes);
 }
 
 void comm_send(Comm *c, Tensor t, size_t to) {
     if (to == c->rank)
         fault("send to myself (rank %zu of %s) can never be received: use comm_start_send", to,
               c->name);
-    run_now(send_to(c, t, to));
+    run_now(message(c, DO_SEND, t, to));
 }
-
-static Request *recv_from(Comm *c, Tensor t, size_t from) {
-    size_t bytes = tensor_bytes(t);
-    if (from < c->size) require_connected(c, "recv", from);
-    Request *r = tensor_request(c, DO_RECV, tensor_count(t), from, t, t);
-    return booked(r, 0, from != c->rank ? bytes : 0, 1, bytes);
+void comm_recv(Comm *c, Tensor t, size_t from) { run_now(message(c, DO_RECV, t, from)); }
+Request *comm_start_send(Comm *c, Tensor t, size_t to) {
+    return run_later(message(c, DO_SEND, t, to));
 }
-
-void comm_recv(Comm *c, Tensor t, size_t from) { run_now(recv_from(c, t, from)); }
 Request *comm_start_recv(Comm *c, Tensor t, size_t from) {
-    return run_later(recv_from(c, t, from));
+    return run_later(message(c, DO_RECV, t, from));
 }
-Request *comm_start_send(Comm *c, Tensor t, size_t to) { return run_later(send_to(c, t, to)); }
 
 void comm_wait(Request *r) {
     if (!r) return;

@@ -27,7 +27,7 @@ typedef struct {
 void mpi_link_open(MpiLink *l, MPI_Comm comm);
 void mpi_link_close(Comm *c); // closes the MPI_Comm; does not free the MpiLink
 // The MPI part of Wire's split.
-MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t n, size_t me);
+MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t me);
 
 // Wire's functions for a Request with buffers in host memory. They use r->extra.
 void mpi_start(Request *r);

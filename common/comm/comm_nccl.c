@@ -486,7 +486,7 @@ static Link *link_new(MPI_Comm comm, size_t size) {
 // split.
 static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     const Lane *from = link_of(parent)->lane;
-    Link *l = link_new(mpi_split_comm(parent, members, n, me), n);
+    Link *l = link_new(mpi_split_comm(parent, members, me), n);
     for (double since = now(); process.waiting;) wait_turn(since, "a split");
     if (!from->nccl) return l;
     drain(from, "a split");

@@ -28,11 +28,13 @@ static MPI_Win window = MPI_WIN_NULL;
 static char *slots; // [ranks], each of slot_bytes
 static size_t ranks, slot_bytes, me;
 static double seconds;
+// A member of a cycle, and its wait when the search saw the cycle.
 typedef struct {
+    size_t i; // its slot
     uint64_t number, polls;
-} Seen;
-static Seen *seen; // [ranks] the waits when the search first saw the cycle
-static bool suspected;
+} Member;
+static Member *suspects; // [ranks] the cycle, as the search first saw it
+static size_t n_suspects;
 static double next_look;
 
 static Slot *slot(size_t i) { return (Slot *)(slots + i * slot_bytes); }
@@ -53,7 +55,7 @@ void waits_open(MPI_Comm host, double deadlock) {
         return;
     MPI_Win_shared_query(window, 0, &bytes, &unit, &memory);
     slots = memory;
-    seen = host_alloc(ranks * sizeof *seen);
+    suspects = host_alloc(ranks * sizeof *suspects);
     memset(slot(me), 0, slot_bytes);
     slot(me)->rank = this_rank;
     MPI_Barrier(host);
@@ -62,7 +64,7 @@ void waits_open(MPI_Comm host, double deadlock) {
 void waits_close(void) {
     if (!slots) return;
     slots = NULL;
-    free(seen);
+    free(suspects);
     MPI_Win_free(&window);
 }
 
@@ -80,7 +82,6 @@ void waits_post(const Request *r, int meeting, double since) {
     s->n = message ? 1 : r->comm->size;
     for (size_t i = 0; i < s->n; i++) s->whom[i] = (uint32_t)world_rank[message ? r->peer : i];
     atomic_fetch_add(&s->number, 1);
-    suspected = false;
 }
 
 void waits_clear(void) {
@@ -123,7 +124,7 @@ static size_t next_stuck(size_t i, const bool *stuck) {
 // that has waited for too long counts as stuck. Then the loop removes each rank that waits for no
 // stuck rank, until it finds no more. Each remaining rank waits for another remaining rank. So a
 // walk from any of them is in a cycle after `ranks` steps.
-static size_t find_cycle(size_t *cycle, double time) {
+static size_t find_cycle(Member *cycle, double time) {
     bool *stuck = host_alloc(ranks);
     size_t at = 0, n = 0, next;
     for (size_t i = 0; i < ranks; i++) stuck[i] = too_long(slot(i), time);
@@ -139,7 +140,8 @@ static size_t find_cycle(size_t *cycle, double time) {
     for (size_t step = 0; step < ranks && at < ranks; step++) at = next_stuck(at, stuck);
     for (next = at; next < ranks && n < ranks && (n == 0 || next != at);
          next = next_stuck(next, stuck))
-        cycle[n++] = next;
+        cycle[n++] =
+            (Member){ next, atomic_load(&slot(next)->number), atomic_load(&slot(next)->polls) };
     free(stuck);
     return next == at ? n : 0; // a wait may have ended during the search
 }
@@ -175,7 +177,7 @@ static void print_rank(FILE *f, const Slot *s) {
 
 // Prints with one write to stderr, so lines of several processes do not mix. Only the first process
 // that calls it prints.
-static bool print_table(const char *title, const size_t *cycle, size_t n) {
+static bool print_table(const char *title, const Member *cycle, size_t n) {
     char *text = NULL;
     size_t length = 0;
     FILE *f = atomic_exchange(&slot(0)->printed, true) ? NULL : open_memstream(&text, &length);
@@ -184,8 +186,8 @@ static bool print_table(const char *title, const size_t *cycle, size_t n) {
     for (size_t i = 0; i < ranks; i++) print_rank(f, slot(i));
     for (size_t i = 0; i < n; i++)
         fprintf(f, i == 0 ? "  the cycle: rank %zu waits for" : " rank %zu, which waits for",
-                slot(cycle[i])->rank);
-    if (n > 0) fprintf(f, " rank %zu\n", slot(cycle[0])->rank);
+                slot(cycle[i].i)->rank);
+    if (n > 0) fprintf(f, " rank %zu\n", slot(cycle[0].i)->rank);
     fclose(f);
     fflush(stdout);
     fwrite(text, 1, length, stderr);
@@ -198,15 +200,17 @@ void waits_print(void) {
     if (slots && seconds > 0) print_table("", NULL, 0);
 }
 
-// Has each rank of the cycle been in the same wait since the cycle was first seen, and polled often
-// enough?
-static bool confirmed(const size_t *cycle, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        size_t k = cycle[i];
-        if (atomic_load(&slot(k)->number) != seen[k].number) return false;
-        if (atomic_load(&slot(k)->polls) < seen[k].polls + POLLS) return false;
-    }
-    return n > 0 && suspected;
+static void report(const Member *cycle, size_t n) {
+    const double time = now();
+    bool all = ranks == this_world_size;
+    for (size_t i = 0; i < ranks; i++) all = all && too_long(slot(i), time);
+    char title[200];
+    snprintf(title, sizeof title,
+             "unsplit: deadlock: %s for more than %g s (--deadlock), and none of these can go on\n",
+             all ? "all ranks have waited" : "some ranks of this node have waited", seconds);
+    if (!print_table(title, cycle, n)) return;
+    end_all_ranks(STATUS_FAULT);
+    _exit(STATUS_FAULT);
 }
 
 void waits_look(void) {
@@ -215,26 +219,16 @@ void waits_look(void) {
     double time = now();
     if (time < next_look || !too_long(slot(me), time)) return;
     next_look = time + 0.1;
-    size_t *cycle = host_alloc(ranks * sizeof *cycle), n = find_cycle(cycle, time);
-    if (confirmed(cycle, n)) {
-        bool all = ranks == this_world_size;
-        for (size_t i = 0; i < ranks; i++) all = all && too_long(slot(i), time);
-        char title[200];
-        snprintf(
-            title, sizeof title,
-            "unsplit: deadlock: %s for more than %g s (--deadlock), and none of these can go on\n",
-            all ? "all ranks have waited" : "some ranks of this node have waited", seconds);
-        if (print_table(title, cycle, n)) {
-            end_all_ranks(STATUS_FAULT);
-            _exit(STATUS_FAULT);
-        }
+    Member *cycle = host_alloc(ranks * sizeof *cycle);
+    size_t n = find_cycle(cycle, time);
+    // the same waits as before, and each rank has polled often enough since then
+    bool same = n == n_suspects, polled = n > 0;
+    for (size_t i = 0; i < n && same; i++) {
+        same = cycle[i].i == suspects[i].i && cycle[i].number == suspects[i].number;
+        polled = polled && cycle[i].polls >= suspects[i].polls + POLLS;
     }
-    for (size_t i = 0; i < ranks; i++) {
-        uint64_t number = atomic_load(&slot(i)->number);
-        if (suspected && seen[i].number == number) continue;
-        seen[i].number = number;
-        seen[i].polls = atomic_load(&slot(i)->polls);
-    }
-    suspected = n > 0;
+    if (same && polled) report(cycle, n);
+    if (!same) memcpy(suspects, cycle, n * sizeof *cycle);
+    n_suspects = n;
     free(cycle);
 }
