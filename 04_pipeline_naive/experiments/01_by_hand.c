@@ -5,15 +5,57 @@
 #include <stdio.h>
 #include <string.h>
 
+// w, b and their gradients of every layer, after every step.
+enum { NUMBERS = STEPS * LAYERS * 4 };
+static void train(Chain *c, double loss[STEPS], double *number) {
+    for (size_t step = 0; step < STEPS; step++) {
+        double *first = number;
+        chain_play(c);
+        loss[step] = c->loss;
+        for (size_t i = 0; i < c->p; i++)
+            for (size_t l = 0; l < c->device[i].n; l++, number += 4) {
+                number[2] = c->device[i].layer[l].dw;
+                number[3] = c->device[i].layer[l].db;
+            }
+        chain_update(c);
+        number = first;
+        for (size_t i = 0; i < c->p; i++)
+            for (size_t l = 0; l < c->device[i].n; l++, number += 4) {
+                number[0] = c->device[i].layer[l].w;
+                number[1] = c->device[i].layer[l].b;
+            }
+    }
+}
+
+// The op that device i starts at time u; what is 0: none.
+static Op started(const Chain *c, size_t i, size_t u) {
+    const Device *d = &c->device[i];
+    for (size_t n = 0; n < d->ops; n++)
+        if (d->start[n] == u) return d->op[n];
+    return (Op){ 0 };
+}
+// Two columns are a unit of time: "F0", "--" goes on, ". " idle.
+static void draw(char row[2 * MOST_UNITS + 1], const Chain *c, size_t i) {
+    for (size_t u = 0; u < c->end; u++) strcpy(row + 2 * u, ". ");
+    for (size_t n = 0; n < c->device[i].ops; n++) {
+        Op op = c->device[i].op[n];
+        size_t units = op.what == 'B' ? T_BACKWARD : T_FORWARD;
+        char *cell = row + 2 * c->device[i].start[n];
+        memset(cell, '-', 2 * units);
+        cell[0] = op.what;
+        cell[1] = (char)('0' + op.k);
+    }
+}
+
 // Draws a step of `split`, and compares the training of `split` with the training of one device.
 static void compare(Run *run, const char *what, Chain *split) {
     Chain whole = chain_new(run->seed, 1, split->pieces, chain_there_and_back);
     double loss[STEPS], want_loss[STEPS], number[NUMBERS], want_number[NUMBERS];
-    chain_train(split, loss, number);
-    chain_train(&whole, want_loss, want_number);
+    train(split, loss, number);
+    train(&whole, want_loss, want_number);
     for (size_t i = 0; i < split->p; i++) {
         char row[2 * MOST_UNITS + 1] = "";
-        for (size_t u = 0; u < split->end; u++) strcat(row, split->device[i].row[u]);
+        draw(row, split, i);
         say(run, "  %zu %s", i, row);
     }
     check_numbers(run, what, "weights and gradients of every step", number, want_number, NUMBERS,
@@ -28,8 +70,8 @@ static const char *slice_line(char *line, const Chain *t, size_t u) {
     sprintf(line, "t%zu", u);
     for (size_t i = 0; i < t->p; i++) {
         char cell[32] = "idle";
-        const char *op = t->device[i].row[u];
-        if (op[0] == 'F') sprintf(cell, "MB%c Stage%zu", op[1], i);
+        Op op = started(t, i, u);
+        if (op.what == 'F') sprintf(cell, "MB%zu Stage%zu", op.k, i);
         sprintf(line + strlen(line), " | %-10s", cell);
     }
     return line;
@@ -39,7 +81,7 @@ static const char *slice_line(char *line, const Chain *t, size_t u) {
 static void order_in_words(char *line, const Chain *t) {
     for (size_t u = 0; u < t->end; u++)
         for (size_t i = 0; i < t->p; i++) {
-            char what = t->device[i].row[u][0], *end = line + strlen(line);
+            char what = started(t, i, u).what, *end = line + strlen(line);
             if (what == 'F') sprintf(end, "%s%zu forward", u ? " - " : "", i);
             if (what == 'B') sprintf(end, " - %zu backward", i);
         }
