@@ -75,12 +75,11 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     Param *p = l->units[0]->params;
     CubeLayout at = cube_stream(l, b), sw = cube_swapped(at);
     Batch own = cube_rows(b, sw);
-    size_t C = l->config->width, M = x.rows;
-    size_t N = s->t[S_FC].rows, F = s->t[S_FC].cols, A = s->t[S_QKV].cols / 3;
+    size_t C = l->config->width;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor d = tensor_new(&scratch, M, x.cols), dnorm = tensor_new(&scratch, M, x.cols);
-    Tensor dmiddle = tensor_new(&scratch, M, x.cols), dfc = tensor_new(&scratch, N, F);
-    Tensor dmix = tensor_new(&scratch, N, A), dqkv = tensor_new(&scratch, N, 3 * A);
+    Tensor d = tensor_like(&scratch, x), dnorm = tensor_like(&scratch, x);
+    Tensor dmiddle = tensor_like(&scratch, x), dfc = tensor_like(&scratch, s->t[S_FC]);
+    Tensor dmix = tensor_like(&scratch, s->t[S_MIX]), dqkv = tensor_like(&scratch, s->t[S_QKV]);
 
     op_dropout(d, dy, cube_dropout(l, b, at, SITE_OUT));
     bias_gradient(&p[OUT_B], d);

@@ -45,13 +45,12 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     const ModelConfig *c = l->config;
     Param *p = l->units[0]->params;
     const Batch own = summa_batch(g, b);
-    size_t M = x.rows, C = x.cols;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor d = tensor_new(&scratch, M, C), dnorm = tensor_new(&scratch, M, C);
-    Tensor dmiddle = tensor_new(&scratch, M, C);
-    Tensor dfc = tensor_new(&scratch, M, s->t[S_FC].cols);
-    Tensor dmix = tensor_new(&scratch, M, s->t[S_MIX].cols);
-    Tensor dqkv = tensor_new(&scratch, M, s->t[S_QKV].cols);
+    Tensor d = tensor_like(&scratch, x), dnorm = tensor_like(&scratch, x);
+    Tensor dmiddle = tensor_like(&scratch, x);
+    Tensor dfc = tensor_like(&scratch, s->t[S_FC]);
+    Tensor dmix = tensor_like(&scratch, s->t[S_MIX]);
+    Tensor dqkv = tensor_like(&scratch, s->t[S_QKV]);
 
     op_dropout(d, dy, summa_dropout(l, &own, SITE_OUT));
     summa_linear_backward(g, summa_by_hidden(c), dfc, s->t[S_ACT], d, &p[OUT_W]);
