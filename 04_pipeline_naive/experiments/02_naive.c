@@ -71,13 +71,7 @@ static void times(Run *run, const Training *t, const Timing *last) {
         for (size_t i = 0; i < p; i++) work += 3 * stage_forward_time(&t->model, p, i, B);
         transfer += 2 * (p - 1) * stage_message_time(&t->model, B);
     }
-    // Then all ranks wait for the sums of a tied wte's gradient, of the loss and of the squares.
-    CutSizes z = stage_sizes(&t->model, p, 0);
-    double sums = 0;
-    if (stage_shares_table(&z))
-        sums = ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), gradient_bytes(&t->model));
-    sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
-    sums += ring_time(ALL_REDUCE_PASSES, p, config_tensors(&t->model), sizeof(double));
+    double sums = stage_sums_time(&t->model, p); // all ranks wait for them
     check_cost(run, "step.model", "last step: work, messages, sums in a row", "ps",
                formula(work + transfer + sums), NOT_PREDICTED, last->step);
 

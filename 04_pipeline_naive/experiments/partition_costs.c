@@ -29,7 +29,6 @@ static double stage_time(const double *cost, const size_t *blocks, size_t p, siz
 // micro-batches follow as closely as the slowest stage or link lets them. The sums at the end of
 // the step come last. A backward takes twice the time of a forward.
 static double step_time(const Training *t, const double *cost, const size_t *blocks, size_t p) {
-    CutSizes z = cut_sizes(&t->model, 1, 0);
     double sum = 0, slowest = 0, way = p > 1 ? (double)stage_message_time(&t->model, 1) : 0;
     double others = (double)t->micro_batches - 1;
     for (size_t i = 0; i < p; i++) {
@@ -37,15 +36,10 @@ static double step_time(const Training *t, const double *cost, const size_t *blo
         sum += 3 * f;
         slowest = fmax(slowest, f);
     }
-    double sums = 0;
-    if (p > 1 && !t->model.untied) // the first and the last stage share wte
-        sums = ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), gradient_bytes(&t->model));
-    sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
-    sums += ring_time(ALL_REDUCE_PASSES, p, config_tensors(&t->model), sizeof(double));
     // The message of a stage that has only the embedding begins the step.
     if (stage_time(cost, blocks, p, 0) == 0) sum -= way;
     return sum + 2 * (double)(p - 1) * way +
-           others * (fmax(slowest, way) + fmax(2 * slowest, way)) + sums;
+           others * (fmax(slowest, way) + fmax(2 * slowest, way)) + stage_sums_time(&t->model, p);
 }
 
 // ---------------------------------------------------------------- costs

@@ -31,6 +31,15 @@ Picoseconds stage_message_time(const ModelConfig *c, size_t B) {
     return (Picoseconds)send_time(message_elements(&z, B) * weight_bytes(c));
 }
 
+double stage_sums_time(const ModelConfig *c, size_t p) {
+    CutSizes z = stage_sizes(c, p, 0);
+    double tied = 0;
+    if (stage_shares_table(&z))
+        tied = ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), gradient_bytes(c));
+    return tied + ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double)) +
+           ring_time(ALL_REDUCE_PASSES, p, config_tensors(c), sizeof(double));
+}
+
 const char *cost_name(CostName *name, const char *format, ...) {
     va_list args;
     va_start(args, format);
