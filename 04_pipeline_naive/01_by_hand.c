@@ -56,12 +56,9 @@ static double run_backward(Chain *c, size_t i, Range samples) {
     return loss;
 }
 
-// ---------------------------------------------- three ways to order the ops, alike on every device
+// ---------------------------------------------- two ways to order the ops, alike on every device
 
 static void add(Device *d, char what, size_t k) { d->op[d->ops++] = (Op){ what, k }; }
-void chain_forwards_only(Device *d, size_t pieces) {
-    for (size_t k = 0; k < pieces; k++) add(d, 'F', k);
-}
 // Naive: the forward of a micro-batch starts after the backward of the one before.
 void chain_there_and_back(Device *d, size_t pieces) {
     for (size_t k = 0; k < pieces; k++) {
@@ -71,7 +68,7 @@ void chain_there_and_back(Device *d, size_t pieces) {
 }
 // Micro-batched: all forwards, then all backwards.
 void chain_all_there_all_back(Device *d, size_t pieces) {
-    chain_forwards_only(d, pieces);
+    for (size_t k = 0; k < pieces; k++) add(d, 'F', k);
     for (size_t k = 0; k < pieces; k++) add(d, 'B', k);
 }
 

@@ -31,9 +31,9 @@ typedef struct {
     Device device[LAYERS]; // p of them
 } Chain;
 
-// A rule writes a device's list of ops. The three rules give every device the same list.
+// A rule writes a device's list of ops. Both rules give every device the same list.
 typedef void Rule(Device *d, size_t pieces);
-Rule chain_forwards_only, chain_there_and_back, chain_all_there_all_back;
+Rule chain_there_and_back, chain_all_there_all_back;
 // The chain on p devices. Weights and samples depend on the seed alone, not on p.
 Chain chain_new(uint64_t seed, size_t p, size_t pieces, Rule *rule);
 void chain_play(Chain *c);   // computes every op, and records when the op ran
