@@ -44,7 +44,7 @@ typedef struct {
 // messages hide behind the work of their receiver, unless a message (d) takes longer than that
 // work.
 static void equal_stages_costs(Run *run, const Stack *stack, size_t m, size_t step,
-                               const Timing *gpipe) {
+                               const Timing *gpipe, const Timing *naive) {
     size_t links = run->world->size - 1;
     StackTimes t = stack_times(stack);
     size_t f = t.forward, b = t.backward, d = links ? t.message : 0;
@@ -56,6 +56,8 @@ static void equal_stages_costs(Run *run, const Stack *stack, size_t m, size_t st
                formula(exposed), NOT_PREDICTED, gpipe->exposed);
     check_cost(run, "hidden.gpipe", "equal stages, m = 8: hidden", "ps",
                formula(links * 2 * m * d - exposed), NOT_PREDICTED, gpipe->hidden);
+    check_cost(run, "step.naive", "naive, m = 8: step", "ps",
+               formula(m * ((links + 1) * (f + b) + 2 * links * d)), NOT_PREDICTED, naive->step);
 }
 
 // GPipe's step: the first micro-batch passes all stages and links. Each later micro-batch follows
@@ -86,7 +88,7 @@ static void equal_stages(Run *run, const Training *t, const Timing *last, EqualS
                                  { "activations", "activations, peak", "bytes",
                                    BY_FORMULA(m * stack_kept(&stack, p, i)), gpipe.activations },
                                  { 0 } });
-        if (m == 8) equal_stages_costs(run, &stack, m, step, &gpipe.timing);
+        if (m == 8) equal_stages_costs(run, &stack, m, step, &gpipe.timing, &naive.timing);
         columns[k] = page_text(run, "m = %zu", m);
         for (size_t way = 0; way < 2; way++) {
             const Played *r = way ? &gpipe : &naive;
