@@ -49,7 +49,6 @@ static void time_lines(Run *run, const Training *t, const char *name, const Reba
     size_t p = run->world->size, n = t->model.layers + 2;
     double *now = host_alloc(n * sizeof *now), *before = host_alloc(n * sizeof *before);
     for (size_t s = 0; s < t->steps; s++) {
-        CostName id, text;
         forward_times(t, s, now);
         // The costs that the last cut used, if there was one.
         forward_times(t, s > 0 ? s - s % MOVE_EVERY - 1 : 0, before);
@@ -57,15 +56,15 @@ static void time_lines(Run *run, const Training *t, const char *name, const Reba
         double slowest = solved ? partition_exhaustive(now, n, p) : 0;
         for (size_t i = 0; i < p && !solved; i++)
             slowest = fmax(slowest, stage_time(now, r->blocks[s], p, i));
-        check_cost(run, cost_name(&id, "busiest.%s.%zu", moves ? "move" : "stay", s),
-                   cost_name(&text, "%s, step %zu: slowest stage%s", name, s,
-                             solved ? ", of the best cut" : ""),
-                   "ps", formula(3 * slowest * (double)t->micro_batches), NOT_PREDICTED,
-                   (double)r->timing[s].busiest);
-        check_cost(run, cost_name(&id, "step.%s.%zu", moves ? "move" : "stay", s),
-                   cost_name(&text, "%s, step %zu: step", name, s), "ps",
-                   formula(step_time(t, now, r->blocks[s], p)), NOT_PREDICTED,
-                   (double)r->timing[s].step);
+        const char *ids = page_text(run, "%%s.%s.%zu", moves ? "move" : "stay", s);
+        check_costs(run, ids, page_text(run, "%s, step %zu: %%s", name, s),
+                    (CostRow[]){
+                        { "busiest", solved ? "slowest stage, of the best cut" : "slowest stage",
+                          "ps", BY_FORMULA(3 * slowest * (double)t->micro_batches),
+                          (double)r->timing[s].busiest },
+                        { "step", "step", "ps", BY_FORMULA(step_time(t, now, r->blocks[s], p)),
+                          (double)r->timing[s].step },
+                        { 0 } });
     }
     free(now);
     free(before);

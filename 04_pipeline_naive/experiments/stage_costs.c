@@ -104,11 +104,10 @@ void stage_check_costs(Run *run, const Training *t, const char *way, size_t flig
                   ring_bytes(ALL_REDUCE_PASSES, p, config_tensors(c), D);
     size_t elements = elements_stage(&z);
     size_t state = t->optimizer.kind == ADAMW ? adamw_bytes(c) : master_bytes(c);
-    CostName ids, names;
-    cost_name(&ids, "%s%s%%s", way ? way : "", way ? "." : "");
-    cost_name(&names, "%s%s%%s", way ? way : "", way ? ": " : "");
+    const char *ids = page_text(run, way ? "%s.%%s" : "%%s", way);
+    const char *names = page_text(run, way ? "%s: %%s" : "%%s", way);
     check_costs(
-        run, ids.text, names.text,
+        run, ids, names,
         (CostRow[]){
             // Per micro-batch: activations [B*T, C] to the next stage, gradients of that shape
             // back.
