@@ -22,11 +22,7 @@
 //
 // An all-reduce is a reduce-scatter followed by an all-gather. In 06_transformer.c they follow each
 // other at once. Here a region lies between the two collectives. In this region every rank has only
-// its own rows. sequence_layers.c has the embedding and the head. The embedding sends a
-// reduce-scatter forward and an all-gather of dy backward, of M C elements each. So every rank has
-// the whole gradient of wpe. The head sends an all-gather forward and a reduce-scatter backward;
-// KEEP_SHARD sends one more all-gather backward. The loss is that of 05_vocab.c: three all-reduces
-// of M elements.
+// its own rows. sequence_layers.c has the embedding and the head, with the same four functions.
 #include "03_tensor_parallel/sequence_layers.h"
 
 // ---------------------------------------------------------------- the two ends of a region
@@ -153,26 +149,3 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 const LayerKind sequence_parallel_block = BLOCK("sequence-parallel block");
 const LayerKind sequence_parallel_block_whole =
     BLOCK("sequence-parallel block that keeps gathered inputs");
-
-// ---------------------------------------------------------------- the model
-// tensor_parallel() cuts the parameters. Norms, and biases that are added after a sum, have seen
-// only this rank's rows, so their gradients are partial. model_partial_sums() adds them over tp
-// once per step.
-void sequence_parallel(Model *m, Comm *tp, KeptInput keep) {
-    static const int of_rows[] = { LN1_GAIN, LN1_BIAS, PROJ_B, LN2_GAIN, LN2_BIAS, OUT_B };
-    bool whole = keep == KEEP_WHOLE;
-    tensor_parallel(m, tp);
-    for (size_t i = 0; i < m->n_layers; i++) {
-        Layer *l = &m->layers[i];
-        if (l->kind == &tensor_parallel_embedding) l->kind = &sequence_parallel_embedding;
-        if (l->kind == &tensor_parallel_block) {
-            l->kind = whole ? &sequence_parallel_block_whole : &sequence_parallel_block;
-            for (size_t k = 0; k < sizeof of_rows / sizeof *of_rows; k++)
-                l->units[0]->params[of_rows[k]].partial = tp;
-        }
-        if (l->kind == &tensor_parallel_head) {
-            l->kind = whole ? &sequence_parallel_head_whole : &sequence_parallel_head;
-            for (size_t k = 0; k < 2; k++) l->units[0]->params[k].partial = tp;
-        }
-    }
-}

@@ -18,8 +18,7 @@
 // several documents in one sequence.
 //
 // Norms, linear layers, embedding and loss work on one position at a time, so only attention
-// communicates. Two other ways: 13_ring_self_attention.c (Li et al. 2021, whole rows of scores)
-// and 14_ulysses.c (Jacobs et al. 2023, an all-to-all from positions to heads).
+// communicates.
 #include "03_tensor_parallel/context_parallel.h"
 
 // ---------------------------------------------------------------- the positions of each rank
@@ -28,9 +27,6 @@
 Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *kind) {
     if (kind != &ring_attention_zigzag) return (Positions){ 1, { shard_range(T, n, i) } };
     return (Positions){ 2, { shard_range(T, 2 * n, i), shard_range(T, 2 * n, 2 * n - 1 - i) } };
-}
-Positions context_positions_of(const AttentionHeads *h, size_t rank) {
-    return context_positions(h->length, h->cp->size, rank, h->kind);
 }
 
 // -------------------------------------------------- online softmax: two partial results become one
@@ -54,27 +50,8 @@ static void merge(Tensor out, Tensor lse, Tensor out_b, Tensor lse_b) {
 // ---------------------------------------------------------------- the ring
 // In step k = 0 .. N-1 a rank has the block of rank ring_owner(cp, k), which is k places before
 // this rank. Two rooms take turns. One room holds the present block, which is also sent. The other
-// room receives the next block.
-
-// Returns room for k | v of one rank's positions: [B*T/N, 2A], stored as qkv. A is the number of
-// columns of this rank's heads: C, or C/tp where heads are cut, too. With grouped heads A is the
-// number of columns of k.
-static Tensor keys_of(const AttentionHeads *h, Tensor qkv, size_t owner, Arena *room) {
-    Positions p = context_positions_of(h, owner);
-    size_t rows = h->B * positions_count(&p);
-    return tensor_shaped(room, tensor_shape(rows, 2 * attention_key_columns(h), qkv.element));
-}
-// Returns room for their gradients, which are sums over all ranks: reals in any storage.
-static Tensor block_of(const AttentionHeads *h, size_t owner, Arena *room) {
-    Positions p = context_positions_of(h, owner);
-    return tensor_new(room, h->B * positions_count(&p), 2 * attention_key_columns(h));
-}
-// Copies this rank's k | v into one contiguous tensor, which can be sent.
-static Tensor own_block(const AttentionHeads *h, Tensor qkv, Arena *room) {
-    Tensor copy = keys_of(h, qkv, h->cp->rank, room);
-    tensor_copy(copy, attention_keys_values(h, qkv));
-    return copy;
-}
+// room receives the next block. A block is [B*T/N, 2A]: k | v of one rank's positions. A is the
+// number of columns of this rank's heads: C, or C/tp where heads are cut, too.
 
 // A rank sends the present block of k | v to the next rank while its own queries attend to the
 // block. Every block visits every rank, because all later queries attend to its keys. Pairs in
@@ -83,14 +60,14 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
     Comm *cp = h->cp;
     Positions queries = context_positions_of(h, cp->rank);
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
-    Tensor here = own_block(h, s->t[S_QKV], &room[0]), coming = { 0 };
+    Tensor here = ring_own_block(h, s->t[S_QKV], &room[0]), coming = { 0 };
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor out = attention_begin(h, s, &scratch); // out = 0, lse = -inf: no key
     for (size_t k = 0; k < cp->size; k++) {
         Positions keys = context_positions_of(h, ring_owner(cp, k));
         Request *leaves = NULL, *arrives = NULL;
         if (k + 1 < cp->size) {
-            coming = keys_of(h, s->t[S_QKV], ring_owner(cp, k + 1), &room[(k + 1) % 2]);
+            coming = ring_block(h, ring_owner(cp, k + 1), here.element, &room[(k + 1) % 2]);
             leaves = comm_start_send(cp, here, ring_next(cp)); // k | v: 2 B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
@@ -114,9 +91,8 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     Arena scratch = arena(MEM_WORKSPACE);
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Arena sums[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
-    Tensor here = own_block(h, s->t[S_QKV], &room[0]), coming = { 0 }, sum = { 0 },
-           sum_coming = { 0 };
-    Tensor home = block_of(h, cp->rank, &scratch); // dk | dv of this rank's keys, over all queries
+    Tensor here = ring_own_block(h, s->t[S_QKV], &room[0]), coming = { 0 }, sum_coming = { 0 };
+    Tensor home = ring_sums(h, cp->rank, &scratch); // dk | dv of this rank's keys, all queries
     Tensor dq = attention_sums(attention_queries(h, dqkv), &scratch);
     Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     Request *sum_leaves = NULL, *sum_arrives = NULL;
@@ -128,11 +104,12 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
         Positions keys = context_positions_of(h, ring_owner(cp, k));
         Request *leaves = NULL, *arrives = NULL;
         if (k + 1 < cp->size) {
-            coming = keys_of(h, s->t[S_QKV], ring_owner(cp, k + 1), &room[(k + 1) % 2]);
+            coming = ring_block(h, ring_owner(cp, k + 1), here.element, &room[(k + 1) % 2]);
             leaves = comm_start_send(cp, here, ring_next(cp)); // k | v: 2 B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
-        sum = block_of(h, ring_owner(cp, k), &sums[k % 2]); // own part of the block's dk | dv
+        Tensor sum =
+            ring_sums(h, ring_owner(cp, k), &sums[k % 2]); // own part of the block's dk | dv
         tensor_fill(sum, 0);
         // Computes p again from the final lse, and adds to dq and to sum.
         attention_attend_backward(h, &queries, dq, sum, here, &keys, dmix, dot, s);
@@ -140,7 +117,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
         // of this rank's queries, for the present keys. In step 1 and later, sum_coming receives
         // the parts of all ranks that had these keys before: add it to sum. Then start to send sum
         // to the next rank. Also start to receive the previous rank's sum in sum_coming; it belongs
-        // to the keys of step k + 1, so block_of makes its room in sums[k % 2]. In the last step
+        // to the keys of step k + 1, so ring_sums makes its room in sums[k % 2]. In the last step
         // these keys are this rank's own: receive in home. sum_leaves and sum_arrives are the
         // requests. Before all this, wait for those of step k - 1; after the addition, free their
         // room, sums[(k + 1) % 2]. A group of one rank sends nothing and copies sum to home.
@@ -148,7 +125,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
         if (k > 0) op_add(sum, sum, sum_coming);
         comm_wait(sum_leaves);
         arena_free(&sums[(k + 1) % 2]);
-        sum_coming = k + 1 == cp->size ? home : block_of(h, ring_owner(cp, k + 1), &sums[k % 2]);
+        sum_coming = k + 1 == cp->size ? home : ring_sums(h, ring_owner(cp, k + 1), &sums[k % 2]);
         if (cp->size > 1) {
             sum_leaves = comm_start_send(cp, sum, ring_next(cp)); // dk | dv: N hops of 2 B T/N A
             sum_arrives = comm_start_recv(cp, sum_coming, ring_previous(cp));
@@ -176,24 +153,3 @@ const AttentionKind ring_attention = { .name = "ring",
 const AttentionKind ring_attention_zigzag = { .name = "zigzag",
                                               .forward = ring_forward,
                                               .backward = ring_backward };
-
-// ---------------------------------------------------------------- the model
-
-Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind) {
-    const ModelConfig *c = &m->config;
-    REQUIRE(cp->size <= c->context,
-            "%zu context-parallel ranks need as many positions; a sequence has %zu: choose "
-            "fewer ranks, or more --context",
-            cp->size, c->context);
-    REQUIRE(kind != &ulysses_attention || cp->size <= config_kv_heads(c),
-            "Ulysses on %zu ranks needs as many heads%s; the model "
-            "has %zu: choose fewer ranks, or more --%s",
-            cp->size, config_head_ratio(c) > 1 ? " of key and value" : "", config_kv_heads(c),
-            config_head_ratio(c) > 1 ? "kv-heads" : "heads");
-    comm_connect(cp, COMM_NEIGHBOURS); // messages go to the next rank only
-    for (size_t i = 0; i < m->n_layers; i++) {
-        m->layers[i].cp = cp;
-        m->layers[i].attention = kind; // only blocks read it
-    }
-    return context_positions(c->context, cp->size, cp->rank, kind);
-}

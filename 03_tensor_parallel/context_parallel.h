@@ -19,10 +19,18 @@ extern const AttentionKind ring_attention, ring_attention_zigzag;
 // chunk i of 2n from the front and chunk i from the back. shard_range makes the chunks, so n need
 // not divide T.
 Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *kind);
+
+// ---- context_parallel.c ----
 // Gives the blocks of a described model attention of this kind over cp. Call it before recompute().
 // Returns this rank's positions, for Data.positions. usage_error() if there are fewer positions
 // than ranks, or, for Ulysses, fewer heads.
 Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind);
+// Returns room for a block of the ring: k | v of the positions of rank `owner`, [B*T/N, 2A].
+Tensor ring_block(const AttentionHeads *h, size_t owner, Element element, Arena *room);
+// Returns room for dk | dv of a block, which are sums over all ranks: reals in any storage.
+Tensor ring_sums(const AttentionHeads *h, size_t owner, Arena *room);
+// Returns a copy of this rank's k | v in one contiguous tensor, which can be sent.
+Tensor ring_own_block(const AttentionHeads *h, Tensor qkv, Arena *room);
 
 // ---- 13_ring_self_attention.c (Li et al. 2021), 14_ulysses.c (Jacobs et al. 2023) ----
 extern const AttentionKind ring_self_attention, ulysses_attention;

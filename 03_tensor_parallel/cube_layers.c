@@ -1,4 +1,4 @@
-// cube_layers.c: GPT on a cube, without the block of 11_cube.c: the cube of ranks, how parameters
+// cube_layers.c: GPT on a cube, without the block (cube_block.c): the cube of ranks, how parameters
 // are cut, norms, embedding, head and loss. common/model/layer.c has the same layers unsplit. The
 // residual stream has the layout of cube_layout(): its rows are cut over layer, then row; its
 // columns over col. The logits have the swapped layout.

@@ -1,4 +1,4 @@
-// cube_layers.h: functions of cube_layers.c that the block of 11_cube.c calls: layouts of
+// cube_layers.h: functions of cube_layers.c that the block of cube_block.c calls: layouts of
 // activations, norms whose features are spread over ranks, and the operands that a layer saves.
 #ifndef CUBE_LAYERS_H
 #define CUBE_LAYERS_H
@@ -33,5 +33,5 @@ void cube_norm_backward(CubeLayout at, size_t C, Tensor dx, Tensor x, Tensor sta
 // cube_own_rows() finds its rows in X.
 Tensor cube_new_x(const Layer *l, Saved *s, Arena *scratch, size_t rows, size_t cols);
 Tensor cube_own_rows(CubeLayout at, Tensor X);
-extern const LayerKind cube_block; // in 11_cube.c
+extern const LayerKind cube_block; // in cube_block.c
 #endif

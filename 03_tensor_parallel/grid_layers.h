@@ -1,5 +1,5 @@
-// grid_layers.h: functions of grid_layers.c that the block of 09_summa.c calls: how a model is cut
-// into q x q blocks, and norms whose features are spread over a row of the grid.
+// grid_layers.h: functions of grid_layers.c that the block of grid_block.c calls: how a model is
+// cut into q x q blocks, and norms whose features are spread over a row of the grid.
 #ifndef GRID_LAYERS_H
 #define GRID_LAYERS_H
 #include "03_tensor_parallel/tensor_parallel.h"

@@ -1,5 +1,8 @@
-// sequence_layers.c: the embedding and the head of a sequence-parallel model, and a rank's rows.
-// 07_sequence_parallel.c has the block and the four functions that communicate.
+// sequence_layers.c: the embedding and the head of a sequence-parallel model, a rank's rows, and
+// how a model gets these layers. 07_sequence_parallel.c has the block and the four functions that
+// communicate. M*C elements in each message: the embedding sends a reduce-scatter forward and an
+// all-gather of dy backward. The head sends an all-gather forward and a reduce-scatter backward;
+// KEEP_SHARD sends one more all-gather backward.
 #include "03_tensor_parallel/sequence_layers.h"
 
 Range sequence_rows(const Layer *l, const Batch *b) {
@@ -74,7 +77,7 @@ const LayerKind sequence_parallel_embedding = {
 
 // ---------------------------------------------------------------- head
 // A column-parallel product makes the logits of all rows for this rank's vocabulary entries. The
-// loss is tensor_parallel_loss (vocab_layers.c).
+// loss is tensor_parallel_loss (vocab_layers.c): three all-reduces of M elements.
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
@@ -105,3 +108,26 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
 const LayerKind sequence_parallel_head = HEAD("sequence-parallel head");
 const LayerKind sequence_parallel_head_whole =
     HEAD("sequence-parallel head that keeps its gathered input");
+
+// ---------------------------------------------------------------- the model
+// tensor_parallel() cuts the parameters. Norms, and biases that are added after a sum, have seen
+// only this rank's rows, so their gradients are partial. model_partial_sums() adds them over tp
+// once per step.
+void sequence_parallel(Model *m, Comm *tp, KeptInput keep) {
+    static const int of_rows[] = { LN1_GAIN, LN1_BIAS, PROJ_B, LN2_GAIN, LN2_BIAS, OUT_B };
+    bool whole = keep == KEEP_WHOLE;
+    tensor_parallel(m, tp);
+    for (size_t i = 0; i < m->n_layers; i++) {
+        Layer *l = &m->layers[i];
+        if (l->kind == &tensor_parallel_embedding) l->kind = &sequence_parallel_embedding;
+        if (l->kind == &tensor_parallel_block) {
+            l->kind = whole ? &sequence_parallel_block_whole : &sequence_parallel_block;
+            for (size_t k = 0; k < sizeof of_rows / sizeof *of_rows; k++)
+                l->units[0]->params[of_rows[k]].partial = tp;
+        }
+        if (l->kind == &tensor_parallel_head) {
+            l->kind = whole ? &sequence_parallel_head_whole : &sequence_parallel_head;
+            for (size_t k = 0; k < 2; k++) l->units[0]->params[k].partial = tp;
+        }
+    }
+}

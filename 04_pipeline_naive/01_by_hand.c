@@ -12,7 +12,6 @@
 #include "04_pipeline_naive/by_hand.h"
 #include "common/tensor/random.h"
 #include <math.h>
-#include <string.h>
 
 static const real rate = (real)0.5;
 
@@ -57,12 +56,9 @@ static double run_backward(Chain *c, size_t i, Range samples) {
     return loss;
 }
 
-// ---------------------------------------------- three ways to order the ops, alike on every device
+// ---------------------------------------------- two ways to order the ops, alike on every device
 
 static void add(Device *d, char what, size_t k) { d->op[d->ops++] = (Op){ what, k }; }
-void chain_forwards_only(Device *d, size_t pieces) {
-    for (size_t k = 0; k < pieces; k++) add(d, 'F', k);
-}
 // Naive: the forward of a micro-batch starts after the backward of the one before.
 void chain_there_and_back(Device *d, size_t pieces) {
     for (size_t k = 0; k < pieces; k++) {
@@ -72,7 +68,7 @@ void chain_there_and_back(Device *d, size_t pieces) {
 }
 // Micro-batched: all forwards, then all backwards.
 void chain_all_there_all_back(Device *d, size_t pieces) {
-    chain_forwards_only(d, pieces);
+    for (size_t k = 0; k < pieces; k++) add(d, 'F', k);
     for (size_t k = 0; k < pieces; k++) add(d, 'B', k);
 }
 
@@ -98,8 +94,6 @@ void chain_play(Chain *c) {
     size_t next[LAYERS] = { 0 }, free_at[LAYERS] = { 0 }, ready;
     Ends ends = { 0 };
     c->loss = c->end = c->busy = 0;
-    for (size_t i = 0; i < c->p; i++)
-        for (size_t u = 0; u < MOST_UNITS; u++) strcpy(c->device[i].row[u], ". ");
     for (size_t i = 0, in_vain = 0; in_vain <= c->p; i = (i + 1) % c->p, in_vain++) {
         Device *d = &c->device[i];
         if (next[i] == d->ops) continue;
@@ -111,9 +105,7 @@ void chain_play(Chain *c) {
         Range samples = shard_range(SAMPLES, c->pieces, op.k);
         if (back) c->loss += run_backward(c, i, samples);
         else run_forward(c, i, samples);
-        for (size_t u = start; u < start + duration; u++) strcpy(d->row[u], "--");
-        d->row[start][0] = op.what;
-        d->row[start][1] = (char)('0' + op.k);
+        d->start[next[i]] = start;
         free_at[i] = start + duration;
         if (back) ends.backward[i][op.k] = free_at[i];
         else ends.forward[i][op.k] = free_at[i];
@@ -143,19 +135,13 @@ Chain chain_new(uint64_t seed, size_t p, size_t pieces, Rule *rule) {
     return c;
 }
 
-void chain_train(Chain *c, double loss[STEPS], double *number) {
-    for (size_t step = 0; step < STEPS; step++) {
-        chain_play(c);
-        loss[step] = c->loss;
-        for (size_t i = 0; i < c->p; i++)
-            for (size_t l = 0; l < c->device[i].n; l++) {
-                ChainLayer *layer = &c->device[i].layer[l];
-                layer->w -= rate * layer->dw;
-                layer->b -= rate * layer->db;
-                const real after[] = { layer->w, layer->b, layer->dw, layer->db };
-                for (size_t n = 0; n < 4; n++) *number++ = after[n];
-                layer->dw = 0;
-                layer->db = 0;
-            }
-    }
+void chain_update(Chain *c) {
+    for (size_t i = 0; i < c->p; i++)
+        for (size_t l = 0; l < c->device[i].n; l++) {
+            ChainLayer *layer = &c->device[i].layer[l];
+            layer->w -= rate * layer->dw;
+            layer->b -= rate * layer->db;
+            layer->dw = 0;
+            layer->db = 0;
+        }
 }

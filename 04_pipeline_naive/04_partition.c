@@ -16,8 +16,6 @@
 // No value depends on the number of a rank, so moving layers changes no bit of the training. Left
 // out: stages with several replicas (PipeDream's planner: experiments/planner.c).
 #include "04_pipeline_naive/pipeline.h"
-#include "common/comm/clock.h"
-#include "common/device/device.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -56,52 +54,10 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) 
     return most;
 }
 
-// ---- the cost of each layer: a wrapper reads the clock before and after the layer ----
-
-static double moment(void) {
-    // A GPU may still run queued kernels.
-    if (!clock_config()->simulated) device_synchronize();
-    return (double)clock_now();
-}
-static void timed_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    double begin = moment();
-    layer_forward(l->inner, b, x, y, s);
-    *(double *)l->technique += moment() - begin;
-}
-static void timed_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    double begin = moment();
-    layer_backward(l->inner, b, x, dy, dx, s);
-    *(double *)l->technique += moment() - begin;
-}
-static void timed_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx,
-                                  Saved *s) {
-    double begin = moment();
-    layer_backward_inputs(l->inner, b, x, dy, dx, s);
-    *(double *)l->technique += moment() - begin;
-}
-static void timed_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
-    double begin = moment();
-    layer_backward_weights(l->inner, b, x, s);
-    *(double *)l->technique += moment() - begin;
-}
-static const LayerKind timed = {
-    .name = "timed",
-    .forward = timed_forward,
-    .backward = timed_backward,
-    .backward_inputs = timed_backward_inputs,
-    .backward_weights = timed_backward_weights,
-};
+// ---- the cut for measured costs (layer_times.c measures them) ----
 
 // There are L + 2 costs: of the embedding, of each block, of the head with the loss.
 size_t partition_items(const ModelConfig *c) { return c->layers + 2; }
-// A step adds the times of this stage's layers to cost [L+2], in picoseconds.
-void partition_time_layers(Model *m, double *cost) {
-    for (size_t i = 0; i < m->n_layers; i++) {
-        size_t number = m->layers[i].number;
-        layer_wrap(&m->layers[i], &timed, NULL);
-        m->layers[i].technique = &cost[number <= m->config.layers ? number : m->config.layers + 1];
-    }
-}
 
 // blocks [p v], with v chunks per stage, <- the best cut for the costs that all stages have
 // measured. Afterwards cost has the costs of all layers.

@@ -21,7 +21,7 @@ typedef struct {
     real d[SAMPLES];             // per sample: the gradient that goes to the device before
     Op op[2 * PIECES];           // the device's ops, in the order in which it runs them
     size_t ops;
-    char row[MOST_UNITS][4]; // the picture, by unit of time: "F0", "--" goes on, ". " idle
+    size_t start[2 * PIECES]; // the unit of time at which each op started
 } Device;
 typedef struct {
     size_t p, pieces; // devices, micro-batches
@@ -31,14 +31,11 @@ typedef struct {
     Device device[LAYERS]; // p of them
 } Chain;
 
-// A rule writes a device's list of ops. The three rules give every device the same list.
+// A rule writes a device's list of ops. Both rules give every device the same list.
 typedef void Rule(Device *d, size_t pieces);
-Rule chain_forwards_only, chain_there_and_back, chain_all_there_all_back;
+Rule chain_there_and_back, chain_all_there_all_back;
 // The chain on p devices. Weights and samples depend on the seed alone, not on p.
 Chain chain_new(uint64_t seed, size_t p, size_t pieces, Rule *rule);
-void chain_play(Chain *c); // one step: computes every op and records when the op ran
-
-// w, b and their gradients of every layer, after every step.
-enum { NUMBERS = STEPS * LAYERS * 4 };
-void chain_train(Chain *c, double loss[STEPS], double *number);
+void chain_play(Chain *c);   // computes every op, and records when the op ran
+void chain_update(Chain *c); // w -= rate dw, for every layer; then gradients are zero
 #endif

@@ -6,6 +6,7 @@
 //     executor.c     the rule that says which op needs which other op; the executor, which runs
 //                    any list
 //     04_partition.c the cut: the layers of each stage
+//     layer_times.c  the time of each layer, which the cut needs
 #ifndef PIPELINE_H
 #define PIPELINE_H
 #include "common/model/optimizer.h"
@@ -171,6 +172,7 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first);
 // layers, so that every step adds their times to `cost`. Call partition_time_layers after all other
 // wraps. `cost` must live as long as the model.
 size_t partition_items(const ModelConfig *c);
+// layer_times.c:
 void partition_time_layers(Model *m, double *cost);
 // Finds the best cut for the costs that the stages have measured. Fills blocks [p v] with the
 // number of blocks of each stage, or of each chunk, in model order. Collective; the result is the

@@ -104,7 +104,7 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
         PipeOp op = list->ops[at];
         if (op.what == UPDATE) { // no message
             update(&w, o, m);
-            if (notes && notes->updated) notes->updated(notes->who, m, op.micro_batch, NULL);
+            if (notes) notes->updated(notes->who, m, op.micro_batch, UPDATED_ALL);
             model_zero_gradients(m);
             continue;
         }
@@ -112,7 +112,7 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
         weight_versions_attach(&w, m, op.version); // the version that the op names
         if (op.what == FORWARD) pipeline_forward(&s, k);
         else pipeline_backward(&s, k);
-        if (op.what == FORWARD && notes && notes->loss) notes->loss[k] += s.micro[k].loss;
+        if (op.what == FORWARD && notes) notes->loss[k] += s.micro[k].loss;
         executor_send(e, at); // B*T*C elements: y to i + 1, or dx to i - 1
     }
     executor_free(e);

@@ -56,15 +56,9 @@ typedef struct {
     Request *sends, *receives; // under way; NULL: none
 } Stage;
 
-static bool is_table(const Unit *u, const Param *p) {
-    (void)u;
-    return p->number == 0;
-}
-static bool is_not_table(const Unit *u, const Param *p) { return !is_table(u, p); }
-static void note(Stage *s, Model *m, ParamFilter *which) {
+static void note(Stage *s, Model *m, UpdatedPart part) {
     weight_versions_attach(&s->weights, m, s->weights.newest);
-    if (s->notes && s->notes->updated)
-        s->notes->updated(s->notes->who, m, s->weights.newest - 1, which);
+    if (s->notes) s->notes->updated(s->notes->who, m, s->weights.newest - 1, part);
 }
 
 // The first stage has the embedding's part of the table's gradient, the last stage the head's part.
@@ -90,7 +84,7 @@ static void table_finish(Stage *s, Model *m) {
     // a + b = b + a, so both stages get the same bits.
     op_add(s->table->own_g, s->table->own_g, s->received);
     optimizer_step_unit(s->optimizer, s->table, 1);
-    note(s, m, is_table);
+    note(s, m, UPDATED_TABLE);
 }
 
 // Runs after the last backward of batch t. m->w, version t, becomes version t + 1 with a gradient
@@ -107,7 +101,7 @@ static void update(Stage *s, Model *m) {
             optimizer_step_unit(s->optimizer, &m->units[i], 1);
     record_leave();
     s->weights.newest++;
-    note(s, m, s->table ? is_not_table : NULL);
+    note(s, m, s->table ? UPDATED_OTHERS : UPDATED_ALL);
     if (s->table) table_start(s);
     model_zero_gradients(m);
 }
@@ -146,7 +140,7 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
         weight_versions_attach(&u.weights, m, op.version);
         if (op.what == FORWARD) pipeline_forward(&s, k);
         else pipeline_backward(&s, k);
-        if (op.what == FORWARD && notes && notes->loss) notes->loss[k] += s.micro[k].loss;
+        if (op.what == FORWARD && notes) notes->loss[k] += s.micro[k].loss;
         executor_send(e, at); // B*T*C elements: y to i + 1, or dx to i - 1
     }
     executor_free(e);

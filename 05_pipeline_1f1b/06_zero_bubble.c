@@ -16,7 +16,6 @@
 // Qi et al. 2023, sections 2 and 3.
 // Left out: updates that do not wait for the norm of all stages, and are undone if it is too large.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include <stdlib.h>
 
 // ---------------------------------------------------------------- one backward, two halves
 
@@ -102,71 +101,7 @@ Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
     return s;
 }
 
-// ------------------------------------- an automatic list: a free stage takes the most urgent op
-
-typedef struct {
-    Schedule list;        // the ops of this stage that are planned
-    size_t free_at;       // when the last of these ops ends
-    size_t n[4], *end[4]; // n[what]: ops of this kind in the list; end[what][k]: when op k ends
-} Planned;
-
-// Returns when the next op of this kind could start on stage i. SIZE_MAX: there is none, memory is
-// full, or the op that it needs is not planned yet (pipe_op_needs, 04_pipeline_naive/executor.c).
-// No stage runs more than AHEAD messages ahead of their receiver, because the executor would then
-// wait for a send buffer.
-enum { AHEAD = 3 };
-static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeWhat what,
-                       size_t cap, size_t message) {
-    const Planned *me = &stage[i];
-    size_t k = me->n[what];
-    PipeOp op = { .what = what, .micro_batch = k };
-    StageOp needs, feeds;
-    if (k == m) return SIZE_MAX;
-    // A W must free memory first.
-    if (what == FORWARD && k - me->n[BACKWARD_WEIGHTS] == cap) return SIZE_MAX;
-    if (pipe_op_feeds(op, i, p, 1, &feeds) && k >= stage[feeds.stage].n[what] + AHEAD)
-        return SIZE_MAX;
-    if (!pipe_op_needs(op, i, p, 1, &needs)) return me->free_at;
-    const Planned *from = &stage[needs.stage];
-    if (k >= from->n[needs.op.what]) return SIZE_MAX;
-    size_t there = from->end[needs.op.what][k] + (needs.stage == i ? 0 : message);
-    return there > me->free_at ? there : me->free_at;
-}
-
-// Plans the op that can start first. If several can, B goes before F, because stages wait for B,
-// and F goes before W. cap: most micro-batches in flight on a stage. Stage 0 gets its first
-// gradient after p F's and p - 1 B's. With cap 2p - 1 and F = B = W stage 0 runs forwards until
-// then. No stage is idle between its first op and its last. Every rank plans all stages and keeps
-// its own list.
-Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
-    static const PipeWhat by_urgency[] = { BACKWARD_INPUTS, FORWARD, BACKWARD_WEIGHTS };
-    const size_t takes[4] = { [FORWARD] = t.forward,
-                              [BACKWARD_INPUTS] = t.backward_inputs,
-                              [BACKWARD_WEIGHTS] = t.backward_weights };
-    Planned *stage = host_alloc(p * sizeof *stage);
-    for (size_t k = 0; k < p; k++)
-        for (size_t n = 0; n < 3; n++) stage[k].end[by_urgency[n]] = host_alloc(m * sizeof(size_t));
-    for (size_t left = 3 * m * p; left > 0; left--) {
-        size_t who = 0, first = SIZE_MAX;
-        PipeWhat what = FORWARD;
-        for (size_t k = 0; k < p; k++)
-            for (size_t n = 0; n < 3; n++) { // the earliest start; of equal starts the first found
-                size_t at = ready_at(stage, p, m, k, by_urgency[n], cap, t.message);
-                if (at >= first) continue;
-                first = at;
-                who = k;
-                what = by_urgency[n];
-            }
-        Planned *s = &stage[who];
-        s->free_at = first + takes[what];
-        s->end[what][s->n[what]] = s->free_at;
-        schedule_add(&s->list, what, s->n[what]++);
-    }
-    Schedule own = stage[i].list;
-    for (size_t k = 0; k < p; k++) {
-        for (size_t n = 0; n < 3; n++) free(stage[k].end[by_urgency[n]]);
-        if (k != i) schedule_free(&stage[k].list);
-    }
-    free(stage);
-    return own;
-}
+// zb_auto.c plans such lists for any op times: a free stage runs the B that can start first, else
+// an F, and a W only where nothing else can start. cap: the most micro-batches in flight on a
+// stage. Stage 0 gets its first gradient after p F's and p - 1 B's. With cap 2p - 1 and F = B = W
+// stage 0 runs forwards until then, and no stage is idle between its first op and its last.

@@ -14,6 +14,7 @@ Schedule schedule_1f1b(size_t p, size_t m, size_t i); // the same order as a lis
 // The list of stage i. With v > 1, m must be a multiple of p. With v = 1 the list is that of
 // schedule_1f1b.
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i);
+// The next three functions are in chunks.c.
 // Describes the chunks of stage i: parts i, p + i, ... of v p parts. blocks [v p] gives the blocks
 // of each part; NULL makes the parts as equal as possible.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
@@ -58,13 +59,13 @@ Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n,
                             size_t i); // a list of n mini-batches
 
 // The notes of an observer of a training. loss [n]: the loss of each micro-batch, 0 at first.
-// updated() is called after each update, with the number of the update from 0, for the tensors for
-// which `which` returns true (NULL: all tensors).
-// The model then reads the newest weights and still has the gradients.
-typedef bool ParamFilter(const Unit *u, const Param *p);
+// updated() is called after each update, with the number of the update from 0. The model then reads
+// the newest weights and still has the gradients. 2BW updates the tied table (tensor 0) later than
+// all other tensors.
+typedef enum { UPDATED_ALL, UPDATED_TABLE, UPDATED_OTHERS } UpdatedPart;
 typedef struct {
     double *loss;
-    void (*updated)(void *who, Model *m, size_t update, ParamFilter *which);
+    void (*updated)(void *who, Model *m, size_t update, UpdatedPart part);
     void *who;
 } PipelineNotes;
 // Runs a list that has an update after every mini-batch, with `older` copies of the weights. notes
@@ -94,8 +95,8 @@ void pipeline_backward_inputs(PipelineStage *s, size_t k); // dx from dy
 // Adds the weights' gradients and frees x. May run at any later time.
 void pipeline_backward_weights(PipelineStage *s, size_t k);
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i); // min(p, m) in flight, counted until W
-// The list of a planner, from the times of the ops and of a message. At most cap (1 or more)
-// micro-batches are in flight on each stage.
+// zb_auto.c: the list of a planner, from the times of the ops and of a message. At most cap (1 or
+// more) micro-batches are in flight on each stage.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes times);
 // Runs any list without updates: halves or whole backwards, one chunk or several.
 PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,

@@ -16,7 +16,6 @@
 // keeping the last unit from forward to backward (as torchtitan does); FSDP's rate limiter of units
 // in flight; two communications at a time.
 #include "06_zero/zero.h"
-#include <stdlib.h>
 
 //     forward  of layer i:   start gather i+1 . wait for gather i . compute . drop weights i
 //     backward of layer i:   start gather i-1 . wait for gather i . compute . drop weights i
@@ -25,26 +24,6 @@
 // A rank runs one communication at a time, in the order of the starts. The order is the same on all
 // ranks. In backward the gather of layer i-1 starts before the reduction of layer i: the next
 // computation waits for the gather. No computation waits for the reduction.
-
-// The state of a layer (Layer.technique): the one unit that is gathered for it (a block's, wpe, or
-// the last norm; wte stays whole for a step), and its neighbours on this rank. A neighbour is NULL
-// at the end of the model or of a pipeline stage's chunk.
-typedef struct Prefetched {
-    Unit *unit;
-    struct Prefetched *previous, *next;
-    struct Prefetch *model;
-    Tensor weights;  // [size] from the start of the gather until the drop
-    Arena in_flight; // MEM_COMMUNICATION
-    Request *gather; // under way; NULL: none
-} Prefetched;
-typedef struct Prefetch {
-    bool reshard;
-    Prefetched *reducing; // the layer whose gradient is being reduced; NULL: none
-    Request *reduction;
-    Tensor arriving; // [size/N], added to own_g afterwards; {0}: the sum arrives in own_g
-    Arena gradient;  // the layer's whole gradient, and `arriving`
-    Prefetched layer[];
-} Prefetch;
 
 // ------------------------------------------------ weights: gathered one layer ahead
 
@@ -71,7 +50,7 @@ static void drop_weights(Prefetched *p) {
 // ------------------------------------------------ gradients: reduced behind the next backward
 
 // own_g += own part of the sum over ranks, as in stage 2. The reduction starts here;
-// finish_reduction() waits for it and adds.
+// prefetch_finish_reduction() waits for it and adds.
 static void start_reduction(Prefetched *p, Arena gradient) {
     Prefetch *all = p->model;
     Unit *u = p->unit;
@@ -86,7 +65,7 @@ static void start_reduction(Prefetched *p, Arena gradient) {
     Tensor sum = u->own_gradient_empty ? u->own_g : all->arriving;
     all->reduction = comm_start_reduce_scatter(u->replicas, sum, u->g);
 }
-static void finish_reduction(Prefetch *all) {
+void prefetch_finish_reduction(Prefetch *all) {
     if (!all->reducing) return;
     Unit *u = all->reducing->unit;
     comm_wait(all->reduction);
@@ -104,7 +83,7 @@ static void finish_reduction(Prefetch *all) {
 // order.
 static void prefetch_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Prefetched *p = l->technique;
-    if (!p->previous) finish_reduction(p->model);
+    if (!p->previous) prefetch_finish_reduction(p->model);
     start_gather(p); // only for the first layer; the previous layer has started all other gathers
     start_gather(p->next); // runs while this layer computes
     wait_for_weights(p);
@@ -120,7 +99,7 @@ static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Ten
     // weights of the layer that computes next are gathered, and the gradient of the layer that
     // computed last is reduced. No unit may stay in memory longer than needed. All ranks start and
     // wait for the same communications in the same order, the oldest first.
-    if (!p->next) finish_reduction(p->model);
+    if (!p->next) prefetch_finish_reduction(p->model);
     start_gather(p);           // only for the last layer, unless forward has kept its weights
     start_gather(p->previous); // the layer that computes next, because backward walks down
     wait_for_weights(p);
@@ -128,45 +107,16 @@ static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Ten
     // A recomputed block (chapter 07) also runs its forward again here.
     layer_backward(l->inner, b, x, dy, dx, s);
     drop_weights(p);
-    finish_reduction(p->model); // the reduction of the layer above, hidden behind this backward
+    prefetch_finish_reduction(
+        p->model); // the reduction of the layer above, hidden behind this backward
     start_reduction(p, gradient);
     // END
 }
-static const LayerKind prefetch_layer = {
+const LayerKind prefetch_layer = {
     .name = "ZeRO-3 layer, prefetch",
     .forward = prefetch_forward,
     .backward = prefetch_backward,
 };
-
-// ---------------------------------------------------------------- the model
-
-// Allocates weights and gradients as stage 3 and wraps each layer in prefetch_layer. Call
-// tensor_parallel() and recompute() before this function.
-void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
-    if (m->size)
-        fault(
-            "prefetch_allocate() of a model that is allocated: it takes model_allocate()'s place");
-    zero3_allocate_parts(m, dp);
-    size_t n = m->n_layers, k = 0;
-    Prefetch *all = host_alloc(sizeof *all + n * sizeof *all->layer);
-    all->reshard = reshard;
-    for (size_t i = 0; i < n; i++) {
-        Layer *l = &m->layers[i];
-        if (l->n_units == 0) continue; // the loss: nothing to gather
-        // Embedding and head have two units each. The unit that is not wte is gathered.
-        Unit *gathered = l->units[0];
-        if (zero2_stays_whole(gathered)) gathered = l->units[1];
-        bool neighbours = k && m->layers[i - 1].chunk == l->chunk;
-        all->layer[k] = (Prefetched){ .unit = gathered, .model = all };
-        if (neighbours) all->layer[k].previous = &all->layer[k - 1];
-        if (neighbours) all->layer[k - 1].next = &all->layer[k];
-        layer_wrap(l, &prefetch_layer, dp);
-        l->technique = &all->layer[k++];
-    }
-}
-static Prefetch *prefetch_of(Model *m) { return ((Prefetched *)m->layers[0].technique)->model; }
-void prefetch_finish(Model *m) { finish_reduction(prefetch_of(m)); }
-void prefetch_free(Model *m) { free(prefetch_of(m)); }
 
 // Like zero3_step, but the layers start their communications early and wait for them late.
 StepResult prefetch_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,

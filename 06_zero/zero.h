@@ -61,12 +61,35 @@ void zero3_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
 // ---- Stage 3 with prefetch: 05_prefetch.c. All other functions of stage 3 stay as they are. ----
+// prefetch_model.c:
 // reshard: true drops weights after forward and gathers them again for backward, as 04_zero3.c
 // does; false keeps the weights from forward to backward.
 void prefetch_allocate(Model *m, Comm *dp, bool reshard);
 void prefetch_finish(Model *m); // waits for the last reduction; call after the last backward
 void prefetch_free(Model *m);   // call before model_free
+// 05_prefetch.c:
 ZeroStep prefetch_step;
+extern const LayerKind prefetch_layer;
+// The state of a layer (Layer.technique): the one unit that is gathered for it (a block's, wpe, or
+// the last norm; wte stays whole for a step), and its neighbours on this rank. A neighbour is NULL
+// at the end of the model or of a pipeline stage's chunk.
+typedef struct Prefetched {
+    Unit *unit;
+    struct Prefetched *previous, *next;
+    struct Prefetch *model;
+    Tensor weights;  // [size] from the start of the gather until the drop
+    Arena in_flight; // MEM_COMMUNICATION
+    Request *gather; // under way; NULL: none
+} Prefetched;
+typedef struct Prefetch {
+    bool reshard;
+    Prefetched *reducing; // the layer whose gradient is being reduced; NULL: none
+    Request *reduction;
+    Tensor arriving; // [size/N], added to own_g afterwards; {0}: the sum arrives in own_g
+    Arena gradient;  // the layer's whole gradient, and `arriving`
+    Prefetched layer[];
+} Prefetch;
+void prefetch_finish_reduction(Prefetch *all);
 
 // ---- 16-bit storage with masters, and a loss scale: 06_mixed_precision.c ----
 // Every gradient of a step is multiplied by factor, a power of two. patience: steps without an

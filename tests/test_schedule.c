@@ -122,7 +122,7 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
     const char *what = "";
     for (size_t m = 1; m <= MOST_MICRO; m++) {
         Schedule *stage = schedule_all(kind->rule, p, m);
-        Timeline t = timeline_of(stage, p, m, t_f, t_b);
+        Timeline t = timeline_with_times(stage, p, m, &(OpTimes){ t_f, t_b, 0, 0 });
         size_t units = (kind->naive ? m * p : m + p - 1) * (t_f + t_b);
         NEED(!t.stuck, "deadlock");
         NEED(happens_before(&t, t_f, t_b), "an op before an op that it needs");
@@ -183,7 +183,7 @@ static void interleaved_forms(size_t p, size_t v, size_t t_f, size_t t_b) {
     for (size_t m = v == 1 ? 1 : p; m <= MOST_MICRO; m += v == 1 ? 1 : p) {
         Schedule stage[MOST_STAGES];
         for (size_t i = 0; i < p; i++) stage[i] = schedule_interleaved(p, m, v, i);
-        Timeline t = timeline_of(stage, p, m, t_f, t_b);
+        Timeline t = timeline_with_times(stage, p, m, &(OpTimes){ t_f, t_b, 0, 0 });
         NEED(!t.stuck, "deadlock");
         NEED(t.end == (m * v + p - 1) * (t_f + t_b), "step time (m + (p-1)/v)(t_f + t_b)");
         Judgement j = judge_lists(stage, p, m, v, &(OpTimes){ t_f, t_b, 0, 0 });
@@ -427,7 +427,7 @@ static void no_flush_forms(size_t p) {
             NEED(!batches || m < p || two, "2BW: two versions suffice for m >= p");
             // With m = p - 1 an update comes just before its first reader: two are enough, too.
             NEED(!batches || m + 2 > p || !two, "2BW: not for m < p - 1");
-            Timeline t = timeline_of(stage, p, n, 1, 2);
+            Timeline t = timeline_with_times(stage, p, n, &(OpTimes){ 1, 2, 0, 0 });
             NEED(!t.stuck && t.end == 3 * (n + p - 1), "step time (n+p-1)(t_f+t_b)");
             NEED(happens_before(&t, 1, 2), "an op before an op that it needs");
             Judgement j = judge_lists(stage, p, n, 1, &times);
@@ -514,19 +514,6 @@ static void typed_lists(void) {
     schedule_all_free(slow, p);
 }
 
-static void rows(void) {
-    Schedule *stage = schedule_all(schedule_1f1b, 2, 2);
-    Timeline t = timeline_of(stage, 2, 2, 1, 2);
-    char *first = timeline_row(&t, 0), *last = timeline_row(&t, 1);
-    bool as_drawn = !strcmp(first, "F0 F1 .  .  B0--- .  B1--- ") &&
-                    !strcmp(last, ".  F0 B0--- F1 B1--- .  .  ");
-    if (!ok(as_drawn, "the picture")) printf("#   %s|\n#   %s|\n", first, last);
-    free(first);
-    free(last);
-    timeline_free(&t);
-    schedule_all_free(stage, 2);
-}
-
 static void long_lists(void) {
     double begun = now();
     Schedule s = schedule_gpipe(2, 100000, 0);
@@ -586,7 +573,6 @@ int main(void) {
     by_hand_lists();
     unequal_stages();
     lists_that_deadlock();
-    rows();
     long_lists();
     stage_layers();
     return tap_end();

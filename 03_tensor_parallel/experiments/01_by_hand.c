@@ -2,7 +2,6 @@
 // every number of shards, and prints the matrices.
 #include "03_tensor_parallel/by_hand.h"
 #include "judge/frame/lesson.h"
-#include <stdio.h>
 #include <string.h>
 
 enum { STEPS = 3, SHOWN_ROW_SHARDS = 2 }; // the column split is shown with N shards
@@ -38,62 +37,59 @@ static void unsplit_step(HandLayer *l) {
 
 // ---------------------------------------------------------------- the paper
 
-// Matrices side by side: the first line has the names, each later line a row of
-// every matrix.
+// Matrices side by side: the first line has the names, each later line a row of every matrix.
 typedef struct {
-    char text[1 + K][100];
-    size_t rows, width;
+    const char *line[1 + K];
+    size_t rows;
 } Paper;
 
 // Appends a matrix. `sign` separates it from the matrix before it. ld is the distance of two rows
 // in memory, so `a` can be a part of a larger matrix.
-static void add_matrix(Paper *p, const char *sign, const char *name, const double *a, size_t rows,
-                       size_t cols, size_t ld) {
-    char line[1 + K][40];
-    size_t width = (size_t)snprintf(line[0], sizeof line[0], "%s", name);
+static void add_matrix(Run *run, Paper *p, const char *sign, const char *name, const double *a,
+                       size_t rows, size_t cols, size_t ld) {
+    const char *line[1 + K] = { name };
+    size_t width = strlen(name);
     for (size_t r = 1; r <= rows; r++) {
-        size_t n = (size_t)snprintf(line[r], sizeof line[r], "[");
+        line[r] = "[";
         for (size_t c = 0; c < cols; c++)
-            n += (size_t)snprintf(line[r] + n, sizeof line[r] - n, "%3g", a[(r - 1) * ld + c]);
-        n += (size_t)snprintf(line[r] + n, sizeof line[r] - n, " ]");
-        if (n > width) width = n;
+            line[r] = page_text(run, "%s%3g", line[r], a[(r - 1) * ld + c]);
+        line[r] = page_text(run, "%s ]", line[r]);
+        if (strlen(line[r]) > width) width = strlen(line[r]);
     }
     for (size_t r = 0; r <= K; r++)
-        snprintf(p->text[r] + p->width, sizeof p->text[r] - p->width, "  %1s %-*s",
-                 r && r <= rows ? sign : "", (int)width, r <= rows ? line[r] : "");
-    p->width += 4 + width;
+        p->line[r] = page_text(run, "%s  %1s %-*s", p->line[r] ? p->line[r] : "",
+                               r && r <= rows ? sign : "", (int)width, r <= rows ? line[r] : "");
     if (rows > p->rows) p->rows = rows;
 }
 static void show(Run *run, const Paper *p) {
     for (size_t r = 0; r <= p->rows; r++) {
-        size_t n = strlen(p->text[r]);
-        while (n && p->text[r][n - 1] == ' ') n--;
-        say(run, "%.*s", (int)n, p->text[r]);
+        size_t n = strlen(p->line[r]);
+        while (n && p->line[r][n - 1] == ' ') n--;
+        say(run, "%.*s", (int)n, p->line[r]);
     }
 }
 
 static void show_unsplit(Run *run, const HandLayer *l) {
     const HandLayer start = new_layer();
     Paper p = { 0 };
-    add_matrix(&p, "", "X", &l->x[0][0], M, K, K);
-    add_matrix(&p, "", "W", &start.w[0][0], K, N, N);
-    add_matrix(&p, "", "Y = X W", &l->y[0][0], M, N, N);
-    add_matrix(&p, "", "dY = Y - target", &l->dy[0][0], M, N, N);
-    add_matrix(&p, "", "dX = dY W^T", &l->dx[0][0], M, K, K);
+    add_matrix(run, &p, "", "X", &l->x[0][0], M, K, K);
+    add_matrix(run, &p, "", "W", &start.w[0][0], K, N, N);
+    add_matrix(run, &p, "", "Y = X W", &l->y[0][0], M, N, N);
+    add_matrix(run, &p, "", "dY = Y - target", &l->dy[0][0], M, N, N);
+    add_matrix(run, &p, "", "dX = dY W^T", &l->dx[0][0], M, K, K);
     show(run, &p);
 }
 static void show_columns(Run *run, const HandLayer *l, size_t shards) {
     Paper forward = { 0 }, backward = { 0 };
-    char name[40];
     for (size_t i = 0; i < shards; i++) {
         Range own = shard_range(N, shards, i);
-        snprintf(name, sizeof name, "Y%zu = X W%zu", i, i);
-        add_matrix(&forward, i ? "|" : "", name, &l->y[0][own.lo], M, range_size(own), N);
-        snprintf(name, sizeof name, "dY%zu W%zu^T", i, i);
-        add_matrix(&backward, i ? "+" : "", name, &l->dx_part[i][0][0], M, K, K);
+        const char *y = page_text(run, "Y%zu = X W%zu", i, i);
+        const char *dx = page_text(run, "dY%zu W%zu^T", i, i);
+        add_matrix(run, &forward, i ? "|" : "", y, &l->y[0][own.lo], M, range_size(own), N);
+        add_matrix(run, &backward, i ? "+" : "", dx, &l->dx_part[i][0][0], M, K, K);
     }
-    add_matrix(&forward, "=", "Y", &l->y[0][0], M, N, N);
-    add_matrix(&backward, "=", "dX", &l->dx[0][0], M, K, K);
+    add_matrix(run, &forward, "=", "Y", &l->y[0][0], M, N, N);
+    add_matrix(run, &backward, "=", "dX", &l->dx[0][0], M, K, K);
     say(run, "W in %zu column shards. Forward: finished columns of Y, side by side", shards);
     show(run, &forward);
     say(run, "  Backward: partial sums of all of dX, added");
@@ -101,16 +97,15 @@ static void show_columns(Run *run, const HandLayer *l, size_t shards) {
 }
 static void show_rows(Run *run, const HandLayer *l, size_t shards) {
     Paper forward = { 0 }, backward = { 0 };
-    char name[40];
     for (size_t i = 0; i < shards; i++) {
         Range own = shard_range(K, shards, i);
-        snprintf(name, sizeof name, "X%zu W%zu", i, i);
-        add_matrix(&forward, i ? "+" : "", name, &l->y_part[i][0][0], M, N, N);
-        snprintf(name, sizeof name, "dX%zu = dY W%zu^T", i, i);
-        add_matrix(&backward, i ? "|" : "", name, &l->dx[0][own.lo], M, range_size(own), K);
+        const char *y = page_text(run, "X%zu W%zu", i, i);
+        const char *dx = page_text(run, "dX%zu = dY W%zu^T", i, i);
+        add_matrix(run, &forward, i ? "+" : "", y, &l->y_part[i][0][0], M, N, N);
+        add_matrix(run, &backward, i ? "|" : "", dx, &l->dx[0][own.lo], M, range_size(own), K);
     }
-    add_matrix(&forward, "=", "Y", &l->y[0][0], M, N, N);
-    add_matrix(&backward, "=", "dX", &l->dx[0][0], M, K, K);
+    add_matrix(run, &forward, "=", "Y", &l->y[0][0], M, N, N);
+    add_matrix(run, &backward, "=", "dX", &l->dx[0][0], M, K, K);
     say(run, "W in %zu row shards. Forward: partial sums of all of Y, added", shards);
     show(run, &forward);
     say(run, "  Backward: finished columns of dX, side by side");
@@ -153,12 +148,11 @@ static void all_shards(Run *run, const char *name, HandCut *cut, size_t most, si
                        ShowCut *show_cut, const HandLayer *want) {
     for (size_t shards = 1; shards <= most; shards++) {
         HandLayer got = new_layer();
-        char what[40];
+        const char *what = page_text(run, "%zu-way %s cut = unsplit", shards, name);
         for (int step = 0; step < STEPS; step++) {
             cut(&got, shards, RATE);
             if (shards == shown && step == 0) show_cut(run, &got, shards);
         }
-        snprintf(what, sizeof what, "%zu-way %s cut = unsplit", shards, name);
         check_numbers(run, what, "Y", &got.y[0][0], &want->y[0][0], M * N, 0);
         check_numbers(run, what, "dX", &got.dx[0][0], &want->dx[0][0], M * K, 0);
         check_numbers(run, what, "dW", &got.dw[0][0], &want->dw[0][0], K * N, 0);

@@ -132,16 +132,15 @@ static void gathered(Run *run) {
 }
 
 static void ending(Run *run) {
-    char whole[24];
-    page_value(whole, sizeof whole, (double)((K + 1) * N * element_size(option_storage(run))),
-               "bytes");
+    const size_t whole = (K + 1) * N * element_size(option_storage(run));
     if (!answer_alone(run))
         say_answer(run,
                    "With a column cut a rank holds %s of %s, and the ranks communicate in "
                    "backward: each sends %s. With a row cut a rank holds %s, and the ranks "
                    "communicate in forward: each sends %s.",
-                   cost_text(run, "columns.parameters"), whole, cost_text(run, "columns.sent"),
-                   cost_text(run, "rows.parameters"), cost_text(run, "rows.sent"));
+                   cost_text(run, "columns.parameters"), value_text(run, (double)whole, "bytes"),
+                   cost_text(run, "columns.sent"), cost_text(run, "rows.parameters"),
+                   cost_text(run, "rows.sent"));
     say_cost(run,
              "one all-reduce per step, exposed. A column cut keeps all of X (%s), a row cut "
              "keeps %s of it.",

@@ -3,7 +3,6 @@
 // ranks must add before GELU, and send more. 4 ranks do not divide the F = 38 hidden columns.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
-#include <stdio.h>
 
 enum { M = 10, C = 10, F = 38 }; // rows of X (tokens), width, hidden columns
 // Matrices into the hidden columns, side by side in A: 1 with GELU, 2 with SwiGLU (gate | up).
@@ -157,8 +156,7 @@ static void mlp(Run *run) {
     rows_first(run);
 
     static const char *const columns[] = { "A by columns, B by rows", "A by rows", NULL };
-    char forward[24];
-    snprintf(forward, sizeof forward, "=%.0f B", (double)r.sent / 2); // two equal all-reduces
+    const char *forward = page_text(run, "=%.0f B", (double)r.sent / 2); // of two equal all-reduces
     const Result rows[] = {
         { "weights and biases, per rank", "2 C F/t + F/t + C elements", { "parameters", "=-" } },
         { "kept for backward", "M (C + 2 F/t) elements", { "kept", "=-" } },

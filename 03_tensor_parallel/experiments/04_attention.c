@@ -4,7 +4,6 @@
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"
-#include <stdio.h>
 
 enum { B = 2, T = 7, M = B * T, H = 9, D = 4, C = H * D }; // D: columns of one head
 enum { KEY_PROBABILITIES = 104 };
@@ -133,10 +132,9 @@ static void table(Run *run, const TrialResult *r) {
     const size_t n = run->world->size;
     const size_t e = element_size(option_storage(run));
     const double scores = 2 * ring_bytes(ALL_REDUCE_PASSES, n, B * H * T * T, e);
-    char heads[40], added[24], all[24];
-    snprintf(heads, sizeof heads, H % n ? "=%zu..%zu" : "=%zu", H / n, ceil_div(H, n));
-    page_cell(added, scores, "bytes");
-    page_cell(all, (double)r->sent + scores, "bytes");
+    const char *added = value_cell(run, scores, "bytes");
+    const char *all = value_cell(run, (double)r->sent + scores, "bytes");
+    const char *heads = page_text(run, H % n ? "=%zu..%zu" : "=%zu", H / n, ceil_div(H, n));
     const Result rows[] = {
         { "heads per rank", "H/t heads, or D/t columns of each", { heads, "=1/t of every head" } },
         { "weights and biases", "4 C²/t + 3 C/t + C", { "parameters", "=-" } },

@@ -144,10 +144,9 @@ static void costs(Run *run, const TrialResult *r) {
 static void table(Run *run, Losses loss) {
     static const char *const columns[] = { "logits cut", "gathered", NULL };
     const size_t n = run->world->size, r = sizeof(real), e = element_size(option_storage(run));
-    char narrow[24], wide[24], kept[24];
-    page_cell(narrow, 3 * ring_bytes(ALL_REDUCE_PASSES, n, M, r), "bytes");
-    page_cell(wide, ring_bytes(ONE_PASS, n, M * V, r), "bytes");
-    page_cell(kept, (double)(M * (C * e + (V + 1) * r)), "bytes");
+    const char *narrow = value_cell(run, 3 * ring_bytes(ALL_REDUCE_PASSES, n, M, r), "bytes");
+    const char *wide = value_cell(run, ring_bytes(ONE_PASS, n, M * V, r), "bytes");
+    const char *kept = value_cell(run, (double)(M * (C * e + (V + 1) * r)), "bytes");
     const Result rows[] = {
         { "sent for the loss, per rank", "6 (t-1) ceil(M/t)", { narrow, wide } },
         { "kept: x, logits, sums", "M (C + V/t + 1)", { "kept", kept } },

@@ -3,7 +3,6 @@
 // predict calls, bytes, memory and the time of a step. The default parts on 4 ranks:
 //     9 heads                   3   2   2   2
 //     61 vocabulary entries    16  15  15  15
-#include <stdio.h>
 #include <string.h>
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/frame/presets.h"
@@ -45,20 +44,19 @@ static const ClockLink *link_named(const char *name) {
     return l;
 }
 // A block's forward: the time of its two all-reduces on this link, relative to its products.
-static void sending_cell(char cell[24], const char *link, const CutSizes *z, size_t e) {
+static const char *sending(Run *run, const char *link, const CutSizes *z, size_t e) {
     clock_set_link(link_named(link));
     const double sum = ring_time(ALL_REDUCE_PASSES, z->t, BATCH * z->T * z->C, e);
     clock_set_link(NULL);
-    snprintf(cell, 24, "=%.2f", 2 * sum / work_block(z, BATCH).time);
+    return page_text(run, "=%.2f", 2 * sum / work_block(z, BATCH).time);
 }
 static void table(Run *run, const ModelConfig *c, const GptCells *one) {
     const size_t n = run->world->size, M = BATCH * c->context, e = weight_bytes(c);
     const CutSizes first = cut_sizes(c, n, 0);
-    char ranks[40], sent[24], fast[24], slow[24];
-    snprintf(ranks, sizeof ranks, n == 1 ? "%zu rank" : "each of %zu", n);
-    page_cell(sent, 4 * ring_bytes(ALL_REDUCE_PASSES, n, M * c->width, e), "bytes");
-    sending_cell(fast, "fast", &first, e);
-    sending_cell(slow, "slow", &first, e);
+    const char *sent =
+        value_cell(run, 4 * ring_bytes(ALL_REDUCE_PASSES, n, M * c->width, e), "bytes");
+    const char *fast = sending(run, "fast", &first, e), *slow = sending(run, "slow", &first, e);
+    const char *ranks = page_text(run, n == 1 ? "%zu rank" : "each of %zu", n);
     const char *const columns[] = { "one device", ranks, NULL };
     const Result rows[] = {
         { "parameters", "L blocks + V C/t + T C + 2 C", { one->parameters, "parameters" } },
@@ -118,7 +116,7 @@ static void transformer(Run *run) {
     training_both(run, "tensor-parallel = unsplit", &t, gpt_train, &tp); // SGD, then AdamW
     costs(run, &t.model, &tp.measured);
     times(run, &t.model);
-    const GptCells one = gpt_cells_1d(&t.model, 1, BATCH);
+    const GptCells one = gpt_cells_1d(run, &t.model, 1, BATCH);
     table(run, &t.model, &one);
     ending(run, one.parameters + 1); // skips the cell's '='
     data_free(&t.data);

@@ -111,15 +111,12 @@ static void table(Run *run, const Training *t) {
 }
 
 static void sending_answer(Run *run) {
-    char sent[160];
-    if (cost_value(run, "sent.kept") <= cost_value(run, "sent.tensor"))
-        snprintf(sent, sizeof sent, "Yes. Bytes sent in the layers stay at %s per rank",
-                 cost_text(run, "sent.kept"));
-    else
-        snprintf(sent, sizeof sent,
-                 "Only where t divides the rows. Here bytes sent in the layers "
-                 "rise from %s to %s per rank",
-                 cost_text(run, "sent.tensor"), cost_text(run, "sent.kept"));
+    const bool as_many = cost_value(run, "sent.kept") <= cost_value(run, "sent.tensor");
+    const char *kept = cost_text(run, "sent.kept"), *tensor = cost_text(run, "sent.tensor");
+    const char *rise = "Only where t divides the rows. Here bytes sent in the layers "
+                       "rise from %s to %s per rank";
+    const char *sent = page_text(run, "Yes. Bytes sent in the layers stay at %s per rank", kept);
+    if (!as_many) sent = page_text(run, rise, tensor, kept);
     say_answer(run,
                "%s, and activations fall from %s to %s. If inputs are gathered again, "
                "activations fall to %s, and %s are sent.",

@@ -13,8 +13,8 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
     const size_t n = run->world->size, q = at->q;
     const bool simulated = clock_config()->simulated;
     const GptCells none = { "=-", "=-", "=-", "=-", "=-" }; // 1D needs a head per rank
-    const GptCells one = gpt_cells_1d(c, 1, sequences);
-    const GptCells line = n <= c->heads ? gpt_cells_1d(c, n, sequences) : none;
+    const GptCells one = gpt_cells_1d(run, c, 1, sequences);
+    const GptCells line = n <= c->heads ? gpt_cells_1d(run, c, n, sequences) : none;
     char title[2][40], time[24];
     snprintf(title[0], 40, "1D on %zu", n);
     snprintf(title[1], 40, "2D on %zu x %zu", q, q);
@@ -79,7 +79,7 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
         say_cost(run,
                  "each product takes %zu turns of 2 broadcasts or reduces, and nothing is "
                  "sent while ranks compute: %s for the layers, %s in 1D.",
-                 q, time, gpt_cells_1d(at->c, n, sequences).time + 1);
+                 q, time, gpt_cells_1d(run, at->c, n, sequences).time + 1);
     else
         say_cost(run,
                  "each product takes %zu turn%s of 2 broadcasts or reduces, and nothing is "

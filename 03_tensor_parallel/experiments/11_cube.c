@@ -55,7 +55,7 @@ static void costs(Run *run, const ModelConfig *c, size_t sequences, const CutGpt
 #define BOTH(alone, id) \
     { alone, id ".whole", id ".again" }
 static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
-    const GptCells one = gpt_cells_1d(c, 1, sequences);
+    const GptCells one = gpt_cells_1d(run, c, 1, sequences);
     char title[40];
     snprintf(title, sizeof title, "%zu x %zu x %zu: keep", q, q, q);
     const char *const columns[] = { "one device", title, "gather again", NULL };

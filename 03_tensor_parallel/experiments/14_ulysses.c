@@ -2,17 +2,15 @@
 // also with grouped heads. Bytes, calls, memory, FLOPs and times are compared with predictions.
 // 08_ring_attention.c trains a GPT with it.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include <stdio.h>
 
 enum { CHUNK = 96, HEADS = 16, GROUPS = 8, D = 4, COLUMNS = CONTEXT_KINDS + 1 };
 
-// cell <- the largest value of all ranks, because ring attention and uneven heads give the ranks
-// unequal parts.
-static void largest(Run *run, char cell[COLUMNS][24], const char *what, const char *unit) {
+// The largest value of all ranks, because ring attention and uneven heads give the ranks unequal
+// parts.
+static void largest(Run *run, const char *cell[COLUMNS], const char *what, const char *unit) {
     for (int k = 0; k < COLUMNS; k++) {
-        char cost[24];
-        snprintf(cost, sizeof cost, "%s.%s", what, k < CONTEXT_KINDS ? context_id[k] : "grouped");
-        page_cell(cell[k], cost_value(run, cost), unit);
+        const char *way = k < CONTEXT_KINDS ? context_id[k] : "grouped";
+        cell[k] = value_cell(run, cost_value(run, page_text(run, "%s.%s", what, way)), unit);
     }
 }
 
@@ -20,7 +18,7 @@ static void largest(Run *run, char cell[COLUMNS][24], const char *what, const ch
     { id ".ring", id ".zigzag", id ".rsa", id ".ulysses", id ".grouped" }
 
 static void table(Run *run) {
-    char kept[COLUMNS][24], flops[COLUMNS][24];
+    const char *kept[COLUMNS], *flops[COLUMNS];
     largest(run, kept, "kept", "bytes");
     largest(run, flops, "flops", "FLOPs");
     results(run, (const char *const[]){ "ring", "zigzag", "RSA", "Ulysses", "grouped", NULL },

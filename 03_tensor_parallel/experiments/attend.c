@@ -1,7 +1,6 @@
 // attend.c: attention alone, without the rest of a model, in any kind of context parallelism: its
 // comparison with one device, and the check of its costs. Predictions: context_costs.c.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include <stdio.h>
 #include <stdlib.h>
 #include "common/comm/record.h"
 #include "common/tensor/random.h"
@@ -122,12 +121,13 @@ Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *
     double limit = sizeof(real) == 8 || z.deviation <= 1 ? LIMIT_ROUNDING : 1e-3;
     if (z.storage != REALS) limit = storage_limit(z.storage);
     Snapshot *got = snapshot_new(run);
-    char what[80];
+    const char *name = context_kind[kind]->name;
     comm_connect(run->world, COMM_NEIGHBOURS);
     const Attended r = run_attention(run, context_kind[kind], z, got, title, picture);
-    snprintf(what, sizeof what, "%s = one device, %zu positions, %zu key heads",
-             context_kind[kind]->name, z.T, z.key_heads);
-    check_close(run, what, got, want, limit);
+    check_close(run,
+                page_text(run, "%s = one device, %zu positions, %zu key heads", name, z.T,
+                          z.key_heads),
+                got, want, limit);
     snapshot_free(got);
     return r;
 }
@@ -137,9 +137,7 @@ Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *
 void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id) {
     const size_t n = run->world->size, rank = run->world->rank;
     const bool simulated = clock_config()->simulated;
-    char ids[32], names[32];
-    snprintf(ids, sizeof ids, "%%s.%s", id);
-    snprintf(names, sizeof names, "%s: %%s", id);
+    const char *ids = page_text(run, "%%s.%s", id), *names = page_text(run, "%s: %%s", id);
     check_costs(run, ids, names,
                 (const CostRow[]){
                     { "sent", "sent in both", "bytes",

@@ -169,9 +169,9 @@ void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelC
 GptElements gpt_elements(const CutSizes *z, size_t sequences); // of 1D, SP and one device
 // Cells of a table: 1D (lesson 06) on n ranks, or one device (n = 1), from sizes alone.
 typedef struct {
-    char block[24], parameters[24], kept[24], received[24], time[24];
+    const char *block, *parameters, *kept, *received, *time;
 } GptCells;
-GptCells gpt_cells_1d(const ModelConfig *c, size_t n, size_t sequences);
+GptCells gpt_cells_1d(Run *run, const ModelConfig *c, size_t n, size_t sequences);
 
 // ---- sequence_figure.c ----
 // Checks that the cost model gives figure 7 of Korthikanti et al. 2022.

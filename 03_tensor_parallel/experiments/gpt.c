@@ -150,16 +150,16 @@ void gpt_memory_costs(Run *run, const char *ids, const char *names, const ModelC
 
 // ---------------------------------------------------------------- cells of a table
 
-GptCells gpt_cells_1d(const ModelConfig *c, size_t n, size_t sequences) {
+GptCells gpt_cells_1d(Run *run, const ModelConfig *c, size_t n, size_t sequences) {
     const CutSizes z = cut_sizes(c, n, 0);
     const GptElements elements = gpt_elements(&z, sequences);
     const Traffic sent = traffic_tensor_parallel(&z, n, sequences, false);
     const double e = (double)weight_bytes(c);
-    GptCells cells;
-    page_cell(cells.block, (double)elements.block * e, "bytes");
-    page_cell(cells.parameters, (double)elements.parameters * e, "bytes");
-    page_cell(cells.kept, (double)activations_bytes(&z, sequences), "bytes");
-    page_cell(cells.received, sent.bytes, "bytes");
-    page_cell(cells.time, 3 * work_stage(&z, sequences).time + sent.time, "ps");
-    return cells;
+    return (GptCells){
+        .block = value_cell(run, (double)elements.block * e, "bytes"),
+        .parameters = value_cell(run, (double)elements.parameters * e, "bytes"),
+        .kept = value_cell(run, (double)activations_bytes(&z, sequences), "bytes"),
+        .received = value_cell(run, sent.bytes, "bytes"),
+        .time = value_cell(run, 3 * work_stage(&z, sequences).time + sent.time, "ps"),
+    };
 }

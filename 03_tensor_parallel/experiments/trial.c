@@ -248,15 +248,14 @@ void trial_times(Run *run, const char *title, double slowest, double communicati
 }
 
 void trial_say_cost(Run *run, const char *calls) {
-    char exposed[24];
     if (!clock_config()->simulated) {
         say_cost(run, "%s all-reduces per step, all exposed.", cost_text(run, calls));
         return;
     }
-    page_value(exposed, sizeof exposed, cost_value(run, "exposed") / (double)run->world->size,
-               "ps");
     say_cost(run, "%s all-reduces per step, all exposed: %s of a step of %s on this link.",
-             cost_text(run, calls), exposed, cost_text(run, "step"));
+             cost_text(run, calls),
+             value_text(run, cost_value(run, "exposed") / (double)run->world->size, "ps"),
+             cost_text(run, "step"));
 }
 
 bool answer_alone(Run *run) {

@@ -71,13 +71,7 @@ static void times(Run *run, const Training *t, const Timing *last) {
         for (size_t i = 0; i < p; i++) work += 3 * stage_forward_time(&t->model, p, i, B);
         transfer += 2 * (p - 1) * stage_message_time(&t->model, B);
     }
-    // Then all ranks wait for the sums of a tied wte's gradient, of the loss and of the squares.
-    CutSizes z = stage_sizes(&t->model, p, 0);
-    double sums = 0;
-    if (stage_shares_table(&z))
-        sums = ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), gradient_bytes(&t->model));
-    sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
-    sums += ring_time(ALL_REDUCE_PASSES, p, config_tensors(&t->model), sizeof(double));
+    double sums = stage_sums_time(&t->model, p); // all ranks wait for them
     check_cost(run, "step.model", "last step: work, messages, sums in a row", "ps",
                formula(work + transfer + sums), NOT_PREDICTED, last->step);
 
@@ -94,23 +88,24 @@ static void times(Run *run, const Training *t, const Timing *last) {
 
 // The page's table: the model on one device and on the ranks; times of equal stages.
 static void table(Run *run, const Training *t, const StageCosts *seen) {
-    double loss[] = { seen->unsplit_loss, seen->loss };
     size_t p = run->world->size;
     CutSizes whole = stage_sizes(&t->model, 1, 0);
-    char weights[32], kept[32], same[2][32], ranks[48];
-    snprintf(weights, sizeof weights, "=%.1f kB",
-             (double)(elements_stage(&whole) * weight_bytes(&t->model)) / 1e3);
-    snprintf(kept, sizeof kept, "=%.0f kB",
-             (double)(kept_stage_bytes(&whole) * stage_tokens(t, 0)) / 1e3);
-    for (size_t k = 0; k < 2; k++) snprintf(same[k], sizeof *same, "=%.4f", loss[k]);
-    snprintf(ranks, sizeof ranks, "each of %zu ranks", p);
+    const double weights = (double)(elements_stage(&whole) * weight_bytes(&t->model));
+    const double kept = (double)(kept_stage_bytes(&whole) * stage_tokens(t, 0));
     Result rows[] = {
-        { "loss of the last step", "-", { same[0], same[1] } },
-        { "weights", "12C^2+13C elements a block, and the ends", { weights, "parameters" } },
-        { "activations, peak", "those of one micro-batch", { kept, "activations" } },
+        { "loss of the last step",
+          "-",
+          { page_text(run, "=%.4f", seen->unsplit_loss), page_text(run, "=%.4f", seen->loss) } },
+        { "weights",
+          "12C^2+13C elements a block, and the ends",
+          { page_text(run, "=%.1f kB", weights / 1e3), "parameters" } },
+        { "activations, peak",
+          "those of one micro-batch",
+          { page_text(run, "=%.0f kB", kept / 1e3), "activations" } },
         { "messages sent", "m messages [B T, C] to each neighbour", { "=0 B", "sent.bytes" } },
         { 0 }
     };
+    const char *ranks = page_text(run, "each of %zu ranks", p);
     results(run, (const char *const[]){ "one device", ranks, NULL }, rows);
     say(run,
         "  m = %zu micro-batch%s of B = %zu sequences of T = %zu tokens; width C = %zu. "

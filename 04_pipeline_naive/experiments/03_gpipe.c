@@ -37,7 +37,7 @@ static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 // micro-batch.
 enum { CASES = RESULT_COLUMNS, ROWS = 6 }; // m = 1, 2, 4, 8, 16, 32
 typedef struct {
-    char cell[ROWS][CASES][24];
+    const char *cell[ROWS][CASES];
 } EqualStages;
 
 // The costs of m = 8, in detail. The first message of each link and direction is exposed. The other
@@ -48,7 +48,6 @@ static void equal_stages_costs(Run *run, const Stack *stack, size_t m, size_t st
     size_t links = run->world->size - 1;
     StackTimes t = stack_times(stack);
     size_t f = t.forward, b = t.backward, d = links ? t.message : 0;
-    size_t naive_step = m * ((links + 1) * (f + b) + 2 * links * d);
     size_t late = (d > f ? d - f : 0) + (d > b ? d - b : 0);
     size_t exposed = links * (2 * d + (m - 1) * late);
     stack_check_bubble(run, "gpipe", "equal stages, m = 8", stack, m, formula(step), NOT_PREDICTED,
@@ -57,10 +56,8 @@ static void equal_stages_costs(Run *run, const Stack *stack, size_t m, size_t st
                formula(exposed), NOT_PREDICTED, gpipe->exposed);
     check_cost(run, "hidden.gpipe", "equal stages, m = 8: hidden", "ps",
                formula(links * 2 * m * d - exposed), NOT_PREDICTED, gpipe->hidden);
-    check_cost(run, "step.naive", "naive, m = 8: step", "ps", formula(naive_step), NOT_PREDICTED,
-               naive->step);
-    stack_check_bubble(run, "naive", "naive, m = 8", stack, m, formula(naive_step), NOT_PREDICTED,
-                       naive);
+    check_cost(run, "step.naive", "naive, m = 8: step", "ps",
+               formula(m * ((links + 1) * (f + b) + 2 * links * d)), NOT_PREDICTED, naive->step);
 }
 
 // GPipe's step: the first micro-batch passes all stages and links. Each later micro-batch follows
@@ -77,33 +74,30 @@ static void equal_stages(Run *run, const Training *t, const Timing *last, EqualS
         "m(p(f+b)+2(p-1)d)",      "1-1/p if d = 0", "(m+p-1)(f+b)+2(p-1)d",
         "(p-1)/(m+p-1) if d = 0", "1 micro-batch",  "m micro-batches",
     };
-    char column[CASES][12];
+    const char *columns[CASES + 1] = { NULL };
     size_t p = run->world->size, i = run->world->rank;
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
     StackTimes times = stack_times(&stack);
     for (size_t k = 0; k < CASES; k++) {
-        CostName id, text;
         size_t m = (size_t)1 << k, step = gpipe_step(&times, p, m);
         Played naive = stack_play(run, &stack, schedule_naive, m);
         Played gpipe = stack_play(run, &stack, schedule_gpipe, m);
-        check_cost(run, cost_name(&id, "step.m%zu", m),
-                   cost_name(&text, "equal stages, m = %zu: step", m), "ps", formula(step),
-                   NOT_PREDICTED, gpipe.timing.step);
-        check_cost(run, cost_name(&id, "activations.m%zu", m),
-                   cost_name(&text, "equal stages, m = %zu: activations, peak", m), "bytes",
-                   formula(m * stack_kept(&stack, p, i)), NOT_PREDICTED, gpipe.activations);
+        const char *ids = page_text(run, "%%s.m%zu", m);
+        check_costs(run, ids, page_text(run, "equal stages, m = %zu: %%s", m),
+                    (CostRow[]){ { "step", "step", "ps", BY_FORMULA(step), gpipe.timing.step },
+                                 { "activations", "activations, peak", "bytes",
+                                   BY_FORMULA(m * stack_kept(&stack, p, i)), gpipe.activations },
+                                 { 0 } });
         if (m == 8) equal_stages_costs(run, &stack, m, step, &gpipe.timing, &naive.timing);
-        sprintf(column[k], "m = %zu", m);
-        page_cell(page->cell[0][k], (double)naive.timing.step, "ps");
-        page_cell(page->cell[1][k], 1e6 * naive.timing.idle_of_total, "millionths");
-        page_cell(page->cell[2][k], (double)gpipe.timing.step, "ps");
-        page_cell(page->cell[3][k], 1e6 * gpipe.timing.idle_of_total, "millionths");
-        page_cell(page->cell[4][k], (double)naive.activations, "bytes");
-        page_cell(page->cell[5][k], (double)gpipe.activations, "bytes");
+        columns[k] = page_text(run, "m = %zu", m);
+        for (size_t way = 0; way < 2; way++) {
+            const Played *r = way ? &gpipe : &naive;
+            page->cell[2 * way][k] = value_cell(run, (double)r->timing.step, "ps");
+            page->cell[2 * way + 1][k] = page_text(run, "=%.1f %%", 100 * r->timing.idle_of_total);
+            page->cell[4 + way][k] = value_cell(run, (double)r->activations, "bytes");
+        }
     }
-    const char *columns[CASES + 1] = { NULL };
     Result rows[ROWS + 1] = { { 0 } };
-    for (size_t k = 0; k < CASES; k++) columns[k] = column[k];
     for (size_t r = 0; r < ROWS; r++) {
         rows[r] = (Result){ .what = name[r], .formula = in_words[r] };
         for (size_t k = 0; k < CASES; k++) rows[r].cell[k] = page->cell[r][k];
@@ -126,8 +120,8 @@ static void answer(Run *run, const EqualStages *page) {
     if (!clock_config()->simulated)
         say_answer(run,
                    "Idle times were not compared, because real times differ from run to run. "
-                   "The stages keep %s of activations instead of %s.",
-                   cost_text(run, "activations"), cost_text(run, "naive.activations"));
+                   "The stages keep %s of activations, those of all micro-batches of a step.",
+                   cost_text(run, "activations"));
     else if (p == 1)
         say_answer(run, "One stage never waits; start 2 or more ranks to see idle time.");
     else
@@ -136,8 +130,8 @@ static void answer(Run *run, const EqualStages *page) {
                    "m = 8, %s with m = 32. Here a larger m is a larger batch. Against the "
                    "naive order the price is memory: for m = 32 GPipe keeps %s, the naive "
                    "order %s.",
-                   p, &page->cell[IDLE][0][1], &page->cell[IDLE][M8][1], &page->cell[IDLE][M32][1],
-                   &page->cell[KEPT][M32][1], &page->cell[KEPT][0][1]);
+                   p, page->cell[IDLE][0] + 1, page->cell[IDLE][M8] + 1, page->cell[IDLE][M32] + 1,
+                   page->cell[KEPT][M32] + 1, page->cell[KEPT][0] + 1);
     say_cost(run, "activations of m micro-batches. Messages have the same bytes. If d <= f, only "
                   "the first message of each link and direction delays the step.");
     say_use_when(run, "m is at least 4 p. Prefer 1F1B (05.02): the same bubble, less memory.");
@@ -159,19 +153,15 @@ static void gpipe(Run *run) {
     check_cost(run, "loop.buffers", "own loops: buffers, peak", "bytes",
                formula(stage_neighbours(run) * message), NOT_PREDICTED, loops.message_buffers);
     draw_equal_stages(run, &t);
-    static const StagesWay ways[] = {
-        { NULL, NULL, pipeline_step, schedule_naive, NULL }, // not compared; only its costs count
-        { "GPipe = accumulation", "GPipe, the last training step", pipeline_step, schedule_gpipe,
-          NULL },
-    };
-    StageCosts seen[2];
-    stages_compare(run, &t, ways, 2, seen);
-    t.optimizer = adamw(0.01); // seen: the costs of the trainings with AdamW
+    static const StagesWay way = { "GPipe = accumulation", "GPipe, the last training step",
+                                   pipeline_step, schedule_gpipe, NULL };
+    StageCosts seen;
+    stages_compare(run, &t, &way, 1, &seen);
+    t.optimizer = adamw(0.01); // seen: the costs of the training with AdamW
     size_t p = run->world->size, buffers = stage_message_buffers(&t, p, run->world->rank);
-    stage_check_costs(run, &t, "naive", 1, buffers, &seen[0]);
-    stage_check_costs(run, &t, NULL, t.micro_batches, buffers, &seen[1]);
+    stage_check_costs(run, &t, NULL, t.micro_batches, buffers, &seen);
     EqualStages page;
-    if (clock_config()->simulated) equal_stages(run, &t, &seen[1].timing, &page);
+    if (clock_config()->simulated) equal_stages(run, &t, &seen.timing, &page);
     answer(run, &page);
     data_free(&t.data);
 }

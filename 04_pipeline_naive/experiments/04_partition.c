@@ -2,7 +2,6 @@
 // accumulation in every bit, and its slowest stage is as fast as in the best cut. cuts.c and
 // planner.c check the search for the best cut alone; partition_costs.c predicts times and messages.
 #include "04_pipeline_naive/experiments/experiments.h"
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,9 +42,10 @@ static Model *stage_model(const Training *t, Comm *pp, const size_t *blocks, dou
 }
 
 // "3 4 3"
-static void blocks_text(char *text, const size_t *blocks, size_t p) {
-    *text = 0;
-    for (size_t i = 0; i < p; i++) sprintf(text + strlen(text), "%s%zu", i ? " " : "", blocks[i]);
+static const char *blocks_text(Run *run, const size_t *blocks) {
+    const char *text = page_text(run, "%zu", blocks[0]);
+    for (size_t i = 1; i < run->world->size; i++) text = page_text(run, "%s %zu", text, blocks[i]);
+    return text;
 }
 
 // Prints above the first picture how to read a cut, and when costs change.
@@ -95,12 +95,11 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
         r->timing[s] = picture_timing(run);
         trajectory_record(out, s, m, seen.loss, seen.norm);
         if (t->recorded && (s == 0 || s + 1 == t->steps)) {
-            char title[48], cut[32];
-            blocks_text(cut, r->blocks[s], p);
-            snprintf(title, sizeof title, "Step %zu: cut %s", s, cut);
+            const char *cut = blocks_text(run, r->blocks[s]);
             if (s == 0) say_cut(run, t, cut);
             bool file = !strcmp(option_text(run, "draw"), s ? "end" : "begin");
-            picture_show(run, title, file ? PICTURE_CHART : PICTURE_NO_FILES);
+            picture_show(run, page_text(run, "Step %zu: cut %s", s, cut),
+                         file ? PICTURE_CHART : PICTURE_NO_FILES);
         }
         free(batch);
         arena_free(&tokens);
@@ -136,27 +135,22 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
     static const char *const columns[] = { "fixed: cut", "step", "idle", "moving: cut",
                                            "step",       "idle", NULL };
     const Rebalanced *both[] = { stays, moved };
-    char text[PARTITION_STEPS][6][64], name[PARTITION_STEPS][48];
     Result rows[PARTITION_STEPS + 1] = { { 0 } };
     size_t n = 0, begin = 0; // begin: the first step of the row
     for (size_t s = 0; s < t->steps; s++) {
-        char(*cell)[64] = text[n];
-        memset(cell, 0, sizeof text[n]);
+        Result row = { 0 };
         for (size_t k = 0; k < 2; k++) {
             const Timing *timing = &both[k]->timing[s];
-            for (size_t c = 0; c < 3; c++) cell[3 * k + c][0] = '=';
-            blocks_text(cell[3 * k] + 1, both[k]->blocks[s], run->world->size);
-            page_value(cell[3 * k + 1] + 1, sizeof *cell - 1, (double)timing->step, "ps");
-            snprintf(cell[3 * k + 2] + 1, sizeof *cell - 1, "%.1f %%", 100 * timing->idle_of_total);
+            row.cell[3 * k] = page_text(run, "=%s", blocks_text(run, both[k]->blocks[s]));
+            row.cell[3 * k + 1] = value_cell(run, (double)timing->step, "ps");
+            row.cell[3 * k + 2] = page_text(run, "=%.1f %%", 100 * timing->idle_of_total);
         }
-        bool same = n > 0 && memcmp(cell, text[n - 1], sizeof text[n]) == 0;
+        bool same = n > 0;
+        for (size_t k = 0; k < 6; k++) same = same && !strcmp(row.cell[k], rows[n - 1].cell[k]);
         if (same) n--;
         else begin = s;
-        if (same) snprintf(name[n], sizeof *name, "steps %zu-%zu", begin, s);
-        else snprintf(name[n], sizeof *name, "step %zu", s);
-        rows[n].what = name[n];
-        for (size_t k = 0; k < 6; k++) rows[n].cell[k] = text[n][k];
-        n++;
+        row.what = page_text(run, same ? "steps %zu-%zu" : "step %zu", begin, s);
+        rows[n++] = row;
     }
     results(run, columns, rows);
     say(run,
@@ -167,13 +161,8 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
 
 static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
     enum { LAST = PARTITION_STEPS - 1 };
-    size_t p = run->world->size, bytes = p * sizeof(size_t);
-    char begin[64], first_cut[64], last_cut[64], still[32], now[32];
-    blocks_text(begin, moved->blocks[0], p);
-    blocks_text(first_cut, moved->blocks[MOVE_EVERY], p);
-    blocks_text(last_cut, moved->blocks[LAST], p);
-    page_value(still, sizeof still, (double)stays->timing[LAST].step, "ps");
-    page_value(now, sizeof now, (double)moved->timing[LAST].step, "ps");
+    size_t bytes = run->world->size * sizeof(size_t);
+    const char *begin = blocks_text(run, moved->blocks[0]);
     bool any = false;
     for (size_t s = 1; s < PARTITION_STEPS; s++)
         any = any || memcmp(moved->blocks[s], moved->blocks[s - 1], bytes) != 0;
@@ -182,18 +171,21 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
                    "The cut whose slowest stage costs least: %s blocks instead of %s, and %s "
                    "when costs have changed. The last step then takes %s instead of %s. All "
                    "results keep their bits.",
-                   first_cut, begin, last_cut, now, still);
+                   blocks_text(run, moved->blocks[MOVE_EVERY]), begin,
+                   blocks_text(run, moved->blocks[LAST]),
+                   value_text(run, (double)moved->timing[LAST].step, "ps"),
+                   value_text(run, (double)stays->timing[LAST].step, "ps"));
     else
         say_answer(run,
                    "The cut whose slowest stage costs least. Here the first cut, %s blocks, "
                    "is the best one in every step, so no block moves.",
                    begin);
-    page_value(now, sizeof now, (double)moved->timing[GROWN].step, "ps");
     if ((double)moved->timing[GROWN].step > 1.01 * (double)moved->timing[LAST].step)
         say_cost(run,
                  "%s sent per rank for all moves. The planner needs one slow step to notice: "
                  "step %d takes %s, because its cut was made for the old costs.",
-                 cost_text(run, "moved.bytes"), GROWN, now);
+                 cost_text(run, "moved.bytes"), GROWN,
+                 value_text(run, (double)moved->timing[GROWN].step, "ps"));
     else
         say_cost(run, "%s sent per rank for all moves. A new cut comes one measured step late.",
                  cost_text(run, "moved.bytes"));

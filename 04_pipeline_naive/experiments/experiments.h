@@ -95,9 +95,8 @@ typedef struct {
 StackTimes stack_times(const Stack *s);
 // Bytes of activations that a micro-batch keeps.
 size_t stack_kept(const Stack *s, size_t p, size_t i);
-// Checks two costs: the idle time of a stage as a share of the step, and of the ideal step m (f +
-// b). by_formula, by_play: the predicted time of the step; at least one is given. Ids: idle.<id>,
-// idle-of-ideal.<id>.
+// Checks the idle time of a stage as a share of the step. by_formula, by_play: the predicted time
+// of the step; at least one is given. Id: idle.<id>.
 void stack_check_bubble(Run *run, const char *id, const char *name, const Stack *s, size_t m,
                         Predicted by_formula, Predicted by_play, const Timing *seen);
 
@@ -114,6 +113,8 @@ size_t stage_message_buffers(const Training *t, size_t p, size_t i);
 // that), and the message of B sequences to a neighbour.
 Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B);
 Picoseconds stage_message_time(const ModelConfig *c, size_t B);
+// The sums at the end of a step: of a tied wte's gradient, of the loss and of the squares.
+double stage_sums_time(const ModelConfig *c, size_t p);
 // Checks the costs of a training: messages, sums, state, and memory with `flight` micro-batches in
 // flight and these bytes of message buffers. Stage i is rank i. way: the prefix of names, and with
 // a dot of ids; NULL: no prefix.

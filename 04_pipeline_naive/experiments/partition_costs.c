@@ -29,7 +29,6 @@ static double stage_time(const double *cost, const size_t *blocks, size_t p, siz
 // micro-batches follow as closely as the slowest stage or link lets them. The sums at the end of
 // the step come last. A backward takes twice the time of a forward.
 static double step_time(const Training *t, const double *cost, const size_t *blocks, size_t p) {
-    CutSizes z = cut_sizes(&t->model, 1, 0);
     double sum = 0, slowest = 0, way = p > 1 ? (double)stage_message_time(&t->model, 1) : 0;
     double others = (double)t->micro_batches - 1;
     for (size_t i = 0; i < p; i++) {
@@ -37,15 +36,10 @@ static double step_time(const Training *t, const double *cost, const size_t *blo
         sum += 3 * f;
         slowest = fmax(slowest, f);
     }
-    double sums = 0;
-    if (p > 1 && !t->model.untied) // the first and the last stage share wte
-        sums = ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), gradient_bytes(&t->model));
-    sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
-    sums += ring_time(ALL_REDUCE_PASSES, p, config_tensors(&t->model), sizeof(double));
     // The message of a stage that has only the embedding begins the step.
     if (stage_time(cost, blocks, p, 0) == 0) sum -= way;
     return sum + 2 * (double)(p - 1) * way +
-           others * (fmax(slowest, way) + fmax(2 * slowest, way)) + sums;
+           others * (fmax(slowest, way) + fmax(2 * slowest, way)) + stage_sums_time(&t->model, p);
 }
 
 // ---------------------------------------------------------------- costs
@@ -55,7 +49,6 @@ static void time_lines(Run *run, const Training *t, const char *name, const Reba
     size_t p = run->world->size, n = t->model.layers + 2;
     double *now = host_alloc(n * sizeof *now), *before = host_alloc(n * sizeof *before);
     for (size_t s = 0; s < t->steps; s++) {
-        CostName id, text;
         forward_times(t, s, now);
         // The costs that the last cut used, if there was one.
         forward_times(t, s > 0 ? s - s % MOVE_EVERY - 1 : 0, before);
@@ -63,15 +56,15 @@ static void time_lines(Run *run, const Training *t, const char *name, const Reba
         double slowest = solved ? partition_exhaustive(now, n, p) : 0;
         for (size_t i = 0; i < p && !solved; i++)
             slowest = fmax(slowest, stage_time(now, r->blocks[s], p, i));
-        check_cost(run, cost_name(&id, "busiest.%s.%zu", moves ? "move" : "stay", s),
-                   cost_name(&text, "%s, step %zu: slowest stage%s", name, s,
-                             solved ? ", of the best cut" : ""),
-                   "ps", formula(3 * slowest * (double)t->micro_batches), NOT_PREDICTED,
-                   (double)r->timing[s].busiest);
-        check_cost(run, cost_name(&id, "step.%s.%zu", moves ? "move" : "stay", s),
-                   cost_name(&text, "%s, step %zu: step", name, s), "ps",
-                   formula(step_time(t, now, r->blocks[s], p)), NOT_PREDICTED,
-                   (double)r->timing[s].step);
+        const char *ids = page_text(run, "%%s.%s.%zu", moves ? "move" : "stay", s);
+        check_costs(run, ids, page_text(run, "%s, step %zu: %%s", name, s),
+                    (CostRow[]){
+                        { "busiest", solved ? "slowest stage, of the best cut" : "slowest stage",
+                          "ps", BY_FORMULA(3 * slowest * (double)t->micro_batches),
+                          (double)r->timing[s].busiest },
+                        { "step", "step", "ps", BY_FORMULA(step_time(t, now, r->blocks[s], p)),
+                          (double)r->timing[s].step },
+                        { 0 } });
     }
     free(now);
     free(before);

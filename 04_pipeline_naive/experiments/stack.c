@@ -134,22 +134,16 @@ size_t stack_kept(const Stack *s, size_t p, size_t i) {
     return (all - reals) * weight_bytes(&s->model) + reals * sizeof(real);
 }
 
-// The idle time of a step that takes `step`, in millionths of `whole` (0: of the step).
-static Predicted idle_share(Predicted step, double ideal, double whole) {
-    static const double million = 1e6;
+// The idle time of a step that takes `step`, in millionths of the step.
+static Predicted idle_share(Predicted step, double ideal) {
     if (!step.given) return NOT_PREDICTED;
-    return formula(round(million * (step.value - ideal) / (whole ? whole : step.value)));
+    return formula(round(1e6 * (step.value - ideal) / step.value));
 }
 void stack_check_bubble(Run *run, const char *id, const char *name, const Stack *s, size_t m,
                         Predicted by_formula, Predicted by_play, const Timing *seen) {
-    CostName ids, text;
     StackTimes t = stack_times(s);
     double ideal = (double)(m * (t.forward + t.backward));
-    check_cost(run, cost_name(&ids, "idle.%s", id), cost_name(&text, "%s: bubble / step", name),
-               "millionths", idle_share(by_formula, ideal, 0), idle_share(by_play, ideal, 0),
+    check_cost(run, page_text(run, "idle.%s", id), page_text(run, "%s: bubble / step", name),
+               "millionths", idle_share(by_formula, ideal), idle_share(by_play, ideal),
                round(1e6 * seen->idle_of_total));
-    check_cost(run, cost_name(&ids, "idle-of-ideal.%s", id),
-               cost_name(&text, "%s: bubble / ideal", name), "millionths",
-               idle_share(by_formula, ideal, ideal), idle_share(by_play, ideal, ideal),
-               round(1e6 * seen->idle_of_ideal));
 }

@@ -31,6 +31,15 @@ Picoseconds stage_message_time(const ModelConfig *c, size_t B) {
     return (Picoseconds)send_time(message_elements(&z, B) * weight_bytes(c));
 }
 
+double stage_sums_time(const ModelConfig *c, size_t p) {
+    CutSizes z = stage_sizes(c, p, 0);
+    double tied = 0;
+    if (stage_shares_table(&z))
+        tied = ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), gradient_bytes(c));
+    return tied + ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double)) +
+           ring_time(ALL_REDUCE_PASSES, p, config_tensors(c), sizeof(double));
+}
+
 const char *cost_name(CostName *name, const char *format, ...) {
     va_list args;
     va_start(args, format);
@@ -95,11 +104,10 @@ void stage_check_costs(Run *run, const Training *t, const char *way, size_t flig
                   ring_bytes(ALL_REDUCE_PASSES, p, config_tensors(c), D);
     size_t elements = elements_stage(&z);
     size_t state = t->optimizer.kind == ADAMW ? adamw_bytes(c) : master_bytes(c);
-    CostName ids, names;
-    cost_name(&ids, "%s%s%%s", way ? way : "", way ? "." : "");
-    cost_name(&names, "%s%s%%s", way ? way : "", way ? ": " : "");
+    const char *ids = page_text(run, way ? "%s.%%s" : "%%s", way);
+    const char *names = page_text(run, way ? "%s: %%s" : "%%s", way);
     check_costs(
-        run, ids.text, names.text,
+        run, ids, names,
         (CostRow[]){
             // Per micro-batch: activations [B*T, C] to the next stage, gradients of that shape
             // back.

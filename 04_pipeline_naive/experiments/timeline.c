@@ -3,7 +3,6 @@
 #include "04_pipeline_naive/experiments/timeline.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 char *schedule_text(const Schedule *s) {
     char *text = host_alloc(48 * s->n + 1), *at = text;
@@ -112,13 +111,6 @@ Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const Op
     free(same);
     return t;
 }
-Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b,
-                            size_t message) {
-    return timeline_with_times(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
-}
-Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b) {
-    return timeline_with_link(stage, p, m, t_f, t_b, 0);
-}
 
 void timeline_free(Timeline *t) {
     for (size_t i = 0; i < t->p; i++) free(t->event[i]);
@@ -134,27 +126,13 @@ size_t timeline_busy(const Timeline *t) {
     return units;
 }
 
-char *timeline_row(const Timeline *t, size_t i) {
-    char *row = host_alloc(3 * t->end + 1), name[24];
-    for (size_t unit = 0; unit < t->end; unit++) memcpy(row + 3 * unit, ".  ", 3);
-    for (size_t e = 0; e < t->n[i]; e++) {
-        const Event *v = &t->event[i][e];
-        memset(row + 3 * v->start, '-', 3 * (v->end - v->start));
-        if (v->end > v->start) row[3 * v->end - 1] = ' ';
-        snprintf(name, sizeof name, "%c%zu", "FBBWU"[v->op.what], v -> op.micro_batch);
-        if (v->end > v->start)
-            memcpy(row + 3 * v->start, name, strlen(name) < 3 ? strlen(name) : 3);
-    }
-    return row;
-}
-
 size_t makespan(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b) {
     return makespan_with_link(rule, p, m, t_f, t_b, 0);
 }
 size_t makespan_with_link(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b,
                           size_t message) {
     Schedule *stage = schedule_all(rule, p, m);
-    Timeline t = timeline_with_link(stage, p, m, t_f, t_b, message);
+    Timeline t = timeline_with_times(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
     size_t end = t.stuck ? SIZE_MAX : t.end;
     timeline_free(&t);
     schedule_all_free(stage, p);

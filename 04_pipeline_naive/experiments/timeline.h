@@ -33,13 +33,8 @@ typedef struct {
 Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times);
 Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m,
                             const OpTimes *times); // times[p]
-// For lists in which every backward is one op.
-Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b); // stage[p]
-Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b,
-                            size_t message);
 void timeline_free(Timeline *t);
-size_t timeline_busy(const Timeline *t);         // units of work, summed over the stages
-char *timeline_row(const Timeline *t, size_t i); // stage i as text, three columns a unit; free() it
+size_t timeline_busy(const Timeline *t); // units of work, summed over the stages
 
 char *schedule_text(const Schedule *s); // "F0 F1 B0 ..."; of several chunks "F0c1 ..."; free() it
 Schedule *schedule_all(ScheduleRule rule, size_t p, size_t m); // the lists of all stages

@@ -19,8 +19,18 @@ static Batch *all_batches(const Training *t, Arena *tokens) {
     return all;
 }
 
+static bool is_table(const Unit *u, const Param *p) {
+    (void)u;
+    return p->number == 0;
+}
+static bool is_not_table(const Unit *u, const Param *p) { return !is_table(u, p); }
+
 // Records gradients and weights of some tensors after an update (PipelineNotes) in a Trajectory.
-static void put(Trajectory *got, Model *m, size_t update, ParamFilter *which) {
+static void put(Trajectory *got, Model *m, size_t update, UpdatedPart part) {
+    static const Which of_part[] = {
+        [UPDATED_ALL] = NULL, [UPDATED_TABLE] = is_table, [UPDATED_OTHERS] = is_not_table
+    };
+    Which which = of_part[part];
     char label[32];
     snprintf(label, sizeof label, " of step %zu", update);
     snapshot_label(got->gradients, label);
@@ -34,10 +44,11 @@ typedef struct {
     Trajectory *got;
     VersionsSeen *seen;
 } Notes;
-static void note(void *notes, Model *m, size_t update, ParamFilter *which) {
+static void note(void *notes, Model *m, size_t update, UpdatedPart part) {
     Notes *n = notes;
+    if (!n->got) return;
     ledger_pause();
-    put(n->got, m, update, which);
+    put(n->got, m, update, part);
     if (update == 1 && n->seen->second) {
         real *values = host_alloc(m->size * sizeof *values);
         tensor_download(values, m->g);
@@ -71,7 +82,7 @@ VersionsSeen versions_train(Run *run, const Training *t, VersionsList list, Traj
                           .second = pipedream ? host_alloc(m->size * sizeof *seen.second) : NULL };
     Notes notes = { got, &seen };
     double *loss = host_alloc(n * sizeof *loss);
-    PipelineNotes each = { loss, got ? note : NULL, &notes };
+    PipelineNotes each = { loss, note, &notes };
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = all_batches(t, &tokens);
     comm_ledger_reset(pp);

@@ -144,6 +144,28 @@ void page_cell(char cell[24], double value, const char *unit) {
     page_value(cell + 1, 23, value, unit);
 }
 
+const char *page_text(Run *run, const char *format, ...) {
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    size_t room = (size_t)vsnprintf(NULL, 0, format, args) + 1;
+    PageText *t = host_alloc(sizeof *t + room);
+    vsnprintf(t->text, room, format, again);
+    va_end(again);
+    va_end(args);
+    t->before = run->state->texts;
+    run->state->texts = t;
+    return t->text;
+}
+const char *value_cell(Run *run, double value, const char *unit) {
+    char cell[24];
+    page_cell(cell, value, unit);
+    return page_text(run, "%s", cell);
+}
+const char *value_text(Run *run, double value, const char *unit) {
+    return value_cell(run, value, unit) + 1;
+}
+
 // ---- the table of results ----
 
 static void cell_text(Run *run, const char *cell, char text[64]) {

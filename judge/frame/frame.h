@@ -84,6 +84,11 @@ typedef struct {
 // the last lines of a page, before the verdict
 enum { PAGE_ANSWER, PAGE_COST, PAGE_USE_WHEN, PAGE_ENDINGS };
 
+typedef struct PageText {
+    struct PageText *before;
+    char text[];
+} PageText;
+
 struct RunState {
     Program *program;
     // this rank's own copy of the program's options; option_default() changes it
@@ -99,6 +104,7 @@ struct RunState {
     char *endings[PAGE_ENDINGS];   // say_answer, say_cost, say_use_when; NULL: not called
     char cost_texts[8][64];        // buffers of cost_text(), used in turn
     size_t cost_texts_used;
+    PageText *texts;        // page_text(): the last one
     bool pictured, plotted; // has the lesson drawn a picture of events? a line chart?
     bool stopped;           // report_stopped() was called
 };

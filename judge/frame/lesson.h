@@ -195,6 +195,11 @@ typedef struct {
 void page_value(char *text, size_t room, double value, const char *unit);
 // Writes the same as a cell with a text: "=2.60 ms".
 void page_cell(char cell[24], double value, const char *unit);
+// Formats a text as printf does: a cell, a title, an id or a part of a sentence. The text lasts to
+// the end of the run. value_text and value_cell are page_value and page_cell with such a text.
+const char *page_text(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
+const char *value_text(Run *run, double value, const char *unit);
+const char *value_cell(Run *run, double value, const char *unit);
 void results(Run *run, const char *const *columns, const Result *rows);
 
 // ---- The end of the page. Every rank calls these functions, after the costs. ----

@@ -354,6 +354,10 @@ void report_free(Run *run) {
         free(s->costs[i].unit);
     }
     for (size_t i = 0; i < PAGE_ENDINGS; i++) free(s->endings[i]);
+    for (PageText *t = s->texts, *before; t; t = before) {
+        before = t->before;
+        free(t);
+    }
     free(s->wrong);
     free(s->configs);
     free(s->checks);

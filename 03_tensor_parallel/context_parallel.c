@@ -1,0 +1,41 @@
+// context_parallel.c: which positions each rank of a group has, the room of a block in the ring of
+// 08_ring_attention.c, and how a model gets attention over a group.
+#include "03_tensor_parallel/context_parallel.h"
+
+Positions context_positions_of(const AttentionHeads *h, size_t rank) {
+    return context_positions(h->length, h->cp->size, rank, h->kind);
+}
+
+// With grouped heads a block has the columns of k, which are fewer than the columns of q.
+Tensor ring_block(const AttentionHeads *h, size_t owner, Element element, Arena *room) {
+    Positions p = context_positions_of(h, owner);
+    size_t rows = h->B * positions_count(&p);
+    return tensor_shaped(room, tensor_shape(rows, 2 * attention_key_columns(h), element));
+}
+Tensor ring_sums(const AttentionHeads *h, size_t owner, Arena *room) {
+    return ring_block(h, owner, REALS, room);
+}
+Tensor ring_own_block(const AttentionHeads *h, Tensor qkv, Arena *room) {
+    Tensor copy = ring_block(h, h->cp->rank, qkv.element, room);
+    tensor_copy(copy, attention_keys_values(h, qkv));
+    return copy;
+}
+
+Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind) {
+    const ModelConfig *c = &m->config;
+    REQUIRE(cp->size <= c->context,
+            "%zu context-parallel ranks need as many positions; a sequence has %zu: choose "
+            "fewer ranks, or more --context",
+            cp->size, c->context);
+    REQUIRE(kind != &ulysses_attention || cp->size <= config_kv_heads(c),
+            "Ulysses on %zu ranks needs as many heads%s; the model "
+            "has %zu: choose fewer ranks, or more --%s",
+            cp->size, config_head_ratio(c) > 1 ? " of key and value" : "", config_kv_heads(c),
+            config_head_ratio(c) > 1 ? "kv-heads" : "heads");
+    comm_connect(cp, COMM_NEIGHBOURS); // messages go to the next rank only
+    for (size_t i = 0; i < m->n_layers; i++) {
+        m->layers[i].cp = cp;
+        m->layers[i].attention = kind; // only blocks read it
+    }
+    return context_positions(c->context, cp->size, cp->rank, kind);
+}

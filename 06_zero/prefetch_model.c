@@ -1,0 +1,32 @@
+// prefetch_model.c: the state of 05_prefetch.c for each layer of a model: its unit, and its
+// neighbours.
+#include "06_zero/zero.h"
+#include <stdlib.h>
+
+// Allocates weights and gradients as stage 3 and wraps each layer in prefetch_layer. Call
+// tensor_parallel() and recompute() before this function.
+void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
+    if (m->size)
+        fault(
+            "prefetch_allocate() of a model that is allocated: it takes model_allocate()'s place");
+    zero3_allocate_parts(m, dp);
+    size_t n = m->n_layers, k = 0;
+    Prefetch *all = host_alloc(sizeof *all + n * sizeof *all->layer);
+    all->reshard = reshard;
+    for (size_t i = 0; i < n; i++) {
+        Layer *l = &m->layers[i];
+        if (l->n_units == 0) continue; // the loss: nothing to gather
+        // Embedding and head have two units each. The unit that is not wte is gathered.
+        Unit *gathered = l->units[0];
+        if (zero2_stays_whole(gathered)) gathered = l->units[1];
+        bool neighbours = k && m->layers[i - 1].chunk == l->chunk;
+        all->layer[k] = (Prefetched){ .unit = gathered, .model = all };
+        if (neighbours) all->layer[k].previous = &all->layer[k - 1];
+        if (neighbours) all->layer[k - 1].next = &all->layer[k];
+        layer_wrap(l, &prefetch_layer, dp);
+        l->technique = &all->layer[k++];
+    }
+}
+static Prefetch *prefetch_of(Model *m) { return ((Prefetched *)m->layers[0].technique)->model; }
+void prefetch_finish(Model *m) { prefetch_finish_reduction(prefetch_of(m)); }
+void prefetch_free(Model *m) { free(prefetch_of(m)); }
