@@ -628,6 +628,10 @@ static void other_length(void) {
     play_wait(p, 1, play_post(p, 1, world, 0, 9));
     play_run(p);
 }
+static void chain(void) {
+    Play *p = play_new(2, NULL);
+    play_call(p, 0, play_group(p, "world", 0, 2, 1), COMM_BROADCAST, 8, 4);
+}
 static void no_member(void) {
     Play *p = play_new(4, NULL);
     play_call(p, 2, play_group(p, "tp", 1, 2, 2), COMM_ALL_REDUCE, 8, 4);
@@ -651,6 +655,7 @@ int main(void) {
          "rank 1 starts all-gather of 8 times 4 bytes on world, where another rank");
     ends(other_length, STATUS_FAULT,
          "between rank 1 and rank 0 of world: 8 bytes are sent, and the receive has 9");
+    ends(chain, STATUS_FAULT, "the player has no broadcast");
     ends(no_member, STATUS_FAULT, "rank 2 is no member of tp");
     return tap_end();
 }

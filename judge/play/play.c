@@ -188,6 +188,8 @@ static size_t start(Play *p, size_t rank, size_t group, Meeting m, Picoseconds t
 }
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size) {
     const Group *g = &p->group[group];
+    if (kind == COMM_BROADCAST || kind == COMM_REDUCE)
+        fault("the player has no %s: its collectives are rings", comm_kind_name[kind]);
     const size_t steps = (kind == COMM_ALL_REDUCE ? 2 : 1) * (g->n - 1); // of a ring
     const size_t bytes = steps * ceil_div(count, g->n) * size;
     PlayCount *sum = &g->count[member_of(g, rank)][kind];

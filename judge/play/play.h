@@ -15,12 +15,12 @@
 //
 // The player's time follows the rules of the simulated clock (clock.h). A rank does its steps in
 // order. A group has one lane for its collectives. A collective starts when its last member has
-// started it and the lane is free. It takes the time of the ring in comm.h. An ordered
-// pair of ranks of a group has one lane for its messages. A message leaves when it is sent and the
-// lane is free. A rank that starts a collective, or waits for one, first waits for all members.
-// Each member must have started every collective that this rank has started on the group, because
-// comm.c then needs the ends of these collectives. The player has no clock_set_one_port and no
-// clock_set_own_nodes.
+// started it and the lane is free. It takes the time of the ring in comm.h. An ordered pair of
+// ranks of a group has one lane for its messages. A message leaves when it is sent and the lane is
+// free. A rank that starts a collective, or waits for one, first waits for all members. Each member
+// must have started every collective that this rank has started on the group, because comm.c then
+// needs the ends of these collectives. The player has no broadcast, no reduce, no
+// clock_set_one_port and no clock_set_own_nodes.
 //
 // Messages have no names. The n-th receive that a rank posts for a peer takes the n-th message of
 // that peer. The sender's wait ends when the receive is posted.
