@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNEVEN = 1003, LARGE = 10007, SIZES = 8, EVEN = 5 }; // EVEN: the index of 100 N in Sizes
+enum { UNEVEN = 1003, LARGE = 10007, SIZES = 8 };
 typedef struct {
     size_t count[SIZES];
 } Sizes;
@@ -69,14 +69,9 @@ static void ring_unsplit(Run *run, Snapshot *s, const char *name, size_t count) 
     ledger_resume();
 }
 
-// Measured on a rank: messages and bytes sent for all sizes, scratch at its peak, and bytes sent
-// for size EVEN.
-typedef struct {
-    size_t messages, bytes, scratch, even;
-} WaySeen;
-
-// Puts the sums of all sizes into s. Adds the costs to `seen`, unless it is NULL.
-static void all_sizes(Run *run, Snapshot *s, Reduction way, bool whole, WaySeen *seen) {
+// Puts the sums of all sizes into s. Adds the measured costs to `seen`, unless it is NULL: messages
+// and bytes sent, and the peak of scratch.
+static void all_sizes(Run *run, Snapshot *s, Reduction way, bool whole, WayCosts *seen) {
     Comm *c = run->world;
     const bool library = way.flat == comm_all_reduce;
     for (size_t i = 0; i < SIZES; i++) {
@@ -90,17 +85,16 @@ static void all_sizes(Run *run, Snapshot *s, Reduction way, bool whole, WaySeen 
         else hierarchical_all_reduce(way.inside, way.between, t);
         size_t scratch = memory_peak(MEM_COMMUNICATION);
         if (seen)
-            *seen = (WaySeen){ seen->messages + c->ledger[COMM_SEND].calls,
-                               seen->bytes + c->ledger[COMM_SEND].bytes,
-                               scratch > seen->scratch ? scratch : seen->scratch,
-                               i == EVEN ? c->ledger[COMM_SEND].bytes : seen->even };
+            *seen = (WayCosts){ seen->messages + c->ledger[COMM_SEND].calls,
+                                seen->bytes + c->ledger[COMM_SEND].bytes,
+                                scratch > seen->scratch ? scratch : seen->scratch };
         if (!library || run->is_root) snapshot_put(s, size_name[i], 1, tensor_count(t), t, 0, 0);
         arena_free(&memory);
     }
 }
 
 // Compares the sums with the library's. limit: for real numbers.
-static void compare(Run *run, const char *name, Reduction way, double limit, WaySeen *seen) {
+static void compare(Run *run, const char *name, Reduction way, double limit, WayCosts *seen) {
     for (size_t whole = 2; whole-- > 0;) {
         Snapshot *library = snapshot_new(run), *order = snapshot_new(run), *got = snapshot_new(run);
         char what[80];
@@ -121,49 +115,48 @@ static void compare(Run *run, const char *name, Reduction way, double limit, Way
     }
 }
 
-// The root mean square error of t, relative to that of the exact sum.
-static double error_of(Tensor t, const double *exact) {
-    const size_t n = tensor_count(t);
+// The root mean square error of a sum of LARGE elements, relative to the exact sum.
+static double error_of(Run *run, AllReduce *reduce, const double *exact) {
+    Arena memory = arena(MEM_GRADIENTS);
+    Tensor t = tensor_shaped(&memory, tensor_shape(1, LARGE, option_storage(run)));
+    real *got = host_alloc(LARGE * sizeof *got);
     double off = 0, size = 0;
-    real *got = host_alloc(n * sizeof *got);
+    fill(t, run->seed, run->world->rank, false);
+    reduce(run->world, t);
     tensor_download(got, t);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < LARGE; i++) {
         off += ((double)got[i] - exact[i]) * ((double)got[i] - exact[i]);
         size += exact[i] * exact[i];
     }
     free(got);
+    arena_free(&memory);
     return sqrt(off / size);
 }
 
 // With 16 bits the ring rounds a chunk on every rank that adds to it; the library adds in reals and
 // rounds the sum once.
 static void rounding(Run *run) {
-    Comm *c = run->world;
-    Arena memory = arena(MEM_GRADIENTS);
+    Arena memory = arena(MEM_REFERENCE);
     Tensor t = tensor_shaped(&memory, tensor_shape(1, LARGE, option_storage(run)));
     double *exact = host_alloc(LARGE * sizeof *exact); // zeros
     real *term = host_alloc(LARGE * sizeof *term);
-    for (size_t rank = 0; rank < c->size; rank++) {
+    for (size_t rank = 0; rank < run->world->size; rank++) {
         fill(t, run->seed, rank, false);
         tensor_download(term, t); // as stored
         for (size_t i = 0; i < LARGE; i++) exact[i] += (double)term[i];
     }
-    fill(t, run->seed, c->rank, false);
-    ring_all_reduce(c, t);
-    const double ring = error_of(t, exact);
-    fill(t, run->seed, c->rank, false);
-    comm_all_reduce(c, t);
-    const double once = error_of(t, exact);
-    if (c->size > 2)
+    free(term);
+    arena_free(&memory);
+    const double ring = error_of(run, ring_all_reduce, exact);
+    const double once = error_of(run, comm_all_reduce, exact);
+    free(exact);
+    if (run->world->size > 2)
         check_true(run, "rounded at every addition",
                    "the ring's error is larger than the library's", ring > once);
     say(run,
-        "Sums in %s, error (root mean square, relative): the ring rounds each addition, %.1e. The "
-        "library\nadds in %s and rounds the sum once, %.1e.",
+        "Sums in %s, error (root mean square, relative): the ring rounds each addition, %.1e.\n"
+        "The library adds in %s and rounds the sum once, %.1e.",
         element_name(option_storage(run)), ring, element_name(REALS), once);
-    free(exact);
-    free(term);
-    arena_free(&memory);
 }
 
 // The hierarchical way: its sums, and its costs beside those of the flat ring.
@@ -184,7 +177,7 @@ static void over_nodes(Run *run) {
 
 // -------------------------------------------------------------- messages, bytes and scratch memory
 
-static void costs(Run *run, Way way, const WaySeen *seen) {
+static void costs(Run *run, Way way, const WayCosts *seen) {
     const size_t N = run->world->size, r = run->world->rank;
     const Sizes sizes = sizes_of(N);
     const size_t e = element_size(option_storage(run));
@@ -205,14 +198,6 @@ static void costs(Run *run, Way way, const WaySeen *seen) {
                              { "scratch", "scratch, the largest size", "bytes",
                                BY_FORMULA((double)sum.scratch), (double)seen->scratch },
                              { 0 } });
-    double S = (double)(sizes.count[EVEN] * e); // a size that N divides
-    double root = (double)(N - 1) * S;
-    if (way == RING)
-        check_cost(run, "even.ring", "ring: sent of S bytes: 2 (N-1)/N S", "bytes",
-                   formula(2 * root / (double)N), NOT_PREDICTED, (double)seen->even);
-    if (way == GATHER)
-        check_cost(run, "even.gather", "gather + broadcast: rank 0 sends (N-1) S", "bytes",
-                   formula(r > 0 ? S : root), NOT_PREDICTED, (double)seen->even);
 }
 
 // ---------------------------------------------------------------- time
@@ -309,8 +294,9 @@ static void answer(Run *run, bool nodes) {
                         "bytes. The tree sends whole tensors: the fewest messages in a row.");
     else
         say_answer(run,
-                   "The ring adds chunks on their way round, the tree sends whole tensors. With "
-                   "%zu ranks, all on link %s, the ring is no slower than the tree from %s on.%s",
+                   "The ring adds chunks on their way round: the fewest bytes. The tree sends "
+                   "whole tensors: the fewest messages in a row. With %zu ranks, all on link %s, "
+                   "the ring is no slower than the tree from %s on.%s",
                    N, k->between.name, cost_text(run, "overtakes.tree"), over);
     say_cost(run,
              "ring: %zu messages in a row, each 1/N of the tensor. Tree: %zu whole tensors "
@@ -322,7 +308,7 @@ static void answer(Run *run, bool nodes) {
 
 static void ring(Run *run) {
     for (Way way = RING; way < WAYS; way++) {
-        WaySeen seen = { 0 };
+        WayCosts seen = { 0 };
         // GATHER adds in rank order, as the library's ordered sum does. The other ways have other
         // orders. With 16 bits the library rounds the sum once, the four ways round each addition.
         // A limit of 16 bits is 32 roundings, so it must grow with more than 32 ranks.

@@ -132,15 +132,14 @@ static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses
 typedef char Cell[64];
 
 // log: the logs with and without a bound on staleness. took: the time of the synchronous training.
-// moment: the time at which losses are compared.
-static void table(Run *run, const Cluster *c, const ServerLog *log[2], Picoseconds took,
-                  const Losses loss[RULES], double moment) {
-    Cell pushes[RULES], ahead[RULES], behind[RULES], half[RULES], end[RULES], what[2];
+// moment: the time at which losses are compared. served, worker: bytes per step.
+static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picoseconds took,
+                  const Losses loss[RULES], double moment, const Cell served, const Cell worker) {
+    Cell pushes[RULES], behind[RULES], half[RULES], end[RULES], what[2];
     for (size_t rule = 0; rule < RULES; rule++) {
-        ServerLogSeen seen = { .pushes = (double)(c->steps * c->workers) * 1e9 / (double)took };
+        ServerLogSeen seen = { .pushes = (double)(z->steps * z->workers) * 1e9 / (double)took };
         if (rule > 0) seen = server_log_look(log[rule - 1]);
         snprintf(pushes[rule], sizeof(Cell), "=%.3f", seen.pushes);
-        snprintf(ahead[rule], sizeof(Cell), "=%zu", seen.ahead);
         snprintf(behind[rule], sizeof(Cell), "=%zu", seen.lag);
         snprintf(half[rule], sizeof(Cell), "=%.2f", loss[rule].half);
         snprintf(end[rule], sizeof(Cell), "=%.2f", loss[rule].end);
@@ -148,18 +147,22 @@ static void table(Run *run, const Cluster *c, const ServerLog *log[2], Picosecon
     snprintf(what[0], sizeof(Cell), "after %.0f ms", moment * 1e-9);
     snprintf(what[1], sizeof(Cell), "after %d steps of each worker", LONG);
     results(run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL },
-            (const Result[]){ { "pushes per ms, all workers",
-                                "synchronous: n/(t + 2c)",
-                                { pushes[0], pushes[1], pushes[2] } },
-                              { "steps ahead of the slowest",
-                                "at most the staleness s",
-                                { ahead[0], ahead[1], ahead[2] } },
-                              { "updates from pull to push",
-                                "0; staleness s: <= (n-1)(2s+1)",
-                                { behind[0], behind[1], behind[2] } },
-                              { "loss at equal time", what[0], { half[0], half[1], half[2] } },
-                              { "loss at equal work", what[1], { end[0], end[1], end[2] } },
-                              { 0 } });
+            (const Result[]){
+                { "a server sends, per step", "n S/k, weights", { served, served, served } },
+                { "a worker sends, per step", "S, gradients", { worker, worker, worker } },
+                { "pushes per ms, all workers",
+                  "synchronous: n/(t + 2c)",
+                  { pushes[0], pushes[1], pushes[2] } },
+                { "updates from pull to push",
+                  "0; staleness s: <= (n-1)(2s+1)",
+                  { behind[0], behind[1], behind[2] } },
+                { "loss at equal time", what[0], { half[0], half[1], half[2] } },
+                { "loss at equal work", what[1], { end[0], end[1], end[2] } },
+                { 0 } });
+    say(run,
+        "  n = %zu worker%s, k = %zu server%s, S: the bytes of all weights. t: computing of the "
+        "slowest worker.\n  c: one message. The losses are those of a small model on a text.\n",
+        z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "");
 }
 
 static const char *lower_or_higher(double a, double b) {
@@ -168,22 +171,14 @@ static const char *lower_or_higher(double a, double b) {
 }
 
 // age: the most updates between a pull and its push without a bound. took: the time of the
-// synchronous training. sent: bytes of all steps that rank 0, a server, has sent.
-static void answer(Run *run, const ServerSizes *z, double sent, size_t age,
+// synchronous training. served: bytes that a server sends in a step.
+static void answer(Run *run, const ServerSizes *z, const char *served, size_t age,
                    const Losses loss[RULES], Picoseconds took) {
-    char served[32], worker[32], ring[32], links[32], port[32];
+    Cell ring, links, port;
     const Losses sync = loss[0], none = loss[RULES - 1];
-    page_value(served, sizeof served, sent / (STEPS + 1), "bytes");
-    page_value(worker, sizeof worker,
-               (double)(config_parameters(z->model) * gradient_bytes(z->model)), "bytes");
     page_value(ring, sizeof ring, cost_value(run, "sent.ring"), "bytes");
     page_value(links, sizeof links, (double)took / STEPS, "ps");
     page_value(port, sizeof port, cost_value(run, "time.one-port") / STEPS, "ps");
-    say(run,
-        "n = %zu worker%s, k = %zu server%s. The losses are those of a small model on a text. S: "
-        "the bytes of\nall weights. Per step a server sends n S/k = %s and a worker S = %s.\n",
-        z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "", served,
-        worker);
     if (z->workers == 1)
         say_answer(run,
                    "A server sends %s per step. One worker never waits for another, so both forms "
@@ -254,9 +249,8 @@ static void parameter_server(Run *run) {
     say(run,
         "A worker pushes its gradient to %s and pulls new weights. Staleness s: no worker is\n"
         "more than s steps ahead of the slowest. Rank %zu takes %zu time%s as long per sequence "
-        "(--slow), and no\nother worker has more sequences. n workers; t: the slowest worker's "
-        "computation; c: one message.\nA server's row shows only its messages: > is "
-        "weights to a worker. In a link row, < is a gradient.\n",
+        "(--slow).\nA server's row shows its messages: > is weights to a worker. In a link row, < "
+        "is a gradient.\n",
         c.servers > 1 ? "the servers" : "the server", c.servers, slow, slow > 1 ? "s" : "");
     show(run, &c, &t, server_log_new(c.workers, STEPS, STEPS), PICTURE_NO_FILES);
     show(run, &c, &t, server_log_new(c.workers, STEPS, s), PICTURE_CHART | PICTURE_DETAIL);
@@ -264,8 +258,13 @@ static void parameter_server(Run *run) {
     Losses loss[RULES];
     const Picoseconds took = sync.seen.last.step;
     const double moment = train_on_text(run, &c, s, loss);
-    table(run, &c, (const ServerLog *[]){ &async[1].log, &async[2].log }, took, loss, moment);
-    answer(run, &z, adam.seen.sent, server_log_look(&async[2].log).lag, loss, took);
+    Cell served = "=", worker = "="; // rank 0, a server, has sent the weights once more
+    page_value(served + 1, sizeof served - 1, adam.seen.sent / (STEPS + 1), "bytes");
+    page_value(worker + 1, sizeof worker - 1,
+               (double)(config_parameters(z.model) * gradient_bytes(z.model)), "bytes");
+    table(run, &z, (const ServerLog *[]){ &async[1].log, &async[2].log }, took, loss, moment,
+          served, worker);
+    answer(run, &z, served + 1, server_log_look(&async[2].log).lag, loss, took);
     ServerRecord *all[] = { &sync, &port, &async[0], &async[1], &async[2], &adam, &adam_async };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) server_record_free(all[i]);
     data_free(&t.data);

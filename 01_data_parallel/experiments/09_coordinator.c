@@ -1,7 +1,7 @@
 // 09_coordinator.c: gradients of a model with branches, which every rank computes in an order of
 // its own. The player shows the deadlock without a coordinator. With one, the sums must have the
-// bits of one device. Calls, bytes and times are compared with formulas, for several cycles and
-// fusion thresholds.
+// bits of one device. Calls, bytes and times are compared with formulas. tests/coordinator.t varies
+// --cycle and --fused.
 #include "01_data_parallel/coordinator.h"
 #include "common/model/costs.h"
 #include "common/tensor/ops.h"
@@ -14,11 +14,7 @@
 #include <string.h>
 
 enum { LAYERS = 8, BRANCHES = 3, BATCH = 8, ROWS = 4, WIDTH = 3, ELEMENTS = ROWS * WIDTH };
-enum { TENSORS = LAYERS * BRANCHES, STEPS = 2, CYCLE = 3 };
-// The grid: gradients of a cycle, and tensors that fit in the threshold.
-enum { CYCLES = 5, THRESHOLDS = 4 };
-static const size_t cycles[CYCLES] = { 1, CYCLE, 6, 12, TENSORS };
-static const size_t thresholds[THRESHOLDS] = { 1, 3, 6, TENSORS };
+enum { TENSORS = LAYERS * BRANCHES, STEPS = 2 };
 
 // The tensors have the order of backward. In each layer rank r begins with branch r.
 static size_t tensor_at(size_t rank, size_t k) {
@@ -121,28 +117,29 @@ static void deadlock(Run *run) {
         play_call(p, n / BRANCHES, tensor_at(n / BRANCHES, n % BRANCHES), COMM_ALL_REDUCE, ELEMENTS,
                   sizeof(real));
     const bool stuck = !play_run(p);
-    char *why = play_why(p);
     check_true(run, "each rank in its own order", N > 1 ? "deadlock" : "one rank runs",
                stuck == (N > 1));
-    size_t shown = 0; // the first two lines
-    for (size_t lines = 0; why[shown] && lines < 2; shown++) lines += why[shown] == '\n';
-    say(run, "Each rank calls the all-reduces of A, B and C in its own order: %s\n%.*s%s",
-        stuck ? "deadlock" : "one rank waits for nobody", (int)shown, why,
-        why[shown] ? "...\n" : "");
+    char *why = play_why(p);
+    const char *rest = strchr(why, '\n'); // the first line is enough
+    say(run, "Each rank calls the all-reduces of A, B and C in its own order: %s\n%.*s",
+        stuck ? "deadlock" : "one rank waits for nobody", rest ? (int)(rest - why) : 0, why);
     free(why);
     play_free(p);
 }
 
 // ---------------------------------------------------------------- the predictions
 
-// The number of tensors that the last rank has at the end of cycle j, but not before.
+// The cycle at whose end the last rank has tensor i, and the number of such tensors of cycle j.
+static size_t agreed_cycle(size_t i, size_t N, size_t cycle) {
+    size_t last = 0;
+    for (size_t rank = 0; rank < N; rank++)
+        for (size_t k = 0; k < TENSORS; k++)
+            if (tensor_at(rank, k) == i && k > last) last = k;
+    return last / cycle;
+}
 static size_t agreed_in(size_t j, size_t N, size_t cycle) {
-    size_t agreed = 0, last[TENSORS] = { 0 };
-    for (size_t n = 0; n < N * TENSORS; n++) {
-        const size_t k = n % TENSORS, i = tensor_at(n / TENSORS, k);
-        if (k > last[i]) last[i] = k;
-    }
-    for (size_t i = 0; i < TENSORS; i++) agreed += last[i] / cycle == j;
+    size_t agreed = 0;
+    for (size_t i = 0; i < TENSORS; i++) agreed += agreed_cycle(i, N, cycle) == j;
     return agreed;
 }
 
@@ -217,7 +214,7 @@ static StepCost expect(const Run *run, size_t cycle, size_t fused, bool names) {
 static void check_step(Run *run, const char *id, StepCost x, StepCost seen) {
     char ids[32], names[64];
     snprintf(ids, sizeof ids, "%%s.%s", id);
-    snprintf(names, sizeof names, "%s: %%s", strcmp(id, "fixed") ? id : "fixed order");
+    snprintf(names, sizeof names, "%s: %%s", id);
     check_costs(run, ids, names,
                 (const CostRow[]){
                     { "calls", "calls to agree", "calls", BY_FORMULA(x.calls), seen.calls },
@@ -230,102 +227,94 @@ static void check_step(Run *run, const char *id, StepCost x, StepCost seen) {
 
 // ---------------------------------------------------------------- the page
 
-// The times with the cache, for every cycle and threshold. The best cycle is that of the largest
-// threshold, and the best threshold that of the longest cycle.
-static void grid(Run *run, Snapshot *want) {
-    static const char *const columns[] = { "1", "3", "6", "12", "all", NULL };
-    Result row[THRESHOLDS + 1] = { { "1", "no copies, most latencies", { 0 } },
-                                   { "up to 3", NULL, { 0 } },
-                                   { "up to 6", NULL, { 0 } },
-                                   { "all", "all copied, then sent", { 0 } } };
-    char id[THRESHOLDS][CYCLES][32];
-    double time[THRESHOLDS][CYCLES];
-    for (size_t n = 0; n < THRESHOLDS * CYCLES; n++) {
-        const size_t t = n / CYCLES, k = n % CYCLES, cycle = cycles[k], fused = thresholds[t];
-        StepCost seen[STEPS];
-        train(run, cycle, fused, want, seen);
-        snprintf(id[t][k], sizeof id[t][k], "c%zu-f%zu", cycle, fused);
-        check_step(run, id[t][k], expect(run, cycle, fused, false), seen[1]);
-        time[t][k] = seen[1].time;
-        snprintf(id[t][k], sizeof id[t][k], "time.c%zu-f%zu", cycle, fused);
-        row[t].cell[k] = id[t][k];
-        if (cycle != CYCLE || fused != TENSORS) continue;
-        check_step(run, "names", expect(run, cycle, fused, true), seen[0]);
-        check_step(run, "cache", expect(run, cycle, fused, false), seen[1]);
+// The first cycles. A line per order of gradients, with those that a rank finishes in each cycle;
+// then those that all ranks have at the end of a cycle, and not before.
+static void picture(Run *run, size_t cycle) {
+    enum { LETTERS = 24, ALL = BRANCHES };
+    const size_t N = run->world->size, cycles = LETTERS / cycle < 4 ? LETTERS / cycle : 4;
+    for (size_t row = 0; row <= ALL; row++) {
+        if (row >= N && row < ALL) continue;
+        char line[256] = "", *end = line;
+        if (row < ALL) end += sprintf(end, "  rank %zu finishes  ", row);
+        else end += sprintf(end, "  all ranks have   ");
+        for (size_t j = 0; j < cycles; j++) {
+            char cell[2 * LETTERS + 1] = "";
+            for (size_t k = 0; k < cycles * cycle; k++)
+                if (j == (row < ALL ? k / cycle : agreed_cycle(k, N, cycle)))
+                    sprintf(cell + strlen(cell), "%c ",
+                            (char)('A' + (row < ALL ? tensor_at(row, k) : k)));
+            end += sprintf(end, "| %-*s", (int)(2 * cycle), cell);
+        }
+        say(run, "%s|", line);
     }
-    size_t best_cycle = 0, best_threshold = 0; // a column and a row
-    for (size_t k = 1; k < CYCLES; k++)
-        if (time[THRESHOLDS - 1][k] < time[THRESHOLDS - 1][best_cycle]) best_cycle = k;
-    for (size_t t = 1; t < THRESHOLDS; t++)
-        if (time[t][CYCLES - 1] < time[best_threshold][CYCLES - 1]) best_threshold = t;
-    if (!clock_config()->simulated) return;
-    say(run,
-        "Now a coordinator, for %d gradients in %d layers. A cycle ends after every few gradients: "
-        "the ranks\ntell each other which gradients they have, and start the all-reduces of those "
-        "that all ranks have.\nSeveral fused into one all-reduce are copied into a buffer and "
-        "back. A single one stays in place.\nThe time of a step, by gradients per cycle (columns) "
-        "and gradients per all-reduce (rows):",
-        TENSORS, LAYERS);
-    results(run, columns, row);
-    const bool between = best_cycle % (CYCLES - 1) > 0 && best_threshold % (THRESHOLDS - 1) > 0;
-    if (between)
-        say(run,
-            "The best cycle has %zu gradients: shorter ones wait for answers, longer ones send "
-            "late. "
-            "In cycles of\nall %d, %zu per all-reduce are best: fewer pay more latencies, more "
-            "are all copied before they leave.",
-            cycles[best_cycle], TENSORS, thresholds[best_threshold]);
-    // On other devices and links, with fewer or more ranks, and with gradients of 16 bits, whose
-    // copies cost half, an extreme may be the best.
-    if (run->world->size == lesson_info.ranks && option_storage(run) == REALS &&
-        !strcmp(clock_config()->link.name, "fast") &&
-        !strcmp(clock_config()->device.name, "lesson"))
-        check_true(run, "the best cycle and the best threshold", "lie between the extremes",
-                   between);
 }
-
-#define EACH(id) \
-    { id ".fixed", id ".names", id ".cache" }
 
 static void coordinator(Run *run) {
     const size_t N = run->world->size;
+    const size_t cycle = option_size(run, "cycle"), fused = option_size(run, "fused");
     const bool simulated = clock_config()->simulated;
-    StepCost fixed[STEPS];
+    if (cycle < 1 || cycle > TENSORS || fused < 1)
+        usage_error("--cycle must be 1 to %d, and --fused at least 1", TENSORS);
     require_one_link(run);
     Snapshot *want = one_device(run);
-    deadlock(run);
+    StepCost fixed[STEPS], together[STEPS], single[STEPS];
     train(run, 0, 1, want, fixed);
-    check_step(run, "fixed", expect_fixed(run), fixed[1]);
-    grid(run, want);
+    train(run, cycle, fused, want, together);
+    train(run, cycle, 1, want, single);
     snapshot_free(want);
+    check_step(run, "fixed", expect_fixed(run), fixed[1]);
+    check_step(run, "names", expect(run, cycle, fused, true), together[0]);
+    check_step(run, "cache", expect(run, cycle, fused, false), together[1]);
+    check_step(run, "single", expect(run, cycle, 1, false), single[1]);
+
+    deadlock(run);
+    size_t answers = 0;
+    for (size_t j = 0; j * cycle < TENSORS; j++) answers += agreed_in(j, N, cycle) > 0;
     say(run,
-        "\nfixed order: every rank waits for all %d gradients of a layer, then starts its "
-        "all-reduce (as DDP).\nnames: the first step, in K cycles of %d gradients. The ranks send "
-        "rank 0 names. In J of the cycles\nrank 0 answers with those that all ranks have. cache: "
-        "later steps. Names are known, so one small\nall-reduce per cycle counts the ranks "
-        "that have each of the n gradients. e: bytes of an element.\n",
-        BRANCHES, CYCLE);
-    results(run, (const char *const[]){ "fixed order", "names", "cache", NULL },
+        "\nSo the ranks agree on an order while they compute. A cycle ends after %zu of the %d "
+        "gradients: the\nranks tell each other which gradients they have.\n",
+        cycle, TENSORS);
+    picture(run, cycle);
+    say(run,
+        "\nAt the end of a cycle all ranks start the same all-reduce, for the gradients that all "
+        "ranks have.\n"
+        "first step: the ranks send rank 0 names and sizes, and rank 0 answers.\n"
+        "later: the names are known. A small all-reduce per cycle counts the ranks that have each "
+        "gradient.\nsingle: as later, but every gradient has an all-reduce of its own.\n"
+        "fixed order: no questions. Every rank waits for all %d gradients of a layer, as DDP "
+        "does.\n",
+        BRANCHES);
+#define EACH(id) { id ".fixed", id ".names", id ".cache", id ".single" }
+    results(run, (const char *const[]){ "fixed order", "first step", "later", "single", NULL },
             (const Result[]){
-                { "calls to agree", "rank 0 K + J, others 3K + J; K", EACH("calls") },
-                { "bytes to agree", "rank 0 (K + n)e, others (K + 2n)e; K small sums",
-                  EACH("bytes") },
-                { "all-reduces", "one per layer; fused", EACH("sums") },
-                { simulated ? "step" : NULL, "backward, and what it does not hide", EACH("time") },
+                { "calls to agree", "rank 0 K+J, others 3K+J; K; K", EACH("calls") },
+                { "bytes to agree", "rank 0 (K+n)e, others (K+2n)e; K sums", EACH("bytes") },
+                { "all-reduces", fused < TENSORS ? "1 per layer; fused; n" : "1 per layer; J; J; n",
+                  EACH("sums") },
+                { simulated ? "step" : NULL, "computing, then the rest of the sums", EACH("time") },
                 { 0 } });
+    say(run,
+        "  n = %d gradients, K = %zu cycles, J = %zu of them with an all-reduce, e = %zu bytes",
+        TENSORS, ceil_div(TENSORS, cycle), answers, sizeof(real));
     if (N == 1) say_answer(run, "Any one: one rank waits for nobody.");
     else
         say_answer(run,
-                   "The one whose gradient all ranks have. %d gradients, finished in %zu orders, "
+                   "The one whose gradients all ranks have. %d gradients, finished in %zu "
+                   "different orders, "
                    "need %s all-reduces in one order. The sums have the bits of one device.",
                    TENSORS, N < BRANCHES ? N : BRANCHES, cost_text(run, "sums.cache"));
     if (simulated)
-        say_cost(run, "each gradient waits for an answer: %s per step, in a fixed order %s.",
+        say_cost(run,
+                 "a gradient waits for the end of its cycle and for the answer: %s per step, in a "
+                 "fixed order %s.",
                  cost_text(run, "time.cache"), cost_text(run, "time.fixed"));
-    else say_cost(run, "each gradient waits for the end of a cycle, and for the answer.");
+    else say_cost(run, "a gradient waits for the end of its cycle, and for the answer.");
     say_use_when(run, "ranks finish in different orders or lack tensors. Else a fixed order is "
                       "cheaper.");
 }
 
-static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };
+static const Option options[] = { { "cycle", "N", "2", "gradients of a cycle" },
+                                  { "fused", "N", "24", "most gradients of an all-reduce" },
+                                  ONLY_STORAGE_OPTION,
+                                  { 0 } };
 EXPERIMENT(coordinator, options);

@@ -68,24 +68,20 @@ bool ring_nodes_table(Run *run) {
     const ClockConfig *k = clock_config();
     size_t N = run->world->size, n = k->node < N ? k->node : N;
     if (N % n > 0 || n == N) return false;
-    char size[32];
+    char size[32], cards[80];
     page_value(size, sizeof size, (double)(ACROSS * element_size(option_storage(run))), "bytes");
-    say(run,
-        "\nOne all-reduce of S = %s on N = %zu ranks, M = %zu nodes of n = %zu: link %s inside, %s "
-        "between.\nHierarchical: reduce-scatter in each node, all-reduce of each part between "
-        "nodes, all-gather inside.\nFlat: one ring. A rank sends 2(N-1)/N of S: the last one of a "
-        "node to the next node, others inside:\n",
-        size, N, N / n, n, k->link.name, k->between.name);
-    char cards[80];
     snprintf(cards, sizeof cards, "flat: %zu card%s per node at once", cards_of(n),
              cards_of(n) == 1 ? "" : "s");
+    say(run,
+        "\nOver nodes: %zu ranks, M = %zu nodes of n = %zu, link %s inside and %s between. "
+        "S = %s.\nFlat: one ring, in which the last rank of a node sends to the next node.\n"
+        "Hierarchical: reduce-scatter in each node, all-reduce of each part between nodes, "
+        "all-gather inside.\n",
+        N, N / n, n, k->link.name, k->between.name, size);
     results(run, (const char *const[]){ "flat ring", "hierarchical", NULL },
             (const Result[]){
-                { "sent per rank in its node",
-                  "hierarchical: 2(n-1)/n of S",
-                  { n > 1 ? "nodes.flat.sent" : "=-", "nodes.inside.sent" } },
-                { "sent per rank to other nodes",
-                  "hierarchical: 2(M-1)/M of S/n",
+                { "a rank sends to other nodes",
+                  "2(N-1)/N of S; 2(M-1)/M of S/n",
                   { "nodes.flat.sent", "nodes.between.sent" } },
                 { "time",
                   cards,

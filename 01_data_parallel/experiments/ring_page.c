@@ -29,42 +29,37 @@ void ring_steps(Run *run) {
     }
 }
 
-static const ClockLink *link_named(const char *name) {
-    const ClockLink *l = clock_links;
-    while (l->name && strcmp(l->name, name)) l++;
-    return l;
-}
-
 // Writes the fastest of three ways and its speed relative to gather + broadcast, such as "tree
 // 7.6x", or "no difference".
-static void fastest(char *text, size_t room, const ClockLink *l, size_t N, size_t count, size_t e) {
+static void fastest(char *text, size_t room, size_t N, size_t count, size_t e) {
+    const ClockLink *l = &clock_config()->between;
     double ring = way_time_on(l, RING, N, count, e), tree = way_time_on(l, TREE, N, count, e);
     double gather = way_time_on(l, GATHER, N, count, e), least = ring < tree ? ring : tree;
     if (ring == tree && ring == gather) snprintf(text, room, "=no difference");
-    else snprintf(text, room, "=%s %.1fx", least == ring ? "ring" : "tree", gather / least);
+    else snprintf(text, room, "=%s, %.1fx", least == ring ? "ring" : "tree", gather / least);
 }
 
 void ring_fastest(Run *run) {
     static const size_t ranks[] = { 3, 16, 256 }, count[] = { 1, 16, 256, 1 << 20 };
-    enum { LINKS = 2, RANKS = sizeof ranks / sizeof *ranks, COUNTS = sizeof count / sizeof *count };
-    static const char *const link[LINKS] = { "fast", "slow" };
-    char label[COUNTS][24], cell[COUNTS][RESULT_COLUMNS][24];
+    enum { RANKS = sizeof ranks / sizeof *ranks, COUNTS = sizeof count / sizeof *count };
+    const size_t e = element_size(option_storage(run));
+    char label[COUNTS][24], cell[COUNTS][RANKS][24];
     Result rows[COUNTS + 1] = { { 0 } };
     for (size_t i = 0; i < COUNTS; i++) {
-        snprintf(label[i], sizeof label[i], "%zu element%s", count[i], count[i] > 1 ? "s" : "");
+        page_value(label[i], sizeof label[i], (double)(count[i] * e), "bytes");
         rows[i].what = label[i];
-        for (size_t k = 0; k < LINKS * RANKS; k++) {
-            fastest(cell[i][k], sizeof cell[i][k], link_named(link[k / RANKS]), ranks[k % RANKS],
-                    count[i], element_size(option_storage(run)));
+        for (size_t k = 0; k < RANKS; k++) {
+            fastest(cell[i][k], sizeof cell[i][k], ranks[k], count[i], e);
             rows[i].cell[k] = cell[i][k];
         }
     }
-    say(run, "\nTree: ranks add in pairs, then the sums in pairs, up to rank 0, and the sum goes "
-             "back: 2 h messages\none by one, h = log2 N rounded up. Table, from formulas: the "
-             "fastest way per link and rank count,\nif a rank handles one message at a time. 2x: "
-             "twice as fast as if rank 0 gets all tensors and adds.\n");
-    results(run,
-            (const char *const[]){ "fast: 3 ranks", "fast: 16", "fast: 256", "slow: 3 ranks",
-                                   "slow: 16", "slow: 256", NULL },
-            rows);
+    rows[0].formula = "latency decides: few messages in a row";
+    rows[COUNTS - 1].formula = "bytes decide: 2(N-1)/N of the tensor";
+    say(run,
+        "\nTree: ranks add in pairs, then pairs of pairs, up to rank 0, and the sum goes back.\n"
+        "The fastest way by size and number of ranks, from formulas, on link %s. \"tree, 3.8x\": "
+        "the tree\nis fastest, 3.8 times as fast as rank 0 that receives all tensors, adds them "
+        "and sends the sum.\n",
+        clock_config()->between.name);
+    results(run, (const char *const[]){ "3 ranks", "16 ranks", "256 ranks", NULL }, rows);
 }

@@ -1,5 +1,6 @@
-// Trains one model on a text in five precisions, and compares bytes, losses and replicas. Then it
-// computes one gradient with the token weight of a large batch in fp16.
+// 06_mixed_precision.c: trains one model on a text in five precisions, and compares bytes, losses
+// and replicas. Then it computes one gradient with the token weight of a large batch in fp16.
+// 02_zero1 to 04_zero3 with --storage bf16 show how ZeRO divides this state.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@ static const ModelConfig tiny = {
 enum { STEPS = 160, LAST = 20, SEQUENCES = 16, COMPARED = 3 };
 static const double RATE = 2e-4;
 
-enum { REAL, MAIN, BF16, NO_MASTER, FP16, WAYS };
+enum { REAL, BF16, MAIN, NO_MASTER, FP16, WAYS };
 typedef struct {
     const char *id, *name;
     Element storage;
@@ -23,17 +24,16 @@ typedef struct {
 // The first factor is too large on purpose: the run has to find a smaller one.
 static const Way ways[WAYS] = {
     [REAL] = { "real", sizeof(real) == 8 ? "fp64" : "fp32", REALS, true, false, { .factor = 1 } },
-    [MAIN] = { "main", "bf16, main g", BF16S, true, false, { .factor = 1 } },
     [BF16] = { "bf16", "bf16", BF16S, false, false, { .factor = 1 } },
+    [MAIN] = { "main", "bf16, main g", BF16S, true, false, { .factor = 1 } },
     [NO_MASTER] = { "none", "no master", BF16S, false, true, { .factor = 1 } },
     [FP16] = { "fp16", "fp16", FP16S, false, false, { .factor = 0x1p20, .patience = 60 } },
 };
 
 typedef struct {
-    double loss;                          // mean of the last steps
-    size_t weights, gradients, optimizer; // bytes between steps
-    StateBytes state;                     // the same, for the picture
-    size_t sent;                          // bytes of the last step's gradients
+    double loss;      // mean of the last steps
+    StateBytes state; // bytes between steps
+    size_t sent;      // bytes of the last step's gradients
     LossScale scale;
 } Seen;
 
@@ -68,9 +68,6 @@ static Seen train(Run *run, Comm *dp, const Way *way) {
         arena_free(&tokens);
     }
     progress(run, way->name, STEPS, STEPS);
-    seen.weights = memory_now(MEM_PARAMETERS);
-    seen.gradients = memory_now(MEM_GRADIENTS);
-    seen.optimizer = memory_now(MEM_OPTIMIZER);
     seen.state = picture_state_now();
     seen.sent = dp->ledger[COMM_ALL_REDUCE].bytes;
     Snapshot *prints = snapshot_new_prints(run);
@@ -93,10 +90,11 @@ static void costs(Run *run, Comm *dp, const Way *way, const Seen *seen) {
     check_costs(
         run, ids, names,
         (const CostRow[]){
-            { "weights", "weights", "bytes", BY_FORMULA(w * Psi), (double)seen->weights },
-            { "gradients", "gradients", "bytes", BY_FORMULA(g * Psi), (double)seen->gradients },
+            { "weights", "weights", "bytes", BY_FORMULA(w * Psi), (double)seen->state.bytes[0] },
+            { "gradients", "gradients", "bytes", BY_FORMULA(g * Psi),
+              (double)seen->state.bytes[1] },
             { "optimizer", "master, m and v", "bytes", BY_FORMULA((master + 2 * e) * Psi),
-              (double)seen->optimizer },
+              (double)seen->state.bytes[2] },
             { "sent", "gradients and a loss", "bytes",
               BY_FORMULA(ring_bytes(ALL_REDUCE_PASSES, dp->size, (size_t)Psi, (size_t)g) + loss),
               (double)seen->sent },
@@ -136,70 +134,29 @@ static void compare(Run *run, Comm *dp, const Way *way) {
     model_free(m);
 }
 
-// ---------------------------------------------------------------- the state under ZeRO
-
-// Bytes per parameter of a rank, as the ledger counts them: 2 + 2 + 12, as each stage divides them.
-static void zero_states(Run *run, Comm *dp) {
-    void (*const allocate[])(Model *, Comm *) = { zero1_allocate, zero2_allocate, zero3_allocate };
-    ZeroStep *const step[] = { zero1_step, zero2_step, zero3_step };
-    const Training t = training(run, &ways[BF16]);
-    const size_t N = dp->size, e = sizeof(real);
-    const CutSizes z = cut_sizes(&t.model, 1, 0);
-    size_t Psi = config_parameters(&t.model);
-    size_t own = stage_tables(&z) * range_size(shard_range(elements_wte(&z), N, dp->rank));
-    for (size_t i = 0; i < cut_layers(&z); i++)
-        own += range_size(shard_range(elements_unit(&z, i), N, dp->rank));
-    const size_t whole[] = { 4, 2, 0 }, part[] = { 3 * e, 2 + 3 * e, 4 + 3 * e };
-    for (size_t i = 0; i < 3; i++) {
-        char id[16], name[32];
-        Optimizer o = t.optimizer;
-        Arena tokens = arena(MEM_WORKSPACE);
-        Data d = data_synthetic(t.model.vocab, t.model.context, run->seed);
-        Batch b = data_batch(&d, &tokens, 0, dp->rank, 1, N);
-        Model *m = model_describe(&t.model, model_layers(&t.model));
-        allocate[i](m, dp);
-        optimizer_allocate(&o, m);
-        step[i](m, dp, &b, 1, &o, 0);
-        snprintf(id, sizeof id, "zero%zu", i + 1);
-        snprintf(name, sizeof name, "state in bf16, ZeRO-%zu", i + 1);
-        if (i == 2) picture_state(run, name, picture_state_now());
-        check_cost(run, id, name, "bytes", formula((double)(whole[i] * Psi + part[i] * own)),
-                   NOT_PREDICTED, zero_state_now());
-        model_free(m);
-        arena_free(&tokens);
-    }
-}
-
 // ---------------------------------------------------------------- underflow in a large batch
 
-// Computes one gradient in fp16, with gradients of weights in reals. In a batch of `tokens` tokens
-// each token's gradient has the weight 1 / tokens. The result is multiplied by `tokens`, so in
-// exact arithmetic it is the same for every batch. Returns |g - want| / |g|. fill: copies g to want
-// first.
-static double underflow(Comm *dp, Model *m, const Batch *batch, double tokens, double factor,
-                        Tensor want, bool fill) {
-    Batch b = *batch;
+enum { LARGE_BATCH = 1 << 22 }; // tokens
+
+// g <- a gradient with the token weight factor / tokens, multiplied by tokens / factor. In exact
+// arithmetic it is the same for all numbers of tokens and all factors.
+static void gradient(Comm *dp, Model *m, Batch b, double tokens, double factor) {
     b.token_weight = factor / tokens;
     model_zero_gradients(m);
     model_forward_backward(m, &b);
     data_parallel_all_reduce(dp, m);
     op_scale(m->g, m->g, (real)(tokens / factor));
-    if (fill) tensor_copy(want, m->g);
-    double whole = model_grad_norm(m, NULL);
-    op_scale(want, want, -1);
-    op_add(m->g, m->g, want);
-    op_scale(want, want, -1);
-    return model_grad_norm(m, NULL) / whole;
 }
 
-enum { BATCHES = 3 };
-static const double batches[BATCHES] = { 0x1p8, 0x1p16, 0x1p22 }; // tokens
+// The error |g - want| / |g| of a gradient in fp16, in a large batch: without a loss scale, and
+// with the scale 2^16. The gradients of the weights are reals.
 typedef struct {
-    double plain[BATCHES], scaled; // scaled: the largest batch, with a factor
+    double plain, scaled;
 } Lost;
 static Lost gradients_lost(Run *run, Comm *dp) {
+    static const double factors[] = { 1, 0x1p16 };
+    double error[2];
     Training t = training(run, &ways[FP16]);
-    Lost lost;
     t.model.main_gradients = true;
     Data d = data_synthetic(t.model.vocab, t.model.context, run->seed);
     Arena a = arena(MEM_WORKSPACE);
@@ -207,18 +164,22 @@ static Lost gradients_lost(Run *run, Comm *dp) {
     Model *m = model_describe(&t.model, model_layers(&t.model));
     model_replicas(m, dp);
     model_allocate(m);
-    Tensor want = tensor_new(&a, 1, m->size);
-    underflow(dp, m, &b, 1, 1, want, true);
-    for (size_t i = 0; i < BATCHES; i++)
-        lost.plain[i] = underflow(dp, m, &b, batches[i], 1, want, false);
-    lost.scaled = underflow(dp, m, &b, batches[BATCHES - 1], 0x1p16, want, false);
-    check_true(run, "fp16, batch of 4 million tokens",
-               "without a scale a tenth of the gradient is lost", lost.plain[BATCHES - 1] > 0.1);
-    check_true(run, "fp16, batch of 4 million tokens", "with the scale 2^16 less than a thousandth",
-               lost.scaled < 1e-3);
+    Tensor minus = tensor_new(&a, 1, m->size);
+    gradient(dp, m, b, 1, 1);
+    op_scale(minus, m->g, -1);
+    for (size_t i = 0; i < 2; i++) {
+        gradient(dp, m, b, LARGE_BATCH, factors[i]);
+        const double whole = model_grad_norm(m, NULL);
+        op_add(m->g, m->g, minus);
+        error[i] = model_grad_norm(m, NULL) / whole;
+    }
     model_free(m);
     arena_free(&a);
-    return lost;
+    check_true(run, "fp16, batch of 4 million tokens",
+               "without a scale a tenth of the gradient is lost", error[0] > 0.1);
+    check_true(run, "fp16, batch of 4 million tokens", "with the scale 2^16 less than a thousandth",
+               error[1] < 1e-3);
+    return (Lost){ error[0], error[1] };
 }
 
 // ---------------------------------------------------------------- the page
@@ -233,23 +194,32 @@ static void checks(Run *run, const Seen seen[WAYS]) {
                fabs(seen[FP16].loss - seen[REAL].loss) < 0.1 && seen[FP16].scale.skipped > 0);
 }
 
+// The table shows bytes per parameter, as the ledger counts them.
 static void table(Run *run, const Seen seen[WAYS]) {
-    enum { COSTS = 4, LOSS = COSTS, SKIPPED, ROWS };
-    static const char *const cost[COSTS] = { "weights", "gradients", "optimizer", "sent" };
-    Result row[ROWS + 1] = { { .what = "weights", .formula = "2 Psi; fp32: e Psi" },
-                             { .what = "gradients", .formula = "2 Psi; fp32, main: e Psi" },
-                             { .what = "master, m, v", .formula = "3 e Psi; 2 without master" },
+    enum { STATES = 3, SUM = STATES, SENT, LOSS, SKIPPED, ROWS };
+    Result row[ROWS + 1] = { { .what = "weight",
+                               .formula = sizeof(real) == 8 ? "8 or 2" : "4 or 2" },
+                             { .what = "gradient", .formula = "as the weight; main g: fp32" },
+                             { .what = "master, m, v", .formula = "no master: m, v" },
+                             { .what = "bytes per parameter", .formula = "sum" },
                              { .what = "sent per rank", .formula = "2 (N-1)/N of gradients" },
                              { .what = "loss", .formula = "mean, last 20 steps" },
                              { .what = "skipped steps", .formula = "a gradient overflows" } };
     char cell[ROWS][WAYS][24];
     const char *columns[WAYS + 1] = { 0 };
+    const size_t Psi = config_parameters(&tiny);
     for (size_t i = 0; i < WAYS; i++) {
-        columns[i] = ways[i].name;
-        for (size_t k = 0; k < COSTS; k++)
-            snprintf(cell[k][i], sizeof cell[k][i], "%s.%s", ways[i].id, cost[k]);
+        size_t sum = 0;
+        for (size_t k = 0; k < STATES; k++) {
+            sum += seen[i].state.bytes[k];
+            snprintf(cell[k][i], sizeof cell[k][i], "=%g",
+                     (double)seen[i].state.bytes[k] / (double)Psi);
+        }
+        snprintf(cell[SUM][i], sizeof cell[SUM][i], "=%g", (double)sum / (double)Psi);
+        snprintf(cell[SENT][i], sizeof cell[SENT][i], "%s.sent", ways[i].id);
         snprintf(cell[LOSS][i], sizeof cell[LOSS][i], "=%.3f", seen[i].loss);
         snprintf(cell[SKIPPED][i], sizeof cell[SKIPPED][i], "=%zu", seen[i].scale.skipped);
+        columns[i] = ways[i].name;
         for (size_t k = 0; k < ROWS; k++) row[k].cell[i] = cell[k][i];
     }
     results(run, columns, row);
@@ -257,21 +227,18 @@ static void table(Run *run, const Seen seen[WAYS]) {
 
 static void conclude(Run *run, const Seen seen[WAYS], const Lost *lost) {
     const double Psi = (double)config_parameters(&tiny);
-    const Seen *s = &seen[BF16];
-    say_answer(
-        run,
-        "%.0f bytes are the weight, %.0f its gradient, %.0f the master and AdamW's m and v. Not "
-        "all can be 16-bit numbers: without a master the loss is %.3f, with it %.3f. "
-        "Training in %s reaches %.3f.",
-        (double)s->weights / Psi, (double)s->gradients / Psi, (double)s->optimizer / Psi,
-        seen[NO_MASTER].loss, s->loss, element_name(REALS), seen[REAL].loss);
-    say_cost(
-        run,
-        "a master of %zu bytes per parameter. fp16 also needs a loss scale: with a batch of 4 "
-        "million tokens a gradient is wrong by %.0f %% without it, by %.2f %% with it; here %zu "
-        "of %d steps were skipped.",
-        sizeof(real), 100 * lost->plain[BATCHES - 1], 100 * lost->scaled, seen[FP16].scale.skipped,
-        STEPS);
+    const StateBytes s = seen[BF16].state;
+    say_answer(run,
+               "%g bytes are the weight, %g its gradient, %g the master and AdamW's m and v. Not "
+               "all can be 16-bit numbers: without a master the loss is %.3f, with it %.3f, in %s "
+               "%.3f.",
+               (double)s.bytes[0] / Psi, (double)s.bytes[1] / Psi, (double)s.bytes[2] / Psi,
+               seen[NO_MASTER].loss, seen[BF16].loss, element_name(REALS), seen[REAL].loss);
+    say_cost(run,
+             "a master of %zu bytes per parameter. fp16 also needs a loss scale, because a "
+             "gradient that is too small becomes 0. In a batch of 4 million tokens a gradient is "
+             "wrong by %.0f %% without a scale, by %.2f %% with it.",
+             sizeof(real), 100 * lost->plain, 100 * lost->scaled);
     say_use_when(run, "a GPU has fast products of 16-bit matrices, as NVIDIA's have since Volta "
                       "(2017). Choose bf16 where "
                       "it exists, because it has the range of fp32 and needs no loss scale.");
@@ -288,29 +255,22 @@ static void mixed_precision(Run *run) {
         costs(run, dp, &ways[i], &seen[i]);
     }
     checks(run, seen);
-    const char *real_name = element_name(REALS);
-    say(run,
-        "Psi = %zu parameters, N = %zu ranks, AdamW, %d steps of %d sequences of a text. e = %zu "
-        "bytes: %s.\nbf16 has the range of fp32 and few digits; fp16 has more digits and a small "
-        "range. Master (in o):\nthe weights in %s, to which updates are added; the 16-bit weights "
-        "are the master, rounded.",
-        config_parameters(&tiny), dp->size, STEPS, SEQUENCES, sizeof(real), real_name, real_name);
+    const char *name = element_name(REALS);
     picture_state(run, sizeof(real) == 8 ? "state in fp64" : "state in fp32", seen[REAL].state);
     picture_state(run, "state in bf16", seen[BF16].state);
-    zero_states(run, dp);
-    Lost lost = gradients_lost(run, dp);
     say(run,
-        "\nThe loss is a mean, so with more tokens each token's gradient is smaller. fp16 makes "
-        "tiny "
-        "numbers 0.\nThe error of a gradient for %.0f, %.0f and %.0f tokens: %.2f %%, %.1f %% and "
-        "%.0f %%. With a loss scale\n(every gradient times 2^16, divided by it later) the last "
-        "error is %.2f %%.",
-        batches[0], batches[1], batches[2], 100 * lost.plain[0], 100 * lost.plain[1],
-        100 * lost.plain[2], 100 * lost.scaled);
-    say(run,
-        "main g: bf16, but gradients in %s. no master: updates are added directly to bf16 weights.",
-        real_name);
+        "\nMaster: the weight in %s, to which updates are added. It is a part of o. The bf16 "
+        "weight "
+        "is the\nmaster, rounded: an update alone is often too small to change a number of 16 "
+        "bits. "
+        "So bf16 saves\n%zu bytes on weight and gradient, and needs %zu bytes for the master.\n"
+        "main g: gradients in %s. no master: updates are added to bf16 weights. fp16: more digits "
+        "than\nbf16, but a small range.\n",
+        name, 2 * (sizeof(real) - 2), sizeof(real), name);
     table(run, seen);
+    say(run, "  %zu parameters, N = %zu ranks, AdamW, %d steps of %d sequences of a text",
+        config_parameters(&tiny), dp->size, STEPS, SEQUENCES);
+    Lost lost = gradients_lost(run, dp);
     conclude(run, seen, &lost);
     comm_free(dp);
 }

@@ -7,21 +7,26 @@
 
 typedef struct {
     PlayStep *step;
-    size_t n, done, recorded; // recorded: the first counted step
-    size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES], total, total_peak;
+    size_t n, done;
+    size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES];
     Picoseconds clock; // the end of the last step done
 } Rank;
-// The collectives of a group in order, and their places in the members' lists.
+// The collectives of a group in order.
 typedef struct {
     CommKind kind;
-    size_t root, count, size;
+    size_t count, size;
     size_t arrived;         // number of members that have started the collective
     Picoseconds begin, end; // begin: the latest start of a member so far
 } Meeting;
-// The messages from one rank to another, with the places of their sends and receives in the lists.
+// The messages from one rank to another. The n-th send and the n-th receive are message n.
 typedef struct {
-    size_t *send, *post;
-    size_t sends, posts;
+    size_t bytes;
+    bool sent, posted;
+    Picoseconds begin, end; // on the lane
+} Message;
+typedef struct {
+    Message *message;
+    size_t n, sends, posts; // sends, posts: in the lists so far
     Picoseconds free_at;
 } Lane;
 typedef struct {
@@ -65,10 +70,7 @@ void play_free(Play *p) {
     for (size_t r = 0; r < p->ranks; r++) free(p->rank[r].step);
     for (size_t i = 0; i < p->groups; i++) {
         Group *g = &p->group[i];
-        for (size_t k = 0; g->lane && k < g->n * g->n; k++) {
-            free(g->lane[k].send);
-            free(g->lane[k].post);
-        }
+        for (size_t k = 0; g->lane && k < g->n * g->n; k++) free(g->lane[k].message);
         free(g->lane);
         free(g->rank);
         free(g->count);
@@ -126,22 +128,22 @@ size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stri
 }
 size_t play_cards(const Play *p, size_t group) { return p->group[group].cards; }
 
-// Returns the place of a rank among the members, by binary search; n if it is not a member.
-static size_t find_member(const Group *g, size_t rank) {
+// Returns the place of a rank among the members, by binary search.
+static size_t member_of(const Group *g, size_t rank) {
     size_t lo = 0, hi = g->n;
     while (lo < hi) {
         size_t middle = (lo + hi) / 2;
         if (g->rank[middle] < rank) lo = middle + 1;
         else hi = middle;
     }
-    return lo < g->n && g->rank[lo] == rank ? lo : g->n;
+    if (lo == g->n || g->rank[lo] != rank) fault("rank %zu is no member of %s", rank, g->name);
+    return lo;
 }
-static size_t member_of(const Group *g, size_t rank) {
-    size_t member = find_member(g, rank);
-    if (member == g->n) fault("rank %zu is no member of %s", rank, g->name);
-    return member;
+// The lane from this rank to the peer, or back.
+static Lane *lane_of(const Group *g, size_t rank, size_t peer, bool sends) {
+    const size_t me = member_of(g, rank);
+    return &g->lane[sends ? me * g->n + peer : peer * g->n + me];
 }
-static Lane *lane_of(const Group *g, size_t from, size_t to) { return &g->lane[from * g->n + to]; }
 
 // ---- lists ----
 
@@ -167,32 +169,6 @@ static Picoseconds transfer(const Play *p, size_t cards, size_t steps, size_t by
     return (Picoseconds)llround((double)steps * link.alpha * 1e12 + (double)bytes * 1e12 / beta);
 }
 
-// Computes the bytes that member `me` sends and receives in a collective, and its time, for a ring
-// or a chain as in comm.h.
-static Picoseconds collective(const Play *p, const Group *g, size_t me, const Meeting *m,
-                              PlayCount *books) {
-    bool chain = m->kind == COMM_BROADCAST || m->kind == COMM_REDUCE;
-    size_t rounds = m->kind == COMM_ALL_REDUCE ? 2 : 1, steps = rounds * (g->n - 1);
-    size_t bytes = steps * ceil_div(m->count, g->n) * m->size;
-    *books = (PlayCount){ 1, bytes, bytes };
-    if (chain) {
-        size_t head = m->kind == COMM_BROADCAST
-                          ? m->root
-                          : (m->root + 1) % g->n; // the first member of the chain
-        bool sends = (me == m->root) == (m->kind == COMM_BROADCAST);
-        bytes = g->n > 1 ? m->count * m->size : 0;
-        *books = (PlayCount){ 1, sends ? bytes : 0, me != head ? bytes : 0 };
-    }
-    return transfer(p, g->cards, steps, bytes);
-}
-
-static void book(Group *g, size_t member, CommKind kind, PlayCount c) {
-    PlayCount *sum = &g->count[member][kind];
-    sum->calls += c.calls;
-    sum->bytes += c.bytes;
-    sum->received += c.received;
-}
-
 // Appends the rank's next collective. All members must make the same call.
 static size_t start(Play *p, size_t rank, size_t group, Meeting m, Picoseconds takes) {
     Group *g = &p->group[group];
@@ -202,34 +178,25 @@ static size_t start(Play *p, size_t rank, size_t group, Meeting m, Picoseconds t
         g->meeting[g->meetings++] = m;
     }
     const Meeting *first = &g->meeting[number];
-    if (first->kind != m.kind || first->root != m.root || first->count != m.count ||
-        first->size != m.size)
+    if (first->kind != m.kind || first->count != m.count || first->size != m.size)
         fault("rank %zu starts %s of %zu times %zu bytes on %s, where another rank starts %s of "
               "%zu times %zu bytes",
               rank, comm_kind_name[m.kind], m.count, m.size, g->name, comm_kind_name[first->kind],
               first->count, first->size);
     return add(p, rank,
-               (PlayStep){ .what = PLAY_START,
-                           .kind = m.kind,
-                           .group = group,
-                           .peer = m.root,
-                           .number = number,
-                           .count = m.count,
-                           .size = m.size,
-                           .takes = takes });
-}
-size_t play_start_rooted(Play *p, size_t rank, size_t group, CommKind kind, size_t root,
-                         size_t count, size_t size) {
-    Group *g = &p->group[group];
-    size_t me = member_of(g, rank);
-    Meeting m = { .kind = kind, .root = root, .count = count, .size = size };
-    PlayCount books;
-    Picoseconds takes = collective(p, g, me, &m, &books);
-    book(g, me, kind, books);
-    return start(p, rank, group, m, takes);
+               (PlayStep){ .what = PLAY_START, .group = group, .number = number, .takes = takes });
 }
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size) {
-    return play_start_rooted(p, rank, group, kind, 0, count, size);
+    const Group *g = &p->group[group];
+    if (kind == COMM_BROADCAST || kind == COMM_REDUCE)
+        fault("the player has no %s: its collectives are rings", comm_kind_name[kind]);
+    const size_t steps = (kind == COMM_ALL_REDUCE ? 2 : 1) * (g->n - 1); // of a ring
+    const size_t bytes = steps * ceil_div(count, g->n) * size;
+    PlayCount *sum = &g->count[member_of(g, rank)][kind];
+    sum->calls++;
+    sum->bytes += bytes;
+    return start(p, rank, group, (Meeting){ .kind = kind, .count = count, .size = size },
+                 transfer(p, g->cards, steps, bytes));
 }
 void play_call(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size) {
     play_wait(p, rank, play_start(p, rank, group, kind, count, size));
@@ -242,26 +209,30 @@ void play_call_taking(Play *p, size_t rank, size_t group, Picoseconds takes) {
 static size_t message(Play *p, size_t rank, size_t group, PlayWhat what, size_t peer, size_t bytes,
                       Picoseconds takes) {
     Group *g = &p->group[group];
-    bool sends = what == PLAY_SEND;
-    size_t me = member_of(g, rank), crosses = peer == me ? 0 : bytes;
+    const bool sends = what == PLAY_SEND;
     if (peer >= g->n)
         fault("rank %zu has a message with member %zu of %s, which has %zu", rank, peer, g->name,
               g->n);
     if (!g->lane) g->lane = host_alloc(g->n * g->n * sizeof *g->lane);
-    Lane *lane = sends ? lane_of(g, me, peer) : lane_of(g, peer, me);
-    size_t **place = sends ? &lane->send : &lane->post, *n = sends ? &lane->sends : &lane->posts;
-    *place = grown(*place, *n, sizeof **place);
-    (*place)[*n] = p->rank[rank].n;
-    book(g, me, COMM_SEND, sends ? (PlayCount){ 1, crosses, 0 } : (PlayCount){ 0, 0, crosses });
+    Lane *lane = lane_of(g, rank, peer, sends);
+    const size_t number = sends ? lane->sends++ : lane->posts++;
+    if (number == lane->n) {
+        lane->message = grown(lane->message, lane->n, sizeof *lane->message);
+        lane->message[lane->n++] = (Message){ .bytes = bytes };
+    }
+    const size_t other = lane->message[number].bytes; // bytes at the other end
+    if (other != bytes)
+        fault("message %zu between rank %zu and rank %zu of %s: %zu bytes are sent, and the "
+              "receive has %zu",
+              number, rank, g->rank[peer], g->name, sends ? bytes : other, sends ? other : bytes);
+    if (sends) {
+        PlayCount *sum = &g->count[member_of(g, rank)][COMM_SEND];
+        sum->calls++;
+        sum->bytes += g->rank[peer] == rank ? 0 : bytes;
+    }
     return add(p, rank,
-               (PlayStep){ .what = what,
-                           .kind = COMM_SEND,
-                           .group = group,
-                           .peer = peer,
-                           .number = (*n)++,
-                           .count = bytes,
-                           .size = 1,
-                           .takes = takes });
+               (PlayStep){
+                   .what = what, .group = group, .peer = peer, .number = number, .takes = takes });
 }
 size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t bytes,
                         Picoseconds takes) {
@@ -282,8 +253,6 @@ void play_hold(Play *p, size_t rank, MemoryCategory category, size_t bytes) {
     Rank *r = &p->rank[rank];
     r->now[category] += bytes;
     if (r->now[category] > r->peak[category]) r->peak[category] = r->now[category];
-    if (category != MEM_REFERENCE) r->total += bytes;
-    if (r->total > r->total_peak) r->total_peak = r->total;
 }
 void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes) {
     Rank *r = &p->rank[rank];
@@ -291,19 +260,6 @@ void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes) {
         fault("rank %zu drops %zu bytes of memory category %d, but it holds %zu", rank, bytes,
               (int)category, r->now[category]);
     r->now[category] -= bytes;
-    if (category != MEM_REFERENCE) r->total -= bytes;
-}
-
-void play_record(Play *p, size_t rank) {
-    Rank *r = &p->rank[rank];
-    r->recorded = r->n;
-    memcpy(r->peak, r->now, sizeof r->peak);
-    r->total_peak = r->total;
-    for (size_t i = 0; i < p->groups; i++) {
-        Group *g = &p->group[i];
-        size_t me = find_member(g, rank);
-        if (me < g->n) memset(g->count[me], 0, sizeof g->count[me]);
-    }
 }
 
 // ---- playing ----
@@ -317,8 +273,10 @@ static bool all_met(const Group *g, size_t member) {
     return g->started[member] == 0 || has_met(g, g->started[member] - 1);
 }
 
-// A member arrives at a collective. The last member sets begin and end.
-static bool join(Group *g, size_t member, const PlayStep *s, Picoseconds now) {
+// A rank arrives at a collective. The last member sets begin and end.
+static bool join(Play *p, size_t rank, const PlayStep *s, Picoseconds now) {
+    Group *g = &p->group[s->group];
+    const size_t member = member_of(g, rank);
     if (!all_met(g, member)) return false;
     Meeting *m = &g->meeting[s->number];
     g->started[member]++;
@@ -329,44 +287,35 @@ static bool join(Group *g, size_t member, const PlayStep *s, Picoseconds now) {
     return true;
 }
 
-// Returns the step of the other rank of a message; NULL: that rank has not done it yet.
-static const PlayStep *other_end(const Play *p, size_t rank, const PlayStep *s) {
-    const Group *g = &p->group[s->group];
-    size_t me = member_of(g, rank);
-    bool sends = s->what == PLAY_SEND;
-    const Lane *lane = sends ? lane_of(g, me, s->peer) : lane_of(g, s->peer, me);
-    const Rank *other = &p->rank[g->rank[s->peer]];
-    if (s->number >= (sends ? lane->posts : lane->sends)) return NULL;
-    size_t at = (sends ? lane->post : lane->send)[s->number];
-    if (at >= other->done) return NULL;
-    size_t theirs = other->step[at].count;
-    if (theirs != s->count)
-        fault("message %zu from rank %zu to rank %zu of %s: %zu bytes are sent, and the receive "
-              "has %zu",
-              s->number, sends ? me : s->peer, sends ? s->peer : me, g->name,
-              sends ? s->count : theirs, sends ? theirs : s->count);
-    return &other->step[at];
+// The message of a send or of a posted receive.
+static Message *message_of(const Play *p, size_t rank, const PlayStep *s) {
+    return &lane_of(&p->group[s->group], rank, s->peer, s->what == PLAY_SEND)->message[s->number];
 }
 
 // Can this rank continue after a wait for its step s? *until is the time at which it continues.
 static bool is_over(const Play *p, size_t rank, const PlayStep *s, Picoseconds *until) {
-    const Group *g = &p->group[s->group];
-    const PlayStep *other;
     *until = 0;
-    switch (s->what) {
-    case PLAY_START:
-        if (!all_met(g, member_of(g, rank))) return false;
+    if (s->what == PLAY_START) {
+        const Group *g = &p->group[s->group];
         *until = g->meeting[s->number].end;
-        return true;
-    case PLAY_SEND: return other_end(p, rank, s) != NULL;
-    case PLAY_POST:
-        other = other_end(p, rank, s);
-        if (other) *until = other->end;
-        return other != NULL;
-    case PLAY_WORK:
-    case PLAY_WAIT: break;
+        return all_met(g, member_of(g, rank));
     }
-    return true;
+    if (s->what == PLAY_SEND) return message_of(p, rank, s)->posted;
+    if (s->what != PLAY_POST) return true;
+    *until = message_of(p, rank, s)->end;
+    return message_of(p, rank, s)->sent;
+}
+
+// A message leaves when its lane is free.
+static void send(const Play *p, size_t rank, PlayStep *s, Picoseconds now) {
+    Lane *lane = lane_of(&p->group[s->group], rank, s->peer, true);
+    Message *m = message_of(p, rank, s);
+    m->sent = true;
+    m->begin = later(now, lane->free_at);
+    m->end = m->begin + s->takes;
+    lane->free_at = m->end;
+    s->begin = m->begin;
+    s->end = m->end;
 }
 
 // Does the next step of a rank, if the rank is not stuck.
@@ -374,7 +323,6 @@ static bool do_step(Play *p, size_t rank) {
     Rank *r = &p->rank[rank];
     if (r->done == r->n) return false;
     PlayStep *s = &r->step[r->done];
-    Group *g = s->what == PLAY_START || s->what == PLAY_SEND ? &p->group[s->group] : NULL;
     Picoseconds until;
     s->begin = r->clock;
     s->end = r->clock;
@@ -384,16 +332,10 @@ static bool do_step(Play *p, size_t rank) {
         r->clock = s->end;
         break;
     case PLAY_START:
-        if (!join(g, member_of(g, rank), s, r->clock)) return false;
+        if (!join(p, rank, s, r->clock)) return false;
         break;
-    case PLAY_SEND: {
-        Lane *lane = lane_of(g, member_of(g, rank), s->peer);
-        s->begin = later(r->clock, lane->free_at);
-        s->end = s->begin + s->takes;
-        lane->free_at = s->end;
-        break;
-    }
-    case PLAY_POST: break;
+    case PLAY_SEND: send(p, rank, s, r->clock); break;
+    case PLAY_POST: message_of(p, rank, s)->posted = true; break;
     case PLAY_WAIT:
         if (s->target >= r->done || !is_over(p, rank, &r->step[s->target], &until)) return false;
         s->end = later(r->clock, until);
@@ -412,16 +354,7 @@ bool play_run(Play *p) {
             while (do_step(p, r)) moved = true;
     }
     bool all = true;
-    for (size_t r = 0; r < p->ranks; r++) {
-        Rank *k = &p->rank[r];
-        all &= k->done == k->n;
-        for (size_t i = 0; i < k->done; i++) {
-            PlayStep *s = &k->step[i];
-            if (s->what != PLAY_START || !has_met(&p->group[s->group], s->number)) continue;
-            s->begin = p->group[s->group].meeting[s->number].begin;
-            s->end = p->group[s->group].meeting[s->number].end;
-        }
-    }
+    for (size_t r = 0; r < p->ranks; r++) all &= p->rank[r].done == p->rank[r].n;
     return all;
 }
 
@@ -437,13 +370,9 @@ size_t play_bytes_sent(const Play *p, size_t rank, size_t group) {
         bytes += play_count(p, rank, group, (CommKind)kind).bytes;
     return bytes;
 }
-size_t play_now(const Play *p, size_t rank, MemoryCategory category) {
-    return p->rank[rank].now[category];
-}
 size_t play_peak(const Play *p, size_t rank, MemoryCategory category) {
     return p->rank[rank].peak[category];
 }
-size_t play_peak_total(const Play *p, size_t rank) { return p->rank[rank].total_peak; }
 Picoseconds play_end(const Play *p, size_t rank) { return p->rank[rank].clock; }
 size_t play_done(const Play *p, size_t rank) { return p->rank[rank].done; }
 const PlayStep *play_step(const Play *p, size_t rank, size_t step) {
@@ -454,12 +383,11 @@ const PlayStep *play_stuck(const Play *p, size_t rank) {
     return r->done < r->n ? &r->step[r->done] : NULL;
 }
 
-// A recorded product of a rank. before: the time that the rank was busy before this product.
+// A product of a rank. before: the time that the rank was busy before this product.
 typedef struct {
     Picoseconds begin, end, before;
 } Stretch;
-// Returns the time that a rank was busy before t. work[n] are the rank's recorded products, in
-// order.
+// Returns the time that a rank was busy before t. work[n] are the rank's products, in order.
 static Picoseconds busy_until(const Stretch *work, size_t n, Picoseconds t) {
     size_t lo = 0, hi = n; // products [0, lo) begin before t
     while (lo < hi) {
@@ -472,22 +400,22 @@ static Picoseconds busy_until(const Stretch *work, size_t n, Picoseconds t) {
     return last->before + (t < last->end ? t : last->end) - last->begin;
 }
 
-Picoseconds play_busy(const Play *p, size_t rank) {
-    const Rank *r = &p->rank[rank];
-    Picoseconds sum = 0;
-    for (size_t i = r->recorded; i < r->done; i++)
-        if (r->step[i].what == PLAY_WORK) sum += r->step[i].takes;
-    return sum;
-}
-
-// Returns the communication that step i of a rank completes: a collective, or the message of a
-// receive; NULL: none.
-static const PlayStep *communication(const Play *p, size_t rank, size_t i) {
-    const Rank *r = &p->rank[rank];
-    const PlayStep *s = &r->step[i];
-    if (s->what == PLAY_START) return has_met(&p->group[s->group], s->number) ? s : NULL;
-    if (s->what != PLAY_WAIT || r->step[s->target].what != PLAY_POST) return NULL;
-    return other_end(p, rank, &r->step[s->target]);
+// Step i of a rank completes a collective, or receives a message: *begin and *end are its times on
+// the lane. Returns false for other steps.
+static bool communication(const Play *p, size_t rank, size_t i, Picoseconds *begin,
+                          Picoseconds *end) {
+    const PlayStep *list = p->rank[rank].step, *s = &list[i];
+    if (s->what == PLAY_START) {
+        const Meeting *m = &p->group[s->group].meeting[s->number];
+        *begin = m->begin;
+        *end = m->end;
+        return has_met(&p->group[s->group], s->number);
+    }
+    if (s->what != PLAY_WAIT || list[s->target].what != PLAY_POST) return false;
+    const Message *m = message_of(p, rank, &list[s->target]);
+    *begin = m->begin;
+    *end = m->end;
+    return true;
 }
 
 PlayTiming play_timing(const Play *p) {
@@ -496,23 +424,23 @@ PlayTiming play_timing(const Play *p) {
     for (size_t k = 0; k < p->ranks; k++) {
         const Rank *r = &p->rank[k];
         Stretch *work = host_alloc((r->n + 1) * sizeof *work);
-        Picoseconds busy = 0;
+        Picoseconds busy = 0, begin, end;
         size_t n = 0;
-        for (size_t i = r->recorded; i < r->done; i++) {
+        for (size_t i = 0; i < r->done; i++) {
             const PlayStep *s = &r->step[i];
             if (s->what != PLAY_WORK || s->takes == 0) continue;
             work[n++] = (Stretch){ s->begin, s->end, busy };
             busy += s->takes;
+            first = s->begin < first ? s->begin : first;
+            last = later(last, s->end);
         }
-        for (size_t i = r->recorded; i < r->done; i++) {
-            const PlayStep *s = &r->step[i], *c = communication(p, k, i);
-            bool works = s->what == PLAY_WORK && s->takes > 0;
-            if ((works || s->what == PLAY_START) && s->begin < first) first = s->begin;
-            if ((works || c) && s->end > last) last = s->end;
-            if (!c) continue;
-            Picoseconds hidden = busy_until(work, n, c->end) - busy_until(work, n, c->begin);
+        for (size_t i = 0; i < r->done; i++) {
+            if (!communication(p, k, i, &begin, &end)) continue;
+            if (r->step[i].what == PLAY_START && begin < first) first = begin;
+            last = later(last, r->step[i].what == PLAY_WAIT ? r->step[i].end : end);
+            Picoseconds hidden = busy_until(work, n, end) - busy_until(work, n, begin);
             t.hidden += hidden;
-            t.exposed += c->end - c->begin - hidden;
+            t.exposed += end - begin - hidden;
         }
         free(work);
         t.busy += busy;
@@ -550,12 +478,8 @@ char *play_why(const Play *p) {
         size_t room = LINE - 1;
         if (s->what == PLAY_START) {
             size_t number = g->started[member_of(g, k)] - 1; // the first incomplete one
-            const Meeting *m = &g->meeting[number];
-            char root[32] = "on";
-            if (m->kind == COMM_BROADCAST) snprintf(root, sizeof root, "from rank %zu of", m->root);
-            if (m->kind == COMM_REDUCE) snprintf(root, sizeof root, "to rank %zu of", m->root);
-            snprintf(at, room, "rank %zu waits in %s %s %s, not reached by", k,
-                     comm_kind_name[m->kind], root, g->name);
+            snprintf(at, room, "rank %zu waits in %s on %s, not reached by", k,
+                     comm_kind_name[g->meeting[number].kind], g->name);
             add_missing(g, number, at, room);
         } else {
             snprintf(at, room, "rank %zu waits in %s rank %zu of %s", k,

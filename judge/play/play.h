@@ -15,12 +15,12 @@
 //
 // The player's time follows the rules of the simulated clock (clock.h). A rank does its steps in
 // order. A group has one lane for its collectives. A collective starts when its last member has
-// started it and the lane is free. It takes the time of the ring or the chain in comm.h. An ordered
-// pair of ranks of a group has one lane for its messages. A message leaves when it is sent and the
-// lane is free. A rank that starts a collective, or waits for one, first waits for all members.
-// Each member must have started every collective that this rank has started on the group, because
-// comm.c then needs the ends of these collectives. The player has no clock_set_one_port and no
-// clock_set_own_nodes.
+// started it and the lane is free. It takes the time of the ring in comm.h. An ordered pair of
+// ranks of a group has one lane for its messages. A message leaves when it is sent and the lane is
+// free. A rank that starts a collective, or waits for one, first waits for all members. Each member
+// must have started every collective that this rank has started on the group, because comm.c then
+// needs the ends of these collectives. The player has no broadcast, no reduce, no
+// clock_set_one_port and no clock_set_own_nodes.
 //
 // Messages have no names. The n-th receive that a rank posts for a peer takes the n-th message of
 // that peer. The sender's wait ends when the receive is posted.
@@ -49,9 +49,6 @@ size_t play_work(Play *p, size_t rank, Picoseconds takes);
 // count: elements of the whole tensor; size: bytes per element. Calls that end in _rows cut between
 // rows: count is then the number of rows, and size the bytes per row.
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
-// Starts a broadcast from member root, or a reduce to it.
-size_t play_start_rooted(Play *p, size_t rank, size_t group, CommKind kind, size_t root,
-                         size_t count, size_t size);
 // to, from: members of the group. play_post starts a receive.
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes);
 // Sends a message that takes a given time, on any link.
@@ -69,9 +66,6 @@ void play_call(Play *p, size_t rank, size_t group, CommKind kind, size_t count, 
 void play_call_taking(Play *p, size_t rank, size_t group, Picoseconds takes);
 void play_hold(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes);
-// The rank's calls, bytes and times count after this call. Peaks begin with the bytes that the rank
-// holds now.
-void play_record(Play *p, size_t rank);
 
 // ---- the cost of the steps ----
 
@@ -79,34 +73,30 @@ void play_record(Play *p, size_t rank);
 // collectives, or if the lengths of a message and its receive differ.
 bool play_run(Play *p);
 
+// bytes: sent bytes
 typedef struct {
-    size_t calls, bytes, received;
-} PlayCount; // bytes: sent bytes
+    size_t calls, bytes;
+} PlayCount;
 PlayCount play_count(const Play *p, size_t rank, size_t group, CommKind kind);
 size_t play_bytes_sent(const Play *p, size_t rank, size_t group); // over all kinds
-size_t play_now(const Play *p, size_t rank, MemoryCategory category);
 size_t play_peak(const Play *p, size_t rank, MemoryCategory category);
-size_t play_peak_total(const Play *p, size_t rank); // without MEM_REFERENCE
-Picoseconds play_busy(const Play *p, size_t rank);
 Picoseconds play_end(const Play *p, size_t rank); // the end of this rank's last step
 
-// Times of the recorded steps of all ranks, defined as in Timing of judge/draw/picture.h. step
-// lasts from the first start to the last end of a product, of a collective or of a received
-// message. exposed and hidden are added over the ranks.
+// Times of all ranks, defined as in Timing of judge/draw/picture.h. step lasts from the first start
+// to the last end of a product, of a collective or of a received message. exposed and hidden are
+// added over the ranks.
 typedef struct {
     Picoseconds step, busy, busiest, exposed, hidden;
 } PlayTiming;
 PlayTiming play_timing(const Play *p);
 
-// One step, after play_run. begin and end are times of a product, of a collective, of a message on
-// its lane, or of a wait.
+// One step, after play_run. begin and end are times of a product, of a message on its lane, or of a
+// wait.
 typedef enum { PLAY_WORK, PLAY_START, PLAY_SEND, PLAY_POST, PLAY_WAIT } PlayWhat;
 typedef struct {
     PlayWhat what;
-    CommKind kind;
-    size_t group, peer; // peer: the member at the other end of a message, or the root of a chain
+    size_t group, peer; // peer: the member at the other end of a message
     size_t number;      // number in the group's collectives, or the pair's messages, from 0
-    size_t count, size; // for a message: bytes in count
     size_t target;      // PLAY_WAIT: the step to wait for
     Picoseconds takes, begin, end;
 } PlayStep;
