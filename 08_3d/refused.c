@@ -70,7 +70,6 @@ static void require_compression(const TrainerConfig *c) {
 static void require_storage(const TrainerConfig *c) {
     if (c->model.storage == REALS) return;
     const char *other = c->tensor != TENSOR_1D              ? "a grid of --tensor"
-                        : mesh_cp(c->mesh) > 1              ? "--cp"
                         : c->reduction == REDUCE_COMPRESSED ? "--compress"
                                                             : NULL;
     REQUIRE(!other,
