@@ -329,9 +329,10 @@ size_t cube_elements_unit(const CubePlace *at, const CutSizes *stage, size_t i);
 size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage);
 
 // Elements that forward keeps of B sequences, like activations_block() and similar functions of
-// costs.h.
+// costs.h. Of those of a stage, cube_kept_reals() are reals in any storage.
 size_t cube_kept_block(const CubePlace *at, size_t B);
 size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
+size_t cube_kept_reals(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
 
 // ---- grids.c ----
@@ -343,9 +344,10 @@ size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
 void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
 // ---- 11, 12: the share of one rank. ----
-// parameters, kept: elements. received: bytes per step. time: ps per step, if no rank waits.
+// parameters, kept: elements. kept_reals: those of kept that are reals in any storage. received:
+// bytes per step. time: ps per step, if no rank waits.
 typedef struct {
-    double parameters, kept, received, time;
+    double parameters, kept, kept_reals, received, time;
 } RankShare;
 RankShare cube_rank_share(const ModelConfig *c, size_t sequences, size_t q, size_t rank,
                           bool again);
