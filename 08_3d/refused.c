@@ -69,12 +69,9 @@ static void require_compression(const TrainerConfig *c) {
 // These techniques have kernels or messages that read and write reals only.
 static void require_storage(const TrainerConfig *c) {
     if (c->model.storage == REALS) return;
-    const char *other = c->tensor != TENSOR_1D              ? "a grid of --tensor"
-                        : c->reduction == REDUCE_COMPRESSED ? "--compress"
-                                                            : NULL;
-    REQUIRE(!other,
-            "--storage %s: %s works with reals only: leave it out, or choose --storage real",
-            element_name(c->model.storage), other);
+    REQUIRE(c->reduction != REDUCE_COMPRESSED,
+            "--storage %s: --compress works with reals only: leave it out, or choose --storage real",
+            element_name(c->model.storage));
 }
 
 // trainer_require() calls this rule after all other rules, because a plan needs sizes that can
