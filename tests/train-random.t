@@ -88,6 +88,9 @@ sub draw {
     my $chunks = $schedule eq 'interleaved' && $pp > 1 ? 1 + up_to(2) : 1;
     my $layers = $pp * $chunks + int rand 4;
     my $heads = max($row, up_to(4));
+    my $half = rand 3 < 1;    # 16-bit storage
+    my $width = $heads * up_to(12);
+    $width += $heads while $half && $width < 24;
     my $micro = up_to(3);
 
     # Interleaved stages need a multiple of pp micro-batches. All other schedules accept any number,
@@ -109,7 +112,7 @@ sub draw {
         '--schedule', $schedule,
         '--layers', $layers,
         '--heads', $heads,
-        '--width', $heads * up_to(12),
+        '--width', $width,
         '--context', $context,
         '--batch', $batch,
         '--micro-batch', $micro,
@@ -129,7 +132,8 @@ sub draw {
     push @words, '--prefetch' if $zero == 3 && $schedule ne 'zero-bubble' && rand 2 < 1;
     push @words, '--overlap' if $zero == 0 && $schedule ne 'zero-bubble' && rand 3 < 1;
 
-    if (   $dp > 1
+    if (   !$half
+        && $dp > 1
         && $zero == 0
         && $cp == 1
         && $tensor eq '1d'
@@ -143,9 +147,13 @@ sub draw {
     push @words, '--rebalance', up_to(2)
         if $pp > 1 && !grep({ /^--(prefetch|overlap|compress)$/ } @words) && rand 4 < 1;
     push @words,
-        any(['--optimizer', 'sgd', '--lr', any(0, 0.1, 0.5)],
+        any(['--optimizer', 'sgd', '--lr', $half ? any(0, 0.1) : any(0, 0.1, 0.5)],
         ['--optimizer', 'adamw', '--lr', any(0, 0.003, 0.01), '--weight-decay', any(0, 0.1)])->@*;
-    push @words, '--dropout', any(0, 0.1, 0.5, 0.9) if rand 3 < 1;
+    push @words, '--dropout', $half ? any(0, 0.1) : any(0, 0.1, 0.5, 0.9) if rand 3 < 1;
+    push @words, '--storage', any(qw(bf16 fp16)), '--gradients', any(qw(main stored)) if $half;
+
+    # With the default of 65536 a gradient near 1 may overflow in one order of a sum only.
+    push @words, '--loss-scale', any(1024, 'dynamic,4096,2') if grep { $_ eq 'fp16' } @words;
     push @words, '--threads', up_to(3) if rand 4 < 1;
     push @words, '--reduce', any(qw(ordered fast));
     push @words, '--clock', any(qw(wall simulated)) if rand 6 < 1;
