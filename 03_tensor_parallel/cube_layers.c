@@ -159,7 +159,7 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     Arena *kept = again ? &scratch : &s->arena;
     Tensor X = cube_gather(at.rows, kept, at.B, at.T, norm), W = table_of(l, at, kept, l->units[1]);
     Tensor sum = tensor_new(&scratch, X.rows, W.rows); // logits are reals
-    op_matmul_nt(sum, X, W); // [M/q, V/q]
+    op_matmul_nt(sum, X, W);                           // [M/q, V/q]
     cube_scatter(at.cols, at.B, y, sum);
     s->t[S_LN] = again ? norm : cube_own_rows(at, X);
     s->t[CUBE_WHOLE_X + CUBE_HEAD] = again ? (Tensor){ 0 } : X;

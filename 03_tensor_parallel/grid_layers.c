@@ -124,7 +124,7 @@ static void lookup(const CommGrid *g, Tensor y, Tensor table, const int *ids, Su
         Tensor table_l = summa_panel(&panels, g->row == l, table, range_size(r), table.cols);
         comm_broadcast(g->in_col, table_l, l); // V/q * C/q elements from row l to the column
         op_embed_tokens(l ? part : y, table_l, ids, r.lo); // zeros for entries of other blocks
-        if (l) op_add(y, y, part); // exact, because one of the two is 0
+        if (l) op_add(y, y, part);                         // exact, because one of the two is 0
         arena_free(&panels);
     }
     arena_free(&scratch);

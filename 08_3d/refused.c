@@ -69,9 +69,10 @@ static void require_compression(const TrainerConfig *c) {
 // These techniques have kernels or messages that read and write reals only.
 static void require_storage(const TrainerConfig *c) {
     if (c->model.storage == REALS) return;
-    REQUIRE(c->reduction != REDUCE_COMPRESSED,
-            "--storage %s: --compress works with reals only: leave it out, or choose --storage real",
-            element_name(c->model.storage));
+    REQUIRE(
+        c->reduction != REDUCE_COMPRESSED,
+        "--storage %s: --compress works with reals only: leave it out, or choose --storage real",
+        element_name(c->model.storage));
 }
 
 // trainer_require() calls this rule after all other rules, because a plan needs sizes that can

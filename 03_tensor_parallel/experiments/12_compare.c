@@ -56,13 +56,13 @@ static void costs(Run *run, const Training *t, TensorWay way, const GptMeasured 
     char ids[24], names[24], step[40];
     snprintf(ids, sizeof ids, "%%s.%s", tensor_way_id[way]);
     snprintf(names, sizeof names, "%s: %%s", tensor_way_name[way]);
-    check_costs(
-        run, ids, names,
-        (CostRow[]){
-            { "parameters", "parameters", "bytes", BY_FORMULA(s.parameters * e), r->parameters },
-            { "kept", "activations, peak", "bytes", BY_FORMULA(kept), r->activations },
-            { "received", "received a step", "bytes", BY_FORMULA(s.received), received(r) },
-            { 0 } });
+    check_costs(run, ids, names,
+                (CostRow[]){
+                    { "parameters", "parameters", "bytes", BY_FORMULA(s.parameters * e),
+                      r->parameters },
+                    { "kept", "activations, peak", "bytes", BY_FORMULA(kept), r->activations },
+                    { "received", "received a step", "bytes", BY_FORMULA(s.received), received(r) },
+                    { 0 } });
     if (!clock_config()->simulated || !time_predicted(way, t, n)) return;
     for (int i = 0; i < 2; i++) {
         snprintf(step, sizeof step, "step, link %s", link_of(i)->name);

@@ -124,7 +124,7 @@ CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage) {
         for (size_t k = 0; k < sizeof together / sizeof *together; k++)
             all_reduce(&s, plane, 0, together[k], gradient(at));
     if (stage->first) all_reduce(&s, plane, 0, at->c->context * z.C, gradient(at)); // wpe
-    if (stage->last) all_reduce(&s, plane, 0, 2 * z.C, gradient(at)); // the last norm
+    if (stage->last) all_reduce(&s, plane, 0, 2 * z.C, gradient(at));               // the last norm
     return s;
 }
 

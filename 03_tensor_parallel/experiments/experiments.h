@@ -181,8 +181,8 @@ void sequence_figure7(Run *run);
 
 // Returns the time of a block's ring attention over n equal zigzag chunks, beyond the time of its
 // products. own: the products of step 0. other: the products of each of the other n-1 steps. hop:
-// one message of k | v. sum_hop: one message of dk | dv, which are reals in any storage; 0: forward.
-// Forward sends nothing in the last step:
+// one message of k | v. sum_hop: one message of dk | dv, which are reals in any storage; 0:
+// forward. Forward sends nothing in the last step:
 //     max(own, hop) + (n-2) max(other, hop) + other
 // Backward sends dk | dv after the products, on the same lane behind the next k | v. The last hop
 // is never hidden:

@@ -17,8 +17,7 @@ typedef struct {
 } Linear;
 
 // Draws the whole tensor and returns a copy of one block: every rank can do so alone.
-static Tensor drawn(Arena *a, Element e, uint64_t key, size_t rows, size_t cols, Range r,
-                    Range c) {
+static Tensor drawn(Arena *a, Element e, uint64_t key, size_t rows, size_t cols, Range r, Range c) {
     Arena scratch = arena(MEM_REFERENCE);
     Tensor whole = tensor_new(&scratch, rows, cols);
     Tensor block = tensor_shaped(a, tensor_shape(range_size(r), range_size(c), e));
@@ -111,8 +110,8 @@ static void layer_costs(Run *run, const CommGrid *g, GridLinear z, const Measure
                     back ? "backward: %s" : "forward: %s",
                     (CostRow[]){ { "row", "received in the row", "bytes",
                                    BY_FORMULA(blocks * x * e), r[back].row },
-                                 { "column", "received in the column", "bytes",
-                                   BY_FORMULA(column), r[back].col },
+                                 { "column", "received in the column", "bytes", BY_FORMULA(column),
+                                   r[back].col },
                                  { 0 } });
     }
     size_t most = 0;

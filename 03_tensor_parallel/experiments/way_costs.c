@@ -42,8 +42,9 @@ static RankShare grid(const ModelConfig *c, size_t B, TensorWayShape s, size_t r
 // longer list. 2n must divide the context, so that zigzag gives every rank the same work.
 static double ring_attention_time(const ModelConfig *c, size_t B, size_t n) {
     const size_t heads = B * c->heads;
-    const ContextSizes z = { 1,          c->context, heads, heads, c->width / c->heads,
-                             c->storage, 1,          0,     0 };
+    const ContextSizes z = {
+        1, c->context, heads, heads, c->width / c->heads, c->storage, 1, 0, 0
+    };
     return context_ring_time(CONTEXT_ZIGZAG, z, n, false).step +
            context_ring_time(CONTEXT_ZIGZAG, z, n, true).step;
 }
@@ -65,7 +66,8 @@ static RankShare ring(const ModelConfig *c, size_t B, size_t n, size_t rank) {
     CutSizes z = whole;
     z.T = part_size(c->context, 2 * n, rank) + part_size(c->context, 2 * n, 2 * n - 1 - rank);
     z.online = true;
-    const size_t position = 4 * (c->context - z.T) * weight_bytes(c) + 2 * c->context * sizeof(real);
+    const size_t position =
+        4 * (c->context - z.T) * weight_bytes(c) + 2 * c->context * sizeof(real);
     const size_t bytes = n > 1 ? position * B * c->width * c->layers : 0;
     const double sums = ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole), gradient_bytes(c));
     return (RankShare){ .parameters = (double)elements_stage(&whole),
