@@ -69,6 +69,16 @@ sub with {
     return [@words, $name, $value // ()];
 }
 
+# 16-bit storage. Compression takes main gradients and a loss scale that is fixed. With the default
+# of 65536 a gradient near 1 may overflow in one order of a sum only.
+sub storage_words {
+    my ($compressed) = @_;
+    my ($storage, $gradients) = (any(qw(bf16 fp16)), $compressed ? 'main' : any(qw(main stored)));
+    my $scale = $compressed ? 1024 : any(1024, 'dynamic,4096,2');
+    return ('--storage', $storage, '--gradients', $gradients,
+        $storage eq 'fp16' ? ('--loss-scale', $scale) : ());
+}
+
 # Draws a layout and a model that can be trained: ranks and options, without --check.
 sub draw {
     my ($precision) = @_;
@@ -132,8 +142,7 @@ sub draw {
     push @words, '--prefetch' if $zero == 3 && $schedule ne 'zero-bubble' && rand 2 < 1;
     push @words, '--overlap' if $zero == 0 && $schedule ne 'zero-bubble' && rand 3 < 1;
 
-    if (   !$half
-        && $dp > 1
+    if (   $dp > 1
         && $zero == 0
         && $cp == 1
         && $tensor eq '1d'
@@ -147,13 +156,12 @@ sub draw {
     push @words, '--rebalance', up_to(2)
         if $pp > 1 && !grep({ /^--(prefetch|overlap|compress)$/ } @words) && rand 4 < 1;
     push @words,
-        any(['--optimizer', 'sgd', '--lr', $half ? any(0, 0.1) : any(0, 0.1, 0.5)],
-        ['--optimizer', 'adamw', '--lr', any(0, 0.003, 0.01), '--weight-decay', any(0, 0.1)])->@*;
+        any(
+        ['--optimizer', 'sgd', '--lr', $half ? any(0, 0.1) : any(0, 0.1, 0.5)],
+        ['--optimizer', 'adamw', '--lr', any(0, 0.003, 0.01), '--weight-decay', any(0, 0.1)]
+    )->@*;
     push @words, '--dropout', $half ? any(0, 0.1) : any(0, 0.1, 0.5, 0.9) if rand 3 < 1;
-    push @words, '--storage', any(qw(bf16 fp16)), '--gradients', any(qw(main stored)) if $half;
-
-    # With the default of 65536 a gradient near 1 may overflow in one order of a sum only.
-    push @words, '--loss-scale', any(1024, 'dynamic,4096,2') if grep { $_ eq 'fp16' } @words;
+    push @words, storage_words("@words" =~ /--compress/) if $half;
     push @words, '--threads', up_to(3) if rand 4 < 1;
     push @words, '--reduce', any(qw(ordered fast));
     push @words, '--clock', any(qw(wall simulated)) if rand 6 < 1;

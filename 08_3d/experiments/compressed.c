@@ -149,8 +149,8 @@ static double replica_gradient(Model *m, const TrainerConfig *c, const Data *d, 
     for (size_t i = 0; i < n; i++) {
         Arena tokens = arena(MEM_REFERENCE);
         Range r = shard_range(range_size(sequences), n, i);
-        Batch b = data_micro_batch(d, &tokens, step, sequences.lo + r.lo, range_size(r),
-                                   weight * factor);
+        Batch b =
+            data_micro_batch(d, &tokens, step, sequences.lo + r.lo, range_size(r), weight * factor);
         loss += model_forward_backward(m, &b) * weight;
         arena_free(&tokens);
     }
