@@ -17,7 +17,8 @@
 #include "01_data_parallel/local_sgd.h"
 
 LocalSgd local_sgd_new(Comm *dp, const Model *m, LocalPlan plan) {
-    LocalSgd l = { .dp = dp, .plan = plan, .state = arena(MEM_OPTIMIZER) };
+    LocalSgd l = { .dp = dp, .plan = plan, .weights = m->w, .state = arena(MEM_OPTIMIZER) };
+    if (m->w.element != REALS) l.weights = tensor_new(&l.state, 1, m->size);
     if (plan.outer_lr == 0) return l;
     l.start = tensor_new(&l.state, 1, m->size);
     l.velocity = tensor_new(&l.state, 1, m->size);
@@ -38,30 +39,58 @@ static void average(Comm *dp, Tensor t) {
     op_scale(t, t, (real)1 / (real)dp->size);
 }
 
-void local_sgd_average(Comm *dp, Model *m) { average(dp, m->w); }
-
 // DiLoCo. The ranks average how far each has moved in the round. The mean is the gradient of an
 // outer step, with Nesterov momentum, from the weights at the round's start. With rate 1 and
 // without momentum the outer step gives the plain average.
-void local_sgd_outer_step(LocalSgd *l, Model *m) {
+static void outer_step(LocalSgd *l, Model *m) {
     const real rate = (real)l->plan.outer_lr, momentum = (real)l->plan.outer_momentum;
     Tensor delta = m->g; // between two steps the gradient's buffer is free
-    // EXERCISE 01.10a (5 points): the outer step. First delta = l->start - m->w, this rank's way in
-    // the round. Average it over the ranks of l->dp: ONE all-reduce, and every rank divides. Then
-    // velocity = momentum velocity + delta. Nesterov looks one step ahead, so the weights become
-    // start - rate (delta + momentum velocity), with the new velocity. Leave them in m->w, and in
-    // l->start for the next round. The results must have the bits of these formulas, with delta +
-    // momentum velocity computed first. Use op_sgd, op_scale and op_add (common/tensor/ops.h):
-    // op_sgd(w, g, s, lr, 0) is w -= lr s g.
+    // EXERCISE 01.10a (5 points): the outer step. First delta = l->start - l->weights, this rank's
+    // way in the round. Average it over the ranks of l->dp: ONE all-reduce, and every rank divides.
+    // Then velocity = momentum velocity + delta. Nesterov looks one step ahead, so the weights
+    // become start - rate (delta + momentum velocity), with the new velocity. Leave them in
+    // l->weights, and in l->start for the next round. The results must have the bits of these
+    // formulas, with delta + momentum velocity computed first. Use op_sgd, op_scale and op_add
+    // (common/tensor/ops.h): op_sgd(w, g, s, lr, 0) is w -= lr s g.
     tensor_copy(delta, l->start);
-    op_sgd(delta, m->w, 1, 1, 0);
+    op_sgd(delta, l->weights, 1, 1, 0);
     average(l->dp, delta);
     op_scale(l->velocity, l->velocity, momentum);
     op_add(l->velocity, l->velocity, delta);
     op_sgd(delta, l->velocity, momentum, -1, 0); // delta += momentum velocity
     op_sgd(l->start, delta, 1, rate, 0);
-    tensor_copy(m->w, l->start);
+    tensor_copy(l->weights, l->start);
     // END
+}
+
+// Weights of 16 bits: a local step is often too small for their last place, so a round averages the
+// masters, which are reals. Here they lie together in `weights`, so that one message has them all.
+// With weights in reals, `weights` is m->w, and nothing is copied.
+static void gather_masters(const LocalSgd *l, const Model *m) {
+    size_t at = 0;
+    for (size_t i = 0; i < m->n_units && l->weights.data != m->w.data; i++) {
+        const Unit *u = &m->units[i];
+        if (u->tied_to) continue;
+        tensor_copy(tensor_flat_range(l->weights, at, at + u->size), u->master);
+        at += u->size;
+    }
+}
+static void return_masters(const LocalSgd *l, const Model *m) {
+    size_t at = 0;
+    for (size_t i = 0; i < m->n_units && l->weights.data != m->w.data; i++) {
+        const Unit *u = &m->units[i];
+        if (u->tied_to) continue;
+        tensor_copy(u->master, tensor_flat_range(l->weights, at, at + u->size));
+        tensor_copy(u->w, u->master); // rounds each weight once
+        at += u->size;
+    }
+}
+
+void local_sgd_end_round(LocalSgd *l, Model *m) {
+    gather_masters(l, m);
+    if (l->start.data) outer_step(l, m);
+    else average(l->dp, l->weights);
+    return_masters(l, m);
 }
 
 // m->g <- N times the gradient of this shard's part of the batch's mean loss. A counted
@@ -88,9 +117,10 @@ double local_sgd_step(LocalSgd *l, Model *m, Optimizer *o, const Data *d, uint64
     // Post-local SGD: the first steps, in which weights change fast, are those of 02_all_reduce.
     if (exact) average(l->dp, m->g);
     optimizer_step(o, m, 1); // on this rank's weights, with this rank's moments
-    if (exact && l->start.data) tensor_copy(l->start, m->w);
-    if (!local_sgd_round_ends(&l->plan, step)) return loss;
-    if (l->start.data) local_sgd_outer_step(l, m);
-    else local_sgd_average(l->dp, m);
+    if (exact && l->start.data) {
+        gather_masters(l, m);
+        tensor_copy(l->start, l->weights);
+    }
+    if (local_sgd_round_ends(&l->plan, step)) local_sgd_end_round(l, m);
     return loss;
 }

@@ -17,10 +17,12 @@ typedef struct {
     LocalPlan plan;
     // [Psi] each, for the outer step alone: the weights at the round's start, and its momentum
     Tensor start, velocity;
+    Tensor weights; // [Psi] the weights that a round averages: those of the model, or its masters
     Arena state;
 } LocalSgd;
 
 // After model_allocate(). The weights of m must be the same on all ranks (data_parallel_broadcast).
+// If m stores them in 16 bits, its gradients must be reals, and o must have masters.
 LocalSgd local_sgd_new(Comm *dp, const Model *m, LocalPlan plan);
 void local_sgd_free(LocalSgd *l);
 // Does a round end with this step? In the first `exact` steps: no.
@@ -29,8 +31,8 @@ bool local_sgd_round_ends(const LocalPlan *plan, uint64_t step);
 // loss that comes from this rank's shard.
 double local_sgd_step(LocalSgd *l, Model *m, Optimizer *o, const Data *d, uint64_t step,
                       size_t sequences);
-// The two ends of a round. Afterwards m->w is the same on all ranks. A program also calls
-// local_sgd_average before it reads the weights in the middle of a round.
-void local_sgd_average(Comm *dp, Model *m);
-void local_sgd_outer_step(LocalSgd *l, Model *m);
+// The end of a round: a plain average or an outer step. Afterwards the weights and masters of m are
+// the same on all ranks. A program also calls it before it reads the weights in the middle of a
+// round.
+void local_sgd_end_round(LocalSgd *l, Model *m);
 #endif

@@ -46,25 +46,27 @@ Range summa_range(SummaCut cut, size_t q, size_t l) {
 
 // The block of one turn: the rank's own block without a copy, or room for another rank's block.
 Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols) {
-    return is_own ? block : tensor_new(a, rows, cols);
+    return is_own ? block : tensor_shaped(a, tensor_shape(rows, cols, block.element));
 }
 
 // y [M/q, N/q] = x [M/q, K/q] a [K/q, N/q]. g->in_row has the ranks of this rank's row, numbered by
 // their column. g->in_col has the ranks of this rank's column, numbered by their row.
 void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor part = tensor_new(&scratch, y.rows, y.cols);
+    Tensor part = tensor_new(&scratch, y.rows, y.cols), sum = y;
+    if (y.element != REALS) sum = tensor_new(&scratch, y.rows, y.cols); // rounded at the end only
     for (size_t l = 0; l < g->cols; l++) {
         Arena panels = arena(MEM_COMMUNICATION);
         size_t width = range_size(summa_range(k, g->cols, l));
         Tensor x_l = summa_panel(&panels, g->col == l, x, x.rows, width); // X(i,l)
         Tensor a_l = summa_panel(&panels, g->row == l, a, width, a.cols); // A(l,j)
-        comm_broadcast(g->in_row, x_l, l); // M/q * K/q elements from column l to the row
-        comm_broadcast(g->in_col, a_l, l); // K/q * N/q elements from row l to the column
-        op_matmul(l ? part : y, x_l, a_l); // turn 0 overwrites y
-        if (l) op_add(y, y, part);         // y is complete after the last turn
+        comm_broadcast(g->in_row, x_l, l);   // M/q * K/q elements from column l to the row
+        comm_broadcast(g->in_col, a_l, l);   // K/q * N/q elements from row l to the column
+        op_matmul(l ? part : sum, x_l, a_l); // turn 0 overwrites the sum
+        if (l) op_add(sum, sum, part);       // complete after the last turn
         arena_free(&panels);
     }
+    if (y.element != REALS) tensor_copy(y, sum);
     arena_free(&scratch);
 }
 
@@ -118,8 +120,8 @@ void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, con
 void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, Tensor dy,
                            Param *p) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dw = tensor_new(&scratch, p[0].w.rows, p[0].w.cols);
-    Tensor db = tensor_new(&scratch, 1, dy.cols);
+    Tensor dw = tensor_like(&scratch, p[0].g); // partial sums travel as gradients are stored
+    Tensor db = tensor_shaped(&scratch, tensor_shape(1, dy.cols, p[0].g.element));
     summa_product_tn(g, dw, x, dy, k);
     param_add_gradient(&p[0], dw);
     op_sum_rows(db, dy);           // a partial sum: over this rank's tokens

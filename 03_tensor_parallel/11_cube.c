@@ -55,7 +55,7 @@ Range cube_sequences(CubeLayout l, size_t B) {
 // Gathers n rows, or n sequences of `positions` rows each, from their parts on the ranks of axis.
 Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor part) {
     const size_t row = positions * part.cols;
-    Tensor whole = tensor_new(a, n * positions, part.cols);
+    Tensor whole = tensor_shaped(a, tensor_shape(n * positions, part.cols, part.element));
     comm_all_gather_rows(axis, tensor_reshape(whole, n, row),
                          tensor_reshape(part, part.rows / positions, row));
     return whole;
@@ -77,7 +77,7 @@ CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w) {
 
 void cube_forward(CubeLayout at, Tensor y, CubeOperands o) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor sum = tensor_new(&scratch, o.x.rows, o.w.cols);
+    Tensor sum = tensor_shaped(&scratch, tensor_shape(o.x.rows, o.w.cols, y.element));
     op_matmul(sum, o.x, o.w);            // [M/q, N/q]: a partial sum over K/q columns of X
     cube_scatter(at.cols, at.B, y, sum); // adds the partial sums; sends (q-1)/q of [M/q, N/q]
     arena_free(&scratch);
@@ -87,9 +87,10 @@ void cube_forward(CubeLayout at, Tensor y, CubeOperands o) {
 // all rows, which are cut over the layers. Both products read the gathered dY [M/q, N/q].
 void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dX = tensor_new(&scratch, o.x.rows, o.x.cols);
-    Tensor dW = tensor_new(&scratch, o.w.rows, o.w.cols);
-    Tensor dw = tensor_new(&scratch, w->w.rows, w->w.cols);
+    Tensor dX = tensor_like(&scratch, o.x);
+    // partial sums travel as gradients are stored
+    Tensor dW = tensor_shaped(&scratch, tensor_shape(o.w.rows, o.w.cols, w->g.element));
+    Tensor dw = tensor_like(&scratch, w->g);
     // EXERCISE 03.11a (4 points): backward of y = x w. dy [M/q^2, N/q] has the layout of y. o.x
     // [M/q, K/q] and o.w [K/q, N/q] are gathered. Compute dx [M/q^2, K/q] in the layout of x, and
     // dw [K/q^2, N/q]. dX [M/q, K/q] and dW [K/q, N/q] are room for the partial sums. You need one

@@ -75,7 +75,8 @@ void cube_norm_backward(CubeLayout at, size_t C, Tensor dx, Tensor x, Tensor sta
 // Room for x [M/q^2, K/q] of a linear layer. If the gathered X is saved, x is scratch, because X
 // contains its rows.
 Tensor cube_new_x(const Layer *l, Saved *s, Arena *scratch, size_t rows, size_t cols) {
-    return tensor_new(cube_of(l)->gather_again ? &s->arena : scratch, rows, cols);
+    return tensor_shaped(cube_of(l)->gather_again ? &s->arena : scratch,
+                         stored_shape(l, rows, cols));
 }
 Tensor cube_own_rows(CubeLayout at, Tensor X) {
     Range own = shard_range(at.B, at.rows->size, at.rows->rank);
@@ -106,7 +107,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     Batch own = cube_rows(b, at);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor table = table_of(l, at, &scratch, l->units[0]);
-    Tensor sum = tensor_new(&scratch, at.B * at.T, y.cols);
+    Tensor sum = tensor_shaped(&scratch, stored_shape(l, at.B * at.T, y.cols));
     // Zeros for entries of other ranks.
     op_embed_tokens(sum, table, tokens_of_layer(b, at), l->vocab.lo);
     cube_scatter(at.rows, at.B, y, sum); // one rank has the entry, the other ranks zeros
@@ -123,10 +124,11 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     Batch own = cube_rows(b, at);
     Param *wte = &l->units[0]->params[0], *wpe = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor d = tensor_new(&scratch, dy.rows, dy.cols);
-    Tensor dtable = tensor_new(&scratch, range_size(l->vocab), dy.cols);
-    Tensor dwte = tensor_new(&scratch, wte->w.rows, dy.cols);
-    Tensor dwpe = tensor_new(&scratch, wpe->w.rows, dy.cols);
+    Tensor d = tensor_like(&scratch, dy);
+    Tensor dtable =
+        tensor_shaped(&scratch, tensor_shape(range_size(l->vocab), dy.cols, wte->g.element));
+    Tensor dwte = tensor_like(&scratch, wte->g);
+    Tensor dwpe = tensor_new(&scratch, wpe->w.rows, dy.cols); // rounded when it is added
     op_dropout(d, dy, cube_dropout(l, b, at, SITE_EMBEDDING));
     op_add_positions_grad(dwpe, own.position, d); // a partial sum: over this rank's rows
     param_add_gradient(wpe, dwpe);
@@ -156,8 +158,8 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     cube_norm_forward(at, l->config->width, norm, s->t[S_STATS], x, &p[0], &p[1]);
     Arena *kept = again ? &scratch : &s->arena;
     Tensor X = cube_gather(at.rows, kept, at.B, at.T, norm), W = table_of(l, at, kept, l->units[1]);
-    Tensor sum = tensor_new(&scratch, X.rows, W.rows);
-    op_matmul_nt(sum, X, W); // [M/q, V/q]
+    Tensor sum = tensor_new(&scratch, X.rows, W.rows); // logits are reals
+    op_matmul_nt(sum, X, W);                           // [M/q, V/q]
     cube_scatter(at.cols, at.B, y, sum);
     s->t[S_LN] = again ? norm : cube_own_rows(at, X);
     s->t[CUBE_WHOLE_X + CUBE_HEAD] = again ? (Tensor){ 0 } : X;
@@ -173,9 +175,9 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     Tensor X = again ? cube_gather(at.rows, &scratch, at.B, at.T, s->t[S_LN])
                      : s->t[CUBE_WHOLE_X + CUBE_HEAD];
     Tensor W = again ? table_of(l, at, &scratch, l->units[1]) : s->t[CUBE_WHOLE_W + CUBE_HEAD];
-    Tensor dX = tensor_new(&scratch, X.rows, X.cols), dW = tensor_new(&scratch, W.rows, W.cols);
-    Tensor dnorm = tensor_new(&scratch, x.rows, x.cols);
-    Tensor dw = tensor_new(&scratch, wte->w.rows, x.cols);
+    Tensor dX = tensor_like(&scratch, X), dnorm = tensor_like(&scratch, x);
+    Tensor dW = tensor_shaped(&scratch, tensor_shape(W.rows, W.cols, wte->g.element));
+    Tensor dw = tensor_like(&scratch, wte->g);
     Tensor dY = cube_gather(at.cols, &scratch, at.B, at.T, dy); // [M/q, V/q]
     op_matmul(dX, dY, W);
     cube_scatter(at.rows, at.B, dnorm, dX);

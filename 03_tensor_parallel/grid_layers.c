@@ -109,7 +109,7 @@ static void vectors_down(const CommGrid *g, Tensor v, const Param *p) {
 void summa_norm_forward(const Layer *l, Tensor y, Tensor stats, Tensor x, const Param *p) {
     const CommGrid *g = summa_grid(l);
     Arena panels = arena(MEM_COMMUNICATION);
-    Tensor v = tensor_new(&panels, 2, x.cols);
+    Tensor v = tensor_shaped(&panels, tensor_shape(2, x.cols, p[0].w.element));
     vectors_down(g, v, p);
     op_layer_norm_sums(stats, x);      // [M/q, 2]: sums of x and x^2 over C/q features
     comm_all_reduce(g->in_row, stats); // 2 M/q elements
@@ -121,7 +121,8 @@ void summa_norm_forward(const Layer *l, Tensor y, Tensor stats, Tensor x, const 
 void summa_norm_backward(const Layer *l, Tensor dx, Tensor x, Tensor stats, Tensor dy, Param *p) {
     const CommGrid *g = summa_grid(l);
     Arena scratch = arena(MEM_WORKSPACE), panels = arena(MEM_COMMUNICATION);
-    Tensor sums = tensor_new(&scratch, x.rows, 2), dv = tensor_new(&scratch, 2, x.cols);
+    Tensor sums = tensor_new(&scratch, x.rows, 2);
+    Tensor dv = tensor_shaped(&scratch, tensor_shape(2, x.cols, p[0].g.element));
     Tensor gain = summa_panel(&panels, g->row == 0, p[0].w, 1, x.cols);
     op_layer_norm_grads(tensor_row_range(dv, 0, 1), tensor_row_range(dv, 1, 2), x, stats, dy);
     comm_reduce(g->in_col, dv, 0); // 2 C/q elements: sums over all tokens to row 0
@@ -141,14 +142,14 @@ void summa_norm_backward(const Layer *l, Tensor dx, Tensor x, Tensor stats, Tens
 // [V/q, C/q]. The one-hot X need not be sent, because every rank of a row has the same tokens.
 static void lookup(const CommGrid *g, Tensor y, Tensor table, const int *ids, SummaCut rows) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor part = tensor_new(&scratch, y.rows, y.cols);
+    Tensor part = tensor_like(&scratch, y);
     for (size_t l = 0; l < g->rows; l++) {
         Arena panels = arena(MEM_COMMUNICATION);
         Range r = summa_range(rows, g->rows, l);
         Tensor table_l = summa_panel(&panels, g->row == l, table, range_size(r), table.cols);
         comm_broadcast(g->in_col, table_l, l); // V/q * C/q elements from row l to the column
         op_embed_tokens(l ? part : y, table_l, ids, r.lo); // zeros for entries of other blocks
-        if (l) op_add(y, y, part);
+        if (l) op_add(y, y, part);                         // exact, because one of the two is 0
         arena_free(&panels);
     }
     arena_free(&scratch);
@@ -156,7 +157,7 @@ static void lookup(const CommGrid *g, Tensor y, Tensor table, const int *ids, Su
 static void lookup_gradient(const CommGrid *g, Param *table, const int *ids, Tensor dy,
                             SummaCut rows) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor d = tensor_new(&scratch, table->w.rows, table->w.cols);
+    Tensor d = tensor_like(&scratch, table->g);
     for (size_t l = 0; l < g->rows; l++) {
         Arena panels = arena(MEM_COMMUNICATION);
         Range r = summa_range(rows, g->rows, l);
@@ -175,7 +176,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     const CommGrid *g = summa_grid(l);
     const Batch own = summa_batch(g, b);
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor positions = tensor_new(&scratch, y.rows, y.cols);
+    Tensor positions = tensor_like(&scratch, y);
     lookup(g, y, l->units[0]->params[0].w, own.tokens, by_entry(l->config));
     lookup(g, positions, l->units[1]->params[0].w, own.position, by_position(l->config));
     op_add(y, y, positions);
@@ -189,7 +190,7 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     const CommGrid *g = summa_grid(l);
     const Batch own = summa_batch(g, b);
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor d = tensor_new(&scratch, dy.rows, dy.cols);
+    Tensor d = tensor_like(&scratch, dy);
     op_dropout(d, dy, summa_dropout(l, &own, SITE_EMBEDDING));
     lookup_gradient(g, &l->units[0]->params[0], own.tokens, d, by_entry(l->config));
     lookup_gradient(g, &l->units[1]->params[0], own.position, d, by_position(l->config));
@@ -217,8 +218,7 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     const CommGrid *g = summa_grid(l);
     Param *wte = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dnorm = tensor_new(&scratch, x.rows, x.cols);
-    Tensor dw = tensor_new(&scratch, wte->w.rows, wte->w.cols);
+    Tensor dnorm = tensor_like(&scratch, x), dw = tensor_like(&scratch, wte->g);
     summa_product_tn(g, dw, dy, s->t[S_LN], by_entry(l->config)); // dwte = dlogits^T norm(x)
     param_add_gradient(wte, dw);
     summa_product(g, dnorm, dy, wte->w, by_entry(l->config));

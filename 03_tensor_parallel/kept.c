@@ -33,7 +33,9 @@ KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwi
     size_t probabilities = swapped * heads * T * (c->dropout > 0 ? 2 : 1);
     KeptElements kept = { .scores = blockwise ? 0 : probabilities };
     kept.block = operands + norms + outputs + (blockwise ? swapped * heads : probabilities);
-    kept.head = straight * C + 2 * straight + swapped * (V + 1);
+    kept.block_reals = straight * 4 + (blockwise ? swapped * heads : 0);
+    kept.head_reals = 2 * straight + swapped * (V + 1);
+    kept.head = straight * C + kept.head_reals;
     kept.between = (!stage->first + cut_layers(stage) - 1) * straight * C;
     return kept;
 }

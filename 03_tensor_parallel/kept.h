@@ -14,9 +14,10 @@ size_t grid_kept_sequences(TesseractSides n, size_t rank, size_t B);
 
 // Elements on a rank of a q x q x q cube that gathers X and W again in backward: of a block, of its
 // attention scores, of the head, and of the tensors between a stage's layers. Selective
-// recomputation drops the scores.
+// recomputation drops the scores. block_reals and head_reals: those of block and of head that are
+// reals in any storage.
 typedef struct {
-    size_t block, scores, head, between;
+    size_t block, scores, head, between, block_reals, head_reals;
 } KeptElements;
 KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwise,
                        const CutSizes *stage, size_t B);

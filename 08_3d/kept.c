@@ -30,8 +30,12 @@ static KeptElements kept_elements(const TrainerConfig *c, Coordinates at, const 
     if (c->tensor == TENSOR_3D)
         return cube_kept(&c->model, cube_side(c->mesh.tp), at.tp, c->blockwise, z, B);
     if (tensor_is_grid(c)) B = grid_kept_sequences(tensor_sides(c), at.tp, B);
-    return (KeptElements){ activations_block(z, B), activations_scores(z, B),
-                           activations_head(z, B), activations_between(z, B) };
+    return (KeptElements){ .block = activations_block(z, B),
+                           .scores = activations_scores(z, B),
+                           .head = activations_head(z, B),
+                           .between = activations_between(z, B),
+                           .block_reals = activations_block_reals(z, B),
+                           .head_reals = activations_head_reals(z, B) };
 }
 
 // Bytes of `all` elements, of which this many are reals in any storage.
@@ -40,12 +44,8 @@ static size_t bytes_of(const CutSizes *z, size_t all, size_t reals) {
 }
 KeptBytes kept_bytes_of(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B) {
     const KeptElements k = kept_elements(c, at, z, B);
-    // Grids and cubes store reals only, and have other sizes: all their elements are counted so.
-    const bool reals = z->storage == REALS;
-    return (KeptBytes){ bytes_of(z, k.block, reals ? k.block : activations_block_reals(z, B)),
-                        bytes_of(z, k.scores, reals ? k.scores : 0),
-                        bytes_of(z, k.head, reals ? k.head : activations_head_reals(z, B)),
-                        bytes_of(z, k.between, reals ? k.between : 0) };
+    return (KeptBytes){ bytes_of(z, k.block, k.block_reals), bytes_of(z, k.scores, 0),
+                        bytes_of(z, k.head, k.head_reals), bytes_of(z, k.between, 0) };
 }
 DeferredBytes kept_deferred(const CutSizes *z, size_t B, size_t kept_head) {
     const size_t tokens = B * z->T, statistics = cut_rows(z, B) * z->statistics;

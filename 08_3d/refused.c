@@ -59,23 +59,17 @@ static void require_compression(const TrainerConfig *c) {
             "positions: leave one of them out");
     REQUIRE(c->tensor == TENSOR_1D,
             "--compress takes matrices as --tensor 1d cuts them: leave it out, or choose that");
+    REQUIRE(config_gradient_element(&c->model) == REALS,
+            "--compress shortens gradients itself, and keeps what it has not sent in reals: choose "
+            "--gradients main, or leave --compress out");
+    REQUIRE(c->loss_scale.patience == 0,
+            "--compress keeps what it has not sent, and a step that overflows would stay in that: "
+            "choose --loss-scale N, which is fixed, or --storage bf16");
     REQUIRE(c->compression.method != TOP_K || c->mesh.tp == 1,
             "--compress top-k chooses among all elements of a layer, and the slices of --tp %zu "
             "would choose other elements of the norms that each of them has: choose --tp 1, or "
             "--compress power-sgd",
             c->mesh.tp);
-}
-
-// These techniques have kernels or messages that read and write reals only.
-static void require_storage(const TrainerConfig *c) {
-    if (c->model.storage == REALS) return;
-    const char *other = c->tensor != TENSOR_1D              ? "a grid of --tensor"
-                        : mesh_cp(c->mesh) > 1              ? "--cp"
-                        : c->reduction == REDUCE_COMPRESSED ? "--compress"
-                                                            : NULL;
-    REQUIRE(!other,
-            "--storage %s: %s works with reals only: leave it out, or choose --storage real",
-            element_name(c->model.storage), other);
 }
 
 // trainer_require() calls this rule after all other rules, because a plan needs sizes that can
@@ -147,7 +141,6 @@ void trainer_require(const TrainerConfig *c) {
             "--schedule zero-bubble puts the gradients of weights off, and the products of a grid "
             "communicate for them: choose --tensor 1d, or --schedule 1f1b");
     require_compression(c);
-    require_storage(c);
     size_t blocks = 0, v = trainer_chunks(c), m_each = trainer_micro_batches(c);
     REQUIRE(v * c->mesh.pp <= m->layers,
             "--chunks %zu on each of %zu stages needs %zu blocks; the model has %zu: choose "

@@ -150,7 +150,7 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         }
         const double factor = t->loss_scale.factor, shown = train_scaled(t) ? factor : 0;
         StepResult r = trainer_gradients(t, d, step), w = { 0 };
-        if (u->rule) w = compressed_gradients(u->rule, u->model, &t->config, d, step);
+        if (u->rule) w = compressed_gradients(u->rule, u->model, &t->config, d, step, factor);
         else if (u->model) w = unsplit_gradients(u->model, &t->config, d, step, factor);
         t->optimizer.lr = settings_rate(&rate, step);
         u->optimizer.lr = t->optimizer.lr;

@@ -198,6 +198,17 @@ void trainer_free(Trainer *t) {
 
 // ---------------------------------------------------------------- one step
 
+// What is not sent now is added to a later step's gradient, which may have another loss scale. So
+// compression gets the gradients themselves. The factor is a power of two: no bit of a fraction
+// changes.
+static void compress(Trainer *t) {
+    const Tensor g = t->model->g;
+    const double factor = t->loss_scale.factor;
+    if (factor != 1) op_scale(g, g, (real)(1 / factor));
+    compression_all_reduce(t->compression, g);
+    if (factor != 1) op_scale(g, g, (real)factor);
+}
+
 // Completes the gradients of this replica, then sums them over dp.
 static void reduce(Trainer *t) {
     // Gradients to which each rank has added some rows only, such as norms under sequence
@@ -208,7 +219,7 @@ static void reduce(Trainer *t) {
     t->reduction[0] = clock_now();
     // Compression comes after both sums, because copies (norms on slices, wte on two stages) stay
     // equal only if they are compressed alike.
-    if (t->compression) compression_all_reduce(t->compression, t->model->g);
+    if (t->compression) compress(t);
     else zero_reduce(t->model, trainer_zero(&t->config)); // stage 0: an all-reduce
     t->reduction[1] = clock_now();
 }

@@ -21,10 +21,6 @@ my %refuses = (
     '00' => 'finite differences',
     (map { ("0$_-01" => 'plain C arrays') } 1, 2, 3, 6, 7),
     (map { ("0$_-01" => 'has no tensors') } 4, 5),
-    (map { ("01-$_" => 'short forms of gradients') } qw(06 08)),
-    '01-10' => 'master of its own',
-    (map { ("03-$_" => 'grid') } qw(09 10 12)),
-    '03-11' => 'cube',
     '06-06' => 'compares all storages',
     '08-01' => 'has no model',
     '08-02' => 'layouts in reals',
@@ -33,7 +29,8 @@ my %refuses = (
 );
 
 # In these lessons gradients of weights are reals in any storage.
-my %main_only = map { $_ => 1 } qw(01-03 01-05 01-09 03-02 03-03 03-04 03-05 03-13 03-14);
+my %main_only =
+    map { $_ => 1 } qw(01-03 01-05 01-06 01-08 01-09 01-10 03-02 03-03 03-04 03-05 03-13 03-14);
 my @lessons = grep { -x program_of('fp32', $_->{source}) } lessons();
 my @takes = grep { !$refuses{ $_->{key} } } @lessons;
 plan skip_all => 'the lessons are not built' unless @takes;
@@ -55,7 +52,7 @@ for my $lesson (sort { $a->{key} cmp $b->{key} } @chosen) {
     $forms[-1]{mpi} = mpi($ranks, $program, qw(--storage fp16), gradients($lesson, 'stored'))
         if have_mpi && ($all || $lesson == $chosen[0]);
     next unless $all;
-    my $few = $ranks > 2 ? $ranks - 1 : $ranks;
+    my $few = $key =~ /^03-(09|10|11)$/ ? 1 : $ranks > 2 ? $ranks - 1 : $ranks;
     push @forms, $form->($few, $program, qw(--storage bf16 --seed 2), gradients($lesson, 'stored'));
     push @forms, $form->($few, $program, qw(--storage fp16 --reduce fast)) if $key ne '01-05';
     my $double = program_of('fp64', $lesson->{source});

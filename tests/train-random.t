@@ -69,6 +69,16 @@ sub with {
     return [@words, $name, $value // ()];
 }
 
+# 16-bit storage. Compression takes main gradients and a loss scale that is fixed. With the default
+# of 65536 a gradient near 1 may overflow in one order of a sum only.
+sub storage_words {
+    my ($compressed) = @_;
+    my ($storage, $gradients) = (any(qw(bf16 fp16)), $compressed ? 'main' : any(qw(main stored)));
+    my $scale = $compressed ? 1024 : any(1024, 'dynamic,4096,2');
+    return ('--storage', $storage, '--gradients', $gradients,
+        $storage eq 'fp16' ? ('--loss-scale', $scale) : ());
+}
+
 # Draws a layout and a model that can be trained: ranks and options, without --check.
 sub draw {
     my ($precision) = @_;
@@ -88,6 +98,9 @@ sub draw {
     my $chunks = $schedule eq 'interleaved' && $pp > 1 ? 1 + up_to(2) : 1;
     my $layers = $pp * $chunks + int rand 4;
     my $heads = max($row, up_to(4));
+    my $half = rand 3 < 1;    # 16-bit storage
+    my $width = $heads * up_to(12);
+    $width += $heads while $half && $width < 24;
     my $micro = up_to(3);
 
     # Interleaved stages need a multiple of pp micro-batches. All other schedules accept any number,
@@ -109,7 +122,7 @@ sub draw {
         '--schedule', $schedule,
         '--layers', $layers,
         '--heads', $heads,
-        '--width', $heads * up_to(12),
+        '--width', $width,
         '--context', $context,
         '--batch', $batch,
         '--micro-batch', $micro,
@@ -143,9 +156,12 @@ sub draw {
     push @words, '--rebalance', up_to(2)
         if $pp > 1 && !grep({ /^--(prefetch|overlap|compress)$/ } @words) && rand 4 < 1;
     push @words,
-        any(['--optimizer', 'sgd', '--lr', any(0, 0.1, 0.5)],
-        ['--optimizer', 'adamw', '--lr', any(0, 0.003, 0.01), '--weight-decay', any(0, 0.1)])->@*;
-    push @words, '--dropout', any(0, 0.1, 0.5, 0.9) if rand 3 < 1;
+        any(
+        ['--optimizer', 'sgd', '--lr', $half ? any(0, 0.1) : any(0, 0.1, 0.5)],
+        ['--optimizer', 'adamw', '--lr', any(0, 0.003, 0.01), '--weight-decay', any(0, 0.1)]
+    )->@*;
+    push @words, '--dropout', $half ? any(0, 0.1) : any(0, 0.1, 0.5, 0.9) if rand 3 < 1;
+    push @words, storage_words("@words" =~ /--compress/) if $half;
     push @words, '--threads', up_to(3) if rand 4 < 1;
     push @words, '--reduce', any(qw(ordered fast));
     push @words, '--clock', any(qw(wall simulated)) if rand 6 < 1;

@@ -97,7 +97,15 @@ my @rows = (
     ],
     [qw(fp32 bf16 main   emu 4 --dp 1 --tp 1 --pp 4 --layers 6 --rebalance 1)],
     [qw(fp32 fp16 stored emu 4 --dp 2 --tp 1 --pp 2 --rebalance 1 --zero 3 --stage-layers), '3,1'],
+    [qw(fp32 bf16 stored mpi 4 --dp 1 --tp 1 --pp 2 --cp 2 --optimizer sgd --lr 0.1)],
+    [qw(fp32 fp16 main   emu 8 --dp 2 --tp 2 --pp 1 --cp 2 --zero 3 --family llama --kv-heads 2)],
+    [qw(fp32 bf16 stored mpi 4 --dp 1 --tp 4 --pp 1 --tensor 2d --optimizer sgd --lr 0.1)],
+    [qw(fp32 fp16 main   emu 16 --dp 1 --tp 8 --pp 2 --tensor 2.5d --recompute full)],
+    [qw(fp32 bf16 stored emu 16 --dp 2 --tp 8 --pp 1 --tensor 3d --zero 2 --recompute selective)],
+    [qw(fp32 bf16 main   emu 4 --dp 2 --tp 1 --pp 2 --compress top-k --optimizer sgd --lr 0.1)],
+    [qw(fp32 fp16 main   mpi 4 --dp 2 --tp 2 --pp 1 --compress power-sgd --loss-scale 1024)],
     [qw(fp64 bf16 main   emu 4 --dp 2 --tp 1 --pp 2 --zero 2 --optimizer sgd --lr 0.1)],
+    [qw(fp64 bf16 main   emu 4 --dp 1 --tp 4 --pp 1 --tensor 2d --optimizer sgd --lr 0)],
 );
 my @jobs;
 for my $row (@rows) {
@@ -117,10 +125,17 @@ for my $row (@rows) {
 forms_hold(@jobs);
 
 # In double, without --tp, every 16-bit number is the rounding of the same real as in the unsplit
-# model: only the order of sums differs. So an error of the split would be seen.
+# model: only the order of sums differs. So an error of the split would be seen. On a grid this
+# holds for forward: it adds the turns of a product in reals. In backward ranks add partial sums of
+# 16 bits. With rate 0 every loss is one of forward alone.
 for my $pair (grep { $_->{name} =~ /^fp64/ } @jobs) {
-    my @errors = map { $_->{error} // 1 } grep { $_->{limit} } @{ $pair->{emu}{page}{checks} };
-    ok(@errors >= 4 && max(@errors) < 1e-10, "$pair->{name}: all errors are below 1e-10: @errors");
+    my $forward = $pair->{name} =~ /--tensor/;
+    my @errors =
+        map { $_->{error} // 1 }
+        grep { $_->{limit} && (!$forward || $_->{name} =~ /^loss/) }
+        @{ $pair->{emu}{page}{checks} };
+    ok(@errors >= ($forward ? 1 : 4) && max(@errors) < 1e-10,
+        "$pair->{name}: errors of " . ($forward ? 'forward' : 'all') . " below 1e-10: @errors");
 }
 
 # Weights stored in 16 bits have half of the bytes. The state then has a master in reals, too.
@@ -336,18 +351,13 @@ for my $case ([4, qw(--dp 2 --tp 2 --pp 1 --zero 3 --storage bf16 --gradients st
 # ---- refused, with one message ----
 my @refused = (
     [
-        qr/--storage bf16: --cp works with reals only: leave it out, or choose --storage real/,
-        2, qw(--storage bf16 --cp 2)
-    ],
-    [
-        qr/--storage fp16: a grid of --tensor works with reals only/,
-        4,
-        qw(--storage fp16 --dp 1 --tp 4 --pp 1 --tensor 2d)
-    ],
-    [
-        qr/--storage fp16: --compress works with reals only/,
+        qr/--compress shortens gradients itself, .*: choose --gradients main, or leave --compress out/,
         2,
-        qw(--storage fp16 --dp 2 --compress power-sgd)
+        qw(--storage bf16 --gradients stored --dp 2 --compress power-sgd)
+    ],
+    [
+        qr/--compress .* a step that overflows would stay in that: choose --loss-scale N, /,
+        2, qw(--storage fp16 --dp 2 --compress power-sgd)
     ],
     [
         qr/--loss-scale 1024: --storage bf16 has the range of reals/,

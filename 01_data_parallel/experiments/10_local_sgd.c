@@ -46,6 +46,7 @@ static void train_ranks(Run *run, const Training *t, const LocalPlan *p, Course 
     Model *m = model_describe(&t->model, model_layers(&t->model));
     Optimizer o = t->optimizer;
     model_allocate(m);
+    optimizer_allocate(&o, m); // masters of weights of 16 bits, else nothing
     LocalSgd l = local_sgd_new(run->world, m, *p);
     const Picoseconds begin = clock_now();
     comm_ledger_reset(run->world);
@@ -53,7 +54,7 @@ static void train_ranks(Run *run, const Training *t, const LocalPlan *p, Course 
         c->loss[step] = local_sgd_step(&l, m, &o, &t->data, step, t->sequences);
     c->time = clock_now() - begin;
     c->sent = comm_bytes_sent(run->world);
-    c->state = memory_now(MEM_OPTIMIZER); // SGD itself keeps nothing
+    c->state = memory_now(MEM_OPTIMIZER); // SGD itself keeps nothing, or masters
     c->after = loss_after(t, m);
     c->weights = snapshot_new(run);
     model_snapshot(m, c->weights, UNIT_WEIGHTS, NULL); // of every rank: the bits must agree
@@ -74,8 +75,8 @@ static void mean_of(real *mean, const real *row, size_t N, size_t n) {
 }
 
 // The rule on one device, with SGD. One model computes the gradients of N replicas, one after the
-// other. Their weights w [N, n] and gradients g [N, n] are host memory. N = 1 is the unsplit
-// training.
+// other. Their weights w [N, n] and gradients g [N, n] are host memory. With 16-bit storage w are
+// the masters, which are rounded where the model takes them. N = 1 is the unsplit training.
 static void train_one_device(Run *run, const Training *t, const LocalPlan *p, size_t N, Course *c) {
     c->weights = snapshot_new(run);
     if (run->world->rank > 0) return;
@@ -139,7 +140,9 @@ static void check_rule(Run *run, const char *what, const Training *t, const Loca
 static void check_plan(Run *run, const Training *t, size_t p, const Course *c) {
     const size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(&reader);
     const double rounds = (double)LONG / (double)plan[p].every;
-    const double state = plan[p].outer_lr > 0 ? 2.0 * (double)(Psi * e) : 0;
+    // with 16-bit storage also the masters, and once more where they lie together
+    const size_t states = (plan[p].outer_lr > 0 ? 2 : 0) + (t->model.storage == REALS ? 0 : 2);
+    const double state = (double)(states * Psi * e);
     const double time = LONG * work_model(&reader, part_size(t->sequences, N, 0)).time +
                         rounds * ring_time(ALL_REDUCE_PASSES, N, Psi, e);
     char names[32];
@@ -162,6 +165,7 @@ static void learn(Run *run, double last[PLANS]) {
     Training t = {
         .model = reader, .steps = LONG, .sequences = 8, .optimizer = sgd(option_real(run, "lr"))
     };
+    config_store(run, &t.model);
     t.data = training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context,
                            t.sequences);
     for (size_t i = 0; i < SEEDS * PLANS; i++) {
@@ -182,13 +186,14 @@ static void learn(Run *run, double last[PLANS]) {
     { id ".k1", id ".k4", id ".k16", id ".k48", id ".diloco" }
 
 static void page(Run *run, const double last[PLANS]) {
-    const bool simulated = clock_config()->simulated;
+    const bool simulated = clock_config()->simulated, reals = option_storage(run) == REALS;
     char loss[PLANS][16];
     for (size_t p = 0; p < PLANS; p++) snprintf(loss[p], sizeof loss[p], "=%.2f", last[p]);
     results(run, plan_name,
             (const Result[]){
                 { "sent per rank, 96 steps", "96/k 2(N-1)/N Psi e", EACH("sent") },
-                { "outer step's state", "2 Psi e", EACH("state") },
+                { reals ? "outer step's state" : "masters, outer step's state",
+                  reals ? "2 Psi e" : "2 Psi e; and 2 Psi e", EACH("state") },
                 { "loss after 96 steps",
                   "a text; mean of 3 seeds",
                   { loss[0], loss[1], loss[2], loss[3], loss[4] } },
@@ -205,8 +210,11 @@ static void page(Run *run, const double last[PLANS]) {
                        ? "Not as well as with an all-reduce per step"
                        : "With these weights and this rate some k do",
                    last[1] - last[0], last[3] - last[0], last[2] - last[0], last[4] - last[0]);
+    char outer[24];
+    page_value(outer, sizeof outer, 2.0 * (double)(config_parameters(&reader) * sizeof(real)),
+               "bytes");
     say_cost(run, "the training is not the unsplit one. DiLoCo needs %s more state per rank.",
-             cost_text(run, "state.diloco"));
+             outer);
     say_use_when(run, "an all-reduce takes longer than several steps, as between data centres. "
                       "Keep k as small as the link allows.");
 }
@@ -223,13 +231,14 @@ static void local_sgd(Run *run) {
     double last[PLANS] = { 0 };
     Course c = { 0 };
     t.model.seed = run->seed;
+    training_store(run, &t);
     picture_begin(run, MEM_ACTIVATIONS);
     train_ranks(run, &t, &shown, &c);
     picture_end(run);
     snapshot_free(c.weights);
     picture_show(run, "An exact step, then a round of local steps and its average", PICTURE_CHART);
     t.steps = EXACT + 2 * EVERY;
-    check_rule(run, "k = 1 is the unsplit training", &t, &plan[0], 1, LIMIT_ROUNDING);
+    check_rule(run, "k = 1 is the unsplit training", &t, &plan[0], 1, rounding_limit(run));
     check_rule(run, "post-local SGD = the rule on one device", &t, &post, N, exact_limit(run));
     check_rule(run, "DiLoCo = the rule on one device", &t, &diloco, N, exact_limit(run));
     learn(run, last);
@@ -248,8 +257,7 @@ static const Option options[] = {
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
     { "lr", "X", "0.3", "learning rate of the trainings on text" },
     { "link", "NAME[,NAME]", "slow", NULL },
-    REALS_ONLY("between two averages each rank would have a master of its own, and this lesson "
-               "averages weights"),
+    ONLY_STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(local_sgd, options);

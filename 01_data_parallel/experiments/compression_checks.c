@@ -288,6 +288,6 @@ const Option compression_options[] = {
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
     { "lr", "X", "0.15", "learning rate of the loss curves" },
     { "link", "NAME[,NAME]", "slow", NULL },
-    REALS_ONLY("compression has its own short forms of gradients, which begin with reals"),
+    ONLY_STORAGE_OPTION, // compression has its own short forms of gradients, which are reals here
     { 0 },
 };

@@ -107,9 +107,10 @@ static void summa_lesson(Run *run) {
              "this grid.");
     grid_linear_compare(run, &g, (GridLinear){ M, K, N });
     Training t = gpt_training(c, option_size(run, "batch"));
+    training_store(run, &t);
     CutGpt cut = { .way = WAY_2D, .world = run->world, .grid = g };
     training_both(run, "SUMMA = unsplit", &t, gpt_train, &cut); // SGD, then AdamW
-    const GridPlace at = grid_place(&c, &g);
+    const GridPlace at = grid_place(&t.model, &g);
     const double took = (double)cut.measured.layers_time;
     grid_costs(run, &cut, &at, t.sequences);
     table(run, &at, t.sequences, took);
@@ -126,7 +127,7 @@ static const Option options[] = {
     { "vocab", "N", "61", "vocabulary entries" },
     { "batch", "N", "3", "sequences per step; a row of the grid may have none" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
-    REALS_ONLY("the ranks of a grid add products in parts, and 16 bits would round each part"),
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(summa_lesson, options);

@@ -17,9 +17,8 @@ static Alone one_grid(const GridPlace *at, size_t sequences) {
     const GridPlace alone = grid_place_of(c, at->q, 1, at->col + at->q * at->row);
     const GridTraffic t = grid_stage(&alone, &whole, sequences, false);
     const CutSizes z = grid_sizes(&alone);
-    const size_t tokens = grid_sequences(&alone, sequences) * c->context;
-    return (Alone){ (double)(grid_elements_stage(&alone, &whole) * sizeof(real)),
-                    (double)(tokens * kept_stage(&z) * sizeof(real)),
+    return (Alone){ (double)(grid_elements_stage(&alone, &whole) * weight_bytes(c)),
+                    (double)activations_bytes(&z, grid_sequences(&alone, sequences)),
                     t.row.received,
                     t.col.received,
                     t.row.received + t.col.received,
@@ -105,6 +104,7 @@ static void tesseract_lesson(Run *run) {
     Training t = gpt_training(c, BATCH);
     t.recorded = true;
     if (option_given(run, "batch")) t.sequences = option_size(run, "batch");
+    training_store(run, &t);
     CutGpt cut = { .way = WAY_25D, .world = run->world, .grid = g };
     say(run,
         "d = %zu grid%s of q x q ranks, q = %zu. All grids hold the same weights, in blocks. "
@@ -118,7 +118,7 @@ static void tesseract_lesson(Run *run) {
         say(run, "In the row of the links only the A at its end are new: the grids add their "
                  "gradients.");
     training_both(run, "Tesseract = unsplit", &t, gpt_train, &cut); // SGD, then AdamW
-    const GridPlace at = grid_place(&c, &g);
+    const GridPlace at = grid_place(&t.model, &g);
     grid_costs(run, &cut, &at, t.sequences);
     picture_show(run, "A step of GPT on the grid", PICTURE_ALIKE_ONCE);
     table(run, &at, t.sequences, (double)cut.measured.layers_time);
@@ -138,7 +138,7 @@ static const Option options[] = {
     { "vocab", "N", "64", "vocabulary entries" },
     { "batch", "N", NULL, "sequences per step, 4; a row of a grid may have none" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
-    REALS_ONLY("the ranks of a grid add products in parts, and 16 bits would round each part"),
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(tesseract_lesson, options);

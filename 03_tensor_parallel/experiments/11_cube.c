@@ -22,7 +22,8 @@ static void costs(Run *run, const ModelConfig *c, size_t sequences, const CutGpt
     const size_t parameters = cube_elements_stage(&at, &z);
     const GptElements elements = { cube_elements_block(&at), parameters,
                                    parameters + cube_elements_wte(&at),
-                                   cube_kept_stage(&at, &z, sequences), 0 };
+                                   cube_kept_stage(&at, &z, sequences),
+                                   cube_kept_reals(&at, &z, sequences) };
     // The all-reduces of the loss and of the gradient norm. Rank 0 has the largest part of every
     // tensor, so the other ranks wait for it.
     const double numbers = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double)) +
@@ -124,6 +125,7 @@ static void cube(Run *run) {
     cube_two_linears(run, &x.cube, (CubeSizes){ B, T, K, N }, false);
 
     Training t = gpt_training(z, option_size(run, "batch"));
+    training_store(run, &t);
     const bool again = !strcmp(option_text(run, "backward"), "gather");
     // SGD and AdamW as --backward says, then AdamW the other way. two: both trainings by AdamW.
     Trajectory two[2];
@@ -136,19 +138,19 @@ static void cube(Run *run) {
         gpt_train(&x, &t, &got);
         if (i < 2) {
             Trajectory want = training_unsplit(run, &t, 1);
-            training_compare(run, "3D = unsplit", &got, &want, LIMIT_ROUNDING);
+            training_compare(run, "3D = unsplit", &got, &want, training_limit(&t));
             check_true(run, "every step is clipped", i ? "AdamW" : "SGD",
                        trajectory_clipped(&got, t.clip));
             trajectory_free(&want);
         }
         if (i) {
-            costs(run, &z, t.sequences, &x);
+            costs(run, &t.model, t.sequences, &x);
             two[i - 1] = got;
         } else trajectory_free(&got);
     }
     training_compare(run, "gathered again = kept", &two[1], &two[0], 0);
     for (size_t i = 0; i < 2; i++) trajectory_free(&two[i]);
-    table(run, &z, t.sequences, q);
+    table(run, &t.model, t.sequences, q);
     ending(run);
     data_free(&t.data);
     cube_free(&x.cube);
@@ -163,7 +165,7 @@ static const Option options[] = {
     { "width", "N", "27", "columns; a multiple of --heads" },
     { "heads", "N", "9", "attention heads; at least one per rank" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
-    REALS_ONLY("the ranks of a cube add products in parts, and 16 bits would round each part"),
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(cube, options);

@@ -51,17 +51,18 @@ static bool time_predicted(TensorWay way, const Training *t, size_t n) {
 static void costs(Run *run, const Training *t, TensorWay way, const GptMeasured *r) {
     const size_t n = run->world->size;
     const RankShare s = way_share(way, &t->model, t->sequences, n, run->world->rank);
-    const size_t e = sizeof(real);
+    const double e = (double)weight_bytes(&t->model);
+    const double kept = (s.kept - s.kept_reals) * e + s.kept_reals * sizeof(real);
     char ids[24], names[24], step[40];
     snprintf(ids, sizeof ids, "%%s.%s", tensor_way_id[way]);
     snprintf(names, sizeof names, "%s: %%s", tensor_way_name[way]);
-    check_costs(
-        run, ids, names,
-        (CostRow[]){
-            { "parameters", "parameters", "bytes", BY_FORMULA(s.parameters * e), r->parameters },
-            { "kept", "activations, peak", "bytes", BY_FORMULA(s.kept * e), r->activations },
-            { "received", "received a step", "bytes", BY_FORMULA(s.received), received(r) },
-            { 0 } });
+    check_costs(run, ids, names,
+                (CostRow[]){
+                    { "parameters", "parameters", "bytes", BY_FORMULA(s.parameters * e),
+                      r->parameters },
+                    { "kept", "activations, peak", "bytes", BY_FORMULA(kept), r->activations },
+                    { "received", "received a step", "bytes", BY_FORMULA(s.received), received(r) },
+                    { 0 } });
     if (!clock_config()->simulated || !time_predicted(way, t, n)) return;
     for (int i = 0; i < 2; i++) {
         snprintf(step, sizeof step, "step, link %s", link_of(i)->name);
@@ -174,6 +175,7 @@ static void compare(Run *run) {
     t.steps = 2;
     t.clip = 0;
     t.optimizer = adamw(0.01);
+    training_store(run, &t);
     say(run,
         "1D: 03.06. SP: 03.07. 2D, 2.5D, 3D: 03.09 to 03.11. Ring attn: 03.08, cuts only "
         "positions. SP and\n3D gather inputs again in backward. A GPT of %zu blocks, width %zu; "
@@ -190,7 +192,7 @@ static void compare(Run *run) {
         gpt_train(&cut, &t, &got);
         clock_set_link(NULL);
         measured[way] = cut.measured;
-        training_compare(run, what, &got, &want, LIMIT_ROUNDING);
+        training_compare(run, what, &got, &want, training_limit(&t));
         costs(run, &t, way, &measured[way]);
         trajectory_free(&got);
         cut_free(&cut);
@@ -214,8 +216,7 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
     { "link", "NAME[,NAME]", "fast,slow",
       "the two links that are compared; alpha and beta of each" },
-    REALS_ONLY("it compares grids and cubes, which add products in parts, and 16 bits would round "
-               "each part"),
+    STORAGE_OPTION,
     { 0 },
 };
 EXPERIMENT(compare, options);

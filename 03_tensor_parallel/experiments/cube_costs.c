@@ -35,41 +35,50 @@ static Sizes sizes(const CubePlace *at, size_t sequences) {
 
 // ---------------------------------------------------------------- traffic
 
-// One all-gather or reduce-scatter over q ranks of n rows (or sequences) of `row` elements each.
-static void pass(CubeTraffic *s, const CubePlace *at, size_t axis, size_t n, size_t row) {
+// One all-gather or reduce-scatter over q ranks of n rows (or sequences) of `row` elements each,
+// each of `size` bytes.
+static void pass(CubeTraffic *s, const CubePlace *at, size_t axis, size_t n, size_t row,
+                 size_t size) {
     const size_t padded = ceil_div(n, at->q) * at->q * row;
     s->calls++;
-    s->bytes[axis] += ring_bytes(ONE_PASS, at->q, padded, sizeof(real));
-    s->time += ring_time(ONE_PASS, at->q, padded, sizeof(real));
+    s->bytes[axis] += ring_bytes(ONE_PASS, at->q, padded, size);
+    s->time += ring_time(ONE_PASS, at->q, padded, size);
 }
-static void all_reduce(CubeTraffic *s, size_t ranks, size_t axis, size_t count) {
+static void all_reduce(CubeTraffic *s, size_t ranks, size_t axis, size_t count, size_t size) {
     s->calls++;
-    s->bytes[axis] += ring_bytes(ALL_REDUCE_PASSES, ranks, count, sizeof(real));
-    s->time += ring_time(ALL_REDUCE_PASSES, ranks, count, sizeof(real));
+    s->bytes[axis] += ring_bytes(ALL_REDUCE_PASSES, ranks, count, size);
+    s->time += ring_time(ALL_REDUCE_PASSES, ranks, count, size);
 }
+// Bytes of an element of weights and activations, and of gradients of weights. Statistics, logits
+// and the loss are reals in any storage.
+static size_t stored(const CubePlace *at) { return weight_bytes(at->c); }
+static size_t gradient(const CubePlace *at) { return gradient_bytes(at->c); }
 
 // y = x w: x and w are gathered, y is scattered. The rows of x are cut over row; swapped: over col.
+// w: bytes of an element of w, or of its gradient.
 static void operands(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped,
-                     size_t K, size_t N) {
-    pass(s, at, swapped ? CUBE_ROW : CUBE_COL, B, T * K);
-    pass(s, at, CUBE_DEPTH, K, N);
+                     size_t K, size_t N, size_t w) {
+    pass(s, at, swapped ? CUBE_ROW : CUBE_COL, B, T * K, stored(at));
+    pass(s, at, CUBE_DEPTH, K, N, w);
 }
-static void sums(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t N) {
-    pass(s, at, swapped ? CUBE_COL : CUBE_ROW, B, T * N);
+static void sums(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t N,
+                 size_t y) {
+    pass(s, at, swapped ? CUBE_COL : CUBE_ROW, B, T * N, y);
 }
 static void forward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t K,
                     size_t N) {
-    operands(s, at, B, T, swapped, K, N);
-    sums(s, at, B, T, swapped, N);
+    operands(s, at, B, T, swapped, K, N, stored(at));
+    sums(s, at, B, T, swapped, N, stored(at));
 }
 // dY is gathered, dX and dW are scattered: as many elements as y, x and w in forward.
 static void backward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped,
                      size_t K, size_t N) {
-    if (at->gather_again) operands(s, at, B, T, swapped, K, N);
-    forward(s, at, B, T, swapped, K, N);
+    if (at->gather_again) operands(s, at, B, T, swapped, K, N, stored(at));
+    operands(s, at, B, T, swapped, K, N, gradient(at));
+    sums(s, at, B, T, swapped, N, stored(at));
 }
 static void norm(CubeTraffic *s, const CubePlace *at, const Sizes *z) {
-    all_reduce(s, at->q, CUBE_ROW, 2 * z->M);
+    all_reduce(s, at->q, CUBE_ROW, 2 * z->M, sizeof(real));
 }
 typedef void Direction(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped,
                        size_t K, size_t N);
@@ -86,8 +95,8 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
     const size_t T = at->c->context;
     CubeTraffic s = { 0 };
     for (int way = 0; way < 2 && stage->first; way++) { // embedding: all ranks have the tokens
-        pass(&s, at, CUBE_DEPTH, z.V, z.C);
-        pass(&s, at, CUBE_COL, z.B, T * z.C);
+        pass(&s, at, CUBE_DEPTH, z.V, z.C, way ? gradient(at) : stored(at));
+        pass(&s, at, CUBE_COL, z.B, T * z.C, stored(at));
     }
     for (size_t i = 0; i < stage->blocks; i++) {
         for (int times = 0; times < 1 + again; times++) block(&s, at, &z, forward);
@@ -95,14 +104,14 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
     }
     if (!stage->last) return s;
     for (int times = 0; times < 2 + at->gather_again; times++) { // head: w is wte^T
-        pass(&s, at, CUBE_COL, z.B, T * z.C);
-        pass(&s, at, CUBE_DEPTH, z.V, z.C);
+        pass(&s, at, CUBE_COL, z.B, T * z.C, stored(at));
+        pass(&s, at, CUBE_DEPTH, z.V, z.C, times ? stored(at) : gradient(at)); // dW once
     }
     for (int way = 0; way < 2; way++) {
-        sums(&s, at, z.B, T, false, z.V);
+        sums(&s, at, z.B, T, false, z.V, sizeof(real)); // logits
         norm(&s, at, &z);
     }
-    for (int i = 0; i < 3; i++) all_reduce(&s, at->q, CUBE_COL, z.N); // loss
+    for (int i = 0; i < 3; i++) all_reduce(&s, at->q, CUBE_COL, z.N, sizeof(real)); // loss
     return s;
 }
 
@@ -113,9 +122,9 @@ CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage) {
     CubeTraffic s = { 0 };
     for (size_t i = 0; i < stage->blocks; i++)
         for (size_t k = 0; k < sizeof together / sizeof *together; k++)
-            all_reduce(&s, plane, 0, together[k]);
-    if (stage->first) all_reduce(&s, plane, 0, at->c->context * z.C); // wpe
-    if (stage->last) all_reduce(&s, plane, 0, 2 * z.C);               // the last norm
+            all_reduce(&s, plane, 0, together[k], gradient(at));
+    if (stage->first) all_reduce(&s, plane, 0, at->c->context * z.C, gradient(at)); // wpe
+    if (stage->last) all_reduce(&s, plane, 0, 2 * z.C, gradient(at));               // the last norm
     return s;
 }
 
@@ -186,6 +195,10 @@ static size_t kept_by_head(const CubePlace *at, size_t B) {
     const Sizes z = sizes(at, B);
     const size_t operands = at->gather_again ? z.M * z.C : z.B * at->c->context * z.C + z.V * z.C;
     return operands + 2 * z.M + z.N * (z.V + 1);
+}
+size_t cube_kept_reals(const CubePlace *at, const CutSizes *stage, size_t B) {
+    const Sizes z = sizes(at, B);
+    return stage->blocks * 4 * z.M + (stage->last ? 2 * z.M + z.N * (z.V + 1) : 0);
 }
 size_t cube_message(const CubePlace *at, size_t B) {
     const Sizes z = sizes(at, B);

@@ -26,12 +26,13 @@ static Window weights(CubeLayout at, size_t rows, size_t cols) {
 
 enum { KEY_X = 101, KEY_V, KEY_W, KEY_DZ };
 static Tensor drawn(Run *run, Arena *a, uint64_t key, size_t rows, size_t cols) {
-    Tensor t = tensor_new(a, rows, cols);
+    Tensor t = tensor_shaped(a, tensor_shape(rows, cols, option_storage(run)));
     tensor_randomize(t, random_key(run->seed, key), 1);
     return t;
 }
 static Tensor part(Arena *a, Tensor whole, Window w) {
-    Tensor t = tensor_new(a, range_size(w.rows), range_size(w.cols));
+    Tensor t =
+        tensor_shaped(a, tensor_shape(range_size(w.rows), range_size(w.cols), whole.element));
     Tensor rows = tensor_row_range(whole, w.rows.lo, w.rows.hi);
     tensor_copy(t, tensor_col_range(rows, w.cols.lo, w.cols.hi));
     return t;
@@ -41,7 +42,7 @@ static Param param(Arena *a, const char *name, Tensor whole, Window w) {
     p.my_rows = w.rows;
     p.my_cols = w.cols;
     p.w = part(a, whole, w);
-    p.g = tensor_new(a, p.w.rows, p.w.cols);
+    p.g = tensor_new(a, p.w.rows, p.w.cols); // main gradients
     p.gradient_empty = true;
     return p;
 }
@@ -51,8 +52,10 @@ static void put(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor 
 
 static void unsplit(Snapshot *want, Tensor X, Tensor V, Tensor W, Tensor dZ) {
     Arena scratch = arena(MEM_REFERENCE);
-    Tensor Y = tensor_new(&scratch, X.rows, V.cols), Z = tensor_new(&scratch, X.rows, W.cols);
-    Tensor dY = tensor_new(&scratch, Y.rows, Y.cols), dX = tensor_new(&scratch, X.rows, X.cols);
+    const Element e = X.element;
+    Tensor Y = tensor_shaped(&scratch, tensor_shape(X.rows, V.cols, e));
+    Tensor Z = tensor_shaped(&scratch, tensor_shape(X.rows, W.cols, e));
+    Tensor dY = tensor_like(&scratch, Y), dX = tensor_like(&scratch, X);
     Tensor dV = tensor_new(&scratch, V.rows, V.cols), dW = tensor_new(&scratch, W.rows, W.cols);
     op_matmul(Y, X, V);
     op_matmul(Z, Y, W);
@@ -82,14 +85,15 @@ static double sent_since_reset(const Cube *c) {
     return (double)(comm_bytes_sent(c->grid.in_row) + comm_bytes_sent(c->grid.in_col) +
                     comm_bytes_sent(c->grid.in_depth));
 }
-// Forward and backward of one layer, in q^3 equal parts: 2(q-1)/q^3 (|x| + |w| + |y|) elements.
+// Forward and backward of one layer, in q^3 equal parts: 2(q-1)/q^3 (|x| + |w| + |y|) elements. The
+// gradient of w is in reals.
 static void linear_cost(Run *run, const char *id, const char *name, size_t q, CubeSizes z,
                         double sent) {
     if (z.B % (q * q) || z.K % (q * q) || z.N % (q * q)) return;
-    const double elements = (double)(z.B * z.T * z.K + z.K * z.N + z.B * z.T * z.N);
-    const double share = 2 * (double)(q - 1) / (double)(q * q * q);
-    check_cost(run, id, name, "bytes", formula(share * elements * sizeof(real)), NOT_PREDICTED,
-               sent);
+    const size_t e = element_size(option_storage(run)), x_and_y = z.B * z.T * (z.K + z.N);
+    const double bytes = (double)(2 * x_and_y * e + z.K * z.N * (e + sizeof(real)));
+    const double share = (double)(q - 1) / (double)(q * q * q);
+    check_cost(run, id, name, "bytes", formula(share * bytes), NOT_PREDICTED, sent);
 }
 
 void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
@@ -104,9 +108,10 @@ void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
     const Window v_window = weights(at, z.K, z.N), w_window = weights(swapped, z.N, z.K);
     Param v = param(&scratch, "V", V, v_window), w = param(&scratch, "W", W, w_window);
     Tensor x = part(&scratch, X, x_window);
-    Tensor y = tensor_new(&scratch, range_size(y_window.rows), range_size(y_window.cols));
-    Tensor out = tensor_new(&scratch, x.rows, x.cols), dout = part(&scratch, dZ, x_window);
-    Tensor dy = tensor_new(&scratch, y.rows, y.cols), dx = tensor_new(&scratch, x.rows, x.cols);
+    Tensor y = tensor_shaped(&scratch, tensor_shape(range_size(y_window.rows),
+                                                    range_size(y_window.cols), x.element));
+    Tensor out = tensor_like(&scratch, x), dout = part(&scratch, dZ, x_window);
+    Tensor dy = tensor_like(&scratch, y), dx = tensor_like(&scratch, x);
     double first, second; // bytes sent
 
     // Bytes of both layers: forward of V, forward and backward of W, backward of V.
@@ -142,7 +147,7 @@ void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
     ledger_pause();
     if (run->is_root) unsplit(want, X, V, W, dZ);
     ledger_resume();
-    check_close(run, "two linear layers = unsplit", got, want, LIMIT_ROUNDING);
+    check_close(run, "two linear layers = unsplit", got, want, rounding_limit(run));
     snapshot_free(got);
     snapshot_free(want);
     if (shown) picture_show(run, "Y = X V, Z = Y W, forward and backward", PICTURE_ALIKE_ONCE);

@@ -181,17 +181,17 @@ void sequence_figure7(Run *run);
 
 // Returns the time of a block's ring attention over n equal zigzag chunks, beyond the time of its
 // products. own: the products of step 0. other: the products of each of the other n-1 steps. hop:
-// one message of k | v, or of dk | dv. Forward sends nothing in the last step:
+// one message of k | v. sum_hop: one message of dk | dv, which are reals in any storage; 0:
+// forward. Forward sends nothing in the last step:
 //     max(own, hop) + (n-2) max(other, hop) + other
 // Backward sends dk | dv after the products, on the same lane behind the next k | v. The last hop
 // is never hidden:
-//     max(own, hop) + (n-2) max(other, 2 hop) + max(other, hop) + hop
+//     max(own, hop) + (n-2) max(other, hop + sum_hop) + max(other, sum_hop) + sum_hop
 static inline double context_ring_waits(size_t n, double own, double other, double hop,
-                                        bool backward) {
+                                        double sum_hop) {
     if (n == 1) return 0;
-    const double hops = backward ? 2 : 1;
-    const double wait = fmax(0, hop - own) + (double)(n - 2) * fmax(0, hops * hop - other);
-    return backward ? wait + fmax(0, hop - other) + hop : wait;
+    const double wait = fmax(0, hop - own) + (double)(n - 2) * fmax(0, hop + sum_hop - other);
+    return sum_hop > 0 ? wait + fmax(0, sum_hop - other) + sum_hop : wait;
 }
 
 // ---- context_costs.c ----
@@ -329,9 +329,10 @@ size_t cube_elements_unit(const CubePlace *at, const CutSizes *stage, size_t i);
 size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage);
 
 // Elements that forward keeps of B sequences, like activations_block() and similar functions of
-// costs.h.
+// costs.h. Of those of a stage, cube_kept_reals() are reals in any storage.
 size_t cube_kept_block(const CubePlace *at, size_t B);
 size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B);
+size_t cube_kept_reals(const CubePlace *at, const CutSizes *stage, size_t B);
 size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
 
 // ---- grids.c ----
@@ -343,9 +344,10 @@ size_t cube_message(const CubePlace *at, size_t B); // between stages, one way
 void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences);
 
 // ---- 11, 12: the share of one rank. ----
-// parameters, kept: elements. received: bytes per step. time: ps per step, if no rank waits.
+// parameters, kept: elements. kept_reals: those of kept that are reals in any storage. received:
+// bytes per step. time: ps per step, if no rank waits.
 typedef struct {
-    double parameters, kept, received, time;
+    double parameters, kept, kept_reals, received, time;
 } RankShare;
 RankShare cube_rank_share(const ModelConfig *c, size_t sequences, size_t q, size_t rank,
                           bool again);

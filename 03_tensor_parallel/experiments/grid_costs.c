@@ -83,17 +83,24 @@ size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage) {
 
 // ---------------------------------------------------------------- calls
 
+// Bytes of an element: of weights and activations, and of gradients of weights. Statistics, logits
+// and the loss are reals in any storage.
 typedef struct {
     const GridPlace *at;
+    size_t stored, gradient;
     GridTraffic t;
 } Count;
+static Count count_at(const GridPlace *at) {
+    return (Count){ .at = at, .stored = weight_bytes(at->c), .gradient = gradient_bytes(at->c) };
+}
 typedef enum { ROW, COLUMN } Axis;
 
-// A broadcast or reduce along a chain of ranks. A reduce runs from `first` to the root.
-static void chain(Count *c, Axis axis, CommKind kind, size_t root, size_t elements) {
+// A broadcast or reduce along a chain of ranks. A reduce runs from `first` to the root. size: bytes
+// of an element.
+static void chain(Count *c, Axis axis, CommKind kind, size_t root, size_t elements, size_t size) {
     AxisTraffic *a = axis == ROW ? &c->t.row : &c->t.col;
     size_t q = c->at->q, me = axis == ROW ? c->at->col : c->at->row, first = (root + 1) % q;
-    double bytes = q > 1 ? (double)(elements * E) : 0;
+    double bytes = q > 1 ? (double)(elements * size) : 0;
     bool sends = kind == COMM_BROADCAST ? me == root : me != root;
     bool receives = kind == COMM_BROADCAST ? me != root : me != first;
     a->calls[kind]++;
@@ -101,7 +108,7 @@ static void chain(Count *c, Axis axis, CommKind kind, size_t root, size_t elemen
     a->received += receives * bytes;
     c->t.transfers += chain_time(q, (size_t)bytes);
 }
-static void all_reduce(Count *c, size_t elements) { // an all-reduce over the rank's row
+static void all_reduce(Count *c, size_t elements) { // of reals, over the rank's row
     double bytes = ring_bytes(ALL_REDUCE_PASSES, c->at->q, elements, E);
     c->t.row.calls[COMM_ALL_REDUCE]++;
     c->t.row.sent += bytes;
@@ -112,60 +119,63 @@ static void multiply(Count *c, size_t m, size_t n, size_t k) {
     c->t.products = work_sum(c->t.products, work_product(m, n, k));
 }
 
-// M: tokens of the rank's row. N: outputs of its column.
-static void product(Count *c, size_t M, SummaCut k, size_t N) {
+// M: tokens of the rank's row. N: outputs of its column. x: bytes of an element along the row; the
+// head's are logits or their gradients.
+static void product(Count *c, size_t M, SummaCut k, size_t N, size_t x) {
     for (size_t l = 0; l < c->at->q; l++) {
         size_t K = piece(c->at, k, l);
-        chain(c, ROW, COMM_BROADCAST, l, M * K);
-        chain(c, COLUMN, COMM_BROADCAST, l, K * N);
+        chain(c, ROW, COMM_BROADCAST, l, M * K, x);
+        chain(c, COLUMN, COMM_BROADCAST, l, K * N, c->stored);
         multiply(c, M, N, K);
     }
 }
-static void product_nt(Count *c, size_t M, SummaCut k, size_t N) {
+static void product_nt(Count *c, size_t M, SummaCut k, size_t N, size_t x) {
     for (size_t l = 0; l < c->at->q; l++) {
         size_t K = piece(c->at, k, l);
-        chain(c, COLUMN, COMM_BROADCAST, l, K * N);
+        chain(c, COLUMN, COMM_BROADCAST, l, K * N, c->stored);
         multiply(c, M, K, N);
-        chain(c, ROW, COMM_REDUCE, l, M * K);
+        chain(c, ROW, COMM_REDUCE, l, M * K, x);
     }
 }
-static void product_tn(Count *c, size_t M, SummaCut k, size_t N) {
+static void product_tn(Count *c, size_t M, SummaCut k, size_t N, size_t x) {
     for (size_t l = 0; l < c->at->q; l++) {
         size_t K = piece(c->at, k, l);
-        chain(c, ROW, COMM_BROADCAST, l, M * K);
+        chain(c, ROW, COMM_BROADCAST, l, M * K, x);
         multiply(c, K, N, M);
-        chain(c, COLUMN, COMM_REDUCE, l, K * N);
+        chain(c, COLUMN, COMM_REDUCE, l, K * N, c->gradient);
     }
 }
 static void linear_forward(Count *c, size_t M, SummaCut k, size_t N) {
-    product(c, M, k, N);
-    chain(c, COLUMN, COMM_BROADCAST, 0, N); // the bias
+    product(c, M, k, N, c->stored);
+    chain(c, COLUMN, COMM_BROADCAST, 0, N, c->stored); // the bias
 }
 static void linear_backward(Count *c, size_t M, SummaCut k, size_t N) {
-    product_tn(c, M, k, N);
-    chain(c, COLUMN, COMM_REDUCE, 0, N);
-    product_nt(c, M, k, N);
+    product_tn(c, M, k, N, c->stored);
+    chain(c, COLUMN, COMM_REDUCE, 0, N, c->gradient);
+    product_nt(c, M, k, N, c->stored);
 }
 static void norm_forward(Count *c, size_t M, size_t C) {
-    chain(c, COLUMN, COMM_BROADCAST, 0, 2 * C);
+    chain(c, COLUMN, COMM_BROADCAST, 0, 2 * C, c->stored);
     all_reduce(c, 2 * M);
 }
 static void norm_backward(Count *c, size_t M, size_t C) {
-    chain(c, COLUMN, COMM_REDUCE, 0, 2 * C);
-    chain(c, COLUMN, COMM_BROADCAST, 0, C);
+    chain(c, COLUMN, COMM_REDUCE, 0, 2 * C, c->gradient);
+    chain(c, COLUMN, COMM_BROADCAST, 0, C, c->stored);
     all_reduce(c, 2 * M);
 }
 static void table(Count *c, CommKind kind, SummaCut rows, size_t C) {
-    for (size_t l = 0; l < c->at->q; l++) chain(c, COLUMN, kind, l, piece(c->at, rows, l) * C);
+    const size_t size = kind == COMM_REDUCE ? c->gradient : c->stored;
+    for (size_t l = 0; l < c->at->q; l++)
+        chain(c, COLUMN, kind, l, piece(c->at, rows, l) * C, size);
 }
 
 GridTraffic grid_linear_forward(const GridPlace *at, size_t M, size_t K, size_t N) {
-    Count c = { .at = at };
+    Count c = count_at(at);
     linear_forward(&c, M / at->q, (SummaCut){ K, 1 }, N / at->q);
     return c.t;
 }
 GridTraffic grid_linear_backward(const GridPlace *at, size_t M, size_t K, size_t N) {
-    Count c = { .at = at };
+    Count c = count_at(at);
     linear_backward(&c, M / at->q, (SummaCut){ K, 1 }, N / at->q);
     return c.t;
 }
@@ -197,7 +207,7 @@ static void block_backward(Count *c, const CutSizes *z, size_t sequences) {
 }
 
 GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, bool again) {
-    Count c = { .at = at };
+    Count c = count_at(at);
     const CutSizes z = grid_sizes(at);
     size_t sequences = grid_sequences(at, B), M = sequences * z.T;
     if (stage->first)
@@ -212,21 +222,22 @@ GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, boo
     }
     if (stage->last) {
         norm_forward(&c, M, z.C);
-        product_nt(&c, M, entries(at), z.C);              // logits
+        product_nt(&c, M, entries(at), z.C, E);           // logits
         for (size_t i = 0; i < 3; i++) all_reduce(&c, M); // the loss
-        product_tn(&c, M, entries(at), z.C);
-        product(&c, M, entries(at), z.C);
+        product_tn(&c, M, entries(at), z.C, E);
+        product(&c, M, entries(at), z.C, E);
         norm_backward(&c, M, z.C);
     }
     return c.t;
 }
 
 static void partial_sum(GridTraffic *t, const GridPlace *at, size_t elements) {
-    double bytes = ring_bytes(ALL_REDUCE_PASSES, at->depth, elements, E);
+    const size_t e = gradient_bytes(at->c);
+    double bytes = ring_bytes(ALL_REDUCE_PASSES, at->depth, elements, e);
     t->depth.calls[COMM_ALL_REDUCE]++;
     t->depth.sent += bytes;
     t->depth.received += bytes;
-    t->transfers += ring_time(ALL_REDUCE_PASSES, at->depth, elements, E);
+    t->transfers += ring_time(ALL_REDUCE_PASSES, at->depth, elements, e);
 }
 static void table_sums(GridTraffic *t, const GridPlace *at, const CutSizes *stage) {
     if (stage->first) partial_sum(t, at, grid_elements_wte(at));

@@ -31,11 +31,13 @@ void grid_costs(Run *run, const CutGpt *x, const GridPlace *at, size_t sequences
     const AxisTraffic *row = &r->layers[GPT_ROW], *col = &r->layers[GPT_COL];
     const AxisTraffic *depth = &r->sums[GPT_DEPTH];
     const size_t parameters = grid_elements_stage(at, &whole);
+    const size_t own = grid_sequences(at, sequences);
     const GptElements elements = {
         .block = grid_elements_block(at),
         .parameters = parameters,
         .gradients = parameters + grid_elements_wte(at),
-        .kept = grid_sequences(at, sequences) * at->c->context * kept_stage(&z),
+        .kept = own * at->c->context * kept_stage(&z),
+        .kept_reals = z.blocks * activations_block_reals(&z, own) + activations_head_reals(&z, own),
     };
     axis_costs(run, "row", &layers.row, row);
     axis_costs(run, "column", &layers.col, col);
@@ -57,7 +59,9 @@ RankShare cube_rank_share(const ModelConfig *c, size_t sequences, size_t q, size
     const CubePlace at = cube_place_of(c, q, rank, again);
     const CutSizes z = cut_sizes(c, 1, 0);
     const CubeTraffic s = cube_stage(&at, &z, sequences, false), sums = cube_plane_sums(&at, &z);
-    return (RankShare){ (double)cube_elements_stage(&at, &z),
-                        (double)cube_kept_stage(&at, &z, sequences), cube_bytes(&s) + sums.bytes[0],
-                        3 * cube_work(&at, &z, sequences).time + s.time + sums.time };
+    return (RankShare){ .parameters = (double)cube_elements_stage(&at, &z),
+                        .kept = (double)cube_kept_stage(&at, &z, sequences),
+                        .kept_reals = (double)cube_kept_reals(&at, &z, sequences),
+                        .received = cube_bytes(&s) + sums.bytes[0],
+                        .time = 3 * cube_work(&at, &z, sequences).time + s.time + sums.time };
 }

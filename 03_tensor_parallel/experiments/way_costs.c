@@ -1,12 +1,16 @@
 // way_costs.c: the share of one rank in each of the six ways of 12_compare.c, from sizes alone.
 #include "03_tensor_parallel/experiments/experiments.h"
 
+static double kept_reals(const CutSizes *z, size_t B) {
+    return (double)(z->blocks * activations_block_reals(z, B) + activations_head_reals(z, B));
+}
 static RankShare columns_and_rows(const ModelConfig *c, size_t B, size_t n, size_t rank,
                                   bool sequence) {
     CutSizes z = cut_sizes(c, n, rank);
     if (sequence) z = cut_sequence(z, false);
     RankShare share = { .parameters = (double)elements_stage(&z),
                         .kept = (double)activations_stage(&z, B),
+                        .kept_reals = kept_reals(&z, B),
                         .time = 3 * work_stage(&z, B).time };
     if (sequence) {
         const SequenceTraffic rows = traffic_sequence_parallel(&z, B, false);
@@ -25,16 +29,22 @@ static RankShare grid(const ModelConfig *c, size_t B, TensorWayShape s, size_t r
     const CutSizes whole = cut_sizes(c, 1, 0), z = grid_sizes(&at);
     const GridTraffic layers = grid_stage(&at, &whole, B, false);
     const GridTraffic sums = grid_sums(&at, &whole);
-    const double time = layers.products.time + layers.transfers + sums.transfers;
-    return (RankShare){ (double)grid_elements_stage(&at, &whole),
-                        (double)(grid_sequences(&at, B) * c->context * kept_stage(&z)),
-                        layers.row.received + layers.col.received + sums.depth.received, time };
+    const size_t own = grid_sequences(&at, B);
+    return (RankShare){
+        .parameters = (double)grid_elements_stage(&at, &whole),
+        .kept = (double)(own * c->context * kept_stage(&z)),
+        .kept_reals = kept_reals(&z, own),
+        .received = layers.row.received + layers.col.received + sums.depth.received,
+        .time = layers.products.time + layers.transfers + sums.transfers,
+    };
 }
 // Time of a block's attention on the ring, in picoseconds: a head of each sequence is one head of a
 // longer list. 2n must divide the context, so that zigzag gives every rank the same work.
 static double ring_attention_time(const ModelConfig *c, size_t B, size_t n) {
     const size_t heads = B * c->heads;
-    const ContextSizes z = { 1, c->context, heads, heads, c->width / c->heads, REALS, 1, 0, 0 };
+    const ContextSizes z = {
+        1, c->context, heads, heads, c->width / c->heads, c->storage, 1, 0, 0
+    };
     return context_ring_time(CONTEXT_ZIGZAG, z, n, false).step +
            context_ring_time(CONTEXT_ZIGZAG, z, n, true).step;
 }
@@ -46,21 +56,25 @@ static double ring_step_time(const ModelConfig *c, const CutSizes *whole, size_t
                          work_product(M, 4 * h, h).time + work_product(M, h, 4 * h).time;
     return 3 * ((double)c->layers * block + work_product(M, c->vocab, h).time) +
            (double)c->layers * ring_attention_time(c, B, n) +
-           ring_time(ALL_REDUCE_PASSES, n, elements_stage(whole), sizeof(real));
+           ring_time(ALL_REDUCE_PASSES, n, elements_stage(whole), gradient_bytes(c));
 }
-// In forward and in backward a rank receives keys and values of all other positions. It also
-// receives the gradients of the keys and values of all positions, and the sums of the parameters'
-// gradients.
+// In forward and in backward a rank receives keys and values of all other positions, as stored. It
+// also receives the gradients of the keys and values of all positions, which are reals, and the
+// sums of the parameters' gradients.
 static RankShare ring(const ModelConfig *c, size_t B, size_t n, size_t rank) {
     const CutSizes whole = cut_sizes(c, 1, 0);
     CutSizes z = whole;
     z.T = part_size(c->context, 2 * n, rank) + part_size(c->context, 2 * n, 2 * n - 1 - rank);
     z.online = true;
-    const size_t positions = n > 1 ? 4 * (c->context - z.T) + 2 * c->context : 0;
-    const size_t elements = positions * B * c->width * c->layers;
-    const double sums = ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole), sizeof(real));
-    return (RankShare){ (double)elements_stage(&whole), (double)(B * z.T * kept_stage(&z)),
-                        (double)(elements * sizeof(real)) + sums, ring_step_time(c, &whole, B, n) };
+    const size_t position =
+        4 * (c->context - z.T) * weight_bytes(c) + 2 * c->context * sizeof(real);
+    const size_t bytes = n > 1 ? position * B * c->width * c->layers : 0;
+    const double sums = ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole), gradient_bytes(c));
+    return (RankShare){ .parameters = (double)elements_stage(&whole),
+                        .kept = (double)(B * z.T * kept_stage(&z)),
+                        .kept_reals = kept_reals(&z, B),
+                        .received = (double)bytes + sums,
+                        .time = ring_step_time(c, &whole, B, n) };
 }
 RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank) {
     const TensorWayShape s = tensor_way_shape(way, n);

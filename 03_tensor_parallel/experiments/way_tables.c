@@ -39,8 +39,9 @@ static RankShare block_share(TensorWay way, ModelConfig c, size_t B, size_t n) {
     RankShare one = way_share(way, &c, B, n, 0);
     c.layers = 2;
     RankShare two = way_share(way, &c, B, n, 0);
-    return (RankShare){ two.parameters - one.parameters, two.kept - one.kept,
-                        (two.received - one.received) / sizeof(real), 0 };
+    return (RankShare){ .parameters = two.parameters - one.parameters,
+                        .kept = two.kept - one.kept,
+                        .received = (two.received - one.received) / sizeof(real) };
 }
 
 static const ModelConfig wide = {

@@ -137,10 +137,10 @@ static void slice_sum(Slice *s, const size_t *place, real *sum, const real *g, s
     free(at);
 }
 
-// The gradient of replica k's sequences, in the order of its micro-batches. Returns the sum of its
-// losses.
+// The gradient of replica k's sequences, in the order of its micro-batches, computed with the loss
+// scale `factor` and then without it. Returns the sum of its losses.
 static double replica_gradient(Model *m, const TrainerConfig *c, const Data *d, uint64_t step,
-                               size_t k) {
+                               size_t k, double factor) {
     const size_t n = trainer_micro_batches(c);
     const double weight = 1 / (double)data_count(d, step, 0, c->batch);
     const Range sequences = shard_range(c->batch, c->mesh.dp, k);
@@ -149,28 +149,31 @@ static double replica_gradient(Model *m, const TrainerConfig *c, const Data *d, 
     for (size_t i = 0; i < n; i++) {
         Arena tokens = arena(MEM_REFERENCE);
         Range r = shard_range(range_size(sequences), n, i);
-        Batch b = data_micro_batch(d, &tokens, step, sequences.lo + r.lo, range_size(r), weight);
+        Batch b =
+            data_micro_batch(d, &tokens, step, sequences.lo + r.lo, range_size(r), weight * factor);
         loss += model_forward_backward(m, &b) * weight;
         arena_free(&tokens);
     }
     model_fold_tied(m);
+    op_scale(m->g, m->g, (real)(1 / factor));
     return loss;
 }
 
 StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *config, const Data *d,
-                                uint64_t step) {
+                                uint64_t step, double factor) {
     ledger_pause();
     StepResult r = { 0 };
     real *g = host_alloc(c->mesh.dp * m->size * sizeof *g),
          *sum = host_alloc(m->size * sizeof *sum);
     size_t *place = places(m);
     for (size_t k = 0; k < c->mesh.dp; k++) {
-        r.loss += replica_gradient(m, config, d, step, k);
+        r.loss += replica_gradient(m, config, d, step, k, factor);
         tensor_download(g + k * m->size, m->g);
     }
     for (size_t i = 0; i < slices(c->mesh); i++) slice_sum(&c->slice[i], place, sum, g, m->size);
     tensor_upload(m->g, sum);
     r.norm = model_grad_norm(m, NULL);
+    op_scale(m->g, m->g, (real)factor); // as trainer_gradients() leaves it
     free(g);
     free(sum);
     free(place);

@@ -41,7 +41,7 @@ Compressed *compressed_new(const Trainer *t); // collective; NULL on all ranks b
 void compressed_free(Compressed *c);          // NULL is allowed
 // unsplit_gradients() with the compressed sum over replicas, on rank 0. No ledger counts it.
 StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *config, const Data *d,
-                                uint64_t step);
+                                uint64_t step, double factor);
 // For a training that is resumed: the elements that rank `rank` of the mesh has not sent, and its
 // factors, [compressed_count] in the order of compression_state_read(). Each replica of a slice
 // gives its factors; they are equal.

@@ -203,13 +203,15 @@ static void tensor_traffic_again(Prediction *out, const RankStage *own, size_t B
 
 // Ring attention of B sequences in a block. A rank sends on the keys and values of all ranks except
 // the next one, in each forward pass (`forwards` of them), and in backward the gradients of all.
+// Keys and values travel as they are stored. Their gradients are sums over ranks: reals.
 static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B,
                            size_t forwards) {
     if (mesh_cp(c->mesh) == 1) return 0;
     size_t n = c->mesh.cp, next = (at.cp + 1) % n;
     Positions others = context_positions(z->Tk, n, next, &ring_attention_zigzag);
-    const size_t position = 2 * z->key_heads * z->D * E; // key and value
-    return (forwards * (z->Tk - positions_count(&others)) + z->Tk) * B * position;
+    const size_t position = 2 * z->key_heads * z->D; // elements of key and value
+    const size_t passed_on = (z->Tk - positions_count(&others)) * element_size(z->storage);
+    return (forwards * passed_on + z->Tk * E) * B * position;
 }
 
 // Partial gradients are summed before ZeRO reduces them: once, or in every micro-batch if ZeRO

@@ -82,13 +82,15 @@ static void partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
 
 // The time that a block of ring attention waits for its messages, where chunks are equal (03.12).
 static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool backward) {
-    size_t n = mesh_cp(r->c->mesh), T = z->T, bytes = B * T * 2 * z->key_heads * z->D * E;
-    double hop = (double)clock_transfer(r->cp_near ? CLOCK_INSIDE : CLOCK_ONE_CARD, 1, bytes),
-           products = backward ? 5 : 2;
+    const size_t n = mesh_cp(r->c->mesh), T = z->T, elements = B * T * 2 * z->key_heads * z->D;
+    const size_t link = r->cp_near ? CLOCK_INSIDE : CLOCK_ONE_CARD;
+    const double hop = (double)clock_transfer(link, 1, elements * stored(r));
+    const double sum_hop = backward ? (double)clock_transfer(link, 1, elements * E) : 0;
+    const double products = backward ? 5 : 2;
     double other = products * (double)(B * z->heads) *
                    work_product(T * T / 2, 1, z->D).time; // with keys of other ranks
     double own = products * (double)(B * z->heads) * work_product(T * (T + 1) / 2, 1, z->D).time;
-    return context_ring_waits(n, own, other, hop, backward);
+    return context_ring_waits(n, own, other, hop, sum_hop);
 }
 
 // `whole` sums over tp of [tokens, C], and `half` halves of one. Under sequence parallelism a sum
