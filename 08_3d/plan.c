@@ -108,6 +108,14 @@ static PlanTask task(Run *run) {
     m->context = own(run, "context", m->context);
     m->vocab = own(run, "vocab", m->vocab);
     if (option_given(run, "dropout")) m->dropout = option_real(run, "dropout");
+    if (option_given(run, "images")) {
+        REQUIRE(t.model.vision.model.layers > 0,
+                "--images %s: %s has no vision tower; choose --model qwen2vl-7b",
+                option_text(run, "images"), t.model.name);
+        t.model.vision.images = option_size(run, "images");
+        REQUIRE(t.model.vision.images < 1 << 16, "--images %s: at most 65535 per sequence",
+                option_text(run, "images"));
+    }
     t.model.batch = own(run, "batch", t.model.batch);
     t.blockwise = !strcmp(option_text(run, "attention"), "blockwise");
     config_require(m);
@@ -267,6 +275,22 @@ static const char *bias_words(const ModelConfig *m) {
     return m->biases == BIASES_ALL ? "everywhere" : m->biases == BIASES_QKV ? "of q, k, v" : "none";
 }
 
+static void say_vision(Run *run, const PlanTask *t) {
+    const PlanVision *v = &t->model.vision;
+    const CutSizes z = cut_sizes(&v->model, 1, 0);
+    const size_t blocks = plan_vision_blocks(t);
+    say(run,
+        "Before the first block: a vision tower of %zu blocks, C %zu, %.4g billion parameters.",
+        z.blocks, z.C, 1e-9 * (double)plan_vision_parameters(t));
+    say(run,
+        "A sequence has %zu image%s of %zu patches, %zu of its positions. The tower has the FLOPs "
+        "of %zu block%s.",
+        v->images, v->images == 1 ? "" : "s", z.T, v->images * z.T / v->merge, blocks,
+        blocks == 1 ? "" : "s");
+    report_config_number(run, "vision_parameters", (double)plan_vision_parameters(t));
+    report_config_number(run, "vision_blocks", (double)blocks);
+}
+
 static void plan(Run *run) {
     PlanTask t = task(run);
     PlanFixed f = fixed(run);
@@ -282,8 +306,9 @@ static void plan(Run *run) {
     say(run,
         "%.4g billion parameters; bytes of each: weight %zu, gradient %zu, optimizer %zu (%s)"
         "; batch %zu",
-        1e-9 * (double)config_parameters(m), t.format.weight, t.format.gradient, t.format.state,
+        1e-9 * (double)plan_parameters(&t), t.format.weight, t.format.gradient, t.format.state,
         t.format.name, t.model.batch);
+    if (plan_has_vision(&t)) say_vision(run, &t);
     say(run,
         "%zu GPUs, %s: %.4g TFLOP/s, %.3g GB, nodes of %zu, %.3g GB/s inside, %.3g GB/s between",
         t.gpus, t.cluster.name, 1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory, t.cluster.node,
@@ -329,7 +354,7 @@ static void plan(Run *run) {
 static const Option options[] = {
     { "model", "NAME", "gpt3-175b",
       "gpt3-175b, ptdp-1.7b 3.6b 7.5b 18b 39b 76b 145b 310b 530b 1t, zero-100b, llama2-7b 13b 70b, "
-      "llama3-8b 70b 405b, qwen2-7b 72b" },
+      "llama3-8b 70b 405b, qwen2-7b 72b, qwen2vl-7b 72b" },
     { "cluster", "NAME", "dgx-a100", "dgx-a100, dgx-a100-40, dgx-h100, core, lesson" },
     { "gpus", "N", "1024", "number of GPUs" },
     { "precision", "NAME", "bf16",
@@ -348,6 +373,7 @@ static const Option options[] = {
     { "context", "N", NULL, "tokens of a sequence" },
     { "vocab", "N", NULL, "vocabulary entries" },
     { "dropout", "X", NULL, "probability of dropping an element" },
+    { "images", "N", NULL, "images per sequence, for a model with a vision tower" },
     { "batch", "N", NULL, "sequences per step" },
     { "memory", "X", NULL, "GB per GPU; this and the next options replace the cluster's values" },
     { "peak", "X", NULL, "TFLOP/s per GPU" },

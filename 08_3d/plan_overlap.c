@@ -54,7 +54,7 @@ void plan_layer_slices(const PlanPlayer *p, PlanChunk *c) {
 }
 // One pass of a layer's weights or gradient over dp.
 static double pass_time(const PlanPlayer *p, const PlanStage *s, size_t i, size_t size) {
-    return plan_group_time(p->t, s->dp, ONE_PASS, elements_unit(&s->z, i), size);
+    return plan_group_time(p->t, s->dp, ONE_PASS, plan_unit(p->t, &s->z, i), size);
 }
 // Starts it beside computation, in all slices. Returns its last end.
 static double one_pass(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, size_t i,
@@ -77,7 +77,7 @@ static size_t first_layer(const PlanStageTime *s, size_t chunk) {
 static void lane_begin(const PlanPlayer *p, PlanLane *lane, const PlanStage *slice) {
     const CutSizes *z = &slice->z;
     if (p->l->zero == 0) {
-        TensorElements of = { .wte = elements_wte(z), .wpe = elements_unit(z, 0), .norm = z->C };
+        TensorElements of = { .wte = elements_wte(z), .wpe = plan_unit(p->t, z, 0), .norm = z->C };
         of.norm_bias = z->norm_bias * z->C;
         elements_tensors(z, of.block);
         lane->pieces = bucket_pieces(z, &of, elements_block(z) * sizeof(real), &lane->piece);

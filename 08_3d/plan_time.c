@@ -23,17 +23,6 @@ static size_t sequences_of(const PlanPlayer *p, size_t k) {
     return part_size(p->sequences, p->m, k);
 }
 
-static void add(PlanOp *sum, const PlanOp *op, double times) {
-    sum->products += times * op->products;
-    sum->rest += times * op->rest;
-    sum->tp += times * op->tp;
-    sum->cp += times * op->cp;
-    sum->dp += times * op->dp;
-    sum->tp_bytes += times * op->tp_bytes;
-    sum->cp_bytes += times * op->cp_bytes;
-    sum->dp_bytes += times * op->dp_bytes;
-}
-
 // Is the message cut over tp, and gathered by the receiver? With sequence parallelism a rank has
 // only its own rows.
 static bool is_scattered(const PlanPlayer *p) {
@@ -174,8 +163,8 @@ static bool play_op(PlanPlayer *p, size_t i) {
     }
     // END
     if (!p->t->how.overlap.pp) s->now = fmax(s->now, s->arrives[what][slot]);
-    add(&s->sum, &gather, 1);
-    add(&s->sum, &c->op[what][small], 1);
+    plan_op_add(&s->sum, gather, 1);
+    plan_op_add(&s->sum, c->op[what][small], 1);
     // The additional time of unequal ranks of cp, or the time that layers hide; 0 where they are
     // alike.
     *(p->layered ? &s->sum.dp : &s->sum.cp) += alone - plan_op_time(&c->op[what][small]);
@@ -216,7 +205,7 @@ static void play(PlanPlayer *p) {
             p->stage[i].now = p->stage[i].busy = table.dp;
             for (size_t k = 0; k < p->stage[i].dp_lanes; k++)
                 p->stage[i].dp_lane[k].free = table.dp;
-            add(&p->stage[i].sum, &table, 1);
+            plan_op_add(&p->stage[i].sum, table, 1);
         }
     }
     for (bool moved = true; moved;) {
@@ -261,8 +250,8 @@ void plan_play_replica(PlanPlayer *p) {
         for (size_t k = 0; k < s->dp_lanes; k++)
             s->dp_lane[k].free += times * (s->dp_lane[k].free - one->dp_lane[k].free);
         s->reduced += times * (s->reduced - one->reduced);
-        add(&s->sum, &before, times);
-        add(&s->sum, &one->sum, -times);
+        plan_op_add(&s->sum, before, times);
+        plan_op_add(&s->sum, one->sum, -times);
     }
     plan_player_free(&less);
     p->m = m;

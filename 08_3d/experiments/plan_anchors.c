@@ -120,7 +120,8 @@ static const Row h100[] = {
 static PlanTask task_of(const Row *r, const PlanCluster *cluster) {
     bool pieces = r->printed == MODEL_SHARE, modern = pieces || r->printed == CAUSAL_SHARE,
          korthikanti = strstr(r->source, "Korthikanti") != NULL;
-    PlanTask t = paper_task((PlanModel){ r->name, r->model, r->batch, r->source }, r->gpus);
+    PlanTask t =
+        paper_task((PlanModel){ r->name, r->model, r->batch, .source = r->source }, r->gpus);
     t.cluster = *cluster;
     if (modern) t.format = *plan_format("bf16");
     t.blockwise = modern;

@@ -43,7 +43,7 @@ typedef struct {
     bool unscattered;
 } Case;
 static PlanResult planned(const Case *c) {
-    PlanTask t = paper_task((PlanModel){ "", c->model, c->batch, "" }, c->gpus);
+    PlanTask t = paper_task((PlanModel){ "", c->model, c->batch, .source = "" }, c->gpus);
     PlanLayout l = { .n = { c->gpus / (c->tp * c->pp), c->tp, c->pp, 0 },
                      .micro_batch = c->b,
                      .chunks = c->v,
