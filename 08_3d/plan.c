@@ -193,9 +193,6 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
     return true;
 }
 
-// The largest error of the plan's times on published steps outside the fit (plan_anchors.c).
-static const double PLAN_ERROR = 0.12;
-
 // The layout's numbers in the JSON. A name without a unit is the name of the trainer's cost.
 // Then the step is in picoseconds, and memory is in bytes.
 static void record(Run *run, const PlanResult *r) {
@@ -225,24 +222,31 @@ static void record(Run *run, const PlanResult *r) {
 }
 
 // list: the results of a search, r first; NULL: only r was asked for.
-static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanList *list) {
+// anchors: the errors to expect.
+static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanList *list,
+                   const Anchors *anchors) {
     const double G = 1e-9, held = plan_memory_sum(&r->fullest) * G, room = t->cluster.memory * G;
     char name[PLAN_NAME], step[32];
     plan_layout_name(name, &r->layout);
     page_value(step, sizeof step, r->step, "ps");
-    char near[160] = "";
+    char near[80] = "", error[240];
     double spread = 0;
-    size_t rows = list ? plan_rows_within(list, PLAN_ERROR, &spread) : 0;
+    size_t rows = list ? plan_rows_within(list, anchors->held_out.worst, &spread) : 0;
     if (rows > 1)
-        snprintf(near, sizeof near,
-                 " The first %zu rows lie within %.1f %%, and the plan differs from published "
-                 "step times by up to %.0f %%: measure all of them.",
-                 rows, 100 * spread, 100 * PLAN_ERROR);
+        snprintf(near, sizeof near, " The first %zu rows lie within %.1f %%: measure all of them.",
+                 rows, 100 * spread);
+    const AnchorErrors *held_out = &anchors->held_out, *others = &anchors->others;
+    snprintf(error, sizeof error,
+             " Expect an error of %.1f %% (worst %.1f %%, %zu published steps of Megatron-LM and "
+             "Llama 3), or %.1f %% (worst %.1f %%, %zu steps of other systems, of which %zu took "
+             "longer).",
+             100 * held_out->mean, 100 * held_out->worst, held_out->n, 100 * others->mean,
+             100 * others->worst, others->n, others->fast);
     if (r->fits)
         say_answer(run,
-                   "%s%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per GPU.%s",
+                   "%s%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per GPU.%s%s",
                    list ? "By this plan " : "", name, list ? " is the fastest that fits" : " fits",
-                   step, 100 * r->mfu, held, room, near);
+                   step, 100 * r->mfu, held, room, near, error);
     else
         say_answer(run, "%s. %s needs %.1f GB per GPU and has %.3g GB.",
                    list ? "No layout fits" : "It does not fit", name, held, room);
@@ -314,12 +318,13 @@ static void plan(Run *run) {
         t.gpus, t.cluster.name, 1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory, t.cluster.node,
         1e-9 * t.cluster.inside.beta, 1e-9 * t.cluster.between.beta);
     say_detail(run, "model: %s; cluster: %s", t.model.source, t.cluster.source);
+    const Anchors anchors = plan_anchors(run, option_flag(run, "papers"));
     bool one = explained(run, &t, &f, &l);
     if (one && run->is_root) {
         PlanResult r = plan_layout(&t, &l);
         plan_explain(run, &t, &r);
         record(run, &r);
-        answer(run, &t, &r, NULL);
+        answer(run, &t, &r, NULL, &anchors);
     }
     // one rank searches, because every rank would find the same layouts
     if (!one && run->is_root) {
@@ -339,7 +344,7 @@ static void plan(Run *run) {
             plan_try(&t, &list.result[0], why, sizeof why);
             say(run, "%s", why);
         }
-        answer(run, &t, &list.result[0], &list);
+        answer(run, &t, &list.result[0], &list, &anchors);
         record(run, &list.result[0]);
         report_config_text(run, "reason", why);
         if (option_given(run, "layouts"))
