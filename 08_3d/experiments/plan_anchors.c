@@ -29,28 +29,29 @@ typedef enum {
     ZERO3_2021
 } System;
 static const struct {
-    PlanHow how;
     const char *format;
     bool blockwise;
-    size_t rails;
+    size_t rails; // 0: those of the cluster
+    PlanHow how;
 } systems[] = {
-    [MEGATRON_2021] = { { .trees = true, .scatter = true }, "mixed", false, 0 },
-    [TORCH_DDP] = { { .overlap = { .dp = true }, .trees = true, .scatter = true },
-                    "mixed",
-                    false,
-                    0 },
-    [KORTHIKANTI] = { { .overlap = { .tp = true }, .trees = true, .scatter = true, 0 },
-                      "mixed",
-                      false,
-                      0 },
-    [MEGATRON_2024] = { { .overlap = { true, true, true, true }, .trees = true }, "bf16", true, 0 },
-    [LLAMA3] = { { .overlap = { .dp = true, .tp = true, .pp = true }, .trees = true, 0 },
-                 "bf16",
-                 true,
-                 0 },
-    [FSDP] = { { .overlap = { .dp = true }, .trees = true }, "bf16", true, 0 },
-    [FLASH] = { { .overlap = { .dp = true }, .trees = true }, "mixed", true, 0 },
-    [ZERO3_2021] = { { .overlap = { 0 } }, "mixed", false, 1 },
+    [MEGATRON_2021] = { .format = "mixed", .how = { .trees = true, .scatter = true } },
+    [TORCH_DDP] = { .format = "mixed",
+                    .how = { .overlap = { .dp = true }, .trees = true, .scatter = true } },
+    [KORTHIKANTI] = { .format = "mixed",
+                      .how = { .overlap = { .tp = true }, .trees = true, .scatter = true } },
+    [MEGATRON_2024] = { .format = "bf16",
+                        .blockwise = true,
+                        .how = { .overlap = { true, true, true, true }, .trees = true } },
+    [LLAMA3] = { .format = "bf16",
+                 .blockwise = true,
+                 .how = { .overlap = { .dp = true, .tp = true, .pp = true }, .trees = true } },
+    [FSDP] = { .format = "bf16",
+               .blockwise = true,
+               .how = { .overlap = { .dp = true }, .trees = true } },
+    [FLASH] = { .format = "mixed",
+                .blockwise = true,
+                .how = { .overlap = { .dp = true }, .trees = true } },
+    [ZERO3_2021] = { .format = "mixed", .rails = 1 },
 };
 // One of every two rows of Megatron-LM and Llama 3 is in the fit, and the other one is held out.
 // OTHER: rows of other systems. Nothing is fitted to them. NOT_COUNTED: only the order of these
@@ -291,18 +292,19 @@ static void count(AnchorErrors *e, double error) {
     e->n++;
 }
 
+// use: of the table's rows. FIT: of the first row; then HELD_OUT and FIT alternate.
 typedef struct {
     const char *cluster, *gpu;
     const Row *row;
     size_t n;
-    bool other;
+    Use use;
 } Table;
-#define TABLE(cluster, gpu, rows, other) \
-    { cluster, gpu, rows, sizeof(rows) / sizeof *(rows), other }
+#define TABLE(cluster, gpu, rows, use) \
+    { cluster, gpu, rows, sizeof(rows) / sizeof *(rows), use }
 static const Table tables[] = {
-    TABLE("dgx-a100", "A100", a100, false),
+    TABLE("dgx-a100", "A100", a100, FIT),
     TABLE("dgx-h100", "H100", h100, FIT),
-    TABLE("dgx-a100", "A100", other_a100, true),
+    TABLE("dgx-a100", "A100", other_a100, OTHER),
     TABLE("dgx-a100-40", "A100", other_a100_40, OTHER),
     TABLE("dgx-h100", "H100", other_h100, OTHER),
     TABLE("dgx-a100", "A100", zero3, NOT_COUNTED),
