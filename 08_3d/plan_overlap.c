@@ -45,27 +45,41 @@ void plan_layer_times(const PlanPlayer *p, PlanChunk *c, bool forward, size_t sm
     }
 }
 
-// The slices of the chunk whose sizes or groups differ.
-void plan_layer_slices(const PlanPlayer *p, PlanChunk *c) {
-    size_t n = plan_slices(p->t, p->l);
-    c->slice = host_alloc(n * sizeof *c->slice);
-    for (size_t k = 0; k < n; k++)
-        c->slice[k] = n == 1 ? c->stage : plan_slice(p->t, p->l, &c->stage, k);
-}
 // One pass of a layer's weights or gradient over dp.
 static double pass_time(const PlanPlayer *p, const PlanStage *s, size_t i, size_t size) {
     return plan_group_time(p->t, s->dp, ONE_PASS, plan_unit(p->t, &s->z, i), size);
 }
-// Starts it beside computation, in all slices. Returns its last end.
-static double one_pass(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, size_t i,
-                       size_t size, double at) {
+// The slices of the chunk whose sizes or groups differ.
+void plan_layer_slices(const PlanPlayer *p, PlanChunk *c) {
+    const PlanFormat *f = &p->t->format;
+    const CutSizes *z = &c->stage.z;
+    size_t n = plan_slices(p->t, p->l), layers = cut_layers(z);
+    c->slice = host_alloc(n * sizeof *c->slice);
+    c->pass = host_alloc(n * sizeof *c->pass);
+    for (size_t k = 0; k < n; k++) {
+        c->slice[k] = n == 1 ? c->stage : plan_slice(p->t, p->l, &c->stage, k);
+        // All blocks are equal, so the first and the last two layers have every kind.
+        for (size_t i = 0; i < layers; i++) {
+            if (i > 1 && i + 2 < layers) continue;
+            c->pass[k].weights[kind_of(z, i)] = pass_time(p, &c->slice[k], i, f->weight);
+            c->pass[k].gradient[kind_of(z, i)] = pass_time(p, &c->slice[k], i, f->gradient);
+        }
+    }
+}
+// Starts a pass of layer i beside computation, in all slices. Returns its last end.
+static double start_pass(PlanStageTime *s, const PlanChunk *c, size_t i, bool gradient, double at) {
+    const PlanLayerKind kind = kind_of(&c->stage.z, i);
     double end = 0;
     for (size_t k = 0; k < s->dp_lanes; k++) {
         PlanLane *lane = &s->dp_lane[k];
-        lane->free = fmax(lane->free, at) + pass_time(p, &c->slice[k], i, size);
+        const PlanPass *pass = &c->pass[k];
+        lane->free = fmax(lane->free, at) + (gradient ? pass->gradient : pass->weights)[kind];
         end = fmax(end, lane->free);
     }
     return end;
+}
+static double gather(PlanStageTime *s, const PlanChunk *c, size_t i, double at) {
+    return start_pass(s, c, i, false, at);
 }
 // The number of the chunk's first layer among those of the stage.
 static size_t first_layer(const PlanStageTime *s, size_t chunk) {
@@ -86,7 +100,7 @@ static void lane_begin(const PlanPlayer *p, PlanLane *lane, const PlanStage *sli
         lane->free = plan_tables(p->t, slice, p->t->format.weight).dp;
 }
 void plan_overlap_begin(const PlanPlayer *p, PlanStageTime *s, size_t i) {
-    size_t v = p->l->chunks, layers = first_layer(s, v), weight = p->t->format.weight;
+    size_t v = p->l->chunks, layers = first_layer(s, v);
     PlanStage stage = plan_stage(p->t, p->l, p->d, i);
     s->gathered = host_alloc(layers * sizeof *s->gathered);
     s->dp_lanes = plan_slices(p->t, p->l);
@@ -99,7 +113,7 @@ void plan_overlap_begin(const PlanPlayer *p, PlanStageTime *s, size_t i) {
     if (p->l->zero != 1 && p->l->zero != 2) return;
     for (size_t k = 0, n = 0; k < v; k++)
         for (size_t layer = 0; layer < cut_layers(&s->chunk[k].stage.z); layer++)
-            s->gathered[n++] = one_pass(p, s, &s->chunk[k], layer, weight, 0);
+            s->gathered[n++] = gather(s, &s->chunk[k], layer, 0);
 }
 void plan_overlap_free(PlanStageTime *s) {
     for (size_t k = 0; k < s->dp_lanes; k++) free(s->dp_lane[k].piece);
@@ -133,7 +147,7 @@ static void reduce(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, Pi
     }
     const double last = last_of(p, at);
     if (zero > 0) {
-        s->reduced = one_pass(p, s, c, i, gradient, last);
+        s->reduced = start_pass(s, c, i, true, last);
         return;
     }
     const size_t first = first_layer(s, op.chunk) + i;
@@ -174,10 +188,9 @@ void plan_play_layers(const PlanPlayer *p, PlanStageTime *s, PipeOp op, size_t s
         if (!whole && !p->layered) pass_alone(p, c, i, weight, at);
         if (ahead && k == 0) {
             wait_until(p, at, s->reduced);
-            gathered = one_pass(p, s, c, i, weight, last_of(p, at));
+            gathered = gather(s, c, i, last_of(p, at));
         }
-        if (ahead && k + 1 < n)
-            next = one_pass(p, s, c, forward ? i + 1 : i - 1, weight, last_of(p, at));
+        if (ahead && k + 1 < n) next = gather(s, c, forward ? i + 1 : i - 1, last_of(p, at));
         if (p->layered && whole && forward && op.micro_batch == 0)
             gathered = s->gathered[first_layer(s, op.chunk) + i];
         wait_until(p, at, gathered);

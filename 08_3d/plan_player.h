@@ -10,11 +10,17 @@ typedef enum { PLAN_EMBEDDING, PLAN_BLOCK, PLAN_HEAD, PLAN_LAYER_KINDS } PlanLay
 typedef struct {
     double takes, sums;
 } PlanLayer;
+typedef struct {
+    double weights[PLAN_LAYER_KINDS], gradient[PLAN_LAYER_KINDS];
+} PlanPass;
 // The forwards and backwards of a chunk. Index [forward or backward][larger or smaller
 // micro-batch].
 typedef struct {
     PlanStage stage;
-    PlanStage *slice; // only if `layered`: the stage's slices that differ
+    // Only if `layered`: the stage's slices that differ, and for each of them the time of one pass
+    // over dp of a layer's weights and of its gradient.
+    PlanStage *slice;
+    PlanPass *pass;
     PlanOp op[2][2];
     double held[2], working[2]; // bytes per micro-batch: kept; while it computes
     // Only if ops are played layer by layer: [rank of the ring * PLAN_LAYER_KINDS + kind].
@@ -56,6 +62,8 @@ typedef struct {
     size_t d, m;             // the replica; its micro-batches that are played
     size_t sequences, large; // sequences of the m micro-batches; of the largest one
     PlanStageTime *stage;
+    // The stages of another play of the same replica, whose chunks this play uses; or NULL.
+    const PlanStageTime *twin;
 } PlanPlayer;
 
 // Plays replica d from the first forward to the last backward.

@@ -67,7 +67,8 @@ static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTim
         PlanChunk *c = &s.chunk[k];
         c->stage = plan_chunk(p->t, p->l, p->d, i, k);
         if (p->layered) plan_layer_slices(p, c);
-        for (size_t small = 0; small < 2 && p->large >= small; small++) {
+        const size_t sizes = p->sequences % p->m ? 2 : 1; // of micro-batches
+        for (size_t small = 0; small < sizes && p->large >= small; small++) {
             size_t B = p->large - small;
             for (int what = 0; what < 2; what++) {
                 c->op[what][small] = plan_op(p->t, p->l, &c->stage, what == FORWARDS, B);
@@ -92,6 +93,7 @@ static void stage_free(PlanStageTime *s, size_t chunks) {
     for (size_t k = 0; k < chunks && !s->copied; k++) {
         for (size_t i = 0; i < 4; i++) free(s->chunk[k].layer[i / 2][i % 2]);
         free(s->chunk[k].slice);
+        free(s->chunk[k].pass);
     }
     free(s->early);
     free(s->sent_early[0]);
@@ -194,11 +196,11 @@ static const PlanStageTime *stage_like(const PlanPlayer *p, size_t i) {
 static void play(PlanPlayer *p) {
     size_t pp = p->l->n.pp, ring = plan_ring_players(p->t, p->l), layers = p->t->model.model.layers;
     p->layered = plan_is_layered(p->t, p->l);
-    p->ring = ring * ring * p->m * layers > MOST_STEPS ? 1 : ring;
+    if (!p->twin) p->ring = ring * ring * p->m * layers > MOST_STEPS ? 1 : ring;
     p->large = ceil_div(p->sequences, p->m);
     p->stage = host_alloc(pp * sizeof *p->stage);
     for (size_t i = 0; i < pp; i++) {
-        p->stage[i] = stage_new(p, i, stage_like(p, i));
+        p->stage[i] = stage_new(p, i, p->twin ? &p->twin[i] : stage_like(p, i));
         if (p->l->zero == 3) { // wte is gathered once, before all other units
             PlanStage s = plan_stage(p->t, p->l, p->d, i);
             PlanOp table = plan_gather(p->t, p->l, &s);
@@ -235,6 +237,8 @@ void plan_play_replica(PlanPlayer *p) {
     less.m = few - pp;
     less.sequences = less.m * each;
     play(p);
+    less.twin = p->stage;
+    less.ring = p->ring;
     play(&less);
     // All stages go on at the pace of the slowest one, which is at least as slow as its own ops.
     double times = (double)((m - few) / pp), pace = 0;
