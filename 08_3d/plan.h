@@ -216,11 +216,16 @@ typedef struct {
 } PlanRing;
 PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                    size_t B);
-// A forward or backward of a block, with B sequences, on a ring of unequal ranks.
+// The forwards or backwards of a block, with B sequences, on a ring of unequal ranks. They can be
+// played any number of times.
+typedef struct PlanRings PlanRings;
+PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
+                          size_t B);
+void plan_rings_free(PlanRings *rings); // NULL is allowed
+// Plays one of them.
 // takes [cp]: the work of each rank besides attention.
 // at [cp]: times. On entry, when each rank begins; on return, when each rank ends.
-void plan_ring_block(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
-                     const double *takes, bool forward, size_t B, double *at);
+void plan_ring_block(PlanRings *rings, const double *takes, double *at);
 // The number of ranks to play: 1 if the ranks of a ring are equal, else cp.
 size_t plan_ring_players(const PlanTask *t, const PlanLayout *l);
 // Bytes in flight on the ring.

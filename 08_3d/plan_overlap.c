@@ -24,25 +24,39 @@ static PlanLayerKind kind_of(const CutSizes *z, size_t i) {
     return z->last && i + 1 == cut_layers(z) ? PLAN_HEAD : PLAN_BLOCK;
 }
 void plan_layer_times(const PlanPlayer *p, PlanChunk *c, bool forward, size_t small, size_t B) {
-    PlanLayer *layer = host_alloc(p->ring * PLAN_LAYER_KINDS * sizeof *layer);
-    c->layer[!forward][small] = layer;
-    for (size_t i = 0; i < p->ring * PLAN_LAYER_KINDS; i++) {
-        const PlanLayerKind kind = i % PLAN_LAYER_KINDS;
-        const size_t rank = i / PLAN_LAYER_KINDS;
-        PlanStage s = p->ring > 1 ? plan_as_rank(p->t, p->l, &c->stage, rank, forward) : c->stage;
+    const size_t n = p->ring;
+    for (size_t i = 0; i < n * PLAN_LAYER_KINDS; i++) {
+        const PlanLayerKind kind = i / n;
+        PlanLayer *layer = &c->layer[!forward][small][kind];
+        const size_t rank = i % n;
+        PlanStage s = n > 1 ? plan_as_rank(p->t, p->l, &c->stage, rank, forward) : c->stage;
+        if (rank == 0) {
+            layer->takes = host_alloc(n * sizeof(double));
+            layer->sums = host_alloc(n * sizeof(double));
+        }
         if ((kind == PLAN_EMBEDDING && !s.z.first) || (kind == PLAN_HEAD && !s.z.last)) continue;
         s.z.first = kind == PLAN_EMBEDDING;
         s.z.last = kind == PLAN_HEAD;
         s.z.blocks = kind == PLAN_BLOCK;
-        PlanOp op = p->ring > 1 ? plan_op_alone(p->t, p->l, &s, forward, B)
-                                : plan_op(p->t, p->l, &s, forward, B);
+        PlanOp op =
+            n > 1 ? plan_op_alone(p->t, p->l, &s, forward, B) : plan_op(p->t, p->l, &s, forward, B);
         PlanOp sums = plan_partial_sums(p->t, p->l, &s);
         bool counted = !forward && p->l->zero >= 2; // plan_op() has counted them
-        layer[i] = (PlanLayer){
-            .takes = plan_op_time(&op) - op.dp - (counted ? sums.tp : 0),
-            .sums = forward ? 0 : sums.tp,
-        };
+        layer->takes[rank] = plan_op_time(&op) - op.dp - (counted ? sums.tp : 0);
+        layer->sums[rank] = forward ? 0 : sums.tp;
     }
+    if (n > 1) c->rings[!forward][small] = plan_rings_new(p->t, p->l, &c->stage, forward, B);
+}
+void plan_layers_free(PlanChunk *c) {
+    for (size_t i = 0; i < 4; i++) {
+        for (PlanLayerKind kind = 0; kind < PLAN_LAYER_KINDS; kind++) {
+            free(c->layer[i / 2][i % 2][kind].takes);
+            free(c->layer[i / 2][i % 2][kind].sums);
+        }
+        plan_rings_free(c->rings[i / 2][i % 2]);
+    }
+    free(c->slice);
+    free(c->pass);
 }
 
 // One pass of a layer's weights or gradient over dp.
@@ -140,7 +154,7 @@ static void reduce(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, Pi
     size_t zero = p->l->zero, gradient = p->t->format.gradient;
     if (zero < 2 && (!p->layered || op.micro_batch + 1 < p->m)) return;
     if (zero >= 2) wait_until(p, at, s->reduced); // one reduction at a time is in memory
-    for (size_t r = 0; r < p->ring; r++) at[r] += layer[r * PLAN_LAYER_KINDS].sums;
+    for (size_t r = 0; r < p->ring; r++) at[r] += layer->sums[r];
     if (!p->layered) {
         pass_alone(p, c, i, gradient, at);
         return;
@@ -161,24 +175,20 @@ static void reduce(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, Pi
     }
 }
 
-// The computation of a layer, its sums over tp, and its ring.
-static void run_layer(const PlanPlayer *p, const PlanChunk *c, bool forward, size_t B,
-                      PlanLayerKind kind, const PlanLayer *layer, double *at) {
-    if (p->ring > 1 && kind == PLAN_BLOCK) {
-        double *takes = host_alloc(p->ring * sizeof *takes);
-        for (size_t r = 0; r < p->ring; r++) takes[r] = layer[r * PLAN_LAYER_KINDS].takes;
-        plan_ring_block(p->t, p->l, &c->stage, takes, forward, B, at);
-        free(takes);
+// The computation of a layer, its sums over tp, and its ring. rings: those of a block, or NULL.
+static void run_layer(const PlanPlayer *p, PlanRings *rings, const PlanLayer *layer, double *at) {
+    if (rings) {
+        plan_ring_block(rings, layer->takes, at);
         return;
     }
-    for (size_t r = 0; r < p->ring; r++) at[r] += layer[r * PLAN_LAYER_KINDS].takes;
+    for (size_t r = 0; r < p->ring; r++) at[r] += layer->takes[r];
 }
 
 void plan_play_layers(const PlanPlayer *p, PlanStageTime *s, PipeOp op, size_t small, double *at) {
     const PlanChunk *c = &s->chunk[op.chunk];
     const CutSizes *z = &c->stage.z;
     const bool forward = op.what == FORWARD, whole = p->l->zero != 3, ahead = p->layered && !whole;
-    const size_t n = cut_layers(z), weight = p->t->format.weight, B = p->large - small;
+    const size_t n = cut_layers(z), weight = p->t->format.weight;
     double gathered = 0; // when the weights of the layer have come
     for (size_t k = 0; k < n; k++) {
         size_t i = forward ? k : n - 1 - k;
@@ -194,7 +204,7 @@ void plan_play_layers(const PlanPlayer *p, PlanStageTime *s, PipeOp op, size_t s
         if (p->layered && whole && forward && op.micro_batch == 0)
             gathered = s->gathered[first_layer(s, op.chunk) + i];
         wait_until(p, at, gathered);
-        run_layer(p, c, forward, B, kind, layer, at);
+        run_layer(p, kind == PLAN_BLOCK ? c->rings[!forward][small] : NULL, layer, at);
         if (!forward) reduce(p, s, c, op, i, layer, at);
         gathered = next;
     }

@@ -84,18 +84,16 @@ static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTim
         s.sent_early[what] = host_alloc(n * p->ring * sizeof(double));
     }
     s.early = host_alloc(p->ring * sizeof(double));
+    s.at = host_alloc(p->ring * sizeof(double));
     if (p->layered) plan_overlap_begin(p, &s, i);
     return s;
 }
 static void stage_free(PlanStageTime *s, size_t chunks) {
     schedule_free(&s->list);
     plan_overlap_free(s);
-    for (size_t k = 0; k < chunks && !s->copied; k++) {
-        for (size_t i = 0; i < 4; i++) free(s->chunk[k].layer[i / 2][i % 2]);
-        free(s->chunk[k].slice);
-        free(s->chunk[k].pass);
-    }
+    for (size_t k = 0; k < chunks && !s->copied; k++) plan_layers_free(&s->chunk[k]);
     free(s->early);
+    free(s->at);
     free(s->sent_early[0]);
     free(s->sent_early[1]);
     free(s->chunk);
@@ -118,14 +116,13 @@ static double op_takes(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c
     size_t B = sequences_of(p, op.micro_batch), small = B != p->large, n = p->ring;
     double begin = fmax(s->now, there);
     if (n == 1 && !p->layered) return plan_op_time(&c->op[what][small]);
-    double *at = host_alloc(n * sizeof *at), end = 0;
+    double *at = s->at, end = 0;
     for (size_t r = 0; r < n; r++)
         at[r] = fmax(s->now - s->early[r], senders ? there - senders[r] : there);
     plan_play_layers(p, s, op, small, at);
     for (size_t r = 0; r < n; r++) end = fmax(end, at[r]);
     for (size_t r = 0; r < n; r++)
         s->early[r] = s->sent_early[what][(op.chunk * p->m + op.micro_batch) * n + r] = end - at[r];
-    free(at);
     return end - begin;
 }
 
