@@ -11,11 +11,21 @@
 #include "common/model/costs.h"
 
 // ---- The task ----
+// The tower of a model that reads images, before its first block (plan_vision.c).
+// model: its blocks, on the patches of an image; layers 0: the model has no tower.
+// images: images per sequence.
+// patch: numbers of a patch.
+// merge: patches that become one position of the sequence.
+typedef struct {
+    ModelConfig model;
+    size_t images, patch, merge;
+} PlanVision;
 typedef struct {
     const char *name;
     ModelConfig model;
     size_t batch; // sequences per step
     const char *source;
+    PlanVision vision;
 } PlanModel;
 typedef struct {
     double alpha, beta; // seconds per message; bytes/s per GPU, each way
@@ -126,6 +136,7 @@ typedef struct {
     double tp_bytes, cp_bytes, dp_bytes;
 } PlanOp;
 double plan_op_time(const PlanOp *op);
+void plan_op_add(PlanOp *sum, PlanOp op, double times);
 
 typedef struct {
     PlanLayout layout;
@@ -205,11 +216,16 @@ typedef struct {
 } PlanRing;
 PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                    size_t B);
-// A forward or backward of a block, with B sequences, on a ring of unequal ranks.
+// The forwards or backwards of a block, with B sequences, on a ring of unequal ranks. They can be
+// played any number of times.
+typedef struct PlanRings PlanRings;
+PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
+                          size_t B);
+void plan_rings_free(PlanRings *rings); // NULL is allowed
+// Plays one of them.
 // takes [cp]: the work of each rank besides attention.
 // at [cp]: times. On entry, when each rank begins; on return, when each rank ends.
-void plan_ring_block(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
-                     const double *takes, bool forward, size_t B, double *at);
+void plan_ring_block(PlanRings *rings, const double *takes, double *at);
 // The number of ranks to play: 1 if the ranks of a ring are equal, else cp.
 size_t plan_ring_players(const PlanTask *t, const PlanLayout *l);
 // Bytes in flight on the ring.
@@ -217,6 +233,28 @@ double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z,
 Positions plan_positions_of(const PlanTask *t, const PlanLayout *l, size_t cp);
 // The rank of cp that has most positions.
 size_t plan_most_positions(const PlanTask *t, const PlanLayout *l);
+
+// ---- The vision tower (plan_vision.c) ----
+// It belongs to the layer of the embedding: plan_op(), plan_in_flight() and plan_unit() of this
+// layer contain it.
+bool plan_has_vision(const PlanTask *t);
+// Parameters of the model with its tower; of the tower.
+size_t plan_parameters(const PlanTask *t);
+size_t plan_vision_parameters(const PlanTask *t);
+// Elements of layer i of a stage, and of all layers and tables of the stage.
+size_t plan_unit(const PlanTask *t, const CutSizes *z, size_t i);
+size_t plan_elements(const PlanTask *t, const CutSizes *z);
+// FLOPs of the tower's forward for a sequence. blocks: of its blocks alone.
+double plan_vision_flops(const PlanTask *t, bool blocks);
+// The number of blocks that cost as much as the tower, rounded.
+size_t plan_vision_blocks(const PlanTask *t);
+PlanOp plan_vision_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
+                      size_t B);
+// The sums of its partial gradients, with sequence parallelism.
+PlanOp plan_vision_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
+// Bytes that the tower keeps for B sequences.
+double plan_vision_kept(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,
+                        bool working);
 
 // ---- Memory (plan_memory.c) ----
 // Bytes per parameter when ZeRO shards over n replicas: ZeRO, figure 1.

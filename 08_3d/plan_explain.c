@@ -59,7 +59,10 @@ static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, con
         stage_tables(z) == 2 ? ", two tables of V/tp C"
         : stage_tables(z)    ? ", a table of V/tp C"
                              : "",
-        1e-9 * (double)elements_stage(z));
+        1e-9 * (double)plan_elements(t, z));
+    if (z->first && plan_has_vision(t))
+        say(run, "  of it         the vision tower %42.4g billion parameters",
+            1e-9 * (double)(plan_elements(t, z) - elements_stage(z)));
     say(run,
         "  state         ZeRO-%zu over %zu: %.3g bytes each: %.2f weights + %.2f gradients + %.2f "
         "optimizer",
@@ -130,6 +133,12 @@ void plan_explain(Run *run, const PlanTask *t, const PlanResult *r) {
     say(run, "Time of a micro-batch in the first chunk, in ms");
     explain_op(run, &forward, "forward");
     explain_op(run, &backward, "backward");
+    if (plan_has_vision(t)) {
+        PlanOp there = plan_vision_op(t, l, &first, true, l->micro_batch);
+        PlanOp back = plan_vision_op(t, l, &first, false, l->micro_batch);
+        say(run, "  of both, the vision tower, as much as %zu blocks %39.2f", plan_vision_blocks(t),
+            (plan_op_time(&there) + plan_op_time(&back)) * MS);
+    }
     say(run, "The step, in s");
     say(run, "  m v (t_f + t_b) = %zu x %zu x %.4g ms  %38.4g", m, v, both * MS, ideal * S);
     say(run, "  bubble, if stages were equal: (p - 1)/(v m) = %.4g of it  %20.4g",

@@ -1,6 +1,7 @@
 // plan_memory.c: the bytes that a rank holds: its state under ZeRO, unit by unit, and the
 // activations that forward keeps for backward.
 #include "08_3d/plan.h"
+#include <math.h>
 
 double plan_memory_sum(const PlanMemory *m) {
     double sum = 0;
@@ -10,9 +11,9 @@ double plan_memory_sum(const PlanMemory *m) {
 
 // The elements of rank 0's shards of wte, of an untied head's table and of each layer. Rank 0 has
 // the largest shards.
-static size_t sharded(const CutSizes *z, size_t n) {
+static size_t sharded(const PlanTask *t, const CutSizes *z, size_t n) {
     size_t sum = stage_tables(z) * part_size(elements_wte(z), n, 0);
-    for (size_t i = 0; i < cut_layers(z); i++) sum += part_size(elements_unit(z, i), n, 0);
+    for (size_t i = 0; i < cut_layers(z); i++) sum += part_size(plan_unit(t, z, i), n, 0);
     return sum;
 }
 
@@ -31,16 +32,18 @@ double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n) {
 PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;
     const CutSizes *z = &s->z;
-    double all = (double)elements_stage(z), shard = (double)sharded(z, plan_replicas(l)), unit = 0;
+    double all = (double)plan_elements(t, z), shard = (double)sharded(t, z, plan_replicas(l));
+    // The largest unit. A block of a vision tower is smaller than a block of the model.
+    double unit = 0;
     for (size_t i = 0; i < cut_layers(z); i++)
         if ((double)elements_unit(z, i) > unit) unit = (double)elements_unit(z, i);
     double wte = (double)(stage_tables(z) * elements_wte(z));
+    double twice = (double)(elements_gradients(z) - elements_stage(z)); // wte, used at both ends
     // Beside the unit that computes, a second one is gathered, and a second gradient reduced.
     unit *= t->how.overlap.dp ? 2 : 1;
     PlanMemory m = { {
         [PLAN_WEIGHTS] = (double)f->weight * (l->zero < 3 ? all : shard),
-        [PLAN_GRADIENTS] =
-            (double)f->gradient * (l->zero < 2 ? (double)elements_gradients(z) : shard),
+        [PLAN_GRADIENTS] = (double)f->gradient * (l->zero < 2 ? all + twice : shard),
         [PLAN_OPTIMIZER] = (double)f->state * (l->zero < 1 ? all : shard),
         [PLAN_GATHERED] = l->zero == 3
                               ? (double)(f->weight + f->gradient) * unit + (double)f->weight * wte
@@ -93,5 +96,11 @@ double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z,
         again = block;
         break;
     }
-    return inputs + blocks + (working && again > head ? again : head);
+    double kept = inputs + blocks, layer = working && again > head ? again : head;
+    if (z->first && plan_has_vision(t)) {
+        double tower = plan_vision_kept(t, l, z, B, false);
+        kept += tower;
+        if (working) layer = fmax(layer, plan_vision_kept(t, l, z, B, true) - tower);
+    }
+    return kept + layer;
 }

@@ -24,48 +24,76 @@ static PlanLayerKind kind_of(const CutSizes *z, size_t i) {
     return z->last && i + 1 == cut_layers(z) ? PLAN_HEAD : PLAN_BLOCK;
 }
 void plan_layer_times(const PlanPlayer *p, PlanChunk *c, bool forward, size_t small, size_t B) {
-    PlanLayer *layer = host_alloc(p->ring * PLAN_LAYER_KINDS * sizeof *layer);
-    c->layer[!forward][small] = layer;
-    for (size_t i = 0; i < p->ring * PLAN_LAYER_KINDS; i++) {
-        const PlanLayerKind kind = i % PLAN_LAYER_KINDS;
-        const size_t rank = i / PLAN_LAYER_KINDS;
-        PlanStage s = p->ring > 1 ? plan_as_rank(p->t, p->l, &c->stage, rank, forward) : c->stage;
+    const size_t n = p->ring;
+    for (size_t i = 0; i < n * PLAN_LAYER_KINDS; i++) {
+        const PlanLayerKind kind = i / n;
+        PlanLayer *layer = &c->layer[!forward][small][kind];
+        const size_t rank = i % n;
+        PlanStage s = n > 1 ? plan_as_rank(p->t, p->l, &c->stage, rank, forward) : c->stage;
+        if (rank == 0) {
+            layer->takes = host_alloc(n * sizeof(double));
+            layer->sums = host_alloc(n * sizeof(double));
+        }
         if ((kind == PLAN_EMBEDDING && !s.z.first) || (kind == PLAN_HEAD && !s.z.last)) continue;
         s.z.first = kind == PLAN_EMBEDDING;
         s.z.last = kind == PLAN_HEAD;
         s.z.blocks = kind == PLAN_BLOCK;
-        PlanOp op = p->ring > 1 ? plan_op_alone(p->t, p->l, &s, forward, B)
-                                : plan_op(p->t, p->l, &s, forward, B);
+        PlanOp op =
+            n > 1 ? plan_op_alone(p->t, p->l, &s, forward, B) : plan_op(p->t, p->l, &s, forward, B);
         PlanOp sums = plan_partial_sums(p->t, p->l, &s);
         bool counted = !forward && p->l->zero >= 2; // plan_op() has counted them
-        layer[i] = (PlanLayer){
-            .takes = plan_op_time(&op) - op.dp - (counted ? sums.tp : 0),
-            .sums = forward ? 0 : sums.tp,
-        };
+        layer->takes[rank] = plan_op_time(&op) - op.dp - (counted ? sums.tp : 0);
+        layer->sums[rank] = forward ? 0 : sums.tp;
     }
+    if (n > 1) c->rings[!forward][small] = plan_rings_new(p->t, p->l, &c->stage, forward, B);
+}
+void plan_layers_free(PlanChunk *c) {
+    for (size_t i = 0; i < 4; i++) {
+        for (PlanLayerKind kind = 0; kind < PLAN_LAYER_KINDS; kind++) {
+            free(c->layer[i / 2][i % 2][kind].takes);
+            free(c->layer[i / 2][i % 2][kind].sums);
+        }
+        plan_rings_free(c->rings[i / 2][i % 2]);
+    }
+    free(c->slice);
+    free(c->pass);
 }
 
-// The slices of the chunk whose sizes or groups differ.
-void plan_layer_slices(const PlanPlayer *p, PlanChunk *c) {
-    size_t n = plan_slices(p->t, p->l);
-    c->slice = host_alloc(n * sizeof *c->slice);
-    for (size_t k = 0; k < n; k++)
-        c->slice[k] = n == 1 ? c->stage : plan_slice(p->t, p->l, &c->stage, k);
-}
 // One pass of a layer's weights or gradient over dp.
 static double pass_time(const PlanPlayer *p, const PlanStage *s, size_t i, size_t size) {
-    return plan_group_time(p->t, s->dp, ONE_PASS, elements_unit(&s->z, i), size);
+    return plan_group_time(p->t, s->dp, ONE_PASS, plan_unit(p->t, &s->z, i), size);
 }
-// Starts it beside computation, in all slices. Returns its last end.
-static double one_pass(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, size_t i,
-                       size_t size, double at) {
+// The slices of the chunk whose sizes or groups differ.
+void plan_layer_slices(const PlanPlayer *p, PlanChunk *c) {
+    const PlanFormat *f = &p->t->format;
+    const CutSizes *z = &c->stage.z;
+    size_t n = plan_slices(p->t, p->l), layers = cut_layers(z);
+    c->slice = host_alloc(n * sizeof *c->slice);
+    c->pass = host_alloc(n * sizeof *c->pass);
+    for (size_t k = 0; k < n; k++) {
+        c->slice[k] = n == 1 ? c->stage : plan_slice(p->t, p->l, &c->stage, k);
+        // All blocks are equal, so the first and the last two layers have every kind.
+        for (size_t i = 0; i < layers; i++) {
+            if (i > 1 && i + 2 < layers) continue;
+            c->pass[k].weights[kind_of(z, i)] = pass_time(p, &c->slice[k], i, f->weight);
+            c->pass[k].gradient[kind_of(z, i)] = pass_time(p, &c->slice[k], i, f->gradient);
+        }
+    }
+}
+// Starts a pass of layer i beside computation, in all slices. Returns its last end.
+static double start_pass(PlanStageTime *s, const PlanChunk *c, size_t i, bool gradient, double at) {
+    const PlanLayerKind kind = kind_of(&c->stage.z, i);
     double end = 0;
     for (size_t k = 0; k < s->dp_lanes; k++) {
         PlanLane *lane = &s->dp_lane[k];
-        lane->free = fmax(lane->free, at) + pass_time(p, &c->slice[k], i, size);
+        const PlanPass *pass = &c->pass[k];
+        lane->free = fmax(lane->free, at) + (gradient ? pass->gradient : pass->weights)[kind];
         end = fmax(end, lane->free);
     }
     return end;
+}
+static double gather(PlanStageTime *s, const PlanChunk *c, size_t i, double at) {
+    return start_pass(s, c, i, false, at);
 }
 // The number of the chunk's first layer among those of the stage.
 static size_t first_layer(const PlanStageTime *s, size_t chunk) {
@@ -77,7 +105,7 @@ static size_t first_layer(const PlanStageTime *s, size_t chunk) {
 static void lane_begin(const PlanPlayer *p, PlanLane *lane, const PlanStage *slice) {
     const CutSizes *z = &slice->z;
     if (p->l->zero == 0) {
-        TensorElements of = { .wte = elements_wte(z), .wpe = elements_unit(z, 0), .norm = z->C };
+        TensorElements of = { .wte = elements_wte(z), .wpe = plan_unit(p->t, z, 0), .norm = z->C };
         of.norm_bias = z->norm_bias * z->C;
         elements_tensors(z, of.block);
         lane->pieces = bucket_pieces(z, &of, elements_block(z) * sizeof(real), &lane->piece);
@@ -86,7 +114,7 @@ static void lane_begin(const PlanPlayer *p, PlanLane *lane, const PlanStage *sli
         lane->free = plan_tables(p->t, slice, p->t->format.weight).dp;
 }
 void plan_overlap_begin(const PlanPlayer *p, PlanStageTime *s, size_t i) {
-    size_t v = p->l->chunks, layers = first_layer(s, v), weight = p->t->format.weight;
+    size_t v = p->l->chunks, layers = first_layer(s, v);
     PlanStage stage = plan_stage(p->t, p->l, p->d, i);
     s->gathered = host_alloc(layers * sizeof *s->gathered);
     s->dp_lanes = plan_slices(p->t, p->l);
@@ -99,7 +127,7 @@ void plan_overlap_begin(const PlanPlayer *p, PlanStageTime *s, size_t i) {
     if (p->l->zero != 1 && p->l->zero != 2) return;
     for (size_t k = 0, n = 0; k < v; k++)
         for (size_t layer = 0; layer < cut_layers(&s->chunk[k].stage.z); layer++)
-            s->gathered[n++] = one_pass(p, s, &s->chunk[k], layer, weight, 0);
+            s->gathered[n++] = gather(s, &s->chunk[k], layer, 0);
 }
 void plan_overlap_free(PlanStageTime *s) {
     for (size_t k = 0; k < s->dp_lanes; k++) free(s->dp_lane[k].piece);
@@ -126,14 +154,14 @@ static void reduce(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, Pi
     size_t zero = p->l->zero, gradient = p->t->format.gradient;
     if (zero < 2 && (!p->layered || op.micro_batch + 1 < p->m)) return;
     if (zero >= 2) wait_until(p, at, s->reduced); // one reduction at a time is in memory
-    for (size_t r = 0; r < p->ring; r++) at[r] += layer[r * PLAN_LAYER_KINDS].sums;
+    for (size_t r = 0; r < p->ring; r++) at[r] += layer->sums[r];
     if (!p->layered) {
         pass_alone(p, c, i, gradient, at);
         return;
     }
     const double last = last_of(p, at);
     if (zero > 0) {
-        s->reduced = one_pass(p, s, c, i, gradient, last);
+        s->reduced = start_pass(s, c, i, true, last);
         return;
     }
     const size_t first = first_layer(s, op.chunk) + i;
@@ -147,24 +175,20 @@ static void reduce(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, Pi
     }
 }
 
-// The computation of a layer, its sums over tp, and its ring.
-static void run_layer(const PlanPlayer *p, const PlanChunk *c, bool forward, size_t B,
-                      PlanLayerKind kind, const PlanLayer *layer, double *at) {
-    if (p->ring > 1 && kind == PLAN_BLOCK) {
-        double *takes = host_alloc(p->ring * sizeof *takes);
-        for (size_t r = 0; r < p->ring; r++) takes[r] = layer[r * PLAN_LAYER_KINDS].takes;
-        plan_ring_block(p->t, p->l, &c->stage, takes, forward, B, at);
-        free(takes);
+// The computation of a layer, its sums over tp, and its ring. rings: those of a block, or NULL.
+static void run_layer(const PlanPlayer *p, PlanRings *rings, const PlanLayer *layer, double *at) {
+    if (rings) {
+        plan_ring_block(rings, layer->takes, at);
         return;
     }
-    for (size_t r = 0; r < p->ring; r++) at[r] += layer[r * PLAN_LAYER_KINDS].takes;
+    for (size_t r = 0; r < p->ring; r++) at[r] += layer->takes[r];
 }
 
 void plan_play_layers(const PlanPlayer *p, PlanStageTime *s, PipeOp op, size_t small, double *at) {
     const PlanChunk *c = &s->chunk[op.chunk];
     const CutSizes *z = &c->stage.z;
     const bool forward = op.what == FORWARD, whole = p->l->zero != 3, ahead = p->layered && !whole;
-    const size_t n = cut_layers(z), weight = p->t->format.weight, B = p->large - small;
+    const size_t n = cut_layers(z), weight = p->t->format.weight;
     double gathered = 0; // when the weights of the layer have come
     for (size_t k = 0; k < n; k++) {
         size_t i = forward ? k : n - 1 - k;
@@ -174,14 +198,13 @@ void plan_play_layers(const PlanPlayer *p, PlanStageTime *s, PipeOp op, size_t s
         if (!whole && !p->layered) pass_alone(p, c, i, weight, at);
         if (ahead && k == 0) {
             wait_until(p, at, s->reduced);
-            gathered = one_pass(p, s, c, i, weight, last_of(p, at));
+            gathered = gather(s, c, i, last_of(p, at));
         }
-        if (ahead && k + 1 < n)
-            next = one_pass(p, s, c, forward ? i + 1 : i - 1, weight, last_of(p, at));
+        if (ahead && k + 1 < n) next = gather(s, c, forward ? i + 1 : i - 1, last_of(p, at));
         if (p->layered && whole && forward && op.micro_batch == 0)
             gathered = s->gathered[first_layer(s, op.chunk) + i];
         wait_until(p, at, gathered);
-        run_layer(p, c, forward, B, kind, layer, at);
+        run_layer(p, kind == PLAN_BLOCK ? c->rings[!forward][small] : NULL, layer, at);
         if (!forward) reduce(p, s, c, op, i, layer, at);
         gathered = next;
     }

@@ -8,17 +8,24 @@
 // A layer in an op, without communication over dp. sums: of its partial gradients over tp.
 typedef enum { PLAN_EMBEDDING, PLAN_BLOCK, PLAN_HEAD, PLAN_LAYER_KINDS } PlanLayerKind;
 typedef struct {
-    double takes, sums;
+    double *takes, *sums; // [rank of the ring]
 } PlanLayer;
+typedef struct {
+    double weights[PLAN_LAYER_KINDS], gradient[PLAN_LAYER_KINDS];
+} PlanPass;
 // The forwards and backwards of a chunk. Index [forward or backward][larger or smaller
 // micro-batch].
 typedef struct {
     PlanStage stage;
-    PlanStage *slice; // only if `layered`: the stage's slices that differ
+    // Only if `layered`: the stage's slices that differ, and for each of them the time of one pass
+    // over dp of a layer's weights and of its gradient.
+    PlanStage *slice;
+    PlanPass *pass;
     PlanOp op[2][2];
     double held[2], working[2]; // bytes per micro-batch: kept; while it computes
-    // Only if ops are played layer by layer: [rank of the ring * PLAN_LAYER_KINDS + kind].
-    PlanLayer *layer[2][2];
+    // Only if ops are played layer by layer.
+    PlanLayer layer[2][2][PLAN_LAYER_KINDS];
+    PlanRings *rings[2][2]; // only if each rank of a ring is played: the rings of a block
 } PlanChunk;
 // The communication of a slice over dp. free: the time from which its lane is free.
 // piece: its buckets in the order of their starts.
@@ -41,6 +48,7 @@ typedef struct {
     // Unequal ranks of cp: the time by which each ended before the last rank; the same for each
     // message.
     double *early, *sent_early[2];
+    double *at; // room for a time of each of these ranks
     // Only if `layered` (plan_overlap.c): a lane per slice that differs, the end of the last
     // reduction, and the time from which each layer has the new weights.
     PlanLane *dp_lane;
@@ -56,8 +64,12 @@ typedef struct {
     size_t d, m;             // the replica; its micro-batches that are played
     size_t sequences, large; // sequences of the m micro-batches; of the largest one
     PlanStageTime *stage;
+    // The stages of another play of the same replica, whose chunks this play uses; or NULL.
+    const PlanStageTime *twin;
 } PlanPlayer;
 
+// Frees the layers and rings of a chunk.
+void plan_layers_free(PlanChunk *c);
 // Plays replica d from the first forward to the last backward.
 void plan_play_replica(PlanPlayer *p);
 void plan_player_free(PlanPlayer *p);

@@ -12,6 +12,20 @@
     }
 #define GPT(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
+// The vision tower of Qwen2-VL, the same for all its sizes: blocks of GPT-2's kind without wpe, on
+// images of 896 x 896 pixels in patches of 14 x 14. A patch has 3 colours in 2 frames. Of 4,096
+// positions of a sequence half are images. The image size and this half are assumed, because the
+// paper gives neither.
+#define QWEN2_VL \
+    { \
+        .model = { .layers = 32, \
+                   .width = 1280, \
+                   .heads = 16, \
+                   .context = 64 * 64, \
+                   .positions = POSITIONS_ROTARY, \
+                   .norm_eps = 1e-6 }, \
+        .images = 2, .patch = 3 * 2 * 14 * 14, .merge = 4 \
+    }
 const PlanModel plan_models[] = {
     { "gpt3-175b",
       { .layers = 96,
@@ -21,17 +35,17 @@ const PlanModel plan_models[] = {
         .vocab = 50257,
         .dropout = 0.1 },
       1536,
-      "Brown et al. 2020, table 2.1; 3.2M tokens a step" },
-    { "ptdp-1.7b", GPT(24, 2304, 24), 512, "PTD-P (Narayanan et al. 2021), table 1" },
-    { "ptdp-3.6b", GPT(30, 3072, 32), 512, "PTD-P, table 1" },
-    { "ptdp-7.5b", GPT(36, 4096, 32), 512, "PTD-P, table 1" },
-    { "ptdp-18b", GPT(40, 6144, 48), 1024, "PTD-P, table 1" },
-    { "ptdp-39b", GPT(48, 8192, 64), 1536, "PTD-P, table 1" },
-    { "ptdp-76b", GPT(60, 10240, 80), 1792, "PTD-P, table 1" },
-    { "ptdp-145b", GPT(80, 12288, 96), 2304, "PTD-P, table 1" },
-    { "ptdp-310b", GPT(96, 16384, 128), 2160, "PTD-P, table 1" },
-    { "ptdp-530b", GPT(105, 20480, 128), 2520, "PTD-P, table 1" },
-    { "ptdp-1t", GPT(128, 25600, 160), 3072, "PTD-P, table 1" },
+      .source = "Brown et al. 2020, table 2.1; 3.2M tokens a step" },
+    { "ptdp-1.7b", GPT(24, 2304, 24), 512, .source = "PTD-P (Narayanan et al. 2021), table 1" },
+    { "ptdp-3.6b", GPT(30, 3072, 32), 512, .source = "PTD-P, table 1" },
+    { "ptdp-7.5b", GPT(36, 4096, 32), 512, .source = "PTD-P, table 1" },
+    { "ptdp-18b", GPT(40, 6144, 48), 1024, .source = "PTD-P, table 1" },
+    { "ptdp-39b", GPT(48, 8192, 64), 1536, .source = "PTD-P, table 1" },
+    { "ptdp-76b", GPT(60, 10240, 80), 1792, .source = "PTD-P, table 1" },
+    { "ptdp-145b", GPT(80, 12288, 96), 2304, .source = "PTD-P, table 1" },
+    { "ptdp-310b", GPT(96, 16384, 128), 2160, .source = "PTD-P, table 1" },
+    { "ptdp-530b", GPT(105, 20480, 128), 2520, .source = "PTD-P, table 1" },
+    { "ptdp-1t", GPT(128, 25600, 160), 3072, .source = "PTD-P, table 1" },
     // Layers and width are from ZeRO's table 4, heads and batch from its appendix. Context and
     // vocabulary are not published; those of GPT-2 are assumed.
     { "zero-100b",
@@ -42,29 +56,37 @@ const PlanModel plan_models[] = {
         .vocab = 50257,
         .dropout = 0.1 },
       800,
-      "ZeRO (Rajbhandari et al. 2020), table 4: 100 billion parameters on 400 GPUs" },
+      .source = "ZeRO (Rajbhandari et al. 2020), table 4: 100 billion parameters on 400 GPUs" },
     // Llama 2: table 1 of the paper has 4K positions and batches of 4M tokens. The other sizes are
     // those of config.json beside the weights.
     { "llama2-7b", LLAMA(32, 4096, 32, 0, 11008, 4096, 32000, 1e4, 1e-5, BIASES_NONE), 1024,
-      "Touvron et al. 2023 (Llama 2), table 1; config.json of Llama-2-7b-hf" },
+      .source = "Touvron et al. 2023 (Llama 2), table 1; config.json of Llama-2-7b-hf" },
     { "llama2-13b", LLAMA(40, 5120, 40, 0, 13824, 4096, 32000, 1e4, 1e-5, BIASES_NONE), 1024,
-      "Touvron et al. 2023 (Llama 2), table 1; config.json of Llama-2-13b-hf" },
+      .source = "Touvron et al. 2023 (Llama 2), table 1; config.json of Llama-2-13b-hf" },
     { "llama2-70b", LLAMA(80, 8192, 64, 8, 28672, 4096, 32000, 1e4, 1e-5, BIASES_NONE), 1024,
-      "Touvron et al. 2023 (Llama 2), table 1; config.json of Llama-2-70b-hf" },
+      .source = "Touvron et al. 2023 (Llama 2), table 1; config.json of Llama-2-70b-hf" },
     // Llama 3: table 3 of the paper. The context is that of most of the training. The batch is that
     // of table 4, 16M tokens, for 405B; 8B and 70B have 4M tokens, assumed.
     { "llama3-8b", LLAMA(32, 4096, 32, 8, 14336, 8192, 128256, 5e5, 1e-5, BIASES_NONE), 512,
-      "Grattafiori et al. 2024 (Llama 3), table 3; config.json of Meta-Llama-3-8B" },
+      .source = "Grattafiori et al. 2024 (Llama 3), table 3; config.json of Meta-Llama-3-8B" },
     { "llama3-70b", LLAMA(80, 8192, 64, 8, 28672, 8192, 128256, 5e5, 1e-5, BIASES_NONE), 512,
-      "Grattafiori et al. 2024 (Llama 3), table 3; config.json of Meta-Llama-3-70B" },
+      .source = "Grattafiori et al. 2024 (Llama 3), table 3; config.json of Meta-Llama-3-70B" },
     { "llama3-405b", LLAMA(126, 16384, 128, 8, 53248, 8192, 128256, 5e5, 1e-5, BIASES_NONE), 2048,
-      "Grattafiori et al. 2024 (Llama 3), tables 3 and 4; config.json of Llama-3.1-405B" },
+      .source =
+          "Grattafiori et al. 2024 (Llama 3), tables 3 and 4; config.json of Llama-3.1-405B" },
     // Qwen2: table 1 of the paper. Most of the training has 4,096 positions. The batch of 4M tokens
     // is assumed.
     { "qwen2-7b", LLAMA(28, 3584, 28, 4, 18944, 4096, 152064, 1e6, 1e-6, BIASES_QKV), 1024,
-      "Yang et al. 2024 (Qwen2), table 1; config.json of Qwen2-7B-Instruct" },
+      .source = "Yang et al. 2024 (Qwen2), table 1; config.json of Qwen2-7B-Instruct" },
     { "qwen2-72b", LLAMA(80, 8192, 64, 8, 29568, 4096, 152064, 1e6, 1e-6, BIASES_QKV), 1024,
-      "Yang et al. 2024 (Qwen2), table 1; config.json of Qwen2-72B-Instruct" },
+      .source = "Yang et al. 2024 (Qwen2), table 1; config.json of Qwen2-72B-Instruct" },
+    // Qwen2-VL: Qwen2 behind a vision tower.
+    { "qwen2vl-7b", LLAMA(28, 3584, 28, 4, 18944, 4096, 152064, 1e6, 1e-6, BIASES_QKV), 1024,
+      .source = "Wang et al. 2024 (Qwen2-VL), section 2; config.json of Qwen2-VL-7B-Instruct",
+      .vision = QWEN2_VL },
+    { "qwen2vl-72b", LLAMA(80, 8192, 64, 8, 29568, 4096, 152064, 1e6, 1e-6, BIASES_QKV), 1024,
+      .source = "Wang et al. 2024 (Qwen2-VL), section 2; config.json of Qwen2-VL-72B-Instruct",
+      .vision = QWEN2_VL },
     { 0 },
 };
 const PlanOldName plan_old_names[] = {

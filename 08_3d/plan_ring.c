@@ -76,6 +76,8 @@ typedef struct {
     Block *block;      // [n]
     // The time of a rank's products with its own block, and with another one; only if `equal`.
     double own, other;
+    // The time of the products of rank r in step k, at [r n + k]; NULL: they are computed.
+    double *takes;
     bool forward, equal;
 } Ring;
 // The state of one rank, in picoseconds. at: the end of its computation. lane: when its lane is
@@ -95,6 +97,7 @@ static double products(const PlanTask *t, const CutSizes *z, const Ring *g, size
 static double computing(const PlanTask *t, const CutSizes *z, const Ring *g, size_t r, size_t k,
                         size_t B) {
     if (g->equal) return k == 0 ? g->own : g->other;
+    if (g->takes) return g->takes[r * g->n + k];
     return products(t, z, g, r, (r + g->n - k) % g->n, B);
 }
 
@@ -172,33 +175,69 @@ PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, b
 static void after(double *at, const double *takes, size_t n, double share) {
     for (size_t r = 0; r < n; r++) at[r] += share * takes[r];
 }
-// One pass through the ring. p [n]: only `near` is kept from pass to pass.
-static void pass(const PlanTask *t, const PlanStage *s, const Ring *g, Player *p, size_t B,
-                 double *at) {
-    for (size_t r = 0; r < g->n; r++) p[r] = (Player){ .at = at[r], .near = p[r].near };
-    play(t, &s->z, g, p, B);
-    for (size_t r = 0; r < g->n; r++) at[r] = fmax(p[r].at, p[r].sum);
+// again: the forward that backward repeats; without blocks if there is none.
+// first, before: the shares of the other work before that forward, and between it and the ring.
+// p [n]: only `near` is kept from pass to pass.
+struct PlanRings {
+    const PlanTask *t;
+    CutSizes z;
+    size_t B;
+    Ring ring, again;
+    double first, before;
+    Player *p;
+};
+static Ring ring_with_times(const PlanTask *t, const PlanLayout *l, const CutSizes *z, bool forward,
+                            size_t B) {
+    Ring g = ring_new(t, l, z, forward, B);
+    if (g.equal) return g;
+    double *takes = host_alloc(g.n * g.n * sizeof *takes);
+    for (size_t r = 0; r < g.n; r++)
+        for (size_t k = 0; k < g.n; k++) takes[r * g.n + k] = computing(t, z, &g, r, k, B);
+    g.takes = takes;
+    return g;
 }
 // A block is a part before attention, the ring, and a part after it. About a quarter of a block's
 // products, those of q, k and v, come before attention. With grouped heads this part is smaller (a
 // tenth for llama2-70b), but the plan uses a quarter for all models.
-void plan_ring_block(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
-                     const double *takes, bool forward, size_t B, double *at) {
+PlanRings *plan_rings_new(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
+                          size_t B) {
     const bool full = !forward && l->recompute == RECOMPUTE_FULL;
-    const double first = full ? 1.0 / 12 : 0;
-    const double before = forward ? 0.25 : full ? 7.0 / 12 : 0.75;
-    Ring g = ring_new(t, l, &s->z, forward, B);
-    Player *p = host_alloc(g.n * sizeof *p);
-    for (size_t r = 0; r < g.n; r++) p[r].near = link_near(t, l, s, r);
-    if (full) {
-        Ring again = ring_new(t, l, &s->z, true, B);
-        after(at, takes, g.n, first);
-        pass(t, s, &again, p, B, at);
-        free(again.block);
+    PlanRings *rings = host_alloc(sizeof *rings);
+    *rings = (PlanRings){ .t = t,
+                          .z = s->z,
+                          .B = B,
+                          .ring = ring_with_times(t, l, &s->z, forward, B),
+                          .first = full ? 1.0 / 12 : 0,
+                          .before = forward ? 0.25
+                                    : full  ? 7.0 / 12
+                                            : 0.75 };
+    if (full) rings->again = ring_with_times(t, l, &s->z, true, B);
+    rings->p = host_alloc(rings->ring.n * sizeof *rings->p);
+    for (size_t r = 0; r < rings->ring.n; r++) rings->p[r].near = link_near(t, l, s, r);
+    return rings;
+}
+void plan_rings_free(PlanRings *rings) {
+    if (!rings) return;
+    free(rings->ring.block);
+    free(rings->ring.takes);
+    free(rings->again.block);
+    free(rings->again.takes);
+    free(rings->p);
+    free(rings);
+}
+static void pass(PlanRings *rings, const Ring *g, double *at) {
+    Player *p = rings->p;
+    for (size_t r = 0; r < g->n; r++) p[r] = (Player){ .at = at[r], .near = p[r].near };
+    play(rings->t, &rings->z, g, p, rings->B);
+    for (size_t r = 0; r < g->n; r++) at[r] = fmax(p[r].at, p[r].sum);
+}
+void plan_ring_block(PlanRings *rings, const double *takes, double *at) {
+    const size_t n = rings->ring.n;
+    if (rings->again.block) {
+        after(at, takes, n, rings->first);
+        pass(rings, &rings->again, at);
     }
-    after(at, takes, g.n, before);
-    pass(t, s, &g, p, B, at);
-    after(at, takes, g.n, 1 - first - before);
-    free(g.block);
-    free(p);
+    after(at, takes, n, rings->before);
+    pass(rings, &rings->ring, at);
+    after(at, takes, n, 1 - rings->first - rings->before);
 }

@@ -52,12 +52,8 @@ static PlanGroup slower(PlanGroup a, PlanGroup b) {
 // embedding counts as none. At most two parts have no block: those of embedding and head. Blocks
 // that remain to be taken away are taken from the first part, and then from the end: so 126 blocks
 // on 16 stages make 7, 14 times 8, and 7, as in Llama 3.
-size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
-    const ModelConfig *m = &t->model.model;
-    size_t parts = l->n.pp * l->chunks, L = m->layers;
-    if (!l->balanced || parts == 1) return part_size(L, parts, part);
-    CutSizes z = cut_sizes(m, 1, 0);
-    size_t head = (size_t)(work_head(&z, 1).flops / work_block(&z, 1).flops + 0.5);
+static size_t balanced_blocks(size_t L, size_t parts, size_t head, size_t part) {
+    if (parts == 1) return L;
     size_t most = ceil_div(L, parts);
     head = L < parts ? 1 : at_most(head, most - 1);
     most = ceil_div(L + head, parts);
@@ -66,6 +62,19 @@ size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
     size_t blocks = part + 1 == parts ? most - head : most;
     bool taken = part == 0 ? less > 0 : part + 1 < parts && parts - 1 - part < less;
     return blocks - taken;
+}
+// A vision tower counts as blocks, too, and takes their place in the first part. The other parts
+// share the remaining blocks.
+size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
+    const ModelConfig *m = &t->model.model;
+    size_t parts = l->n.pp * l->chunks, L = m->layers, tower = plan_vision_blocks(t);
+    if (!l->balanced || parts == 1) return part_size(L, parts, part);
+    CutSizes z = cut_sizes(m, 1, 0);
+    size_t head = (size_t)(work_head(&z, 1).flops / work_block(&z, 1).flops + 0.5);
+    if (tower == 0) return balanced_blocks(L, parts, head, part);
+    size_t most = ceil_div(tower + L + head, parts), first = most > tower ? most - tower : 0;
+    first = at_most(first, L);
+    return part == 0 ? first : balanced_blocks(L - first, parts - 1, head, part - 1);
 }
 
 // Chunk k of stage i is part k pp + i of the model. ZeRO 2 and 3 communicate over dp in every
@@ -217,6 +226,16 @@ static double through_memory(const PlanTask *t, double bytes, double kernels) {
 }
 
 double plan_op_time(const PlanOp *op) { return op->products + op->rest + op->tp + op->cp + op->dp; }
+void plan_op_add(PlanOp *sum, PlanOp op, double times) {
+    sum->products += times * op.products;
+    sum->rest += times * op.rest;
+    sum->tp += times * op.tp;
+    sum->cp += times * op.cp;
+    sum->dp += times * op.dp;
+    sum->tp_bytes += times * op.tp_bytes;
+    sum->cp_bytes += times * op.cp_bytes;
+    sum->dp_bytes += times * op.dp_bytes;
+}
 static void add_tp(PlanOp *op, const PlanTask *t, const PlanStage *s, double times, size_t passes,
                    size_t count) {
     op->tp += times * plan_group_time(t, s->tp, passes, count, t->format.element);
@@ -230,7 +249,7 @@ static void add_dp(PlanOp *op, const PlanTask *t, const PlanStage *s, double tim
 // One pass for each layer of the stage.
 static void add_units(PlanOp *op, const PlanTask *t, const PlanStage *s, size_t size) {
     for (size_t i = 0; i < cut_layers(&s->z); i++)
-        add_dp(op, t, s, 1, ONE_PASS, elements_unit(&s->z, i), size);
+        add_dp(op, t, s, 1, ONE_PASS, plan_unit(t, &s->z, i), size);
 }
 static void add_ring(PlanOp *op, PlanRing r, double times) {
     op->products += times * r.products;
@@ -336,7 +355,13 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     size_t M = B * z->T;
     double blocks = (double)z->blocks, first = z->first, last = z->last;
     Products p = block_products(t, z, B);
-    double head = plan_product_time(t, 1, M, z->vocab, z->C, false);
+    // the head's product, and those for its dx and dW
+    double head = 0, head_input = 0, head_weight = 0;
+    if (z->last) {
+        head = plan_product_time(t, 1, M, z->vocab, z->C, false);
+        head_input = plan_product_time(t, 1, M, z->C, z->vocab, false);
+        head_weight = plan_product_time(t, 1, z->C, z->vocab, M, true);
+    }
     // Softmax and dropout read and write the scores.
     const RowBytes rows_of = row_bytes(t, z, B);
     const double score_bytes = plan_block_bytes(t, z, B, true);
@@ -349,14 +374,13 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     bool full = l->recompute == RECOMPUTE_FULL, selective = l->recompute == RECOMPUTE_SELECTIVE;
     PlanOp op = { 0 };
     if (forward) {
-        op.products = blocks * p.forward + last * head;
+        op.products = blocks * p.forward + head;
         op.rest = blocks * rest + last * logits;
     } else {
         op.products = blocks * (p.backward + (full        ? p.forward
                                               : selective ? p.scores
                                                           : 0)) +
-                      last * (plan_product_time(t, 1, M, z->C, z->vocab, false) +
-                              plan_product_time(t, 1, z->C, z->vocab, M, true));
+                      head_input + head_weight;
         op.rest = blocks * (rest_back + (full ? rest : selective ? scores : 0)) + last * logits;
     }
     // Over tp, of [M, C]: four all-reduces per block, two of them forward. With sequence
@@ -369,8 +393,7 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     if (l->sequence) add_tp(&op, t, s, halves, ONE_PASS, rows);
     else add_tp(&op, t, s, halves / 2, ALL_REDUCE_PASSES, rows);
     if (t->how.overlap.tp && l->n.tp > 1)
-        op.tp -= hidden_sums(t, l, s, &p, plan_product_time(t, 1, z->C, z->vocab, M, true), rows,
-                             forward);
+        op.tp -= hidden_sums(t, l, s, &p, head_weight, rows, forward);
     // The loss: three sums of [M, 1].
     if (forward && z->last) add_tp(&op, t, s, 3, ALL_REDUCE_PASSES, M);
     // ZeRO: each micro-batch gathers the weights for forward and for backward, and reduces its
@@ -383,6 +406,7 @@ PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
         op.dp = fmax(op.dp, units.dp);
         op.dp_bytes = fmax(op.dp_bytes, units.dp_bytes);
     }
+    if (z->first && plan_has_vision(t)) plan_op_add(&op, plan_vision_op(t, l, s, forward, B), 1);
     if (!forward && l->sequence && l->zero >= 2) {
         PlanOp sums = plan_partial_sums(t, l, s);
         op.tp += sums.tp;
@@ -413,12 +437,13 @@ PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage
         if (elements[i])
             add_tp(&op, t, s, i + 1 < PARTIAL_SUMS ? (double)s->z.blocks : s->z.last,
                    ALL_REDUCE_PASSES, elements[i]);
+    if (s->z.first && plan_has_vision(t)) plan_op_add(&op, plan_vision_sums(t, l, s), 1);
     return op;
 }
 PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     PlanOp op = { 0 };
     size_t g = t->format.gradient;
-    if (l->zero == 0) add_dp(&op, t, s, 1, ALL_REDUCE_PASSES, elements_stage(&s->z), g);
+    if (l->zero == 0) add_dp(&op, t, s, 1, ALL_REDUCE_PASSES, plan_elements(t, &s->z), g);
     if (l->zero == 1) add_units(&op, t, s, g);
     if (l->zero >= 1) add_table(&op, t, s, g);
     return op;
@@ -433,6 +458,6 @@ PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
 // The optimizer reads weight, gradient and state, and writes weight and state.
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;
-    double elements = (double)elements_stage(&s->z) / (l->zero ? (double)plan_replicas(l) : 1);
+    double elements = (double)plan_elements(t, &s->z) / (l->zero ? (double)plan_replicas(l) : 1);
     return through_memory(t, elements * (double)(2 * f->weight + f->gradient + 2 * f->state), 1);
 }

@@ -49,9 +49,10 @@ static void utilisation(const PlanTask *t, PlanResult *r) {
     const ModelConfig *m = &t->model.model;
     size_t batch = t->model.batch;
     CutSizes z = cut_sizes(m, 1, 0);
-    double model = (double)batch * 3 * work_stage(&z, 1).flops,
+    double model = (double)batch * 3 * (work_stage(&z, 1).flops + plan_vision_flops(t, false)),
            blocks = (double)(batch * m->layers), again = 0;
-    if (r->layout.recompute == RECOMPUTE_FULL) again = blocks * work_block(&z, 1).flops;
+    if (r->layout.recompute == RECOMPUTE_FULL)
+        again = blocks * work_block(&z, 1).flops + (double)batch * plan_vision_flops(t, true);
     if (r->layout.recompute == RECOMPUTE_SELECTIVE) again = blocks * work_scores(&z, 1).flops;
     double could = (double)t->gpus * t->cluster.flops * r->step * 1e-12;
     r->mfu = model / could;

@@ -23,17 +23,6 @@ static size_t sequences_of(const PlanPlayer *p, size_t k) {
     return part_size(p->sequences, p->m, k);
 }
 
-static void add(PlanOp *sum, const PlanOp *op, double times) {
-    sum->products += times * op->products;
-    sum->rest += times * op->rest;
-    sum->tp += times * op->tp;
-    sum->cp += times * op->cp;
-    sum->dp += times * op->dp;
-    sum->tp_bytes += times * op->tp_bytes;
-    sum->cp_bytes += times * op->cp_bytes;
-    sum->dp_bytes += times * op->dp_bytes;
-}
-
 // Is the message cut over tp, and gathered by the receiver? With sequence parallelism a rank has
 // only its own rows.
 static bool is_scattered(const PlanPlayer *p) {
@@ -78,7 +67,8 @@ static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTim
         PlanChunk *c = &s.chunk[k];
         c->stage = plan_chunk(p->t, p->l, p->d, i, k);
         if (p->layered) plan_layer_slices(p, c);
-        for (size_t small = 0; small < 2 && p->large >= small; small++) {
+        const size_t sizes = p->sequences % p->m ? 2 : 1; // of micro-batches
+        for (size_t small = 0; small < sizes && p->large >= small; small++) {
             size_t B = p->large - small;
             for (int what = 0; what < 2; what++) {
                 c->op[what][small] = plan_op(p->t, p->l, &c->stage, what == FORWARDS, B);
@@ -94,17 +84,16 @@ static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTim
         s.sent_early[what] = host_alloc(n * p->ring * sizeof(double));
     }
     s.early = host_alloc(p->ring * sizeof(double));
+    s.at = host_alloc(p->ring * sizeof(double));
     if (p->layered) plan_overlap_begin(p, &s, i);
     return s;
 }
 static void stage_free(PlanStageTime *s, size_t chunks) {
     schedule_free(&s->list);
     plan_overlap_free(s);
-    for (size_t k = 0; k < chunks && !s->copied; k++) {
-        for (size_t i = 0; i < 4; i++) free(s->chunk[k].layer[i / 2][i % 2]);
-        free(s->chunk[k].slice);
-    }
+    for (size_t k = 0; k < chunks && !s->copied; k++) plan_layers_free(&s->chunk[k]);
     free(s->early);
+    free(s->at);
     free(s->sent_early[0]);
     free(s->sent_early[1]);
     free(s->chunk);
@@ -127,14 +116,13 @@ static double op_takes(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c
     size_t B = sequences_of(p, op.micro_batch), small = B != p->large, n = p->ring;
     double begin = fmax(s->now, there);
     if (n == 1 && !p->layered) return plan_op_time(&c->op[what][small]);
-    double *at = host_alloc(n * sizeof *at), end = 0;
+    double *at = s->at, end = 0;
     for (size_t r = 0; r < n; r++)
         at[r] = fmax(s->now - s->early[r], senders ? there - senders[r] : there);
     plan_play_layers(p, s, op, small, at);
     for (size_t r = 0; r < n; r++) end = fmax(end, at[r]);
     for (size_t r = 0; r < n; r++)
         s->early[r] = s->sent_early[what][(op.chunk * p->m + op.micro_batch) * n + r] = end - at[r];
-    free(at);
     return end - begin;
 }
 
@@ -174,8 +162,8 @@ static bool play_op(PlanPlayer *p, size_t i) {
     }
     // END
     if (!p->t->how.overlap.pp) s->now = fmax(s->now, s->arrives[what][slot]);
-    add(&s->sum, &gather, 1);
-    add(&s->sum, &c->op[what][small], 1);
+    plan_op_add(&s->sum, gather, 1);
+    plan_op_add(&s->sum, c->op[what][small], 1);
     // The additional time of unequal ranks of cp, or the time that layers hide; 0 where they are
     // alike.
     *(p->layered ? &s->sum.dp : &s->sum.cp) += alone - plan_op_time(&c->op[what][small]);
@@ -205,18 +193,18 @@ static const PlanStageTime *stage_like(const PlanPlayer *p, size_t i) {
 static void play(PlanPlayer *p) {
     size_t pp = p->l->n.pp, ring = plan_ring_players(p->t, p->l), layers = p->t->model.model.layers;
     p->layered = plan_is_layered(p->t, p->l);
-    p->ring = ring * ring * p->m * layers > MOST_STEPS ? 1 : ring;
+    if (!p->twin) p->ring = ring * ring * p->m * layers > MOST_STEPS ? 1 : ring;
     p->large = ceil_div(p->sequences, p->m);
     p->stage = host_alloc(pp * sizeof *p->stage);
     for (size_t i = 0; i < pp; i++) {
-        p->stage[i] = stage_new(p, i, stage_like(p, i));
+        p->stage[i] = stage_new(p, i, p->twin ? &p->twin[i] : stage_like(p, i));
         if (p->l->zero == 3) { // wte is gathered once, before all other units
             PlanStage s = plan_stage(p->t, p->l, p->d, i);
             PlanOp table = plan_gather(p->t, p->l, &s);
             p->stage[i].now = p->stage[i].busy = table.dp;
             for (size_t k = 0; k < p->stage[i].dp_lanes; k++)
                 p->stage[i].dp_lane[k].free = table.dp;
-            add(&p->stage[i].sum, &table, 1);
+            plan_op_add(&p->stage[i].sum, table, 1);
         }
     }
     for (bool moved = true; moved;) {
@@ -246,6 +234,8 @@ void plan_play_replica(PlanPlayer *p) {
     less.m = few - pp;
     less.sequences = less.m * each;
     play(p);
+    less.twin = p->stage;
+    less.ring = p->ring;
     play(&less);
     // All stages go on at the pace of the slowest one, which is at least as slow as its own ops.
     double times = (double)((m - few) / pp), pace = 0;
@@ -261,8 +251,8 @@ void plan_play_replica(PlanPlayer *p) {
         for (size_t k = 0; k < s->dp_lanes; k++)
             s->dp_lane[k].free += times * (s->dp_lane[k].free - one->dp_lane[k].free);
         s->reduced += times * (s->reduced - one->reduced);
-        add(&s->sum, &before, times);
-        add(&s->sum, &one->sum, -times);
+        plan_op_add(&s->sum, before, times);
+        plan_op_add(&s->sum, one->sum, -times);
     }
     plan_player_free(&less);
     p->m = m;

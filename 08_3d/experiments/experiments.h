@@ -194,10 +194,20 @@ typedef struct {
 void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const SampleMeasured *got);
 
 // ---------------------------------------------------------------- the program plan
+// plan_anchors.c: the errors of the plan's steps on n published ones. fast: how many steps of the
+// plan are too short.
+typedef struct {
+    double mean, worst;
+    size_t n, fast;
+} AnchorErrors;
+// held_out: of the systems of the fit. others: of other systems.
+typedef struct {
+    AnchorErrors held_out, others;
+} Anchors;
+// Compares the plan with published steps. print: the table, too.
+Anchors plan_anchors(Run *run, bool print);
 // The plan beside published tables. Rank 0 computes; the others wait for its verdict.
-void plan_papers(Run *run); // plan_papers.c
-// plan_anchors.c: published step times and those of the plan. print: the table, too.
-void plan_anchors(Run *run, bool print);
+void plan_papers(Run *run);      // plan_papers.c
 void plan_ptdp(Run *run);        // plan_ptdp.c
 void plan_korthikanti(Run *run); // plan_korthikanti.c
 

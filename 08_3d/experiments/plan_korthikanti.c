@@ -16,7 +16,7 @@ static const struct {
 static bool memory_of_a_block(void) {
     bool holds = true;
     for (size_t i = 0; i < 4; i++) {
-        PlanTask t = paper_task((PlanModel){ "", figure7[i].model, 1, "" }, 8);
+        PlanTask t = paper_task((PlanModel){ "", figure7[i].model, 1, .source = "" }, 8);
         CutSizes plain = cut_sizes(&t.model.model, 8, 0), sequence = cut_sequence(plain, false);
         // The block's input, which the plan counts between layers.
         double sbh = (double)(plain.T * plain.C * t.format.element), row = sbh / 8;
@@ -33,7 +33,7 @@ static bool memory_of_a_block(void) {
 
 // Tables 4 and 5: which choice costs more than which. plan_anchors.c has the times.
 static double block_time(Recompute recompute, bool sequence) {
-    PlanTask t = paper_task((PlanModel){ "", PAPER_GPT(1, 6144, 64), 4, "" }, 8);
+    PlanTask t = paper_task((PlanModel){ "", PAPER_GPT(1, 6144, 64), 4, .source = "" }, 8);
     t.how.overlap.tp = true;
     PlanLayout l = { .n = { 1, 8, 1, 0 },
                      .micro_batch = 4,

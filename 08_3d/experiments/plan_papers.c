@@ -138,7 +138,6 @@ void plan_papers(Run *run) {
                idle || zero_table2());
     check_true(run, "ZeRO figure 1", "PTD-P's model of 7.5 billion, unit by unit: within 1.5 %",
                idle || zero_by_units());
-    plan_anchors(run, option_flag(run, "papers"));
     plan_ptdp(run);
     plan_korthikanti(run);
     check_true(run, "ring attention", "(6N - 4)/N of [T, C] sent, 1/N of the products, N to 16",

@@ -163,8 +163,9 @@ const char *EXPORT(planner_layout)(void) {
         write_sentence("refused", why);
     } else {
         PlanResult r = plan_layout(&task, &layout);
-        snprintf(part, sizeof part, "{\"parameters\": %zu, \"tokens\": %zu, \"layout\": ",
-                 config_parameters(&task.model.model), task.model.batch * task.model.model.context);
+        snprintf(part, sizeof part,
+                 "{\"parameters\": %zu, \"tokens\": %zu, \"layout\": ", plan_parameters(&task),
+                 task.model.batch * task.model.model.context);
         write_text(part);
         plan_layout_json(&task, &r, part, sizeof part);
         write_text(part);
