@@ -238,14 +238,14 @@ static void check_scale(Run *run) {
             loss_scale_next(&scale, finite);
             loss_scale_next(&same, finite);
             size_t in_row = finite ? k / PATIENCE : row[r] / PATIENCE;
-            got[n] = log2(scale.factor);
-            want[n++] = (double)(doubled + in_row) - (double)(finite ? r : r + 1);
+            got[n] = scale.factor;
+            want[n++] = ldexp(1, (int)(doubled + in_row) - (int)(finite ? r : r + 1));
         }
         doubled += row[r] / PATIENCE;
     }
     fixed[0] = same.factor;
     fixed[1] = (double)(scale.skipped + same.skipped);
-    check_numbers(run, "loss scale", "its power of two after each step: only steps in a row count",
+    check_numbers(run, "loss scale", "its factor after each step: only good steps in a row count",
                   got, want, n, 0);
     check_numbers(run, "loss scale", "a fixed factor, and skipped steps", fixed,
                   (double[]){ 8, 2 * ROWS }, 2, 0);
