@@ -172,6 +172,14 @@ Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list) {
     size_t n = messages < SEND_BUFFERS ? messages : SEND_BUFFERS;
     if (schedule_chunks(list) > v)
         fault("a schedule of %zu chunks for a stage of %zu", schedule_chunks(list), v);
+    for (size_t at = 0; at < list->n; at++) {
+        size_t k = list->ops[at].micro_batch;
+        if (list->ops[at].what != UPDATE && k >= s->micro_batches)
+            fault(
+                "op %zu of the list of stage %zu has micro-batch %zu, but there are %zu, and they "
+                "count from 0",
+                at, pp->rank, k, s->micro_batches);
+    }
     const PipelineBatch *largest = &s->micro[0]; // messages differ in rows only
     for (size_t k = 1; k < s->micro_batches; k++)
         if (s->micro[k].in.rows > largest->in.rows) largest = &s->micro[k];

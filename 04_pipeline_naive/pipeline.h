@@ -29,7 +29,7 @@ typedef struct {
     Tensor dy, dx;         // gradients of y (last stage: none), of x (first: none)
     Arena input;           // holds x until the backward is done
     Arena gradient;        // holds dy under the executor
-    ActivationStash *kept; // the activations that layers keep from forward to backward
+    ActivationStash *kept; // what layers keep from forward to backward; NULL before and after
     double loss;           // sum of token losses on the last stage, 0 elsewhere
     bool half;             // dx is computed, but the weights' gradients are not (05.06)
 } PipelineBatch;
@@ -52,6 +52,8 @@ PipelineBatch pipeline_batch(const Batch *b, Layer *layers, size_t n_layers, boo
 void pipeline_forward(PipelineStage *s, size_t k);
 // Micro-batch k: computes dx from dy, adds to the weights' gradients, frees x. Sends nothing.
 void pipeline_backward(PipelineStage *s, size_t k);
+// fault() unless the forward of micro-batch k has run on this stage and its backward has not.
+void pipeline_require_forward(const PipelineStage *s, size_t k);
 PipelineResult pipeline_end(PipelineStage *s);
 
 // --------------------------------------------------------------- 02_naive.c, 03_gpipe.c: a step

@@ -1,6 +1,7 @@
 // stage.c: the layers of a stage, and their forward and backward for one micro-batch. This file
 // sends no message.
 #include "04_pipeline_naive/pipeline.h"
+#include <stdio.h>
 #include <stdlib.h>
 
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i) {
@@ -59,14 +60,26 @@ void pipeline_forward(PipelineStage *s, size_t k) {
     if (s->in_flight > s->result.in_flight) s->result.in_flight = s->in_flight;
 }
 
+void pipeline_require_forward(const PipelineStage *s, size_t k) {
+    if (s->micro[k].kept) return;
+    size_t stage = s->first ? 0 : s->before + 1;
+    char chunk[40] = "";
+    if (s->chunks > 1) snprintf(chunk, sizeof chunk, " through chunk %zu", k / s->micro_batches);
+    fault("stage %zu runs the backward of micro-batch %zu%s before its forward, or twice: a "
+          "backward needs what its forward on the same stage kept, and frees it",
+          stage, k % s->micro_batches, chunk);
+}
+
 void pipeline_backward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
+    pipeline_require_forward(s, k);
     Arena losses = arena(MEM_WORKSPACE);
     if (b->end) { // the loss is divided by the counted tokens of the batch
         b->dy = tensor_shaped(&losses, b->out);
         tensor_fill(b->dy, (real)b->batch->token_weight);
     }
     walk_backward(b->layers, b->n_layers, b->batch, b->kept, b->dy, b->dx);
+    b->kept = NULL;
     arena_free(&losses);
     arena_free(&b->input); // x
     s->in_flight--;

@@ -22,12 +22,17 @@
 Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
     Schedule list = { 0 };
     size_t ahead = p - 1 - i, forwards = 0, backwards = 0;
+    // EXERCISE 05.01a (2 points): the list of 1F1B by hand. `ahead` forwards, but at most m; then a
+    // forward and a backward in turn, until no forward is left; then the other backwards. Both
+    // kinds come in ascending order. Call: schedule_add(&list, what, micro_batch), what being
+    // FORWARD or BACKWARD.
     while (forwards < ahead && forwards < m) schedule_add(&list, FORWARD, forwards++); // warm-up
     while (forwards < m) {                                                             // steady
         schedule_add(&list, FORWARD, forwards++);
         schedule_add(&list, BACKWARD, backwards++);
     }
     while (backwards < m) schedule_add(&list, BACKWARD, backwards++); // cool-down
+    // END
     return list;
 }
 
@@ -80,7 +85,7 @@ Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
             PipeOp op = stage[i].ops[next[i]];
             size_t k = op.micro_batch, start = free_at[i];
             bool backward = op.what == BACKWARD, wrong = false;
-            if (end[i][backward][k]) return refused(NOT_ONCE);
+            if (k >= m || end[i][backward][k]) return refused(NOT_ONCE);
             StageOp needs, feeds;
             if (pipe_op_needs(op, i, p, 1, &needs)) {
                 Mailbox *from = backward ? &back[needs.stage] : &on[needs.stage];

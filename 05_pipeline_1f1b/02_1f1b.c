@@ -102,11 +102,15 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
 Schedule schedule_1f1b(size_t p, size_t m, size_t i) {
     size_t ahead = warm_up(p, m, i);
     Schedule s = { 0 };
+    // EXERCISE 05.02b (2 points): 1F1B as a list. The same order as in pipeline_1f1b: `ahead`
+    // forwards; then a forward and a backward in turn; then the last backwards. Call:
+    // schedule_add(&s, what, micro_batch), what being FORWARD or BACKWARD.
     for (size_t k = 0; k < ahead; k++) schedule_add(&s, FORWARD, k);
     for (size_t k = ahead; k < m; k++) {
         schedule_add(&s, FORWARD, k);
         schedule_add(&s, BACKWARD, k - ahead);
     }
     for (size_t k = m - ahead; k < m; k++) schedule_add(&s, BACKWARD, k);
+    // END
     return s;
 }

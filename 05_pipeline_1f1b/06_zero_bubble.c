@@ -28,6 +28,7 @@ void linear_backward_weights(Tensor dw, Tensor x, Tensor dy) { op_matmul_tn(dw, 
 // (layer_defer in common/model/layer.c), and frees what only B needs.
 void pipeline_backward_inputs(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
+    pipeline_require_forward(s, k);
     Arena losses = arena(MEM_WORKSPACE);
     if (b->end) {
         b->dy = tensor_shaped(&losses, b->out);
@@ -43,6 +44,7 @@ void pipeline_backward_weights(PipelineStage *s, size_t k) {
     if (!b->half) fault("backward of weights %zu without its backward of inputs before it", k);
     b->half = false;
     walk_backward_weights(b->layers, b->n_layers, b->batch, b->kept);
+    b->kept = NULL;
     arena_free(&b->input); // x
     s->in_flight--;
 }

@@ -16,20 +16,21 @@ static void zero3_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor d
     zero3_drop(l, &in_flight);
 }
 // Computes the gradients of the weights later. This half does not read the weights, so it does not
-// gather them. Allocates and reduces gradients as zero2_backward_and_reduce() does.
-static void weights_and_reduce(Layer *l, const Batch *b, Tensor x, Saved *s) {
-    Arena in_flight = arena(MEM_COMMUNICATION);
-    for (size_t i = 0; i < l->n_units; i++)
-        if (!zero2_stays_whole(l->units[i])) zero2_allocate_gradient(l->units[i], &in_flight);
+// gather them. zero2_backward_and_reduce() allocates and reduces the gradients. The layer whose
+// backward it calls has only the second half.
+static void second_half(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)dy; // the first half has copied the dy of every product
+    (void)dx;
     layer_backward_weights(l->inner, b, x, s);
-    for (size_t i = 0; i < l->n_units; i++) {
-        Unit *u = l->units[i];
-        if (zero2_stays_whole(u)) continue;
-        unit_partial_sums(u);
-        zero2_reduce_gradient(u, u->replicas); // reduce-scatter
-        unit_attach_gradients(u, (Tensor){ 0 });
-    }
-    arena_free(&in_flight);
+}
+static const LayerKind weights_half = { .name = "second half", .backward = second_half };
+static void weights_and_reduce(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    Layer half = *l->inner, outer = *l;
+    half.kind = &weights_half;
+    half.inner = l->inner;
+    half.n_inner = 1;
+    outer.inner = &half;
+    zero2_backward_and_reduce(&outer, b, x, (Tensor){ 0 }, (Tensor){ 0 }, s);
 }
 static const LayerKind zero2_halves = {
     .name = "ZeRO-2 layer",

@@ -132,6 +132,16 @@ for my $g (@chosen) {
     $verdict{$name} = { id => $g->{id}, least => $least, most => $most, why => $why };
 }
 
+# The sandbox has the texts that lessons read. Without one, no exercise of its lesson can be graded.
+for my $file (glob '[0-9][0-9]_*/experiments/*.c') {
+    my ($text) = Exercises::slurp($file) =~ /"data", "FILE", "([^"]+)"/ or next;
+    like(
+        Exercises::slurp('tools/Grader.pm'),
+        qr{=> '/work/\Q$text\E'},
+        "$file: the sandbox has its text, $text"
+    );
+}
+
 # ---- markers and files, most of which need no run ----
 my $clean = Exercises::slurp($e->{file});
 my $right = substr $clean, $e->{begin}, $e->{end} - $e->{begin};

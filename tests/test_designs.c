@@ -143,6 +143,31 @@ static void execute(void *design) {
     comm_run(&launch, run_design, d);
 }
 
+// ------------------------------------------- a list that a stage cannot run: what the executor
+// says
+
+static void refuses(const char *text, size_t m, const char *words) {
+    Design d = { .m = m };
+    Schedule *stage = lists_parse(text, &d.p);
+    for (size_t i = 0; i < d.p; i++) d.stage[i] = stage[i];
+    char said[2048];
+    int status = tap_child(execute, &d, said, sizeof said);
+    if (!ok(status == 3 && strstr(said, words), "the executor refuses %s: %s", text, words))
+        printf("#   status %d, and it said: %s\n", status, said);
+    free(stage);
+    design_free(&d);
+}
+
+static void refused_lists(void) {
+    static const char before[] = "runs the backward of micro-batch 0 before its forward, or twice";
+    refuses("F0 B0 / F0 B0 / B0 F0", 1, before);
+    refuses("F0 F1 B0 B1 / B0 F0 F1 B1", 2, before);
+    refuses("F0 I0 W0 / I0 F0 W0", 1, before);
+    refuses("F0 F1 B0 B1 / F0 F1 B0 B0", 2, before);
+    refuses("F0 I0 W0 / F0 W0 I0", 1, "backward of weights 0 without its backward of inputs");
+    refuses("F0 B0 / F0 B0 F1 B1", 1, "op 2 of the list of stage 1 has micro-batch 1, but there");
+}
+
 // ---------------------------------------------------------------- the comparison
 
 typedef struct {
@@ -189,6 +214,7 @@ int main(void) {
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         ok(kinds[k].tried == kinds[k].wanted && kinds[k].agreed == kinds[k].tried,
            "%s: %zu of %zu random schedules", kinds[k].name, kinds[k].agreed, kinds[k].wanted);
+    refused_lists();
     // A stage with an op before an op of its own that it needs fails; other lists hang.
     ok(kinds[LISTS_DEADLOCK].hung >= 8, "the executor reports at least 8 of these deadlocks");
     return tap_end();

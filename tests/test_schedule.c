@@ -488,6 +488,10 @@ static void typed_lists(void) {
     judged("W0 I0 F0", LISTS_DEADLOCK,
            "stage 0 waits before W0 for its own I0, which its list has later");
     judged("F0 B0 / F0 B0 / B0 F0", LISTS_DEADLOCK,
+           "stage 2 has B0 before its own F0: a backward needs what the forward on the same stage "
+           "kept");
+    judged("F0 B0 / B0 F0 / F0 B0", LISTS_DEADLOCK, "stage 1 has B0 before its own F0: ");
+    judged("F0 B0 / F0 B0 / B0 F0", LISTS_DEADLOCK,
            "stage 0 waits before B0 for B0 of stage 1, which waits, too");
     judged("F0 F1 F2 F3 F4 F5 F6 B0 B1 B2 B3 B4 B5 B6 / F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6",
            LISTS_LEGAL, "");

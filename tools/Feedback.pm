@@ -39,19 +39,54 @@ sub read_hints {
     return \%hints;
 }
 
+# Is a cost the number of ranks times as much as predicted?
+sub times_ranks {
+    my ($cost, $known) = @_;
+    my $n = $known->{ranks} // 1;
+    return $n > 1 && $cost->{predicted} > 0 && close_to($cost->{measured} / $cost->{predicted}, $n);
+}
+
+# Returns in which calls the ranks wait after a deadlock: send, receive, collective, or several.
+sub waits {
+    my ($fault) = @_;
+    return '' unless ($fault // '') =~ /deadlock|all ranks wait/;
+    my @waits;
+    push @waits, 'send' if $fault =~ /waits until rank|waits in send/;
+    push @waits, 'receive' if $fault =~ /waits to receive|waits in recv/;
+    push @waits, 'collective' if $fault =~ /waits in (?!send|recv)/;
+    return join ' ', @waits;
+}
+my %cause_of_waits = (
+    send =>
+        'every rank waits until its message is received, and none receives: a receive is missing, or both sides send first',
+    receive =>
+        'every rank waits for a message, and none sends: a send is missing, or both sides receive first',
+    collective =>
+        'the ranks wait in different collectives: all ranks of a group make the same calls in the same order',
+    'send collective' =>
+        'some ranks wait in a collective, and the others until a message is received: all ranks make the same calls in the same order, and no rank leaves one out',
+    'receive collective' =>
+        'some ranks wait in a collective, and the others for a message: all ranks make the same calls in the same order, and no rank leaves one out'
+);
+
 # Returns the findings of a run, a line each, as tools/hints describes them.
 sub findings {
     my ($sentence, $known) = @_;
     my @lines = map { "page $_" } $sentence // ();
+    push @lines, abs($1) > abs($2) ? 'first larger' : 'first smaller'
+        if ($sentence // '') =~
+        /Number \d+ of \d+ is (-?\d(?:[\d.e+-]*\d)?) instead of (-?\d(?:[\d.e+-]*\d)?)/;
     push @lines, map { "wrong $_->[0], $_->[1]: $_->[2]" } @{ $known->{wrong} || [] };
     push @lines, map {
         my $how =
               $_->{measured} == 0 ? 'none'
             : $_->{measured} > $_->{predicted} ? 'more'
             : 'less';
-        "cost $_->{name}, $_->{unit}: $how"
+        my $each = times_ranks($_, $known) ? ', once per rank' : '';
+        "cost $_->{name}, $_->{unit}: $how$each"
     } @{ $known->{costs} || [] };
     push @lines, "fault $known->{fault}" if defined $known->{fault};
+    push @lines, map { "waits $_" } grep { $_ ne '' } waits($known->{fault});
     return join "\n", @lines;
 }
 
@@ -69,7 +104,7 @@ sub hint {
         return $mistake
             unless grep { $_->{absent} == ($findings =~ $_->{pattern} ? 1 : 0) } @$conditions;
     }
-    return undef;
+    return $cause_of_waits{ waits($known->{fault}) };
 }
 
 # ---- the likely mistake ----
@@ -89,9 +124,19 @@ sub cause_of_factor {
     return
         "every value is the sum divided by the number of ranks, $n: the loss is already a mean over the whole batch, so the gradients are only added"
         if $small && $n > 1 && close_to($factor, $n);
+    my @costs = @{ $known->{costs} || [] };
+    my $large = !$small && $n > 1 && close_to($factor, $n);
+    return
+        "$n ranks computed the same whole batch, and the sum added their $n equal values: each rank computes its own shard only"
+        if $large && grep { $_->{name} =~ /computing|FLOP/ && times_ranks($_, $known) } @costs;
+    return
+        "the sum over the $n ranks was made once more: after the first sum every rank has the whole value, and a second sum adds it $n times"
+        if $large && grep {
+        $_->{unit} =~ /call|message/ && $_->{predicted} > 0 && $_->{measured} > $_->{predicted}
+        } @costs;
     return
         "every value is $n times the right one: $n ranks added the same whole value, or the division by the number of ranks is missing"
-        if !$small && $n > 1 && close_to($factor, $n);
+        if $large;
     return
         "every value is divided by the number of micro-batches, $m, once more: the loss is already a mean over the whole batch"
         if $small && $m > 1 && close_to($factor, $m);

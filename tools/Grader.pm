@@ -141,6 +141,7 @@ sub grader_begin {
         qw(common/comm/comm_mpi.c common/comm/comm_nccl.c common/comm/waits.c);
     push @same, map { $program->($_) } qw(broker compare);
     copy_files('build', $work, 'text.txt');
+    copy_files('.', $work, 'LICENSE');
     my $kept = kept_parts(map { $_->[1] =~ s/\Q$work\E//gr } @same);
     my @have = grep { -e "$kept/$_->[0]" } @same;
     copy_files($kept, $work, map { $_->[0] } @have);
@@ -268,7 +269,13 @@ sub run_program {
         $o{seed}, '--timeout', $o{seconds}, '--json',
         '/tmp/page.json'
     );
-    my %seen = ($o{program} => '/work/program', "$work/text.txt" => '/work/build/text.txt');
+
+    # The texts that lessons read: 06.06 learns LICENSE.
+    my %seen = (
+        $o{program} => '/work/program',
+        "$work/text.txt" => '/work/build/text.txt',
+        "$work/LICENSE" => '/work/LICENSE'
+    );
 
     # A program that saves needs a folder that all of its ranks share. Each run gets an empty one.
     if ("@options" =~ m{--save (\S+)}) {

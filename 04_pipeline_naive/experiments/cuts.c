@@ -42,6 +42,18 @@ static double partition_largest(const double *cost, size_t p, const size_t *firs
     return most;
 }
 
+// The earliest layer at which the last of p parts may begin, if no part costs more than `most`.
+static size_t earliest_last(const double *cost, size_t n, size_t p, double most) {
+    double last = 0;
+    size_t earliest = n;
+    for (size_t i = n; i-- > p - 1;) {
+        last += cost[i];
+        bool fits = p > 1 ? partition_exhaustive(cost, i, p - 1) <= most : i == 0;
+        if (fits && last <= most) earliest = i;
+    }
+    return earliest;
+}
+
 void partition_cuts(Run *run) {
     // DeepSpeed minimises the difference between the largest and the smallest stage.
     static const double example[] = { 9, 5, 5, 9, 6 };
@@ -51,7 +63,7 @@ void partition_cuts(Run *run) {
     check_numbers(run, "cuts", "costs 9 5 5 9 6 on 3 stages: min-max 14, max - min 15", got, want,
                   2, 0);
     enum { CASES = 200 };
-    double best[CASES], every[CASES], sum[CASES];
+    double best[CASES], every[CASES], sum[CASES], begin[CASES], earliest[CASES];
     for (size_t k = 0; k < CASES; k++) {
         double cost[12];
         size_t n = 1 + random_key(run->seed, k) % 12, p = 1 + random_key(run->seed + 1, k) % n;
@@ -61,7 +73,11 @@ void partition_cuts(Run *run) {
         best[k] = partition_min_max(cost, n, p, cut);
         every[k] = partition_exhaustive(cost, n, p);
         sum[k] = partition_largest(cost, p, cut);
+        begin[k] = (double)cut[p - 1];
+        earliest[k] = (double)earliest_last(cost, n, p, every[k]);
     }
     check_numbers(run, "cuts", "200 random ones: the smallest of all cuts", best, every, CASES, 0);
     check_numbers(run, "cuts", "200 random ones: the cut has that cost", sum, every, CASES, 0);
+    check_numbers(run, "cuts", "200 random ones: of equal cuts, the last stage begins earliest",
+                  begin, earliest, CASES, 0);
 }

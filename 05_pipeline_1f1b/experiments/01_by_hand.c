@@ -52,6 +52,12 @@ static void check_published(Run *run, size_t i, const char *order) {
 static void check_refused(Run *run) {
     Schedule *s = schedule_all(by_hand_1f1b, 3, 4); // stage 1: F0 F1 B0 F2 B1 F3 B2 B3
     PipeOp *op = s[1].ops, keep[8];
+    bool whole = s[1].n == 8; // an unsolved 05.01a has an empty list
+    if (!whole) {
+        check_true(run, "refused", "1F1B, p = 3, m = 4: stage 1 has 8 ops", whole);
+        schedule_all_free(s, 3);
+        return;
+    }
     memcpy(keep, op, sizeof keep);
     op[0] = keep[2];
     op[2] = keep[0];
@@ -95,7 +101,7 @@ static void chart(Run *run, const char *title, ScheduleRule rule) {
         char row[2 * P * M * (T_FORWARD + T_BACKWARD) + 1];
         memset(row, '.', 2 * played.end);
         row[2 * played.end] = 0;
-        for (size_t e = 0; e < stage[i].n; e++) {
+        for (size_t e = 0; e < stage[i].n && e < 2 * M; e++) {
             PipeOp op = stage[i].ops[e];
             char *at = row + 2 * played.start[i][e];
             memset(at, '-', 2 * by_hand_duration(op));
@@ -110,7 +116,7 @@ static void chart(Run *run, const char *title, ScheduleRule rule) {
 // Prints the ops [lo, hi) of stage 1 with their messages.
 static void messages(Run *run, const char *phase, const Schedule *s, size_t lo, size_t hi) {
     char line[24 * 2 * M] = "";
-    for (size_t e = lo; e < hi; e++) {
+    for (size_t e = lo; e < hi && e < s->n; e++) {
         StageOp from, to;
         PipeOp op = s->ops[e];
         char *at = line + strlen(line);

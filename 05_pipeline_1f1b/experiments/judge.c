@@ -156,6 +156,22 @@ static size_t place_of(const Schedule *s, PipeOp needed) {
     return e;
 }
 
+// Names the first backward of each stage that comes before its own forward. In the executor such a
+// stage ends with a fault, if its message is there (pipeline_require_forward).
+static void tell_own_order(Judgement *j, const Schedule *stage, const Timeline *t) {
+    for (size_t i = 0; i < t->p; i++)
+        for (size_t e = 0; e < stage[i].n; e++) {
+            PipeOp op = stage[i].ops[e], forward = op;
+            forward.what = FORWARD;
+            if (op.what == FORWARD || place_of(&stage[i], forward) < e) continue;
+            tell(j,
+                 "stage %zu has %s before its own %s: a backward needs what the forward on the "
+                 "same stage kept\n",
+                 i, name_of(op, t->v).text, name_of(forward, t->v).text);
+            break;
+        }
+}
+
 // Names the stages that are stuck. Each stage waits for one of two things: an op that has not run
 // yet, on another stage or on the stage itself, or a send buffer. A buffer is busy until the
 // receive of its message is posted.
@@ -218,6 +234,7 @@ Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const
     Timeline t = timeline_with_times(stage, p, m, times);
     if (t.stuck) {
         j.verdict = LISTS_DEADLOCK;
+        tell_own_order(&j, stage, &t);
         tell_deadlock(&j, stage, &t);
     } else {
         j.end = t.end;

@@ -182,6 +182,36 @@ static Lost gradients_lost(Run *run, Comm *dp) {
     return (Lost){ error[0], error[1] };
 }
 
+// ---------------------------------------------------------------- the loss scale
+
+// Rows of finite steps, each ended by an overflow. Within a row the factor has doubled once for
+// every `patience` steps, and nothing of an earlier row counts. Every overflow halves it.
+enum { PATIENCE = 3 };
+static void check_scale(Run *run) {
+    static const size_t row[] = { 2, 1, 4, 0, 2, 7, 2, 2, 3, 9 }; // finite steps
+    enum { ROWS = sizeof row / sizeof *row, MOST = 64 };
+    double got[MOST], want[MOST], fixed[2];
+    size_t n = 0, doubled = 0;
+    LossScale scale = { .factor = 1, .patience = PATIENCE }, same = { .factor = 8 };
+    for (size_t r = 0; r < ROWS; r++) {
+        for (size_t k = 1; k <= row[r] + 1; k++) {
+            bool finite = k <= row[r];
+            loss_scale_next(&scale, finite);
+            loss_scale_next(&same, finite);
+            size_t in_row = finite ? k / PATIENCE : row[r] / PATIENCE;
+            got[n] = scale.factor;
+            want[n++] = ldexp(1, (int)(doubled + in_row) - (int)(finite ? r : r + 1));
+        }
+        doubled += row[r] / PATIENCE;
+    }
+    fixed[0] = same.factor;
+    fixed[1] = (double)(scale.skipped + same.skipped);
+    check_numbers(run, "loss scale", "its factor after each step: only good steps in a row count",
+                  got, want, n, 0);
+    check_numbers(run, "loss scale", "a fixed factor, and skipped steps", fixed,
+                  (double[]){ 8, 2 * ROWS }, 2, 0);
+}
+
 // ---------------------------------------------------------------- the page
 
 static void checks(Run *run, const Seen seen[WAYS]) {
@@ -255,6 +285,7 @@ static void mixed_precision(Run *run) {
         costs(run, dp, &ways[i], &seen[i]);
     }
     checks(run, seen);
+    check_scale(run);
     const char *name = element_name(REALS);
     picture_state(run, sizeof(real) == 8 ? "state in fp64" : "state in fp32", seen[REAL].state);
     picture_state(run, "state in bf16", seen[BF16].state);

@@ -12,10 +12,49 @@ static const char *const way_id[WAYS] = { "keep", "blocks", "stages" };
 static const char *const way_name[WAYS] = { "keep everything", "recompute blocks",
                                             "recompute stages" };
 
-static RecomputeSeen train(Run *run, const Training *t, Way way, Trajectory *got) {
+// ---- what the second forward leaves beside the backward ----
+
+// Two wrappers of a block, outside and inside of its recomputation, read how much workspace is held
+// when their backward begins. Between the two stands the second forward.
+typedef struct {
+    size_t outside, most; // bytes; most: of any block more inside than outside
+} Beside;
+static void plain_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    layer_forward(l->inner, b, x, y, s);
+}
+static void outside_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    ((Beside *)l->technique)->outside = memory_now(MEM_WORKSPACE);
+    layer_backward(l->inner, b, x, dy, dx, s);
+}
+static void inside_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    Beside *beside = l->technique;
+    size_t more = memory_now(MEM_WORKSPACE) - beside->outside;
+    beside->most = larger(beside->most, more);
+    layer_backward(l->inner, b, x, dy, dx, s);
+}
+static const LayerKind outside = { .name = "outside",
+                                   .forward = plain_forward,
+                                   .backward = outside_backward };
+static const LayerKind inside = { .name = "inside",
+                                  .forward = plain_forward,
+                                  .backward = inside_backward };
+static void watch_blocks(Model *m, const LayerKind *kind, Beside *beside) {
+    for (size_t i = 0; i < m->n_layers; i++) {
+        size_t number = m->layers[i].number;
+        if (number < 1 || number > m->config.layers) continue;
+        layer_wrap(&m->layers[i], kind, NULL);
+        m->layers[i].technique = beside;
+    }
+}
+
+static RecomputeSeen train(Run *run, const Training *t, Way way, Beside *beside, Trajectory *got) {
     Range layers = pipeline_stage_layers(&t->model, NULL, run->world->size, run->world->rank);
     Model *m = model_describe(&t->model, layers);
-    if (way == RECOMPUTE_BLOCKS) recompute_blocks(m);
+    if (way == RECOMPUTE_BLOCKS) {
+        watch_blocks(m, &inside, beside);
+        recompute_blocks(m);
+        watch_blocks(m, &outside, beside);
+    }
     if (way == RECOMPUTE_STAGES) recompute_wrap_range(m, 0, m->n_layers);
     return recompute_train(run, t, m, got);
 }
@@ -51,7 +90,8 @@ static Work step_work(const Training *t, const CutSizes *z, Way way) {
     return sum;
 }
 
-static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *seen) {
+static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *seen,
+                  const Beside *beside) {
     size_t p = run->world->size;
     CutSizes z = stage_sizes(&t->model, p, run->world->rank);
     double flops = 0,
@@ -74,6 +114,10 @@ static void costs(Run *run, const Training *t, Way way, const RecomputeSeen *see
     };
     check_costs(run, cost_name(&ids, "%s.%%s", way_id[way]),
                 cost_name(&names, "%s: %%s", way_name[way]), row);
+    // The output of the second forward is freed before the backward begins.
+    if (way == RECOMPUTE_BLOCKS)
+        check_cost(run, "blocks.workspace", "recompute blocks: left by the second forward", "bytes",
+                   formula(0), NOT_PREDICTED, (double)beside->most);
 }
 
 // ---------------------------------------------------------------- the page
@@ -144,13 +188,14 @@ static void full(Run *run) {
     RecomputeSeen seen[WAYS];
     for (Way way = 0; way < WAYS; way++) {
         Trajectory got = trajectory_new(run, &t);
-        seen[way] = train(run, &t, way, &got);
+        Beside beside = { 0 };
+        seen[way] = train(run, &t, way, &beside, &got);
         bool drawn = !strcmp(option_text(run, "draw"), way_id[way]);
         picture_show(run, way_name[way],
                      PICTURE_MEMORY | PICTURE_SAME_SCALE |
                          (drawn ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
         if (option_flag(run, "verbose")) picture_summary(run, &seen[way].timing);
-        costs(run, &t, way, &seen[way]);
+        costs(run, &t, way, &seen[way], &beside);
         // The same layers run in the same order, with the same inputs and the same dropout: every
         // bit is equal.
         CostName what;

@@ -29,16 +29,13 @@ static TrainerConfig config_of(Run *run, Degrees n) {
 
 // ---------------------------------------------------------------- a layout, trained and compared
 
-// Does plan.h, which shares no code with the clock, predict this layout? Memory must match to the
-// byte and the step to the picosecond, or within 2 % where groups of one kind differ. Rank 0
-// judges.
-static bool as_planned(const TrainerConfig *c, const Layout *l) {
-    const ClockConfig *clock = clock_config();
+// What plan.h has to know of this layout, on these links.
+static PlanTask plan_task(const TrainerConfig *c, const ClockConfig *clock) {
     const ClockLink *in = &clock->link, *out = &clock->between;
-    size_t e = sizeof(real), world = l->n.dp * l->n.tp * l->n.pp;
-    PlanTask t = {
+    size_t e = sizeof(real);
+    return (PlanTask){
         .model = { .model = c->model, .batch = c->batch },
-        .gpus = world,
+        .gpus = c->mesh.dp * c->mesh.tp * c->mesh.pp,
         .cluster = { .flops = clock->device.flops,
                      .efficiency = 1,
                      .node = clock->node,
@@ -48,14 +45,42 @@ static bool as_planned(const TrainerConfig *c, const Layout *l) {
         .format = { .weight = e, .gradient = e, .element = e, .statistic = e, .logit = e },
         .how.overlap.pp = true
     };
-    PlanLayout layout = { .n = l->n, .micro_batch = c->micro_batch, .chunks = 1 };
-    PlanResult r = plan_layout(&t, &layout);
+}
+static PlanResult planned(const TrainerConfig *c, const ClockConfig *clock) {
+    PlanTask t = plan_task(c, clock);
+    PlanLayout layout = { .n = c->mesh,
+                          .micro_batch = c->micro_batch,
+                          .chunks = trainer_chunks(c) };
+    return plan_layout(&t, &layout);
+}
+
+// Does plan.h, which shares no code with the clock, predict this layout? Memory must match to the
+// byte and the step to the picosecond, or within 2 % where groups of one kind differ. Rank 0
+// judges.
+static bool as_planned(const TrainerConfig *c, const Layout *l) {
+    PlanResult r = planned(c, clock_config());
     const double *m = r.largest.bytes;
     bool memory =
         m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] == l->state && m[PLAN_ACTIVATIONS] == l->activations;
     double error = fabs(r.step / l->step - 1);
-    return memory &&
-           (!clock->simulated || (mesh_groups_alike(l->n) ? r.step == l->step : error < 0.02));
+    return memory && (!clock_config()->simulated ||
+                      (mesh_groups_alike(l->n) ? r.step == l->step : error < 0.02));
+}
+
+// On the links of this lesson every message finds its lane free. On a slower link the messages of
+// an interleaved pipeline wait for each other. The plan must match the played step there, too.
+enum { STAGES = 4, CHUNKS = 2 };
+static bool lanes_as_played(Run *run) {
+    TrainerConfig c = config_of(run, (Degrees){ .dp = 1, .tp = 1, .pp = STAGES });
+    c.chunks = CHUNKS;
+    ClockConfig slow = *clock_config();
+    CutSizes part = cut_stage(cut_sizes(&model, 1, 0), STAGES * CHUNKS, 1);
+    double bytes = (double)(MICRO_BATCH * model.context * model.width * sizeof(real));
+    // A message takes eight times as long as the forward of a part.
+    double takes = 8 * work_stage(&part, MICRO_BATCH).time * 1e-12; // seconds
+    slow.link = slow.between =
+        (ClockLink){ .name = "slow", .alpha = takes / 2, .beta = bytes / (takes / 2) };
+    return planned(&c, &slow).step == step_time_with(&c, &slow);
 }
 
 // Checks the costs of one layout: id "dp2.tp2.pp2.state", name "dp 2 x tp 2 x pp 2: state". A step
@@ -170,9 +195,11 @@ static void layouts(Run *run) {
     check_numbers(run, "every layout = unsplit", "loss", loss, want_loss, n + 1, LIMIT_ROUNDING);
     check_numbers(run, "every layout = unsplit", "gradient norm", norm, want_norm, n + 1,
                   LIMIT_ROUNDING);
-    bool planned = true;
-    for (size_t i = 0; i < n; i++) planned = planned && layout[i].as_planned;
-    check_true(run, "the plan", "every layout's memory and step", planned);
+    bool as_plan = true;
+    for (size_t i = 0; i < n; i++) as_plan = as_plan && layout[i].as_planned;
+    check_true(run, "the plan", "every layout's memory and step", as_plan);
+    check_true(run, "the plan", "messages that wait for each other, in an interleaved pipeline",
+               lanes_as_played(run));
     data_free(&d);
 }
 

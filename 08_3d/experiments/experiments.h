@@ -84,6 +84,9 @@ size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompu
 // from the first forward to the gradient's norm and ZeRO's gather. Not for --prefetch and
 // --overlap, which hide communication.
 double step_time(const TrainerConfig *c);
+// The same with the links and nodes of `clock`. Not for context parallelism and compression, which
+// read the links of the run.
+double step_time_with(const TrainerConfig *c, const ClockConfig *clock);
 // The layout dp x tp x pp of the same ranks, with all else the same, that takes the least time.
 // *present: the step of the layout of c.
 // *best: the step of the returned layout.

@@ -204,14 +204,15 @@ static void rank_steps(Play *play, const RankSteps *r) {
     }
 }
 
-double step_time(const TrainerConfig *c) {
+double step_time(const TrainerConfig *c) { return step_time_with(c, clock_config()); }
+double step_time_with(const TrainerConfig *c, const ClockConfig *clock) {
     enum { KINDS = 5 };
     static const unsigned axes[KINDS] = { MESH_ALL, MESH_TP, MESH_DP | MESH_CP, MESH_TP | MESH_PP,
                                           MESH_PP };
     static const char *const name[KINDS] = { "world", "tp", "replicas", "model", "pp" };
     Degrees n = c->mesh;
     size_t world = replicas(c) * n.tp * n.pp, v = trainer_chunks(c), *group[KINDS];
-    Play *play = play_new(world, clock_config());
+    Play *play = play_new(world, clock);
     CutSizes *chunk = host_alloc(v * sizeof *chunk);
     for (size_t k = 0; k < KINDS; k++) {
         group[k] = host_alloc(world * sizeof **group);
