@@ -19,7 +19,7 @@ const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l) {
     return text;
 }
 
-enum { ROWS = 6, UNFIT_ROWS = 5 };
+enum { ROWS = 6, UNFIT_ROWS = 3 };
 
 static bool same_mesh(const PlanResult *a, const PlanResult *b) {
     Degrees m = a->layout.n, n = b->layout.n;
@@ -52,11 +52,11 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
         snprintf(end, sizeof end,
                  r->step < 1e14 ? "%3.0f%% %#5.3g %4.1f%%" : "%3.0f%% %5.3g %4.1f%%",
                  100 * r->bubble, r->step * 1e-12, 100 * r->mfu);
-    else plan_limits(r, t, end, sizeof end);
+    else plan_limits(r, end, sizeof end);
     if (!r->fits) {
-        say(run, "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s %5.4g  %s", l->n.dp, l->n.tp, l->n.pp,
+        say(run, "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s   %s", l->n.dp, l->n.tp, l->n.pp,
             mesh_cp(l->n), l->micro_batch, l->chunks, l->zero, l->sequence ? "sp" : "-",
-            plan_recompute_name(l->recompute), plan_memory_sum(&r->fullest) * G, end);
+            plan_recompute_name(l->recompute), end);
         return;
     }
     say(run,
@@ -76,7 +76,7 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     size_t last_degree = 0;
     for (size_t i = 0; i < n; i++) {
         bool fits = other[i].result.fits;
-        plan_limits(&other[i].result, t, limit, sizeof limit);
+        plan_limits(&other[i].result, limit, sizeof limit);
         snprintf(times[i], sizeof times[i], fits ? "=%.2f" : "=does not fit", other[i].times);
         snprintf(cause[i], sizeof cause[i], "=%s", fits ? other[i].cause : limit);
         rows[i] = (Result){ .what = other[i].name, .cell = { times[i], cause[i] } };
@@ -97,6 +97,14 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
             last->micro_batch, m, last->n.pp);
 }
 
+// A high published MFU of each GPU, in percent, for comparison.
+static const struct {
+    const char *clusters; // the beginning of their names
+    double mfu;
+    const char *source;
+} published[] = { { "dgx-a100", 56.3, "1T, Korthikanti et al. 2022; scores are stored" },
+                  { "dgx-h100", 47, "GPT-3, Megatron-LM's README" } };
+
 // Shows the resource that slows the fastest layout down most, and the free memory of a GPU.
 static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
     PlanStress found[PLAN_STRESSES];
@@ -114,15 +122,22 @@ static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
         "  Memory: %.1f GB of the plan, %.3g GB for CUDA, NCCL and fragments (--margin), %.1f GB "
         "free.",
         held * 1e-9, reserve * 1e-9, (t->cluster.memory - reserve - held) * 1e-9);
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++)
+        if (!strncmp(t->cluster.name, published[i].clusters, strlen(published[i].clusters)))
+            say(run, "  MFU: %.1f %% by this plan; published: %.1f %% (%s).", 100 * best->mfu,
+                published[i].mfu, published[i].source);
 }
 
 void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
     say(run, "dp, tp, pp: ranks for data, tensor, pipeline parallelism. cp: ring attention "
              "(03.08). sp: 03.07.");
-    say(run, "seqs: sequences per micro-batch. chunks: per stage (05.03). ZeRO: 0 to 3. idle: "
-             "bubble. step: in s.");
+    say(run, "seqs: sequences per micro-batch. chunks: per stage (05.03). ZeRO: its stage. idle: "
+             "the bubble.");
     say(run, "state: weights, gradients, optimizer. act: activations%s. GB: most per GPU",
         t->blockwise ? ", no scores (FlashAttention)" : "");
+    say(run, "step: in s. MFU: the model's FLOPs, without recomputation, as a share of the "
+             "peak.");
+    say(run, "A mesh is one choice of dp, tp, pp and cp. A row is the fastest layout of its mesh.");
     say(run, "                                             GB held           GB sent per step "
              "over");
     say(run, "  dp tp  pp cp seqs chunks ZeRO sp recompute   all state   act    tp   cp   pp   dp "
@@ -137,16 +152,13 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
         if (!is_first(list, i)) continue;
         if (unfit++ == 0)
             say(run,
-                "these do not fit in %.3g GB less %.3g GB (--margin) with any seqs, chunks, ZeRO "
-                "or "
-                "recomputation:",
-                t->cluster.memory * 1e-9, t->cluster.reserve * 1e-9);
+                "these do not fit in %.3g GB (%.3g less --margin %.3g) with any seqs, chunks, ZeRO "
+                "or recomputation:",
+                (t->cluster.memory - t->cluster.reserve) * 1e-9, t->cluster.memory * 1e-9,
+                t->cluster.reserve * 1e-9);
         row(run, t, &list->result[i]);
     }
-    say(run,
-        "A mesh is one choice of dp, tp, pp and cp. Each row is the fastest layout of its "
-        "mesh.\nOf %zu layouts, %zu were simulated%s",
-        list->tried, list->n,
+    say(run, "Of %zu layouts, %zu were simulated%s", list->tried, list->n,
         list->n < list->tried ? "; the others cannot be the fastest of their mesh." : ".");
     if (list->feasible == 0) return;
     const PlanLayout *best = &list->result[0].layout;
@@ -192,7 +204,7 @@ void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t
             r->tied_bytes, r->step * 1e-12, r->computing * 1e-12, r->tp * 1e-12, r->cp * 1e-12,
             r->dp * 1e-12, r->end * 1e-12, r->idle * 1e-12, r->bubble, r->mfu, r->hfu);
     char why[80];
-    plan_limits(r, t, why, sizeof why);
+    plan_limits(r, why, sizeof why);
     if (n < room)
         n += r->fits ? 0 : (size_t)snprintf(text + n, room - n, ", \"limit\": \"%s\"", why);
     if (n < room) snprintf(text + n, room - n, "}");

@@ -59,6 +59,8 @@ static void say_cut(Run *run, const Training *t, const char *cut) {
         "The head takes as long as %.2f blocks. In step %d and later blocks 0 to %d take %d "
         "times as long.",
         work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1, GROWTH);
+    say(run, "A, at the end: the first and the last stage add their gradients of the table that "
+             "they share.");
 }
 
 // Trains by GPipe. blocks [p]: the first cut. every: steps between two cuts; 0: blocks stay.

@@ -25,7 +25,7 @@ static void conclude(Run *run, size_t m, const ZeroTexts *dp, const ZeroTexts *o
 static const ZeroLesson lesson = {
     .name = "ZeRO-1", .stage = 1, .allocate = zero1_allocate, .step = zero1_step,
     .conclude = conclude,
-    .explains = "A rank keeps moments for its part, 1/N of every unit.\nS sums the "
+    .explains = "A rank keeps moments for its part: 1/N of wte, of each block and of the rest.\nS sums the "
                 "gradients, then each rank updates its part (too short to draw), then G gathers "
                 "weights.",
     .lines = {
