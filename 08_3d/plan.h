@@ -291,7 +291,7 @@ void plan_try(const PlanTask *t, const PlanResult *least, char *text, size_t roo
 // The choices of plan_alternatives() as one sentence, for the JSON.
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);
 // The largest category of memory of a layout that does not fit.
-void plan_limits(const PlanResult *r, char *text, size_t room);
+void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room);
 // The Pareto front: layouts that no other layout beats in both memory and time.
 size_t plan_front(const PlanList *list, const PlanResult **on);
 

@@ -44,6 +44,7 @@ size_t plan_rows_within(const PlanList *list, double most, double *spread) {
     }
     return within;
 }
+static int digits(double gb) { return gb < 999.5 ? 3 : 4; } // 4 columns: 16.2, 1090
 static void row(Run *run, const PlanTask *t, const PlanResult *r) {
     const PlanLayout *l = &r->layout;
     const double *m = r->fullest.bytes, G = 1e-9;
@@ -52,20 +53,22 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
         snprintf(end, sizeof end,
                  r->step < 1e14 ? "%3.0f%% %#5.3g %4.1f%%" : "%3.0f%% %5.3g %4.1f%%",
                  100 * r->bubble, r->step * 1e-12, 100 * r->mfu);
-    else plan_limits(r, end, sizeof end);
+    else plan_limits(r, t, end, sizeof end);
     if (!r->fits) {
         say(run, "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s   %s", l->n.dp, l->n.tp, l->n.pp,
             mesh_cp(l->n), l->micro_batch, l->chunks, l->zero, l->sequence ? "sp" : "-",
             plan_recompute_name(l->recompute), end);
         return;
     }
+    const double tp = r->tp_bytes * G, cp = r->cp_bytes * G, pp = r->pp_bytes * G;
+    const double dp = (r->dp_bytes + r->tied_bytes) * G;
     say(run,
-        "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s %5.1f %5.1f %5.1f %5.4g %4.3g %4.3g %4.3g %s",
+        "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s %5.1f %5.1f %5.1f %5.4g %4.*g %4.*g %4.*g %s",
         l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks, l->zero,
         l->sequence ? "sp" : "-", plan_recompute_name(l->recompute),
         plan_memory_sum(&r->fullest) * G,
-        (m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER]) * G, m[PLAN_ACTIVATIONS] * G,
-        r->tp_bytes * G, r->cp_bytes * G, r->pp_bytes * G, (r->dp_bytes + r->tied_bytes) * G, end);
+        (m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER]) * G, m[PLAN_ACTIVATIONS] * G, tp,
+        digits(cp), cp, digits(pp), pp, digits(dp), dp, end);
 }
 // The fastest layouts with another degree or choice, and how much longer they take.
 static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
@@ -76,7 +79,7 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     size_t last_degree = 0;
     for (size_t i = 0; i < n; i++) {
         bool fits = other[i].result.fits;
-        plan_limits(&other[i].result, limit, sizeof limit);
+        plan_limits(&other[i].result, t, limit, sizeof limit);
         snprintf(times[i], sizeof times[i], fits ? "=%.2f" : "=does not fit", other[i].times);
         snprintf(cause[i], sizeof cause[i], "=%s", fits ? other[i].cause : limit);
         rows[i] = (Result){ .what = other[i].name, .cell = { times[i], cause[i] } };
@@ -204,7 +207,7 @@ void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t
             r->tied_bytes, r->step * 1e-12, r->computing * 1e-12, r->tp * 1e-12, r->cp * 1e-12,
             r->dp * 1e-12, r->end * 1e-12, r->idle * 1e-12, r->bubble, r->mfu, r->hfu);
     char why[80];
-    plan_limits(r, why, sizeof why);
+    plan_limits(r, t, why, sizeof why);
     if (n < room)
         n += r->fits ? 0 : (size_t)snprintf(text + n, room - n, ", \"limit\": \"%s\"", why);
     if (n < room) snprintf(text + n, room - n, "}");
