@@ -105,7 +105,7 @@ static const struct {
     const char *clusters; // the beginning of their names
     double mfu;
     const char *source;
-} published[] = { { "dgx-a100", 56.3, "1T, Korthikanti et al. 2022; scores are stored" },
+} published[] = { { "dgx-a100", 56.3, "1T, Korthikanti et al. 2022: --attention plain" },
                   { "dgx-h100", 47, "GPT-3, Megatron-LM's README" } };
 
 // Shows the resource that slows the fastest layout down most, and the free memory of a GPU.
