@@ -107,15 +107,17 @@ static void table(Run *run, const Training *t, const GptMeasured measured[TENSOR
                             { 0 } };
     way_results(run, n, rows);
     static const char *const need[TENSOR_WAYS] = {
-        [WAY_2D] = "q x q", [WAY_25D] = "q x q x d", [WAY_3D] = "q x q x q"
+        [WAY_2D] = "q²", [WAY_25D] = "q² d", [WAY_3D] = "q³"
     };
     char missing[80] = "";
     for (TensorWay way = 0; way < TENSOR_WAYS; way++)
         if (tensor_way_shape(way, n).q == 0)
-            snprintf(missing + strlen(missing), sizeof missing - strlen(missing),
-                     " No %s: it needs %s ranks.", tensor_way_name[way], need[way]);
-    say(run, "  A GPT of %zu blocks, width %zu; %zu sequences of %zu tokens.%s", t->model.layers,
-        t->model.width, t->sequences, t->model.context, missing);
+            snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%s %s (%s)",
+                     *missing ? "," : "", tensor_way_name[way], need[way]);
+    char absent[120] = "";
+    if (*missing) snprintf(absent, sizeof absent, " Not with %zu ranks:%s.", n, missing);
+    say(run, "  %zu blocks, width %zu; %zu sequences of %zu tokens.%s", t->model.layers,
+        t->model.width, t->sequences, t->model.context, absent);
 }
 
 // ---------------------------------------------------------------- the answer

@@ -59,8 +59,6 @@ static void say_cut(Run *run, const Training *t, const char *cut) {
         "The head takes as long as %.2f blocks. In step %d and later blocks 0 to %d take %d "
         "times as long.",
         work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1, GROWTH);
-    say(run, "A, at the end: the first and the last stage add their gradients of the table that "
-             "they share.");
 }
 
 // Trains by GPipe. blocks [p]: the first cut. every: steps between two cuts; 0: blocks stay.
@@ -162,8 +160,8 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
     }
     results(run, columns, rows);
     say(run,
-        "  Step: sum(f+b) + (m-1)(max f + max b) + messages. f, b: a stage's forward and "
-        "backward; m = %zu.",
+        "  Step: sum(f+b) + (m-1)(max f + max b) + messages; f, b: of a stage; m = %zu. A: sums "
+        "at its end.",
         t->micro_batches);
 }
 
@@ -182,8 +180,8 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
     if (any)
         say_answer(run,
                    "The cut whose slowest stage costs least: %s blocks instead of %s, and %s "
-                   "when costs have changed. The last step then takes %s instead of %s. All "
-                   "results keep their bits.",
+                   "when costs have changed. The last step then takes %s instead of %s, with the "
+                   "same bits.",
                    first_cut, begin, last_cut, now, still);
     else
         say_answer(run,

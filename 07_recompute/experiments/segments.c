@@ -70,18 +70,17 @@ void segments_train(Run *run, Training t) {
         z.blocks, SEGMENTS_BLOCKS);
     say(run, "  every k-th input, m = %zu     k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s",
         t.micro_batches, peak[0], peak[1], peak[2], peak[3]);
-    size_t m = t.micro_batches;
     for (size_t i = 0; i < 3; i++) {
         t.micro_batches = (size_t)1 << i;
         snprintf(peak[i], sizeof peak[i], "no step"); // too few sequences
         if (t.sequences >= t.micro_batches)
             train(run, &t, "whole", t.micro_batches, SEGMENTS_BLOCKS, peak[i]);
     }
-    say(run, "  only the stage's input      m = 1: %s   m = 2: %s   m = 4: %s", peak[0], peak[1],
-        peak[2]);
+    say(run, "  one per stage, so backward holds all L blocks   m = 1: %s   m = 2: %s   m = 4: %s",
+        peak[0], peak[1], peak[2]);
     say(run,
-        "%s, k = %zu needs least. By formula k = sqrt(m L/n) = %.1f for m = %zu, if a block keeps "
-        "n = %.1f times\nits input. One input per stage needs more: backward then holds the items "
-        "of all L blocks at once.",
-        fewest > 1 ? "Yes" : "No", fewest, best, m, n);
+        "%s: k = %zu needs least. By formula k = sqrt(m L/n) = %.1f, if a block keeps n = %.1f "
+        "times "
+        "its input.",
+        fewest > 1 ? "Yes" : "No", fewest, best, n);
 }
