@@ -74,14 +74,14 @@ static void table(Run *run, const ModelConfig *c, const GptCells *one) {
         { 0 }
     };
     results(run, columns, rows);
-    say(run, "  a block keeps M C (4 + 12/t + %s/(C t) + 4/C) elements for backward",
-        c->dropout > 0 ? "2 H T" : "H T");
     say(run,
         "  Its formula has no latency, q k^T and p v. Device: P = %.3g GFLOP/s; links: beta = "
         "%.3g, "
         "%.3g MB/s",
         clock_config()->device.flops / 1e9, link_named("fast")->beta / 1e6,
         link_named("slow")->beta / 1e6);
+    say(run, "  a block keeps M C (4 + 12/t + %s/(C t) + 4/C) elements for backward",
+        c->dropout > 0 ? "2 H T" : "H T");
     say(run,
         "  B = %d sequences of T = %zu, M = B T; C = %zu, H = %zu heads, L = %zu blocks, "
         "V = %zu; t = %zu; e = %zu bytes",

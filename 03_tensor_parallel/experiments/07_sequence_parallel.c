@@ -106,13 +106,13 @@ static void table(Run *run, const Training *t) {
     if (M % n || least % n || t->model.heads % n)
         say(run,
             "  The formulas are exact where t divides heads and rows. Here the checks count each "
-            "rank's own.");
+            "rank's share.");
 }
 
 static void sending_answer(Run *run) {
     char sent[160];
     if (cost_value(run, "sent.kept") <= cost_value(run, "sent.tensor"))
-        snprintf(sent, sizeof sent, "Yes. Bytes sent in the layers stay at %s per rank",
+        snprintf(sent, sizeof sent, "In the layers, yes: bytes sent there stay at %s per rank",
                  cost_text(run, "sent.kept"));
     else
         snprintf(sent, sizeof sent,
