@@ -7,7 +7,7 @@
 static const double G = 1e-9;             // GB of bytes
 static const double MS = 1e-9, S = 1e-12; // units of picoseconds
 
-// The elements of a block's matrices and vectors, with their formulas. K: columns of all heads of
+// The elements of a block's matrices and vectors, with their formulas. Ckv: columns of all heads of
 // key or value. F: features between the matrices of the MLP.
 static void explain_block(Run *run, const PlanTask *t, const CutSizes *z) {
     const ModelConfig *c = &t->model.model;
@@ -24,17 +24,17 @@ static void explain_block(Run *run, const PlanTask *t, const CutSizes *z) {
     const struct {
         const char *what, *formula;
         size_t elements;
-    } row[] = { { "q, k, v", "(C^2 + 2 C K)/tp", tensor[QKV_W] },
+    } row[] = { { "q, k, v", "(C^2 + 2 C Ckv)/tp", tensor[QKV_W] },
                 { "projection", "C^2/tp", tensor[PROJ_W] },
                 { swiglu ? "gate and up" : "fc", swiglu ? "2 C F/tp" : "C F/tp", tensor[FC_W] },
                 { swiglu ? "down" : "out", "F C/tp", tensor[OUT_W] },
                 { z->qkv_bias ? "norms and biases" : "norms",
-                  z->bias       ? "(C + 2 K + F)/tp + 6 C"
-                  : z->qkv_bias ? "2 C + (C + 2 K)/tp"
+                  z->bias       ? "(C + 2 Ckv + F)/tp + 6 C"
+                  : z->qkv_bias ? "2 C + (C + 2 Ckv)/tp"
                                 : "2 C",
                   vectors },
                 { "a block", "", elements_block(z) } };
-    say(run, "  K = %zu heads of key and value x %zu columns = %zu; F = %zu", config_kv_heads(c),
+    say(run, "  Ckv = %zu heads of key and value x %zu columns = %zu; F = %zu", config_kv_heads(c),
         z->D, config_kv_heads(c) * z->D, block_hidden(c));
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
         say(run, "  %-19s %-22s %31.4g million parameters", row[i].what, row[i].formula,
@@ -104,9 +104,9 @@ static void explain_ring(Run *run, const PlanTask *t, const PlanLayout *l, const
     if (cp == 1) return;
     PlanRing f = plan_ring(t, l, s, true, b), r = plan_ring(t, l, s, false, b);
     say(run,
-        "Ring attention in a block: %zu of %zu positions; (6 cp - 4) [b T/cp, %c/tp] = %.4g MB are "
+        "Ring attention in a block: %zu of %zu positions; (6 cp - 4) [b T/cp, %s/tp] = %.4g MB are "
         "sent",
-        s->z.T, s->z.Tk, config_head_ratio(&t->model.model) > 1 ? 'K' : 'C',
+        s->z.T, s->z.Tk, config_head_ratio(&t->model.model) > 1 ? "Ckv" : "C",
         1e-6 * (f.bytes + r.bytes));
     say(run, "  forward takes %.3g ms, products %.3g of them; backward %.3g ms, products %.3g",
         f.time * MS, f.products * MS, r.time * MS, r.products * MS);

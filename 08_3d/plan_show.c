@@ -19,7 +19,7 @@ const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l) {
     return text;
 }
 
-enum { ROWS = 6, UNFIT_ROWS = 5 };
+enum { ROWS = 6, UNFIT_ROWS = 3 };
 
 static bool same_mesh(const PlanResult *a, const PlanResult *b) {
     Degrees m = a->layout.n, n = b->layout.n;
@@ -44,6 +44,7 @@ size_t plan_rows_within(const PlanList *list, double most, double *spread) {
     }
     return within;
 }
+static int digits(double gb) { return gb < 999.5 ? 3 : 4; } // 4 columns: 16.2, 1090
 static void row(Run *run, const PlanTask *t, const PlanResult *r) {
     const PlanLayout *l = &r->layout;
     const double *m = r->fullest.bytes, G = 1e-9;
@@ -54,18 +55,20 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
                  100 * r->bubble, r->step * 1e-12, 100 * r->mfu);
     else plan_limits(r, t, end, sizeof end);
     if (!r->fits) {
-        say(run, "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s %5.4g  %s", l->n.dp, l->n.tp, l->n.pp,
+        say(run, "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s   %s", l->n.dp, l->n.tp, l->n.pp,
             mesh_cp(l->n), l->micro_batch, l->chunks, l->zero, l->sequence ? "sp" : "-",
-            plan_recompute_name(l->recompute), plan_memory_sum(&r->fullest) * G, end);
+            plan_recompute_name(l->recompute), end);
         return;
     }
+    const double tp = r->tp_bytes * G, cp = r->cp_bytes * G, pp = r->pp_bytes * G;
+    const double dp = (r->dp_bytes + r->tied_bytes) * G;
     say(run,
-        "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s %5.1f %5.1f %5.1f %5.4g %4.3g %4.3g %4.3g %s",
+        "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s %5.1f %5.1f %5.1f %5.4g %4.*g %4.*g %4.*g %s",
         l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks, l->zero,
         l->sequence ? "sp" : "-", plan_recompute_name(l->recompute),
         plan_memory_sum(&r->fullest) * G,
-        (m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER]) * G, m[PLAN_ACTIVATIONS] * G,
-        r->tp_bytes * G, r->cp_bytes * G, r->pp_bytes * G, (r->dp_bytes + r->tied_bytes) * G, end);
+        (m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER]) * G, m[PLAN_ACTIVATIONS] * G, tp,
+        digits(cp), cp, digits(pp), pp, digits(dp), dp, end);
 }
 // The fastest layouts with another degree or choice, and how much longer they take.
 static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
@@ -97,6 +100,14 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
             last->micro_batch, m, last->n.pp);
 }
 
+// A high published MFU of each GPU, in percent, for comparison.
+static const struct {
+    const char *clusters; // the beginning of their names
+    double mfu;
+    const char *source;
+} published[] = { { "dgx-a100", 56.3, "1T, Korthikanti et al. 2022: --attention plain" },
+                  { "dgx-h100", 47, "GPT-3, Megatron-LM's README" } };
+
 // Shows the resource that slows the fastest layout down most, and the free memory of a GPU.
 static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
     PlanStress found[PLAN_STRESSES];
@@ -114,15 +125,22 @@ static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
         "  Memory: %.1f GB of the plan, %.3g GB for CUDA, NCCL and fragments (--margin), %.1f GB "
         "free.",
         held * 1e-9, reserve * 1e-9, (t->cluster.memory - reserve - held) * 1e-9);
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++)
+        if (!strncmp(t->cluster.name, published[i].clusters, strlen(published[i].clusters)))
+            say(run, "  MFU: %.1f %% by this plan; published: %.1f %% (%s).", 100 * best->mfu,
+                published[i].mfu, published[i].source);
 }
 
 void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
     say(run, "dp, tp, pp: ranks for data, tensor, pipeline parallelism. cp: ring attention "
              "(03.08). sp: 03.07.");
-    say(run, "seqs: sequences per micro-batch. chunks: per stage (05.03). ZeRO: 0 to 3. idle: "
-             "bubble. step: in s.");
+    say(run, "seqs: sequences per micro-batch. chunks: per stage (05.03). ZeRO: its stage. idle: "
+             "the bubble.");
     say(run, "state: weights, gradients, optimizer. act: activations%s. GB: most per GPU",
         t->blockwise ? ", no scores (FlashAttention)" : "");
+    say(run, "step: in s. MFU: the model's FLOPs, without recomputation, as a share of the "
+             "peak.");
+    say(run, "A mesh is one choice of dp, tp, pp and cp. A row is the fastest layout of its mesh.");
     say(run, "                                             GB held           GB sent per step "
              "over");
     say(run, "  dp tp  pp cp seqs chunks ZeRO sp recompute   all state   act    tp   cp   pp   dp "
@@ -137,16 +155,13 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
         if (!is_first(list, i)) continue;
         if (unfit++ == 0)
             say(run,
-                "these do not fit in %.3g GB less %.3g GB (--margin) with any seqs, chunks, ZeRO "
-                "or "
-                "recomputation:",
-                t->cluster.memory * 1e-9, t->cluster.reserve * 1e-9);
+                "these do not fit in %.3g GB (%.3g less --margin %.3g) with any seqs, chunks, ZeRO "
+                "or recomputation:",
+                (t->cluster.memory - t->cluster.reserve) * 1e-9, t->cluster.memory * 1e-9,
+                t->cluster.reserve * 1e-9);
         row(run, t, &list->result[i]);
     }
-    say(run,
-        "A mesh is one choice of dp, tp, pp and cp. Each row is the fastest layout of its "
-        "mesh.\nOf %zu layouts, %zu were simulated%s",
-        list->tried, list->n,
+    say(run, "Of %zu layouts, %zu were simulated%s", list->tried, list->n,
         list->n < list->tried ? "; the others cannot be the fastest of their mesh." : ".");
     if (list->feasible == 0) return;
     const PlanLayout *best = &list->result[0].layout;

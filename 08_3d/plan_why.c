@@ -23,9 +23,9 @@ static const char *cause(const PlanResult *best, const PlanResult *other) {
                             other->dp - best->dp,
                             other->end - best->end,
                             other->idle - best->idle };
-    static const char *const name[] = { "computing",          "tensor-parallel sums",
-                                        "waits for the ring", "ZeRO's gathers",
-                                        "the sum over dp",    "the bubble" };
+    static const char *const name[] = { "computing, busiest stage", "tensor-parallel sums",
+                                        "waits for the ring",       "ZeRO's gathers",
+                                        "the sum over dp",          "the bubble" };
     size_t most = 0;
     for (size_t i = 1; i < sizeof more / sizeof *more; i++) most = more[i] > more[most] ? i : most;
     return name[most];
@@ -127,8 +127,9 @@ void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room
     size_t most = 0;
     for (size_t i = 1; i < PLAN_MEMORY; i++)
         if (r->fullest.bytes[i] > r->fullest.bytes[most]) most = i;
-    snprintf(text, room, "%s: %.3g of %.3g GB", plan_memory_name[most],
-             r->fullest.bytes[most] * 1e-9, t->cluster.memory * 1e-9);
+    snprintf(text, room, "needs %.4g of %.3g GB, %s %.3g GB", plan_memory_sum(&r->fullest) * 1e-9,
+             (t->cluster.memory - t->cluster.reserve) * 1e-9, plan_memory_name[most],
+             r->fullest.bytes[most] * 1e-9);
 }
 
 // ---------------------------------------------------------------- what breaks first

@@ -352,7 +352,7 @@ for my $i (0 .. $#names) {
 my ($llama) = grep { $names[$_] eq 'llama2-70b' } 0 .. $#names;
 like(
     $sized[$llama]{out},
-    qr{K = 8 heads of key and value x 128 columns = 1024; F = 28672\s+q, k, v\s+\(C\^2 \+ 2 C K\)/tp\s+83\.89 million.*gate and up\s+2 C F/tp\s+469\.8 million.*two tables}s,
+    qr{Ckv = 8 heads of key and value x 128 columns = 1024; F = 28672\s+q, k, v\s+\(C\^2 \+ 2 C Ckv\)/tp\s+83\.89 million.*gate and up\s+2 C F/tp\s+469\.8 million.*two tables}s,
     "--explain has the terms of Llama's block"
 );
 

@@ -162,7 +162,8 @@ static void attention(Run *run) {
              "up to itself,");
     say(run, "weighted by softmax(q k^T / sqrt(D)). A head does this with D columns of its own; "
              "W_O mixes heads.");
-    say(run, "Each rank holds whole heads: their columns of W_qkv, their rows of W_O. X is whole.");
+    say(run, "Each rank holds whole heads: their columns of W_qkv (W_q, W_k, W_v), their rows of "
+             "W_O; X is whole.");
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     costs(run, &r);
     picture_show(run, "Attention over its ranks, last step", PICTURE_CHART);

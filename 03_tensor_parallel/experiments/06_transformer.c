@@ -68,18 +68,19 @@ static void table(Run *run, const ModelConfig *c, const GptCells *one) {
         { clock_config()->simulated ? "time of a step" : NULL,
           "slowest rank + all-reduces",
           { one->time, "step" } },
-        { "forward: time sending / computing", "fast: about (t-1) e P/(6 C beta)", { "=0", fast } },
-        { "forward: time sending / computing", "slow: the same, another beta", { "=0", slow } },
+        { "sending / computing, forward", "link fast: (t-1) e P/(6 C beta)", { "=0", fast } },
+        { "  on link slow", "the same, with its beta", { "=0", slow } },
         { 0 }
     };
     results(run, columns, rows);
-    say(run, "  a block keeps M C (4 + 12/t + %s/(C t) + 4/C) elements for backward",
-        c->dropout > 0 ? "2 H T" : "H T");
     say(run,
-        "  about: without attention's own products and latency; P = %.3g GFLOP/s, beta = %.3g "
-        "and %.3g MB/s",
+        "  Its formula has no latency, q k^T and p v. Device: P = %.3g GFLOP/s; links: beta = "
+        "%.3g, "
+        "%.3g MB/s",
         clock_config()->device.flops / 1e9, link_named("fast")->beta / 1e6,
         link_named("slow")->beta / 1e6);
+    say(run, "  a block keeps M C (4 + 12/t + %s/(C t) + 4/C) elements for backward",
+        c->dropout > 0 ? "2 H T" : "H T");
     say(run,
         "  B = %d sequences of T = %zu, M = B T; C = %zu, H = %zu heads, L = %zu blocks, "
         "V = %zu; t = %zu; e = %zu bytes",

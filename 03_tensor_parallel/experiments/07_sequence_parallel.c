@@ -82,32 +82,31 @@ static void table(Run *run, const Training *t) {
                                     NULL };
     const size_t n = run->world->size, M = gpt_sequences(t, 0) * t->model.context;
     const Result rows[] = {
-        { "activations, peak", "embedding to head", EACH_WAY("kept") },
-        { "  norms, in M C", "kept by a block", { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
-        { "sent in the layers", "embedding to head", EACH_WAY("sent") },
-        { "  of a block, in units", "unit: M C (t-1)/t", { "=8", "=8", "=10" } },
+        { "activations, peak", "all layers", EACH_WAY("kept") },
+        { "  norms of a block", "in M C elements", { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
+        { "sent in the layers", "all layers", EACH_WAY("sent") },
+        { "  by a block", "in M C (t-1)/t", { "=8", "=8", "=10" } },
         { "all-gathers per step", "of M C elements", EACH_WAY("gathers") },
         { "reduce-scatters", "of M C elements", EACH_WAY("scatters") },
         { "all-reduces in layers", "of M C; loss: of M", EACH_WAY("sums") },
-        { "sent for norms, biases", "sums of (6 L + 2) C", EACH_WAY("partial.sent") },
-        { "message to a next stage", "M C; with SP, M C/t", EACH_WAY("message") },
+        { "sent for norms, biases", "(6 L + 2) C gradients", EACH_WAY("partial.sent") },
         { clock_config()->simulated ? "time of a step" : NULL, "products + messages",
           EACH_WAY("step") },
         { 0 }
     };
     results(run, columns, rows);
     say(run,
-        "  L = %zu blocks, C = %zu, H = %zu heads, T = %zu positions, t = %zu; M = B T rows, "
-        "at most %zu",
+        "  L = %zu blocks, C = %zu, H = %zu heads, T = %zu positions, t = %zu ranks, M up to %zu",
         t->model.layers, t->model.width, t->model.heads, t->model.context, n, M);
     say(run,
-        "  A block keeps the elements of its norms, and M C (12 + %s)/t between column and "
+        "  Besides its norms a block keeps M C (12 + %s)/t elements, those between column and "
         "row cuts.",
         t->model.dropout > 0 ? "2 H T/C" : "H T/C");
     const size_t least = gpt_sequences(t, t->micro_batches - 1) * t->model.context;
     if (M % n || least % n || t->model.heads % n)
-        say(run, "  This is exact where t divides heads and rows. Here the checks count what each "
-                 "rank really has.");
+        say(run,
+            "  The formulas are exact where t divides heads and rows. Here the checks count each "
+            "rank's share.");
 }
 
 static void sending_answer(Run *run) {
@@ -115,7 +114,8 @@ static void sending_answer(Run *run) {
     const char *kept = cost_text(run, "sent.kept"), *tensor = cost_text(run, "sent.tensor");
     const char *rise = "Only where t divides the rows. Here bytes sent in the layers "
                        "rise from %s to %s per rank";
-    const char *sent = page_text(run, "Yes. Bytes sent in the layers stay at %s per rank", kept);
+    const char *sent =
+        page_text(run, "In the layers, yes: bytes sent there stay at %s per rank", kept);
     if (!as_many) sent = page_text(run, rise, tensor, kept);
     say_answer(run,
                "%s, and activations fall from %s to %s. If inputs are gathered again, "
@@ -147,9 +147,11 @@ static void sequence(Run *run) {
     t.micro_batches = MICRO_BATCHES;
     training_store(run, &t);
     say(run,
-        "SP, sequence parallelism: each of t ranks has M/t of the M rows (tokens) in norms and "
-        "residual\npaths. Before a column cut a rank gathers all rows. For backward it keeps them "
-        "(input kept), or\ngathers them a second time (gathered again). One step has %d "
+        "M: the rows (tokens) of a micro-batch. C: the width. In tensor parallelism each of t "
+        "ranks "
+        "has all\nM rows in norms and residual paths (x + attention(x)). In sequence parallelism "
+        "(SP) it has M/t of\nthem, and gathers all rows before a column cut. For backward it keeps "
+        "them (input kept), or gathers\nthem a second time (gathered again). One step has %d "
         "micro-batches (F0, F1).",
         MICRO_BATCHES);
     for (size_t i = 0; i < 2; i++) { // SGD, then AdamW

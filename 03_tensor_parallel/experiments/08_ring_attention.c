@@ -104,15 +104,15 @@ static void table(Run *run) {
         longest[k] = page_text(run, "=%zu", context_longest_chunk(k, alone(run), MANY, MEGABYTE));
     const char *busy =
         page_text(run, "ring: N/(2N-1) = %.1f %%", 100 * (double)n / (2 * (double)n - 1));
-    const char *more = page_text(run, "%d ranks; Ulysses: %zu heads", MANY, (size_t)HEADS);
+    const char *more = page_text(run, "%d ranks; Ulysses: up to %zu", MANY, (size_t)HEADS);
     const char *const columns[] = { "contiguous", "zigzag", "RSA", "Ulysses", NULL };
     const Result rows[] = {
         { "forward", "2 products; slowest rank", EACH("forward") },
         { "  computing, mean of ranks", busy, { "busy.ring", "busy.zigzag", "=-", "=-" } },
         { "backward", "5 products; RSA: 4", EACH("backward") },
         { "sent per rank", "forward and backward", EACH("sent") },
-        { "  in units of B T C/N",
-          "B T C/N: elements of a chunk",
+        { "  in chunks",
+          "a chunk: B T C/N elements",
           { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N" } },
         { "kept for backward", "besides q, k, v, output", EACH("kept") },
         { "  in elements", "Ulysses: q, k, v, output", { "=c H", "=c H", "=c H T", "=c (4C+H)" } },
@@ -141,29 +141,29 @@ static void ending(Run *run) {
     if (!answer_alone(run))
         say_answer(run,
                    "Each rank keeps the queries of its 1/%zu of the positions, and keys and "
-                   "values travel from rank to rank.%s",
+                   "values travel round.%s",
                    n, time);
     say_cost(run,
              "%s sent per rank, forward and backward, and all scores computed twice. Ulysses "
              "sends %s, but needs a head per rank.",
              cost_text(run, "sent.zigzag"), cost_text(run, "sent.ulysses"));
-    say_use_when(run,
-                 "one sequence is too long for a device. Ulysses needs a head of keys and "
-                 "values per rank. Tensor parallelism divides these heads, too, and many models "
-                 "have 8.");
+    say_use_when(
+        run, "one sequence is too long for a device, and there are more ranks than heads of keys "
+             "and values. With fewer ranks use Ulysses (03.14).");
 }
 
 static void introduction(Run *run) {
-    say(run, "A position attends only to itself and earlier ones (causal), so late chunks are more "
-             "work.");
-    say(run, "Ring: each rank has a chunk of positions (contiguous). Keys and values go from rank "
-             "to rank. A rank");
-    say(run, "computes block by block, and merges the results. Zigzag: the same ring; of 2N pieces "
-             "rank i has");
-    say(run, "pieces i and 2N-1-i, so ranks have equal work. RSA (Ring Self-Attention) keeps whole "
-             "rows of scores.");
-    say(run, "Ulysses: in attention a rank has all positions of some heads, elsewhere some "
-             "positions of all heads.");
+    say(run, "Causal: a position attends to itself and to earlier ones, so later chunks need more "
+             "work. N ranks.");
+    say(run, "contiguous: each rank has one chunk. Keys and values go from rank to rank round a "
+             "ring while the");
+    say(run, "ranks compute (messages are not drawn). A rank merges the results block by block. "
+             "zigzag: the same,");
+    say(run, "but of 2N pieces rank i has pieces i and 2N-1-i, so ranks have equal work. RSA "
+             "(03.13): the ring");
+    say(run, "without merging, so a rank keeps whole rows of scores. Ulysses (03.14): in attention "
+             "a rank has all");
+    say(run, "positions of some heads, elsewhere some positions of all heads.");
 }
 
 static void ring(Run *run) {

@@ -107,15 +107,16 @@ static void tesseract_lesson(Run *run) {
     training_store(run, &t);
     CutGpt cut = { .way = WAY_25D, .world = run->world, .grid = g };
     say(run,
-        "d = %zu grid%s of q x q ranks, q = %zu. All grids hold the same weights, in blocks. "
-        "Each grid has",
-        g.depth, g.depth == 1 ? "" : "s", g.rows);
-    say(run, "another part of the batch, and computes its part as SUMMA does (03.09).");
+        "d = %zu grid%s of q x q ranks, q = %zu: ranks 0 to %zu are the first. All grids hold the "
+        "same weights,",
+        g.depth, g.depth == 1 ? "" : "s", g.rows, g.rows * g.cols - 1);
+    say(run, "in blocks. Each grid has another part of the batch, and computes its part as SUMMA "
+             "does (03.09).");
     if (run->world->size > 1)
-        say(run, "Ranks with equal rows share one row. Each # is a broadcast, a reduce or an "
-                 "all-reduce.");
+        say(run, "Ranks that do the same at the same time are drawn once. # is a broadcast, a "
+                 "reduce or an all-reduce.");
     if (g.depth > 1)
-        say(run, "In the row of the links only the A at its end are new: the grids add their "
+        say(run, "In the row of links the A at the right end are new: there the grids add their "
                  "gradients.");
     training_both(run, "Tesseract = unsplit", &t, gpt_train, &cut); // SGD, then AdamW
     const GridPlace at = grid_place(&t.model, &g);

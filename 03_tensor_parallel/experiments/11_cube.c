@@ -63,7 +63,7 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     const Result rows[] = {
         { "parameters, block", "12 C²/q³ + 13 C/q", BOTH(one.block, "block") },
         { "parameters, model", "1/q³ of every matrix", BOTH(one.parameters, "parameters") },
-        { "activations, peak", "1/q³; gathered X and W: 1/q²", BOTH(one.kept, "kept") },
+        { "activations, peak", "1/q³ of all; gathered X, W: 1/q²", BOTH(one.kept, "kept") },
         { "sent along row", "Y (every second matrix: X)", BOTH("=0 B", "sent.row") },
         { "sent along column", "X (every second matrix: Y)", BOTH("=0 B", "sent.column") },
         { "sent along depth", "W and dW", BOTH("=0 B", "sent.depth") },
@@ -83,9 +83,9 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
 static void ending(Run *run) {
     if (!answer_alone(run))
         say_answer(run,
-                   "Forward, a rank gathers X and W, and adds Y in parts (reduce-scatter). "
-                   "Backward, it gathers dY, and adds dX and dW in parts. It sends %s per "
-                   "step and keeps %s of activations.",
+                   "Forward, a rank gathers a part of X and one of W, and its row adds the "
+                   "products (reduce-scatter). Backward, it gathers dY, and lines of ranks add "
+                   "dX and dW. It sends %s per step and keeps %s of activations.",
                    cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
     if (clock_config()->simulated)
         say_cost(run,
@@ -103,6 +103,14 @@ static void ending(Run *run) {
                       "parallelism between nodes (03.12).");
 }
 
+// Prints the ranks of a line of the cube through rank 0: multiples of `stride`.
+static void say_line(Run *run, const char *axis, size_t stride, size_t q, const char *does) {
+    char ranks[48] = "";
+    for (size_t i = 0; i < q; i++)
+        snprintf(ranks + strlen(ranks), sizeof ranks - strlen(ranks), " %zu", i * stride);
+    say(run, "  %-6s  ranks%s %s", axis, ranks, does);
+}
+
 static void cube(Run *run) {
     const ModelConfig z = gpt_options(run, 7, 61);
     require_one_link(run);
@@ -112,14 +120,12 @@ static void cube(Run *run) {
         "A rank has a place (layer, row, col) in a cube of %zu x %zu x %zu, and holds 1/%zu "
         "of X, of W and of Y.",
         q, q, q, q * q * q);
-    say(run, "Here layer is a place in the cube, not a layer of the model. The ranks of a line "
-             "differ in");
-    say(run,
-        "one place only. Column (row differs): they gather a part of X. Depth (layer differs): "
-        "they gather");
-    say(run, "a part of W. Row (col differs): they add their products to a part of Y.");
-    say(run, "For the next matrix row and col are swapped. Below, two products; in the table, a "
-             "GPT.");
+    say(run, "Here layer is a place in the cube, not a layer of the model. Rank 0 works in three "
+             "lines of ranks:");
+    say_line(run, "column", q, q, "(row differs) gather the part of X that they share");
+    say_line(run, "depth", q * q, q, "(layer differs) gather the part of W that they share");
+    say_line(run, "row", 1, q, "(col differs) multiply, then add their products to a part of Y");
+    say(run, "For the next matrix row and col are swapped. Picture: two products. Table: a GPT.");
     const CubeSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
     cube_two_linears(run, &x.cube, even, true); // every size divides
     cube_two_linears(run, &x.cube, (CubeSizes){ B, T, K, N }, false);

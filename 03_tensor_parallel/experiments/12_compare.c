@@ -3,6 +3,7 @@
 // does not allow is left out: 64 ranks allow all six. Two more tables follow from sizes alone
 // (way_tables.c).
 #include <stdio.h>
+#include <string.h>
 #include "03_tensor_parallel/experiments/experiments.h"
 
 static const ClockLink *link_of(int i) {
@@ -79,7 +80,7 @@ static void costs(Run *run, const Training *t, TensorWay way, const GptMeasured 
 
 // ---------------------------------------------------------------- the table of this run
 
-static void table(Run *run, const GptMeasured measured[TENSOR_WAYS]) {
+static void table(Run *run, const Training *t, const GptMeasured measured[TENSOR_WAYS]) {
     const size_t n = run->world->size;
     const bool simulated = clock_config()->simulated;
     WayCells shape, parameters, kept, received, time[2];
@@ -106,12 +107,18 @@ static void table(Run *run, const GptMeasured measured[TENSOR_WAYS]) {
                             way_row(simulated ? name[1] : NULL, time[1]),
                             { 0 } };
     way_results(run, n, rows);
-    if (!tensor_way_shape(WAY_2D, n).q || !tensor_way_shape(WAY_25D, n).q ||
-        !tensor_way_shape(WAY_3D, n).q)
-        say(run,
-            "  2D needs q x q ranks, 2.5D q x q x d, 3D q x q x q: ways that %zu ranks do not "
-            "allow are left out",
-            n);
+    static const char *const need[TENSOR_WAYS] = {
+        [WAY_2D] = "q²", [WAY_25D] = "q² d", [WAY_3D] = "q³"
+    };
+    char missing[80] = "";
+    for (TensorWay way = 0; way < TENSOR_WAYS; way++)
+        if (tensor_way_shape(way, n).q == 0)
+            snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%s %s (%s)",
+                     *missing ? "," : "", tensor_way_name[way], need[way]);
+    char absent[120] = "";
+    if (*missing) snprintf(absent, sizeof absent, " Not with %zu ranks:%s.", n, missing);
+    say(run, "  %zu blocks, width %zu; %zu sequences of %zu tokens.%s", t->model.layers,
+        t->model.width, t->sequences, t->model.context, absent);
 }
 
 // ---------------------------------------------------------------- the answer
@@ -139,24 +146,20 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS]) {
     page_value(smallest[0], sizeof smallest[0], kept[fewest], "bytes");
     page_value(smallest[1], sizeof smallest[1], bytes[quiet], "bytes");
     if (clock_config()->simulated && fast == second)
-        snprintf(speed, sizeof speed, " Time: %s is fastest over both links.",
-                 tensor_way_name[fast]);
+        snprintf(speed, sizeof speed, " %s is fastest over both links.", tensor_way_name[fast]);
     else if (clock_config()->simulated)
-        snprintf(speed, sizeof speed, " Time: %s is fastest over link %s, %s over link %s.",
+        snprintf(speed, sizeof speed, " %s is fastest over link %s, %s over link %s.",
                  tensor_way_name[fast], link_of(0)->name, tensor_way_name[second],
                  link_of(1)->name);
     if (!answer_alone(run))
         say_answer(run,
-                   "Activations: %s keeps the fewest, %s%s. Bytes: %s receives the fewest, "
-                   "%s.%s%s",
-                   ring ? "ring attention" : tensor_way_name[fewest], smallest[0],
-                   ring ? ", but keeps all weights" : "", tensor_way_name[quiet], smallest[1],
-                   speed,
-                   ring ? " Ring attention stores no scores. Without scores "
-                          "(FlashAttention) 1D + SP keeps as little."
-                        : "");
-    say_cost(run, "1D and SP receive activations; the other ways also weights or gradients of "
-                  "weights.");
+                   "%s keeps the fewest activations, %s%s. %s receives the fewest bytes, %s.%s",
+                   ring ? "Ring attention" : tensor_way_name[fewest], smallest[0],
+                   ring ? ", but all weights; 1D + SP without scores (FlashAttention) keeps as "
+                          "little"
+                        : "",
+                   tensor_way_name[quiet], smallest[1], speed);
+    say_cost(run, "1D and SP receive activations; the others also weights or their gradients.");
     say_use_when(run, "the ranks share a node: 1D + SP. One layer needs more ranks than a node "
                       "has: 2D, 2.5D or 3D. One sequence is too long for a rank: ring attention.");
 }
@@ -176,11 +179,10 @@ static void compare(Run *run) {
     t.clip = 0;
     t.optimizer = adamw(0.01);
     training_store(run, &t);
-    say(run,
-        "1D: 03.06. SP: 03.07. 2D, 2.5D, 3D: 03.09 to 03.11. Ring attn: 03.08, cuts only "
-        "positions. SP and\n3D gather inputs again in backward. A GPT of %zu blocks, width %zu; "
-        "%zu sequences of %zu tokens.",
-        c.layers, c.width, t.sequences, c.context);
+    say(run, "1D: tensor parallelism (03.06). SP: sequence parallelism (03.07). 2D, 2.5D, 3D: a "
+             "grid or cube of");
+    say(run, "ranks (03.09 to 03.11). Ring attn (03.08) cuts only positions. SP and 3D gather "
+             "again in backward.");
     Trajectory want = training_unsplit(run, &t, 1);
     GptMeasured measured[TENSOR_WAYS] = { { 0 } };
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
@@ -198,7 +200,7 @@ static void compare(Run *run) {
         cut_free(&cut);
     }
     trajectory_free(&want);
-    table(run, measured);
+    table(run, &t, measured);
     way_block_table(run);
     way_plot(run);
     way_crossover_table(run);

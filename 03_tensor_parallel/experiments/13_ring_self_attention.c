@@ -54,10 +54,10 @@ static void ring_self(Run *run) {
                    "it merges partial results.",
                    cost_text(run, "kept.rsa"), cost_text(run, "kept.ring"),
                    cost_text(run, "sent.ring"), cost_text(run, "sent.rsa"));
-    say_cost(run, "a rank keeps T T/N scores per head. So twice the ranks cannot hold a sequence "
-                  "twice as long. The causal mask saves no work.");
-    say_use_when(run, "attention has no mask and T is small. Otherwise use ring attention with "
-                      "zigzag chunks (03.08).");
+    say_cost(run, "a rank keeps T T/N scores per head: with twice the ranks and twice the "
+                  "positions it keeps twice as many. The causal mask saves no work.");
+    say_use_when(run, "attention has no mask and the scores fit: then 6 products per pair are "
+                      "enough, ring attention needs 7. Else use zigzag chunks (03.08).");
 }
 
 static const Option options[] = { ONLY_STORAGE_OPTION, { 0 } };

@@ -49,9 +49,9 @@ static void ulysses(Run *run) {
     require_one_link(run);
     say(run,
         "Outside attention a rank has c = %d of the T positions of all H = %d heads. An all-to-all "
-        "of q, k\nand v gives it all positions of H/N heads; then attention is that of one device. "
-        "A second all-to-all\ntakes the output back. grouped: k and v have %d heads, each for two "
-        "heads of q.\n",
+        "of q, k\nand v gives it all T positions of H/N heads. Then attention is that of one "
+        "device. A second\nall-to-all takes the output back. grouped: k and v have %d heads, each "
+        "for two heads of q.\n",
         CHUNK, HEADS, GROUPS);
     Snapshot *want = attend_one_device(run, plain);
     for (int kind = 0; kind < CONTEXT_KINDS; kind++) {

@@ -51,8 +51,14 @@ enum { RANKS = 64, SEQUENCES = 16 };
 
 void way_block_table(Run *run) {
     WayCells parameters, kept, received;
+    TensorWay fewest = WAY_1D;
+    double least = 0;
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         const RankShare s = block_share(way, wide, SEQUENCES, RANKS);
+        if (way == 0 || s.received < least) {
+            least = s.received;
+            fewest = way;
+        }
         snprintf(parameters[way], 40, "=%.0f", s.parameters / 1e6);
         snprintf(kept[way], 40, "=%.0f", s.kept / 1e6);
         snprintf(received[way], 40, "=%.0f", s.received / 1e6);
@@ -67,9 +73,9 @@ void way_block_table(Run *run) {
         "%d sequences",
         RANKS, SEQUENCES);
     say(run,
-        "of %zu tokens; %zu heads, because %d ranks cannot share GPT-3's 96 equally. 2.5D: "
-        "4 x 4 x 4.",
-        wide.context, wide.heads, RANKS);
+        "of %zu tokens; %zu heads, as %d ranks cannot share GPT-3's 96. 2.5D: 4 x 4 x 4. %s "
+        "receives least.",
+        wide.context, wide.heads, RANKS, tensor_way_name[fewest]);
     results(run, columns, rows);
 }
 

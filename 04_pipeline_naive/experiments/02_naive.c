@@ -117,18 +117,14 @@ static void table(Run *run, const Training *t, const StageCosts *seen) {
     if (!clock_config()->simulated) return; // real times were not compared
     StackTimes d = stack_times(&(Stack){ .model = t->model, .blocks = 2, .sequences = 1 });
     say(run,
-        "  These stages are unequal, so no short formula gives the step. For p = %zu equal "
-        "stages one does.",
-        p);
+        "  These stages are unequal, so no short formula gives the step. A second run, not drawn, "
+        "has p = %zu\n  equal stages of two blocks: B = 1, forward f = %.3g us, backward b = 2f, "
+        "message d = %.3g us.",
+        p, (double)d.forward / 1e6, p > 1 ? (double)d.message / 1e6 : 0);
     say(run,
-        "  A second run, not drawn: two blocks each, B = 1, forward f = %.3g us, backward b = "
-        "2f, message",
-        (double)d.forward / 1e6);
-    say(run,
-        "  d = %.3g us. It takes m(p(f+b) + 2(p-1)d) = %s; %s are idle, without messages "
+        "  Its step takes m(p(f+b) + 2(p-1)d) = %s, and %s of it is idle; without messages "
         "1-1/p.",
-        p > 1 ? (double)d.message / 1e6 : 0, cost_text(run, "step.equal"),
-        cost_text(run, "idle.equal"));
+        cost_text(run, "step.equal"), cost_text(run, "idle.equal"));
 }
 
 static void answer(Run *run, const ModelConfig *c, const Timing *last) {

@@ -179,17 +179,16 @@ static void table(Run *run, double off, const double loss[WAYS]) {
             (const char *const[]){ "1F1B, flush", "stashing", "vertical sync", "no stashing",
                                    NULL },
             clock_config()->simulated ? rows : rows + 1); // real clock: no row of times
-    say(run, "  Updates late: how many updates come between the read of a weight and the use of "
-             "its gradient.");
-    say(run, "  mixed: the forward reads old weights, the backward new ones. On stage i of p, "
-             "stashing keeps p-i");
-    say(run, "  versions and is p-1-i updates late. Vertical sync keeps p versions and is p-1 "
-             "late. Time: 1F1B");
+    say(run, "  Updates late: updates between the read of a weight and the use of its gradient. "
+             "mixed: the forward");
+    say(run, "  reads old weights, the backward new ones. On stage i of p, stashing keeps p-i "
+             "versions and is");
     say(run,
-        "  (m+p-1)(t_f+t_b), m = %d; stashing m(t_f+t_b). t_f, t_b: a stage's forward, "
-        "backward.",
+        "  p-1-i updates late; vertical sync keeps p and is p-1 late. Time, m = %d: 1F1B "
+        "(m+p-1)(t_f+t_b),",
         PIECES);
-    say(run, "  In the row of losses 1F1B has a flush and an update after every mini-batch.");
+    say(run, "  stashing m(t_f+t_b); t_f, t_b: a stage's forward, backward. Losses: 1F1B flushes "
+             "each time.");
 }
 
 static void answer(Run *run, double off, const double loss[WAYS]) {
@@ -228,12 +227,15 @@ static void pipedream(Run *run) {
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     training_store(run, &t);
-    say(run, "1F1B ends each step with a flush: it runs empty and updates. PipeDream updates "
-             "after each backward.");
-    say(run, "A micro-batch with its own update is a mini-batch. Stashing: a stage keeps the "
-             "weights of a forward");
-    say(run, "until its backward ends. Vertical sync: a mini-batch reads weights of one age on all "
-             "stages.");
+    say(run, "1F1B ends each step with a flush: it runs empty, then updates. PipeDream updates "
+             "after each backward");
+    say(run,
+        "and goes on; the picture ends after %d mini-batches (micro-batches with an update "
+        "each). Stashing: a",
+        2 * PIECES);
+    say(run, "stage keeps the weights of a forward until its backward ends. Vertical sync: a "
+             "mini-batch reads");
+    say(run, "weights of one age on all stages.");
     Stack stack = { .model = t.model, .blocks = 2, .sequences = 1 };
     pipeline_way_measure(run, &pipeline_ways[EQUAL_1F1B], &stack, PIECES, NULL);
     pipeline_way_measure(run, &pipeline_ways[EQUAL_PIPEDREAM], &stack, PIECES,

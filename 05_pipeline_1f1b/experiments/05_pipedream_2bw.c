@@ -146,6 +146,9 @@ static void two_bw(Run *run) {
              "m >= p all");
     say(run, "backwards of that version end before a third version is needed, so two are enough "
              "without a flush.");
+    if (p > 1)
+        say(run, "After a batch the first and the last rank also exchange the gradients of their "
+                 "shared table.");
     four_ways(run, &t);
     t.optimizer = sgd(0.3);
     equals_recurrence(run, &t, true, "with a flush = unsplit", NULL);

@@ -205,8 +205,8 @@ static void table(Run *run) {
     bool slower = run->is_root && clock_config()->simulated &&
                   cost_value(run, "step.auto-p") > cost_value(run, "step.zb-h1");
     if (slower)
-        say(run, "  With memory p this planner is slower than ZB-H1. The paper's keeps the "
-                 "best of several lists.");
+        say(run, "  With memory p this planner is slower than ZB-H1. The paper's planner keeps the "
+                 "best of many lists.");
 }
 
 static void answer(Run *run) {

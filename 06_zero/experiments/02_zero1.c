@@ -25,9 +25,9 @@ static void conclude(Run *run, size_t m, const ZeroTexts *dp, const ZeroTexts *o
 static const ZeroLesson lesson = {
     .name = "ZeRO-1", .stage = 1, .allocate = zero1_allocate, .step = zero1_step,
     .conclude = conclude,
-    .explains = "A rank keeps moments for its part, 1/N of every unit.\nS sums the "
-                "gradients, then each rank updates its part (too short to draw), then G gathers "
-                "weights.",
+    .explains = "A rank keeps moments for its part: 1/N of wte, of each block and of the rest.\n"
+                "S sums the gradients, then each rank updates its part (too short to draw), then G "
+                "gathers weights.",
     .lines = {
         [ZERO_STATE] = { "state", "(8 + 8/N) Psi + 4 wte" },
         [ZERO_WEIGHTS] = { "weights", "4 Psi" },

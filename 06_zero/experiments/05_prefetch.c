@@ -114,7 +114,7 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
         { "hidden, mean", "while it computes", { 0 } },
         { "step", "the slowest rank", { 0 } }
     };
-    zero_say_sizes(run, dp, &t);
+    zero_say_sizes(run, dp, &t, true);
     say(run, "Communication is hidden while the rank computes, exposed while the rank waits (#).");
     for (size_t i = 0; i < columns; i++) {
         t.micro_batches = m[i / 2];
@@ -134,11 +134,11 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
         picture_show(run, heads[i], what | PICTURE_ALIKE_ONCE);
         if (option_flag(run, "verbose")) picture_summary(run, &seen[i].timing);
     }
-    say(run, "In flight, besides 3 wte: ZeRO-3 holds one block's weights and gradient. Prefetch "
-             "holds");
+    say(run, "In flight, besides wte and its two gradients: with ZeRO-3 one block's weights and "
+             "gradient; with");
     say(run,
-        "weights of %s blocks, two gradients, and the copy being sent. If m > 1, 1/N of a "
-        "block more.",
+        "prefetch weights of %s blocks, two gradients, and the copy being sent. If m > 1, block/N "
+        "more.",
         reshard ? "two" : "L - 1");
     results(run, names, row);
     conclude(run, &seen[0], &seen[1], &seen[columns - 1], m[1]);

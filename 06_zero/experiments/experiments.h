@@ -124,7 +124,7 @@ ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training
 // --svg, because the ranks' strips differ and take much room.
 bool zero_strips(Run *run);
 // Prints the model's sizes, and explains the words and letters of the page.
-void zero_say_sizes(Run *run, const Comm *dp, const Training *t);
+void zero_say_sizes(Run *run, const Comm *dp, const Training *t, bool in_flight);
 // Prints the page: the state of all ranks with data parallelism and with this stage; a step of the
 // stage; the table; the answer. Call it after zero_compare(), because the table shows the costs of
 // zero_compare().

@@ -96,14 +96,14 @@ static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, con
 
 // ---------------------------------------------------------------- the page
 
-void zero_say_sizes(Run *run, const Comm *dp, const Training *t) {
+void zero_say_sizes(Run *run, const Comm *dp, const Training *t, bool in_flight) {
     const ModelConfig *c = &t->model;
     CutSizes z = cut_sizes(c, 1, 0);
     size_t wte = elements_wte(&z), block = elements_block(&z), all = config_parameters(c);
     say(run, "Psi = %zu parameters: wte (embedding and head) %zu, %zu blocks of %zu, the rest %zu.",
         all, wte, c->layers, block, all - wte - c->layers * block);
-    say(run, "N = %zu ranks, 4 bytes per element. In flight: held only while it is used.",
-        dp->size);
+    say(run, "N = %zu ranks, 4 bytes per element.%s", dp->size,
+        in_flight ? " In flight: held only while it is used." : "");
     say(run, "Each rank runs up to m micro-batches per step; ranks with fewer sequences wait.");
 }
 
@@ -127,7 +127,7 @@ void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     }
     char title[64];
     snprintf(title, sizeof title, "%s, m = %zu", lesson->name, m[0]);
-    zero_say_sizes(run, dp, &t);
+    zero_say_sizes(run, dp, &t, lesson->stage > 1);
     say(run, "%s", lesson->explains);
     picture_state(run, "data parallel", seen[0].state);
     picture_state(run, lesson->name, seen[1].state);

@@ -22,9 +22,9 @@ static size_t segment_peak(const Training *t, const CutSizes *z, size_t k) {
 }
 
 // Trains with segments of k blocks and compares with the unsplit model. The id of the cost is kind
-// and number. text <- the peak of the first stage.
-static void train(Run *run, const Training *t, const char *kind, size_t number, size_t k,
-                  char text[32]) {
+// and number. Returns the peak of the first stage, and writes it to text.
+static double train(Run *run, const Training *t, const char *kind, size_t number, size_t k,
+                    char text[32]) {
     size_t p = run->world->size, i = run->world->rank;
     Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, p, i));
     CutSizes z = stage_sizes(&t->model, p, i);
@@ -40,7 +40,9 @@ static void train(Run *run, const Training *t, const char *kind, size_t number, 
     training_compare(run, "every segment = unsplit", &got, &unsplit, 0);
     trajectory_free(&got);
     trajectory_free(&unsplit);
-    page_value(text, 32, sum_of_ranks(run, i == 0 ? seen.peak : 0), "bytes");
+    const double peak = sum_of_ranks(run, i == 0 ? seen.peak : 0);
+    page_value(text, 32, peak, "bytes");
+    return peak;
 }
 
 // L blocks keep n times their input each. Memory is least with the input of every k-th block for k
@@ -49,10 +51,15 @@ static void train(Run *run, const Training *t, const char *kind, size_t number, 
 // our p).
 void segments_train(Run *run, Training t) {
     char peak[4][32];
+    double least = 0;
+    size_t fewest = 0; // the k whose peak is `least`
     t.model.layers = SEGMENTS_BLOCKS;
     for (size_t i = 0; i < 4; i++) {
         size_t k = (size_t)1 << i;
-        train(run, &t, "every", k, k, peak[i]);
+        const double kept = train(run, &t, "every", k, k, peak[i]);
+        if (fewest > 0 && kept >= least) continue;
+        least = kept;
+        fewest = k;
     }
     CutSizes z = stage_sizes(&t.model, run->world->size, 0);
     double n = (double)kept_block(&z) / (double)z.C;
@@ -63,17 +70,17 @@ void segments_train(Run *run, Training t) {
         z.blocks, SEGMENTS_BLOCKS);
     say(run, "  every k-th input, m = %zu     k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s",
         t.micro_batches, peak[0], peak[1], peak[2], peak[3]);
-    size_t m = t.micro_batches;
     for (size_t i = 0; i < 3; i++) {
         t.micro_batches = (size_t)1 << i;
         snprintf(peak[i], sizeof peak[i], "no step"); // too few sequences
         if (t.sequences >= t.micro_batches)
             train(run, &t, "whole", t.micro_batches, SEGMENTS_BLOCKS, peak[i]);
     }
-    say(run, "  only the stage's input      m = 1: %s   m = 2: %s   m = 4: %s", peak[0], peak[1],
-        peak[2]);
+    say(run, "  one per stage, so backward holds all L blocks   m = 1: %s   m = 2: %s   m = 4: %s",
+        peak[0], peak[1], peak[2]);
     say(run,
-        "A block keeps n = %.1f times its input, so for m = %zu k = sqrt(m L/n) = %.1f is "
-        "best by formula.",
-        n, m, best);
+        "%s: k = %zu needs least. By formula k = sqrt(m L/n) = %.1f, if a block keeps n = %.1f "
+        "times "
+        "its input.",
+        fewest > 1 ? "Yes" : "No", fewest, best, n);
 }

@@ -39,10 +39,11 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong)
     }
     results(run, columns, rows);
     say(run,
-        "  Bytes of the rank that sends most. calls across: their ranks are on two nodes. state: "
-        "weights,\n"
-        "  gradients, optimizer. activations: their peak. opposite: neighbours in rank order are "
-        "pp, not tp");
+        "  Bars: mean of the ranks. Bytes: the rank with most. calls across: their ranks are on "
+        "two "
+        "nodes.\n"
+        "  state: weights, gradients, optimizer. opposite: neighbours in rank order are pp, not "
+        "tp");
 }
 
 // A bar per layout, as long as its step: how the ranks spend it, as a mean.
@@ -52,8 +53,8 @@ static void bars(Run *run, const Layout *layout, size_t n, const Layout *wrong) 
     char sign[32];
     page_value(sign, sizeof sign, longest / WIDTH, "ps");
     say(run,
-        "dp replicas, tp slices, pp stages. Mean over ranks, %s per sign: = computes  # "
-        "waits  . idles",
+        "dp replicas, tp slices, pp stages. A sign is %s: = computes  # is in a call  . has no "
+        "work",
         sign);
     for (size_t i = 0; i <= n; i++) {
         const Layout *l = i < n ? &layout[i] : wrong;
