@@ -307,8 +307,8 @@ $(O)/flags: FORCE
 
 # The symbol that EXPERIMENT defines: experiment_03_tensor_parallel_experiments_02_linear.
 SYMBOL = -DEXPERIMENT_SYMBOL=experiment_$(subst /,_,$(basename $<))
-# An experiment and a test calculate little, so a fast build matters more than a fast program.
-BUILD_FAST = $(if $(or $(findstring /experiments/,$<),$(filter tests/test_%,$<)),-O1)
+# Experiments, pages and tests calculate little, so a fast build matters more than a fast program.
+BUILD_FAST = $(if $(or $(findstring /experiments/,$<),$(filter judge/frame/% judge/draw/% tests/test_%,$<)),-O1)
 $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "compiling $<"

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 # Tests every kind of context parallelism, combined with tensor and sequence parallelism,
-# recomputation, split backwards and ZeRO.
+# recomputation, split backwards and ZeRO. TEST_ALL=1: on two ranks, too.
 # slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;
@@ -12,7 +12,7 @@ use Test::More;
 chdir "$FindBin::Bin/.." or die;
 my $source = 'tests/test_context.c';
 plan skip_all => "$source is not built" if grep { !-x program_of($_, $source) } qw(fp32 fp64);
-my @pairs = forms_of($source, [1], [2], [3], [4]);
+my @pairs = forms_of($source, map { [$_] } $all ? 1 .. 4 : (1, 3, 4));
 forms_hold(@pairs);
 cmp_ok(scalar @{ $_->{emu}{page}{checks} || [] }, '>=', 80, "$_->{name}: all checks were made")
     for @pairs;

@@ -52,7 +52,9 @@ for my $precision (@precisions) {
         $all ? 1 : 9,
         $all ? @both : map { +{ %$_, every => 4 } } grep { $_->{name} eq 'by NCCL' } @both
     );
-    library_on($build);
+
+    # The layers call tested ops, and the lessons run them. TEST_ALL=1: their own test, too.
+    library_on($build, qw(memory ops storage model comm compression), $all ? 'layers' : ());
     storage_on($build, 'standin', @both);
     trainer_on(
         $build,

@@ -1,11 +1,11 @@
 #!/usr/bin/perl
-# Runs every lesson at its own rank count: with virtual ranks in both precisions, and as MPI
-# processes in fp32. At other rank counts it uses virtual ranks: one lesson of three runs at 1 and 8
+# Runs every lesson at its own rank count: with virtual ranks in both precisions, and every second
+# lesson as MPI processes in fp32. At other rank counts it uses virtual ranks: one lesson of three runs at 1 and 8
 # in fp32, one at 3 in fp32, one at 3 in fp64. Every eighth lesson runs with another seed, as
 # processes in fp64, and with --reduce fast.
 # TEST_ALL=1: both precisions at 1 to 8 ranks, also as processes.
-# TEST_QUICK=1: in fp32, at its own rank count only, every eighth lesson as processes.
-# slow: each of the 53 lessons runs about four times, once or twice as processes
+# TEST_QUICK=1: in fp32, at its own rank count only, every twelfth lesson as processes.
+# slow: each of the 53 lessons runs three or four times
 use strict;
 use warnings;
 use FindBin;
@@ -58,7 +58,7 @@ sub refused {
     return $job->{status} == 2 && $job->{err} =~ /\Aunsplit: [^\n]{20,}\n\z/ && before_work($job);
 }
 
-my %one = map { $_ => 1 } '08-plan';    # one rank works, and the other ranks wait
+my %one = map { $_ => 1 } qw(08-plan 08-sample);    # long: fp32 only, and one other rank count
 my (@jobs, @own);
 for my $i (0 .. $#lessons) {
     my $lesson = $lessons[$i];
@@ -72,10 +72,9 @@ for my $i (0 .. $#lessons) {
             emu => emu($lesson->{ranks}, $program)
         );
 
-        # Starting processes takes longer than most lessons, and the precision does not change the
-        # messages.
+        # Starting processes takes longer than most lessons.
         $pair{mpi} = mpi($lesson->{ranks}, $program)
-            if have_mpi && ($all || ($precision eq 'fp32' && !$quick) || $i % 12 == 0);
+            if have_mpi && ($all || ($precision eq 'fp32' && !$quick && $i % 2 == 0) || $i % 12 == 0);
         push @own, \%pair;
         push @jobs, grep { $_ } @pair{qw(emu mpi)};
     }
