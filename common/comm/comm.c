@@ -174,6 +174,9 @@ static void request_free_list(Request *r) {
     }
 }
 
+// A NaN remains.
+static real larger(real a, real b) { return b > a || isnan(b) ? b : a; }
+
 // Adds the contributions block by block, because a block fits in the first cache. The loop over
 // ranks adds rank 0 first, then rank 1, and so on.
 #define COMBINE(type, expression) \
@@ -200,17 +203,14 @@ static void combine_halves(const Request *r, uint16_t *out, const char *const pa
         widen_part(sum, (const uint16_t *)parts[0] + at, r->element, 0, n);
         for (size_t rank = 1; rank < r->comm->size; rank++) {
             widen_part(x, (const uint16_t *)parts[rank] + at, r->element, 0, n);
-            for (size_t i = 0; i < n; i++)
-                sum[i] = !max ? sum[i] + x[i] : x[i] > sum[i] || isnan(x[i]) ? x[i] : sum[i];
+            for (size_t i = 0; i < n; i++) sum[i] = max ? larger(sum[i], x[i]) : sum[i] + x[i];
         }
         round_part(out + at, sum, r->element, 0, n);
     }
 }
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count) {
     if (element_is_half(r->element)) combine_halves(r, (uint16_t *)out, parts, count);
-    // a NaN remains
-    else if (r->action == DO_ALL_REDUCE_MAX)
-        COMBINE(real, x[i] > sum[i] || isnan(x[i]) ? x[i] : sum[i]);
+    else if (r->action == DO_ALL_REDUCE_MAX) COMBINE(real, larger(sum[i], x[i]));
     else if (r->element == DOUBLES) COMBINE(double, sum[i] + x[i]);
     else COMBINE(real, sum[i] + x[i]);
 }
@@ -724,41 +724,36 @@ void comm_free(Comm *c) {
 
 // ---- 7. The side channel ----
 
-// A transport may count bytes in an int, and it keeps a copy of a message. So the side channel cuts
-// long messages into pieces.
-enum { PIECE_BYTES = 1 << 24 };
-static size_t piece(size_t bytes, size_t at) {
-    return bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
-}
-
-// The other ranks wait here while rank 0 works alone (the unsplit twin, comparisons, drawing, a
-// slow disk). They wait up to a hundred times longer than in any other call. If rank 0 dies, the
-// launcher ends them at once.
-static void from_rank_0(const char *call, void *data, size_t bytes) {
-    Request *r = request_new(side, DO_BROADCAST, call, BYTES, bytes, 0);
-    r->patient = true;
-    host_run(r, data, data);
+// A transport may count bytes in an int, and it keeps a copy of a message. So long messages are cut
+// into pieces. Ranks wait here while rank 0 works alone (the unsplit twin, comparisons, drawing, a
+// slow disk), or receives from one rank after the other. They wait up to a hundred times longer
+// than in any other call. If rank 0 dies, the launcher ends them at once.
+static void side_message(Action action, const char *call, char *data, size_t bytes, size_t peer) {
+    enum { PIECE_BYTES = 1 << 24 };
+    size_t at = 0, length;
+    do {
+        length = bytes - at < PIECE_BYTES ? bytes - at : (size_t)PIECE_BYTES;
+        Request *r = request_new(side, action, call, BYTES, length, peer);
+        r->patient = action != DO_RECV;
+        host_run(r, data + at, data + at);
+        at += length;
+    } while (at < bytes);
 }
 
 void side_gather_each(const void *local, size_t bytes, SideTake *take, void *context) {
+    const char *call = "side_gather";
     char begin = 0;
-    from_rank_0("side_gather", &begin, sizeof begin);
+    side_message(DO_BROADCAST, call, &begin, sizeof begin, 0);
     size_t *size = host_alloc(side->size * sizeof *size);
-    host_run(request_new(side, DO_ALL_GATHER, "side_gather", BYTES, side->size * sizeof *size, 0),
-             &bytes, size);
-    for (size_t at = 0; side->rank > 0 && at < bytes; at += piece(bytes, at)) {
-        Request *r = request_new(side, DO_SEND, "side_gather", BYTES, piece(bytes, at), 0);
-        r->patient = true; // rank 0 receives from one rank after the other
-        host_run(r, (const char *)local + at, NULL);
-    }
-    if (side->rank == 0) take(context, 0, local, bytes);
+    host_run(request_new(side, DO_ALL_GATHER, call, BYTES, side->size * sizeof *size, 0), &bytes,
+             size);
+    if (side->rank > 0) side_message(DO_SEND, call, (char *)local, bytes, 0);
+    else take(context, 0, local, bytes);
     for (size_t rank = 1; side->rank == 0 && rank < side->size; rank++) {
-        char *theirs = host_alloc(size[rank]);
-        for (size_t at = 0; at < size[rank]; at += piece(size[rank], at))
-            host_run(request_new(side, DO_RECV, "side_gather", BYTES, piece(size[rank], at), rank),
-                     NULL, theirs + at);
-        take(context, rank, theirs, size[rank]);
-        free(theirs);
+        char *part = host_alloc(size[rank]);
+        side_message(DO_RECV, call, part, size[rank], rank);
+        take(context, rank, part, size[rank]);
+        free(part);
     }
     free(size);
 }
@@ -783,11 +778,7 @@ void *side_gather(const void *local, size_t bytes, size_t **sizes) {
 }
 
 void side_broadcast(void *data, size_t bytes) {
-    size_t at = 0;
-    do {
-        from_rank_0("side_broadcast", (char *)data + at, piece(bytes, at));
-        at += piece(bytes, at);
-    } while (at < bytes);
+    side_message(DO_BROADCAST, "side_broadcast", data, bytes, 0);
 }
 bool side_any(bool local) {
     double any = local;

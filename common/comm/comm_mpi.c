@@ -59,7 +59,7 @@ static int fits_int(size_t n) {
 }
 
 void (*mpi_meanwhile)(double waited);
-static double timeout; // --timeout
+static double timeout = 60; // --timeout
 
 // After SIGTERM a rank keeps running so that it can write its checkpoint (stop_catch). mpirun also
 // sends SIGTERM to the survivors of a killed rank. So a warned rank exits if a peer is silent for
@@ -498,17 +498,9 @@ bool comm_launched_by_mpi(size_t *rank, size_t *size) {
                                               NULL };
     static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
                                               "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", NULL };
-    int initialized, r, s;
-    MPI_Initialized(&initialized);
-    *rank = 0;
-    *size = 1;
-    if (initialized) {
-        MPI_Comm_rank(MPI_COMM_WORLD, &r);
-        MPI_Comm_size(MPI_COMM_WORLD, &s);
-        *rank = (size_t)r;
-        *size = (size_t)s;
-        return true;
-    }
+    *rank = ranks_are_processes ? this_rank : 0;
+    *size = ranks_are_processes ? this_world_size : 1;
+    if (ranks_are_processes) return true;
     if (!number_in_environment(rank_names, rank)) return false;
     number_in_environment(size_names, size);
     return true;
@@ -566,7 +558,6 @@ static void started_too_late(int signal) {
     _exit(STATUS_FAULT);
 }
 static void watch_start(int argc, char **argv) {
-    double timeout = 60;
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "--timeout=", 10) == 0) timeout = strtod(argv[i] + 10, NULL);
         if (strcmp(argv[i], "--timeout") == 0 && i + 1 < argc) timeout = strtod(argv[i + 1], NULL);
@@ -576,8 +567,9 @@ static void watch_start(int argc, char **argv) {
 }
 
 void comm_process_begin(int *argc, char ***argv) {
-    size_t rank, size;
-    if (!comm_launched_by_mpi(&rank, &size)) return;
+    size_t launched_rank, launched_size;
+    int rank, size, provided;
+    if (!comm_launched_by_mpi(&launched_rank, &launched_size)) return;
     watch_start(*argc, *argv);
     if (!single_copy_works()) {
         setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0); // Open MPI 4
@@ -590,10 +582,12 @@ void comm_process_begin(int *argc, char ***argv) {
         setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     device_prepare();
     // Only the main thread of a rank calls MPI; its other threads may compute.
-    int provided;
     MPI(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
     MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-    comm_launched_by_mpi(&this_rank, &this_world_size);
+    MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+    MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
+    this_rank = (size_t)rank;
+    this_world_size = (size_t)size;
     end_all_ranks = abort_all;
     ranks_are_processes = true;
     MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
@@ -610,9 +604,7 @@ static void end_in_finalize(int signal) {
 }
 
 void comm_process_end(int status) {
-    int initialized;
-    MPI_Initialized(&initialized);
-    if (!initialized) return;
+    if (!ranks_are_processes) return;
     fflush(NULL);
     status_at_end = status;
     signal(SIGSEGV, end_in_finalize);
