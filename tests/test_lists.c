@@ -255,12 +255,57 @@ static void same_rules(void) {
     ok(same, "the expected steps and the executor have the same rules, p = 1..8, v = 1..4");
 }
 
+static Schedule *zero_bubble_all(size_t p, size_t m, size_t cap) {
+    static const OpTimes units = { 1, 1, 1, 0 };
+    Schedule *stage = host_alloc(p * sizeof *stage);
+    for (size_t i = 0; i < p; i++)
+        stage[i] = cap ? schedule_zb_auto(p, m, i, cap, units) : schedule_zb_h1(p, m, i);
+    return stage;
+}
+// Are the lists legal? *most: the largest number of micro-batches in flight on a stage.
+static bool legal(Schedule *stage, size_t p, size_t m, const OpTimes *times, size_t *most) {
+    *most = 0;
+    for (size_t i = 0; i < p; i++) {
+        const size_t flight = list_in_flight(&stage[i]);
+        if (flight > *most) *most = flight;
+    }
+    return judge_lists(stage, p, m, 1, times).verdict == LISTS_LEGAL;
+}
+// units: F = B = W. block: as in a block, B is longer than F, and W is shorter. If m < p, p - m
+// more W's are late at the end.
+static void zero_bubble_lists(void) {
+    static const OpTimes units = { 1, 1, 1, 0 }, block = { 12, 14, 10, 0 };
+    bool capped = true, fixed = true, planned = true;
+    for (size_t p = 1; p <= 8; p++)
+        for (size_t m = 1; m <= 24; m++) {
+            const size_t caps[] = { p, 2 * p - 1 }, late = p > m ? p - m : 0;
+            size_t most;
+            for (size_t k = 0; k < 2; k++) {
+                Schedule *stage = zero_bubble_all(p, m, caps[k]);
+                capped &= legal(stage, p, m, &units, &most) && most <= caps[k];
+                schedule_all_free(stage, p);
+            }
+            Schedule *stage = zero_bubble_all(p, m, 0);
+            fixed &= legal(stage, p, m, &units, &most) && most == (p < m ? p : m);
+            fixed &= lists_makespan(stage, p, m, &units) == 3 * m + p - 1 + late;
+            fixed &= lists_makespan(zero_bubble_all(p, m, 0), p, m, &block) ==
+                     36 * m + 16 * (p - 1) + 10 * late;
+            if ((p == 2 || p == 4 || p == 8) && (m == p || m == 2 * p || m == 4 * p))
+                planned &=
+                    lists_makespan(zero_bubble_all(p, m, 2 * p - 1), p, m, &units) == 3 * m + p - 1;
+        }
+    ok(capped, "automatic lists are legal, and in flight are at most the cap; p = 1..8, m = 1..24");
+    ok(fixed, "ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), with min(p, m) in flight");
+    ok(planned, "automatic lists with the cap 2p-1 take 3m + p - 1 if F = B = W = 1");
+}
+
 int main(void) {
     const char *seed = getenv("TEST_SEED");
     size_t cases = getenv("TEST_ALL") ? 10000 : 200;
     drawn = seed ? strtoul(seed, NULL, 10) : 1;
     device_init();
     same_rules();
+    zero_bubble_lists();
     for (size_t n = 0; count[LISTS_LEGAL] < cases; n++) {
         Lists l = random_lists();
         size_t pulls = n % 3 == 0 ? 1 + below(MOST_PULLS) : 0;
