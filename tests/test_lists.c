@@ -299,6 +299,38 @@ static void zero_bubble_lists(void) {
     ok(planned, "automatic lists with the cap 2p-1 take 3m + p - 1 if F = B = W = 1");
 }
 
+// Most versions that a stage must hold at once: the newest, and all back to the oldest that a later
+// op reads.
+static size_t versions_needed(const Schedule *s) {
+    size_t newest = 0, most = 1;
+    for (size_t e = 0; e < s->n; e++) {
+        newest += s->ops[e].what == UPDATE;
+        for (size_t later = e + 1; later < s->n; later++)
+            if (s->ops[later].what != UPDATE && newest + 1 > most + s->ops[later].version)
+                most = newest + 1 - s->ops[later].version;
+    }
+    return most;
+}
+static Schedule stashing(size_t p, size_t n, size_t i) {
+    return schedule_pipedream(WEIGHT_STASHING, p, n, i);
+}
+static void pipedream_lists(void) {
+    bool times = true, own = true, in_sync = true;
+    for (size_t p = 1; p <= 8; p++)
+        for (size_t n = 1; n <= 24; n++) {
+            times &= makespan(stashing, p, n, 1, 2) == (n + p - 1) * 3;
+            for (size_t i = 0; i < p; i++) {
+                Schedule s = stashing(p, n, i), sync = schedule_pipedream(VERTICAL_SYNC, p, n, i);
+                own &= versions_needed(&s) == (p - i < n ? p - i : n);
+                in_sync &= versions_needed(&sync) == (p < n ? p : n);
+                schedule_free(&s);
+                schedule_free(&sync);
+            }
+        }
+    ok(times, "PipeDream: n mini-batches take (n+p-1)(t_f+t_b); p = 1..8, n = 1..24");
+    ok(own && in_sync, "PipeDream: stage i needs p-i versions, and p with vertical sync");
+}
+
 int main(void) {
     const char *seed = getenv("TEST_SEED");
     size_t cases = getenv("TEST_ALL") ? 10000 : 200;
@@ -306,6 +338,7 @@ int main(void) {
     device_init();
     same_rules();
     zero_bubble_lists();
+    pipedream_lists();
     for (size_t n = 0; count[LISTS_LEGAL] < cases; n++) {
         Lists l = random_lists();
         size_t pulls = n % 3 == 0 ? 1 + below(MOST_PULLS) : 0;
