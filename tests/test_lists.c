@@ -254,12 +254,90 @@ static void same_rules(void) {
     ok(same, "the expected steps and the executor have the same rules, p = 1..8, v = 1..4");
 }
 
+static Schedule *zero_bubble_all(size_t p, size_t m, size_t cap) {
+    static const OpTimes units = { 1, 1, 1, 0 };
+    Schedule *stage = host_alloc(p * sizeof *stage);
+    for (size_t i = 0; i < p; i++)
+        stage[i] = cap ? schedule_zb_auto(p, m, i, cap, units) : schedule_zb_h1(p, m, i);
+    return stage;
+}
+// Are the lists legal? *most: the largest number of micro-batches in flight on a stage.
+static bool legal(Schedule *stage, size_t p, size_t m, const OpTimes *times, size_t *most) {
+    *most = 0;
+    for (size_t i = 0; i < p; i++) {
+        const size_t flight = list_in_flight(&stage[i]);
+        if (flight > *most) *most = flight;
+    }
+    return judge_lists(stage, p, m, 1, times).verdict == LISTS_LEGAL;
+}
+// units: F = B = W. block: as in a block, B is longer than F, and W is shorter. If m < p, p - m
+// more W's are late at the end.
+static void zero_bubble_lists(void) {
+    static const OpTimes units = { 1, 1, 1, 0 }, block = { 12, 14, 10, 0 };
+    bool capped = true, fixed = true, planned = true;
+    for (size_t p = 1; p <= 8; p++)
+        for (size_t m = 1; m <= 24; m++) {
+            const size_t caps[] = { p, 2 * p - 1 }, late = p > m ? p - m : 0;
+            size_t most;
+            for (size_t k = 0; k < 2; k++) {
+                Schedule *stage = zero_bubble_all(p, m, caps[k]);
+                capped &= legal(stage, p, m, &units, &most) && most <= caps[k];
+                schedule_all_free(stage, p);
+            }
+            Schedule *stage = zero_bubble_all(p, m, 0);
+            fixed &= legal(stage, p, m, &units, &most) && most == (p < m ? p : m);
+            fixed &= lists_makespan(stage, p, m, &units) == 3 * m + p - 1 + late;
+            fixed &= lists_makespan(zero_bubble_all(p, m, 0), p, m, &block) ==
+                     36 * m + 16 * (p - 1) + 10 * late;
+            if ((p == 2 || p == 4 || p == 8) && (m == p || m == 2 * p || m == 4 * p))
+                planned &=
+                    lists_makespan(zero_bubble_all(p, m, 2 * p - 1), p, m, &units) == 3 * m + p - 1;
+        }
+    ok(capped, "automatic lists are legal, and in flight are at most the cap; p = 1..8, m = 1..24");
+    ok(fixed, "ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), with min(p, m) in flight");
+    ok(planned, "automatic lists with the cap 2p-1 take 3m + p - 1 if F = B = W = 1");
+}
+
+// Most versions that a stage must hold at once: the newest, and all back to the oldest that a later
+// op reads.
+static size_t versions_needed(const Schedule *s) {
+    size_t newest = 0, most = 1;
+    for (size_t e = 0; e < s->n; e++) {
+        newest += s->ops[e].what == UPDATE;
+        for (size_t later = e + 1; later < s->n; later++)
+            if (s->ops[later].what != UPDATE && newest + 1 > most + s->ops[later].version)
+                most = newest + 1 - s->ops[later].version;
+    }
+    return most;
+}
+static Schedule stashing(size_t p, size_t n, size_t i) {
+    return schedule_pipedream(WEIGHT_STASHING, p, n, i);
+}
+static void pipedream_lists(void) {
+    bool times = true, own = true, in_sync = true;
+    for (size_t p = 1; p <= 8; p++)
+        for (size_t n = 1; n <= 24; n++) {
+            times &= makespan(stashing, p, n, 1, 2) == (n + p - 1) * 3;
+            for (size_t i = 0; i < p; i++) {
+                Schedule s = stashing(p, n, i), sync = schedule_pipedream(VERTICAL_SYNC, p, n, i);
+                own &= versions_needed(&s) == (p - i < n ? p - i : n);
+                in_sync &= versions_needed(&sync) == (p < n ? p : n);
+                schedule_free(&s);
+                schedule_free(&sync);
+            }
+        }
+    ok(times, "PipeDream: n mini-batches take (n+p-1)(t_f+t_b); p = 1..8, n = 1..24");
+    ok(own && in_sync, "PipeDream: stage i needs p-i versions, and p with vertical sync");
+}
+
 int main(void) {
     const char *seed = getenv("TEST_SEED");
     size_t cases = getenv("TEST_ALL") ? 10000 : 200;
     drawn = seed ? strtoul(seed, NULL, 10) : 1;
     device_init();
     same_rules();
+    zero_bubble_lists();
+    pipedream_lists();
     for (size_t n = 0; count[LISTS_LEGAL] < cases; n++) {
         Lists l = random_lists();
         size_t pulls = n % 3 == 0 ? 1 + below(MOST_PULLS) : 0;

@@ -1,8 +1,6 @@
 // compression_checks.c: the checks of 06_compression and 08_power_sgd. They cover trainings with a
-// compressed sum, sums of everything that was sent, constructed gradients, costs, and the losses on
-// text.
+// compressed sum, sums of everything that was sent, costs, and the losses on text.
 #include "01_data_parallel/experiments/experiments.h"
-#include "common/tensor/random.h"
 #include "judge/draw/plot.h"
 #include <math.h>
 #include <stdio.h>
@@ -79,55 +77,6 @@ static void books_check(Run *run, const Books *b, const Compression *c) {
         snapshot_free(got);
         snapshot_free(want);
     }
-}
-
-// ---------------------------------------------------------------- made gradients
-
-static void made_gradient(Run *run, const Model *m, MadeKind kind) {
-    size_t rank = run->world->rank;
-    uint64_t mine = random_key(random_key(run->seed, 7), rank), all = random_key(run->seed, 8);
-    real *host = host_alloc(m->size * sizeof *host);
-    for (size_t i = 0; i < m->size; i++) {
-        uint64_t word = random_key(kind == MADE_EVEN ? all : mine, i);
-        host[i] = kind == MADE_SMALL   ? (real)((int)(word % 17) - 8)
-                  : kind == MADE_LARGE ? (real)(40000 + word % 20000)
-                  : kind == MADE_EVEN  ? (real)(word & 1 ? 0.25 : -0.25)
-                                       : (real)random_normal(word);
-    }
-    tensor_upload(m->g, host);
-    for (size_t u = 0; u < m->n_units && kind == MADE_FLAT; u++)
-        for (size_t p = 0; p < m->units[u].n_params && !m->units[u].tied_to; p++) {
-            Tensor g = m->units[u].params[p].g;
-            Arena a = arena(MEM_REFERENCE);
-            Tensor left = tensor_new(&a, g.rows, MADE_FLAT_RANK),
-                   right = tensor_new(&a, g.cols, MADE_FLAT_RANK);
-            tensor_randomize(left, random_key(mine, p), 1);
-            tensor_randomize(right, random_key(all, p), 1);
-            op_matmul_nt(g, left, right);
-            arena_free(&a);
-        }
-    free(host);
-}
-
-// ---------------------------------------------------------------- where compression loses nothing
-
-void compression_check_exact(Run *run, const ModelConfig *model, const CompressionPlan *plan,
-                             MadeKind kind, const char *name, double limit) {
-    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-    Model *m = whole_model(model);
-    Compression *c = compression_new(run->world, plan, m, run->seed);
-    made_gradient(run, m, kind);
-    compression_all_reduce(c, m->g);
-    model_snapshot(m, got, UNIT_GRADIENTS, NULL);
-    made_gradient(run, m, kind);
-    comm_all_reduce(run->world, m->g);
-    model_snapshot(m, want, UNIT_GRADIENTS, NULL);
-    if (limit > 0) check_close(run, name, got, want, limit);
-    else check_equal(run, name, got, want);
-    compression_free(c);
-    model_free(m);
-    snapshot_free(got);
-    snapshot_free(want);
 }
 
 // ---------------------------------------------------------------- a training

@@ -175,16 +175,6 @@ Trajectory compression_train(Run *run, const Training *t, const CompressionPlan 
 void compression_check_rule(Run *run, const Training *t, const CompressionPlan *plan,
                             CompressionSeen *seen);
 
-// Gradients for which some method is exact. MADE_SMALL: whole numbers. MADE_LARGE: their sum is too
-// large for fp16. MADE_NOISE: random. MADE_EVEN: +-1/4, equal on all ranks. MADE_FLAT: A B^T, where
-// B has MADE_FLAT_RANK columns and is the same on all ranks.
-typedef enum { MADE_SMALL, MADE_LARGE, MADE_NOISE, MADE_EVEN, MADE_FLAT } MadeKind;
-enum { MADE_FLAT_RANK = 2 };
-// Checks that the method's sum of such gradients is the all-reduce's, within `limit` (0: every
-// bit).
-void compression_check_exact(Run *run, const ModelConfig *model, const CompressionPlan *plan,
-                             MadeKind kind, const char *name, double limit);
-
 // Trains on the text --data with the rate --lr and draws the losses. last[n]: the mean loss of the
 // last ten steps. alone: one device applies the rule to the whole gradient; no curve is drawn.
 enum { COMPRESSION_LONG = 60 };

@@ -1,5 +1,6 @@
 // 04_pipedream.c (experiment): PipeDream equals one device that runs its recurrence, in every bit.
 // Without stashing its gradient is wrong. Compares versions, memory and time with 1F1B's.
+// tests/lists.t has the lists of other sizes.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -108,50 +109,6 @@ static void losses_on_text(Run *run, double loss[WAYS]) {
     data_free(&t.data);
 }
 
-// -------------------------------------------------------------- lists alone: times and versions
-
-// Most versions that a stage must hold at once: the newest, and all back to the oldest that a later
-// op reads.
-static size_t versions_needed(const Schedule *s) {
-    size_t newest = 0, most = 1;
-    for (size_t e = 0; e < s->n; e++) {
-        newest += s->ops[e].what == UPDATE;
-        for (size_t later = e + 1; later < s->n; later++)
-            if (s->ops[later].what != UPDATE && newest + 1 > most + s->ops[later].version)
-                most = newest + 1 - s->ops[later].version;
-    }
-    return most;
-}
-
-static Schedule stashing(size_t p, size_t n, size_t i) {
-    return schedule_pipedream(WEIGHT_STASHING, p, n, i);
-}
-static Schedule vertical(size_t p, size_t n, size_t i) {
-    return schedule_pipedream(VERTICAL_SYNC, p, n, i);
-}
-enum { LIST_STAGES = 8, MOST_BATCHES = 24, LISTS = LIST_STAGES * MOST_BATCHES };
-static void check_lists(Run *run) {
-    double end[LISTS], want_end[LISTS], held[2][LISTS * LIST_STAGES], want[2][LISTS * LIST_STAGES];
-    size_t lists = 0, stages = 0;
-    for (size_t p = 1; p <= LIST_STAGES; p++)
-        for (size_t n = 1; n <= MOST_BATCHES; n++, lists++) {
-            end[lists] = makespan(stashing, p, n, 1, 2);
-            want_end[lists] = (n + p - 1) * 3;
-            for (size_t i = 0; i < p; i++, stages++) {
-                Schedule s[2] = { stashing(p, n, i), vertical(p, n, i) };
-                for (size_t r = 0; r < 2; r++) {
-                    held[r][stages] = versions_needed(&s[r]);
-                    size_t versions = r ? p : p - i;
-                    want[r][stages] = versions < n ? versions : n;
-                    schedule_free(&s[r]);
-                }
-            }
-        }
-    check_numbers(run, "op lists = formulas", "(n+p-1)(t_f+t_b)", end, want_end, lists, 0);
-    check_numbers(run, "op lists = formulas", "p-i versions", held[0], want[0], stages, 0);
-    check_numbers(run, "op lists = formulas", "p if in sync", held[1], want[1], stages, 0);
-}
-
 // ---------------------------------------------------------------- the table of the page
 
 static void table(Run *run, double off, const double loss[WAYS]) {
@@ -240,7 +197,6 @@ static void pipedream(Run *run) {
     pipeline_way_measure(run, &pipeline_ways[EQUAL_1F1B], &stack, PIECES, NULL);
     pipeline_way_measure(run, &pipeline_ways[EQUAL_PIPEDREAM], &stack, PIECES,
                          "PipeDream, 8 mini-batches");
-    check_lists(run);
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         equals_recurrence(run, &t, SYNCHRONOUS, "flush each time = unsplit");

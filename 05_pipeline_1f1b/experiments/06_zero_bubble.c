@@ -1,5 +1,5 @@
 // 06_zero_bubble.c (experiment): ZB-H1 and two automatic lists equal gradient accumulation in every
-// bit. Compares steps, bubbles and memory with 1F1B's. Lists of all sizes have the published times.
+// bit. Compares steps, bubbles and memory with 1F1B's. tests/lists.t has lists of other sizes.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,20 +73,6 @@ static const OpTimes units = { 1, 1, 1, 0 }, slow = { 12, 14, 10, 3 };
 
 // ---------------------------------------------------------------- lists alone
 
-// Are the lists of all stages legal, with at most cap micro-batches in flight? *most: the largest
-// number in flight.
-static bool legal_with(ScheduleRule rule, size_t p, size_t m, size_t cap, size_t *most) {
-    Schedule *stage = schedule_all(rule, p, m);
-    bool legal = judge_lists(stage, p, m, 1, &units).verdict == LISTS_LEGAL;
-    *most = 0;
-    for (size_t i = 0; i < p; i++) {
-        size_t flight = list_in_flight(&stage[i]);
-        if (flight > *most) *most = flight;
-    }
-    schedule_all_free(stage, p);
-    return legal && *most <= cap;
-}
-
 static void lists(Run *run) {
     // ZB-H1 has (p-1)(F+B-W) = 3 idle units, a third of 1F1B's 9.
     double got[4], want[] = { 33, 27, 29, 27 };
@@ -102,35 +88,6 @@ static void lists(Run *run) {
     // units.
     double told = step_of(auto_p, 4, 8, &slow), known = 384;
     check_numbers(run, "lists", "auto, p, F 12, B 14, W 10, a message 3: 384", &told, &known, 1, 0);
-    // p = 1..8, m = 1..24. t: as in a block, B is longer than F, and W is shorter. Where m < p, p-m
-    // more W's are late at the end.
-    enum { CASES = 8 * 24 };
-    static const OpTimes t = { 12, 14, 10, 0 };
-    double step[2 * CASES], formula[2 * CASES], flight[CASES], most[CASES];
-    double legal = 0, all = 3 * CASES;
-    for (size_t n = 0; n < CASES; n++) {
-        size_t p = n / 24 + 1, m = n % 24 + 1, late = p > m ? p - m : 0, in_flight;
-        legal += legal_with(auto_p, p, m, p, &in_flight);
-        legal += legal_with(auto_2p, p, m, 2 * p - 1, &in_flight);
-        legal += legal_with(schedule_zb_h1, p, m, p, &in_flight);
-        flight[n] = (double)in_flight;
-        step[n] = step_of(schedule_zb_h1, p, m, &units);
-        formula[n] = (double)(3 * m + p - 1 + late);
-        step[CASES + n] = step_of(schedule_zb_h1, p, m, &t);
-        formula[CASES + n] = (double)(36 * m + 16 * (p - 1) + 10 * late);
-        most[n] = (double)(p < m ? p : m);
-    }
-    check_numbers(run, "lists", "legal, and in flight at most the cap; p = 1..8, m = 1..24", &legal,
-                  &all, 1, 0);
-    check_numbers(run, "lists", "ZB-H1: step m(F+B+W) + (p-1)(F+B-W)", step, formula, 2 * CASES, 0);
-    check_numbers(run, "lists", "ZB-H1: in flight min(p, m)", flight, most, CASES, 0);
-    double greedy[9], ideal[9];
-    for (size_t n = 0; n < 9; n++) {
-        size_t p = (size_t)2 << n / 3, m = p << n % 3; // p = 2, 4, 8; m = p, 2p, 4p
-        greedy[n] = step_of(auto_2p, p, m, &units);
-        ideal[n] = (double)(3 * m + p - 1);
-    }
-    check_numbers(run, "lists", "auto, 2p-1, F = B = W = 1: step 3m + p - 1", greedy, ideal, 9, 0);
 }
 
 // ---------------------------------------------------------------- equal stages

@@ -1,0 +1,15 @@
+#!/usr/bin/perl
+# Tests gradients for which a method of compression loses nothing (tests/test_exact_sums.c), as
+# virtual ranks and as processes.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::Bin;
+use Jobs;
+use Test::More;
+
+chdir "$FindBin::Bin/.." or die;
+my $source = 'tests/test_exact_sums.c';
+plan skip_all => "$_ is not built" for grep { !-x } map { program_of($_, $source) } qw(fp32 fp64);
+forms_hold(forms_of($source, [4], [3]));
+done_testing();

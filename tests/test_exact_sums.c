@@ -1,0 +1,86 @@
+// test_exact_sums.c: gradients for which a method of compression loses nothing. Its sum over ranks
+// must be that of an all-reduce. tests/exact-sums.t runs this program.
+//
+// ranks: 4
+// level: core
+// question: Is each method of compression exact where it can be?
+#include "01_data_parallel/experiments/experiments.h"
+#include "common/tensor/random.h"
+#include <stdlib.h>
+
+static const ModelConfig tiny = {
+    .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
+};
+
+// MADE_SMALL: whole numbers. MADE_LARGE: their sum is too large for fp16. MADE_NOISE: random.
+// MADE_EVEN: +-1/4, equal on all ranks. MADE_FLAT: A B^T, where B has MADE_FLAT_RANK columns and is
+// the same on all ranks.
+typedef enum { MADE_SMALL, MADE_LARGE, MADE_NOISE, MADE_EVEN, MADE_FLAT } MadeKind;
+enum { MADE_FLAT_RANK = 2 };
+
+static void made_gradient(Run *run, const Model *m, MadeKind kind) {
+    size_t rank = run->world->rank;
+    uint64_t mine = random_key(random_key(run->seed, 7), rank), all = random_key(run->seed, 8);
+    real *host = host_alloc(m->size * sizeof *host);
+    for (size_t i = 0; i < m->size; i++) {
+        uint64_t word = random_key(kind == MADE_EVEN ? all : mine, i);
+        host[i] = kind == MADE_SMALL   ? (real)((int)(word % 17) - 8)
+                  : kind == MADE_LARGE ? (real)(40000 + word % 20000)
+                  : kind == MADE_EVEN  ? (real)(word & 1 ? 0.25 : -0.25)
+                                       : (real)random_normal(word);
+    }
+    tensor_upload(m->g, host);
+    for (size_t u = 0; u < m->n_units && kind == MADE_FLAT; u++)
+        for (size_t p = 0; p < m->units[u].n_params && !m->units[u].tied_to; p++) {
+            Tensor g = m->units[u].params[p].g;
+            Arena a = arena(MEM_REFERENCE);
+            Tensor left = tensor_new(&a, g.rows, MADE_FLAT_RANK),
+                   right = tensor_new(&a, g.cols, MADE_FLAT_RANK);
+            tensor_randomize(left, random_key(mine, p), 1);
+            tensor_randomize(right, random_key(all, p), 1);
+            op_matmul_nt(g, left, right);
+            arena_free(&a);
+        }
+    free(host);
+}
+
+// limit 0: every bit.
+static void check_exact(Run *run, const CompressionPlan *plan, MadeKind kind, const char *name,
+                        double limit) {
+    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
+    Model *m = whole_model(&tiny);
+    Compression *c = compression_new(run->world, plan, m, run->seed);
+    made_gradient(run, m, kind);
+    compression_all_reduce(c, m->g);
+    model_snapshot(m, got, UNIT_GRADIENTS, NULL);
+    made_gradient(run, m, kind);
+    comm_all_reduce(run->world, m->g);
+    model_snapshot(m, want, UNIT_GRADIENTS, NULL);
+    if (limit > 0) check_close(run, name, got, want, limit);
+    else check_equal(run, name, got, want);
+    compression_free(c);
+    model_free(m);
+    snapshot_free(got);
+    snapshot_free(want);
+}
+
+static void exact_sums(Run *run) {
+    const CompressionPlan fp16 = { .method = HALF }, all = { .method = TOP_K, .one_of = 1 };
+    const CompressionPlan one_bit = { .method = ONE_BIT };
+    const CompressionPlan rank_2 = { .method = POWER_SGD, .rank = 2, .min_rate = 2 };
+    const CompressionPlan full = { .method = POWER_SGD, .rank = SIZE_MAX };
+    const double bits = exact_limit(run);
+    check_exact(run, &fp16, MADE_SMALL, "fp16: small whole numbers = all-reduce", bits);
+    // Two roundings of 2^-11.
+    check_exact(run, &fp16, MADE_LARGE, "fp16: sums beyond 65504 = all-reduce", 0x1p-10);
+    check_exact(run, &all, MADE_NOISE, "top-k, k = d = all-reduce", bits);
+    check_exact(run, &one_bit, MADE_EVEN, "1-bit: +-1/4 everywhere = all-reduce", bits);
+    // P = A B^T Q is short if the directions of B and of a random Q are almost at right angles.
+    // Making P orthonormal then enlarges its rounding, so the limit is wider.
+    check_exact(run, &rank_2, MADE_FLAT, "PowerSGD: sum of rank 2 = all-reduce",
+                100 * LIMIT_ROUNDING);
+    check_exact(run, &full, MADE_NOISE, "PowerSGD, full rank = all-reduce", LIMIT_ROUNDING);
+}
+
+static const Option options[] = { REALS_ONLY("compression begins with reals"), { 0 } };
+EXPERIMENT(exact_sums, options);
