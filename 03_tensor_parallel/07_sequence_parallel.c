@@ -57,7 +57,6 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     Param *p = l->units[0]->params;
     AttentionHeads heads = layer_heads(l, b);
     size_t M = b->B * b->T, C = x.cols;
-    size_t F = p[OUT_W].w.rows; // 4C/tp, this rank's hidden columns
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor partial = tensor_shaped(&scratch, hidden_shape(l, b)); // all rows: partial sums
 
@@ -78,9 +77,9 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
 
     norm = sequence_input(l, b, s, S_LN2, &scratch);
     normalize(l, &p[LN2_GAIN], norm.own, middle, s, S_STATS2);
-    sequence_enter(tp, norm.whole, norm.own); // all-gather of M C: FC needs all rows
-    saved_tensor(s, S_FC, M, p[FC_W].w.cols); // SwiGLU: 2F
-    saved_tensor(s, S_ACT, M, F);
+    sequence_enter(tp, norm.whole, norm.own);   // all-gather of M C: FC needs all rows
+    saved_tensor(s, S_FC, M, p[FC_W].w.cols);   // SwiGLU: 2F
+    saved_tensor(s, S_ACT, M, p[OUT_W].w.rows); // [M, 4C/tp]
     column_parallel_forward(s->t[S_FC], norm.whole, &p[FC_W], &p[FC_B]);
     op_activation(s->t[S_ACT], s->t[S_FC]);
     linear(partial, s->t[S_ACT], &p[OUT_W]);

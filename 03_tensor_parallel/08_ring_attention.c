@@ -1,21 +1,18 @@
 // ranks: 4
 // level: extra
 // question: How can ranks share a sequence that is too long for one rank?
-// vary: SEQUENCES 2..4, layers 1..3, context 19..40, vocab 45..70, chunk 96|128|160
+// vary: SEQUENCES 2..4, layers 1..3, context 19..40, vocab 45..70
 //
 // Holds: all parameters; T/N of the T positions of each of B sequences: one contiguous chunk, or
 //     (zigzag) chunk i of 2N from the front and chunk i from the back.
 // Sends: per layer round the ring: forward k, v, N-1 hops of 2 B T C/N elements; backward k, v
-//     again, N-1 hops, and dk, dv, N hops. Per step an all-reduce of all parameters' gradients,
-//     which the experiment's step() calls.
+//     again, N-1 hops, and dk, dv, N hops. Per step the caller all-reduces all gradients.
 // Saves: a rank has 1/N of the activations. Of the scores it keeps one element per query and head.
 // Costs: (6N-4) B T C/N elements sent per layer, and scores are computed twice. The scores of one
 //     rank's queries with one rank's keys are a square. Contiguous and causal: the first rank
 //     computes 1/2 square, the last N - 1/2. Zigzag: every rank N/2.
 // Liu, Zaharia and Abbeel 2023 (the ring), Brandon et al. 2023 (striped),
-// zhuzilin/ring-flash-attention (zigzag). Llama 3 (section 3.3.2 of its paper) uses the zigzag
-// partition, but all-gathers keys and values instead of sending them round a ring. Left out:
-// several documents in one sequence.
+// zhuzilin/ring-flash-attention (zigzag). Left out: several documents in one sequence.
 //
 // Norms, linear layers, embedding and loss work on one position at a time, so only attention
 // communicates.

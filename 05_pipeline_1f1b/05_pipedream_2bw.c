@@ -8,8 +8,7 @@
 //     of the tied table.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx to i - 1; per update the first and the
 //     last stage exchange their gradients of the tied table, V*C elements, and each adds the two.
-// Saves: the bubble: each further batch of m micro-batches takes m(f+b); versions: 2 instead of p -
-//     i.
+// Saves: the bubble: each further batch of m micro-batches takes m(f+b); versions: 2, not p - i.
 // Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)), batch 0 reads W(0).
 //     Two versions suffice if m >= p, because at most two batches are then in flight.
 // Narayanan et al. 2021 (PipeDream-2BW), arXiv 2006.09503, section 3.1.
