@@ -133,6 +133,7 @@ for my $layout (@layouts[grep { $all || $_ % 4 == 0 } 0 .. $#layouts]) {
     run_jobs([@job{ sort keys %job }]);
     compare($name, 'emulated', $job{emulated}, $file{emulated});
     state_of($name, $job{emulated}, $file{emulated}, $ranks) if $state{$name};
+
     if ($job{processes}) {
         compare($name, 'as processes', $job{processes}, $file{processes});
 

@@ -139,8 +139,8 @@ static void layer_costs(Run *run, const CommGrid *g, GridLinear z, const Measure
     picture_show(run, "One linear layer, blocks on a grid", PICTURE_CHART);
 }
 
-// The turns of a product are added in reals. So in double a Y of 16 bits is the rounding of the same
-// number as the unsplit one.
+// The turns of a product are added in reals. So in double a Y of 16 bits is the rounding of the
+// same number as the unsplit one.
 static void compare_rounded_once(Run *run, Snapshot *got, Snapshot *want) {
     if (sizeof(real) == 8 && option_storage(run) != REALS)
         check_close(run, "Y is rounded once", got, want, LIMIT_ROUNDING);
