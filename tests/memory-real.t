@@ -8,7 +8,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::Bin;
 use Jobs;
-use List::Util qw(max);
+use List::Util qw(max sum0);
 use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
@@ -40,7 +40,12 @@ my @layouts = (
     ['recomputed, ZeRO-3', 2, qw(--dp 2 --zero 3 --recompute full)],
     ['3D', 8, qw(--dp 2 --tp 2 --pp 2)],
     ['one rank', 1],
+    ['fp16, main gradients', 2, qw(--dp 2 --storage fp16 --loss-scale 1024)],
+    ['bf16, ZeRO-1', 2, qw(--dp 2 --zero 1 --storage bf16 --gradients stored)],
 );
+
+# Bytes per parameter and rank with 16-bit storage: weight, gradient, and master with two moments.
+my %state = ('fp16, main gradients' => 2 + 4 + 12, 'bf16, ZeRO-1' => 2 + 2 + 12 / 2);
 
 sub with {
     my ($job, %env) = @_;
@@ -48,15 +53,22 @@ sub with {
 }
 sub numbers { my ($job, $name) = @_; return split ' ', $job->{page}{config}{$name} // '' }
 
+# The ledger of each process, with the scratch for widened copies of 16-bit tensors, which the
+# ledger leaves out. emulated: all ranks are in one process.
+sub ledgers {
+    my ($job, $emulated) = @_;
+    my @ledger = numbers($job, 'process_memory_most');
+    my @scratch = numbers($job, 'scratch_most');
+    return max(@ledger) + sum0(@scratch) if $emulated;
+    return map { $ledger[$_] + ($scratch[$_] // 0) } 0 .. $#ledger;
+}
+
 sub compare {
     my ($name, $how, $job, $file) = @_;
     ok($job->{status} == 0 && $job->{page}{pass}, "$name, $how: it trains")
         or return diag(complain($job));
     my @given = sort { $b <=> $a } slurp($file) =~ /^(?:train|device \d+:) (\d+)/mg;
-    my @ledger =
-        sort { $b <=> $a } $how eq 'emulated' || $how eq 'on the stand-ins'
-        ? max(numbers($job, 'process_memory_most'))
-        : numbers($job, 'process_memory_most');
+    my @ledger = sort { $b <=> $a } ledgers($job, $how eq 'emulated' || $how eq 'on the stand-ins');
     is(scalar @given, scalar @ledger, "$name, $how: a count from every process")
         or return diag(slurp($file));
 
@@ -72,6 +84,24 @@ sub compare {
         $name, $how, map { $_ / 1e6 } $ledger[0],
         $given[0]
     ) or diag("ledger @ledger, allocator @given");
+}
+
+# The bytes that malloc gave out, without the ledger's bytes of everything else, are the state. The
+# tied table has two gradients, which is 2 % more.
+sub state_of {
+    my ($name, $job, $file, $ranks) = @_;
+    my %cost = map { $_->{id} => $_->{measured} } @{ $job->{page}{costs} };
+    my ($parameters) = $job->{out} =~ /^(\d+) parameters/m;
+    my ($given) = slurp($file) =~ /^train (\d+)/m;
+    my ($ledger) = ledgers($job, 1);
+    my $others = $ledger - $ranks * ($cost{parameters} + $cost{gradients} + $cost{optimizer});
+    my $state = ($given - $others) / ($ranks * $parameters);
+    ok(
+        abs($state / $state{$name} - 1) < 0.05,
+        sprintf '%s: malloc gave out %.2f bytes per parameter and rank for %g',
+        $name, $state, $state{$name}
+    );
+    return;
 }
 
 # Every fourth layout; TEST_ALL=1: all.
@@ -102,6 +132,8 @@ for my $layout (@layouts[grep { $all || $_ % 4 == 0 } 0 .. $#layouts]) {
     ) if -x $standin && have_mpi && $name =~ /^(dp|tp|pp|ZeRO-3)$/;
     run_jobs([@job{ sort keys %job }]);
     compare($name, 'emulated', $job{emulated}, $file{emulated});
+    state_of($name, $job{emulated}, $file{emulated}, $ranks) if $state{$name};
+
     if ($job{processes}) {
         compare($name, 'as processes', $job{processes}, $file{processes});
 

@@ -6,15 +6,16 @@
 
 void train_show_memory(Run *run) {
     struct {
-        size_t ledger, process, resident;
-    } local = { memory_most(), memory_process_most(), resident_most() }, *all;
+        size_t ledger, process, resident, scratch;
+    } local = { memory_most(), memory_process_most(), resident_most(), memory_scratch_bytes() },
+      *all;
     size_t *sizes, most = 0, resident = 0;
-    char list[3][512] = { "", "", "" };
+    char list[4][512] = { "", "", "", "" };
     all = side_gather(&local, sizeof local, &sizes);
     if (!run->is_root) return;
     for (size_t r = 0; r < run->world->size; r++) {
-        size_t value[3] = { all[r].ledger, all[r].process, all[r].resident };
-        for (int i = 0; i < 3; i++) {
+        size_t value[4] = { all[r].ledger, all[r].process, all[r].resident, all[r].scratch };
+        for (int i = 0; i < 4; i++) {
             size_t end = strlen(list[i]);
             snprintf(list[i] + end, sizeof list[i] - end, "%s%zu", r ? " " : "", value[i]);
         }
@@ -27,6 +28,8 @@ void train_show_memory(Run *run) {
     report_config_text(run, "memory_most", list[0]); // bytes, by rank
     report_config_text(run, "process_memory_most", list[1]);
     report_config_text(run, "resident_most", list[2]);
+    // The widened copies of 16-bit operands, which the ledger does not count.
+    if (local.scratch) report_config_text(run, "scratch_most", list[3]);
     free(all);
     free(sizes);
 }

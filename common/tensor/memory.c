@@ -199,6 +199,8 @@ void *memory_scratch(size_t bytes) {
     return scratch.data;
 }
 
+size_t memory_scratch_bytes(void) { return scratch.capacity; }
+
 // ---- a rank's beginning and end ----
 
 void memory_rank_begin(void) { memset(&ledger, 0, sizeof ledger); }

@@ -38,8 +38,9 @@ size_t arena_bytes(const Arena *a);
 bool arena_holds(const Arena *a, const void *p); // is p an address in one of its buffers?
 // This rank's scratch, for the widened copies of an op's 16-bit operands; valid until the next
 // call. It grows and is kept. The ledger does not count it, because a device that multiplies 16-bit
-// numbers needs no such copies.
+// numbers needs no such copies. memory_scratch_bytes is its size now.
 void *memory_scratch(size_t bytes);
+size_t memory_scratch_bytes(void);
 
 size_t memory_now(MemoryCategory c); // bytes of this rank
 size_t memory_peak(MemoryCategory c);
