@@ -319,6 +319,15 @@ is(scalar @other, 23, 'rows of other systems');
 my $mean_of_others = eval { my $sum = 0; $sum += $_ for @other; $sum / @other };
 cmp_ok(abs($mean_of_others - 100 * $papers->{page}{config}{other_systems_mean}),
     '<', 0.1, 'their mean error');
+my @errors = $papers->{out} =~ /([+-][\d.]+) %  (?:fit|held out|other system)$/mg;
+my ($table) = slurp('08_3d/reference.md') =~ /\| rows \| GPU \| how long.*?\n\n/s ? $& : '';
+$table =~ s/\xe2\x88\x92/-/g;    # the minus sign
+my @listed = $table =~ /(?<= )([+-]?\d+\.\d)(?=[,; ])/g;
+is_deeply(
+    [sort { $a <=> $b } map { $_ + 0 } @listed],
+    [sort { $a <=> $b } map { $_ + 0 } @errors],
+    'the reference page lists the errors of all rows'
+);
 is(scalar(() = $papers->{out} =~ /not counted$/mg), 6, 'rows that are not counted');
 my ($expected) = map { s/\s+/ /gr } $papers->{out} =~ /(Expect an error of .*?longer\))/s;
 is(
