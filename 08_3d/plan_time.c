@@ -3,10 +3,11 @@
 //
 // Why not judge/play? The player needs the steps of every rank, and 16,384 ranks are many. These
 // recurrences play one rank per stage of one replica, because all others take the same time, so a
-// search takes seconds. Two tests hold both predictors equal through the simulated clock.
-// tests/plan.t compares the steps of this file with the clock, to the picosecond where parts are
-// equal. tests/play-steps.t compares the player with the same clock. The lesson 02_layouts compares
-// the plan with the clock on every layout of eight ranks.
+// search takes seconds. Three tests hold both predictors equal. tests/plan-time.t compares these
+// recurrences with the player on random layouts of up to 64 ranks: equal to the picosecond, and
+// within 2 % where only a part of many micro-batches is played. tests/plan.t compares the plan with
+// the trainer on the simulated clock, also with communication beside computation and where nodes
+// cut groups. tests/play-steps.t compares the player with the same clock.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

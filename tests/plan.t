@@ -330,7 +330,9 @@ my %published = (
     'llama3-70b' => '70.6',
     'llama3-405b' => '405.9',
     'qwen2-7b' => '7.62',
-    'qwen2-72b' => '72.7'
+    'qwen2-72b' => '72.7',
+    'qwen2vl-7b' => '8.29',
+    'qwen2vl-72b' => '73.4'
 );
 my @names = sort keys %published;
 my @sized = run_jobs(

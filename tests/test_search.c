@@ -22,6 +22,7 @@ static const struct {
     { "ptdp-1.7b", "dgx-a100", "mixed", 24, 48, 6, 40e9, false, true, 2, 0.8 },
     { "llama2-7b", "dgx-a100-40", "fp32", 32, 0, 8, 40e9, true, false, -1, 0.95 },
     { "llama2-13b", "dgx-a100", "bf16", 4, 64, 8, 30e9, false, false, -1, 0.95 },
+    { "qwen2vl-7b", "dgx-a100", "bf16", 16, 64, 8, 80e9, false, false, -1, 0.9 },
 };
 enum { TASKS = sizeof tasks / sizeof *tasks };
 
