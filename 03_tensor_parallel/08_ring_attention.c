@@ -1,7 +1,7 @@
 // ranks: 4
 // level: extra
 // question: How can ranks share a sequence that is too long for one rank?
-// vary: SEQUENCES 2..4, layers 1..3, context 19..40, vocab 45..70, chunk 96|128|160
+// vary: SEQUENCES 2..4, layers 1..3, context 19..40, vocab 45..70
 //
 // Holds: all parameters; T/N of the T positions of each of B sequences: one contiguous chunk, or
 //     (zigzag) chunk i of 2N from the front and chunk i from the back.

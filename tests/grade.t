@@ -132,6 +132,17 @@ for my $g (@chosen) {
     $verdict{$name} = { id => $g->{id}, least => $least, most => $most, why => $why };
 }
 
+# A size that a lesson no longer has would end the grading of its exercises.
+my %lessons = map { $_->{lesson} => 1 } @all;
+for my $lesson (sort keys %lessons) {
+    my $text = join '', map { Exercises::slurp($_) }
+        grep { -e } $lesson, $lesson =~ s{([^/]*)$}{experiments/$1}r;
+    my ($line) = $text =~ m{^// vary: (.*)$}m or next;
+    my @missing = grep { $_ ne 'ranks' && $text !~ /\b\Q$_\E = [\d.]/ }
+        map { /^(\w+)/ } split /,\s*/, $line;
+    is("@missing", '', "$lesson has the sizes of its line `// vary:`");
+}
+
 # The sandbox has the texts that lessons read. Without one, no exercise of its lesson can be graded.
 for my $file (glob '[0-9][0-9]_*/experiments/*.c') {
     my ($text) = Exercises::slurp($file) =~ /"data", "FILE", "([^"]+)"/ or next;
