@@ -251,8 +251,11 @@ for my $lesson (@cut) {
     );
     $fill->('01.02a', "$body{'01.02a'}    data_parallel_all_reduce(dp, m);\n");
     ($status, $out) = $check->();
-    like($out, qr/4 times too large.*the sum over the 4 ranks was made once more/s,
-        'a sum that is done twice');
+    like(
+        $out,
+        qr/4 times too large.*the sum over the 4 ranks was made once more/s,
+        'a sum that is done twice'
+    );
     $fill->('01.02a', "$body{'01.02a'}    if (dp->rank == 0) comm_all_reduce(dp, m->g);\n");
     ($status, $out) = $check->();
     like(
