@@ -350,11 +350,18 @@ refused(
 );
 Exercises::spew("$work/design", "B0 F0 F1 F2 F3 F4 F5 B1 B2 B3 B4 B5\n" x 3);
 refused('a design that is not legal', 1, qr/^not legal: /m, "tools/task design 04.d $work/design");
-Exercises::spew("$work/layout", "--dp 8 --tp 8 --pp 4 --micro-batch 1 --zero 1\n");
+Exercises::spew("$work/layout", "--dp 16 --tp 4 --pp 4 --micro-batch 1 --zero 1\n");
 refused(
     'a layout that fits',
     0,
-    qr/^legal, fits: [\d.]+ s per step.*place/ms,
+    qr/^legal, fits: [\d.]+ s per step, [\d.]+ GB per GPU, [\d.]+ GB sent.*place +GB sent +s /ms,
+    "tools/task design 08.d $work/layout"
+);
+Exercises::spew("$work/layout", "--dp 8 --tp 8 --pp 4 --micro-batch 1 --zero 1\n");
+refused(
+    'a layout that takes too long',
+    1,
+    qr/^legal, fits: [\d.]+ s per step.*, but a step may take 17 s$/m,
     "tools/task design 08.d $work/layout"
 );
 Exercises::spew("$work/layout", "--dp 32 --tp 8 --pp 1 --micro-batch 4 --zero 0\n");
