@@ -132,6 +132,17 @@ for my $g (@chosen) {
     $verdict{$name} = { id => $g->{id}, least => $least, most => $most, why => $why };
 }
 
+# A size that a lesson no longer has would end the grading of its exercises.
+my %lessons = map { $_->{lesson} => 1 } @all;
+for my $lesson (sort keys %lessons) {
+    my $text = join '', map { Exercises::slurp($_) }
+        grep { -e } $lesson, $lesson =~ s{([^/]*)$}{experiments/$1}r;
+    my ($line) = $text =~ m{^// vary: (.*)$}m or next;
+    my @missing = grep { $_ ne 'ranks' && $text !~ /\b\Q$_\E = [\d.]/ }
+        map { /^(\w+)/ } split /,\s*/, $line;
+    is("@missing", '', "$lesson has the sizes of its line `// vary:`");
+}
+
 # The sandbox has the texts that lessons read. Without one, no exercise of its lesson can be graded.
 for my $file (glob '[0-9][0-9]_*/experiments/*.c') {
     my ($text) = Exercises::slurp($file) =~ /"data", "FILE", "([^"]+)"/ or next;
@@ -339,11 +350,18 @@ refused(
 );
 Exercises::spew("$work/design", "B0 F0 F1 F2 F3 F4 F5 B1 B2 B3 B4 B5\n" x 3);
 refused('a design that is not legal', 1, qr/^not legal: /m, "tools/task design 04.d $work/design");
-Exercises::spew("$work/layout", "--dp 8 --tp 8 --pp 4 --micro-batch 1 --zero 1\n");
+Exercises::spew("$work/layout", "--dp 16 --tp 4 --pp 4 --micro-batch 1 --zero 1\n");
 refused(
     'a layout that fits',
     0,
-    qr/^legal, fits: [\d.]+ s per step.*place/ms,
+    qr/^legal, fits: [\d.]+ s per step, [\d.]+ GB per GPU, [\d.]+ GB sent.*place +GB sent +s /ms,
+    "tools/task design 08.d $work/layout"
+);
+Exercises::spew("$work/layout", "--dp 8 --tp 8 --pp 4 --micro-batch 1 --zero 1\n");
+refused(
+    'a layout that takes too long',
+    1,
+    qr/^legal, fits: [\d.]+ s per step.*, but a step may take 17 s$/m,
     "tools/task design 08.d $work/layout"
 );
 Exercises::spew("$work/layout", "--dp 32 --tp 8 --pp 1 --micro-batch 4 --zero 0\n");

@@ -7,6 +7,7 @@ use strict;
 use warnings;
 use FindBin;
 use lib $FindBin::Bin, "$FindBin::Bin/../tools";
+use Beside;
 use Exercises ();
 use Jobs;
 use List::Util qw(shuffle);
@@ -189,6 +190,32 @@ for my $lesson (@cut) {
     is(scalar @differ, scalar keys %text, 'no other file differs') or diag(join "\n", @differ);
 }
 
+# ---- no answer stands beside an exercise ----
+{
+    my %solution = map {
+        my $text = Exercises::slurp($_->{file});
+        ($_->{id} => substr $text, $_->{begin}, $_->{end} - $_->{begin})
+    } @all;
+    my $found = beside($student, %solution);
+    my %argued = map { /^\| (0\d\.\S+) \| `(\S+:\w+)` \|/ ? ("$1 $2" => 1) : () } split /\n/,
+        Exercises::slurp('docs/instructors.md');
+    for my $answer (sort keys %$found) {
+        ok($argued{$answer},
+            sprintf '%s has %.0f %% of the solution: docs/instructors.md says why it stays',
+            $answer, 100 * $found->{$answer});
+    }
+    ok($found->{$_}, "docs/instructors.md: $_ still is like the solution") for sort keys %argued;
+
+    # A copy with other names is found.
+    my $copy = $solution{'01.03a'} =~ s/\b(?!for|size_t)([a-z]\w*)\b/other_$1/gr;
+    Exercises::spew("$work/copied/01_a/copy.c", "void copy(int n) {\n$copy}\n");
+    is_deeply(
+        [keys %{ beside("$work/copied", '01.03a' => $solution{'01.03a'}) }],
+        ['01.03a 01_a/copy.c:copy'],
+        'a solution with other names in another file is found'
+    );
+}
+
 # ---- make check: what is wrong, without a solution ----
 {
     my $tree = "$work/checked";
@@ -224,8 +251,11 @@ for my $lesson (@cut) {
     );
     $fill->('01.02a', "$body{'01.02a'}    data_parallel_all_reduce(dp, m);\n");
     ($status, $out) = $check->();
-    like($out, qr/4 times too large.*ranks added the same whole value/s,
-        'a sum that is done twice');
+    like(
+        $out,
+        qr/4 times too large.*the sum over the 4 ranks was made once more/s,
+        'a sum that is done twice'
+    );
     $fill->('01.02a', "$body{'01.02a'}    if (dp->rank == 0) comm_all_reduce(dp, m->g);\n");
     ($status, $out) = $check->();
     like(
