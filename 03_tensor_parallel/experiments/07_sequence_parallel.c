@@ -112,7 +112,7 @@ static void table(Run *run, const Training *t) {
 static void sending_answer(Run *run) {
     char sent[160];
     if (cost_value(run, "sent.kept") <= cost_value(run, "sent.tensor"))
-        snprintf(sent, sizeof sent, "In the layers, yes: bytes sent there stay at %s per rank",
+        snprintf(sent, sizeof sent, "Yes. Bytes sent in the layers stay at %s per rank",
                  cost_text(run, "sent.kept"));
     else
         snprintf(sent, sizeof sent,

@@ -160,8 +160,8 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
     }
     results(run, columns, rows);
     say(run,
-        "  Step: sum(f+b) + (m-1)(max f + max b) + messages; f, b: of a stage; m = %zu. A: sums "
-        "at its end.",
+        "  Step: sum(f+b) + (m-1)(max f + max b) + messages. f, b: a stage's forward and "
+        "backward; m = %zu.",
         t->micro_batches);
 }
 
@@ -180,8 +180,8 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
     if (any)
         say_answer(run,
                    "The cut whose slowest stage costs least: %s blocks instead of %s, and %s "
-                   "when costs have changed. The last step then takes %s instead of %s, with the "
-                   "same bits.",
+                   "when costs have changed. The last step then takes %s instead of %s. All "
+                   "results keep their bits.",
                    first_cut, begin, last_cut, now, still);
     else
         say_answer(run,
