@@ -180,8 +180,7 @@ static void compare(Run *run) {
     say(run,
         "1D: tensor parallelism (03.06). SP: sequence parallelism (03.07). 2D, 2.5D, 3D: a grid or "
         "cube of\n%zu ranks (03.09 to 03.11). Ring attn (03.08) cuts only positions. SP and 3D "
-        "gather "
-        "again in backward.",
+        "gather again in backward.",
         n);
     Trajectory want = training_unsplit(run, &t, 1);
     GptMeasured measured[TENSOR_WAYS] = { { 0 } };
