@@ -261,6 +261,19 @@ wrong_pages() {
     done
 }
 
+# A text names in backquotes only functions of this tree. Names of libraries have other beginnings.
+unknown_functions() {
+    # shellcheck disable=SC2016    # backquotes of Markdown
+    names='`(comm|op|tensor|layer|model|param|pipeline|trainer|mesh|check|clock|side)_[a-z0-9_]+`'
+    cat [0-9][0-9]_*/*.[ch] [0-9][0-9]_*/experiments/*.[ch] common/*/*.[ch] common/*.[ch] \
+        judge/*.[ch] judge/*/*.[ch] 2>/dev/null |
+        grep -oE '[a-z][a-z0-9_]+' | sort -u >"$tap_dir/known"
+    grep -oHnE "$names" README.md common/*.md [0-9][0-9]_*/*.md docs/*.md 2>/dev/null |
+        tr -d '`' | awk -F: -v known="$tap_dir/known" '
+            BEGIN { while ((getline name <known) > 0) has[name] = 1 }
+            !($3 in has) { print $1 ":" $2 ": " $3 " is no function of this tree" }'
+}
+
 # A chapter's page has a row for every marked exercise:
 # | 01.02a: its title | `file` | minutes | points |. common/llama.md has the rows of week 0.
 unlisted_exercises() {
@@ -362,6 +375,9 @@ cat >>"$bad/02_two/README.md" <<'END'
 | 02.01a: a task | `01_by_hand.c` | 10 | 3 |
 | 02.01b: a task | `01_by_hand.c` | 10 | 4 |
 END
+# shellcheck disable=SC2016    # backquotes of Markdown
+printf 'Call `comm_here`, then `comm_gone`.\n' >"$bad/03_three/reference.md"
+printf 'void comm_here(void);\n' >"$bad/common/named.h"
 printf '## The question\n## Exercises\n## The picture\n' >"$bad/02_two/01_by_hand.md"
 printf '## The question\n## The picture\n## Exercises\n' >"$bad/02_two/03_gone.md"
 printf '## The question\n' >"$bad/03_three/shared.md"
@@ -434,6 +450,9 @@ has "and in the page of a lesson, and a page without a lesson" \
     wrong_pages
 clean "and lets the page of a lesson leave headings out" among "03_gone.md:[0-9]" wrong_pages
 clean "and lets a page have the name of a shared header" among "shared.md" wrong_pages
+has "the check of names sees a function that is nowhere" "reference.md:1:.comm_gone" \
+    unknown_functions
+clean "and lets one of a header pass" among "comm_here" unknown_functions
 has "the check of exercises sees one without a row and one with other points" \
     "exercise.02.01b exercise.02.01c" unlisted_exercises
 clean "and lets a listed one pass" among "02.01a" unlisted_exercises
@@ -472,6 +491,7 @@ clean "the head of every technique says what it holds, sends, saves and costs" h
 clean "no line of C is wider than 100 columns" long_lines
 clean "no line of a script is wider, except data" long_script_lines
 clean "Perl compiles its files without a warning" perl_warnings
+clean "texts name only functions that exist" unknown_functions
 clean "every chapter has its page, and pages have their headings in order" wrong_pages
 if command -v shellcheck >/dev/null; then
     clean "shellcheck finds nothing in the scripts" tools/lint scripts

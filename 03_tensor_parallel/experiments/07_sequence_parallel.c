@@ -114,8 +114,7 @@ static void sending_answer(Run *run) {
     const char *kept = cost_text(run, "sent.kept"), *tensor = cost_text(run, "sent.tensor");
     const char *rise = "Only where t divides the rows. Here bytes sent in the layers "
                        "rise from %s to %s per rank";
-    const char *sent =
-        page_text(run, "In the layers, yes: bytes sent there stay at %s per rank", kept);
+    const char *sent = page_text(run, "Yes. Bytes sent in the layers stay at %s per rank", kept);
     if (!as_many) sent = page_text(run, rise, tensor, kept);
     say_answer(run,
                "%s, and activations fall from %s to %s. If inputs are gathered again, "

@@ -104,7 +104,7 @@ static void table(Run *run) {
         longest[k] = page_text(run, "=%zu", context_longest_chunk(k, alone(run), MANY, MEGABYTE));
     const char *busy =
         page_text(run, "ring: N/(2N-1) = %.1f %%", 100 * (double)n / (2 * (double)n - 1));
-    const char *more = page_text(run, "%d ranks; Ulysses: up to %zu", MANY, (size_t)HEADS);
+    const char *more = page_text(run, "%d ranks; Ulysses: %zu heads", MANY, (size_t)HEADS);
     const char *const columns[] = { "contiguous", "zigzag", "RSA", "Ulysses", NULL };
     const Result rows[] = {
         { "forward", "2 products; slowest rank", EACH("forward") },
@@ -141,11 +141,9 @@ static void ending(Run *run) {
     if (!answer_alone(run))
         say_answer(run,
                    "Each rank keeps the queries of its 1/%zu of the positions, and keys and "
-                   "values travel round.%s",
+                   "values travel from rank to rank.%s",
                    n, time);
-    say_cost(run,
-             "%s sent per rank, forward and backward, and all scores computed twice. Ulysses "
-             "sends %s, but needs a head per rank.",
+    say_cost(run, "%s sent per rank, and all scores computed twice. Ulysses sends %s.",
              cost_text(run, "sent.zigzag"), cost_text(run, "sent.ulysses"));
     say_use_when(
         run, "one sequence is too long for a device, and there are more ranks than heads of keys "

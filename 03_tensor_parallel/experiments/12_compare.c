@@ -179,10 +179,11 @@ static void compare(Run *run) {
     t.clip = 0;
     t.optimizer = adamw(0.01);
     training_store(run, &t);
-    say(run, "1D: tensor parallelism (03.06). SP: sequence parallelism (03.07). 2D, 2.5D, 3D: a "
-             "grid or cube of");
-    say(run, "ranks (03.09 to 03.11). Ring attn (03.08) cuts only positions. SP and 3D gather "
-             "again in backward.");
+    say(run,
+        "1D: tensor parallelism (03.06). SP: sequence parallelism (03.07). 2D, 2.5D, 3D: a grid or "
+        "cube of\n%zu ranks (03.09 to 03.11). Ring attn (03.08) cuts only positions. SP and 3D "
+        "gather again in backward.",
+        n);
     Trajectory want = training_unsplit(run, &t, 1);
     GptMeasured measured[TENSOR_WAYS] = { { 0 } };
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {

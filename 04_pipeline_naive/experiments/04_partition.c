@@ -154,8 +154,8 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
     }
     results(run, columns, rows);
     say(run,
-        "  Step: sum(f+b) + (m-1)(max f + max b) + messages; f, b: of a stage; m = %zu. A: sums "
-        "at its end.",
+        "  Step: sum(f+b) + (m-1)(max f + max b) + messages. f, b: a stage's forward and "
+        "backward; m = %zu.",
         t->micro_batches);
 }
 
@@ -169,8 +169,8 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
     if (any)
         say_answer(run,
                    "The cut whose slowest stage costs least: %s blocks instead of %s, and %s "
-                   "when costs have changed. The last step then takes %s instead of %s, with "
-                   "the same bits.",
+                   "when costs have changed. The last step then takes %s instead of %s. All "
+                   "results keep their bits.",
                    blocks_text(run, moved->blocks[MOVE_EVERY]), begin,
                    blocks_text(run, moved->blocks[LAST]),
                    value_text(run, (double)moved->timing[LAST].step, "ps"),
