@@ -1,5 +1,5 @@
-// grid_layers.c: GPT in q x q blocks, without the block of 09_summa.c: how parameters are cut,
-// norms, embedding, head and loss.
+// grid_layers.c: grids of ranks, and GPT in q x q blocks, without the block of 09_summa.c: how
+// parameters are cut, norms, embedding, head and loss.
 //
 // Block (i, j) of an activation [B*T, C] has the B/q sequences of row i and the C/q features of
 // column j. So a rank has whole heads of whole sequences. A token's features are spread over a row
@@ -8,6 +8,31 @@
 #include "common/model/block.h"
 
 const CommGrid *summa_grid(const Layer *l) { return l->technique; }
+
+// ---------------------------------------------------------------- the grid
+
+CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth) {
+    REQUIRE(rows * cols * depth == c->size,
+            "a grid of %zu x %zu x %zu ranks needs %zu, but %s has %zu: start as many, or choose "
+            "another grid",
+            rows, cols, depth, rows * cols * depth, c->name, c->size);
+    CommGrid g = { .rows = rows,
+                   .cols = cols,
+                   .depth = depth,
+                   .row = c->rank / cols % rows,
+                   .col = c->rank % cols,
+                   .layer = c->rank / (cols * rows) };
+    g.in_row = comm_split(c, g.row + rows * g.layer, g.col, "row");
+    g.in_col = comm_split(c, g.col + cols * g.layer, g.row, "column");
+    g.in_depth = comm_split(c, g.col + cols * g.row, g.layer, "depth");
+    return g;
+}
+
+void comm_grid_free(CommGrid *g) {
+    comm_free(g->in_row);
+    comm_free(g->in_col);
+    comm_free(g->in_depth);
+}
 
 // ---------------------------------------------------------------- the parts of each rank
 

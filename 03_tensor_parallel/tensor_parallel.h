@@ -73,7 +73,7 @@ extern const LayerKind sequence_parallel_embedding;
 extern const LayerKind sequence_parallel_block, sequence_parallel_block_whole;
 extern const LayerKind sequence_parallel_head, sequence_parallel_head_whole;
 
-// ---- grid.c: a grid of ranks ----
+// ---- grid_layers.c: a grid of ranks ----
 // Ranks as a matrix of rows x cols in `depth` layers: rank = col + cols * (row + rows * layer).
 // depth 1 is one matrix in row-major order (SUMMA); q x q x d is Tesseract's grid.
 typedef struct {

@@ -1,8 +1,8 @@
 // ring_page.c: the page of 03_ring: the steps of the ring, and a table of the fastest ways.
 #include "01_data_parallel/experiments/experiments.h"
-#include "judge/frame/presets.h"
 #include <stdio.h>
 #include <string.h>
+#include "judge/frame/presets.h"
 
 // MOST_RANKS: the most ranks that have room in a line. ALL_STEPS: with more steps than that, the
 // page shows the first and the last step of each phase only.
