@@ -92,18 +92,7 @@ static double no_stashing(Run *run, const Training *t) {
 // loss[way]: the mean loss of the last mini-batches of a training on text.
 enum { LONG = 160, LAST = 40 };
 static void losses_on_text(Run *run, double loss[WAYS]) {
-    size_t p = run->world->size;
-    Training t = {
-        .model = { .layers = p < 4 ? 4 : p, .width = 16, .heads = 2, .context = 16, .vocab = 256 },
-        .steps = LONG,
-        .sequences = 4,
-        .micro_batches = 1,
-        .optimizer = sgd(0.1)
-    };
-    t.model.seed = run->seed;
-    config_store(run, &t.model);
-    t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context,
-                           t.sequences);
+    Training t = versions_text(run, LONG, 4, 1);
     for (size_t way = 0; way < WAYS; way++)
         loss[way] = versions_last_loss(run, &t, list_of(run, way, LONG), LAST);
     data_free(&t.data);

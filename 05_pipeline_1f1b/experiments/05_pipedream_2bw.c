@@ -34,16 +34,8 @@ static void equals_recurrence(Run *run, const Training *t, bool flush, const cha
 // The mean loss of the last batches of a training on text: [0] with a flush, [1] with 2BW.
 enum { LONG = 80, LAST = 20 };
 static void losses_on_text(Run *run, double loss[2]) {
-    size_t p = run->world->size, m = p < 4 ? 4 : p;
-    Training t = { .model = { .layers = m, .width = 16, .heads = 2, .context = 16, .vocab = 256 },
-                   .steps = LONG,
-                   .sequences = m,
-                   .micro_batches = m,
-                   .optimizer = sgd(0.1) };
-    t.model.seed = run->seed;
-    config_store(run, &t.model);
-    t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context,
-                           t.sequences);
+    const size_t p = run->world->size, m = p < 4 ? 4 : p;
+    Training t = versions_text(run, LONG, m, m);
     for (size_t way = 0; way < 2; way++)
         loss[way] = versions_last_loss(run, &t, list_of(run, &t, way == 0), LAST);
     data_free(&t.data);

@@ -99,6 +99,9 @@ VersionsSeen versions_train(Run *run, const Training *t, VersionsList list, Traj
 // bit: in batch k the layers of stage i read the weights after k - age[i] updates.
 VersionsSeen versions_compare(Run *run, const Training *t, const char *what, VersionsList list,
                               const size_t *age);
+// A training of a small model on the text --data, with at least four blocks and one per stage.
+// data_free() its data.
+Training versions_text(Run *run, size_t steps, size_t sequences, size_t micro_batches);
 // The mean loss of the last batches of a training.
 double versions_last_loss(Run *run, const Training *t, VersionsList list, size_t last);
 // Checks what a training held and sent, with ids such as "weights.<id>".

@@ -121,6 +121,22 @@ void versions_seen_free(VersionsSeen *seen) {
     free(seen->second);
 }
 
+Training versions_text(Run *run, size_t steps, size_t sequences, size_t micro_batches) {
+    const size_t p = run->world->size;
+    Training t = {
+        .model = { .layers = p < 4 ? 4 : p, .width = 16, .heads = 2, .context = 16, .vocab = 256 },
+        .steps = steps,
+        .sequences = sequences,
+        .micro_batches = micro_batches,
+        .optimizer = sgd(0.1)
+    };
+    t.model.seed = run->seed;
+    config_store(run, &t.model);
+    t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context,
+                           sequences);
+    return t;
+}
+
 double versions_last_loss(Run *run, const Training *t, VersionsList list, size_t last) {
     VersionsSeen seen = versions_train(run, t, list, NULL);
     double mean = 0;
