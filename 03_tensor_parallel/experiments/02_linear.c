@@ -81,30 +81,21 @@ static void train_rows(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs
 
-// W and b are cut: K N/t + N/t elements. X is whole. The all-reduce adds dX [M, K] in backward.
-static void column_costs(Run *run, const TrialResult *r) {
-    const size_t n = run->world->size, own = range_size(shard_range(N, n, run->world->rank));
-    const TrialCosts c = { .parameters = (K + 1) * own,
-                           .gradients = (K + 1) * own,
-                           .kept = M * K,
+// Columns: W and b are cut, K N/t + N/t elements. X is whole. The all-reduce adds dX [M, K] in
+// backward. Rows: W is cut and b is whole, K N/t + N elements. X is cut. The all-reduce adds Y [M,
+// N] in forward.
+static void costs(Run *run, bool rows, const TrialResult *r) {
+    const size_t n = run->world->size, e = element_size(option_storage(run));
+    const size_t own = range_size(shard_range(rows ? K : N, n, run->world->rank));
+    const size_t weights = rows ? own * N + N : (K + 1) * own, added = rows ? M * N : M * K;
+    const TrialCosts c = { .parameters = weights,
+                           .gradients = weights,
+                           .kept = rows ? M * own : M * K,
                            .calls = 1,
-                           .sent = ring_bytes(ALL_REDUCE_PASSES, n, M * K,
-                                              element_size(option_storage(run))) };
-    trial_costs(run, "columns.%s", "columns: %s", &c, r);
-    picture_show(run, "W by columns, one step", PICTURE_CHART);
-}
-
-// W is cut and b is whole: K N/t + N elements. X is cut. The all-reduce adds Y [M, N] in forward.
-static void row_costs(Run *run, const TrialResult *r) {
-    const size_t n = run->world->size, own = range_size(shard_range(K, n, run->world->rank));
-    const TrialCosts c = { .parameters = own * N + N,
-                           .gradients = own * N + N,
-                           .kept = M * own,
-                           .calls = 1,
-                           .sent = ring_bytes(ALL_REDUCE_PASSES, n, M * N,
-                                              element_size(option_storage(run))) };
-    trial_costs(run, "rows.%s", "rows: %s", &c, r);
-    picture_show(run, "W by rows, one step", PICTURE_NO_FILES);
+                           .sent = ring_bytes(ALL_REDUCE_PASSES, n, added, e) };
+    trial_costs(run, rows ? "rows.%s" : "columns.%s", rows ? "rows: %s" : "columns: %s", &c, r);
+    if (rows) picture_show(run, "W by rows, one step", PICTURE_NO_FILES);
+    else picture_show(run, "W by columns, one step", PICTURE_CHART);
 }
 
 // Gathers the columns of all ranks. The reference is an all-reduce of tensors that are zero outside
@@ -157,9 +148,9 @@ static void linear_layer(Run *run) {
         "holds 1/t of W.",
         M, K, K, N, n, n == 1 ? "" : "s");
     TrialResult columns = trial_compare(run, "column-parallel = unsplit", train_columns);
-    column_costs(run, &columns);
+    costs(run, false, &columns);
     TrialResult by_rows = trial_compare(run, "row-parallel = unsplit", train_rows);
-    row_costs(run, &by_rows);
+    costs(run, true, &by_rows);
     gathered(run);
 
     static const char *const heading[] = { "W by columns", "W by rows", NULL };
