@@ -226,8 +226,14 @@ static void record(Run *run, const PlanResult *r) {
 static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanList *list,
                    const Anchors *anchors) {
     const double G = 1e-9, held = plan_memory_sum(&r->fullest) * G, room = t->cluster.memory * G;
-    char name[PLAN_NAME], step[32];
-    plan_layout_name(name, &r->layout);
+    const PlanLayout *l = &r->layout;
+    char name[PLAN_NAME], step[32], how[120], chunks[40] = "";
+    plan_layout_name(name, l);
+    if (l->chunks > 1) snprintf(chunks, sizeof chunks, ", %zu chunks per stage", l->chunks);
+    snprintf(how, sizeof how,
+             ", with ZeRO %zu, %srecomputation %s, %zu sequence%s per micro-batch%s", l->zero,
+             l->sequence ? "sp, " : "", plan_recompute_name(l->recompute), l->micro_batch,
+             l->micro_batch == 1 ? "" : "s", chunks);
     page_value(step, sizeof step, r->step, "ps");
     char near[80] = "", error[240];
     double spread = 0;
@@ -244,9 +250,10 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
              100 * others->worst, others->n, others->fast);
     if (r->fits)
         say_answer(run,
-                   "%s%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per GPU.%s%s",
+                   "%s%s%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per "
+                   "GPU.%s%s",
                    list ? "By this plan " : "", name, list ? " is the fastest that fits" : " fits",
-                   step, 100 * r->mfu, held, room, near, error);
+                   how, step, 100 * r->mfu, held, room, near, error);
     else
         say_answer(run, "%s. %s needs %.1f GB per GPU and has %.3g GB.",
                    list ? "No layout fits" : "It does not fit", name, held, room);

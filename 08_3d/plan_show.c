@@ -44,11 +44,16 @@ size_t plan_rows_within(const PlanList *list, double most, double *spread) {
     }
     return within;
 }
-static int digits(double gb) { return gb < 999.5 ? 3 : 4; } // 4 columns: 16.2, 1090
+// Gigabytes in four columns.
+static const char *gigabytes(char text[24], double bytes) {
+    const double G = 1e-9 * bytes;
+    snprintf(text, 24, G < 999.5 ? "%.3g" : "%.0f", G);
+    return text;
+}
 static void row(Run *run, const PlanTask *t, const PlanResult *r) {
     const PlanLayout *l = &r->layout;
     const double *m = r->fullest.bytes, G = 1e-9;
-    char end[64];
+    char end[64], cp[24], pp[24], dp[24];
     if (r->fits)
         snprintf(end, sizeof end,
                  r->step < 1e14 ? "%3.0f%% %#5.3g %4.1f%%" : "%3.0f%% %5.3g %4.1f%%",
@@ -60,15 +65,13 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
             plan_recompute_name(l->recompute), end);
         return;
     }
-    const double tp = r->tp_bytes * G, cp = r->cp_bytes * G, pp = r->pp_bytes * G;
-    const double dp = (r->dp_bytes + r->tied_bytes) * G;
-    say(run,
-        "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s %5.1f %5.1f %5.1f %5.4g %4.*g %4.*g %4.*g %s",
+    say(run, "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s %5.1f %5.1f %5.1f %5.4g %4s %4s %4s %s",
         l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks, l->zero,
         l->sequence ? "sp" : "-", plan_recompute_name(l->recompute),
         plan_memory_sum(&r->fullest) * G,
-        (m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER]) * G, m[PLAN_ACTIVATIONS] * G, tp,
-        digits(cp), cp, digits(pp), pp, digits(dp), dp, end);
+        (m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER]) * G, m[PLAN_ACTIVATIONS] * G,
+        r->tp_bytes * G, gigabytes(cp, r->cp_bytes), gigabytes(pp, r->pp_bytes),
+        gigabytes(dp, r->dp_bytes + r->tied_bytes), end);
 }
 // The fastest layouts with another degree or choice, and how much longer they take.
 static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {

@@ -52,29 +52,31 @@ static PlanGroup slower(PlanGroup a, PlanGroup b) {
 // embedding counts as none. At most two parts have no block: those of embedding and head. Blocks
 // that remain to be taken away are taken from the first part, and then from the end: so 126 blocks
 // on 16 stages make 7, 14 times 8, and 7, as in Llama 3.
-static size_t balanced_blocks(size_t L, size_t parts, size_t head, size_t part) {
+static size_t balanced_blocks(size_t L, size_t parts, size_t head, size_t part, bool from_first) {
     if (parts == 1) return L;
     size_t most = ceil_div(L, parts);
     head = L < parts ? 1 : at_most(head, most - 1);
     most = ceil_div(L + head, parts);
     if (L >= parts) head = at_most(head, most - 1);
-    size_t less = most * parts - head - L; // one block less: in parts 0, parts - 2, parts - 3, ...
+    // one block less: in part 0 if from_first, and in parts - 2, parts - 3, ...
+    size_t less = most * parts - head - L, at_end = less - (from_first && less > 0);
     size_t blocks = part + 1 == parts ? most - head : most;
-    bool taken = part == 0 ? less > 0 : part + 1 < parts && parts - 1 - part < less;
+    bool taken =
+        from_first && part == 0 ? less > 0 : part + 1 < parts && parts - 1 - part <= at_end;
     return blocks - taken;
 }
 // A vision tower counts as blocks, too, and takes their place in the first part. The other parts
-// share the remaining blocks.
+// share the remaining blocks, and the last ones of them have fewer.
 size_t plan_part_blocks(const PlanTask *t, const PlanLayout *l, size_t part) {
     const ModelConfig *m = &t->model.model;
     size_t parts = l->n.pp * l->chunks, L = m->layers, tower = plan_vision_blocks(t);
     if (!l->balanced || parts == 1) return part_size(L, parts, part);
     CutSizes z = cut_sizes(m, 1, 0);
     size_t head = (size_t)(work_head(&z, 1).flops / work_block(&z, 1).flops + 0.5);
-    if (tower == 0) return balanced_blocks(L, parts, head, part);
+    if (tower == 0) return balanced_blocks(L, parts, head, part, true);
     size_t most = ceil_div(tower + L + head, parts), first = most > tower ? most - tower : 0;
     first = at_most(first, L);
-    return part == 0 ? first : balanced_blocks(L - first, parts - 1, head, part - 1);
+    return part == 0 ? first : balanced_blocks(L - first, parts - 1, head, part - 1, false);
 }
 
 // Chunk k of stage i is part k pp + i of the model. ZeRO 2 and 3 communicate over dp in every

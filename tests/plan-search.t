@@ -174,7 +174,10 @@ for my $case (
         '--gpus 16 --chunks 5',
         qr/--chunks 5: those are tried, with --pp above 1, that divide the blocks of the largest stage/
     ],
-    ['--gpus 8 --images 2', qr/--images 2: gpt3-175b has no vision tower; choose --model qwen2vl-7b/],
+    [
+        '--gpus 8 --images 2',
+        qr/--images 2: gpt3-175b has no vision tower; choose --model qwen2vl-7b/
+    ],
     [
         '--gpus 256 --dp 1 --pp 1',
         qr/--tp up to 64 is tried, and --cp up to 16 where a chunk has 256 positions/
@@ -230,8 +233,9 @@ cmp_ok(
 
 # A vision tower, by its closed form: blocks of 24 C^2 FLOPs per patch, attention of all patches of
 # an image to each other, a patch embedding whose input has no gradient, a merger of four patches.
-my @tower = (qw(--cluster lesson --precision fp32 --attention plain --gpus 1 --batch 1 --explain),
-    '1,1,1');
+my @tower = (
+    qw(--cluster lesson --precision fp32 --attention plain --gpus 1 --batch 1 --explain), '1,1,1'
+);
 my ($seeing, $blind, $language, @towers) = run_jobs(
     [
         emu(1, $plan, qw(--model qwen2vl-7b), @tower),
@@ -243,20 +247,23 @@ my ($seeing, $blind, $language, @towers) = run_jobs(
         } qw(cost blocks)
     ]
 );
-my ($C, $T, $images, $merged, $out) = (1280, 64 * 64, 2, 4 * 1280, 3584);
+my ($C, $T, $images, $merged, $wide) = (1280, 64 * 64, 2, 4 * 1280, 3584);
 my $rows = $images * $T;
 my $blocks = 32 * (24 * $rows * $C**2 + 4 * $images * $T**2 * $C);
-my $merger = 2 * $rows / 4 * ($merged**2 + $merged * $out);
+my $merger = 2 * $rows / 4 * ($merged**2 + $merged * $wide);
 my $flops = 3 * $blocks + 2 * 2 * $rows * 1176 * $C + 3 * $merger;
 my ($with, $without, $text) = map { $_->{page}{config} } $seeing, $blind, $language;
 cmp_ok(abs(($with->{step} - $without->{step}) / ($flops * 1e3) - 1),
     '<', 1e-9, 'the time of a vision tower')
     or diag(complain($seeing));
-my $tower = 32 * (12 * $C**2 + 13 * $C) + 1176 * $C + 2 * $C + $merged**2 + $merged +
-    $merged * $out + $out;
+my $tower =
+    32 * (12 * $C**2 + 13 * $C) + 1176 * $C + 2 * $C + $merged**2 + $merged + $merged * $wide + $wide;
 is($with->{parameters} - $without->{parameters}, 4 * $tower, 'and its weights');
-is_deeply([@$without{qw(step parameters memory)}],
-    [@$text{qw(step parameters memory)}], 'without images the language model alone');
+is_deeply(
+    [@$without{qw(step parameters memory)}],
+    [@$text{qw(step parameters memory)}],
+    'without images the language model alone'
+);
 like(
     $towers[0]{out},
     qr/the stage     3 blocks, embedding, .*of it         the vision tower +0\.3388 billion/s,
@@ -332,16 +339,19 @@ is(scalar(() = $papers->{out} =~ /not counted$/mg), 6, 'rows that are not counte
 my ($expected) = map { s/\s+/ /gr } $papers->{out} =~ /(Expect an error of .*?longer\))/s;
 is(
     $expected,
-    sprintf('Expect an error of %.1f %% (worst %.1f %%, 17 published steps of Megatron-LM and Llama'
+    sprintf(
+        'Expect an error of %.1f %% (worst %.1f %%, 17 published steps of Megatron-LM and Llama'
             . ' 3), or %.1f %% (worst %.1f %%, 23 steps of other systems, of which 18 took longer)',
         map { 100 * $papers->{page}{config}{$_} }
-            qw(held_out_mean held_out_worst other_systems_mean other_systems_worst)),
+            qw(held_out_mean held_out_worst other_systems_mean other_systems_worst)
+    ),
     'the page says which error to expect'
 );
 my ($mean, $worst) =
     (eval { my $sum = 0; $sum += $_ for @held; $sum / @held }, (sort { $b <=> $a } @held)[0]);
 cmp_ok(abs($mean - 100 * $papers->{page}{config}{held_out_mean}), '<', 0.1, 'their mean error');
 ok($mean <= 7 && $worst <= 12, sprintf 'mean %.1f %%, worst %.1f %%', $mean, $worst);
+
 for my $rows (['held out', 'held_out'], ['other systems', 'other_systems']) {
     my ($words, $name) = @$rows;
     my $said = sprintf 'mean error %.1f %%, worst %.1f %%',

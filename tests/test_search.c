@@ -5,24 +5,25 @@
 #include "tap.h"
 
 // zero -1: the search chooses it. tight: the bounds are on average at least this share of the
-// steps.
+// steps. exact: the share of layouts whose bound of the memory is their memory. With a vision tower
+// the first chunk of stage 0 keeps more than its other chunks, so chunks reach the peak later.
 static const struct {
     const char *model, *cluster, *format;
     size_t gpus, batch, node;
     double memory;
     bool plain, waits; // attention that keeps scores; no overlap
     int zero;
-    double tight;
+    double tight, exact;
 } tasks[] = {
-    { "llama2-7b", "dgx-a100", "bf16", 16, 0, 8, 80e9, false, false, -1, 0.95 },
-    { "ptdp-3.6b", "dgx-a100", "bf16", 24, 0, 3, 80e9, false, false, -1, 0.8 },
-    { "ptdp-1.7b", "dgx-a100", "bf16", 48, 96, 5, 80e9, false, true, 3, 0.5 },
-    { "llama3-8b", "dgx-h100", "bf16", 32, 128, 8, 80e9, false, false, -1, 0.95 },
-    { "ptdp-1.7b", "dgx-a100", "mixed", 32, 128, 8, 40e9, false, false, 3, 0.85 },
-    { "ptdp-1.7b", "dgx-a100", "mixed", 24, 48, 6, 40e9, false, true, 2, 0.8 },
-    { "llama2-7b", "dgx-a100-40", "fp32", 32, 0, 8, 40e9, true, false, -1, 0.95 },
-    { "llama2-13b", "dgx-a100", "bf16", 4, 64, 8, 30e9, false, false, -1, 0.95 },
-    { "qwen2vl-7b", "dgx-a100", "bf16", 16, 64, 8, 80e9, false, false, -1, 0.9 },
+    { "llama2-7b", "dgx-a100", "bf16", 16, 0, 8, 80e9, false, false, -1, 0.95, 0.9 },
+    { "ptdp-3.6b", "dgx-a100", "bf16", 24, 0, 3, 80e9, false, false, -1, 0.8, 0.9 },
+    { "ptdp-1.7b", "dgx-a100", "bf16", 48, 96, 5, 80e9, false, true, 3, 0.5, 0.9 },
+    { "llama3-8b", "dgx-h100", "bf16", 32, 128, 8, 80e9, false, false, -1, 0.95, 0.9 },
+    { "ptdp-1.7b", "dgx-a100", "mixed", 32, 128, 8, 40e9, false, false, 3, 0.85, 0.9 },
+    { "ptdp-1.7b", "dgx-a100", "mixed", 24, 48, 6, 40e9, false, true, 2, 0.8, 0.9 },
+    { "llama2-7b", "dgx-a100-40", "fp32", 32, 0, 8, 40e9, true, false, -1, 0.95, 0.9 },
+    { "llama2-13b", "dgx-a100", "bf16", 4, 64, 8, 30e9, false, false, -1, 0.95, 0.9 },
+    { "qwen2vl-7b", "dgx-a100", "bf16", 16, 64, 8, 80e9, false, false, -1, 0.9, 0.5 },
 };
 enum { TASKS = sizeof tasks / sizeof *tasks };
 
@@ -51,7 +52,8 @@ static PlanTask task(size_t i) {
 // ---------------------------------------------------------------- the bounds
 
 static double memory_of(const PlanResult *r) { return plan_memory_sum(&r->fullest); }
-static void bounds(const PlanTask *t, const PlanList *all, double tight, const char *name) {
+static void bounds(const PlanTask *t, const PlanList *all, double tight, double exact,
+                   const char *name) {
     const double rounding = 1 + 1e-9;
     size_t short_steps = 0, small = 0, equal = 0;
     double sum = 0;
@@ -69,8 +71,8 @@ static void bounds(const PlanTask *t, const PlanList *all, double tight, const c
        small, all->n);
     double mean = sum / (double)all->n;
     ok(mean >= tight, "%s: a bound is on average %.3f of the step, at least %g", name, mean, tight);
-    ok(equal >= all->n / 10 * 9, "%s: the bound is the memory in %zu of %zu layouts", name, equal,
-       all->n);
+    ok((double)equal >= exact * (double)all->n, "%s: the bound is the memory in %zu of %zu layouts",
+       name, equal, all->n);
 }
 
 // ---------------------------------------------------------------- the search
@@ -127,7 +129,7 @@ int main(void) {
         snprintf(name, sizeof name, "%s on %zu GPUs", tasks[i].model, t.gpus);
         some_fit |= all.feasible > 0;
         none_fits |= all.feasible == 0;
-        bounds(&t, &all, tasks[i].tight, name);
+        bounds(&t, &all, tasks[i].tight, tasks[i].exact, name);
         searches(&t, &all, &fixed, name);
         plan_list_free(&all);
     }
