@@ -19,7 +19,7 @@ const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l) {
     return text;
 }
 
-enum { ROWS = 6, UNFIT_ROWS = 3 };
+enum { ROWS = 6, UNFIT_ROWS = 2 };
 
 static bool same_mesh(const PlanResult *a, const PlanResult *b) {
     Degrees m = a->layout.n, n = b->layout.n;
@@ -44,7 +44,6 @@ size_t plan_rows_within(const PlanList *list, double most, double *spread) {
     }
     return within;
 }
-static int digits(double gb) { return gb < 999.5 ? 3 : 4; } // 4 columns: 16.2, 1090
 static void row(Run *run, const PlanTask *t, const PlanResult *r) {
     const PlanLayout *l = &r->layout;
     const double *m = r->fullest.bytes, G = 1e-9;
@@ -60,15 +59,13 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
             plan_recompute_name(l->recompute), end);
         return;
     }
-    const double tp = r->tp_bytes * G, cp = r->cp_bytes * G, pp = r->pp_bytes * G;
-    const double dp = (r->dp_bytes + r->tied_bytes) * G;
     say(run,
-        "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s %5.1f %5.1f %5.1f %5.4g %4.*g %4.*g %4.*g %s",
+        "%4zu %2zu %3zu %2zu %4zu %6zu %4zu %2s %-9s %5.1f %5.1f %5.1f %5.4g %4.3g %4.3g %4.3g %s",
         l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks, l->zero,
         l->sequence ? "sp" : "-", plan_recompute_name(l->recompute),
         plan_memory_sum(&r->fullest) * G,
-        (m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER]) * G, m[PLAN_ACTIVATIONS] * G, tp,
-        digits(cp), cp, digits(pp), pp, digits(dp), dp, end);
+        (m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER]) * G, m[PLAN_ACTIVATIONS] * G,
+        r->tp_bytes * G, r->cp_bytes * G, r->pp_bytes * G, (r->dp_bytes + r->tied_bytes) * G, end);
 }
 // The fastest layouts with another degree or choice, and how much longer they take.
 static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
@@ -138,9 +135,9 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
              "the bubble.");
     say(run, "state: weights, gradients, optimizer. act: activations%s. GB: most per GPU",
         t->blockwise ? ", no scores (FlashAttention)" : "");
-    say(run, "step: in s. MFU: the model's FLOPs, without recomputation, as a share of the "
-             "peak.");
-    say(run, "A mesh is one choice of dp, tp, pp and cp. A row is the fastest layout of its mesh.");
+    say(run,
+        "step: in s. MFU: the model's FLOPs / peak. A row is the fastest layout of a mesh (dp, "
+        "tp, pp, cp).");
     say(run, "                                             GB held           GB sent per step "
              "over");
     say(run, "  dp tp  pp cp seqs chunks ZeRO sp recompute   all state   act    tp   cp   pp   dp "
