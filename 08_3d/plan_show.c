@@ -19,7 +19,7 @@ const char *plan_layout_name(char text[PLAN_NAME], const PlanLayout *l) {
     return text;
 }
 
-enum { ROWS = 6, UNFIT_ROWS = 3 };
+enum { ROWS = 6, UNFIT_ROWS = 2 };
 
 static bool same_mesh(const PlanResult *a, const PlanResult *b) {
     Degrees m = a->layout.n, n = b->layout.n;
@@ -141,9 +141,9 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
              "the bubble.");
     say(run, "state: weights, gradients, optimizer. act: activations%s. GB: most per GPU",
         t->blockwise ? ", no scores (FlashAttention)" : "");
-    say(run, "step: in s. MFU: the model's FLOPs, without recomputation, as a share of the "
-             "peak.");
-    say(run, "A mesh is one choice of dp, tp, pp and cp. A row is the fastest layout of its mesh.");
+    say(run,
+        "step: in s. MFU: the model's FLOPs / peak. A row is the fastest layout of a mesh (dp, "
+        "tp, pp, cp).");
     say(run, "                                             GB held           GB sent per step "
              "over");
     say(run, "  dp tp  pp cp seqs chunks ZeRO sp recompute   all state   act    tp   cp   pp   dp "
