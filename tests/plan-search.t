@@ -256,13 +256,9 @@ my ($with, $without, $text) = map { $_->{page}{config} } $seeing, $blind, $langu
 cmp_ok(abs(($with->{step} - $without->{step}) / ($flops * 1e3) - 1),
     '<', 1e-9, 'the time of a vision tower')
     or diag(complain($seeing));
-my $tower =
-    32 * (12 * $C**2 + 13 * $C) +
-    1176 * $C +
-    2 * $C +
-    $merged**2 + $merged +
-    $merged * $wide +
-    $wide;
+my $ends = 1176 * $C + 2 * $C;
+my $mlp = $merged**2 + $merged + $merged * $wide + $wide;
+my $tower = 32 * (12 * $C**2 + 13 * $C) + $ends + $mlp;
 is($with->{parameters} - $without->{parameters}, 4 * $tower, 'and its weights');
 is_deeply(
     [@$without{qw(step parameters memory)}],
@@ -341,7 +337,7 @@ is_deeply(
     'the reference page lists the errors of all rows'
 );
 is(scalar(() = $papers->{out} =~ /not counted$/mg), 6, 'rows that are not counted');
-my ($expected) = map { s/\s+/ /gr } $papers->{out} =~ /(Expect an error of .*?longer\))/s;
+my ($expected) = $papers->{out} =~ s/\s+/ /gr =~ /(Expect an error of .*?longer\))/;
 is(
     $expected,
     sprintf(
