@@ -82,10 +82,10 @@ static void range_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
 }
 static void range_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)s;
-    // EXERCISE 07.02b (2 points): compute a range again. The l->n_inner layers at l->inner have kept
-    // nothing. walk_forward() runs them once more and returns what they keep. Its output, of the
-    // shape layer_output(l, b), is not needed: free it before the backward. Then walk_backward() of
-    // these layers writes the gradient of x to dx.
+    // EXERCISE 07.02b (2 points): compute a range again. The l->n_inner layers at l->inner have
+    // kept nothing. walk_forward() runs them once more and returns what they keep. Its output, of
+    // the shape layer_output(l, b), is not needed: free it before the backward. Then
+    // walk_backward() of these layers writes the gradient of x to dx.
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor y = tensor_shaped(&scratch, layer_output(l, b)); // not needed
     ActivationStash *f = walk_forward(l->inner, l->n_inner, b, x, y);
