@@ -170,7 +170,8 @@ void train_results(Run *run, const Trainer *t) {
                          "compressed, from the last rank's arrival",
                          { "dp.time" } },
                  context = { "context parallel, sent",
-                             "(6cp-4) [tokens/cp, C] per block",
+                             masters ? "(4cp-4) stored, 2cp real [tokens/cp, C] per block"
+                                     : "(6cp-4) [tokens/cp, C] per block",
                              { "cp.sent", mesh_link(m->cp, link[4]) } },
                  last = compressed && clock_config()->simulated ? sum
                         : m->cp                                 ? context
