@@ -1,4 +1,4 @@
-// grid_layers.c: grids of ranks, and GPT in q x q blocks, without the block (grid_block.c): how
+// grid_layers.c: grids of ranks, and GPT in q x q blocks, without the block (09_summa.c): how
 // parameters are cut, norms, embedding, head and loss.
 //
 // Block (i, j) of an activation [B*T, C] has the B/q sequences of row i and the C/q features of

@@ -1,4 +1,4 @@
-// grid_layers.h: functions of grid_layers.c that the block of grid_block.c calls: how a model is
+// grid_layers.h: functions of grid_layers.c that the block of 09_summa.c calls: how a model is
 // cut into q x q blocks, and norms whose features are spread over a row of the grid.
 #ifndef GRID_LAYERS_H
 #define GRID_LAYERS_H
