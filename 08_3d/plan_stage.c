@@ -184,14 +184,14 @@ double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t
                  (c->bandwidth > 0 ? bytes / c->bandwidth : 0);
     return (double)count * picoseconds(one) + picoseconds(c->launch);
 }
-// Messages one after the other, inside a node or over some cards. Several cards together are at
-// most as fast as the link inside, through which all bytes also pass.
+// Messages one after the other, inside a node or over some cards. All bytes between nodes also pass
+// the link inside, so cards are together at most as fast.
 static double link_time(const PlanTask *t, size_t cards, size_t messages, double bytes) {
     PlanLink inside = t->cluster.inside, link = cards ? t->cluster.between : inside;
     if (link.beta == 0) return 0;
-    double rate = link.beta * (double)cards;
+    double rate = link.beta * (double)(cards ? cards : 1);
     if (inside.beta > 0) rate = fmin(rate, inside.beta);
-    return picoseconds((double)messages * link.alpha + bytes / fmax(rate, link.beta));
+    return picoseconds((double)messages * link.alpha + bytes / rate);
 }
 double plan_message_time(const PlanTask *t, bool near, double bytes) {
     return link_time(t, !near, 1, bytes);

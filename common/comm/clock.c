@@ -78,11 +78,9 @@ ClockLink clock_link(size_t cards) {
     if (only_link.name) return only_link;
     if (cards == CLOCK_INSIDE) return config.link;
     ClockLink link = config.between;
-    if (cards > 1) {
-        double together = (double)cards * link.beta;
-        if (config.link.beta > 0) together = fmin(together, config.link.beta);
-        link.beta = fmax(link.beta, together);
-    }
+    link.beta *= (double)cards;
+    // All bytes also pass the link inside.
+    if (config.link.beta > 0) link.beta = fmin(link.beta, config.link.beta);
     return link;
 }
 Picoseconds clock_transfer(size_t cards, size_t steps, size_t bytes) {
