@@ -224,9 +224,8 @@ enum { COUNT = 1000 }; // elements of every operation here
 static double transfer(size_t cards, size_t steps, size_t bytes) {
     const ClockLink inside = clock_config()->link, one = clock_config()->between;
     ClockLink l = cards ? one : inside;
-    if (cards > 1 && l.beta > 0) l.beta *= (double)cards;
-    if (cards > 1 && inside.beta > 0 && l.beta > inside.beta)
-        l.beta = one.beta > inside.beta ? one.beta : inside.beta;
+    if (cards > 1) l.beta *= (double)cards;
+    if (cards && inside.beta > 0 && l.beta > inside.beta) l.beta = inside.beta;
     return l.beta == 0 ? 0 : round((double)steps * l.alpha * 1e12 + (double)bytes * 1e12 / l.beta);
 }
 static double all_reduce_time(size_t n, size_t cards) {
