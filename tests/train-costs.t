@@ -3,7 +3,7 @@
 # program fails when one byte differs from the formulas of 08_3d/experiments/predict.c. Runs are
 # emulated. Rows alternate between fp32 and fp64, because only sizes in bytes differ; TEST_ALL=1:
 # every row in both.
-# slow: about 200 trainings of one step
+# slow: about 200 trainings, most of one step
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
 
@@ -22,8 +22,10 @@ one() {
     [ -n "$TEST_ALL" ] || [ $((row % 2)) -eq "$odd" ] || return
     ranks=$(($4 * $5 * $6))
     case $7 in *--cp*) ranks=$((ranks * 2)) ;; esac
+    steps="--steps 1"
+    case $7 in *--steps*) steps= ;; esac
     # shellcheck disable=SC2086    # options in one variable
-    page=$("$1" --verbose --emulate "$ranks" $3 --dp "$4" --tp "$5" --pp "$6" $7 --steps 1 \
+    page=$("$1" --verbose --emulate "$ranks" $3 --dp "$4" --tp "$5" --pp "$6" $7 $steps \
         --eval-every 0 --data LICENSE 2>&1)
     status=$?
     costs=$(printf '%s\n' "$page" | grep -cE \
@@ -136,6 +138,15 @@ for precision in fp32 fp64; do
     one $program groups "$groups" 2 1 2 "--zero 2 --schedule interleaved --stage-layers 1,3,4,1"
     one $program groups "$groups" 2 1 4 \
         "--storage bf16 --gradients stored --zero 3 --schedule interleaved"
+    # The last of several steps. Stage 0 has one block, so its ranks end ZeRO's gather of the step
+    # before sooner than the ranks of the last stage.
+    uneven="--layers 4 --width 36 --heads 4 --context 4 --batch 2 --micro-batch 1"
+    for zero in 1 2; do
+        one $program uneven "$uneven" 2 1 2 \
+            "--zero $zero --schedule 1f1b --stage-layers 1,3 --steps 2"
+        one $program uneven "$uneven" 1 1 2 \
+            "--cp 2 --zero $zero --schedule 1f1b --recompute selective --stage-layers 1,3 --steps 4"
+    done
 done
 
 # The suggested faster layout takes the predicted time, and its own page calls it the fastest.

@@ -8,8 +8,9 @@
 #include "common/comm/clock.h"
 #include "judge/frame/lesson.h"
 
-// Starts recording, at the same time on all ranks. Collective. `watched` is the category of memory
-// in picture_show's strips.
+// Starts recording, at the same time on all ranks: each rank waits until the last one has come,
+// also on the simulated clock. Collective. `watched` is the category of memory in picture_show's
+// strips.
 void picture_begin(Run *run, MemoryCategory watched);
 void picture_end(Run *run); // collective
 
