@@ -157,15 +157,16 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
         if (!is_first(list, i)) continue;
         if (unfit++ == 0)
             say(run,
-                "these do not fit in %.3g GB (%.3g less --margin %.3g) with any seqs, chunks, "
-                "recompute%s:",
+                "No layout that was tried with these degrees fits in %.3g GB (%.3g less --margin "
+                "%.3g):",
                 (t->cluster.memory - t->cluster.reserve) * 1e-9, t->cluster.memory * 1e-9,
-                t->cluster.reserve * 1e-9,
-                option_given(run, "zero") ? "" : "; ZeRO 0, 1 if pp > 1");
+                t->cluster.reserve * 1e-9);
         row(run, t, &list->result[i]);
     }
     say(run, "Of %zu layouts, %zu were simulated%s", list->tried, list->n,
         list->n < list->tried ? "; the others cannot be the fastest of their mesh." : ".");
+    if (!option_given(run, "zero"))
+        say(run, "With pp > 1 only ZeRO 0 and 1 were tried. --zero 2 and --zero 3 try the others.");
     if (list->feasible == 0) return;
     const PlanLayout *best = &list->result[0].layout;
     if (best->balanced)
