@@ -11,9 +11,9 @@
 // Saves:  rows cols - r (rows + cols) elements of each matrix.
 // Costs:  the result is the sum projected on r columns, not the sum. Psi elements of residual;
 //         three products per matrix; making columns orthonormal; three calls per bucket.
-// Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. A matrix is compressed if (rows +
-// cols) r min_rate is less than rows cols. Left out: exact steps at first, and overlapping with
-// backward.
+// Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. Beyond the paper, but as in PyTorch,
+// Q is made orthonormal before P = M Q. A matrix is compressed if (rows + cols) r min_rate is less
+// than rows cols. Left out: exact steps at first, and overlapping with backward.
 #include "01_data_parallel/compression.h"
 
 // Returns the view of matrix m in its bucket.

@@ -13,9 +13,9 @@
 // Costs:  a tensor waits for the end of the cycle in which the last rank has it, and for the
 //         answer. A fused tensor is copied into a buffer and back. While a fused all-reduce is in
 //         flight, the rank can fill the next buffer.
-// Sergeev and Del Balso 2018 (arXiv 1802.05799), section 4; Horovod's controller and response
-// cache. Left out: a thread of its own, names as text, tensors of several types, a rank that
-// leaves.
+// Sergeev and Del Balso 2018 (arXiv 1802.05799), section 7: tensor fusion; the coordinator:
+// Horovod's controller.cc and response cache. Left out: a thread of its own, names as text, tensors
+// of several types, a rank that leaves.
 #include "01_data_parallel/coordinator.h"
 #include <stdlib.h>
 

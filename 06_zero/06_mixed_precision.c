@@ -6,8 +6,7 @@
 //         fp32. In bytes per parameter: 2 + 2 + 12, or 2 + 4 + 12. fp32 holds 4 + 4 + 8.
 // Sends:  per step one all-reduce of the gradients as they are stored: 2 (N-1)/N of 2 Psi bytes.
 // Saves:  no state, but half of the activations, and half of the traffic if gradients travel in 16
-//         bits. A GPU also multiplies 16-bit
-//         matrices several times as fast as fp32 ones.
+//         bits. A GPU also multiplies 16-bit matrices several times as fast as fp32 ones.
 // Costs:  a master, 4 bytes per parameter; fp16 also a loss scale, and some steps that are skipped.
 // Micikevicius et al. 2018; 2 + 2 + 12: Rajbhandari et al. 2020, section 3.1; fp32 gradients:
 // Megatron-LM's main_grad. The state is the one that ZeRO divides (01_by_hand to 04_zero3).

@@ -59,8 +59,8 @@ static void try_memory(Search *s, PlanLayout l) {
             for (size_t r = 0; r < RECOMPUTE_CHOICES; r++) {
                 if (!may_be(f->zero, (int)zero) || !may_be(f->sequence, sequence)) continue;
                 if (!may_be(f->recompute, (int)r)) continue;
-                // In a pipeline, ZeRO 2 and 3 reduce after each micro-batch. Frameworks combine
-                // ZeRO 1 with pipelines (DeepSpeed refuses 2 and 3), so only --zero asks for it.
+                // In a pipeline, ZeRO 2 and 3 reduce after each micro-batch. DeepSpeed
+                // refuses 2 and 3 with pipelines, so the search tries them only with --zero.
                 if (zero > 1 && l.n.pp > 1 && f->zero < 0) continue;
                 if ((zero && plan_replicas(&l) == 1 && f->zero < 0) || (sequence && l.n.tp == 1))
                     continue;

@@ -90,8 +90,7 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
     }
     if (n == 0) return;
     say(run, "If one choice is changed, the fastest layout with the new value takes longer:");
-    results(run, (const char *const[]){ "step, times the best", "mostly more time for", NULL },
-            rows);
+    results(run, (const char *const[]){ "step / best", "more time for, or why not", NULL }, rows);
     const PlanLayout *best = &list->result[0].layout, *last = &other[last_degree].result.layout;
     size_t m = plan_micro_batches(t, last);
     // This row is of the same mesh with twice the sequences per micro-batch.
@@ -107,9 +106,9 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
 static const struct {
     const char *clusters; // the beginning of their names
     double mfu;
-    const char *source;
-} published[] = { { "dgx-a100", 56.3, "1T, Korthikanti et al. 2022: --attention plain" },
-                  { "dgx-h100", 47, "GPT-3, Megatron-LM's README" } };
+    const char *model, *source;
+} published[] = { { "dgx-a100", 56.3, "1T", "Korthikanti et al. 2022: --attention plain" },
+                  { "dgx-h100", 47, "GPT-3", "Megatron-LM's README" } };
 
 // Shows the resource that slows the fastest layout down most, and the free memory of a GPU.
 static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
@@ -130,15 +129,15 @@ static void stresses(Run *run, const PlanTask *t, const PlanResult *best) {
         held * 1e-9, reserve * 1e-9, (t->cluster.memory - reserve - held) * 1e-9);
     for (size_t i = 0; i < sizeof published / sizeof *published; i++)
         if (!strncmp(t->cluster.name, published[i].clusters, strlen(published[i].clusters)))
-            say(run, "  MFU: %.1f %% by this plan; published: %.1f %% (%s).", 100 * best->mfu,
-                published[i].mfu, published[i].source);
+            say(run, "  MFU: %.1f %% by this plan; published for %s: %.1f %% (%s).",
+                100 * best->mfu, published[i].model, published[i].mfu, published[i].source);
 }
 
 void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
-    say(run, "dp, tp, pp: ranks for data, tensor, pipeline parallelism. cp: ring attention "
-             "(03.08). sp: 03.07.");
-    say(run, "seqs: sequences per micro-batch. chunks: per stage (05.03). ZeRO: its stage. idle: "
-             "the bubble.");
+    say(run, "dp, tp, pp, cp: ranks for data, tensor, pipeline, context parallelism (ring, "
+             "03.08). sp: sequence");
+    say(run, "parallelism (03.07). seqs: sequences per micro-batch. chunks: per stage (05.03). "
+             "idle: the bubble.");
     say(run, "state: weights, gradients, optimizer. act: activations%s. GB: most per GPU",
         t->blockwise ? ", no scores (FlashAttention)" : "");
     say(run,
@@ -158,14 +157,16 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
         if (!is_first(list, i)) continue;
         if (unfit++ == 0)
             say(run,
-                "these do not fit in %.3g GB (%.3g less --margin %.3g) with any seqs, chunks, ZeRO "
-                "or recomputation:",
+                "No layout that was tried with these degrees fits in %.3g GB (%.3g less --margin "
+                "%.3g):",
                 (t->cluster.memory - t->cluster.reserve) * 1e-9, t->cluster.memory * 1e-9,
                 t->cluster.reserve * 1e-9);
         row(run, t, &list->result[i]);
     }
     say(run, "Of %zu layouts, %zu were simulated%s", list->tried, list->n,
         list->n < list->tried ? "; the others cannot be the fastest of their mesh." : ".");
+    if (!option_given(run, "zero"))
+        say(run, "With pp > 1 only ZeRO 0 and 1 were tried. --zero 2 and --zero 3 try the others.");
     if (list->feasible == 0) return;
     const PlanLayout *best = &list->result[0].layout;
     if (best->balanced)

@@ -127,9 +127,9 @@ void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room
     size_t most = 0;
     for (size_t i = 1; i < PLAN_MEMORY; i++)
         if (r->fullest.bytes[i] > r->fullest.bytes[most]) most = i;
-    snprintf(text, room, "needs %.4g of %.3g GB, %s %.3g GB", plan_memory_sum(&r->fullest) * 1e-9,
-             (t->cluster.memory - t->cluster.reserve) * 1e-9, plan_memory_name[most],
-             r->fullest.bytes[most] * 1e-9);
+    snprintf(text, room, "needs %.4g of %.3g GB, most: %s %.3g GB",
+             plan_memory_sum(&r->fullest) * 1e-9, (t->cluster.memory - t->cluster.reserve) * 1e-9,
+             plan_memory_name[most], r->fullest.bytes[most] * 1e-9);
 }
 
 // ---------------------------------------------------------------- what breaks first

@@ -115,7 +115,8 @@ static void table(Run *run, const ModelConfig *c) {
     say(run,
         "\nN ranks, B sequences, Psi parameters of e bytes; wte: the table of V tokens, width "
         "C. F(k): a\nforward of k sequences. A message takes alpha seconds and 1/beta seconds "
-        "per byte.%s\n",
+        "per byte.\nExposed: communication while a rank does not compute. Hidden: while it "
+        "computes.%s\n",
         shares.text);
     results(run, (const char *const[]){ "each rank", NULL }, rows);
 }

@@ -74,7 +74,7 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         "the part that a rank has\nnot sent yet; it is added to its next gradient. N ranks, Psi "
         "elements of e bytes. 1-bit gives many\nelements a step of equal size. This changes the "
         "loss as another learning rate does. So compare\n1-bit with 1-bit on one device (last "
-        "row), not with exact.%s\n",
+        "row), not with exact. Calls per bucket: fp16 N+1, 1-bit N+2.%s\n",
         ONE_OF, uneven_shares("\n", SEQUENCES, run->world->size).text);
 #define CELLS(cell) { of[EXACT].cell, of[FP16].cell, of[TOPK].cell, of[ONEBIT].cell }
 #define ROW(cells) \
@@ -83,7 +83,7 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
             (const Result[]){ { "sent per rank and step", NULL, CELLS(sent) },
                               { "formula (c = 2(N-1)/N, k elements)",
                                 NULL,
-                                { "=c Psi e", "=c Psi 2", "=(N-1) k (4+e)", "=c Psi/8 + sizes" } },
+                                { "=c Psi e", "=2 c Psi", "=(N-1) k (4+e)", "=c Psi/8 + sizes" } },
                               { calls, NULL, CELLS(calls) },
                               { "step", NULL, CELLS(step) },
                               { "loss after 60 steps on a text", NULL, CELLS(loss) },

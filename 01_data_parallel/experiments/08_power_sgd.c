@@ -36,7 +36,7 @@ static void table(Run *run, const CompressionSeen seen[2], const double last[CUR
                                 "2(N-1)/N of the bytes to add",
                                 { exact.sent, power.sent } },
                               { "calls per step",
-                                "per bucket: vectors, all P, all Q",
+                                "wte, wpe: 2 (P, Q); block: 3; norm: 1",
                                 { exact.calls, power.calls } },
                               { "step", "simulated", { exact.step, power.step } },
                               { "loss after 60 steps", "on a text", { exact.loss, power.loss } },
@@ -53,8 +53,8 @@ static void answer(Run *run, const CompressionSeen seen[2], const double last[CU
     else
         say_answer(run,
                    "Yes. Two matrices with %d columns are %.0f %% of the bytes. Ranks can add "
-                   "them, so this share does not grow with the number of ranks. The share of "
-                   "top-k grows. The loss after %d steps is %.2f, with the exact sum %.2f.",
+                   "them, so this share does not grow with the number of ranks. Top-k's "
+                   "share (01.06) grows. The loss after %d steps is %.2f, with the exact sum %.2f.",
                    RANK, compression_share(&seen[RANK_2], &seen[EXACT]), COMPRESSION_LONG,
                    last[RANK_2], last[EXACT]);
     say_cost(run,

@@ -70,14 +70,17 @@ bool ring_nodes_table(Run *run) {
     if (N % n > 0 || n == N) return false;
     char size[32], cards[80];
     page_value(size, sizeof size, (double)(ACROSS * element_size(option_storage(run))), "bytes");
-    snprintf(cards, sizeof cards, "flat: %zu card%s per node at once", cards_of(n),
-             cards_of(n) == 1 ? "" : "s");
+    const size_t rings = cards_of(n);
+    if (rings == 1) snprintf(cards, sizeof cards, "flat: one card of a node sends all its bytes");
+    else snprintf(cards, sizeof cards, "flat: %zu cards of a node share its bytes", rings);
     say(run,
         "\nOver nodes: %zu ranks, M = %zu nodes of n = %zu, link %s inside and %s between. "
-        "S = %s.\nFlat: one ring, in which the last rank of a node sends to the next node.\n"
+        "S = %s.\nFlat: %zu ring%s of all ranks, one per network card of a node. Together the "
+        "rings "
+        "send S.\n"
         "Hierarchical: reduce-scatter in each node, all-reduce of each part between nodes, "
         "all-gather inside.\n",
-        N, N / n, n, k->link.name, k->between.name, size);
+        N, N / n, n, k->link.name, k->between.name, size, rings, rings == 1 ? "" : "s");
     results(run, (const char *const[]){ "flat ring", "hierarchical", NULL },
             (const Result[]){
                 { "a rank sends to other nodes",

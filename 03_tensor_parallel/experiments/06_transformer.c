@@ -74,9 +74,9 @@ static void table(Run *run, const ModelConfig *c, const GptCells *one) {
     };
     results(run, columns, rows);
     say(run,
-        "  Its formula has no latency, q k^T and p v. Device: P = %.3g GFLOP/s; links: beta = "
-        "%.3g, "
-        "%.3g MB/s",
+        "  sending / computing: values also count latency and attention's products; the formulas "
+        "do not.\n"
+        "  Device: P = %.3g GFLOP/s; links: beta = %.3g, %.3g MB/s",
         clock_config()->device.flops / 1e9, link_named("fast")->beta / 1e6,
         link_named("slow")->beta / 1e6);
     say(run, "  a block keeps M C (4 + 12/t + %s/(C t) + 4/C) elements for backward",
@@ -87,8 +87,8 @@ static void table(Run *run, const ModelConfig *c, const GptCells *one) {
         BATCH, c->context, c->width, c->heads, c->layers, c->vocab, n, e);
     if (c->heads % n)
         say(run,
-            "  t does not divide the heads: rank 0 has %zu of %zu. Where it does, the "
-            "formulas with t are exact.",
+            "  t does not divide the heads: rank 0 has %zu of %zu, and sets the times. Else "
+            "the formulas are exact.",
             first.heads, c->heads);
 }
 

@@ -104,7 +104,7 @@ static void table(Run *run) {
         longest[k] = page_text(run, "=%zu", context_longest_chunk(k, alone(run), MANY, MEGABYTE));
     const char *busy =
         page_text(run, "ring: N/(2N-1) = %.1f %%", 100 * (double)n / (2 * (double)n - 1));
-    const char *more = page_text(run, "%d ranks; Ulysses: %zu heads", MANY, (size_t)HEADS);
+    const char *more = page_text(run, "%d ranks; Ulysses: at most H", MANY);
     const char *const columns[] = { "contiguous", "zigzag", "RSA", "Ulysses", NULL };
     const Result rows[] = {
         { "forward", "2 products; slowest rank", EACH("forward") },
@@ -117,7 +117,7 @@ static void table(Run *run) {
         { "kept for backward", "besides q, k, v, output", EACH("kept") },
         { "  in elements", "Ulysses: q, k, v, output", { "=c H", "=c H", "=c H T", "=c (4C+H)" } },
         { "buffers while it runs", "k, v, dk, dv on their way", EACH("buffers") },
-        { "positions per rank in 1 MB",
+        { "longest chunk c in 1 MB",
           more,
           { longest[CONTEXT_RING], longest[CONTEXT_ZIGZAG], longest[CONTEXT_RSA], "=impossible" } },
         { 0 }

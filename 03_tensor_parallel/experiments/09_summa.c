@@ -44,6 +44,8 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
         "entries; q = %zu",
         sequences, c->context, c->width, c->heads, c->layers, c->vocab, q);
     if (q > 1) {
+        say(run, "  3: a layer has three products (Y, dX, dA). In each, X or dX and A or dA are "
+                 "sent once.");
         say(run, "  1D receives activations only, 2D also weights, which do not grow with the "
                  "tokens. So 2D receives");
         say(run,
@@ -98,9 +100,9 @@ static void summa_lesson(Run *run) {
     CommGrid g = comm_grid(run->world, q, q, 1);
     const ModelConfig c = gpt_options(run, option_size(run, "context"), option_size(run, "vocab"));
     say(run,
-        "A grid of %zu x %zu ranks; each holds one block of X, of A and of Y = X A. In turn k "
+        "A grid of q x q ranks, q = %zu; each holds one block of X, of A and of Y = X A. In turn k "
         "the ranks of",
-        q, q);
+        q);
     say(run, "column k send X along their rows, and the ranks of row k send A along their "
              "columns. Then all ranks");
     say(run, "multiply. Below, one layer; in the table, a GPT. 1D: tensor parallelism (03.06). 2D: "

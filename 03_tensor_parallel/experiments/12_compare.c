@@ -153,12 +153,12 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS]) {
                  link_of(1)->name);
     if (!answer_alone(run))
         say_answer(run,
-                   "%s keeps the fewest activations, %s%s. %s receives the fewest bytes, %s.%s",
+                   "%s keeps the fewest activations, %s%s. %s receives the fewest bytes, %s (at "
+                   "GPT-3's width, on 64 ranks: %s).%s",
                    ring ? "Ring attention" : tensor_way_name[fewest], smallest[0],
-                   ring ? ", but all weights; 1D + SP without scores (FlashAttention) keeps as "
-                          "little"
+                   ring ? ", but all weights; 1D + SP with FlashAttention would keep as little"
                         : "",
-                   tensor_way_name[quiet], smallest[1], speed);
+                   tensor_way_name[quiet], smallest[1], tensor_way_name[way_block_quiet()], speed);
     say_cost(run, "1D and SP receive activations; the others also weights or their gradients.");
     say_use_when(run, "the ranks share a node: 1D + SP. One layer needs more ranks than a node "
                       "has: 2D, 2.5D or 3D. One sequence is too long for a rank: ring attention.");

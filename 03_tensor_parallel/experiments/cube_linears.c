@@ -150,7 +150,7 @@ void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
     check_close(run, "two linear layers = unsplit", got, want, rounding_limit(run));
     snapshot_free(got);
     snapshot_free(want);
-    if (shown) picture_show(run, "Y = X V, Z = Y W, forward and backward", PICTURE_ALIKE_ONCE);
+    if (shown) picture_show(run, "Two linear layers, forward and backward", PICTURE_ALIKE_ONCE);
     linear_cost(run, "linear.y", "Y = X V: 2(q-1)/q^3 (|x| + |w| + |y|)", c->grid.rows, z, first);
     linear_cost(run, "linear.z", "Z = Y W: 2(q-1)/q^3 (|x| + |w| + |y|)", c->grid.rows, z, second);
     arena_free(&scratch);

@@ -398,6 +398,8 @@ void way_results(Run *run, size_t n, const Result *rows);
 // From sizes alone. One block of GPT-3's width on 64 ranks: parameters, activations, and elements
 // that a rank receives per step.
 void way_block_table(Run *run);
+// Returns the way of that table whose rank receives the fewest elements.
+TensorWay way_block_quiet(void);
 // The figure of the received elements of this block, over the tokens of a step.
 void way_plot(Run *run);
 // The number of tokens from which 2D costs less than 1D. Checks it against tensor_way_crossover().

@@ -56,8 +56,8 @@ static void say_cut(Run *run, const Training *t, const char *cut) {
         "steps.",
         cut, MOVE_EVERY);
     say(run,
-        "The head takes as long as %.2f blocks. In step %d and later blocks 0 to %d take %d "
-        "times as long.",
+        "The head takes as long as %.2f blocks. From step %d on, blocks 0 to %d take %d times "
+        "as long.",
         work_head(&z, 1).time / work_block(&z, 1).time, GROWN, GROWN_BLOCKS - 1, GROWTH);
 }
 

@@ -25,7 +25,7 @@ static size_t in_flight(size_t p, size_t m, size_t v, size_t i) {
 static void equal_step(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size, i = run->world->rank, v = stack->chunks;
     char title[64], name[32] = "1F1B";
-    if (v > 1) snprintf(name, sizeof name, "v = %zu", v);
+    if (v > 1) snprintf(name, sizeof name, "With v = %zu", v);
     snprintf(title, sizeof title, "%s, %zu equal stages, m = %zu", name, p, m);
     EqualWay way = { .id = v > 1 ? "interleaved" : "1f1b",
                      .name = v > 1 ? "interleaved" : "1F1B",

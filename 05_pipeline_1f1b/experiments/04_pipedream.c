@@ -130,11 +130,14 @@ static void table(Run *run, double off, const double loss[WAYS]) {
     say(run, "  reads old weights, the backward new ones. On stage i of p, stashing keeps p-i "
              "versions and is");
     say(run,
-        "  p-1-i updates late; vertical sync keeps p and is p-1 late. Time, m = %d: 1F1B "
-        "(m+p-1)(t_f+t_b),",
+        "  p-1-i updates late; vertical sync keeps p and is p-1 late. Time, m = %d on the "
+        "picture's "
+        "equal",
         PIECES);
-    say(run, "  stashing m(t_f+t_b); t_f, t_b: a stage's forward, backward. Losses: 1F1B flushes "
-             "each time.");
+    say(run,
+        "  stages: 1F1B (m+p-1)(F+B), stashing m(F+B). Weights: of %zu blocks. Loss: 1F1B flushes "
+        "each time.",
+        sizes.layers);
 }
 
 static void answer(Run *run, double off, const double loss[WAYS]) {
@@ -181,7 +184,8 @@ static void pipedream(Run *run) {
         2 * PIECES);
     say(run, "stage keeps the weights of a forward until its backward ends. Vertical sync: a "
              "mini-batch reads");
-    say(run, "weights of one age on all stages.");
+    say(run, "weights of one age on all stages. With 1F1B and m = 4 rank 0 would start F4 only "
+             "after B3.");
     Stack stack = { .model = t.model, .blocks = 2, .sequences = 1 };
     pipeline_way_measure(run, &pipeline_ways[EQUAL_1F1B], &stack, PIECES, NULL);
     pipeline_way_measure(run, &pipeline_ways[EQUAL_PIPEDREAM], &stack, PIECES,

@@ -11,8 +11,9 @@ static const ModelConfig tiny = {
 
 static void conclude(Run *run, size_t m, const ZeroTexts *dp, const ZeroTexts *own) {
     say_answer(run,
-               "A rank keeps the gradients of its own 1/%zu for the step, so state is %s "
-               "instead of %s. A whole gradient lives for one layer's backward: at most %s "
+               "Only those of its own 1/%zu of the parameters. With gradients and moments in "
+               "parts, state is %s instead of %s. A whole gradient lives for one layer's backward: "
+               "at most %s "
                "are in flight.",
                run->world->size, own->bytes[ZERO_STATE], dp->bytes[ZERO_STATE],
                own->bytes[ZERO_IN_FLIGHT]);

@@ -227,14 +227,15 @@ static void checks(Run *run, const Seen seen[WAYS]) {
 // The table shows bytes per parameter, as the ledger counts them.
 static void table(Run *run, const Seen seen[WAYS]) {
     enum { STATES = 3, SUM = STATES, SENT, LOSS, SKIPPED, ROWS };
-    Result row[ROWS + 1] = { { .what = "weight",
-                               .formula = sizeof(real) == 8 ? "8 or 2" : "4 or 2" },
-                             { .what = "gradient", .formula = "as the weight; main g: fp32" },
-                             { .what = "master, m, v", .formula = "no master: m, v" },
-                             { .what = "bytes per parameter", .formula = "sum" },
-                             { .what = "sent per rank", .formula = "2 (N-1)/N of gradients" },
-                             { .what = "loss", .formula = "mean, last 20 steps" },
-                             { .what = "skipped steps", .formula = "a gradient overflows" } };
+    Result row[ROWS + 1] = {
+        { .what = "weight", .formula = sizeof(real) == 8 ? "8 or 2" : "4 or 2" },
+        { .what = "gradient", .formula = "as the weight; main g: fp32" },
+        { .what = "master, m, v", .formula = "no master: m, v" },
+        { .what = "bytes per parameter", .formula = "sum" },
+        { .what = "sent per rank", .formula = "2 (N-1)/N of gradients" },
+        { .what = "loss", .formula = "mean, last 20 steps" },
+        { .what = "skipped steps", .formula = "a scaled gradient overflows" }
+    };
     char cell[ROWS][WAYS][24];
     const char *columns[WAYS + 1] = { 0 };
     const size_t Psi = config_parameters(&tiny);
@@ -264,11 +265,13 @@ static void conclude(Run *run, const Seen seen[WAYS], const Lost *lost) {
                "%.3f.",
                (double)s.bytes[0] / Psi, (double)s.bytes[1] / Psi, (double)s.bytes[2] / Psi,
                seen[NO_MASTER].loss, seen[BF16].loss, element_name(REALS), seen[REAL].loss);
-    say_cost(run,
-             "a master of %zu bytes per parameter. fp16 also needs a loss scale, because a "
-             "gradient that is too small becomes 0. In a batch of 4 million tokens a gradient is "
-             "wrong by %.0f %% without a scale, by %.2f %% with it.",
-             sizeof(real), 100 * lost->plain, 100 * lost->scaled);
+    say_cost(
+        run,
+        "a master of %zu bytes per parameter. In fp16 a gradient that is too small "
+        "becomes 0. So fp16 also needs a loss scale: a power of two multiplies the loss, and "
+        "so every gradient; the update divides by it. In a batch of 4 million tokens a gradient is "
+        "wrong by %.0f %% without a scale, by %.2f %% with it.",
+        sizeof(real), 100 * lost->plain, 100 * lost->scaled);
     say_use_when(run, "a GPU has fast products of 16-bit matrices, as NVIDIA's have since Volta "
                       "(2017). Choose bf16 where "
                       "it exists, because it has the range of fp32 and needs no loss scale.");

@@ -76,8 +76,9 @@ void segments_train(Run *run, Training t) {
         if (t.sequences >= t.micro_batches)
             train(run, &t, "whole", t.micro_batches, SEGMENTS_BLOCKS, peak[i]);
     }
-    say(run, "  one per stage, so backward holds all L blocks   m = 1: %s   m = 2: %s   m = 4: %s",
-        peak[0], peak[1], peak[2]);
+    say(run,
+        "  one per stage; held: L blocks of %zu/m sequences   m = 1: %s   m = 2: %s   m = 4: %s",
+        t.sequences, peak[0], peak[1], peak[2]);
     say(run,
         "%s: k = %zu needs least. By formula k = sqrt(m L/n) = %.1f, if a block keeps n = %.1f "
         "times "

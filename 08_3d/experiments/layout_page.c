@@ -28,8 +28,8 @@ static Row row_of(const Layout *l, const char *order) {
 }
 static const char opposite[] = ", opposite";
 static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong) {
-    static const char *const columns[] = { "step",  "calls in node", "calls across",
-                                           "state", "activations",   NULL };
+    static const char *const columns[] = { "step",  "sent in node", "sent across",
+                                           "state", "activations",  NULL };
     Row text[MOST_LAYOUTS + 1];
     Result rows[MOST_LAYOUTS + 2] = { { 0 } };
     for (size_t i = 0; i <= n; i++) {
@@ -39,9 +39,8 @@ static void table(Run *run, const Layout *layout, size_t n, const Layout *wrong)
     }
     results(run, columns, rows);
     say(run,
-        "  Bars: mean of the ranks. Bytes: the rank with most. calls across: their ranks are on "
-        "two "
-        "nodes.\n"
+        "  Bars: mean of the ranks. Bytes: the rank with most. across: all bytes of calls over "
+        "two nodes.\n"
         "  state: weights, gradients, optimizer. opposite: neighbours in rank order are pp, not "
         "tp");
 }
