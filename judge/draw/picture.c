@@ -52,9 +52,9 @@ static _Thread_local MemoryCategory watched; // the category that the last recor
 
 void picture_begin(Run *run, MemoryCategory category) {
     watched = category;
+    if (!clock_config()->simulated) common_time(run);
+    comm_barrier(run->world); // first on the world: a call that a rank leaves out is named there
     if (clock_config()->simulated) wait_for_latest();
-    else common_time(run);
-    comm_barrier(run->world);
     flops_before = clock_flops();
     record_start();
     samples_start(category);
