@@ -134,6 +134,40 @@ static void compare(Run *run, Comm *dp, const Way *way) {
     model_free(m);
 }
 
+// ---------------------------------------------------------------- ZeRO in bf16
+
+// Bytes per parameter of a rank, as the ledger counts them: 2 + 2 + 12, as each stage divides them.
+static void zero_states(Run *run, Comm *dp) {
+    void (*const allocate[])(Model *, Comm *) = { zero1_allocate, zero2_allocate, zero3_allocate };
+    ZeroStep *const step[] = { zero1_step, zero2_step, zero3_step };
+    const Training t = training(run, &ways[BF16]);
+    const size_t N = dp->size, e = sizeof(real);
+    const CutSizes z = cut_sizes(&t.model, 1, 0);
+    size_t Psi = config_parameters(&t.model);
+    size_t own = stage_tables(&z) * range_size(shard_range(elements_wte(&z), N, dp->rank));
+    for (size_t i = 0; i < cut_layers(&z); i++)
+        own += range_size(shard_range(elements_unit(&z, i), N, dp->rank));
+    const size_t whole[] = { 4, 2, 0 }, part[] = { 3 * e, 2 + 3 * e, 4 + 3 * e };
+    for (size_t i = 0; i < 3; i++) {
+        char id[16], name[32];
+        Optimizer o = t.optimizer;
+        Arena tokens = arena(MEM_WORKSPACE);
+        Data d = data_synthetic(t.model.vocab, t.model.context, run->seed);
+        Batch b = data_batch(&d, &tokens, 0, dp->rank, 1, N);
+        Model *m = model_describe(&t.model, model_layers(&t.model));
+        allocate[i](m, dp);
+        optimizer_allocate(&o, m);
+        step[i](m, dp, &b, 1, &o, 0);
+        snprintf(id, sizeof id, "zero%zu", i + 1);
+        snprintf(name, sizeof name, "state in bf16, ZeRO-%zu", i + 1);
+        if (i == 2) picture_state(run, name, picture_state_now());
+        check_cost(run, id, name, "bytes", formula((double)(whole[i] * Psi + part[i] * own)),
+                   NOT_PREDICTED, zero_state_now());
+        model_free(m);
+        arena_free(&tokens);
+    }
+}
+
 // ---------------------------------------------------------------- underflow in a large batch
 
 enum { LARGE_BATCH = 1 << 22 }; // tokens
@@ -292,14 +326,15 @@ static void mixed_precision(Run *run) {
     const char *name = element_name(REALS);
     picture_state(run, sizeof(real) == 8 ? "state in fp64" : "state in fp32", seen[REAL].state);
     picture_state(run, "state in bf16", seen[BF16].state);
+    zero_states(run, dp);
     say(run,
         "\nMaster: the weight in %s, to which updates are added. It is a part of o. The bf16 "
         "weight "
         "is the\nmaster, rounded: an update alone is often too small to change a number of 16 "
         "bits. "
         "So bf16 saves\n%zu bytes on weight and gradient, and needs %zu bytes for the master.\n"
-        "main g: gradients in %s. no master: updates are added to bf16 weights. fp16: more digits "
-        "than\nbf16, but a small range.\n",
+        "main g: gradients in %s. no master: bf16 weights are updated. fp16: more digits, small "
+        "range.\n",
         name, 2 * (sizeof(real) - 2), sizeof(real), name);
     table(run, seen);
     say(run, "  %zu parameters, N = %zu ranks, AdamW, %d steps of %d sequences of a text",
