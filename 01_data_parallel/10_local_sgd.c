@@ -65,7 +65,7 @@ static void outer_step(LocalSgd *l, Model *m) {
 
 // Weights of 16 bits: a local step is often too small for their last place, so a round averages the
 // masters, which are reals. Here they lie together in `weights`, so that one message has them all.
-// With weights in reals, `weights` is m->w, and nothing is copied.
+// If weights are reals, `weights` is m->w, and nothing is copied.
 static void gather_masters(const LocalSgd *l, const Model *m) {
     size_t at = 0;
     for (size_t i = 0; i < m->n_units && l->weights.data != m->w.data; i++) {

@@ -105,8 +105,8 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
             leaves = comm_start_send(cp, here, ring_next(cp)); // k | v: 2 B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
-        Tensor sum =
-            ring_sums(h, ring_owner(cp, k), &sums[k % 2]); // own part of the block's dk | dv
+        // this rank's part of the block's dk | dv
+        Tensor sum = ring_sums(h, ring_owner(cp, k), &sums[k % 2]);
         tensor_fill(sum, 0);
         // Computes p again from the final lse, and adds to dq and to sum.
         attention_attend_backward(h, &queries, dq, sum, here, &keys, dmix, dot, s);

@@ -84,7 +84,7 @@ static Unit *block_of(const Model *m, size_t k) { // NULL: not on this stage
 }
 // The whole weights, or this replica's shard where ZeRO-3 keeps only the shard.
 static Tensor weights_of(const Unit *u) { return u->w.data ? u->w : u->own_w; }
-// With 16-bit weights a unit has masters (06.06), which the optimizer made in its first step.
+// A unit of 16-bit weights has masters (06.06), which the optimizer made in its first step.
 static void copy_state(Unit *to, const Unit *from, const Optimizer *o) {
     tensor_copy(weights_of(to), weights_of(from));
     if (from->master.data) tensor_copy(to->master, from->master);

@@ -34,7 +34,7 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
     // then a forward and a backward in turn, then the last backwards; turn() says which forward and
     // which backward is the n-th. In its warm-up the last stage runs the first group through all
     // chunks but the last one; each stage before it runs 2 forwards more than the one behind it.
-    // With v = 1 it is 1 forward more: the list is 1F1B's. No stage has more than m v forwards.
+    // If v = 1, it runs 1 forward more: the list is 1F1B's. No stage has more than m v forwards.
     // Calls: turn, schedule_add_op.
     size_t all = m * v, ahead = v == 1 ? p - 1 - i : 2 * (p - 1 - i) + (v - 1) * p;
     if (ahead > all) ahead = all;

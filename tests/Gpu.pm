@@ -100,8 +100,9 @@ sub forms_on {
 
 # The tests of the library. Their references are plain C on the host, and finite differences of it.
 sub library_on {
-    my ($build, @tests) = @_;
-    for my $program (@tests ? @tests : qw(memory ops storage layers model comm compression)) {
+    my ($build, $left_out) = @_;
+    for my $program (qw(memory ops storage layers model comm compression)) {
+        next if $left_out && $program eq $left_out;
         my ($job) = run_jobs([{ words => ["build/$build/tests/test_$program"] }]);
         my @failed = grep { /^not ok/ } split /\n/, $job->{out};
         ok($job->{status} == 0 && !@failed && $job->{out} =~ /^1\.\.\d+$/m, "$build: test_$program")

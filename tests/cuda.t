@@ -54,7 +54,7 @@ for my $precision (@precisions) {
     );
 
     # The layers call tested ops, and the lessons run them. TEST_ALL=1: their own test, too.
-    library_on($build, qw(memory ops storage model comm compression), $all ? 'layers' : ());
+    library_on($build, $all ? undef : 'layers');
     storage_on($build, 'standin', @both);
     trainer_on(
         $build,

@@ -133,7 +133,7 @@ static double error_of(Run *run, AllReduce *reduce, const double *exact) {
     return sqrt(off / size);
 }
 
-// With 16 bits the ring rounds a chunk on every rank that adds to it; the library adds in reals and
+// The ring rounds a 16-bit chunk on every rank that adds to it. The library adds in reals and
 // rounds the sum once.
 static void rounding(Run *run) {
     Arena memory = arena(MEM_REFERENCE);

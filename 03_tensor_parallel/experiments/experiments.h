@@ -237,8 +237,8 @@ double context_pass_time(int kind, ContextSizes z, size_t n, bool backward);
 extern const AttentionKind *const context_kind[CONTEXT_KINDS];
 extern const char *const context_id[CONTEXT_KINDS];
 
-// What a rank measures in a forward and a backward. calls: sends and collectives. kept: bytes for
-// backward, besides q, k, v and the output. buffers: bytes of messages at their peak. flops: of
+// Measurements of a rank, in a forward and a backward. calls: sends and collectives. kept: bytes
+// for backward, besides q, k, v and the output. buffers: bytes of messages at their peak. flops: of
 // this rank.
 typedef struct {
     size_t sent, calls, kept, buffers;

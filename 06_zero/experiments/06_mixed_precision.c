@@ -1,6 +1,6 @@
 // 06_mixed_precision.c: trains one model on a text in five precisions, and compares bytes, losses
-// and replicas. Then it computes one gradient with the token weight of a large batch in fp16.
-// 02_zero1 to 04_zero3 with --storage bf16 show how ZeRO divides this state.
+// and replicas. Then it counts the state in bf16 under ZeRO-1 to ZeRO-3, and computes one gradient
+// with the token weight of a large batch in fp16.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

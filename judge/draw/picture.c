@@ -31,16 +31,16 @@ static void common_time(Run *run) {
                                                   : now() - (first.now - first.begun));
 }
 
-// Under the simulated clock a barrier takes no time, so all ranks wait for the latest one here.
-// They may end a step at different times: under ZeRO, a stage with few blocks ends the gather of
-// its weights first. If such a stage began the recorded step at once, the other stages' gathers of
-// the step before would count as a part of the recorded step.
 static void take_latest(void *latest, size_t rank, const void *data, size_t bytes) {
     (void)rank;
     Picoseconds present;
     memcpy(&present, data, bytes);
     if (present > *(Picoseconds *)latest) *(Picoseconds *)latest = present;
 }
+// Under the simulated clock a barrier takes no time, so all ranks wait for the latest one here.
+// Ranks may end a step at different times: under ZeRO, a stage with few blocks ends the gather of
+// its weights first. If such a stage began the recorded step at once, the other stages' gathers of
+// the step before would count as a part of the recorded step.
 static void wait_for_latest(void) {
     Picoseconds present = clock_now(), latest = 0;
     side_gather_each(&present, sizeof present, take_latest, &latest);

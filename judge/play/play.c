@@ -364,12 +364,6 @@ PlayCount play_count(const Play *p, size_t rank, size_t group, CommKind kind) {
     const Group *g = &p->group[group];
     return g->count[member_of(g, rank)][kind];
 }
-size_t play_bytes_sent(const Play *p, size_t rank, size_t group) {
-    size_t bytes = 0;
-    for (size_t kind = 0; kind < COMM_KINDS; kind++)
-        bytes += play_count(p, rank, group, (CommKind)kind).bytes;
-    return bytes;
-}
 size_t play_peak(const Play *p, size_t rank, MemoryCategory category) {
     return p->rank[rank].peak[category];
 }

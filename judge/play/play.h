@@ -78,7 +78,6 @@ typedef struct {
     size_t calls, bytes;
 } PlayCount;
 PlayCount play_count(const Play *p, size_t rank, size_t group, CommKind kind);
-size_t play_bytes_sent(const Play *p, size_t rank, size_t group); // over all kinds
 size_t play_peak(const Play *p, size_t rank, MemoryCategory category);
 Picoseconds play_end(const Play *p, size_t rank); // the end of this rank's last step
 
