@@ -98,7 +98,7 @@ void gather_broadcast_all_reduce(Comm *c, Tensor t) {
 
 // A binomial tree, up and down: log2 N rounds (rounded up) each way, with messages of S bytes. Up:
 // in the round with distance d, each rank that is an odd multiple of d sends its sum to rank r - d.
-// Down: the same rounds backwards.
+// Down: the same rounds in reverse order, and each parent sends the sum to its child.
 void tree_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, d = 1;
     Arena memory = arena(MEM_COMMUNICATION);

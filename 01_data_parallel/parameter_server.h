@@ -50,7 +50,7 @@ double worker_step(const Cluster *c, Model *m, const Data *d, size_t sequences, 
 
 // Sends version 0 to every worker. Call it before the first step.
 void server_begin(const Cluster *c, const Model *m);
-// Synchronous: one step of all workers.
+// Runs one synchronous step: receives the gradients of all workers, updates once, answers all.
 void server_step(const Cluster *c, Model *m, Optimizer *o, Inbox *in);
 
 // Asynchronous. A push: its worker, the version of the weights at which its gradient was taken, and

@@ -59,8 +59,8 @@ Degrees mesh_degrees(size_t world, Degrees n) {
 
 // ---------------------------------------------------------------- groups
 
-// The number of this rank's group. All ranks that differ along these axes only get the same number,
-// because the coordinates along these axes are set to 0.
+// Returns the number of this rank's group. All ranks that differ along these axes only get the same
+// number, because the coordinates along these axes are set to 0.
 static size_t group_number(Degrees n, Coordinates at, unsigned axes) {
     if (axes & MESH_TP) at.tp = 0;
     if (axes & MESH_DP) at.dp = 0;

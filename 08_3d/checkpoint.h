@@ -35,11 +35,11 @@ typedef struct {
     real *values;
     size_t n;
 } RankState;
-// The weights [1, own] in reals: the masters, if the unit has 16-bit weights and their masters are
-// made; else the weights.
+// Returns the weights [1, own] in reals: the masters, if the unit has 16-bit weights and their
+// masters are made; else the weights.
 Tensor checkpoint_weights(const Unit *u);
-// The elements of p in the unit that this rank writes. Every element of a model is written by
-// one rank.
+// Returns the elements of p in the unit that this rank writes. Every element of a model is written
+// by one rank.
 Range checkpoint_written(const Unit *u, const Param *p);
 
 // Collective. Writes the checkpoint of a step. fault() if it cannot be written; older checkpoints
@@ -71,13 +71,13 @@ Checkpoint *checkpoint_open(Comm *world, const char *dir, bool newest_good,
 size_t checkpoint_step(const Checkpoint *c);
 const char *checkpoint_folder(const Checkpoint *c);
 const CheckpointIndex *checkpoint_index(const Checkpoint *c);
-// An option's value, given or by default; NULL: the checkpoint does not have it.
+// Returns an option's value, given or by default; NULL: the checkpoint does not have it.
 const char *checkpoint_option(const Checkpoint *c, const char *name);
 // Fills this rank's part of m's weights, its masters if it has any, and, if o has moments, its own
 // part of these. o NULL: weights only. Moments that the checkpoint does not have stay as they are.
 // usage_error() if the checkpoint has another model.
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o);
-// The want->n numbers of the RankState of rank `rank`. free() them. NULL: the training had none.
-// usage_error() if they belong to another layout than want's.
+// Returns the want->n numbers of the RankState of rank `rank`. free() them. NULL: the training had
+// none. usage_error() if they belong to another layout than want's.
 real *checkpoint_load_state(const Checkpoint *c, size_t rank, const RankState *want);
 #endif

@@ -44,7 +44,7 @@ typedef struct {
     size_t step, optimizer_step, n; // n files
     FileSum *sum;                   // [n]
 } CheckpointIndex;
-// The text of an index. Its last member is the sum over all bytes before it. free() it.
+// Returns the text of an index. Its last member is the sum over all bytes before it. free() it.
 char *checkpoint_index_print(const struct cJSON *index);
 // Returns NULL, or the error as the end of a sentence. Free the index in both cases.
 const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t bytes);

@@ -15,8 +15,9 @@
 
 // ---------------------------------------------------------------- what a rank writes
 
-// The elements [lo, hi) of the unit that this rank writes for p. Copies write nothing (copies are
-// not in the norm; wte on the last stage), and of equal replicas only the first one writes.
+// Returns the elements [lo, hi) of the unit that this rank writes for p. Copies write nothing
+// (copies are not in the norm; wte on the last stage), and of equal replicas only the first one
+// writes.
 Range checkpoint_written(const Unit *u, const Param *p) {
     bool whole = range_size(u->own) == u->size, first = !u->replicas || u->replicas->rank == 0;
     if (u->tied_to || u->tied_copy || !p->in_norm || (whole && !first)) return (Range){ 0, 0 };
@@ -112,7 +113,8 @@ static void put_tensor(void *context, const Unit *u, const Param *p, Range r, Un
     free(values);
 }
 
-// A file of the folder that is being written. Output's part is the file itself: nothing is renamed.
+// Opens a file of the folder that is being written. Output's part is the file itself: nothing is
+// renamed.
 static Output create(const char *dir, const char *part, const char *file) {
     char *folder = folder_path(dir, part), *path = folder_path(folder, file);
     Output o = {

@@ -6,10 +6,10 @@
 #include "08_3d/trainer.h"
 #include "common/model/costs.h"
 
-// The sizes of part `part` of the model on the rank at these coordinates. A part is a stage, or a
-// chunk of one: chunk k of a stage is part k pp + stage.
+// Returns the sizes of part `part` of the model on the rank at these coordinates. A part is a
+// stage, or a chunk of one: chunk k of a stage is part k pp + stage.
 CutSizes kept_part_sizes(const TrainerConfig *c, Coordinates at, size_t part);
-// The number of sequences in micro-batch k of a replica.
+// Returns the number of sequences in micro-batch k of a replica.
 size_t kept_sequences(const TrainerConfig *c, size_t dp_rank, size_t k);
 
 // Bytes that forward of B sequences keeps for backward in a part of the model with sizes z, if no
@@ -34,6 +34,6 @@ DeferredBytes kept_deferred(const CutSizes *z, size_t B, size_t kept_head);
 // bytes.
 bool kept_choices(const TrainerConfig *c, size_t stage, Recompute *choice);
 size_t kept_least(const TrainerConfig *c, size_t stage);
-// The first stage that no choice fits; pp: there is none.
+// Returns the first stage that no choice fits; pp: there is none.
 size_t kept_stage_without_plan(const TrainerConfig *c);
 #endif

@@ -5,7 +5,8 @@
 #include "08_3d/mesh.h"
 
 enum { MOST_LAYOUTS = 64 };
-// All layouts of `world` ranks with at most tp heads, pp blocks and dp sequences. Returns how many.
+// Writes all layouts of `world` ranks with at most tp heads, pp blocks and dp sequences. Returns
+// how many.
 size_t layouts_of(size_t world, Degrees most, Degrees layout[MOST_LAYOUTS]);
 // The process, a rank of the world, that is rank r of the mesh.
 typedef size_t LayoutOrder(Degrees n, size_t r);

@@ -41,9 +41,9 @@ typedef struct {
 } Mesh;
 // Collective. usage_error() when the product of the degrees is not the number of ranks.
 Mesh mesh_new(Comm *world, Degrees n);
-// The ranks that differ from this one along these axes only, in the order of the world. One axis is
-// a line through the mesh, two are a plane, all are the world, none is this rank alone. The first
-// call for these axes is collective over the world; mesh_free() frees the group.
+// Returns the ranks that differ from this one along these axes only, in the order of the world. One
+// axis is a line through the mesh, two are a plane, all are the world, none is this rank alone. The
+// first call for these axes is collective over the world; mesh_free() frees the group.
 Comm *mesh_group(Mesh *m, unsigned axes);
 void mesh_free(Mesh *m);
 #endif

@@ -14,7 +14,7 @@ static const char mark_key[] = "exported_by", mark[] = "unsplit";
 // A config.json of Hugging Face's GPT-2 has less than 1 kB.
 enum { MOST_BYTES = 1 << 20 };
 
-// The path of the config.json in the folder of a file. free() it.
+// Returns the path of the config.json in the folder of a file. free() it.
 static char *path_beside(const char *weights) {
     const char *slash = strrchr(weights, '/');
     int folder = slash ? (int)(slash + 1 - weights) : 0;
@@ -206,7 +206,8 @@ static void require_unscaled(const Reading *r, const cJSON *rotation) {
             "--%s: %s: rotary positions of the type %s are not supported: only unscaled ones are",
             r->option, r->path, type);
 }
-// Older versions have rope_theta and rope_scaling, newer ones an object with both.
+// An older config.json has rope_theta and rope_scaling. A newer one has both in one object,
+// rope_parameters.
 static void read_rotation(const Reading *r, ModelConfig *c) {
     const cJSON *newer = field(r, "rope_parameters"), *scaling = field(r, "rope_scaling");
     const cJSON *theta = cJSON_GetObjectItemCaseSensitive(newer, "rope_theta");

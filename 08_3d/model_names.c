@@ -42,8 +42,8 @@ static const Names *names_of(const Names *list, const char *ours) {
     return list;
 }
 
-// The columns of part k. With grouped heads the first part, the query, is p->ratio times as wide as
-// each other part.
+// Returns the columns of part k. With grouped heads the first part, the query, is p->ratio times as
+// wide as each other part.
 static Range columns_of(const Param *p, size_t parts, size_t k) {
     if (parts == 1) return (Range){ 0, p->cols };
     size_t narrow = p->cols / (p->ratio + p->blocks - 1);
@@ -67,7 +67,8 @@ size_t model_parts(const ModelConfig *c, const Param *p, NamedPart part[MOST_PAR
     for (size_t k = 0; k < n; k++) {
         part[k] = whole;
         part[k].columns = columns_of(p, n, k);
-        // A table of the vocabulary is [V, C] there as well as here.
+        // In the files a vocabulary table is [V, C], too, so only matrices of blocks are
+        // transposed.
         part[k].transposed = in_block && !p->vector;
         if (in_block)
             snprintf(part[k].name, PART_NAME, "model.layers.%zu.%s", block, names->part[k]);

@@ -20,6 +20,6 @@ typedef struct {
 } NamedPart;
 // Returns the number of parts of a whole parameter; 0: the family has no such tensor.
 size_t model_parts(const ModelConfig *c, const Param *p, NamedPart part[MOST_PARTS]);
-// The place in the part of this row and column of the parameter.
+// Returns the place in the part of this row and column of the parameter.
 size_t part_place(const NamedPart *part, size_t row, size_t column);
 #endif

@@ -193,8 +193,8 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
     return true;
 }
 
-// The layout's numbers in the JSON. A name without a unit is the name of the trainer's cost.
-// Then the step is in picoseconds, and memory is in bytes.
+// Puts the layout's numbers into the JSON. A name without a unit is also the name of a cost of the
+// trainer, and its value has the trainer's unit: picoseconds for the step, bytes for memory.
 static void record(Run *run, const PlanResult *r) {
     static const char *const name[PLAN_MEMORY][2] = {
         { "parameters", "weights_bytes" },        { "gradients", "gradients_bytes" },

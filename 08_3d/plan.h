@@ -78,7 +78,8 @@ typedef struct {
     PlanHow how;
 } PlanTask;
 
-// A name that a model had before its block was planned as it is.
+// A former name of a preset model, and its present name. plan.c refuses the former name and prints
+// the present one.
 typedef struct {
     const char *name, *now;
 } PlanOldName;
@@ -168,7 +169,7 @@ typedef struct {
     size_t d, i;      // replica and stage
     PlanGroup tp, dp; // dp: over dp x cp
 } PlanStage;
-// The group of n ranks of the world: first, first + stride, ...
+// Returns the group of n ranks of the world: first, first + stride, ...
 PlanGroup plan_group(const PlanTask *t, size_t first, size_t n, size_t stride);
 // Do the ranks first to last of the world share a node?
 bool plan_near(const PlanTask *t, size_t first, size_t last);
@@ -176,32 +177,32 @@ size_t plan_rank(const PlanLayout *l, size_t d, size_t cp, size_t tp, size_t sta
 // Positions of a sequence on the rank of cp that has the most positions.
 size_t plan_positions(const PlanTask *t, const PlanLayout *l);
 PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i, size_t k);
-// All chunks of stage i together.
+// Returns all chunks of stage i together.
 PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i);
 bool plan_alike(const PlanTask *t, const PlanLayout *l);
 PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t slice);
 size_t plan_slices(const PlanTask *t, const PlanLayout *l);
 double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k,
                          bool accumulates);
-// The time of scores, or of probabilities times values, of queries [q, D] and keys [k, D].
+// Returns the time of scores, or of probabilities times values, of queries [q, D] and keys [k, D].
 // pairs: the number of scores that the causal mask leaves.
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k,
                            size_t D);
 double plan_message_time(const PlanTask *t, bool near, double bytes);
-// The time of a collective, and the bytes that a rank sends in it.
+// Returns the time of a collective, and the bytes that a rank sends in it.
 double plan_group_time(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
 double plan_group_bytes(const PlanTask *t, PlanGroup g, size_t passes, size_t count, size_t size);
-// The stage with the positions of rank cp of its ring, in a forward or backward.
+// Returns the stage with the positions of rank cp of its ring, in a forward or backward.
 PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp,
                        bool forward);
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);
-// The op without the ring.
+// Returns the op without the ring.
 PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                      size_t B);
 // One pass over dp of the stage's tables, whose elements have `size` bytes.
 PlanOp plan_tables(const PlanTask *t, const PlanStage *s, size_t size);
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
-// The sum over dp, after the backwards.
+// Returns the sum over dp, after the backwards.
 PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 // ZeRO's gather, after the update.
 PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
@@ -226,12 +227,12 @@ void plan_rings_free(PlanRings *rings); // NULL is allowed
 // takes [cp]: the work of each rank besides attention.
 // at [cp]: times. On entry, when each rank begins; on return, when each rank ends.
 void plan_ring_block(PlanRings *rings, const double *takes, double *at);
-// The number of ranks to play: 1 if the ranks of a ring are equal, else cp.
+// Returns the number of ranks to play: 1 if the ranks of a ring are equal, else cp.
 size_t plan_ring_players(const PlanTask *t, const PlanLayout *l);
 // Bytes in flight on the ring.
 double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B);
 Positions plan_positions_of(const PlanTask *t, const PlanLayout *l, size_t cp);
-// The rank of cp that has most positions.
+// Returns the rank of cp that has most positions.
 size_t plan_most_positions(const PlanTask *t, const PlanLayout *l);
 
 // ---- The vision tower (plan_vision.c) ----
@@ -246,11 +247,11 @@ size_t plan_unit(const PlanTask *t, const CutSizes *z, size_t i);
 size_t plan_elements(const PlanTask *t, const CutSizes *z);
 // FLOPs of the tower's forward for a sequence. blocks: of its blocks alone.
 double plan_vision_flops(const PlanTask *t, bool blocks);
-// The number of blocks that cost as much as the tower, rounded.
+// Returns the number of blocks that cost as much as the tower, rounded.
 size_t plan_vision_blocks(const PlanTask *t);
 PlanOp plan_vision_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward,
                       size_t B);
-// The sums of its partial gradients, with sequence parallelism.
+// Returns the sums of its partial gradients, with sequence parallelism.
 PlanOp plan_vision_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 // Bytes that the tower keeps for B sequences.
 double plan_vision_kept(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B,

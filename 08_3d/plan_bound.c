@@ -27,7 +27,7 @@ static LayerTimes layer_times(const PlanTask *t, const PlanLayout *l, size_t i) 
         }
     return times;
 }
-// The time of a forward or backward of chunk k of stage i.
+// Returns the time of a forward or backward of chunk k of stage i.
 static double chunk_time(const PlanTask *t, const PlanLayout *l,
                          const double layer[PLAN_LAYER_KINDS], size_t i, size_t k) {
     size_t part = k * l->n.pp + i, parts = l->n.pp * l->chunks;
@@ -63,7 +63,7 @@ static double least_pipeline(const PlanTask *t, const PlanLayout *l) {
     }
     return least;
 }
-// The work of stage 0 after its last backward.
+// Returns the work of stage 0 after its last backward.
 static double least_end(const PlanTask *t, const PlanLayout *l) {
     PlanStage stage = plan_stage(t, l, 0, 0), slice = plan_slice(t, l, &stage, 0);
     double end = plan_update_time(t, l, &stage);

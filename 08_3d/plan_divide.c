@@ -11,7 +11,7 @@ typedef struct {
 } Cut;
 enum { CUTS = 4 };
 
-// The largest power of a prime that divides n.
+// Returns the largest power of a prime that divides n.
 static size_t power_in(size_t prime, size_t n) {
     size_t power = 1;
     for (; n > 0 && n % prime == 0; n /= prime) power *= prime;
@@ -22,7 +22,7 @@ static size_t power_below(size_t prime, size_t n) {
     while (power * prime <= n) power *= prime;
     return power;
 }
-// The part of that power that all free degrees together can take.
+// Returns the part of that power that all free degrees together can take.
 static size_t power_taken(const Cut *cut, size_t prime) {
     size_t taken = 1;
     for (size_t i = 0; i < CUTS; i++)
@@ -30,7 +30,7 @@ static size_t power_taken(const Cut *cut, size_t prime) {
             taken *= cut[i].any ? power_below(prime, cut[i].count) : power_in(prime, cut[i].count);
     return taken;
 }
-// A prime of n whose power is more than the free degrees can take; 0: there is none.
+// Returns a prime of n whose power is more than the free degrees can take; 0: there is none.
 static size_t missing_prime(const Cut *cut, size_t n) {
     for (size_t prime = 2; n > 1; prime++) {
         size_t power = power_in(prime, n);

@@ -9,8 +9,8 @@ double plan_memory_sum(const PlanMemory *m) {
     return sum;
 }
 
-// The elements of rank 0's shards of wte, of an untied head's table and of each layer. Rank 0 has
-// the largest shards.
+// Returns the elements of rank 0's shards of wte, of an untied head's table and of each layer. Rank
+// 0 has the largest shards.
 static size_t sharded(const PlanTask *t, const CutSizes *z, size_t n) {
     size_t sum = stage_tables(z) * part_size(elements_wte(z), n, 0);
     for (size_t i = 0; i < cut_layers(z); i++) sum += part_size(plan_unit(t, z, i), n, 0);

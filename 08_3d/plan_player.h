@@ -86,8 +86,8 @@ void plan_overlap_free(PlanStageTime *s);
 // Plays an op layer by layer. at [p->ring]: on entry, the time when each rank begins; on return,
 // the time when each rank ends.
 void plan_play_layers(const PlanPlayer *p, PlanStageTime *s, PipeOp op, size_t small, double *at);
-// The time when all reductions of a slice of the stage have ended, if its replicas are ready at
-// `ready`.
+// Returns the time when all reductions of a slice of the stage have ended, if its replicas are
+// ready at `ready`.
 double plan_overlap_end(const PlanPlayer *p, const PlanStageTime *s, const PlanStage *stage,
                         size_t slice, double ready);
 double plan_bucket_bytes(const PlanPlayer *p, const PlanStageTime *s, const PlanStage *stage);

@@ -25,7 +25,7 @@ size_t plan_positions(const PlanTask *t, const PlanLayout *l) {
     return count(&most);
 }
 
-// The number of pairs (query, key): a query attends to its own key and all earlier keys.
+// Returns the number of pairs (query, key): a query attends to its own key and all earlier keys.
 static double pairs(const Positions *queries, const Positions *keys) {
     double sum = 0;
     for (size_t i = 0; i < queries->n; i++)

@@ -141,7 +141,7 @@ PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     one.dp = plan_group(t, plan_rank(l, 0, 0, slice, s->i), plan_replicas(l), l->n.tp);
     return one;
 }
-// The number of slices that differ.
+// Returns the number of slices that differ.
 size_t plan_slices(const PlanTask *t, const PlanLayout *l) {
     return plan_alike(t, l) ? 1 : l->n.tp;
 }

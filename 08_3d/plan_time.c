@@ -35,7 +35,7 @@ size_t plan_message_bytes(const PlanPlayer *p, size_t B) {
     if (is_scattered(p)) return ceil_div(rows * width, p->l->n.tp) * e;
     return (p->l->sequence ? ceil_div(rows, p->l->n.tp) : rows) * width * e;
 }
-// The receiver's gather of a message, before its op.
+// Returns the receiver's gather of a message, before its op.
 static PlanOp message_gather(const PlanPlayer *p, const PlanStage *s, size_t B) {
     size_t count = B * plan_positions(p->t, p->l) * p->t->model.model.width;
     size_t e = p->t->format.element;
@@ -108,9 +108,9 @@ static void count_memory(PlanStageTime *s, const PlanChunk *c, bool forward, siz
     s->held = others + (forward ? c->held[small] : 0);
 }
 
-// The time of an op, from the moment when its last rank can begin until its last rank ends. Unequal
-// ranks of cp begin at their own times. senders[r]: the time by which the message of rank r came
-// before the last message.
+// Returns the time of an op, from the moment when its last rank can begin until its last rank ends.
+// Unequal ranks of cp begin at their own times. senders[r]: the time by which the message of rank r
+// came before the last message.
 static double op_takes(const PlanPlayer *p, PlanStageTime *s, const PlanChunk *c, PipeOp op,
                        double there, const double *senders) {
     int what = op.what == FORWARD ? FORWARDS : BACKWARDS;

@@ -14,7 +14,7 @@ bool plan_has_vision(const PlanTask *t) {
     return t->model.vision.model.layers > 0 && t->model.vision.images > 0;
 }
 
-// The sizes of the tower on a rank of the stage with these sizes.
+// Returns the sizes of the tower on a rank of the stage with these sizes.
 static CutSizes tower(const PlanTask *t, const CutSizes *stage) {
     CutSizes z = cut_sizes(&t->model.vision.model, stage->t, stage->rank);
     z.first = z.last = false;
@@ -63,7 +63,7 @@ size_t plan_vision_blocks(const PlanTask *t) {
     return (size_t)(plan_vision_flops(t, false) / work_block(&z, 1).flops + 0.5);
 }
 
-// The images of B sequences that a rank of cp has.
+// Returns the images of B sequences that a rank of cp has.
 static size_t images_of(const PlanTask *t, const PlanLayout *l, size_t B) {
     return ceil_div(B * t->model.vision.images, mesh_cp(l->n));
 }

@@ -38,7 +38,7 @@ Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]);
 // usage_error() if the content of --data has changed, or if the folder of --save has checkpoints
 // that this run may not replace.
 SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *data);
-// A line for the page: the resumed run, its step, and the options and the held-out text that
-// differ. free() it.
+// Returns a line for the page: the resumed run, its step, and the options and the held-out text
+// that differ. free() it.
 char *resume_line(const RunOptions *o, const Checkpoint *before, const SavedRun *run);
 #endif

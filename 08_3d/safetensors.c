@@ -79,8 +79,8 @@ typedef struct {
     size_t place;
     real value;
 } PlacedValue;
-// The elements of this tensor that this rank writes, as in a checkpoint: of equal replicas one
-// rank sends them.
+// Returns the elements of this tensor that this rank writes, as in a checkpoint: of equal replicas
+// one rank sends them.
 static PlacedValue *own_elements(const Model *m, const char *name, size_t *n) {
     *n = 0;
     for (size_t i = 0; i < m->n_units; i++)

@@ -40,6 +40,6 @@ Tensor sampler_forward_whole(Sampler *s, Arena *a, const int *tokens, size_t cou
 void sampler_forget(Sampler *s); // empties the caches
 // Chooses token `number` of the text by the last row of logits. All ranks return the same token.
 int sampler_choose(Sampler *s, Tensor logits, size_t number);
-// The score of an entry with this logit for token `number`. The largest score wins.
+// Returns the score of an entry with this logit for token `number`. The largest score wins.
 double sampler_score(const Choice *c, double logit, size_t number, size_t entry);
 #endif

@@ -4,7 +4,7 @@
 #define SETTINGS_H
 #include "08_3d/trainer.h"
 
-// The rule of --schedule. Interleaved stages of one chunk have 1F1B's order.
+// Returns the rule of --schedule. Interleaved stages of one chunk have 1F1B's order.
 ScheduleRule settings_schedule(const char *name);
 // May a stage of this schedule have several chunks?
 bool settings_interleaved(const char *name);

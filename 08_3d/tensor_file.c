@@ -156,7 +156,7 @@ const char *tensor_file_note(const TensorFile *f, const char *key) {
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(notes, key));
 }
 
-// The upper half of a float.
+// Returns the upper half of a float.
 static double value_of_bfloat(uint16_t bits) {
     uint32_t word = (uint32_t)bits << 16;
     float value;

@@ -40,12 +40,11 @@ void tensor_file_close(TensorFile *f);
 const FileTensor *tensor_file_find(const TensorFile *f, const char *name);
 // Is a tensor with this name ignored?
 bool tensor_file_leaves_out(const char *name);
-// The value of "__metadata__" with this key; NULL where there is none.
+// Returns the value of "__metadata__" with this key; NULL where there is none.
 const char *tensor_file_note(const TensorFile *f, const char *key);
 double tensor_file_value(const FileTensor *t, size_t i);
-// The value of "__metadata__" with this key, for values that enter a computation. usage_error() if
-// it is not finite.
-// from: the file's name for the message.
+// Returns the value of "__metadata__" with this key, for values that enter a computation.
+// usage_error() if it is not finite. from: the file's name for the message.
 real tensor_file_finite(const FileTensor *t, size_t i, const char *from);
 // The beginning of a file: the length of the header, and json [n], padded with spaces so that the
 // tensors begin at a multiple of 8. free() it.

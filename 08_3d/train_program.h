@@ -22,8 +22,8 @@ double train_seconds_left(Run *run); // until --exit-after; INFINITY without it
 void train_say_defaults(Run *run, const TrainerConfig *c, size_t steps);
 // Records numbers in the JSON that no option has.
 void train_record(Run *run, const TrainerConfig *c);
-// All options as texts, for resume.h. n: the degrees of the mesh, NULL: not known yet. free()
-// their list.
+// Returns all options as texts, for resume.h. n: the degrees of the mesh, NULL: not known yet.
+// free() their list.
 RunOptions train_run_options(Run *run, const Degrees *n);
 // The values that resume_open() has taken from a checkpoint become the defaults of this run.
 void train_take_options(Run *run, const RunOptions *o);

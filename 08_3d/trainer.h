@@ -51,7 +51,8 @@ typedef struct {
 } TrainerConfig;
 // usage_error() for options that cannot work (refused.c).
 void trainer_require(const TrainerConfig *c);
-// The Reduction that these four options name. usage_error() if two exclude each other (refused.c).
+// Returns the Reduction that these four options name. usage_error() if two exclude each other
+// (refused.c).
 Reduction trainer_reduction(size_t zero, bool prefetch, bool overlap, bool compressed);
 // ZeRO's stage, 0 to 3. Stage 0 is data parallelism.
 static inline size_t trainer_zero(const TrainerConfig *c) {
@@ -64,7 +65,7 @@ static inline bool tensor_is_grid(const TrainerConfig *c) {
 TesseractSides tensor_sides(const TrainerConfig *c);  // the sides of a grid
 size_t trainer_chunks(const TrainerConfig *c);        // 1 or more
 size_t trainer_micro_batches(const TrainerConfig *c); // micro-batches of a step on each replica
-// The ops of a stage for m micro-batches, in order. schedule_free() it.
+// Returns the ops of a stage for m micro-batches, in order. schedule_free() it.
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);
 
 typedef struct {
@@ -96,7 +97,7 @@ StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const 
 
 // ---- All functions below are collective. ----
 Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);
-// A step without its update. The gradients are final afterwards, times the factor of the loss
+// Runs a step without its update. The gradients are final afterwards, times the factor of the loss
 // scale. The norm is without the factor.
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
 // Was the factor of a dynamic loss scale too large for this step's gradients? All ranks return the

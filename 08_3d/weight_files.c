@@ -16,7 +16,7 @@ static bool is_index(const char *path) {
     return n > m && strcmp(path + n - m, end) == 0;
 }
 
-// The path of a file in the folder of the index. free() it.
+// Returns the path of a file in the folder of the index. free() it.
 static char *beside(const char *index, const char *name) {
     const char *slash = strrchr(index, '/');
     int folder = slash ? (int)(slash + 1 - index) : 0;

@@ -36,7 +36,7 @@ static bool same_values(const FileTensor *a, const FileTensor *b) {
     return true;
 }
 
-// The number of heads that --heads or config.json says; 0: neither.
+// Returns the number of heads that --heads or config.json says; 0: neither.
 static size_t heads_of(const Weights *w, const size_t *chosen) {
     size_t configured = w->model.heads;
     REQUIRE(!chosen || !configured || *chosen == configured,
@@ -45,9 +45,9 @@ static size_t heads_of(const Weights *w, const size_t *chosen) {
     return chosen ? *chosen : configured;
 }
 
-// The number of heads of a GPT-2 whose file was named, not its folder. A config.json beside the
-// file may be that of another model. So --heads and the file's header come first. All other sizes
-// are those of the tensors.
+// Returns the number of heads of a GPT-2 whose file was named, not its folder. A config.json beside
+// the file may be that of another model. So --heads and the file's header come first. All other
+// sizes are those of the tensors.
 static size_t heads_of_file(const Weights *w, const size_t *chosen) {
     const char *note = tensor_file_note(&w->files.file[0], "n_head");
     ModelConfig beside = { 0 };
@@ -101,7 +101,7 @@ static void sizes_of(Weights *w, const size_t *heads, uint64_t seed) {
 
 // ---------------------------------------------------------------- every tensor, once
 
-// All parts of all tensors of the model, in model order. free() them.
+// Returns all parts of all tensors of the model, in model order. free() them.
 static NamedPart *parts_of(const ModelConfig *c, size_t *n) {
     Model *whole = model_describe(c, model_layers(c));
     NamedPart *list = host_alloc(MOST_PARTS * config_tensors(c) * sizeof *list);

@@ -2,7 +2,7 @@
 # A training with --save that is told to stop saves and ends with status 4, also if the same request
 # arrives twice, and if it goes through a script of make. timeout(1) signals a process and its
 # process group, so tools/launch may get one SIGTERM twice. A later second signal ends the run.
-# slow: a second signal comes after three seconds
+# slow: a second signal comes after three seconds, and a rank is away for six
 use strict;
 use warnings;
 use FindBin;
@@ -87,13 +87,27 @@ saves(
 saves('SIGTERM to make emu-08-train', script('emu', @options), $main);
 saves('SIGINT to make emu-08-train', script('emu', @options), sub { kill 'INT', $_[0] });
 SKIP: {
-    skip 'no mpirun', 4 unless have_mpi;
+    skip 'no mpirun', 6 unless have_mpi;
     saves(
         'SIGTERM twice to tools/launch, processes',
         mpi($ranks, $train, @options),
         sub { twice('TERM', $_[0]) }
     );
     saves('SIGTERM to make run-08-train', script('run', @options), $main);
+
+    # A rank of a busy machine may come late to the step's end. The others must wait for it.
+    saves(
+        'SIGTERM while a rank is away for six seconds',
+        mpi($ranks, $train, @options),
+        sub {
+            my ($pid) = @_;
+            my ($late) = ranks_of($pid);
+            kill 'STOP', $late;
+            kill 'TERM', $pid;
+            sleep 6;
+            kill 'CONT', $late;
+        }
+    );
 }
 
 # A stopped program cannot save, so only the second signal ends this run.

@@ -7,9 +7,10 @@
 #include <time.h>
 #include "common/device/blas_kernels.h"
 
-// A multiply-add takes about 4 cycles, and 2 start in each cycle. The loop needs more than 8
-// independent chains, and has as many as there are registers. For processors other than x86 it
-// assumes vectors of 16 bytes, 32 registers and 4 pipes.
+// A multiply-add takes about 4 cycles, and 2 start in each cycle, so the loop needs more than 8
+// independent chains. CHAINS is smaller than the number of vector registers, because the factors
+// need registers, too. Other processors than x86 are assumed to have vectors of 16 bytes, 32
+// registers and 4 pipes.
 #if defined __AVX512F__
 enum { WIDTH = 64, CHAINS = 16 }; // bytes
 #elif defined __AVX__

@@ -61,18 +61,6 @@ static int fits_int(size_t n) {
 void (*mpi_meanwhile)(double waited);
 static double timeout = 60; // --timeout
 
-// After SIGTERM a rank keeps running so that it can write its checkpoint (stop_catch). mpirun also
-// sends SIGTERM to the survivors of a killed rank. So a warned rank exits if a peer is silent for
-// longer than any wait so far.
-static double longest_wait;
-static void others_are_gone(void) {
-    enum { PATIENCE = 4 }; // seconds
-    if (stop_asked() > PATIENCE + 2 * longest_wait)
-        fault("a signal to stop came %.0f s ago, and another rank has not answered since, so it "
-              "has ended; start all ranks again",
-              stop_asked());
-}
-
 // The ranks of this node and their processes. A killed rank sends nothing, and mpirun ends the
 // other ranks a second later at the earliest. So a rank that waits for long checks whether all
 // these processes still exist. A patient wait also ends after --timeout if a process is stopped.
@@ -120,6 +108,20 @@ static void require_all_there(double waited) {
             fault("rank %d is stopped: process %d got SIGSTOP or SIGTSTP; start all ranks again",
                   p->rank, p->pid);
     }
+}
+
+// After SIGTERM a rank keeps running so that it can write its checkpoint (stop_catch). mpirun also
+// sends SIGTERM to the survivors of a killed rank. On one node require_all_there() sees whether a
+// rank has ended. A rank on another node cannot be seen, so a warned rank exits if a peer is silent
+// for longer than any wait so far.
+static double longest_wait;
+static void others_are_gone(void) {
+    enum { PATIENCE = 4 }; // seconds
+    if ((size_t)node.n == this_world_size) return;
+    if (stop_asked() > PATIENCE + 2 * longest_wait)
+        fault("a signal to stop came %.0f s ago, and another rank has not answered since, so it "
+              "has ended; start all ranks again",
+              stop_asked());
 }
 
 _Noreturn void too_late(double waited, const char *where) {

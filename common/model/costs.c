@@ -289,7 +289,7 @@ Work work_model(const ModelConfig *c, size_t B) {
 double ring_bytes(size_t passes, size_t n, size_t count, size_t size) {
     return (double)(passes * (n - 1) * ceil_div(count, n) * size); // n - 1 chunks in a pass
 }
-// The cards of a collective of the first n ranks (clock.h).
+// Returns the cards of a collective of the first n ranks (clock.h).
 static size_t cards_of_first(size_t n) {
     size_t node = clock_config()->node, rails = clock_config()->rails;
     if (node == 0 || n <= node) return CLOCK_INSIDE;

@@ -6,7 +6,8 @@
 #define COSTS_H
 #include "common/model/attention.h"
 
-// The size of part i if n things are cut in `parts` parts: the first n % parts have one more.
+// Returns the size of part i if n things are cut in `parts` parts: the first n % parts have one
+// more.
 size_t part_size(size_t n, size_t parts, size_t i);
 
 // ---- The part of the model on a rank. M is B * T, the tokens of B sequences. ----
@@ -53,8 +54,8 @@ void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]);
 size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]); // the sum over a block's tensors
 size_t elements_block(const CutSizes *z);                   // 12 C^2 + 13 C, unsplit
 size_t elements_wte(const CutSizes *z); // the table that embedding and head share, or each one's
-// The number of tables that have their own weights and state on the stage, and of those with their
-// own gradient.
+// Returns the number of tables that have their own weights and state on the stage, and of those
+// with their own gradient.
 size_t stage_tables(const CutSizes *z);
 size_t stage_table_gradients(const CutSizes *z);
 bool stage_shares_table(const CutSizes *z); // another stage has the other use of wte
@@ -100,8 +101,8 @@ size_t activations_scores(const CutSizes *z, size_t B);
 size_t activations_head(const CutSizes *z, size_t B);
 size_t activations_between(const CutSizes *z, size_t B);
 size_t activations_stage(const CutSizes *z, size_t B);
-// The elements of these that are reals in any storage: statistics; of a head also the logits and
-// their sum. The last function returns the bytes of activations_stage.
+// Returns the elements of these that are reals in any storage: statistics; of a head also the
+// logits and their sum. The last function returns the bytes of activations_stage.
 size_t activations_block_reals(const CutSizes *z, size_t B);
 size_t activations_head_reals(const CutSizes *z, size_t B);
 size_t activations_bytes(const CutSizes *z, size_t B);

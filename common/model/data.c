@@ -44,8 +44,8 @@ static const unsigned char *map(const char *path, size_t *bytes, char why[DATA_W
     return NULL;
 }
 
-// A hash of some pages. It shows whether another machine has the same text, without reading all of
-// the text.
+// Returns a hash of some pages. It shows whether another machine has the same text, without reading
+// all of the text.
 static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
     enum { PLACES = 64, EACH = 512 };
     uint64_t key = random_key(0, bytes);
@@ -342,7 +342,8 @@ uint64_t data_fingerprint(const Data *d, bool held_out, size_t *bytes) {
 static uint64_t sequence_key(const Data *d, int what, uint64_t step, size_t n) {
     return random_key(random_key(random_key(d->seed, (uint64_t)what), step), n);
 }
-// The number of counted targets of a sequence: all of them, or, if ragged, between half and all.
+// Returns the number of counted targets of a sequence: all of them, or, if ragged, between half and
+// all.
 static size_t counted(const Data *d, uint64_t step, size_t n) {
     return d->ragged ? d->context - sequence_key(d, KEY_LENGTH, step, n) % (d->context / 2 + 1)
                      : d->context;
@@ -378,8 +379,8 @@ static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targe
         Batch){ .B = B, .T = T, .tokens = device[0], .targets = device[1], .position = device[2] };
 }
 
-// The window of sequence n of a step. Sequence n is number step * batch + n of the whole training.
-// Each epoch is a permutation of all windows. Tokens after the last window are not used.
+// Returns the window of sequence n of a step. Sequence n is number step * batch + n of the whole
+// training. Each epoch is a permutation of all windows. Tokens after the last window are not used.
 size_t data_windows(const Data *d) { return (d->train_tokens - 1) / d->context; }
 size_t data_window(const Data *d, uint64_t step, size_t n) {
     size_t windows = data_windows(d), which = 0;

@@ -54,8 +54,8 @@ void data_free(Data *d);
 // of the other files. Their number is 0 if the last tenth of --data is held out.
 uint64_t data_fingerprint(const Data *d, bool held_out, size_t *bytes);
 
-// The micro-batch of B sequences from global sequence number `first` on, in a step with a global
-// batch of `global` sequences.
+// Returns the micro-batch of B sequences from global sequence number `first` on, in a step with a
+// global batch of `global` sequences.
 Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global);
 // Like data_batch, for many micro-batches of a step. The caller computes token_weight once, as 1 /
 // data_count(d, step, 0, global).
@@ -63,7 +63,8 @@ Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, siz
                        double token_weight);
 // Returns the number of counted tokens of these sequences.
 size_t data_count(const Data *d, uint64_t step, size_t first, size_t B);
-// The window of a file that is sequence n of a step; data_windows() is the number of windows.
+// Returns the window of a file that is sequence n of a step; data_windows() is the number of
+// windows.
 size_t data_windows(const Data *d);
 size_t data_window(const Data *d, uint64_t step, size_t n);
 // Held-out text, in data_eval_windows() windows of `context` tokens. `some` windows are spread

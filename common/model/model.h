@@ -50,8 +50,8 @@ void model_replicas(Model *m, Comm *dp);
 // Wraps layers [lo, lo + n) of a described model in one new layer. The n layers become inner layers
 // of the new one, so the list gets shorter by n - 1. Returns the new layer.
 Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Comm *comm);
-// A model of several chunks of the list, in model order, for interleaved pipelines (Narayanan et
-// al. 2021, section 2.2).
+// Returns a model of several chunks of the list, in model order, for interleaved pipelines
+// (Narayanan et al. 2021, section 2.2).
 Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n);
 size_t model_chunks(const Model *m);             // 1 without interleaving
 Range model_chunk(const Model *m, size_t chunk); // the chunk's layers in m->layers
@@ -67,8 +67,9 @@ void model_free(Model *m);
 void model_measure(Model *m);
 // the unit whose first parameter has this name, or NULL
 Unit *model_unit(Model *m, const char *first_param);
-// The embedding's wte, and the head's use (or copy) of it. NULL if this part of the list has none.
-// An untied head has no use of wte.
+// model_wte() returns the embedding's unit of wte. model_wte_head() returns the unit with which the
+// head uses wte, or its copy on another stage. NULL if the layers of m have no such unit. An untied
+// head has none.
 Unit *model_wte(Model *m);
 Unit *model_wte_head(Model *m);
 
@@ -90,19 +91,19 @@ typedef struct {
     double loss, norm;
 } StepResult;
 
-// Elements [lo, hi) of the unit that belong to this parameter and this rank; and that part of one
-// of the unit's [own] tensors.
+// param_owned() returns the elements [lo, hi) of the unit that belong to p and that this rank owns.
+// param_owned_part() returns these elements of one of the unit's [own] tensors.
 Range param_owned(const Unit *u, const Param *p);
 Tensor param_owned_part(const Unit *u, Tensor own, Range r);
 
-// Sums of squares of the final gradients, per tensor of the whole model [config_tensors], over the
-// elements that this rank owns and that are in_norm.
+// Writes to squares [config_tensors] the sum of squares of each tensor's final gradient. Counts the
+// elements that this rank owns and whose parameter has in_norm.
 void model_grad_squares(const Model *m, double *squares);
 double norm_of_squares(const double *squares, size_t n); // adds the tensors in model order
-// The norm of the whole gradient. The squares are added over `ranks`, the ranks that share the
-// gradient (NULL: this rank has the whole gradient), then over the tensors. Every element has one
-// owner; other ranks add zeros.
+// Returns the norm of the whole gradient. The squares are added over `ranks`, the ranks that share
+// the gradient (NULL: this rank has the whole gradient), then over the tensors. Every element has
+// one owner; other ranks add zeros.
 double model_grad_norm(const Model *m, Comm *ranks);
-// The factor of clipping: min(1, max_norm / (norm + 1e-6)); 1 if max_norm is 0.
+// Returns the factor of clipping: min(1, max_norm / (norm + 1e-6)); 1 if max_norm is 0.
 double clip_factor(double norm, double max_norm);
 #endif

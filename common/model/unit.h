@@ -23,15 +23,15 @@ typedef struct {
     bool gradient_empty;    // no contribution was added to g since it was zeroed
     struct Saved *deferred; // contributions to g wait here for backward of weights; or NULL
 } Param;
-// A parameter with the whole tensor [rows, cols]; rows 0: a vector [cols]. The model sets number
-// and initial values.
+// Returns a parameter with the whole tensor [rows, cols]; rows 0: a vector [cols]. The model sets
+// number and initial values.
 Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks);
-// A parameter whose first block is `ratio` times as wide as each other block. A cut of columns [lo,
-// hi) of a narrow block takes columns [ratio lo, ratio hi) of the first block. With grouped heads
-// these are the queries that belong to the keys.
+// Returns a parameter whose first block is `ratio` times as wide as each other block. A cut of
+// columns [lo, hi) of a narrow block takes columns [ratio lo, ratio hi) of the first block. With
+// grouped heads these are the queries that belong to the keys.
 Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t blocks,
                              size_t ratio);
-// The number of blocks of the width of my_cols. The first block counts as `ratio` blocks.
+// Returns the number of blocks of the width of my_cols. The first block counts as `ratio` blocks.
 static inline size_t param_narrow_blocks(const Param *p) { return p->ratio + p->blocks - 1; }
 size_t param_local_rows(const Param *p);
 size_t param_local_cols(const Param *p); // columns of all blocks
@@ -39,8 +39,8 @@ bool param_is_whole(const Param *p);     // this rank holds the whole tensor
 // p->g += g: adds a finished contribution with the shape of the local part. The first contribution
 // after zeroing overwrites.
 void param_add_gradient(Param *p, Tensor g);
-// The place of local element i in the flattened whole tensor. Initial values, comparison and export
-// use this one map.
+// Returns the place of local element i in the flattened whole tensor. Initial values, comparison
+// and export use this one map.
 size_t param_global_index(const Param *p, size_t i);
 
 // A unit is gathered, reduced and sharded as one piece: an embedding table, a block, the last norm.

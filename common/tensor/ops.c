@@ -791,8 +791,8 @@ static size_t need_place(const char *op, Tensor p, HeadsPlace at) {
 ITEM size_t query_position(HeadsPlace at, size_t Tq, size_t r) {
     return at.query ? (size_t)at.query[r / (at.heads * Tq) * Tq + r % Tq] : r % Tq;
 }
-// The number of its sequence's Tk keys that do not come after the query of row r. Positions ascend,
-// so these are the first keys.
+// Returns the number of its sequence's Tk keys that do not come after the query of row r. Positions
+// ascend, so these are the first keys.
 ITEM size_t keys_seen(HeadsPlace at, size_t Tq, size_t Tk, size_t r) {
     const size_t query = query_position(at, Tq, r);
     if (!at.key) return query < Tk ? query + 1 : Tk;
@@ -1005,7 +1005,7 @@ static void need_square(const char *op, Tensor p, size_t B, size_t Tq) {
         fault("%s: p has %zu queries and %zu keys a sequence: a triangle has as many", op, Tq,
               p.cols);
 }
-// A window that begins at (row, col); the caller knows its size.
+// Returns a window that begins at (row, col); the caller knows its size.
 static Tensor part(Tensor t, size_t row, size_t col) {
     const size_t n = row * t.ld + col;
     if (t.element == REALS) t.data += n;
@@ -1048,8 +1048,8 @@ void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t head
 
 // ---- embedding ----
 
-// The row in a slice that begins at vocabulary entry vocab0. A foreign or negative token wraps
-// around to a number beyond any slice.
+// Returns the row in a slice that begins at vocabulary entry vocab0. A foreign or negative token
+// wraps around to a number beyond any slice.
 ITEM size_t vocab_row(int token, size_t vocab0) { return (size_t)token - vocab0; }
 
 ITEM void embed_part(Row y, Tensor wte, size_t row, size_t lo, size_t hi) {

@@ -19,14 +19,14 @@ ITEM uint64_t random_mix(uint64_t x) {
     x *= UINT64_C(0x94d049bb133111eb);
     return x ^ (x >> 31);
 }
-// A key with one more coordinate. The order matters: key(key(s, a), b) differs from key(key(s, b),
-// a).
+// Returns a key with one more coordinate. The order matters: key(key(s, a), b) differs from
+// key(key(s, b), a).
 ITEM uint64_t random_key(uint64_t key, uint64_t coordinate) {
     return random_mix(key + UINT64_C(0x9e3779b97f4a7c15) * (coordinate + 1));
 }
 ITEM double random_unit(uint64_t key) { return ((double)(key >> 11) + 0.5) * 0x1p-53; } // in (0, 1)
-// A normal value with mean 0 and deviation 1 (Box and Muller 1958). The function computes in double
-// and callers round the result, so both precisions get the same weights.
+// Returns a normal value with mean 0 and deviation 1 (Box and Muller 1958). The function computes
+// in double and callers round the result, so both precisions get the same weights.
 ITEM double random_normal(uint64_t key) {
     double u = random_unit(key), v = random_unit(random_key(key, 1));
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);

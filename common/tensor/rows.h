@@ -68,6 +68,6 @@ typedef const real *ConstRow;
 ITEM Row row_of(Tensor t, size_t r) { return t.data + r * t.ld; }
 #endif
 
-// A row of a tensor that is always in reals, such as statistics.
+// Returns a row of a tensor that is always in reals, such as statistics.
 ITEM real *row_of_reals(Tensor t, size_t r) { return t.data + r * t.ld; }
 #endif

@@ -48,7 +48,7 @@ void ints_upload(int *to, const int *from, size_t n) { device_upload(to, from, n
 
 // ---- views ----
 
-// The tensor whose first element is element n of t's memory.
+// Returns the tensor whose first element is element n of t's memory.
 static Tensor from_element(Tensor t, size_t n) {
     if (t.element == REALS) t.data += n;
     else t.half += n;
@@ -208,7 +208,7 @@ ITEM void randomize_part(real *y, uint64_t key, double deviation, uint64_t first
     for (size_t c = lo; c < hi; c++)
         y[c] = (real)(random_normal(random_key(key, first + c)) * deviation);
 }
-// A copy of t in reals, in this rank's scratch. Only its values matter: it is contiguous.
+// Returns a copy of t in reals, in this rank's scratch. Only its values matter: it is contiguous.
 static Tensor scratch_like(Tensor t) {
     Tensor wide = t;
     wide.data = (real *)memory_scratch(tensor_count(t) * sizeof(real));

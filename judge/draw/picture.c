@@ -516,7 +516,7 @@ static bool links_alike(const ChartRow *a, const ChartRow *b) {
     return true;
 }
 
-// The first letter of a title, as a capital.
+// Returns the first letter of a title, as a capital.
 static char capital(const char *title) { return (char)toupper((unsigned char)*title); }
 
 static void print_chart(Run *run, const Recording *all, const char *title, int what) {

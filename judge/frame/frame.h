@@ -172,6 +172,6 @@ void diagnose_statement(Run *run, const char *what, const char *name, size_t mis
 void diagnose_cost(Run *run, const CostRecord *cost);
 
 uint64_t real_bits(real x);
-// The digest of element i of the tensor with this text_hash.
+// Returns the digest of element i of the tensor with this text_hash.
 uint64_t element_digest(uint64_t name, size_t i, real value);
 #endif

@@ -107,8 +107,8 @@ void require_one_link(Run *run);
 double storage_limit(Element e);
 double rounding_limit(const Run *run);
 double numbers_limit(const Run *run);
-// The limit of a sum whose terms are added in the same order: 0. With --reduce fast the library has
-// its own order, so the limit is rounding_limit().
+// Returns the limit of a sum whose terms are added in the same order: 0. With --reduce fast the
+// library has its own order, so the limit is rounding_limit().
 double exact_limit(const Run *run);
 
 // ---- Snapshots: whole tensors, assembled on rank 0 over the side channel ----
@@ -116,7 +116,7 @@ double exact_limit(const Run *run);
 // their bits must be equal. A put copies the values at once, so the tensor may change afterwards.
 typedef struct Snapshot Snapshot;
 Snapshot *snapshot_new(Run *run);
-// A snapshot of fingerprints instead of values, for check_replicas and for large models.
+// Returns a snapshot of fingerprints instead of values, for check_replicas and for large models.
 Snapshot *snapshot_new_prints(Run *run);
 // part is a block of the whole tensor `name` [rows, cols]. The block begins at (row0, col0).
 void snapshot_put(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, size_t row0,
@@ -210,9 +210,9 @@ void results(Run *run, const char *const *columns, const Result *rows);
 void say_answer(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_cost(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void say_use_when(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// The measured value of a cost, on rank 0. cost_text returns a readable text ("2.60 ms", "46..246
-// kB"), valid for the next seven calls. cost_value returns the largest value over all ranks. The
-// other ranks get "" and 0.
+// Returns the measured value of a cost, on rank 0. cost_text returns a readable text ("2.60 ms",
+// "46..246 kB"), valid for the next seven calls. cost_value returns the largest value over all
+// ranks. The other ranks get "" and 0.
 const char *cost_text(Run *run, const char *id);
 double cost_value(Run *run, const char *id);
 #endif

@@ -88,7 +88,7 @@ void training_compare_numbers(Run *run, const char *what, Trajectory *got, Traje
 // storage_limit() of the training's model. training_compare_numbers takes an eighth of a limit of
 // 16 bits for losses, a quarter for gradient norms.
 double training_limit(const Training *t);
-// The limit for the same terms in the same order: 0; with --reduce fast, training_limit().
+// Returns the limit for the same terms in the same order: 0; with --reduce fast, training_limit().
 double training_exact(const Run *run, const Training *t);
 // Stores the training's model as --storage and --gradients ask. If the model has 16 bits, the page
 // says so. config_store does the same without the sentence.

@@ -139,7 +139,7 @@ static size_t member_of(const Group *g, size_t rank) {
     if (lo == g->n || g->rank[lo] != rank) fault("rank %zu is no member of %s", rank, g->name);
     return lo;
 }
-// The lane from this rank to the peer, or back.
+// Returns the lane from this rank to the peer, or back.
 static Lane *lane_of(const Group *g, size_t rank, size_t peer, bool sends) {
     const size_t me = member_of(g, rank);
     return &g->lane[sends ? me * g->n + peer : peer * g->n + me];

@@ -38,7 +38,8 @@ void play_free(Play *p);
 size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stride);
 // Adds a communicator of any ranks, in ascending order.
 size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank);
-// The network cards of a node that the group's collectives use; 0: all members share a node.
+// Returns the network cards of a node that the group's collectives use; 0: all members share a
+// node.
 size_t play_cards(const Play *p, size_t group);
 
 // ---- the steps of a rank, in their order ----
