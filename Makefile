@@ -166,6 +166,13 @@ bench:
 	+@$(BUILD) ONLY="$(patsubst %.c,$(O)/%,$(wildcard tests/bench_*.c) 08_3d/train.c 08_3d/sample.c 08_3d/plan.c) $(O)/tests/malloc_peak.so"
 	@tools/args tools/bench $(O)
 
+# The programs that make test runs on the stand-ins: one or two lessons per chapter, the trainer and the tests
+# of the library. TEST_ALL=1 in make test-all runs all of them.
+ON_STANDINS = $(addprefix build/standin-fp32/,01_data_parallel/02_all_reduce 02_grad_accumulation/03_no_sync \
+                03_tensor_parallel/06_transformer 04_pipeline_naive/03_gpipe 05_pipeline_1f1b/02_1f1b 06_zero/04_zero3 \
+                07_recompute/03_selective 08_3d/02_layouts 08_3d/train \
+                $(addprefix tests/test_,comm compression memory model ops outputs overlap storage))
+
 # With BACKEND=cuda the tests compare that backend with the CPU. Otherwise tests/cuda.t uses the toolkit and
 # the GPU if they are present.
 test:
@@ -174,7 +181,7 @@ test:
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp32
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp64
 ifeq ($(BACKEND),cpu)
-	+@$(BUILD) STRICT=yes BACKEND=cuda STANDIN=yes PRECISION=fp32
+	+@$(BUILD) STRICT=yes BACKEND=cuda STANDIN=yes PRECISION=fp32 ONLY="$(ON_STANDINS)"
 	@tools/run-tests $(if $(TESTS),$(TESTS:%=tests/%.t),tests/*.t)
 else
 	+@$(BUILD) STRICT=yes PRECISION=fp32

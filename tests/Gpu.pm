@@ -33,15 +33,15 @@ sub costs {
         map { "$_->{name}: $_->{predicted} $_->{measured} $_->{unit}" } @{ $page->{costs} || [] };
 }
 
-# Compares the lessons of a build with the CPU, emulated and as processes. $every 5: only every
-# fifth lesson. Each way to start processes is a hash: name; transport, a pattern; options; env,
-# words before the command; most, the largest number of ranks; every, 3 for every third of these
-# lessons. Digests may differ from the CPU's, because products do, but not between transports.
+# Compares lessons of a build with the CPU, emulated and as processes. keys: these lessons; []: all.
+# Each way to start processes is a hash: name; transport, a pattern; options; env, words before the
+# command; most, the largest number of ranks; every, 3 for every third of these lessons. Digests may
+# differ from the CPU's, because products do, but not between transports.
 sub lessons_on {
-    my ($build, $backend, $every, @ways) = @_;
-    my @lessons = lessons();
+    my ($build, $backend, $keys, @ways) = @_;
+    my %chosen = map { $_ => 1 } @$keys;
     forms_on($build, $backend, \@ways,
-        map { [$_] } @lessons[grep { $_ % $every == 4 % $every } 0 .. $#lessons]);
+        map { [$_] } grep { !@$keys || $chosen{ $_->{key} } } lessons());
 }
 
 # The same for lessons with options; each form is [lesson, options].

@@ -53,7 +53,7 @@ for my $precision (qw(fp32 fp64)) {
     my $build = "$kind-$precision";
     outputs_on($build);
     library_on($build);
-    lessons_on($build, $kind, 1, @ways);
+    lessons_on($build, $kind, [], @ways);
     storage_on($build, $kind, @ways);
 
     # Processes started like this choose NCCL if there are enough GPUs.

@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# Runs every lesson at its own rank count: with virtual ranks in both precisions, and every second
+# Runs every lesson at its own rank count: with virtual ranks in both precisions, and every third
 # lesson as MPI processes in fp32. At other rank counts it uses virtual ranks: one lesson of three
 # runs at 1 and 8 in fp32, one at 3 in fp32, one at 3 in fp64. Every eighth lesson runs with another
 # seed, every twelfth as processes in fp64, and some with --reduce fast.
@@ -75,7 +75,7 @@ for my $i (0 .. $#lessons) {
         # Starting processes takes longer than most lessons.
         $pair{mpi} = mpi($lesson->{ranks}, $program)
             if have_mpi
-            && ($all || ($precision eq 'fp32' && !$quick && $i % 2 == 0) || $i % 12 == 0);
+            && ($all || ($precision eq 'fp32' && !$quick && $i % 3 == 0) || $i % 12 == 0);
         push @own, \%pair;
         push @jobs, grep { $_ } @pair{qw(emu mpi)};
     }

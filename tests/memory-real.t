@@ -19,7 +19,8 @@ plan skip_all => "$train is not built" unless -x $train && -e $count;
 
 # 5 million parameters, 20 MB. Memory of a process outside the ledger: MPI's own memory, a piece of
 # a sum (1 MB), the description of blocks, events and options.
-my @model = qw(--layers 4 --width 320 --heads 5 --batch 4 --micro-batch 1 --steps 2 --eval-every 1);
+my @model = qw(--layers 4 --width 320 --heads 5 --context 16 --batch 4 --micro-batch 1 --steps 2
+    --eval-every 1);
 my ($share, %constant) = (
     0.02,
     emulated => 1.5e6,
