@@ -142,9 +142,8 @@ typedef struct {
     GroupTraffic layers[GPT_GROUPS], sums[GPT_GROUPS];
     Picoseconds layers_time;          // the time of layers and sums
     Picoseconds step_time[GPT_STEPS]; // with the sum of the loss, without the gradient norm
-    // Bytes. block: the parameters of a block. activations: their peak. message: the output of a
-    // block for micro-batch 0.
-    size_t block, parameters, gradients, optimizer, activations, message;
+    // Bytes. block: the parameters of a block. activations: their peak.
+    size_t block, parameters, gradients, optimizer, activations;
 } GptMeasured;
 typedef struct CutGpt CutGpt;
 struct CutGpt {
@@ -172,10 +171,6 @@ typedef struct {
     const char *block, *parameters, *kept, *received, *time;
 } GptCells;
 GptCells gpt_cells_1d(Run *run, const ModelConfig *c, size_t n, size_t sequences);
-
-// ---- sequence_figure.c ----
-// Checks that the cost model gives figure 7 of Korthikanti et al. 2022.
-void sequence_figure7(Run *run);
 
 // The next function is a closed form. Chapter 08's experiments predict their steps with it.
 

@@ -113,9 +113,6 @@ void gpt_train(void *cut_gpt, const Training *unsplit, Trajectory *out) {
     r->gradients = memory_now(MEM_GRADIENTS);
     r->optimizer = memory_now(MEM_OPTIMIZER);
     r->activations = memory_peak(MEM_ACTIVATIONS);
-    const Batch first = { .B = gpt_sequences(&t, 0), .T = t.model.context };
-    const Shape message = layer_output(&m->layers[1], &first); // the output of a block
-    r->message = message.rows * message.cols * element_size(message.element);
     model_free(m);
 }
 
