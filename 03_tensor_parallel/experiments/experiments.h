@@ -105,16 +105,11 @@ typedef struct {
 // Draws the rows of E for these entries: all of E where the model is unsplit.
 Bigram bigram_new(const Run *run, Range entries);
 void bigram_free(Bigram *m);
-// x is whole on every rank, so every rank applies the same mask.
-void bigram_drop(Run *run, Tensor x, const Batch *b);
-
-// The split model on one rank. The forward ends with the loss of each token in m->loss. The
-// backward adds the gradients of both uses of E.
-void bigram_split_forward(Run *run, Bigram *m, const Batch *b);
-void bigram_split_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx);
-// The model on one device, with all of E.
-void bigram_forward(Run *run, Bigram *m, const Batch *b);
-void bigram_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx);
+// tp NULL: on one device, with all of E. The loss turns the logits into exponentials. The backward
+// turns these into the gradient of the logits, and adds the gradients of both uses of E.
+void bigram_logits(Run *run, Comm *tp, Bigram *m, const Batch *b);
+void bigram_loss(Comm *tp, Bigram *m, const Batch *b);
+void bigram_backward(Run *run, Comm *tp, Bigram *m, const Batch *b);
 
 // ---- gpt.c ----
 // Lessons 06 to 12 train a GPT in one of the six ways of compare.h, and compare it with the unsplit
