@@ -184,49 +184,20 @@ static inline double context_ring_waits(size_t n, double own, double other, doub
     return sum_hop > 0 ? wait + fmax(0, sum_hop - other) + sum_hop : wait;
 }
 
-// ---- context_costs.c ----
-// The predictions for the four kinds of context parallelism of lessons 08, 13 and 14: bytes sent,
-// and calls, bytes kept, FLOPs and times of attention alone.
+// ---- attend.c ----
+// Attention alone, for lessons 08, 13 and 14, on all ranks and on one device.
 
 enum { CONTEXT_RING, CONTEXT_ZIGZAG, CONTEXT_RSA, CONTEXT_ULYSSES, CONTEXT_KINDS };
+extern const AttentionKind *const context_kind[CONTEXT_KINDS];
 
-// N ranks cut B sequences of T positions. Rank `rank` has this many positions of each.
-size_t context_chunk(int kind, size_t T, size_t n, size_t rank);
-// The attention of one layer. key_heads: of key and value, which groups of heads share; a divisor
-// of heads. D: columns of one head. For attention alone also: deviation of q, k and v; drop: share
-// of probabilities that dropout removes; theta: base of rotary positions, 0: none.
+// B sequences of T positions. key_heads: of key and value, which groups of heads share; a divisor
+// of heads. D: columns of one head. deviation: of q, k and v. drop: share of probabilities that
+// dropout removes. theta: base of rotary positions, 0: none.
 typedef struct {
     size_t B, T, heads, key_heads, D;
     Element storage;
     double deviation, drop, theta;
 } ContextSizes;
-// Bytes that a rank sends in attention of one layer, forward and backward.
-double context_layer_bytes(const Comm *cp, int kind, ContextSizes z);
-
-// ---- attention alone: one sequence; n divides T ----
-// Sends and collectives of a rank, forward and backward.
-size_t context_calls(int kind, size_t n);
-// Bytes that attention keeps besides q, k, v and out, and bytes of message buffers, their peak.
-size_t context_kept(int kind, ContextSizes z, size_t n, size_t rank);
-size_t context_buffers(int kind, ContextSizes z, size_t n);
-// The FLOPs of a rank, forward and backward.
-double context_flops(int kind, ContextSizes z, size_t n, size_t rank);
-// The most positions per rank for which q, k, v, out, kept elements and buffers fit in `bytes`.
-size_t context_longest_chunk(int kind, ContextSizes z, size_t n, size_t bytes);
-// RING and ZIGZAG, played step by step: the time of the last rank, and all ranks' computing, in ps.
-typedef struct {
-    double step, busy;
-} RingTime;
-RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);
-// RSA and ULYSSES: the time of one pass in ps, a formula.
-double context_pass_time(int kind, ContextSizes z, size_t n, bool backward);
-
-// ---- attend.c ----
-// Attention alone, for lessons 08, 13 and 14, on all ranks and on one device.
-
-extern const AttentionKind *const context_kind[CONTEXT_KINDS];
-extern const char *const context_id[CONTEXT_KINDS];
-
 // Measurements of a rank, in a forward and a backward. calls: sends and collectives. kept: bytes
 // for backward, besides q, k, v and the output. buffers: bytes of messages at their peak. flops: of
 // this rank.
@@ -240,10 +211,21 @@ typedef struct {
 Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *title, int picture);
 // The same on one device: rank 0, uncounted.
 Snapshot *attend_one_device(Run *run, ContextSizes z);
-// Compares bytes, calls, memory, FLOPs and times with the predictions, for one sequence; n divides
-// T. The ids are sent.ID, calls.ID, kept.ID, buffers.ID, flops.ID, forward.ID, busy.ID,
-// backward.ID.
+
+// ---- context_costs.c ----
+// Predictions of attention alone: one sequence, whose T positions n divides.
+
+extern const char *const context_id[CONTEXT_KINDS];
+// Compares bytes, calls, memory, FLOPs and times with the predictions. The ids are sent.ID,
+// calls.ID, kept.ID, buffers.ID, flops.ID, forward.ID, busy.ID, backward.ID.
 void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id);
+// Bytes that a rank sends, forward and backward.
+double context_bytes_sent(int kind, ContextSizes z, size_t n);
+// RING and ZIGZAG, played step by step: the time of the last rank, and all ranks' computing, in ps.
+typedef struct {
+    double step, busy;
+} RingTime;
+RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);
 
 // ---- grid_costs.c ----
 // The costs of the layers of grid_layers.c for one rank of a q x q x depth grid, from sizes alone.
