@@ -10,6 +10,7 @@ enum { W, BIAS };
 enum { KEY_X = 101, KEY_WEIGHTS, KEY_TARGET = 104, KEY_MASK };
 
 static uint64_t key(uint64_t seed, TrialData what, size_t i) {
+    if (what == TRIAL_MASK) return random_key(random_key(seed, KEY_MASK), i);
     if (what == TRIAL_WEIGHTS) return random_key(seed, KEY_WEIGHTS + i);
     return random_key(seed, (what == TRIAL_X ? KEY_X : KEY_TARGET) + 1000 * i);
 }
@@ -51,7 +52,6 @@ static Trial layer(Run *run, Comm *tp) {
     t.deviation = 0.3;
     t.rate = 0.05;
     t.dropout = 0.2;
-    t.keys[TRIAL_MASK] = KEY_MASK;
     t.key = key;
     t.forward = unsplit_forward;
     t.backward = unsplit_backward;

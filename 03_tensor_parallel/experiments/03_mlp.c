@@ -7,7 +7,10 @@
 enum { M = 10, C = 10, F = 38 }; // rows of X (tokens), width, hidden columns
 // Matrices into the hidden columns, side by side in A: 1 with GELU, 2 with SwiGLU (gate | up).
 enum { GATES = 1 };
-static const uint64_t key[TRIAL_DATA] = { 101, 102, 104, 103 }; // by TrialData
+static uint64_t key(uint64_t seed, TrialData what, size_t i) {
+    static const uint64_t data[] = { 101, 102, 104, 103 }; // by TrialData
+    return random_key(random_key(seed, data[what]), i);
+}
 
 // ---------------------------------------------------------------- split and unsplit
 
@@ -49,8 +52,8 @@ static Trial layers(Run *run, Comm *tp) {
     t.deviation = 0.3;
     t.rate = 0.1;
     t.dropout = 0.1;
-    for (size_t i = 0; i < TRIAL_DATA; i++) t.keys[i] = key[i];
-    t.long_names = true;
+    t.key = key;
+    t.weight_name = "updated %s, step 3";
     t.forward = tp ? split_forward : unsplit_forward;
     t.backward = tp ? split_backward : unsplit_backward;
     if (tp) tensor_parallel_mlp_cut(t.params, shard_range(F, tp->size, tp->rank));

@@ -11,7 +11,10 @@ enum { KEY_PROBABILITIES = 104 };
 // share each of them. QKV: columns of q | k | v.
 enum { KEY_HEADS = H, RATIO = H / KEY_HEADS, QKV = C + 2 * KEY_HEADS * D };
 static const double theta = 0; // the base of rotary positions; 0: none
-static const uint64_t key[TRIAL_DATA] = { 101, 102, 103, 105 }; // by TrialData
+static uint64_t key(uint64_t seed, TrialData what, size_t i) {
+    static const uint64_t data[] = { 101, 102, 103, 105 }; // by TrialData
+    return random_key(random_key(seed, data[what]), i);
+}
 static const double dropout = 0.1; // dropout of the probabilities and of Y
 
 // ---------------------------------------------------------------- split and unsplit
@@ -77,8 +80,8 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
     t.deviation = 0.2;
     t.rate = 0.1;
     t.dropout = dropout;
-    for (size_t i = 0; i < TRIAL_DATA; i++) t.keys[i] = key[i];
-    t.long_names = true;
+    t.key = key;
+    t.weight_name = "updated %s, step 3";
     t.forward = tp ? split_forward : unsplit_forward;
     t.backward = tp ? split_backward : unsplit_backward;
     if (tp) tensor_parallel_attention_cut(t.params, own_heads(tp), D);

@@ -13,16 +13,16 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
     Data data = data_synthetic(V, T, run->seed);
     Bigram m = bigram_new(run, tp ? shard_range(V, tp->size, tp->rank) : all_entries);
     for (size_t step = 0; step < TRIAL_STEPS; step++) {
-        trial_step_begin(tp);
+        trial_step_begin(run, tp, r, step);
         Arena buffers = arena(MEM_WORKSPACE);
         const Batch b = data_batch(&data, &buffers, step, 0, B, B);
         bigram_logits(run, tp, &m, &b);
         bigram_loss(tp, &m, &b);
         r->loss[step] = tensor_sum(m.loss) * b.token_weight;
         bigram_backward(run, tp, &m, &b);
-        trial_put(r->seen, "loss of each token", step, M, 1, m.loss, 0, 0);
-        trial_put(r->seen, "grad logits", step, M, V, m.logits, 0, m.entries.lo); // in place
-        trial_put(r->seen, "grad E", step, V, C, m.embedding.g, m.entries.lo, 0);
+        snapshot_put(r->seen, "loss of each token", M, 1, m.loss, 0, 0);
+        snapshot_put(r->seen, "grad logits", M, V, m.logits, 0, m.entries.lo); // in place
+        snapshot_put(r->seen, "grad E", V, C, m.embedding.g, m.entries.lo, 0);
         op_sgd(m.embedding.w, m.embedding.g, 1, (real)0.5, 0);
         trial_step_end(tp, r);
         arena_free(&buffers);

@@ -25,7 +25,7 @@
 
 enum { TRIAL_STEPS = 3, TRIAL_PARAMS = 4 };
 
-// ---- The results of one of the two trainings. ----
+// The results of one of the two trainings.
 typedef struct {
     Snapshot *seen, *weights; // outputs and gradients of every step; final weights
     double loss[TRIAL_STEPS];
@@ -33,12 +33,10 @@ typedef struct {
     size_t activations;                      // their peak in the last step
     size_t calls, sent;                      // in the last step: all-reduces, bytes sent
 } TrialResult;
-// trial_step_begin resets the counters of memory and messages, trial_step_end reads them. tp may be
-// NULL.
-void trial_step_begin(Comm *tp);
+// trial_step_begin resets the counters of memory and messages, trial_step_end reads them. Between
+// them r->seen takes the name "Y" as "Y, step 1". tp may be NULL.
+void trial_step_begin(Run *run, Comm *tp, TrialResult *r, size_t step);
 void trial_step_end(Comm *tp, TrialResult *r);
-void trial_put(Snapshot *s, const char *name, size_t step, size_t rows, size_t cols, Tensor part,
-               size_t row0, size_t col0); // as "name, step 1"
 
 // A training fills *r. tp is NULL for the unsplit training, which runs on rank 0 alone.
 typedef void TrialTrain(Run *run, Comm *tp, TrialResult *r);
@@ -69,7 +67,7 @@ void ranks_together(Comm *ranks);
 bool answer_alone(Run *run);
 
 // ---- A training of layers with X [M, K] and Y [M, N]. ----
-typedef enum { TRIAL_X, TRIAL_TARGET, TRIAL_WEIGHTS, TRIAL_MASK, TRIAL_DATA } TrialData;
+typedef enum { TRIAL_X, TRIAL_TARGET, TRIAL_WEIGHTS, TRIAL_MASK } TrialData;
 typedef struct Trial Trial;
 struct Trial {
     Run *run;
@@ -77,13 +75,13 @@ struct Trial {
     size_t M, K, N, step;
     Range x_cols, y_cols;       // columns of X and Y on this rank
     Param params[TRIAL_PARAMS]; // described and cut; a Param without columns ends them
+    size_t n_params;            // counted by trial_train
     double deviation, rate;     // deviation of the initial weights; learning rate of SGD
     double dropout;             // the probability that an element of Y is dropped
     Element storage;            // element type of X, Y, their gradients and the weights
-    uint64_t keys[TRIAL_DATA];  // random numbers of X and so on
-    // A function that replaces keys, or NULL. i: the step or the parameter.
+    // The key of the random numbers of X and so on. i: the step or the parameter.
     uint64_t (*key)(uint64_t seed, TrialData what, size_t i);
-    bool long_names; // a snapshot names updated weights "updated W, step 3", not "W"
+    const char *weight_name; // the name of updated weights in a snapshot: "updated %s"
     void (*forward)(Trial *t, Tensor y, Tensor x, Saved *s);
     void (*backward)(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s);
 };
