@@ -3,7 +3,6 @@
 // heads, whose costs are predicted. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
-#include "judge/draw/picture.h"
 
 enum { B = 2, T = 7, M = B * T, H = 9, D = 4, C = H * D }; // D: columns of one head
 enum { KEY_PROBABILITIES = 104 };
@@ -115,14 +114,12 @@ static void ending(Run *run, const char *added) {
                    "between W_qkv and W_O. With a cut inside the heads each rank would have only "
                    "partial sums of q k^T and dO v^T, and adding them would send %s per rank.",
                    added);
+    const char *waits = "";
     if (H % n)
-        say_cost(run,
-                 "%s per rank and step in %s all-reduces, exposed. Rank 0 has %zu of %d "
-                 "heads, and the ranks with %zu wait for it.",
-                 cost_text(run, "sent"), cost_text(run, "calls"), ceil_div(H, n), H, H / n);
-    else
-        say_cost(run, "%s per rank and step in %s all-reduces, exposed.", cost_text(run, "sent"),
-                 cost_text(run, "calls"));
+        waits = page_text(run, " Rank 0 has %zu of %d heads, and the ranks with %zu wait for it.",
+                          ceil_div(H, n), H, H / n);
+    say_cost(run, "%s per rank and step in %s all-reduces, exposed.%s", cost_text(run, "sent"),
+             cost_text(run, "calls"), waits);
     say_use_when(run, "ranks share a Transformer block. The number of ranks should divide the "
                       "heads.");
 }
@@ -150,10 +147,10 @@ static void table(Run *run, const TrialResult *r) {
     results(run, columns, rows);
     say(run,
         "  B = %d sequences of T = %d, M = B T; H = %d heads of D = %d, C = H D; t = %zu, %zu "
-        "bytes per element",
+        "bytes per element\n  2 B H T²: the probabilities before and after dropout. dO: the "
+        "gradient of the heads' output\n  heads cut: each rank would have some columns of every "
+        "head.",
         B, T, H, D, n, e);
-    say(run, "  heads cut: each rank would have some columns of every head. dO: the gradient of "
-             "the heads' output");
     ending(run, added + 1);
 }
 
@@ -162,11 +159,9 @@ static void attention(Run *run) {
     REQUIRE(n <= KEY_HEADS, "%zu ranks: attention has %d heads; choose %d ranks or fewer", n,
             KEY_HEADS, KEY_HEADS);
     say(run, "q = X W_q, k = X W_k, v = X W_v. A token's output is a mean of the v of all tokens "
-             "up to itself,");
-    say(run, "weighted by softmax(q k^T / sqrt(D)). A head does this with D columns of its own; "
-             "W_O mixes heads.");
-    say(run, "Each rank holds whole heads: their columns of W_qkv (W_q, W_k, W_v), their rows of "
-             "W_O; X is whole.");
+             "up to itself,\nweighted by softmax(q k^T / sqrt(D)). A head does this with D columns "
+             "of its own; W_O mixes heads.\nEach rank holds whole heads: their columns of W_qkv "
+             "(W_q, W_k, W_v), their rows of W_O; X is whole.");
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     costs(run, &r);
     picture_show(run, "Attention over its ranks, last step", PICTURE_CHART);

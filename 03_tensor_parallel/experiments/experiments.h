@@ -29,9 +29,8 @@ enum { TRIAL_STEPS = 3, TRIAL_PARAMS = 4 };
 typedef struct {
     Snapshot *seen, *weights; // outputs and gradients of every step; final weights
     double loss[TRIAL_STEPS];
-    size_t parameters, gradients, optimizer; // bytes on this rank in the last step
-    size_t activations;                      // their peak in the last step
-    size_t calls, sent;                      // in the last step: all-reduces, bytes sent
+    // In the last step: bytes on this rank, the peak of activations, all-reduces, bytes sent.
+    size_t parameters, gradients, activations, calls, sent;
 } TrialResult;
 // trial_step_begin resets the counters of memory and messages, trial_step_end reads them. Between
 // them r->seen takes the name "Y" as "Y, step 1". tp may be NULL.
@@ -43,7 +42,7 @@ typedef void TrialTrain(Run *run, Comm *tp, TrialResult *r);
 TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 
 // ---- The costs that the lessons share. ----
-// The predictions for one rank and one step. SGD has no state, so trial_costs() predicts 0 bytes.
+// The predictions for one rank and one step.
 typedef struct {
     size_t parameters, gradients, kept; // elements
     size_t kept_reals;                  // elements of kept that are reals in any storage
@@ -87,7 +86,6 @@ struct Trial {
 };
 Trial trial_new(Run *run, Comm *tp, size_t M, size_t K, size_t N); // X and Y whole
 void trial_train(Trial *t, TrialResult *r); // the last step of a split training is recorded
-Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i); // whole
 
 // ---- bigram.c ----
 // The smallest language model with both ends of GPT, for the experiment of 05_vocab.c: x =

@@ -25,18 +25,15 @@ static void drop(const Trial *t, Tensor y) {
     op_dropout(y, y, (Dropout){ .key = mask, .p = t->dropout, .col0 = t->y_cols.lo });
 }
 
-// The weights, inputs or targets of the whole layer.
-Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i) {
-    const bool weights = what == TRIAL_WEIGHTS;
-    size_t rows = weights ? t->params[i].rows : t->M;
-    size_t cols = weights ? t->params[i].cols : what == TRIAL_X ? t->K : t->N;
-    Tensor whole = tensor_new(a, rows, cols);
-    tensor_randomize(whole, t->key(t->run->seed, what, i), weights ? t->deviation : 1);
-    return whole;
+// X or the target of this step, with these columns of the whole.
+static Tensor drawn(const Trial *t, Arena *a, TrialData what, size_t cols, Range own) {
+    Tensor whole = tensor_new(a, t->M, cols);
+    tensor_randomize(whole, t->key(t->run->seed, what, t->step), 1);
+    return tensor_col_range(whole, own.lo, own.hi);
 }
 
 // Draws this rank's part of each parameter. An element's value depends on its place in the whole
-// tensor, as in trial_drawn().
+// tensor.
 static void parameters_new(Trial *t, Arena *parameters, Arena *gradients) {
     for (size_t i = 0; i < t->n_params; i++) {
         Param *p = &t->params[i];
@@ -75,7 +72,6 @@ void trial_step_begin(Run *run, Comm *tp, TrialResult *r, size_t step) {
 void trial_step_end(Comm *tp, TrialResult *r) {
     r->parameters = memory_now(MEM_PARAMETERS);
     r->gradients = memory_now(MEM_GRADIENTS);
-    r->optimizer = memory_now(MEM_OPTIMIZER);
     r->activations = memory_peak(MEM_ACTIVATIONS); // the most since the step began
     if (!tp) return;
     r->calls = tp->ledger[COMM_ALL_REDUCE].calls;
@@ -93,11 +89,9 @@ static void train_step(Trial *t, TrialResult *r) {
     Arena kept = arena(MEM_ACTIVATIONS);
     Saved saved = saved_new();
     saved.storage = t->storage;
-    Tensor whole = trial_drawn(t, &buffers, TRIAL_X, t->step);
-    Tensor target = trial_drawn(t, &buffers, TRIAL_TARGET, t->step);
     Tensor x = tensor_shaped(&kept, tensor_shape(M, range_size(t->x_cols), t->storage));
-    tensor_copy(x, tensor_col_range(whole, t->x_cols.lo, t->x_cols.hi));
-    target = tensor_col_range(target, t->y_cols.lo, t->y_cols.hi);
+    tensor_copy(x, drawn(t, &buffers, TRIAL_X, t->K, t->x_cols));
+    Tensor target = drawn(t, &buffers, TRIAL_TARGET, t->N, t->y_cols);
     Tensor y = tensor_shaped(&buffers, tensor_shape(M, target.cols, t->storage));
     Tensor dy = tensor_like(&buffers, y);
     Tensor dx = tensor_like(&buffers, x);
@@ -181,7 +175,6 @@ void trial_costs(Run *run, const char *ids, const char *names, const TrialCosts 
                       r->parameters },
                     { "gradients", "gradients", "bytes", BY_FORMULA(c->gradients * sizeof(real)),
                       r->gradients },
-                    { "optimizer", "SGD's state", "bytes", BY_FORMULA(0), r->optimizer },
                     { "kept", "kept for backward", "bytes",
                       BY_FORMULA((c->kept - c->kept_reals) * e + c->kept_reals * sizeof(real)),
                       r->activations },
