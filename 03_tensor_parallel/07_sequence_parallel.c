@@ -20,9 +20,10 @@
 //
 //   norm: M/t rows | all-gather | A by columns, GELU, B by rows: M rows | reduce-scatter | + x: M/t
 //
-// An all-reduce is a reduce-scatter followed by an all-gather. In 06_transformer.c they follow each
-// other at once. Here a region lies between the two collectives. In this region every rank has only
-// its own rows. sequence_layers.c has the embedding and the head, with the same four functions.
+// An all-reduce is a reduce-scatter followed by an all-gather. In 06_transformer.c the all-gather
+// follows at once. Here a region lies between the two collectives. In this region every rank has
+// only its own rows. sequence_layers.c has the embedding and the head, with the same four
+// functions.
 #include "03_tensor_parallel/sequence_layers.h"
 
 // ---------------------------------------------------------------- the two ends of a region

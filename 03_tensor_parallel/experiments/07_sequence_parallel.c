@@ -16,6 +16,10 @@ enum { LOSS_SUMS = 3 };                    // all-reduces in the loss of a micro
 
 // ---------------------------------------------------------------- costs
 
+// The sequences of micro-batch k.
+static size_t sequences_of(const Training *t, size_t k) {
+    return range_size(training_micro_batch(t, 1, 0, k));
+}
 static CutSizes sizes(const Training *t, Way way, size_t n, size_t rank) {
     const CutSizes z = cut_sizes(&t->model, n, rank);
     return way == TENSOR_ONLY ? z : cut_sequence(z, way == INPUTS_WHOLE);
@@ -26,7 +30,7 @@ static CutSizes sizes(const Training *t, Way way, size_t n, size_t rank) {
 static SequenceTraffic layers_step(const CutSizes *z, const Training *t) {
     SequenceTraffic all = { 0 };
     for (size_t k = 0; k < t->micro_batches; k++) {
-        const size_t B = gpt_sequences(t, k);
+        const size_t B = sequences_of(t, k);
         const Traffic reduce = traffic_tensor_parallel(z, z->t, B, false);
         SequenceTraffic s = { .sums = reduce.calls, .bytes = reduce.bytes, .time = reduce.time };
         if (z->sequence) s = traffic_sequence_parallel(z, B, false);
@@ -42,7 +46,7 @@ static SequenceTraffic layers_step(const CutSizes *z, const Training *t) {
 static void costs(Run *run, const Training *t, Way way, const GptMeasured *r) {
     const size_t n = run->world->size;
     const CutSizes z = sizes(t, way, n, run->world->rank), first = sizes(t, way, n, 0);
-    const GptElements elements = gpt_elements(&z, gpt_sequences(t, 0)); // the largest micro-batch
+    const GptElements elements = gpt_elements(&z, sequences_of(t, 0)); // the largest micro-batch
     gpt_memory_costs(run, way_id[way], way_name[way], &t->model, &elements, r);
     const SequenceTraffic layers = layers_step(&z, t);
     const Traffic none = { 0 }, partial = way == TENSOR_ONLY ? none : traffic_partial_sums(&z);
@@ -71,7 +75,7 @@ static void table(Run *run, const Training *t) {
     static const char *const columns[] = { "tensor parallel", "SP, input kept",
                                            "SP, gathered again", NULL };
     static const char *const sums[] = EACH_WAY("sums");
-    const size_t n = run->world->size, M = gpt_sequences(t, 0) * t->model.context;
+    const size_t n = run->world->size, M = sequences_of(t, 0) * t->model.context;
     const char *cell[SEQUENCE_WAYS];
     for (Way way = 0; way < SEQUENCE_WAYS; way++) {
         const double rest = cost_value(run, sums[way]) - LOSS_SUMS * MICRO_BATCHES;

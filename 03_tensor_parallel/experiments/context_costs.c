@@ -116,6 +116,17 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     return t;
 }
 
+// Forward sends nothing in the last step:
+//     max(own, hop) + (n-2) max(other, hop) + other
+// Backward sends dk | dv after the products, on the same lane behind the next k | v. The last hop
+// is never hidden:
+//     max(own, hop) + (n-2) max(other, hop + sum_hop) + max(other, sum_hop) + sum_hop
+double context_ring_waits(size_t n, double own, double other, double hop, double sum_hop) {
+    if (n == 1) return 0;
+    const double wait = fmax(0, hop - own) + (double)(n - 2) * fmax(0, hop + sum_hop - other);
+    return sum_hop > 0 ? wait + fmax(0, sum_hop - other) + sum_hop : wait;
+}
+
 // RSA: every rank does the same. A pass of k or v hides its messages behind products; the products
 // for dK and dV need no pass. Ulysses: rank 0 has the most heads.
 static double pass_time(int kind, ContextSizes z, size_t n, bool backward) {

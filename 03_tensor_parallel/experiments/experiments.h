@@ -116,7 +116,6 @@ void bigram_backward(Run *run, Comm *tp, Bigram *m, const Batch *b);
 ModelConfig gpt_options(Run *run, size_t context, size_t vocab);
 // Three clipped steps on synthetic tokens, one micro-batch each.
 Training gpt_training(ModelConfig c, size_t sequences);
-size_t gpt_sequences(const Training *t, size_t k); // the sequences of micro-batch k
 
 // The communicators of a way. Every way has the world. Grids and cubes have three axes, and a cube
 // two planes: the ranks with this rank's column, and with its row.
@@ -163,23 +162,6 @@ typedef struct {
 } GptCells;
 GptCells gpt_cells_1d(Run *run, const ModelConfig *c, size_t n, size_t sequences);
 
-// The next function is a closed form. Chapter 08's experiments predict their steps with it.
-
-// Returns the time of a block's ring attention over n equal zigzag chunks, beyond the time of its
-// products. own: the products of step 0. other: the products of each of the other n-1 steps. hop:
-// one message of k | v. sum_hop: one message of dk | dv, which are reals in any storage; 0:
-// forward. Forward sends nothing in the last step:
-//     max(own, hop) + (n-2) max(other, hop) + other
-// Backward sends dk | dv after the products, on the same lane behind the next k | v. The last hop
-// is never hidden:
-//     max(own, hop) + (n-2) max(other, hop + sum_hop) + max(other, sum_hop) + sum_hop
-static inline double context_ring_waits(size_t n, double own, double other, double hop,
-                                        double sum_hop) {
-    if (n == 1) return 0;
-    const double wait = fmax(0, hop - own) + (double)(n - 2) * fmax(0, hop + sum_hop - other);
-    return sum_hop > 0 ? wait + fmax(0, sum_hop - other) + sum_hop : wait;
-}
-
 // ---- attend.c ----
 // Attention alone, for lessons 08, 13 and 14, on all ranks and on one device.
 
@@ -222,6 +204,11 @@ typedef struct {
     double step, busy;
 } RingTime;
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);
+// For chapter 08: the time of a block's ring attention over n equal zigzag chunks, beyond the time
+// of its products. own: the products of step 0. other: the products of each of the other n-1 steps.
+// hop: one message of k | v. sum_hop: one message of dk | dv, which are reals in any storage; 0:
+// forward.
+double context_ring_waits(size_t n, double own, double other, double hop, double sum_hop);
 
 // ---- grid_costs.c ----
 // The costs of the layers of grid_layers.c for one rank of a q x q x depth grid, from sizes alone.

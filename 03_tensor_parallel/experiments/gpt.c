@@ -118,9 +118,6 @@ void gpt_train(void *cut_gpt, const Training *unsplit, Trajectory *out) {
 
 // ---------------------------------------------------------------- costs
 
-size_t gpt_sequences(const Training *t, size_t k) {
-    return range_size(training_micro_batch(t, 1, 0, k));
-}
 GptElements gpt_elements(const CutSizes *z, size_t sequences) {
     const size_t reals =
         z->blocks * activations_block_reals(z, sequences) + activations_head_reals(z, sequences);
