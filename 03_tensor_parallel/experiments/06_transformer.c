@@ -86,8 +86,8 @@ static void table(Run *run, const ModelConfig *c, const GptCells *one) {
         BATCH, c->context, c->width, c->heads, c->layers, c->vocab, n, e);
     if (c->heads % n)
         say(run,
-            "  t does not divide the heads: rank 0 has %zu of %zu and sets the times. The formulas "
-            "are exact where\n  t divides all sizes.",
+            "  The formulas are exact where t divides all sizes. Here rank 0 has %zu of %zu heads "
+            "and sets the times.",
             first.heads, c->heads);
 }
 
