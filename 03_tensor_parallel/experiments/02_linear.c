@@ -16,29 +16,23 @@ static uint64_t key(uint64_t seed, TrialData what, size_t i) {
 
 // ---------------------------------------------------------------- both cuts, and the unsplit layer
 
-static void column_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
-    (void)s;
+static void column_forward(Trial *t, Tensor y, Tensor x) {
     column_parallel_forward(y, x, &t->params[W], &t->params[BIAS]);
 }
-static void column_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
-    (void)s;
+static void column_backward(Trial *t, Tensor dx, Tensor x, Tensor dy) {
     column_parallel_backward(t->tp, dx, x, dy, &t->params[W], &t->params[BIAS]);
 }
-static void row_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
-    (void)s;
+static void row_forward(Trial *t, Tensor y, Tensor x) {
     row_parallel_forward(t->tp, y, x, &t->params[W], &t->params[BIAS]);
 }
-static void row_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
-    (void)s;
+static void row_backward(Trial *t, Tensor dx, Tensor x, Tensor dy) {
     row_parallel_backward(dx, x, dy, &t->params[W], &t->params[BIAS]);
 }
-static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
-    (void)s;
+static void unsplit_forward(Trial *t, Tensor y, Tensor x) {
     op_matmul(y, x, t->params[W].w); // [M, N] = [M, K] x [K, N]
     op_add_bias(y, y, t->params[BIAS].w);
 }
-static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
-    (void)s;
+static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy) {
     op_matmul_tn(t->params[W].g, x, dy); // [K, N] = [M, K]^T x [M, N]
     op_sum_rows(t->params[BIAS].g, dy);
     op_matmul_nt(dx, dy, t->params[W].w); // [M, K] = [M, N] x [K, N]^T

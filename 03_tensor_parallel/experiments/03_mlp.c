@@ -14,13 +14,14 @@ static uint64_t key(uint64_t seed, TrialData what, size_t i) {
 
 // ---------------------------------------------------------------- split and unsplit
 
-static void split_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
-    tensor_parallel_mlp_forward(t->tp, t->params, y, x, s);
+static void split_forward(Trial *t, Tensor y, Tensor x) {
+    tensor_parallel_mlp_forward(t->tp, t->params, y, x, &t->saved);
 }
-static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
-    tensor_parallel_mlp_backward(t->tp, t->params, dx, x, dy, s);
+static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy) {
+    tensor_parallel_mlp_backward(t->tp, t->params, dx, x, dy, &t->saved);
 }
-static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
+static void unsplit_forward(Trial *t, Tensor y, Tensor x) {
+    Saved *s = &t->saved;
     const Param *p = t->params;
     saved_tensor(s, S_FC, M, GATES * F);
     saved_tensor(s, S_ACT, M, F);
@@ -30,7 +31,8 @@ static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     op_matmul(y, s->t[S_ACT], p[MLP_B].w);
     op_add_bias(y, y, p[MLP_B_BIAS].w);
 }
-static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
+static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy) {
+    Saved *s = &t->saved;
     Param *p = t->params;
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dh = tensor_like(&scratch, s->t[S_FC]);

@@ -35,17 +35,18 @@ static AttentionHeads heads_of(const Trial *t) {
                              .ratio = RATIO,
                              .theta = theta };
 }
-static void split_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
+static void split_forward(Trial *t, Tensor y, Tensor x) {
     AttentionHeads h = heads_of(t);
-    tensor_parallel_attention_forward(t->tp, &h, t->params, y, x, s);
+    tensor_parallel_attention_forward(t->tp, &h, t->params, y, x, &t->saved);
 }
-static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
+static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy) {
     AttentionHeads h = heads_of(t);
-    tensor_parallel_attention_backward(t->tp, &h, t->params, dx, x, dy, s);
+    tensor_parallel_attention_backward(t->tp, &h, t->params, dx, x, dy, &t->saved);
 }
 
 // common/model's attention over all heads, between whole matrices.
-static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
+static void unsplit_forward(Trial *t, Tensor y, Tensor x) {
+    Saved *s = &t->saved;
     const Param *p = t->params;
     const AttentionHeads h = heads_of(t);
     saved_tensor(s, S_QKV, M, QKV);
@@ -56,7 +57,8 @@ static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     op_matmul(y, s->t[S_MIX], p[ATTENTION_O].w);
     op_add_bias(y, y, p[ATTENTION_O_BIAS].w);
 }
-static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
+static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy) {
+    Saved *s = &t->saved;
     Param *p = t->params;
     const AttentionHeads h = heads_of(t);
     Arena scratch = arena(MEM_WORKSPACE);

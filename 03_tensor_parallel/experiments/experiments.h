@@ -81,8 +81,9 @@ struct Trial {
     // The key of the random numbers of X and so on. i: the step or the parameter.
     uint64_t (*key)(uint64_t seed, TrialData what, size_t i);
     const char *weight_name; // the name of updated weights in a snapshot: "updated %s"
-    void (*forward)(Trial *t, Tensor y, Tensor x, Saved *s);
-    void (*backward)(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s);
+    Saved saved;             // kept from forward to backward
+    void (*forward)(Trial *t, Tensor y, Tensor x);
+    void (*backward)(Trial *t, Tensor dx, Tensor x, Tensor dy);
 };
 Trial trial_new(Run *run, Comm *tp, size_t M, size_t K, size_t N); // X and Y whole
 void trial_train(Trial *t, TrialResult *r); // the last step of a split training is recorded

@@ -87,8 +87,8 @@ static void train_step(Trial *t, TrialResult *r) {
     trial_step_begin(t->run, t->tp, r, t->step);
     Arena buffers = arena(MEM_WORKSPACE);
     Arena kept = arena(MEM_ACTIVATIONS);
-    Saved saved = saved_new();
-    saved.storage = t->storage;
+    t->saved = saved_new();
+    t->saved.storage = t->storage;
     Tensor x = tensor_shaped(&kept, tensor_shape(M, range_size(t->x_cols), t->storage));
     tensor_copy(x, drawn(t, &buffers, TRIAL_X, t->K, t->x_cols));
     Tensor target = drawn(t, &buffers, TRIAL_TARGET, t->N, t->y_cols);
@@ -100,7 +100,7 @@ static void train_step(Trial *t, TrialResult *r) {
 
     if (recorded) picture_begin(t->run, MEM_ACTIVATIONS);
     record_enter(EVENT_FORWARD, NO_NUMBER);
-    t->forward(t, y, x, &saved);
+    t->forward(t, y, x);
     drop(t, y);
     record_leave();
     op_scale(dy, target, -1);
@@ -109,7 +109,7 @@ static void train_step(Trial *t, TrialResult *r) {
     op_scale(dy, dy, (real)(1.0 / (double)M));
     record_enter(EVENT_BACKWARD, NO_NUMBER);
     drop(t, dy);
-    t->backward(t, dx, x, dy, &saved);
+    t->backward(t, dx, x, dy);
     record_leave();
     if (recorded) picture_end(t->run);
 
@@ -121,7 +121,7 @@ static void train_step(Trial *t, TrialResult *r) {
         op_sgd(p->w, p->g, 1, (real)t->rate, 0);
     }
     trial_step_end(t->tp, r);
-    saved_free(&saved);
+    saved_free(&t->saved);
     arena_free(&buffers);
     arena_free(&kept);
 }
