@@ -35,67 +35,62 @@ static void unsplit_step(HandLayer *l) {
 
 // ---------------------------------------------------------------- the paper
 
-// Matrices side by side: the first line has the names, each later line a row of every matrix.
 typedef struct {
-    const char *line[1 + K];
-    size_t rows;
-} Paper;
+    const char *sign, *name; // the sign separates the matrix from the one before it
+    const double *a;         // row r begins at a[r * ld]: a matrix, or columns of a wider one
+    size_t rows, cols, ld;
+} Matrix;
 
-// Appends a matrix. `sign` separates it from the matrix before it. ld is the distance of two rows
-// in memory, so `a` can be a part of a larger matrix.
-static void add_matrix(Run *run, Paper *p, const char *sign, const char *name, const double *a,
-                       size_t rows, size_t cols, size_t ld) {
-    const char *line[1 + K] = { name };
-    size_t width = strlen(name);
-    for (size_t r = 1; r <= rows; r++) {
-        line[r] = "[";
-        for (size_t c = 0; c < cols; c++)
-            line[r] = page_text(run, "%s%3g", line[r], a[(r - 1) * ld + c]);
-        line[r] = page_text(run, "%s ]", line[r]);
-        if (strlen(line[r]) > width) width = strlen(line[r]);
-    }
-    for (size_t r = 0; r <= K; r++)
-        p->line[r] = page_text(run, "%s  %1s %-*s", p->line[r] ? p->line[r] : "",
-                               r && r <= rows ? sign : "", (int)width, r <= rows ? line[r] : "");
-    if (rows > p->rows) p->rows = rows;
-}
-static void show(Run *run, const Paper *p) {
-    for (size_t r = 0; r <= p->rows; r++) {
-        size_t n = strlen(p->line[r]);
-        while (n && p->line[r][n - 1] == ' ') n--;
-        say(run, "%.*s", (int)n, p->line[r]);
+// Prints matrices side by side: a line of names, then in each line a row of every matrix.
+static void show(Run *run, const Matrix *m, size_t n) {
+    size_t rows = 0;
+    for (size_t i = 0; i < n; i++) rows = m[i].rows > rows ? m[i].rows : rows;
+    for (size_t r = 0; r <= rows; r++) {
+        const char *line = "";
+        for (size_t i = 0; i < n; i++) {
+            const size_t brackets = strlen("[ ]") + 3 * m[i].cols, name = strlen(m[i].name);
+            const bool has_row = r > 0 && r <= m[i].rows;
+            const char *cell = r ? "" : m[i].name;
+            for (size_t c = 0; has_row && c < m[i].cols; c++)
+                cell = page_text(run, "%s%3g", c ? cell : "[", m[i].a[(r - 1) * m[i].ld + c]);
+            line = page_text(run, "%s  %1s %-*s", line, has_row ? m[i].sign : "",
+                             (int)(name > brackets ? name : brackets),
+                             has_row ? page_text(run, "%s ]", cell) : cell);
+        }
+        size_t length = strlen(line);
+        while (length && line[length - 1] == ' ') length--;
+        say(run, "%.*s", (int)length, line);
     }
 }
 
 static void show_unsplit(Run *run, const HandLayer *l) {
     const HandLayer start = new_layer();
-    Paper p = { 0 };
-    add_matrix(run, &p, "", "X", &l->x[0][0], M, K, K);
-    add_matrix(run, &p, "", "W", &start.w[0][0], K, N, N);
-    add_matrix(run, &p, "", "Y = X W", &l->y[0][0], M, N, N);
-    add_matrix(run, &p, "", "dY = Y - target", &l->dy[0][0], M, N, N);
-    add_matrix(run, &p, "", "dX = dY W^T", &l->dx[0][0], M, K, K);
-    show(run, &p);
+    const Matrix m[] = { { "", "X", &l->x[0][0], M, K, K },
+                         { "", "W", &start.w[0][0], K, N, N },
+                         { "", "Y = X W", &l->y[0][0], M, N, N },
+                         { "", "dY = Y - target", &l->dy[0][0], M, N, N },
+                         { "", "dX = dY W^T", &l->dx[0][0], M, K, K } };
+    show(run, m, sizeof m / sizeof *m);
 }
 // Shards that have finished columns of `whole` [M, cols].
 static void show_side_by_side(Run *run, const char *const *names, size_t shards, const char *name,
                               const double *whole, size_t cols) {
-    Paper p = { 0 };
+    Matrix m[K + 1];
     for (size_t i = 0; i < shards; i++) {
         const Range own = shard_range(cols, shards, i);
-        add_matrix(run, &p, i ? "|" : "", names[i], whole + own.lo, M, range_size(own), cols);
+        m[i] = (Matrix){ i ? "|" : "", names[i], whole + own.lo, M, range_size(own), cols };
     }
-    add_matrix(run, &p, "=", name, whole, M, cols, cols);
-    show(run, &p);
+    m[shards] = (Matrix){ "=", name, whole, M, cols, cols };
+    show(run, m, shards + 1);
 }
 // Shards that have partial sums of all of `sum` [M, cols], one after another in `parts`.
 static void show_added(Run *run, const char *const *names, size_t shards, const char *name,
                        const double *parts, const double *sum, size_t cols) {
-    Paper p = { 0 };
+    Matrix m[K + 1];
     for (size_t i = 0; i < shards; i++)
-        add_matrix(run, &p, i ? "+" : "", names[i], parts + i * M * cols, M, cols, cols);
-    add_matrix(run, &p, "=", name, sum, M, cols, cols);
-    show(run, &p);
+        m[i] = (Matrix){ i ? "+" : "", names[i], parts + i * M * cols, M, cols, cols };
+    m[shards] = (Matrix){ "=", name, sum, M, cols, cols };
+    show(run, m, shards + 1);
 }
 static void show_columns(Run *run) {
     static const char *const y[N] = { "Y0 = X W0", "Y1 = X W1", "Y2 = X W2" };
