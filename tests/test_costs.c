@@ -235,11 +235,10 @@ static void context_closed_forms(Run *run) {
     static const char *const name[] = { "ring: sent", "zigzag: sent", "RSA: sent",
                                         "Ulysses: sent" };
     static const double units[] = { 6 * N - 4, 6 * N - 4, 8 * (N - 1), 8.0 * (N - 1) / N };
-    const Comm cp = { .rank = 1, .size = N };
     const ContextSizes z = { 1, N * CHUNK, HEADS, HEADS, COLUMNS, REALS, 1, 0, 0 };
     for (int kind = 0; kind < CONTEXT_KINDS; kind++)
         cost(run, name[kind], "elements", units[kind] * CHUNK * HEADS * COLUMNS,
-             context_layer_bytes(&cp, kind, z) / sizeof(real));
+             context_bytes_sent(kind, z, N) / sizeof(real));
     if (!clock_config()->simulated) return;
     for (int kind = CONTEXT_RING; kind <= CONTEXT_ZIGZAG; kind++) {
         const RingTime ring = context_ring_time(kind, z, N, false);

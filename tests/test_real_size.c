@@ -204,7 +204,10 @@ static void tensor_parallel_sizes(void) {
     double fast = 100 * F / (F + sent / NVLINK), slow = 100 * F / (F + sent / IB);
     page = "03_tensor_parallel/README.md";
     on_page("AdamW | %.0f GB | %.1f GB |", MIXED * psi_whole, MIXED * psi);
-    on_page("kept activations | %.1f GB | %.1f GB |", all * kept(&whole), all * kept(&z));
+    const double flash = all * (kept(&z) - scores(&z));
+    const double flash_whole = all * (kept(&whole) - scores(&whole));
+    on_page("with stored scores | %.1f GB | %.1f GB |", all * kept(&whole), all * kept(&z));
+    on_page("with FlashAttention | %.1f GB | %.1f GB |", flash_whole, flash);
     on_page("over NVLink | 100 %% | %.0f %% |", fast);
     on_page("over InfiniBand | 100 %% | %.0f %% |", slow);
     page = "03_tensor_parallel/reference.md";
@@ -212,6 +215,7 @@ static void tensor_parallel_sizes(void) {
     on_page("%.2f billion … %.1f GB, instead of %.0f GB", psi, MIXED * psi, MIXED * psi_whole);
     on_page("%.1f million elements … %.1f GB, instead of %.1f GB", T * kept(&z) / 1e6,
             all * kept(&z), all * kept(&whole));
+    on_page("Without the scores … %.1f GB, instead of %.1f GB", flash, flash_whole);
     on_page("%.1f million elements = %.0f MB: %.2f ms over NVLink, %.1f ms over InfiniBand",
             sent / BF16 / 1e6, sent / 1e6, 1e3 * sent / NVLINK, 1e3 * sent / IB);
     on_page("= %.2f\\cdot10^{11}$ FLOP: %.2f ms", F * A100 / 1e11, 1e3 * F);

@@ -3,7 +3,6 @@
 // heads, whose costs are predicted. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
-#include "judge/draw/picture.h"
 
 enum { B = 2, T = 7, M = B * T, H = 9, D = 4, C = H * D }; // D: columns of one head
 enum { KEY_PROBABILITIES = 104 };
@@ -11,7 +10,10 @@ enum { KEY_PROBABILITIES = 104 };
 // share each of them. QKV: columns of q | k | v.
 enum { KEY_HEADS = H, RATIO = H / KEY_HEADS, QKV = C + 2 * KEY_HEADS * D };
 static const double theta = 0; // the base of rotary positions; 0: none
-static const uint64_t key[TRIAL_DATA] = { 101, 102, 103, 105 }; // by TrialData
+static uint64_t key(uint64_t seed, TrialData what, size_t i) {
+    static const uint64_t data[] = { 101, 102, 103, 105 }; // by TrialData
+    return random_key(random_key(seed, data[what]), i);
+}
 static const double dropout = 0.1; // dropout of the probabilities and of Y
 
 // ---------------------------------------------------------------- split and unsplit
@@ -33,17 +35,18 @@ static AttentionHeads heads_of(const Trial *t) {
                              .ratio = RATIO,
                              .theta = theta };
 }
-static void split_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
+static void split_forward(Trial *t, Tensor y, Tensor x) {
     AttentionHeads h = heads_of(t);
-    tensor_parallel_attention_forward(t->tp, &h, t->params, y, x, s);
+    tensor_parallel_attention_forward(t->tp, &h, t->params, y, x, &t->saved);
 }
-static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
+static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy) {
     AttentionHeads h = heads_of(t);
-    tensor_parallel_attention_backward(t->tp, &h, t->params, dx, x, dy, s);
+    tensor_parallel_attention_backward(t->tp, &h, t->params, dx, x, dy, &t->saved);
 }
 
 // common/model's attention over all heads, between whole matrices.
-static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
+static void unsplit_forward(Trial *t, Tensor y, Tensor x) {
+    Saved *s = &t->saved;
     const Param *p = t->params;
     const AttentionHeads h = heads_of(t);
     saved_tensor(s, S_QKV, M, QKV);
@@ -54,7 +57,8 @@ static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     op_matmul(y, s->t[S_MIX], p[ATTENTION_O].w);
     op_add_bias(y, y, p[ATTENTION_O_BIAS].w);
 }
-static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
+static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy) {
+    Saved *s = &t->saved;
     Param *p = t->params;
     const AttentionHeads h = heads_of(t);
     Arena scratch = arena(MEM_WORKSPACE);
@@ -77,8 +81,8 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
     t.deviation = 0.2;
     t.rate = 0.1;
     t.dropout = dropout;
-    for (size_t i = 0; i < TRIAL_DATA; i++) t.keys[i] = key[i];
-    t.long_names = true;
+    t.key = key;
+    t.weight_name = "updated %s, step 3";
     t.forward = tp ? split_forward : unsplit_forward;
     t.backward = tp ? split_backward : unsplit_backward;
     if (tp) tensor_parallel_attention_cut(t.params, own_heads(tp), D);
@@ -112,14 +116,12 @@ static void ending(Run *run, const char *added) {
                    "between W_qkv and W_O. With a cut inside the heads each rank would have only "
                    "partial sums of q k^T and dO v^T, and adding them would send %s per rank.",
                    added);
+    const char *waits = "";
     if (H % n)
-        say_cost(run,
-                 "%s per rank and step in %s all-reduces, exposed. Rank 0 has %zu of %d "
-                 "heads, and the ranks with %zu wait for it.",
-                 cost_text(run, "sent"), cost_text(run, "calls"), ceil_div(H, n), H, H / n);
-    else
-        say_cost(run, "%s per rank and step in %s all-reduces, exposed.", cost_text(run, "sent"),
-                 cost_text(run, "calls"));
+        waits = page_text(run, " Rank 0 has %zu of %d heads, and the ranks with %zu wait for it.",
+                          ceil_div(H, n), H, H / n);
+    say_cost(run, "%s per rank and step in %s all-reduces, exposed.%s", cost_text(run, "sent"),
+             cost_text(run, "calls"), waits);
     say_use_when(run, "ranks share a Transformer block. The number of ranks should divide the "
                       "heads.");
 }
@@ -147,10 +149,10 @@ static void table(Run *run, const TrialResult *r) {
     results(run, columns, rows);
     say(run,
         "  B = %d sequences of T = %d, M = B T; H = %d heads of D = %d, C = H D; t = %zu, %zu "
-        "bytes per element",
+        "bytes per element\n  2 B H T²: the probabilities before and after dropout. dO: the "
+        "gradient of the heads' output\n  heads cut: each rank would have some columns of every "
+        "head.",
         B, T, H, D, n, e);
-    say(run, "  heads cut: each rank would have some columns of every head. dO: the gradient of "
-             "the heads' output");
     ending(run, added + 1);
 }
 
@@ -159,11 +161,9 @@ static void attention(Run *run) {
     REQUIRE(n <= KEY_HEADS, "%zu ranks: attention has %d heads; choose %d ranks or fewer", n,
             KEY_HEADS, KEY_HEADS);
     say(run, "q = X W_q, k = X W_k, v = X W_v. A token's output is a mean of the v of all tokens "
-             "up to itself,");
-    say(run, "weighted by softmax(q k^T / sqrt(D)). A head does this with D columns of its own; "
-             "W_O mixes heads.");
-    say(run, "Each rank holds whole heads: their columns of W_qkv (W_q, W_k, W_v), their rows of "
-             "W_O; X is whole.");
+             "up to itself,\nweighted by softmax(q k^T / sqrt(D)). A head does this with D columns "
+             "of its own; W_O mixes heads.\nEach rank holds whole heads: their columns of W_qkv "
+             "(W_q, W_k, W_v), their rows of W_O; X is whole.");
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     costs(run, &r);
     picture_show(run, "Attention over its ranks, last step", PICTURE_CHART);

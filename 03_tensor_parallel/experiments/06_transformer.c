@@ -75,8 +75,7 @@ static void table(Run *run, const ModelConfig *c, const GptCells *one) {
     results(run, columns, rows);
     say(run,
         "  sending / computing: values also count latency and attention's products; the formulas "
-        "do not.\n"
-        "  Device: P = %.3g GFLOP/s; links: beta = %.3g, %.3g MB/s",
+        "do not.\n  Device: P = %.3g GFLOP/s; links: beta = %.3g, %.3g MB/s",
         clock_config()->device.flops / 1e9, link_named("fast")->beta / 1e6,
         link_named("slow")->beta / 1e6);
     say(run, "  a block keeps M C (4 + 12/t + %s/(C t) + 4/C) elements for backward",
@@ -87,8 +86,8 @@ static void table(Run *run, const ModelConfig *c, const GptCells *one) {
         BATCH, c->context, c->width, c->heads, c->layers, c->vocab, n, e);
     if (c->heads % n)
         say(run,
-            "  t does not divide the heads: rank 0 has %zu of %zu, and sets the times. Else "
-            "the formulas are exact.",
+            "  The formulas are exact where t divides all sizes. Here rank 0 has %zu of %zu heads "
+            "and sets the times.",
             first.heads, c->heads);
 }
 
@@ -99,8 +98,8 @@ static void ending(Run *run, const char *whole) {
                    "parameters, and sends %s per step.",
                    cost_text(run, "parameters"), whole, cost_text(run, "sent"));
     trial_say_cost(run, "calls");
-    say_use_when(run, "a model does not fit in one device, and a fast link joins several: usually "
-                      "the 8 devices of a node.");
+    say_use_when(run, "a model does not fit in one device, and a fast link joins several, as in a "
+                      "node of 8 GPUs.");
 }
 
 static void transformer(Run *run) {

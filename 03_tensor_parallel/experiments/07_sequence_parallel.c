@@ -2,7 +2,6 @@
 // parallel with inputs kept whole, and sequence parallel with inputs gathered again. The two
 // sequence-parallel trainings must agree in every bit, and must equal the unsplit one. Formulas
 // predict calls, bytes, memory and time.
-#include <stdio.h>
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
@@ -10,21 +9,28 @@ typedef enum { TENSOR_ONLY, INPUTS_WHOLE, INPUTS_SHARD, SEQUENCE_WAYS } Way;
 static const char *const way_id[] = { "%s.tensor", "%s.kept", "%s.again" };
 static const char *const way_name[] = { "tensor parallel: %s", "inputs kept whole: %s",
                                         "gathered again: %s" };
+#define EACH_WAY(id) \
+    { id ".tensor", id ".kept", id ".again" }
 enum { SEQUENCES = 3, MICRO_BATCHES = 2 }; // 2 sequences, then 1
+enum { LOSS_SUMS = 3 };                    // all-reduces in the loss of a micro-batch
 
 // ---------------------------------------------------------------- costs
 
+// The sequences of micro-batch k.
+static size_t sequences_of(const Training *t, size_t k) {
+    return range_size(training_micro_batch(t, 1, 0, k));
+}
 static CutSizes sizes(const Training *t, Way way, size_t n, size_t rank) {
-    CutSizes z = cut_sizes(&t->model, n, rank);
+    const CutSizes z = cut_sizes(&t->model, n, rank);
     return way == TENSOR_ONLY ? z : cut_sequence(z, way == INPUTS_WHOLE);
 }
 
-// Returns the messages of all micro-batches in the layers, and the time of these messages and of
-// the products.
+// Adds up all micro-batches: the messages in the layers, and the time of these messages and of the
+// products.
 static SequenceTraffic layers_step(const CutSizes *z, const Training *t) {
     SequenceTraffic all = { 0 };
     for (size_t k = 0; k < t->micro_batches; k++) {
-        const size_t B = gpt_sequences(t, k);
+        const size_t B = sequences_of(t, k);
         const Traffic reduce = traffic_tensor_parallel(z, z->t, B, false);
         SequenceTraffic s = { .sums = reduce.calls, .bytes = reduce.bytes, .time = reduce.time };
         if (z->sequence) s = traffic_sequence_parallel(z, B, false);
@@ -38,16 +44,15 @@ static SequenceTraffic layers_step(const CutSizes *z, const Training *t) {
 }
 
 static void costs(Run *run, const Training *t, Way way, const GptMeasured *r) {
-    const size_t n = run->world->size, e = weight_bytes(&t->model);
-    const size_t B = gpt_sequences(t, 0); // the first micro-batch is the largest
+    const size_t n = run->world->size;
     const CutSizes z = sizes(t, way, n, run->world->rank), first = sizes(t, way, n, 0);
+    const GptElements elements = gpt_elements(&z, sequences_of(t, 0)); // the largest micro-batch
+    gpt_memory_costs(run, way_id[way], way_name[way], &t->model, &elements, r);
     const SequenceTraffic layers = layers_step(&z, t);
     const Traffic none = { 0 }, partial = way == TENSOR_ONLY ? none : traffic_partial_sums(&z);
     const double norm = ring_time(ALL_REDUCE_PASSES, n, config_tensors(&t->model), sizeof(double));
     const double time = layers_step(&first, t).time + partial.time + norm; // all wait for rank 0
-    const GroupTraffic *got = &r->layers[GPT_WORLD], *sums = &r->sums[GPT_WORLD];
-    const GptElements elements = gpt_elements(&z, B);
-    gpt_memory_costs(run, way_id[way], way_name[way], &t->model, &elements, r);
+    const GroupTraffic *got = &r->layers[GPT_WORLD];
     check_costs(run, way_id[way], way_name[way],
                 (CostRow[]){ { "gathers", "all-gathers per step", "calls",
                                BY_FORMULA(layers.gathers), got->calls[COMM_ALL_GATHER] },
@@ -58,37 +63,32 @@ static void costs(Run *run, const Training *t, Way way, const GptMeasured *r) {
                              { "sent", "sent in the layers per step", "bytes",
                                BY_FORMULA(layers.bytes), got->sent },
                              { "partial.sent", "sent for partial gradients", "bytes",
-                               BY_FORMULA(partial.bytes), sums->sent },
-                             { "message", "message to a next stage", "bytes",
-                               BY_FORMULA(message_elements(&z, B) * e), r->message },
+                               BY_FORMULA(partial.bytes), r->sums[GPT_WORLD].sent },
                              { clock_config()->simulated ? "step" : NULL, "step", "ps",
                                BY_FORMULA(time), (double)picture_timing(run).step },
                              { 0 } });
 }
 
-// ---------------------------------------------------------------- the table, and the run
+// ---------------------------------------------------------------- the table and the answer
 
-static void show(Run *run, Way way) {
-    static const char *const title[] = { "tensor parallel", "inputs kept whole",
-                                         "SP, inputs gathered again" };
-    const bool on_page = way == INPUTS_SHARD;
-    picture_show(run, title[way], on_page ? PICTURE_CHART : PICTURE_NO_FILES | PICTURE_DETAIL);
-}
-
-#define EACH_WAY(id) \
-    { id ".tensor", id ".kept", id ".again" }
 static void table(Run *run, const Training *t) {
-    const char *const columns[] = { "tensor parallel", "SP, input kept", "SP, gathered again",
-                                    NULL };
-    const size_t n = run->world->size, M = gpt_sequences(t, 0) * t->model.context;
+    static const char *const columns[] = { "tensor parallel", "SP, input kept",
+                                           "SP, gathered again", NULL };
+    static const char *const sums[] = EACH_WAY("sums");
+    const size_t n = run->world->size, M = sequences_of(t, 0) * t->model.context;
+    const char *cell[SEQUENCE_WAYS];
+    for (Way way = 0; way < SEQUENCE_WAYS; way++) {
+        const double rest = cost_value(run, sums[way]) - LOSS_SUMS * MICRO_BATCHES;
+        cell[way] = page_text(run, "=%d + %.0f", LOSS_SUMS * MICRO_BATCHES, rest);
+    }
     const Result rows[] = {
         { "activations, peak", "all layers", EACH_WAY("kept") },
-        { "  norms of a block", "in M C elements", { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
+        { "  a block's norms", "times M C elements", { "=4+4/C", "=2+(2+4/C)/t", "=(4+4/C)/t" } },
         { "sent in the layers", "all layers", EACH_WAY("sent") },
-        { "  by a block", "in M C (t-1)/t", { "=8", "=8", "=10" } },
+        { "  by a block", "times M C (t-1)/t", { "=8", "=8", "=10" } },
         { "all-gathers per step", "of M C elements", EACH_WAY("gathers") },
         { "reduce-scatters", "of M C elements", EACH_WAY("scatters") },
-        { "all-reduces in layers", "of M C; loss: of M", EACH_WAY("sums") },
+        { "all-reduces", "in the loss + others", { cell[0], cell[1], cell[2] } },
         { "sent for norms, biases", "(6 L + 2) C gradients", EACH_WAY("partial.sent") },
         { clock_config()->simulated ? "time of a step" : NULL, "products + messages",
           EACH_WAY("step") },
@@ -102,85 +102,71 @@ static void table(Run *run, const Training *t) {
         "  Besides its norms a block keeps M C (12 + %s)/t elements, those between column and "
         "row cuts.",
         t->model.dropout > 0 ? "2 H T/C" : "H T/C");
-    const size_t least = gpt_sequences(t, t->micro_batches - 1) * t->model.context;
-    if (M % n || least % n || t->model.heads % n)
-        say(run,
-            "  The formulas are exact where t divides heads and rows. Here the checks count each "
-            "rank's share.");
-}
-
-static void sending_answer(Run *run) {
-    const bool as_many = cost_value(run, "sent.kept") <= cost_value(run, "sent.tensor");
-    const char *kept = cost_text(run, "sent.kept"), *tensor = cost_text(run, "sent.tensor");
-    const char *rise = "Only where t divides the rows. Here bytes sent in the layers "
-                       "rise from %s to %s per rank";
-    const char *sent = page_text(run, "Yes. Bytes sent in the layers stay at %s per rank", kept);
-    if (!as_many) sent = page_text(run, rise, tensor, kept);
-    say_answer(run,
-               "%s, and activations fall from %s to %s. If inputs are gathered again, "
-               "activations fall to %s, and %s are sent.",
-               sent, cost_text(run, "kept.tensor"), cost_text(run, "kept.kept"),
-               cost_text(run, "kept.again"), cost_text(run, "sent.again"));
+    say(run, "  The formulas are exact where t divides heads and rows. The checks count each "
+             "rank's share.");
 }
 
 static void ending(Run *run) {
-    if (!answer_alone(run)) sending_answer(run);
-    if (clock_config()->simulated)
-        say_cost(run,
-                 "once per step each rank sends %s more, to sum the gradients of norms and "
-                 "biases. A step takes %s, or %s if gathered again, instead of %s.",
-                 cost_text(run, "partial.sent.kept"), cost_text(run, "step.kept"),
-                 cost_text(run, "step.again"), cost_text(run, "step.tensor"));
-    else
-        say_cost(run,
-                 "once per step each rank sends %s more, to sum the gradients of norms and "
-                 "biases.",
-                 cost_text(run, "partial.sent.kept"));
+    const bool more = cost_value(run, "sent.kept") > cost_value(run, "sent.tensor");
+    if (!answer_alone(run))
+        say_answer(run,
+                   "%s. In the layers a rank sends %s, with tensor parallelism %s. Activations "
+                   "fall from %s to %s. If inputs are gathered again, activations fall to %s, and "
+                   "a rank sends %s.",
+                   more ? "Only where t divides the rows" : "Yes", cost_text(run, "sent.kept"),
+                   cost_text(run, "sent.tensor"), cost_text(run, "kept.tensor"),
+                   cost_text(run, "kept.kept"), cost_text(run, "kept.again"),
+                   cost_text(run, "sent.again"));
+    say_cost(run,
+             "once per step each rank sends %s more, to sum the gradients of norms and biases.",
+             cost_text(run, "partial.sent.kept"));
     say_use_when(run, "ranks use tensor parallelism. Gather inputs again, as Megatron-LM does, and "
                       "start the gather before the product for dX, which can hide it.");
 }
 
+// ---------------------------------------------------------------- three trainings, and the run
+
+// With one optimizer. Each way's costs are those of AdamW's last step, which is recorded.
+static void trainings(Run *run, Training *t, bool adam) {
+    t->optimizer = adam ? adamw(0.01) : sgd(0.5);
+    t->recorded = adam;
+    Trajectory got[SEQUENCE_WAYS], unsplit = training_unsplit(run, t, 1);
+    for (Way way = 0; way < SEQUENCE_WAYS; way++) {
+        CutGpt cut = { .way = way == TENSOR_ONLY ? WAY_1D : WAY_SP,
+                       .world = run->world,
+                       .input = way == INPUTS_WHOLE ? KEEP_WHOLE : KEEP_SHARD };
+        got[way] = trajectory_new(run, t);
+        gpt_train(&cut, t, &got[way]);
+        if (adam) costs(run, t, way, &cut.measured);
+    }
+    if (adam) picture_show(run, "SP, inputs gathered again", PICTURE_CHART);
+    Trajectory *shard = &got[INPUTS_SHARD];
+    training_compare(run, "sequence-parallel = unsplit", shard, &unsplit, rounding_limit(run));
+    training_compare(run, "kept whole = gathered again", &got[INPUTS_WHOLE], shard, 0);
+    check_true(run, adam ? "AdamW" : "SGD", "every step is clipped",
+               trajectory_clipped(shard, t->clip));
+    // Forward adds the same terms in the same order as an all-reduce does. The gradients of norms
+    // are added in another order.
+    check_numbers(run, "forward = tensor parallel's", "loss", shard->loss, got[TENSOR_ONLY].loss, 1,
+                  exact_limit(run));
+    for (Way way = 0; way < SEQUENCE_WAYS; way++) trajectory_free(&got[way]);
+    trajectory_free(&unsplit);
+}
+
 static void sequence(Run *run) {
-    const size_t vocab = 61;
-    Training t = gpt_training(gpt_options(run, option_size(run, "context"), vocab), SEQUENCES);
+    Training t = gpt_training(gpt_options(run, option_size(run, "context"), 61), SEQUENCES);
     t.micro_batches = MICRO_BATCHES;
     training_store(run, &t);
     say(run,
         "M: the rows (tokens) of a micro-batch. C: the width. In tensor parallelism each of t "
-        "ranks "
-        "has all\nM rows in norms and residual paths (x + attention(x)). In sequence parallelism "
-        "(SP) it has M/t of\nthem, and gathers all rows before a column cut. For backward it keeps "
-        "them (input kept), or gathers\nthem a second time (gathered again). One step has %d "
-        "micro-batches (F0, F1).",
+        "ranks has all\nM rows in norms and residual paths (x + attention(x)). In sequence "
+        "parallelism (SP) it has M/t of\nthem, and gathers all rows before a column cut. For "
+        "backward it keeps them (input kept), or gathers\nthem a second time (gathered again). One "
+        "step has %d micro-batches (F0, F1).",
         MICRO_BATCHES);
-    for (size_t i = 0; i < 2; i++) { // SGD, then AdamW
-        t.optimizer = i ? adamw(0.01) : sgd(0.5);
-        t.recorded = i;
-        Trajectory got[SEQUENCE_WAYS], unsplit = training_unsplit(run, &t, 1);
-        for (Way way = 0; way < SEQUENCE_WAYS; way++) {
-            CutGpt cut = { .way = way == TENSOR_ONLY ? WAY_1D : WAY_SP,
-                           .world = run->world,
-                           .input = way == INPUTS_WHOLE ? KEEP_WHOLE : KEEP_SHARD };
-            got[way] = trajectory_new(run, &t);
-            gpt_train(&cut, &t, &got[way]);
-            if (!i) continue;
-            costs(run, &t, way, &cut.measured);
-            show(run, way);
-        }
-        Trajectory *shard = &got[INPUTS_SHARD];
-        training_compare(run, "sequence-parallel = unsplit", shard, &unsplit, rounding_limit(run));
-        training_compare(run, "kept whole = gathered again", &got[INPUTS_WHOLE], shard, 0);
-        check_true(run, i ? "AdamW" : "SGD", "every step is clipped",
-                   trajectory_clipped(shard, t.clip));
-        // Forward adds the same terms in the same order as an all-reduce does. The gradients of
-        // norms are added in another order.
-        check_numbers(run, "forward = tensor parallel's", "loss", shard->loss,
-                      got[TENSOR_ONLY].loss, 1, exact_limit(run));
-        for (size_t way = 0; way < SEQUENCE_WAYS; way++) trajectory_free(&got[way]);
-        trajectory_free(&unsplit);
-    }
+    trainings(run, &t, false);
+    trainings(run, &t, true);
     table(run, &t);
-    sequence_figure7(run);
     ending(run);
     data_free(&t.data);
 }

@@ -19,8 +19,7 @@ static void ring_self(Run *run) {
         "Ring Self-Attention (RSA): a rank has a chunk of c = %d of the T positions. Its queries "
         "stay. The\nkeys of all ranks go round the ring, and the rank keeps a whole row of scores "
         "per query. Then\nit computes softmax as one device does, and the values go round. The "
-        "scores of later "
-        "keys are\ncomputed, too, and then masked.\n",
+        "scores of later keys are\ncomputed, too, and then masked.\n",
         CHUNK);
     Snapshot *want = attend_one_device(run, plain);
     const Attended rsa =
@@ -54,7 +53,7 @@ static void ring_self(Run *run) {
                    "it merges partial results.",
                    cost_text(run, "kept.rsa"), cost_text(run, "kept.ring"),
                    cost_text(run, "sent.ring"), cost_text(run, "sent.rsa"));
-    say_cost(run, "a rank keeps T T/N scores per head: with twice the ranks and twice the "
+    say_cost(run, "a rank keeps T²/N scores per head: with twice the ranks and twice the "
                   "positions it keeps twice as many. The causal mask saves no work.");
     say_use_when(run, "attention has no mask and the scores fit: then 6 products per pair are "
                       "enough, ring attention needs 7. Else use zigzag chunks (03.08).");

@@ -27,7 +27,7 @@ static void table(Run *run) {
                                 "a chunk of q",
                                 { "=6N-4", "=6N-4", "=8(N-1)", "=8(N-1)/N", "=6(N-1)/N" } },
                               { "sends, collectives", "both passes", EACH("calls") },
-                              { "kept besides q, k, v",
+                              { "kept for backward",
                                 "fullest rank",
                                 { kept[0], kept[1], kept[2], kept[3], kept[4] } },
                               { "computed",
@@ -70,8 +70,9 @@ static void ulysses(Run *run) {
     snapshot_free(want);
     table(run);
     say(run,
-        "  T = %zu positions on N = %zu ranks; C = %d. ring, zigzag: ring attention (03.08) with "
-        "contiguous\n  or zigzag chunks. RSA: Ring Self-Attention (03.13).",
+        "  kept: besides q, k, v and the output. T = %zu positions on N = %zu ranks; C = %d. ring, "
+        "zigzag: ring\n  attention (03.08) with contiguous or zigzag chunks. RSA: Ring "
+        "Self-Attention (03.13).",
         plain.T, n, HEADS * D);
     if (n == 1) say_answer(run, "One rank has all positions of all heads. Choose two or more.");
     else

@@ -1,5 +1,5 @@
-// attend.c: attention alone, without the rest of a model, in any kind of context parallelism: its
-// comparison with one device, and the check of its costs. Predictions: context_costs.c.
+// attend.c: attention alone, without the rest of a model, in any kind of context parallelism,
+// and its comparison with one device. context_costs.c checks its costs.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <stdlib.h>
 #include "common/comm/record.h"
@@ -8,7 +8,6 @@
 const AttentionKind *const context_kind[CONTEXT_KINDS] = { &ring_attention, &ring_attention_zigzag,
                                                            &ring_self_attention,
                                                            &ulysses_attention };
-const char *const context_id[CONTEXT_KINDS] = { "ring", "zigzag", "rsa", "ulysses" };
 
 // ---------------------------------------------------------------- forward and backward
 
@@ -130,46 +129,4 @@ Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *
                 got, want, limit);
     snapshot_free(got);
     return r;
-}
-
-// ---------------------------------------------------------------- costs
-
-void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id) {
-    const size_t n = run->world->size, rank = run->world->rank;
-    const bool simulated = clock_config()->simulated;
-    const char *ids = page_text(run, "%%s.%s", id), *names = page_text(run, "%s: %%s", id);
-    check_costs(run, ids, names,
-                (const CostRow[]){
-                    { "sent", "sent in both", "bytes",
-                      BY_FORMULA(context_layer_bytes(run->world, kind, z)), (double)r->sent },
-                    { "calls", "sends and collectives", "calls",
-                      BY_FORMULA((double)context_calls(kind, n)), (double)r->calls },
-                    { "kept", "kept by attention", "bytes",
-                      BY_FORMULA((double)context_kept(kind, z, n, rank)), (double)r->kept },
-                    { "buffers", "buffers, peak", "bytes",
-                      BY_FORMULA((double)context_buffers(kind, z, n)), (double)r->buffers },
-                    { "flops", "computed", "FLOPs", BY_FORMULA(context_flops(kind, z, n, rank)),
-                      r->flops },
-                    { 0 } });
-    const double forward = (double)r->forward.step, backward = (double)r->backward.step;
-    if (simulated && (kind == CONTEXT_RSA || kind == CONTEXT_ULYSSES))
-        check_costs(run, ids, names,
-                    (const CostRow[]){
-                        { "forward", "forward", "ps",
-                          BY_FORMULA(context_pass_time(kind, z, n, false)), forward },
-                        { "backward", "backward", "ps",
-                          BY_FORMULA(context_pass_time(kind, z, n, true)), backward },
-                        { 0 } });
-    if (!simulated || kind == CONTEXT_RSA || kind == CONTEXT_ULYSSES) return;
-    // The rings have no formula for their times: their steps are played. busy: the mean of ranks.
-    const RingTime ring = context_ring_time(kind, z, n, false);
-    const double busy = ring.busy / ((double)n * ring.step);
-    check_costs(run, ids, names,
-                (const CostRow[]){ { "forward", "forward", "ps", BY_PLAY(ring.step), forward },
-                                   { "busy", "busy in forward", "millionths",
-                                     BY_PLAY(round(1e6 * busy)),
-                                     round(1e6 * (1 - r->forward.idle_of_total)) },
-                                   { "backward", "backward", "ps",
-                                     BY_PLAY(context_ring_time(kind, z, n, true).step), backward },
-                                   { 0 } });
 }

@@ -1,10 +1,9 @@
-// bigram.c: the smallest language model with both ends of GPT: split over the vocabulary, and
-// unsplit.
+// bigram.c: the smallest language model with both ends of GPT, for the experiment of 05_vocab.c:
+// split over the vocabulary, and unsplit.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 
-enum { B = BIGRAM_B, T = BIGRAM_T, M = B * T, V = BIGRAM_V, C = BIGRAM_C };
-
+enum { M = BIGRAM_B * BIGRAM_T, V = BIGRAM_V, C = BIGRAM_C };
 enum { KEY_TABLE = 101, KEY_MASK };
 
 Bigram bigram_new(const Run *run, Range entries) {
@@ -37,47 +36,48 @@ void bigram_free(Bigram *m) {
     arena_free(&m->kept);
     arena_free(&m->output);
 }
-void bigram_drop(Run *run, Tensor x, const Batch *b) {
+
+// x is whole on every rank, so every rank applies the same mask.
+static void drop(Run *run, Tensor x, const Batch *b) {
     uint64_t mask = random_key(random_key(run->seed, KEY_MASK), b->step);
     op_dropout(x, x, (Dropout){ .key = mask, .p = 0.1 });
 }
 
-// ---------------------------------------------------------------- split and unsplit
-
-void bigram_split_forward(Run *run, Bigram *m, const Batch *b) {
-    Comm *tp = run->world;
-    vocab_parallel_lookup(tp, m->x, m->embedding.w, b->tokens, m->entries.lo);
-    bigram_drop(run, m->x, b);
+void bigram_logits(Run *run, Comm *tp, Bigram *m, const Batch *b) {
+    if (tp) vocab_parallel_lookup(tp, m->x, m->embedding.w, b->tokens, m->entries.lo);
+    else op_embed_tokens(m->x, m->embedding.w, b->tokens, 0);
+    drop(run, m->x, b);
     op_matmul_nt(m->logits, m->x, m->head.w); // [M, V/t] = [M, C] x [V/t, C]^T
-    vocab_parallel_loss(tp, m->loss, m->sum, m->logits, b->targets, m->entries.lo);
 }
-void bigram_split_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx) {
-    m->head.gradient_empty = true; // so the head's gradient overwrites old values
-    op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, m->entries.lo);
-    vocab_parallel_backward(run->world, dx, m->logits, m->x, &m->head);
-    bigram_drop(run, dx, b);
-    op_embed_tokens_grad(m->embedding.g, b->tokens, dx, m->entries.lo); // own entries only
-    op_add(m->embedding.g, m->head.g, m->embedding.g); // E is tied: adds the gradients of both uses
-}
-
-void bigram_forward(Run *run, Bigram *m, const Batch *b) {
+void bigram_loss(Comm *tp, Bigram *m, const Batch *b) {
+    if (tp) {
+        vocab_parallel_loss(tp, m->loss, m->sum, m->logits, b->targets, m->entries.lo);
+        return;
+    }
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor max = tensor_new(&scratch, M, 1);
     Tensor picked = tensor_new(&scratch, M, 1);
-    op_embed_tokens(m->x, m->embedding.w, b->tokens, 0);
-    bigram_drop(run, m->x, b);
-    op_matmul_nt(m->logits, m->x, m->head.w);
     op_row_max(max, m->logits);
     op_pick_target(picked, m->logits, b->targets, 0);
     op_exp_sum(m->sum, m->logits, max);
     op_token_loss(m->loss, picked, max, m->sum, b->targets);
     arena_free(&scratch);
 }
-void bigram_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx) {
-    op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, 0);
-    op_matmul_tn(m->head.g, m->logits, m->x);
-    op_matmul(dx, m->logits, m->head.w);
-    bigram_drop(run, dx, b);
-    op_embed_tokens_grad(m->embedding.g, b->tokens, dx, 0);
-    op_add(m->embedding.g, m->head.g, m->embedding.g);
+void bigram_backward(Run *run, Comm *tp, Bigram *m, const Batch *b) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor dx = tensor_like(&scratch, m->x);
+    Tensor dloss = tensor_new(&scratch, M, 1);
+    tensor_fill(dloss, (real)b->token_weight); // 1 / counted tokens
+    op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, m->entries.lo);
+    if (tp) {
+        m->head.gradient_empty = true; // so the head's gradient overwrites old values
+        vocab_parallel_backward(tp, dx, m->logits, m->x, &m->head);
+    } else {
+        op_matmul_tn(m->head.g, m->logits, m->x);
+        op_matmul(dx, m->logits, m->head.w);
+    }
+    drop(run, dx, b);
+    op_embed_tokens_grad(m->embedding.g, b->tokens, dx, m->entries.lo); // own entries only
+    op_add(m->embedding.g, m->head.g, m->embedding.g); // E is tied: adds the gradients of both uses
+    arena_free(&scratch);
 }

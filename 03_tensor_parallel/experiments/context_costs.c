@@ -1,41 +1,29 @@
-// context_costs.c: bytes, calls, FLOPs and times of the four kinds of context parallelism,
-// from sizes alone.
+// context_costs.c: bytes, calls, FLOPs and times of the four kinds of context parallelism, from
+// sizes alone, for attention of one sequence whose positions n divides; and their check.
 #include "03_tensor_parallel/experiments/experiments.h"
 #include <math.h>
 
-// ---------------------------------------------------------------- bytes sent in one layer
+const char *const context_id[CONTEXT_KINDS] = { "ring", "zigzag", "rsa", "ulysses" };
 
-size_t context_chunk(int kind, size_t T, size_t n, size_t rank) {
-    if (kind != CONTEXT_ZIGZAG) return part_size(T, n, rank);
-    return part_size(T, 2 * n, rank) + part_size(T, 2 * n, 2 * n - 1 - rank);
-}
+// ---------------------------------------------------------------- messages, memory, work
 
-double context_layer_bytes(const Comm *cp, int kind, ContextSizes z) {
-    const size_t n = cp->size, A = z.key_heads * z.D, e = element_size(z.storage);
-    const size_t ratio = z.heads / z.key_heads;
-    if (kind == CONTEXT_ULYSSES) { // q, k, v, out and their gradients
-        size_t part = z.B * ceil_div(z.T, n) * ceil_div(z.key_heads, n) * z.D;
-        return (double)(4 * (ratio + 1) * (n - 1) * part * e); // q and out: `ratio` parts each
-    }
-    size_t passed_on = 0; // positions of all blocks sent on
-    for (size_t k = 0; k + 1 < n; k++)
-        passed_on += context_chunk(kind, z.T, n, (cp->rank + n - k) % n);
+// Of a rank, forward and backward. c: positions of a chunk; A: columns of the keys.
+double context_bytes_sent(int kind, ContextSizes z, size_t n) {
+    const size_t c = z.T / n, A = z.key_heads * z.D, e = element_size(z.storage);
+    const size_t r = sizeof(real), ratio = z.heads / z.key_heads;
     if (kind == CONTEXT_RSA) // k, v; k, v again; sums of dk, dv
-        return (double)(4 * passed_on * z.B * A * e) +
-               2 * ring_bytes(ALL_REDUCE_PASSES, n, z.B * z.T * A, sizeof(real));
-    size_t round = n > 1 ? z.T : 0; // dk | dv make n hops: all positions
-    // k | v twice, dk | dv once
-    return (double)((4 * passed_on * e + 2 * round * sizeof(real)) * z.B * A);
+        return (double)(4 * (n - 1) * c * A * e) + 2 * ring_bytes(ALL_REDUCE_PASSES, n, z.T * A, r);
+    if (kind == CONTEXT_ULYSSES) // q, k, v, out and their gradients; q and out: `ratio` parts each
+        return (double)(4 * (ratio + 1) * (n - 1) * c * ceil_div(z.key_heads, n) * z.D * e);
+    const size_t hops = n > 1 ? n : 0; // of dk | dv, to their own rank; k | v make n-1, twice
+    return (double)((4 * (n - 1) * e + 2 * hops * r) * c * A);
 }
-
-// ---------------------------------------------------------------- attention alone
-
-size_t context_calls(int kind, size_t n) {
+static size_t calls(int kind, size_t n) {
     if (kind == CONTEXT_RSA) return 4 * (n - 1) + 2; // four passes, two all-reduces
     if (kind == CONTEXT_ULYSSES) return 4;
     return n > 1 ? 3 * n - 2 : 0; // k | v twice n-1 hops, dk | dv n hops
 }
-size_t context_kept(int kind, ContextSizes z, size_t n, size_t rank) {
+static size_t bytes_kept(int kind, ContextSizes z, size_t n, size_t rank) {
     const size_t c = z.T / n, keys = part_size(z.key_heads, n, rank);
     const size_t heads = keys * (z.heads / z.key_heads);
     const size_t e = element_size(z.storage), r = sizeof(real);
@@ -44,7 +32,7 @@ size_t context_kept(int kind, ContextSizes z, size_t n, size_t rank) {
         return z.T * (heads * (2 * z.D * e + r) + 2 * keys * z.D * e);
     return z.heads * c * r; // lse
 }
-size_t context_buffers(int kind, ContextSizes z, size_t n) {
+static size_t buffer_bytes(int kind, ContextSizes z, size_t n) {
     const size_t c = z.T / n, A = z.key_heads * z.D, ratio = z.heads / z.key_heads;
     const size_t e = element_size(z.storage), r = sizeof(real);
     if (kind == CONTEXT_RSA) return n * c * A * r; // dk of all keys
@@ -54,7 +42,7 @@ size_t context_buffers(int kind, ContextSizes z, size_t n) {
     // on more than one rank leaving and coming.
     return ((n > 2 ? 2 : 1) * e + (n > 1 ? 3 : 1) * r) * c * 2 * A;
 }
-double context_flops(int kind, ContextSizes z, size_t n, size_t rank) {
+static double flops(int kind, ContextSizes z, size_t n, size_t rank) {
     const size_t c = z.T / n, triangle = c * (c + 1) / 2; // pairs that the causal mask leaves
     if (kind == CONTEXT_RSA) return 6 * (double)z.heads * work_product(c, z.T, z.D).flops;
     size_t heads = z.heads, pairs = triangle + (n - 1) * c * c / 2;
@@ -64,18 +52,6 @@ double context_flops(int kind, ContextSizes z, size_t n, size_t rank) {
         pairs = z.T * (z.T + 1) / 2;
     }
     return 7 * (double)heads * work_product(pairs, 1, z.D).flops;
-}
-size_t context_longest_chunk(int kind, ContextSizes z, size_t n, size_t bytes) {
-    size_t lo = 0, hi = bytes;
-    while (hi - lo > 1) {
-        const size_t chunk = (lo + hi) / 2;
-        z.T = chunk * n;
-        size_t all = 4 * chunk * z.heads * z.D * element_size(z.storage);
-        all += context_kept(kind, z, n, 0) + context_buffers(kind, z, n);
-        if (all <= bytes) lo = chunk;
-        else hi = chunk;
-    }
-    return lo;
 }
 
 // ---------------------------------------------------------------- time of attention alone
@@ -140,9 +116,20 @@ RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     return t;
 }
 
+// Forward sends nothing in the last step:
+//     max(own, hop) + (n-2) max(other, hop) + other
+// Backward sends dk | dv after the products, on the same lane behind the next k | v. The last hop
+// is never hidden:
+//     max(own, hop) + (n-2) max(other, hop + sum_hop) + max(other, sum_hop) + sum_hop
+double context_ring_waits(size_t n, double own, double other, double hop, double sum_hop) {
+    if (n == 1) return 0;
+    const double wait = fmax(0, hop - own) + (double)(n - 2) * fmax(0, hop + sum_hop - other);
+    return sum_hop > 0 ? wait + fmax(0, sum_hop - other) + sum_hop : wait;
+}
+
 // RSA: every rank does the same. A pass of k or v hides its messages behind products; the products
 // for dK and dV need no pass. Ulysses: rank 0 has the most heads.
-double context_pass_time(int kind, ContextSizes z, size_t n, bool backward) {
+static double pass_time(int kind, ContextSizes z, size_t n, bool backward) {
     const size_t c = z.T / n, A = z.heads * z.D, ratio = z.heads / z.key_heads;
     const size_t e = element_size(z.storage);
     if (kind == CONTEXT_RSA) {
@@ -156,4 +143,45 @@ double context_pass_time(int kind, ContextSizes z, size_t n, bool backward) {
     const double product = (double)(most * ratio) * pairs_time(z.T, z.D, true);
     return ring_time(ONE_PASS, n, (ratio + 2) * part, e) + ring_time(ONE_PASS, n, ratio * part, e) +
            (backward ? 5 : 2) * product;
+}
+
+// ---------------------------------------------------------------- the check
+
+void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id) {
+    const size_t n = run->world->size, rank = run->world->rank;
+    const char *ids = page_text(run, "%%s.%s", id), *names = page_text(run, "%s: %%s", id);
+    check_costs(run, ids, names,
+                (const CostRow[]){
+                    { "sent", "sent in both", "bytes", BY_FORMULA(context_bytes_sent(kind, z, n)),
+                      (double)r->sent },
+                    { "calls", "sends and collectives", "calls", BY_FORMULA((double)calls(kind, n)),
+                      (double)r->calls },
+                    { "kept", "kept by attention", "bytes",
+                      BY_FORMULA((double)bytes_kept(kind, z, n, rank)), (double)r->kept },
+                    { "buffers", "buffers, peak", "bytes",
+                      BY_FORMULA((double)buffer_bytes(kind, z, n)), (double)r->buffers },
+                    { "flops", "computed", "FLOPs", BY_FORMULA(flops(kind, z, n, rank)), r->flops },
+                    { 0 } });
+    if (!clock_config()->simulated) return;
+    const double forward = (double)r->forward.step, backward = (double)r->backward.step;
+    if (kind == CONTEXT_RSA || kind == CONTEXT_ULYSSES) {
+        check_costs(run, ids, names,
+                    (const CostRow[]){ { "forward", "forward", "ps",
+                                         BY_FORMULA(pass_time(kind, z, n, false)), forward },
+                                       { "backward", "backward", "ps",
+                                         BY_FORMULA(pass_time(kind, z, n, true)), backward },
+                                       { 0 } });
+        return;
+    }
+    // The rings have no formula for their times: their steps are played. busy: the mean of ranks.
+    const RingTime ring = context_ring_time(kind, z, n, false);
+    const double busy = ring.busy / ((double)n * ring.step);
+    check_costs(run, ids, names,
+                (const CostRow[]){ { "forward", "forward", "ps", BY_PLAY(ring.step), forward },
+                                   { "busy", "busy in forward", "millionths",
+                                     BY_PLAY(round(1e6 * busy)),
+                                     round(1e6 * (1 - r->forward.idle_of_total)) },
+                                   { "backward", "backward", "ps",
+                                     BY_PLAY(context_ring_time(kind, z, n, true).step), backward },
+                                   { 0 } });
 }

@@ -25,27 +25,24 @@
 
 enum { TRIAL_STEPS = 3, TRIAL_PARAMS = 4 };
 
-// ---- The results of one of the two trainings. ----
+// The results of one of the two trainings.
 typedef struct {
     Snapshot *seen, *weights; // outputs and gradients of every step; final weights
     double loss[TRIAL_STEPS];
-    size_t parameters, gradients, optimizer; // bytes on this rank in the last step
-    size_t activations;                      // their peak in the last step
-    size_t calls, sent;                      // in the last step: all-reduces, bytes sent
+    // In the last step: bytes on this rank, the peak of activations, all-reduces, bytes sent.
+    size_t parameters, gradients, activations, calls, sent;
 } TrialResult;
-// trial_step_begin resets the counters of memory and messages, trial_step_end reads them. tp may be
-// NULL.
-void trial_step_begin(Comm *tp);
+// trial_step_begin resets the counters of memory and messages, trial_step_end reads them. Between
+// them r->seen takes the name "Y" as "Y, step 1". tp may be NULL.
+void trial_step_begin(Run *run, Comm *tp, TrialResult *r, size_t step);
 void trial_step_end(Comm *tp, TrialResult *r);
-void trial_put(Snapshot *s, const char *name, size_t step, size_t rows, size_t cols, Tensor part,
-               size_t row0, size_t col0); // as "name, step 1"
 
 // A training fills *r. tp is NULL for the unsplit training, which runs on rank 0 alone.
 typedef void TrialTrain(Run *run, Comm *tp, TrialResult *r);
 TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 
 // ---- The costs that the lessons share. ----
-// The predictions for one rank and one step. SGD has no state, so trial_costs() predicts 0 bytes.
+// The predictions for one rank and one step.
 typedef struct {
     size_t parameters, gradients, kept; // elements
     size_t kept_reals;                  // elements of kept that are reals in any storage
@@ -69,7 +66,7 @@ void ranks_together(Comm *ranks);
 bool answer_alone(Run *run);
 
 // ---- A training of layers with X [M, K] and Y [M, N]. ----
-typedef enum { TRIAL_X, TRIAL_TARGET, TRIAL_WEIGHTS, TRIAL_MASK, TRIAL_DATA } TrialData;
+typedef enum { TRIAL_X, TRIAL_TARGET, TRIAL_WEIGHTS, TRIAL_MASK } TrialData;
 typedef struct Trial Trial;
 struct Trial {
     Run *run;
@@ -77,19 +74,19 @@ struct Trial {
     size_t M, K, N, step;
     Range x_cols, y_cols;       // columns of X and Y on this rank
     Param params[TRIAL_PARAMS]; // described and cut; a Param without columns ends them
+    size_t n_params;            // counted by trial_train
     double deviation, rate;     // deviation of the initial weights; learning rate of SGD
     double dropout;             // the probability that an element of Y is dropped
     Element storage;            // element type of X, Y, their gradients and the weights
-    uint64_t keys[TRIAL_DATA];  // random numbers of X and so on
-    // A function that replaces keys, or NULL. i: the step or the parameter.
+    // The key of the random numbers of X and so on. i: the step or the parameter.
     uint64_t (*key)(uint64_t seed, TrialData what, size_t i);
-    bool long_names; // a snapshot names updated weights "updated W, step 3", not "W"
-    void (*forward)(Trial *t, Tensor y, Tensor x, Saved *s);
-    void (*backward)(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s);
+    const char *weight_name; // the name of updated weights in a snapshot: "updated %s"
+    Saved saved;             // kept from forward to backward
+    void (*forward)(Trial *t, Tensor y, Tensor x);
+    void (*backward)(Trial *t, Tensor dx, Tensor x, Tensor dy);
 };
 Trial trial_new(Run *run, Comm *tp, size_t M, size_t K, size_t N); // X and Y whole
 void trial_train(Trial *t, TrialResult *r); // the last step of a split training is recorded
-Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i); // whole
 
 // ---- bigram.c ----
 // The smallest language model with both ends of GPT, for the experiment of 05_vocab.c: x =
@@ -105,16 +102,11 @@ typedef struct {
 // Draws the rows of E for these entries: all of E where the model is unsplit.
 Bigram bigram_new(const Run *run, Range entries);
 void bigram_free(Bigram *m);
-// x is whole on every rank, so every rank applies the same mask.
-void bigram_drop(Run *run, Tensor x, const Batch *b);
-
-// The split model on one rank. The forward ends with the loss of each token in m->loss. The
-// backward adds the gradients of both uses of E.
-void bigram_split_forward(Run *run, Bigram *m, const Batch *b);
-void bigram_split_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx);
-// The model on one device, with all of E.
-void bigram_forward(Run *run, Bigram *m, const Batch *b);
-void bigram_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx);
+// tp NULL: on one device, with all of E. The loss turns the logits into exponentials. The backward
+// turns these into the gradient of the logits, and adds the gradients of both uses of E.
+void bigram_logits(Run *run, Comm *tp, Bigram *m, const Batch *b);
+void bigram_loss(Comm *tp, Bigram *m, const Batch *b);
+void bigram_backward(Run *run, Comm *tp, Bigram *m, const Batch *b);
 
 // ---- gpt.c ----
 // Lessons 06 to 12 train a GPT in one of the six ways of compare.h, and compare it with the unsplit
@@ -125,7 +117,6 @@ void bigram_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor d
 ModelConfig gpt_options(Run *run, size_t context, size_t vocab);
 // Three clipped steps on synthetic tokens, one micro-batch each.
 Training gpt_training(ModelConfig c, size_t sequences);
-size_t gpt_sequences(const Training *t, size_t k); // the sequences of micro-batch k
 
 // The communicators of a way. Every way has the world. Grids and cubes have three axes, and a cube
 // two planes: the ranks with this rank's column, and with its row.
@@ -142,9 +133,8 @@ typedef struct {
     GroupTraffic layers[GPT_GROUPS], sums[GPT_GROUPS];
     Picoseconds layers_time;          // the time of layers and sums
     Picoseconds step_time[GPT_STEPS]; // with the sum of the loss, without the gradient norm
-    // Bytes. block: the parameters of a block. activations: their peak. message: the output of a
-    // block for micro-batch 0.
-    size_t block, parameters, gradients, optimizer, activations, message;
+    // Bytes. block: the parameters of a block. activations: their peak.
+    size_t block, parameters, gradients, optimizer, activations;
 } GptMeasured;
 typedef struct CutGpt CutGpt;
 struct CutGpt {
@@ -173,70 +163,20 @@ typedef struct {
 } GptCells;
 GptCells gpt_cells_1d(Run *run, const ModelConfig *c, size_t n, size_t sequences);
 
-// ---- sequence_figure.c ----
-// Checks that the cost model gives figure 7 of Korthikanti et al. 2022.
-void sequence_figure7(Run *run);
-
-// The next function is a closed form. Chapter 08's experiments predict their steps with it.
-
-// Returns the time of a block's ring attention over n equal zigzag chunks, beyond the time of its
-// products. own: the products of step 0. other: the products of each of the other n-1 steps. hop:
-// one message of k | v. sum_hop: one message of dk | dv, which are reals in any storage; 0:
-// forward. Forward sends nothing in the last step:
-//     max(own, hop) + (n-2) max(other, hop) + other
-// Backward sends dk | dv after the products, on the same lane behind the next k | v. The last hop
-// is never hidden:
-//     max(own, hop) + (n-2) max(other, hop + sum_hop) + max(other, sum_hop) + sum_hop
-static inline double context_ring_waits(size_t n, double own, double other, double hop,
-                                        double sum_hop) {
-    if (n == 1) return 0;
-    const double wait = fmax(0, hop - own) + (double)(n - 2) * fmax(0, hop + sum_hop - other);
-    return sum_hop > 0 ? wait + fmax(0, sum_hop - other) + sum_hop : wait;
-}
-
-// ---- context_costs.c ----
-// The predictions for the four kinds of context parallelism of lessons 08, 13 and 14: bytes sent,
-// and calls, bytes kept, FLOPs and times of attention alone.
+// ---- attend.c ----
+// Attention alone, for lessons 08, 13 and 14, on all ranks and on one device.
 
 enum { CONTEXT_RING, CONTEXT_ZIGZAG, CONTEXT_RSA, CONTEXT_ULYSSES, CONTEXT_KINDS };
+extern const AttentionKind *const context_kind[CONTEXT_KINDS];
 
-// N ranks cut B sequences of T positions. Rank `rank` has this many positions of each.
-size_t context_chunk(int kind, size_t T, size_t n, size_t rank);
-// The attention of one layer. key_heads: of key and value, which groups of heads share; a divisor
-// of heads. D: columns of one head. For attention alone also: deviation of q, k and v; drop: share
-// of probabilities that dropout removes; theta: base of rotary positions, 0: none.
+// B sequences of T positions. key_heads: of key and value, which groups of heads share; a divisor
+// of heads. D: columns of one head. deviation: of q, k and v. drop: share of probabilities that
+// dropout removes. theta: base of rotary positions, 0: none.
 typedef struct {
     size_t B, T, heads, key_heads, D;
     Element storage;
     double deviation, drop, theta;
 } ContextSizes;
-// Bytes that a rank sends in attention of one layer, forward and backward.
-double context_layer_bytes(const Comm *cp, int kind, ContextSizes z);
-
-// ---- attention alone: one sequence; n divides T ----
-// Sends and collectives of a rank, forward and backward.
-size_t context_calls(int kind, size_t n);
-// Bytes that attention keeps besides q, k, v and out, and bytes of message buffers, their peak.
-size_t context_kept(int kind, ContextSizes z, size_t n, size_t rank);
-size_t context_buffers(int kind, ContextSizes z, size_t n);
-// The FLOPs of a rank, forward and backward.
-double context_flops(int kind, ContextSizes z, size_t n, size_t rank);
-// The most positions per rank for which q, k, v, out, kept elements and buffers fit in `bytes`.
-size_t context_longest_chunk(int kind, ContextSizes z, size_t n, size_t bytes);
-// RING and ZIGZAG, played step by step: the time of the last rank, and all ranks' computing, in ps.
-typedef struct {
-    double step, busy;
-} RingTime;
-RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);
-// RSA and ULYSSES: the time of one pass in ps, a formula.
-double context_pass_time(int kind, ContextSizes z, size_t n, bool backward);
-
-// ---- attend.c ----
-// Attention alone, for lessons 08, 13 and 14, on all ranks and on one device.
-
-extern const AttentionKind *const context_kind[CONTEXT_KINDS];
-extern const char *const context_id[CONTEXT_KINDS];
-
 // Measurements of a rank, in a forward and a backward. calls: sends and collectives. kept: bytes
 // for backward, besides q, k, v and the output. buffers: bytes of messages at their peak. flops: of
 // this rank.
@@ -250,10 +190,26 @@ typedef struct {
 Attended attend(Run *run, int kind, ContextSizes z, Snapshot *want, const char *title, int picture);
 // The same on one device: rank 0, uncounted.
 Snapshot *attend_one_device(Run *run, ContextSizes z);
-// Compares bytes, calls, memory, FLOPs and times with the predictions, for one sequence; n divides
-// T. The ids are sent.ID, calls.ID, kept.ID, buffers.ID, flops.ID, forward.ID, busy.ID,
-// backward.ID.
+
+// ---- context_costs.c ----
+// Predictions of attention alone: one sequence, whose T positions n divides.
+
+extern const char *const context_id[CONTEXT_KINDS];
+// Compares bytes, calls, memory, FLOPs and times with the predictions. The ids are sent.ID,
+// calls.ID, kept.ID, buffers.ID, flops.ID, forward.ID, busy.ID, backward.ID.
 void attend_costs(Run *run, int kind, ContextSizes z, const Attended *r, const char *id);
+// Bytes that a rank sends, forward and backward.
+double context_bytes_sent(int kind, ContextSizes z, size_t n);
+// RING and ZIGZAG, played step by step: the time of the last rank, and all ranks' computing, in ps.
+typedef struct {
+    double step, busy;
+} RingTime;
+RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward);
+// For chapter 08: the time of a block's ring attention over n equal zigzag chunks, beyond the time
+// of its products. own: the products of step 0. other: the products of each of the other n-1 steps.
+// hop: one message of k | v. sum_hop: one message of dk | dv, which are reals in any storage; 0:
+// forward.
+double context_ring_waits(size_t n, double own, double other, double hop, double sum_hop);
 
 // ---- grid_costs.c ----
 // The costs of the layers of grid_layers.c for one rank of a q x q x depth grid, from sizes alone.

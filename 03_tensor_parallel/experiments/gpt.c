@@ -113,17 +113,11 @@ void gpt_train(void *cut_gpt, const Training *unsplit, Trajectory *out) {
     r->gradients = memory_now(MEM_GRADIENTS);
     r->optimizer = memory_now(MEM_OPTIMIZER);
     r->activations = memory_peak(MEM_ACTIVATIONS);
-    const Batch first = { .B = gpt_sequences(&t, 0), .T = t.model.context };
-    const Shape message = layer_output(&m->layers[1], &first); // the output of a block
-    r->message = message.rows * message.cols * element_size(message.element);
     model_free(m);
 }
 
 // ---------------------------------------------------------------- costs
 
-size_t gpt_sequences(const Training *t, size_t k) {
-    return range_size(training_micro_batch(t, 1, 0, k));
-}
 GptElements gpt_elements(const CutSizes *z, size_t sequences) {
     const size_t reals =
         z->blocks * activations_block_reals(z, sequences) + activations_head_reals(z, sequences);
