@@ -130,6 +130,9 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
         NEED(timeline_busy(&t) == p * m * (t_f + t_b), "busy time");
         Judgement j = judge_lists(stage, p, m, 1, &(OpTimes){ t_f, t_b, 0, 0 });
         NEED(j.verdict == LISTS_LEGAL && j.end == units, "the judge");
+        Outcome by_hand = by_hand_judge(stage, p, m); // its times are 1 and 2 units
+        NEED(by_hand.verdict == LEGAL && (t_f != T_FORWARD || by_hand.end == units),
+             "the judge of 05.01");
         NEED(all_pairs_agree(stage, p, 1, m), "order of messages");
         for (size_t i = 0; i < p; i++) {
             NEED(well_formed(&stage[i], m), "the list");
@@ -235,6 +238,39 @@ static void by_hand_lists(void) {
                 schedule_free(&by_hand);
             }
     ok(same, "1F1B's lists by hand are those of 02_1f1b.c, p = 1..8, m = 1..24");
+}
+
+// Lists that the judge of 05.01 must refuse: the lists of 1F1B for p = 3, m = 4, with one small
+// change on stage 1: F0 F1 B0 F2 B1 F3 B2 B3.
+static void by_hand_refuses(void) {
+    Schedule *s = schedule_all(by_hand_1f1b, 3, 4);
+    PipeOp *op = s[1].ops, keep[8];
+    memcpy(keep, op, sizeof keep);
+    op[0] = keep[2];
+    op[2] = keep[0];
+    ok(by_hand_judge(s, 3, 4).verdict == DEADLOCK, "05.01: B0 before F0 is a deadlock");
+    memcpy(op, keep, sizeof keep);
+    op[7].micro_batch = 2;
+    ok(by_hand_judge(s, 3, 4).verdict == NOT_ONCE, "05.01: B2 twice, B3 never");
+    memcpy(op, keep, sizeof keep);
+    op[0] = keep[1];
+    op[1] = keep[0];
+    ok(by_hand_judge(s, 3, 4).verdict == WRONG_MESSAGE,
+       "05.01: F1 before F0 on one stage is the wrong message");
+    memcpy(op, keep, sizeof keep);
+    op[1] = keep[2];
+    op[2] = keep[1];
+    Outcome slow = by_hand_judge(s, 3, 4);
+    ok(slow.verdict == LEGAL && slow.end > (4 + 3 - 1) * (T_FORWARD + T_BACKWARD),
+       "05.01: B0 before F1 is legal, but the step is longer");
+    schedule_all_free(s, 3);
+    // Stage 0 has sent F5 and F6, and stage 1 has sent B1 and B2. Neither has a free buffer for its
+    // next message, F7 or B3, so neither goes on to receive.
+    Schedule unlike[] = { schedule_gpipe(2, 8, 0), by_hand_1f1b(2, 8, 1) };
+    ok(by_hand_judge(unlike, 2, 8).verdict == DEADLOCK,
+       "05.01: GPipe on stage 0, 1F1B on stage 1: a deadlock, because the buffers are full");
+    schedule_free(&unlike[0]);
+    schedule_free(&unlike[1]);
 }
 
 static void known_orders(void) {
@@ -512,8 +548,7 @@ static void typed_lists(void) {
     size_t p;
     Schedule *slow = lists_parse("F0 B0 F1 B1 / F0 B0 F1 B1", &p);
     Judgement j = judge_lists(slow, p, 2, 1, &(OpTimes){ 1, 1, 1, 0 });
-    ok(j.end == 12 && j.waits == 1 && j.wait[0].units == 3 && j.wait[0].op.what == BACKWARD &&
-           j.wait[0].from == 1,
+    ok(j.end == 12 && j.wait.units == 3 && !strcmp(j.wait.op, "B0") && j.wait.from == 1,
        "the longest wait of a slow list: 3 units, stage 0 before B0, for stage 1");
     schedule_all_free(slow, p);
 }
@@ -575,6 +610,7 @@ int main(void) {
     typed_lists();
     known_orders();
     by_hand_lists();
+    by_hand_refuses();
     unequal_stages();
     lists_that_deadlock();
     long_lists();

@@ -39,6 +39,8 @@ Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_
 Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times);
 // Most micro-batches, or chunks, between their forward and their last backward.
 size_t list_in_flight(const Schedule *s);
+// A cell of results(): list_in_flight() of each stage, "4 3 2 1". More than four stages: "1..8".
+const char *flight_cell(Run *run, const Schedule *stage, size_t p);
 OpTimes zb_times(const Stack *s); // F, B, W and a message under the simulated clock
 // The peak of the activations of stage i of this stack, in bytes, when the stage runs this list.
 size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
@@ -118,17 +120,17 @@ void versions_check_costs(Run *run, const Training *t, const char *id, const cha
 // which they were sent. DEADLOCK: stages wait for each other, for a result or for a send buffer
 // (pipeline.h gives their number). LEGAL lists run in pipeline_run.
 typedef enum { LISTS_LEGAL, LISTS_NOT_ONCE, LISTS_WRONG_MESSAGE, LISTS_DEADLOCK } ListsVerdict;
-enum { JUDGE_REASON = 2400, JUDGE_WAITS = 3 };
+enum { JUDGE_REASON = 2400 };
 typedef struct {
     ListsVerdict verdict;
     char why[JUDGE_REASON]; // lines that say what is wrong
     size_t end;             // end of the last op, if the lists are legal
-    // The longest waits of legal lists: stage waits `units` before op, for stage `from`.
+    // The longest wait between two ops of legal lists: `stage` waits `units` before op, such as
+    // "B0", for stage `from`. 0 units: no stage waits.
     struct {
         size_t units, stage, from;
-        PipeOp op;
-    } wait[JUDGE_WAITS];
-    size_t waits;
+        char op[32];
+    } wait;
 } Judgement;
 // stage[p], m micro-batches, v chunks. Times are whole units, of one chunk.
 Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const OpTimes *times);

@@ -54,6 +54,19 @@ size_t list_in_flight(const Schedule *s) {
     return most;
 }
 
+const char *flight_cell(Run *run, const Schedule *stage, size_t p) {
+    const char *all = "=";
+    size_t least = SIZE_MAX, most = 0;
+    for (size_t i = 0; i < p; i++) {
+        size_t n = list_in_flight(&stage[i]);
+        if (n < least) least = n;
+        if (n > most) most = n;
+        all = page_text(run, "%s%s%zu", all, i ? " " : "", n);
+    }
+    if (p <= 4) return all;
+    return least == most ? page_text(run, "=%zu", most) : page_text(run, "=%zu..%zu", least, most);
+}
+
 // ---------------------------------------------------------------- memory
 
 size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) {
