@@ -330,11 +330,11 @@ static void one_f_one_b(void) {
     double extra = 14.0 / 8 * message / IB, version = BF16 * psi;
     double gpipe = 96 * kept_one + state, ours = 8 * kept_one + state, dream = ours + 7 * version;
     page = "05_pipeline_1f1b/README.md";
-    on_page("10^9 / 64 = %.2f \\cdot 10^9$ parameters of 16 bytes: %.1f GB", psi / G, state / G);
+    on_page("10^9 / 64 = %.2f \\cdot 10^9$ parameters of 16 bytes: %.2f GB", psi / G, state / G);
     on_page("12288 \\cdot 2$ bytes = %.0f MB", kept_one / 1e6);
-    on_page("$96 \\cdot %.0f$ MB = %.1f GB", kept_one / 1e6, 96 * kept_one / G);
+    on_page("$96 \\cdot %.0f$ MB = %.2f GB", kept_one / 1e6, 96 * kept_one / G);
     on_page("With the state:* %.1f GB, which does not fit", gpipe / G);
-    on_page("$8 \\cdot %.0f$ MB = %.1f GB", kept_one / 1e6, 8 * kept_one / G);
+    on_page("$8 \\cdot %.0f$ MB = %.2f GB", kept_one / 1e6, 8 * kept_one / G);
     on_page("With the state:* %.1f GB, which fits", ours / G);
     on_page("$7/103$ = %.1f %%", 100 * bubble(8, 96));
     on_page("they add [%.1f %%]", 100 * extra / (4 * f));
@@ -356,7 +356,7 @@ static void one_f_one_b(void) {
             makespan(schedule_1f1b, 8, 96, 1, 2) / 3, 100 * (1 - (96 + 7.0 / 4) / 103));
     on_page("%.2f units against %zu: %.0f %% less", 24 + 7.0 / 4,
             makespan(schedule_1f1b, 8, 24, 1, 2) / 3, 100 * (1 - (24 + 7.0 / 4) / 31));
-    on_page("= %d$ chunks … %.1f MB each: %.1f GB. 1F1B: %.1f GB", 2 * 7 + 3 * 8 + 1, message / 1e6,
+    on_page("= %d$ chunks … of %.1f MB: %.1f GB. 1F1B: %.1f GB", 2 * 7 + 3 * 8 + 1, message / 1e6,
             39 * 3 * message / G, 8 * kept_one / G);
     on_page("8 of %.1f MB … %.1f ms each at 25 GB/s", message / 1e6, 1e3 * message / IB);
     on_page("chunk's forward takes %.0f ms", 1e3 * f / 4);

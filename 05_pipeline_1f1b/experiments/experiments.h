@@ -35,8 +35,8 @@ Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *t
 // lists_makespan() of the interleaved lists. t_f, t_b: times of one chunk.
 Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
                                  size_t message);
-// `times` steps of 1F1B, one after the other. Each step has m micro-batches, a flush and an update.
-Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times);
+// Steps of 1F1B, one after the other. Each step has m micro-batches, a flush and an update.
+Schedule schedule_flushed(size_t p, size_t m, size_t steps, size_t i);
 // Most micro-batches, or chunks, between their forward and their last backward.
 size_t list_in_flight(const Schedule *s);
 // A cell of results(): list_in_flight() of each stage, "4 3 2 1". More than four stages: "1..8".
@@ -76,39 +76,40 @@ WaySeen pipeline_way_measure(Run *run, const PipelineWay *w, const Stack *stack,
 
 // ---- versions.c: lists with updates in them, trained ----
 
+// A way to train by lists with updates. age: the layers of stage i read weights that are this many
+// updates old, so the stage keeps as many versions besides the newest. Without two_buffers (2BW)
+// embedding and head have a table each, and pipeline_pipedream runs the list. id, name: of costs.
+typedef struct {
+    const char *id, *name;
+    Schedule (*list)(size_t p, size_t m, size_t steps, size_t i);
+    size_t (*age)(size_t p, size_t i);
+    bool two_buffers;
+} VersionsWay;
 // The measurements of this rank in t->steps batches of t->micro_batches. Bytes are peaks. Messages
 // and sums are counted over all steps.
 typedef struct {
     size_t in_flight, weights, gradients, optimizer, activations;
     size_t size; // elements of this stage
     double message_bytes, table_bytes;
-    double sums;       // all-reduces over the stages
-    bool buffers_back; // every gradient is in the model's own memory again
-    double *loss;      // [steps], the same on all ranks
-    double *second;    // PipeDream: [size], the gradient of mini-batch 1
+    double sums;    // all-reduces over the stages
+    double *loss;   // [steps], the same on all ranks
+    double *second; // PipeDream: [size], the gradient of mini-batch 1
 } VersionsSeen;
 void versions_seen_free(VersionsSeen *seen);
-// The list of this rank, and how it runs: with `older` copies of the weights, and a table each for
-// embedding and head (PipeDream); or with two_buffers (2BW).
-typedef struct {
-    Schedule list;
-    size_t older;
-    bool two_buffers;
-} VersionsList;
-// Trains by this list, and frees it. got: may be NULL.
-VersionsSeen versions_train(Run *run, const Training *t, VersionsList list, Trajectory *got);
-// Trains by this list, and checks that the training equals its recurrence on one device in every
-// bit: in batch k the layers of stage i read the weights after k - age[i] updates.
-VersionsSeen versions_compare(Run *run, const Training *t, const char *what, VersionsList list,
-                              const size_t *age);
+// Trains in this way. got: may be NULL.
+VersionsSeen versions_train(Run *run, const Training *t, const VersionsWay *way, Trajectory *got);
+// Trains in this way, and checks that the training equals its recurrence on one device in every
+// bit: in batch k the layers of stage i read the weights after k - age(p, i) updates. With AdamW,
+// also checks the costs.
+void versions_compare(Run *run, const Training *t, const char *what, const VersionsWay *way);
+// Checks what a training held and sent, with ids such as "weights.<id>".
+void versions_check_costs(Run *run, const Training *t, const VersionsWay *way,
+                          const VersionsSeen *seen);
 // A training of a small model on the text --data, with at least four blocks and one per stage.
 // data_free() its data.
 Training versions_text(Run *run, size_t steps, size_t sequences, size_t micro_batches);
 // The mean loss of the last batches of a training.
-double versions_last_loss(Run *run, const Training *t, VersionsList list, size_t last);
-// Checks what a training held and sent, with ids such as "weights.<id>".
-void versions_check_costs(Run *run, const Training *t, const char *id, const char *name,
-                          size_t versions, size_t flight, const VersionsSeen *seen);
+double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, size_t last);
 
 // ---- judge.c ----
 // Judges the lists of all stages. Finds whether they are legal, how long a step takes, and which

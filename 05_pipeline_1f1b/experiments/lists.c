@@ -16,9 +16,9 @@ Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_
     for (size_t i = 0; i < p; i++) stage[i] = schedule_interleaved(p, m, v, i);
     return lists_makespan(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
 }
-Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times) {
+Schedule schedule_flushed(size_t p, size_t m, size_t steps, size_t i) {
     Schedule all = { 0 }, one = schedule_1f1b(p, m, i);
-    for (size_t step = 0; step < times; step++) {
+    for (size_t step = 0; step < steps; step++) {
         for (size_t e = 0; e < one.n; e++) {
             PipeOp op = one.ops[e];
             op.micro_batch += step * m;
