@@ -415,6 +415,13 @@ static void zero_bubble(void) {
     on_page("takes %.1f %% less", 100 * (1 - (96 * turn + rest) / long_1));
     on_page("of 1F1B is %.1f %%, the bubble of ZB-H1 %.1f %%. The step is %.1f %% shorter",
             700 / 31.0, 100 * rest / (24 * turn + rest), 100 * (1 - (24 * turn + rest) / short_1));
+    // Per block and micro-batch T C (10 + 24/t + 5 H T/(C t)) bytes (Korthikanti et al. 2022).
+    double token = 2048 * 12288.0, flash = token * (10 + 24 / 8.0), block = flash + token * 10;
+    double psi = 175e9 / 64, shard = (4 + 12 / 16.0) * psi;
+    on_page("$12 \\cdot 8 \\cdot %.0f$ MB = %.1f GB", block / 1e6, 96 * block / G);
+    on_page("state of %.1f GB that does not fit", MIXED * psi / G);
+    on_page("a block keeps %.0f MB: %.1f GB. … %.1f GB. Together %.1f GB", flash / 1e6,
+            96 * flash / G, shard / G, (96 * flash + shard) / G);
 }
 
 // ---- 06_zero ----

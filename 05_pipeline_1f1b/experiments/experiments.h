@@ -37,6 +37,9 @@ Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_
                                  size_t message);
 // Steps of 1F1B, one after the other. Each step has m micro-batches, a flush and an update.
 Schedule schedule_flushed(size_t p, size_t m, size_t steps, size_t i);
+// Two steps of m micro-batches in a row, by one list. The second one does not wait for the norm.
+// Frees the list.
+Schedule schedule_twice(Schedule one, size_t m);
 // Most micro-batches, or chunks, between their forward and their last backward.
 size_t list_in_flight(const Schedule *s);
 // A cell of results(): list_in_flight() of each stage, "4 3 2 1". More than four stages: "1..8".

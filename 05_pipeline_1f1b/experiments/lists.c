@@ -31,6 +31,17 @@ Schedule schedule_flushed(size_t p, size_t m, size_t steps, size_t i) {
     return all;
 }
 
+Schedule schedule_twice(Schedule one, size_t m) {
+    Schedule s = { 0 };
+    for (size_t e = 0; e < 2 * one.n; e++) {
+        PipeOp op = one.ops[e % one.n];
+        op.micro_batch += e < one.n ? 0 : m;
+        schedule_add_op(&s, op);
+    }
+    schedule_free(&one);
+    return s;
+}
+
 // For each product y = x W of a forward, B has the product for dx and W the product for dW. The
 // attention's two products have no weights, so both of their backward's products are in B.
 OpTimes zb_times(const Stack *s) {
