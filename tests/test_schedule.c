@@ -8,6 +8,7 @@
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include "tap.h"
+#include <math.h>
 
 // Checks that each forward and each backward occurs once, and each forward before its backward.
 // Both kinds ascend, so neighbours agree on the order of messages.
@@ -295,9 +296,6 @@ static void known_orders(void) {
     ok(many.n == 2 << 20 && many.ops[(2 << 20) - 1].micro_batch == (1 << 20) - 1,
        "a million micro-batches");
     schedule_free(&many);
-    ok(makespan(schedule_naive, 4, 8, 1, 2) == 96 && makespan(schedule_gpipe, 4, 8, 1, 2) == 33 &&
-           makespan(schedule_1f1b, 4, 8, 1, 2) == 33,
-       "p = 4, m = 8, t_f = 1, t_b = 2: 96, 33, 33 units");
 }
 
 // ---- stages of unequal times ----
@@ -476,6 +474,39 @@ static void no_flush_forms(size_t p) {
         printf("#   m = %zu: %s\n", wrong_m, what);
 }
 
+// ---- figures of papers (05.07) ----
+
+static size_t units_of_halves(ScheduleRule rule) { // p = 4, m = 8, F = B = W = 1
+    return lists_makespan(schedule_all(rule, 4, 8), 4, 8, &(OpTimes){ 1, 1, 1, 0 });
+}
+static void published_figures(void) {
+    // PTD-P's bubbles (p-1)/m and (p-1)/(vm), with t_f = 1 and t_b = 2 of a stage. A chunk takes
+    // 1/v of these times, so v chunks take v times as many of their units.
+    ok(makespan(schedule_naive, 4, 8, 1, 2) == 96 && makespan(schedule_gpipe, 4, 8, 1, 2) == 33 &&
+           makespan(schedule_1f1b, 4, 8, 1, 2) == 33 && makespan(schedule_1f1b, 8, 32, 1, 2) == 117,
+       "PTD-P: naive 96, GPipe and 1F1B 33 units for p = 4, m = 8; 1F1B 117 for p = 8, m = 32");
+    ok(interleaved_makespan(4, 8, 2, 1, 2, 0) == 2 * 28.5 &&
+           interleaved_makespan(4, 8, 4, 1, 2, 0) == 4 * 26.25 &&
+           interleaved_makespan(8, 32, 4, 1, 2, 0) == 4 * 101.25,
+       "PTD-P: interleaved 28.5 and 26.25 units for v = 2 and 4; 101.25 for p = 8, m = 32");
+    // GPipe, table 2: Transformer-48, M = 32; throughput on K stages, divided by the throughput for
+    // K = 2, M = 1. A stage does 1/(K M) of a batch's work per micro-batch.
+    static const double table[] = { 1.8, 3.4, 6.3 };
+    bool formula_holds = true, close = true;
+    for (size_t n = 0; n < 3; n++) {
+        const size_t K = (size_t)2 << n, M = 32;
+        double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2; // one share of the work
+        double ideal = (double)(K * M) * one / (double)makespan(schedule_gpipe, K, M, 1, 2);
+        double speed_up = (double)(K * M) / (double)(M + K - 1);
+        formula_holds &= fabs(ideal / speed_up - 1) < 1e-12;
+        close &= table[n] <= ideal && table[n] >= 0.92 * ideal;
+    }
+    ok(formula_holds, "GPipe: the lists are K M/(M+K-1) times as fast");
+    ok(close, "GPipe: its table 2 is within 8 %% of the lists");
+    ok(3 * (units_of_halves(schedule_zb_h1) - 24) == units_of_halves(schedule_1f1b) - 24,
+       "zero bubble: ZB-H1's bubble is a third of 1F1B's");
+}
+
 static bool list_reads(Schedule s, const char *order) {
     char *text = schedule_text(&s);
     bool same = !strcmp(text, order);
@@ -606,6 +637,7 @@ int main(void) {
         }
     for (size_t p = 1; p <= MOST_STAGES; p++) zero_bubble_forms(p);
     for (size_t p = 1; p <= MOST_STAGES; p++) no_flush_forms(p);
+    published_figures();
     known_late_orders();
     typed_lists();
     known_orders();

@@ -41,10 +41,9 @@ static void check_costs_of(Run *run, const Stack *stack, size_t m, const EqualWa
     // Boundaries between parts over which this stage sends y (forward) and dx (backward).
     size_t boundaries = p == 1 ? 0 : (v - (i + 1 == p)) + (v - (i == 0));
     const Schedule *list = &way->stage[i];
-    CostName ids, names, name;
-    cost_name(&ids, "%%s.%s", way->id);
-    cost_name(&names, "equal stages, %s: %%s", way->name);
-    check_costs(run, ids.text, names.text,
+    const char *ids = page_text(run, "%%s.%s", way->id);
+    const char *names = page_text(run, "equal stages, %s: %%s", way->name);
+    check_costs(run, ids, names,
                 (CostRow[]){ { "flight", "in flight", v > 1 ? "chunks" : "micro-batches",
                                way->flight, played(list_in_flight(list)), seen->result.in_flight },
                              { "activations", "activations, peak", "bytes", way->activations,
@@ -58,9 +57,9 @@ static void check_costs_of(Run *run, const Stack *stack, size_t m, const EqualWa
     whole.chunks = 1;
     OpTimes times = zb_times(&part);
     Timeline t = timeline_with_times(way->stage, p, m, &times);
-    check_costs(run, ids.text, names.text,
+    check_costs(run, ids, names,
                 (CostRow[]){ { "step", "step", "ps", BY_PLAY(t.end), seen->timing.step }, { 0 } });
-    stack_check_bubble(run, way->id, cost_name(&name, "equal stages, %s", way->name), &whole, m,
+    stack_check_bubble(run, way->id, page_text(run, "equal stages, %s", way->name), &whole, m,
                        NOT_PREDICTED, played(t.end), &seen->timing);
     timeline_free(&t);
 }
