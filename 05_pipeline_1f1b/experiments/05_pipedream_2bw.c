@@ -80,11 +80,11 @@ static void answer(Run *run, const double loss[2]) {
     const char *time = "";
     size_t p = run->world->size;
     if (clock_config()->simulated && run->is_root) {
-        Comparison batch =
-            compare_times(cost_value(run, "batch.2bw"), cost_value(run, "batch.1f1b"));
+        const char *batch =
+            compare_times(run, cost_value(run, "batch.2bw"), cost_value(run, "batch.1f1b"));
         time = page_text(run, "%s%zu a further batch takes %s, %s with 1F1B.",
                          p < 4 ? " With m = " : " The gain is largest if m = p: for p = ",
-                         p < 4 ? (size_t)4 : p, cost_text(run, "batch.2bw"), batch.text);
+                         p < 4 ? (size_t)4 : p, cost_text(run, "batch.2bw"), batch);
     }
     say_answer(run,
                "Yes, with at least as many micro-batches as stages. The result equals, in "

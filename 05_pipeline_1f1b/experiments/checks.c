@@ -1,6 +1,5 @@
 // checks.c: one step of equal stages by any schedule: runs, draws and checks it (experiments.h).
 #include "05_pipeline_1f1b/experiments/experiments.h"
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,10 +79,9 @@ Played equal_stages(Run *run, const Stack *stack, size_t m, const EqualWay *way,
     return seen;
 }
 
-Comparison compare_times(double time, double with) {
-    Comparison c = { "the same as" };
+const char *compare_times(Run *run, double time, double with) {
     double percent = 100 * (time / with - 1);
-    if (percent >= 0.05) snprintf(c.text, sizeof c.text, "%.1f %% more than", percent);
-    if (percent <= -0.05) snprintf(c.text, sizeof c.text, "%.1f %% less than", -percent);
-    return c;
+    if (percent >= 0.05) return page_text(run, "%.1f %% more than", percent);
+    if (percent <= -0.05) return page_text(run, "%.1f %% less than", -percent);
+    return "the same as";
 }

@@ -23,10 +23,7 @@ typedef struct {
 Played equal_stages(Run *run, const Stack *stack, size_t m, const EqualWay *way, const char *title,
                     int flags);
 // Compares two times in words, for a sentence: "0.5 % more than", "the same as".
-typedef struct {
-    char text[40];
-} Comparison;
-Comparison compare_times(double time, double with);
+const char *compare_times(Run *run, double time, double with);
 
 // ---- lists.c: lists alone, and times and memory from sizes ----
 // The time at which the last op of these lists ends, in the units of `times`; UINT64_MAX: a
