@@ -299,13 +299,13 @@ static void zero_bubble_lists(void) {
     ok(planned, "automatic lists with the cap 2p-1 take 3m + p - 1 if F = B = W = 1");
 }
 
-// The time of `steps` steps, one or two, of 4 stages and 8 micro-batches. cap: 0 for ZB-H1.
+// The time of `steps` steps in a row of 4 stages and 8 micro-batches. cap: 0 for ZB-H1.
 static size_t steps_of(size_t cap, const OpTimes *times, size_t steps) {
     const size_t p = 4, m = 8;
     Schedule *stage = host_alloc(p * sizeof *stage);
     for (size_t i = 0; i < p; i++) {
         stage[i] = cap ? schedule_zb_auto(p, m, i, cap, *times) : schedule_zb_h1(p, m, i);
-        if (steps == 2) stage[i] = schedule_twice(stage[i], m);
+        stage[i] = schedule_repeated(stage[i], m, steps, false);
     }
     return lists_makespan(stage, p, steps * m, times);
 }

@@ -121,10 +121,7 @@ static void table(Run *run) {
 
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "this lesson only writes lists: start it with one rank");
-    if (player_asked(run)) { // make play-05: any schedule
-        player(run);
-        return;
-    }
+    if (player(run)) return; // make play-05: any schedule
     say(run, "F: forward, t_f = 1 unit of time. B: backward, t_b = 2. In flight: micro-batches "
              "whose\nforward is done, but not their backward.");
     chart(run, "GPipe, p = 4 stages, m = 8 micro-batches", schedule_gpipe);
@@ -148,7 +145,22 @@ static void by_hand(Run *run) {
     judge_all(run);
 }
 
-static const Option options[] = { PLAYER_OPTIONS,
-                                  REALS_ONLY("this lesson computes times and has no tensors"),
-                                  { 0 } };
+// All options are the player's.
+static const Option options[] = {
+    { "schedule", "naive|gpipe|1f1b|interleaved|zb-h1|zb-auto", NULL,
+      "draw, judge and time this schedule" },
+    { "list", "OPS", NULL,
+      "or this one: 'F0 F1 B0 B1 / F0 B0 F1 B1'; I0 W0 for B0 in halves, F0c1 of chunk 1" },
+    { "p", "N", "4", "stages" },
+    { "m", "N", "8", "micro-batches" },
+    { "v", "N", "2", "chunks on each stage, of interleaved ones" },
+    { "tf", "X", "1", "units of time that the forward of a stage takes" },
+    { "tb", "X", "1", "units of its backward of inputs" },
+    { "tw", "X", "1", "units of its backward of weights; a whole backward takes tb + tw" },
+    { "message", "X", NULL,
+      "units of a message; without it: as over --link between the equal stages of 05.02" },
+    { "link", "NAME[,NAME]", "free", NULL },
+    REALS_ONLY("this lesson computes times and has no tensors"),
+    { 0 },
+};
 EXPERIMENT(by_hand, options);

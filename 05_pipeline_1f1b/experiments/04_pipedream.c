@@ -13,43 +13,22 @@ enum { SEQUENCES = 3, STEPS = 12, PIECES = 4 };
 
 // ---------------------------------------------------------------- trainings
 
-// The lists of the three rules, for n = m steps mini-batches.
-static Schedule stashing(size_t p, size_t m, size_t steps, size_t i) {
-    return schedule_pipedream(WEIGHT_STASHING, p, m * steps, i);
-}
-static Schedule vertical_sync(size_t p, size_t m, size_t steps, size_t i) {
-    return schedule_pipedream(VERTICAL_SYNC, p, m * steps, i);
-}
-static Schedule no_stashing(size_t p, size_t m, size_t steps, size_t i) {
-    return schedule_pipedream(NO_STASHING, p, m * steps, i);
-}
-// How many updates old the weights of stage i are.
-static size_t newest(size_t p, size_t i) {
-    (void)p;
-    (void)i;
-    return 0;
-}
-static size_t by_stage(size_t p, size_t i) { return p - 1 - i; }
-static size_t on_all_stages(size_t p, size_t i) {
-    (void)i;
-    return p - 1;
-}
-
 // FLUSH: a flush and an update after every mini-batch. BARE: no stashing.
 enum { FLUSH, STASHED, VERTICAL, BARE, WAYS };
 static const VersionsWay ways[WAYS] = {
-    [FLUSH] = { "flush", "flush", schedule_flushed, newest, false },
-    [STASHED] = { "stashing", "stashing", stashing, by_stage, false },
-    [VERTICAL] = { "vertical", "vertical sync", vertical_sync, on_all_stages, false },
-    [BARE] = { "no-stashing", "no stashing", no_stashing, newest, false },
+    [FLUSH] = { "flush", "flush", VERSIONS_FLUSH, NO_STASHING, false },
+    [STASHED] = { "stashing", "stashing", VERSIONS_PIPEDREAM, WEIGHT_STASHING, false },
+    [VERTICAL] = { "vertical", "vertical sync", VERSIONS_PIPEDREAM, VERTICAL_SYNC, false },
+    [BARE] = { "no-stashing", "no stashing", VERSIONS_PIPEDREAM, NO_STASHING, false },
 };
 
 // |a - b| / |b| over all stages, of the gradients of mini-batch 1.
 static double deviation(Run *run, const VersionsSeen *a, const VersionsSeen *b) {
     double squares[2] = { 0 };
     for (size_t e = 0; e < a->size; e++) {
-        squares[0] += (a->second[e] - b->second[e]) * (a->second[e] - b->second[e]);
-        squares[1] += b->second[e] * b->second[e];
+        double right = b->second[e], off = a->second[e] - right;
+        squares[0] += off * off;
+        squares[1] += right * right;
     }
     ledger_pause();
     comm_all_reduce_doubles(run->world, squares, 2);

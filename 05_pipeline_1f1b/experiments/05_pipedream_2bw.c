@@ -8,20 +8,13 @@ static const ModelConfig sizes = {
 };
 enum { SEQUENCES = 11, STEPS = 5 };
 
-// How many updates old the weights are.
-static size_t newest(size_t p, size_t i) {
-    (void)p;
-    (void)i;
-    return 0;
-}
-static size_t one_update(size_t p, size_t i) {
-    (void)p;
-    (void)i;
-    return 1;
-}
 // W(t+1) = W(t) - eta grad f_t(W(t)), and with 2BW grad f_t(W(t-1)).
-static const VersionsWay flushed = { "flush", "flush", schedule_flushed, newest, true };
-static const VersionsWay double_buffered = { "training", "2BW", schedule_2bw, one_update, true };
+static const VersionsWay flushed = {
+    .id = "flush", .name = "flush", .order = VERSIONS_FLUSH, .two_buffers = true
+};
+static const VersionsWay late = {
+    .id = "training", .name = "2BW", .order = VERSIONS_2BW, .two_buffers = true
+};
 
 // The mean loss of the last batches of a training on text: [0] with a flush, [1] with 2BW.
 enum { LONG = 80, LAST = 20 };
@@ -29,7 +22,7 @@ static void losses_on_text(Run *run, double loss[2]) {
     const size_t p = run->world->size, m = p < 4 ? 4 : p;
     Training t = versions_text(run, LONG, m, m);
     loss[0] = versions_last_loss(run, &t, &flushed, LAST);
-    loss[1] = versions_last_loss(run, &t, &double_buffered, LAST);
+    loss[1] = versions_last_loss(run, &t, &late, LAST);
     data_free(&t.data);
 }
 
@@ -132,9 +125,9 @@ static void two_bw(Run *run) {
     four_ways(run, &t);
     t.optimizer = sgd(0.3);
     versions_compare(run, &t, "with a flush = unsplit", &flushed);
-    versions_compare(run, &t, "2BW = one update late", &double_buffered);
+    versions_compare(run, &t, "2BW = one update late", &late);
     t.optimizer = adamw(0.01);
-    versions_compare(run, &t, "2BW = one update late", &double_buffered);
+    versions_compare(run, &t, "2BW = one update late", &late);
     losses_on_text(run, loss);
     table(run, loss);
     answer(run, loss);

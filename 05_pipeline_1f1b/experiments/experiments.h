@@ -32,11 +32,9 @@ Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *t
 // lists_makespan() of the interleaved lists. t_f, t_b: times of one chunk.
 Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
                                  size_t message);
-// Steps of 1F1B, one after the other. Each step has m micro-batches, a flush and an update.
-Schedule schedule_flushed(size_t p, size_t m, size_t steps, size_t i);
-// Two steps of m micro-batches in a row, by one list. The second one does not wait for the norm.
-// Frees the list.
-Schedule schedule_twice(Schedule one, size_t m);
+// Steps of m micro-batches in a row, by one list, which this function frees. updates: each step
+// ends with an update, and the next step reads the new version.
+Schedule schedule_repeated(Schedule one, size_t m, size_t steps, bool updates);
 // Most micro-batches, or chunks, between their forward and their last backward.
 size_t list_in_flight(const Schedule *s);
 // A cell of results(): list_in_flight() of each stage, "4 3 2 1". More than four stages: "1..8".
@@ -76,13 +74,13 @@ WaySeen pipeline_way_measure(Run *run, const PipelineWay *w, const Stack *stack,
 
 // ---- versions.c: lists with updates in them, trained ----
 
-// A way to train by lists with updates. age: the layers of stage i read weights that are this many
-// updates old, so the stage keeps as many versions besides the newest. Without two_buffers (2BW)
-// embedding and head have a table each, and pipeline_pipedream runs the list. id, name: of costs.
+// A way to train by lists with updates: 1F1B with a flush before each update, PipeDream by this
+// rule, or 2BW. id, name: of costs. two_buffers: pipeline_2bw runs the list. Otherwise
+// pipeline_pipedream runs it, and embedding and head have a table each.
 typedef struct {
     const char *id, *name;
-    Schedule (*list)(size_t p, size_t m, size_t steps, size_t i);
-    size_t (*age)(size_t p, size_t i);
+    enum { VERSIONS_FLUSH, VERSIONS_PIPEDREAM, VERSIONS_2BW } order;
+    PipeDreamRule rule;
     bool two_buffers;
 } VersionsWay;
 // The measurements of this rank in t->steps batches of t->micro_batches. Bytes are peaks. Messages
@@ -91,16 +89,16 @@ typedef struct {
     size_t in_flight, weights, gradients, optimizer, activations;
     size_t size; // elements of this stage
     double message_bytes, table_bytes;
-    double sums;    // all-reduces over the stages
-    double *loss;   // [steps], the same on all ranks
-    double *second; // PipeDream: [size], the gradient of mini-batch 1
+    double sums;  // all-reduces over the stages
+    double *loss; // [steps], the same on all ranks
+    real *second; // [size]: the gradient of batch 1
 } VersionsSeen;
 void versions_seen_free(VersionsSeen *seen);
 // Trains in this way. got: may be NULL.
 VersionsSeen versions_train(Run *run, const Training *t, const VersionsWay *way, Trajectory *got);
 // Trains in this way, and checks that the training equals its recurrence on one device in every
-// bit: in batch k the layers of stage i read the weights after k - age(p, i) updates. With AdamW,
-// also checks the costs.
+// bit: in batch k each stage reads weights that are as many updates old as the way says. With
+// AdamW, also checks the costs.
 void versions_compare(Run *run, const Training *t, const char *what, const VersionsWay *way);
 // Checks what a training held and sent, with ids such as "weights.<id>".
 void versions_check_costs(Run *run, const Training *t, const VersionsWay *way,
@@ -142,25 +140,8 @@ Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const
 Schedule *lists_parse(const char *text, size_t *p);
 
 // ---- player.c ----
-// Draws, judges and times any schedule, for 01_by_hand: a known one, make play-05 ARGS="--p 4 --m 8
-// --schedule interleaved --v 2", or a list that the reader types (--list).
-
-bool player_asked(Run *run); // is one of the player's options given?
-void player(Run *run);
-// The options, for the lesson's table.
-#define PLAYER_OPTIONS \
-    { "schedule", "naive|gpipe|1f1b|interleaved|zb-h1|zb-auto", NULL, \
-      "draw, judge and time this schedule" }, \
-        { "list", "OPS", NULL, \
-          "or this one: 'F0 F1 B0 B1 / F0 B0 F1 B1'; I0 W0 for B0 in halves, F0c1 of chunk 1" }, \
-        { "p", "N", "4", "stages" }, { "m", "N", "8", "micro-batches" }, \
-        { "v", "N", "2", "chunks on each stage, of interleaved ones" }, \
-        { "tf", "X", "1", "units of time that the forward of a stage takes" }, \
-        { "tb", "X", "1", "units of its backward of inputs" }, \
-        { "tw", "X", "1", "units of its backward of weights; a whole backward takes tb + tw" }, \
-        { "message", "X", NULL, \
-          "units of a message; without it: as over --link between the equal stages of 05.02" }, \
-    { \
-        "link", "NAME[,NAME]", "free", NULL \
-    }
+// If an option asks for it: draws, judges and times any schedule, a known one (make play-05
+// ARGS="--p 4 --m 8 --schedule interleaved --v 2"), or a list that the reader types (--list).
+// Returns false if no option does.
+bool player(Run *run);
 #endif

@@ -16,30 +16,19 @@ Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_
     for (size_t i = 0; i < p; i++) stage[i] = schedule_interleaved(p, m, v, i);
     return lists_makespan(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
 }
-Schedule schedule_flushed(size_t p, size_t m, size_t steps, size_t i) {
-    Schedule all = { 0 }, one = schedule_1f1b(p, m, i);
+Schedule schedule_repeated(Schedule one, size_t m, size_t steps, bool updates) {
+    Schedule all = { 0 };
     for (size_t step = 0; step < steps; step++) {
         for (size_t e = 0; e < one.n; e++) {
             PipeOp op = one.ops[e];
             op.micro_batch += step * m;
-            op.version = step;
+            op.version = updates ? step : 0;
             schedule_add_op(&all, op);
         }
-        schedule_add(&all, UPDATE, step);
+        if (updates) schedule_add(&all, UPDATE, step);
     }
     schedule_free(&one);
     return all;
-}
-
-Schedule schedule_twice(Schedule one, size_t m) {
-    Schedule s = { 0 };
-    for (size_t e = 0; e < 2 * one.n; e++) {
-        PipeOp op = one.ops[e % one.n];
-        op.micro_batch += e < one.n ? 0 : m;
-        schedule_add_op(&s, op);
-    }
-    schedule_free(&one);
-    return s;
 }
 
 // For each product y = x W of a forward, B has the product for dx and W the product for dW. The

@@ -70,7 +70,7 @@ static Shown known(Run *run, Known which, size_t p, size_t m, size_t v) {
 
 // ---------------------------------------------------------------- what the options ask for
 
-bool player_asked(Run *run) {
+static bool asked(Run *run) {
     static const char *const asks[] = { "schedule", "list", "p",  "m",       "v",
                                         "tf",       "tb",   "tw", "message", NULL };
     for (size_t i = 0; asks[i]; i++)
@@ -217,7 +217,8 @@ static void fill_column(Run *run, Result *rows, size_t column, const Shown *s) {
     rows[2].cell[column] = page_text(run, "%s%s", flight_cell(run, s->stage, s->p), part);
 }
 
-void player(Run *run) {
+bool player(Run *run) {
+    if (!asked(run)) return false;
     Shown s = wanted(run), other[KNOWN] = { 0 };
     const Shown *best = NULL;
     const char *columns[RESULT_COLUMNS + 1] = { s.title };
@@ -253,4 +254,5 @@ void player(Run *run) {
     for (Known k = 0; k < KNOWN; k++)
         if (other[k].stage) schedule_all_free(other[k].stage, s.p);
     schedule_all_free(s.stage, s.p);
+    return true;
 }

@@ -18,6 +18,24 @@ static Batch *all_batches(const Training *t, Arena *tokens) {
     return all;
 }
 
+// The list of stage i.
+static Schedule list_of(const VersionsWay *way, const Training *t, size_t p, size_t i) {
+    size_t m = t->micro_batches;
+    switch (way->order) {
+    case VERSIONS_FLUSH: return schedule_repeated(schedule_1f1b(p, m, i), m, t->steps, true);
+    case VERSIONS_PIPEDREAM: return schedule_pipedream(way->rule, p, m * t->steps, i);
+    case VERSIONS_2BW: return schedule_2bw(p, m, t->steps, i);
+    }
+    fault("there is no order %d", (int)way->order);
+}
+// How many updates old the weights are that the layers of stage i read. PipeDream keeps as many
+// versions besides the newest.
+static size_t age(const VersionsWay *way, size_t p, size_t i) {
+    if (way->order == VERSIONS_2BW) return 1;
+    if (way->order == VERSIONS_FLUSH || way->rule == NO_STASHING) return 0;
+    return way->rule == WEIGHT_STASHING ? p - 1 - i : p - 1;
+}
+
 static bool is_table(const Unit *u, const Param *p) {
     (void)u;
     return p->number == 0;
@@ -44,20 +62,15 @@ static void note(void *notes, Model *m, size_t update, UpdatedPart part) {
     if (update == 0) model_snapshot(m, got->first, UNIT_GRADIENTS, of_part[part]);
     model_snapshot(m, got->gradients, UNIT_GRADIENTS, of_part[part]);
     model_snapshot(m, got->weights, UNIT_WEIGHTS, of_part[part]);
-    if (update == 1 && n->seen->second) {
-        real *values = host_alloc(m->size * sizeof *values);
-        tensor_download(values, m->g);
-        for (size_t e = 0; e < m->size; e++) n->seen->second[e] = values[e];
-        free(values);
-    }
+    if (update == 1) tensor_download(n->seen->second, m->g);
     ledger_resume();
 }
 
 VersionsSeen versions_train(Run *run, const Training *t, const VersionsWay *way, Trajectory *got) {
     Comm *pp = run->world, *tied = way->two_buffers ? pipeline_tied_group(pp) : NULL;
     bool pipedream = !way->two_buffers;
-    size_t n = t->steps * t->micro_batches, older = way->age(pp->size, pp->rank);
-    Schedule list = way->list(pp->size, t->micro_batches, t->steps, pp->rank);
+    size_t n = t->steps * t->micro_batches, older = age(way, pp->size, pp->rank);
+    Schedule list = list_of(way, t, pp->size, pp->rank);
     Model *m =
         model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, pp->size, pp->rank));
     Optimizer o = t->optimizer;
@@ -66,7 +79,7 @@ VersionsSeen versions_train(Run *run, const Training *t, const VersionsWay *way,
     optimizer_allocate(&o, m);
     VersionsSeen seen = { .size = m->size,
                           .loss = host_alloc(t->steps * sizeof *seen.loss),
-                          .second = pipedream ? host_alloc(m->size * sizeof *seen.second) : NULL };
+                          .second = host_alloc(m->size * sizeof *seen.second) };
     Notes notes = { got, &seen };
     double *loss = host_alloc(n * sizeof *loss);
     PipelineNotes each = { loss, note, &notes };
@@ -141,12 +154,12 @@ static size_t stage_of(const ModelConfig *c, size_t p, size_t n) {
     return i;
 }
 
-// The layers of stage i read the weights after k - age(p, i) updates. past: version v of the
+// The layers of stage i read the weights after k - age updates. past: version v of the
 // weights in row v % past.rows.
 static void read_past(Model *m, Tensor past, size_t k, size_t p, const VersionsWay *way) {
     size_t offset = 0;
     for (size_t n = 0; n < m->n_layers; n++) {
-        size_t late = way->age(p, stage_of(&m->config, p, n));
+        size_t late = age(way, p, stage_of(&m->config, p, n));
         size_t row = (k < late ? 0 : k - late) % past.rows;
         Tensor old = tensor_row_range(past, row, row + 1);
         for (size_t u = 0; u < m->layers[n].n_units; u++) {
@@ -212,10 +225,10 @@ void versions_check_costs(Run *run, const Training *t, const VersionsWay *way,
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
     size_t E = weight_bytes(&t->model), G = gradient_bytes(&t->model);
     CutSizes z = stage_sizes(&t->model, p, i);
-    size_t versions = way->two_buffers ? 2 : 1 + way->age(p, i);
+    size_t versions = way->two_buffers ? 2 : 1 + age(way, p, i);
     // At most p - i micro-batches; with a flush, of one batch. The first ones of a batch are the
     // largest.
-    size_t flight = way->list == schedule_flushed ? m : t->steps * m, tokens = 0;
+    size_t flight = way->order == VERSIONS_FLUSH ? m : t->steps * m, tokens = 0;
     if (p - i < flight) flight = p - i;
     for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k % m);
     // The tied table, at both ends of a pipeline. PipeDream's embedding and head have a table each,
