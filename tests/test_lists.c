@@ -299,6 +299,29 @@ static void zero_bubble_lists(void) {
     ok(planned, "automatic lists with the cap 2p-1 take 3m + p - 1 if F = B = W = 1");
 }
 
+// The time of `steps` steps in a row of 4 stages and 8 micro-batches. cap: 0 for ZB-H1.
+static size_t steps_of(size_t cap, const OpTimes *times, size_t steps) {
+    const size_t p = 4, m = 8;
+    Schedule *stage = host_alloc(p * sizeof *stage);
+    for (size_t i = 0; i < p; i++) {
+        stage[i] = cap ? schedule_zb_auto(p, m, i, cap, *times) : schedule_zb_h1(p, m, i);
+        stage[i] = schedule_repeated(stage[i], m, steps, false);
+    }
+    return lists_makespan(stage, p, steps * m, times);
+}
+static void known_times(void) {
+    static const OpTimes units = { 1, 1, 1, 0 };
+    // 1F1B takes 33 units and has 9 idle ones. ZB-H1 has (p-1)(F+B-W) = 3, a third of them.
+    ok(steps_of(0, &units, 1) == 27 && steps_of(4, &units, 1) == 29 && steps_of(7, &units, 1) == 27,
+       "p = 4, m = 8, F = B = W = 1: ZB-H1 27, automatic lists 29 (cap p) and 27 (cap 2p-1)");
+    ok(steps_of(0, &units, 2) == 27 + 27 && steps_of(7, &units, 2) == 27 + 24,
+       "two steps without a barrier: ZB-H1 54; the cap 2p-1 has no bubble in its next step, 51");
+    // As in a block, B is longer than F, and W is shorter. A list that is planned without the time
+    // of a message takes 398 units.
+    ok(steps_of(4, &(OpTimes){ 12, 14, 10, 3 }, 1) == 384,
+       "the planner knows the time of a message: F 12, B 14, W 10, a message 3 take 384 units");
+}
+
 // Most versions that a stage must hold at once: the newest, and all back to the oldest that a later
 // op reads.
 static size_t versions_needed(const Schedule *s) {
@@ -338,6 +361,7 @@ int main(void) {
     device_init();
     same_rules();
     zero_bubble_lists();
+    known_times();
     pipedream_lists();
     for (size_t n = 0; count[LISTS_LEGAL] < cases; n++) {
         Lists l = random_lists();

@@ -511,6 +511,40 @@ static void run_scattered(Comm *world, void *unused) {
     arena_free(&a);
 }
 
+// 2BW (05.05) adds the tied table's gradient into two buffers in turn. After the training every
+// gradient is in the model's own memory again.
+static void run_2bw(Comm *pp, void *unused) {
+    (void)unused;
+    enum { M = 3 }; // micro-batches of the batch
+    Comm *tied = pipeline_tied_group(pp);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Data d = data_synthetic(sizes.vocab, sizes.context, 1);
+    Batch batch[M];
+    for (size_t k = 0; k < M; k++) {
+        batch[k] = data_batch(&d, &tokens, 0, k * SEQUENCES, SEQUENCES, M * SEQUENCES);
+        batch[k].number = k;
+    }
+    Model *m = part_of(pp->size, 1, pp->rank);
+    Optimizer o = sgd(0.1);
+    optimizer_allocate(&o, m);
+    Schedule list = schedule_2bw(pp->size, M, 1, pp->rank);
+    pipeline_2bw(pp, tied, m, &o, &list, batch, M, NULL);
+    double elsewhere = 0;
+    for (size_t i = 0; i < m->n_units; i++) {
+        const Unit *u = &m->units[i];
+        bool own = u->tied_to || u->own_g.data == u->g.data;
+        elsewhere += !own || !arena_holds(&m->gradients, u->g.data);
+    }
+    comm_all_reduce_doubles(pp, &elsewhere, 1);
+    if (pp->rank == 0)
+        ok(elsewhere == 0, "2BW, p = %zu: the model's own gradient buffers", pp->size);
+    schedule_free(&list);
+    model_free(m);
+    if (tied) comm_free(tied);
+    arena_free(&tokens);
+    data_free(&d);
+}
+
 // The two halves of one linear layer's backward (05.06) give the bits of the whole backward.
 static void test_halves(void) {
     enum { ROWS = 6, IN = 5, OUT = 7 };
@@ -644,6 +678,7 @@ int main(void) {
         as_ranks(wrappings[i].ranks, run_wrapped, &wrappings[i]);
     for (size_t p = 1; p <= 3; p++) as_ranks(p, run_versions, NULL);
     for (size_t ranks = 2; ranks <= 6; ranks += 2) as_ranks(ranks, run_scattered, NULL);
+    for (size_t p = 1; p <= 3; p++) as_ranks(p, run_2bw, NULL);
     test_halves();
     as_ranks(8, run_cube_kept, NULL);
     as_ranks(1, run_pairs, NULL);

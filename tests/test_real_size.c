@@ -334,11 +334,11 @@ static void one_f_one_b(void) {
     double extra = 14.0 / 8 * message / IB, version = BF16 * psi;
     double gpipe = 96 * kept_one + state, ours = 8 * kept_one + state, dream = ours + 7 * version;
     page = "05_pipeline_1f1b/README.md";
-    on_page("10^9 / 64 = %.2f \\cdot 10^9$ parameters of 16 bytes: %.1f GB", psi / G, state / G);
+    on_page("10^9 / 64 = %.2f \\cdot 10^9$ parameters of 16 bytes: %.2f GB", psi / G, state / G);
     on_page("12288 \\cdot 2$ bytes = %.0f MB", kept_one / 1e6);
-    on_page("$96 \\cdot %.0f$ MB = %.1f GB", kept_one / 1e6, 96 * kept_one / G);
+    on_page("$96 \\cdot %.0f$ MB = %.2f GB", kept_one / 1e6, 96 * kept_one / G);
     on_page("With the state:* %.1f GB, which does not fit", gpipe / G);
-    on_page("$8 \\cdot %.0f$ MB = %.1f GB", kept_one / 1e6, 8 * kept_one / G);
+    on_page("$8 \\cdot %.0f$ MB = %.2f GB", kept_one / 1e6, 8 * kept_one / G);
     on_page("With the state:* %.1f GB, which fits", ours / G);
     on_page("$7/103$ = %.1f %%", 100 * bubble(8, 96));
     on_page("they add [%.1f %%]", 100 * extra / (4 * f));
@@ -360,7 +360,7 @@ static void one_f_one_b(void) {
             makespan(schedule_1f1b, 8, 96, 1, 2) / 3, 100 * (1 - (96 + 7.0 / 4) / 103));
     on_page("%.2f units against %zu: %.0f %% less", 24 + 7.0 / 4,
             makespan(schedule_1f1b, 8, 24, 1, 2) / 3, 100 * (1 - (24 + 7.0 / 4) / 31));
-    on_page("= %d$ chunks … %.1f MB each: %.1f GB. 1F1B: %.1f GB", 2 * 7 + 3 * 8 + 1, message / 1e6,
+    on_page("= %d$ chunks … of %.1f MB: %.1f GB. 1F1B: %.1f GB", 2 * 7 + 3 * 8 + 1, message / 1e6,
             39 * 3 * message / G, 8 * kept_one / G);
     on_page("8 of %.1f MB … %.1f ms each at 25 GB/s", message / 1e6, 1e3 * message / IB);
     on_page("chunk's forward takes %.0f ms", 1e3 * f / 4);
@@ -419,6 +419,13 @@ static void zero_bubble(void) {
     on_page("takes %.1f %% less", 100 * (1 - (96 * turn + rest) / long_1));
     on_page("of 1F1B is %.1f %%, the bubble of ZB-H1 %.1f %%. The step is %.1f %% shorter",
             700 / 31.0, 100 * rest / (24 * turn + rest), 100 * (1 - (24 * turn + rest) / short_1));
+    // Per block and micro-batch T C (10 + 24/t + 5 H T/(C t)) bytes (Korthikanti et al. 2022).
+    double token = 2048 * 12288.0, flash = token * (10 + 24 / 8.0), block = flash + token * 10;
+    double psi = 175e9 / 64, shard = (4 + 12 / 16.0) * psi;
+    on_page("$12 \\cdot 8 \\cdot %.0f$ MB = %.1f GB", block / 1e6, 96 * block / G);
+    on_page("state of %.1f GB that does not fit", MIXED * psi / G);
+    on_page("a block keeps %.0f MB: %.1f GB. … %.1f GB. Together %.1f GB", flash / 1e6,
+            96 * flash / G, shard / G, (96 * flash + shard) / G);
 }
 
 // ---- 06_zero ----

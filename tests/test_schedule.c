@@ -8,6 +8,7 @@
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include "tap.h"
+#include <math.h>
 
 // Checks that each forward and each backward occurs once, and each forward before its backward.
 // Both kinds ascend, so neighbours agree on the order of messages.
@@ -130,6 +131,9 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
         NEED(timeline_busy(&t) == p * m * (t_f + t_b), "busy time");
         Judgement j = judge_lists(stage, p, m, 1, &(OpTimes){ t_f, t_b, 0, 0 });
         NEED(j.verdict == LISTS_LEGAL && j.end == units, "the judge");
+        Outcome by_hand = by_hand_judge(stage, p, m); // its times are 1 and 2 units
+        NEED(by_hand.verdict == LEGAL && (t_f != T_FORWARD || by_hand.end == units),
+             "the judge of 05.01");
         NEED(all_pairs_agree(stage, p, 1, m), "order of messages");
         for (size_t i = 0; i < p; i++) {
             NEED(well_formed(&stage[i], m), "the list");
@@ -237,6 +241,39 @@ static void by_hand_lists(void) {
     ok(same, "1F1B's lists by hand are those of 02_1f1b.c, p = 1..8, m = 1..24");
 }
 
+// Lists that the judge of 05.01 must refuse: the lists of 1F1B for p = 3, m = 4, with one small
+// change on stage 1: F0 F1 B0 F2 B1 F3 B2 B3.
+static void by_hand_refuses(void) {
+    Schedule *s = schedule_all(by_hand_1f1b, 3, 4);
+    PipeOp *op = s[1].ops, keep[8];
+    memcpy(keep, op, sizeof keep);
+    op[0] = keep[2];
+    op[2] = keep[0];
+    ok(by_hand_judge(s, 3, 4).verdict == DEADLOCK, "05.01: B0 before F0 is a deadlock");
+    memcpy(op, keep, sizeof keep);
+    op[7].micro_batch = 2;
+    ok(by_hand_judge(s, 3, 4).verdict == NOT_ONCE, "05.01: B2 twice, B3 never");
+    memcpy(op, keep, sizeof keep);
+    op[0] = keep[1];
+    op[1] = keep[0];
+    ok(by_hand_judge(s, 3, 4).verdict == WRONG_MESSAGE,
+       "05.01: F1 before F0 on one stage is the wrong message");
+    memcpy(op, keep, sizeof keep);
+    op[1] = keep[2];
+    op[2] = keep[1];
+    Outcome slow = by_hand_judge(s, 3, 4);
+    ok(slow.verdict == LEGAL && slow.end > (4 + 3 - 1) * (T_FORWARD + T_BACKWARD),
+       "05.01: B0 before F1 is legal, but the step is longer");
+    schedule_all_free(s, 3);
+    // Stage 0 has sent F5 and F6, and stage 1 has sent B1 and B2. Neither has a free buffer for its
+    // next message, F7 or B3, so neither goes on to receive.
+    Schedule unlike[] = { schedule_gpipe(2, 8, 0), by_hand_1f1b(2, 8, 1) };
+    ok(by_hand_judge(unlike, 2, 8).verdict == DEADLOCK,
+       "05.01: GPipe on stage 0, 1F1B on stage 1: a deadlock, because the buffers are full");
+    schedule_free(&unlike[0]);
+    schedule_free(&unlike[1]);
+}
+
 static void known_orders(void) {
     ok(reads_interleaved(
            2, 4, 2, 0,
@@ -259,9 +296,6 @@ static void known_orders(void) {
     ok(many.n == 2 << 20 && many.ops[(2 << 20) - 1].micro_batch == (1 << 20) - 1,
        "a million micro-batches");
     schedule_free(&many);
-    ok(makespan(schedule_naive, 4, 8, 1, 2) == 96 && makespan(schedule_gpipe, 4, 8, 1, 2) == 33 &&
-           makespan(schedule_1f1b, 4, 8, 1, 2) == 33,
-       "p = 4, m = 8, t_f = 1, t_b = 2: 96, 33, 33 units");
 }
 
 // ---- stages of unequal times ----
@@ -440,6 +474,39 @@ static void no_flush_forms(size_t p) {
         printf("#   m = %zu: %s\n", wrong_m, what);
 }
 
+// ---- figures of papers (05.07) ----
+
+static size_t units_of_halves(ScheduleRule rule) { // p = 4, m = 8, F = B = W = 1
+    return lists_makespan(schedule_all(rule, 4, 8), 4, 8, &(OpTimes){ 1, 1, 1, 0 });
+}
+static void published_figures(void) {
+    // PTD-P's bubbles (p-1)/m and (p-1)/(vm), with t_f = 1 and t_b = 2 of a stage. A chunk takes
+    // 1/v of these times, so v chunks take v times as many of their units.
+    ok(makespan(schedule_naive, 4, 8, 1, 2) == 96 && makespan(schedule_gpipe, 4, 8, 1, 2) == 33 &&
+           makespan(schedule_1f1b, 4, 8, 1, 2) == 33 && makespan(schedule_1f1b, 8, 32, 1, 2) == 117,
+       "PTD-P: naive 96, GPipe and 1F1B 33 units for p = 4, m = 8; 1F1B 117 for p = 8, m = 32");
+    ok(interleaved_makespan(4, 8, 2, 1, 2, 0) == 2 * 28.5 &&
+           interleaved_makespan(4, 8, 4, 1, 2, 0) == 4 * 26.25 &&
+           interleaved_makespan(8, 32, 4, 1, 2, 0) == 4 * 101.25,
+       "PTD-P: interleaved 28.5 and 26.25 units for v = 2 and 4; 101.25 for p = 8, m = 32");
+    // GPipe, table 2: Transformer-48, M = 32; throughput on K stages, divided by the throughput for
+    // K = 2, M = 1. A stage does 1/(K M) of a batch's work per micro-batch.
+    static const double table[] = { 1.8, 3.4, 6.3 };
+    bool formula_holds = true, close = true;
+    for (size_t n = 0; n < 3; n++) {
+        const size_t K = (size_t)2 << n, M = 32;
+        double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2; // one share of the work
+        double ideal = (double)(K * M) * one / (double)makespan(schedule_gpipe, K, M, 1, 2);
+        double speed_up = (double)(K * M) / (double)(M + K - 1);
+        formula_holds &= fabs(ideal / speed_up - 1) < 1e-12;
+        close &= table[n] <= ideal && table[n] >= 0.92 * ideal;
+    }
+    ok(formula_holds, "GPipe: the lists are K M/(M+K-1) times as fast");
+    ok(close, "GPipe: its table 2 is within 8 %% of the lists");
+    ok(3 * (units_of_halves(schedule_zb_h1) - 24) == units_of_halves(schedule_1f1b) - 24,
+       "zero bubble: ZB-H1's bubble is a third of 1F1B's");
+}
+
 static bool list_reads(Schedule s, const char *order) {
     char *text = schedule_text(&s);
     bool same = !strcmp(text, order);
@@ -512,8 +579,7 @@ static void typed_lists(void) {
     size_t p;
     Schedule *slow = lists_parse("F0 B0 F1 B1 / F0 B0 F1 B1", &p);
     Judgement j = judge_lists(slow, p, 2, 1, &(OpTimes){ 1, 1, 1, 0 });
-    ok(j.end == 12 && j.waits == 1 && j.wait[0].units == 3 && j.wait[0].op.what == BACKWARD &&
-           j.wait[0].from == 1,
+    ok(j.end == 12 && j.wait.units == 3 && !strcmp(j.wait.op, "B0") && j.wait.from == 1,
        "the longest wait of a slow list: 3 units, stage 0 before B0, for stage 1");
     schedule_all_free(slow, p);
 }
@@ -571,10 +637,12 @@ int main(void) {
         }
     for (size_t p = 1; p <= MOST_STAGES; p++) zero_bubble_forms(p);
     for (size_t p = 1; p <= MOST_STAGES; p++) no_flush_forms(p);
+    published_figures();
     known_late_orders();
     typed_lists();
     known_orders();
     by_hand_lists();
+    by_hand_refuses();
     unequal_stages();
     lists_that_deadlock();
     long_lists();

@@ -1,40 +1,37 @@
-// 01_by_hand.c (experiment): judges and times the lists of all sizes, draws the lists of the page,
-// and compares the list of 1F1B with the published order. With --schedule or --list (make play-05)
-// player.c judges and draws any schedule.
+// 01_by_hand.c (experiment): judges and times the lists of 1F1B for all sizes, draws the lists of
+// the page, and compares 1F1B with the published order. With --schedule or --list (make play-05)
+// player.c judges and draws any schedule. tests/schedule.t has lists that the judge must refuse.
 #include "05_pipeline_1f1b/by_hand.h"
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CASES = MOST_STAGES * MOST_MICRO };
-
 // ---------------------------------------------------------------- all sizes
 
-// Judges the rule's lists for every p and m, and compares step and micro-batches in flight with the
-// formulas: of the naive order if naive, of 1F1B if early_back, else of GPipe.
-static void judge_all(Run *run, const char *what, ScheduleRule rule, bool naive, bool early_back) {
+// Judges 1F1B's lists for every p and m. Each must be legal, take (m+p-1)(t_f+t_b), and have
+// min(p-i, m) micro-batches in flight on stage i.
+static void judge_all(Run *run) {
+    enum { CASES = MOST_STAGES * MOST_MICRO };
     double legal = 0, all = CASES, end[CASES], want_end[CASES];
     double flight[CASES * MOST_STAGES], want_flight[CASES * MOST_STAGES];
     size_t n = 0, stages = 0;
     for (size_t p = 1; p <= MOST_STAGES; p++)
         for (size_t m = 1; m <= MOST_MICRO; m++, n++) {
-            Schedule *stage = schedule_all(rule, p, m);
+            Schedule *stage = schedule_all(by_hand_1f1b, p, m);
             Outcome played = by_hand_judge(stage, p, m);
             legal += played.verdict == LEGAL;
             end[n] = played.end;
-            want_end[n] = (naive ? m * p : m + p - 1) * (T_FORWARD + T_BACKWARD);
+            want_end[n] = (m + p - 1) * (T_FORWARD + T_BACKWARD);
             for (size_t i = 0; i < p; i++, stages++) {
                 flight[stages] = list_in_flight(&stage[i]);
-                want_flight[stages] = naive ? 1 : early_back && p - i < m ? p - i : m;
+                want_flight[stages] = p - i < m ? p - i : m;
             }
             schedule_all_free(stage, p);
         }
-    check_numbers(run, what, "legal schedules, p = 1..8, m = 1..24", &legal, &all, 1, 0);
-    check_numbers(run, what, naive ? "step time m p (t_f+t_b)" : "step time (m+p-1)(t_f+t_b)", end,
-                  want_end, CASES, 0);
-    const char *most = naive ? "in flight 1" : early_back ? "in flight min(p-i, m)" : "in flight m";
-    check_numbers(run, what, most, flight, want_flight, stages, 0);
+    check_numbers(run, "1F1B", "legal schedules, p = 1..8, m = 1..24", &legal, &all, 1, 0);
+    check_numbers(run, "1F1B", "step time (m+p-1)(t_f+t_b)", end, want_end, CASES, 0);
+    check_numbers(run, "1F1B", "in flight min(p-i, m)", flight, want_flight, stages, 0);
 }
 
 // 1F1B's list of stage i for p = 4, m = 8 must read as published.
@@ -46,46 +43,6 @@ static void check_published(Run *run, size_t i, const char *order) {
     check_true(run, "1F1B order as published", name, !strcmp(text, order));
     free(text);
     schedule_free(&list);
-}
-
-// Lists that the judge must refuse: the lists of 1F1B for p = 3, m = 4, with one small change.
-static void check_refused(Run *run) {
-    Schedule *s = schedule_all(by_hand_1f1b, 3, 4); // stage 1: F0 F1 B0 F2 B1 F3 B2 B3
-    PipeOp *op = s[1].ops, keep[8];
-    bool whole = s[1].n == 8; // an unsolved 05.01a has an empty list
-    if (!whole) {
-        check_true(run, "refused", "1F1B, p = 3, m = 4: stage 1 has 8 ops", whole);
-        schedule_all_free(s, 3);
-        return;
-    }
-    memcpy(keep, op, sizeof keep);
-    op[0] = keep[2];
-    op[2] = keep[0];
-    check_true(run, "refused", "B0 before F0: a deadlock",
-               by_hand_judge(s, 3, 4).verdict == DEADLOCK);
-    memcpy(op, keep, sizeof keep);
-    op[7].micro_batch = 2;
-    check_true(run, "refused", "B2 twice, B3 never", by_hand_judge(s, 3, 4).verdict == NOT_ONCE);
-    memcpy(op, keep, sizeof keep);
-    op[0] = keep[1];
-    op[1] = keep[0];
-    check_true(run, "refused", "F1 before F0 on one stage: the wrong message",
-               by_hand_judge(s, 3, 4).verdict == WRONG_MESSAGE);
-    memcpy(op, keep, sizeof keep);
-    op[1] = keep[2];
-    op[2] = keep[1];
-    check_true(run, "not refused", "B0 before F1: legal, only slower",
-               by_hand_judge(s, 3, 4).verdict == LEGAL);
-    bool longer = by_hand_judge(s, 3, 4).end > (4 + 3 - 1) * (T_FORWARD + T_BACKWARD);
-    check_true(run, "not refused", "and that is what it costs: a longer step", longer);
-    schedule_all_free(s, 3);
-    // Stage 0 has sent F5 and F6, and stage 1 has sent B1 and B2. Neither has a free buffer for its
-    // next message, F7 or B3, so neither goes on to receive.
-    Schedule unlike[] = { schedule_gpipe(2, 8, 0), by_hand_1f1b(2, 8, 1) };
-    check_true(run, "refused, buffers full", "GPipe on stage 0, 1F1B on stage 1: a deadlock",
-               by_hand_judge(unlike, 2, 8).verdict == DEADLOCK);
-    schedule_free(&unlike[0]);
-    schedule_free(&unlike[1]);
 }
 
 // ---------------------------------------------------------- the page: 4 stages, 8 micro-batches
@@ -129,52 +86,42 @@ static void messages(Run *run, const char *phase, const Schedule *s, size_t lo, 
 }
 
 static void table(Run *run) {
-    const ScheduleRule rule[] = { schedule_naive, schedule_gpipe, by_hand_1f1b };
-    char step[3][32], idle[3][32], flight[3][24 * P];
-    size_t end[3], most[3] = { 0 };
+    static const ScheduleRule rule[] = { schedule_naive, schedule_gpipe, by_hand_1f1b };
+    static const char *const columns[] = { "naive", "GPipe", "1F1B", NULL };
+    Result rows[] = {
+        { .what = "step", .formula = "naive mp(t_f+t_b), else (m+p-1)(t_f+t_b)" },
+        { .what = "idle, of the step", .formula = "naive 1-1/p, else (p-1)/(m+p-1)" },
+        { .what = "in flight, stages 0 to 3", .formula = "naive 1, GPipe m, 1F1B min(p-i, m)" },
+        { 0 },
+    };
+    size_t end[3], most[3]; // most: on stage 0
     for (size_t n = 0; n < 3; n++) {
         Schedule *stage = schedule_all(rule[n], P, M);
         end[n] = by_hand_judge(stage, P, M).end;
-        sprintf(step[n], "=%zu units", end[n]);
-        sprintf(idle[n], "=%.1f %%", 100 - 100.0 * M * (T_FORWARD + T_BACKWARD) / (double)end[n]);
-        strcpy(flight[n], "=");
-        for (size_t i = 0; i < P; i++) {
-            size_t held = list_in_flight(&stage[i]);
-            sprintf(flight[n] + strlen(flight[n]), "%s%zu", i ? " " : "", held);
-            if (held > most[n]) most[n] = held;
-        }
+        most[n] = list_in_flight(&stage[0]);
+        double busy = (double)(M * (T_FORWARD + T_BACKWARD)) / (double)end[n];
+        rows[0].cell[n] = page_text(run, "=%zu units", end[n]);
+        rows[1].cell[n] = page_text(run, "=%.1f %%", 100 - 100 * busy);
+        rows[2].cell[n] = flight_cell(run, stage, P);
         schedule_all_free(stage, P);
     }
-    static const char *const columns[] = { "naive", "GPipe", "1F1B", NULL };
-    const Result rows[] = {
-        { "step", "naive mp(t_f+t_b), else (m+p-1)(t_f+t_b)", { step[0], step[1], step[2] } },
-        { "idle, of the step", "naive 1-1/p, else (p-1)/(m+p-1)", { idle[0], idle[1], idle[2] } },
-        { "in flight, stages 0 to 3",
-          "naive 1, GPipe m, 1F1B min(p-i, m)",
-          { flight[0], flight[1], flight[2] } },
-        { 0 },
-    };
     results(run, columns, rows);
-    char both[64];
-    if (end[2] == end[1]) snprintf(both, sizeof both, "both take %zu units", end[2]);
-    else snprintf(both, sizeof both, "1F1B takes %zu units, GPipe %zu", end[2], end[1]);
+    const char *both = page_text(run, "both take %zu units", end[2]);
+    if (end[2] != end[1]) both = page_text(run, "1F1B takes %zu units, GPipe %zu", end[2], end[1]);
     say_answer(run,
                "Any order with every op once, each backward after its forward, messages in "
                "the order in which they are sent, and no stage that waits for ever. 1F1B keeps at "
                "most %zu micro-batches, GPipe %zu; %s.",
                most[2], most[1], both);
     say_cost(run, "%s than GPipe. The bubble remains: %s of the step is idle.",
-             end[2] <= end[1] ? "no more time" : "more time", idle[2] + 1);
+             end[2] <= end[1] ? "no more time" : "more time", rows[1].cell[2] + 1);
     say_use_when(run, "you choose or write a schedule. Check an order with this program before you "
                       "run it.");
 }
 
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "this lesson only writes lists: start it with one rank");
-    if (player_asked(run)) { // make play-05: any schedule
-        player(run);
-        return;
-    }
+    if (player(run)) return; // make play-05: any schedule
     say(run, "F: forward, t_f = 1 unit of time. B: backward, t_b = 2. In flight: micro-batches "
              "whose\nforward is done, but not their backward.");
     chart(run, "GPipe, p = 4 stages, m = 8 micro-batches", schedule_gpipe);
@@ -195,13 +142,25 @@ static void by_hand(Run *run) {
     table(run);
     check_published(run, 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7");
     check_published(run, 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7");
-    judge_all(run, "naive", schedule_naive, true, false);
-    judge_all(run, "GPipe", schedule_gpipe, false, false);
-    judge_all(run, "1F1B", by_hand_1f1b, false, true);
-    check_refused(run);
+    judge_all(run);
 }
 
-static const Option options[] = { PLAYER_OPTIONS,
-                                  REALS_ONLY("this lesson computes times and has no tensors"),
-                                  { 0 } };
+// All options are the player's.
+static const Option options[] = {
+    { "schedule", "naive|gpipe|1f1b|interleaved|zb-h1|zb-auto", NULL,
+      "draw, judge and time this schedule" },
+    { "list", "OPS", NULL,
+      "or this one: 'F0 F1 B0 B1 / F0 B0 F1 B1'; I0 W0 for B0 in halves, F0c1 of chunk 1" },
+    { "p", "N", "4", "stages" },
+    { "m", "N", "8", "micro-batches" },
+    { "v", "N", "2", "chunks on each stage, of interleaved ones" },
+    { "tf", "X", "1", "units of time that the forward of a stage takes" },
+    { "tb", "X", "1", "units of its backward of inputs" },
+    { "tw", "X", "1", "units of its backward of weights; a whole backward takes tb + tw" },
+    { "message", "X", NULL,
+      "units of a message; without it: as over --link between the equal stages of 05.02" },
+    { "link", "NAME[,NAME]", "free", NULL },
+    REALS_ONLY("this lesson computes times and has no tensors"),
+    { 0 },
+};
 EXPERIMENT(by_hand, options);

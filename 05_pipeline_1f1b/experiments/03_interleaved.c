@@ -1,8 +1,7 @@
 // 03_interleaved.c (experiment): v chunks per stage equal gradient accumulation in every bit, by
 // the lesson's own loop and by the executor. Compared with 1F1B the stages have less idle time,
-// more messages and more activations.
+// more messages and more activations. tests/schedule.t has the lists of other sizes.
 #include "05_pipeline_1f1b/experiments/experiments.h"
-#include <stdio.h>
 
 // 17 blocks in 8 parts: 3, 2, 2, 2, ...; 19 sequences of 5 to 10 counted tokens in 8 micro-batches:
 // 3, 3, 3, 2, ...
@@ -24,23 +23,14 @@ static size_t in_flight(size_t p, size_t m, size_t v, size_t i) {
 // Runs and draws one step. The step of 1F1B is drawn with --verbose only. stack->chunks: v.
 static void equal_step(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size, i = run->world->rank, v = stack->chunks;
-    char title[64], name[32] = "1F1B";
-    if (v > 1) snprintf(name, sizeof name, "With v = %zu", v);
-    snprintf(title, sizeof title, "%s, %zu equal stages, m = %zu", name, p, m);
+    const char *title = v > 1 ? page_text(run, "With v = %zu", v) : "1F1B";
     EqualWay way = { .id = v > 1 ? "interleaved" : "1f1b",
                      .name = v > 1 ? "interleaved" : "1F1B",
                      .stage = host_alloc(p * sizeof *way.stage),
                      .flight = formula(in_flight(p, m, v, i)) };
     for (size_t k = 0; k < p; k++) way.stage[k] = schedule_interleaved(p, m, v, k);
-    if (v > 1) {
-        say(run,
-            "The model is cut in v p = %zu chunks; stage i has chunks i, %s, here called its "
-            "chunks 0, %s.",
-            v * p, v > 2 ? "i + p, ..." : "i + p", v > 2 ? "1, ..." : "1");
-        say(run, "%sA: micro-batch 0 in chunk 0, a: in chunk 1.",
-            p > 1 ? "So the last rank sends chunk 0's output back to rank 0. " : "");
-    }
-    equal_stages(run, stack, m, &way, title, v > 1 ? PICTURE_SAME_SCALE : PICTURE_DETAIL);
+    equal_stages(run, stack, m, &way, page_text(run, "%s, %zu equal stages, m = %zu", title, p, m),
+                 v > 1 ? PICTURE_SAME_SCALE : PICTURE_DETAIL);
 }
 
 // ---------------------------------------- training, on stages and micro-batches of unequal size
@@ -83,15 +73,13 @@ static void train(Run *run, const Training *t) {
 
 // ---------------------------------------------------------------- the table of the page
 
-// The steps of the played lists where a message takes `share` of t_f: [0] of 1F1B, [1] of v chunks.
-static void steps_of_lists(Run *run, double step[2], const Stack *stack, size_t m, double share) {
-    size_t p = run->world->size, v[2] = { 1, stack->chunks };
-    Picoseconds t_f = stack_times(stack).forward, message = (Picoseconds)((double)t_f * share);
-    for (size_t k = 0; k < 2; k++)
-        step[k] = (double)interleaved_makespan(p, m, v[k], t_f / v[k], 2 * t_f / v[k], message);
+// The step of the played lists with v chunks, where a message takes `share` times t_f.
+static double step_of_lists(Run *run, const Stack *stack, size_t m, size_t v, size_t share) {
+    Picoseconds t_f = stack_times(stack).forward;
+    return (double)interleaved_makespan(run->world->size, m, v, t_f / v, 2 * t_f / v, share * t_f);
 }
 
-static void answer(Run *run, size_t v, const double free_links[2]) {
+static void answer(Run *run, size_t v, double without_messages) {
     if (run->is_root && clock_config()->simulated) {
         bool faster = cost_value(run, "step.interleaved") < cost_value(run, "step.1f1b");
         say_answer(run,
@@ -104,7 +92,7 @@ static void answer(Run *run, size_t v, const double free_links[2]) {
         say_answer(run,
                    "Yes. Without message times the played lists with %zu chunks per stage "
                    "take %.1f %% less time than 1F1B's.",
-                   v, 100 - 100 * free_links[1] / free_links[0]);
+                   v, 100 - 100 * without_messages);
     }
     say_cost(run, "%s messages per rank instead of %s, and activations of %s instead of %s.",
              cost_text(run, "sent.interleaved"), cost_text(run, "sent.1f1b"),
@@ -114,24 +102,19 @@ static void answer(Run *run, size_t v, const double free_links[2]) {
 }
 
 static void table(Run *run, const Stack *stack, size_t m) {
-    static const double share[] = { 0, 4 };
     size_t v = stack->chunks;
-    double step[2][2];
-    char name[32], cell[2][2][24];
     if (v == 1) {
         say_answer(run, "Not with one chunk per stage: then the lists are those of 1F1B.");
         return;
     }
-    for (size_t k = 0; k < 2; k++) {
-        steps_of_lists(run, step[k], stack, m, share[k]);
-        for (size_t way = 0; way < 2; way++) page_cell(cell[k][way], step[k][way], "ps");
-    }
+    // Without messages, and where a message takes 4 t_f: 1F1B, and v chunks.
+    double none[] = { step_of_lists(run, stack, m, 1, 0), step_of_lists(run, stack, m, v, 0) };
+    double slow[] = { step_of_lists(run, stack, m, 1, 4), step_of_lists(run, stack, m, v, 4) };
     check_true(run, "both sides of the trade", "without message times v chunks are faster",
-               step[0][1] < step[0][0]);
+               none[1] < none[0]);
     check_true(run, "both sides of the trade", "where a message takes 4 t_f they are slower",
-               step[1][1] >= step[1][0]);
-    snprintf(name, sizeof name, "v = %zu", v);
-    const char *const columns[] = { "1F1B", name, NULL };
+               slow[1] >= slow[0]);
+    const char *const columns[] = { "1F1B", page_text(run, "v = %zu", v), NULL };
     const Result rows[] = {
         { "step", "(m+(p-1)/v)(t_f+t_b), plus messages", { "step.1f1b", "step.interleaved" } },
         { "idle, of the step",
@@ -144,17 +127,21 @@ static void table(Run *run, const Stack *stack, size_t m) {
         { "messages sent by a rank",
           "2vm, first and last rank (2v-1)m",
           { "sent.1f1b", "sent.interleaved" } },
-        { "step if a message takes no time", "simulated", { cell[0][0], cell[0][1] } },
         { "step if messages take 4 t_f",
           "simulated: links are the bottleneck",
-          { cell[1][0], cell[1][1] } },
+          { value_cell(run, slow[0], "ps"), value_cell(run, slow[1], "ps") } },
         { 0 },
     };
     results(run, columns, clock_config()->simulated ? rows : rows + 2);
+    double most = cost_value(run, "flight.interleaved");
     say(run, "  p stages, m micro-batches, v chunks per stage (1F1B: 1); t_f, t_b: a stage's "
              "forward, backward.");
     say(run, "  Chunks in flight on stage i: 1F1B min(p-i, m), else min(2(p-1-i)+(v-1)p+1, mv).");
-    answer(run, v, step[0]);
+    say(run,
+        "  A chunk is a whole stage with 1F1B, and 1/v of a stage with v: %.0f chunks are %.1f "
+        "micro-batches.",
+        most, most / (double)v);
+    answer(run, v, none[1] / none[0]);
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -185,15 +172,20 @@ static void interleaved(Run *run) {
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
     training_store(run, &t);
-    // A chunk's forward takes 1 unit and its backward 2, so a stage takes v and 2v units.
-    double units = (double)interleaved_makespan(p, m, v, 1, 2, 0);
-    double want = (double)(3 * (m * v + p - 1));
-    check_numbers(run, "op lists = formula", "(m+(p-1)/v)(t_f+t_b)", &units, &want, 1, 0);
     Stack stack = { .model = t.model, .blocks = v < 2 ? 2 : v, .sequences = 1, .chunks = 1 };
     stack.model.context = option_size(run, "tokens");
     equal_step(run, &stack, m);
     stack.chunks = v;
-    if (v > 1) equal_step(run, &stack, m);
+    if (v > 1) {
+        say(run,
+            "The model is cut in v p = %zu chunks. Stage i has chunks i, i + p, ...: here its "
+            "chunks 0, 1, ...",
+            v * p);
+        say(run, "The last rank sends chunk 0's output back to rank 0. A: micro-batch 0 in chunk "
+                 "0, a: in chunk 1.");
+        say(run, "B is micro-batch 1, no backward: backwards are drawn with =.");
+        equal_step(run, &stack, m);
+    }
     train(run, &t);
     table(run, &stack, m);
     data_free(&t.data);

@@ -1,8 +1,6 @@
 // 05_pipedream_2bw.c (experiment): 2BW equals one device whose gradients are one update late, in
 // every bit. Two versions suffice for m >= p. Compares GPipe, 1F1B, PipeDream and 2BW.
 #include "05_pipeline_1f1b/experiments/experiments.h"
-#include <stdio.h>
-#include <stdlib.h>
 
 // 11 sequences of 5 to 10 counted tokens a batch; 9 blocks on 4 stages: 3, 2, 2, 2.
 static const ModelConfig sizes = {
@@ -10,34 +8,21 @@ static const ModelConfig sizes = {
 };
 enum { SEQUENCES = 11, STEPS = 5 };
 
-// The list of 2BW. flush: the list of 1F1B with a flush after every batch; then every op reads the
-// newest weights.
-static VersionsList list_of(Run *run, const Training *t, bool flush) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
-    return (VersionsList){ .list = flush ? schedule_flushed(p, m, i, t->steps)
-                                         : schedule_2bw(p, m, t->steps, i),
-                           .two_buffers = true };
-}
-
-// The training must equal one device in every bit: W(t+1) = W(t) - eta grad f_t(W(t-1)); with a
-// flush grad f_t(W(t)). id: also checks the costs, under this id; NULL: does not.
-static void equals_recurrence(Run *run, const Training *t, bool flush, const char *what,
-                              const char *id) {
-    size_t p = run->world->size, *age = host_alloc(p * sizeof *age);
-    for (size_t i = 0; i < p; i++) age[i] = !flush;
-    VersionsSeen seen = versions_compare(run, t, what, list_of(run, t, flush), age);
-    if (id) versions_check_costs(run, t, id, "2BW", 2, p - run->world->rank, &seen);
-    versions_seen_free(&seen);
-    free(age);
-}
+// W(t+1) = W(t) - eta grad f_t(W(t)), and with 2BW grad f_t(W(t-1)).
+static const VersionsWay flushed = {
+    .id = "flush", .name = "flush", .order = VERSIONS_FLUSH, .two_buffers = true
+};
+static const VersionsWay late = {
+    .id = "training", .name = "2BW", .order = VERSIONS_2BW, .two_buffers = true
+};
 
 // The mean loss of the last batches of a training on text: [0] with a flush, [1] with 2BW.
 enum { LONG = 80, LAST = 20 };
 static void losses_on_text(Run *run, double loss[2]) {
     const size_t p = run->world->size, m = p < 4 ? 4 : p;
     Training t = versions_text(run, LONG, m, m);
-    for (size_t way = 0; way < 2; way++)
-        loss[way] = versions_last_loss(run, &t, list_of(run, &t, way == 0), LAST);
+    loss[0] = versions_last_loss(run, &t, &flushed, LAST);
+    loss[1] = versions_last_loss(run, &t, &late, LAST);
     data_free(&t.data);
 }
 
@@ -57,28 +42,24 @@ static void four_ways(Run *run, const Training *t) {
 // ---------------------------------------------------------------- the page
 
 static void table(Run *run, const double loss[2]) {
-    static const char *const of[] = { "batch", "versions", "weights", "activations" };
+    enum { COSTS = 4 };
+    static const char *const id[COSTS] = { "batch", "versions", "weights", "activations" };
+    size_t old = run->world->size - 1;
     const char *columns[WAYS + 1] = { NULL };
-    char cell[4][WAYS][64], text[2][16], old[16];
+    const char *none = page_text(run, "=%.2f", loss[0]), *late = page_text(run, "=%.2f", loss[1]);
+    const char *own = old ? page_text(run, "=0..%zu", old) : "=0";
+    Result rows[] = { { .what = "each further batch" },
+                      { .what = "weight versions kept" },
+                      { .what = "weights of all versions" },
+                      { .what = "activations, peak" },
+                      { "updates late", NULL, { "=0", "=0", own, "=1" } },
+                      { "loss on a text, last 20 batches", NULL, { none, none, "=-", late } },
+                      { 0 } };
     for (size_t k = 0; k < WAYS; k++) {
         columns[k] = pipeline_ways[ways[k]].name;
-        for (size_t q = 0; q < 4; q++)
-            snprintf(cell[q][k], sizeof cell[q][k], "%s.%s", of[q], pipeline_way_id[ways[k]]);
+        for (size_t q = 0; q < COSTS; q++)
+            rows[q].cell[k] = page_text(run, "%s.%s", id[q], pipeline_way_id[ways[k]]);
     }
-    for (size_t k = 0; k < 2; k++) snprintf(text[k], sizeof *text, "=%.2f", loss[k]);
-    snprintf(old, sizeof old, run->world->size > 1 ? "=0..%zu" : "=%zu", run->world->size - 1);
-#define CELLS(q) \
-    { cell[q][0], cell[q][1], cell[q][2], cell[q][3] }
-    const Result rows[] = {
-        { "each further batch", NULL, CELLS(0) },
-        { "weight versions kept", NULL, CELLS(1) },
-        { "weights of all versions", NULL, CELLS(2) },
-        { "activations, peak", NULL, CELLS(3) },
-        { "updates late", NULL, { "=0", "=0", old, "=1" } },
-        { "loss on a text, last 20 batches", NULL, { text[0], text[0], "=-", text[1] } },
-        { 0 },
-    };
-#undef CELLS
     results(run, columns, clock_config()->simulated ? rows : rows + 1);
     say(run, "  Time: GPipe, 1F1B (m+p-1)(t_f+t_b), others m(t_f+t_b); t_f, t_b: a stage's "
              "forward, backward.");
@@ -89,14 +70,14 @@ static void table(Run *run, const double loss[2]) {
 }
 
 static void answer(Run *run, const double loss[2]) {
-    char time[160] = "";
+    const char *time = "";
     size_t p = run->world->size;
     if (clock_config()->simulated && run->is_root) {
-        Comparison batch =
-            compare_times(cost_value(run, "batch.2bw"), cost_value(run, "batch.1f1b"));
-        snprintf(time, sizeof time, "%s%zu a further batch takes %s, %s with 1F1B.",
-                 p < 4 ? " With m = " : " The gain is largest if m = p: for p = ",
-                 p < 4 ? (size_t)4 : p, cost_text(run, "batch.2bw"), batch.text);
+        const char *batch =
+            compare_times(run, cost_value(run, "batch.2bw"), cost_value(run, "batch.1f1b"));
+        time = page_text(run, "%s%zu a further batch takes %s, %s with 1F1B.",
+                         p < 4 ? " With m = " : " The gain is largest if m = p: for p = ",
+                         p < 4 ? (size_t)4 : p, cost_text(run, "batch.2bw"), batch);
     }
     say_answer(run,
                "Yes, with at least as many micro-batches as stages. The result equals, in "
@@ -143,16 +124,10 @@ static void two_bw(Run *run) {
                  "shared table.");
     four_ways(run, &t);
     t.optimizer = sgd(0.3);
-    equals_recurrence(run, &t, true, "with a flush = unsplit", NULL);
-    equals_recurrence(run, &t, false, "2BW = one update late", NULL);
-    t.optimizer.momentum = 0.9;
-    t.optimizer.lr = 0.03;
-    equals_recurrence(run, &t, false, "momentum = one update late", NULL);
+    versions_compare(run, &t, "with a flush = unsplit", &flushed);
+    versions_compare(run, &t, "2BW = one update late", &late);
     t.optimizer = adamw(0.01);
-    equals_recurrence(run, &t, false, "2BW = one update late", "training");
-    t.micro_batches = m < SEQUENCES ? m + 1 : m;
-    t.optimizer = sgd(0.3);
-    equals_recurrence(run, &t, false, "m + 1 = one update late", NULL);
+    versions_compare(run, &t, "2BW = one update late", &late);
     losses_on_text(run, loss);
     table(run, loss);
     answer(run, loss);

@@ -1,8 +1,7 @@
 // 07_compare.c (experiment): measures one batch in each of the seven ways: time, idle share,
-// memory, messages, age of gradients (ways.c). Recomputes published figures from the lists alone.
+// memory, messages, age of gradients (ways.c). tests/schedule.t recomputes published figures.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "judge/draw/plot.h"
-#include <stdio.h>
 
 static const ModelConfig sizes = {
     .layers = 1, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
@@ -30,28 +29,26 @@ static void bars(Run *run, const WaySeen *seen) {
 
 // Each cell is the largest value of a rank.
 static void table(Run *run) {
-    enum { COLUMNS = 6 };
-    static const char *const ids[COLUMNS] = { "batch",   "idle", "activations",
-                                              "weights", "sent", "late" };
-    static const char *const units[COLUMNS] = { "ps",    "millionths", "bytes",
-                                                "bytes", "calls",      "updates" };
-    static const char *const columns[] = { "batch time", "idle",         "activations", "weights",
-                                           "messages",   "updates late", NULL };
+    static const struct {
+        const char *column, *id, *unit;
+    } cost[] = { { "batch time", "batch", "ps" },           { "idle", "idle", "millionths" },
+                 { "activations", "activations", "bytes" }, { "weights", "weights", "bytes" },
+                 { "messages", "sent", "calls" },           { "updates late", "late", "updates" } };
+    enum { COSTS = sizeof cost / sizeof *cost };
     bool simulated = clock_config()->simulated;
     size_t first = simulated ? 0 : 2; // the real clock has no columns of times
-    char cell[PIPELINE_WAYS][COLUMNS][24];
+    const char *columns[COSTS + 1] = { NULL };
     Result rows[PIPELINE_WAYS + 1] = { { 0 } };
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
         rows[k].what = pipeline_ways[k].name;
         rows[k].formula = simulated ? idle_formula[k] : NULL;
-        for (size_t c = first; c < COLUMNS; c++) {
-            CostName id;
-            cost_name(&id, "%s.%s", ids[c], pipeline_way_id[k]);
-            page_cell(cell[k][c], cost_value(run, id.text), units[c]);
-            rows[k].cell[c - first] = cell[k][c];
+        for (size_t c = first; c < COSTS; c++) {
+            const char *id = page_text(run, "%s.%s", cost[c].id, pipeline_way_id[k]);
+            columns[c - first] = cost[c].column;
+            rows[k].cell[c - first] = value_cell(run, cost_value(run, id), cost[c].unit);
         }
     }
-    results(run, columns + first, rows);
+    results(run, columns, rows);
     say(run, "Each number is that of the rank that has most. Updates late: how many updates come "
              "between the");
     say(run, "read of a weight and the use of its gradient. Formula: of idle, without messages. p "
@@ -85,21 +82,18 @@ static void answer(Run *run, const WaySeen *seen) {
     }
     size_t fast = fastest(seen, 0, FIRST_LATE);
     size_t late = fastest(seen, FIRST_LATE, PIPELINE_WAYS);
+    const char *fast_batch = value_text(run, (double)seen[fast].batch, "ps");
     double age = cost_value(run, "late.pipedream");
-    CostName fast_id, late_id;
-    cost_name(&fast_id, "batch.%s", pipeline_way_id[fast]);
-    cost_name(&late_id, "batch.%s", pipeline_way_id[late]);
     if (run->world->size == 1)
-        say_answer(run, "One stage has no bubble: a batch takes %s in each way.",
-                   cost_text(run, fast_id.text));
+        say_answer(run, "One stage has no bubble: a batch takes %s in each way.", fast_batch);
     else
         say_answer(run,
                    "With the bits of one device %s is fastest: %s per batch; 1F1B takes %s. "
                    "Without a flush a batch takes %s, but gradients are up to %.0f update%s late "
                    "with PipeDream and %.0f with 2BW.",
-                   pipeline_ways[fast].name, cost_text(run, fast_id.text),
-                   cost_text(run, "batch.1f1b"), cost_text(run, late_id.text), age,
-                   age == 1 ? "" : "s", cost_value(run, "late.2bw"));
+                   pipeline_ways[fast].name, fast_batch, cost_text(run, "batch.1f1b"),
+                   value_text(run, (double)seen[late].batch, "ps"), age, age == 1 ? "" : "s",
+                   cost_value(run, "late.2bw"));
 }
 
 // Plots the idle share by the number of micro-batches, from the played lists with their messages.
@@ -128,42 +122,7 @@ static void plot(Run *run, const Stack *stack) {
     plot_show(run, &plot, PICTURE_DETAIL);
 }
 
-// ---------------------------------------------------------------- published figures
-
-// The step in units of a stage's t_f, with t_b = 2 t_f. A chunk takes 1/v of these times.
-static double interleaved_units(size_t p, size_t m, size_t v) {
-    return (double)interleaved_makespan(p, m, v, 1, 2, 0) / (double)v;
-}
-
-static void compare_published(Run *run) {
-    double got[] = { makespan(schedule_naive, 4, 8, 1, 2), makespan(schedule_gpipe, 4, 8, 1, 2),
-                     makespan(schedule_1f1b, 4, 8, 1, 2),  interleaved_units(4, 8, 2),
-                     interleaved_units(4, 8, 4),           makespan(schedule_1f1b, 8, 32, 1, 2),
-                     interleaved_units(8, 32, 4) };
-    double want[] = { 96, 33, 33, 28.5, 26.25, 117, 101.25 };
-    check_numbers(run, "published", "PTD-P's (p-1)/m and (p-1)/(vm) in units of t_f", got, want, 7,
-                  0);
-    // GPipe, table 2: Transformer-48, M = 32; throughput on K stages, divided by the throughput for
-    // K = 2, M = 1. A batch's work is the same everywhere, so a stage does 1/(K M) of it per
-    // micro-batch.
-    static const double table[] = { 1.8, 3.4, 6.3 };
-    double ideal[3], speed_up[3];
-    bool close = true;
-    for (size_t n = 0; n < 3; n++) {
-        size_t K = (size_t)2 << n, M = 32;
-        double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2; // one share of the work
-        ideal[n] = (double)(K * M) * one / (double)makespan(schedule_gpipe, K, M, 1, 2);
-        speed_up[n] = (double)(K * M) / (double)(M + K - 1);
-        close = close && table[n] <= ideal[n] && table[n] >= 0.92 * ideal[n];
-    }
-    check_numbers(run, "published", "GPipe's speed-up K M/(M+K-1)", ideal, speed_up, 3, 1e-12);
-    check_true(run, "published", "its table 2 within 8 % of it", close);
-    OpTimes units = { 1, 1, 1, 0 };
-    double zb_h1 = (double)lists_makespan(schedule_all(schedule_zb_h1, 4, 8), 4, 8, &units) - 24;
-    double third =
-        ((double)lists_makespan(schedule_all(schedule_1f1b, 4, 8), 4, 8, &units) - 24) / 3;
-    check_numbers(run, "published", "ZB-H1's bubble is a third of 1F1B's", &zb_h1, &third, 1, 0);
-}
+// ---------------------------------------------------------------- the lesson
 
 // The times of the lists must equal the closed forms where messages take no time.
 static void compare_closed_forms(Run *run, const Stack *stack, size_t m) {
@@ -185,8 +144,6 @@ static void compare_closed_forms(Run *run, const Stack *stack, size_t m) {
                   PIPELINE_WAYS, 1e-12);
 }
 
-// ---------------------------------------------------------------- the lesson
-
 static void compare(Run *run) {
     require_one_link(run);
     size_t p = run->world->size, m = (8 + p - 1) / p * p; // 8, or the next multiple of p
@@ -197,14 +154,11 @@ static void compare(Run *run) {
     for (size_t k = 0; k < PIPELINE_WAYS; k++)
         seen[k] = pipeline_way_measure(run, &pipeline_ways[k], &stack, m, NULL);
     compare_closed_forms(run, &stack, m);
-    compare_published(run);
-    bool simulated = clock_config()->simulated;
-    char unit[24];
-    page_value(unit, sizeof unit, (double)seen[0].batch / BAR, "ps");
     say(run, "A batch of m = %zu micro-batches on p = %zu stages of %zu blocks.", m, p,
         stack.blocks);
-    if (simulated) {
-        say(run, "Time per batch, mean of the ranks: = computing, . idle. Each sign is %s.", unit);
+    if (clock_config()->simulated) {
+        say(run, "Time per batch, mean of the ranks: = computing, . idle. Each sign is %s.",
+            value_text(run, (double)seen[0].batch / BAR, "ps"));
         bars(run, seen);
     }
     table(run);

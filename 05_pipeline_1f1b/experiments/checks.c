@@ -1,6 +1,5 @@
 // checks.c: one step of equal stages by any schedule: runs, draws and checks it (experiments.h).
 #include "05_pipeline_1f1b/experiments/experiments.h"
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,10 +40,9 @@ static void check_costs_of(Run *run, const Stack *stack, size_t m, const EqualWa
     // Boundaries between parts over which this stage sends y (forward) and dx (backward).
     size_t boundaries = p == 1 ? 0 : (v - (i + 1 == p)) + (v - (i == 0));
     const Schedule *list = &way->stage[i];
-    CostName ids, names, name;
-    cost_name(&ids, "%%s.%s", way->id);
-    cost_name(&names, "equal stages, %s: %%s", way->name);
-    check_costs(run, ids.text, names.text,
+    const char *ids = page_text(run, "%%s.%s", way->id);
+    const char *names = page_text(run, "equal stages, %s: %%s", way->name);
+    check_costs(run, ids, names,
                 (CostRow[]){ { "flight", "in flight", v > 1 ? "chunks" : "micro-batches",
                                way->flight, played(list_in_flight(list)), seen->result.in_flight },
                              { "activations", "activations, peak", "bytes", way->activations,
@@ -58,9 +56,9 @@ static void check_costs_of(Run *run, const Stack *stack, size_t m, const EqualWa
     whole.chunks = 1;
     OpTimes times = zb_times(&part);
     Timeline t = timeline_with_times(way->stage, p, m, &times);
-    check_costs(run, ids.text, names.text,
+    check_costs(run, ids, names,
                 (CostRow[]){ { "step", "step", "ps", BY_PLAY(t.end), seen->timing.step }, { 0 } });
-    stack_check_bubble(run, way->id, cost_name(&name, "equal stages, %s", way->name), &whole, m,
+    stack_check_bubble(run, way->id, page_text(run, "equal stages, %s", way->name), &whole, m,
                        NOT_PREDICTED, played(t.end), &seen->timing);
     timeline_free(&t);
 }
@@ -81,10 +79,9 @@ Played equal_stages(Run *run, const Stack *stack, size_t m, const EqualWay *way,
     return seen;
 }
 
-Comparison compare_times(double time, double with) {
-    Comparison c = { "the same as" };
+const char *compare_times(Run *run, double time, double with) {
     double percent = 100 * (time / with - 1);
-    if (percent >= 0.05) snprintf(c.text, sizeof c.text, "%.1f %% more than", percent);
-    if (percent <= -0.05) snprintf(c.text, sizeof c.text, "%.1f %% less than", -percent);
-    return c;
+    if (percent >= 0.05) return page_text(run, "%.1f %% more than", percent);
+    if (percent <= -0.05) return page_text(run, "%.1f %% less than", -percent);
+    return "the same as";
 }

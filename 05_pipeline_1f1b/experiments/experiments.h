@@ -23,10 +23,7 @@ typedef struct {
 Played equal_stages(Run *run, const Stack *stack, size_t m, const EqualWay *way, const char *title,
                     int flags);
 // Compares two times in words, for a sentence: "0.5 % more than", "the same as".
-typedef struct {
-    char text[40];
-} Comparison;
-Comparison compare_times(double time, double with);
+const char *compare_times(Run *run, double time, double with);
 
 // ---- lists.c: lists alone, and times and memory from sizes ----
 // The time at which the last op of these lists ends, in the units of `times`; UINT64_MAX: a
@@ -35,10 +32,13 @@ Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *t
 // lists_makespan() of the interleaved lists. t_f, t_b: times of one chunk.
 Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
                                  size_t message);
-// `times` steps of 1F1B, one after the other. Each step has m micro-batches, a flush and an update.
-Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times);
+// Steps of m micro-batches in a row, by one list, which this function frees. updates: each step
+// ends with an update, and the next step reads the new version.
+Schedule schedule_repeated(Schedule one, size_t m, size_t steps, bool updates);
 // Most micro-batches, or chunks, between their forward and their last backward.
 size_t list_in_flight(const Schedule *s);
+// A cell of results(): list_in_flight() of each stage, "4 3 2 1". More than four stages: "1..8".
+const char *flight_cell(Run *run, const Schedule *stage, size_t p);
 OpTimes zb_times(const Stack *s); // F, B, W and a message under the simulated clock
 // The peak of the activations of stage i of this stack, in bytes, when the stage runs this list.
 size_t stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
@@ -74,39 +74,40 @@ WaySeen pipeline_way_measure(Run *run, const PipelineWay *w, const Stack *stack,
 
 // ---- versions.c: lists with updates in them, trained ----
 
+// A way to train by lists with updates: 1F1B with a flush before each update, PipeDream by this
+// rule, or 2BW. id, name: of costs. two_buffers: pipeline_2bw runs the list. Otherwise
+// pipeline_pipedream runs it, and embedding and head have a table each.
+typedef struct {
+    const char *id, *name;
+    enum { VERSIONS_FLUSH, VERSIONS_PIPEDREAM, VERSIONS_2BW } order;
+    PipeDreamRule rule;
+    bool two_buffers;
+} VersionsWay;
 // The measurements of this rank in t->steps batches of t->micro_batches. Bytes are peaks. Messages
 // and sums are counted over all steps.
 typedef struct {
     size_t in_flight, weights, gradients, optimizer, activations;
     size_t size; // elements of this stage
     double message_bytes, table_bytes;
-    double sums;       // all-reduces over the stages
-    bool buffers_back; // every gradient is in the model's own memory again
-    double *loss;      // [steps], the same on all ranks
-    double *second;    // PipeDream: [size], the gradient of mini-batch 1
+    double sums;  // all-reduces over the stages
+    double *loss; // [steps], the same on all ranks
+    real *second; // [size]: the gradient of batch 1
 } VersionsSeen;
 void versions_seen_free(VersionsSeen *seen);
-// The list of this rank, and how it runs: with `older` copies of the weights, and a table each for
-// embedding and head (PipeDream); or with two_buffers (2BW).
-typedef struct {
-    Schedule list;
-    size_t older;
-    bool two_buffers;
-} VersionsList;
-// Trains by this list, and frees it. got: may be NULL.
-VersionsSeen versions_train(Run *run, const Training *t, VersionsList list, Trajectory *got);
-// Trains by this list, and checks that the training equals its recurrence on one device in every
-// bit: in batch k the layers of stage i read the weights after k - age[i] updates.
-VersionsSeen versions_compare(Run *run, const Training *t, const char *what, VersionsList list,
-                              const size_t *age);
+// Trains in this way. got: may be NULL.
+VersionsSeen versions_train(Run *run, const Training *t, const VersionsWay *way, Trajectory *got);
+// Trains in this way, and checks that the training equals its recurrence on one device in every
+// bit: in batch k each stage reads weights that are as many updates old as the way says. With
+// AdamW, also checks the costs.
+void versions_compare(Run *run, const Training *t, const char *what, const VersionsWay *way);
+// Checks what a training held and sent, with ids such as "weights.<id>".
+void versions_check_costs(Run *run, const Training *t, const VersionsWay *way,
+                          const VersionsSeen *seen);
 // A training of a small model on the text --data, with at least four blocks and one per stage.
 // data_free() its data.
 Training versions_text(Run *run, size_t steps, size_t sequences, size_t micro_batches);
 // The mean loss of the last batches of a training.
-double versions_last_loss(Run *run, const Training *t, VersionsList list, size_t last);
-// Checks what a training held and sent, with ids such as "weights.<id>".
-void versions_check_costs(Run *run, const Training *t, const char *id, const char *name,
-                          size_t versions, size_t flight, const VersionsSeen *seen);
+double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, size_t last);
 
 // ---- judge.c ----
 // Judges the lists of all stages. Finds whether they are legal, how long a step takes, and which
@@ -118,17 +119,17 @@ void versions_check_costs(Run *run, const Training *t, const char *id, const cha
 // which they were sent. DEADLOCK: stages wait for each other, for a result or for a send buffer
 // (pipeline.h gives their number). LEGAL lists run in pipeline_run.
 typedef enum { LISTS_LEGAL, LISTS_NOT_ONCE, LISTS_WRONG_MESSAGE, LISTS_DEADLOCK } ListsVerdict;
-enum { JUDGE_REASON = 2400, JUDGE_WAITS = 3 };
+enum { JUDGE_REASON = 2400 };
 typedef struct {
     ListsVerdict verdict;
     char why[JUDGE_REASON]; // lines that say what is wrong
     size_t end;             // end of the last op, if the lists are legal
-    // The longest waits of legal lists: stage waits `units` before op, for stage `from`.
+    // The longest wait between two ops of legal lists: `stage` waits `units` before op, such as
+    // "B0", for stage `from`. 0 units: no stage waits.
     struct {
         size_t units, stage, from;
-        PipeOp op;
-    } wait[JUDGE_WAITS];
-    size_t waits;
+        char op[32];
+    } wait;
 } Judgement;
 // stage[p], m micro-batches, v chunks. Times are whole units, of one chunk.
 Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const OpTimes *times);
@@ -139,25 +140,8 @@ Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const
 Schedule *lists_parse(const char *text, size_t *p);
 
 // ---- player.c ----
-// Draws, judges and times any schedule, for 01_by_hand: a known one, make play-05 ARGS="--p 4 --m 8
-// --schedule interleaved --v 2", or a list that the reader types (--list).
-
-bool player_asked(Run *run); // is one of the player's options given?
-void player(Run *run);
-// The options, for the lesson's table.
-#define PLAYER_OPTIONS \
-    { "schedule", "naive|gpipe|1f1b|interleaved|zb-h1|zb-auto", NULL, \
-      "draw, judge and time this schedule" }, \
-        { "list", "OPS", NULL, \
-          "or this one: 'F0 F1 B0 B1 / F0 B0 F1 B1'; I0 W0 for B0 in halves, F0c1 of chunk 1" }, \
-        { "p", "N", "4", "stages" }, { "m", "N", "8", "micro-batches" }, \
-        { "v", "N", "2", "chunks on each stage, of interleaved ones" }, \
-        { "tf", "X", "1", "units of time that the forward of a stage takes" }, \
-        { "tb", "X", "1", "units of its backward of inputs" }, \
-        { "tw", "X", "1", "units of its backward of weights; a whole backward takes tb + tw" }, \
-        { "message", "X", NULL, \
-          "units of a message; without it: as over --link between the equal stages of 05.02" }, \
-    { \
-        "link", "NAME[,NAME]", "free", NULL \
-    }
+// If an option asks for it: draws, judges and times any schedule, a known one (make play-05
+// ARGS="--p 4 --m 8 --schedule interleaved --v 2"), or a list that the reader types (--list).
+// Returns false if no option does.
+bool player(Run *run);
 #endif

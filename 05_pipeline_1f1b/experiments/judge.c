@@ -1,6 +1,5 @@
 // judge.c: reads lists of ops and judges them.
 #include "05_pipeline_1f1b/experiments/experiments.h"
-#include "04_pipeline_naive/experiments/timeline.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,14 +9,22 @@
 
 static const char letters[] = "FBIW"; // in the order of PipeWhat
 
+// Reads an op at the beginning of text. Returns the number of characters, or 0 if there is no op.
+static size_t read_op(const char *text, PipeOp *op) {
+    const char *letter = strchr(letters, *text);
+    char *end = NULL;
+    if (!letter || text[1] < '0' || text[1] > '9') return 0;
+    *op = (PipeOp){ .what = (PipeWhat)(letter - letters),
+                    .micro_batch = strtoul(text + 1, &end, 10) };
+    if (*end == 'c' && end[1] >= '0' && end[1] <= '9') op->chunk = strtoul(end + 1, &end, 10);
+    bool ends = strchr(" ,/\n", *end); // strchr also finds the end of the text
+    return ends && op->micro_batch < 1000 && op->chunk < 100 ? (size_t)(end - text) : 0;
+}
+
 Schedule *lists_parse(const char *text, size_t *p) {
     Schedule *stage = host_alloc(sizeof *stage);
     *p = 1;
-    for (const char *at = text; *at;) {
-        if (*at == ' ' || *at == ',' || *at == '\n') {
-            at++;
-            continue;
-        }
+    for (const char *at = text + strspn(text, " ,\n"); *at; at += strspn(at, " ,\n")) {
         if (*at == '/') {
             stage = realloc(stage, (*p + 1) * sizeof *stage);
             if (!stage) fault("out of memory: lists of %zu stages", *p + 1);
@@ -25,24 +32,14 @@ Schedule *lists_parse(const char *text, size_t *p) {
             at++;
             continue;
         }
-        const char *letter = strchr(letters, *at);
-        char *end = NULL;
-        PipeOp op = { 0 };
-        bool good = letter && at[1] >= '0' && at[1] <= '9';
-        if (good) {
-            op.what = (PipeWhat)(letter - letters);
-            op.micro_batch = strtoul(at + 1, &end, 10);
-            if (*end == 'c' && end[1] >= '0' && end[1] <= '9')
-                op.chunk = strtoul(end + 1, &end, 10);
-            bool ends = strchr(" ,/\n", *end); // strchr also finds the end of the text
-            good = ends && op.micro_batch < 1000 && op.chunk < 100;
-        }
-        REQUIRE(good,
+        PipeOp op;
+        size_t length = read_op(at, &op);
+        REQUIRE(length,
                 "--list, stage %zu: '%.12s' does not begin with an op: write F0 B0, I0 W0 "
                 "for the halves of a backward, F0c1 for chunk 1, and / between stages",
                 *p - 1, at);
         schedule_add_op(&stage[*p - 1], op);
-        at = end;
+        at += length;
     }
     return stage;
 }
@@ -202,23 +199,19 @@ static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t
     }
 }
 
-// Finds the longest waits between two ops of a stage, each with another length.
-static void find_waits(Judgement *j, const Timeline *t) {
-    for (size_t below = SIZE_MAX; j->waits < JUDGE_WAITS; below = j->wait[j->waits++].units) {
-        j->wait[j->waits].units = 0;
-        for (size_t i = 0; i < t->p; i++)
-            for (size_t e = 1; e < t->n[i]; e++) {
-                size_t units = t->event[i][e].start - t->event[i][e - 1].end;
-                if (units <= j->wait[j->waits].units || units >= below) continue;
-                StageOp needs;
-                steps_needs(t->event[i][e].op, i, t->p, t->v, &needs);
-                j->wait[j->waits].units = units;
-                j->wait[j->waits].stage = i;
-                j->wait[j->waits].from = needs.stage;
-                j->wait[j->waits].op = t->event[i][e].op;
-            }
-        if (!j->wait[j->waits].units) return;
-    }
+// Finds the longest wait between two ops of a stage.
+static void find_wait(Judgement *j, const Timeline *t) {
+    for (size_t i = 0; i < t->p; i++)
+        for (size_t e = 1; e < t->n[i]; e++) {
+            PipeOp op = t->event[i][e].op;
+            size_t units = t->event[i][e].start - t->event[i][e - 1].end;
+            StageOp needs;
+            if (units <= j->wait.units || !steps_needs(op, i, t->p, t->v, &needs)) continue;
+            j->wait.units = units;
+            j->wait.stage = i;
+            j->wait.from = needs.stage;
+            strcpy(j->wait.op, name_of(op, t->v).text);
+        }
 }
 
 Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const OpTimes *times) {
@@ -238,7 +231,7 @@ Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const
         tell_deadlock(&j, stage, &t);
     } else {
         j.end = t.end;
-        find_waits(&j, &t);
+        find_wait(&j, &t);
     }
     timeline_free(&t);
     return j;

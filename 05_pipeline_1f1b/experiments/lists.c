@@ -16,16 +16,16 @@ Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_
     for (size_t i = 0; i < p; i++) stage[i] = schedule_interleaved(p, m, v, i);
     return lists_makespan(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
 }
-Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times) {
-    Schedule all = { 0 }, one = schedule_1f1b(p, m, i);
-    for (size_t step = 0; step < times; step++) {
+Schedule schedule_repeated(Schedule one, size_t m, size_t steps, bool updates) {
+    Schedule all = { 0 };
+    for (size_t step = 0; step < steps; step++) {
         for (size_t e = 0; e < one.n; e++) {
             PipeOp op = one.ops[e];
             op.micro_batch += step * m;
-            op.version = step;
+            op.version = updates ? step : 0;
             schedule_add_op(&all, op);
         }
-        schedule_add(&all, UPDATE, step);
+        if (updates) schedule_add(&all, UPDATE, step);
     }
     schedule_free(&one);
     return all;
@@ -52,6 +52,19 @@ size_t list_in_flight(const Schedule *s) {
         if (now > most) most = now;
     }
     return most;
+}
+
+const char *flight_cell(Run *run, const Schedule *stage, size_t p) {
+    const char *all = "=";
+    size_t least = SIZE_MAX, most = 0;
+    for (size_t i = 0; i < p; i++) {
+        size_t n = list_in_flight(&stage[i]);
+        if (n < least) least = n;
+        if (n > most) most = n;
+        all = page_text(run, "%s%s%zu", all, i ? " " : "", n);
+    }
+    if (p <= 4) return all;
+    return least == most ? page_text(run, "=%zu", most) : page_text(run, "=%zu..%zu", least, most);
 }
 
 // ---------------------------------------------------------------- memory

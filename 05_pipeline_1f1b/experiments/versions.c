@@ -1,7 +1,6 @@
 // versions.c: trains by lists with updates (PipeDream and 2BW), and by the recurrence of such a
 // list on one device. Measures and predicts what the stages hold and send (experiments.h).
 #include "05_pipeline_1f1b/experiments/experiments.h"
-#include <stdio.h>
 #include <stdlib.h>
 
 // The micro-batches of all steps. free() the list, arena_free() the tokens.
@@ -19,67 +18,68 @@ static Batch *all_batches(const Training *t, Arena *tokens) {
     return all;
 }
 
+// The list of stage i.
+static Schedule list_of(const VersionsWay *way, const Training *t, size_t p, size_t i) {
+    size_t m = t->micro_batches;
+    switch (way->order) {
+    case VERSIONS_FLUSH: return schedule_repeated(schedule_1f1b(p, m, i), m, t->steps, true);
+    case VERSIONS_PIPEDREAM: return schedule_pipedream(way->rule, p, m * t->steps, i);
+    case VERSIONS_2BW: return schedule_2bw(p, m, t->steps, i);
+    }
+    fault("there is no order %d", (int)way->order);
+}
+// How many updates old the weights are that the layers of stage i read. PipeDream keeps as many
+// versions besides the newest.
+static size_t age(const VersionsWay *way, size_t p, size_t i) {
+    if (way->order == VERSIONS_2BW) return 1;
+    if (way->order == VERSIONS_FLUSH || way->rule == NO_STASHING) return 0;
+    return way->rule == WEIGHT_STASHING ? p - 1 - i : p - 1;
+}
+
 static bool is_table(const Unit *u, const Param *p) {
     (void)u;
     return p->number == 0;
 }
 static bool is_not_table(const Unit *u, const Param *p) { return !is_table(u, p); }
 
-// Records gradients and weights of some tensors after an update (PipelineNotes) in a Trajectory.
-static void put(Trajectory *got, Model *m, size_t update, UpdatedPart part) {
-    static const Which of_part[] = {
-        [UPDATED_ALL] = NULL, [UPDATED_TABLE] = is_table, [UPDATED_OTHERS] = is_not_table
-    };
-    Which which = of_part[part];
-    char label[32];
-    snprintf(label, sizeof label, " of step %zu", update);
-    snapshot_label(got->gradients, label);
-    snapshot_label(got->weights, label);
-    if (update == 0) model_snapshot(m, got->first, UNIT_GRADIENTS, which);
-    model_snapshot(m, got->gradients, UNIT_GRADIENTS, which);
-    model_snapshot(m, got->weights, UNIT_WEIGHTS, which);
-}
-
+// An observer of a training (PipelineNotes): after an update it records gradients and weights of
+// some tensors. got: may be NULL.
 typedef struct {
     Trajectory *got;
     VersionsSeen *seen;
 } Notes;
 static void note(void *notes, Model *m, size_t update, UpdatedPart part) {
+    static const Which of_part[] = {
+        [UPDATED_ALL] = NULL, [UPDATED_TABLE] = is_table, [UPDATED_OTHERS] = is_not_table
+    };
     Notes *n = notes;
-    if (!n->got) return;
+    Trajectory *got = n->got;
+    if (!got) return;
     ledger_pause();
-    put(n->got, m, update, part);
-    if (update == 1 && n->seen->second) {
-        real *values = host_alloc(m->size * sizeof *values);
-        tensor_download(values, m->g);
-        for (size_t e = 0; e < m->size; e++) n->seen->second[e] = values[e];
-        free(values);
-    }
+    const char *label = page_text(got->run, " of step %zu", update);
+    snapshot_label(got->gradients, label);
+    snapshot_label(got->weights, label);
+    if (update == 0) model_snapshot(m, got->first, UNIT_GRADIENTS, of_part[part]);
+    model_snapshot(m, got->gradients, UNIT_GRADIENTS, of_part[part]);
+    model_snapshot(m, got->weights, UNIT_WEIGHTS, of_part[part]);
+    if (update == 1) tensor_download(n->seen->second, m->g);
     ledger_resume();
 }
 
-static bool buffers_back(const Model *m) {
-    bool back = true;
-    for (size_t i = 0; i < m->n_units; i++) {
-        const Unit *u = &m->units[i];
-        back &= arena_holds(&m->gradients, u->g.data) && (u->tied_to || u->own_g.data == u->g.data);
-    }
-    return back;
-}
-
-VersionsSeen versions_train(Run *run, const Training *t, VersionsList list, Trajectory *got) {
-    Comm *pp = run->world, *tied = list.two_buffers ? pipeline_tied_group(pp) : NULL;
-    bool pipedream = !list.two_buffers;
+VersionsSeen versions_train(Run *run, const Training *t, const VersionsWay *way, Trajectory *got) {
+    Comm *pp = run->world, *tied = way->two_buffers ? pipeline_tied_group(pp) : NULL;
+    bool pipedream = !way->two_buffers;
+    size_t n = t->steps * t->micro_batches, older = age(way, pp->size, pp->rank);
+    Schedule list = list_of(way, t, pp->size, pp->rank);
     Model *m =
         model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, pp->size, pp->rank));
     Optimizer o = t->optimizer;
     if (pipedream) model_untie(m);
     model_allocate(m);
     optimizer_allocate(&o, m);
-    size_t n = t->steps * t->micro_batches;
     VersionsSeen seen = { .size = m->size,
                           .loss = host_alloc(t->steps * sizeof *seen.loss),
-                          .second = pipedream ? host_alloc(m->size * sizeof *seen.second) : NULL };
+                          .second = host_alloc(m->size * sizeof *seen.second) };
     Notes notes = { got, &seen };
     double *loss = host_alloc(n * sizeof *loss);
     PipelineNotes each = { loss, note, &notes };
@@ -87,10 +87,9 @@ VersionsSeen versions_train(Run *run, const Training *t, VersionsList list, Traj
     Batch *batch = all_batches(t, &tokens);
     comm_ledger_reset(pp);
     memory_reset_peaks();
-    PipelineResult r = pipedream
-                           ? pipeline_pipedream(pp, m, &o, &list.list, list.older, batch, n, &each)
-                           : pipeline_2bw(pp, tied, m, &o, &list.list, batch, n, &each);
-    schedule_free(&list.list);
+    PipelineResult r = pipedream ? pipeline_pipedream(pp, m, &o, &list, older, batch, n, &each)
+                                 : pipeline_2bw(pp, tied, m, &o, &list, batch, n, &each);
+    schedule_free(&list);
     seen.in_flight = r.in_flight;
     seen.weights = memory_peak(MEM_PARAMETERS);
     seen.gradients = memory_peak(MEM_GRADIENTS);
@@ -99,7 +98,6 @@ VersionsSeen versions_train(Run *run, const Training *t, VersionsList list, Traj
     seen.message_bytes = pp->ledger[COMM_SEND].bytes;
     seen.table_bytes = tied ? tied->ledger[COMM_SEND].bytes : 0;
     seen.sums = pp->ledger[COMM_ALL_REDUCE].calls;
-    seen.buffers_back = buffers_back(m);
     ledger_pause();
     comm_all_reduce_doubles(pp, loss, n); // all stages but the last add zeros
     ledger_resume();
@@ -137,8 +135,8 @@ Training versions_text(Run *run, size_t steps, size_t sequences, size_t micro_ba
     return t;
 }
 
-double versions_last_loss(Run *run, const Training *t, VersionsList list, size_t last) {
-    VersionsSeen seen = versions_train(run, t, list, NULL);
+double versions_last_loss(Run *run, const Training *t, const VersionsWay *way, size_t last) {
+    VersionsSeen seen = versions_train(run, t, way, NULL);
     double mean = 0;
     for (size_t k = t->steps - last; k < t->steps; k++) mean += seen.loss[k] / (double)last;
     versions_seen_free(&seen);
@@ -156,12 +154,13 @@ static size_t stage_of(const ModelConfig *c, size_t p, size_t n) {
     return i;
 }
 
-// The layers of stage i read the weights after k - age[i] updates. past: version v of the weights
-// in row v % past.rows.
-static void read_past(Model *m, Tensor past, size_t k, size_t p, const size_t *age) {
+// The layers of stage i read the weights after k - age updates. past: version v of the
+// weights in row v % past.rows.
+static void read_past(Model *m, Tensor past, size_t k, size_t p, const VersionsWay *way) {
     size_t offset = 0;
     for (size_t n = 0; n < m->n_layers; n++) {
-        size_t late = age[stage_of(&m->config, p, n)], row = (k < late ? 0 : k - late) % past.rows;
+        size_t late = age(way, p, stage_of(&m->config, p, n));
+        size_t row = (k < late ? 0 : k - late) % past.rows;
         Tensor old = tensor_row_range(past, row, row + 1);
         for (size_t u = 0; u < m->layers[n].n_units; u++) {
             Unit *unit = m->layers[n].units[u];
@@ -174,7 +173,7 @@ static void read_past(Model *m, Tensor past, size_t k, size_t p, const size_t *a
 
 // Trains the whole model on rank 0, one batch after the other. The ledgers do not count this
 // training. The norms of the Trajectory stay 0.
-static Trajectory recurrence(Run *run, const Training *t, bool untied, const size_t *age) {
+static Trajectory recurrence(Run *run, const Training *t, const VersionsWay *way) {
     Trajectory out = trajectory_new(run, t);
     size_t p = run->world->size;
     if (run->world->rank > 0) return out;
@@ -182,17 +181,16 @@ static Trajectory recurrence(Run *run, const Training *t, bool untied, const siz
     Model *m = model_describe(&t->model, model_layers(&t->model));
     Optimizer o = t->optimizer;
     Arena a = arena(MEM_REFERENCE);
-    if (untied) model_untie(m);
+    if (!way->two_buffers) model_untie(m);
     model_allocate(m);
     optimizer_allocate(&o, m);
-    Tensor past =
-        tensor_shaped(&a, tensor_shape(p + 1, m->size,
-                                       m->w.element)); // no layer is more than p updates late
+    // No layer is more than p updates late.
+    Tensor past = tensor_shaped(&a, tensor_shape(p + 1, m->size, m->w.element));
     for (size_t k = 0; k < t->steps; k++) {
         Arena tokens = arena(MEM_WORKSPACE);
         Batch *b = training_batches(t, &tokens, k, 1, 0);
         tensor_copy(tensor_row_range(past, k % past.rows, k % past.rows + 1), m->w);
-        read_past(m, past, k, p, age);
+        read_past(m, past, k, p, way);
         model_zero_gradients(m);
         double loss = 0;
         for (size_t n = 0; n < t->micro_batches; n++) loss += model_forward_backward(m, &b[n]);
@@ -209,40 +207,38 @@ static Trajectory recurrence(Run *run, const Training *t, bool untied, const siz
     return out;
 }
 
-VersionsSeen versions_compare(Run *run, const Training *t, const char *what, VersionsList list,
-                              const size_t *age) {
-    Trajectory got = trajectory_new(run, t), want = recurrence(run, t, !list.two_buffers, age);
-    VersionsSeen seen = versions_train(run, t, list, &got);
+void versions_compare(Run *run, const Training *t, const char *what, const VersionsWay *way) {
+    Trajectory got = trajectory_new(run, t), want = recurrence(run, t, way);
+    VersionsSeen seen = versions_train(run, t, way, &got);
     training_compare_tensors(run, what, &got, &want, 0);
     check_numbers(run, what, "loss", got.loss, want.loss, t->steps, 0);
-    if (list.two_buffers)
-        check_true(run, "afterwards", "the model has its own gradient buffers", seen.buffers_back);
+    if (t->optimizer.kind == ADAMW) versions_check_costs(run, t, way, &seen);
+    versions_seen_free(&seen);
     trajectory_free(&got);
     trajectory_free(&want);
-    return seen;
 }
 
 // ---------------------------------------------------------------- costs
 
-void versions_check_costs(Run *run, const Training *t, const char *id, const char *name,
-                          size_t versions, size_t flight, const VersionsSeen *seen) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches,
-           E = weight_bytes(&t->model), G = gradient_bytes(&t->model);
-    bool two_buffers = !seen->second;
+void versions_check_costs(Run *run, const Training *t, const VersionsWay *way,
+                          const VersionsSeen *seen) {
+    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
+    size_t E = weight_bytes(&t->model), G = gradient_bytes(&t->model);
     CutSizes z = stage_sizes(&t->model, p, i);
-    // the tied table, at both ends of a pipeline
-    size_t table = two_buffers && stage_shares_table(&z) ? elements_wte(&z) : 0;
-    // PipeDream's embedding and head have a table each, as they have a gradient each.
-    size_t elements = two_buffers ? elements_stage(&z) : elements_gradients(&z), tokens = 0;
+    size_t versions = way->two_buffers ? 2 : 1 + age(way, p, i);
+    // At most p - i micro-batches; with a flush, of one batch. The first ones of a batch are the
+    // largest.
+    size_t flight = way->order == VERSIONS_FLUSH ? m : t->steps * m, tokens = 0;
+    if (p - i < flight) flight = p - i;
+    for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k % m);
+    // The tied table, at both ends of a pipeline. PipeDream's embedding and head have a table each,
+    // as they have a gradient each.
+    size_t table = way->two_buffers && stage_shares_table(&z) ? elements_wte(&z) : 0;
+    size_t elements = way->two_buffers ? elements_stage(&z) : elements_gradients(&z);
     size_t moments = master_bytes(&t->model);
     if (t->optimizer.kind == ADAMW) moments = adamw_bytes(&t->model);
     size_t messages = t->steps * stage_neighbours(run) * message_elements(&z, t->sequences);
-    // The first micro-batches of a batch are the largest.
-    for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k % m);
-    CostName ids, names;
-    cost_name(&ids, "%%s.%s", id);
-    cost_name(&names, "%s: %%s", name);
-    check_costs(run, ids.text, names.text,
+    check_costs(run, page_text(run, "%%s.%s", way->id), page_text(run, "%s: %%s", way->name),
                 (CostRow[]){
                     { "versions", "versions of the weights", "versions", BY_FORMULA(versions),
                       (double)seen->weights / (double)(seen->size * E) },

@@ -51,7 +51,7 @@ static size_t elements(const PipelineWay *w, const Stack *stack, size_t p, size_
     ModelConfig whole = stack->model;
     whole.layers = stack->blocks * p;
     for (size_t chunk = 0; chunk < v; chunk++) {
-        CutSizes z = cut_stage(cut_sizes(&whole, 1, 0), v * p, chunk * p + i);
+        CutSizes z = stage_sizes(&whole, v * p, chunk * p + i);
         sum += elements_stage(&z);
     }
     return sum;
@@ -100,10 +100,9 @@ static void check_way(Run *run, const PipelineWay *w, const Stack *stack, size_t
     Schedule list = w->list(p, m, 3, i);
     Predicted kept = formula(flight * stack_kept(stack, p, i));
     if (!flight) kept = NOT_PREDICTED;
-    CostName ids, names;
-    cost_name(&ids, "%%s.%s", pipeline_way_id[w - pipeline_ways]);
-    cost_name(&names, "%s: %%s", w->name);
-    check_costs(run, ids.text, names.text,
+    const char *ids = page_text(run, "%%s.%s", pipeline_way_id[w - pipeline_ways]);
+    const char *names = page_text(run, "%s: %%s", w->name);
+    check_costs(run, ids, names,
                 (CostRow[]){
                     { "activations", "activations, peak", "bytes", kept,
                       played(stack_peak(&chunked, &list, p, i)), seen->activations },
@@ -121,7 +120,7 @@ static void check_way(Run *run, const PipelineWay *w, const Stack *stack, size_t
     double batch = (double)pipeline_way_batch(w, stack, p, m, true);
     double idle = 1 - (double)(m * (t.forward + t.backward)) / batch;
     double measured = 1 - seen->busy / ((double)p * (double)seen->batch);
-    check_costs(run, ids.text, names.text,
+    check_costs(run, ids, names,
                 (CostRow[]){ { "batch", "a batch", "ps", BY_PLAY(batch), seen->batch },
                              { "idle", "idle", "millionths", BY_PLAY(round(1e6 * idle)),
                                round(1e6 * measured) },
