@@ -172,12 +172,10 @@ static void answer(Run *run, size_t micro_batches, const Measured way[KINDS]) {
                    "Once per step, after the last micro-batch. An all-reduce after every "
                    "micro-batch gives the same gradient, but sends %s per rank instead of %s%s.",
                    cost_text(run, "forgetful.sent"), cost_text(run, "no-sync.sent"), step);
-    say_cost(
-        run,
-        "one all-reduce per step for any m. Overlapping it in buckets with the last backward "
-        "hides %.2f ms of the buckets' %.2f ms (mean of the ranks), and needs up to Psi elements "
-        "of communication memory.",
-        hidden / 1e9, (hidden + exposed) / 1e9);
+    say_cost(run,
+             "one all-reduce per step for any m. Buckets in the last backward hide %.2f of their "
+             "%.2f ms (mean of the ranks), and need up to Psi elements of communication memory.",
+             hidden / 1e9, (hidden + exposed) / 1e9);
     say_use_when(run, "data-parallel replicas accumulate and keep whole gradients. ZeRO-2 and 3 "
                       "reduce after every micro-batch. With FSDP's no_sync they reduce once, but "
                       "each rank keeps whole gradients until then.");
