@@ -89,12 +89,12 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     top_k_add(sent, mine, k);
     compression_keep_rest(c, e, sent);
     // END
-    compression_note(c, b, sent);
     // (N-1) k (4 + sizeof(real)) bytes
     comm_all_gather(dp, tensor_reshape(all, 1, dp->size * length), mine);
     tensor_fill(g, 0);
     for (size_t r = 0; r < dp->size; r++) top_k_add(g, row(all, r), k); // in rank order
     arena_free(&a);
+    (void)b;
 }
 
 // One bit: sends each rank its part of the signs, and a scale. Each rank adds up one part as its
@@ -110,7 +110,6 @@ void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     op_add(e, e, g); // as a worker: gradient plus residual
     Tensor sent = one_bit_write(&a, packed, my_scale, e);
     compression_keep_rest(c, e, sent);
-    compression_note(c, b, sent);
     Tensor in = exchange(dp, &a, packed);  // (N-1)/N of n/8 bytes
     comm_all_gather(dp, scales, my_scale); // N-1 scales, a real each
 

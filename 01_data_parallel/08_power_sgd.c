@@ -124,7 +124,6 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
     }
     // END
 
-    compression_note(c, b, sent);
     compression_keep_rest(c, e, sent);
     arena_free(&a);
 }

@@ -25,12 +25,6 @@ void compression_keep_rest(const Compression *c, Tensor e, Tensor sent) {
     FOR_EACH(i, n, { e.data[i] -= sent.data[i]; });
 }
 
-void compression_note(Compression *c, const CompressedBucket *b, Tensor sent) {
-    if (!c->sent.data) return;
-    Tensor sum = tensor_flat_range(c->sent, b->range.lo, b->range.hi);
-    op_add(sum, sum, sent);
-}
-
 // ---------------------------------------------------------------- 16 bits
 
 double half_scale(double largest, size_t n) {

@@ -48,7 +48,6 @@ typedef struct {
     CompressedBucket *buckets;
     size_t n_buckets;
     Tensor error;           // [1, size] the residual; none for HALF
-    Tensor sent;            // [1, size] the sum of everything sent; may have no data
     Arena gradients, state; // kept between steps: the residuals and every q
 } Compression;
 
@@ -100,8 +99,6 @@ Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 // e holds what this rank wanted to send; `sent` is what the receivers reconstruct. Sets e to the
 // difference, the new residual.
 void compression_keep_rest(const Compression *c, Tensor e, Tensor sent);
-// Adds `sent` to c->sent, if c->sent has data.
-void compression_note(Compression *c, const CompressedBucket *b, Tensor sent);
 // HALF. half_largest returns the largest |g|, one element. half_write: packed <- fp16 of scale g.
 // half_add: sum += the packed elements. half_read: g <- the packed elements, divided by scale.
 Tensor half_largest(Arena *a, Tensor g);

@@ -1,5 +1,6 @@
 // test_exact_sums.c: gradients for which a method of compression loses nothing. Its sum over ranks
-// must be that of an all-reduce. tests/exact-sums.t runs this program.
+// must be that of an all-reduce. With residuals no method loses anything over several steps.
+// tests/exact-sums.t runs this program.
 //
 // ranks: 4
 // level: core
@@ -64,9 +65,47 @@ static void check_exact(Run *run, const CompressionPlan *plan, MadeKind kind, co
     snapshot_free(want);
 }
 
+// Several steps, with error feedback. All sums that the ranks reconstructed, and the last residuals
+// of all ranks, must add up to the gradients of all ranks. 1-bit has residuals of servers, too.
+static void check_nothing_lost(Run *run, const CompressionPlan *plan, const char *name) {
+    enum { STEPS = 3 };
+    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
+    Model *m = whole_model(&tiny);
+    Compression *c = compression_new(run->world, plan, m, run->seed);
+    Arena a = arena(MEM_REFERENCE);
+    Tensor gradients = tensor_new(&a, 1, m->size), reconstructed = tensor_new(&a, 1, m->size);
+    tensor_fill(gradients, 0);
+    tensor_fill(reconstructed, 0);
+    for (size_t step = 0; step < STEPS; step++) {
+        made_gradient(run, m, MADE_NOISE);
+        op_scale(m->g, m->g, (real)(step + 1));
+        op_add(gradients, gradients, m->g);
+        compression_all_reduce(c, m->g);
+        op_add(reconstructed, reconstructed, m->g);
+    }
+    for (size_t i = 0; i < c->n_buckets && plan->method == ONE_BIT; i++) {
+        const CompressedBucket *b = &c->buckets[i];
+        Range part = elements_of_part(range_size(b->range), 1, run->world->size, run->world->rank);
+        Tensor own = tensor_flat_range(c->error, b->range.lo + part.lo, b->range.lo + part.hi);
+        op_add(own, own, b->server_error);
+    }
+    comm_all_reduce(run->world, c->error);
+    comm_all_reduce(run->world, gradients);
+    op_add(reconstructed, reconstructed, c->error);
+    snapshot_put(got, "all ranks", 1, m->size, reconstructed, 0, 0);
+    snapshot_put(want, "all ranks", 1, m->size, gradients, 0, 0);
+    check_close(run, name, got, want, LIMIT_ROUNDING);
+    arena_free(&a);
+    compression_free(c);
+    model_free(m);
+    snapshot_free(got);
+    snapshot_free(want);
+}
+
 static void exact_sums(Run *run) {
     const CompressionPlan fp16 = { .method = HALF }, all = { .method = TOP_K, .one_of = 1 };
-    const CompressionPlan one_bit = { .method = ONE_BIT };
+    const CompressionPlan top_k = { .method = TOP_K, .one_of = 32 },
+                          one_bit = { .method = ONE_BIT };
     const CompressionPlan rank_2 = { .method = POWER_SGD, .rank = 2, .min_rate = 2 };
     const CompressionPlan full = { .method = POWER_SGD, .rank = SIZE_MAX };
     const double bits = exact_limit(run);
@@ -80,6 +119,9 @@ static void exact_sums(Run *run) {
     check_exact(run, &rank_2, MADE_FLAT, "PowerSGD: sum of rank 2 = all-reduce",
                 100 * LIMIT_ROUNDING);
     check_exact(run, &full, MADE_NOISE, "PowerSGD, full rank = all-reduce", LIMIT_ROUNDING);
+    check_nothing_lost(run, &top_k, "top-k: reconstructed + residuals = gradients");
+    check_nothing_lost(run, &one_bit, "1-bit: reconstructed + residuals = gradients");
+    check_nothing_lost(run, &rank_2, "PowerSGD: reconstructed + residuals = gradients");
 }
 
 static const Option options[] = { REALS_ONLY("compression begins with reals"), { 0 } };

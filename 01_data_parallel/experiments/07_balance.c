@@ -3,7 +3,6 @@
 // all steps are compared with a forecast.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,22 +16,15 @@ static const char *const policy_name[] = { "equal", "static", "dynamic" };
 
 // ---------------------------------------------------------------- the devices
 
-// Reads a positive whole number; returns 0 if there is none. strtoul alone would also accept signs
-// and blanks.
-static size_t whole(const char *text, char **end) {
-    *end = (char *)text;
-    return *text >= '1' && *text <= '9' ? strtoul(text, end, 10) : 0;
-}
-
 // Reads one device per rank from an option such as --slow 1,1,2,4. With more ranks the list starts
-// again.
+// again. strtoul would also accept signs and blanks, so the first character must be a digit.
 static Devices devices_read(Run *run, const char *option) {
     const size_t n = run->world->size;
     Devices d = { &tiny, SEQUENCES, STEPS, CHANGE, CHANGED, n, host_alloc(n * sizeof(size_t)) };
     const char *text = option_text(run, option), *at = text;
     for (size_t r = 0; r < d.n; r++) {
-        char *end;
-        d.slow[r] = whole(at, &end);
+        char *end = (char *)at;
+        if (*at >= '1' && *at <= '9') d.slow[r] = strtoul(at, &end, 10);
         REQUIRE(d.slow[r] >= 1 && d.slow[r] <= 1000 && (*end == ',' || *end == 0),
                 "--%s %s: expected whole numbers from 1 to 1000, such as 1,1,2,4", option, text);
         at = *end ? end + 1 : text;
@@ -128,9 +120,9 @@ static void check_ideal(Run *run, const Devices *d, const BalanceRecord *equal) 
 
 static void costs(Run *run, const Devices *d, Policy policy, const BalanceRecord *seen) {
     const size_t N = d->n, own = run->world->rank;
-    double bytes = ring_bytes(ALL_REDUCE_PASSES, N, config_parameters(d->model),
-                              gradient_bytes(d->model)),
-           time[2] = { 0 }, sequences[2] = { 0 };
+    double bytes =
+        ring_bytes(ALL_REDUCE_PASSES, N, config_parameters(d->model), gradient_bytes(d->model));
+    double time[2] = { 0 }, sequences[2] = { 0 };
     if (policy == DYNAMIC) bytes += ring_bytes(ALL_REDUCE_PASSES, N, N, sizeof(double));
     BalanceRecord want = record_new(d);
     balance_forecast(policy, d, want.share, want.time);
@@ -143,10 +135,8 @@ static void costs(Run *run, const Devices *d, Policy policy, const BalanceRecord
     // A device keeps the activations of its share.
     const CutSizes z = cut_sizes(d->model, 1, 0);
     double kept = (double)activations_bytes(&z, range_size(want.share[(STEPS - 1) * N + own]));
-    char ids[32], names[32];
-    snprintf(ids, sizeof ids, "%%s.%s", policy_name[policy]);
-    snprintf(names, sizeof names, "%s: %%s", policy_name[policy]);
-    check_costs(run, ids, names,
+    check_costs(run, page_text(run, "%%s.%s", policy_name[policy]),
+                page_text(run, "%s: %%s", policy_name[policy]),
                 (CostRow[]){ { "time", "all steps", "ps", BY_PLAY(time[0]), time[1] },
                              { "sequences", "my sequences", "sequences", BY_PLAY(sequences[0]),
                                sequences[1] },
@@ -164,31 +154,28 @@ static void costs(Run *run, const Devices *d, Policy policy, const BalanceRecord
 
 // ---------------------------------------------------------------- what to see
 
-// Writes the largest value over ranks of a cost in bytes, as the page prints it.
-static const char *largest(Run *run, const char *id, char text[32]) {
-    page_value(text, 32, cost_value(run, id), "bytes");
-    return text;
+// The largest value over ranks of a cost in bytes, as the page prints it.
+static const char *largest(Run *run, const char *id) {
+    return value_text(run, cost_value(run, id), "bytes");
 }
 
 // The answer is no if measured shares save at least a hundredth of the time of equal shares.
 static void answer(Run *run, const Devices *d) {
     const double equal = cost_value(run, "time.equal"), dynamic = cost_value(run, "time.dynamic");
-    char ideal_time[32], speeds[32], most[2][32];
-    page_value(ideal_time, sizeof ideal_time, balance_ideal_steps(d), "ps");
-    page_value(speeds, sizeof speeds,
-               (cost_value(run, "sent.dynamic") - cost_value(run, "sent.equal")) / STEPS, "bytes");
+    const double speeds = (cost_value(run, "sent.dynamic") - cost_value(run, "sent.equal")) / STEPS;
     const bool helps = dynamic < 0.99 * equal;
     say_answer(run,
                "%s. %d steps take %s with equal shares, %s with shares fixed by the first speeds, "
                "%s with measured ones; the ideal is %s.",
                helps ? "No: a slow device takes fewer sequences" : "Here measuring gains nothing",
                STEPS, cost_text(run, "time.equal"), cost_text(run, "time.static"),
-               cost_text(run, "time.dynamic"), ideal_time);
+               cost_text(run, "time.dynamic"), value_text(run, balance_ideal_steps(d), "ps"));
     say_cost(run,
              "%s more per rank and step to tell all ranks the measured times, and up to %s of "
              "activations on one rank instead of %s. After each change, one or more steps still "
              "use the old shares.",
-             speeds, largest(run, "peak.dynamic", most[0]), largest(run, "peak.equal", most[1]));
+             value_text(run, speeds, "bytes"), largest(run, "peak.dynamic"),
+             largest(run, "peak.equal"));
     say_use_when(run, "devices differ in speed or slow down, and each device has so many "
                       "sequences that one more changes its time only a little.");
 }
@@ -231,15 +218,14 @@ static void balance(Run *run) {
     BalanceRecord seen[POLICIES];
     Trajectory whole = training_unsplit(run, &t, 1);
     for (Policy p = EQUAL; p < POLICIES; p++) {
-        char line[64];
         Trajectory got = train(run, &t, &d, p, &seen[p]);
         Training cut = t; // one device that takes the same shares, one after the other
         cut.shares = seen[p].share;
         Trajectory ordered = training_unsplit(run, &cut, d.n);
-        snprintf(line, sizeof line, "%s shares = unsplit", policy_name[p]);
-        training_compare(run, line, &got, &whole, rounding_limit(run));
-        snprintf(line, sizeof line, "%s shares = in rank order", policy_name[p]);
-        training_compare(run, line, &got, &ordered, exact_limit(run));
+        training_compare(run, page_text(run, "%s shares = unsplit", policy_name[p]), &got, &whole,
+                         rounding_limit(run));
+        training_compare(run, page_text(run, "%s shares = in rank order", policy_name[p]), &got,
+                         &ordered, exact_limit(run));
         trajectory_free(&got);
         trajectory_free(&ordered);
     }

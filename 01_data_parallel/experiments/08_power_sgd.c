@@ -1,8 +1,8 @@
 // 08_power_sgd.c: trainings whose gradients are summed as matrices of rank 2. N ranks must get the
-// bits of the same rule on one device. Nothing may be lost. A sum of rank 2 must be exact. The
-// model must learn a text. Bytes, calls and memory are compared with formulas.
+// bits of the same rule on one device. The model must learn a text. Bytes, calls and memory are
+// compared with formulas. tests/exact-sums.t tests that nothing is lost, and that a sum of rank 2
+// is exact.
 #include "01_data_parallel/experiments/experiments.h"
-#include <stdio.h>
 
 enum { SEQUENCES = 7, STEPS = 3, RANK = 2, MIN_RATE = 2 };
 static const ModelConfig tiny = {
@@ -27,10 +27,9 @@ static void check_learning(Run *run, double last[CURVES]) {
 
 static void table(Run *run, const CompressionSeen seen[2], const double last[CURVES]) {
     const CompressionSeen *sum = &seen[EXACT];
-    const CompressionCells exact = compression_cells(sum, sum, last[EXACT]);
-    const CompressionCells power = compression_cells(&seen[RANK_2], sum, last[RANK_2]);
-    char forgets[16];
-    snprintf(forgets, sizeof forgets, "=%.2f", last[FORGETS]);
+    const CompressionCells exact = compression_cells(run, sum, sum, last[EXACT]);
+    const CompressionCells power = compression_cells(run, &seen[RANK_2], sum, last[RANK_2]);
+    const char *forgets = page_text(run, "=%.2f", last[FORGETS]);
     results(run, (const char *const[]){ "exact", "PowerSGD", NULL },
             (const Result[]){ { "sent per rank and step",
                                 "2(N-1)/N of the bytes to add",
@@ -60,8 +59,8 @@ static void answer(Run *run, const CompressionSeen seen[2], const double last[CU
     say_cost(run,
              "a residual of %s per rank, %.0f calls per step instead of %.0f, and three products "
              "per matrix. Without the residual the loss ends %.2f higher.",
-             compression_residual(&tiny).text, seen[RANK_2].calls, seen[EXACT].calls,
-             last[FORGETS] - last[RANK_2]);
+             value_text(run, (double)(config_parameters(&tiny) * sizeof(real)), "bytes"),
+             seen[RANK_2].calls, seen[EXACT].calls, last[FORGETS] - last[RANK_2]);
     say_use_when(run, "the link is slow, matrices are large (the share of bytes falls with the "
                       "width), and memory has room for the residual.");
 }

@@ -9,7 +9,6 @@
 #include "judge/frame/training.h"
 #include "judge/play/play.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +44,6 @@ static void train(Run *run, size_t cycle, size_t fused, Snapshot *want, StepCost
     Arena a = arena(MEM_GRADIENTS);
     Tensor g = tensor_shaped(&a, tensor_shape(1, TENSORS * ELEMENTS, option_storage(run)));
     Range part[TENSORS];
-    char what[64];
     for (size_t i = 0; i < TENSORS; i++) part[i] = (Range){ i * ELEMENTS, (i + 1) * ELEMENTS };
     Coordinator c = coordinator_new(control, data, g, part, TENSORS,
                                     fused * ELEMENTS * element_size(g.element));
@@ -74,7 +72,7 @@ static void train(Run *run, size_t cycle, size_t fused, Snapshot *want, StepCost
             seen[step].calls += (double)control->ledger[k].calls;
         snapshot_put(got, step ? "second step" : "first step", 1, TENSORS * ELEMENTS, g, 0, 0);
     }
-    snprintf(what, sizeof what, "cycle %zu, %zu fused: the sums of one device", cycle, fused);
+    const char *what = page_text(run, "cycle %zu, %zu fused: the sums of one device", cycle, fused);
     if (exact_limit(run) > 0) check_close(run, what, got, want, exact_limit(run));
     else check_equal(run, what, got, want);
     snapshot_free(got);
@@ -109,20 +107,18 @@ static Snapshot *one_device(Run *run) {
 
 // Every rank calls the all-reduces of the first layer in its own order, each on a group of its own.
 static void deadlock(Run *run) {
+    static const char *const name[BRANCHES] = { "tensor A", "tensor B", "tensor C" };
     const size_t N = run->world->size;
     Play *p = play_new(N, NULL);
-    for (size_t i = 0; i < BRANCHES; i++)
-        play_group(p, (const char *const[]){ "tensor A", "tensor B", "tensor C" }[i], 0, N, 1);
+    for (size_t i = 0; i < BRANCHES; i++) play_group(p, name[i], 0, N, 1);
     for (size_t n = 0; n < N * BRANCHES; n++)
         play_call(p, n / BRANCHES, tensor_at(n / BRANCHES, n % BRANCHES), COMM_ALL_REDUCE, ELEMENTS,
                   sizeof(real));
     const bool stuck = !play_run(p);
-    check_true(run, "each rank in its own order", N > 1 ? "deadlock" : "one rank runs",
-               stuck == (N > 1));
-    char *why = play_why(p);
-    const char *rest = strchr(why, '\n'); // the first line is enough
+    check_true(run, "each rank in its own order", "deadlock", stuck == (N > 1));
+    char *why = play_why(p); // the first line is enough
     say(run, "Each rank calls the all-reduces of A, B and C in its own order: %s\n%.*s",
-        stuck ? "deadlock" : "one rank waits for nobody", rest ? (int)(rest - why) : 0, why);
+        stuck ? "deadlock" : "one rank waits for nobody", (int)strcspn(why, "\n"), why);
     free(why);
     play_free(p);
 }
@@ -212,10 +208,7 @@ static StepCost expect(const Run *run, size_t cycle, size_t fused, bool names) {
 }
 
 static void check_step(Run *run, const char *id, StepCost x, StepCost seen) {
-    char ids[32], names[64];
-    snprintf(ids, sizeof ids, "%%s.%s", id);
-    snprintf(names, sizeof names, "%s: %%s", id);
-    check_costs(run, ids, names,
+    check_costs(run, page_text(run, "%%s.%s", id), page_text(run, "%s: %%s", id),
                 (const CostRow[]){
                     { "calls", "calls to agree", "calls", BY_FORMULA(x.calls), seen.calls },
                     { "bytes", "bytes to agree", "bytes", BY_FORMULA(x.bytes), seen.bytes },
@@ -230,20 +223,19 @@ static void check_step(Run *run, const char *id, StepCost x, StepCost seen) {
 // The first cycles. A line per order of gradients, with those that a rank finishes in each cycle;
 // then those that all ranks have at the end of a cycle, and not before.
 static void picture(Run *run, size_t cycle) {
-    enum { LETTERS = 24, ALL = BRANCHES };
-    const size_t N = run->world->size, cycles = LETTERS / cycle < 4 ? LETTERS / cycle : 4;
-    for (size_t row = 0; row <= ALL; row++) {
-        if (row >= N && row < ALL) continue;
-        char line[256] = "", *end = line;
-        if (row < ALL) end += sprintf(end, "  rank %zu finishes  ", row);
-        else end += sprintf(end, "  all ranks have   ");
+    const size_t N = run->world->size, cycles = TENSORS / cycle < 4 ? TENSORS / cycle : 4;
+    for (size_t row = 0; row <= BRANCHES; row++) {
+        const bool all = row == BRANCHES;
+        if (row >= N && !all) continue;
+        const char *line =
+            all ? "  all ranks have   " : page_text(run, "  rank %zu finishes  ", row);
         for (size_t j = 0; j < cycles; j++) {
-            char cell[2 * LETTERS + 1] = "";
+            const char *cell = "";
             for (size_t k = 0; k < cycles * cycle; k++)
-                if (j == (row < ALL ? k / cycle : agreed_cycle(k, N, cycle)))
-                    sprintf(cell + strlen(cell), "%c ",
-                            (char)('A' + (row < ALL ? tensor_at(row, k) : k)));
-            end += sprintf(end, "| %-*s", (int)(2 * cycle), cell);
+                if (j == (all ? agreed_cycle(k, N, cycle) : k / cycle))
+                    cell =
+                        page_text(run, "%s%c ", cell, (int)('A' + (all ? k : tensor_at(row, k))));
+            line = page_text(run, "%s| %-*s", line, (int)(2 * cycle), cell);
         }
         say(run, "%s|", line);
     }
@@ -272,8 +264,8 @@ static void coordinator(Run *run) {
     for (size_t j = 0; j * cycle < TENSORS; j++) answers += agreed_in(j, N, cycle) > 0;
     say(run,
         "\nSo the ranks agree on an order while they compute. A cycle ends after %zu of the %d "
-        "gradients: the\nranks tell each other which gradients they have.\n",
-        cycle, TENSORS);
+        "gradients: the\nranks tell each other which gradients they have.%s\n",
+        cycle, TENSORS, N > BRANCHES ? " Rank 3 has the order of rank 0." : "");
     picture(run, cycle);
     say(run,
         "\nAt the end of a cycle all ranks start the same all-reduce, for the gradients that all "
@@ -287,9 +279,11 @@ static void coordinator(Run *run) {
 #define EACH(id) { id ".fixed", id ".names", id ".cache", id ".single" }
     results(run, (const char *const[]){ "fixed order", "first step", "later", "single", NULL },
             (const Result[]){
-                { "calls to agree", "rank 0 K+J, others 3K+J; K; K", EACH("calls") },
-                { "bytes to agree", "rank 0 (K+n)e, others (K+2n)e; K sums", EACH("bytes") },
-                { "all-reduces", fused < TENSORS ? "1 per layer; fused; n" : "1 per layer; J; J; n",
+                { "calls to agree", "first: rank 0 K+J, else 3K+J; later: K", EACH("calls") },
+                { "bytes to agree", "first: rank 0 (K+n)e, else (K+2n)e", EACH("bytes") },
+                { "all-reduces",
+                  fused < TENSORS ? "fixed: layers; single: n"
+                                  : "fixed: layers; first, later J; single n",
                   EACH("sums") },
                 { simulated ? "step" : NULL, "computing, then the rest of the sums", EACH("time") },
                 { 0 } });
@@ -298,17 +292,15 @@ static void coordinator(Run *run) {
         TENSORS, ceil_div(TENSORS, cycle), answers, sizeof(real));
     if (N == 1) say_answer(run, "Any one: one rank waits for nobody.");
     else
-        say_answer(run,
-                   "The one whose gradients all ranks have. %d gradients, finished in %zu "
-                   "different orders, "
-                   "need %s all-reduces in one order. The sums have the bits of one device.",
-                   TENSORS, N < BRANCHES ? N : BRANCHES, cost_text(run, "sums.cache"));
-    if (simulated)
-        say_cost(run,
-                 "a gradient waits for the end of its cycle and for the answer: %s per step, in a "
-                 "fixed order %s.",
-                 cost_text(run, "time.cache"), cost_text(run, "time.fixed"));
-    else say_cost(run, "a gradient waits for the end of its cycle, and for the answer.");
+        say_answer(
+            run,
+            "The one whose gradients all ranks have. %d gradients, finished in %d different "
+            "orders, need %s all-reduces in one order. The sums have the bits of one device.",
+            TENSORS, N < BRANCHES ? (int)N : BRANCHES, cost_text(run, "sums.cache"));
+    say_cost(run, "a gradient waits for the end of its cycle and for the answer%s.",
+             simulated ? page_text(run, ": %s per step, in a fixed order %s",
+                                   cost_text(run, "time.cache"), cost_text(run, "time.fixed"))
+                       : "");
     say_use_when(run, "ranks finish in different orders or lack tensors. Else a fixed order is "
                       "cheaper.");
 }

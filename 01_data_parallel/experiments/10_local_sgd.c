@@ -5,7 +5,6 @@
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
 #include "judge/frame/training.h"
-#include <stdio.h>
 #include <stdlib.h>
 
 enum { SEQUENCES = 7, EVERY = 3, EXACT = 2, LONG = 96, SEEDS = 3, WINDOWS = 8, PLANS = 5 };
@@ -145,11 +144,9 @@ static void check_plan(Run *run, const Training *t, size_t p, const Course *c) {
     const double state = (double)(states * Psi * e);
     const double time = LONG * work_model(&reader, part_size(t->sequences, N, 0)).time +
                         rounds * ring_time(ALL_REDUCE_PASSES, N, Psi, e);
-    char names[32];
-    snprintf(names, sizeof names, "%s: %%s", plan_name[p]);
     check_true(run, "trained on text: the loss falls by a quarter", plan_name[p],
                c->after < 0.75 * c->loss[0]);
-    check_costs(run, plan_id[p], names,
+    check_costs(run, plan_id[p], page_text(run, "%s: %%s", plan_name[p]),
                 (const CostRow[]){
                     { "sent", "sent by a rank", "bytes",
                       BY_FORMULA(rounds * ring_bytes(ALL_REDUCE_PASSES, N, Psi, e)),
@@ -186,19 +183,19 @@ static void learn(Run *run, double last[PLANS]) {
     { id ".k1", id ".k4", id ".k16", id ".k48", id ".diloco" }
 
 static void page(Run *run, const double last[PLANS]) {
-    const bool simulated = clock_config()->simulated, reals = option_storage(run) == REALS;
-    char loss[PLANS][16];
-    for (size_t p = 0; p < PLANS; p++) snprintf(loss[p], sizeof loss[p], "=%.2f", last[p]);
+    const bool reals = option_storage(run) == REALS;
+    const char *loss[PLANS];
+    for (size_t p = 0; p < PLANS; p++) loss[p] = page_text(run, "=%.2f", last[p]);
     results(run, plan_name,
-            (const Result[]){
-                { "sent per rank, 96 steps", "96/k 2(N-1)/N Psi e", EACH("sent") },
-                { reals ? "outer step's state" : "masters, outer step's state",
-                  reals ? "2 Psi e" : "2 Psi e; and 2 Psi e", EACH("state") },
-                { "loss after 96 steps",
-                  "a text; mean of 3 seeds",
-                  { loss[0], loss[1], loss[2], loss[3], loss[4] } },
-                { simulated ? "96 steps take" : NULL, "96 (3F) + 96/k R", EACH("time") },
-                { 0 } });
+            (const Result[]){ { "sent per rank, 96 steps", "96/k 2(N-1)/N Psi e", EACH("sent") },
+                              { reals ? "outer step's state" : "masters, outer step's state",
+                                reals ? "2 Psi e" : "2 Psi e; and 2 Psi e", EACH("state") },
+                              { "loss after 96 steps",
+                                "a text; mean of 3 seeds",
+                                { loss[0], loss[1], loss[2], loss[3], loss[4] } },
+                              { clock_config()->simulated ? "96 steps take" : NULL,
+                                "96 (3F) + 96/k R", EACH("time") },
+                              { 0 } });
     if (run->world->size == 1)
         say_answer(run, "One rank has nobody to average with. Only DiLoCo's outer step changes its "
                         "training.");
@@ -210,11 +207,8 @@ static void page(Run *run, const double last[PLANS]) {
                        ? "Not as well as with an all-reduce per step"
                        : "With these weights and this rate some k do",
                    last[1] - last[0], last[3] - last[0], last[2] - last[0], last[4] - last[0]);
-    char outer[24];
-    page_value(outer, sizeof outer, 2.0 * (double)(config_parameters(&reader) * sizeof(real)),
-               "bytes");
     say_cost(run, "the training is not the unsplit one. DiLoCo needs %s more state per rank.",
-             outer);
+             value_text(run, 2.0 * (double)(config_parameters(&reader) * sizeof(real)), "bytes"));
     say_use_when(run, "an all-reduce takes longer than several steps, as between data centres. "
                       "Keep k as small as the link allows.");
 }
@@ -236,7 +230,10 @@ static void local_sgd(Run *run) {
     train_ranks(run, &t, &shown, &c);
     picture_end(run);
     snapshot_free(c.weights);
-    picture_show(run, "An exact step, then a round of local steps and its average", PICTURE_CHART);
+    picture_show(run,
+                 page_text(run, "An exact step, then a round of k = %d local steps and its average",
+                           EVERY),
+                 PICTURE_CHART);
     t.steps = EXACT + 2 * EVERY;
     check_rule(run, "k = 1 is the unsplit training", &t, &plan[0], 1, rounding_limit(run));
     check_rule(run, "post-local SGD = the rule on one device", &t, &post, N, exact_limit(run));

@@ -1,20 +1,13 @@
 // balance_page.c: the page of 07_balance: the times of all steps as a chart, and the table.
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/plot.h"
-#include <stdio.h>
 #include <stdlib.h>
 
-// Writes all shares, such as "8 8 8 2". For more than 8 devices it writes the smallest and the
-// largest share.
-static void shares_text(char *text, size_t room, const Range *share, size_t n) {
-    size_t least = range_size(share[0]), most = least, at = 0;
-    for (size_t r = 0; r < n; r++) {
-        size_t size = range_size(share[r]);
-        least = size < least ? size : least;
-        most = size > most ? size : most;
-        if (n <= 8) at += (size_t)snprintf(text + at, room - at, r > 0 ? " %zu" : "%zu", size);
-    }
-    if (n > 8) snprintf(text, room, "%zu..%zu", least, most);
+// All shares, such as "=8 8 8 2".
+static const char *shares_cell(Run *run, const Range *share, size_t n) {
+    const char *text = page_text(run, "=%zu", range_size(share[0]));
+    for (size_t r = 1; r < n; r++) text = page_text(run, "%s %zu", text, range_size(share[r]));
+    return text;
 }
 
 void balance_show_times(Run *run, const Devices *d, const BalanceRecord *seen, int picture) {
@@ -42,45 +35,43 @@ void balance_show_times(Run *run, const Devices *d, const BalanceRecord *seen, i
     free(x);
 }
 
-typedef char Cell[64];
-static void milliseconds(Cell text, double ps) {
-    snprintf(text, sizeof(Cell), "=%.2f ms", ps * 1e-9);
+static const char *milliseconds(Run *run, double ps) {
+    return page_text(run, "=%.2f ms", ps * 1e-9);
 }
 
 void balance_table(Run *run, const Devices *d, const BalanceRecord *seen) {
     const size_t step[] = { 0, d->change - 1, d->change, d->steps - 1 };
-    Cell time[4][POLICIES + 1], shares[POLICIES], what[4], best, kept;
-    page_cell(best, balance_ideal_steps(d), "ps");
+    const char *time[4][POLICIES + 1], *shares[POLICIES], *what[4];
     const CutSizes z = cut_sizes(d->model, 1, 0);
-    page_value(kept, sizeof kept, (double)activations_bytes(&z, 1), "bytes");
     for (size_t i = 0; i < 4; i++) {
-        snprintf(what[i], sizeof *what, "step %zu%s", step[i],
-                 i == 2 ? ": device 0 slows down" : "");
-        for (size_t p = 0; p < POLICIES; p++) milliseconds(time[i][p], seen[p].time[step[i]]);
-        milliseconds(time[i][POLICIES], balance_ideal(d, step[i]) + balance_rings(EQUAL, d));
+        what[i] = page_text(run, "step %zu%s", step[i], i == 2 ? ": device 0 slows down" : "");
+        for (size_t p = 0; p < POLICIES; p++) time[i][p] = milliseconds(run, seen[p].time[step[i]]);
+        time[i][POLICIES] = milliseconds(run, balance_ideal(d, step[i]) + balance_rings(EQUAL, d));
     }
-    for (size_t p = 0; p < POLICIES; p++) {
-        *shares[p] = '=';
-        shares_text(shares[p] + 1, sizeof *shares - 1, seen[p].share + (d->steps - 1) * d->n, d->n);
-    }
+    for (size_t p = 0; p < POLICIES; p++)
+        shares[p] = shares_cell(run, seen[p].share + (d->steps - 1) * d->n, d->n);
     say(run,
         "\nequal: the same share for all. static: in proportion to the speeds before step 0. "
         "dynamic: to the\nspeeds measured in earlier steps. ideal: shares in fractions of a "
         "sequence. A step: the slowest rank\ncomputes, then all-reduce. A rank keeps %s of "
         "activations per sequence.\n--slow %s: the devices' times per sequence. Device 0 becomes "
         "%zu times slower in step %zu.\n",
-        kept, option_text(run, "slow"), d->changed, d->change);
-    results(
-        run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL },
-        (const Result[]){
-            { what[0], NULL, { time[0][0], time[0][1], time[0][2], time[0][3] } },
-            { what[1], NULL, { time[1][0], time[1][1], time[1][2], time[1][3] } },
-            { what[2], NULL, { time[2][0], time[2][1], time[2][2], time[2][3] } },
-            { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
-            { "all steps", NULL, { "time.equal", "time.static", "time.dynamic", best } },
-            { "sequences per rank, last step", NULL, { shares[0], shares[1], shares[2], "=-" } },
-            { "activations, last step",
-              NULL,
-              { "peak.equal", "peak.static", "peak.dynamic", "=-" } },
-            { 0 } });
+        value_text(run, (double)activations_bytes(&z, 1), "bytes"), option_text(run, "slow"),
+        d->changed, d->change);
+    results(run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL },
+            (const Result[]){ { what[0], NULL, { time[0][0], time[0][1], time[0][2], time[0][3] } },
+                              { what[1], NULL, { time[1][0], time[1][1], time[1][2], time[1][3] } },
+                              { what[2], NULL, { time[2][0], time[2][1], time[2][2], time[2][3] } },
+                              { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
+                              { "all steps",
+                                NULL,
+                                { "time.equal", "time.static", "time.dynamic",
+                                  value_cell(run, balance_ideal_steps(d), "ps") } },
+                              { "sequences per rank, last step",
+                                NULL,
+                                { shares[0], shares[1], shares[2], "=-" } },
+                              { "activations, last step",
+                                NULL,
+                                { "peak.equal", "peak.static", "peak.dynamic", "=-" } },
+                              { 0 } });
 }

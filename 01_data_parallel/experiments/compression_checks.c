@@ -1,90 +1,17 @@
 // compression_checks.c: the checks of 06_compression and 08_power_sgd. They cover trainings with a
-// compressed sum, sums of everything that was sent, costs, and the losses on text.
+// compressed sum, their costs, and the losses on text.
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 static const char *const method_name[METHODS] = { "fp16", "top-k", "1-bit", "PowerSGD" };
-
-// ---------------------------------------------------------------- nothing is lost
-
-// Sums over all steps: of this rank's gradients, and of the sums that every rank reconstructed.
-// (c->sent is the sum of all that this rank sent.) data NULL: no sums are kept.
-typedef struct {
-    Tensor gradients, reconstructed;
-    Arena arena;
-} Books;
-
-static Books books_new(Compression *c, size_t size) {
-    Books b = { .arena = arena(MEM_REFERENCE) };
-    Tensor *sum[] = { &b.gradients, &b.reconstructed, &c->sent };
-    for (size_t i = 0; i < 3; i++) {
-        *sum[i] = tensor_new(&b.arena, 1, size);
-        tensor_fill(*sum[i], 0);
-    }
-    return b;
-}
-
-static void books_note(Tensor sum, Tensor g) {
-    if (sum.data) op_add(sum, sum, g);
-}
-
-// Checks every rank: the sum of everything sent, plus the residual, equals the sum of the rank's
-// gradients.
-static void put_worker(Snapshot *got, Snapshot *want, const Books *b, const Compression *c) {
-    Arena a = arena(MEM_REFERENCE);
-    Tensor sum = tensor_new(&a, 1, b->gradients.cols);
-    char name[32];
-    snprintf(name, sizeof name, "rank %zu", c->dp->rank);
-    op_add(sum, c->sent, c->error);
-    snapshot_put(got, name, 1, sum.cols, sum, 0, 0);
-    snapshot_put(want, name, 1, sum.cols, b->gradients, 0, 0);
-    arena_free(&a);
-}
-
-// Checks all ranks together: the sum of everything reconstructed, plus the residuals of 1-bit's
-// servers, equals the sum of everything sent. Overwrites the sums.
-static void put_server(Snapshot *got, Snapshot *want, const Books *b, const Compression *c) {
-    const size_t size = b->reconstructed.cols;
-    const char *name = "all ranks";
-    ledger_pause();
-    comm_all_reduce(c->dp, c->sent);
-    ledger_resume();
-    if (c->dp->rank == 0) snapshot_put(want, name, 1, size, c->sent, 0, 0);
-    if (c->plan.method != ONE_BIT) snapshot_put(got, name, 1, size, b->reconstructed, 0, 0);
-    for (size_t i = 0; i < c->n_buckets && c->plan.method == ONE_BIT; i++) {
-        const CompressedBucket *bucket = &c->buckets[i];
-        Range part = elements_of_part(range_size(bucket->range), 1, c->dp->size, c->dp->rank);
-        const size_t lo = bucket->range.lo + part.lo;
-        Tensor served = tensor_flat_range(b->reconstructed, lo, bucket->range.lo + part.hi);
-        op_add(served, served, bucket->server_error);
-        snapshot_put_flat(got, name, 1, size, served, lo);
-    }
-}
-
-static void books_check(Run *run, const Books *b, const Compression *c) {
-    static const char *const equation[] = { "sent + residual = gradients",
-                                            "reconstructed + residual = sent" };
-    for (size_t i = 0; i < 2; i++) {
-        Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-        char what[64];
-        snprintf(what, sizeof what, "%s: %s", method_name[c->plan.method], equation[i]);
-        if (i == 0) put_worker(got, want, b, c);
-        else put_server(got, want, b, c);
-        check_close(run, what, got, want, LIMIT_ROUNDING);
-        snapshot_free(got);
-        snapshot_free(want);
-    }
-}
 
 // ---------------------------------------------------------------- a training
 
 typedef struct {
     Comm *dp;
     Compression *c; // NULL: the exact sum
-    Books books;
 } Replica;
 
 // Leaves the sum over ranks in m->g. Returns my shard's part of the loss.
@@ -92,10 +19,8 @@ static double replica_gradients(Replica *r, Model *m, const Batch *b) {
     model_zero_gradients(m);
     double loss = model_forward_backward(m, b) * b->token_weight;
     model_fold_tied(m);
-    books_note(r->books.gradients, m->g);
     if (r->c) compression_all_reduce(r->c, m->g); // the only line that differs from 02_all_reduce
     else data_parallel_all_reduce(r->dp, m);
-    books_note(r->books.reconstructed, m->g);
     return loss;
 }
 
@@ -115,11 +40,9 @@ static void compare_costs(Run *run, const Training *t, const CompressionPlan *pl
     CutSizes whole = cut_sizes(&t->model, 1, 0);
     CompressionCosts want = compression_costs(&whole, plan, run->world->size, run->world->rank);
     const size_t gradients = elements_gradients(&whole) + want.errors; // wte's twice
-    char ids[32], names[32];
-    snprintf(ids, sizeof ids, "%%s.%s", id_of[plan->method]);
-    snprintf(names, sizeof names, "%s: %%s", method_name[plan->method]);
     check_costs(
-        run, ids, names,
+        run, page_text(run, "%%s.%s", id_of[plan->method]),
+        page_text(run, "%s: %%s", method_name[plan->method]),
         (CostRow[]){
             { "sent", "sent a step", "bytes", BY_FORMULA(want.sent), seen->sent },
             { "calls", "calls a step", "calls", BY_FORMULA((double)want.calls), seen->calls },
@@ -138,8 +61,6 @@ Trajectory compression_train(Run *run, const Training *t, const CompressionPlan 
     Trajectory course = trajectory_new(run, t);
     Model *m = whole_model(&t->model);
     Replica r = { .dp = dp, .c = plan ? compression_new(dp, plan, m, run->seed) : NULL };
-    const bool booked = seen && plan && plan->method != HALF;
-    if (booked) r.books = books_new(r.c, m->size);
     comm_ledger_reset(dp);
     Picoseconds begin = clock_now();
     training_run(&course, m, t, dp->size, dp->rank, replica_step, &r);
@@ -151,18 +72,15 @@ Trajectory compression_train(Run *run, const Training *t, const CompressionPlan 
                                    (double)(clock_now() - begin) / steps };
         if (plan) compare_costs(run, t, plan, seen);
     }
-    if (booked) books_check(run, &r.books, r.c);
     comm_all_reduce_doubles(dp, course.loss, t->steps); // the log needs the sum over ranks
     if (r.c) compression_free(r.c);
-    arena_free(&r.books.arena);
     model_free(m);
     return course;
 }
 
 void compression_check_rule(Run *run, const Training *t, const CompressionPlan *plan,
                             CompressionSeen *seen) {
-    char what[64];
-    snprintf(what, sizeof what, "%s = the rule on one device", method_name[plan->method]);
+    const char *what = page_text(run, "%s = the rule on one device", method_name[plan->method]);
     // Only PowerSGD adds with all-reduces. If the library chooses the order of additions, rounding
     // differs, and an orthonormalisation may enlarge the difference.
     double limit = plan->method == POWER_SGD && exact_limit(run) > 0 ? 100 * LIMIT_ROUNDING : 0;

@@ -166,9 +166,7 @@ Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan 
 typedef struct {
     double sent, calls, step;
 } CompressionSeen;
-// plan NULL: the exact sum. If seen is given, the function fills it in and checks costs and sums.
-// On every rank, sent + residual must equal the rank's gradients. Over all ranks, reconstructed +
-// the residuals of 1-bit's servers must equal sent.
+// plan NULL: the exact sum. If seen is given, the function fills it in and checks the costs.
 Trajectory compression_train(Run *run, const Training *t, const CompressionPlan *plan,
                              CompressionSeen *seen);
 // A training against the rule on one device, and its costs.
@@ -196,12 +194,10 @@ void compression_show_steps(Run *run, const Training *t, const CompressionPlan *
 double compression_share(const CompressionSeen *seen, const CompressionSeen *exact);
 // One training's cells in the page's table.
 typedef struct {
-    char sent[48], calls[16], step[24], loss[16];
+    const char *sent, *calls, *step, *loss;
 } CompressionCells;
-CompressionCells compression_cells(const CompressionSeen *seen, const CompressionSeen *exact,
-                                   double loss);
-// The size of a rank's residual: one element per parameter.
-PageText compression_residual(const ModelConfig *model);
+CompressionCells compression_cells(Run *run, const CompressionSeen *seen,
+                                   const CompressionSeen *exact, double loss);
 
 // ---- balance_forecast.c ----
 // The devices of 07_balance, and a forecast of its shares and times.

@@ -18,23 +18,13 @@ double compression_share(const CompressionSeen *seen, const CompressionSeen *exa
     return exact->sent > 0 ? 100 * seen->sent / exact->sent : 0;
 }
 
-CompressionCells compression_cells(const CompressionSeen *seen, const CompressionSeen *exact,
-                                   double loss) {
-    CompressionCells c;
-    char bytes[24], share[16] = "";
-    page_value(bytes, sizeof bytes, seen->sent, "bytes");
+CompressionCells compression_cells(Run *run, const CompressionSeen *seen,
+                                   const CompressionSeen *exact, double loss) {
+    const char *share = "";
     if (seen != exact && exact->sent > 0)
-        snprintf(share, sizeof share, ", %.0f %%", compression_share(seen, exact));
-    snprintf(c.sent, sizeof c.sent, "=%s%s", bytes, share);
-    snprintf(c.calls, sizeof c.calls, "=%.0f", seen->calls);
-    snprintf(c.step, sizeof c.step, "=%.2f ms", seen->step * 1e-9);
-    snprintf(c.loss, sizeof c.loss, "=%.2f", loss);
-    return c;
-}
-
-PageText compression_residual(const ModelConfig *model) {
-    PageText t;
-    const size_t bytes = config_parameters(model) * sizeof(real);
-    page_value(t.text, sizeof t.text, (double)bytes, "bytes");
-    return t;
+        share = page_text(run, ", %.0f %%", compression_share(seen, exact));
+    return (CompressionCells){ page_text(run, "=%s%s", value_text(run, seen->sent, "bytes"), share),
+                               page_text(run, "=%.0f", seen->calls),
+                               page_text(run, "=%.2f ms", seen->step * 1e-9),
+                               page_text(run, "=%.2f", loss) };
 }

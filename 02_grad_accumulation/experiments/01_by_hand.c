@@ -4,7 +4,6 @@
 #include "01_data_parallel/experiments/linear.h"
 #include "02_grad_accumulation/by_hand.h"
 #include <math.h>
-#include <stdio.h>
 
 enum {
     IN = 10,
@@ -83,26 +82,24 @@ static void show_training(Run *run, const Trained *whole, const Trained *accumul
                           const Trained *means) {
     static const char *const columns[] = { "at once", "accumulated", "trap: mean of means", NULL };
     const Trained *way[] = { whole, accumulated, means };
-    char loss[2][3][32], error[3][32], rooms[2][32];
-    snprintf(rooms[0], sizeof rooms[0], "=%d", SAMPLES);
-    snprintf(rooms[1], sizeof rooms[1], "=%d", ROOM);
-    Result rows[] = { { .what = "samples on the device",
-                        .formula = "all, or the largest piece",
-                        .cell = { rooms[0], rooms[1], rooms[1] } },
-                      { .what = "loss, step 0", .formula = "squared errors / all elements" },
-                      { .what = "loss, step 90", .formula = "trap: mean of pieces' means" },
-                      { .what = "first dW, largest error",
-                        .formula = "of the batch's largest value" },
-                      { 0 } };
+    const char *first[3], *last[3], *error[3], *room = page_text(run, "=%d", ROOM);
     for (size_t k = 0; k < 3; k++) {
-        for (size_t i = 0; i < 2; i++) {
-            snprintf(loss[i][k], sizeof loss[i][k], "=%.6f", way[k]->loss[9 * i]);
-            rows[i + 1].cell[k] = loss[i][k];
-        }
-        snprintf(error[k], sizeof error[k], "=%.1f %%", 100 * gradient_error(way[k], whole));
-        rows[3].cell[k] = error[k];
+        first[k] = page_text(run, "=%.6f", way[k]->loss[0]);
+        last[k] = page_text(run, "=%.6f", way[k]->loss[PRINTED - 1]);
+        error[k] = page_text(run, "=%.1f %%", 100 * gradient_error(way[k], whole));
     }
-    results(run, columns, rows);
+    results(
+        run, columns,
+        (const Result[]){
+            { "samples on the device",
+              "all, or the largest piece",
+              { page_text(run, "=%d", SAMPLES), room, room } },
+            { "loss, step 0", "squared errors / all elements", { first[0], first[1], first[2] } },
+            { "loss, step 90", "trap: mean of pieces' means", { last[0], last[1], last[2] } },
+            { "first dW, largest error",
+              "of the batch's largest value",
+              { error[0], error[1], error[2] } },
+            { 0 } });
     say_answer(run,
                "Divide every piece's error by the %d elements of the whole batch, and add the "
                "gradients of the pieces. The sum differs from the batch's gradient by %.0e of "

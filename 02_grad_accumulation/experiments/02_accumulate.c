@@ -3,7 +3,6 @@
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 enum { SEQUENCES = 7, STEPS = 3 };
@@ -28,16 +27,10 @@ static Trajectory train(Run *run, const Training *t, Measured *seen) {
 
 // ---------------------------------------------------------------- the trap
 
-// step: the step to which both losses belong.
-typedef struct {
-    size_t step;
-    double right, trap;
-} TrapLosses;
-
 // The trap: every micro-batch takes the mean over its own tokens, and the m means are averaged. The
 // result is wrong only where micro-batches have different numbers of counted tokens. So this
 // function looks for the first step in which they differ.
-static TrapLosses trap_losses(Run *run, const Training *t) {
+static void show_trap(Run *run, const Training *t) {
     size_t m = t->micro_batches, count[SEQUENCES];
     uint64_t step = 0;
     for (bool equal = true; equal; step += equal)
@@ -62,7 +55,10 @@ static TrapLosses trap_losses(Run *run, const Training *t) {
     free(batch);
     arena_free(&tokens);
     model_free(model);
-    return (TrapLosses){ (size_t)step, loss, loss_wrong };
+    say(run,
+        "Trap: the mean of the micro-batches' means is %.4f, the mean loss of all tokens %.4f "
+        "(step %zu).",
+        loss_wrong, loss, (size_t)step);
 }
 
 // ---------------------------------------------------------------- the picture
@@ -89,38 +85,30 @@ static Timing draw(Run *run, const Training *t, const Training *whole) {
 
 // ---------------------------------------------------------------- costs
 
-// Bytes that forward keeps until backward, for B sequences. Only B changes with m.
-static double activation_bytes(const ModelConfig *c, size_t B) {
-    const CutSizes z = cut_sizes(c, 1, 0);
-    return (double)activations_bytes(&z, B);
-}
-
 // The page's table and its answer.
 static void show(Run *run, const Training *t, double whole_time, double pieces_time) {
-    char heading[48], sizes[2][32], times[2][32], kept[96];
-    size_t m = t->micro_batches;
-    snprintf(heading, sizeof heading, "%zu micro-batches", m);
-    snprintf(sizes[0], sizeof sizes[0], "=%zu", t->sequences);
-    snprintf(sizes[1], sizeof sizes[1], "=%zu", ceil_div(t->sequences, m));
-    snprintf(times[0], sizeof times[0], "=%.2f ms", whole_time / 1e9);
-    snprintf(times[1], sizeof times[1], "=%.2f ms", pieces_time / 1e9);
-    snprintf(kept, sizeof kept, "sequences x %zu tokens x %zu elements x %zu B", t->model.context,
-             kept_model(&t->model), weight_bytes(&t->model));
-    const char *const columns[] = { "at once", heading, NULL };
+    const size_t m = t->micro_batches;
+    const char *kept = page_text(run, "sequences x %zu tokens x %zu elements x %zu B",
+                                 t->model.context, kept_model(&t->model), weight_bytes(&t->model));
     const Result rows[] = {
-        { "sequences on the device", "ceil(B / m)", { sizes[0], sizes[1] } },
+        { "sequences on the device",
+          "ceil(B / m)",
+          { page_text(run, "=%zu", t->sequences),
+            page_text(run, "=%zu", ceil_div(t->sequences, m)) } },
         { "activations, peak", kept, { "activations.whole", "activations.pieces" } },
         { "weights", "Psi for any m", { "weights", "weights" } },
         { "gradients", "Psi, and wte a second time", { "gradients", "gradients" } },
         { "AdamW's moments", "2 Psi for any m", { "moments", "moments" } },
         { pieces_time > 0 ? "forward and backward" : NULL,
           "3F; F is proportional to sequences",
-          { times[0], times[1] } },
+          { page_text(run, "=%.2f ms", whole_time / 1e9),
+            page_text(run, "=%.2f ms", pieces_time / 1e9) } },
         { 0 }
     };
     say(run, "\nB sequences in m micro-batches. Psi: the parameters. wte: the embedding table.%s\n",
         pieces_time > 0 ? " F: a forward of B." : "");
-    results(run, columns, rows);
+    results(run, (const char *const[]){ "at once", page_text(run, "%zu micro-batches", m), NULL },
+            rows);
     say_answer(run,
                "In %zu micro-batches the activations need %s instead of %s, because the "
                "device runs %zu of %zu sequences at a time. Yes, the gradients are the same "
@@ -140,15 +128,16 @@ static void show(Run *run, const Training *t, double whole_time, double pieces_t
 static void costs(Run *run, const Training *t, const Measured *got, const Measured *whole,
                   const Timing *both) {
     const ModelConfig *c = &t->model;
-    const CutSizes model = cut_sizes(c, 1, 0);
+    const CutSizes model = cut_sizes(c, 1, 0); // only the number of sequences changes with m
     const size_t m = t->micro_batches, weights = elements_stage(&model);
     const size_t gradients = elements_gradients(&model);
     check_costs(run, "%s", "%s",
                 (CostRow[]){
                     { "activations.whole", "activations, at once", "bytes",
-                      BY_FORMULA(activation_bytes(c, t->sequences)), whole->activations_peak },
+                      BY_FORMULA((double)activations_bytes(&model, t->sequences)),
+                      whole->activations_peak },
                     { "activations.pieces", "activations, m micro-batches", "bytes",
-                      BY_FORMULA(activation_bytes(c, ceil_div(t->sequences, m))),
+                      BY_FORMULA((double)activations_bytes(&model, ceil_div(t->sequences, m))),
                       got->activations_peak },
                     { "weights", "parameters", "bytes",
                       BY_FORMULA((double)(weights * weight_bytes(c))), got->parameters },
@@ -195,13 +184,9 @@ static void accumulation(Run *run) {
         trajectory_free(&at_once);
         trajectory_free(&want);
     }
-    TrapLosses trap = trap_losses(run, &t);
     Timing both = draw(run, &t, &whole);
     costs(run, &t, &seen, &seen_whole, &both);
-    say(run,
-        "Trap: the mean of the micro-batches' means is %.4f, the mean loss of all tokens %.4f "
-        "(step %zu).",
-        trap.trap, trap.right, trap.step);
+    show_trap(run, &t);
     data_free(&t.data);
 }
 

@@ -4,7 +4,6 @@
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 // Of 4 ranks, ranks 0 and 1 have 7 sequences each, in micro-batches of 3, 2 and 2. Ranks 2 and 3
@@ -94,53 +93,45 @@ static void costs(Run *run, const Training *t, const Measured way[KINDS]) {
     for (size_t k = 0; k < t->micro_batches; k++) compute += compute_time(t, N, 0, k);
     const double exposed[KINDS] = { N * passes, N * m * passes, f.exposed };
     const double step[KINDS] = { compute + passes, compute + m * passes, f.step };
+    const bool timed = clock_config()->simulated;
     for (size_t i = 0; i < KINDS; i++) {
-        char ids[32], names[32];
-        snprintf(ids, sizeof ids, "%s.%%s", id[i]);
-        snprintf(names, sizeof names, "%s: %%s", kind_name[i]);
+        const bool closed = i != OVERLAPPED; // the buckets' times follow from a recurrence
+        const Predicted none = NOT_PREDICTED;
+        const Timing *last = &way[i].last;
         check_costs(
-            run, ids, names,
+            run, page_text(run, "%s.%%s", id[i]), page_text(run, "%s: %%s", kind_name[i]),
             (CostRow[]){
                 { "calls", "all-reduces, 3 steps", "calls", BY_FORMULA(t->steps * calls[i]),
                   way[i].reductions },
                 { "sent", "sent, 3 steps", "bytes", BY_FORMULA(t->steps * bytes[i]), way[i].sent },
                 { "gradients", i == FORGETFUL ? "gradients, and the sum" : "gradients (wte twice)",
                   "bytes", BY_FORMULA((i == FORGETFUL ? sum : 0) + gradients), way[i].gradients },
+                { timed ? "step" : NULL, "step", "ps", closed ? formula(step[i]) : none,
+                  closed ? none : played(step[i]), last->step },
+                { "exposed", "exposed, all ranks", "ps", closed ? formula(exposed[i]) : none,
+                  closed ? none : played(exposed[i]), last->exposed },
+                { closed ? NULL : "hidden", "hidden, all ranks", "ps", none, played(f.hidden),
+                  last->hidden },
                 { 0 } });
-        if (!clock_config()->simulated) continue;
-        const Predicted none = NOT_PREDICTED;
-        const bool closed = i != OVERLAPPED; // the buckets' times follow from a recurrence
-        check_costs(run, ids, names,
-                    (CostRow[]){ { "exposed", "exposed, all ranks", "ps",
-                                   closed ? formula(exposed[i]) : none,
-                                   closed ? none : played(exposed[i]), way[i].last.exposed },
-                                 { "step", "step", "ps", closed ? formula(step[i]) : none,
-                                   closed ? none : played(step[i]), way[i].last.step },
-                                 { 0 } });
     }
-    if (clock_config()->simulated)
-        check_cost(run, "overlapped.hidden", "overlapped: hidden, all ranks", "ps", NOT_PREDICTED,
-                   played(f.hidden), way[OVERLAPPED].last.hidden);
 }
 
 // ---------------------------------------------------------------- the page
 
 // Communication times are the mean of the ranks.
 static void show(Run *run, size_t steps, const Measured way[KINDS]) {
-    char exposed[KINDS][24], hidden[KINDS][24], calls[48], bytes[48], per_step[64];
-    const char *const columns[] = { "no_sync", "forgetful", "overlapped", NULL };
-    double N = (double)run->world->size;
+    const char *exposed[KINDS], *hidden[KINDS];
+    const double N = (double)run->world->size;
     for (size_t i = 0; i < KINDS; i++) {
-        snprintf(exposed[i], sizeof exposed[i], "=%.2f ms", (double)way[i].last.exposed / N / 1e9);
-        snprintf(hidden[i], sizeof hidden[i], "=%.2f ms", (double)way[i].last.hidden / N / 1e9);
+        exposed[i] = page_text(run, "=%.2f ms", (double)way[i].last.exposed / N / 1e9);
+        hidden[i] = page_text(run, "=%.2f ms", (double)way[i].last.hidden / N / 1e9);
     }
-    snprintf(calls, sizeof calls, "all-reduces, %zu steps", steps);
-    snprintf(bytes, sizeof bytes, "sent per rank, %zu steps", steps);
-    snprintf(per_step, sizeof per_step, "per step: 1; forgetful: m; overlapped: %zu",
-             (size_t)way[OVERLAPPED].reductions / steps);
+    const size_t buckets = (size_t)way[OVERLAPPED].reductions / steps;
     const Result rows[] = {
-        { calls, per_step, { "no-sync.calls", "forgetful.calls", "overlapped.calls" } },
-        { bytes,
+        { page_text(run, "all-reduces, %zu steps", steps),
+          page_text(run, "per step: 1; forgetful: m; overlapped: %zu", buckets),
+          { "no-sync.calls", "forgetful.calls", "overlapped.calls" } },
+        { page_text(run, "sent per rank, %zu steps", steps),
           "2(N-1)/N Psi e per step; forgetful: x m",
           { "no-sync.sent", "forgetful.sent", "overlapped.sent" } },
         { "gradient buffers",
@@ -152,44 +143,39 @@ static void show(Run *run, size_t steps, const Measured way[KINDS]) {
         { "exposed, mean of ranks",
           "R - hidden; forgetful: mR",
           { exposed[0], exposed[1], exposed[2] } },
-        { "hidden, mean of ranks",
-          "in the last backward; slowest rank: h",
-          { hidden[0], hidden[1], hidden[2] } },
+        { "hidden, mean of ranks", "in the last backward", { hidden[0], hidden[1], hidden[2] } },
         { 0 }
     };
     say(run,
         "\nN ranks, m micro-batches, Psi parameters of e bytes, wte the embedding table. F: "
         "rank 0's forward\n(a backward takes 2F). R: one all-reduce. Exposed: communication "
-        "while a rank does not compute;\nhidden: while it computes.%s\n",
-        uneven_shares(" ", SEQUENCES, run->world->size).text);
-    results(run, columns, rows);
+        "while a rank does not compute;\nhidden: while it computes. h: the part of R that the "
+        "slowest rank hides.%s\n",
+        uneven_shares("\n", SEQUENCES, run->world->size).text);
+    results(run, (const char *const[]){ "no_sync", "forgetful", "overlapped", NULL }, rows);
 }
 
 static void answer(Run *run, size_t micro_batches, const Measured way[KINDS]) {
-    bool timed = clock_config()->simulated;
-    double N = (double)run->world->size;
-    if (run->world->size == 1)
-        say_answer(run, "One rank sends nothing. Start 2 or more ranks to compare the ways.");
-    else if (micro_batches == 1)
+    const double N = (double)run->world->size, hidden = (double)way[OVERLAPPED].last.hidden / N;
+    const double exposed = (double)way[OVERLAPPED].last.exposed / N;
+    const char *step = "";
+    if (clock_config()->simulated)
+        step = page_text(run, ", and a step takes %s instead of %s",
+                         cost_text(run, "forgetful.step"), cost_text(run, "no-sync.step"));
+    if (run->world->size == 1 || micro_batches == 1)
         say_answer(run,
-                   "Once per step. With 1 micro-batch both ways send the same %s per rank; "
-                   "choose more micro-batches to compare.",
+                   "Once per step. With one rank or one micro-batch both ways send the same %s per "
+                   "rank.",
                    cost_text(run, "no-sync.sent"));
     else
         say_answer(run,
                    "Once per step, after the last micro-batch. An all-reduce after every "
-                   "micro-batch gives the same gradient, but sends %s per rank instead of "
-                   "%s%s%s%s%s.",
-                   cost_text(run, "forgetful.sent"), cost_text(run, "no-sync.sent"),
-                   timed ? ", and a step takes " : "",
-                   timed ? cost_text(run, "forgetful.step") : "", timed ? " instead of " : "",
-                   timed ? cost_text(run, "no-sync.step") : "");
+                   "micro-batch gives the same gradient, but sends %s per rank instead of %s%s.",
+                   cost_text(run, "forgetful.sent"), cost_text(run, "no-sync.sent"), step);
     say_cost(run,
-             "one all-reduce per step for any m. Overlapping it with the last backward hides "
-             "%.2f of %.2f ms (mean of the ranks), and needs up to Psi elements of "
-             "communication memory.",
-             (double)way[OVERLAPPED].last.hidden / N / 1e9,
-             (double)(way[OVERLAPPED].last.hidden + way[OVERLAPPED].last.exposed) / N / 1e9);
+             "one all-reduce per step for any m. Buckets in the last backward hide %.2f of their "
+             "%.2f ms (mean of the ranks), and need up to Psi elements of communication memory.",
+             hidden / 1e9, (hidden + exposed) / 1e9);
     say_use_when(run, "data-parallel replicas accumulate and keep whole gradients. ZeRO-2 and 3 "
                       "reduce after every micro-batch. With FSDP's no_sync they reduce once, but "
                       "each rank keeps whole gradients until then.");
