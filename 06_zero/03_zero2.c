@@ -61,8 +61,8 @@ void zero2_reduce_gradient(Unit *u, Comm *dp) {
 }
 
 // Runs a layer's own backward and reduces its gradients over u->replicas, the ranks that hold the
-// same unit. zero2_allocate() sets it to dp for every unit. Every rank must call it for every
-// micro-batch, even for an empty one, because the reduction is collective.
+// same unit. zero2_allocate() sets u->replicas to dp for every unit. Every rank must call it for
+// every micro-batch, even for an empty one, because the reduction is collective.
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Allocate the
     // whole gradient of each unit of the layer in an arena of MEM_COMMUNICATION

@@ -469,7 +469,7 @@ static void recomputation(void) {
     double n = all / full, k = round(sqrt(16 * 6 / n)), F = work_block(&whole, 1).flops;
     double work = 100 * 4 * s * s * h / (3 * F);
     double more = 100 * s / (6 * h + s), more_530 = 100 * s / (6 * 20480 + s);
-    double left = (all - dense) / G, room = (48 - 96 * dense / G) / left;
+    double left = (all - dense) / G, room = (54 - 96 * dense / G) / left;
     page = "07_recompute/README.md";
     on_page("%.1f GB of state", state);
     on_page("| none | %.1f GB | %.0f GB | none |", 96 * all / G, state + 96 * all / G);
@@ -494,7 +494,8 @@ static void recomputation(void) {
     on_page("block takes %.0f MB, or %.0f MB", all / 1e6, dense / 1e6);
     on_page("$96 \\cdot %.3f = %.1f$ GB", dense / G, 96 * dense / G);
     on_page("$%.3f - %.3f = %.3f$ GB", all / G, dense / G, left);
-    on_page("$(48 - %.1f)/%.3f \\approx %.0f$", 96 * dense / G, left, floor(room));
+    on_page("So %.0f GB are left", 80 - state - 4);
+    on_page("$(54 - %.1f)/%.3f \\approx %.0f$", 96 * dense / G, left, floor(room));
 }
 
 // ---- 08_3d ----
