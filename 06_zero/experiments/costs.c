@@ -1,6 +1,5 @@
 // costs.c: sizes of units, and the predicted costs of a step of ZeRO from sizes alone.
 #include "06_zero/experiments/experiments.h"
-#include <stdio.h>
 
 // ---------------------------------------------------------------- sizes
 
@@ -34,10 +33,8 @@ size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k) {
 }
 
 void zero_check(Run *run, const Training *t, const CostRow *row) {
-    char ids[16], names[24];
-    snprintf(ids, sizeof ids, "m%zu.%%s", t->micro_batches);
-    snprintf(names, sizeof names, "m = %zu: %%s", t->micro_batches);
-    check_costs(run, ids, names, row);
+    check_costs(run, page_text(run, "m%zu.%%s", t->micro_batches),
+                page_text(run, "m = %zu: %%s", t->micro_batches), row);
 }
 
 // ---------------------------------------------------------------- bytes
