@@ -462,6 +462,27 @@ static void zero(void) {
 
 // ---- 07_recompute ----
 
+// The paper's sum of a block's items: bytes times sbh, and bytes times sbh as/h. mask: bytes of an
+// element's dropout mask.
+static void items(size_t element, size_t mask) {
+    CutSizes z = cut(&gpt3, 1);
+    double sh = (double)(z.T * z.C), as = (double)(z.heads * z.T);
+    double all = kept_bytes(&z, 1, element, mask, true);
+    double dense = kept_bytes(&z, 1, element, mask, false);
+    on_page("%.0f + %.0f \\frac{as}{h}", dense / sh, (all - dense) / ((double)z.T * as));
+}
+
+// Korthikanti, figure 7: activations in percent of those with tensor parallelism alone, t = 8.
+static void figure7(const char *name, size_t heads, size_t width) {
+    ModelConfig c = gpt3;
+    c.heads = heads;
+    c.width = width;
+    CutSizes z = cut(&c, 8), rows = cut_sequence(z, false);
+    double base = kept_paper(&z, true) / 100, full = (double)(BF16 * z.T * z.C);
+    on_page("| %s | %.1f | %.1f | %.1f | %.1f |", name, kept_paper(&rows, true) / base,
+            kept_paper(&z, false) / base, kept_paper(&rows, false) / base, full / base);
+}
+
 static void recomputation(void) {
     CutSizes z = cut(&gpt3, 8), whole = cut(&gpt3, 1);
     double sbh = (double)(z.T * z.C), all = kept_paper(&z, true), dense = kept_paper(&z, false);
@@ -480,6 +501,13 @@ static void recomputation(void) {
     page = "07_recompute/reference.md";
     on_page("%.1f %% of the forward for 175B and %.1f %% for 530B", more, more_530);
     on_page("they are %.2f %% and %.2f %%", more / 3, more_530 / 3);
+    items(2, 1);
+    items(4, 1);
+    items(4, 0);
+    figure7("22B", 64, 6144);
+    figure7("175B", 96, 12288);
+    figure7("530B, 1T", 128, 20480);
+    figure7("530B, 1T", 160, 25600);
     on_page("$16 \\cdot 6$ | %d |", 16 * 6);
     on_page("2048 \\cdot 12288$ | %.1fM |", sbh / 1e6);
     on_page("2048 / 12288$ | %.0f |", 96 * s / h);
