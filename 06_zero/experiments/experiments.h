@@ -103,11 +103,8 @@ double zero_state_now(void); // bytes of weights, gradients, m, v and masters
 void zero_check(Run *run, const Training *t, const CostRow *row);
 // All costs of a stage without prefetch.
 void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage);
-// Two groups of these costs. zero_costs_sent: traffic, from the passes per step over all parameters
-// but wte. zero_costs_in_time: under the simulated clock, exposed communication and the step;
-// traffic: picoseconds of all passes.
+// The traffic alone, from the passes per step over all parameters but wte.
 void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, double reductions);
-void zero_costs_in_time(Run *run, const Training *t, double traffic);
 
 // ---- prefetch_steps.c ----
 // The steps of N ranks with prefetch, played. The caller frees the player.
