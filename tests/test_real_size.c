@@ -473,6 +473,27 @@ static void zero(void) {
 
 // ---- 07_recompute ----
 
+// The paper's sum of a block's items: bytes times sbh, and bytes times sbh as/h. mask: bytes of an
+// element's dropout mask.
+static void items(size_t element, size_t mask) {
+    CutSizes z = cut(&gpt3, 1);
+    double sh = (double)(z.T * z.C), as = (double)(z.heads * z.T);
+    double all = kept_bytes(&z, 1, element, mask, true);
+    double dense = kept_bytes(&z, 1, element, mask, false);
+    on_page("%.0f + %.0f \\frac{as}{h}", dense / sh, (all - dense) / ((double)z.T * as));
+}
+
+// Korthikanti, figure 7: activations in percent of those with tensor parallelism alone, t = 8.
+static void figure7(const char *name, size_t heads, size_t width) {
+    ModelConfig c = gpt3;
+    c.heads = heads;
+    c.width = width;
+    CutSizes z = cut(&c, 8), rows = cut_sequence(z, false);
+    double base = kept_paper(&z, true) / 100, full = (double)(BF16 * z.T * z.C);
+    on_page("| %s | %.1f | %.1f | %.1f | %.1f |", name, kept_paper(&rows, true) / base,
+            kept_paper(&z, false) / base, kept_paper(&rows, false) / base, full / base);
+}
+
 static void recomputation(void) {
     CutSizes z = cut(&gpt3, 8), whole = cut(&gpt3, 1);
     double sbh = (double)(z.T * z.C), all = kept_paper(&z, true), dense = kept_paper(&z, false);
@@ -480,7 +501,7 @@ static void recomputation(void) {
     double n = all / full, k = round(sqrt(16 * 6 / n)), F = work_block(&whole, 1).flops;
     double work = 100 * 4 * s * s * h / (3 * F);
     double more = 100 * s / (6 * h + s), more_530 = 100 * s / (6 * 20480 + s);
-    double left = (all - dense) / G, room = (48 - 96 * dense / G) / left;
+    double left = (all - dense) / G, room = (54 - 96 * dense / G) / left;
     page = "07_recompute/README.md";
     on_page("%.1f GB of state", state);
     on_page("| none | %.1f GB | %.0f GB | none |", 96 * all / G, state + 96 * all / G);
@@ -491,6 +512,13 @@ static void recomputation(void) {
     page = "07_recompute/reference.md";
     on_page("%.1f %% of the forward for 175B and %.1f %% for 530B", more, more_530);
     on_page("they are %.2f %% and %.2f %%", more / 3, more_530 / 3);
+    items(2, 1);
+    items(4, 1);
+    items(4, 0);
+    figure7("22B", 64, 6144);
+    figure7("175B", 96, 12288);
+    figure7("530B, 1T", 128, 20480);
+    figure7("530B, 1T", 160, 25600);
     on_page("$16 \\cdot 6$ | %d |", 16 * 6);
     on_page("2048 \\cdot 12288$ | %.1fM |", sbh / 1e6);
     on_page("2048 / 12288$ | %.0f |", 96 * s / h);
@@ -505,7 +533,8 @@ static void recomputation(void) {
     on_page("block takes %.0f MB, or %.0f MB", all / 1e6, dense / 1e6);
     on_page("$96 \\cdot %.3f = %.1f$ GB", dense / G, 96 * dense / G);
     on_page("$%.3f - %.3f = %.3f$ GB", all / G, dense / G, left);
-    on_page("$(48 - %.1f)/%.3f \\approx %.0f$", 96 * dense / G, left, floor(room));
+    on_page("So %.0f GB are left", 80 - state - 4);
+    on_page("$(54 - %.1f)/%.3f \\approx %.0f$", 96 * dense / G, left, floor(room));
 }
 
 // ---- 08_3d ----

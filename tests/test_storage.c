@@ -434,8 +434,8 @@ static void test_refusals(void) {
 static const ModelConfig tiny = {
     .layers = 2, .width = 16, .heads = 2, .context = 8, .vocab = 11, .seed = 3
 };
-// Two micro-batches of the same tokens.
-static double one_step(Model *m, Optimizer *o) {
+// The loss and the gradients of two micro-batches of the same tokens.
+static double gradients(Model *m, double token_weight) {
     Arena a = arena(MEM_WORKSPACE);
     int host[8] = { 1, 2, 3, 3, 3, 1, 0, 10 }, at[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
     int *ids = ints_new(&a, 8), *where = ints_new(&a, 8);
@@ -446,13 +446,17 @@ static double one_step(Model *m, Optimizer *o) {
                 .tokens = ids,
                 .targets = ids,
                 .position = where,
-                .token_weight = 1.0 / 16,
+                .token_weight = token_weight,
                 .training = true };
     model_zero_gradients(m);
     double loss = model_forward_backward(m, &b) + model_forward_backward(m, &b);
     model_fold_tied(m);
-    optimizer_step(o, m, 1);
     arena_free(&a);
+    return loss;
+}
+static double one_step(Model *m, Optimizer *o) {
+    double loss = gradients(m, 1.0 / 16);
+    optimizer_step(o, m, 1);
     return loss;
 }
 static void test_model(Element e, bool main_gradients) {
@@ -505,6 +509,33 @@ static void test_model(Element e, bool main_gradients) {
     model_free(m);
     model_free(reals);
 }
+// A batch of 4 million tokens gives each token's loss the weight 2^-22. In fp16 most of the
+// gradients then become 0. A loss scale of 2^16 saves them.
+static void test_large_batch(void) {
+    static const double tokens = 0x1p22, factor[] = { 1, 0x1p16 };
+    ModelConfig c = tiny;
+    double lost[2];
+    c.storage = FP16S;
+    c.main_gradients = true;
+    Model *m = model_describe(&c, model_layers(&c));
+    model_allocate(m);
+    gradients(m, 1);
+    const double whole = tensor_sum_of_squares(m->g);
+    Tensor minus = tensor_like(&storage, m->g);
+    op_scale(minus, m->g, -1);
+    for (size_t i = 0; i < 2; i++) {
+        gradients(m, factor[i] / tokens);
+        op_scale(m->g, m->g, (real)(tokens / factor[i]));
+        op_add(m->g, m->g, minus);
+        lost[i] = sqrt(tensor_sum_of_squares(m->g) / whole);
+    }
+    ok(lost[0] > 0.1,
+       "fp16, 4 million tokens: without a loss scale %.0f %% of the gradient is lost",
+       100 * lost[0]);
+    ok(lost[1] < 1e-3, "with the scale 2^16 %.2f %%", 100 * lost[1]);
+    arena_free(&storage);
+    model_free(m);
+}
 static void no_master(void) {
     ModelConfig c = tiny;
     c.storage = BF16S;
@@ -529,6 +560,7 @@ int main(void) {
         test_model(HALVES[i], true);
         test_model(HALVES[i], false);
     }
+    test_large_batch();
     memory_rank_end();
     return tap_end();
 }

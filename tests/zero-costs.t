@@ -143,6 +143,30 @@ for my $job (@jobs, @mpi) {
     is($find->('step'), $computing + $time, "$name: the step");
 }
 
+# ---- 16 bits: a weight and its gradient of 2 bytes each; master, m and v of 4 bytes each ----
+my @halves = map {
+    +{
+        %{ emu(4, program_of('fp32', $program{$_}), qw(--storage bf16 --gradients stored)) },
+        m => 3,
+        stage => $_
+    }
+} 1 .. 3;
+run_jobs(\@halves);
+for my $job (@halves) {
+    my ($psi, $own) = (sum($wte, @others), sum(map { chunk($_, 4) } $wte, @others));
+    my ($whole, $divided) = @{ [[4, 12], [2, 14], [0, 16]]->[$job->{stage} - 1] };
+    my $second = $job->{stage} == 1 ? 2 * $wte : 0;    # the head's gradient of wte
+    ok(
+        $job->{status} == 0 && $job->{page}{pass},
+        "ZeRO-$job->{stage} in bf16: its predictions hold"
+    ) or diag(complain($job));
+    is(
+        finder($job)->('all state'),
+        $whole * $psi + $second + $divided * $own,
+        "ZeRO-$job->{stage} in bf16: $whole + $divided/N bytes per parameter"
+    );
+}
+
 # ---- 05_prefetch: the same traffic with prefetch, 2m units if weights are kept; the memory in
 # flight; and order-independent bounds ----
 my ($prefetch) = map { $_->{source} } grep { $_->{key} eq '06-05' } lessons();

@@ -7,19 +7,20 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
 
-static void conclude(Run *run, size_t m, const ZeroTexts *dp, const ZeroTexts *own) {
+static void conclude(Run *run, size_t m, const ZeroMeasured *dp, const ZeroMeasured *own) {
     (void)m;
     say_answer(run,
                "It should not. Each rank updates 1/%zu of the weights and gathers the rest. "
                "It holds %s of state instead of %s, and the training is the same.",
-               run->world->size, own->bytes[ZERO_STATE], dp->bytes[ZERO_STATE]);
+               run->world->size, zero_bytes(run, own, ZERO_STATE), zero_bytes(run, dp, ZERO_STATE));
     say_cost(run,
              "%s sent per rank instead of %s, because parts are rounded up and the norm "
              "needs a sum; a step takes %s instead of %s.",
-             own->bytes[ZERO_SENT], dp->bytes[ZERO_SENT], own->step, dp->step);
-    say_use_when(run, "there is data parallelism and the optimizer keeps state. Its only drawback "
-                      "is that it makes more calls. In 16-bit training it divides 12 of 16 bytes, "
-                      "here 8 of 16.");
+             zero_bytes(run, own, ZERO_SENT), zero_bytes(run, dp, ZERO_SENT), zero_time(run, own),
+             zero_time(run, dp));
+    say_use_when(run, "there is data parallelism and the optimizer keeps state. But it makes more "
+                      "calls, and backward cannot hide the gather of the weights. In 16-bit "
+                      "training it divides 12 of 16 bytes, here 8 of 16.");
 }
 
 static const ZeroLesson lesson = {
@@ -29,10 +30,10 @@ static const ZeroLesson lesson = {
                 "S sums the gradients, then each rank updates its part (too short to draw), then G "
                 "gathers weights.",
     .lines = {
-        [ZERO_STATE] = { "state", "(8 + 8/N) Psi + 4 wte" },
+        [ZERO_STATE] = { "state", "the sum; ZeRO-1: (8 + 8/N) Psi + 4 wte" },
         [ZERO_WEIGHTS] = { "weights", "4 Psi" },
         [ZERO_GRADIENTS] = { "gradients", "4 Psi + 4 wte: wte has two uses" },
-        [ZERO_MOMENTS] = { "moments", "8/N Psi; data parallel: 8 Psi" },
+        [ZERO_MOMENTS] = { "moments", "8 Psi; ZeRO-1: 8/N Psi" },
         [ZERO_SENT] = { "sent", "2 (N-1)/N x 4 Psi, and loss and norm" },
     },
 };

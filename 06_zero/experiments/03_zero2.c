@@ -9,18 +9,19 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
 
-static void conclude(Run *run, size_t m, const ZeroTexts *dp, const ZeroTexts *own) {
+static void conclude(Run *run, size_t m, const ZeroMeasured *dp, const ZeroMeasured *own) {
     say_answer(run,
                "Only those of its own 1/%zu of the parameters. With gradients and moments in "
                "parts, state is %s instead of %s. A whole gradient lives for one layer's backward: "
                "at most %s "
                "are in flight.",
-               run->world->size, own->bytes[ZERO_STATE], dp->bytes[ZERO_STATE],
-               own->bytes[ZERO_IN_FLIGHT]);
+               run->world->size, zero_bytes(run, own, ZERO_STATE), zero_bytes(run, dp, ZERO_STATE),
+               zero_bytes(run, own, ZERO_IN_FLIGHT));
     say_cost(run,
              "a reduction per micro-batch. For m = %zu that is %s sent per rank instead of "
              "%s, and %s per step instead of %s.",
-             m, own->bytes[ZERO_SENT], dp->bytes[ZERO_SENT], own->step, dp->step);
+             m, zero_bytes(run, own, ZERO_SENT), zero_bytes(run, dp, ZERO_SENT),
+             zero_time(run, own), zero_time(run, dp));
     say_use_when(run, "whole gradients do not fit and a step has few micro-batches. With many, "
                       "stage 1 sends less.");
 }

@@ -6,16 +6,18 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
 
-static void conclude(Run *run, size_t m, const ZeroTexts *dp, const ZeroTexts *own) {
+static void conclude(Run *run, size_t m, const ZeroMeasured *dp, const ZeroMeasured *own) {
     say_answer(run,
                "It gathers a layer's weights before each forward and backward, and drops "
                "them after it. A rank keeps %s of state instead of %s, and at most %s are in "
                "flight.",
-               own->bytes[ZERO_STATE], dp->bytes[ZERO_STATE], own->bytes[ZERO_IN_FLIGHT]);
+               zero_bytes(run, own, ZERO_STATE), zero_bytes(run, dp, ZERO_STATE),
+               zero_bytes(run, own, ZERO_IN_FLIGHT));
     say_cost(run,
              "two gathers and a reduction per micro-batch. For m = %zu that is %s sent per "
              "rank instead of %s, and %s per step instead of %s.",
-             m, own->bytes[ZERO_SENT], dp->bytes[ZERO_SENT], own->step, dp->step);
+             m, zero_bytes(run, own, ZERO_SENT), zero_bytes(run, dp, ZERO_SENT),
+             zero_time(run, own), zero_time(run, dp));
     say_use_when(run, "the state does not fit otherwise, and micro-batches are large enough to "
                       "hide the gathers (06.05).");
 }

@@ -1,6 +1,5 @@
 // Compares prefetching ZeRO-3 with plain ZeRO-3, data parallelism and the unsplit model.
 #include "06_zero/experiments/experiments.h"
-#include <stdio.h>
 #include <string.h>
 
 // Four blocks. With two, both are in flight together, so keeping all units would cost no memory.
@@ -43,8 +42,6 @@ static void costs(Run *run, Comm *dp, const Training *t, bool reshard) {
 static void costs_resharding(Run *run, Comm *dp, const Training *t) { costs(run, dp, t, true); }
 static void costs_keeping(Run *run, Comm *dp, const Training *t) { costs(run, dp, t, false); }
 
-// ---------------------------------------------------------------- the page
-
 static const ZeroLesson zero3 = {
     .name = "ZeRO-3",
     .stage = 3,
@@ -52,96 +49,83 @@ static const ZeroLesson zero3 = {
     .step = zero3_step,
 };
 
-static double percent_hidden(const ZeroMeasured *seen) {
-    double all = (double)(seen->timing.hidden + seen->timing.exposed);
-    return all > 0 ? 100 * (double)seen->timing.hidden / all : 0;
+// ---------------------------------------------------------------- the page
+
+static double percent_hidden(const Timing *t) {
+    double all = (double)(t->hidden + t->exposed);
+    return all > 0 ? 100 * (double)t->hidden / all : 0;
 }
 
-// before: a step of ZeRO-3; after: the same step with prefetch; one micro-batch per rank. several:
-// the step of m micro-batches with prefetch.
-static void conclude(Run *run, const ZeroMeasured *before, const ZeroMeasured *after,
-                     const ZeroMeasured *several, size_t m) {
-    char step[2][32], in_flight[2][32], more[32], share[96] = "", later[120] = "";
-    const ZeroMeasured *seen[2] = { before, after };
-    for (size_t i = 0; i < 2; i++) {
-        page_value(step[i], sizeof step[i], (double)seen[i]->timing.step, "ps");
-        page_value(in_flight[i], sizeof in_flight[i], seen[i]->in_flight, "bytes");
+// seen: a step of ZeRO-3 and the same step with prefetch, with one micro-batch; then both with m.
+static void conclude(Run *run, const ZeroMeasured seen[4], size_t m, bool reshard) {
+    const char *in_flight[2];
+    for (size_t i = 0; i < 2; i++) in_flight[i] = zero_bytes(run, &seen[i], ZERO_IN_FLIGHT);
+    const char *share = "The wall clock does not show how much";
+    if (!seen[1].timing.hidden_unknown) {
+        double one = percent_hidden(&seen[1].timing), several = percent_hidden(&seen[3].timing);
+        share =
+            page_text(run,
+                      "%s: %.0f %% of the communication is hidden with one micro-batch, %.0f %% "
+                      "with m = %zu, because then a micro-batch has fewer tokens to compute",
+                      one > 0 ? "In part" : "No", one, several, m);
     }
-    double percent = percent_hidden(after);
-    if (after->timing.hidden_unknown)
-        snprintf(share, sizeof share, "The wall clock does not show how much.");
-    else if (after->timing.hidden + after->timing.exposed == 0)
-        snprintf(share, sizeof share, "No communication takes time here.");
-    else
-        snprintf(share, sizeof share,
-                 "%s. With one micro-batch %.0f %% of the communication is hidden.",
-                 percent > 0 ? "Yes" : "No", percent);
-    if (m > 1 && percent > 0 && percent_hidden(several) > 0)
-        snprintf(later, sizeof later,
-                 " With %zu it is %.0f %%, because each has fewer tokens to compute while a gather "
-                 "runs.",
-                 m, percent_hidden(several));
-    say_answer(run,
-               "%s%s With one micro-batch a step takes %s instead of %s, and at most %s are in "
-               "flight instead of %s.",
-               share, later, step[1], step[0], in_flight[1], in_flight[0]);
-    bool fewer = after->sent < before->sent;
-    page_value(more, sizeof more, after->in_flight - before->in_flight, "bytes");
+    say_answer(
+        run,
+        "%s. With one micro-batch a step takes %s, not %s, and at most %s are in flight, not "
+        "%s.",
+        share, zero_time(run, &seen[1]), zero_time(run, &seen[0]), in_flight[1], in_flight[0]);
+    double more = seen[1].bytes[ZERO_IN_FLIGHT] - seen[0].bytes[ZERO_IN_FLIGHT];
     say_cost(run,
-             "%s more memory, for %s, one more gradient and the copy being sent. The "
-             "bytes sent are %s.",
-             more, fewer ? "the weights of more blocks" : "the weights of one more block",
-             fewer ? "fewer, because weights stay from forward to backward" : "the same");
+             "%s more memory: the weights of %s, one more gradient, and a copy of the gradient "
+             "that is being sent. The bytes sent are %s.",
+             value_text(run, more, "bytes"), reshard ? "one more block" : "more blocks",
+             reshard ? "the same" : "fewer, because weights stay from forward to backward");
     say_use_when(run,
-                 "you use ZeRO-3, and the weights of %s, two gradients and the copy being "
-                 "sent fit in memory beside the rank's parts.",
-                 fewer ? "nearly all layers" : "two layers");
+                 "you use ZeRO-3, and memory has room beside the rank's parts: for the weights of "
+                 "%s, two gradients, and a copy of a gradient.",
+                 reshard ? "two layers" : "nearly all layers");
 }
 
-// The table's columns: ZeRO-3 and prefetch with one micro-batch, then ZeRO-3 and prefetch with t's
-// micro-batches. The pictures show the first two columns.
+// The pictures show the first two columns.
 static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool reshard) {
+    enum { COLUMNS = 4 };
     const ZeroLesson *way[2] = { &zero3, lesson };
-    ZeroMeasured seen[4];
-    enum { ROWS = 5 };
-    size_t m[2] = { 1, t.micro_batches }, columns = m[1] > 1 ? 4 : 2;
-    char text[ROWS][4][24], heads[4][32];
-    const char *names[5] = { 0 };
-    Result row[ROWS + 1] = {
+    const size_t m[2] = { 1, t.micro_batches };
+    const char *names[COLUMNS + 1] = { 0 };
+    ZeroMeasured seen[COLUMNS];
+    Result row[] = {
         { "in flight, peak", reshard ? "5 blocks instead of 2" : "L + 2 blocks, not 2", { 0 } },
         { "sent per rank", reshard ? "the same" : "2m passes instead of 3m", { 0 } },
         { "exposed, mean", "while a rank waits", { 0 } },
         { "hidden, mean", "while it computes", { 0 } },
-        { "step", "the slowest rank", { 0 } }
+        { "step", "the slowest rank", { 0 } },
+        { 0 }
     };
     zero_say_sizes(run, dp, &t, true);
     say(run, "Communication is hidden while the rank computes, exposed while the rank waits (#).");
-    for (size_t i = 0; i < columns; i++) {
+    for (size_t i = 0; i < COLUMNS; i++) {
         t.micro_batches = m[i / 2];
         seen[i] = zero_measure(run, dp, way[i % 2], t);
-        snprintf(heads[i], sizeof heads[i], "%s, m=%zu", i % 2 ? "prefetch" : "ZeRO-3",
-                 t.micro_batches);
-        names[i] = heads[i];
-        page_cell(text[0][i], seen[i].in_flight, "bytes");
-        page_cell(text[1][i], seen[i].sent, "bytes");
-        page_cell(text[2][i], (double)seen[i].timing.exposed / (double)dp->size, "ps");
-        page_cell(text[3][i], (double)seen[i].timing.hidden / (double)dp->size, "ps");
-        page_cell(text[4][i], (double)seen[i].timing.step, "ps");
-        for (size_t k = 0; k < ROWS; k++) row[k].cell[i] = text[k][i];
+        const Timing *timing = &seen[i].timing;
+        names[i] = page_text(run, "%s, m=%zu", i % 2 ? "prefetch" : "ZeRO-3", t.micro_batches);
+        row[0].cell[i] = value_cell(run, seen[i].bytes[ZERO_IN_FLIGHT], "bytes");
+        row[1].cell[i] = value_cell(run, seen[i].bytes[ZERO_SENT], "bytes");
+        row[2].cell[i] = value_cell(run, (double)timing->exposed / (double)dp->size, "ps");
+        row[3].cell[i] = value_cell(run, (double)timing->hidden / (double)dp->size, "ps");
+        row[4].cell[i] = value_cell(run, (double)timing->step, "ps");
         if (i >= 2) continue;
         int what = zero_strips(run) ? PICTURE_MEMORY : PICTURE_CHART;
         what |= i == 0 ? PICTURE_NO_FILES : PICTURE_SAME_SCALE;
-        picture_show(run, heads[i], what | PICTURE_ALIKE_ONCE);
-        if (option_flag(run, "verbose")) picture_summary(run, &seen[i].timing);
+        picture_show(run, names[i], what | PICTURE_ALIKE_ONCE);
+        if (option_flag(run, "verbose")) picture_summary(run, timing);
     }
-    say(run, "In flight, besides wte and its two gradients: with ZeRO-3 one block's weights and "
-             "gradient; with");
     say(run,
-        "prefetch weights of %s blocks, two gradients, and the copy being sent. If m > 1, block/N "
-        "more.",
+        "In flight beside wte and its gradients: with ZeRO-3 a block's weights and gradient; with "
+        "prefetch\nweights of %s blocks, two gradients, and a copy of the one being sent. m > 1: "
+        "block/N more.",
         reshard ? "two" : "L - 1");
     results(run, names, row);
-    conclude(run, &seen[0], &seen[1], &seen[columns - 1], m[1]);
+    conclude(run, seen, m[1], reshard);
 }
 
 // ---------------------------------------------------------------- the trainings

@@ -1,7 +1,6 @@
 // compare.c: trains a stage of ZeRO for some steps and compares it with data parallelism and the
 // unsplit model.
 #include "06_zero/experiments/experiments.h"
-#include <stdio.h>
 
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model) {
     Training t = { .model = *model,
@@ -63,44 +62,27 @@ void zero_trained_free(const ZeroLesson *lesson, ZeroTrained *trained) {
 
 // ---------------------------------------------------------------- the comparison
 
-// Checks that no unit has whole gradients or weights between steps where the stage divides them,
-// and that no unit points at memory that was dropped.
-static void check_dropped(Run *run, const ZeroLesson *lesson, const Model *m) {
-    bool gradients = true, weights = true;
-    for (size_t i = 0; i < m->n_units; i++) {
-        const Unit *u = &m->units[i];
-        gradients = gradients && !u->g.data && !u->params[0].g.data;
-        weights = weights && !u->w.data && !u->params[0].w.data;
-    }
-    if (lesson->stage >= 2)
-        check_true(run, lesson->name, "no whole gradients between steps", gradients);
-    if (lesson->stage >= 3)
-        check_true(run, lesson->name, "no whole weights between steps", weights);
-}
-
 double zero_limit(const Run *run, const Training *t) {
     return t->micro_batches == 1 && t->clip == 0 ? training_exact(run, t) : training_limit(t);
 }
 
 void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, double limit) {
-    char what[48];
     ZeroTrained zero = zero_train(run, dp, lesson, &t);
     Trajectory *got = &zero.trajectory;
     // The unsplit model takes shard after shard and adds in rank order. This gives the bits that
     // data-parallel replicas hold (checked in chapter 01).
     Trajectory replicas = training_unsplit(run, &t, dp->size);
-    snprintf(what, sizeof what, "%s = data parallel", lesson->name);
+    const char *what = page_text(run, "%s = data parallel", lesson->name);
     training_compare_tensors(run, what, got, &replicas, limit);
     training_compare_numbers(run, what, got, &replicas, training_limit(&t));
     if (t.recorded) {
-        check_dropped(run, lesson, zero.model);
         if (lesson->costs) lesson->costs(run, dp, &t);
         else zero_costs(run, dp, &t, lesson->stage);
     }
     t.micro_batches = 1;
     Trajectory unsplit = training_unsplit(run, &t, 1);
-    snprintf(what, sizeof what, "%s = unsplit", lesson->name);
-    training_compare(run, what, got, &unsplit, training_limit(&t));
+    training_compare(run, page_text(run, "%s = unsplit", lesson->name), got, &unsplit,
+                     training_limit(&t));
     trajectory_free(&replicas);
     trajectory_free(&unsplit);
     zero_trained_free(lesson, &zero);

@@ -1,6 +1,5 @@
 // costs.c: sizes of units, and the predicted costs of a step of ZeRO from sizes alone.
 #include "06_zero/experiments/experiments.h"
-#include <stdio.h>
 
 // ---------------------------------------------------------------- sizes
 
@@ -34,10 +33,33 @@ size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k) {
 }
 
 void zero_check(Run *run, const Training *t, const CostRow *row) {
-    char ids[16], names[24];
-    snprintf(ids, sizeof ids, "m%zu.%%s", t->micro_batches);
-    snprintf(names, sizeof names, "m = %zu: %%s", t->micro_batches);
-    check_costs(run, ids, names, row);
+    check_costs(run, page_text(run, "m%zu.%%s", t->micro_batches),
+                page_text(run, "m = %zu: %%s", t->micro_batches), row);
+}
+
+// ---------------------------------------------------------------- time
+
+// Every call waits for its result, so all communication is exposed. The step is the computation of
+// rank 0, which has the most sequences in each micro-batch, and then all calls one after the other.
+// traffic: picoseconds of all passes over the parameters.
+static void costs_in_time(Run *run, const Training *t, double traffic) {
+    size_t N = run->world->size;
+    Timing timing = picture_timing(run);
+    double calls = traffic + ring_time(ALL_REDUCE_PASSES, N, 1, sizeof(double)) +
+                   ring_time(ALL_REDUCE_PASSES, N, config_tensors(&t->model), sizeof(double));
+    double computing = 0;
+    for (size_t k = 0; k < t->micro_batches; k++)
+        computing += work_model(&t->model, zero_sequences(t, N, 0, k)).time;
+    const CostRow row[] = { { "flops", "FLOPs of all ranks: 3 forwards", "FLOPs",
+                              BY_FORMULA(work_model(&t->model, t->sequences).flops), timing.flops },
+                            // Real time is not predicted.
+                            { clock_config()->simulated ? "exposed" : NULL,
+                              "exposed: every ring, on every rank", "ps",
+                              BY_FORMULA((double)N * calls), (double)timing.exposed },
+                            { "step", "step: computing, and every ring", "ps",
+                              BY_FORMULA(computing + calls), (double)timing.step },
+                            { 0 } };
+    zero_check(run, t, row);
 }
 
 // ---------------------------------------------------------------- bytes
@@ -86,9 +108,9 @@ void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage) {
                             { 0 } };
     zero_check(run, t, row);
     zero_costs_sent(run, dp, t, gathers, reductions);
-    zero_costs_in_time(run, t,
-                       gathers * others.gather_time + reductions * others.reduce_time +
-                           wte.gather_time + wte.reduce_time);
+    costs_in_time(run, t,
+                  gathers * others.gather_time + reductions * others.reduce_time + wte.gather_time +
+                      wte.reduce_time);
 }
 
 void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, double reductions) {
@@ -109,30 +131,6 @@ void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, doub
                                          reductions * others.reduce_bytes + wte.reduce_bytes +
                                          scalars),
                               (double)comm_bytes_sent(dp) },
-                            { 0 } };
-    zero_check(run, t, row);
-}
-
-// ---------------------------------------------------------------- time
-
-// Every call waits for its result, so all communication is exposed. The step is the computation of
-// rank 0, which has the most sequences in each micro-batch, and then all calls one after the other.
-void zero_costs_in_time(Run *run, const Training *t, double traffic) {
-    size_t N = run->world->size;
-    Timing timing = picture_timing(run);
-    double calls = traffic + ring_time(ALL_REDUCE_PASSES, N, 1, sizeof(double)) +
-                   ring_time(ALL_REDUCE_PASSES, N, config_tensors(&t->model), sizeof(double));
-    double computing = 0;
-    for (size_t k = 0; k < t->micro_batches; k++)
-        computing += work_model(&t->model, zero_sequences(t, N, 0, k)).time;
-    const CostRow row[] = { { "flops", "FLOPs of all ranks: 3 forwards", "FLOPs",
-                              BY_FORMULA(work_model(&t->model, t->sequences).flops), timing.flops },
-                            // Real time is not predicted.
-                            { clock_config()->simulated ? "exposed" : NULL,
-                              "exposed: every ring, on every rank", "ps",
-                              BY_FORMULA((double)N * calls), (double)timing.exposed },
-                            { "step", "step: computing, and every ring", "ps",
-                              BY_FORMULA(computing + calls), (double)timing.step },
                             { 0 } };
     zero_check(run, t, row);
 }

@@ -24,10 +24,12 @@ typedef struct {
     const char *cost, *formula;
 } ZeroLine;
 
-// Measured values of rank 0 as text, for the last lines of a page.
+// One step as measured on this rank.
 typedef struct {
-    char bytes[ZERO_LINES][32], step[32];
-} ZeroTexts;
+    StateBytes state;
+    double bytes[ZERO_LINES];
+    Timing timing;
+} ZeroMeasured;
 
 // A stage of ZeRO as an experiment trains it. The costs are of the last step, which is recorded and
 // which the ledger of dp holds.
@@ -42,7 +44,7 @@ typedef struct {
     ZeroLine lines[ZERO_LINES];
     // Prints the answer, the cost, and when to use the stage. dp: a step with data parallelism;
     // own: a step of the stage with m micro-batches.
-    void (*conclude)(Run *run, size_t m, const ZeroTexts *dp, const ZeroTexts *own);
+    void (*conclude)(Run *run, size_t m, const ZeroMeasured *dp, const ZeroMeasured *own);
 } ZeroLesson;
 
 // ---- compare.c ----
@@ -101,25 +103,19 @@ double zero_state_now(void); // bytes of weights, gradients, m, v and masters
 void zero_check(Run *run, const Training *t, const CostRow *row);
 // All costs of a stage without prefetch.
 void zero_costs(Run *run, Comm *dp, const Training *t, size_t stage);
-// Two groups of these costs. zero_costs_sent: traffic, from the passes per step over all parameters
-// but wte. zero_costs_in_time: under the simulated clock, exposed communication and the step;
-// traffic: picoseconds of all passes.
+// The traffic alone, from the passes per step over all parameters but wte.
 void zero_costs_sent(Run *run, Comm *dp, const Training *t, double gathers, double reductions);
-void zero_costs_in_time(Run *run, const Training *t, double traffic);
 
 // ---- prefetch_steps.c ----
 // The steps of N ranks with prefetch, played. The caller frees the player.
 Play *prefetch_steps(const Training *t, size_t N, bool reshard);
 
 // ---- page.c ----
-// One step as measured on this rank; `sent` in bytes.
-typedef struct {
-    StateBytes state;
-    double in_flight, sent;
-    Timing timing;
-} ZeroMeasured;
 // Collective: trains one step, which picture_show() can draw afterwards.
 ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
+// Readable texts: bytes in a line of the table, and the time of the step.
+const char *zero_bytes(Run *run, const ZeroMeasured *seen, size_t line);
+const char *zero_time(Run *run, const ZeroMeasured *seen);
 // Whether the page draws the memory in flight under each rank of stage 3: only with --verbose or
 // --svg, because the ranks' strips differ and take much room.
 bool zero_strips(Run *run);

@@ -1,30 +1,29 @@
 // page.c: the page of a stage of ZeRO beside data parallelism: pictures, a table, the answer.
 #include "06_zero/experiments/experiments.h"
-#include <stdio.h>
 
 ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     t.steps = 1;
     t.recorded = true;
     ZeroTrained trained = zero_train(run, dp, lesson, &t);
-    ZeroMeasured measured = { picture_state_now(), (double)memory_peak(MEM_COMMUNICATION),
-                              (double)comm_bytes_sent(dp), picture_timing(run) };
+    StateBytes s = picture_state_now();
+    ZeroMeasured measured = {
+        .state = s,
+        .bytes = { [ZERO_STATE] = (double)(s.bytes[0] + s.bytes[1] + s.bytes[2]),
+                   [ZERO_WEIGHTS] = (double)s.bytes[0],
+                   [ZERO_GRADIENTS] = (double)s.bytes[1],
+                   [ZERO_MOMENTS] = (double)s.bytes[2],
+                   [ZERO_IN_FLIGHT] = (double)memory_peak(MEM_COMMUNICATION),
+                   [ZERO_SENT] = (double)comm_bytes_sent(dp) },
+        .timing = picture_timing(run),
+    };
     zero_trained_free(lesson, &trained);
     return measured;
 }
-
-static ZeroTexts texts_of(const ZeroMeasured *seen) {
-    const size_t *state = seen->state.bytes;
-    double value[ZERO_LINES] = { (double)(state[0] + state[1] + state[2]),
-                                 (double)state[0],
-                                 (double)state[1],
-                                 (double)state[2],
-                                 seen->in_flight,
-                                 seen->sent };
-    ZeroTexts t;
-    for (size_t k = 0; k < ZERO_LINES; k++)
-        page_value(t.bytes[k], sizeof t.bytes[k], value[k], "bytes");
-    page_value(t.step, sizeof t.step, (double)seen->timing.step, "ps");
-    return t;
+const char *zero_bytes(Run *run, const ZeroMeasured *seen, size_t line) {
+    return value_text(run, seen->bytes[line], "bytes");
+}
+const char *zero_time(Run *run, const ZeroMeasured *seen) {
+    return value_text(run, (double)seen->timing.step, "ps");
 }
 
 bool zero_strips(Run *run) { return option_flag(run, "verbose") || option_text(run, "svg"); }
@@ -59,37 +58,30 @@ static const char *const what[ZERO_LINES] = { "state between steps", "  weights"
                                               "  gradients",         "  moments",
                                               "in flight, at most",  "sent per rank" };
 
-// Columns of the table: data parallelism, and the stage with m[0] and m[1] micro-batches.
+// Columns of the table: data parallelism, which is measured and has no checks, and the stage with
+// m[0] and m[1] micro-batches.
 enum { COLUMNS = 3 };
 static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, const size_t *m,
                          const ZeroMeasured *seen) {
-    char text[ZERO_LINES][COLUMNS][48], times[2][COLUMNS][24], heads[COLUMNS][48];
     const char *names[COLUMNS + 1] = { "data parallel" };
     Result row[ZERO_LINES + 3] = { 0 };
-    ZeroTexts dp = texts_of(seen);
     size_t n = 0;
     for (size_t k = 0; k < ZERO_LINES; k++) {
         const ZeroLine *l = &lesson->lines[k];
         if (!l->cost) continue;
-        row[n] = (Result){ .what = what[k], .formula = l->formula, .cell = { text[k][0] } };
-        // The column of data parallelism is measured and has no check of its own.
-        snprintf(text[k][0], sizeof text[k][0], "=%s", dp.bytes[k]);
-        for (size_t i = 1; i < columns; i++) {
-            snprintf(text[k][i], sizeof text[k][i], "m%zu.%s", m[i - 1], l->cost);
-            row[n].cell[i] = text[k][i];
-        }
+        row[n] = (Result){ .what = what[k], .formula = l->formula };
+        row[n].cell[0] = page_text(run, "=%s", zero_bytes(run, seen, k));
+        for (size_t i = 1; i < columns; i++)
+            row[n].cell[i] = page_text(run, "m%zu.%s", m[i - 1], l->cost);
         n++;
     }
     row[n] = (Result){ .what = "exposed, per rank", .formula = "a rank waits in every call" };
     row[n + 1] = (Result){ .what = "step", .formula = "computing + all calls" };
     for (size_t i = 0; i < columns; i++) {
-        page_cell(times[0][i], (double)seen[i].timing.exposed / (double)run->world->size, "ps");
-        page_cell(times[1][i], (double)seen[i].timing.step, "ps");
-        row[n].cell[i] = times[0][i];
-        row[n + 1].cell[i] = times[1][i];
-        if (i == 0) continue;
-        snprintf(heads[i], sizeof heads[i], "%s, m = %zu", lesson->name, m[i - 1]);
-        names[i] = heads[i];
+        double exposed = (double)seen[i].timing.exposed / (double)run->world->size;
+        row[n].cell[i] = value_cell(run, exposed, "ps");
+        row[n + 1].cell[i] = page_text(run, "=%s", zero_time(run, &seen[i]));
+        if (i > 0) names[i] = page_text(run, "%s, m = %zu", lesson->name, m[i - 1]);
     }
     results(run, names, row);
 }
@@ -105,16 +97,8 @@ void zero_say_sizes(Run *run, const Comm *dp, const Training *t, bool in_flight)
     say(run, "N = %zu ranks, 4 bytes per element.%s", dp->size,
         in_flight ? " In flight: held only while it is used." : "");
     say(run, "Each rank runs up to m micro-batches per step; ranks with fewer sequences wait.");
-}
-
-static void conclude_one_rank(Run *run, const ZeroLesson *lesson, const ZeroTexts *dp,
-                              const ZeroTexts *own) {
-    say_answer(run,
-               "With one rank there is nothing to divide: its state is %s with %s and %s "
-               "with data parallelism.",
-               own->bytes[ZERO_STATE], lesson->name, dp->bytes[ZERO_STATE]);
-    say_cost(run, "nothing is sent, because there is no other rank.");
-    say_use_when(run, "training has at least two ranks: start this lesson with --emulate 4.");
+    say(run, "%sOn `links` small letters continue a call.",
+        in_flight ? "A box F0 or B0 stands again where it goes on after a call. " : "");
 }
 
 void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
@@ -125,8 +109,7 @@ void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
         t.micro_batches = m[i - 1];
         seen[i] = zero_measure(run, dp, lesson, t);
     }
-    char title[64];
-    snprintf(title, sizeof title, "%s, m = %zu", lesson->name, m[0]);
+    const char *title = page_text(run, "%s, m = %zu", lesson->name, m[0]);
     zero_say_sizes(run, dp, &t, lesson->stage > 1);
     say(run, "%s", lesson->explains);
     picture_state(run, "data parallel", seen[0].state);
@@ -134,12 +117,8 @@ void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     bool strips = lesson->stage == 2 || (lesson->stage == 3 && zero_strips(run));
     picture_show(run, title, PICTURE_ALIKE_ONCE | (strips ? PICTURE_MEMORY : PICTURE_CHART));
     if (option_flag(run, "verbose")) picture_summary(run, &seen[1].timing);
-    if (columns == 3)
-        say(run, "Held in flight: %s.\nThe part in [ ] in the table below is held only if m > 1.",
-            lesson->stage == 2 ? "the two gradients of wte, and a block's gradient"
-                               : "wte and its two gradients, a block's weights and its gradient");
+    if (lesson->stage > 1)
+        say(run, "Formulas are those of %s. Their part in [ ] counts if m > 1.", lesson->name);
     show_results(run, lesson, columns, m, seen);
-    ZeroTexts replica = texts_of(&seen[0]), own = texts_of(&seen[columns - 1]);
-    if (dp->size > 1) lesson->conclude(run, last, &replica, &own);
-    else conclude_one_rank(run, lesson, &replica, &own);
+    lesson->conclude(run, last, &seen[0], &seen[columns - 1]);
 }

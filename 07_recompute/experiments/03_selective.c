@@ -1,8 +1,7 @@
 // Compares three ways to keep activations under tensor parallelism, bit by bit: keep everything,
-// recompute attention's probabilities, recompute blocks. published.c has the paper's figures.
+// recompute attention's probabilities, recompute blocks.
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "07_recompute/experiments/experiments.h"
-#include <stdio.h>
 #include <string.h>
 
 static const ModelConfig tiny = {
@@ -39,8 +38,9 @@ static RecomputeSeen train(Run *run, const Training *t, Recompute how, Trajector
     recompute(m, how);        // wraps the tensor-parallel blocks
     model_allocate(m);
     training_run(got, m, t, 1, 0, step, &r); // the same tokens on every rank
-    RecomputeSeen seen = { (double)memory_peak(MEM_ACTIVATIONS), r.sent, recompute_computing(),
-                           picture_timing(run) };
+    RecomputeSeen seen = { .peak = (double)memory_peak(MEM_ACTIVATIONS),
+                           .sent = r.sent,
+                           .timing = picture_timing(run) };
     model_free(m);
     return seen;
 }
@@ -70,7 +70,6 @@ static void costs(Run *run, const Training *t, Recompute how, const RecomputeSee
         flops += step_work(t, &rank, how).flops;
     }
     double norm = ring_time(ALL_REDUCE_PASSES, N, config_tensors(&t->model), sizeof(double));
-    CostName ids, names;
     const CostRow row[] = {
         { "peak", "activation peak", "bytes", BY_FORMULA((double)(tokens * kept[how])),
           seen->peak },
@@ -83,8 +82,8 @@ static void costs(Run *run, const Training *t, Recompute how, const RecomputeSee
           (double)seen->timing.step },
         { 0 }
     };
-    check_costs(run, cost_name(&ids, "%s.%%s", way_name[how]),
-                cost_name(&names, "%s: %%s", way_name[how]), row);
+    check_costs(run, page_text(run, "%s.%%s", way_name[how]),
+                page_text(run, "%s: %%s", way_name[how]), row);
 }
 
 // ---------------------------------------------------------------- the page
@@ -93,18 +92,17 @@ static void costs(Run *run, const Training *t, Recompute how, const RecomputeSee
     { "none." id, "selective." id, "full." id }
 static void show_results(Run *run, const RecomputeSeen seen[WAYS]) {
     static const char *const columns[] = { "none", "selective", "full", NULL };
-    char mfu[WAYS][32], hfu[32];
-    for (size_t i = 0; i < WAYS; i++)
-        recompute_percent(mfu[i], hfu, &seen[i].timing, seen[RECOMPUTE_NONE].timing.flops);
-    const Result rows[] = {
-        { "activations, peak", "none: all; full: inputs and 1 block", EACH_WAY("peak") },
-        { "sent per rank", "4L + 5 all-reduces; full 6L + 5", EACH_WAY("sent") },
-        { "FLOPs, all ranks", "3F, and what is computed again", EACH_WAY("flops") },
-        { clock_config()->simulated ? "step" : NULL, "rank 0's work, and all all-reduces",
-          EACH_WAY("step") },
-        { "MFU", "3F / the ranks' peak in a step", { mfu[0], mfu[1], mfu[2] } },
-        { 0 }
-    };
+    Result rows[] = { { "activations, peak", "none: all; full: inputs and 1 block",
+                        EACH_WAY("peak") },
+                      { "sent per rank", "4L + 5 all-reduces; full 6L + 5", EACH_WAY("sent") },
+                      { "FLOPs, all ranks", "3F, and what is computed again", EACH_WAY("flops") },
+                      { "step", "rank 0's work, and all all-reduces", { 0 } },
+                      { "MFU", "3F / the ranks' peak in a step", { 0 } },
+                      { 0 } };
+    for (size_t i = 0; i < WAYS; i++) {
+        rows[3].cell[i] = value_cell(run, (double)seen[i].timing.step, "ps");
+        rows[4].cell[i] = recompute_mfu(run, &seen[i].timing, &seen[RECOMPUTE_NONE].timing);
+    }
     results(run, columns, rows);
 }
 
@@ -112,23 +110,18 @@ static void conclude(Run *run, const Training *t, const RecomputeSeen seen[WAYS]
     CutSizes z = cut_sizes(&t->model, 1, 0);
     double share = 100 * (double)kept_scores(&z) / (double)(kept_block(&z) + z.C);
     double again = 100 * work_scores(&z, t->sequences).flops / work_block(&z, t->sequences).flops;
-    char peak[WAYS][32], longer[2][32];
-    CostName id;
-    for (size_t i = 0; i < WAYS; i++)
-        page_value(peak[i], sizeof peak[i], cost_value(run, cost_name(&id, "%s.peak", way_name[i])),
-                   "bytes");
     const Timing *none = &seen[RECOMPUTE_NONE].timing;
-    recompute_longer(longer[0], 1, &seen[RECOMPUTE_SELECTIVE].timing, none);
-    recompute_longer(longer[1], 0, &seen[RECOMPUTE_FULL].timing, none);
     say_answer(run,
                "The attention probabilities. They are %.0f %% of what a block keeps, and only "
                "%.1f %% of its forward's work. Without them a rank keeps %s instead of %s, "
                "and a step is %s.",
-               share, again, peak[RECOMPUTE_SELECTIVE], peak[RECOMPUTE_NONE], longer[0]);
+               share, again, recompute_peak(run, "selective"), recompute_peak(run, "none"),
+               recompute_longer(run, 1, &seen[RECOMPUTE_SELECTIVE].timing, none));
     say_cost(run,
              "q k^T once more per block; nothing is sent again. Full recomputation would "
              "need %s, with a step %s.",
-             peak[RECOMPUTE_FULL], longer[1]);
+             recompute_peak(run, "full"),
+             recompute_longer(run, 0, &seen[RECOMPUTE_FULL].timing, none));
     say_use_when(run, "sequences are long and the attention kernel stores its probabilities "
                       "(FlashAttention does not).");
 }
@@ -149,28 +142,25 @@ static void selective(Run *run) {
     training_store(run, &t);
     config_require(&t.model);
     say(run,
-        "%zu tensor-parallel rank%s: each holds a part of the heads and of the weights, and "
-        "computes all tokens.",
-        run->world->size, run->world->size == 1 ? "" : "s");
-    say(run, "L = %zu blocks, width C = %zu, H = %zu heads, T = %zu tokens; %d sequences.",
-        tiny.layers, tiny.width, tiny.heads, tiny.context, SEQUENCES);
-    say(run, "F: FLOPs of a forward. MFU: the 3F that a step needs, as a share of the ranks' "
-             "peak.");
+        "t = %zu tensor-parallel ranks: each holds a part of the heads and of the weights, and "
+        "computes all\ntokens. L = %zu blocks, width C = %zu, H = %zu heads, T = %zu tokens; %d "
+        "sequences.",
+        run->world->size, tiny.layers, tiny.width, tiny.heads, tiny.context, SEQUENCES);
     say(run, "none: a block keeps all its items for backward; attention's probabilities are 2HT "
              "per token.");
     say(run, "selective: a block drops the probabilities and computes them again. full: it keeps "
              "only its input.");
+    say(run, "F: FLOPs of a forward. MFU: the 3F that a step needs, as a share of the ranks' "
+             "peak.");
+    say(run, "A box F0 or B0 stands again where it goes on after an all-reduce.");
     Trajectory got[WAYS], unsplit = training_unsplit(run, &t, 1);
     RecomputeSeen seen[WAYS];
     for (Recompute how = RECOMPUTE_NONE; how <= RECOMPUTE_FULL; how++) {
-        CostName text;
+        const char *name = way_name[how];
         got[how] = trajectory_new(run, &t);
         seen[how] = train(run, &t, how, &got[how]);
-        bool drawn = !strcmp(option_text(run, "draw"), way_name[how]);
-        picture_show(run, cost_name(&text, "recompute %s", way_name[how]),
-                     PICTURE_MEMORY | PICTURE_SAME_SCALE | PICTURE_ALIKE_ONCE |
-                         (drawn ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
-        if (option_flag(run, "verbose")) picture_summary(run, &seen[how].timing);
+        recompute_show(run, page_text(run, "recompute %s", name),
+                       !strcmp(option_text(run, "draw"), name), &seen[how].timing);
         costs(run, &t, how, &seen[how]);
         // Tensor parallelism adds partial sums in another order, so its limit allows rounding
         // errors. Recomputation repeats the same operations on the same elements: every bit is
@@ -178,12 +168,13 @@ static void selective(Run *run) {
         if (how == RECOMPUTE_NONE)
             training_compare(run, "none = unsplit", &got[how], &unsplit, rounding_limit(run));
         else
-            training_compare(run, cost_name(&text, "%s = none", way_name[how]), &got[how],
+            training_compare(run, page_text(run, "%s = none", name), &got[how],
                              &got[RECOMPUTE_NONE], 0);
     }
+    say(run, "All-reduces: 4 or 6 per block. 5 elsewhere: one in the embedding, one in the head's "
+             "backward,\nand three in the loss, with one element per token.");
     show_results(run, seen);
     conclude(run, &t, seen);
-    if (config_is_gpt2(&tiny)) published_figures(run, &tiny); // the paper's block is GPT-2's
     for (size_t w = 0; w < WAYS; w++) trajectory_free(&got[w]);
     trajectory_free(&unsplit);
     data_free(&t.data);

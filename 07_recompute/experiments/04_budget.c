@@ -2,7 +2,6 @@
 // are compared with the unsplit model, bit by bit. budget_plans.c has the sizes and the peak of a
 // plan; search.c compares plans with exhaustive search; segments.c keeps every k-th input.
 #include "07_recompute/experiments/experiments.h"
-#include <stdio.h>
 
 static const ModelConfig tiny = {
     .width = 12, .heads = 3, .context = 10, .vocab = 41, .dropout = 0.1
@@ -35,7 +34,6 @@ static void costs(Run *run, const Training *t, const char *id, const BudgetPlan 
                               work_times(selective, work_scores(&z, B)));
         all = work_sum(all, work_sum(work_times(3, work_stage(&z, B)), again));
     }
-    CostName ids, names;
     const CostRow row[] = { { "peak", "activation peak", "bytes",
                               BY_PLAY((double)budget_walked_peak(t, p, i, plan->choice)),
                               seen->peak },
@@ -46,70 +44,66 @@ static void costs(Run *run, const Training *t, const char *id, const BudgetPlan 
                             { clock_config()->simulated ? "computing" : NULL, "this stage computes",
                               "ps", BY_FORMULA(all.time), (double)seen->computing },
                             { 0 } };
-    check_costs(run, cost_name(&ids, "%s.%%s", id), cost_name(&names, "budget %s: %%s", id), row);
+    check_costs(run, page_text(run, "%s.%%s", id), page_text(run, "budget %s: %%s", id), row);
 }
 
 static RecomputeSeen train(Run *run, const Training *t, size_t w, const BudgetPlan *plan,
-                           const Trajectory *unsplit) {
-    CostName title;
+                           Trajectory *unsplit) {
     Range layers = pipeline_stage_layers(&t->model, NULL, run->world->size, run->world->rank);
     Model *m = model_describe(&t->model, layers);
     Trajectory got = trajectory_new(run, t);
     recompute_each(m, plan->choice);
     RecomputeSeen seen = recompute_train(run, t, m, &got);
-    picture_show(run, cost_name(&title, "budget %s", budgeted[w].name),
-                 PICTURE_MEMORY | PICTURE_SAME_SCALE |
-                     (w == DRAWN ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
+    recompute_show(run, page_text(run, "budget %s", budgeted[w].name), w == DRAWN, &seen.timing);
     check_true(run, "every plan", "the measured peak is within its budget",
                seen.peak <= (double)plan->budget);
     costs(run, t, budgeted[w].id, plan, &seen);
-    training_compare(run, "every plan = unsplit", &got, (Trajectory *)unsplit, 0);
+    training_compare(run, "every plan = unsplit", &got, unsplit, 0);
     trajectory_free(&got);
     return seen;
 }
 
 // ---------------------------------------------------------------- the page
 
-#define EACH_WAY(id) \
-    { "b100." id, "b60." id, "b30." id, "least." id }
+// The table is of stage 0, which is rank 0 and prints it.
 static void show_plans(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
     static const char *const columns[] = { "budget 100 %", "budget 60 %", "budget 30 %",
                                            "recompute all", NULL };
-    char text[4][BUDGETS][32];
-    Result rows[] = { { "activations, peak", "the budget", EACH_WAY("peak") },
+    Result rows[] = { { "budget of stage 0", "a share, see above", { 0 } },
+                      { "its activations, peak", "at most the budget", { 0 } },
                       { "blocks in full", "plan of stage 0", { 0 } },
                       { "blocks selectively", "the same plan", { 0 } },
                       { "more work", "of a step's work", { 0 } },
                       { "step", "simulated", { 0 } },
                       { 0 } };
     for (size_t w = 0; w < BUDGETS; w++) {
-        snprintf(text[0][w], 32, "=%zu", budget_count(&plan[w], RECOMPUTE_FULL));
-        snprintf(text[1][w], 32, "=%zu", budget_count(&plan[w], RECOMPUTE_SELECTIVE));
-        snprintf(text[2][w], 32, "=+%.1f %%",
-                 100 * (seen[w].timing.flops / seen[0].timing.flops - 1));
-        page_cell(text[3][w], (double)seen[w].timing.step, "ps");
-        for (size_t k = 0; k < 4; k++) rows[k + 1].cell[w] = text[k][w];
+        const Timing *t = &seen[w].timing;
+        rows[0].cell[w] = value_cell(run, (double)plan[w].budget, "bytes");
+        rows[1].cell[w] = value_cell(run, seen[w].peak, "bytes");
+        rows[2].cell[w] = page_text(run, "=%zu", budget_count(&plan[w], RECOMPUTE_FULL));
+        rows[3].cell[w] = page_text(run, "=%zu", budget_count(&plan[w], RECOMPUTE_SELECTIVE));
+        rows[4].cell[w] = page_text(run, "=+%.1f %%", 100 * (t->flops / seen[0].timing.flops - 1));
+        rows[5].cell[w] = value_cell(run, (double)t->step, "ps");
     }
     results(run, columns, rows);
 }
 
 // plan: of the first stage, for the budget that is drawn.
 static void conclude(Run *run, const RecomputeSeen seen[BUDGETS], const BudgetPlan *plan) {
-    double before = seen[0].timing.flops;
-    char peak[BUDGETS][32];
-    CostName id;
-    for (size_t w = 0; w < BUDGETS; w++)
-        page_value(peak[w], sizeof peak[w],
-                   cost_value(run, cost_name(&id, "%s.peak", budgeted[w].id)), "bytes");
+    const double before = seen[0].timing.flops;
     say_answer(run,
                "Those that bring the peak under the budget with the least extra work. For %s "
                "instead of %s, stage 0 recomputes %zu of its %zu blocks in full and %zu "
                "selectively, for %.1f %% more work.",
-               peak[DRAWN], peak[0], budget_count(plan, RECOMPUTE_FULL), plan->stage.blocks,
+               value_text(run, seen[DRAWN].peak, "bytes"), value_text(run, seen[0].peak, "bytes"),
+               budget_count(plan, RECOMPUTE_FULL), plan->stage.blocks,
                budget_count(plan, RECOMPUTE_SELECTIVE),
                100 * (seen[DRAWN].timing.flops / before - 1));
-    say_cost(run, "a plan before training. Recomputing all blocks needs %s, but %.1f %% more work.",
-             peak[BUDGETS - 1], 100 * (seen[BUDGETS - 1].timing.flops / before - 1));
+    say_cost(run,
+             "a plan before training. With all blocks recomputed the stage needs %s, but %.1f %% "
+             "more work.",
+             value_text(run, seen[BUDGETS - 1].peak, "bytes"),
+             100 * (seen[BUDGETS - 1].timing.flops / before - 1));
     say_use_when(run, "activations almost fit, so that not every block needs a second forward.");
 }
 

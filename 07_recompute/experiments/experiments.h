@@ -1,6 +1,6 @@
 // experiments.h: shared by the experiments of chapter 07. A training of a stage, costs in time and
-// the utilisations MFU and HFU (measured.c); the paper's figures (published.c); plans and segments
-// of blocks (budget_plans.c, search.c, segments.c).
+// the utilisations MFU and HFU (measured.c); plans and segments of blocks (budget_plans.c,
+// search.c, segments.c).
 #ifndef RECOMPUTE_EXPERIMENTS_H
 #define RECOMPUTE_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/experiments.h"
@@ -11,23 +11,22 @@ static inline size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 // ---- measured.c ----
 // The last step of a training.
 typedef struct {
-    double peak, sent;     // bytes: activations of this rank; messages or sums of the layers
-    Picoseconds computing; // this rank's time
-    Timing timing;         // times of all ranks
+    double peak, workspace, sent; // bytes of this rank: activations; messages or sums of the layers
+    Picoseconds computing;        // this rank's time
+    Timing timing;                // times of all ranks
 } RecomputeSeen;
 // Trains a described stage under GPipe's schedule, and frees the model. Rank i of the world is
 // stage i.
 RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, Trajectory *got);
-Picoseconds recompute_computing(void); // time this rank computed in the recorded step
-// The share of the devices' FLOPs that was used, as two cells of a table. MFU counts the FLOPs that
-// the model needs, HFU all FLOPs that were done.
-void recompute_percent(char mfu[32], char hfu[32], const Timing *t, double model_flops);
+// Shows the recorded step and its memory: if `drawn` on the page and in files, else with --verbose.
+void recompute_show(Run *run, const char *title, bool drawn, const Timing *t);
+// A cell with the share of the devices' FLOPs that was used. needed: the step whose FLOPs count. A
+// step that recomputes nothing gives the MFU, the step itself gives the HFU.
+const char *recompute_mfu(Run *run, const Timing *t, const Timing *needed);
+const char *recompute_peak(Run *run, const char *way); // the measured cost WAY.peak as a text
 // Says how much longer the step is than `before`: "2.2 % longer". The wall clock may measure a
 // shorter step.
-void recompute_longer(char text[32], int decimals, const Timing *t, const Timing *before);
-
-// ---- published.c: for 03_selective. Checks of the paper's figures. ----
-void published_figures(Run *run, const ModelConfig *c);
+const char *recompute_longer(Run *run, int decimals, const Timing *t, const Timing *before);
 
 // ---- budget_plans.c: for 04_budget ----
 typedef struct {

@@ -1,9 +1,10 @@
 // measured.c: trains a stage whose layers recompute, and reads the ledgers and the recorded step.
+#include <math.h>
 #include "07_recompute/experiments/experiments.h"
 #include "common/comm/record.h"
-#include <stdio.h>
 
-Picoseconds recompute_computing(void) {
+// The time in which this rank computed in the recorded step.
+static Picoseconds computing(void) {
     size_t n;
     Picoseconds sum = 0;
     const RecordedEvent *events = record_events(&n);
@@ -17,17 +18,27 @@ RecomputeSeen recompute_train(Run *run, const Training *t, Model *m, Trajectory 
     model_allocate(m);
     StageCosts costs = stages_train_model(run, t, m, &way, got);
     model_free(m);
-    return (RecomputeSeen){ (double)costs.activations, costs.message_bytes, recompute_computing(),
-                            picture_timing(run) };
+    return (RecomputeSeen){ (double)costs.activations, (double)memory_peak(MEM_WORKSPACE),
+                            costs.message_bytes, computing(), picture_timing(run) };
 }
 
-void recompute_percent(char mfu[32], char hfu[32], const Timing *t, double model_flops) {
-    snprintf(mfu, 32, "=%.1f %%", 100 * t->utilisation * model_flops / t->flops);
-    snprintf(hfu, 32, "=%.1f %%", 100 * t->utilisation);
+void recompute_show(Run *run, const char *title, bool drawn, const Timing *t) {
+    picture_show(run, title,
+                 PICTURE_MEMORY | PICTURE_SAME_SCALE | PICTURE_ALIKE_ONCE |
+                     (drawn ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
+    if (option_flag(run, "verbose")) picture_summary(run, t);
 }
 
-void recompute_longer(char text[32], int decimals, const Timing *t, const Timing *before) {
+const char *recompute_mfu(Run *run, const Timing *t, const Timing *needed) {
+    return page_text(run, "=%.1f %%", 100 * t->utilisation * needed->flops / t->flops);
+}
+
+const char *recompute_peak(Run *run, const char *way) {
+    return value_text(run, cost_value(run, page_text(run, "%s.peak", way)), "bytes");
+}
+
+const char *recompute_longer(Run *run, int decimals, const Timing *t, const Timing *before) {
     double percent = 100 * ((double)t->step / (double)before->step - 1);
-    snprintf(text, 32, "%.*f %% %s", decimals, percent < 0 ? -percent : percent,
-             percent < 0 ? "shorter" : "longer");
+    return page_text(run, "%.*f %% %s", decimals, fabs(percent),
+                     percent < 0 ? "shorter" : "longer");
 }

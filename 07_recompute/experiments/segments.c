@@ -2,7 +2,6 @@
 // whole stages (GPipe).
 #include "07_recompute/experiments/experiments.h"
 #include <math.h>
-#include <stdio.h>
 
 // Bytes per token of the segment at work: the items of its k blocks, and the inputs of all
 // blocks but the first, whose input is kept anyway.
@@ -22,9 +21,8 @@ static size_t segment_peak(const Training *t, const CutSizes *z, size_t k) {
 }
 
 // Trains with segments of k blocks and compares with the unsplit model. The id of the cost is kind
-// and number. Returns the peak of the first stage, and writes it to text.
-static double train(Run *run, const Training *t, const char *kind, size_t number, size_t k,
-                    char text[32]) {
+// and number. Returns the peak of the first stage on all ranks.
+static double train(Run *run, const Training *t, const char *kind, size_t number, size_t k) {
     size_t p = run->world->size, i = run->world->rank;
     Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, p, i));
     CutSizes z = stage_sizes(&t->model, p, i);
@@ -33,16 +31,13 @@ static double train(Run *run, const Training *t, const char *kind, size_t number
         recompute_wrap_range(m, z.first + s, z.blocks - s * k < k ? z.blocks - s * k : k);
     Trajectory got = trajectory_new(run, t), unsplit = training_unsplit(run, t, 1);
     RecomputeSeen seen = recompute_train(run, t, m, &got);
-    CostName id, name;
-    check_cost(run, cost_name(&id, "%s%zu.peak", kind, number),
-               cost_name(&name, "%s %zu: activation peak", kind, number), "bytes",
+    check_cost(run, page_text(run, "%s%zu.peak", kind, number),
+               page_text(run, "%s %zu: activation peak", kind, number), "bytes",
                formula((double)segment_peak(t, &z, k)), NOT_PREDICTED, seen.peak);
     training_compare(run, "every segment = unsplit", &got, &unsplit, 0);
     trajectory_free(&got);
     trajectory_free(&unsplit);
-    const double peak = sum_of_ranks(run, i == 0 ? seen.peak : 0);
-    page_value(text, 32, peak, "bytes");
-    return peak;
+    return sum_of_ranks(run, i == 0 ? seen.peak : 0);
 }
 
 // L blocks keep n times their input each. Memory is least with the input of every k-th block for k
@@ -50,35 +45,38 @@ static double train(Run *run, const Training *t, const char *kind, size_t number
 // sequences in M micro-batches and L/K blocks per stage (Huang et al. 2018, section 2.3; their K is
 // our p).
 void segments_train(Run *run, Training t) {
-    char peak[4][32];
+    const char *every[4], *whole[3];
     double least = 0;
     size_t fewest = 0; // the k whose peak is `least`
     t.model.layers = SEGMENTS_BLOCKS;
     for (size_t i = 0; i < 4; i++) {
         size_t k = (size_t)1 << i;
-        const double kept = train(run, &t, "every", k, k, peak[i]);
-        if (fewest > 0 && kept >= least) continue;
-        least = kept;
+        double peak = train(run, &t, "every", k, k);
+        every[i] = value_text(run, peak, "bytes");
+        if (fewest > 0 && peak >= least) continue;
+        least = peak;
         fewest = k;
     }
     CutSizes z = stage_sizes(&t.model, run->world->size, 0);
-    double n = (double)kept_block(&z) / (double)z.C;
+    double n = (double)(kept_block(&z) + z.C) / (double)z.C;
     double best = sqrt((double)(t.micro_batches * z.blocks) / n);
     say(run,
         "Can one kept input serve several blocks? The peak of stage 0 (L = %zu) of %d blocks, all "
         "recomputed:",
         z.blocks, SEGMENTS_BLOCKS);
-    say(run, "  every k-th input, m = %zu     k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s",
-        t.micro_batches, peak[0], peak[1], peak[2], peak[3]);
+    say(run, "  every k-th input, m = %zu:  k = 1: %s   k = 2: %s   k = 4: %s   k = 8: %s",
+        t.micro_batches, every[0], every[1], every[2], every[3]);
     for (size_t i = 0; i < 3; i++) {
         t.micro_batches = (size_t)1 << i;
-        snprintf(peak[i], sizeof peak[i], "no step"); // too few sequences
+        whole[i] = "too few sequences";
         if (t.sequences >= t.micro_batches)
-            train(run, &t, "whole", t.micro_batches, SEGMENTS_BLOCKS, peak[i]);
+            whole[i] =
+                value_text(run, train(run, &t, "whole", t.micro_batches, SEGMENTS_BLOCKS), "bytes");
     }
     say(run,
-        "  one per stage; held: L blocks of %zu/m sequences   m = 1: %s   m = 2: %s   m = 4: %s",
-        t.sequences, peak[0], peak[1], peak[2]);
+        "  the stage's input only:  m = 1: %s   m = 2: %s   m = 4: %s, because backward then\n"
+        "  holds the items of all L blocks, for a micro-batch of %zu/m sequences.",
+        whole[0], whole[1], whole[2], t.sequences);
     say(run,
         "%s: k = %zu needs least. By formula k = sqrt(m L/n) = %.1f, if a block keeps n = %.1f "
         "times "
