@@ -67,7 +67,8 @@ size_t model_parts(const ModelConfig *c, const Param *p, NamedPart part[MOST_PAR
     for (size_t k = 0; k < n; k++) {
         part[k] = whole;
         part[k].columns = columns_of(p, n, k);
-        // A table of the vocabulary is [V, C] there as well as here.
+        // A vocabulary table is [V, C] in the files, too. So only matrices of blocks are
+        // transposed.
         part[k].transposed = in_block && !p->vector;
         if (in_block)
             snprintf(part[k].name, PART_NAME, "model.layers.%zu.%s", block, names->part[k]);

@@ -78,7 +78,8 @@ typedef struct {
     PlanHow how;
 } PlanTask;
 
-// A name that a model had before its block was planned as it is.
+// A former name of a model, and its present name. plan.c refuses the former name and prints the
+// present one.
 typedef struct {
     const char *name, *now;
 } PlanOldName;

@@ -4,8 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-// If all groups lie in the nodes in the same way, all replicas take the same time. Otherwise each
-// replica is played, but at most MOST_REPLICAS.
+// Returns the number of replicas to play. One is enough if all groups lie in the nodes in the same
+// way, because then all replicas take the same time. One is enough with ZeRO 2 and 3, because their
+// replicas wait for each other in every micro-batch. Otherwise at most MOST_REPLICAS are played.
 enum { MOST_REPLICAS = 8 };
 static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
     size_t dp = l->n.dp;
@@ -44,7 +45,8 @@ static double sent_on(const PlanPlayer *p, size_t i) {
     return p->l->n.pp == 1 ? 0 : (double)(2 * p->l->chunks - ends) * all;
 }
 
-// FLOPs of forward and backward of the whole model, and of the recomputation beside them.
+// Sets r->mfu: the FLOPs of forward and backward, divided by the FLOPs that all GPUs could compute
+// in the step. Sets r->hfu, which also counts recomputation.
 static void utilisation(const PlanTask *t, PlanResult *r) {
     const ModelConfig *m = &t->model.model;
     size_t batch = t->model.batch;

@@ -59,7 +59,7 @@ static void say_speeds(Run *run, const char *what, size_t batch, size_t n, const
         at += (size_t)snprintf(line + at, sizeof line - at, " %.1f", speed[i]);
     say_detail(run, "%s TFLOP/s per GPU", line);
 }
-// Do the values rise up to `top` and fall from there?
+// True if x rises up to index `top` and falls after index `top`.
 static bool peaks_at(const double *x, size_t n, size_t top) {
     for (size_t i = 1; i < n; i++)
         if (i <= top ? x[i] <= x[i - 1] : x[i] >= x[i - 1]) return false;
