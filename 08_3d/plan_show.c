@@ -106,7 +106,7 @@ static void alternatives(Run *run, const PlanTask *t, const PlanList *list) {
 static const struct {
     const char *clusters; // the beginning of their names
     const char *mfu;
-} published[] = { { "dgx-a100", ", --attention plain: GPT-3 51.4 %, 1T 56.3 % (Korthikanti 2022)" },
+} published[] = { { "dgx-a100", ", --attention plain: GPT-3 51.4 %, 1T 56.3 % (Korthikanti)" },
                   { "dgx-h100", ": GPT-3 47 % (Megatron-LM's README)" } };
 
 // Shows the resource that slows the fastest layout down most, and the free memory of a GPU.
@@ -138,8 +138,8 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
     say(run, "parallelism (03.07). seqs: sequences per micro-batch. chunks: per stage (05.03). "
              "idle: the bubble.");
     say(run,
-        "GB: most per GPU. all: state (weights, gradients, optimizer), act (activations%s), ring "
-        "(cp)",
+        "GB: most per GPU. all: state (weights, gradients, optimizer) + act (activations%s) + "
+        "ring",
         t->blockwise ? ", no scores" : "");
     say(run,
         "step: in s. MFU: the model's FLOPs / peak. A row is the fastest layout of a mesh (dp, "

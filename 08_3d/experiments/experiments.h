@@ -209,15 +209,13 @@ typedef struct {
 } Anchors;
 // Compares the plan with published steps. print: the table, too.
 Anchors plan_anchors(Run *run, bool print);
-// The plan beside published tables. Rank 0 computes; the others wait for its verdict.
-void plan_papers(Run *run);      // plan_papers.c
-void plan_ptdp(Run *run);        // plan_ptdp.c
-void plan_korthikanti(Run *run); // plan_korthikanti.c
+// plan_papers.c: the plan beside published tables. Rank 0 computes; the others wait for its
+// verdict.
+void plan_papers(Run *run);
 
 // A GPT of PTD-P and Korthikanti: 2048 positions, 51200 vocabulary entries.
 #define PAPER_GPT(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
-const PlanModel *paper_model(const char *name);    // a model of plan_models
 PlanTask paper_task(PlanModel model, size_t gpus); // a task on some kind of DGX A100
 bool paper_within(double x, double want, double share);
 // Is `text` what x is when it is rounded or cut? "41.3" stands for any number less than 0.1 away.
