@@ -327,7 +327,7 @@ void model_fold_tied(Model *m) {
 
 // ---- norm, clipping ----
 
-// The elements of its unit that belong to parameter p and this rank.
+// Returns the range of elements, in p's unit, that belong to p and that this rank owns.
 Range param_owned(const Unit *u, const Param *p) {
     size_t lo = p->offset, hi = lo + param_local_rows(p) * param_local_cols(p);
     if (lo < u->own.lo) lo = u->own.lo;

@@ -67,8 +67,9 @@ void model_free(Model *m);
 void model_measure(Model *m);
 // the unit whose first parameter has this name, or NULL
 Unit *model_unit(Model *m, const char *first_param);
-// The embedding's wte, and the head's use (or copy) of it. NULL if this part of the list has none.
-// An untied head has no use of wte.
+// model_wte() returns the embedding's unit of wte. model_wte_head() returns the unit with which the
+// head uses wte, or its copy on another stage. NULL if the layers of m do not have the unit. An
+// untied head has no use of wte.
 Unit *model_wte(Model *m);
 Unit *model_wte_head(Model *m);
 
@@ -95,8 +96,8 @@ typedef struct {
 Range param_owned(const Unit *u, const Param *p);
 Tensor param_owned_part(const Unit *u, Tensor own, Range r);
 
-// Sums of squares of the final gradients, per tensor of the whole model [config_tensors], over the
-// elements that this rank owns and that are in_norm.
+// Writes to squares [config_tensors] the sum of squares of each tensor's final gradient. Counts the
+// elements that this rank owns and whose parameter has in_norm.
 void model_grad_squares(const Model *m, double *squares);
 double norm_of_squares(const double *squares, size_t n); // adds the tensors in model order
 // The norm of the whole gradient. The squares are added over `ranks`, the ranks that share the
