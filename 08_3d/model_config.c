@@ -206,8 +206,8 @@ static void require_unscaled(const Reading *r, const cJSON *rotation) {
             "--%s: %s: rotary positions of the type %s are not supported: only unscaled ones are",
             r->option, r->path, type);
 }
-// An older config.json has rope_theta and rope_scaling. A newer one has both in one object,
-// rope_parameters.
+// Older versions of config.json have rope_theta and rope_scaling. Newer versions have an object
+// rope_parameters with both.
 static void read_rotation(const Reading *r, ModelConfig *c) {
     const cJSON *newer = field(r, "rope_parameters"), *scaling = field(r, "rope_scaling");
     const cJSON *theta = cJSON_GetObjectItemCaseSensitive(newer, "rope_theta");

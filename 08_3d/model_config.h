@@ -18,7 +18,7 @@ void model_config_write(const ModelConfig *c, const char *weights, FileType type
 HubFamily model_config_read(const char *option, const char *weights, ModelConfig *c);
 // Returns the path of the weights in a folder with a config.json: model.safetensors,
 // model.safetensors.index.json, or the only file *.safetensors. The caller frees the path. NULL:
-// the folder has no config.json, or has checkpoints. usage_error() if the folder has no such file,
-// or several.
+// the folder has no config.json, or has checkpoints. usage_error(): the folder has no such file, or
+// several.
 char *model_folder_weights(const char *option, const char *folder);
 #endif

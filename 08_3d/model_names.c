@@ -67,7 +67,7 @@ size_t model_parts(const ModelConfig *c, const Param *p, NamedPart part[MOST_PAR
     for (size_t k = 0; k < n; k++) {
         part[k] = whole;
         part[k].columns = columns_of(p, n, k);
-        // In the files a vocabulary table is [V, C], too, so only matrices of blocks are
+        // A vocabulary table is [V, C] in the files, too. So only matrices of blocks are
         // transposed.
         part[k].transposed = in_block && !p->vector;
         if (in_block)

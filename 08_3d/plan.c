@@ -193,8 +193,8 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
     return true;
 }
 
-// Puts the layout's numbers into the JSON. A name without a unit is also the name of a cost of the
-// trainer, and its value has the trainer's unit: picoseconds for the step, bytes for memory.
+// The layout's numbers in the JSON. A name without a unit is also the name of a cost of the
+// trainer. Its value has the trainer's unit: picoseconds for the step, bytes for memory.
 static void record(Run *run, const PlanResult *r) {
     static const char *const name[PLAN_MEMORY][2] = {
         { "parameters", "weights_bytes" },        { "gradients", "gradients_bytes" },
@@ -243,11 +243,11 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
                  rows, 100 * spread);
     const AnchorErrors *held_out = &anchors->held_out, *others = &anchors->others;
     snprintf(error, sizeof error,
-             " Expect an error of %.1f %% (worst %.1f %%, %zu published steps of Megatron-LM and "
-             "Llama 3), or %.1f %% (worst %.1f %%, %zu steps of other systems, of which %zu took "
-             "longer).",
-             100 * held_out->mean, 100 * held_out->worst, held_out->n, 100 * others->mean,
-             100 * others->worst, others->n, others->fast);
+             " Published steps of Megatron-LM and Llama 3 differ from the plan by %.1f %% (%zu "
+             "steps, worst %.1f %%), those of other systems by %.1f %% (%zu steps, worst %.1f %%). "
+             "Of the latter %zu took longer.",
+             100 * held_out->mean, held_out->n, 100 * held_out->worst, 100 * others->mean,
+             others->n, 100 * others->worst, others->fast);
     if (r->fits)
         say_answer(run,
                    "%s%s%s%s: %s per step, %.1f %% of the peak (MFU), %.1f of %.3g GB per "
@@ -278,8 +278,8 @@ static void answer(Run *run, const PlanTask *t, const PlanResult *r, const PlanL
              "a GPU sends up to %s per step over tp, %s over pp and %s over dp; the pipeline idles "
              "%.1f %% of its time.%s",
              sent[0], sent[1], sent[2], 100 * r->bubble, cost);
-    say_use_when(run, "you choose a layout before you reserve a cluster. Frameworks hide more "
-                      "messages.");
+    say_use_when(run, "you choose a layout before you reserve a cluster. Then measure the best "
+                      "few layouts.");
 }
 
 static const char *bias_words(const ModelConfig *m) {

@@ -78,8 +78,8 @@ typedef struct {
     PlanHow how;
 } PlanTask;
 
-// A former name of a preset model, and its present name. plan.c refuses the former name and prints
-// the present one.
+// A former name of a model, and its present name. plan.c refuses the former name and prints the
+// present one.
 typedef struct {
     const char *name, *now;
 } PlanOldName;

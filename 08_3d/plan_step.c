@@ -5,9 +5,8 @@
 #include <stdlib.h>
 
 // Returns the number of replicas to play. One is enough if all groups lie in the nodes in the same
-// way, because then all replicas take the same time. One is enough with ZeRO-2 and 3, too: the
-// collectives inside backward keep the replicas in step. Otherwise each replica is played, but at
-// most MOST_REPLICAS.
+// way, because then all replicas take the same time. One is enough with ZeRO 2 and 3, because their
+// replicas wait for each other in every micro-batch. Otherwise at most MOST_REPLICAS are played.
 enum { MOST_REPLICAS = 8 };
 static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
     size_t dp = l->n.dp;
@@ -46,8 +45,8 @@ static double sent_on(const PlanPlayer *p, size_t i) {
     return p->l->n.pp == 1 ? 0 : (double)(2 * p->l->chunks - ends) * all;
 }
 
-// Sets r->mfu: the FLOPs of forward and backward, divided by the FLOPs that all GPUs could do in
-// the step. Sets r->hfu, which also counts the FLOPs of recomputation.
+// Sets r->mfu: the FLOPs of forward and backward, divided by the FLOPs that all GPUs could compute
+// in the step. Sets r->hfu, which also counts recomputation.
 static void utilisation(const PlanTask *t, PlanResult *r) {
     const ModelConfig *m = &t->model.model;
     size_t batch = t->model.batch;

@@ -183,25 +183,21 @@ StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *co
 
 // ---------------------------------------------------------------- a training that is resumed
 
-size_t compressed_count(const Compressed *c, size_t rank) {
-    const OneDevice *rule = &slice_at(c, mesh_coordinates(c->mesh, rank))->rule;
-    return rule->error.cols + compressed_factors(rule->buckets, rule->n_buckets, NULL, NULL);
-}
 static void take_up(Tensor q, real *state) { tensor_upload(q, state); }
-void compressed_resume(Compressed *c, size_t rank, const real *state) {
-    const Coordinates at = mesh_coordinates(c->mesh, rank);
-    const OneDevice *rule = &slice_at(c, at)->rule;
-    tensor_upload(tensor_row_range(rule->error, at.dp, at.dp + 1), state);
-    compressed_factors(rule->buckets, rule->n_buckets, take_up, (real *)state + rule->error.cols);
-}
 
+// Each replica of a slice gives its factors; they are equal.
 void compressed_load(Compressed *c, const Checkpoint *from, const Trainer *t) {
     if (!c) return;
     RankState want = unsent_read(t);
     for (size_t r = 0; r < t->mesh.world->size; r++) {
-        want.n = compressed_count(c, r);
+        const Coordinates at = mesh_coordinates(c->mesh, r);
+        const OneDevice *rule = &slice_at(c, at)->rule;
+        const size_t errors = rule->error.cols;
+        want.n = errors + compressed_factors(rule->buckets, rule->n_buckets, NULL, NULL);
         real *state = checkpoint_load_state(from, r, &want);
-        if (state) compressed_resume(c, r, state);
+        if (!state) continue;
+        tensor_upload(tensor_row_range(rule->error, at.dp, at.dp + 1), state);
+        compressed_factors(rule->buckets, rule->n_buckets, take_up, state + errors);
         free(state);
     }
     unsent_free(&want);

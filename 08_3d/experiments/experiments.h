@@ -42,12 +42,8 @@ void compressed_free(Compressed *c);          // NULL is allowed
 // unsplit_gradients() with the compressed sum over replicas, on rank 0. No ledger counts it.
 StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *config, const Data *d,
                                 uint64_t step, double factor);
-// For a training that is resumed: the elements that rank `rank` of the mesh has not sent, and its
-// factors, [compressed_count] in the order of compression_state_read(). Each replica of a slice
-// gives its factors; they are equal.
-size_t compressed_count(const Compressed *c, size_t rank);
-void compressed_resume(Compressed *c, size_t rank, const real *state);
-// Every rank's, from a checkpoint; c NULL: nothing happens.
+// For a training that is resumed: reads from the checkpoint the elements that every rank has not
+// sent, and its factors. c NULL: nothing happens.
 void compressed_load(Compressed *c, const Checkpoint *from, const Trainer *t);
 
 // ---------------------------------------------------------------- the costs of a step (predict.c)
@@ -82,10 +78,10 @@ size_t predict_activations(const TrainerConfig *c, Coordinates at, const Recompu
 // The time of a layout's step on the simulated clock, from sizes alone. It plays the products,
 // rings and messages of the cost model (common/model/costs.h) through the schedule. In picoseconds,
 // from the first forward to the gradient's norm and ZeRO's gather. Not for --prefetch and
-// --overlap, which hide communication.
+// --overlap, which hide communication, and not for --compress.
 double step_time(const TrainerConfig *c);
-// The same with the links and nodes of `clock`. Not for context parallelism and compression, which
-// read the links of the run.
+// The same with the links and nodes of `clock`. Not for context parallelism, which reads the links
+// of the run.
 double step_time_with(const TrainerConfig *c, const ClockConfig *clock);
 // The layout dp x tp x pp of the same ranks, with all else the same, that takes the least time.
 // *present: the step of the layout of c.
@@ -209,15 +205,13 @@ typedef struct {
 } Anchors;
 // Compares the plan with published steps. print: the table, too.
 Anchors plan_anchors(Run *run, bool print);
-// The plan beside published tables. Rank 0 computes; the others wait for its verdict.
-void plan_papers(Run *run);      // plan_papers.c
-void plan_ptdp(Run *run);        // plan_ptdp.c
-void plan_korthikanti(Run *run); // plan_korthikanti.c
+// plan_papers.c: the plan beside published tables. Rank 0 computes; the others wait for its
+// verdict.
+void plan_papers(Run *run);
 
 // A GPT of PTD-P and Korthikanti: 2048 positions, 51200 vocabulary entries.
 #define PAPER_GPT(L, h, a) \
     { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
-const PlanModel *paper_model(const char *name);    // a model of plan_models
 PlanTask paper_task(PlanModel model, size_t gpus); // a task on some kind of DGX A100
 bool paper_within(double x, double want, double share);
 // Is `text` what x is when it is rounded or cut? "41.3" stands for any number less than 0.1 away.

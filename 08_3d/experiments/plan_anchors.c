@@ -356,9 +356,6 @@ Anchors plan_anchors(Run *run, bool print) {
                      "  step takes");
         for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
             rows(run, &tables[i], of, print);
-        for (size_t i = 0; i < USES; i++)
-            say_detail(run, "%s: %zu rows, mean error %.1f %%, worst %.1f %%", use_name[i], of[i].n,
-                       100 * of[i].mean, 100 * of[i].worst);
         report_config_number(run, "held_out_mean", of[HELD_OUT].mean);
         report_config_number(run, "held_out_worst", of[HELD_OUT].worst);
         report_config_number(run, "other_systems_mean", of[OTHER].mean);

@@ -1,11 +1,12 @@
-// plan_papers.c: compares the plan with the tables and figures of ZeRO (arXiv 1910.02054), and ring
-// attention with its closed form. plan_ptdp.c and plan_korthikanti.c have two more papers.
+// plan_papers.c: compares the plan's sizes with table 1 of PTD-P (arXiv 2104.04473), and its memory
+// with the tables and figures of ZeRO (arXiv 1910.02054). tests/test_plan_papers.c has other
+// figures.
 #include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-const PlanModel *paper_model(const char *name) {
+static const PlanModel *paper_model(const char *name) {
     const PlanModel *m = plan_models;
     while (strcmp(m->name, name)) m++;
     return m;
@@ -24,6 +25,30 @@ bool paper_printed(double x, const char *text) {
 }
 bool paper_within(double x, double want, double share) { return fabs(x / want - 1) <= share; }
 
+// ---------------------------------------------------------------- PTD-P
+
+// PTD-P, table 1.
+static const struct {
+    const char *model, *billions;
+} table1[] = {
+    { "ptdp-1.7b", "1.65" },   { "ptdp-3.6b", "3.56" },   { "ptdp-7.5b", "7.47" },
+    { "ptdp-18b", "18.45" },   { "ptdp-39b", "39.10" },   { "ptdp-76b", "76.05" },
+    { "ptdp-145b", "145.62" }, { "ptdp-310b", "310.13" }, { "ptdp-530b", "529.60" },
+    { "ptdp-1t", "1008.04" },
+};
+enum { TABLE1 = sizeof table1 / sizeof *table1 };
+
+static void ptdp_sizes(Run *run) {
+    double got[TABLE1], want[TABLE1];
+    bool holds = true;
+    for (size_t i = 0; i < TABLE1; i++) {
+        got[i] = 1e-9 * (double)config_parameters(&paper_model(table1[i].model)->model);
+        want[i] = strtod(table1[i].billions, NULL);
+        holds &= paper_printed(got[i], table1[i].billions);
+    }
+    check_numbers(run, "PTD-P table 1", "sizes", got, want, TABLE1, 1e-5);
+    check_true(run, "PTD-P table 1", "sizes of ten models, to 10 million parameters", holds);
+}
 // ---------------------------------------------------------------- ZeRO
 
 // N = 1, 4, ..., 1024
@@ -104,33 +129,9 @@ static bool zero_by_units(void) {
     return holds;
 }
 
-// ---------------------------------------------------------------- ring attention
-
-// 03.08: a block sends (6N - 4) [B T/N, A] in forward and backward, and zigzag shares the products
-// of the causal mask equally. Here links and memory take no time.
-static bool ring_closed_form(void) {
-    PlanTask t = paper_task(*paper_model("gpt3-175b"), 1);
-    t.cluster = (PlanCluster){ .flops = 1e9, .efficiency = 1 };
-    const ModelConfig *m = &t.model.model;
-    double all = (double)m->context * (double)m->width,
-           pairs = (double)m->context * (double)(m->context + 1) / 2;
-    bool holds = true;
-    for (size_t n = 2; n <= 16; n *= 2) {
-        PlanLayout l = { .n = { 1, 1, 1, n }, .micro_batch = 1, .chunks = 1 };
-        PlanStage s = plan_chunk(&t, &l, 0, 0, 0);
-        PlanRing forward = plan_ring(&t, &l, &s, true, 1),
-                 backward = plan_ring(&t, &l, &s, false, 1);
-        // picoseconds, over all ranks
-        double N = (double)n, product = 2 * pairs * (double)m->width * 1e3;
-        holds &= forward.bytes + backward.bytes == (6 * N - 4) * all / N * (double)t.format.element;
-        holds &= paper_within(forward.time, 2 * product / N, 1e-9);
-        holds &= paper_within(backward.time, 5 * product / N, 1e-9);
-    }
-    return holds;
-}
-
 void plan_papers(Run *run) {
     const bool idle = !run->is_root; // rank 0 judges, and all get its verdict
+    ptdp_sizes(run);
     check_true(run, "ZeRO figure 1", "7.5 billion parameters over 64 GPUs, as printed",
                idle || zero_figure1());
     check_true(run, "ZeRO table I", "54 figures, as printed", idle || zero_table1());
@@ -138,8 +139,4 @@ void plan_papers(Run *run) {
                idle || zero_table2());
     check_true(run, "ZeRO figure 1", "PTD-P's model of 7.5 billion, unit by unit: within 1.5 %",
                idle || zero_by_units());
-    plan_ptdp(run);
-    plan_korthikanti(run);
-    check_true(run, "ring attention", "(6N - 4)/N of [T, C] sent, 1/N of the products, N to 16",
-               idle || ring_closed_form());
 }

@@ -15,11 +15,6 @@ static size_t ring_sent(size_t passes, size_t n, size_t count, size_t size) {
     return (size_t)ring_bytes(passes, n, count, size);
 }
 
-static GridPlace grid_place_in(const TrainerConfig *c, Coordinates at) {
-    TesseractSides n = tensor_sides(c);
-    return grid_place_of(&c->model, n.q, n.depth, at.tp);
-}
-
 // The number of ranks with the same parameters. They sum gradients, and ZeRO shards over them.
 static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
 static size_t replica(const TrainerConfig *c, Coordinates at) {
@@ -50,7 +45,10 @@ static RankStage rank_stage_of(const TrainerConfig *c, Coordinates at) {
     RankStage own = { .z = stage_sizes(c, at),
                       .is_grid = tensor_is_grid(c),
                       .is_cube = c->tensor == TENSOR_3D };
-    if (own.is_grid) own.grid = grid_place_in(c, at);
+    if (own.is_grid) {
+        const TesseractSides n = tensor_sides(c);
+        own.grid = grid_place_of(&c->model, n.q, n.depth, at.tp);
+    }
     if (own.is_cube) own.cube = cube_place_of(&c->model, cube_side(c->mesh.tp), at.tp, true);
     return own;
 }
@@ -85,17 +83,12 @@ static PerUnit over_units(const RankStage *own, size_t (*f)(size_t size, size_t 
         sum.others += f(unit_elements(own, i), n, rank);
     return sum;
 }
-static size_t unit_whole(size_t size, size_t n, size_t rank) {
-    (void)n;
-    (void)rank;
-    return size;
-}
-static size_t stage_elements(const RankStage *own) {
-    PerUnit whole = over_units(own, unit_whole, 1, 0);
-    return whole.wte + whole.others;
-}
 static size_t unit_shard(size_t size, size_t n, size_t rank) {
     return range_size(shard_range(size, n, rank));
+}
+static size_t stage_elements(const RankStage *own) {
+    PerUnit whole = over_units(own, unit_shard, 1, 0);
+    return whole.wte + whole.others;
 }
 static size_t unit_ring(size_t size, size_t n, size_t rank) {
     (void)rank;

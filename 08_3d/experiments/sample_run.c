@@ -61,16 +61,13 @@ static void text_show(Run *run, const SampleText *t, bool ids) {
         else at += sprintf(at, "\\x%02x", (unsigned)c);
     }
     *at = 0;
-    if (ids) {
+    if (ids)
         say(run,
             "The ids it wrote (it was given the first %zu). No tokenizer is read, so their text is "
             "missing:",
             t->prompt);
-        say(run, "%s\n", out);
-    } else {
-        say(run, "The text it wrote (it was given '%s'):", option_text(run, "prompt"));
-        say(run, "%s\n", out);
-    }
+    else say(run, "The text it wrote (it was given '%s'):", option_text(run, "prompt"));
+    say(run, "%s\n", out);
     report_config_text(run, ids ? "ids_written" : "text_written", out);
     free(out);
 }

@@ -2,7 +2,6 @@
 // judge/play plays the lists.
 #include "08_3d/experiments/experiments.h"
 #include <stdlib.h>
-#include "01_data_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "04_pipeline_naive/experiments/timeline.h"
@@ -104,16 +103,13 @@ static void sums_over_tp(Play *play, const RankSteps *r, const CutSizes *z, size
     else calls(play, r, r->group.tp, COMM_ALL_REDUCE, whole, tokens * z->C, stored(r));
 }
 
-static void work(Play *play, const RankSteps *r, double time) {
-    play_work(play, r->rank, (Picoseconds)time);
-}
-
 static void forward(Play *play, const RankSteps *r, const CutSizes *z, size_t B) {
     bool zero3 = trainer_zero(r->c) == 3;
     if (zero3) units(play, r, z, COMM_ALL_GATHER);
-    work(play, r, work_stage(z, B).time + (double)z->blocks * ring_waits(r, z, B, false));
-    bool sequence =
-        r->c->sequence; // the embedding's sum is a reduce-scatter, the head begins with a gather
+    double time = work_stage(z, B).time + (double)z->blocks * ring_waits(r, z, B, false);
+    play_work(play, r->rank, (Picoseconds)time);
+    // The embedding's sum is a reduce-scatter, and the head begins with a gather.
+    bool sequence = r->c->sequence;
     sums_over_tp(play, r, z, B, 2 * z->blocks + (sequence ? 0 : z->first),
                  sequence ? (size_t)z->first + (size_t)z->last : 0);
     if (r->c->mesh.tp > 1)
@@ -134,7 +130,8 @@ static void backward(Play *play, const RankSteps *r, const CutSizes *z, size_t B
     if (again) all += blocks * (work_block(z, B).time + ring_waits(r, z, B, false));
     if (c->recompute == RECOMPUTE_SELECTIVE && !z->online) all += scores;
     if (inputs && trainer_zero(c) == 3) units(play, r, z, COMM_ALL_GATHER);
-    work(play, r, (inputs ? all - second : 0) + (weights ? second : 0));
+    double time = (inputs ? all - second : 0) + (weights ? second : 0);
+    play_work(play, r->rank, (Picoseconds)time);
     if (inputs)
         sums_over_tp(play, r, z, B, 2 * z->blocks + z->last + (again ? 2 * z->blocks : 0),
                      2 * z->blocks + z->first);
@@ -185,11 +182,7 @@ static void rank_steps(Play *play, const RankSteps *r) {
     if (c->mesh.pp > 1 && ends && !c->model.untied)
         play_call(play, r->rank, r->group.tied, COMM_ALL_REDUCE, elements_wte(z), gradient(r));
     // The sum over the replicas.
-    if (c->reduction == REDUCE_COMPRESSED)
-        play_call_taking(play, r->rank, r->group.replicas,
-                         (Picoseconds)compression_time(z, &c->compression, c->mesh.dp,
-                                                       play_cards(play, r->group.replicas)));
-    else if (trainer_zero(c) == 0)
+    if (trainer_zero(c) == 0)
         play_call(play, r->rank, r->group.replicas, COMM_ALL_REDUCE, elements_stage(z),
                   gradient(r));
     if (trainer_zero(c) == 1) units(play, r, z, COMM_REDUCE_SCATTER);
@@ -260,9 +253,6 @@ Degrees step_time_best(const TrainerConfig *c, double *present, double *best) {
             other.mesh = (Degrees){ .dp = world / (tp * pp), .tp = tp, .pp = pp, .cp = c->mesh.cp };
             if (world % (tp * pp) || tp > config_kv_heads(&c->model) || pp > c->model.layers ||
                 other.mesh.dp > c->batch)
-                continue;
-            if (c->reduction == REDUCE_COMPRESSED &&
-                (other.mesh.dp == 1 || (c->compression.method == TOP_K && tp > 1)))
                 continue;
             other.stage_blocks = pp == c->mesh.pp ? c->stage_blocks : NULL;
             other.chunks =

@@ -263,7 +263,8 @@ void embedding_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
 void embedding_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 void saved_tensor(Saved *s, int name, size_t rows, size_t cols); // an activation, as stored
 void saved_reals(Saved *s, int name, size_t rows, size_t cols);  // statistics
-// Returns the shape [rows, cols] of an activation, with the element type of stored activations.
+// Returns the shape [rows, cols] of an activation, with the element type in which the model stores
+// activations.
 static inline Shape stored_shape(const Layer *l, size_t rows, size_t cols) {
     return tensor_shape(rows, cols, l->config->storage);
 }

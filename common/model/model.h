@@ -68,8 +68,8 @@ void model_measure(Model *m);
 // the unit whose first parameter has this name, or NULL
 Unit *model_unit(Model *m, const char *first_param);
 // model_wte() returns the embedding's unit of wte. model_wte_head() returns the unit with which the
-// head uses wte, or its copy on another stage. NULL if the layers of m have no such unit. An untied
-// head has none.
+// head uses wte, or its copy on another stage. NULL if the layers of m do not have the unit. An
+// untied head has no use of wte.
 Unit *model_wte(Model *m);
 Unit *model_wte_head(Model *m);
 

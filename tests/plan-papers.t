@@ -1,0 +1,6 @@
+#!/bin/sh
+# Compares the plan with the figures of PTD-P and of Korthikanti et al., and with the closed form of
+# ring attention (tests/test_plan_papers.c).
+cd "$(dirname "$0")/.." || exit 3
+. tests/both.sh
+both test_plan_papers
