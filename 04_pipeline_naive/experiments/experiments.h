@@ -68,7 +68,6 @@ typedef struct {
     size_t blocks, sequences; // blocks of a stage; sequences of a micro-batch
     size_t chunks;            // equal chunks of a stage (05.03); 0: one
 } Stack;
-Model *stack_new(const Stack *s, size_t p, size_t i); // stage i's part, allocated
 
 // One step of m micro-batches, by the executor or by a lesson's own loop; stage i is rank i of the
 // world. The recorded events last until the next recording. activations: peak bytes. messages:
