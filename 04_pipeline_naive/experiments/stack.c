@@ -3,7 +3,6 @@
 #include "04_pipeline_naive/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 // ---------------------------------------------------------------- two layers without arithmetic
