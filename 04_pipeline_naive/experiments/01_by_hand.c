@@ -103,9 +103,9 @@ static void by_hand(Run *run) {
              "f = 1 unit.");
     say(run, "B0--: its backward, b = 2 units. A dot: idle.");
     say(run,
-        "\nNaive, 2 devices with 2 layers each, the whole batch at once. Here a unit is %d times "
-        "as long:\ntwice the layers, and the samples of %d micro-batches:",
-        LAYERS / 2 * PIECES, PIECES);
+        "\nNaive, 2 devices with 2 layers each, the whole batch at once, so a unit is %d times as "
+        "long:",
+        LAYERS / 2 * PIECES);
     compare(run, "naive, 2 devices = unsplit", &two);
     say(run, "\nNaive, 4 devices with a layer each, %d micro-batches one after the other:", PIECES);
     compare(run, "naive, 4 devices = unsplit", &naive);
