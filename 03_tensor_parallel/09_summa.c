@@ -7,12 +7,12 @@
 //     block (i, j) of every matrix: weights, activations, gradients. Vectors are cut by columns and
 //     held by row 0 only.
 // Sends: each product takes q turns. A turn broadcasts or reduces one block of X along the rank's
-//     row and one block of A along its column. A Transformer block has 4 linear layers. Each has
+//     row and one block of W along its column. A Transformer block has 4 linear layers. Each has
 //     one product forward and two backward.
 // Saves: matrices and activations are divided by q^2. No rank ever holds a whole row or column.
 // Costs: received elements, because a broadcast's sent bytes are booked at its root alone:
-//     (q-1)/q^2 (|X| + |A|) per product. The 4 linear layers of a block have |X| = 7 BTC and
-//     |A| = 12 C^2 together, so a block receives 3(q-1)/q^2 (7 BTC + 12 C^2). 1D: 8 BTC (t-1)/t.
+//     (q-1)/q^2 (|X| + |W|) per product. The 4 linear layers of a block have |X| = 7 BTC and
+//     |W| = 12 C^2 together, so a block receives 3(q-1)/q^2 (7 BTC + 12 C^2). 1D: 8 BTC (t-1)/t.
 //     2D receives less if 3(7 BTC + 12 C^2) < 8 BTC (q+1): from BT = 36 C/(8q-13) tokens on.
 // SUMMA: van de Geijn and Watts 1997; for Transformers: Optimus, Xu et al. 2021 (arXiv 2104.05343),
 // section 3. Left out: broadcasts that overlap with products.
@@ -23,12 +23,12 @@
 #include "03_tensor_parallel/grid_layers.h"
 
 // ---------------------------------------------------------------- three products
-// X [M, K], A [K, N] and Y [M, N] are cut in blocks [M/q, K/q], [K/q, N/q] and [M/q, N/q]. With
+// X [M, K], W [K, N] and Y [M, N] are cut in blocks [M/q, K/q], [K/q, N/q] and [M/q, N/q]. With
 // q = 2, rank (i, j) takes part in these sums:
 //
-//     Y = X A        Y(i,j)  = X(i,0) A(0,j)    + X(i,1) A(1,j)     X: row i, A: column j
-//     dX = dY A^T    dX(i,l) = dY(i,0) A(l,0)^T + dY(i,1) A(l,1)^T   summed over the ranks of row i
-//     dA = X^T dY    dA(l,j) = X(0,l)^T dY(0,j) + X(1,l)^T dY(1,j)   summed over column j
+//     Y = X W        Y(i,j)  = X(i,0) W(0,j)    + X(i,1) W(1,j)     X: row i, W: column j
+//     dX = dY W^T    dX(i,l) = dY(i,0) W(l,0)^T + dY(i,1) W(l,1)^T   summed over the ranks of row i
+//     dW = X^T dY    dW(l,j) = X(0,l)^T dY(0,j) + X(1,l)^T dY(1,j)   summed over column j
 //
 // Each product takes q turns. A turn broadcasts the blocks that it reads and multiplies them. The
 // result is added locally or reduced to its owner. In q turns a rank receives q-1 blocks along its
@@ -49,9 +49,9 @@ Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols
     return is_own ? block : tensor_shaped(a, tensor_shape(rows, cols, block.element));
 }
 
-// y [M/q, N/q] = x [M/q, K/q] a [K/q, N/q]. g->in_row has the ranks of this rank's row, numbered by
+// y [M/q, N/q] = x [M/q, K/q] w [K/q, N/q]. g->in_row has the ranks of this rank's row, numbered by
 // their column. g->in_col has the ranks of this rank's column, numbered by their row.
-void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k) {
+void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor w, SummaCut k) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor part = tensor_new(&scratch, y.rows, y.cols), sum = y;
     if (y.element != REALS) sum = tensor_new(&scratch, y.rows, y.cols); // rounded at the end only
@@ -59,10 +59,10 @@ void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k) 
         Arena panels = arena(MEM_COMMUNICATION);
         size_t width = range_size(summa_range(k, g->cols, l));
         Tensor x_l = summa_panel(&panels, g->col == l, x, x.rows, width); // X(i,l)
-        Tensor a_l = summa_panel(&panels, g->row == l, a, width, a.cols); // A(l,j)
+        Tensor w_l = summa_panel(&panels, g->row == l, w, width, w.cols); // W(l,j)
         comm_broadcast(g->in_row, x_l, l);   // M/q * K/q elements from column l to the row
-        comm_broadcast(g->in_col, a_l, l);   // K/q * N/q elements from row l to the column
-        op_matmul(l ? part : sum, x_l, a_l); // turn 0 overwrites the sum
+        comm_broadcast(g->in_col, w_l, l);   // K/q * N/q elements from row l to the column
+        op_matmul(l ? part : sum, x_l, w_l); // turn 0 overwrites the sum
         if (l) op_add(sum, sum, part);       // complete after the last turn
         arena_free(&panels);
     }
@@ -70,36 +70,36 @@ void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k) 
     arena_free(&scratch);
 }
 
-// x [M/q, K/q] = y [M/q, N/q] a [K/q, N/q]^T.
-void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor a, SummaCut k) {
+// x [M/q, K/q] = y [M/q, N/q] w [K/q, N/q]^T.
+void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut k) {
     for (size_t l = 0; l < g->cols; l++) {
         Arena panels = arena(MEM_COMMUNICATION);
         size_t width = range_size(summa_range(k, g->cols, l));
-        // EXERCISE 03.09a (4 points): one turn of dX = dY A^T. Turn l makes dX(i,l) on the rank of
-        // column l in every row. This rank's blocks: y [M/q, N/q] of dY, a [K/q, N/q] of A, and
+        // EXERCISE 03.09a (4 points): one turn of dX = dY W^T. Turn l makes dX(i,l) on the rank of
+        // column l in every row. This rank's blocks: y [M/q, N/q] of dY, w [K/q, N/q] of W, and
         // x [M/q, K/q] of dX. width is the width of piece l of K. summa_panel(&panels, is_own,
-        // block, rows, cols) returns the rank's own block or room for another one. You need A(l,j),
+        // block, rows, cols) returns the rank's own block or room for another one. You need W(l,j),
         // a product (op_matmul_nt(c, a, b) is c = a b^T), and a sum over g->in_row or g->in_col.
-        Tensor a_l = summa_panel(&panels, g->row == l, a, width, a.cols); // A(l,j)
+        Tensor w_l = summa_panel(&panels, g->row == l, w, width, w.cols); // W(l,j)
         Tensor x_l = summa_panel(&panels, g->col == l, x, x.rows, width); // dX(i,l)
-        comm_broadcast(g->in_col, a_l, l); // K/q * N/q elements from row l to the column
-        op_matmul_nt(x_l, y, a_l);         // a partial sum: over the rank's columns of dY
+        comm_broadcast(g->in_col, w_l, l); // K/q * N/q elements from row l to the column
+        op_matmul_nt(x_l, y, w_l);         // a partial sum: over the rank's columns of dY
         comm_reduce(g->in_row, x_l, l);    // M/q * K/q elements from the row to column l
         // END
         arena_free(&panels);
     }
 }
 
-// a [K/q, N/q] = x [M/q, K/q]^T y [M/q, N/q].
-void summa_product_tn(const CommGrid *g, Tensor a, Tensor x, Tensor y, SummaCut k) {
+// w [K/q, N/q] = x [M/q, K/q]^T y [M/q, N/q].
+void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut k) {
     for (size_t l = 0; l < g->cols; l++) {
         Arena panels = arena(MEM_COMMUNICATION);
         size_t width = range_size(summa_range(k, g->cols, l));
         Tensor x_l = summa_panel(&panels, g->col == l, x, x.rows, width); // X(i,l)
-        Tensor a_l = summa_panel(&panels, g->row == l, a, width, a.cols); // dA(l,j)
+        Tensor w_l = summa_panel(&panels, g->row == l, w, width, w.cols); // dW(l,j)
         comm_broadcast(g->in_row, x_l, l); // M/q * K/q elements from column l to the row
-        op_matmul_tn(a_l, x_l, y);         // a partial sum: over the rank's M/q tokens
-        comm_reduce(g->in_col, a_l, l);    // K/q * N/q elements from the column to row l
+        op_matmul_tn(w_l, x_l, y);         // a partial sum: over the rank's M/q tokens
+        comm_reduce(g->in_col, w_l, l);    // K/q * N/q elements from the column to row l
         arena_free(&panels);
     }
 }

@@ -8,16 +8,16 @@
 // Sends: SUMMA's messages inside each grid. Per step the grids add their gradients (all-reduces
 //     over depth).
 // Saves: activations are divided by q^2 d, and so are the blocks of X that SUMMA sends.
-// Costs: received elements: (q-1)/q^2 (|X|/d + |A|) per product, and per step 2(d-1)/d of a rank's
+// Costs: received elements: (q-1)/q^2 (|X|/d + |W|) per product, and per step 2(d-1)/d of a rank's
 //     gradients. Weights, gradients and optimizer state take as much memory as on q^2 ranks.
 // Tesseract: Wang et al. 2021 (arXiv 2105.14500), section 3, with d <= q. d = 1 is SUMMA. No
 // message crosses the grids before the gradients, so depth is data parallelism over the grids.
 //
-// Y = X A and dX = dY A^T are SUMMA inside each grid: rank (i, j, k) computes blocks of its own
-// rows, and summa_batch() gives each rank the sequences of these rows. dA = X^T dY is a sum over
+// Y = X W and dX = dY W^T are SUMMA inside each grid: rank (i, j, k) computes blocks of its own
+// rows, and summa_batch() gives each rank the sequences of these rows. dW = X^T dY is a sum over
 // ALL tokens, but a grid has only its own tokens:
 //
-//     dA(l,j) = sum over grids k of  X_k(0,l)^T dY_k(0,j) + X_k(1,l)^T dY_k(1,j) + ...
+//     dW(l,j) = sum over grids k of  X_k(0,l)^T dY_k(0,j) + X_k(1,l)^T dY_k(1,j) + ...
 //                                    SUMMA's reduce, along a column of grid k
 #include "03_tensor_parallel/tensor_parallel.h"
 

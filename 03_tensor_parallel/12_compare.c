@@ -40,21 +40,21 @@ TensorWayShape tensor_way_shape(TensorWay way, size_t ranks) {
     return (TensorWayShape){ 0, 0 };
 }
 
-// X: the inputs of a block's four matrices, BTC (1 + 1 + 1 + 4). A: the elements of these matrices,
+// X: the inputs of a block's four matrices, BTC (1 + 1 + 1 + 4). W: the elements of these matrices,
 // 12 C^2. all_reduce(n): the share of a tensor that a rank receives in an all-reduce over n ranks.
 static double all_reduce(double n) { return 2 * (n - 1) / n; }
 double tensor_way_received(TensorWay way, size_t ranks, double tokens, double width) {
     const TensorWayShape s = tensor_way_shape(way, ranks);
     const double t = (double)ranks, q = (double)s.q, d = (double)s.depth;
-    const double BTC = tokens * width, X = 7 * BTC, A = 12 * width * width;
+    const double BTC = tokens * width, X = 7 * BTC, W = 12 * width * width;
     if (s.q == 0 || ranks == 1) return 0;
     switch (way) {
     case WAY_1D: return 4 * BTC * all_reduce(t);         // four all-reduces of BTC
     case WAY_SP: return 10 * BTC * (t - 1) / t;          // ten all-gathers or reduce-scatters
-    case WAY_2D: return 3 * (q - 1) / (q * q) * (X + A); // three products per matrix
-    case WAY_25D: return 3 * (q - 1) / (q * q) * (X / d + A) + all_reduce(d) * A / (q * q);
-    case WAY_3D: return (q - 1) / t * (39 * BTC + 3 * A);            // X and W three times, Y twice
-    case WAY_RING: return (6 * t - 4) * BTC / t + all_reduce(t) * A; // k, v twice, dk, dv; sums
+    case WAY_2D: return 3 * (q - 1) / (q * q) * (X + W); // three products per matrix
+    case WAY_25D: return 3 * (q - 1) / (q * q) * (X / d + W) + all_reduce(d) * W / (q * q);
+    case WAY_3D: return (q - 1) / t * (39 * BTC + 3 * W);            // X and W three times, Y twice
+    case WAY_RING: return (6 * t - 4) * BTC / t + all_reduce(t) * W; // k, v twice, dk, dv; sums
     case TENSOR_WAYS: break;
     }
     return 0;

@@ -202,7 +202,7 @@ const LayerKind summa_embedding = { .name = "SUMMA embedding",
                                     .backward = embedding_backward };
 
 // ---------------------------------------------------------------- head and loss
-// logits = norm(x) wte^T is computed like dX = dY A^T of a linear layer. wte [V, C] is cut in the
+// logits = norm(x) wte^T is computed like dX = dY W^T of a linear layer. wte [V, C] is cut in the
 // same blocks as in the embedding.
 
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {

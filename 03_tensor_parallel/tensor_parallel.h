@@ -96,10 +96,10 @@ Range summa_range(SummaCut cut, size_t q, size_t l); // piece l, in elements
 // Returns q for q x q ranks. usage_error() if the number of ranks is not a square.
 size_t summa_side(size_t ranks);
 // Collective over the grid. k: how K is cut, on both factors. Outputs are overwritten.
-// y [M, N] = x [M, K] a [K, N]; x [M, K] = y [M, N] a [K, N]^T; a [K, N] = x [M, K]^T y [M, N].
-void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k);
-void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor a, SummaCut k);
-void summa_product_tn(const CommGrid *g, Tensor a, Tensor x, Tensor y, SummaCut k);
+// y [M, N] = x [M, K] w [K, N]; x [M, K] = y [M, N] w [K, N]^T; w [K, N] = x [M, K]^T y [M, N].
+void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor w, SummaCut k);
+void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut k);
+void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut k);
 // Returns the rank's own block, or room in a for another rank's block.
 Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols);
 // p[0]: the weights [K, N]. p[1]: the bias [N], on row 0 only. Backward adds to their gradients

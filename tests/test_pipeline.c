@@ -152,6 +152,34 @@ static void run_case(Comm *world, void *which) {
     data_free(&d);
 }
 
+// pipeline_loss (04.02) runs forwards only: on even stages, and on stages of one block each, except
+// that the last stage has the rest.
+static void run_evaluation(Comm *world, void *unused) {
+    (void)unused;
+    size_t p = world->size, uneven[4];
+    for (size_t i = 0; i < p; i++) uneven[i] = i + 1 < p ? 1 : sizes.layers - (p - 1);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Data d = data_synthetic(sizes.vocab, sizes.context, 1);
+    Batch b = data_batch(&d, &tokens, 0, 0, SEQUENCES, SEQUENCES);
+    Model *whole = model_describe(&sizes, model_layers(&sizes));
+    model_allocate(whole);
+    double want = model_loss(whole, &b);
+    for (size_t k = 0; k < 2; k++) {
+        Range layers = pipeline_stage_layers(&sizes, k ? uneven : NULL, p, world->rank);
+        Model *m = model_describe(&sizes, layers);
+        model_allocate(m);
+        double loss = pipeline_loss(world, m, &b); // 0 on all stages but the last
+        comm_all_reduce_doubles(world, &loss, 1);
+        if (world->rank == 0)
+            ok(loss == want, "evaluation on %zu stages, %s: the bits of one device", p,
+               k ? "one block each, and the rest" : "even");
+        model_free(m);
+    }
+    model_free(whole);
+    arena_free(&tokens);
+    data_free(&d);
+}
+
 // ------------------------------------------------ versions of weights; updates without a flush
 
 // PipeDream (Harlap et al. 2018) updates after every backward, so the pipeline never runs empty. In
@@ -674,6 +702,7 @@ int main(void) {
     device_init();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         as_ranks(cases[i].p, run_case, &cases[i]);
+    for (size_t p = 1; p <= 4; p++) as_ranks(p, run_evaluation, NULL);
     for (size_t i = 0; i < sizeof wrappings / sizeof *wrappings; i++)
         as_ranks(wrappings[i].ranks, run_wrapped, &wrappings[i]);
     for (size_t p = 1; p <= 3; p++) as_ranks(p, run_versions, NULL);

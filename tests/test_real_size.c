@@ -323,6 +323,9 @@ static void partition(void) {
     on_page("largest stage of 7: %.0f %% less than %.1f", 100 * (1 - 7 / last), last);
     on_page("block has %.1f billion parameters", moved / G);
     on_page("%.1f s at 25 GB/s", 12 * moved / IB);
+    page = "04_pipeline_naive/reference.md"; // PipeDream's planner
+    on_page("(28, 3 \\cdot 13.8) = %.2f$ ms", fmax(8 + 8 + 6 + 4 + 1 + 1, 3 * 13.8) / 4);
+    on_page("\\frac83 \\cdot 0.8) = %.2f$ ms", fmax(8 + 8 + 6, 8.0 / 3 * 0.8) / 3);
 }
 
 // ---- 05_pipeline_1f1b: GPT-3, p = 8, t = 8, m = 96 ----

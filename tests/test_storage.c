@@ -6,11 +6,13 @@
 // level: core
 // question: Is a 16-bit result the real result, rounded once?
 #include <math.h>
+#include "03_tensor_parallel/tensor_parallel.h"
 #include "common/device/device.h"
 #include "common/model/optimizer.h"
 #include "common/tensor/ops.h"
 #include "common/tensor/random.h"
 #include "common/tensor/storage.h"
+#include "judge/frame/launch.h"
 #include "tap.h"
 
 static const Element HALVES[] = { BF16S, FP16S };
@@ -545,6 +547,36 @@ static void no_master(void) {
     one_step(m, &o);
 }
 
+// A product on a grid of 2 x 2 ranks adds its turns in reals and rounds the sum once. The factors
+// are whole numbers, so the sum in reals is exact. It has too many digits for 16 bits.
+static void grid_product(Comm *world, void *element) {
+    enum { M = 4, K = 6, N = 8 };
+    const Element e = *(const Element *)element;
+    CommGrid g = comm_grid(world, 2, 2, 1);
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor factor[2] = { tensor_new(&a, M, K), tensor_new(&a, K, N) }, part[2];
+    Tensor y = tensor_shaped(&a, tensor_shape(M / 2, N / 2, e)), rounded = tensor_like(&a, y);
+    Tensor whole = tensor_new(&a, M, N);
+    real number[K * N];
+    for (size_t i = 0; i < 2; i++) {
+        const size_t rows = factor[i].rows / 2, cols = factor[i].cols / 2;
+        for (size_t k = 0; k < K * N; k++) number[k] = (real)(random_key(i, k) % 119) - 59;
+        tensor_upload(factor[i], number);
+        part[i] = tensor_shaped(&a, tensor_shape(rows, cols, e));
+        Tensor row = tensor_row_range(factor[i], g.row * rows, (g.row + 1) * rows);
+        tensor_copy(part[i], tensor_col_range(row, g.col * cols, (g.col + 1) * cols));
+    }
+    op_matmul(whole, factor[0], factor[1]);
+    Tensor row = tensor_row_range(whole, g.row * y.rows, (g.row + 1) * y.rows);
+    tensor_copy(rounded, tensor_col_range(row, g.col * y.cols, (g.col + 1) * y.cols));
+    summa_product(&g, y, part[0], part[1], (SummaCut){ K, 1 });
+    double wrong = !tensor_equal(y, rounded);
+    comm_all_reduce_doubles(world, &wrong, 1);
+    if (world->rank == 0) ok(wrong == 0, "%s: SUMMA rounds a product once", element_name(e));
+    arena_free(&a);
+    comm_grid_free(&g);
+}
+
 int main(void) {
     memory_rank_begin();
     // first, because a process that has used a GPU cannot fork a process that uses it
@@ -562,5 +594,10 @@ int main(void) {
     }
     test_large_batch();
     memory_rank_end();
+    for (size_t i = 0; i < 2; i++) {
+        Element e = HALVES[i];
+        Launch launch = { .ranks = 4, .timeout = 60 };
+        comm_run(&launch, grid_product, &e);
+    }
     return tap_end();
 }

@@ -1,41 +1,36 @@
 // 09_summa.c (experiment): one linear layer (grid_linear.c) and then a GPT are computed in q x q
-// blocks and compared with the unsplit ones. Costs per rank: bytes received along its row and its
-// column, memory, time.
-#include <stdio.h>
+// blocks and compared with the unsplit ones. Costs per rank: received bytes, memory, time.
 #include "03_tensor_parallel/experiments/experiments.h"
 
 enum { M = 12, K = 24, N = 36 }; // sizes of one linear layer: every q up to 4 divides them
 
-// ---------------------------------------------------------------- the table
+static double fewest_tokens(const GridPlace *at) { // for which 2D receives less than 1D
+    return 36.0 * (double)at->c->width / (8.0 * (double)at->q - 13);
+}
 
 static void table(Run *run, const GridPlace *at, size_t sequences, double took) {
     const ModelConfig *c = at->c;
     const size_t n = run->world->size, q = at->q;
-    const bool simulated = clock_config()->simulated;
     const GptCells none = { "=-", "=-", "=-", "=-", "=-" }; // 1D needs a head per rank
     const GptCells one = gpt_cells_1d(run, c, 1, sequences);
     const GptCells line = n <= c->heads ? gpt_cells_1d(run, c, n, sequences) : none;
-    char title[2][40], time[24];
-    snprintf(title[0], 40, "1D on %zu", n);
-    snprintf(title[1], 40, "2D on %zu x %zu", q, q);
-    page_cell(time, took, "ps");
-    const char *const columns[] = { "one device", title[0], title[1], NULL };
+    const char *const columns[] = { "one device", page_text(run, "1D on %zu", n),
+                                    page_text(run, "2D on %zu x %zu", q, q), NULL };
     const Result rows[] = {
-        { "parameters of a block",
-          "12 C²/q²; row 0: also 13 C/q",
-          { one.block, line.block, "block" } },
-        { "parameters of the model",
-          "matrices cut in q² parts",
+        { "parameters",
+          "matrices: q² parts; vectors: row 0",
           { one.parameters, line.parameters, "parameters" } },
         { "activations, peak", "cut in q² parts", { one.kept, line.kept, "kept" } },
         { "received along the row",
           "3(q-1)/q² of X; norms, loss",
           { "=0 B", "=-", "row.received" } },
         { "received along the column",
-          "3(q-1)/q² of A, and biases",
+          "3(q-1)/q² of W, and biases",
           { "=0 B", "=-", "column.received" } },
         { "received per step", "row + column", { one.received, line.received, "received" } },
-        { simulated ? "time of the layers" : NULL, NULL, { one.time, line.time, time } },
+        { clock_config()->simulated ? "time of the layers" : NULL,
+          NULL,
+          { one.time, line.time, value_cell(run, took, "ps") } },
         { 0 },
     };
     results(run, columns, rows);
@@ -43,54 +38,44 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
         "  %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
         "entries; q = %zu",
         sequences, c->context, c->width, c->heads, c->layers, c->vocab, q);
-    if (q > 1) {
-        say(run, "  3: a layer has three products (Y, dX, dA). In each, X or dX and A or dA are "
-                 "sent once.");
-        say(run, "  1D receives activations only, 2D also weights, which do not grow with the "
-                 "tokens. So 2D receives");
-        say(run,
-            "  less from 36 C/(8q-13) = %.0f tokens on (this step: %zu). Row 0 alone holds "
-            "biases and norms.",
-            36.0 * (double)c->width / (8.0 * (double)q - 13), sequences * c->context);
-    }
+    if (q == 1) return;
+    say(run, "  The factor 3: a layer has three products. Y sends X and W, dX sends dX and W, dW "
+             "sends X and dW.");
+    say(run, "  1D receives activations only, 2D also weights, which do not grow with the tokens. "
+             "So 2D receives");
+    say(run, "  less from 36 C/(8q-13) = %.0f tokens on (this step: %zu).", fewest_tokens(at),
+        sequences * c->context);
 }
 
 // Compares the slowest or fullest rank with 1D.
 static void ending(Run *run, const GridPlace *at, size_t sequences, double took) {
     const size_t n = run->world->size, q = at->q;
-    const bool possible = n > 1 && n <= at->c->heads; // 1D
-    char compared[80] = "", time[24], from[48] = "";
-    if (possible) {
+    const char *times = "", *compared = "", *from = "";
+    if (n > 1 && n <= at->c->heads) { // 1D needs a head per rank
         const CutSizes z = cut_sizes(at->c, n, 0);
-        snprintf(compared, sizeof compared, ", up to %.1f times as much as 1D tensor parallelism",
-                 cost_value(run, "received") /
-                     traffic_tensor_parallel(&z, n, sequences, false).bytes);
+        const double line = traffic_tensor_parallel(&z, n, sequences, false).bytes;
+        compared = page_text(run, ", up to %.1f times as much as 1D tensor parallelism",
+                             cost_value(run, "received") / line);
+        if (clock_config()->simulated)
+            times = page_text(run, ": %s for the layers, %s in 1D", value_text(run, took, "ps"),
+                              gpt_cells_1d(run, at->c, n, sequences).time + 1);
     }
-    if (q > 1)
-        snprintf(from, sizeof from, " (here from %.0f on)",
-                 36.0 * (double)at->c->width / (8.0 * (double)q - 13));
+    if (q > 1) from = page_text(run, " (here from %.0f on)", fewest_tokens(at));
     if (!answer_alone(run))
         say_answer(run,
-                   "Yes. A rank holds %s of parameters and %s of activations. For every "
-                   "product it receives blocks of X and of A, or of their gradients. Together "
-                   "that is %s per step%s.",
+                   "Yes. A rank holds %s of parameters and %s of activations. For every product it "
+                   "receives blocks of X and of W, or of their gradients. Together that is %s per "
+                   "step%s.",
                    cost_text(run, "parameters"), cost_text(run, "kept"), cost_text(run, "received"),
                    compared);
-    page_value(time, sizeof time, took, "ps");
-    if (possible && clock_config()->simulated)
-        say_cost(run,
-                 "each product takes %zu turns of 2 broadcasts or reduces, and nothing is "
-                 "sent while ranks compute: %s for the layers, %s in 1D.",
-                 q, time, gpt_cells_1d(run, at->c, n, sequences).time + 1);
-    else
-        say_cost(run,
-                 "each product takes %zu turn%s of 2 broadcasts or reduces, and nothing is "
-                 "sent while ranks compute.",
-                 q, q == 1 ? "" : "s");
+    say_cost(run,
+             "each product takes %zu turn%s of 2 broadcasts or reduces, and nothing is sent while "
+             "ranks compute%s.",
+             q, q == 1 ? "" : "s", times);
     say_use_when(run,
-                 "more ranks than a node has must share one layer, and a step has many "
-                 "tokens%s. If only 1D's whole activations do not fit, sequence "
-                 "parallelism (03.07) cuts them and sends no weights.",
+                 "more ranks than a node has must share one layer, and a step has many tokens%s. "
+                 "If only 1D's whole activations do not fit, sequence parallelism (03.07) cuts "
+                 "them and sends no weights.",
                  from);
 }
 
@@ -100,10 +85,10 @@ static void summa_lesson(Run *run) {
     CommGrid g = comm_grid(run->world, q, q, 1);
     const ModelConfig c = gpt_options(run, option_size(run, "context"), option_size(run, "vocab"));
     say(run,
-        "A grid of q x q ranks, q = %zu; each holds one block of X, of A and of Y = X A. In turn k "
+        "A grid of q x q ranks, q = %zu; each holds one block of X, of W and of Y = X W. In turn l "
         "the ranks of",
         q);
-    say(run, "column k send X along their rows, and the ranks of row k send A along their "
+    say(run, "column l send X along their rows, and the ranks of row l send W along their "
              "columns. Then all ranks");
     say(run, "multiply. Below, one layer; in the table, a GPT. 1D: tensor parallelism (03.06). 2D: "
              "this grid.");
@@ -112,7 +97,7 @@ static void summa_lesson(Run *run) {
     training_store(run, &t);
     CutGpt cut = { .way = WAY_2D, .world = run->world, .grid = g };
     training_both(run, "SUMMA = unsplit", &t, gpt_train, &cut); // SGD, then AdamW
-    const GridPlace at = grid_place(&t.model, &g);
+    const GridPlace at = grid_place_of(&t.model, q, 1, run->world->rank);
     const double took = (double)cut.measured.layers_time;
     grid_costs(run, &cut, &at, t.sequences);
     table(run, &at, t.sequences, took);

@@ -1,82 +1,74 @@
 // 10_tesseract.c (experiment): a GPT is trained on d grids of ranks and compared with the unsplit
 // one. The table compares the d grids with one grid of q x q ranks, whose costs are computed.
-#include <stdio.h>
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
 
 enum { BATCH = 4 }; // a sequence for each of 2 x 2 rows
 
-// The costs of this rank's place if one of the d grids trained the same batch alone, as in lesson
-// 09. Computed from sizes alone.
+// Costs of rank 0 if the first of the d grids trained the same batch alone, as in lesson 09.
+// Computed from sizes alone.
 typedef struct {
-    double parameters, kept, row, column, received, time;
+    double parameters, kept, row, column, time;
 } Alone;
 static Alone one_grid(const GridPlace *at, size_t sequences) {
     const ModelConfig *c = at->c;
     const CutSizes whole = cut_sizes(c, 1, 0);
-    const GridPlace alone = grid_place_of(c, at->q, 1, at->col + at->q * at->row);
+    const GridPlace alone = grid_place_of(c, at->q, 1, 0);
     const GridTraffic t = grid_stage(&alone, &whole, sequences, false);
     const CutSizes z = grid_sizes(&alone);
     return (Alone){ (double)(grid_elements_stage(&alone, &whole) * weight_bytes(c)),
                     (double)activations_bytes(&z, grid_sequences(&alone, sequences)),
-                    t.row.received,
-                    t.col.received,
-                    t.row.received + t.col.received,
-                    t.products.time + t.transfers };
+                    t.row.received, t.col.received, t.products.time + t.transfers };
 }
+static const char *bytes(Run *run, double n) { return value_cell(run, n, "bytes"); }
+static const char *plural(size_t n) { return n == 1 ? "" : "s"; }
 
 static void table(Run *run, const GridPlace *at, size_t sequences, double took) {
     const ModelConfig *c = at->c;
     const Alone alone = one_grid(at, sequences);
     const bool timed = clock_config()->simulated && grid_even(at, sequences);
-    char title[2][40], parameters[24], kept[24], row[24], column[24], received[24], time[2][24];
-    const size_t grid = at->q * at->q;
-    snprintf(title[0], 40, "1 grid (%zu rank%s)", grid, grid == 1 ? "" : "s");
-    snprintf(title[1], 40, "%zu grid%s (%zu rank%s)", at->depth, at->depth == 1 ? "" : "s",
-             at->depth * grid, at->depth * grid == 1 ? "" : "s");
-    page_cell(parameters, alone.parameters, "bytes");
-    page_cell(kept, alone.kept, "bytes");
-    page_cell(row, alone.row, "bytes");
-    page_cell(column, alone.column, "bytes");
-    page_cell(received, alone.received, "bytes");
-    page_cell(time[0], alone.time, "ps");
-    page_cell(time[1], took, "ps");
-    const char *const columns[] = { title[0], title[1], NULL };
+    const size_t ranks = at->q * at->q, d = at->depth;
+    const char *const columns[] = {
+        page_text(run, "1 grid (%zu rank%s)", ranks, plural(ranks)),
+        page_text(run, "%zu grid%s (%zu rank%s)", d, plural(d), d * ranks, plural(d * ranks)), NULL
+    };
     const Result rows[] = {
-        { "parameters", "1/q² of the weights, in each grid", { parameters, "parameters" } },
-        { "activations, peak", "1/(q² d) of all activations", { kept, "kept" } },
-        { "received along the row", "activations: 1/d of one grid's", { row, "row.received" } },
+        { "parameters",
+          "1/q² of the weights, in each grid",
+          { bytes(run, alone.parameters), "parameters" } },
+        { "activations, peak", "1/(q² d) of all activations", { bytes(run, alone.kept), "kept" } },
+        { "received along the row",
+          "activations: 1/d of one grid's",
+          { bytes(run, alone.row), "row.received" } },
         { "received along the column",
           "weights: not less than one grid's",
-          { column, "column.received" } },
+          { bytes(run, alone.column), "column.received" } },
         { "received from other grids",
           "2(d-1)/d of a rank's gradients",
           { "=0 B", "depth.received" } },
-        { "received per step", "row + column + other grids", { received, "received" } },
+        { "received per step",
+          "row + column + other grids",
+          { bytes(run, alone.row + alone.column), "received" } },
         { timed ? "time of a step" : NULL,
           "without gradient norm, optimizer",
-          { time[0], time[1] } },
+          { value_cell(run, alone.time, "ps"), value_cell(run, took, "ps") } },
         { 0 },
     };
     results(run, columns, rows);
     say(run,
         "  %zu sequences of %zu tokens, width %zu, %zu heads, %zu blocks, %zu vocabulary "
         "entries; q = %zu, d = %zu",
-        sequences, c->context, c->width, c->heads, c->layers, c->vocab, at->q, at->depth);
+        sequences, c->context, c->width, c->heads, c->layers, c->vocab, at->q, d);
     say(run,
         "  1 grid: computed for rank 0 and the same batch, with the formulas of 03.09. %zu "
         "grid%s: measured.",
-        at->depth, at->depth == 1 ? "" : "s");
+        d, plural(d));
 }
 
 static void ending(Run *run, const GridPlace *at, size_t sequences) {
     const Alone alone = one_grid(at, sequences);
-    char kept[2][24], received[2][24];
-    page_value(kept[0], sizeof kept[0], alone.kept, "bytes");
-    page_value(kept[1], sizeof kept[1], cost_value(run, "kept"), "bytes");
-    page_value(received[0], sizeof received[0], alone.received, "bytes");
-    page_value(received[1], sizeof received[1], cost_value(run, "received"), "bytes");
-    if (at->depth == 1)
+    const size_t d = at->depth, ranks = at->q * at->q;
+    if (d == 1)
         say_answer(run,
                    "Nothing: with d = 1 this is SUMMA on %zu x %zu ranks, and each rank "
                    "receives %s per step.",
@@ -87,12 +79,14 @@ static void ending(Run *run, const GridPlace *at, size_t sequences) {
                    "parallelism. With %zu ranks instead of %zu, a rank keeps at most %s "
                    "of activations instead of %s, and receives at most %s per step instead "
                    "of %s.",
-                   at->depth, at->depth * at->q * at->q, at->q * at->q, kept[1], kept[0],
-                   received[1], received[0]);
+                   d, d * ranks, ranks, value_text(run, cost_value(run, "kept"), "bytes"),
+                   value_text(run, alone.kept, "bytes"),
+                   value_text(run, cost_value(run, "received"), "bytes"),
+                   value_text(run, alone.row + alone.column, "bytes"));
     say_cost(run,
              "%zu cop%s of all weights, and %s received per rank and step for the sums of "
              "their gradients.",
-             at->depth, at->depth == 1 ? "y" : "ies", cost_text(run, "depth.received"));
+             d, d == 1 ? "y" : "ies", cost_text(run, "depth.received"));
     say_use_when(run, "more ranks are available than q², the weights fit in q² of them, and the "
                       "batch has q d sequences or more.");
 }
@@ -109,7 +103,7 @@ static void tesseract_lesson(Run *run) {
     say(run,
         "d = %zu grid%s of q x q ranks, q = %zu: ranks 0 to %zu are the first. All grids hold the "
         "same weights,",
-        g.depth, g.depth == 1 ? "" : "s", g.rows, g.rows * g.cols - 1);
+        g.depth, plural(g.depth), g.rows, g.rows * g.cols - 1);
     say(run, "in blocks. Each grid has another part of the batch, and computes its part as SUMMA "
              "does (03.09).");
     if (run->world->size > 1)
@@ -119,7 +113,7 @@ static void tesseract_lesson(Run *run) {
         say(run, "In the row of links the A at the right end are new: there the grids add their "
                  "gradients.");
     training_both(run, "Tesseract = unsplit", &t, gpt_train, &cut); // SGD, then AdamW
-    const GridPlace at = grid_place(&t.model, &g);
+    const GridPlace at = grid_place_of(&t.model, g.rows, g.depth, run->world->rank);
     grid_costs(run, &cut, &at, t.sequences);
     picture_show(run, "A step of GPT on the grid", PICTURE_ALIKE_ONCE);
     table(run, &at, t.sequences, (double)cut.measured.layers_time);

@@ -1,7 +1,6 @@
 // 11_cube.c (experiment): two linear layers (cube_linears.c) and then a GPT are split over a cube
 // and compared with the unsplit ones. Backward reads the X and W that forward gathered, or gathers
 // them again, with the same bits. Bytes along each axis, memory and time are predicted.
-#include <stdio.h>
 #include <string.h>
 #include "03_tensor_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
@@ -47,8 +46,6 @@ static void costs(Run *run, const ModelConfig *c, size_t sequences, const CutGpt
                              { clock_config()->simulated ? "step" : NULL, "step", "ps",
                                BY_FORMULA(time), (double)picture_timing(run).step },
                              { 0 } });
-    picture_show(run, again ? "Last step, gathered again" : "Last step, kept",
-                 PICTURE_DETAIL | PICTURE_NO_FILES);
 }
 
 // ---------------------------------------------------------------- the table, and the run
@@ -57,12 +54,10 @@ static void costs(Run *run, const ModelConfig *c, size_t sequences, const CutGpt
     { alone, id ".whole", id ".again" }
 static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     const GptCells one = gpt_cells_1d(run, c, 1, sequences);
-    char title[40];
-    snprintf(title, sizeof title, "%zu x %zu x %zu: keep", q, q, q);
-    const char *const columns[] = { "one device", title, "gather again", NULL };
+    const char *const columns[] = { "one device", page_text(run, "%zu x %zu x %zu: keep", q, q, q),
+                                    "gather again", NULL };
     const Result rows[] = {
-        { "parameters, block", "12 C²/q³ + 13 C/q", BOTH(one.block, "block") },
-        { "parameters, model", "1/q³ of every matrix", BOTH(one.parameters, "parameters") },
+        { "parameters", "matrices: 1/q³; vectors: 1/q", BOTH(one.parameters, "parameters") },
         { "activations, peak", "1/q³ of all; gathered X, W: 1/q²", BOTH(one.kept, "kept") },
         { "sent along row", "Y (every second matrix: X)", BOTH("=0 B", "sent.row") },
         { "sent along column", "X (every second matrix: Y)", BOTH("=0 B", "sent.column") },
@@ -72,8 +67,7 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
         { 0 },
     };
     results(run, columns, rows);
-    say(run, "  keep: the gathered X and W stay in memory for backward. gather again: they do "
-             "not.");
+    say(run, "  keep: the gathered X and W stay in memory. gather again: backward gathers them.");
     say(run,
         "  %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
         "entries; q = %zu",
@@ -81,33 +75,31 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
 }
 
 static void ending(Run *run) {
+    const char *time = "";
+    if (clock_config()->simulated)
+        time = page_text(run, ", and takes %s instead of %s", cost_text(run, "step.again"),
+                         cost_text(run, "step.whole"));
     if (!answer_alone(run))
         say_answer(run,
                    "Forward, a rank gathers a part of X and one of W, and its row adds the "
                    "products (reduce-scatter). Backward, it gathers dY, and lines of ranks add "
                    "dX and dW. It sends %s per step and keeps %s of activations.",
                    cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
-    if (clock_config()->simulated)
-        say_cost(run,
-                 "gathering again keeps %s instead of %s, sends %s, and takes %s instead of "
-                 "%s.",
-                 cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
-                 cost_text(run, "sent.again"), cost_text(run, "step.again"),
-                 cost_text(run, "step.whole"));
-    else
-        say_cost(run, "gathering again keeps %s instead of %s, and sends %s.",
-                 cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
-                 cost_text(run, "sent.again"));
-    say_use_when(run, "there are q³ ranks, at least q² sequences, and many tokens per weight. "
-                      "First compare it with 1D and SP inside a node and data or pipeline "
-                      "parallelism between nodes (03.12).");
+    say_cost(run, "gathering again keeps %s instead of %s, sends %s%s.",
+             cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
+             cost_text(run, "sent.again"), time);
+    say_use_when(run,
+                 "there are q³ ranks, at least q² sequences, and many tokens per step: on 64 ranks "
+                 "from %.1f C tokens on a rank receives less than in 1D (03.06). First compare it "
+                 "with 1D and SP inside a node and data or pipeline parallelism between nodes "
+                 "(03.12).",
+                 tensor_way_crossover(WAY_3D, WAY_1D, 64));
 }
 
 // Prints the ranks of a line of the cube through rank 0: multiples of `stride`.
 static void say_line(Run *run, const char *axis, size_t stride, size_t q, const char *does) {
-    char ranks[48] = "";
-    for (size_t i = 0; i < q; i++)
-        snprintf(ranks + strlen(ranks), sizeof ranks - strlen(ranks), " %zu", i * stride);
+    const char *ranks = "";
+    for (size_t i = 0; i < q; i++) ranks = page_text(run, "%s %zu", ranks, i * stride);
     say(run, "  %-6s  ranks%s %s", axis, ranks, does);
 }
 

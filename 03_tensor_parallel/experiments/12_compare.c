@@ -2,8 +2,6 @@
 // the unsplit one: one step over each of the two links of --link. A way that the number of ranks
 // does not allow is left out: 64 ranks allow all six. Two more tables follow from sizes alone
 // (way_tables.c).
-#include <stdio.h>
-#include <string.h>
 #include "03_tensor_parallel/experiments/experiments.h"
 
 static const ClockLink *link_of(int i) {
@@ -54,9 +52,8 @@ static void costs(Run *run, const Training *t, TensorWay way, const GptMeasured 
     const RankShare s = way_share(way, &t->model, t->sequences, n, run->world->rank);
     const double e = (double)weight_bytes(&t->model);
     const double kept = (s.kept - s.kept_reals) * e + s.kept_reals * sizeof(real);
-    char ids[24], names[24], step[40];
-    snprintf(ids, sizeof ids, "%%s.%s", tensor_way_id[way]);
-    snprintf(names, sizeof names, "%s: %%s", tensor_way_name[way]);
+    const char *ids = page_text(run, "%%s.%s", tensor_way_id[way]);
+    const char *names = page_text(run, "%s: %%s", tensor_way_name[way]);
     check_costs(run, ids, names,
                 (CostRow[]){
                     { "parameters", "parameters", "bytes", BY_FORMULA(s.parameters * e),
@@ -66,13 +63,13 @@ static void costs(Run *run, const Training *t, TensorWay way, const GptMeasured 
                     { 0 } });
     if (!clock_config()->simulated || !time_predicted(way, t, n)) return;
     for (int i = 0; i < 2; i++) {
-        snprintf(step, sizeof step, "step, link %s", link_of(i)->name);
         clock_set_link(link_of(i));
         const double loss = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double));
         const double time = way_share(way, &t->model, t->sequences, n, 0).time + loss;
         check_costs(run, ids, names,
-                    (CostRow[]){ { i ? "step.second" : "step.first", step, "ps", BY_FORMULA(time),
-                                   (double)r->step_time[i] },
+                    (CostRow[]){ { i ? "step.second" : "step.first",
+                                   page_text(run, "step, link %s", link_of(i)->name), "ps",
+                                   BY_FORMULA(time), (double)r->step_time[i] },
                                  { 0 } });
     }
     clock_set_link(NULL);
@@ -81,44 +78,42 @@ static void costs(Run *run, const Training *t, TensorWay way, const GptMeasured 
 // ---------------------------------------------------------------- the table of this run
 
 static void table(Run *run, const Training *t, const GptMeasured measured[TENSOR_WAYS]) {
+    static const char *const need[] = { [WAY_2D] = "q²", [WAY_25D] = "q² d", [WAY_3D] = "q³" };
     const size_t n = run->world->size;
-    const bool simulated = clock_config()->simulated;
-    WayCells shape, parameters, kept, received, time[2];
-    char name[2][40];
+    WayCells shape = { NULL }, parameters = { NULL }, kept = { NULL }, received = { NULL };
+    WayCells time[2] = { { NULL } };
+    const char *missing = "";
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         const TensorWayShape s = tensor_way_shape(way, n);
-        const bool on_grid = way == WAY_2D || way == WAY_25D || way == WAY_3D;
-        if (s.q == 0) continue; // way_results() leaves this way out
-        if (on_grid && s.depth > 1) snprintf(shape[way], 40, "=%zu x %zu x %zu", s.q, s.q, s.depth);
-        else if (on_grid) snprintf(shape[way], 40, "=%zu x %zu", s.q, s.q);
-        else snprintf(shape[way], 40, "=%zu", n);
-        snprintf(parameters[way], 40, "parameters.%s", tensor_way_id[way]);
-        snprintf(kept[way], 40, "kept.%s", tensor_way_id[way]);
-        snprintf(received[way], 40, "received.%s", tensor_way_id[way]);
+        if (s.q == 0) {
+            missing = page_text(run, "%s%s %s (%s)", missing, *missing ? "," : "",
+                                tensor_way_name[way], need[way]);
+            continue; // way_results() leaves this way out
+        }
+        shape[way] = page_text(run, "=%zu", s.q);
+        if (way == WAY_2D) shape[way] = page_text(run, "=%zu x %zu", s.q, s.q);
+        if (way == WAY_25D || way == WAY_3D)
+            shape[way] = page_text(run, "=%zu x %zu x %zu", s.q, s.q, s.depth);
+        parameters[way] = page_text(run, "parameters.%s", tensor_way_id[way]);
+        kept[way] = page_text(run, "kept.%s", tensor_way_id[way]);
+        received[way] = page_text(run, "received.%s", tensor_way_id[way]);
         for (int i = 0; i < 2; i++)
-            snprintf(time[i][way], 40, "=%.2f ms", (double)measured[way].step_time[i] / 1e9);
+            time[i][way] = page_text(run, "=%.2f ms", (double)measured[way].step_time[i] / 1e9);
     }
-    for (int i = 0; i < 2; i++) snprintf(name[i], 40, "step, link %s", link_of(i)->name);
+    const char *name[2] = { NULL, NULL }; // the real clock: no row
+    for (int i = 0; i < 2 && clock_config()->simulated; i++)
+        name[i] = page_text(run, "step, link %s", link_of(i)->name);
     const Result rows[] = { way_row("ranks", shape),
                             way_row("parameters", parameters),
                             way_row("activations, peak", kept),
                             way_row("received per step", received),
-                            way_row(simulated ? name[0] : NULL, time[0]),
-                            way_row(simulated ? name[1] : NULL, time[1]),
+                            way_row(name[0], time[0]),
+                            way_row(name[1], time[1]),
                             { 0 } };
     way_results(run, n, rows);
-    static const char *const need[TENSOR_WAYS] = {
-        [WAY_2D] = "q²", [WAY_25D] = "q² d", [WAY_3D] = "q³"
-    };
-    char missing[80] = "";
-    for (TensorWay way = 0; way < TENSOR_WAYS; way++)
-        if (tensor_way_shape(way, n).q == 0)
-            snprintf(missing + strlen(missing), sizeof missing - strlen(missing), "%s %s (%s)",
-                     *missing ? "," : "", tensor_way_name[way], need[way]);
-    char absent[120] = "";
-    if (*missing) snprintf(absent, sizeof absent, " Not with %zu ranks:%s.", n, missing);
+    if (*missing) missing = page_text(run, " Not with %zu ranks:%s.", n, missing);
     say(run, "  %zu blocks, width %zu; %zu sequences of %zu tokens.%s", t->model.layers,
-        t->model.width, t->sequences, t->model.context, absent);
+        t->model.width, t->sequences, t->model.context, missing);
 }
 
 // ---------------------------------------------------------------- the answer
@@ -142,23 +137,21 @@ static void ending(Run *run, const GptMeasured measured[TENSOR_WAYS]) {
     const TensorWay fewest = least(kept, n), quiet = least(bytes, n);
     const TensorWay fast = least(time[0], n), second = least(time[1], n);
     const bool ring = fewest == WAY_RING;
-    char smallest[2][24], speed[80] = "";
-    page_value(smallest[0], sizeof smallest[0], kept[fewest], "bytes");
-    page_value(smallest[1], sizeof smallest[1], bytes[quiet], "bytes");
-    if (clock_config()->simulated && fast == second)
-        snprintf(speed, sizeof speed, " %s is fastest over both links.", tensor_way_name[fast]);
-    else if (clock_config()->simulated)
-        snprintf(speed, sizeof speed, " %s is fastest over link %s, %s over link %s.",
-                 tensor_way_name[fast], link_of(0)->name, tensor_way_name[second],
-                 link_of(1)->name);
+    const char *other = page_text(run, "link %s, %s over link %s", link_of(0)->name,
+                                  tensor_way_name[second], link_of(1)->name);
+    const char *links = fast == second ? "both links" : other, *speed = "";
+    if (clock_config()->simulated)
+        speed = page_text(run, " %s is fastest over %s.", tensor_way_name[fast], links);
     if (!answer_alone(run))
         say_answer(run,
                    "%s keeps the fewest activations, %s%s. %s receives the fewest bytes, %s (at "
                    "GPT-3's width, on 64 ranks: %s).%s",
-                   ring ? "Ring attention" : tensor_way_name[fewest], smallest[0],
+                   ring ? "Ring attention" : tensor_way_name[fewest],
+                   value_text(run, kept[fewest], "bytes"),
                    ring ? ", but all weights; 1D + SP with FlashAttention would keep as little"
                         : "",
-                   tensor_way_name[quiet], smallest[1], tensor_way_name[way_block_quiet()], speed);
+                   tensor_way_name[quiet], value_text(run, bytes[quiet], "bytes"),
+                   tensor_way_name[way_block_quiet()], speed);
     say_cost(run, "1D and SP receive activations; the others also weights or their gradients.");
     say_use_when(run, "the ranks share a node: 1D + SP. One layer needs more ranks than a node "
                       "has: 2D, 2.5D or 3D. One sequence is too long for a rank: ring attention.");
@@ -189,8 +182,7 @@ static void compare(Run *run) {
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         if (tensor_way_shape(way, n).q == 0) continue;
         Trajectory got = trajectory_new(run, &t);
-        char what[40];
-        snprintf(what, sizeof what, "split = unsplit, %s", tensor_way_name[way]);
+        const char *what = page_text(run, "split = unsplit, %s", tensor_way_name[way]);
         CutGpt cut = cut_new(run->world, way);
         gpt_train(&cut, &t, &got);
         clock_set_link(NULL);

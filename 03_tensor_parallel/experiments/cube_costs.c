@@ -1,6 +1,7 @@
 // cube_costs.c: predicts bytes, work and memory of one rank of a cube, from sizes alone. It counts
 // the calls of 11_cube.c and cube_layers.c and executes none.
 #include "03_tensor_parallel/experiments/experiments.h"
+#include "03_tensor_parallel/kept.h"
 #include "common/model/block.h"
 
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again) {
@@ -56,38 +57,29 @@ static size_t gradient(const CubePlace *at) { return gradient_bytes(at->c); }
 
 // y = x w: x and w are gathered, y is scattered. The rows of x are cut over row; swapped: over col.
 // w: bytes of an element of w, or of its gradient.
-static void operands(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped,
-                     size_t K, size_t N, size_t w) {
-    pass(s, at, swapped ? CUBE_ROW : CUBE_COL, B, T * K, stored(at));
+static void operands(CubeTraffic *s, const CubePlace *at, size_t B, bool swapped, size_t K,
+                     size_t N, size_t w) {
+    pass(s, at, swapped ? CUBE_ROW : CUBE_COL, B, at->c->context * K, stored(at));
     pass(s, at, CUBE_DEPTH, K, N, w);
 }
-static void sums(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t N,
-                 size_t y) {
-    pass(s, at, swapped ? CUBE_COL : CUBE_ROW, B, T * N, y);
+static void sums(CubeTraffic *s, const CubePlace *at, size_t B, bool swapped, size_t N, size_t y) {
+    pass(s, at, swapped ? CUBE_COL : CUBE_ROW, B, at->c->context * N, y);
 }
-static void forward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t K,
-                    size_t N) {
-    operands(s, at, B, T, swapped, K, N, stored(at));
-    sums(s, at, B, T, swapped, N, stored(at));
-}
-// dY is gathered, dX and dW are scattered: as many elements as y, x and w in forward.
-static void backward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped,
-                     size_t K, size_t N) {
-    if (at->gather_again) operands(s, at, B, T, swapped, K, N, stored(at));
-    operands(s, at, B, T, swapped, K, N, gradient(at));
-    sums(s, at, B, T, swapped, N, stored(at));
+// Backward gathers dY and scatters dX and dW: as many elements as y, x and w in forward.
+static void linear_layer(CubeTraffic *s, const CubePlace *at, bool backward, size_t B, bool swapped,
+                         size_t K, size_t N) {
+    if (backward) operands(s, at, B, swapped, K, N, gradient(at));
+    if (!backward || at->gather_again) operands(s, at, B, swapped, K, N, stored(at));
+    sums(s, at, B, swapped, N, stored(at));
 }
 static void norm(CubeTraffic *s, const CubePlace *at, const Sizes *z) {
     all_reduce(s, at->q, CUBE_ROW, 2 * z->M, sizeof(real));
 }
-typedef void Direction(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped,
-                       size_t K, size_t N);
-static void block(CubeTraffic *s, const CubePlace *at, const Sizes *z, Direction *pass_through) {
-    const size_t T = at->c->context;
-    pass_through(s, at, z->B, T, false, z->C, 3 * z->A); // q, k, v
-    pass_through(s, at, z->B, T, true, z->A, z->C);      // projection
-    pass_through(s, at, z->B, T, false, z->C, z->F);
-    pass_through(s, at, z->B, T, true, z->F, z->C);
+static void block(CubeTraffic *s, const CubePlace *at, bool backward, const Sizes *z) {
+    linear_layer(s, at, backward, z->B, false, z->C, 3 * z->A); // q, k, v
+    linear_layer(s, at, backward, z->B, true, z->A, z->C);      // projection
+    linear_layer(s, at, backward, z->B, false, z->C, z->F);
+    linear_layer(s, at, backward, z->B, true, z->F, z->C);
     for (int i = 0; i < 2; i++) norm(s, at, z);
 }
 CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, bool again) {
@@ -99,8 +91,8 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
         pass(&s, at, CUBE_COL, z.B, T * z.C, stored(at));
     }
     for (size_t i = 0; i < stage->blocks; i++) {
-        for (int times = 0; times < 1 + again; times++) block(&s, at, &z, forward);
-        block(&s, at, &z, backward);
+        for (int times = 0; times < 1 + again; times++) block(&s, at, false, &z);
+        block(&s, at, true, &z);
     }
     if (!stage->last) return s;
     for (int times = 0; times < 2 + at->gather_again; times++) { // head: w is wte^T
@@ -108,7 +100,7 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
         pass(&s, at, CUBE_DEPTH, z.V, z.C, times ? stored(at) : gradient(at)); // dW once
     }
     for (int way = 0; way < 2; way++) {
-        sums(&s, at, z.B, T, false, z.V, sizeof(real)); // logits
+        sums(&s, at, z.B, false, z.V, sizeof(real)); // logits
         norm(&s, at, &z);
     }
     for (int i = 0; i < 3; i++) all_reduce(&s, at->q, CUBE_COL, z.N, sizeof(real)); // loss
@@ -146,19 +138,13 @@ static size_t matrix(const CubePlace *at, size_t rows, size_t cols) {
 }
 void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK]) {
     const Sizes z = sizes(at, 0);
-    const size_t elements[TENSORS_OF_BLOCK] = { z.C,
-                                                z.C,
-                                                matrix(at, z.C, 3 * z.A),
-                                                3 * z.A, // norm, q|k|v
-                                                matrix(at, z.A, z.C),
-                                                z.C, // projection
-                                                z.C,
-                                                z.C,
-                                                matrix(at, z.C, z.F),
-                                                z.F, // norm, fc
-                                                matrix(at, z.F, z.C),
-                                                z.C }; // out
-    for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
+    for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = z.C;
+    tensor[QKV_W] = matrix(at, z.C, 3 * z.A);
+    tensor[QKV_B] = 3 * z.A;
+    tensor[PROJ_W] = matrix(at, z.A, z.C);
+    tensor[FC_W] = matrix(at, z.C, z.F);
+    tensor[FC_B] = z.F;
+    tensor[OUT_W] = matrix(at, z.F, z.C);
 }
 size_t cube_elements_block(const CubePlace *at) {
     size_t tensor[TENSORS_OF_BLOCK];
@@ -182,30 +168,31 @@ size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage) {
 
 // ---------------------------------------------------------------- kept activations
 
-size_t cube_kept_block(const CubePlace *at, size_t B) {
+// kept.c counts the elements for backward that gathers X and W again. Otherwise the gathered X and
+// W stay, instead of this rank's part of X.
+static KeptElements kept(const CubePlace *at, const CutSizes *stage, size_t B) {
     const Sizes z = sizes(at, B);
-    const size_t gathered = z.B * at->c->context * (2 * z.C + z.A + z.F);
-    const size_t weights = z.C * 3 * z.A + z.A * z.C + 2 * z.C * z.F;
-    const size_t own = z.M * 2 * z.C + z.N * (z.A + z.F);
-    const size_t operands = at->gather_again ? own : gathered + weights;
-    const size_t scores = z.N * z.heads * at->c->context * (at->c->dropout > 0 ? 2 : 1);
-    return operands + z.M * (z.C + 4) + z.N * (3 * z.A + z.F) + scores;
+    const size_t rank = at->col + at->q * (at->row + at->q * at->layer);
+    const size_t layer = z.B * at->c->context; // gathered rows
+    KeptElements k = cube_kept(at->c, at->q, rank, false, stage, B);
+    if (at->gather_again) return k;
+    k.block += layer * (2 * z.C + z.A + z.F) - (z.M * 2 * z.C + z.N * (z.A + z.F));
+    k.block += z.C * 3 * z.A + z.A * z.C + 2 * z.C * z.F; // weights
+    k.head += layer * z.C - z.M * z.C + z.V * z.C;
+    return k;
 }
-static size_t kept_by_head(const CubePlace *at, size_t B) {
-    const Sizes z = sizes(at, B);
-    const size_t operands = at->gather_again ? z.M * z.C : z.B * at->c->context * z.C + z.V * z.C;
-    return operands + 2 * z.M + z.N * (z.V + 1);
+size_t cube_kept_block(const CubePlace *at, size_t B) {
+    return kept(at, &(CutSizes){ .blocks = 1 }, B).block;
 }
 size_t cube_kept_reals(const CubePlace *at, const CutSizes *stage, size_t B) {
-    const Sizes z = sizes(at, B);
-    return stage->blocks * 4 * z.M + (stage->last ? 2 * z.M + z.N * (z.V + 1) : 0);
+    const KeptElements k = kept(at, stage, B);
+    return stage->blocks * k.block_reals + stage->last * k.head_reals;
+}
+size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B) {
+    const KeptElements k = kept(at, stage, B);
+    return k.between + stage->blocks * k.block + stage->last * k.head;
 }
 size_t cube_message(const CubePlace *at, size_t B) {
     const Sizes z = sizes(at, B);
     return z.M * z.C;
-}
-size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B) {
-    const size_t between = (!stage->first + cut_layers(stage) - 1) * cube_message(at, B);
-    return between + stage->blocks * cube_kept_block(at, B) +
-           (stage->last ? kept_by_head(at, B) : 0);
 }

@@ -50,6 +50,9 @@ static void put(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor 
     snapshot_put(s, name, rows, cols, t, w.rows.lo, w.cols.lo);
 }
 
+static void put_whole(Snapshot *s, const char *name, Tensor t) {
+    snapshot_put(s, name, t.rows, t.cols, t, 0, 0);
+}
 static void unsplit(Snapshot *want, Tensor X, Tensor V, Tensor W, Tensor dZ) {
     Arena scratch = arena(MEM_REFERENCE);
     const Element e = X.element;
@@ -63,41 +66,28 @@ static void unsplit(Snapshot *want, Tensor X, Tensor V, Tensor W, Tensor dZ) {
     op_matmul_tn(dW, Y, dZ);
     op_matmul_nt(dX, dY, V);
     op_matmul_tn(dV, X, dY);
-    const struct {
-        const char *name;
-        Tensor t;
-    } all[] = {
-        { "Y", Y }, { "Z", Z }, { "dY", dY }, { "dX", dX }, { "dV", dV }, { "dW", dW },
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        snapshot_put(want, all[i].name, all[i].t.rows, all[i].t.cols, all[i].t, 0, 0);
+    put_whole(want, "Y", Y);
+    put_whole(want, "Z", Z);
+    put_whole(want, "dY", dY);
+    put_whole(want, "dX", dX);
+    put_whole(want, "dV", dV);
+    put_whole(want, "dW", dW);
     arena_free(&scratch);
 }
 
-// ---------------------------------------------------------------- costs, and the run
+// ---------------------------------------------------------------- the run, and its cost
 
-static void reset(const Cube *c) {
-    comm_ledger_reset(c->grid.in_row);
-    comm_ledger_reset(c->grid.in_col);
-    comm_ledger_reset(c->grid.in_depth);
-}
-static double sent_since_reset(const Cube *c) {
-    return (double)(comm_bytes_sent(c->grid.in_row) + comm_bytes_sent(c->grid.in_col) +
-                    comm_bytes_sent(c->grid.in_depth));
-}
-// Forward and backward of one layer, in q^3 equal parts: 2(q-1)/q^3 (|x| + |w| + |y|) elements. The
-// gradient of w is in reals.
-static void linear_cost(Run *run, const char *id, const char *name, size_t q, CubeSizes z,
-                        double sent) {
-    if (z.B % (q * q) || z.K % (q * q) || z.N % (q * q)) return;
+// Forward and backward of both layers, in q^3 equal parts: each sends 2(q-1)/q^3 (|x| + |w| + |y|)
+// elements. The gradient of w is in reals.
+static double bytes_of_both(Run *run, double q, CubeSizes z) {
     const size_t e = element_size(option_storage(run)), x_and_y = z.B * z.T * (z.K + z.N);
     const double bytes = (double)(2 * x_and_y * e + z.K * z.N * (e + sizeof(real)));
-    const double share = (double)(q - 1) / (double)(q * q * q);
-    check_cost(run, id, name, "bytes", formula(share * bytes), NOT_PREDICTED, sent);
+    return 2 * (q - 1) / (q * q * q) * bytes;
 }
 
 void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
     const size_t M = z.B * z.T;
+    Comm *const axis[] = { c->grid.in_row, c->grid.in_col, c->grid.in_depth };
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor X = drawn(run, &scratch, KEY_X, M, z.K), V = drawn(run, &scratch, KEY_V, z.K, z.N);
     Tensor W = drawn(run, &scratch, KEY_W, z.N, z.K), dZ = drawn(run, &scratch, KEY_DZ, M, z.K);
@@ -112,17 +102,13 @@ void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
                                                     range_size(y_window.cols), x.element));
     Tensor out = tensor_like(&scratch, x), dout = part(&scratch, dZ, x_window);
     Tensor dy = tensor_like(&scratch, y), dx = tensor_like(&scratch, x);
-    double first, second; // bytes sent
+    for (size_t i = 0; i < 3; i++) comm_ledger_reset(axis[i]);
 
-    // Bytes of both layers: forward of V, forward and backward of W, backward of V.
     picture_begin(run, MEM_WORKSPACE);
-    reset(c);
     record_enter(EVENT_FORWARD, 0);
     CubeOperands x_and_v = cube_operands(at, &scratch, x, v.w);
     cube_forward(at, y, x_and_v); // Y is swapped
     record_leave();
-    first = sent_since_reset(c);
-    reset(c);
     record_enter(EVENT_FORWARD, 1);
     CubeOperands y_and_w = cube_operands(swapped, &scratch, y, w.w);
     cube_forward(swapped, out, y_and_w); // Z has the layout of X
@@ -130,14 +116,13 @@ void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
     record_enter(EVENT_BACKWARD, 1);
     cube_backward(swapped, dy, &w, dout, y_and_w);
     record_leave();
-    second = sent_since_reset(c);
-    reset(c);
     record_enter(EVENT_BACKWARD, 0);
     cube_backward(at, dx, &v, dy, x_and_v);
     record_leave();
-    first += sent_since_reset(c);
     picture_end(run);
 
+    size_t sent = 0;
+    for (size_t i = 0; i < 3; i++) sent += comm_bytes_sent(axis[i]);
     put(got, "Y", M, z.N, y, y_window);
     put(got, "Z", M, z.K, out, x_window);
     put(got, "dY", M, z.N, dy, y_window);
@@ -150,8 +135,9 @@ void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
     check_close(run, "two linear layers = unsplit", got, want, rounding_limit(run));
     snapshot_free(got);
     snapshot_free(want);
-    if (shown) picture_show(run, "Two linear layers, forward and backward", PICTURE_ALIKE_ONCE);
-    linear_cost(run, "linear.y", "Y = X V: 2(q-1)/q^3 (|x| + |w| + |y|)", c->grid.rows, z, first);
-    linear_cost(run, "linear.z", "Z = Y W: 2(q-1)/q^3 (|x| + |w| + |y|)", c->grid.rows, z, second);
     arena_free(&scratch);
+    if (!shown) return;
+    picture_show(run, "Two linear layers, forward and backward", PICTURE_ALIKE_ONCE);
+    check_cost(run, "linears", "two linear layers: 4(q-1)/q^3 (|x| + |w| + |y|)", "bytes",
+               formula(bytes_of_both(run, (double)c->grid.rows, z)), NOT_PREDICTED, (double)sent);
 }

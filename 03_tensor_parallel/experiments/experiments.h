@@ -224,15 +224,10 @@ typedef struct {
     const ModelConfig *c;
     size_t q, depth, row, col, layer;
 } GridPlace;
-GridPlace grid_place(const ModelConfig *c, const CommGrid *g);
 GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank);
-size_t grid_sequences(const GridPlace *at,
-                      size_t B);               // the number of B sequences that the rank's row has
-bool grid_even(const GridPlace *at, size_t B); // are all blocks equal?
+size_t grid_sequences(const GridPlace *at, size_t B); // those of B that the rank's row has
+bool grid_even(const GridPlace *at, size_t B);        // are all blocks equal?
 
-// One linear layer x [M, K] a [K, N] + b in equal blocks.
-GridTraffic grid_linear_forward(const GridPlace *at, size_t M, size_t K, size_t N);
-GridTraffic grid_linear_backward(const GridPlace *at, size_t M, size_t K, size_t N);
 // A stage with B sequences: forward, forward of its blocks once more if `again`, and backward.
 GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, bool again);
 // Sums of a stage's gradients over depth, one all-reduce each: both uses of wte; all other units.
@@ -313,7 +308,7 @@ RankShare cube_rank_share(const ModelConfig *c, size_t sequences, size_t q, size
 
 typedef struct {
     size_t M, K, N;
-} GridLinear; // X [M, K], A [K, N]
+} GridLinear; // X [M, K], W [K, N]
 // Compares the layer's output and gradients with the unsplit ones. Checks the bytes that a rank
 // receives, its memory and its time where q divides all sizes, and shows the picture of the layer.
 void grid_linear_compare(Run *run, const CommGrid *g, GridLinear z);
@@ -336,28 +331,23 @@ void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown);
 // rank waits for another one.
 RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank);
 
-// The least number of tokens, in units of the width, for which a block costs less in 2D on q x q
-// ranks than in 1D; 0: none. The cost: bytes received, or the time of the messages without latency.
-typedef enum { BY_BYTES, BY_TIME, CROSSOVERS } Crossover;
-double way_crossover(size_t q, Crossover by);
-
 // ---- way_tables.c ----
 // Tables with a column for each of the six ways of 12_compare.c.
 
 extern const char *const tensor_way_name[TENSOR_WAYS]; // "1D + SP"
 extern const char *const tensor_way_id[TENSOR_WAYS];   // "sp", in the ids of costs
-typedef char WayCells[TENSOR_WAYS][40];                // the cells of a row
-Result way_row(const char *what, WayCells cell);
+typedef const char *WayCells[TENSOR_WAYS];             // the cells of a row
+Result way_row(const char *what, const WayCells cell);
 // A table with the columns of the ways that n ranks allow.
 void way_results(Run *run, size_t n, const Result *rows);
 
 // From sizes alone. One block of GPT-3's width on 64 ranks: parameters, activations, and elements
-// that a rank receives per step.
+// that a rank receives per step. Checks tensor_way_received().
 void way_block_table(Run *run);
 // Returns the way of that table whose rank receives the fewest elements.
 TensorWay way_block_quiet(void);
 // The figure of the received elements of this block, over the tokens of a step.
 void way_plot(Run *run);
-// The number of tokens from which 2D costs less than 1D. Checks it against tensor_way_crossover().
+// The number of tokens from which 2D costs less than 1D. Checks tensor_way_crossover().
 void way_crossover_table(Run *run);
 #endif

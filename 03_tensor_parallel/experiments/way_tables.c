@@ -1,7 +1,6 @@
 // way_tables.c: tables of 12_compare.c with a column for each of the six ways to cut a block. Two
 // tables and the plot of received elements follow from sizes alone; no rank trains for them.
 #include "03_tensor_parallel/experiments/experiments.h"
-#include <stdio.h>
 #include "judge/draw/picture.h"
 #include "judge/draw/plot.h"
 
@@ -10,7 +9,7 @@ const char *const tensor_way_id[TENSOR_WAYS] = { "1d", "sp", "2d", "25d", "3d", 
 static const char *const columns[TENSOR_WAYS + 1] = { "1D", "1D + SP",   "2D", "2.5D",
                                                       "3D", "ring attn", NULL };
 
-Result way_row(const char *what, WayCells cell) {
+Result way_row(const char *what, const WayCells cell) {
     Result r = { .what = what };
     for (size_t i = 0; i < TENSOR_WAYS; i++) r.cell[i] = cell[i];
     return r;
@@ -59,11 +58,15 @@ TensorWay way_block_quiet(void) {
 }
 void way_block_table(Run *run) {
     WayCells parameters, kept, received;
+    const double tokens = (double)(SEQUENCES * wide.context);
+    double ratio[TENSOR_WAYS], one[TENSOR_WAYS];
     for (TensorWay way = 0; way < TENSOR_WAYS; way++) {
         const RankShare s = block_share(way, wide, SEQUENCES, RANKS);
-        snprintf(parameters[way], 40, "=%.0f", s.parameters / 1e6);
-        snprintf(kept[way], 40, "=%.0f", s.kept / 1e6);
-        snprintf(received[way], 40, "=%.0f", s.received / 1e6);
+        ratio[way] = s.received / tensor_way_received(way, RANKS, tokens, (double)wide.width);
+        one[way] = 1;
+        parameters[way] = page_text(run, "=%.0f", s.parameters / 1e6);
+        kept[way] = page_text(run, "=%.0f", s.kept / 1e6);
+        received[way] = page_text(run, "=%.0f", s.received / 1e6);
     }
     const Result rows[] = { way_row("parameters", parameters),
                             way_row("activations", kept),
@@ -79,6 +82,8 @@ void way_block_table(Run *run) {
         "receives least.",
         wide.context, wide.heads, RANKS, tensor_way_name[way_block_quiet()]);
     results(run, columns, rows);
+    // 2e-3: the formulas leave out vectors and norms.
+    check_numbers(run, "received for a block", "counted / formula", ratio, one, TENSOR_WAYS, 2e-3);
 }
 
 // Received elements of a block against the tokens of a step, both relative to the width.
@@ -102,28 +107,29 @@ void way_plot(Run *run) {
               PICTURE_DETAIL);
 }
 
+// In time a broadcast of S bytes lasts S / bandwidth for all q ranks, although its root receives
+// nothing. So 2D's turns take q/(q-1) of the time of the received bytes.
 void way_crossover_table(Run *run) {
     enum { CASES = 4 };
-    static const size_t q[CASES] = { 2, 3, 4, 8 };
-    static const char *const what[CROSSOVERS] = { "in bytes received",
-                                                  "in time (latency ignored)" };
-    double tokens[CROSSOVERS][CASES], want[CASES];
-    char cell[CROSSOVERS][CASES][40];
+    static const double side[CASES] = { 2, 3, 4, 8 };
+    double tokens[CASES], want[CASES];
+    const char *cell[2][CASES];
     for (size_t i = 0; i < CASES; i++) {
-        want[i] = tensor_way_crossover(WAY_2D, WAY_1D, q[i] * q[i]); // 36 / (8q - 13)
-        for (Crossover by = 0; by < CROSSOVERS; by++) {
-            tokens[by][i] = way_crossover(q[i], by);
-            if (tokens[by][i] > 0)
-                snprintf(cell[by][i], 40, "=%.*f C", tokens[by][i] < 9.95, tokens[by][i]);
-            else snprintf(cell[by][i], 40, "=never");
-        }
+        const double q = side[i], slower = 8 * (q - 1 / q) - 21; // 1D's slope over 2D's, times q
+        tokens[i] = tensor_way_crossover(WAY_2D, WAY_1D, (size_t)(q * q));
+        want[i] = 36 / (8 * q - 13);
+        const double time = 36 / slower;
+        cell[0][i] = page_text(run, "=%.*f C", tokens[i] < 9.95, tokens[i]);
+        cell[1][i] = slower > 0 ? page_text(run, "=%.*f C", time < 9.95, time) : "=never";
     }
-    // 2e-3: the exact volumes of the lessons contain vectors, too.
-    check_numbers(run, "crossover of 1D and 2D", "36/(8q-13)", tokens[BY_BYTES], want, CASES, 2e-3);
-    Result rows[CROSSOVERS + 1] = { { 0 } };
-    for (Crossover by = 0; by < CROSSOVERS; by++)
-        rows[by] =
-            (Result){ what[by], NULL, { cell[by][0], cell[by][1], cell[by][2], cell[by][3] } };
+    check_numbers(run, "crossover of 1D and 2D", "36/(8q-13)", tokens, want, CASES, 1e-9);
+    const Result rows[] = {
+        { "in bytes received", "36 C/(8q-13)", { cell[0][0], cell[0][1], cell[0][2], cell[0][3] } },
+        { "in time (latency ignored)",
+          "36 C/(8(q-1/q)-21)",
+          { cell[1][0], cell[1][1], cell[1][2], cell[1][3] } },
+        { 0 },
+    };
     say(run, "%s", "");
     say(run, "2D costs less than 1D if a step has at least this many tokens (C is the width):");
     results(run, (const char *const[]){ "2 x 2 ranks", "3 x 3", "4 x 4", "8 x 8", NULL }, rows);

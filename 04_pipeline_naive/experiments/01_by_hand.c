@@ -68,7 +68,7 @@ static void show_results(Run *run, const Chain *two, const Chain *naive, const C
     const Chain *way[] = { two, naive, piped };
     char end[3][16], share[3][16];
     for (size_t k = 0; k < 3; k++) {
-        sprintf(end[k], "=%zu", way[k]->end);
+        sprintf(end[k], k ? "=%zu" : "=%zu long", way[k]->end);
         sprintf(share[k], "=%.1f %%", 100 * idle(way[k]));
     }
     results(run, (const char *const[]){ "naive", "naive", "micro-batched", NULL },
@@ -102,7 +102,10 @@ static void by_hand(Run *run) {
     say(run, "A row is a device, two columns are a unit of time. F0: forward of micro-batch 0, "
              "f = 1 unit.");
     say(run, "B0--: its backward, b = 2 units. A dot: idle.");
-    say(run, "\nNaive, 2 devices with 2 layers each, the whole batch at once:");
+    say(run,
+        "\nNaive, 2 devices with 2 layers each, the whole batch at once, so a unit is %d times as "
+        "long:",
+        LAYERS / 2 * PIECES);
     compare(run, "naive, 2 devices = unsplit", &two);
     say(run, "\nNaive, 4 devices with a layer each, %d micro-batches one after the other:", PIECES);
     compare(run, "naive, 4 devices = unsplit", &naive);

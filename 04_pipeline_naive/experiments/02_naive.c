@@ -1,8 +1,6 @@
 // 02_naive.c (experiment): the pipeline's training equals the training of one device in every bit.
 // Messages, memory and times of each stage equal their formulas.
 #include "04_pipeline_naive/experiments/experiments.h"
-#include <stdio.h>
-#include <stdlib.h>
 
 // 9 blocks do not divide by 4 stages (3, 2, 2, 2). A sequence has 5 to 10 counted tokens.
 static const ModelConfig sizes = {
@@ -25,70 +23,21 @@ static void one_by_one(Run *run, Training t) {
     trajectory_free(&want);
 }
 
-// Checks pipeline_loss, which runs forwards only: on even stages, and on stages of one block each,
-// except that the last stage has the rest.
-static void evaluation(Run *run, const Training *t) {
-    Comm *pp = run->world;
-    size_t p = pp->size, *uneven = host_alloc(p * sizeof *uneven);
-    for (size_t i = 0; i < p; i++) uneven[i] = i + 1 < p ? 1 : t->model.layers - (p - 1);
-    Arena tokens = arena(MEM_WORKSPACE);
-    Batch *batch = training_batches(t, &tokens, 0, 1, 0);
-    double got[2], want[2] = { 0 };
-    for (size_t k = 0; k < 2; k++) {
-        Model *m = model_describe(&t->model,
-                                  pipeline_stage_layers(&t->model, k ? uneven : NULL, p, pp->rank));
-        model_allocate(m);
-        got[k] = pipeline_loss(pp, m, &batch[0]); // 0 on all stages but the last
-        model_free(m);
-    }
-    comm_all_reduce_doubles(pp, got, 2);
-    ledger_pause();
-    if (run->is_root) {
-        Model *whole = model_describe(&t->model, model_layers(&t->model));
-        model_allocate(whole);
-        want[0] = model_loss(whole, &batch[0]);
-        want[1] = want[0];
-        model_free(whole);
-    }
-    ledger_resume();
-    check_numbers(run, "evaluation = unsplit", "loss; even stages, and 1, 1, ... and the rest", got,
-                  want, 2, 0);
-    free(batch);
-    free(uneven);
-    arena_free(&tokens);
-}
-
-// ---------------------------------------------------------------- costs
-
-// Ops and messages come one after the other. A micro-batch passes every stage and every link twice.
-static void times(Run *run, const Training *t, const Timing *last) {
-    size_t p = run->world->size, m = t->micro_batches;
-    Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
+// Ops and messages come one after the other, so the stages may be unequal. A micro-batch passes
+// every stage and every link twice. A backward takes twice the time of a forward.
+static double step_time(const Training *t, size_t p) {
     Picoseconds work = 0, transfer = 0;
-    for (size_t k = 0; k < m; k++) {
-        size_t B = range_size(shard_range(t->sequences, m, k));
-        // A backward takes twice the time of a forward.
+    for (size_t k = 0; k < t->micro_batches; k++) {
+        size_t B = range_size(shard_range(t->sequences, t->micro_batches, k));
         for (size_t i = 0; i < p; i++) work += 3 * stage_forward_time(&t->model, p, i, B);
         transfer += 2 * (p - 1) * stage_message_time(&t->model, B);
     }
-    double sums = stage_sums_time(&t->model, p); // all ranks wait for them
-    check_cost(run, "step.model", "last step: work, messages, sums in a row", "ps",
-               formula(work + transfer + sums), NOT_PREDICTED, last->step);
-
-    // On equal stages, here of two blocks, a stage is idle for 1 - 1/p of the step.
-    Played seen = stack_play_loop(run, &stack, pipeline_naive, m);
-    StackTimes times = stack_times(&stack);
-    Picoseconds f = times.forward, b = times.backward, d = times.message;
-    Picoseconds step = m * (p * (f + b) + 2 * (p - 1) * d);
-    check_cost(run, "step.equal", "equal stages: step", "ps", formula(step), NOT_PREDICTED,
-               seen.timing.step);
-    stack_check_bubble(run, "equal", "equal stages", &stack, m, formula(step), NOT_PREDICTED,
-                       &seen.timing);
+    return work + transfer + stage_sums_time(&t->model, p); // all ranks wait for the sums
 }
 
-// The page's table: the model on one device and on the ranks; times of equal stages.
+// The page's table: the model on one device and on the ranks.
 static void table(Run *run, const Training *t, const StageCosts *seen) {
-    size_t p = run->world->size;
+    size_t p = run->world->size, m = t->micro_batches;
     CutSizes whole = stage_sizes(&t->model, 1, 0);
     const double weights = (double)(elements_stage(&whole) * weight_bytes(&t->model));
     const double kept = (double)(kept_stage_bytes(&whole) * stage_tokens(t, 0));
@@ -110,21 +59,13 @@ static void table(Run *run, const Training *t, const StageCosts *seen) {
     say(run,
         "  m = %zu micro-batch%s of B = %zu sequences of T = %zu tokens; width C = %zu. "
         "a..b: smallest",
-        t->micro_batches, t->micro_batches > 1 ? "es" : "", t->sequences / t->micro_batches,
-        t->model.context, t->model.width);
+        m, m > 1 ? "es" : "", t->sequences / m, t->model.context, t->model.width);
     say(run, "  and largest rank. Ends: the first rank also holds the embedding, the last rank the "
              "head.");
-    if (!clock_config()->simulated) return; // real times were not compared
-    StackTimes d = stack_times(&(Stack){ .model = t->model, .blocks = 2, .sequences = 1 });
     say(run,
-        "  These stages are unequal, so no short formula gives the step. A second run, not drawn, "
-        "has p = %zu\n  equal stages of two blocks: B = 1, forward f = %.3g us, backward b = 2f, "
-        "message d = %.3g us.",
-        p, (double)d.forward / 1e6, p > 1 ? (double)d.message / 1e6 : 0);
-    say(run,
-        "  Its step takes m(p(f+b) + 2(p-1)d) = %s, and %s of it is idle; without messages "
-        "1-1/p.",
-        cost_text(run, "step.equal"), cost_text(run, "idle.equal"));
+        "  With equal stages and no messages a rank is idle for 1-1/p = %.0f %% of the step "
+        "(04.03).",
+        100 * (1 - 1 / (double)p));
 }
 
 static void answer(Run *run, const ModelConfig *c, const Timing *last) {
@@ -160,11 +101,12 @@ static void naive(Run *run) {
     t.optimizer = adamw(0.01); // seen: the costs of the training with AdamW
     picture_show(run, "Naive, the last training step", PICTURE_MEMORY);
     picture_summary(run, &seen.timing);
-    evaluation(run, &t);
     // A backward has buffers for dy from the next stage and for dx to the stage before.
     size_t message = stage_tokens(&t, 0) * t.model.width * weight_bytes(&t.model);
     stage_check_costs(run, &t, NULL, 1, stage_neighbours(run) * message, &seen);
-    if (clock_config()->simulated) times(run, &t, &seen.timing); // real times differ
+    if (clock_config()->simulated) // real times differ from run to run
+        check_cost(run, "step.model", "last step: work, messages, sums in a row", "ps",
+                   formula(step_time(&t, run->world->size)), NOT_PREDICTED, seen.timing.step);
     table(run, &t, &seen);
     answer(run, &t.model, &seen.timing);
     data_free(&t.data);

@@ -1,6 +1,6 @@
 // 04_partition.c (experiment): a training whose blocks move between stages equals gradient
-// accumulation in every bit, and its slowest stage is as fast as in the best cut. cuts.c and
-// planner.c check the search for the best cut alone; partition_costs.c predicts times and messages.
+// accumulation in every bit, and its slowest stage is as fast as in the best cut. cuts.c checks the
+// search for the best cut alone; partition_costs.c predicts times and messages.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +94,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
         picture_end(run);
         r->timing[s] = picture_timing(run);
         trajectory_record(out, s, m, seen.loss, seen.norm);
-        if (t->recorded && (s == 0 || s + 1 == t->steps)) {
+        if (every && (s == 0 || s + 1 == t->steps)) {
             const char *cut = blocks_text(run, r->blocks[s]);
             if (s == 0) say_cut(run, t, cut);
             bool file = !strcmp(option_text(run, "draw"), s ? "end" : "begin");
@@ -111,23 +111,23 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
 
 // The stages of --blocks. Default: 3, 4, 3 on three stages, else as equal as possible.
 static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
-    size_t p = run->world->size, n = 0, sum = 0;
-    const char *text = option_given(run, "blocks") ? option_text(run, "blocks") : NULL;
+    size_t p = run->world->size, sum = 0;
     for (size_t i = 0; i < p; i++)
         blocks[i] = p != 3 ? range_size(shard_range(layers, p, i)) : i == 1 ? layers - 6 : 3;
-    while (text) {
-        char *end = NULL;
-        size_t value = *text >= '0' && *text <= '9' ? strtoul(text, &end, 10) : 0;
-        REQUIRE(value >= 1 && n < p && (*end == ',' || !*end),
-                "--blocks %s: give the blocks of each stage as %zu numbers, 1 or more, with commas "
-                "between them, such as 3,4,3",
-                option_text(run, "blocks"), p);
-        sum += blocks[n++] = value;
-        text = *end ? end + 1 : NULL;
-        REQUIRE(text || (n == p && sum == layers),
-                "--blocks %s: give %zu numbers whose sum is the %zu blocks of the model",
-                option_text(run, "blocks"), p, layers);
+    if (!option_given(run, "blocks")) return;
+    const char *text = option_text(run, "blocks");
+    bool valid = true;
+    for (size_t i = 0; i < p && valid; i++) {
+        char *end;
+        blocks[i] = strtoul(text, &end, 10);
+        valid = blocks[i] >= 1 && blocks[i] <= layers && *end == (i + 1 < p ? ',' : 0);
+        sum += blocks[i];
+        text = end + 1;
     }
+    REQUIRE(valid && sum == layers,
+            "--blocks %s: give the blocks of each stage as %zu numbers, 1 or more, with commas "
+            "between them, such as 3,4,3; their sum must be the %zu blocks of the model",
+            option_text(run, "blocks"), p, layers);
 }
 
 // The page's table. Consecutive steps with equal cells share a row.
@@ -161,8 +161,9 @@ static void table(Run *run, const Training *t, const Rebalanced *stays, const Re
 
 static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
     enum { LAST = PARTITION_STEPS - 1 };
+    const double slow = (double)moved->timing[GROWN].step, last = (double)moved->timing[LAST].step;
     size_t bytes = run->world->size * sizeof(size_t);
-    const char *begin = blocks_text(run, moved->blocks[0]);
+    const char *begin = blocks_text(run, moved->blocks[0]), *late = "comes one measured step late.";
     bool any = false;
     for (size_t s = 1; s < PARTITION_STEPS; s++)
         any = any || memcmp(moved->blocks[s], moved->blocks[s - 1], bytes) != 0;
@@ -172,23 +173,18 @@ static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
                    "when costs have changed. The last step then takes %s instead of %s. All "
                    "results keep their bits.",
                    blocks_text(run, moved->blocks[MOVE_EVERY]), begin,
-                   blocks_text(run, moved->blocks[LAST]),
-                   value_text(run, (double)moved->timing[LAST].step, "ps"),
+                   blocks_text(run, moved->blocks[LAST]), value_text(run, last, "ps"),
                    value_text(run, (double)stays->timing[LAST].step, "ps"));
     else
         say_answer(run,
                    "The cut whose slowest stage costs least. Here the first cut, %s blocks, "
                    "is the best one in every step, so no block moves.",
                    begin);
-    if ((double)moved->timing[GROWN].step > 1.01 * (double)moved->timing[LAST].step)
-        say_cost(run,
-                 "%s sent per rank for all moves. The planner needs one slow step to notice: "
-                 "step %d takes %s, because its cut was made for the old costs.",
-                 cost_text(run, "moved.bytes"), GROWN,
-                 value_text(run, (double)moved->timing[GROWN].step, "ps"));
-    else
-        say_cost(run, "%s sent per rank for all moves. A new cut comes one measured step late.",
-                 cost_text(run, "moved.bytes"));
+    if (slow > 1.01 * last)
+        late = page_text(run, "needs one slow step: step %d takes %s with the cut for old costs.",
+                         GROWN, value_text(run, slow, "ps"));
+    say_cost(run, "%s sent per rank for all moves. A new cut %s", cost_text(run, "moved.bytes"),
+             late);
     say_use_when(run, "stages are unequal. A better cut costs no messages, but a stage with more "
                       "blocks needs more memory. Move blocks only if costs change during "
                       "training.");
@@ -206,30 +202,25 @@ static void partition(Run *run) {
                    .steps = PARTITION_STEPS,
                    .sequences = MICRO,
                    .micro_batches = MICRO,
+                   .optimizer = adamw(0.01),
                    .clip = 0.25 };
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     training_store(run, &t);
     partition_cuts(run);
     Rebalanced moved = { 0 }, stays = { 0 };
-    for (size_t i = 0; i < 2; i++) {
-        t.optimizer = i ? adamw(0.01) : sgd(0.3);
-        Trajectory want = training_unsplit(run, &t, 1), fixed = trajectory_new(run, &t),
-                   got = trajectory_new(run, &t);
-        t.recorded = false;
-        train(run, &t, blocks, 0, &stays, &fixed);
-        t.recorded = i == 1;
-        train(run, &t, blocks, MOVE_EVERY, &moved, &got);
-        training_compare(run, "layers that stay = accumulation", &fixed, &want, 0);
-        training_compare(run, "layers that move = accumulation", &got, &want, 0);
-        trajectory_free(&want);
-        trajectory_free(&fixed);
-        trajectory_free(&got);
-    }
+    Trajectory want = training_unsplit(run, &t, 1);
+    Trajectory fixed = trajectory_new(run, &t), got = trajectory_new(run, &t);
+    train(run, &t, blocks, 0, &stays, &fixed);
+    train(run, &t, blocks, MOVE_EVERY, &moved, &got);
+    training_compare(run, "layers that stay = accumulation", &fixed, &want, 0);
+    training_compare(run, "layers that move = accumulation", &got, &want, 0);
+    trajectory_free(&want);
+    trajectory_free(&fixed);
+    trajectory_free(&got);
     partition_check_costs(run, &t, &stays, &moved);
     table(run, &t, &stays, &moved);
     answer(run, &stays, &moved);
-    partition_planner(run);
     data_free(&t.data);
 }
 

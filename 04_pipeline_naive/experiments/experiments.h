@@ -68,7 +68,6 @@ typedef struct {
     size_t blocks, sequences; // blocks of a stage; sequences of a micro-batch
     size_t chunks;            // equal chunks of a stage (05.03); 0: one
 } Stack;
-Model *stack_new(const Stack *s, size_t p, size_t i); // stage i's part, allocated
 
 // One step of m micro-batches, by the executor or by a lesson's own loop; stage i is rank i of the
 // world. The recorded events last until the next recording. activations: peak bytes. messages:
@@ -157,9 +156,9 @@ typedef struct {
 void partition_check_costs(Run *run, const Training *t, const Rebalanced *stays,
                            const Rebalanced *moved);
 
-void partition_planner(Run *run); // planner.c: the best stages with replicas
-void partition_cuts(Run *run);    // cuts.c: partition_min_max finds the best of all cuts
+// ---- cuts.c ----
+void partition_cuts(Run *run); // checks that partition_min_max finds the best of all cuts
 // Tries all cuts of cost [n] into p parts. Returns the smallest value that the largest part can
-// have.
-double partition_exhaustive(const double *cost, size_t n, size_t p);
+// have. *last: where the last part of such a cut begins, as early as possible.
+double partition_exhaustive(const double *cost, size_t n, size_t p, size_t *last);
 #endif

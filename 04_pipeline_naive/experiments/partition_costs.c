@@ -46,14 +46,14 @@ static double step_time(const Training *t, const double *cost, const size_t *blo
 
 static void time_lines(Run *run, const Training *t, const char *name, const Rebalanced *r,
                        bool moves) {
-    size_t p = run->world->size, n = t->model.layers + 2;
+    size_t p = run->world->size, n = t->model.layers + 2, last;
     double *now = host_alloc(n * sizeof *now), *before = host_alloc(n * sizeof *before);
     for (size_t s = 0; s < t->steps; s++) {
         forward_times(t, s, now);
         // The costs that the last cut used, if there was one.
         forward_times(t, s > 0 ? s - s % MOVE_EVERY - 1 : 0, before);
         bool solved = moves && s >= MOVE_EVERY && !memcmp(now, before, n * sizeof *now);
-        double slowest = solved ? partition_exhaustive(now, n, p) : 0;
+        double slowest = solved ? partition_exhaustive(now, n, p, &last) : 0;
         for (size_t i = 0; i < p && !solved; i++)
             slowest = fmax(slowest, stage_time(now, r->blocks[s], p, i));
         const char *ids = page_text(run, "%%s.%s.%zu", moves ? "move" : "stay", s);

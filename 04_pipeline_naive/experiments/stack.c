@@ -3,7 +3,6 @@
 #include "04_pipeline_naive/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 // ---------------------------------------------------------------- two layers without arithmetic
@@ -47,7 +46,8 @@ static const LayerKind sink = { .name = "sink",
 
 // ---------------------------------------------------------------- the stack
 
-Model *stack_new(const Stack *s, size_t p, size_t i) {
+// Stage i's part of the stack, allocated.
+static Model *stack_new(const Stack *s, size_t p, size_t i) {
     ModelConfig whole = s->model;
     whole.layers = s->blocks * p;
     size_t v = s->chunks ? s->chunks : 1;

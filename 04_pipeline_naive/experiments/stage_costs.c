@@ -48,30 +48,31 @@ const char *cost_name(CostName *name, const char *format, ...) {
     return name->text;
 }
 
-// Bytes that a stage keeps of the first `flight` micro-batches, which are the largest.
-static size_t kept_of(const Training *t, const CutSizes *stage, size_t flight) {
-    size_t bytes = 0;
-    for (size_t k = 0; k < flight; k++)
-        bytes += activations_bytes(stage, part_size(t->sequences, t->micro_batches, k));
-    return bytes;
+// Messages and kept activations of stage z, whatever runs the step. It keeps at most the first
+// `flight` micro-batches, which are the largest.
+static void check_step(Run *run, const char *ids, const char *names, const Training *t,
+                       const CutSizes *z, size_t flight, const StageCosts *seen) {
+    size_t m = t->micro_batches, neighbours = stage_neighbours(run), kept = 0;
+    size_t message = message_elements(z, t->sequences); // sum of all micro-batches
+    for (size_t k = 0; k < flight; k++) kept += activations_bytes(z, part_size(t->sequences, m, k));
+    check_costs(
+        run, ids, names,
+        (CostRow[]){
+            // Per micro-batch: activations [B*T, C] to the next stage, gradients of that
+            // shape back.
+            { "sent.calls", "messages sent", "calls", BY_FORMULA(m * neighbours), seen->messages },
+            { "sent.bytes", "messages sent", "bytes",
+              BY_FORMULA(neighbours * message * weight_bytes(&t->model)), seen->message_bytes },
+            { "flight", "in flight", "micro-batches", BY_FORMULA(flight), seen->in_flight },
+            { "activations", "activations, peak", "bytes", BY_FORMULA(kept), seen->activations },
+            { 0 } });
 }
 
 void stage_check_loop(Run *run, const Training *t, PipelineLoop *loop, ScheduleRule rule,
                       size_t flight, const StageCosts *seen) {
-    size_t p = run->world->size, m = t->micro_batches, E = weight_bytes(&t->model);
-    size_t neighbours = stage_neighbours(run);
+    size_t p = run->world->size, m = t->micro_batches;
     CutSizes z = stage_sizes(&t->model, p, run->world->rank);
-    check_costs(run, "loop.%s", "own loops: %s",
-                (CostRow[]){
-                    { "sent.calls", "messages sent", "calls", BY_FORMULA(m * neighbours),
-                      seen->messages },
-                    { "sent.bytes", "messages sent", "bytes",
-                      BY_FORMULA(neighbours * message_elements(&z, t->sequences) * E),
-                      seen->message_bytes },
-                    { "flight", "in flight", "micro-batches", BY_FORMULA(flight), seen->in_flight },
-                    { "activations", "activations, peak", "bytes",
-                      BY_FORMULA(kept_of(t, &z, flight)), seen->activations },
-                    { 0 } });
+    check_step(run, "loop.%s", "own loops: %s", t, &z, flight, seen);
     if (!clock_config()->simulated) return; // real time differs from run to run
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
     StackTimes d = stack_times(&stack);
@@ -91,9 +92,8 @@ void stage_check_costs(Run *run, const Training *t, const char *way, size_t flig
                        const StageCosts *seen) {
     const ModelConfig *c = &t->model;
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
-    size_t E = weight_bytes(c), D = sizeof(double), neighbours = stage_neighbours(run);
+    size_t E = weight_bytes(c), D = sizeof(double);
     CutSizes z = stage_sizes(c, p, i);
-    size_t message = message_elements(&z, t->sequences); // sum of all micro-batches
     // The first and the last stage add their gradients of a tied wte. In a ring of two stages each
     // stage sends half of the gradient in the reduce-scatter and half in the all-gather.
     size_t shares = stage_shares_table(&z);
@@ -106,14 +106,10 @@ void stage_check_costs(Run *run, const Training *t, const char *way, size_t flig
     size_t state = t->optimizer.kind == ADAMW ? adamw_bytes(c) : master_bytes(c);
     const char *ids = page_text(run, way ? "%s.%%s" : "%%s", way);
     const char *names = page_text(run, way ? "%s: %%s" : "%%s", way);
+    check_step(run, ids, names, t, &z, flight, seen);
     check_costs(
         run, ids, names,
         (CostRow[]){
-            // Per micro-batch: activations [B*T, C] to the next stage, gradients of that shape
-            // back.
-            { "sent.calls", "messages sent", "calls", BY_FORMULA(m * neighbours), seen->messages },
-            { "sent.bytes", "messages sent", "bytes", BY_FORMULA(neighbours * message * E),
-              seen->message_bytes },
             { "sent.all", "messages of all ranks: 2m(p-1)", "calls", BY_FORMULA(2 * m * (p - 1)),
               sum_of_ranks(run, seen->messages) },
             { "tied.calls", "tied sum of wte", "calls", BY_FORMULA(shares), seen->tied_calls },
@@ -128,9 +124,6 @@ void stage_check_costs(Run *run, const Training *t, const char *way, size_t flig
               BY_FORMULA(elements_gradients(&z) * gradient_bytes(c)), seen->gradients },
             { "optimizer", "optimizer state of the stage", "bytes", BY_FORMULA(state * elements),
               seen->optimizer },
-            { "flight", "in flight", "micro-batches", BY_FORMULA(flight), seen->in_flight },
-            { "activations", "activations, peak", "bytes", BY_FORMULA(kept_of(t, &z, flight)),
-              seen->activations },
             { "buffers", "message buffers, peak", "bytes", BY_FORMULA(buffers),
               seen->message_buffers },
             { 0 } });
