@@ -182,9 +182,6 @@ static void combine(const Request *r, char *out, const char *const parts[], size
     else combine_in_rank_order(r, out, parts, count);
 }
 
-// A started sum must not change its tensor before the wait, so the sum goes to scratch.
-static char *out_of(const Request *r) { return r->scratch ? r->scratch : r->out; }
-
 static void collect(Request *const of[], size_t n) {
     size_t size = element_size(of[0]->element), count = of[0]->count, root = of[0]->peer;
     const char *parts[n];
@@ -192,31 +189,24 @@ static void collect(Request *const of[], size_t n) {
     switch (of[0]->action) {
     case DO_ALL_REDUCE:
     case DO_ALL_REDUCE_MAX:
-        combine(of[0], out_of(of[0]), parts, count);
-        for (size_t i = 1; i < n; i++) copy(of[i], out_of(of[i]), out_of(of[0]), count);
+        combine(of[0], of[0]->out, parts, count);
+        for (size_t i = 1; i < n; i++) copy(of[i], of[i]->out, of[0]->out, count);
         break;
-    case DO_REDUCE: combine(of[root], out_of(of[root]), parts, count); break;
+    case DO_REDUCE: combine(of[root], of[root]->out, parts, count); break;
     case DO_REDUCE_SCATTER:
         for (size_t to = 0; to < n; to++) {
             Range part = request_part(of[0], to);
             for (size_t i = 0; i < n; i++) parts[i] = of[i]->in + part.lo * size;
-            combine(of[to], out_of(of[to]), parts, range_size(part));
+            combine(of[to], of[to]->out, parts, range_size(part));
         }
         break;
     case DO_ALL_GATHER:
-        for (size_t from = 0; from < n; from++) {
-            Range part = request_part(of[0], from);
-            for (size_t i = 0; i < n; i++)
-                copy(of[i], of[i]->out + part.lo * size, parts[from], range_size(part));
-        }
-        break;
     case DO_ALL_TO_ALL:
-        for (size_t to = 0; to < n; to++) {
-            Range part = request_part(of[0], to);
-            for (size_t from = 0; from < n; from++)
-                copy(of[to], of[to]->out + from * range_size(part) * size,
-                     parts[from] + part.lo * size, range_size(part));
-        }
+        for (size_t to = 0; to < n; to++)
+            for (size_t from = 0; from < n; from++) {
+                Parcel given = request_parcel(of[from], to, NULL);
+                copy(of[to], request_parcel(of[to], from, NULL).receive, given.send, given.sends);
+            }
         break;
     case DO_BROADCAST:
         for (size_t i = 0; i < n; i++)
@@ -281,11 +271,6 @@ static void emu_start(Request *r) {
     else arrive(r);
 }
 
-static void emu_finish(Request *r) {
-    wait_until_done(r);
-    if (r->scratch) copy(r, r->out, r->scratch, r->out_count);
-}
-
 // ---- 4. Groups of ranks ----
 
 static Group *group_new(size_t size) {
@@ -320,7 +305,7 @@ static void emu_close(Comm *c) {
 
 // ---- 5. The launch ----
 
-static const Wire wire_emu = { true, emu_start, emu_finish, wait_until_done,
+static const Wire wire_emu = { true, emu_start, wait_until_done, wait_until_done,
                                NULL, emu_split, emu_close };
 
 // Ends the process without freeing anything, because the other threads are in the middle of their
