@@ -83,10 +83,10 @@ typedef struct {
 static struct {
     Flight *waiting; // collectives of all lanes, in program order
     Lane *lanes;     // all lanes of this rank, also of Comms that were freed
-    Request latest;  // the last operation with a wait; the GPU may still wait for it
     Comm *world;
     double timeout;
-} process;
+    char latest[200]; // the last operation with a wait; the GPU may still wait for it
+} process = { .latest = "the GPU" };
 
 enum { TAG_ID = 2 };      // apart from the tags of comm_mpi.c
 enum { PIECE = 1 << 18 }; // elements
@@ -226,9 +226,8 @@ static void nccl_connect(Comm *c, CommPeers peers) {
 static Lane *lane_of(const Request *r) {
     Link *l = link_of(r->comm);
     if (!request_is_message(r)) return l->lane;
-    if (r->peer != r->comm->rank) return (r->action == DO_SEND ? l->to : l->from)[r->peer];
-    if (!l->to[r->peer]) l->to[r->peer] = lane_new();
-    return l->to[r->peer];
+    const bool sends = r->action == DO_SEND || r->peer == r->comm->rank;
+    return (sends ? l->to : l->from)[r->peer];
 }
 
 // ---- 3. Work on a stream: one step, or two per piece of a sum in rank order ----
@@ -391,11 +390,8 @@ static void meanwhile(double waited) {
 
 // Called while the host waits for the GPU, which may wait for other ranks.
 static void meanwhile_on_gpu(double waited) {
-    char text[200] = "the GPU";
     meanwhile(waited);
-    if (waited < process.timeout) return;
-    if (process.latest.comm) describe(&process.latest, text);
-    too_late(process.timeout, text);
+    if (waited >= process.timeout) too_late(process.timeout, process.latest);
 }
 
 // ---- 5. Start and finish ----
@@ -429,11 +425,9 @@ static void nccl_finish(Request *r) {
         mpi_finish(r);
         return;
     }
-    process.latest = *r;
+    describe(r, process.latest);
     mpi_meet(r);
-    char text[200];
-    describe(r, text);
-    for (double since = now(); !f->launched;) wait_turn(since, text);
+    for (double since = now(); !f->launched;) wait_turn(since, process.latest);
     // later work of this rank runs after the operation
     CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));
     // CUDA frees an event that is still in use when it has happened
@@ -445,12 +439,13 @@ static void nccl_finish(Request *r) {
 
 // ---- 6. Groups ----
 
-static Link *link_new(MPI_Comm comm, size_t size) {
+static Link *link_new(MPI_Comm comm, size_t size, size_t me) {
     Link *l = host_alloc(sizeof *l);
     mpi_link_open(&l->mpi, comm);
     l->lane = lane_new();
     l->to = host_alloc(size * sizeof *l->to);
     l->from = host_alloc(size * sizeof *l->from);
+    l->to[me] = lane_new(); // messages to itself
     return l;
 }
 
@@ -458,7 +453,7 @@ static Link *link_new(MPI_Comm comm, size_t size) {
 // split.
 static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     const Lane *from = link_of(parent)->lane;
-    Link *l = link_new(mpi_split_comm(parent, members, me), n);
+    Link *l = link_new(mpi_split_comm(parent, members, me), n, me);
     for (double since = now(); process.waiting;) wait_turn(since, "a split");
     if (!from->nccl) return l;
     drain(from, "a split");
@@ -494,7 +489,6 @@ static void nccl_close(Comm *c) {
         if (l->from[i]) drain(l->from[i], "the last messages");
     }
     drain(l->lane, "the last operations");
-    if (process.latest.comm == c) process.latest.comm = NULL;
     if (l->piece) device_free(l->piece);
     MPI(MPI_Comm_free(&l->mpi.comm));
     free(l->to);
@@ -518,7 +512,7 @@ void nccl_run(const Launch *launch, RankBody body) {
     mpi_meanwhile = meanwhile;
     device_meanwhile = meanwhile_on_gpu;
     MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
-    Link *l = link_new(comm, this_world_size);
+    Link *l = link_new(comm, this_world_size, this_rank);
     if (this_world_size > 1) {
         if (this_rank == 0) NCCL(ncclGetUniqueId(&l->lane->id));
         MPI(MPI_Bcast(&l->lane->id, sizeof l->lane->id, MPI_BYTE, 0, comm));
