@@ -38,5 +38,7 @@ void mpi_start_note(Request *r);
 // of the wait so far
 extern void (*mpi_meanwhile)(double waited);
 
+// host: all processes of this node. Collective over them, after MPI_Init.
+void mpi_open(MPI_Comm host);
 Comm *mpi_side_channel(const Launch *launch);
 #endif
