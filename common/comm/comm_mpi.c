@@ -10,7 +10,7 @@
 // adds in rank order. Third, the ranks exchange the sums. The sum moves as many bytes as a ring.
 // Its bits are those of a sum from rank 0 to rank n-1. A blocking sum works in place, piece by
 // piece. It needs PIECE_BYTES of memory, and a piece stays in the cache. A started sum uses its
-// request's scratch. With --reduce fast, blocking sums use the library's own algorithm.
+// request's scratch. With --reduce fast, blocking all-reduces use the library's own algorithm.
 //
 // Sections: 1 checked calls and deadlines, 2 messages, 3 sums, 4 other collectives, 5
 // communicators, 6 the launch.
@@ -102,13 +102,14 @@ static void wait_for(const Request *r, int n, MPI_Request *request) {
     const double deadline = r->patient ? 100 * timeout : timeout;
     char text[200];
     bool posted = false;
-    describe(r, text);
     for (int i = 0, done; i < n;) {
-        check_mpi(MPI_Test(&request[i], &done, MPI_STATUS_IGNORE), text);
-        if (done) {
+        const int error = MPI_Test(&request[i], &done, MPI_STATUS_IGNORE);
+        if (error == MPI_SUCCESS && done) {
             i++;
             continue;
         }
+        describe(r, text);
+        check_mpi(error, text);
         const double waited = now() - since;
         if (waited > deadline) too_late(deadline, text);
         if (!posted && waited > long_wait) {
