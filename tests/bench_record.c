@@ -14,6 +14,7 @@
 #include "08_3d/trainer.h"
 #include "judge/draw/memory_samples.h"
 #include "judge/draw/picture.h"
+#include "judge/frame/process.h"
 #include "judge/frame/training.h"
 #include "common/comm/record.h"
 #include "judge/frame/training.h"
@@ -84,7 +85,7 @@ static void bench(Run *run) {
     size_t rounds = option_size(run, "rounds"), step = 0, events = 0;
     size_t process, processes;
     REQUIRE(rounds > 0, "--rounds must be at least 1");
-    REQUIRE(!comm_launched_by_mpi(&process, &processes),
+    REQUIRE(!process_launched(&process, &processes),
             "this measures the time of one process: use --emulate N");
     TrainerConfig c = { .model = { .layers = 4,
                                    .width = option_size(run, "width"),

@@ -11,6 +11,7 @@
 #include "common/tensor/random.h"
 #include "common/tensor/storage.h"
 #include "judge/frame/launch.h"
+#include "judge/frame/process.h"
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -912,7 +913,7 @@ int main(int argc, char **argv) {
     LaunchWish wish = { .default_ranks = 4 };
     Launch launch = { .timeout = 60 };
     Context context = { 0 };
-    comm_process_begin(&argc, &argv);
+    process_begin(&argc, &argv);
     for (char **argument = argv + 1; *argument; argument++) {
         if (strcmp(*argument, "--emulate") == 0) wish.emulate = (size_t)number_after(&argument);
         else if (strcmp(*argument, "--timeout") == 0) launch.timeout = number_after(&argument);
@@ -930,6 +931,6 @@ int main(int argc, char **argv) {
         printf("# %s, %zu ranks (%s)\n", transport_name[choice.transport], choice.ranks,
                choice.why);
     comm_run(&launch, body, &context);
-    comm_process_end(context.status);
+    process_end(context.status);
     return context.status;
 }

@@ -138,7 +138,8 @@ sub grader_begin {
     };
     my @own = map { $object->($_, @names) } qw(tools/grader/mpi.c tools/grader/probe.c);
     my @same = map { $object->($_) }
-        qw(common/comm/comm_mpi.c common/comm/comm_nccl.c common/comm/waits.c);
+        qw(common/comm/comm_mpi.c common/comm/comm_nccl.c common/comm/waits.c
+        judge/frame/process.c);
     push @same, map { $program->($_) } qw(broker compare);
     copy_files('build', $work, 'text.txt');
     copy_files('.', $work, 'LICENSE');

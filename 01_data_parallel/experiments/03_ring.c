@@ -253,7 +253,7 @@ static void times(Run *run, bool curves) {
     PlotLine lines[WAYS];
     char title[80];
     clock_set_one_port(true);
-    clock_set_own_nodes(true);
+    clock_set_link(&clock_config()->between);
     for (Way way = RING; way < WAYS; way++) {
         double sum = 0, want = 0;
         char id[32], name[48];
@@ -275,7 +275,7 @@ static void times(Run *run, bool curves) {
     Plot plot = { title, "bytes", "microseconds", bytes, POINTS, lines, WAYS, true, true };
     if (curves) plot_show(run, &plot, 0);
     if (simulated && clock_config()->between.beta > 0) crossover(run);
-    clock_set_own_nodes(false);
+    clock_set_link(NULL);
     clock_set_one_port(false);
 }
 

@@ -9,8 +9,7 @@
 
 static ClockConfig config;                // set before the ranks start
 static _Thread_local Picoseconds compute; // simulated clock: this rank's row
-// one_port, own_nodes: see the functions that set them
-static _Thread_local bool one_port, own_nodes;
+static _Thread_local bool one_port;
 static _Thread_local ClockLink only_link; // replaces config's links if it has a name
 static _Thread_local Picoseconds out_free, in_free;
 static _Thread_local double begun; // wall clock: this rank's time 0
@@ -22,7 +21,7 @@ const ClockConfig *clock_config(void) { return &config; }
 
 void clock_rank_begin(void) {
     compute = out_free = in_free = 0;
-    one_port = own_nodes = false;
+    one_port = false;
     only_link = (ClockLink){ 0 };
     flops = 0;
     meter_product = clock_charge_flops;
@@ -56,14 +55,12 @@ void clock_set_speed(double factor) {
     speed = factor;
 }
 
-void clock_set_own_nodes(bool on) { own_nodes = on; }
 bool clock_same_node(size_t a, size_t b) {
-    if (own_nodes) return a == b;
     return config.node == 0 || a / config.node == b / config.node;
 }
 void clock_set_link(const ClockLink *link) { only_link = link ? *link : (ClockLink){ 0 }; }
 size_t clock_cards(size_t n, const size_t *rank) {
-    size_t node = own_nodes ? 1 : config.node, least = n, last = 0;
+    size_t node = config.node, least = n, last = 0;
     if (node == 0) return CLOCK_INSIDE;
     for (size_t i = 0; i < n; i++) last = rank[i] / node > last ? rank[i] / node : last;
     size_t *in_node = host_alloc((last + 1) * sizeof *in_node);

@@ -73,9 +73,6 @@ void clock_set_speed(double factor);
 // server. Collectives are not affected. comm_arrival returns the time when a message reaches the
 // port.
 void clock_set_one_port(bool on);
-// After this call this rank's messages take the link between nodes, even inside its node (off after
-// clock_rank_begin). Call it on both ends. Collectives are not affected.
-void clock_set_own_nodes(bool on);
 // After this call all communication of this rank takes this link, which must have a name. NULL
 // restores the links of --link and --node; clock_rank_begin restores them, too. Lessons that
 // compare links use this function. Call it on all ranks at the same place.

@@ -42,11 +42,11 @@ static _Thread_local Comm *side; // this rank's side channel: a second Comm over
 
 // ---- 1. Requests ----
 
-static char *pinned(Pinned *p, size_t bytes) {
-    if (p->capacity >= bytes) return p->data;
-    if (p->data) device_host_free(p->data);
-    p->capacity = bytes;
-    return p->data = device_host_alloc(bytes);
+static char *pinned(Request *r, size_t bytes) {
+    if (r->pinned_bytes >= bytes) return r->pinned;
+    if (r->pinned) device_host_free(r->pinned);
+    r->pinned_bytes = bytes;
+    return r->pinned = device_host_alloc(bytes);
 }
 
 bool request_is_message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
@@ -72,10 +72,25 @@ size_t request_longest_part(const Request *r) {
     return r->action == DO_REDUCE ? r->count : ceil_div(r->count / r->row, r->comm->size) * r->row;
 }
 
-Range request_piece(const Request *r, size_t rank, size_t offset, size_t most) {
+Range request_piece(const Request *r, size_t rank, const Piece *piece) {
     Range part = request_part(r, rank);
-    size_t left = range_size(part) > offset ? range_size(part) - offset : 0;
-    return (Range){ part.lo + offset, part.lo + offset + (left < most ? left : most) };
+    if (!piece) return part;
+    const size_t lo = part.lo + piece->offset;
+    if (lo >= part.hi) return (Range){ lo, lo };
+    return (Range){ lo, part.hi - lo < piece->most ? part.hi : lo + piece->most };
+}
+
+Parcel request_parcel(const Request *r, size_t other, const Piece *piece) {
+    const size_t size = element_size(r->element), me = r->comm->rank;
+    const Range own = request_piece(r, me, piece), theirs = request_piece(r, other, piece);
+    const size_t owned = range_size(own), n = range_size(theirs);
+    if (r->action == DO_ALL_TO_ALL)
+        return (Parcel){ r->in + theirs.lo * size, r->out + other * owned * size, n, owned };
+    if (r->action == DO_ALL_GATHER) return (Parcel){ r->in, r->out + theirs.lo * size, owned, n };
+    if (piece->sum) return (Parcel){ piece->sum, r->out + theirs.lo * size, owned, n };
+    if (other == me) return (Parcel){ 0 };
+    char *place = piece->scratch + other * piece->most * size;
+    return (Parcel){ r->in + theirs.lo * size, place, n, owned };
 }
 
 void describe(const Request *r, char text[200]) {
@@ -142,9 +157,8 @@ static Request *request_new(Comm *c, Action action, const char *call, Element el
                     .peer = peer,
                     .held = arena(MEM_COMMUNICATION),
                     .shadow = arena(MEM_REFERENCE),
-                    .staged_in = kept.staged_in,
-                    .staged_out = kept.staged_out,
-                    .staged_scratch = kept.staged_scratch,
+                    .pinned = kept.pinned,
+                    .pinned_bytes = kept.pinned_bytes,
                     .extra = kept.extra,
                     .more = kept.more };
     if (peer >= c->size)
@@ -164,9 +178,7 @@ static void request_recycle(Request *r) {
 static void request_free_list(Request *r) {
     while (r) {
         Request *next = r->next;
-        Pinned *const buffers[] = { &r->staged_in, &r->staged_out, &r->staged_scratch };
-        for (size_t i = 0; i < 3; i++)
-            if (buffers[i]->data) device_host_free(buffers[i]->data);
+        if (r->pinned) device_host_free(r->pinned);
         free(r->extra);
         free(r->more);
         free(r);
@@ -215,39 +227,6 @@ void combine_in_rank_order(const Request *r, char *out, const char *const parts[
     else COMBINE(real, sum[i] + x[i]);
 }
 
-void parcels_of_contributions(const Request *r, char *scratch, size_t offset, size_t most,
-                              Parcel parcel[]) {
-    size_t size = element_size(r->element), rank = r->comm->rank;
-    size_t own = range_size(request_piece(r, rank, offset, most));
-    for (size_t i = 0; i < r->comm->size; i++) {
-        Range piece = request_piece(r, i, offset, most);
-        parcel[i] =
-            (Parcel){ r->in + piece.lo * size, scratch + i * most * size, range_size(piece), own };
-    }
-    parcel[rank] = (Parcel){ 0 };
-}
-
-void parcels_of_sums(const Request *r, const char *sum, size_t offset, size_t most,
-                     Parcel parcel[]) {
-    size_t size = element_size(r->element);
-    size_t own = range_size(request_piece(r, r->comm->rank, offset, most));
-    for (size_t i = 0; i < r->comm->size; i++) {
-        Range piece = request_piece(r, i, offset, most);
-        parcel[i] = (Parcel){ sum, r->out + piece.lo * size, own, range_size(piece) };
-    }
-}
-
-// Every part that this rank receives is as long as its own part.
-void parcels_to_all(const Request *r, Parcel parcel[]) {
-    size_t size = element_size(r->element);
-    size_t length = range_size(request_part(r, r->comm->rank));
-    for (size_t i = 0; i < r->comm->size; i++) {
-        Range part = request_part(r, i);
-        parcel[i] = (Parcel){ r->in + part.lo * size, r->out + i * length * size, range_size(part),
-                              length };
-    }
-}
-
 // ---- 2. Tensors in, tensors out ----
 
 static Request *tensor_request(Comm *c, Action action, size_t count, size_t peer, Tensor input,
@@ -271,14 +250,16 @@ static bool staged(const Request *r) {
            !r->comm->state->wire->device_memory && !alone(r);
 }
 
-// Copies the input to pinned memory. deliver() copies the output back.
+// Copies the input to pinned memory. deliver() copies the output back. The device's scratch stays
+// unused.
 static void stage_in(Request *r) {
     const size_t size = element_size(r->element);
-    r->in = pinned(&r->staged_in, r->in_count * size);
-    r->out = pinned(&r->staged_out, r->out_count * size);
-    if (r->in_count) device_download(r->staged_in.data, r->input.data, r->in_count * size);
-    // the device's scratch stays unused
-    if (r->scratch) r->scratch = pinned(&r->staged_scratch, arena_bytes(&r->held));
+    const size_t in = r->in_count * size, out = r->out_count * size;
+    char *host = pinned(r, in + out + (r->scratch ? arena_bytes(&r->held) : 0));
+    r->in = host;
+    r->out = host + in;
+    if (r->scratch) r->scratch = host + in + out;
+    if (in) device_download(host, r->input.data, in);
 }
 
 // Prepares a started operation. Until the wait, r holds everything that other ranks may still read
@@ -645,15 +626,12 @@ void comm_wait(Request *r) {
 }
 
 Picoseconds comm_arrival(Request *r) {
-    if (!r) fault("comm_arrival of NULL: pass the result of comm_start_recv");
     const Request *o = r->comm->state->open;
     while (o && o != r) o = o->next;
-    if (!o)
-        fault("comm_arrival on %s for one %s that was waited for before: call it before comm_wait",
+    if (!o || r->action != DO_RECV)
+        fault("comm_arrival on %s of one %s: pass the result of comm_start_recv, before its "
+              "comm_wait",
               r->comm->name, r->call);
-    if (r->action != DO_RECV)
-        fault("comm_arrival on %s of one %s: pass the result of comm_start_recv", r->comm->name,
-              r->call);
     if (r->found) return r->arrives;
     if (r->timed) record_pause_compute();
     wire_finish(r);

@@ -138,15 +138,7 @@ typedef struct {
     double timeout;  // the longest time in seconds that a rank may wait in one call
     double deadlock; // processes look for a deadlock after that many seconds; 0: never
 } Launch;
-// Does the environment show that a launcher started this process? Call it before the options are
-// parsed. *rank is 0 without a launcher.
-bool comm_launched_by_mpi(size_t *rank, size_t *size);
-void comm_process_begin(int *argc, char ***argv); // MPI_Init, if a launcher started it
-// Chooses a GPU for this process. Returns true if no two processes of one host have the same GPU.
-// Collective over all processes.
-bool comm_own_gpus(void);
 const char *nccl_missing(void); // why NCCL cannot be used; NULL: it is built in
 // Runs body(world, context) on every rank of this process.
 void comm_run(const Launch *l, void (*body)(Comm *world, void *context), void *context);
-void comm_process_end(int status); // status: the exit status that main() returns next
 #endif

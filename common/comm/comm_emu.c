@@ -44,12 +44,9 @@ typedef struct Meeting {
 } Meeting;
 
 typedef struct Group {
-    struct Group *next; // next child that not all members have joined
-    struct Group *children;
-    // set for a child: the parent's meetings when it was split, and the first member
-    size_t number, first;
     size_t size, joined, left;
     Meeting *meetings;
+    struct Group **child; // [size] by first member: a child that not all members have joined
     // [from * size + to]: the pair's sends, or its receives, that have not met, oldest first
     Request *queue[];
 } Group;
@@ -155,25 +152,21 @@ static void copy(const Request *r, char *to, const char *from, size_t count) {
     else memmove(to, from, bytes);
 }
 
-static Tensor window(Element e, char *data, size_t n) {
-    return (Tensor){ .data = (real *)data, .rows = 1, .cols = n, .ld = n, .element = e };
-}
-// Adds on a GPU in rank order, with one op per rank, piece by piece. The pieces are MEM_REFERENCE.
-enum { PIECE = 1 << 18 }; // elements
+// Adds on a GPU in rank order, piece by piece: a kernel adds the rows of `parts`. MEM_REFERENCE.
 static void combine_on_device(const Request *r, char *out, const char *const parts[],
                               size_t count) {
+    enum { PIECE = 1 << 18 }; // elements of all ranks together
+    const size_t n = r->comm->size, most = PIECE / n, size = element_size(r->element);
     Arena scratch = arena(MEM_REFERENCE);
-    Tensor sum = tensor_new(&scratch, 1, count < PIECE ? count : PIECE);
-    size_t size = element_size(r->element);
-    for (size_t at = 0; at < count; at += sum.cols) {
-        if (sum.cols > count - at) sum = tensor_flat_range(sum, 0, count - at);
-        for (size_t i = 0; i < r->comm->size; i++) {
-            Tensor part = window(r->element, (char *)parts[i] + at * size, sum.cols);
-            if (i == 0) tensor_copy(sum, part);
-            else if (r->action == DO_ALL_REDUCE_MAX) op_max(sum, sum, part);
-            else op_add(sum, sum, part);
-        }
-        tensor_copy(window(r->element, out + at * size, sum.cols), sum);
+    Tensor rows = tensor_shaped(&scratch, tensor_shape(n, most, r->element));
+    for (size_t at = 0; at < count; at += most) {
+        const size_t length = count - at < most ? count - at : most;
+        const Tensor piece = tensor_col_range(rows, 0, length);
+        for (size_t i = 0; i < n; i++)
+            device_copy(tensor_row_range(piece, i, i + 1).data, parts[i] + at * size,
+                        length * size);
+        op_combine(tensor_row_range(piece, 0, 1), piece, r->action == DO_ALL_REDUCE_MAX);
+        device_copy(out + at * size, piece.data, length * size);
     }
     arena_free(&scratch);
 }
@@ -182,9 +175,6 @@ static void combine(const Request *r, char *out, const char *const parts[], size
     else combine_in_rank_order(r, out, parts, count);
 }
 
-// A started sum must not change its tensor before the wait, so the sum goes to scratch.
-static char *out_of(const Request *r) { return r->scratch ? r->scratch : r->out; }
-
 static void collect(Request *const of[], size_t n) {
     size_t size = element_size(of[0]->element), count = of[0]->count, root = of[0]->peer;
     const char *parts[n];
@@ -192,31 +182,24 @@ static void collect(Request *const of[], size_t n) {
     switch (of[0]->action) {
     case DO_ALL_REDUCE:
     case DO_ALL_REDUCE_MAX:
-        combine(of[0], out_of(of[0]), parts, count);
-        for (size_t i = 1; i < n; i++) copy(of[i], out_of(of[i]), out_of(of[0]), count);
+        combine(of[0], of[0]->out, parts, count);
+        for (size_t i = 1; i < n; i++) copy(of[i], of[i]->out, of[0]->out, count);
         break;
-    case DO_REDUCE: combine(of[root], out_of(of[root]), parts, count); break;
+    case DO_REDUCE: combine(of[root], of[root]->out, parts, count); break;
     case DO_REDUCE_SCATTER:
         for (size_t to = 0; to < n; to++) {
             Range part = request_part(of[0], to);
             for (size_t i = 0; i < n; i++) parts[i] = of[i]->in + part.lo * size;
-            combine(of[to], out_of(of[to]), parts, range_size(part));
+            combine(of[to], of[to]->out, parts, range_size(part));
         }
         break;
     case DO_ALL_GATHER:
-        for (size_t from = 0; from < n; from++) {
-            Range part = request_part(of[0], from);
-            for (size_t i = 0; i < n; i++)
-                copy(of[i], of[i]->out + part.lo * size, parts[from], range_size(part));
-        }
-        break;
     case DO_ALL_TO_ALL:
-        for (size_t to = 0; to < n; to++) {
-            Range part = request_part(of[0], to);
-            for (size_t from = 0; from < n; from++)
-                copy(of[to], of[to]->out + from * range_size(part) * size,
-                     parts[from] + part.lo * size, range_size(part));
-        }
+        for (size_t to = 0; to < n; to++)
+            for (size_t from = 0; from < n; from++) {
+                Parcel given = request_parcel(of[from], to, NULL);
+                copy(of[to], request_parcel(of[to], from, NULL).receive, given.send, given.sends);
+            }
         break;
     case DO_BROADCAST:
         for (size_t i = 0; i < n; i++)
@@ -281,46 +264,36 @@ static void emu_start(Request *r) {
     else arrive(r);
 }
 
-static void emu_finish(Request *r) {
-    wait_until_done(r);
-    if (r->scratch) copy(r, r->out, r->scratch, r->out_count);
-}
-
 // ---- 4. Groups of ranks ----
 
 static Group *group_new(size_t size) {
     Group *g = host_alloc(sizeof *g + size * size * sizeof g->queue[0]);
     g->size = size;
+    g->child = host_alloc(size * sizeof *g->child);
     return g;
 }
 
-// The first member that arrives creates the group. The last member removes the group from the
-// parent's list.
+// The first member that arrives creates the group. All members join it before the parent's next
+// collective ends, so there is one child per first member.
 static void *emu_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     (void)me;
-    Group *p = parent->state->link;
-    size_t number = parent->state->meetings;
-    Group **place = &p->children;
-    while (*place && !((*place)->number == number && (*place)->first == members[0]))
-        place = &(*place)->next;
-    if (!*place) {
-        *place = group_new(n);
-        (*place)->number = number;
-        (*place)->first = members[0];
-    }
-    Group *g = *place;
-    if (++g->joined == n) *place = g->next;
+    Group *p = parent->state->link, **child = &p->child[members[0]];
+    if (!*child) *child = group_new(n);
+    Group *g = *child;
+    if (++g->joined == n) *child = NULL;
     return g;
 }
 
 static void emu_close(Comm *c) {
     Group *g = c->state->link;
-    if (++g->left == g->size) free(g);
+    if (++g->left < g->size) return;
+    free(g->child);
+    free(g);
 }
 
 // ---- 5. The launch ----
 
-static const Wire wire_emu = { true, emu_start, emu_finish, wait_until_done,
+static const Wire wire_emu = { true, emu_start, wait_until_done, wait_until_done,
                                NULL, emu_split, emu_close };
 
 // Ends the process without freeing anything, because the other threads are in the middle of their

@@ -1,7 +1,7 @@
 // comm_mpi.c: ranks are MPI processes. The file needs MPI 3.1, because it uses no large counts.
 // With GPUs this is the transport "staged": comm.c copies the tensors to host memory first.
 //
-// Every operation is nonblocking, and every wait is a loop around MPI_Testall with a deadline. So a
+// Every operation is nonblocking, and every wait is a loop around MPI_Test with a deadline. So a
 // lost rank or a wrong call ends with a message instead of a hang. The loop yields the core,
 // because there may be more ranks than cores. While a rank computes, device_meanwhile lets MPI move
 // its messages.
@@ -10,22 +10,16 @@
 // adds in rank order. Third, the ranks exchange the sums. The sum moves as many bytes as a ring.
 // Its bits are those of a sum from rank 0 to rank n-1. A blocking sum works in place, piece by
 // piece. It needs PIECE_BYTES of memory, and a piece stays in the cache. A started sum uses its
-// request's scratch. With --reduce fast, blocking sums use the library's own algorithm.
+// request's scratch. With --reduce fast, blocking all-reduces use the library's own algorithm.
 //
 // Sections: 1 checked calls and deadlines, 2 messages, 3 sums, 4 other collectives, 5
 // communicators, 6 the launch.
-#define _GNU_SOURCE // process_vm_readv
 #include "common/comm/comm_mpi.h"
 #include <limits.h>
 #include <math.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include "common/comm/waits.h"
 #include "common/device/device.h"
@@ -33,11 +27,9 @@
 
 // The state of a Request in flight.
 typedef struct {
-    MPI_Request note_request, *request; // [2 * size]
-    MPI_Status *status;
-    Parcel *parcel; // [size]
-    int requests, tag;
     uint64_t note[NOTE_LENGTH];
+    int requests, tag;
+    MPI_Request note_request, request[]; // [2 * size]
 } Flight;
 
 static MpiLink *link_of(const Request *r) { return r->comm->state->link; }
@@ -61,68 +53,21 @@ static int fits_int(size_t n) {
 void (*mpi_meanwhile)(double waited);
 static double timeout = 60; // --timeout
 
-// The ranks of this node and their processes. A killed rank sends nothing, and mpirun ends the
-// other ranks a second later at the earliest. So a rank that waits for long checks whether all
-// these processes still exist. A patient wait also ends after --timeout if a process is stopped.
-typedef struct {
-    int rank, pid;
-} NodeProcess;
-static struct {
-    int n;
-    NodeProcess *of; // [n]
-} node;
-static MPI_Comm host; // all processes of the node, from comm_process_begin to comm_process_end
-static char state_of(int pid) { // proc(5): 'T' is stopped by a signal; 0: there is no such process
-    char name[40], state = 0;
-    snprintf(name, sizeof name, "/proc/%d/stat", pid);
-    FILE *f = fopen(name, "r");
-    bool read = f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1;
-    if (f) fclose(f);
-    return read && state != 'Z' && state != 'X' ? state : 0;
-}
-static bool crowded; // more ranks than cores on this node
-static void look_around(void) {
-    int own[2] = { (int)this_rank, (int)getpid() };
-    MPI(MPI_Comm_size(host, &node.n));
-    crowded = node.n > sysconf(_SC_NPROCESSORS_ONLN);
-    node.of = host_alloc((size_t)node.n * sizeof *node.of);
-    MPI(MPI_Allgather(own, 2, MPI_INT, node.of, 2, MPI_INT, host));
-    for (int i = 0; i < node.n; i++)
-        // the process is in another container, so the numbers of processes mean nothing here
-        if (!state_of(node.of[i].pid)) node.n = 0;
-    MPI(MPI_Barrier(host)); // no process ends before all have checked
-}
-static void require_all_there(double waited) {
-    const double every = 0.4; // seconds
-    static double last_look;
-    if (waited < every || now() < last_look + every) return;
-    last_look = now();
-    for (int i = 0; i < node.n; i++) {
-        const NodeProcess *p = &node.of[i];
-        const char state = state_of(p->pid);
-        if (!state && !waits_told((size_t)i))
-            fault(
-                "rank %d is gone: its process has ended; its own message, or dmesg, has the reason",
-                p->rank);
-        if (state == 'T' && waited > timeout)
-            fault("rank %d is stopped: process %d got SIGSTOP or SIGTSTP; start all ranks again",
-                  p->rank, p->pid);
-    }
-}
-
 // After SIGTERM a rank keeps running so that it can write its checkpoint (stop_catch). mpirun also
-// sends SIGTERM to the survivors of a killed rank. On one node require_all_there() sees whether a
-// rank has ended. A rank on another node cannot be seen, so a warned rank exits if a peer is silent
-// for longer than any wait so far.
+// sends SIGTERM to the survivors of a killed rank. If all ranks share a node,
+// waits_require_alive() sees whether a rank has ended. A rank of another node cannot be seen, so a
+// warned rank exits if a peer is silent for longer than any wait so far.
 static double longest_wait;
 static void others_are_gone(void) {
     enum { PATIENCE = 4 }; // seconds
-    if ((size_t)node.n == this_world_size) return;
+    if (waits_see_all()) return;
     if (stop_asked() > PATIENCE + 2 * longest_wait)
         fault("a signal to stop came %.0f s ago, and another rank has not answered since, so it "
               "has ended; start all ranks again",
               stop_asked());
 }
+
+static bool crowded; // more ranks than cores on this node
 
 _Noreturn void too_late(double waited, const char *where) {
     waits_print();
@@ -141,7 +86,7 @@ static void give_core_away(double waited) {
 
 static void one_turn(double waited) {
     others_are_gone();
-    require_all_there(waited);
+    waits_require_alive(waited, timeout);
     if (mpi_meanwhile) mpi_meanwhile(waited);
     give_core_away(waited);
 }
@@ -151,24 +96,24 @@ void wait_turn(double since, const char *where) {
     one_turn(waited);
 }
 
-// Waits until all n requests of r are complete, or one has failed, and returns the error. After a
-// while it posts r for the deadlock search of the node.
-static int poll_until(const Request *r, int n, MPI_Request *request, MPI_Status *status) {
+// Waits for n requests of r, one after the other. After a while it posts r for the deadlock search
+// of the node.
+static void wait_for(const Request *r, int n, MPI_Request *request) {
     const double long_wait = 0.2, since = now();
     // The other ranks wait up to a hundred times longer while rank 0 works alone.
     const double deadline = r->patient ? 100 * timeout : timeout;
     char text[200];
     bool posted = false;
-    for (int done = 0;;) {
-        int error = MPI_Testall(n, request, &done, status);
-        const double waited = now() - since;
-        if (done && waited > longest_wait) longest_wait = waited;
-        if (posted && (done || error != MPI_SUCCESS)) waits_clear();
-        if (done || error != MPI_SUCCESS) return error;
-        if (waited > deadline) {
-            describe(r, text);
-            too_late(deadline, text);
+    for (int i = 0, done; i < n;) {
+        const int error = MPI_Test(&request[i], &done, MPI_STATUS_IGNORE);
+        if (error == MPI_SUCCESS && done) {
+            i++;
+            continue;
         }
+        describe(r, text);
+        check_mpi(error, text);
+        const double waited = now() - since;
+        if (waited > deadline) too_late(deadline, text);
         if (!posted && waited > long_wait) {
             waits_post(r, ((const Flight *)r->extra)->tag, since);
             posted = true;
@@ -176,24 +121,8 @@ static int poll_until(const Request *r, int n, MPI_Request *request, MPI_Status 
         if (posted) waits_look();
         one_turn(waited);
     }
-}
-
-// Waits for n requests of r; fault() on an error. A message that is longer than its receive is no
-// error here, because finish_message() reports it with both sizes.
-static void wait_for(const Request *r, int n, MPI_Request *request, MPI_Status *status) {
-    int error = poll_until(r, n, request, status), class;
-    char text[200];
-    if (error == MPI_SUCCESS) return;
-    describe(r, text);
-    MPI_Error_class(error, &class);
-    for (int i = 0; status != MPI_STATUSES_IGNORE && i < n && class == MPI_ERR_IN_STATUS; i++) {
-        if (status[i].MPI_ERROR == MPI_SUCCESS || status[i].MPI_ERROR == MPI_ERR_PENDING) continue;
-        error = status[i].MPI_ERROR;
-        MPI_Error_class(error, &class);
-    }
-    if (class == MPI_ERR_TRUNCATE && r->action == DO_RECV) return;
-    if (class == MPI_ERR_TRUNCATE) fault("sizes do not match in %s: a message was longer", text);
-    check_mpi(error, text);
+    if (posted) waits_clear();
+    longest_wait = fmax(longest_wait, now() - since);
 }
 
 static MPI_Datatype datatype(Element e) {
@@ -203,15 +132,7 @@ static MPI_Datatype datatype(Element e) {
 }
 
 static Flight *flight_of(Request *r) {
-    size_t n = r->comm->size;
-    if (!r->extra) { // one block, freed with the request
-        size_t each = 2 * sizeof(MPI_Request) + 2 * sizeof(MPI_Status) + sizeof(Parcel);
-        Flight *f = host_alloc(sizeof *f + n * each);
-        f->parcel = (Parcel *)(f + 1);
-        f->request = (MPI_Request *)(f->parcel + n);
-        f->status = (MPI_Status *)(f->request + 2 * n);
-        r->extra = f;
-    }
+    if (!r->extra) r->extra = host_alloc(sizeof(Flight) + 2 * r->comm->size * sizeof(MPI_Request));
     return r->extra;
 }
 
@@ -222,11 +143,13 @@ static Flight *flight_of(Request *r) {
 // collective.
 enum { TAG_DATA, TAG_NOTE, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 }; // MPI guarantees 32767 tags
 
+// A message is sent synchronously, so at every size it completes only when it is received.
 static void send_to(const Request *r, const char *from, size_t count, size_t to, int tag) {
     Flight *f = r->extra;
     MPI_Request *request = &f->request[f->requests++];
-    MPI(MPI_Isend(from, fits_int(count), datatype(r->element), (int)to, tag, link_of(r)->comm,
-                  request));
+    int (*send)(const void *, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request *) = MPI_Isend;
+    if (tag == TAG_DATA) send = MPI_Issend;
+    MPI(send(from, fits_int(count), datatype(r->element), (int)to, tag, link_of(r)->comm, request));
 }
 static void receive_from(const Request *r, char *to, size_t count, size_t from, int tag) {
     Flight *f = r->extra;
@@ -235,66 +158,40 @@ static void receive_from(const Request *r, char *to, size_t count, size_t from, 
                   request));
 }
 
-// One round of a collective. The second round has another tag.
-static void start_parcels(const Request *r, int round) {
-    const Flight *f = r->extra;
+// One round of a collective. The second round of a sum has another tag.
+static void start_parcels(const Request *r, const Piece *piece) {
+    const int tag = ((const Flight *)r->extra)->tag + (piece && piece->sum ? 1 : 0);
     const size_t rank = r->comm->rank;
     for (size_t i = 0; i < r->comm->size; i++) {
-        const Parcel *p = &f->parcel[i];
-        if (p->receives && i != rank) receive_from(r, p->receive, p->receives, i, f->tag + round);
+        const Parcel p = request_parcel(r, i, piece);
+        if (p.receives && i != rank) receive_from(r, p.receive, p.receives, i, tag);
     }
     for (size_t i = 0; i < r->comm->size; i++) {
-        const Parcel *p = &f->parcel[i];
-        if (p->sends && i != rank) send_to(r, p->send, p->sends, i, f->tag + round);
+        const Parcel p = request_parcel(r, i, piece);
+        if (p.sends && i != rank) send_to(r, p.send, p.sends, i, tag);
     }
-    const Parcel *own = &f->parcel[rank];
-    if (own->sends && own->receive != own->send)
-        memcpy(own->receive, own->send, own->sends * element_size(r->element));
+    const Parcel own = request_parcel(r, rank, piece);
+    if (own.sends && own.receive != own.send)
+        memcpy(own.receive, own.send, own.sends * element_size(r->element));
 }
 
 // Waits for all MPI requests that r has started.
 static void wait_for_parts(const Request *r) {
     Flight *f = r->extra;
-    wait_for(r, f->requests, f->request, f->status);
+    wait_for(r, f->requests, f->request);
     f->requests = 0;
 }
 
-static void start_message(Request *r) {
-    Flight *f = r->extra;
-    if (r->action == DO_RECV) {
-        receive_from(r, r->out, r->count, r->peer, TAG_DATA);
-        return;
-    }
-    MPI_Request *request = &f->request[f->requests++];
-    // The send is synchronous, so at every size it completes only when its message is received.
-    MPI(MPI_Issend(r->in, fits_int(r->count), datatype(r->element), fits_int(r->peer), TAG_DATA,
-                   link_of(r)->comm, request));
-}
-
-static size_t bytes_of(MPI_Status *status) {
-    MPI_Count bytes; // an int cannot count 2 GiB
-    MPI(MPI_Get_elements_x(status, MPI_BYTE, &bytes));
-    return (size_t)bytes;
-}
-
-static void finish_message(Request *r) {
-    Flight *f = r->extra;
-    char text[200];
-    wait_for_parts(r);
-    if (r->action == DO_SEND || bytes_of(f->status) == r->count * element_size(r->element)) return;
-    describe(r, text);
-    fault("sizes do not match in %s: the message has %zu bytes", text, bytes_of(f->status));
-}
-
-// A note travels beside the data: a second message, or the maximum over all members.
+// A note travels beside the data: a second message, or the maximum over all members. Every
+// collective starts its note first, so the notes of different collectives meet, too.
 static uint64_t message_bytes(const Request *r) { return r->count * element_size(r->element); }
-void mpi_start_note(Request *r, bool wanted) {
+void mpi_start_note(Request *r) {
     Flight *f = flight_of(r);
     MPI_Comm comm = link_of(r)->comm;
     MPI_Request *request = &f->note_request;
     const int n = NOTE_LENGTH, peer = (int)r->peer;
     *request = MPI_REQUEST_NULL;
-    if (!wanted && !request_simulated(r)) return;
+    if (!memory_poison() && !request_simulated(r)) return;
     uint64_t call = random_key(random_key(random_key(r->action, r->count), r->peer), r->element);
     f->note[NOTE_TIME] = r->action == DO_SEND ? r->arrives : r->ready;
     f->note[NOTE_CALL] = request_is_message(r) ? message_bytes(r) : random_key(call, r->row);
@@ -310,7 +207,7 @@ void mpi_meet(Request *r) {
     Flight *f = r->extra;
     char text[200];
     if (f->note_request == MPI_REQUEST_NULL) return;
-    wait_for(r, 1, &f->note_request, MPI_STATUSES_IGNORE);
+    wait_for(r, 1, &f->note_request);
     if (request_is_message(r)) r->arrives = f->note[NOTE_TIME];
     else r->all_ready = f->note[NOTE_TIME];
     bool same_size = r->action != DO_RECV || f->note[NOTE_CALL] == message_bytes(r);
@@ -328,63 +225,55 @@ void mpi_meet(Request *r) {
 // ---- 3. Sums ----
 
 enum { PIECE_BYTES = 1 << 20 };
-static char *piece; // [PIECE_BYTES] the contributions of a piece
+static char *contributions; // [PIECE_BYTES] of a piece
 
-static void start_contributions(const Request *r, char *scratch, size_t offset, size_t most) {
-    parcels_of_contributions(r, scratch, offset, most, ((Flight *)r->extra)->parcel);
-    start_parcels(r, 0);
+// A started sum is one piece, in its request's scratch.
+static Piece whole_piece(const Request *r) {
+    return (Piece){ .most = request_longest_part(r), .scratch = r->scratch };
 }
 
-static void finish_piece(const Request *r, char *scratch, size_t offset, size_t most) {
-    size_t size = element_size(r->element), rank = r->comm->rank;
-    bool part_only = r->action == DO_REDUCE_SCATTER || r->action == DO_REDUCE;
-    Range own = request_piece(r, rank, offset, most);
+static void finish_piece(const Request *r, Piece piece) {
+    const size_t size = element_size(r->element), rank = r->comm->rank;
+    const bool part_only = r->action == DO_REDUCE_SCATTER || r->action == DO_REDUCE;
+    const Range own = request_piece(r, rank, &piece);
     const char *parts[r->comm->size];
-    char *sum = r->out + (part_only ? offset : own.lo) * size;
+    char *sum = r->out + (part_only ? piece.offset : own.lo) * size;
     wait_for_parts(r);
-    for (size_t i = 0; i < r->comm->size; i++) parts[i] = scratch + i * most * size;
+    for (size_t i = 0; i < r->comm->size; i++) parts[i] = piece.scratch + i * piece.most * size;
     parts[rank] = r->in + own.lo * size;
     if (range_size(own)) combine_in_rank_order(r, sum, parts, range_size(own));
     if (part_only) return;
-    parcels_of_sums(r, sum, offset, most, ((Flight *)r->extra)->parcel);
-    start_parcels(r, 1);
+    piece.sum = sum;
+    start_parcels(r, &piece);
     wait_for_parts(r);
 }
 
 static void sum_by_pieces(Request *r) {
-    size_t most = PIECE_BYTES / element_size(r->element) / r->comm->size;
-    if (!piece) piece = host_alloc(PIECE_BYTES);
-    for (size_t at = 0; at < request_longest_part(r); at += most) {
-        start_contributions(r, piece, at, most);
-        finish_piece(r, piece, at, most);
+    if (!contributions) contributions = host_alloc(PIECE_BYTES);
+    Piece piece = { .most = PIECE_BYTES / element_size(r->element) / r->comm->size,
+                    .scratch = contributions };
+    for (; piece.offset < request_longest_part(r); piece.offset += piece.most) {
+        start_parcels(r, &piece);
+        finish_piece(r, piece);
     }
 }
 
-// Maxima, doubles and 16-bit elements always have a fixed order. MPI has no type for 16 bits. Two
-// ranks need no library, because a + b = b + a, and our sums are faster. The library gets pieces,
-// because its scratch is as large as its input.
+// Only all-reduces of reals use the library. Two ranks need no library, because a + b = b + a, and
+// our sums are faster. The library gets pieces, because its scratch is as large as its input.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->comm->size > 2 &&
-           r->element == REALS && !r->later &&
-           (r->action == DO_ALL_REDUCE || r->action == DO_REDUCE);
+           r->element == REALS && !r->later && r->action == DO_ALL_REDUCE;
 }
 static void sum_by_library(Request *r) {
-    MPI_Comm comm = link_of(r)->comm;
+    const size_t most = PIECE_BYTES / sizeof(real);
     MPI_Request request;
-    size_t most = PIECE_BYTES / sizeof(real);
     for (size_t at = 0; at < r->count; at += most) {
         int count = fits_int(r->count - at < most ? r->count - at : most);
         const real *in = (const real *)r->in + at;
         real *out = (real *)r->out + at;
-        bool gets = r->action == DO_ALL_REDUCE || r->comm->rank == r->peer,
-             in_place = gets && in == out;
-        if (r->action == DO_ALL_REDUCE)
-            MPI(MPI_Iallreduce(in_place ? MPI_IN_PLACE : in, out, count, datatype(REALS), MPI_SUM,
-                               comm, &request));
-        else
-            MPI(MPI_Ireduce(in_place ? MPI_IN_PLACE : in, gets ? out : NULL, count, datatype(REALS),
-                            MPI_SUM, (int)r->peer, comm, &request));
-        wait_for(r, 1, &request, MPI_STATUSES_IGNORE);
+        MPI(MPI_Iallreduce(in == out ? MPI_IN_PLACE : in, out, count, datatype(REALS), MPI_SUM,
+                           link_of(r)->comm, &request));
+        wait_for(r, 1, &request);
     }
 }
 
@@ -401,30 +290,28 @@ static void start_broadcast(Request *r) {
 static size_t under_way; // started operations of this rank that are in flight
 
 void mpi_start(Request *r) {
+    const Piece whole = whole_piece(r);
     Flight *f = flight_of(r);
     f->requests = 0;
     f->tag = TAG_COLLECTIVE + (int)(r->comm->state->meetings % COLLECTIVES) * 2;
     under_way += r->later;
-    if (request_is_message(r)) start_message(r);
-    else if (r->action == DO_ALL_GATHER || r->action == DO_ALL_TO_ALL) {
-        if (r->action == DO_ALL_TO_ALL) parcels_to_all(r, f->parcel);
-        else parcels_of_sums(r, r->in, 0, request_longest_part(r), f->parcel);
-        start_parcels(r, 0);
-    } else if (r->action == DO_BROADCAST) start_broadcast(r);
+    mpi_start_note(r);
+    if (r->action == DO_SEND) send_to(r, r->in, r->count, r->peer, TAG_DATA);
+    else if (r->action == DO_RECV) receive_from(r, r->out, r->count, r->peer, TAG_DATA);
+    else if (r->action == DO_BROADCAST) start_broadcast(r);
     else if (r->action == DO_BARRIER)
         MPI(MPI_Ibarrier(link_of(r)->comm, &f->request[f->requests++]));
-    else if (r->later) start_contributions(r, r->scratch, 0, request_longest_part(r));
-    mpi_start_note(r, false);
+    else if (!request_adds(r)) start_parcels(r, NULL);
+    else if (r->later) start_parcels(r, &whole);
 }
 
 void mpi_finish(Request *r) {
-    if (request_is_message(r)) finish_message(r);
-    else if (!request_adds(r)) wait_for_parts(r);
-    else if (r->later) finish_piece(r, r->scratch, 0, request_longest_part(r));
+    mpi_meet(r);
+    if (!request_adds(r)) wait_for_parts(r);
+    else if (r->later) finish_piece(r, whole_piece(r));
     else if (library_sums(r)) sum_by_library(r);
     else sum_by_pieces(r);
     under_way -= r->later;
-    mpi_meet(r);
 }
 
 // A long message moves only while its sender or receiver calls MPI. A computing rank calls this
@@ -460,160 +347,21 @@ static void *mpi_split(Comm *parent, const size_t *members, size_t n, size_t me)
     return link_new(mpi_split_comm(parent, members, me));
 }
 
-void mpi_link_close(Comm *c) {
-    MpiLink *l = c->state->link;
-    MPI_Status status;
-    int forgotten;
-    char size[40] = ""; // "" for times and parcels
-    MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, l->comm, &forgotten, &status));
-    if (forgotten && status.MPI_TAG == TAG_DATA)
-        snprintf(size, sizeof size, " of %zu bytes", bytes_of(&status));
-    if (forgotten)
-        fault("a message%s from rank %d of %s was never received: add its comm_recv, or remove its "
-              "send",
-              size, status.MPI_SOURCE, c->name);
-    MPI(MPI_Comm_free(&l->comm));
-}
 static void mpi_close(Comm *c) {
-    mpi_link_close(c);
-    free(c->state->link);
+    MpiLink *l = c->state->link;
+    MPI(MPI_Comm_free(&l->comm));
+    free(l);
 }
 
 static const Wire wire_mpi = { false, mpi_start, mpi_finish, mpi_meet, NULL, mpi_split, mpi_close };
 
 // ---- 6. The launch ----
 
-static bool number_in_environment(const char *const *names, size_t *value) {
-    for (; *names; names++) {
-        const char *text = getenv(*names);
-        if (!text) continue;
-        *value = strtoul(text, NULL, 10);
-        return true;
-    }
-    return false;
-}
-
-// The names are variables of Open MPI's mpirun, PMIx (srun --mpi=pmix) and PMI (MPICH, srun
-// --mpi=pmi2). PMIx does not set the size, but Slurm does.
-bool comm_launched_by_mpi(size_t *rank, size_t *size) {
-    static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
-                                              NULL };
-    static const char *const size_names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                                              "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", NULL };
-    *rank = ranks_are_processes ? this_rank : 0;
-    *size = ranks_are_processes ? this_world_size : 1;
-    if (ranks_are_processes) return true;
-    if (!number_in_environment(rank_names, rank)) return false;
-    number_in_environment(size_names, size);
-    return true;
-}
-
-bool comm_own_gpus(void) {
-    int rank, size, different = 1, everywhere;
-    char id[32];
-    MPI(MPI_Comm_rank(host, &rank));
+void mpi_open(MPI_Comm host) {
+    int size;
     MPI(MPI_Comm_size(host, &size));
-    device_choose((size_t)rank);
-    device_id(id);
-    char(*all)[32] = host_alloc((size_t)size * sizeof *all);
-    MPI(MPI_Allgather(id, sizeof id, MPI_CHAR, all, sizeof *all, MPI_CHAR, host));
-    for (int i = 0; i < size; i++)
-        if (i != rank && strncmp(all[i], id, sizeof *all) == 0) different = 0;
-    free(all);
-    MPI(MPI_Allreduce(&different, &everywhere, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
-    return everywhere;
-}
-
-static void abort_all(int status) {
-    fflush(stdout);
-    waits_tell();
-    MPI_Abort(MPI_COMM_WORLD, status);
-    _exit(status);
-}
-
-// May a process read the memory of another process here? Open MPI's receivers copy long messages
-// this way, while their senders compute. Many containers forbid it, and then Open MPI would print
-// an error for every message.
-static bool single_copy_works(void) {
-    static volatile int original = 1;
-    int copied = 0, status = 1;
-    pid_t parent = getpid();
-    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); // as Open MPI does
-    pid_t child = fork();
-    if (child == 0) {
-        struct iovec to = { &copied, sizeof copied }, from = { (void *)&original, sizeof original };
-        original = 0; // in the child only: a 1 read below comes from the parent
-        _exit(process_vm_readv(parent, &to, 1, &from, 1, 0) == sizeof copied && copied == 1 ? 0
-                                                                                            : 1);
-    }
-    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
-}
-
-// Ends the process when SIGALRM arrives, because MPI_Init waits for all ranks without a deadline:
-// one missing rank would stop the other ranks for ever. watch_start() sets the alarm. It reads
-// --timeout itself, because the program has not read its options yet.
-static void started_too_late(int signal) {
-    static const char text[] = "unsplit: a rank has not started within twice --timeout; start all "
-                               "ranks again, or choose a longer --timeout\n";
-    (void)signal;
-    if (write(STDERR_FILENO, text, sizeof text - 1) > 0) _exit(STATUS_FAULT);
-    _exit(STATUS_FAULT);
-}
-static void watch_start(int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        if (strncmp(argv[i], "--timeout=", 10) == 0) timeout = strtod(argv[i] + 10, NULL);
-        if (strcmp(argv[i], "--timeout") == 0 && i + 1 < argc) timeout = strtod(argv[i + 1], NULL);
-    }
-    signal(SIGALRM, started_too_late);
-    alarm(timeout > 1 && timeout < 1e6 ? (unsigned)(2 * timeout) : 120);
-}
-
-void comm_process_begin(int *argc, char ***argv) {
-    size_t launched_rank, launched_size;
-    int rank, size, provided;
-    if (!comm_launched_by_mpi(&launched_rank, &launched_size)) return;
-    watch_start(*argc, *argv);
-    if (!single_copy_works()) {
-        setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0); // Open MPI 4
-        setenv("OMPI_MCA_smsc", "^cma", 0);                            // Open MPI 5
-    }
-    // With more ranks than cores, a waiting rank must yield its core. Otherwise every message would
-    // take a time slice.
-    const char *local = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-    if (local && atol(local) > sysconf(_SC_NPROCESSORS_ONLN))
-        setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    device_prepare();
-    // Only the main thread of a rank calls MPI; its other threads may compute.
-    MPI(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
-    MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-    MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-    MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
-    this_rank = (size_t)rank;
-    this_world_size = (size_t)size;
-    end_all_ranks = abort_all;
-    ranks_are_processes = true;
-    MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
-    look_around();
-}
-
-// In MPI_Finalize, Open MPI 4.1.4 frees and unloads memory that its helper thread may still use. On
-// a busy machine one run in 600 crashed there, after its verdict. All ranks have finished by then,
-// so this handler ends the process with its own status.
-static int status_at_end;
-static void end_in_finalize(int signal) {
-    (void)signal;
-    _exit(status_at_end);
-}
-
-void comm_process_end(int status) {
-    if (!ranks_are_processes) return;
-    fflush(NULL);
-    status_at_end = status;
-    signal(SIGSEGV, end_in_finalize);
-    signal(SIGBUS, end_in_finalize);
-    signal(SIGABRT, end_in_finalize);
-    MPI_Comm_free(&host);
-    MPI_Finalize();
+    crowded = size > sysconf(_SC_NPROCESSORS_ONLN);
+    waits_open(host);
 }
 
 static Comm *duplicate_world(const Launch *launch, const char *name) {
@@ -632,9 +380,8 @@ Comm *mpi_side_channel(const Launch *launch) {
 void mpi_run(const Launch *launch, RankBody body) {
     Comm *world = duplicate_world(launch, "world");
     device_meanwhile = move_on;
-    waits_open(host, launch->deadlock);
+    waits_search(launch->deadlock);
     comm_run_rank(world, mpi_side_channel(launch), body);
     device_meanwhile = NULL;
-    free(piece);
-    waits_close();
+    free(contributions);
 }

@@ -25,7 +25,6 @@ typedef struct {
     MPI_Comm comm;
 } MpiLink;
 void mpi_link_open(MpiLink *l, MPI_Comm comm);
-void mpi_link_close(Comm *c); // closes the MPI_Comm; does not free the MpiLink
 // The MPI part of Wire's split.
 MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t me);
 
@@ -33,11 +32,13 @@ MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t me);
 void mpi_start(Request *r);
 void mpi_finish(Request *r);
 void mpi_meet(Request *r); // waits for the note of r, and checks it
-// Starts the note of r under the simulated clock, or if it is wanted.
-void mpi_start_note(Request *r, bool wanted);
+// Starts the note of r under the simulated clock, or if memory is poisoned.
+void mpi_start_note(Request *r);
 // Waits in MPI call it, so that other transfers move on; NULL: there are none. waited: the seconds
 // of the wait so far
 extern void (*mpi_meanwhile)(double waited);
 
+// host: all processes of this node. Collective over them, after MPI_Init.
+void mpi_open(MPI_Comm host);
 Comm *mpi_side_channel(const Launch *launch);
 #endif

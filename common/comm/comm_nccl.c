@@ -83,10 +83,10 @@ typedef struct {
 static struct {
     Flight *waiting; // collectives of all lanes, in program order
     Lane *lanes;     // all lanes of this rank, also of Comms that were freed
-    Request latest;  // the last operation with a wait; the GPU may still wait for it
     Comm *world;
     double timeout;
-} process;
+    char latest[200]; // the last operation with a wait; the GPU may still wait for it
+} process = { .latest = "the GPU" };
 
 enum { TAG_ID = 2 };      // apart from the tags of comm_mpi.c
 enum { PIECE = 1 << 18 }; // elements
@@ -226,9 +226,8 @@ static void nccl_connect(Comm *c, CommPeers peers) {
 static Lane *lane_of(const Request *r) {
     Link *l = link_of(r->comm);
     if (!request_is_message(r)) return l->lane;
-    if (r->peer != r->comm->rank) return (r->action == DO_SEND ? l->to : l->from)[r->peer];
-    if (!l->to[r->peer]) l->to[r->peer] = lane_new();
-    return l->to[r->peer];
+    const bool sends = r->action == DO_SEND || r->peer == r->comm->rank;
+    return (sends ? l->to : l->from)[r->peer];
 }
 
 // ---- 3. Work on a stream: one step, or two per piece of a sum in rank order ----
@@ -251,76 +250,47 @@ static void copy(const Request *r, void *to, const void *from, size_t count, con
 }
 
 // A started sum is one piece, in its request's scratch.
-static size_t piece_size(const Request *r) {
-    return r->scratch ? request_longest_part(r) : PIECE / r->comm->size;
-}
-static char *scratch_of(const Request *r) {
-    return r->scratch ? r->scratch : link_of(r->comm)->piece;
+static Piece piece_at(const Request *r, size_t number) {
+    const size_t most = r->scratch ? request_longest_part(r) : PIECE / r->comm->size;
+    char *scratch = r->scratch ? r->scratch : link_of(r->comm)->piece;
+    return (Piece){ .offset = number * most, .most = most, .scratch = scratch };
 }
 
 // Starts one round of a collective. All of its parcels progress together.
-static void exchange(const Request *r, const Parcel parcel[], const Lane *l) {
-    const Parcel *own = &parcel[r->comm->rank];
-    copy(r, own->receive, own->send, own->sends, l);
+static void exchange(const Request *r, const Piece *piece, const Lane *l) {
+    const Parcel own = request_parcel(r, r->comm->rank, piece);
+    copy(r, own.receive, own.send, own.sends, l);
     NCCL(ncclGroupStart());
     for (size_t i = 0; i < r->comm->size; i++) {
-        const Parcel *p = &parcel[i];
-        if (p == own) continue;
-        if (p->sends) NCCL(ncclSend(p->send, p->sends, type_of(r), (int)i, l->nccl, l->stream));
-        if (p->receives)
-            NCCL(ncclRecv(p->receive, p->receives, type_of(r), (int)i, l->nccl, l->stream));
+        const Parcel p = request_parcel(r, i, piece);
+        if (i == r->comm->rank) continue;
+        if (p.sends) NCCL(ncclSend(p.send, p.sends, type_of(r), (int)i, l->nccl, l->stream));
+        if (p.receives)
+            NCCL(ncclRecv(p.receive, p.receives, type_of(r), (int)i, l->nccl, l->stream));
     }
     NCCL(ncclGroupEnd());
 }
 
-static void exchange_contributions(const Request *r, size_t offset, const Lane *l) {
-    Parcel parcel[r->comm->size];
-    parcels_of_contributions(r, scratch_of(r), offset, piece_size(r), parcel);
-    exchange(r, parcel, l);
-}
-
-static void add_pieces(const Request *r, size_t offset, const Lane *l) {
-    Range own = request_piece(r, r->comm->rank, offset, piece_size(r));
-    bool part_only = r->action == DO_REDUCE_SCATTER || r->action == DO_REDUCE;
-    size_t count = range_size(own), n = r->comm->size, size = element_size(r->element);
-    char *scratch = scratch_of(r);
+static void add_pieces(const Request *r, Piece piece, const Lane *l) {
+    const Range own = request_piece(r, r->comm->rank, &piece);
+    const bool part_only = r->action == DO_REDUCE_SCATTER || r->action == DO_REDUCE;
+    const size_t count = range_size(own), n = r->comm->size, size = element_size(r->element);
     // the sum replaces the first part
-    Tensor parts = { .rows = n, .cols = count, .ld = piece_size(r), .element = r->element };
-    parts.data = (real *)scratch;
-    copy(r, scratch + r->comm->rank * piece_size(r) * size, r->in + own.lo * size, count, l);
+    Tensor parts = { .rows = n, .cols = count, .ld = piece.most, .element = r->element };
+    parts.data = (real *)piece.scratch;
+    copy(r, piece.scratch + r->comm->rank * piece.most * size, r->in + own.lo * size, count, l);
     device_divert(l->stream);
     op_combine(tensor_row_range(parts, 0, 1), parts, r->action == DO_ALL_REDUCE_MAX);
     device_divert(NULL);
-    if (part_only) {
-        copy(r, r->out + offset * size, scratch, count, l);
-        return;
-    }
-    Parcel parcel[n];
-    parcels_of_sums(r, scratch, offset, piece_size(r), parcel);
-    exchange(r, parcel, l);
-}
-
-static void gather(const Request *r, const Lane *l) {
-    Parcel parcel[r->comm->size];
-    if (equal_parts(r)) {
-        NCCL(ncclAllGather(r->in, r->out, r->in_count, type_of(r), l->nccl, l->stream));
-        return;
-    }
-    parcels_of_sums(r, r->in, 0, request_longest_part(r), parcel);
-    exchange(r, parcel, l);
-}
-
-static void all_to_all(const Request *r, const Lane *l) {
-    Parcel parcel[r->comm->size];
-    parcels_to_all(r, parcel);
-    exchange(r, parcel, l);
+    piece.sum = piece.scratch;
+    if (part_only) copy(r, r->out + piece.offset * size, piece.sum, count, l);
+    else exchange(r, &piece, l);
 }
 
 static void whole_operation(const Request *r, const Lane *l) {
     const char *in = r->in;
     const ncclDataType_t type = type_of(r);
-    // nccl_finish() copies the result of a started sum from scratch
-    char *out = r->scratch ? r->scratch : r->out;
+    char *out = r->out;
     int root = (int)r->peer;
     switch (r->action) {
     case DO_SEND: NCCL(ncclSend(in, r->count, type, 1, l->nccl, l->stream)); break;
@@ -329,8 +299,11 @@ static void whole_operation(const Request *r, const Lane *l) {
         NCCL(ncclBroadcast(in, r->comm->rank == r->peer ? (char *)in : out, r->count, type, root,
                            l->nccl, l->stream));
         break;
-    case DO_ALL_GATHER: gather(r, l); break;
-    case DO_ALL_TO_ALL: all_to_all(r, l); break;
+    case DO_ALL_TO_ALL: exchange(r, NULL, l); break;
+    case DO_ALL_GATHER:
+        if (equal_parts(r)) NCCL(ncclAllGather(in, out, r->in_count, type, l->nccl, l->stream));
+        else exchange(r, NULL, l);
+        break;
     case DO_ALL_REDUCE:
         NCCL(ncclAllReduce(in, out, r->count, type, ncclSum, l->nccl, l->stream));
         break;
@@ -347,14 +320,14 @@ static void whole_operation(const Request *r, const Lane *l) {
 // A sum in rank order has two steps per piece. Every other operation has one step.
 static size_t steps_of(const Request *r) {
     return r->count == 0    ? 0
-           : summed_here(r) ? 2 * ceil_div(request_longest_part(r), piece_size(r))
+           : summed_here(r) ? 2 * ceil_div(request_longest_part(r), piece_at(r, 0).most)
                             : 1;
 }
 static void one_step(const Request *r, size_t step, const Lane *l) {
-    size_t at = step / 2 * piece_size(r);
+    const Piece piece = piece_at(r, step / 2);
     if (!summed_here(r)) whole_operation(r, l);
-    else if (step % 2 == 0) exchange_contributions(r, at, l);
-    else add_pieces(r, at, l);
+    else if (step % 2 == 0) exchange(r, &piece, l);
+    else add_pieces(r, piece, l);
 }
 
 // ---- 4. Queues ----
@@ -417,11 +390,8 @@ static void meanwhile(double waited) {
 
 // Called while the host waits for the GPU, which may wait for other ranks.
 static void meanwhile_on_gpu(double waited) {
-    char text[200] = "the GPU";
     meanwhile(waited);
-    if (waited < process.timeout) return;
-    if (process.latest.comm) describe(&process.latest, text);
-    too_late(process.timeout, text);
+    if (waited >= process.timeout) too_late(process.timeout, process.latest);
 }
 
 // ---- 5. Start and finish ----
@@ -442,7 +412,7 @@ static void nccl_start(Request *r) {
     f->request = r;
     f->lane = lane_of(r);
     CUDA(cudaEventRecord(f->ready, device_stream()));
-    mpi_start_note(r, memory_poison());
+    mpi_start_note(r);
     Flight **last = request_is_message(r) ? &f->lane->waiting : &process.waiting;
     while (*last) last = &(*last)->behind;
     *last = f;
@@ -455,15 +425,11 @@ static void nccl_finish(Request *r) {
         mpi_finish(r);
         return;
     }
-    process.latest = *r;
+    describe(r, process.latest);
     mpi_meet(r);
-    char text[200];
-    describe(r, text);
-    for (double since = now(); !f->launched;) wait_turn(since, text);
+    for (double since = now(); !f->launched;) wait_turn(since, process.latest);
     // later work of this rank runs after the operation
     CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));
-    if (r->scratch && library_sums(r))
-        device_copy(r->out, r->scratch, r->out_count * element_size(r->element));
     // CUDA frees an event that is still in use when it has happened
     CUDA(cudaEventDestroy(f->ready));
     CUDA(cudaEventDestroy(f->done));
@@ -473,12 +439,13 @@ static void nccl_finish(Request *r) {
 
 // ---- 6. Groups ----
 
-static Link *link_new(MPI_Comm comm, size_t size) {
+static Link *link_new(MPI_Comm comm, size_t size, size_t me) {
     Link *l = host_alloc(sizeof *l);
     mpi_link_open(&l->mpi, comm);
     l->lane = lane_new();
     l->to = host_alloc(size * sizeof *l->to);
     l->from = host_alloc(size * sizeof *l->from);
+    l->to[me] = lane_new(); // messages to itself
     return l;
 }
 
@@ -486,7 +453,7 @@ static Link *link_new(MPI_Comm comm, size_t size) {
 // split.
 static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     const Lane *from = link_of(parent)->lane;
-    Link *l = link_new(mpi_split_comm(parent, members, me), n);
+    Link *l = link_new(mpi_split_comm(parent, members, me), n, me);
     for (double since = now(); process.waiting;) wait_turn(since, "a split");
     if (!from->nccl) return l;
     drain(from, "a split");
@@ -522,9 +489,8 @@ static void nccl_close(Comm *c) {
         if (l->from[i]) drain(l->from[i], "the last messages");
     }
     drain(l->lane, "the last operations");
-    if (process.latest.comm == c) process.latest.comm = NULL;
     if (l->piece) device_free(l->piece);
-    mpi_link_close(c);
+    MPI(MPI_Comm_free(&l->mpi.comm));
     free(l->to);
     free(l->from);
     free(l);
@@ -546,7 +512,7 @@ void nccl_run(const Launch *launch, RankBody body) {
     mpi_meanwhile = meanwhile;
     device_meanwhile = meanwhile_on_gpu;
     MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
-    Link *l = link_new(comm, this_world_size);
+    Link *l = link_new(comm, this_world_size, this_rank);
     if (this_world_size > 1) {
         if (this_rank == 0) NCCL(ncclGetUniqueId(&l->lane->id));
         MPI(MPI_Bcast(&l->lane->id, sizeof l->lane->id, MPI_BYTE, 0, comm));

@@ -29,12 +29,6 @@ typedef enum {
 // Is it an element of a tensor, possibly in device memory? Doubles and bytes are in host memory.
 static inline bool element_of_tensor(Element e) { return e == REALS || element_is_half(e); }
 
-// Host memory of a staged operation. It grows and is kept.
-typedef struct {
-    char *data;
-    size_t capacity;
-} Pinned;
-
 struct Request {
     Comm *comm;
     Action action;
@@ -55,7 +49,8 @@ struct Request {
     Tensor input, output; // the caller's tensors
     Arena held, shadow; // held: for scratch. shadow: for the shadow's two tensors, seen and result
     Tensor seen, result;
-    Pinned staged_in, staged_out, staged_scratch;
+    char *pinned; // host memory of a staged operation: in, out and scratch; kept for the next one
+    size_t pinned_bytes;
     // The transport's state, freed with the request. more: state of a transport that is built on
     // another transport.
     void *extra, *more;
@@ -85,27 +80,27 @@ bool request_simulated(const Request *r);  // does the transport carry times? eq
 // The part of the whole that a rank gets or adds up. In a reduce the root adds up the whole.
 Range request_part(const Request *r, size_t rank);
 size_t request_longest_part(const Request *r);
-// Elements [offset, offset + most) of request_part(), or fewer if the part ends before.
-Range request_piece(const Request *r, size_t rank, size_t offset, size_t most);
+// A sum over ranks is computed in pieces: elements [offset, offset + most) of every rank's part, or
+// fewer if the part ends before. Each piece has two rounds. In the first round every rank sends its
+// contributions. The receiver's scratch holds them `most` elements apart. In the second round every
+// rank sends the sum of its own piece.
+typedef struct {
+    size_t offset, most;
+    char *scratch;
+    const char *sum; // NULL in the first round
+} Piece;
+// The elements of the piece in the whole; NULL: the elements of the whole part.
+Range request_piece(const Request *r, size_t rank, const Piece *piece);
 
-// The elements that this rank sends to another rank, and receives from it, in one round of a
-// collective. Both counts are in elements.
+// The elements that this rank sends to another rank, and receives from it, in one round of a sum
+// (piece), an all-gather or an all-to-all (NULL). A rank copies its parcel to itself. In the first
+// round of a sum that parcel is empty, because a sum may read it in place.
 typedef struct {
     const char *send;
     char *receive;
-    size_t sends, receives;
+    size_t sends, receives; // elements
 } Parcel;
-// These functions fill parcel[size], by rank. A rank copies its parcel to itself. A sum has two
-// rounds per piece. In the first round every rank sends its contributions. The receiver's scratch
-// holds them `most` elements apart. Here a rank's parcel to itself is empty, because a sum may read
-// it in place.
-void parcels_of_contributions(const Request *r, char *scratch, size_t offset, size_t most,
-                              Parcel parcel[]);
-// In the second round every rank sends the sum of its own piece. An all-gather is a second round
-// that sends the parts.
-void parcels_of_sums(const Request *r, const char *sum, size_t offset, size_t most,
-                     Parcel parcel[]);
-void parcels_to_all(const Request *r, Parcel parcel[]); // all-to-all
+Parcel request_parcel(const Request *r, size_t other, const Piece *piece);
 
 typedef struct {
     bool device_memory;         // takes tensors in device memory; if false, only in host memory

@@ -1,4 +1,4 @@
-// waits.c: the table of waits on one node, and the search for a cycle in the table.
+// waits.c: the table of processes and waits on one node, and the search for a cycle in the table.
 #include "common/comm/waits.h"
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,7 +15,8 @@ typedef struct {
     _Atomic bool told;       // the process has printed why it ends all ranks
     _Atomic bool printed;    // first slot only: a process has printed the table
     size_t rank;             // in the world
-    double since, patience;  // when its wait began; a longer wait in seconds is suspicious
+    int pid;
+    double since, patience; // when its wait began; a longer wait in seconds is suspicious
     char text[200];
     uint64_t id; // of the Comm
     int meeting; // the collective's number, or NONE for a message
@@ -36,10 +37,20 @@ typedef struct {
 static Member *suspects; // [ranks] the cycle, as the search first saw it
 static size_t n_suspects;
 static double next_look;
+static bool visible; // do the processes of the node see each other in /proc?
 
 static Slot *slot(size_t i) { return (Slot *)(slots + i * slot_bytes); }
 
-void waits_open(MPI_Comm host, double deadlock) {
+static char state_of(int pid) { // proc(5): 'T' is stopped by a signal; 0: there is no such process
+    char name[40], state = 0;
+    snprintf(name, sizeof name, "/proc/%d/stat", pid);
+    FILE *f = fopen(name, "r");
+    bool read = f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1;
+    if (f) fclose(f);
+    return read && state != 'Z' && state != 'X' ? state : 0;
+}
+
+void waits_open(MPI_Comm host) {
     int n, rank, unit;
     MPI_Aint bytes;
     void *memory;
@@ -47,10 +58,9 @@ void waits_open(MPI_Comm host, double deadlock) {
     MPI_Comm_rank(host, &rank);
     ranks = (size_t)n;
     me = (size_t)rank;
-    seconds = deadlock;
     slot_bytes = ceil_div(sizeof(Slot) + this_world_size * sizeof(uint32_t), 64) * 64;
     bytes = me == 0 ? (MPI_Aint)(ranks * slot_bytes) : 0; // the first process owns the whole table
-    // If MPI cannot share memory, there is no table, and only --timeout ends a deadlock.
+    // If MPI cannot share memory, there is no table, and only --timeout ends a wait.
     if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, host, &memory, &window) != MPI_SUCCESS)
         return;
     MPI_Win_shared_query(window, 0, &bytes, &unit, &memory);
@@ -58,12 +68,19 @@ void waits_open(MPI_Comm host, double deadlock) {
     suspects = host_alloc(ranks * sizeof *suspects);
     memset(slot(me), 0, slot_bytes);
     slot(me)->rank = this_rank;
+    slot(me)->pid = (int)getpid();
     MPI_Barrier(host);
+    visible = true; // false in containers of their own, where the numbers mean nothing
+    for (size_t i = 0; i < ranks; i++) visible = visible && state_of(slot(i)->pid);
+    MPI_Barrier(host); // no process ends before all have looked
 }
+
+void waits_search(double deadlock) { seconds = deadlock; }
 
 void waits_close(void) {
     if (!slots) return;
     slots = NULL;
+    visible = false;
     free(suspects);
     MPI_Win_free(&window);
 }
@@ -91,7 +108,26 @@ void waits_clear(void) {
 void waits_tell(void) {
     if (slots) atomic_store(&slot(me)->told, true);
 }
-bool waits_told(size_t i) { return slots && atomic_load(&slot(i)->told); }
+
+bool waits_see_all(void) { return visible && ranks == this_world_size; }
+
+void waits_require_alive(double waited, double timeout) {
+    const double every = 0.4; // seconds
+    static double last_look;
+    if (!visible || waited < every || now() < last_look + every) return;
+    last_look = now();
+    for (size_t i = 0; i < ranks; i++) {
+        const Slot *s = slot(i);
+        const char state = state_of(s->pid);
+        if (!state && !atomic_load(&s->told))
+            fault("rank %zu is gone: its process has ended; its own message, or dmesg, has the "
+                  "reason",
+                  s->rank);
+        if (state == 'T' && waited > timeout)
+            fault("rank %zu is stopped: process %d got SIGSTOP or SIGTSTP; start all ranks again",
+                  s->rank, s->pid);
+    }
+}
 
 // ---- which rank waits for which ----
 

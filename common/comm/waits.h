@@ -1,5 +1,10 @@
-// waits.h: finds deadlocks among the processes of one node (--deadlock). A process that waits in
-// MPI describes its wait in memory that the processes of the node share. Private to comm_mpi.c.
+// waits.h: watches the processes of one node. A process that waits in MPI checks whether a process
+// has ended, and whether ranks wait for each other (--deadlock). For that, each process describes
+// its wait in memory that the processes of the node share. Private to comm_mpi.c.
+//
+// A killed rank sends nothing, and mpirun ends the other ranks a second later at the earliest. So a
+// rank that waits for long checks whether all processes of the node still exist. It also ends after
+// --timeout if one of them is stopped.
 //
 // A deadlock is a cycle of ranks, where each rank waits for the next rank of the cycle. Each wait
 // must be longer than --deadlock, plus a second for every 10 MB of the call. A slow rank is not a
@@ -12,14 +17,16 @@
 #include <mpi.h>
 #include "common/comm/transport.h"
 
-// Collective over a node's processes. With deadlock 0 no rank searches.
-void waits_open(MPI_Comm host, double deadlock);
-void waits_close(void); // collective
+void waits_open(MPI_Comm host);     // collective over a node's processes
+void waits_close(void);             // collective
+void waits_search(double deadlock); // searches for deadlocks after so many seconds; 0: never
+bool waits_see_all(void); // are all ranks processes of this node, whose ends can be seen?
+// Call it while this rank waits: fault() if a process has ended, or is stopped for too long.
+void waits_require_alive(double waited, double timeout);
 // records that this rank waits in r. meeting: the collective's number
 void waits_post(const Request *r, int meeting, double since);
-void waits_clear(void);    // records that the wait is over
-void waits_look(void);     // call it while this rank waits: fault() if there is a deadlock
-void waits_tell(void);     // records that this rank has printed why it ends all ranks
-bool waits_told(size_t i); // has the i-th rank of this node called waits_tell?
-void waits_print(void);    // prints the table of waits, once
+void waits_clear(void); // records that the wait is over
+void waits_look(void);  // call it while this rank waits: fault() if there is a deadlock
+void waits_tell(void);  // records that this rank has printed why it ends all ranks
+void waits_print(void); // prints the table of waits, once
 #endif

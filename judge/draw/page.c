@@ -2,6 +2,7 @@
 // lines, pictures and table of results. It ends with one line about all comparisons, the answer,
 // and every failure in full. report.c prints the log, with a line per check and cost.
 #include "judge/frame/frame.h"
+#include "judge/frame/process.h"
 #include "common/device/device.h"
 #include "common/device/blas_kernels.h"
 #include "common/comm/clock.h"
@@ -20,7 +21,7 @@ enum { NARROW = 40, WIDE = 512, USUAL = 100 }; // columns
 // goes.
 bool page_on_terminal(void) {
     size_t rank, size;
-    return isatty(STDOUT_FILENO) && !comm_launched_by_mpi(&rank, &size);
+    return isatty(STDOUT_FILENO) && !process_launched(&rank, &size);
 }
 size_t page_width(void) {
     struct winsize window;
@@ -42,7 +43,7 @@ void progress(Run *run, const char *what, size_t done, size_t all) {
     const double pause = 0.2, t = now();
     struct RunState *s = run->state;
     size_t rank, size;
-    if (!run->is_root || !isatty(STDERR_FILENO) || comm_launched_by_mpi(&rank, &size)) return;
+    if (!run->is_root || !isatty(STDERR_FILENO) || process_launched(&rank, &size)) return;
     if (done >= all) page_clear_progress(run);
     else if (t - s->program->started > PATIENCE && t - s->progressed > pause) {
         fprintf(stderr, "\r\033[K%s %zu of %zu", what, done, all);

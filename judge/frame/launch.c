@@ -1,5 +1,6 @@
 // launch.c: chooses the transport and the number of ranks.
 #include "judge/frame/launch.h"
+#include "judge/frame/process.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ const char *const transport_name[] = { "emu", "mpi", "staged", "nccl" };
 // Processes with GPUs: NCCL needs one GPU for every rank.
 static void choose_for_gpus(const LaunchWish *wish, LaunchChoice *choice) {
     size_t gpus = device_gpus();
-    bool one_each = comm_own_gpus();
+    bool one_each = process_own_gpus();
     bool wants_nccl = wish->transport && strcmp(wish->transport, "nccl") == 0;
     if (wants_nccl) {
         REQUIRE(
@@ -46,7 +47,7 @@ static void choose_for_gpus(const LaunchWish *wish, LaunchChoice *choice) {
 
 LaunchChoice launch_choose(const LaunchWish *wish) {
     size_t rank, size;
-    bool launched = comm_launched_by_mpi(&rank, &size);
+    bool launched = process_launched(&rank, &size);
     bool wants_processes = wish->transport && strcmp(wish->transport, "emu") != 0;
     bool wants_emu = (wish->transport && !wants_processes) || wish->emulate > 0;
     REQUIRE(!(wants_processes && wish->emulate > 0),

@@ -3,6 +3,7 @@
 #include "judge/frame/frame.h"
 #include "judge/draw/memory_samples.h"
 #include "judge/frame/presets.h"
+#include "judge/frame/process.h"
 #include "common/comm/clock.h"
 #include "common/device/device.h"
 #include "common/device/blas_kernels.h"
@@ -220,10 +221,10 @@ void require_one_link(Run *run) {
 
 static int help(const OptionValues *s, const char *program) {
     size_t rank = 0, size = 1;
-    comm_launched_by_mpi(&rank, &size);
+    process_launched(&rank, &size);
     if (rank == 0) options_print_help(s, program);
     finish_output();
-    comm_process_end(0);
+    process_end(0);
     return 0;
 }
 
@@ -231,8 +232,8 @@ static int help(const OptionValues *s, const char *program) {
 // process is then a world of one rank.
 static void begin_process(int *argc, char ***argv) {
     size_t rank, started;
-    comm_launched_by_mpi(&rank, &started); // the launcher's numbers, because MPI has not started
-    comm_process_begin(argc, argv);
+    process_launched(&rank, &started); // the launcher's numbers, because MPI has not started
+    process_begin(argc, argv);
     if (started == 1 || this_world_size > 1) return;
     this_rank = rank; // so that only the first process prints the message
     usage_wait = 3;   // seconds, because this launcher may not end the other processes
@@ -262,7 +263,7 @@ int experiment_main(int argc, char **argv, const Experiment *experiment) {
         if (program.threads) device_set_threads(program.threads);
         if (program.tf32) device_allow_tf32();
         comm_run(&program.launch, rank_body, &program);
-        comm_process_end(program.status);
+        process_end(program.status);
     }
     return program.status;
 }

@@ -159,13 +159,12 @@ size_t play_work(Play *p, size_t rank, Picoseconds takes) {
     return add(p, rank, (PlayStep){ .what = PLAY_WORK, .takes = takes });
 }
 
-// cards: 0 inside a node. Several cards are at most as fast as the link inside.
+// cards: 0 inside a node.
 static Picoseconds transfer(const Play *p, size_t cards, size_t steps, size_t bytes) {
-    ClockLink inside = p->clock.link, link = cards ? p->clock.between : inside;
+    const ClockLink inside = p->clock.link, link = cards ? p->clock.between : inside;
     if (!p->links || link.beta == 0) return 0;
-    double beta = link.beta, most = inside.beta > beta ? inside.beta : beta;
-    if (cards > 1 && inside.beta == 0) beta *= (double)cards;
-    else if (cards > 1) beta = (double)cards * beta < most ? (double)cards * beta : most;
+    double beta = cards ? (double)cards * link.beta : link.beta;
+    if (inside.beta > 0) beta = fmin(beta, inside.beta); // all bytes also pass the link inside
     return (Picoseconds)llround((double)steps * link.alpha * 1e12 + (double)bytes * 1e12 / beta);
 }
 

@@ -19,8 +19,8 @@
 // ranks of a group has one lane for its messages. A message leaves when it is sent and the lane is
 // free. A rank that starts a collective, or waits for one, first waits for all members. Each member
 // must have started every collective that this rank has started on the group, because comm.c then
-// needs the ends of these collectives. The player has no broadcast, no reduce, no
-// clock_set_one_port and no clock_set_own_nodes.
+// needs the ends of these collectives. The player has no broadcast, no reduce and
+// no clock_set_one_port.
 //
 // Messages have no names. The n-th receive that a rank posts for a peer takes the n-th message of
 // that peer. The sender's wait ends when the receive is posted.

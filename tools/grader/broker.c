@@ -227,22 +227,6 @@ static void take_recv(Comm *c, int to, const Frame *f) {
     drop(m);
 }
 
-static void take_probe(int rank, const Comm *c, int to, const Frame *f) {
-    const Message *m = c->sent[to];
-    while (m != NULL &&
-           !((f->peer < 0 || m->from == f->peer) && (f->tag < 0 || m->frame.tag == f->tag)))
-        m = m->next;
-    Frame a = { .id = f->id };
-    if (m == NULL) {
-        answer(rank, a, NULL);
-        return;
-    }
-    a.bytes = sizeof m->frame.bytes;
-    a.peer = m->from;
-    a.tag = m->frame.tag;
-    answer(rank, a, (const char *)&m->frame.bytes);
-}
-
 // ---- collectives ----
 
 #define COMBINE(kind) \
@@ -303,9 +287,7 @@ static void split(Comm *c, const Meeting *m) {
 }
 
 static void hold_meeting(Comm *c, Meeting *m) {
-    int root = m->frame[0].call == MEET_BCAST || m->frame[0].call == MEET_SUM_AT_ROOT
-                   ? m->frame[0].peer
-                   : 0;
+    int root = m->frame[0].call == MEET_BCAST ? m->frame[0].peer : 0;
     const Frame *first = &m->frame[0];
     size_t bytes = m->frame[root].bytes;
     if (first->call == MEET_SPLIT) {
@@ -315,7 +297,7 @@ static void hold_meeting(Comm *c, Meeting *m) {
     char *sum = must(malloc(bytes + 1));
     if (bytes > 0) memcpy(sum, m->data[first->call == MEET_BCAST ? root : 0], bytes);
     for (int i = 1; i < c->size; i++)
-        if (first->call == MEET_SUM || first->call == MEET_SUM_AT_ROOT)
+        if (first->call == MEET_SUM)
             combine(sum, m->data[i], m->frame[i].bytes < bytes ? m->frame[i].bytes : bytes,
                     first->type, first->op);
     if (first->call == MEET_GATHER) {
@@ -326,16 +308,14 @@ static void hold_meeting(Comm *c, Meeting *m) {
         bytes *= (size_t)c->size;
     }
     for (int i = 0; i < c->size; i++) {
-        bool gets = first->call != MEET_BARRIER && !(first->call == MEET_BCAST && i == root) &&
-                    !(first->call == MEET_SUM_AT_ROOT && i != root);
+        bool gets = first->call != MEET_BARRIER && !(first->call == MEET_BCAST && i == root);
         answer(c->world[i], (Frame){ .id = m->frame[i].id, .bytes = gets ? bytes : 0 }, sum);
     }
     free(sum);
 }
 
 static void take_meet(int rank, Comm *c, int from, const Frame *f, char *data) {
-    static const char *const name[] = { "barrier",     "broadcast", "sum",
-                                        "sum at root", "gather",    "split" };
+    static const char *const name[] = { "barrier", "broadcast", "sum", "gather", "split" };
     if (f->type != MPI_UINT64_T) change(rank, f, data);
     if (f->type != MPI_UINT64_T && f->call != MEET_SPLIT)
         book(rank, c, name[f->call], f->type, f->bytes);
@@ -412,12 +392,10 @@ static void take(int rank, const Frame *f, char *data) {
         Comm *c = f->comm >= 0 && f->comm < comms ? comm[f->comm] : NULL;
         int me = c != NULL ? member(c, rank) : -1;
         bool sane = me >= 0 && f->type >= 0 && f->type <= MPI_UINT64_T && f->peer < c->size &&
-                    (f->kind == FRAME_PROBE || f->peer >= 0) && f->call >= 0 &&
-                    f->call <= MEET_SPLIT;
+                    f->peer >= 0 && f->call >= 0 && f->call <= MEET_SPLIT;
         if (!sane) why = "a rank sent a frame that no program sends";
         else if (f->kind == FRAME_SEND) take_send(rank, c, me, f, data);
         else if (f->kind == FRAME_RECV) take_recv(c, me, f);
-        else if (f->kind == FRAME_PROBE) take_probe(rank, c, me, f);
         else if (f->kind == FRAME_MEET) take_meet(rank, c, me, f, data);
     }
     if (queued > MOST_QUEUED) why = "more than 1 GiB was sent, but not received";

@@ -8,7 +8,6 @@ enum { SOCKET = 3, MOST_RANKS = 64 }; // the rank's file descriptor
 typedef enum {
     FRAME_SEND,   // peer, tag, type; sync: the broker answers when a receive takes the message
     FRAME_RECV,   // peer, tag
-    FRAME_PROBE,  // peer, tag, or -1 for any; the broker answers at once
     FRAME_MEET,   // a collective: call, root in peer, type, op
     FRAME_WAIT,   // the rank waits, and has taken `id` frames of the broker so far
     FRAME_MARK,   // tag K: the graded body K begins on this rank; tag -K: it ends
@@ -16,7 +15,7 @@ typedef enum {
     FRAME_BYE,    // this rank has finished; the broker answers when it has read its counts
     FRAME_DONE    // from the broker: the operation `id` is complete; peer, tag: of the message
 } FrameKind;
-typedef enum { MEET_BARRIER, MEET_BCAST, MEET_SUM, MEET_SUM_AT_ROOT, MEET_GATHER, MEET_SPLIT } Meet;
+typedef enum { MEET_BARRIER, MEET_BCAST, MEET_SUM, MEET_GATHER, MEET_SPLIT } Meet;
 typedef struct {
     uint64_t id, bytes;
     int32_t kind, comm, peer, tag, type, op, call, sync;
