@@ -283,13 +283,20 @@ Trajectory server_log_replay(Run *run, const Training *t, const ServerLog *log);
 
 // ---- server_training.c: trainings with a parameter server ----
 typedef struct {
-    ServerLog log;  // server 0's, on all ranks; no lines: synchronous
-    bool one_port;  // all messages of a server go through one link
-    Snapshot *last; // the weights at the end
+    ServerLog log; // server 0's, on all ranks; no lines: synchronous. The caller frees log.line
+    bool one_port; // all messages of a server go through one link
     Measured seen;
 } ServerRecord;
 // Trains synchronously if record->log has no lines, else asynchronously, and fills in the record. A
-// step of the result is a step of all workers, or one push of the log.
+// step of the result is a step of all workers, or one push of the log. The result has no norms.
 Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRecord *record);
-void server_record_free(ServerRecord *record);
+
+// ---- server_losses.c: trainings on text ----
+// SERVER_LONG: steps of every worker. SERVER_RULES: synchronous, with a bound, without one.
+enum { SERVER_LONG = 40, SERVER_RULES = 3 };
+typedef struct {
+    double half[SERVER_RULES], end[SERVER_RULES]; // nats per byte, after took / 2 and at the end
+    double took;                                  // of the synchronous training, in picoseconds
+} ServerLosses;
+ServerLosses server_losses(Run *run, const Cluster *c, size_t staleness);
 #endif
