@@ -156,10 +156,11 @@ static void ring(Run *run) {
                from, over);
     say_cost(run,
              "ring: %zu messages in a row, each 1/N of the tensor. Tree: %zu whole tensors in a "
-             "row (NCCL cuts them in pieces that follow each other).",
+             "row.",
              2 * (N - 1), 2 * way_height(N));
     say_use_when(run, "ring: large tensors, such as gradients. Tree: small tensors on many ranks. "
-                      "Hierarchical: nodes with faster links inside.");
+                      "Hierarchical: nodes with faster links inside. NCCL's tree sends a tensor in "
+                      "pieces.");
 }
 
 static const Option options[] = {

@@ -49,12 +49,10 @@ void ring_fastest(Run *run) {
     rows[0].formula = "latency decides: few messages in a row";
     rows[COUNTS - 1].formula = "bytes decide: 2(N-1)/N of the tensor";
     say(run,
-        "\nTree: ranks add in pairs, then pairs of pairs, up to rank 0, and the sum goes back.\n"
-        "Ring or tree: the faster of the two by size and number of ranks, from formulas, on link "
-        "%s.\n\"tree, 3.8x\": the tree is 3.8 times as fast as rank 0 that receives all tensors, "
-        "adds them and\nsends the sum. On 16 and 256 ranks halving-doubling takes at most the time "
-        "of "
-        "the faster of the\ntwo, if far links are as fast as near ones.\n",
+        "\nRing or tree (ranks add in pairs, then pairs of pairs): the faster one on link %s, by "
+        "formula.\n\"tree, 3.8x\": 3.8 times as fast as rank 0 that receives all tensors, adds "
+        "them and sends the sum.\nOn 16 and 256 ranks halving-doubling is as fast as both or "
+        "faster, if far links are as fast as near.\n",
         clock_config()->between.name);
     results(run, (const char *const[]){ "3 ranks", "16 ranks", "256 ranks", NULL }, rows);
 }
