@@ -1,7 +1,7 @@
 // ranks: 4
 // level: core
 // question: What does an all-reduce do inside, and which way of doing it is the fastest?
-// vary: UNEVEN 50..1500, LARGE 5000..20000
+// vary: UNEVEN 50..20000
 //
 // Holds:  every rank a tensor of S bytes; in the end all hold the sum, the same bits. Scratch: one
 //         incoming message.

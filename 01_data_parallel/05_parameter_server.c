@@ -11,15 +11,13 @@
 // Saves:  2 Psi elements of optimizer state per worker. Asynchronous: no worker waits for the
 //         slowest.
 // Costs:  all bytes pass through the servers' links. Asynchronous: a gradient is up to (n-1)(2s+1)
-//         versions old. While worker w computes, each other worker goes at most from s steps behind
-//         w to s + 1 steps ahead of w, which is 2s + 1 pushes.
+//         versions old.
 // A synchronous server adds all pushes in the workers' order, which gives the bits of an all-reduce
 // in rank order. An asynchronous server updates after every push. The server answers at once (by
 // the simulated clock), unless the worker is more than s steps ahead of the slowest (stale
 // synchronous parallel, Ho et al. 2013). Li et al. 2014, section 3. Left out: workers and servers
 // that fail.
 #include "01_data_parallel/parameter_server.h"
-#include <stdlib.h>
 
 // ---------------------------------------------------------------- a worker
 
@@ -37,15 +35,14 @@ double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers
     return loss;
 }
 
-// Sends each server its piece of the gradient [Psi], S bytes in all. A send returns when the server
-// has received the piece. A push does not wait for other workers or for an update.
+// Sends each server its piece of the gradient [Psi/k], S bytes in all. A send returns when the
+// server has received the piece. A push does not wait for other workers or for an update.
 static void push(const Cluster *c, Model *m) {
-    // [Psi/k], S/k bytes
     for (size_t s = 0; s < c->servers; s++) comm_send(c->world, cluster_piece(c, m->g, s), s);
 }
-// Receives the weights [Psi], a piece from every server, S bytes in all. Waits for all pieces.
+// Receives from every server its piece of the weights [Psi/k], S bytes in all. Waits for all
+// pieces.
 void worker_pull(const Cluster *c, Model *m) {
-    // [Psi/k], S/k bytes
     for (size_t s = 0; s < c->servers; s++) comm_recv(c->world, cluster_piece(c, m->w, s), s);
 }
 
@@ -104,11 +101,6 @@ Progress progress_new(const Cluster *c, Inbox *in) {
     return (Progress){ 0, host_alloc(c->workers * sizeof(size_t)),
                        host_alloc(c->workers * sizeof(size_t)),
                        host_alloc(c->workers * sizeof(bool)) };
-}
-void progress_free(Progress *p) {
-    free(p->done);
-    free(p->taken);
-    free(p->waits);
 }
 
 // Returns the worker whose push is served next.

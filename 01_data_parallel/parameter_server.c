@@ -61,6 +61,12 @@ Inbox inbox_new(const Cluster *c, const Model *m) {
     return in;
 }
 
+void progress_free(Progress *p) {
+    free(p->done);
+    free(p->taken);
+    free(p->waits);
+}
+
 void inbox_free(Inbox *in) {
     arena_free(&in->buffers);
     free(in->piece);

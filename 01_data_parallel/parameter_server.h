@@ -66,7 +66,7 @@ typedef struct {
     bool *waits;
 } Progress;
 Progress progress_new(const Cluster *c, Inbox *in); // starts a receive from every worker
-void progress_free(Progress *p);
+void progress_free(Progress *p);                    // in parameter_server.c
 bool server_may_go_on(const Cluster *c, const size_t *done, size_t worker, size_t staleness);
 // Serves one push.
 Served server_next(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Progress *p,

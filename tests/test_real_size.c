@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "01_data_parallel/experiments/experiments.h"
 #include "04_pipeline_naive/experiments/timeline.h"
@@ -88,7 +89,8 @@ static void data_parallel(void) {
     on_page("NVLink (300 GB/s): %.0f ms", 1e3 * sent / NVLINK);
     on_page("InfiniBand (25 GB/s per GPU): %.0f ms, %.0f %%", 1e3 * sent / IB,
             100 * sent / IB / (3 * F / A100));
-    on_page("backward's %.0f ms, so %.0f ms remain", 2 * ms, 1e3 * (sent / IB - 2 * F / A100));
+    on_page("backward's %.0f ms. So at least %.0f ms remain", 2 * ms,
+            1e3 * (sent / IB - 2 * F / A100));
 }
 
 static const ClockLink *link_named(const char *name) {
@@ -111,25 +113,39 @@ static void all_reduces(void) {
     on_page("%.0f µs + %.1f ms = %.1f ms", 6e6 * l->alpha, 6e3 * S / l->beta,
             1e3 * seconds(TREE, S));
     on_page("%.0f kB · %.2f = %.2f MB", unit / 1e3, factor, unit * factor / 1e6);
-    on_page("100 kB … %.1f µs against %.1f µs", 1e6 * seconds(TREE, small),
-            1e6 * seconds(RING, small));
+    on_page("%.0f µs + %.1f ms = %.1f ms, if the far links", 6e6 * l->alpha,
+            1e3 * 14 / 8 * S / l->beta, 1e3 * seconds(HALVING, S));
+    on_page("100 kB the tree takes %.1f µs, the ring %.1f µs, and halving-doubling %.1f µs",
+            1e6 * seconds(TREE, small), 1e6 * seconds(RING, small), 1e6 * seconds(HALVING, small));
 }
 
 static void overlapped(void) {
     CutSizes z = cut(&xl, 1);
     double bytes = BF16 * (double)elements_stage(&z), size = 25 * 1048576.0, alpha = 5e-6;
     double F = work_stage(&z, 8).flops / A100, ring = all_reduce(8, bytes / BF16) / IB;
-    double at_end = 3 * F + ring, n = ceil(bytes / size), wire = 14.0 / 8 * size / IB;
+    double at_end = 3 * F + ring;
     double first = 2 * (work_head(&z, 8).flops + work_block(&z, 8).flops) / A100;
-    double busy = n * 14 * alpha + ring;
+    TensorElements of = { .wte = elements_wte(&z), .wpe = elements_unit(&z, 0), .norm = z.C };
+    BucketPiece *piece;
+    of.norm_bias = z.C;
+    elements_tensors(&z, of.block);
+    // z has reals, the example bf16: a bucket of the same number of elements has other bytes.
+    const size_t capacity = (size_t)size / BF16 * element_size(z.gradient);
+    const size_t buckets = bucket_pieces(&z, &of, capacity, &piece);
+    const double n = (double)buckets, last = BF16 * (double)piece[buckets - 1].elements;
+    free(piece);
+    double busy = n * 14 * alpha + ring, end = F + first + busy;
     page = "01_data_parallel/04_overlap.md";
     on_page("Forward %.0f ms, backward %.0f ms … ring %.0f ms", 1e3 * F, 2e3 * F, 1e3 * ring);
     on_page("%.0f + %.0f + %.0f = %.0f ms", 1e3 * F, 2e3 * F, 1e3 * ring, 1e3 * at_end);
-    on_page("%.2f GB / %.1f MB = %.0f buckets", bytes / G, size / 1e6, n);
-    on_page("1.75 · %.1f MB / β = %.2f ms", size / 1e6, 1e3 * (14 * alpha + wire));
-    on_page("All buckets: %.0f ms", 1e3 * busy);
+    on_page("a tensor: %.0f buckets", n);
+    on_page("%.0f · 14 · 5 µs + %.0f ms = %.0f ms", n, 1e3 * ring, 1e3 * busy);
     on_page("%.0f + %.0f = %.0f ms", 1e3 * F, 1e3 * first, 1e3 * (F + first));
-    on_page("%.0f + %.0f = %.0f ms", 1e3 * (F + first), 1e3 * busy, 1e3 * (F + first + busy));
+    on_page("%.0f + %.0f = %.0f ms", 1e3 * (F + first), 1e3 * busy, 1e3 * end);
+    on_page("`wte`: %.0f MB … 1.75 · %.0f MB / β + 14 · 5 µs = %.0f ms",
+            BF16 * (double)of.wte / 1e6, last / 1e6, 1e3 * (14.0 / 8 * last / IB + 14 * alpha));
+    page = "01_data_parallel/README.md";
+    on_page("computes %.0f ms", 1e3 * end - 3e3 * F);
 }
 
 static void server(void) {

@@ -87,8 +87,6 @@ static void costs(Run *run, const ModelConfig *c, const Measured *seen) {
                                (double)seen->last.busy },
                              { "exposed", "communication exposed, all ranks", "ps",
                                BY_FORMULA((double)N * ring), (double)seen->last.exposed },
-                             { "hidden", "communication hidden", "ps", BY_FORMULA(0),
-                               (double)seen->last.hidden },
                              { "step", "step: the largest shard, and the ring", "ps",
                                BY_FORMULA(computing(N, 0) + ring), (double)seen->last.step },
                              { 0 } });
@@ -96,7 +94,6 @@ static void costs(Run *run, const ModelConfig *c, const Measured *seen) {
 
 static void table(Run *run, const ModelConfig *c) {
     bool model = clock_config()->simulated, half = c->storage != REALS;
-    const PageText shares = uneven_shares("\n", SEQUENCES, run->world->size);
     const Result rows[] = {
         { "parameters", "Psi e: a whole copy", { "held.parameters" } },
         { "gradients", "(Psi + VC) e: wte twice", { "held.gradients" } },
@@ -117,31 +114,25 @@ static void table(Run *run, const ModelConfig *c) {
         "C. F(k): a\nforward of k sequences. A message takes alpha seconds and 1/beta seconds "
         "per byte.\nExposed: communication while a rank does not compute. Hidden: while it "
         "computes.%s\n",
-        shares.text);
+        uneven_shares("\n", SEQUENCES, run->world->size).text);
     results(run, (const char *const[]){ "each rank", NULL }, rows);
 }
 
 static void answer(Run *run, const Measured *measured) {
-    char alone[32], memory[32], sent[32];
     const size_t N = run->world->size;
     const double state = measured->parameters + measured->gradients + measured->optimizer;
-    page_value(alone, sizeof alone, computing(1, 0), "ps");
-    page_value(memory, sizeof memory, state, "bytes");
-    page_value(sent, sizeof sent, cost_value(run, "sent.all-reduce") / STEPS, "bytes");
-    if (N == 1)
-        say_answer(run, "One rank has the whole batch and all weights, so it sends nothing: start "
-                        "more ranks.");
-    else if (!clock_config()->simulated)
-        say_answer(run, "They start from rank 0's weights and add their gradients with one "
-                        "all-reduce per step, so their weights stay equal in every bit.");
-    else
-        say_answer(run,
-                   "They start from rank 0's weights and add their gradients with one all-reduce "
-                   "per step, so their weights stay equal. A step takes %s on %zu ranks, %s on "
-                   "one.",
-                   cost_text(run, "time.step"), N, alone);
+    const char *time = "";
+    if (clock_config()->simulated)
+        time = page_text(run, " A step takes %s on %zu rank%s, %s on one.",
+                         cost_text(run, "time.step"), N, N > 1 ? "s" : "",
+                         value_text(run, computing(1, 0), "ps"));
+    say_answer(run,
+               "They start from rank 0's weights and add their gradients with one all-reduce per "
+               "step, so their weights stay equal.%s",
+               time);
     say_cost(run, "each rank sends %s per step and keeps %s of weights, gradients and moments.",
-             sent, memory);
+             value_text(run, cost_value(run, "sent.all-reduce") / STEPS, "bytes"),
+             value_text(run, state, "bytes"));
     say_use_when(run, "the model with its optimizer fits on one device and every rank has at "
                       "least one sequence.");
 }

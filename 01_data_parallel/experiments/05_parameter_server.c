@@ -3,9 +3,9 @@
 // log (server_log.c). The log must be the one that follows from sizes and speeds. The simulated
 // clock orders the pushes, so the order is the same on every machine. The first worker takes --slow
 // times as long as the other workers. A training on text shows what staleness does to the loss.
+// tests/test_server.c compares more forms.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 // STEPS is the number of steps of every worker, in the synchronous and the asynchronous form.
@@ -29,123 +29,43 @@ static void check_bound(Run *run, const Cluster *c) {
     check_true(run, "bound", "the others wait, whichever worker is 2 steps behind", right);
 }
 
-// Gradients, weights, losses and norms must be equal in every bit. With several servers the norms
-// may differ by rounding, because each server squares its own part of a tensor.
-static void compare(Run *run, const Cluster *c, const char *what, Trajectory *got,
-                    Trajectory *want) {
-    char line[96];
-    snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
+// Gradients, weights and losses must be equal in every bit.
+static void compare(Run *run, const char *what, Trajectory *got, Trajectory *want) {
     training_compare_tensors(run, what, got, want, 0);
-    check_numbers(run, line, "loss", got->loss, want->loss, got->steps, 0);
-    check_numbers(run, line, "gradient norm", got->norm, want->norm, got->steps,
-                  c->servers > 1 ? LIMIT_ROUNDING : 0);
-}
-
-static ServerRecord synchronous(Run *run, const Cluster *c, const Training *t, bool one_port) {
-    ServerRecord record = { .one_port = one_port };
-    Trajectory got = server_train(run, c, t, &record);
-    Trajectory whole = training_unsplit(run, t, 1), ordered = training_unsplit(run, t, c->workers);
-    if (!one_port)
-        training_compare(run, "synchronous = unsplit", &got, &whole, rounding_limit(run));
-    compare(run, c, one_port ? "one port = workers in order" : "synchronous = workers in order",
-            &got, &ordered);
-    trajectory_free(&got);
-    trajectory_free(&whole);
-    trajectory_free(&ordered);
-    return record;
+    check_numbers(run, what, "loss", got->loss, want->loss, got->steps, 0);
+    trajectory_free(got);
+    trajectory_free(want);
 }
 
 static ServerRecord asynchronous(Run *run, const Cluster *c, const Training *t, size_t staleness,
                                  const ServerSizes *z) {
     ServerRecord record = { .log = server_log_new(c->workers, STEPS, staleness) };
-    char line[96];
     Trajectory got = server_train(run, c, t, &record);
     Trajectory replayed = server_log_replay(run, t, &record.log);
-    snprintf(line, sizeof line, "%s = the log replayed", record.log.name);
-    compare(run, c, line, &got, &replayed);
-    if (!got.adamw) server_log_check(run, &record.log, z); // the log under AdamW is the same
-    trajectory_free(&got);
-    trajectory_free(&replayed);
+    compare(run, page_text(run, "%s = the log replayed", record.log.name), &got, &replayed);
+    server_log_check(run, &record.log, z);
     return record;
-}
-
-// -------------------------------------------------------- what staleness does to the loss, on text
-
-// LONG: steps of every worker. LAST: number of last steps that are averaged. RULES: synchronous,
-// with a bound, without one.
-enum { LONG = 40, LAST = 10, RULES = 3 };
-// Losses in nats per byte. half: mean of the last LAST pushes per worker that had arrived at a
-// given time. end: mean of the last LAST steps of every worker; these have the same batches in
-// every form.
-typedef struct {
-    double half, end;
-} Losses;
-
-// A push has its shard's part of the loss. `own` turns this part into the mean over the shard's
-// tokens.
-static Losses losses_of(const Trajectory *got, const Cluster *c, const ServerLog *log, double took,
-                        double moment) {
-    Losses mean = { 0 };
-    size_t n = log->line ? c->workers : 1, arrived = 0;
-    size_t *done = host_alloc(n * sizeof *done);
-    for (size_t v = 0; v < got->steps; v++) {
-        double at =
-            log->line ? (double)(log->line[v].arrival - log->begin) : took * (double)(v + 1) / LONG;
-        arrived += at <= moment;
-    }
-    for (size_t v = 0; v < got->steps; v++) {
-        size_t w = log->line ? log->line[v].worker : 0;
-        double own = log->line ? (double)TEXT_SEQUENCES /
-                                     (double)range_size(shard_range(TEXT_SEQUENCES, n, w))
-                               : 1;
-        if (v < arrived && v + LAST * n >= arrived)
-            mean.half += got->loss[v] * own / (double)(LAST * n);
-        if (done[w] >= LONG - LAST) mean.end += got->loss[v] / LAST;
-        done[w]++;
-    }
-    free(done);
-    return mean;
-}
-
-// Trains on text. Returns the time at half of the synchronous training.
-static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses loss[RULES]) {
-    Training text = text_training(run, LONG, 0.15);
-    Cluster cluster = *c;
-    double moment = 0;
-    cluster.steps = LONG;
-    for (size_t rule = 0; rule < RULES; rule++) {
-        ServerRecord record = { 0 };
-        if (rule > 0) record.log = server_log_new(c->workers, LONG, rule == 1 ? staleness : LONG);
-        Trajectory got = server_train(run, &cluster, &text, &record);
-        double took = (double)record.seen.last.step;
-        if (rule == 0) moment = took / 2;
-        loss[rule] = losses_of(&got, c, &record.log, took, moment);
-        server_record_free(&record);
-        trajectory_free(&got);
-    }
-    data_free(&text.data);
-    return moment;
 }
 
 // ---------------------------------------------------------------- the page
 
-typedef char Cell[64];
-
 // log: the logs with and without a bound on staleness. took: the time of the synchronous training.
-// moment: the time at which losses are compared. served, worker: bytes per step.
 static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picoseconds took,
-                  const Losses loss[RULES], double moment, const Cell served, const Cell worker) {
-    Cell pushes[RULES], behind[RULES], half[RULES], end[RULES], what[2];
-    for (size_t rule = 0; rule < RULES; rule++) {
+                  const ServerLosses *loss) {
+    const char *pushes[SERVER_RULES], *behind[SERVER_RULES], *half[SERVER_RULES];
+    const char *end[SERVER_RULES];
+    // Rank 0, a server, has sent the weights once more, before step 0.
+    const char *served = value_cell(run, cost_value(run, "sent") / (STEPS + 1), "bytes");
+    const size_t pushed = config_parameters(z->model) * gradient_bytes(z->model);
+    const char *worker = value_cell(run, (double)pushed, "bytes");
+    for (size_t rule = 0; rule < SERVER_RULES; rule++) {
         ServerLogSeen seen = { .pushes = (double)(z->steps * z->workers) * 1e9 / (double)took };
         if (rule > 0) seen = server_log_look(log[rule - 1]);
-        snprintf(pushes[rule], sizeof(Cell), "=%.3f", seen.pushes);
-        snprintf(behind[rule], sizeof(Cell), "=%zu", seen.lag);
-        snprintf(half[rule], sizeof(Cell), "=%.2f", loss[rule].half);
-        snprintf(end[rule], sizeof(Cell), "=%.2f", loss[rule].end);
+        pushes[rule] = page_text(run, "=%.3f", seen.pushes);
+        behind[rule] = page_text(run, "=%zu", seen.lag);
+        half[rule] = page_text(run, "=%.2f", loss->half[rule]);
+        end[rule] = page_text(run, "=%.2f", loss->end[rule]);
     }
-    snprintf(what[0], sizeof(Cell), "after %.0f ms", moment * 1e-9);
-    snprintf(what[1], sizeof(Cell), "after %d steps of each worker", LONG);
     results(run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL },
             (const Result[]){
                 { "a server sends, per step", "n S/k, weights", { served, served, served } },
@@ -156,13 +76,19 @@ static void table(Run *run, const ServerSizes *z, const ServerLog *log[2], Picos
                 { "updates from pull to push",
                   "0; staleness s: <= (n-1)(2s+1)",
                   { behind[0], behind[1], behind[2] } },
-                { "loss at equal time", what[0], { half[0], half[1], half[2] } },
-                { "loss at equal work", what[1], { end[0], end[1], end[2] } },
+                { "loss at equal time",
+                  page_text(run, "after %.0f ms", loss->took / 2 * 1e-9),
+                  { half[0], half[1], half[2] } },
+                { "loss at equal work",
+                  page_text(run, "after %d steps of each worker", SERVER_LONG),
+                  { end[0], end[1], end[2] } },
                 { 0 } });
     say(run,
         "  n = %zu worker%s, k = %zu server%s, S: the bytes of all weights. t: computing of the "
-        "slowest worker.\n  c: one message. The losses are those of a small model on a text.\n",
-        z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "");
+        "slowest worker.\n  c: one message. The losses are those of another model, trained on a "
+        "text. Its %d synchronous\n  steps take %.0f ms. Equal time is half of that.\n",
+        z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "", SERVER_LONG,
+        loss->took * 1e-9);
 }
 
 static const char *lower_or_higher(double a, double b) {
@@ -170,48 +96,27 @@ static const char *lower_or_higher(double a, double b) {
     return fabs(a - b) < seen ? "the same" : a < b ? "lower" : "higher";
 }
 
-// age: the most updates between a pull and its push without a bound. took: the time of the
-// synchronous training. served: bytes that a server sends in a step.
-static void answer(Run *run, const ServerSizes *z, const char *served, size_t age,
-                   const Losses loss[RULES], Picoseconds took) {
-    Cell ring, links, port;
-    const Losses sync = loss[0], none = loss[RULES - 1];
-    page_value(ring, sizeof ring, cost_value(run, "sent.ring"), "bytes");
-    page_value(links, sizeof links, (double)took / STEPS, "ps");
-    page_value(port, sizeof port, cost_value(run, "time.one-port") / STEPS, "ps");
-    if (z->workers == 1)
-        say_answer(run,
-                   "A server sends %s per step. One worker never waits for another, so both forms "
-                   "are the same training (loss %.2f).",
-                   served, sync.end);
-    else
-        say_answer(run,
-                   "A server sends %s per step; in an all-reduce of the workers each sends %s. If "
-                   "no worker waits, the loss is %s after equal time (%.2f against %.2f) and %s "
-                   "after equal work (%.2f against %.2f).",
-                   served, ring, lower_or_higher(none.half, sync.half), none.half, sync.half,
-                   lower_or_higher(none.end, sync.end), none.end, sync.end);
+static void answer(Run *run, const ServerSizes *z, const ServerLog *no_bound,
+                   const ServerLosses *loss) {
+    const size_t Psi = config_parameters(z->model), e = gradient_bytes(z->model);
+    const double half = loss->half[SERVER_RULES - 1], end = loss->end[SERVER_RULES - 1];
+    say_answer(run,
+               "A server sends %s per step; in an all-reduce of the workers each sends %s. If no "
+               "worker waits, the loss is %s after equal time (%.2f against %.2f) and %s after "
+               "equal work (%.2f against %.2f).",
+               value_text(run, cost_value(run, "sent") / (STEPS + 1), "bytes"),
+               value_text(run, ring_bytes(ALL_REDUCE_PASSES, z->workers, Psi, e), "bytes"),
+               lower_or_higher(half, loss->half[0]), half, loss->half[0],
+               lower_or_higher(end, loss->end[0]), end, loss->end[0]);
     say_cost(run,
              "up to %zu updates come between a pull and its push. All bytes pass the servers. The "
              "picture lets a server send and receive several messages at once. If it handles one "
              "at a time, a synchronous step takes %s instead of %s.",
-             age, port, links);
+             server_log_look(no_bound).lag,
+             value_text(run, cost_value(run, "time.one-port") / STEPS, "ps"),
+             value_text(run, cost_value(run, "time.links") / STEPS, "ps"));
     say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
                       "For dense models use an all-reduce.");
-}
-
-static void show(Run *run, const Cluster *c, const Training *t, ServerLog log, int what) {
-    ServerRecord record = { .log = log };
-    char title[96], servers[32] = "rank 0 is the server";
-    if (c->servers > 1) snprintf(servers, sizeof servers, "%zu ranks are servers", c->servers);
-    if (log.line)
-        snprintf(title, sizeof title, "%zu asynchronous steps, %s; %s", c->steps, log.name,
-                 servers);
-    else snprintf(title, sizeof title, "%zu synchronous steps; %s", c->steps, servers);
-    Trajectory drawn = server_train(run, c, t, &record);
-    picture_show(run, title, what);
-    trajectory_free(&drawn);
-    server_record_free(&record);
 }
 
 static void parameter_server(Run *run) {
@@ -229,44 +134,38 @@ static void parameter_server(Run *run) {
     Training t = synthetic_training(run, &tiny, STEPS, SEQUENCES);
     const ServerSizes z = { &t.model, SEQUENCES, STEPS, c.servers, c.workers, slow };
     if (run->world->rank == c.servers) clock_set_speed(1 / (double)slow);
-    const size_t bound[] = { 0, s, STEPS };
-    ServerRecord sync = synchronous(run, &c, &t, false), async[3];
-    ServerRecord port = synchronous(run, &c, &t, true);
-    for (size_t i = 0; i < 3; i++) async[i] = asynchronous(run, &c, &t, bound[i], &z);
-    check_bound(run, &c);
-    // With staleness 0 all workers of a round compute their gradients at the same version. So SGD's
-    // updates of that round add up to the synchronous update. A larger staleness mixes versions.
-    check_close(run, "SGD: staleness 0 = synchronous, at the end", async[0].last, sync.last,
-                rounding_limit(run));
-    if (c.workers == 1)
-        check_equal(run, "one worker: always synchronous", async[2].last, sync.last);
-    else check_differs(run, "SGD: no bound is another training", async[2].last, sync.last, 1e-4);
-    t.optimizer = adamw(0.01);
-    ServerRecord adam = synchronous(run, &c, &t, false);
-    ServerRecord adam_async = asynchronous(run, &c, &t, s, &z);
 
-    show(run, &c, &t, (ServerLog){ 0 }, PICTURE_NO_FILES | PICTURE_DETAIL);
+    check_bound(run, &c);
     say(run,
         "A worker pushes its gradient to %s and pulls new weights. Staleness s: no worker is\n"
         "more than s steps ahead of the slowest. Rank %zu takes %zu time%s as long per sequence "
         "(--slow).\nA server's row shows its messages: > is weights to a worker. In a link row, < "
         "is a gradient.\n",
         c.servers > 1 ? "the servers" : "the server", c.servers, slow, slow > 1 ? "s" : "");
-    show(run, &c, &t, server_log_new(c.workers, STEPS, STEPS), PICTURE_NO_FILES);
-    show(run, &c, &t, server_log_new(c.workers, STEPS, s), PICTURE_CHART | PICTURE_DETAIL);
-    server_costs(run, &z, &adam.seen, port.seen.last.step);
-    Losses loss[RULES];
-    const Picoseconds took = sync.seen.last.step;
-    const double moment = train_on_text(run, &c, s, loss);
-    Cell served = "=", worker = "="; // rank 0, a server, has sent the weights once more
-    page_value(served + 1, sizeof served - 1, adam.seen.sent / (STEPS + 1), "bytes");
-    page_value(worker + 1, sizeof worker - 1,
-               (double)(config_parameters(z.model) * gradient_bytes(z.model)), "bytes");
-    table(run, &z, (const ServerLog *[]){ &async[1].log, &async[2].log }, took, loss, moment,
-          served, worker);
-    answer(run, &z, served + 1, server_log_look(&async[2].log).lag, loss, took);
-    ServerRecord *all[] = { &sync, &port, &async[0], &async[1], &async[2], &adam, &adam_async };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) server_record_free(all[i]);
+    const char *servers = "rank 0 is the server";
+    if (c.servers > 1) servers = page_text(run, "%zu ranks are servers", c.servers);
+    ServerRecord no_bound = asynchronous(run, &c, &t, STEPS, &z);
+    picture_show(run, page_text(run, "%d asynchronous steps, no bound; %s", STEPS, servers),
+                 PICTURE_NO_FILES);
+    ServerRecord bound = asynchronous(run, &c, &t, s, &z);
+    picture_show(run,
+                 page_text(run, "%d asynchronous steps, %s; %s", STEPS, bound.log.name, servers),
+                 PICTURE_CHART | PICTURE_DETAIL);
+
+    t.optimizer = adamw(0.01);
+    ServerRecord sync = { 0 }, port = { .one_port = true };
+    Trajectory got = server_train(run, &c, &t, &sync),
+               unsplit = training_unsplit(run, &t, c.workers);
+    compare(run, "synchronous = unsplit in the workers' order", &got, &unsplit);
+    got = server_train(run, &c, &t, &port);
+    trajectory_free(&got);
+    server_costs(run, &z, &sync.seen, port.seen.last.step);
+    const ServerLosses loss = server_losses(run, &c, s);
+    const ServerLog *logs[] = { &bound.log, &no_bound.log };
+    table(run, &z, logs, sync.seen.last.step, &loss);
+    answer(run, &z, &no_bound.log, &loss);
+    free(bound.log.line);
+    free(no_bound.log.line);
     data_free(&t.data);
 }
 

@@ -49,8 +49,7 @@ Trajectory replica_train(Run *run, const Training *t, Step *step, size_t capacit
 
 typedef enum { RING, GATHER, TREE, HALVING, WAYS } Way;
 extern const char *const way_name[WAYS];
-size_t way_power_below(size_t N); // the largest power of two that is at most N
-size_t way_height(size_t N);      // log2 N, rounded up
+size_t way_height(size_t N); // log2 N, rounded up
 
 // Costs of rank r of N for `count` elements of e bytes: messages and bytes sent, scratch memory in
 // bytes.
@@ -67,17 +66,18 @@ size_t way_ring_overtakes(size_t N, size_t e);
 
 // ------------------------------------------ ring_page.c: 03_ring's page
 
-void ring_steps(Run *run);   // draws which chunk each rank sends in each step
-void ring_fastest(Run *run); // the table of the fastest way by size and ranks
+void ring_hops(Run *run);    // draws which chunk each rank sends in each hop
+void ring_fastest(Run *run); // the table of the faster of ring and tree, by size and ranks
 
 // ------------------------------------------ ring_nodes.c: 03_ring's hierarchical way over nodes
 
-// Compares the costs of one all-reduce over nodes with formulas, for comm_all_reduce() over all
-// ranks (flat) and for the hierarchical way. The costs are the bytes that a rank sends, and the
-// time from a common start until this rank is done.
-void ring_nodes_costs(Run *run, Comm *inside, Comm *between);
-// Prints the table of bytes and times. Returns whether there is more than one node.
-bool ring_nodes_table(Run *run);
+// A rank's tensor of small whole numbers. Their sums over ranks are exact.
+Tensor ring_tensor(Run *run, Arena *memory, size_t count);
+// Compares the hierarchical way's sum with the library's, and its costs and those of the library's
+// flat ring with formulas. The costs are the bytes that a rank sends, and the time from a common
+// start until this rank is done. Prints the table of them. Returns whether there is more than one
+// node.
+bool ring_nodes(Run *run);
 
 // ------------------------------------------------------------- bucket_costs.c: reducing in buckets
 
@@ -279,13 +279,20 @@ Trajectory server_log_replay(Run *run, const Training *t, const ServerLog *log);
 
 // ---- server_training.c: trainings with a parameter server ----
 typedef struct {
-    ServerLog log;  // server 0's, on all ranks; no lines: synchronous
-    bool one_port;  // all messages of a server go through one link
-    Snapshot *last; // the weights at the end
+    ServerLog log; // server 0's, on all ranks; no lines: synchronous. The caller frees log.line
+    bool one_port; // all messages of a server go through one link
     Measured seen;
 } ServerRecord;
 // Trains synchronously if record->log has no lines, else asynchronously, and fills in the record. A
-// step of the result is a step of all workers, or one push of the log.
+// step of the result is a step of all workers, or one push of the log. The result has no norms.
 Trajectory server_train(Run *run, const Cluster *c, const Training *t, ServerRecord *record);
-void server_record_free(ServerRecord *record);
+
+// ---- server_losses.c: trainings on text ----
+// SERVER_LONG: steps of every worker. SERVER_RULES: synchronous, with a bound, without one.
+enum { SERVER_LONG = 40, SERVER_RULES = 3 };
+typedef struct {
+    double half[SERVER_RULES], end[SERVER_RULES]; // nats per byte, after took / 2 and at the end
+    double took;                                  // of the synchronous training, in picoseconds
+} ServerLosses;
+ServerLosses server_losses(Run *run, const Cluster *c, size_t staleness);
 #endif

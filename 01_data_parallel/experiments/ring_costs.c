@@ -10,7 +10,8 @@ size_t way_height(size_t N) {
     while (((size_t)1 << h) < N) h++;
     return h;
 }
-size_t way_power_below(size_t N) { return (size_t)1 << (way_height(N + 1) - 1); }
+// The largest power of two that is at most N.
+static size_t power_below(size_t N) { return (size_t)1 << (way_height(N + 1) - 1); }
 
 // Number of elements of chunks [lo, hi) when `count` elements are cut in n chunks.
 static size_t elements(size_t count, size_t n, size_t lo, size_t hi) {
@@ -21,7 +22,7 @@ static size_t elements(size_t count, size_t n, size_t lo, size_t hi) {
 
 // way_costs() in elements instead of bytes.
 static WayCosts in_elements(Way way, size_t N, size_t r, size_t count) {
-    size_t n = way_power_below(N), rest = N - n, children = 0, sent = 0;
+    size_t n = power_below(N), rest = N - n, children = 0, sent = 0;
     switch (way) {
     case RING: // every chunk but one, twice; where N divides: 2 (N-1)/N of all
         sent = 2 * count - part_size(count, N, (r + 1) % N) - part_size(count, N, (r + 2) % N);
@@ -52,7 +53,7 @@ static double message(const ClockLink *l, size_t bytes) {
 
 // In the ring and in halving the first chunks are the largest, so they decide the time.
 double way_time_on(const ClockLink *l, Way way, size_t N, size_t count, size_t e) {
-    size_t n = way_power_below(N);
+    size_t n = power_below(N);
     double time = n < N ? 2 * message(l, count * e) : 0; // to a rank below n, and back
     switch (way) {
     case RING: return (double)(2 * (N - 1)) * message(l, ceil_div(count, N) * e);

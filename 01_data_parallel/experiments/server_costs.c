@@ -35,19 +35,6 @@ static double all_steps_one_port(const ServerSizes *z) {
     return answered + ((double)z->workers - 1) * answer;
 }
 
-// Makes one all-reduce of the workers alone. Returns the bytes that this rank sent.
-static double ring_of_workers(Comm *world, bool serves, size_t count) {
-    Comm *ring = comm_split(world, serves, 0, "ring");
-    Arena a = arena(MEM_WORKSPACE);
-    Tensor g = tensor_new(&a, 1, count);
-    tensor_fill(g, 0);
-    if (!serves) comm_all_reduce(ring, g);
-    double sent = (double)comm_bytes_sent(ring);
-    arena_free(&a);
-    comm_free(ring);
-    return sent;
-}
-
 void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseconds one_port) {
     const CutSizes whole = cut_sizes(z->model, 1, 0);
     size_t Psi = elements_stage(&whole), gradients = elements_gradients(&whole);
@@ -56,33 +43,25 @@ void server_costs(Run *run, const ServerSizes *z, const Measured *seen, Picoseco
     bool serves = run->world->rank < k;
     size_t piece = serves ? part_size(Psi, k, run->world->rank) : 0, holds = serves ? piece : Psi;
     // A server's first answers send version 0, before step 0.
-    size_t messages = serves ? (steps + 1) * n : steps * k;
-    size_t sent = serves ? messages * piece * e : steps * Psi * of_gradient;
-    double busy = 0, ring = serves ? 0 : ring_bytes(ALL_REDUCE_PASSES, n, Psi, of_gradient);
-    for (size_t w = 0; w < n; w++) busy += (double)steps * server_computing(z, w);
-    check_costs(
-        run, "%s", "%s",
-        (CostRow[]){
-            { "sent", "sent: S a push, or n S/k of answers, a step", "bytes",
-              BY_FORMULA((double)sent), seen->sent },
-            { "calls", "messages", "calls", BY_FORMULA((double)messages), seen->calls },
-            { "sent.ring", "sent, one step in a ring of the workers", "bytes", BY_FORMULA(ring),
-              ring_of_workers(run->world, serves, Psi) },
-            { "held.parameters", "parameters (server: its piece)", "bytes",
-              BY_FORMULA((double)(holds * e)), seen->parameters },
-            { "held.gradients", "gradients (worker: wte twice)", "bytes",
-              BY_FORMULA((double)((serves ? piece : gradients) * of_gradient)), seen->gradients },
-            { "held.optimizer",
-              z->model->storage == REALS ? "AdamW's m and v: on servers only"
-                                         : "m, v and masters: on servers only",
-              "bytes", BY_FORMULA((double)(piece * adamw_bytes(z->model))), seen->optimizer },
-            { "held.buffers", "buffers: a piece from every worker", "bytes",
-              BY_FORMULA((double)(n * piece * of_gradient)), seen->buffers },
-            { "time.computing", "computing, all ranks", "ps", BY_FORMULA(busy),
-              (double)seen->last.busy },
-            { "time.links", "synchronous, a link for each worker", "ps", BY_FORMULA(all_steps(z)),
-              (double)seen->last.step },
-            { "time.one-port", "synchronous, one port a server", "ps",
-              BY_PLAY(all_steps_one_port(z)), (double)one_port },
-            { 0 } });
+    size_t sent = serves ? (steps + 1) * n * piece * e : steps * Psi * of_gradient;
+    check_costs(run, "%s", "%s",
+                (CostRow[]){ { "sent", "sent: S a push, or n S/k of answers, a step", "bytes",
+                               BY_FORMULA((double)sent), seen->sent },
+                             { "held.parameters", "parameters (server: its piece)", "bytes",
+                               BY_FORMULA((double)(holds * e)), seen->parameters },
+                             { "held.gradients", "gradients (worker: wte twice)", "bytes",
+                               BY_FORMULA((double)((serves ? piece : gradients) * of_gradient)),
+                               seen->gradients },
+                             { "held.optimizer",
+                               z->model->storage == REALS ? "AdamW's m and v: on servers only"
+                                                          : "m, v and masters: on servers only",
+                               "bytes", BY_FORMULA((double)(piece * adamw_bytes(z->model))),
+                               seen->optimizer },
+                             { "held.buffers", "buffers: a piece from every worker", "bytes",
+                               BY_FORMULA((double)(n * piece * of_gradient)), seen->buffers },
+                             { "time.links", "synchronous, a link for each worker", "ps",
+                               BY_FORMULA(all_steps(z)), (double)seen->last.step },
+                             { "time.one-port", "synchronous, one port a server", "ps",
+                               BY_PLAY(all_steps_one_port(z)), (double)one_port },
+                             { 0 } });
 }
