@@ -20,7 +20,7 @@
 void waits_open(MPI_Comm host);     // collective over a node's processes
 void waits_close(void);             // collective
 void waits_search(double deadlock); // searches for deadlocks after so many seconds; 0: never
-bool waits_see_all(void); // are all ranks processes of this node, whose ends can be seen?
+bool waits_see_all(void);           // are all ranks processes of this node, whose ends can be seen?
 // Call it while this rank waits: fault() if a process has ended, or is stopped for too long.
 void waits_require_alive(double waited, double timeout);
 // records that this rank waits in r. meeting: the collective's number
