@@ -170,7 +170,7 @@ bench:
 # of the library. TEST_ALL=1 in make test-all runs all of them.
 ON_STANDINS = $(addprefix build/standin-fp32/,01_data_parallel/02_all_reduce 02_grad_accumulation/03_no_sync \
                 03_tensor_parallel/06_transformer 04_pipeline_naive/03_gpipe 05_pipeline_1f1b/02_1f1b 06_zero/04_zero3 \
-                07_recompute/03_selective 08_3d/02_layouts 08_3d/train \
+                07_recompute/03_selective 08_3d/01_mesh 08_3d/train \
                 $(addprefix tests/test_,comm compression memory model ops outputs overlap storage))
 
 # With BACKEND=cuda the tests compare that backend with the CPU. Otherwise tests/cuda.t uses the toolkit and

@@ -266,7 +266,7 @@ unknown_functions() {
     # shellcheck disable=SC2016    # backquotes of Markdown
     names='`(comm|op|tensor|layer|model|param|pipeline|trainer|mesh|check|clock|side)_[a-z0-9_]+`'
     cat [0-9][0-9]_*/*.[ch] [0-9][0-9]_*/experiments/*.[ch] common/*/*.[ch] common/*.[ch] \
-        judge/*.[ch] judge/*/*.[ch] 2>/dev/null |
+        judge/*.[ch] judge/*/*.[ch] tests/*.[ch] 2>/dev/null |
         grep -oE '[a-z][a-z0-9_]+' | sort -u >"$tap_dir/known"
     grep -oHnE "$names" README.md common/*.md [0-9][0-9]_*/*.md docs/*.md 2>/dev/null |
         tr -d '`' | awk -F: -v known="$tap_dir/known" '

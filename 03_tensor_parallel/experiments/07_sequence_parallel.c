@@ -154,7 +154,8 @@ static void trainings(Run *run, Training *t, bool adam) {
 }
 
 static void sequence(Run *run) {
-    Training t = gpt_training(gpt_options(run, option_size(run, "context"), 61), SEQUENCES);
+    const size_t vocab = 61;
+    Training t = gpt_training(gpt_options(run, option_size(run, "context"), vocab), SEQUENCES);
     t.micro_batches = MICRO_BATCHES;
     training_store(run, &t);
     say(run,

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "03_tensor_parallel/experiments/experiments.h"
 
+enum { SEQUENCES = 3 };
 static const ModelConfig tiny = {
     .layers = 2, .width = 27, .heads = 9, .context = 27, .vocab = 61, .dropout = 0.1
 };
@@ -15,7 +16,7 @@ enum { CHUNK = 192, HEADS = 8, D = 4, DEVIATION = 16 };
 static void trainings(Run *run) {
     ModelConfig c = tiny;
     c.seed = run->seed;
-    Training t = gpt_training(c, 3);
+    Training t = gpt_training(c, SEQUENCES);
     training_store(run, &t);
     for (int i = 0; i < CONTEXT_KINDS; i++) { // SGD, then AdamW
         CutGpt cut = { .way = WAY_RING, .world = run->world, .attention = context_kind[i] };
