@@ -76,7 +76,7 @@ void combine_in_rank_order(const Request *r, char *out, const char *const parts[
 // Writes a description of r, such as "recv from rank 1 of tp (1024 elements, 4096 bytes)".
 void describe(const Request *r, char text[200]);
 bool request_is_message(const Request *r); // Is r a send or a receive?
-bool request_adds(const Request *r); // Is r a sum, or a maximum, over ranks?
+bool request_adds(const Request *r);       // Is r a sum, or a maximum, over ranks?
 // Does the transport carry times? All ranks get the same answer.
 bool request_simulated(const Request *r);
 // Returns the part of the whole that a rank gets or adds up. In a reduce the root adds up the

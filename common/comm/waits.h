@@ -17,8 +17,8 @@
 #include <mpi.h>
 #include "common/comm/transport.h"
 
-void waits_open(MPI_Comm host); // starts the watch; all processes of the node must call it
-void waits_close(void); // ends the watch; all processes of the node must call it
+void waits_open(MPI_Comm host);     // starts the watch; all processes of the node must call it
+void waits_close(void);             // ends the watch; all processes of the node must call it
 void waits_search(double deadlock); // searches for deadlocks after so many seconds; 0: never
 // Are all ranks processes of this node, and are their ends visible?
 bool waits_see_all(void);

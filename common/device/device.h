@@ -46,7 +46,7 @@ void device_free(void *p);
 // Returns host memory from which the device copies fast.
 void *device_host_alloc(size_t bytes);
 void device_host_free(void *p);
-void device_copy(void *to, const void *from, size_t bytes); // copies from device to device
+void device_copy(void *to, const void *from, size_t bytes);   // copies from device to device
 void device_upload(void *to, const void *from, size_t bytes); // copies from host to device
 // Copies from device to host. Waits for all queued ops.
 void device_download(void *to, const void *from, size_t bytes);

@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 #include <stddef.h>
 
-enum { THREADS = 256 };                  // threads of a block
+enum { THREADS = 256 }; // threads of a block
 // Returns this rank's stream. All ops, copies and products of the rank run on it.
 cudaStream_t device_stream(void);
 void device_divert(cudaStream_t stream); // ops go to this stream until the call with NULL

@@ -99,7 +99,7 @@ size_t kept_block(const CutSizes *z); // returns all items of a block but its in
 size_t kept_head(const CutSizes *z);
 // Returns the outputs passed between layers, and the input that the stage received.
 size_t kept_between(const CutSizes *z);
-size_t kept_stage(const CutSizes *z); // returns everything that the stage keeps
+size_t kept_stage(const CutSizes *z);    // returns everything that the stage keeps
 size_t kept_model(const ModelConfig *c); // returns everything that the whole model keeps
 // These functions return the kept elements of B sequences. They also handle sequence parallelism,
 // where a rank keeps only some rows of some items.
@@ -149,7 +149,7 @@ Work work_sum(Work a, Work b);
 Work work_scores(const CutSizes *z, size_t B);
 Work work_block(const CutSizes *z, size_t B);
 Work work_head(const CutSizes *z, size_t B);
-Work work_stage(const CutSizes *z, size_t B);    // blocks and head; the embedding has no product
+Work work_stage(const CutSizes *z, size_t B); // blocks and head; the embedding has no product
 // Returns the work of forward and backward of the whole model.
 Work work_model(const ModelConfig *c, size_t B);
 

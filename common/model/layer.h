@@ -267,7 +267,7 @@ void loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Sav
 void embedding_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void embedding_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 void saved_tensor(Saved *s, int name, size_t rows, size_t cols); // allocates an activation
-void saved_reals(Saved *s, int name, size_t rows, size_t cols); // allocates statistics, in reals
+void saved_reals(Saved *s, int name, size_t rows, size_t cols);  // allocates statistics, in reals
 // Returns the shape [rows, cols] of an activation, with the element type in which the model stores
 // activations.
 static inline Shape stored_shape(const Layer *l, size_t rows, size_t cols) {

@@ -57,7 +57,7 @@ Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Co
 // Returns a model of several chunks of the list, in model order, for interleaved pipelines
 // (Narayanan et al. 2021, section 2.2).
 Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n);
-size_t model_chunks(const Model *m); // returns 1 without interleaving
+size_t model_chunks(const Model *m);             // returns 1 without interleaving
 Range model_chunk(const Model *m, size_t chunk); // returns the chunk's layers in m->layers
 // Allocates weights, with their initial values, and gradients. Both are replicated.
 void model_allocate(Model *m);

@@ -35,7 +35,7 @@ Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t 
 static inline size_t param_narrow_blocks(const Param *p) { return p->ratio + p->blocks - 1; }
 size_t param_local_rows(const Param *p);
 size_t param_local_cols(const Param *p); // returns the columns of all blocks
-bool param_is_whole(const Param *p); // Does this rank hold the whole tensor?
+bool param_is_whole(const Param *p);     // Does this rank hold the whole tensor?
 // Adds g, a finished contribution with the shape of the local part, to p->g. The first contribution
 // after zeroing overwrites p->g.
 void param_add_gradient(Param *p, Tensor g);

@@ -49,7 +49,7 @@ size_t memory_peak(MemoryCategory c);
 size_t memory_most(void);
 // Returns the peak of all ranks of this process together, with MEM_REFERENCE.
 size_t memory_process_most(void);
-void memory_reset_peaks(void);    // sets every peak to the live bytes
+void memory_reset_peaks(void); // sets every peak to the live bytes
 // Switches poison on or off for this rank; on at the start. Poison costs time.
 void memory_set_poison(bool on);
 bool memory_poison(void);

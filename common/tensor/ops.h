@@ -31,7 +31,7 @@ void op_multiply(Tensor y, Tensor a, Tensor b); // y = a * b, element by element
 void op_add_bias(Tensor y, Tensor x, Tensor bias);
 // sum[1,N] = the sum of the rows, in order: the bias gradient
 void op_sum_rows(Tensor sum, Tensor x);
-void op_gelu(Tensor y, Tensor x);       // tanh form, as in GPT-2
+void op_gelu(Tensor y, Tensor x);                      // tanh form, as in GPT-2
 void op_gelu_backward(Tensor dx, Tensor x, Tensor dy); // dx may be dy
 // SwiGLU (Shazeer 2020, section 2): y[M,F] = silu(gate) * up, x[M,2F] = gate | up. Backward: dy may
 // be the first F columns of dx.

@@ -23,7 +23,7 @@ typedef struct {
     Element element;
 } Shape;
 
-size_t element_size(Element e); // returns bytes
+size_t element_size(Element e);      // returns bytes
 const char *element_name(Element e); // returns "fp32", "fp64", "bf16", "fp16", ...
 static inline bool element_is_half(Element e) { return e == BF16S || e == FP16S; }
 static inline Shape tensor_shape(size_t rows, size_t cols, Element element) {
@@ -60,7 +60,7 @@ void tensor_randomize(Tensor t, uint64_t key, double deviation);
 // Returns the sum in double. Adds each row, then the rows in order.
 double tensor_sum(Tensor t);
 double tensor_sum_of_squares(Tensor t); // adds in the same order
-bool tensor_equal(Tensor a, Tensor b); // Are shape, element type and bits equal?
+bool tensor_equal(Tensor a, Tensor b);  // Are shape, element type and bits equal?
 
 int *ints_new(Arena *a, size_t n); // returns device memory for tokens and targets
 void ints_upload(int *to, const int *from, size_t n);
