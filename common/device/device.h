@@ -81,7 +81,7 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
 // widen the factors of other products.
 bool device_multiplies(Element a, Element b, Element c);
 // device_multiply_halves() computes products of 16-bit factors, like device_gemm_batch(). Products
-// and sums are in real, and an element of c is rounded once. Only if device_multiplies().
+// and sums are in real, and an element of c is rounded once. Call it only if device_multiplies().
 typedef struct {
     int a_transposed, b_transposed, m, n, k;
     Element factors, result; // of a and b; of c

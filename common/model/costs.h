@@ -93,7 +93,7 @@ typedef struct {
 enum { KEPT_ITEMS = 17 };
 // Writes the items that a block keeps per token.
 void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]);
-// Returns softmax, and its output after dropout.
+// Returns the elements of the scores: softmax, and its output after dropout.
 size_t kept_scores(const CutSizes *z);
 size_t kept_block(const CutSizes *z); // returns all items of a block but its input
 size_t kept_head(const CutSizes *z);

@@ -51,9 +51,8 @@ enum { DATA_WHY = 2048 };
 bool data_open(Data *d, const char *path, const char *eval, size_t vocab, size_t context,
                uint64_t seed, char why[DATA_WHY]);
 void data_free(Data *d);
-// Returns a hash of all bytes of the files that have tokens to learn, and sets *bytes to the number
-// of these bytes. held_out: does so for the other files. The number is then 0 if the last tenth of
-// --data is held out.
+// Returns a hash of the bytes of all files that have training tokens, or if held_out of all other
+// files. Sets *bytes to the number of these bytes.
 uint64_t data_fingerprint(const Data *d, bool held_out, size_t *bytes);
 
 // Returns the micro-batch of B sequences from global sequence number `first` on, in a step with a

@@ -39,7 +39,7 @@ void config_require(const ModelConfig *c); // calls usage_error() for impossible
 // untied stay as they are, because models of the family differ in them.
 typedef enum { FAMILY_GPT2, FAMILY_LLAMA } Family;
 void config_family(ModelConfig *c, Family family);
-// Does c describe a GPT-2? Its sizes may differ.
+// Does c describe a GPT-2, of any sizes?
 bool config_is_gpt2(const ModelConfig *c);
 // Returns the parameters of the whole model, with a tied wte once. GPT-2: V*C + T*C + L*(12*C*C +
 // 13*C) + 2*C

@@ -84,8 +84,8 @@ void unit_partial_sums(Unit *u);
 
 // The tensors of a unit: its weights, and the final gradient and state of the owned elements.
 typedef enum { UNIT_WEIGHTS, UNIT_GRADIENTS, UNIT_M, UNIT_V, UNIT_MASTER } UnitTensor;
-// Returns a tensor [1, own]. Calls fault() if the unit lacks it: under SGD m and v, and with
-// weights in reals the master.
+// Returns a tensor [1, own]. Calls fault() if it is absent, such as m and v under SGD, or the
+// master of weights in reals.
 Tensor unit_own(const Unit *u, UnitTensor what);
 // Fills t [1, range], these elements of the unit. `element` gives the value for a parameter and a
 // place in the flattened whole tensor. Initial values, loading and migration use this function.

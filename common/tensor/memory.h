@@ -36,13 +36,15 @@ void arena_free(Arena *a); // frees every buffer; the arena may be used again
 void arena_rebook(Arena *a, MemoryCategory category);
 size_t arena_bytes(const Arena *a);
 bool arena_holds(const Arena *a, const void *p); // Is p an address in a buffer of a?
-// Returns this rank's scratch, for the widened copies of an op's 16-bit operands. It is valid until
-// the next call. The scratch grows and is kept. The ledger does not count it, because a device that
-// multiplies 16-bit numbers needs no such copies. memory_scratch_bytes returns its size now.
+// Returns this rank's scratch, for the widened copies of an op's 16-bit operands. The copies are
+// valid until the next call. The scratch grows and is kept. The ledger does not count it, because a
+// device that multiplies 16-bit numbers needs no such copies. memory_scratch_bytes returns its size
+// now.
 void *memory_scratch(size_t bytes);
 size_t memory_scratch_bytes(void);
 
 size_t memory_now(MemoryCategory c); // returns the live bytes of this rank
+// Returns the peak since memory_reset_peaks.
 size_t memory_peak(MemoryCategory c);
 // Returns the peak of the total since the rank began, without MEM_REFERENCE. memory_reset_peaks
 // does not change this peak.
