@@ -1,4 +1,4 @@
-// util.c: faults, signals, time, memory of the process.
+// util.c: reports faults, catches signals, and measures time and the memory of the process.
 #include "common/base/util.h"
 #include <signal.h>
 #include <stdarg.h>

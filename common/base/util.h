@@ -1,4 +1,4 @@
-// util.h: small functions that every file needs: faults, ranges, time, signals.
+// util.h: has small functions that every file needs, for faults, ranges, time and signals.
 #ifndef UTIL_H
 #define UTIL_H
 #include <stdbool.h>

@@ -1,6 +1,6 @@
-// comm.c: the code that all transports share: checks of arguments, the ledger, copies in and out,
-// sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes; transport.h is their
-// interface.
+// comm.c: holds the code that all transports share: checks of arguments, the ledger, copies in and
+// out, sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes; transport.h is
+// their interface.
 #include "common/comm/transport.h"
 #include "common/device/device.h"
 #include "common/tensor/random.h"

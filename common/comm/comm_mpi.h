@@ -1,5 +1,5 @@
-// comm_mpi.h: the functions of comm_mpi.c that comm_nccl.c uses. Under nccl MPI still carries host
-// values (bytes, doubles), barriers and the side channel; NCCL carries tensors.
+// comm_mpi.h: declares the functions of comm_mpi.c that comm_nccl.c uses. Under nccl MPI still
+// carries host values (bytes, doubles), barriers and the side channel; NCCL carries tensors.
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
 #include <mpi.h>

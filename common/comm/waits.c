@@ -1,4 +1,4 @@
-// waits.c: the table of processes and waits on one node, and the search for a cycle in the table.
+// waits.c: keeps the table of processes and waits on one node, and searches the table for a cycle.
 #include "common/comm/waits.h"
 #include <stdatomic.h>
 #include <stdio.h>
@@ -42,7 +42,7 @@ static bool visible; // do the processes of the node see each other in /proc?
 static Slot *slot(size_t i) { return (Slot *)(slots + i * slot_bytes); }
 
 // Returns the state in proc(5), such as 'T' for a process that a signal has stopped. Returns 0 if
-// there is no such process.
+// the process has ended.
 static char state_of(int pid) {
     char name[40], state = 0;
     snprintf(name, sizeof name, "/proc/%d/stat", pid);

@@ -1,6 +1,6 @@
-// blas_kernels.h: the kernels that OpenBLAS uses, and better kernels for this processor. OpenBLAS
-// chooses kernels by the processor's model when it is loaded. On a processor newer than OpenBLAS it
-// may choose its oldest kernels, at a fifth of the speed.
+// blas_kernels.h: tells which kernels OpenBLAS uses, and better kernels for this processor.
+// OpenBLAS chooses kernels by the processor's model when it is loaded. On a processor newer than
+// OpenBLAS it may choose its oldest kernels, at a fifth of the speed.
 #ifndef BLAS_KERNELS_H
 #define BLAS_KERNELS_H
 

@@ -1,4 +1,4 @@
-// attention.c: attention in tiles of queries and keys, forward and backward.
+// attention.c: computes attention in tiles of queries and keys, forward and backward.
 #include "common/model/attention.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// block.h: the table of a block's tensors: names, sizes, cuts, initial values. The unsplit block,
-// every split block, checkpoints and exports use this one table.
+// block.h: declares the table of a block's tensors, with their names, sizes, cuts and initial
+// values. The unsplit block, every split block, checkpoints and exports use this one table.
 #ifndef BLOCK_H
 #define BLOCK_H
 #include "common/model/layer.h"

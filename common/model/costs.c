@@ -1,4 +1,4 @@
-// costs.c: the cost model's formulas.
+// costs.c: holds the cost model's formulas.
 #include "common/model/costs.h"
 #include <math.h>
 #include "common/comm/clock.h"

@@ -149,7 +149,8 @@ Work work_sum(Work a, Work b);
 Work work_scores(const CutSizes *z, size_t B);
 Work work_block(const CutSizes *z, size_t B);
 Work work_head(const CutSizes *z, size_t B);
-Work work_stage(const CutSizes *z, size_t B); // blocks and head; the embedding has no product
+// Returns the work of blocks and head. The embedding has no product.
+Work work_stage(const CutSizes *z, size_t B);
 // Returns the work of forward and backward of the whole model.
 Work work_model(const ModelConfig *c, size_t B);
 

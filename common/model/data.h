@@ -1,7 +1,7 @@
-// data.h: tokens for training, synthetic or from files. The sequence with global number n of step s
-// is a function of (seed, s, n). It does not depend on the rank that asks or on how the batch is
-// cut. So every rank knows the whole order and the global token count without communication, and a
-// resumed training continues in the same order.
+// data.h: provides tokens for training, synthetic or from files. The sequence with global number n
+// of step s is a function of (seed, s, n). It does not depend on the rank that asks or on how the
+// batch is cut. So every rank knows the whole order and the global token count without
+// communication, and a resumed training continues in the same order.
 //
 // A file is cut in windows of `context` tokens, plus the next token as the last target. Every epoch
 // takes each training window once, in its own order. The order is a permutation that is computed,
@@ -58,8 +58,8 @@ uint64_t data_fingerprint(const Data *d, bool held_out, size_t *bytes);
 // Returns the micro-batch of B sequences from global sequence number `first` on, in a step with a
 // global batch of `global` sequences.
 Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global);
-// Like data_batch, for many micro-batches of a step. The caller computes token_weight once, as 1 /
-// data_count(d, step, 0, global).
+// Does the same as data_batch, for many micro-batches of a step. The caller computes token_weight
+// once, as 1 / data_count(d, step, 0, global).
 Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B,
                        double token_weight);
 // Returns the number of counted tokens of these sequences.

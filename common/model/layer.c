@@ -1,4 +1,5 @@
-// layer.c: the unsplit layers, the reference of every split layer; the plain walk.
+// layer.c: holds the unsplit layers, which are the reference of every split layer, and the plain
+// walk.
 #include "common/model/layer.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-// model.c: GPT-2 or Llama as a list of layers: description, allocation, one micro-batch, gradient
-// norm.
+// model.c: describes and allocates GPT-2 or Llama as a list of layers, runs one micro-batch, and
+// computes the gradient norm.
 #include "common/model/model.h"
 #include "common/model/block.h"
 #include "common/model/costs.h"

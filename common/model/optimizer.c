@@ -1,4 +1,4 @@
-// optimizer.c: the update rules, element by element.
+// optimizer.c: applies the update rules, element by element.
 #include "common/model/optimizer.h"
 #include <math.h>
 #include "common/comm/record.h"

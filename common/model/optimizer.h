@@ -1,4 +1,4 @@
-// optimizer.h: SGD and AdamW, over the part of each unit that a rank owns.
+// optimizer.h: declares SGD and AdamW, which update the part of each unit that a rank owns.
 #ifndef OPTIMIZER_H
 #define OPTIMIZER_H
 #include "common/model/model.h"

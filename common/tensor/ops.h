@@ -66,7 +66,7 @@ void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Ten
 // all-reduce is enough, because the variance is mean(x^2) - mean(x)^2. The variance has the
 // relative error of 1 + mean^2 / variance roundings. stats may be sums. op_layer_norm_grads needs
 // the local columns only.
-void op_layer_norm_sums(Tensor sums, Tensor x); // sums of x and x^2
+void op_layer_norm_sums(Tensor sums, Tensor x); // computes the sums of x and x^2
 void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias,
                          size_t whole);
 void op_layer_norm_backward_sums(Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy);
@@ -154,7 +154,8 @@ void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy);
 void op_row_max(Tensor max, Tensor logits); // max[M,1]
 // picked[M,1]; 0 if the target is another rank's entry
 void op_pick_target(Tensor picked, Tensor logits, const int *targets, size_t vocab0);
-void op_exp_sum(Tensor sum, Tensor logits, Tensor max); // logits <- exp(logits - max); sum[M,1]
+// Replaces logits by exp(logits - max). sum[M,1] is the sum of each row.
+void op_exp_sum(Tensor sum, Tensor logits, Tensor max);
 // loss = log(sum) + max - picked
 void op_token_loss(Tensor loss, Tensor picked, Tensor max, Tensor sum, const int *targets);
 // Replaces logits, which hold exponentials by now, by (exponential / sum - onehot) * dloss[M,1].

@@ -53,7 +53,9 @@ Tensor tensor_reshape(Tensor t, size_t rows, size_t cols);
 void tensor_fill(Tensor t, real value);
 // Copies to a tensor of the same shape. Converts if the element types differ.
 void tensor_copy(Tensor to, Tensor from);
-void tensor_upload(Tensor to, const real *from); // from: contiguous host memory, rows*cols
+// Copies rows*cols reals from contiguous host memory to a tensor.
+void tensor_upload(Tensor to, const real *from);
+// Copies a tensor to rows*cols reals of host memory.
 void tensor_download(real *to, Tensor from);
 // Fills t with normal values. Element (r, c) is a function of key and r*cols + c.
 void tensor_randomize(Tensor t, uint64_t key, double deviation);
