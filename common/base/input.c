@@ -1,4 +1,4 @@
-// input.c: opening and reading regular files.
+// input.c: opens and reads regular files.
 #include "common/base/input.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include "common/base/util.h"
 
-// The kind of a file that cannot be read, for messages. NULL for a regular file.
+// Returns the kind of a file that cannot be read, for messages, or NULL for a regular file.
 static const char *special_kind(mode_t mode) {
     if (S_ISREG(mode)) return NULL;
     if (S_ISDIR(mode)) return "folder";

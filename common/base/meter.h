@@ -4,8 +4,8 @@
 #define METER_H
 #include <stddef.h>
 
-// called when a matrix product of `flops` FLOPs begins
+// A matrix product calls this function when it begins. flops: of the product
 extern _Thread_local void (*meter_product)(double flops);
-// called when the live bytes of a category have changed
+// The byte ledger calls this function when the live bytes of a category have changed.
 extern _Thread_local void (*meter_bytes)(int category, size_t live);
 #endif

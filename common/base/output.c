@@ -35,7 +35,7 @@ static FILE *open_part(const char *file, char *part) {
     return NULL;
 }
 
-// On failure the result's f is NULL, and errno holds the reason.
+// Opens the output file. On failure the result's f is NULL, and errno holds the reason.
 static Output try_open(const char *option, const char *file) {
     Output o = { .part = strcpy(host_alloc(strlen(file) + 16), file),
                  .option = option,

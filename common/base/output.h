@@ -10,11 +10,14 @@ typedef struct {
     char *part;
     const char *option, *file;
 } Output;
-// Call it before the work. usage_error() if the file cannot be written.
+// Calls usage_error() if the file cannot be written. Call this function before the work.
 void output_require(const char *option, const char *file);
-// Call it before a file is opened. usage_error() for a pipe that no program reads.
+// Calls usage_error() if the file is a pipe that no program reads. Call this function before the
+// file is opened.
 void output_require_reader(const char *option, const char *file);
+// Opens the file for writing. Calls fault() if the file cannot be opened.
 Output output_open(const char *option, const char *file);
-// fault() if a write has failed; then no file is left.
+// Closes the file and gives it its final name. Calls fault() if a write has failed; then no file is
+// left.
 void output_close(Output *o);
 #endif

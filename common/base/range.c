@@ -1,5 +1,5 @@
-// range.c: shard_range(). The function has its own file, because the book's pages use it without
-// the rest of util.c.
+// range.c: has shard_range(). The function has its own file, because the book's pages use it
+// without the rest of util.c.
 #include "common/base/util.h"
 
 Range shard_range(size_t n, size_t parts, size_t i) {

@@ -1,4 +1,4 @@
-// real.h: the type of all arithmetic, and the types in which a tensor may be stored.
+// real.h: defines the type of all arithmetic, and the types in which a tensor may be stored.
 //
 // real is float by default, double with PRECISION=fp64. In double precision, rounding errors vanish
 // (they are near 1e-16 x work) and bugs remain. So every lesson runs in both precisions.

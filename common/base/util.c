@@ -1,4 +1,4 @@
-// util.c: faults, signals, time, memory of the process.
+// util.c: reports faults, catches signals, and measures time and the memory of the process.
 #include "common/base/util.h"
 #include <signal.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 void (*end_all_ranks)(int status) = exit;
 _Thread_local size_t this_rank = 0, this_world_size = 1;
 
-// One write prints the whole line, so lines of several processes do not mix.
+// Prints the whole line with one write, so lines of several processes do not mix.
 static void print_message(const char *prefix, const char *format, va_list arguments) {
     char text[2048];
     vsnprintf(text, sizeof text, format, arguments);
@@ -75,8 +75,9 @@ static void stop(int signal) {
     if (!stop_came) stop_time = now(); // clock_gettime may be called in a signal handler
     stop_came = 1;
 }
-// The second Ctrl-C ends the process at once. timeout(1) signals the process and its group, so the
-// same SIGINT may come twice. A SIGINT within a second of the first one is the first one again.
+// Handles SIGINT: the second Ctrl-C ends the process at once. timeout(1) signals the process and
+// its group, so the same SIGINT may come twice. So a SIGINT within a second of the first one does
+// not count as the second.
 static void interrupt(int signal) {
     stop(signal);
     if (interrupt_time == 0) interrupt_time = now();
@@ -93,7 +94,7 @@ void stop_catch(void) {
 }
 double stop_asked(void) { return stop_came ? now() - stop_time : -1; }
 
-// This function does not use getrusage(), because the peak of getrusage() includes the program
+// resident_most() does not use getrusage(), because that peak includes the memory of the program
 // before an exec.
 size_t resident_most(void) {
     char line[128];

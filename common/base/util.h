@@ -1,4 +1,4 @@
-// util.h: small functions that every file needs: faults, ranges, time, signals.
+// util.h: has small functions that every file needs, for faults, ranges, time and signals.
 #ifndef UTIL_H
 #define UTIL_H
 #include <stdbool.h>
@@ -27,7 +27,7 @@ _Noreturn void fault(const char *format, ...) __attribute__((format(printf, 1, 2
 #define TODO(id) exercise_open(id, __FILE__, __LINE__)
 void exercise_open(const char *id, const char *file, int line);
 
-// Ends all ranks. A transport installs it; the default is exit().
+// Ends all ranks. A transport installs its own function; the default is exit().
 extern void (*end_all_ranks)(int status);
 extern bool ranks_are_processes; // set together with end_all_ranks
 // Seconds that a process waits for rank 0 to report a usage error. Once --timeout is known, the
@@ -41,8 +41,9 @@ extern _Thread_local size_t this_rank, this_world_size;
 
 static inline size_t ceil_div(size_t a, size_t b) { return a / b + (a % b != 0); }
 
-// The only rule for cuts: it cuts n items into `parts` contiguous parts. The first n % parts parts
-// have one item more, so every size works. Parts may be empty if n < parts.
+// A part of n items. shard_range() is the only rule for cuts: it cuts n items into `parts`
+// contiguous parts and returns part i. The first n % parts parts have one item more, so every size
+// works. Parts may be empty if n < parts.
 typedef struct {
     size_t lo, hi;
 } Range; // lo <= i < hi
@@ -51,12 +52,15 @@ static inline size_t range_size(Range r) { return r.hi - r.lo; }
 
 // Returns zeroed host memory outside the ledger, for control data and checks; free() it.
 void *host_alloc(size_t bytes);
-char *text_copy(const char *text); // in such memory
-double now(void);                  // wall clock, seconds
+// Returns a copy of text, in memory of host_alloc(); free() it.
+char *text_copy(const char *text);
+double now(void); // returns the wall clock in seconds
 // After this call SIGTERM, SIGINT and SIGUSR1 do not end the process. Launchers and batch systems
-// send them as a warning. Only a second SIGINT, more than a second after the first one, ends the
-// process. stop_asked() returns the seconds since the first of these signals, and -1 before it.
+// send these signals as a warning. Only a second SIGINT, more than a second after the first one,
+// ends the process. stop_asked() returns the seconds since the first of these signals, or -1 if
+// none has come.
 void stop_catch(void);
 double stop_asked(void);
-size_t resident_most(void); // peak resident bytes of this process; 0: not known
+// Returns the peak resident bytes of this process, or 0 if the peak is not known.
+size_t resident_most(void);
 #endif

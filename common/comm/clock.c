@@ -1,4 +1,4 @@
-// clock.c: each rank's simulated time.
+// clock.c: computes each rank's simulated time.
 #include "common/comm/clock.h"
 #include <math.h>
 #include <stdlib.h>

@@ -4,15 +4,13 @@
 // integer picoseconds. So a run prints the same digits on every machine and transport. A rank has a
 // row for its computation. A communicator has a lane for its collectives, and one lane for the
 // messages of each ordered pair of ranks.
-//   compute     only the FLOPs of GEMMs take time: FLOPs / rate; and copies in memory where a
-//   lesson
-//               charges them (clock_charge_copy)
-//   collective  starts when its last member has come and the lane is free; lasts
-//               alpha * steps + bytes / beta (steps and bytes of a ring or a chain: comm.h);
-//               ends on all members at the same time
-//   send        leaves when it is issued and the pair's lane is free; arrives alpha + bytes / beta
-//               later; the sender does not wait
-//
+//   compute     A GEMM takes its FLOPs / rate. All other ops take no time. A copy in memory takes
+//               time where a lesson charges it (clock_charge_copy).
+//   collective  A collective starts when its last member has come and the lane is free. It takes
+//               alpha * steps + bytes / beta (steps and bytes of a ring or a chain: comm.h). It
+//               ends on all members at the same time.
+//   send        A message leaves when it is issued and the pair's lane is free. It arrives
+//               alpha + bytes / beta later. The sender does not wait.
 // The collectives of one communicator queue. Collectives of two communicators overlap. Lanes do not
 // slow each other down, except with clock_set_one_port. Time stops while the ledger is paused, so
 // the unsplit twin takes no time.
@@ -21,7 +19,7 @@
 // message, share a node, alpha and beta belong to the link inside a node. Otherwise they belong to
 // the link between nodes, which is one network card. A message uses one card. A collective uses a
 // card (a rail) for each of its ranks in a node, at most --rails cards: NCCL builds one ring per
-// card. If its nodes have unequal numbers of ranks, the smallest number counts. Several cards
+// card. If the nodes have unequal numbers of ranks, the smallest number counts. Several cards
 // together are not faster than the link inside a node, because all bytes also pass that link.
 //
 // Under the wall clock the same calls record real time.
@@ -52,19 +50,23 @@ typedef struct {
     size_t node;             // ranks of a node; 0: all ranks share one
     size_t rails;            // network cards of a node; 0: one per rank
 } ClockConfig;
-void clock_configure(const ClockConfig *c); // once per process, before the ranks start
+// Sets the configuration. Call it once per process, before the ranks start.
+void clock_configure(const ClockConfig *c);
 const ClockConfig *clock_config(void);
 bool clock_same_node(size_t a, size_t b); // do two ranks of the world share a node?
 
-void clock_rank_begin(void);           // sets this rank's time to 0
-Picoseconds clock_now(void);           // the time of this rank's compute row
-void clock_charge_flops(double flops); // called for every GEMM (base/meter.h)
-// A copy inside the device's memory: reads and writes so many bytes. The rank computes nothing in
-// that time. Only a lesson about copies calls it, because products take most of a step. It does
-// nothing under the wall clock and while the ledger is paused.
+void clock_rank_begin(void); // sets this rank's time to 0
+// Returns this rank's time: of its compute row, or under the wall clock since its time 0.
+Picoseconds clock_now(void);
+// Counts FLOPs and adds their time to the compute row. Every GEMM calls it (base/meter.h).
+void clock_charge_flops(double flops);
+// Adds the time of a copy inside the device's memory, which reads and writes so many bytes. The
+// rank computes nothing in that time. Only a lesson about copies calls this function, because
+// products take most of a step. Under the wall clock, and while the ledger is paused, the function
+// does nothing.
 void clock_charge_copy(size_t bytes);
 // After this call this rank's device computes at factor times the rate of --device, for devices of
-// unequal speed. clock_rank_begin sets 1. Only the simulated clock uses it.
+// unequal speed. clock_rank_begin() sets the factor to 1. Only the simulated clock uses the factor.
 void clock_set_speed(double factor);
 // After this call this rank has one port out and one port in (off after clock_rank_begin). A
 // message leaves after the rank's previous message has left, even if the two go to different ranks.
@@ -78,12 +80,12 @@ void clock_set_one_port(bool on);
 // compare links use this function. Call it on all ranks at the same place.
 void clock_set_link(const ClockLink *link);
 // The number of cards over which the ranks of a message or collective reach other nodes.
-enum { CLOCK_INSIDE, CLOCK_ONE_CARD }; // inside: they share a node
-// The number for a collective of these ranks of the world.
+enum { CLOCK_INSIDE, CLOCK_ONE_CARD }; // CLOCK_INSIDE: the ranks share a node
+// Returns the number of cards for a collective of these ranks of the world.
 size_t clock_cards(size_t n, const size_t *rank);
-// The present link inside a node, or over this number of cards.
+// Returns the present link inside a node, or between nodes over this number of cards.
 ClockLink clock_link(size_t cards);
-double clock_flops(void); // the FLOPs of this rank so far, under both clocks
+double clock_flops(void); // returns the FLOPs of this rank so far, under both clocks
 // ---- for picture.c, under the wall clock: time 0 of this rank, in seconds of now() ----
 double clock_begun(void);
 void clock_set_begun(double t);
@@ -92,8 +94,8 @@ void clock_set_begun(double t);
 // Returns the time of `steps` messages of bytes / steps each, inside a node or over some cards.
 Picoseconds clock_transfer(size_t cards, size_t steps, size_t bytes);
 void clock_wait_until(Picoseconds t); // the compute row is idle until t, if t is later
-// the time when a message that is ready at `ready` leaves
+// Returns the time when a message that is ready at `ready` leaves.
 Picoseconds clock_port_out(Picoseconds ready, Picoseconds takes);
-// the time when a message that arrives at `arrives` has come in
+// Returns the time when a message that arrives at `arrives` has come in.
 Picoseconds clock_port_in(Picoseconds arrives, Picoseconds takes);
 #endif

@@ -1,6 +1,6 @@
-// comm.c: the code that all transports share: checks of arguments, the ledger, copies in and out,
-// sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes; transport.h is their
-// interface.
+// comm.c: holds the code that all transports share: checks of arguments, the ledger, copies in and
+// out, sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes; transport.h is
+// their interface.
 #include "common/comm/transport.h"
 #include "common/device/device.h"
 #include "common/tensor/random.h"
@@ -135,7 +135,7 @@ static size_t extent(const Request *r, Extent e) {
     return 0;
 }
 
-// Cuts a request between rows of `row` elements; 1: between any elements.
+// Cuts a request between rows of `row` elements. With row = 1 the cut may be between any elements.
 static Request *cut_by_rows(Request *r, size_t row) {
     r->row = row;
     r->in_count = extent(r, calls[r->action].gives);
@@ -186,7 +186,7 @@ static void request_free_list(Request *r) {
     }
 }
 
-// A NaN remains.
+// Returns the larger number. A NaN remains.
 static real larger(real a, real b) { return b > a || isnan(b) ? b : a; }
 
 // Adds the contributions block by block, because a block fits in the first cache. The loop over
@@ -325,7 +325,8 @@ static void record(const Request *r, EventKind kind, Picoseconds start, Picoseco
     record_transfer(e, r->comm->name);
 }
 
-// Simulated clock: computes the end of a collective. The Comm's next collective begins no earlier.
+// Computes the end of a collective under the simulated clock. The Comm's next collective begins no
+// earlier.
 static void meet(Request *r) {
     if (r->met) return;
     r->met = true;
@@ -339,8 +340,8 @@ static void meet_open(const Comm *c) {
         if (r->timed && collective(r)) meet(r);
 }
 
-// Returns the operation's number: the same on all ranks that take part, and different for every
-// operation.
+// Returns the operation's number. It is the same on all ranks that take part, and different for
+// every operation.
 static uint64_t flow_number(const Request *r) {
     struct CommState *s = r->comm->state;
     if (collective(r)) return random_key(random_key(s->id, s->meetings), UINT64_MAX);
@@ -451,14 +452,14 @@ static Request *booked(Request *r, size_t sent, size_t received, size_t steps, s
     return r;
 }
 
-// A ring: `passes` over all links but one, each with chunks as long as the longest part.
+// Books a ring. A pass has n - 1 steps, and each step sends a chunk as long as the longest part.
 static Request *ring(Request *r) {
     size_t steps = calls[r->action].passes * (r->comm->size - 1);
     size_t bytes = steps * request_longest_part(r) * element_size(r->element);
     return booked(r, bytes, bytes, steps, bytes);
 }
 
-// A chain of all ranks (comm.h): n - 1 steps, and S bytes on each of its links at the same time.
+// Books a chain of all ranks (comm.h): n - 1 steps, and S bytes on each link at the same time.
 static Request *chain(Request *r, bool sends, bool receives) {
     size_t steps = r->comm->size - 1, bytes = steps > 0 ? r->count * element_size(r->element) : 0;
     return booked(r, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
@@ -479,7 +480,8 @@ size_t comm_bytes_received(const Comm *c) {
 
 // ---- 4. Collectives ----
 
-// `local` is this rank's part of `whole`. by_rows: the whole is cut between rows.
+// Returns a booked request on `whole` and `local`, this rank's part of it. by_rows: the whole is
+// cut between rows.
 static Request *part_request(Comm *c, Action action, Tensor local, Tensor whole, bool by_rows) {
     const bool gathers = action == DO_ALL_GATHER;
     const char *call = calls[action].name;
@@ -576,8 +578,9 @@ void comm_connect(Comm *c, CommPeers peers) {
     c->state->connected = peers;
 }
 
-// NCCL must know the pairs before the first message. All transports require comm_connect, so that
-// every transport reports a missing call.
+// Calls fault() if comm_connect has not connected this pair. Only NCCL needs the pairs before the
+// first message. All transports require comm_connect, so that every transport reports a missing
+// call.
 static void require_connected(const Comm *c, const char *call, size_t peer) {
     bool neighbours =
         peer == c->rank || peer == (c->rank + 1) % c->size || c->rank == (peer + 1) % c->size;
@@ -589,7 +592,7 @@ static void require_connected(const Comm *c, const char *call, size_t peer) {
           call, c->rank, peer, c->name);
 }
 
-// A message of a rank to itself has no bytes in the ledger.
+// Returns a booked send or receive. A message of a rank to itself has no bytes in the ledger.
 static Request *message(Comm *c, Action action, Tensor t, size_t peer) {
     size_t bytes = peer != c->rank ? tensor_bytes(t) : 0;
     if (peer < c->size) require_connected(c, calls[action].name, peer);
@@ -702,10 +705,11 @@ void comm_free(Comm *c) {
 
 // ---- 7. The side channel ----
 
-// A transport may count bytes in an int, and it keeps a copy of a message. So long messages are cut
-// into pieces. Ranks wait here while rank 0 works alone (the unsplit twin, comparisons, drawing, a
-// slow disk), or receives from one rank after the other. They wait up to a hundred times longer
-// than in any other call. If rank 0 dies, the launcher ends them at once.
+// Moves bytes on the side channel. A transport may count bytes in an int, and it keeps a copy of a
+// message. So long messages are cut into pieces. Ranks wait here while rank 0 works alone (the
+// unsplit twin, comparisons, drawing, a slow disk), or receives from one rank after the other. So
+// they wait up to a hundred times longer than in any other call. If rank 0 dies, the launcher ends
+// the other ranks at once.
 static void side_message(Action action, const char *call, char *data, size_t bytes, size_t peer) {
     enum { PIECE_BYTES = 1 << 24 };
     size_t at = 0, length;

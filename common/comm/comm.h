@@ -53,36 +53,38 @@ typedef struct Comm {
     struct CommState *state; // state of the transport
 } Comm;
 
-// Ranks of the parent with equal colour form a group, ordered by (key, parent rank). Collective
-// over the parent.
+// Makes groups of the parent's ranks and returns the group of this rank. Ranks with equal colour
+// form a group, ordered by (key, parent rank). All ranks of the parent must call this function.
 Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name);
-void comm_free(Comm *c); // fault() if a started operation was never waited for
+void comm_free(Comm *c); // Frees c. Calls fault() if a started operation was never waited for.
 void comm_ledger_reset(Comm *c);
-size_t comm_bytes_sent(const Comm *c); // sum over all kinds
+size_t comm_bytes_sent(const Comm *c); // returns the sum over all kinds
 size_t comm_bytes_received(const Comm *c);
 
 // --- blocking collectives ---
-void comm_all_reduce(Comm *c, Tensor t); // t <- sum over ranks; all ranks get the same bits
+// Replaces t by the sum over the ranks. All ranks get the same bits.
+void comm_all_reduce(Comm *c, Tensor t);
 void comm_all_reduce_max(Comm *c, Tensor t);
-// local <- this rank's part of the sum of the wholes. whole stays unchanged, unless local is a
-// window of it.
+// Writes this rank's part of the sum of the wholes to `local`. `whole` stays unchanged, unless
+// `local` is a window of `whole`.
 void comm_reduce_scatter(Comm *c, Tensor local, Tensor whole);
-// whole <- the parts in rank order. local may be this rank's window of whole.
+// Writes the parts to `whole`, in rank order. `local` may be this rank's window of `whole`.
 void comm_all_gather(Comm *c, Tensor whole, Tensor local);
-// A reduce-scatter and an all-gather whose tensor `whole` [M, N] is cut between rows: local is
-// [rows of shard_range(M, size, rank), N], possibly with no rows. If size divides M, the parts are
-// the same as without _rows. Otherwise comm_reduce_scatter and comm_all_gather cut through a row.
+// These two functions cut `whole` [M, N] between rows. `local` is [rows of shard_range(M, size,
+// rank), N], possibly with no rows. If size divides M, the parts are the same as without _rows.
+// Otherwise comm_reduce_scatter and comm_all_gather cut through a row.
 void comm_reduce_scatter_rows(Comm *c, Tensor local, Tensor whole);
 void comm_all_gather_rows(Comm *c, Tensor whole, Tensor local);
-// Part i of `in` goes to rank i. In out [size, part], row j is the part for this rank of rank j's
+// Sends part i of `in` to rank i. Row j of out [size, part] is the part for this rank of rank j's
 // `in`. out and `in` must not overlap.
 void comm_all_to_all(Comm *c, Tensor out, Tensor in);
+// Replaces the t of every rank by the root's t.
 void comm_broadcast(Comm *c, Tensor t, size_t root);
-// the root's t <- sum; the t of other ranks is unchanged
+// Replaces the root's t by the sum over the ranks. The t of other ranks is unchanged.
 void comm_reduce(Comm *c, Tensor t, size_t root);
 // Sums host values (losses, counts, norms), always in rank order.
 void comm_all_reduce_doubles(Comm *c, double *values, size_t n);
-void comm_barrier(Comm *c); // books nothing
+void comm_barrier(Comm *c); // waits for all ranks of c; the ledger books nothing
 
 // --- point to point ---
 // Declares the pairs of ranks that exchange messages: the next and the previous rank (a ring), or
@@ -96,22 +98,22 @@ void comm_send(Comm *c, Tensor t, size_t to);
 void comm_recv(Comm *c, Tensor t, size_t from);
 
 // --- started operations ---
-// The input must stay unchanged until the wait, and the output is ready after it. If memory is
-// poisoned (memory.h), the wait checks the input and delivers the output. So a forgotten wait is
+// The input must stay unchanged until the wait, and the output is ready after the wait. If memory
+// is poisoned (memory.h), the wait checks the input and delivers the output. So a forgotten wait is
 // always wrong. A started sum holds communication memory as large as the whole until its wait.
 typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor local, Tensor whole);
 Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor local);
-// The sender continues. The wait returns when the message is received.
+// Starts a send; the sender continues. The wait returns when the message is received.
 Request *comm_start_send(Comm *c, Tensor t, size_t to);
 Request *comm_start_recv(Comm *c, Tensor t, size_t from);
-// Every rank waits for collectives in the order of their starts, and for sends and receives in any
-// order. NULL is allowed.
+// Waits until the operation is complete. Every rank waits for collectives in the order of their
+// starts, and for sends and receives in any order. NULL is allowed.
 void comm_wait(Request *r);
-// The time when the message of a started receive arrives. The call waits until the message has
-// arrived, but this rank's clock does not move and the tensor does not change. comm_wait does both.
-// Under the wall clock the result is the time when this rank found the message.
+// Returns the time when the message of a started receive arrives. The call waits until the message
+// has arrived, but moves no clock and changes no tensor; comm_wait does so. Under the wall clock
+// the result is the time when this rank found the message.
 Picoseconds comm_arrival(Request *r);
 
 // --- side channel: never counted, apart from the lesson's communication ---
@@ -124,8 +126,9 @@ void *side_gather(const void *local, size_t bytes, size_t **sizes);
 // Rank 0 calls take() for every rank in order, with the bytes of one rank at a time.
 typedef void SideTake(void *context, size_t rank, const void *data, size_t bytes);
 void side_gather_each(const void *local, size_t bytes, SideTake *take, void *context);
-void side_broadcast(void *data, size_t bytes); // from rank 0
-bool side_any(bool local); // true if `local` is true on some rank; the same on all
+void side_broadcast(void *data, size_t bytes); // copies rank 0's bytes to all ranks
+// Returns true on all ranks if `local` is true on some rank.
+bool side_any(bool local);
 
 // --- the launch (judge/frame/lesson.c calls it) ---
 // Sums add in rank order on every transport, or use the library's own algorithm.
@@ -138,7 +141,8 @@ typedef struct {
     double timeout;  // the longest time in seconds that a rank may wait in one call
     double deadlock; // processes look for a deadlock after that many seconds; 0: never
 } Launch;
-const char *nccl_missing(void); // why NCCL cannot be used; NULL: it is built in
+// Returns why NCCL cannot be used, or NULL if NCCL is built in.
+const char *nccl_missing(void);
 // Runs body(world, context) on every rank of this process.
 void comm_run(const Launch *l, void (*body)(Comm *world, void *context), void *context);
 #endif

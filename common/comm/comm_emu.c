@@ -7,8 +7,8 @@
 //
 // Sections: 1 the baton, 2 collectives, 3 point to point, 4 groups of ranks, 5 the launch.
 //
-// The ranks read and write tensors in place. They do so on a GPU, too, because all virtual ranks
-// share the GPU. Here --reduce fast equals ordered, because no library computes the sums.
+// The ranks read and write tensors in place, also on a GPU, because all virtual ranks share the
+// GPU. Here --reduce fast equals ordered, because no library computes the sums.
 #include "common/comm/transport.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -69,8 +69,8 @@ static void print_missing(const Request *r) {
     }
 }
 
-// Called when no rank can continue. No rank has ended yet, because the barrier at the end of the
-// run needs all ranks.
+// Lists all waits and ends the process, when no rank can continue. No rank has ended yet, because
+// the barrier at the end of the run needs all ranks.
 _Noreturn static void deadlock(void) {
     fflush(stdout);
     fprintf(stderr, "unsplit: deadlock: no rank can go on\n");
@@ -85,7 +85,8 @@ _Noreturn static void deadlock(void) {
     _exit(STATUS_FAULT);
 }
 
-// Called with the lock held. Returns false if all ranks have ended.
+// Hands the baton to the next rank that can continue. The caller holds the lock. Returns false if
+// all ranks have ended.
 static bool hand_on(void) {
     bool all_ended = true;
     for (size_t step = 1; step <= stage.ranks; step++) {
@@ -152,7 +153,8 @@ static void copy(const Request *r, char *to, const char *from, size_t count) {
     else memmove(to, from, bytes);
 }
 
-// Adds on a GPU in rank order, piece by piece: a kernel adds the rows of `parts`. MEM_REFERENCE.
+// Adds on a GPU in rank order, piece by piece: a kernel adds the rows of `piece`. These copies
+// count as MEM_REFERENCE.
 static void combine_on_device(const Request *r, char *out, const char *const parts[],
                               size_t count) {
     enum { PIECE = 1 << 18 }; // elements of all ranks together

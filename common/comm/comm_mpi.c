@@ -76,8 +76,8 @@ _Noreturn void too_late(double waited, const char *where) {
           waited, where);
 }
 
-// A rank that only yields still uses the core, which the rank that it waits for may need. So a long
-// wait sleeps. If each rank has a core, sleeping begins later and is shorter.
+// Yields the core, or sleeps in a long wait. A rank that only yields still uses the core, which the
+// rank that it waits for may need. If each rank has a core, sleeping begins later and is shorter.
 static void give_core_away(double waited) {
     const double spin = crowded ? 20e-6 : 1e-3, most_sleep = crowded ? 500e-6 : 100e-6; // seconds
     if (waited > spin) usleep((useconds_t)(1e6 * fmin(spin + waited / 8, most_sleep)));
@@ -96,8 +96,8 @@ void wait_turn(double since, const char *where) {
     one_turn(waited);
 }
 
-// Waits for n requests of r, one after the other. After a while it posts r for the deadlock search
-// of the node.
+// Waits for n requests of r, one after the other. A long wait posts r for the deadlock search of
+// the node.
 static void wait_for(const Request *r, int n, MPI_Request *request) {
     const double long_wait = 0.2, since = now();
     // The other ranks wait up to a hundred times longer while rank 0 works alone.
@@ -143,7 +143,8 @@ static Flight *flight_of(Request *r) {
 // collective.
 enum { TAG_DATA, TAG_NOTE, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 }; // MPI guarantees 32767 tags
 
-// A message is sent synchronously, so at every size it completes only when it is received.
+// Starts a send. A message is sent synchronously, so at every size the send completes only when the
+// message is received.
 static void send_to(const Request *r, const char *from, size_t count, size_t to, int tag) {
     Flight *f = r->extra;
     MPI_Request *request = &f->request[f->requests++];
@@ -158,7 +159,7 @@ static void receive_from(const Request *r, char *to, size_t count, size_t from, 
                   request));
 }
 
-// One round of a collective. The second round of a sum has another tag.
+// Starts one round of a collective. The second round of a sum has another tag.
 static void start_parcels(const Request *r, const Piece *piece) {
     const int tag = ((const Flight *)r->extra)->tag + (piece && piece->sum ? 1 : 0);
     const size_t rank = r->comm->rank;
@@ -227,7 +228,7 @@ void mpi_meet(Request *r) {
 enum { PIECE_BYTES = 1 << 20 };
 static char *contributions; // [PIECE_BYTES] of a piece
 
-// A started sum is one piece, in its request's scratch.
+// Returns the only piece of a started sum, in the scratch of the request.
 static Piece whole_piece(const Request *r) {
     return (Piece){ .most = request_longest_part(r), .scratch = r->scratch };
 }
@@ -258,8 +259,9 @@ static void sum_by_pieces(Request *r) {
     }
 }
 
-// Only all-reduces of reals use the library. Two ranks need no library, because a + b = b + a, and
-// our sums are faster. The library gets pieces, because its scratch is as large as its input.
+// Does the MPI library compute the sum? Only all-reduces of reals use the library. Two ranks need
+// no library, because a + b = b + a, and our sums are faster. The library gets pieces, because its
+// scratch is as large as its input.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->comm->size > 2 &&
            r->element == REALS && !r->later && r->action == DO_ALL_REDUCE;
@@ -314,8 +316,8 @@ void mpi_finish(Request *r) {
     under_way -= r->later;
 }
 
-// A long message moves only while its sender or receiver calls MPI. A computing rank calls this
-// function between products, and while it waits for its GPU.
+// Lets long messages move, which only move while their sender or receiver calls MPI. A computing
+// rank calls this function between products, and while it waits for its GPU.
 static void move_on(double waited) {
     int any;
     (void)waited;
@@ -335,7 +337,7 @@ static MpiLink *link_new(MPI_Comm comm) {
     return l;
 }
 
-// All members have just met in the parent, so this blocking call does not wait long.
+// All members have just met in the parent, so this blocking call waits only for a short time.
 MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t me) {
     const MpiLink *l = parent->state->link;
     MPI_Comm comm;

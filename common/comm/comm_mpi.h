@@ -1,16 +1,17 @@
-// comm_mpi.h: the functions of comm_mpi.c that comm_nccl.c uses. Under nccl MPI still carries host
-// values (bytes, doubles), barriers and the side channel; NCCL carries tensors.
+// comm_mpi.h: declares the functions of comm_mpi.c that comm_nccl.c uses. Under nccl MPI still
+// carries host values (bytes, doubles), barriers and the side channel; NCCL carries tensors.
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
 #include <mpi.h>
 #include "common/comm/transport.h"
 
-void check_mpi(int error, const char *call); // fault() with MPI's text
+void check_mpi(int error, const char *call); // calls fault() with MPI's text after an error
 #define MPI(call) check_mpi(call, #call)
-// One turn of a loop that waits for other ranks since the time `since`. It lets other transfers
-// move on and gives the core away. fault() if another rank is gone, or after --timeout.
+// Does one turn of a loop that has waited for other ranks since the time `since`. It lets other
+// transfers move on and gives the core away. Calls fault() if another rank is gone, or after
+// --timeout.
 void wait_turn(double since, const char *where);
-// Ends all ranks, because a call has waited too long. waited: its seconds
+// Ends all ranks, because a call has waited too long. waited: the seconds of the wait
 _Noreturn void too_late(double waited, const char *where);
 
 // A note carries numbers beside the data of a request. The note of a collective has the largest
@@ -25,20 +26,23 @@ typedef struct {
     MPI_Comm comm;
 } MpiLink;
 void mpi_link_open(MpiLink *l, MPI_Comm comm);
-// The MPI part of Wire's split.
+// Returns the MPI communicator of these members of the parent, for Wire's split. All ranks of the
+// parent must call this function. me: this rank's number
 MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t me);
 
-// Wire's functions for a Request with buffers in host memory. They use r->extra.
+// These are Wire's functions for a Request with buffers in host memory. They use r->extra.
 void mpi_start(Request *r);
 void mpi_finish(Request *r);
 void mpi_meet(Request *r); // waits for the note of r, and checks it
 // Starts the note of r under the simulated clock, or if memory is poisoned.
 void mpi_start_note(Request *r);
-// Waits in MPI call it, so that other transfers move on; NULL: there are none. waited: the seconds
-// of the wait so far
+// Waits in MPI call this function, so that other transfers move on. NULL means that no other
+// transport needs it. waited: the seconds of the wait so far
 extern void (*mpi_meanwhile)(double waited);
 
-// host: all processes of this node. Collective over them, after MPI_Init.
+// Prepares the waits in MPI and the watch of waits.h, after MPI_Init. host: all processes of this
+// node, which must all call this function
 void mpi_open(MPI_Comm host);
+// Returns the side channel, a second Comm over all ranks.
 Comm *mpi_side_channel(const Launch *launch);
 #endif

@@ -102,9 +102,9 @@ static void check_nccl(ncclResult_t result, const char *doing, size_t length) {
 }
 #define NCCL(call) check_nccl(call, #call, strcspn(#call, "("))
 
-// May the communicator be called again? fault() if it has failed. A rank that faults prints the
-// reason and ends all other ranks. So this rank reports a remote failure only if it is still alive
-// after a while.
+// May the communicator be called again? Calls fault() if the communicator has failed. A rank that
+// faults prints the reason and ends all other ranks. So this rank reports a remote failure only if
+// it is still alive after a while.
 static bool settled(ncclComm_t comm, const char *doing) {
     ncclResult_t state;
     NCCL(ncclCommGetAsyncError(comm, &state));
@@ -127,8 +127,8 @@ static Lane *lane_new(void) {
     return process.lanes = l;
 }
 
-// most_blocks: limit of a kernel's blocks on the GPU; 0: NCCL's choice. The function returns at
-// once; settled() is true when all ranks have joined.
+// Starts to join a communicator. The function returns at once; settled() is true when all ranks
+// have joined. most_blocks: the limit of a kernel's blocks on the GPU; 0: NCCL's choice
 static void join(Lane *l, int size, int rank, int most_blocks) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
@@ -136,8 +136,8 @@ static void join(Lane *l, int size, int rank, int most_blocks) {
     NCCL(ncclCommInitRankConfig(&l->nccl, size, l->id, rank, &config));
 }
 
-// Waits until it may be called again. After a deadline no communicator is aborted, because fault()
-// ends the process with its kernels, but ncclCommAbort() could wait for a kernel.
+// Waits until the communicator may be called again. After a deadline no communicator is aborted,
+// because fault() ends the process with its kernels, but ncclCommAbort() could wait for a kernel.
 static void settle(const Lane *l, const char *doing) {
     for (double since = now(); !settled(l->nccl, doing);) wait_turn(since, doing);
 }
@@ -180,8 +180,8 @@ static void use_all_connections(const Lane *l, int me, int size) {
 // would wait for room on the GPU, and the kernels that hold the room would wait for it.
 enum { PAIR_BLOCKS = 4 };
 
-// A rank calls this before it waits for any message, because joining a communicator may hang while
-// kernels wait for each other.
+// Joins the communicators of the pairs. A rank calls this function before it waits for any message,
+// because joining a communicator may hang while kernels wait for each other.
 static void nccl_connect(Comm *c, CommPeers peers) {
     Link *l = link_of(c);
     size_t n = c->size, me = c->rank, requests = 0;
@@ -234,9 +234,9 @@ static Lane *lane_of(const Request *r) {
 
 static bool equal_parts(const Request *r) { return r->count % (r->comm->size * r->row) == 0; }
 
-// NCCL is not used for a maximum, because it does not promise to keep a NaN, nor for sums of 16-bit
-// elements, because it would round at every hop. NCCL computes a reduce-scatter only if all parts
-// are equal.
+// Does NCCL compute the sum? NCCL is not used for a maximum, because it does not promise to keep a
+// NaN. Nor is it used for sums of 16-bit elements, because NCCL would round at every hop. NCCL
+// computes a reduce-scatter only if all parts are equal.
 static bool library_sums(const Request *r) {
     return r->comm->state->launch->reduce == REDUCE_FAST && r->element == REALS &&
            r->action != DO_ALL_REDUCE_MAX && (r->action != DO_REDUCE_SCATTER || equal_parts(r));
@@ -249,7 +249,7 @@ static void copy(const Request *r, void *to, const void *from, size_t count, con
         CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, l->stream));
 }
 
-// A started sum is one piece, in its request's scratch.
+// Returns piece `number` of a sum. A started sum is one piece, in the scratch of its request.
 static Piece piece_at(const Request *r, size_t number) {
     const size_t most = r->scratch ? request_longest_part(r) : PIECE / r->comm->size;
     char *scratch = r->scratch ? r->scratch : link_of(r->comm)->piece;
@@ -317,7 +317,8 @@ static void whole_operation(const Request *r, const Lane *l) {
     }
 }
 
-// A sum in rank order has two steps per piece. Every other operation has one step.
+// Returns the number of steps of r. A sum in rank order has two steps per piece. Every other
+// operation has one step.
 static size_t steps_of(const Request *r) {
     return r->count == 0    ? 0
            : summed_here(r) ? 2 * ceil_div(request_longest_part(r), piece_at(r, 0).most)
@@ -351,8 +352,8 @@ static bool launch(Flight *f) {
     return true;
 }
 
-// A send and a receive of the same rank become a copy, once both are in the queue. Removes the
-// partner from the queue.
+// Copies from a send to a receive of the same rank, once both are in the queue. Removes the partner
+// from the queue. Returns false if the partner is missing.
 static bool launch_to_myself(Lane *l) {
     Flight *f = l->waiting, **other = &f->behind;
     while (*other && (*other)->request->action == f->request->action) other = &(*other)->behind;
@@ -378,7 +379,8 @@ static void move_on(void) {
             if (l->nccl ? !launch(f) : !launch_to_myself(l)) break;
 }
 
-// Called while the host waits in MPI. MPI's messages move only while this rank calls MPI.
+// Advances everything while the host waits in MPI. MPI's messages move only while this rank calls
+// MPI.
 static void meanwhile(double waited) {
     int any;
     move_on();
@@ -388,7 +390,7 @@ static void meanwhile(double waited) {
         if (l->nccl) settled(l->nccl, "an operation");
 }
 
-// Called while the host waits for the GPU, which may wait for other ranks.
+// Does the same while the host waits for the GPU, which may wait for other ranks.
 static void meanwhile_on_gpu(double waited) {
     meanwhile(waited);
     if (waited >= process.timeout) too_late(process.timeout, process.latest);
@@ -449,8 +451,8 @@ static Link *link_new(MPI_Comm comm, size_t size, size_t me) {
     return l;
 }
 
-// NCCL can split a communicator only if nothing is in flight on it. A group of one rank needs no
-// split.
+// Returns the link of a new group. NCCL can split a communicator only if nothing is in flight on
+// it. A group of one rank needs no split.
 static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     const Lane *from = link_of(parent)->lane;
     Link *l = link_new(mpi_split_comm(parent, members, me), n, me);

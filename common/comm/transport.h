@@ -26,7 +26,8 @@ typedef enum {
     DO_SEND,
     DO_RECV
 } Action;
-// Is it an element of a tensor, possibly in device memory? Doubles and bytes are in host memory.
+// Is e the element type of a tensor, possibly in device memory? Doubles and bytes are in host
+// memory.
 static inline bool element_of_tensor(Element e) { return e == REALS || element_is_half(e); }
 
 struct Request {
@@ -68,16 +69,18 @@ struct Request {
     Request *next;                   // in its Comm's list
 };
 
-// out = ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, in host memory.
-// Every transport adds in this order, so the bits are equal. Elements of 16 bits are added in real,
-// and the sum is rounded once. out may be one of the parts.
+// Writes to out ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, in host
+// memory. Every transport adds in this order, so the bits are equal. Elements of 16 bits are added
+// in real, and the sum is rounded once. out may be one of the parts.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
-// "recv from rank 1 of tp (1024 elements, 4096 bytes)"
+// Writes a description of r, such as "recv from rank 1 of tp (1024 elements, 4096 bytes)".
 void describe(const Request *r, char text[200]);
-bool request_is_message(const Request *r); // a send or a recv
-bool request_adds(const Request *r);       // a sum, or a maximum, over ranks
-bool request_simulated(const Request *r);  // does the transport carry times? equal on all ranks
-// The part of the whole that a rank gets or adds up. In a reduce the root adds up the whole.
+bool request_is_message(const Request *r); // Is r a send or a receive?
+bool request_adds(const Request *r);       // Is r a sum, or a maximum, over ranks?
+// Does the transport carry times? All ranks get the same answer.
+bool request_simulated(const Request *r);
+// Returns the part of the whole that a rank gets or adds up. In a reduce the root adds up the
+// whole.
 Range request_part(const Request *r, size_t rank);
 size_t request_longest_part(const Request *r);
 // A sum over ranks is computed in pieces: elements [offset, offset + most) of every rank's part, or
@@ -89,7 +92,7 @@ typedef struct {
     char *scratch;
     const char *sum; // NULL in the first round
 } Piece;
-// The elements of the piece in the whole; NULL: the elements of the whole part.
+// Returns the place of a rank's piece in the whole. piece NULL: the place of the whole part
 Range request_piece(const Request *r, size_t rank, const Piece *piece);
 
 // The elements that this rank sends to another rank, and receives from it, in one round of a sum
@@ -138,7 +141,8 @@ typedef struct {
     void (*body)(Comm *world, void *context);
     void *context;
 } RankBody;
-// world_rank: each member's number in the world; NULL: the ranks are those of the world.
+// Returns a new Comm. world_rank: each member's number in the world; NULL: the ranks are those of
+// the world
 Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank,
                const Wire *wire, void *link, const Launch *launch);
 // Runs one rank from its beginning to its end, with the Comms of the world and of the side channel.

@@ -1,4 +1,4 @@
-// waits.c: the table of processes and waits on one node, and the search for a cycle in the table.
+// waits.c: keeps the table of processes and waits on one node, and searches the table for a cycle.
 #include "common/comm/waits.h"
 #include <stdatomic.h>
 #include <stdio.h>
@@ -41,7 +41,9 @@ static bool visible; // do the processes of the node see each other in /proc?
 
 static Slot *slot(size_t i) { return (Slot *)(slots + i * slot_bytes); }
 
-static char state_of(int pid) { // proc(5): 'T' is stopped by a signal; 0: there is no such process
+// Returns the state in proc(5), such as 'T' for a process that a signal has stopped. Returns 0 if
+// the process has ended.
+static char state_of(int pid) {
     char name[40], state = 0;
     snprintf(name, sizeof name, "/proc/%d/stat", pid);
     FILE *f = fopen(name, "r");
@@ -156,10 +158,10 @@ static size_t next_stuck(size_t i, const bool *stuck) {
     return to;
 }
 
-// Writes the ranks of a cycle to cycle[] and returns their number; 0: no cycle. First, every rank
-// that has waited for too long counts as stuck. Then the loop removes each rank that waits for no
-// stuck rank, until it finds no more. Each remaining rank waits for another remaining rank. So a
-// walk from any of them is in a cycle after `ranks` steps.
+// Writes the ranks of a cycle to cycle[] and returns their number, or 0 if there is no cycle.
+// First, every rank that has waited for too long counts as stuck. Then the loop removes each rank
+// that waits for no stuck rank, until it finds no more. Each remaining rank waits for another
+// remaining rank. So a walk from a remaining rank is in a cycle after `ranks` steps.
 static size_t find_cycle(Member *cycle, double time) {
     bool *stuck = host_alloc(ranks);
     size_t at = 0, n = 0, next;
@@ -211,8 +213,8 @@ static void print_rank(FILE *f, const Slot *s) {
     fprintf(f, "\n");
 }
 
-// Prints with one write to stderr, so lines of several processes do not mix. Only the first process
-// that calls it prints.
+// Prints the table with one write to stderr, so lines of several processes do not mix. Only the
+// first process that calls this function prints, and gets true.
 static bool print_table(const char *title, const Member *cycle, size_t n) {
     char *text = NULL;
     size_t length = 0;

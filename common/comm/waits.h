@@ -17,16 +17,19 @@
 #include <mpi.h>
 #include "common/comm/transport.h"
 
-void waits_open(MPI_Comm host);     // collective over a node's processes
-void waits_close(void);             // collective
+void waits_open(MPI_Comm host);     // starts the watch; all processes of the node must call it
+void waits_close(void);             // ends the watch; all processes of the node must call it
 void waits_search(double deadlock); // searches for deadlocks after so many seconds; 0: never
-bool waits_see_all(void);           // are all ranks processes of this node, whose ends can be seen?
-// Call it while this rank waits: fault() if a process has ended, or is stopped for too long.
+// Are all ranks processes of this node, and are their ends visible?
+bool waits_see_all(void);
+// Calls fault() if a process has ended, or is stopped for too long. Call this function while this
+// rank waits.
 void waits_require_alive(double waited, double timeout);
-// records that this rank waits in r. meeting: the collective's number
+// Records that this rank waits in r. meeting: the collective's number
 void waits_post(const Request *r, int meeting, double since);
 void waits_clear(void); // records that the wait is over
-void waits_look(void);  // call it while this rank waits: fault() if there is a deadlock
+// Calls fault() if there is a deadlock. Call it while this rank waits.
+void waits_look(void);
 void waits_tell(void);  // records that this rank has printed why it ends all ranks
 void waits_print(void); // prints the table of waits, once
 #endif

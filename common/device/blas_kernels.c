@@ -1,4 +1,4 @@
-// blas_kernels.c: the names and vector units of OpenBLAS's kernels.
+// blas_kernels.c: knows the names and vector units of OpenBLAS's kernels.
 //
 // OpenBLAS reads OPENBLAS_CORETYPE while it is loaded, before main, so a program cannot choose its
 // kernels. tools/kernels asks a program for better kernels, and tools/launch sets the variable.

@@ -1,6 +1,6 @@
-// blas_kernels.h: the kernels that OpenBLAS uses, and better kernels for this processor. OpenBLAS
-// chooses kernels by the processor's model when it is loaded. On a processor newer than OpenBLAS it
-// may choose its oldest kernels, at a fifth of the speed.
+// blas_kernels.h: tells which kernels OpenBLAS uses, and better kernels for this processor.
+// OpenBLAS chooses kernels by the processor's model when it is loaded. On a processor newer than
+// OpenBLAS it may choose its oldest kernels, at a fifth of the speed.
 #ifndef BLAS_KERNELS_H
 #define BLAS_KERNELS_H
 
@@ -11,10 +11,13 @@ typedef enum { VECTORS_SSE, VECTORS_AVX, VECTORS_AVX2, VECTORS_AVX512 } Vectors;
 // If UNSPLIT_KERNELS is set, prints kernels_advised() and ends the process. tools/kernels uses it.
 void kernels_answer(void);
 
-const char *kernels_in_use(void);  // "SkylakeX"; NULL: unknown for this BLAS
-const char *kernels_advised(void); // better kernels than those in use; NULL: none
-Vectors kernels_processor(void);   // vector units of this processor; VECTORS_SSE if it is no x86-64
-// Returns better kernels than `core` for a processor with these units. NULL: there are none, or
-// `core` is unknown.
+// Returns a name such as "SkylakeX", or NULL if this BLAS does not tell the name.
+const char *kernels_in_use(void);
+// Returns better kernels than those in use, or NULL if there are none.
+const char *kernels_advised(void);
+// Returns the vector units of this processor, and VECTORS_SSE if it is no x86-64.
+Vectors kernels_processor(void);
+// Returns better kernels than `core` for a processor with these units. Returns NULL if there are
+// none, or if `core` is unknown.
 const char *kernels_better(const char *core, Vectors processor);
 #endif

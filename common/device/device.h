@@ -11,12 +11,13 @@
 #include <stdint.h>
 #include "common/base/real.h"
 
-// "cpu", "cuda", or "standin" (CUDA's calls without a GPU, for tests)
+// Returns "cpu", "cuda", or "standin" (CUDA's calls without a GPU, for tests).
 const char *device_name(void);
-void device_init(void); // once per process
-// The number of threads per rank, for products and row-wise ops; 1 at the start. Set it before the
-// ranks start, or on all ranks alike. usage_error() if this program was built without threads. The
-// bits of a product may depend on the number.
+void device_init(void); // prepares the device, once per process
+// The number of threads per rank, for products and row-wise ops; 1 at the start.
+// device_set_threads() sets the number. Call it before the ranks start, or on all ranks alike. It
+// calls usage_error() if this program was built without threads. The bits of a product may depend
+// on the number.
 extern int device_threads;
 void device_set_threads(size_t threads);
 void device_prepare(void);  // sets CUDA's environment; called before MPI starts
@@ -24,12 +25,13 @@ void device_rank_end(void); // frees this rank's stream and BLAS handle
 
 // --- GPUs ---
 bool device_is_gpu(void);
-size_t device_gpus(void); // GPUs that this process sees; usage_error() if there is none
-// Call it before the ranks start. It chooses the GPU by the process's number on its host.
+// Returns the number of GPUs that this process sees. Calls usage_error() if there is none.
+size_t device_gpus(void);
+// Chooses the GPU by the process's number on its host. Call it before the ranks start.
 void device_choose(size_t local_rank);
-// identifies the chosen GPU: two processes that share it get the same id
+// Writes the id of the chosen GPU. Two processes that share a GPU get the same id.
 void device_id(char id[32]);
-// Call it before the ranks start. Products may then round their factors to 10 bits.
+// Lets products round their factors to 10 bits (TF32). Call it before the ranks start.
 void device_allow_tf32(void);
 
 // A transport sets this function, so that messages can move on while a rank works; NULL: there is
@@ -38,30 +40,36 @@ void device_allow_tf32(void);
 extern void (*device_meanwhile)(double waited);
 
 // --- memory ---
-void *device_alloc(size_t bytes); // 64-byte aligned; NULL if no memory is left
+// Returns memory aligned to 64 bytes, or NULL if no memory is left.
+void *device_alloc(size_t bytes);
 void device_free(void *p);
-void *device_host_alloc(size_t bytes); // host memory from which the device copies fast
+// Returns host memory from which the device copies fast.
+void *device_host_alloc(size_t bytes);
 void device_host_free(void *p);
-void device_copy(void *to, const void *from, size_t bytes);   // device to device
-void device_upload(void *to, const void *from, size_t bytes); // host to device
-// device to host; waits for all queued ops
+void device_copy(void *to, const void *from, size_t bytes);   // copies from device to device
+void device_upload(void *to, const void *from, size_t bytes); // copies from host to device
+// Copies from device to host. Waits for all queued ops.
 void device_download(void *to, const void *from, size_t bytes);
 void device_fill(void *p, int byte, size_t bytes);
 void device_synchronize(void); // waits for everything that this rank has queued
 
-// --- time on a GPU: marks among the queued work. Reading a mark waits; setting a mark does not.
-// ---
-void device_mark_start(void); // waits for all queued work; mark 0 is now, older marks are gone
-// a mark after all work queued so far; the last mark, if nothing was queued since
+// --- time on a GPU: marks among the queued work ---
+// Reading a mark waits; setting a mark does not.
+// Waits for all queued work, then sets mark 0. Older marks are gone.
+void device_mark_start(void);
+// Returns a mark after all work queued so far. If nothing was queued since the last mark, returns
+// the last mark.
 size_t device_mark(void);
-double device_mark_seconds(size_t mark); // time from mark 0 to this mark; waits for it
+// Returns the time from mark 0 to this mark. Waits for the mark.
+double device_mark_seconds(size_t mark);
 
-// Row-major GEMM: c[m,n] = op(a)[m,k] op(b)[k,n]. The product overwrites c, even elements that hold
-// NaN. op transposes if the flag is set. ld is the number of elements from row to row. m, n, k > 0.
+// Computes the row-major GEMM c[m,n] = op(a)[m,k] op(b)[k,n]. The product overwrites c, even
+// elements that hold NaN. op transposes if the flag is set. ld is the number of elements from row
+// to row. m, n, k > 0.
 void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
                  const real *b, int ldb, real *c, int ldc);
-// count[0] * count[1] products of one shape. The matrices of product (i, j) begin i * step[0] + j *
-// step[1] elements after the first matrices.
+// A batch has count[0] * count[1] products of one shape. The matrices of product (i, j) begin i *
+// step[0] + j * step[1] elements after the first matrices.
 typedef struct {
     size_t step[2];
 } BatchSteps;
@@ -72,8 +80,8 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
 // Has the device products c = a b of these element types? Every device has them for reals. Callers
 // widen the factors of other products.
 bool device_multiplies(Element a, Element b, Element c);
-// Products of 16-bit factors, as device_gemm_batch computes them. Products and sums are in real,
-// and an element of c is rounded once. Only if device_multiplies().
+// device_multiply_halves() computes products of 16-bit factors, like device_gemm_batch(). Products
+// and sums are in real, and an element of c is rounded once. Call it only if device_multiplies().
 typedef struct {
     int a_transposed, b_transposed, m, n, k;
     Element factors, result; // of a and b; of c

@@ -61,8 +61,8 @@ void device_choose(size_t local_rank) { (void)local_rank; }
 void device_id(char id[32]) { id[0] = 0; }
 void device_allow_tf32(void) {}
 
-// This function does not use aligned_alloc(), which would leave gaps that no later request fits
-// into. The word before the block holds malloc's own address.
+// Returns aligned memory, but not from aligned_alloc(), which would leave gaps that no later
+// request fits into. The word before the block holds malloc's own address.
 void *device_alloc(size_t bytes) {
     char *all = malloc(bytes + ALIGNMENT);
     if (!all) return NULL;

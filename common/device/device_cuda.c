@@ -112,10 +112,10 @@ void device_id(char id[32]) { CUDA(cudaDeviceGetPCIBusId(id, 32, chosen.gpu)); }
 void device_allow_tf32(void) { chosen.tf32 = true; }
 void device_init(void) { device_gpus(); }
 
-// EAGER overrides the environment. With lazy loading the first launch of a kernel loads it, and
-// loading may wait for everything on the GPU. The GPU may be busy with a message whose receiver
-// waits for this rank, which is a deadlock. The default of 8 connections is too small, because
-// further streams would share queues and wait for each other.
+// Sets CUDA's environment. EAGER overrides a user's choice: with lazy loading the first launch of a
+// kernel loads it, and loading may wait for everything on the GPU. The GPU may be busy with a
+// message whose receiver waits for this rank, which is a deadlock. The default of 8 connections is
+// too small, because further streams would share queues and wait for each other.
 void device_prepare(void) {
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -230,7 +230,7 @@ void device_copy(void *to, const void *from, size_t bytes) {
     if (bytes) CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, device_stream()));
 }
 
-// This function waits, because the caller may write to `from` as soon as this call returns.
+// Uploads and waits, because the caller may write to `from` as soon as this call returns.
 void device_upload(void *to, const void *from, size_t bytes) {
     if (bytes == 0) return;
     CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, device_stream()));
@@ -250,9 +250,9 @@ void device_fill(void *p, int byte, size_t bytes) {
 // ---- 6. Products ----
 
 // The modes of products. EXACT keeps products of fp32 factors in fp32, even if the environment
-// allows TF32. WIDE_SUMS is for factors of 16 bits: their products are exact in fp32, so tensor
-// cores may compute them. It forbids cuBLAS to add parts of a sum in the 16 bits of the result,
-// which would round more than once.
+// allows TF32. WIDE_SUMS is for factors of 16 bits. Their products are exact in fp32, so tensor
+// cores may compute them. WIDE_SUMS also forbids cuBLAS to add parts of a sum in the 16 bits of the
+// result, which would round more than once.
 enum {
     EXACT = CUBLAS_PEDANTIC_MATH,
     TF32 = CUBLAS_TF32_TENSOR_OP_MATH,
@@ -308,7 +308,7 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
 }
 
 // cuBLAS multiplies two factors of one 16-bit type, and writes that type or fp32. It has no product
-// of them with sums in fp64, so a build in fp64 widens.
+// of such factors with sums in fp64, so a build in fp64 widens them.
 bool device_multiplies(Element a, Element b, Element c) {
     if (a == REALS && b == REALS && c == REALS) return true;
     return sizeof(real) == sizeof(float) && (a == BF16S || a == FP16S) && a == b &&

@@ -5,13 +5,15 @@
 #include <cuda_runtime.h>
 #include <stddef.h>
 
-enum { THREADS = 256 };                  // threads of a block
-cudaStream_t device_stream(void);        // this rank's stream: all its ops, copies and products
+enum { THREADS = 256 }; // threads of a block
+// Returns this rank's stream. All ops, copies and products of the rank run on it.
+cudaStream_t device_stream(void);
 void device_divert(cudaStream_t stream); // ops go to this stream until the call with NULL
-unsigned device_blocks(const char *op, size_t n); // blocks for n items, one thread per item
-// Call it after a launch. fault() if the launch has failed.
+// Returns the number of blocks for n items, with one thread per item.
+unsigned device_blocks(const char *op, size_t n);
+// Calls fault() if the launch has failed. Call it after a launch.
 void device_launched(const char *op, cudaError_t error);
-// fault() if error is not cudaSuccess, with CUDA's text and advice.
+// Calls fault() with CUDA's text and advice if error is not cudaSuccess.
 void check_cuda(cudaError_t error, const char *call);
 #define CUDA(call) check_cuda(call, #call)
 #endif

@@ -36,8 +36,8 @@ extern "C" {
 #include "common/base/util.h"
 #include "common/device/device_cuda.h"
 }
-// A kernel cannot list an open exercise (util.h), because that takes a call on the host. What the
-// kernel leaves undone fails the checks all the same.
+// A kernel cannot list an open exercise (util.h), because only the host can do so. The checks fail
+// all the same, because the kernel leaves work undone.
 #ifdef __CUDA_ARCH__
 #undef TODO
 #define TODO(id) ((void)0)
@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(THREADS) item_kernel(size_t n, Body body) {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) body(i);
 }
-// Neighbouring threads compute neighbouring columns. The kernel uses 64-bit division only for large
-// matrices, because it is slow.
+// Neighbouring threads compute neighbouring columns. 64-bit division is slow, so the kernel uses it
+// only for large matrices.
 template <typename Body>
 __global__ void __launch_bounds__(THREADS) part_kernel(size_t n, size_t cols, Body body) {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;

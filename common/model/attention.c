@@ -1,4 +1,4 @@
-// attention.c: attention in tiles of queries and keys, forward and backward.
+// attention.c: computes attention in tiles of queries and keys, forward and backward.
 #include "common/model/attention.h"
 #include <math.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static Range tile_of(Range chunk, size_t i) {
     return (Range){ lo, lo + ATTENTION_TILE < chunk.hi ? lo + ATTENTION_TILE : chunk.hi };
 }
 
-// positions; their rows in a sequence
+// query, key: ranges of positions. query_row, key_row: the first rows of these ranges in a sequence
 typedef struct {
     Range query, key;
     size_t query_row, key_row;
@@ -64,7 +64,7 @@ static Tensor rows(Tensor t, size_t sequence, size_t T, size_t row, Range positi
 static Tensor my_rows(const Attending *a, Tensor t, size_t sequence, const Tile *tile) {
     return rows(t, sequence, a->Tq, tile->query_row, tile->query);
 }
-// which: keys or values
+// Returns the rows of a tile's keys (which = 0) or values (which = 1).
 static Tensor their_rows(const Attending *a, Tensor t, size_t sequence, const Tile *tile,
                          size_t which) {
     Tensor both = rows(t, sequence, a->Tk, tile->key_row, tile->key);

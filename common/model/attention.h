@@ -13,8 +13,8 @@
 // products; plain attention has four.
 extern const AttentionKind attention_blockwise;
 
-// Columns of q|k|v [rows, A + 2K], or of its gradient: queries [rows, A]; keys and values [rows,
-// 2K]. K is A, or with grouped heads A / ratio.
+// These functions return columns of q|k|v [rows, A + 2K], or of its gradient: the queries [rows,
+// A], or keys and values [rows, 2K]. K is A, or with grouped heads A / ratio.
 static inline Tensor attention_queries(const AttentionHeads *h, Tensor qkv) {
     return attention_part(h, qkv, 0);
 }
@@ -22,13 +22,14 @@ static inline Tensor attention_keys_values(const AttentionHeads *h, Tensor qkv) 
     return tensor_col_range(qkv, range_size(h->heads) * h->D, qkv.cols);
 }
 
-// The positions that a rank has of each sequence: at most two chunks, ascending. Its rows of a
-// sequence have the same order.
+// The positions that a rank has of each sequence: at most two chunks, ascending. The rank's rows of
+// a sequence have the same order.
 enum { MOST_CHUNKS = 2 };
 typedef struct {
     size_t n;
     Range chunk[MOST_CHUNKS];
 } Positions;
+// Returns the number of positions in all chunks.
 size_t positions_count(const Positions *p);
 
 // A tile is a range of neighbouring query positions times a range of key positions, each at most
@@ -38,20 +39,19 @@ enum { ATTENTION_TILE = 64 };
 
 // Sums over blocks of keys are added in reals, and rounded once at the end. attention_sums returns
 // the memory in which the sums of t are added: t, or reals of its shape if t is stored in 16 bits.
-// attention_round rounds them to t.
+// attention_round rounds the sums to t.
 Tensor attention_sums(Tensor t, Arena *scratch);
 void attention_round(Tensor t, Tensor sums);
-// attention_begin: the sums of S_MIX, and S_LSE [B*T, heads], before any key. Returns these sums,
-// `out`. attention_attend: adds keys and values kv [B*Tk, 2K], k | v. merge joins out and lse of
-// the earlier keys with those of further keys, one tile at a time. merge is op_merge_heads, or a
-// lesson's own function.
+// attention_begin sets the sums of S_MIX, and S_LSE [B*T, heads], to their values before any key.
+// It returns the sums of S_MIX, `out`. attention_attend adds keys and values kv [B*Tk, 2K], k | v.
+// merge joins out and lse of the earlier keys with those of further keys, one tile at a time. merge
+// is op_merge_heads, or a lesson's own function.
 typedef void MergeHeads(Tensor out, Tensor lse, Tensor out_more, Tensor lse_more);
 Tensor attention_begin(const AttentionHeads *h, Saved *s, Arena *scratch);
 void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv,
                       const Positions *keys, Tensor out, const Saved *s, MergeHeads *merge);
-// Adds the contribution of these keys to dq [B*T, A], and computes their own gradient, dkv [B*Tk,
-// 2K], both in reals. dot [B*T, heads] is op_heads_dot of S_MIX and dmix. S_LSE must cover all
-// keys.
+// Adds the contribution of the keys in kv to dq [B*T, A], and the gradient of kv to dkv [B*Tk, 2K],
+// both in reals. dot [B*T, heads] is op_heads_dot of S_MIX and dmix. S_LSE must cover all keys.
 void attention_attend_backward(const AttentionHeads *h, const Positions *queries, Tensor dq,
                                Tensor dkv, Tensor kv, const Positions *keys, Tensor dmix,
                                Tensor dot, const Saved *s);

@@ -1,4 +1,4 @@
-// block.c: the table of a block's tensors.
+// block.c: holds the table of a block's tensors.
 #include "common/model/block.h"
 
 void block_tensors(const ModelConfig *c, BlockTensor tensor[BLOCK_PARAMS]) {

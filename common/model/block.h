@@ -1,5 +1,5 @@
-// block.h: the table of a block's tensors: names, sizes, cuts, initial values. The unsplit block,
-// every split block, checkpoints and exports use this one table.
+// block.h: declares the table of a block's tensors, with their names, sizes, cuts and initial
+// values. The unsplit block, every split block, checkpoints and exports use this one table.
 #ifndef BLOCK_H
 #define BLOCK_H
 #include "common/model/layer.h"
@@ -25,15 +25,16 @@ typedef struct {
     bool into_residual;
     size_t ratio; // the first block is this many times as wide as each other one (grouped heads)
 } BlockTensor;
-// The tensors of one block, in the order of its unit.
+// Writes the table of one block's tensors, in the order of its unit.
 void block_tensors(const ModelConfig *c, BlockTensor tensor[BLOCK_PARAMS]);
-// Features between the matrices of the MLP: 4C in GPT-2.
+// Returns the number of features between the matrices of the MLP, 4C in GPT-2.
 static inline size_t block_hidden(const ModelConfig *c) { return c->ffn ? c->ffn : 4 * c->width; }
-// Matrices into these features: gate and up of SwiGLU, side by side; or one.
+// Returns the number of matrices into the MLP's features. SwiGLU has two, gate and up, side by
+// side.
 static inline size_t block_gates(const ModelConfig *c) {
     return c->activation == ACTIVATION_SWIGLU ? 2 : 1;
 }
-// Columns of query, key and value together: 3C without grouped heads.
+// Returns the columns of query, key and value together, 3C without grouped heads.
 static inline size_t block_qkv(const ModelConfig *c) {
     return c->width + 2 * config_kv_heads(c) * (c->width / c->heads);
 }

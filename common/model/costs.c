@@ -1,4 +1,4 @@
-// costs.c: the cost model's formulas.
+// costs.c: holds the cost model's formulas.
 #include "common/model/costs.h"
 #include <math.h>
 #include "common/comm/clock.h"
@@ -55,9 +55,9 @@ CutSizes cut_positions(CutSizes z, const Positions *positions, bool online) {
     return z;
 }
 size_t cut_layers(const CutSizes *z) { return z->first + z->blocks + z->last; }
-// columns of this rank's heads together
+// Returns the columns of this rank's heads together.
 static size_t columns(const CutSizes *z) { return z->heads * z->D; }
-// columns of query, key and value of these heads
+// Returns the columns of query, key and value of these heads.
 static size_t qkv_columns(const CutSizes *z) { return (z->heads + 2 * z->key_heads) * z->D; }
 
 // ---- parameters ----
@@ -144,10 +144,10 @@ size_t kept_block(const CutSizes *z) {
         sum += item[i].kind == KEPT_INPUT ? 0 : item[i].elements;
     return sum;
 }
-// norm, its statistics, logits, their sum
+// Returns the elements of the norm's output and statistics, of the logits and of their sum.
 size_t kept_head(const CutSizes *z) { return z->C + z->statistics + z->vocab + 1; }
-// The output of a layer is the input of the next one. The first layer's input, the tokens, does not
-// count; the last layer's output leaves the stage.
+// Counts each output between two layers once: the output of a layer is the input of the next one.
+// The first layer's input, the tokens, does not count; the last layer's output leaves the stage.
 size_t kept_between(const CutSizes *z) { return (!z->first + cut_layers(z) - 1) * z->C; }
 size_t kept_stage(const CutSizes *z) {
     return kept_between(z) + z->blocks * kept_block(z) + (z->last ? kept_head(z) : 0);
@@ -161,7 +161,7 @@ size_t kept_model(const ModelConfig *c) {
     return kept_stage(&z);
 }
 
-// Elements of B sequences: per_token for each token, and per_row for each local row.
+// Returns the elements of B sequences: per_token for each token, and per_row for each local row.
 static size_t activations(const CutSizes *z, size_t B, size_t per_token, size_t per_row) {
     return B * z->T * per_token + cut_rows(z, B) * per_row;
 }
@@ -198,7 +198,7 @@ size_t activations_block_reals(const CutSizes *z, size_t B) {
 size_t activations_head_reals(const CutSizes *z, size_t B) {
     return activations(z, B, z->vocab + 1, z->statistics);
 }
-// Bytes of `all` elements, of which `reals` are reals in any storage.
+// Returns the bytes of `all` elements. `reals` of them are reals in any storage.
 static size_t in_bytes(const CutSizes *z, size_t all, size_t reals) {
     return reals * sizeof(real) + (all - reals) * element_size(z->storage);
 }
@@ -219,9 +219,9 @@ size_t kept_stage_bytes(const CutSizes *z) {
     return kept_between_bytes(z) + z->blocks * kept_block_bytes(z) +
            (z->last ? kept_head_bytes(z) : 0);
 }
-// Features of x and dy: C and 3C/t of q, k, v; C/t and C of the projection; C and 4C/t of fc; 4C/t
-// and C of the MLP's second matrix. With sequence parallelism, dy of the two biases that are added
-// after a sum is kept separately, for the local rows.
+// Counts the features of x and dy: C and 3C/t of q, k, v; C/t and C of the projection; C and 4C/t
+// of fc; 4C/t and C of the MLP's second matrix. With sequence parallelism, dy of the two biases
+// that are added after a sum is kept separately, for the local rows.
 size_t deferred_block(const CutSizes *z, size_t B) {
     size_t C = z->C, A = columns(z), F = z->hidden, kept = z->sequence ? 3 + 2 * z->bias : 3;
     return activations(z, B, 4 * C + A + qkv_columns(z) + (1 + z->gates) * F,
@@ -264,7 +264,7 @@ Work work_scores(const CutSizes *z, size_t B) {
     }
     return work_times((double)(B * z->heads), work_product(pairs, 1, z->D));
 }
-// Unsplit: 24 M C^2 + 4 M T C. In PTD-P's letters 24 B s h^2 + 4 B s^2 h.
+// The FLOPs of an unsplit block are 24 M C^2 + 4 M T C. In PTD-P's letters: 24 B s h^2 + 4 B s^2 h.
 Work work_block(const CutSizes *z, size_t B) {
     size_t M = B * z->T, C = z->C, A = columns(z), F = z->hidden;
     // q, k, v; projection

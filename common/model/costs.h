@@ -33,43 +33,48 @@ typedef struct {
     bool sequence, whole_inputs;
     Element storage, gradient; // element types of weights and activations, and of gradients
 } CutSizes;
-// all layers, as rank i of t holds them; t = 1: unsplit
+// Returns the sizes of all layers, as rank i of t holds them. With t = 1 nothing is split.
 CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i);
-CutSizes cut_sequence(CutSizes z, bool whole_inputs); // adds sequence parallelism
-// stage i of p of these layers, in parts as equal as possible
+// Returns z with sequence parallelism.
+CutSizes cut_sequence(CutSizes z, bool whole_inputs);
+// Returns stage i of p of these layers, in parts as equal as possible.
 CutSizes cut_stage(CutSizes z, size_t p, size_t i);
-// rows of B sequences outside of the products: M, or M/t
+// Returns the rows of B sequences outside of the products, M or M/t.
 size_t cut_rows(const CutSizes *z, size_t B);
 // Returns z with some positions of each sequence (n = 0: all). online: with attention that keeps no
 // scores.
 CutSizes cut_positions(CutSizes z, const Positions *positions, bool online);
-size_t cut_layers(const CutSizes *z); // layers of the stage: its blocks, embedding and head
+// Returns the number of layers of the stage: its blocks, embedding and head.
+size_t cut_layers(const CutSizes *z);
 
 // ---- Parameters, in elements ----
 // Cut: W_qkv, b_qkv, W_O, fc and its bias, the MLP's second matrix, wte. Whole on every rank:
 // norms, wpe, the two biases that are added after a sum.
 enum { TENSORS_OF_BLOCK = 12 };
-// the tensors of a block, in model order
+// Writes the elements of each tensor of a block, in model order.
 void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]);
-size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]); // the sum over a block's tensors
-size_t elements_block(const CutSizes *z);                   // 12 C^2 + 13 C, unsplit
-size_t elements_wte(const CutSizes *z); // the table that embedding and head share, or each one's
-// Returns the number of tables that have their own weights and state on the stage, and of those
-// with their own gradient.
+// returns the sum over a block's tensors
+size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]);
+size_t elements_block(const CutSizes *z); // returns 12 C^2 + 13 C, unsplit
+// Returns the elements of the table that embedding and head share, or of each one's own table.
+size_t elements_wte(const CutSizes *z);
+// stage_tables returns the number of tables with their own weights and state on the stage.
+// stage_table_gradients returns the number of tables with their own gradient there.
 size_t stage_tables(const CutSizes *z);
 size_t stage_table_gradients(const CutSizes *z);
-bool stage_shares_table(const CutSizes *z); // another stage has the other use of wte
-// further elements of layer i of the stage: wpe, a block, the last norm
+bool stage_shares_table(const CutSizes *z); // Does another stage have the other use of wte?
+// Returns the other elements of layer i of the stage: of wpe, a block, or the last norm.
 size_t elements_unit(const CutSizes *z, size_t i);
-size_t elements_stage(const CutSizes *z); // parameters; a tied wte once
-// with embedding and head in one stage, a tied wte has two gradients
+// Returns the number of parameters, with a tied wte once.
+size_t elements_stage(const CutSizes *z);
+// Returns the number of gradients. With embedding and head in one stage, a tied wte has two.
 size_t elements_gradients(const CutSizes *z);
-// Bytes per parameter: of a weight, of its gradient, and of AdamW's state for it, which is m and v,
-// and with 16-bit weights a master, all in reals.
+// These functions return bytes per parameter: of a weight, of its gradient, and of its state under
+// AdamW. The state is m and v, and with 16-bit weights a master, all in reals.
 size_t weight_bytes(const ModelConfig *c);
 size_t gradient_bytes(const ModelConfig *c);
 size_t adamw_bytes(const ModelConfig *c);
-size_t master_bytes(const ModelConfig *c); // 0 if weights are reals
+size_t master_bytes(const ModelConfig *c); // returns 0 if weights are reals
 
 // ---- What forward keeps for backward, in elements per token ----
 // (Korthikanti et al. 2022, section 4.1.) An item of a block is one of four kinds. KEPT_INPUT: the
@@ -86,85 +91,94 @@ typedef struct {
     bool by_row;
 } KeptItem;
 enum { KEPT_ITEMS = 17 };
+// Writes the items that a block keeps per token.
 void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]);
-size_t kept_scores(const CutSizes *z); // softmax, and its output after dropout
-size_t kept_block(const CutSizes *z);  // all items of a block but its input
+// Returns the elements of the scores: softmax, and its output after dropout.
+size_t kept_scores(const CutSizes *z);
+size_t kept_block(const CutSizes *z); // returns all items of a block but its input
 size_t kept_head(const CutSizes *z);
-// outputs passed between layers, and the input that the stage received
+// Returns the outputs passed between layers, and the input that the stage received.
 size_t kept_between(const CutSizes *z);
-size_t kept_stage(const CutSizes *z);    // everything that the stage keeps
-size_t kept_model(const ModelConfig *c); // everything that the whole model keeps
-// Kept elements of B sequences. The functions activations_* also handle sequence parallelism, where
-// a rank keeps only some rows of some items.
+size_t kept_stage(const CutSizes *z);    // returns everything that the stage keeps
+size_t kept_model(const ModelConfig *c); // returns everything that the whole model keeps
+// These functions return the kept elements of B sequences. They also handle sequence parallelism,
+// where a rank keeps only some rows of some items.
 size_t activations_block(const CutSizes *z, size_t B);
 size_t activations_scores(const CutSizes *z, size_t B);
 size_t activations_head(const CutSizes *z, size_t B);
 size_t activations_between(const CutSizes *z, size_t B);
 size_t activations_stage(const CutSizes *z, size_t B);
-// Returns the elements of these that are reals in any storage: statistics; of a head also the
-// logits and their sum. The last function returns the bytes of activations_stage.
+// The functions *_reals return how many of these elements are reals in any storage: statistics, and
+// in a head also the logits and their sum. activations_bytes returns the bytes of
+// activations_stage.
 size_t activations_block_reals(const CutSizes *z, size_t B);
 size_t activations_head_reals(const CutSizes *z, size_t B);
 size_t activations_bytes(const CutSizes *z, size_t B);
-// Bytes per token of the functions kept_*, without sequence parallelism.
+// These functions return bytes per token, like the functions kept_*, without sequence parallelism.
 size_t kept_block_bytes(const CutSizes *z);
 size_t kept_scores_bytes(const CutSizes *z);
 size_t kept_head_bytes(const CutSizes *z);
 size_t kept_between_bytes(const CutSizes *z);
 size_t kept_stage_bytes(const CutSizes *z);
-// Elements that the first half of a backward keeps for the second half. A matrix keeps its input
-// [K] and its output's gradient [N], per token. A norm keeps both, and its statistics. The
-// embedding keeps its gradient, C. The walker keeps a layer's own input.
+// These functions return the elements, or bytes, that the first half of a backward keeps for the
+// second half. A matrix keeps its input [K] and its output's gradient [N], per token. A norm keeps
+// both, and its statistics. The embedding keeps its gradient, C. The walker keeps a layer's own
+// input.
 size_t deferred_block(const CutSizes *z, size_t B);
 size_t deferred_head(const CutSizes *z, size_t B);
 size_t deferred_block_bytes(const CutSizes *z, size_t B);
-// Bytes as the paper counts them: a block's items with its input, without the norms' statistics.
+// Returns a block's bytes as the paper counts them: with the block's input, without the norms'
+// statistics. scores: with the scores. element, mask: the bytes of an element and of a mask's
+// element
 double kept_bytes(const CutSizes *z, size_t B, size_t element, size_t mask, bool scores);
 
 // ---- Products of matrices: FLOPs, and picoseconds on the chosen device, one after the other ----
 typedef struct {
     double flops, time;
 } Work;
-Work work_product(size_t m, size_t n, size_t k); // [m, k] times [k, n]
-// Picoseconds in which the device's memory is read and written for a copy of so many bytes
+Work work_product(size_t m, size_t n, size_t k); // returns the work of [m, k] times [k, n]
+// Returns the picoseconds of a copy of so many bytes, which reads and writes the device's memory
 // (clock_charge_copy).
 double copy_time(size_t bytes);
 Work work_times(double times, Work w);
 Work work_sum(Work a, Work b);
-// Forward for B sequences. Backward has two products of the same size for each product of forward,
-// so it is twice the work. Attention in blocks computes q k^T once more in backward.
-// work_scores: q k^T of a block; in blocks only the part that the causal mask leaves.
+// These functions return the work of forward for B sequences. Backward has two products of the same
+// size for each product of forward, so its work is twice as much. Attention in blocks computes q
+// k^T once more in backward. work_scores: q k^T of a block; in blocks only the part that the causal
+// mask leaves.
 Work work_scores(const CutSizes *z, size_t B);
 Work work_block(const CutSizes *z, size_t B);
 Work work_head(const CutSizes *z, size_t B);
-Work work_stage(const CutSizes *z, size_t B);    // blocks and head; the embedding has no product
-Work work_model(const ModelConfig *c, size_t B); // forward and backward of the whole model
+// Returns the work of blocks and head. The embedding has no product.
+Work work_stage(const CutSizes *z, size_t B);
+// Returns the work of forward and backward of the whole model.
+Work work_model(const ModelConfig *c, size_t B);
 
 // ---- Traffic: bytes that each of n ranks sends in a ring, and its picoseconds ----
-// `count` elements of `size` bytes. The ring has neighbouring ranks, from the first one of a node
-// on. With fewer than n ranks per node it takes the link between nodes. A message stays in its
-// node.
-// A reduce-scatter or an all-gather is one pass; an all-reduce is two.
+// A ring sends `count` elements of `size` bytes. It has neighbouring ranks, and its first rank is
+// the first one of a node. With fewer than n ranks per node the ring takes the link between nodes.
+// A message stays in its node. A reduce-scatter or an all-gather is one pass; an all-reduce is two.
 enum { ONE_PASS = 1, ALL_REDUCE_PASSES = 2 };
 double ring_bytes(size_t passes, size_t n, size_t count, size_t size);
 double ring_time(size_t passes, size_t n, size_t count, size_t size);
-// a broadcast or a reduce: (n - 1) alpha + bytes / beta
+// Returns (n - 1) alpha + bytes / beta, the time of a broadcast or a reduce.
 double chain_time(size_t n, size_t bytes);
-double send_time(size_t bytes); // alpha + bytes / beta
-// a message between stages: [B*T, C], or its local rows
+double send_time(size_t bytes); // returns alpha + bytes / beta
+// Returns the elements of a message between stages, [B*T, C] or its local rows.
 size_t message_elements(const CutSizes *z, size_t B);
-// All-reduces of a stage's layers over t ranks, for forward and backward of B sequences. Four of
-// [M, C] per block (six if backward runs the forward again). One of [M, C] for the embedding's
-// output and one for the head's dx. Three of [M, 1] for the loss. The all-reduces follow one
-// another.
+// traffic_tensor_parallel returns the all-reduces of a stage's layers over t ranks, for forward and
+// backward of B sequences. A block has four of [M, C], or six if backward runs the forward again.
+// The embedding's output has one of [M, C], and the head's dx has one. The loss has three of [M,
+// 1]. The all-reduces follow one another.
 typedef struct {
     double calls, bytes, time;
 } Traffic;
 Traffic traffic_tensor_parallel(const CutSizes *z, size_t t, size_t B, bool forward_again);
-// Sequence parallelism, on [M, C] by rows. A block has two all-gathers and two reduce-scatters in
-// forward, and as many in backward; backward has two more gathers unless inputs are kept whole. The
-// embedding has one of each. The head has one of each, and one more gather unless inputs are kept
-// whole. The loss keeps its three all-reduces. forward_again: backward repeats a block's forward.
+// traffic_sequence_parallel returns the traffic of sequence parallelism, on [M, C] by rows. A block
+// has two all-gathers and two reduce-scatters in forward, and as many in backward. Backward has two
+// more gathers unless inputs are kept whole. The embedding has one of each. The head has one of
+// each, and one more gather unless inputs are kept whole. The loss keeps its three all-reduces.
+// forward_again: backward repeats a block's forward.
 typedef struct {
     double gathers, scatters, sums, bytes, time;
 } SequenceTraffic;
@@ -173,7 +187,8 @@ SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forw
 // biases C, C, none, and C. The sums come once per step, or once per micro-batch if ZeRO reduces
 // that often.
 enum { PARTIAL_SUMS = 4 };
-// The elements of each of these sums. The first three belong to a block, the last to the last norm.
+// Writes the elements of each of these sums. The first three belong to a block, the last to the
+// last norm.
 void elements_partial_sums(const CutSizes *z, size_t elements[PARTIAL_SUMS]);
 Traffic traffic_partial_sums(const CutSizes *z);
 #endif

@@ -77,7 +77,7 @@ static void file_free(DataFile *f) {
     f->mapped = false;
 }
 
-// Afterwards all ranks have rank 0's text.
+// Gives rank 0's text to all ranks.
 static void share_text(DataFile *f) {
     struct {
         uint64_t print;
@@ -189,7 +189,8 @@ static void recognise(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
                  f->path, d->vocab);
 }
 
-// Each rank reads its part of the tokens. All ranks get the largest token id, and its file.
+// Each rank reads its part of the tokens. require_ids() finds the largest token id of all ranks,
+// and its file.
 typedef struct {
     size_t token, file;
 } Largest;
@@ -276,7 +277,8 @@ static void open_file(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
     if (!why[0]) recognise(d, f, named, why);
 }
 
-// A window has `context` tokens and the next token.
+// Sets why[] if the text is too short for a window. A window has `context` tokens and the next
+// token.
 static void require_length(const Data *d, const char *path, const char *eval, char why[DATA_WHY]) {
     size_t held_out = d->tokens - d->train_tokens, least = d->context + 1;
     const char *unit = d->token_bytes == 1 ? "bytes" : "tokens";
@@ -354,8 +356,7 @@ size_t data_count(const Data *d, uint64_t step, size_t first, size_t B) {
     return tokens;
 }
 
-// Uploads B sequences of `context` tokens, or the local positions of each. Token t of a sequence is
-// byte[t], and its target is byte[t+1].
+// Uploads tokens and targets of B sequences of `context` tokens, or the local positions of each.
 static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targets, size_t B) {
     Positions local = d->positions.n ? d->positions : (Positions){ 1, { { 0, d->context } } };
     size_t T = positions_count(&local), M = B * T, row = 0;
@@ -379,8 +380,9 @@ static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targe
         Batch){ .B = B, .T = T, .tokens = device[0], .targets = device[1], .position = device[2] };
 }
 
-// Returns the window of sequence n of a step. Sequence n is number step * batch + n of the whole
-// training. Each epoch is a permutation of all windows. Tokens after the last window are not used.
+// data_window() returns the window of sequence n of a step, which is number step * batch + n of the
+// whole training. Each epoch is a permutation of all windows. Tokens after the last window are not
+// used.
 size_t data_windows(const Data *d) { return (d->train_tokens - 1) / d->context; }
 size_t data_window(const Data *d, uint64_t step, size_t n) {
     size_t windows = data_windows(d), which = 0;

@@ -1,7 +1,7 @@
-// data.h: tokens for training, synthetic or from files. The sequence with global number n of step s
-// is a function of (seed, s, n). It does not depend on the rank that asks or on how the batch is
-// cut. So every rank knows the whole order and the global token count without communication, and a
-// resumed training continues in the same order.
+// data.h: provides tokens for training, synthetic or from files. The sequence with global number n
+// of step s is a function of (seed, s, n). It does not depend on the rank that asks or on how the
+// batch is cut. So every rank knows the whole order and the global token count without
+// communication, and a resumed training continues in the same order.
 //
 // A file is cut in windows of `context` tokens, plus the next token as the last target. Every epoch
 // takes each training window once, in its own order. The order is a permutation that is computed,
@@ -31,11 +31,12 @@ typedef struct {
     Positions positions; // local positions of each sequence; n = 0: all
     bool ragged;         // sequences end at different lengths, so token counts are unequal
 } Data;
-// sequences with different lengths
+// Returns synthetic tokens, in sequences of different lengths.
 Data data_synthetic(size_t vocab, size_t context, uint64_t seed);
-// path is a file, or a pattern such as train_*.bin. A pattern means all matching files, sorted by
-// name, as one text (a window may reach from one file into the next). path NULL: this tree's own
-// text. eval: the held-out files, a file or a pattern; NULL: the last tenth of path's tokens.
+// Opens --data and --data-eval. path is a file, or a pattern such as train_*.bin. A pattern means
+// all matching files, sorted by name, as one text (a window may reach from one file into the next).
+// path NULL: this tree's own text. eval: the held-out files, a file or a pattern; NULL: the last
+// tenth of path's tokens.
 //
 // A file is text of bytes, or tokens in one of two formats. llm.c's format has a header (magic
 // 20240520, version 1). nanoGPT's format is uint16 without a header, and its name ends in .bin.
@@ -50,29 +51,29 @@ enum { DATA_WHY = 2048 };
 bool data_open(Data *d, const char *path, const char *eval, size_t vocab, size_t context,
                uint64_t seed, char why[DATA_WHY]);
 void data_free(Data *d);
-// Returns a hash of all bytes of the files that have tokens to learn, and their number. held_out:
-// of the other files. Their number is 0 if the last tenth of --data is held out.
+// Returns a hash of the bytes of all files that have training tokens, or if held_out of all other
+// files. Sets *bytes to the number of these bytes.
 uint64_t data_fingerprint(const Data *d, bool held_out, size_t *bytes);
 
 // Returns the micro-batch of B sequences from global sequence number `first` on, in a step with a
 // global batch of `global` sequences.
 Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global);
-// Like data_batch, for many micro-batches of a step. The caller computes token_weight once, as 1 /
-// data_count(d, step, 0, global).
+// Does the same as data_batch, for many micro-batches of a step. The caller computes token_weight
+// once, as 1 / data_count(d, step, 0, global).
 Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B,
                        double token_weight);
 // Returns the number of counted tokens of these sequences.
 size_t data_count(const Data *d, uint64_t step, size_t first, size_t B);
-// Returns the window of a file that is sequence n of a step; data_windows() is the number of
-// windows.
+// data_windows() returns the number of training windows. data_window() returns the window that is
+// sequence n of a step.
 size_t data_windows(const Data *d);
 size_t data_window(const Data *d, uint64_t step, size_t n);
-// Held-out text, in data_eval_windows() windows of `context` tokens. `some` windows are spread
-// evenly over the text. A batch has B of these windows, from number `first` on. token_weight is 1 /
-// B*T.
+// data_eval_windows() returns the number of windows of `context` tokens in the held-out text.
+// data_eval_batch() returns B of `some` windows, from number `first` on. The `some` windows are
+// spread evenly over the text. token_weight is 1 / (B*T).
 size_t data_eval_windows(const Data *d);
 Batch data_eval_batch(const Data *d, Arena *a, size_t first, size_t B, size_t some);
-// Entropy of the held-out text, in nats per token: the loss of a model that knows only the tokens'
-// frequencies.
+// Returns the entropy of the held-out text, in nats per token: the loss of a model that knows only
+// the tokens' frequencies.
 double data_entropy(const Data *d);
 #endif

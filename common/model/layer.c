@@ -1,4 +1,5 @@
-// layer.c: the unsplit layers, the reference of every split layer; the plain walk.
+// layer.c: holds the unsplit layers, which are the reference of every split layer, and the plain
+// walk.
 #include "common/model/layer.h"
 #include <stdlib.h>
 #include <string.h>
@@ -47,9 +48,10 @@ Dropout layer_dropout(const Layer *l, const Batch *b, int site) {
 
 void linear(Tensor y, Tensor x, const Param *w) { op_matmul(y, x, w->w); }
 
-// A contribution is computed from zero and added once, so its bits do not depend on the gradient
-// before it. The first contribution after zeroing is written in place. A later one is in reals, so
-// a gradient of 16 bits is rounded once, when the sum is stored.
+// Returns memory for a contribution to p's gradient. A contribution is computed from zero and added
+// once, so its bits do not depend on the gradient before it. The first contribution after zeroing
+// is written in place. A later contribution is in reals, so a gradient of 16 bits is rounded once,
+// when the sum is stored.
 static Tensor contribution(const Param *p, Arena *scratch) {
     return p->gradient_empty ? p->g : tensor_new(scratch, p->g.rows, p->g.cols);
 }
@@ -58,8 +60,8 @@ static void add_contribution(Param *p, Tensor c) {
     p->gradient_empty = false;
 }
 
-// Returns a copy of t in s->later: a deferred gradient of weights needs it after everything else
-// has been freed. The input of the layer is not copied, because its caller keeps it.
+// Returns a copy of t in s->later, because a deferred gradient of weights needs t after everything
+// else has been freed. The input of the layer is not copied, because its caller keeps it.
 static Tensor kept(Saved *s, Tensor t) {
     if (!t.data || t.data == s->input.data) return t;
     Tensor copy = tensor_like(&s->later, t);
@@ -257,14 +259,16 @@ Tensor attention_fold(const AttentionHeads *h, Tensor wide, Arena *scratch) {
 static real score_scale(const AttentionHeads *h) {
     return (real)(1 / __builtin_sqrt((double)h->D));
 }
-static HeadsPlace heads_place(const AttentionHeads *h) { // every query, every key
+// Returns the place of every query and every key.
+static HeadsPlace heads_place(const AttentionHeads *h) {
     return (HeadsPlace){ h->B, range_size(h->heads), h->position, h->position };
 }
 static void dropped(const AttentionHeads *h, Tensor y, Tensor x) {
     op_dropout_heads(y, x, h->key, h->drop, h->first_sequence, h->heads.lo, heads_place(h));
 }
 
-static void probabilities(const AttentionHeads *h, Saved *s) { // S_PROBS and S_DROPPED from S_QKV
+// Computes S_PROBS and S_DROPPED from S_QKV.
+static void probabilities(const AttentionHeads *h, Saved *s) {
     size_t heads = range_size(h->heads);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor keys = attention_repeat(h, attention_part(h, s->t[S_QKV], 1), &scratch);
@@ -290,7 +294,8 @@ static void plain_forward(const AttentionHeads *h, Saved *s) {
     arena_free(&scratch);
 }
 
-// to [B*T, K] = p^T with, summed over the heads of each group. Without groups nothing is summed.
+// Computes `to` [B*T, K] = p^T `with`, summed over the heads of each group. Without groups nothing
+// is summed.
 static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
     Arena scratch = arena(MEM_WORKSPACE);
     bool grouped = attention_ratio(h) > 1;
@@ -321,10 +326,10 @@ static const AttentionKind plain = {
 };
 static const AttentionKind *kind_of(const AttentionHeads *h) { return h->kind ? h->kind : &plain; }
 
-// Rotary positions (Su et al. 2021) rotate queries and keys by an angle that grows with their
-// position. Then positions enter the score of a query and a key only by their distance.
-// Only this function rotates, right after the product that made q|k|v. So every kind of attention
-// and the cache of keys read rotated rows, on any rank.
+// Rotates queries and keys by an angle that grows with their position (Su et al. 2021). Then
+// positions enter the score of a query and a key only by their distance. Only this function
+// rotates, right after the product that made q|k|v. So every kind of attention and the cache of
+// keys read rotated rows, on any rank.
 static void rotate(const AttentionHeads *h, Tensor qkv, int direction) {
     size_t turned = range_size(h->heads) * h->D + attention_key_columns(h);
     if (h->theta > 0)
@@ -484,8 +489,8 @@ const LayerKind layer_loss = { .name = "loss",
 
 // ---- questions to any layer ----
 
-// A wrapper without shapes has those of its inner layers: the input of the first, the output of the
-// last.
+// A wrapper without shapes has the shapes of its inner layers: the input of the first, the output
+// of the last.
 Shape layer_output(const Layer *l, const Batch *b) {
     while (!l->kind->output) l = &l->inner[l->n_inner - 1];
     return l->kind->output(l, b);
@@ -494,8 +499,8 @@ Shape layer_input(const Layer *l, const Batch *b) {
     while (!l->kind->output) l = l->inner;
     return l->kind->input ? l->kind->input(l, b) : l->kind->output(l, b);
 }
-// A wrapper around one layer has that layer's property. A wrapper around several keeps their
-// tensors to itself.
+// A wrapper around one layer has the property of that layer. A wrapper around several layers has
+// its own.
 bool layer_in_place(const Layer *l) {
     while (!l->kind->output && l->n_inner == 1) l = l->inner;
     return l->kind->in_place;
@@ -541,13 +546,13 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
     return f;
 }
 
-// Frees y of this layer, which the layer above has read, and its saved items.
+// Frees the y of layer i, which the next layer has read, and the saved items of layer i.
 static void free_layer(ActivationStash *f, size_t i) {
     saved_free(&f->layer[i].saved);
     arena_free(&f->layer[i].arena);
 }
 
-// whole: also computes the gradients of weights, and frees.
+// Walks backward. whole: also computes the gradients of weights, and frees the layers' tensors.
 static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                       Tensor dx, bool whole) {
     record_enter_chunk(EVENT_BACKWARD, b->number, layers[0].chunk);

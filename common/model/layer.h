@@ -37,14 +37,14 @@ typedef struct {
     Element storage;
     bool main_gradients; // gradients of weights are reals (Megatron), else stored as the weights
 } ModelConfig;
-// the element type of the gradients of weights
+// Returns the element type of the gradients of weights.
 static inline Element config_gradient_element(const ModelConfig *c) {
     return c->main_gradients ? REALS : c->storage;
 }
 static inline size_t config_kv_heads(const ModelConfig *c) {
     return c->kv_heads ? c->kv_heads : c->heads;
 }
-// heads of the query per head of key and value
+// Returns the number of query heads per head of key and value.
 static inline size_t config_head_ratio(const ModelConfig *c) {
     return c->heads / config_kv_heads(c);
 }
@@ -149,9 +149,11 @@ struct Layer {
     size_t n_inner;
     void *technique; // further state of the wrapper, if comm is not enough
 };
-// The shapes of y and dy, and of x and dx, on this rank. The embedding has no x.
+// These functions return the shapes of y and dy, and of x and dx, on this rank. The embedding has
+// no x.
 Shape layer_output(const Layer *l, const Batch *b);
 Shape layer_input(const Layer *l, const Batch *b);
+// Does dx take the memory of x? (LayerKind.in_place)
 bool layer_in_place(const Layer *l);
 static inline void layer_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     s->storage = l->config->storage;
@@ -161,15 +163,15 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
                                   Saved *s) {
     l->kind->backward(l, b, x, dy, dx, s);
 }
-// The two halves of backward, for zero bubble pipelines (Qi et al. 2023). dx comes first, because
-// the previous stage waits for it. The weights' gradients may come at any later time. The bits are
-// the same as those of backward. Every plain layer has both halves. In the first half
-// linear_gradients and norm_gradients copy their arguments into s and replace forward's items
-// there. The second half calls them again with these copies.
+// These functions are the two halves of backward, for zero bubble pipelines (Qi et al. 2023). dx
+// comes first, because the previous stage waits for it. The weights' gradients may come at any
+// later time. The bits are the same as those of backward. Every plain layer has both halves. In the
+// first half linear_gradients and norm_gradients copy their arguments into s and replace forward's
+// items there. The second half calls them again with these copies.
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
-// The halves that plain layers have by default. A wrapper uses them if its backward does nothing
-// with the gradients of weights.
+// These functions are the halves that plain layers have by default. A wrapper uses them if its
+// backward does nothing with the gradients of weights.
 void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s);
 
@@ -220,17 +222,18 @@ enum { S_DY };          // items of the embedding, between the halves of its bac
 enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_MIDDLE, SITE_OUT }; // the dropouts of a layer
 
 // ---- Pieces that the unsplit layers and those of chapter 03 share ----
-Shape hidden_shape(const Layer *l, const Batch *b); // [B*T, C], whole on this rank
-Shape logits_shape(const Layer *l, const Batch *b); // [B*T, V], for the local vocabulary entries
-Shape token_shape(const Layer *l, const Batch *b);  // [B*T, 1]
-// for [B*T, C]; row0, col0: for a part of it
+Shape hidden_shape(const Layer *l, const Batch *b); // returns [B*T, C], whole on this rank
+// returns [B*T, V], for the local entries of the vocabulary
+Shape logits_shape(const Layer *l, const Batch *b);
+Shape token_shape(const Layer *l, const Batch *b); // returns [B*T, 1]
+// Returns the dropout of a whole [B*T, C]. For a part, the caller sets row0 and col0.
 Dropout layer_dropout(const Layer *l, const Batch *b, int site);
-void linear(Tensor y, Tensor x, const Param *w); // y = x w
-// adds to w.g and bias.g (or NULL)
+void linear(Tensor y, Tensor x, const Param *w); // computes y = x w
+// Adds the gradients to w.g and bias.g. bias may be NULL.
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);
-void bias_gradient(Param *bias, Tensor dy); // the bias half of linear_gradients
-// y = norm(x). norm[0] is the gain, norm[1] the bias. Keeps the statistics of the rows in s: mean
-// and 1/deviation [rows, 2] of a layer norm; 1/root mean square [rows, 1] of an RMS norm.
+void bias_gradient(Param *bias, Tensor dy); // does the bias half of linear_gradients
+// Computes y = norm(x). norm[0] is the gain, norm[1] the bias. Keeps the statistics of the rows in
+// s: mean and 1/deviation [rows, 2] of a layer norm; 1/root mean square [rows, 1] of an RMS norm.
 void normalize(const Layer *l, const Param norm[2], Tensor y, Tensor x, Saved *s, int stats);
 void normalize_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy);
@@ -241,28 +244,30 @@ static inline size_t attention_ratio(const AttentionHeads *h) { return h->ratio 
 static inline size_t attention_key_columns(const AttentionHeads *h) {
     return range_size(h->heads) / attention_ratio(h) * h->D;
 }
-// Columns of q|k|v [rows, A + 2K], or of its gradient: 0 the query, 1 the key, 2 the value.
+// Returns columns of q|k|v [rows, A + 2K], or of its gradient. which: 0 the query, 1 the key, 2 the
+// value
 Tensor attention_part(const AttentionHeads *h, Tensor qkv, size_t which);
-// [rows, A] from keys or values [rows, K], each head once for each head of its group. Without
-// groups it is `keys` itself.
+// Returns [rows, A] from keys or values [rows, K], with each head once for each head of its group.
+// Without groups it returns `keys` itself.
 Tensor attention_repeat(const AttentionHeads *h, Tensor keys, Arena *scratch);
-// Folds gradients back: [rows, K], the sum over each group.
+// Folds gradients back: returns [rows, K], the sum over each group. Without groups it returns
+// `wide` itself.
 Tensor attention_fold(const AttentionHeads *h, Tensor wide, Arena *scratch);
 // attention_forward rotates the queries and keys of S_QKV by their positions, then computes S_MIX
-// by h->kind. attention_backward is its reverse, and rotates the gradient of S_QKV back.
+// by h->kind. attention_backward computes the gradient of S_QKV by h->kind, then rotates it back.
 void attention_forward(const AttentionHeads *h, Saved *s);
 void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
-// recomputes the freed items of s->attention
+// Recomputes the freed items of s->attention.
 void attention_rebuild(const AttentionHeads *h, Saved *s);
 void block_shed(Saved *s);
 void block_rebuild(Layer *l, const Batch *b, Saved *s);
 void embedding_gradients(Layer *l, const Batch *b, Tensor dy); // adds the gradients of wte and wpe
 void loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
-// keeps dy
+// Keeps a copy of dy in s, for embedding_backward_weights.
 void embedding_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void embedding_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
-void saved_tensor(Saved *s, int name, size_t rows, size_t cols); // an activation, as stored
-void saved_reals(Saved *s, int name, size_t rows, size_t cols);  // statistics
+void saved_tensor(Saved *s, int name, size_t rows, size_t cols); // allocates an activation
+void saved_reals(Saved *s, int name, size_t rows, size_t cols);  // allocates statistics, in reals
 // Returns the shape [rows, cols] of an activation, with the element type in which the model stores
 // activations.
 static inline Shape stored_shape(const Layer *l, size_t rows, size_t cols) {
@@ -282,20 +287,20 @@ typedef struct ActivationStash {
     Tensor x;          // input of the first layer; owned by the caller
     LayerStash *layer; // [n]
 } ActivationStash;
-// y is the last layer's output, in the caller's memory. The stash keeps x, which must live until
-// backward, and allocates everything else.
+// Runs the layers forward. y is the last layer's output, in the caller's memory. The returned stash
+// keeps x, which must live until backward, and allocates everything else.
 ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y);
-// Frees every output and saved object as soon as its layer is done, then the stash. An empty dx
-// means that the first layer is the embedding.
+// Runs the layers backward. Frees a layer's output and saved object as soon as the layer is done,
+// and the stash at the end. An empty dx means that the first layer is the embedding.
 void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                    Tensor dx);
-// The backward walk in two halves. The second half frees the outputs, the saved objects and the
-// stash.
+// These functions do the backward walk in two halves. The second half frees the outputs, the saved
+// objects and the stash.
 void walk_backward_inputs(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                           Tensor dx);
 void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationStash *f);
 void activation_stash_free(ActivationStash *f); // frees the stash without a backward
-// Forward without a backward: a layer's output lives until the next layer has read it. Nothing else
-// is kept.
+// Runs the layers forward, without a backward later. A layer's output lives until the next layer
+// has read it. Nothing else is kept.
 void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y);
 #endif

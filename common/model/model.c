@@ -1,5 +1,5 @@
-// model.c: GPT-2 or Llama as a list of layers: description, allocation, one micro-batch, gradient
-// norm.
+// model.c: describes and allocates GPT-2 or Llama as a list of layers, runs one micro-batch, and
+// computes the gradient norm.
 #include "common/model/model.h"
 #include "common/model/block.h"
 #include "common/model/costs.h"
@@ -56,9 +56,9 @@ size_t config_tensors(const ModelConfig *c) { return 2 + BLOCK_PARAMS * c->layer
 static Unit unit_new(size_t n_params) {
     return (Unit){ .params = host_alloc(n_params * sizeof(Param)), .n_params = n_params };
 }
-// Initial weights: 0.02 at GPT-2's width 768, and proportional to 1/sqrt(C) at other widths, so
-// that small models have signal, too. Biases are not zero and gains not one, so that a fault in
-// their handling shows from the first step.
+// Sets p's number and initial values. The deviation of weights is 0.02 at GPT-2's width 768, and
+// proportional to 1/sqrt(C) at other widths, so that small models have signal, too. Biases are not
+// zero and gains not one, so that a fault in their handling shows from the first step.
 static Param model_param(const ModelConfig *c, size_t number, Param p, double mean,
                          double deviation) {
     p.number = number;

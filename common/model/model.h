@@ -30,18 +30,22 @@ typedef struct Model {
     Arena gathered, buffers;
 } Model;
 
-// The whole list is layers [0, L+3): embedding, L blocks, head, loss. Without the loss, y is the
+// Returns the whole list, [0, L+3): embedding, L blocks, head, loss. Without the loss, y is the
 // logits.
 static inline Range model_layers(const ModelConfig *c) { return (Range){ 0, c->layers + 3 }; }
-void config_require(const ModelConfig *c); // usage_error() for impossible sizes
-// Llama as Touvron et al. 2023 describe it: RMS norm, rotary positions, SwiGLU, no biases. Sizes,
-// kv_heads, ffn and untied stay as they are, because models of the family differ in them.
+void config_require(const ModelConfig *c); // calls usage_error() for impossible sizes
+// config_family() sets the norm, positions, activation and biases of a family. Llama is as Touvron
+// et al. 2023 describe it: RMS norm, rotary positions, SwiGLU, no biases. Sizes, kv_heads, ffn and
+// untied stay as they are, because models of the family differ in them.
 typedef enum { FAMILY_GPT2, FAMILY_LLAMA } Family;
 void config_family(ModelConfig *c, Family family);
-bool config_is_gpt2(const ModelConfig *c); // no field differs from GPT-2's
-// of the whole model; a tied wte counts once. GPT-2: V*C + T*C + L*(12*C*C + 13*C) + 2*C
+// Does c describe a GPT-2, of any sizes?
+bool config_is_gpt2(const ModelConfig *c);
+// Returns the parameters of the whole model, with a tied wte once. GPT-2: V*C + T*C + L*(12*C*C +
+// 13*C) + 2*C
 size_t config_parameters(const ModelConfig *c);
-// 2 + 12 L + 2, and the head's table if untied. An absent tensor has a number, but no elements.
+// Returns 2 + 12 L + 2, and one more for the head's own table if untied. An absent tensor has a
+// number, but no elements.
 size_t config_tensors(const ModelConfig *c);
 
 Model *model_describe(const ModelConfig *c, Range layers);
@@ -53,36 +57,39 @@ Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Co
 // Returns a model of several chunks of the list, in model order, for interleaved pipelines
 // (Narayanan et al. 2021, section 2.2).
 Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n);
-size_t model_chunks(const Model *m);             // 1 without interleaving
-Range model_chunk(const Model *m, size_t chunk); // the chunk's layers in m->layers
-void model_allocate(Model *m);                   // weights (initialised) and gradients, replicated
-// the weights only; the caller provides gradients
+size_t model_chunks(const Model *m);             // returns 1 without interleaving
+Range model_chunk(const Model *m, size_t chunk); // returns the chunk's layers in m->layers
+// Allocates weights, with their initial values, and gradients. Both are replicated.
+void model_allocate(Model *m);
+// Allocates the weights only. The caller provides gradients.
 void model_allocate_weights(Model *m);
-// Every unit then reads its weights from w [1, size], laid out as m->w: another version of the
-// weights.
+// Makes every unit read its weights from w [1, size], another version of the weights, laid out as
+// m->w.
 void model_attach_weights(Model *m, Tensor w);
 void model_free(Model *m);
 // Places parameters in their units and counts them. Allocators call it, after all changes of the
 // description.
 void model_measure(Model *m);
-// the unit whose first parameter has this name, or NULL
+// Returns the unit whose first parameter has this name, or NULL.
 Unit *model_unit(Model *m, const char *first_param);
 // model_wte() returns the embedding's unit of wte. model_wte_head() returns the unit with which the
-// head uses wte, or its copy on another stage. NULL if the layers of m do not have the unit. An
-// untied head has no use of wte.
+// head uses wte, or the unit of a copy on another stage. Both return NULL if the layers of m do not
+// have the unit. An untied head has no use of wte.
 Unit *model_wte(Model *m);
 Unit *model_wte_head(Model *m);
 
 void model_zero_gradients(Model *m);
-// Walks one micro-batch forward and backward. Gradients are added. Returns the sum of token losses,
-// without token_weight.
+// Walks one micro-batch forward and backward, and adds its gradients. Returns the sum of token
+// losses, without token_weight.
 double model_forward_backward(Model *m, const Batch *b);
-double model_loss(Model *m, const Batch *b); // forward only: nothing is kept
-// Once a step, after the last backward and before model_fold_tied: calls unit_partial_sums for each
-// unit with its whole gradient. Under ZeRO 2 and 3 backward has already called it, before it
-// reduced and dropped the gradient.
+// Returns the same sum, from a forward that keeps nothing.
+double model_loss(Model *m, const Batch *b);
+// Calls unit_partial_sums for each unit with its whole gradient. Call this function once per step,
+// after the last backward and before model_fold_tied. Under ZeRO 2 and 3 backward has already
+// called unit_partial_sums, before it reduced and dropped the gradient.
 void model_partial_sums(Model *m);
-// Adds the head's gradient of wte to the embedding's if both are on this rank. Once a step.
+// Adds the head's gradient of wte to the embedding's gradient, if both are on this rank. Call this
+// function once per step.
 void model_fold_tied(Model *m);
 
 // The result of a step: mean loss per counted token, gradient norm before clipping. The norm is the
@@ -99,7 +106,8 @@ Tensor param_owned_part(const Unit *u, Tensor own, Range r);
 // Writes to squares [config_tensors] the sum of squares of each tensor's final gradient. Counts the
 // elements that this rank owns and whose parameter has in_norm.
 void model_grad_squares(const Model *m, double *squares);
-double norm_of_squares(const double *squares, size_t n); // adds the tensors in model order
+// Returns the norm. Adds the tensors in model order.
+double norm_of_squares(const double *squares, size_t n);
 // Returns the norm of the whole gradient. The squares are added over `ranks`, the ranks that share
 // the gradient (NULL: this rank has the whole gradient), then over the tensors. Every element has
 // one owner; other ranks add zeros.

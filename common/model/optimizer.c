@@ -1,4 +1,4 @@
-// optimizer.c: the update rules, element by element.
+// optimizer.c: applies the update rules, element by element.
 #include "common/model/optimizer.h"
 #include <math.h>
 #include "common/comm/record.h"
@@ -28,7 +28,7 @@ void optimizer_allocate(const Optimizer *o, Model *m) {
 }
 
 // Updates elements [lo, hi) of the unit, which belong to one parameter. The rule treats each
-// element alone, so it does not depend on cuts.
+// element alone, so the result does not depend on cuts.
 static void update(const Optimizer *o, Unit *u, size_t lo, size_t hi, bool decay, double scale) {
     lo -= u->own.lo;
     hi -= u->own.lo;

@@ -1,4 +1,4 @@
-// optimizer.h: SGD and AdamW, over the part of each unit that a rank owns.
+// optimizer.h: declares SGD and AdamW, which update the part of each unit that a rank owns.
 #ifndef OPTIMIZER_H
 #define OPTIMIZER_H
 #include "common/model/model.h"
@@ -13,9 +13,9 @@ typedef struct {
     size_t step;                  // steps done
     bool no_master;               // updates 16-bit weights in place: 06.06 shows what is lost
 } Optimizer;
-Optimizer sgd(double lr); // without momentum
-// Betas 0.9 and 0.95, no decay. epsilon is 1e-5, because 1e-8 amplifies the noise of zero
-// gradients.
+Optimizer sgd(double lr); // returns SGD without momentum
+// Returns AdamW with betas 0.9 and 0.95, without decay. epsilon is 1e-5, because 1e-8 amplifies the
+// noise of zero gradients.
 Optimizer adamw(double lr);
 // Allocates m and v for the owned elements; SGD needs m or nothing. Weights of 16 bits also get a
 // master in reals.

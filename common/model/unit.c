@@ -1,4 +1,4 @@
-// unit.c: describing, placing and initialising parameters.
+// unit.c: describes, places and initialises parameters.
 #include "common/model/unit.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// unit.h: parameters, and the units that hold them. A parameter knows which part of the whole
-// tensor this rank holds. A unit is several parameters one after another.
+// unit.h: describes parameters and the units that hold them. A parameter knows which part of the
+// whole tensor this rank holds. A unit is several parameters one after another.
 #ifndef UNIT_H
 #define UNIT_H
 #include "common/comm/comm.h"
@@ -34,10 +34,10 @@ Param param_describe_grouped(const char *name, size_t rows, size_t cols, size_t 
 // Returns the number of blocks of the width of my_cols. The first block counts as `ratio` blocks.
 static inline size_t param_narrow_blocks(const Param *p) { return p->ratio + p->blocks - 1; }
 size_t param_local_rows(const Param *p);
-size_t param_local_cols(const Param *p); // columns of all blocks
-bool param_is_whole(const Param *p);     // this rank holds the whole tensor
-// p->g += g: adds a finished contribution with the shape of the local part. The first contribution
-// after zeroing overwrites.
+size_t param_local_cols(const Param *p); // returns the columns of all blocks
+bool param_is_whole(const Param *p);     // Does this rank hold the whole tensor?
+// Adds g, a finished contribution with the shape of the local part, to p->g. The first contribution
+// after zeroing overwrites p->g.
 void param_add_gradient(Param *p, Tensor g);
 // Returns the place of local element i in the flattened whole tensor. Initial values, comparison
 // and export use this one map.
@@ -67,27 +67,30 @@ typedef struct Unit {
     Tensor master;
     bool master_made;
 } Unit;
-// Memory [1, n] for n weights or gradients of the unit, in their element type.
+// These functions return memory [1, n] for n weights or gradients of the unit, in their element
+// type.
 Tensor unit_new_weights(const Unit *u, Arena *a, size_t n);
 Tensor unit_new_gradients(const Unit *u, Arena *a, size_t n);
-// w is [1, size] or {0}. Sets the views, also those of its tied use.
+// These functions set the unit's tensor, which is [1, size] or {0}, and the views of the
+// parameters. unit_attach_weights also sets the weights of the tied use.
 void unit_attach_weights(Unit *u, Tensor w);
 void unit_attach_gradients(Unit *u, Tensor g);
-// marks every gradient as empty: the first contribution overwrites
+// Marks every gradient as empty, so that the first contribution overwrites it.
 void unit_zero_gradients(Unit *u);
-// Sums the partial gradients, after backward and before any other use of gradients. Collective over
-// Param.partial. Neighbouring parameters with the same ranks share one all-reduce.
+// Sums the partial gradients, after backward and before any other use of gradients. All ranks of
+// Param.partial must call this function. Neighbouring parameters with the same ranks share one
+// all-reduce.
 void unit_partial_sums(Unit *u);
 
 // The tensors of a unit: its weights, and the final gradient and state of the owned elements.
 typedef enum { UNIT_WEIGHTS, UNIT_GRADIENTS, UNIT_M, UNIT_V, UNIT_MASTER } UnitTensor;
-// [1, own]; fault() if absent, as m and v under SGD, or a master of reals
+// Returns a tensor [1, own]. Calls fault() if it is absent, such as m and v under SGD, or the
+// master of weights in reals.
 Tensor unit_own(const Unit *u, UnitTensor what);
-// Fills t [1, range], these elements of the unit, with values that a function gives for each
-// parameter and place in the flattened whole tensor. Initial values, loading and migration use this
-// call.
+// Fills t [1, range], these elements of the unit. `element` gives the value for a parameter and a
+// place in the flattened whole tensor. Initial values, loading and migration use this function.
 typedef real UnitElement(void *context, const Param *p, size_t global_index);
 void unit_fill(const Unit *u, Tensor t, Range range, UnitElement *element, void *context);
-// with the initial values
+// Fills w [1, range] with the initial values of these elements.
 void unit_initialize(const Unit *u, Tensor w, Range range, uint64_t seed);
 #endif

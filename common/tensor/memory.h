@@ -35,20 +35,25 @@ void arena_free(Arena *a); // frees every buffer; the arena may be used again
 // After this call the ledger counts the arena's buffers under this category.
 void arena_rebook(Arena *a, MemoryCategory category);
 size_t arena_bytes(const Arena *a);
-bool arena_holds(const Arena *a, const void *p); // is p an address in one of its buffers?
-// This rank's scratch, for the widened copies of an op's 16-bit operands; valid until the next
-// call. It grows and is kept. The ledger does not count it, because a device that multiplies 16-bit
-// numbers needs no such copies. memory_scratch_bytes is its size now.
+bool arena_holds(const Arena *a, const void *p); // Is p an address in a buffer of a?
+// Returns this rank's scratch, for the widened copies of an op's 16-bit operands. The copies are
+// valid until the next call. The scratch grows and is kept. The ledger does not count it, because a
+// device that multiplies 16-bit numbers needs no such copies. memory_scratch_bytes returns its size
+// now.
 void *memory_scratch(size_t bytes);
 size_t memory_scratch_bytes(void);
 
-size_t memory_now(MemoryCategory c); // bytes of this rank
+size_t memory_now(MemoryCategory c); // returns the live bytes of this rank
+// Returns the peak since memory_reset_peaks.
 size_t memory_peak(MemoryCategory c);
-// peak of the total since the rank began; memory_reset_peaks does not change it
+// Returns the peak of the total since the rank began, without MEM_REFERENCE. memory_reset_peaks
+// does not change this peak.
 size_t memory_most(void);
-size_t memory_process_most(void); // peak of all ranks of this process together, with MEM_REFERENCE
-void memory_reset_peaks(void);    // sets every peak to the live bytes
-void memory_set_poison(bool on);  // per rank; default on; switched off for speed
+// Returns the peak of all ranks of this process together, with MEM_REFERENCE.
+size_t memory_process_most(void);
+void memory_reset_peaks(void); // sets every peak to the live bytes
+// Switches poison on or off for this rank; on at the start. Poison costs time.
+void memory_set_poison(bool on);
 bool memory_poison(void);
 
 // While the ledger is paused, communication is not counted and new memory is MEM_REFERENCE. Calls
@@ -57,7 +62,7 @@ void ledger_pause(void);
 void ledger_resume(void);
 bool ledger_paused(void);
 
-void memory_rank_begin(void); // the frame calls it at the start of each rank
-// fault() if memory is still live (a leak).
+void memory_rank_begin(void); // clears the ledger; the frame calls it at the start of each rank
+// Calls fault() if memory is still live (a leak).
 void memory_rank_end(void);
 #endif

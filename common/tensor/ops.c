@@ -21,7 +21,8 @@
 #include "common/tensor/rows.h"
 #include "common/base/util.h"
 
-// A BLAS counts in int. It requires ld >= columns even for one row, where ld has no meaning.
+// These functions return sizes for a BLAS, which counts in int. A BLAS requires ld >= columns even
+// for one row, where ld has no meaning.
 static int blas_int(size_t n) {
     if (n > 0x7fffffff) fault("a matrix dimension of %zu is more than this BLAS can count", n);
     return (int)n;
@@ -31,7 +32,7 @@ static int blas_ld(size_t ld, size_t columns) {
     return blas_int(ld < 1 ? 1 : ld);
 }
 
-// Products are the only arithmetic that the simulated clock charges.
+// Charges a product to the simulated clock, which charges no other arithmetic.
 static void charge(size_t m, size_t n, size_t k) {
     if (meter_product) meter_product(2.0 * (double)m * (double)n * (double)k);
     if (device_meanwhile) device_meanwhile(0);
@@ -62,7 +63,7 @@ static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t 
     device_multiply_halves(&p);
 }
 
-// count[0] * count[1] products; k > 0.
+// Computes a batch of count[0] * count[1] products; k > 0.
 static void gemm_batch(int a_transposed, int b_transposed, size_t m, size_t n, size_t k,
                        const size_t count[2], Tensor a, BatchSteps a_steps, Tensor b,
                        BatchSteps b_steps, Tensor c, BatchSteps c_steps) {
@@ -91,7 +92,7 @@ static void gemm_batch(int a_transposed, int b_transposed, size_t m, size_t n, s
 
 // ---- shapes ----
 
-// fault() unless t is [rows, cols], as the shape of `by` requires.
+// Calls fault() unless t is [rows, cols], as the shape of `by` requires.
 static void need_shape(const char *op, const char *name, Tensor t, size_t rows, size_t cols,
                        const char *by, Tensor other) {
     if (t.rows != rows || t.cols != cols)
@@ -101,22 +102,22 @@ static void need_shape(const char *op, const char *name, Tensor t, size_t rows, 
 static void need_same(const char *op, const char *name, Tensor t, const char *by, Tensor other) {
     need_shape(op, name, t, other.rows, other.cols, by, other);
 }
-// The same for an operand that is always in reals.
+// Checks the same for an operand that is always in reals.
 static void need_reals(const char *op, const char *name, Tensor t, size_t rows, size_t cols,
                        const char *by, Tensor other) {
     tensor_need_reals(op, name, t);
     need_shape(op, name, t, rows, cols, by, other);
 }
 
-// Element-wise ops ignore the shape, so contiguous tensors are done as one long row.
+// Returns a contiguous t as one long row, because element-wise ops ignore the shape.
 static Tensor as_one_row(Tensor t, bool contiguous) {
     return contiguous ? tensor_reshape(t, 1, tensor_count(t)) : t;
 }
 
 // ---- 16 bits ----
 
-// Replaces all operands by widened copies, if one of them has 16 bits. Outputs are widened, too,
-// because an op may change an operand in place, or only a part of it.
+// Replaces 16-bit operands by widened copies, and returns whether there are any. Outputs are
+// widened, too, because an op may change an operand in place, or only a part of it.
 static bool widen(Tensor *const operand[], Tensor stored[], size_t n) {
     size_t count = 0;
     bool any = false;
@@ -156,7 +157,7 @@ static void round_outputs(Tensor *const operand[], const Tensor stored[], size_t
             return; \
         } \
     } while (0)
-// The same for an op whose kernels take 16 bits (rows.h).
+// WIDENED_IN_C does the same for an op whose kernels take 16 bits (rows.h).
 #define WIDENED_IN_C(...) \
     do { \
         if (!KERNELS_TAKE_HALVES) WIDENED(__VA_ARGS__); \
@@ -663,8 +664,8 @@ void op_rms_norm_grads(Tensor dgain, Tensor x, Tensor stats, Tensor dy) {
 
 // ---- rotary positions ----
 
-// Pair i of every head in a row: one sine and cosine for all heads. The angle is a double, because
-// a float has too few digits for late positions.
+// Rotates pair i of every head in a row. All heads share one sine and one cosine. The angle is a
+// double, because a float has too few digits for late positions.
 ITEM void rotate_item(Row x, size_t i, size_t heads, size_t D, double position, double theta,
                       int direction) {
     const double angle = position * pow(theta, -2 * (double)i / (double)D);
@@ -740,8 +741,9 @@ static size_t need_heads(const char *op, const char *q, Tensor queries, const ch
               op, q, queries.rows, queries.cols, k, keys.rows, keys.cols, p.rows, p.cols, B, heads);
     return heads ? keys.cols / heads : 0;
 }
-// Distances between the matrices of a batch with one product per sequence and head. Sequences are T
-// rows apart, heads are D columns apart, and their parts of p are Tq rows apart.
+// Returns the distances between the matrices of a batch with one product per sequence and head.
+// Sequences are T rows apart and heads are D columns apart. score_steps() does the same for p,
+// where heads are Tq rows apart.
 static BatchSteps head_steps(Tensor x, size_t T, size_t D) {
     BatchSteps s = { { T * x.ld, D } };
     return s;
@@ -780,7 +782,7 @@ void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
                head_steps(o, Tk, D));
 }
 
-// Queries per sequence in p.
+// Returns the number of queries per sequence in p.
 static size_t need_place(const char *op, Tensor p, HeadsPlace at) {
     const size_t n = at.B * at.heads;
     if (n ? p.rows % n : p.rows)
@@ -791,8 +793,8 @@ static size_t need_place(const char *op, Tensor p, HeadsPlace at) {
 ITEM size_t query_position(HeadsPlace at, size_t Tq, size_t r) {
     return at.query ? (size_t)at.query[r / (at.heads * Tq) * Tq + r % Tq] : r % Tq;
 }
-// Returns the number of its sequence's Tk keys that do not come after the query of row r. Positions
-// ascend, so these are the first keys.
+// Returns how many of the Tk keys of row r's sequence do not come after the query of row r.
+// Positions ascend, so these are the first keys.
 ITEM size_t keys_seen(HeadsPlace at, size_t Tq, size_t Tk, size_t r) {
     const size_t query = query_position(at, Tq, r);
     if (!at.key) return query < Tk ? query + 1 : Tk;
@@ -835,7 +837,7 @@ void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t firs
     });
 }
 
-// Only keys below `live` count. Later loops round this up to whole vectors: the extra keys have
+// Rounds `live` up to whole vectors, at most n. Only keys below `live` count. The extra keys have
 // score -inf, so their probability is 0.
 ITEM size_t whole_lanes(size_t live, size_t n) {
     const size_t rounded = (live + LANES - 1) / LANES * LANES;
@@ -876,7 +878,7 @@ void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at) {
     });
 }
 
-// ds = scale p (dp - sum(p dp)).
+// Computes ds = scale p (dp - sum(p dp)).
 ITEM void causal_softmax_backward_row(real *ds, const real *p, const real *dp, real scale,
                                       size_t live, size_t n) {
     const size_t near = whole_lanes(live, n);
@@ -924,8 +926,8 @@ void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlac
     });
 }
 
-// Two softmaxes over different keys become one over both. Each o has the weight e^lse, its sum of
-// exponentials. The larger lse is subtracted first, because e^100 exceeds the range of float.
+// Joins two softmaxes over different keys. Each o has the weight e^lse, its sum of exponentials.
+// The larger lse is subtracted first, because e^100 exceeds the range of float.
 ITEM void merge_heads_item(Row o, real *lse, ConstRow o_more, real lse_more, size_t D) {
     const real max = *lse > lse_more ? *lse : lse_more;
     if (lse_more == -(real)HUGE_VAL) return; // no key seen here
@@ -999,7 +1001,8 @@ void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real 
     });
 }
 
-// The triangle of p, row by row or column by column: one product per sequence and head.
+// Checks that p has as many keys as queries per sequence. The op_heads_*_triangle functions compute
+// the triangle of p row by row or column by column, with one product per sequence and head.
 static void need_square(const char *op, Tensor p, size_t B, size_t Tq) {
     if (B && p.cols != Tq)
         fault("%s: p has %zu queries and %zu keys a sequence: a triangle has as many", op, Tq,

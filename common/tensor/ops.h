@@ -20,23 +20,24 @@ void op_matmul_tn(Tensor y, Tensor x, Tensor w); // y[M,N] = x[K,M]^T w[K,N]
 
 // --- element by element ---
 void op_add(Tensor y, Tensor a, Tensor b); // y = a + b; y may be a or b
-void op_max(Tensor y, Tensor a, Tensor b); // the larger one; NaN stays NaN; y may be a or b
+void op_max(Tensor y, Tensor a, Tensor b); // y = the larger one; NaN stays NaN; y may be a or b
 // y[1,N] = ((row 0 of parts[M,N] + row 1) + row 2) + ..., or the maxima of the columns; NaN stays
-// NaN. In 16 bits a sum is rounded once. y may be a row of parts. A transport adds contributions of
-// ranks with it.
+// NaN. In 16 bits a sum is rounded once. y may be a row of parts. Transports add contributions of
+// ranks with op_combine.
 void op_combine(Tensor y, Tensor parts, bool max);
 void op_scale(Tensor y, Tensor x, real s);      // y = s x; y may be x
 void op_multiply(Tensor y, Tensor a, Tensor b); // y = a * b, element by element
 // y = x + bias[1,N] on every row; y may be x. A bias of 0 columns is absent: y = x.
 void op_add_bias(Tensor y, Tensor x, Tensor bias);
-void op_sum_rows(Tensor sum, Tensor x); // sum[1,N]: the bias gradient; rows added in order
-void op_gelu(Tensor y, Tensor x);       // tanh form, as in GPT-2
+// sum[1,N] = the sum of the rows, in order: the bias gradient
+void op_sum_rows(Tensor sum, Tensor x);
+void op_gelu(Tensor y, Tensor x);                      // tanh form, as in GPT-2
 void op_gelu_backward(Tensor dx, Tensor x, Tensor dy); // dx may be dy
 // SwiGLU (Shazeer 2020, section 2): y[M,F] = silu(gate) * up, x[M,2F] = gate | up. Backward: dy may
 // be the first F columns of dx.
 void op_swiglu(Tensor y, Tensor x);
 void op_swiglu_backward(Tensor dx, Tensor x, Tensor dy);
-// GELU if y and x have one shape, SwiGLU if y is half as wide.
+// Computes GELU if y and x have one shape, SwiGLU if y is half as wide.
 void op_activation(Tensor y, Tensor x);
 void op_activation_backward(Tensor dx, Tensor x, Tensor dy);
 
@@ -59,12 +60,13 @@ void op_dropout(Tensor y, Tensor x, Dropout d);
 void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias);
 void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Tensor dy);
-// Layer norm of rows that are spread over ranks. x, y, gain, bias hold some of a row's `whole`
-// columns; stats and sums hold all rows. sums[M,2] are over the local columns. The caller adds the
-// sums over the ranks that share the rows, then applies them. One all-reduce is enough, because the
-// variance is mean(x^2) - mean(x)^2. The variance has the relative error of 1 + mean^2 / variance
-// roundings. stats may be sums. op_layer_norm_grads needs the local columns only.
-void op_layer_norm_sums(Tensor sums, Tensor x); // sums of x and x^2
+// These functions compute the layer norm of rows that are spread over ranks. x, y, gain, bias hold
+// some of a row's `whole` columns; stats and sums hold all rows. sums[M,2] are over the local
+// columns. The caller adds the sums over the ranks that share the rows, then applies them. One
+// all-reduce is enough, because the variance is mean(x^2) - mean(x)^2. The variance has the
+// relative error of 1 + mean^2 / variance roundings. stats may be sums. op_layer_norm_grads needs
+// the local columns only.
+void op_layer_norm_sums(Tensor sums, Tensor x); // computes the sums of x and x^2
 void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias,
                          size_t whole);
 void op_layer_norm_backward_sums(Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy);
@@ -84,9 +86,9 @@ void op_rms_norm_grads(Tensor dgain, Tensor x, Tensor stats, Tensor dy);
 void op_rotate(Tensor x, size_t D, const int *position, size_t T, double theta, int direction);
 
 // --- grouped heads (Ainslie et al. 2023): heads of D columns ---
-// y[M, n ratio D]: each head of x[M, n D] `ratio` times
+// y[M, n ratio D] has each head of x[M, n D] `ratio` times.
 void op_repeat_heads(Tensor y, Tensor x, size_t D);
-// y[M, n D]: the sum of each group of `ratio` heads of x[M, n ratio D]
+// y[M, n D] is the sum of each group of `ratio` heads of x[M, n ratio D].
 void op_fold_heads(Tensor y, Tensor x, size_t D);
 
 // --- attention, per head: Tq queries and Tk keys per sequence ---
@@ -104,14 +106,14 @@ typedef struct {
     size_t B, heads;
     const int *query, *key;
 } HeadsPlace;
-// Each row: softmax of scale*s over the keys that do not come after the query, and 0 elsewhere. A
-// row without such keys is all 0. p may be s.
+// Writes to each row of p the softmax of scale*s over the keys that do not come after the query,
+// and 0 elsewhere. A row without such keys is all 0. p may be s.
 void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at);
 // ds may be dp
 void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, HeadsPlace at);
-// Softmax over some of the keys; the caller joins the parts (online softmax; Milakov and Gimelshein
-// 2018, section 3). lse [B*Tq, heads] is the logarithm of the sum of exp(scale s) over the local
-// keys that a query attends to; -inf: no such key.
+// Computes the softmax over some of the keys. The caller joins the parts (online softmax; Milakov
+// and Gimelshein 2018, section 3). lse [B*Tq, heads] is the logarithm of the sum of exp(scale s)
+// over the local keys that a query attends to; -inf: no such key.
 void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlace at);
 // Joins two parts of attention: o [M, heads*D] and lse [M, heads] of some keys with o_more and
 // lse_more of other keys. The result is in o and lse.
@@ -119,14 +121,14 @@ void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more);
 // Recomputes p from the lse of all keys: exp(scale s - lse) for the keys that a query attends to,
 // else 0.
 void op_causal_probabilities(Tensor p, Tensor s, Tensor lse, real scale, HeadsPlace at);
-// For softmax's backward with a part of the keys: dot [B*Tq, heads] is sum(p dp) over all keys. It
-// equals the product of o and do, head by head.
+// Computes dot [B*Tq, heads], the sum(p dp) over all keys. softmax's backward with a part of the
+// keys needs it. dot equals the product of o and do, head by head.
 void op_heads_dot(Tensor dot, Tensor o, Tensor d_o);
 // ds may be dp
 void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale,
                                HeadsPlace at);
-// The three products if query i of a sequence attends to keys 0 .. i only (Tq = Tk). They take half
-// the work. The part of p above the diagonal is neither written nor read.
+// These functions compute the three products if query i of a sequence attends to keys 0 .. i only
+// (Tq = Tk). They take half the work. The part of p above the diagonal is neither written nor read.
 void op_heads_scores_triangle(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);
 void op_heads_mix_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
 void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
@@ -138,26 +140,27 @@ void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t firs
 // --- embedding: y[r] = wte[token r - vocab0] + wpe[position r] ---
 // A token outside wte's rows contributes nothing (vocabulary-parallel). Outputs are overwritten. A
 // token's rows of dy are added in order.
-// y: zero rows for foreign tokens
+// Writes zero rows for foreign tokens.
 void op_embed_tokens(Tensor y, Tensor wte, const int *tokens, size_t vocab0);
 void op_embed_tokens_grad(Tensor dwte, const int *tokens, Tensor dy, size_t vocab0);
-// NaN where wpe lacks the row. A wpe of 0 columns is absent: y = x.
+// y is NaN where wpe lacks the row. A wpe of 0 columns is absent: y = x.
 void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position);
-// zero for a position that no row has
+// A row of dwpe is zero if no row has its position.
 void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy);
 
 // --- cross entropy, cut where a vocabulary-parallel head communicates ---
 // Columns of logits are entries vocab0 .. vocab0+cols-1. A negative target is not counted: loss 0,
 // gradient 0.
-void op_row_max(Tensor max, Tensor logits); // [M,1]
-// [M,1]; 0 if the target is another rank's entry
+void op_row_max(Tensor max, Tensor logits); // max[M,1]
+// picked[M,1]; 0 if the target is another rank's entry
 void op_pick_target(Tensor picked, Tensor logits, const int *targets, size_t vocab0);
-void op_exp_sum(Tensor sum, Tensor logits, Tensor max); // logits <- exp(logits - max); sum[M,1]
-// log(sum) + max - picked
+// Replaces logits by exp(logits - max). sum[M,1] is the sum of each row.
+void op_exp_sum(Tensor sum, Tensor logits, Tensor max);
+// loss = log(sum) + max - picked
 void op_token_loss(Tensor loss, Tensor picked, Tensor max, Tensor sum, const int *targets);
+// Replaces logits, which hold exponentials by now, by (exponential / sum - onehot) * dloss[M,1].
 void op_cross_entropy_backward(Tensor logits, Tensor sum, const int *targets, Tensor dloss,
                                size_t vocab0);
-// logits (exponentials by now) <- (exponential / sum - onehot) * dloss[M,1]
 
 // --- optimizers, on flat ranges of equal shape ---
 // w -= lr (scale g + weight_decay w)
@@ -166,6 +169,6 @@ void op_sgd(Tensor w, Tensor g, real scale, real lr, real weight_decay);
 typedef struct {
     real lr, beta1, beta2, epsilon, weight_decay, correction1, correction2;
 } AdamW;
-// Loshchilov and Hutter 2019
+// Updates w, m and v (Loshchilov and Hutter 2019).
 void op_adamw(Tensor w, Tensor g, Tensor m, Tensor v, real scale, AdamW a);
 #endif

@@ -24,7 +24,8 @@ ITEM uint64_t random_mix(uint64_t x) {
 ITEM uint64_t random_key(uint64_t key, uint64_t coordinate) {
     return random_mix(key + UINT64_C(0x9e3779b97f4a7c15) * (coordinate + 1));
 }
-ITEM double random_unit(uint64_t key) { return ((double)(key >> 11) + 0.5) * 0x1p-53; } // in (0, 1)
+// Returns a value in (0, 1).
+ITEM double random_unit(uint64_t key) { return ((double)(key >> 11) + 0.5) * 0x1p-53; }
 // Returns a normal value with mean 0 and deviation 1 (Box and Muller 1958). The function computes
 // in double and callers round the result, so both precisions get the same weights.
 ITEM double random_normal(uint64_t key) {

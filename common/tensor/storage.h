@@ -26,9 +26,9 @@ ITEM float bits_float(uint32_t bits) {
 }
 
 // A double is rounded to float before it is rounded to 16 bits. To nearest, the first rounding
-// could make a tie that the second one breaks in the wrong direction. So the first one is to odd:
-// an inexact result is the neighbour whose last bit is 1, which is never a tie (Boldo and Melquiond
-// 2008).
+// could make a tie that the second one breaks in the wrong direction. So the first rounding is to
+// odd: an inexact result is the neighbour whose last bit is 1, which is never a tie (Boldo and
+// Melquiond 2008).
 #ifdef REAL_IS_DOUBLE
 ITEM float real_float(double x) {
     const float nearest = (float)x;
@@ -77,7 +77,7 @@ ITEM real stored_value(Element e, uint16_t h) {
 ITEM uint16_t stored_round(Element e, real x) {
     return e == BF16S ? bf16_round(real_float(x)) : fp16_round(real_float(x));
 }
-// Elements lo <= c < hi of a row.
+// These functions convert elements lo <= c < hi of a row.
 ITEM void widen_part(real *y, const uint16_t *x, Element e, size_t lo, size_t hi) {
     if (e == BF16S) {
         INDEPENDENT

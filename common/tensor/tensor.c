@@ -124,7 +124,7 @@ ITEM void copy_half_part(uint16_t *y, const uint16_t *x, Element to, Element fro
     for (size_t c = lo; c < hi; c++)
         y[c] = to == from ? x[c] : stored_round(to, stored_value(from, x[c]));
 }
-// At least one of the two has 16 bits.
+// Copies and converts. At least one of the two tensors has 16 bits.
 static void copy_stored(Tensor to, Tensor from) {
     if (from.element == REALS)
         FOR_EACH_PART(r, lo, hi, to.rows, to.cols, {
@@ -159,7 +159,7 @@ void tensor_copy(Tensor to, Tensor from) {
                   { copy_part(to.data + r * to.ld, from.data + r * from.ld, lo, hi); });
 }
 
-// Elements of 16 bits are converted on the host.
+// Uploads to a tensor of 16 bits. The host converts the elements.
 static void upload_halves(Tensor to, const real *from) {
     const size_t n = tensor_count(to);
     uint16_t *half = (uint16_t *)host_alloc(n * sizeof *half);
@@ -208,7 +208,8 @@ ITEM void randomize_part(real *y, uint64_t key, double deviation, uint64_t first
     for (size_t c = lo; c < hi; c++)
         y[c] = (real)(random_normal(random_key(key, first + c)) * deviation);
 }
-// Returns a copy of t in reals, in this rank's scratch. Only its values matter: it is contiguous.
+// Returns a contiguous tensor of reals with the shape of t, in this rank's scratch. The values are
+// not copied; widened() copies them.
 static Tensor scratch_like(Tensor t) {
     Tensor wide = t;
     wide.data = (real *)memory_scratch(tensor_count(t) * sizeof(real));
@@ -236,8 +237,8 @@ void tensor_randomize(Tensor t, uint64_t key, double deviation) {
 
 // ---- sums for the host ----
 
-// One item is one block of ROW_SUM, so a long row keeps a GPU busy. The host adds the blocks in
-// order, so the sum has ROW_SUM's bits.
+// Returns the sum of one block of ROW_SUM. One item is one block, so a long row keeps a GPU busy.
+// The host adds the blocks in order, so the sum has ROW_SUM's bits.
 ITEM double sum_block(const real *x, size_t n) {
     double sum;
     ROW_SUM(double, sum, c, n, (double)x[c]);

@@ -23,8 +23,8 @@ typedef struct {
     Element element;
 } Shape;
 
-size_t element_size(Element e);      // bytes
-const char *element_name(Element e); // "fp32", "fp64", "bf16", "fp16", ...
+size_t element_size(Element e);      // returns bytes
+const char *element_name(Element e); // returns "fp32", "fp64", "bf16", "fp16", ...
 static inline bool element_is_half(Element e) { return e == BF16S || e == FP16S; }
 static inline Shape tensor_shape(size_t rows, size_t cols, Element element) {
     const Shape s = { rows, cols, element };
@@ -34,30 +34,36 @@ static inline Shape tensor_shape(size_t rows, size_t cols, Element element) {
 // New tensors are filled with NaN, not with zeros. tensor_new makes reals.
 Tensor tensor_new(Arena *a, size_t rows, size_t cols);
 Tensor tensor_shaped(Arena *a, Shape s);
-Tensor tensor_like(Arena *a, Tensor t); // with the shape and the element type of t
+// Returns a new tensor with the shape and the element type of t.
+Tensor tensor_like(Arena *a, Tensor t);
 static inline size_t tensor_bytes(Tensor t) { return t.rows * t.cols * element_size(t.element); }
-// Faults of an op whose loops read reals, if t is stored in 16 bits.
+// Calls fault() if t is stored in 16 bits, for an op whose loops read reals.
 void tensor_need_reals(const char *op, const char *name, Tensor t);
 static inline size_t tensor_count(Tensor t) { return t.rows * t.cols; }
 static inline bool tensor_contiguous(Tensor t) { return t.ld == t.cols || t.rows <= 1; }
 
 // Views do not copy; fault() if they are out of range.
-Tensor tensor_row_range(Tensor t, size_t lo, size_t hi); // rows lo <= r < hi
-Tensor tensor_col_range(Tensor t, size_t lo, size_t hi); // columns lo <= c < hi
-// Elements lo <= i < hi of a contiguous tensor, as [1, hi-lo].
+Tensor tensor_row_range(Tensor t, size_t lo, size_t hi); // returns rows lo <= r < hi
+Tensor tensor_col_range(Tensor t, size_t lo, size_t hi); // returns columns lo <= c < hi
+// Returns elements lo <= i < hi of a contiguous tensor, as [1, hi-lo].
 Tensor tensor_flat_range(Tensor t, size_t lo, size_t hi);
-Tensor tensor_reshape(Tensor t, size_t rows, size_t cols); // same elements, contiguous
+// Returns the same elements in another shape. t must be contiguous.
+Tensor tensor_reshape(Tensor t, size_t rows, size_t cols);
 
 void tensor_fill(Tensor t, real value);
-void tensor_copy(Tensor to, Tensor from);        // same shape; other elements are converted
-void tensor_upload(Tensor to, const real *from); // from: contiguous host memory, rows*cols
+// Copies to a tensor of the same shape. Converts if the element types differ.
+void tensor_copy(Tensor to, Tensor from);
+// Copies rows*cols reals from contiguous host memory to a tensor.
+void tensor_upload(Tensor to, const real *from);
+// Copies a tensor to rows*cols reals of host memory.
 void tensor_download(real *to, Tensor from);
 // Fills t with normal values. Element (r, c) is a function of key and r*cols + c.
 void tensor_randomize(Tensor t, uint64_t key, double deviation);
-double tensor_sum(Tensor t);            // in double: adds each row, then the rows in order
-double tensor_sum_of_squares(Tensor t); // in the same order
-bool tensor_equal(Tensor a, Tensor b);  // equal shape and equal bits, of one element type
+// Returns the sum in double. Adds each row, then the rows in order.
+double tensor_sum(Tensor t);
+double tensor_sum_of_squares(Tensor t); // adds in the same order
+bool tensor_equal(Tensor a, Tensor b);  // Are shape, element type and bits equal?
 
-int *ints_new(Arena *a, size_t n); // device memory for tokens and targets
+int *ints_new(Arena *a, size_t n); // returns device memory for tokens and targets
 void ints_upload(int *to, const int *from, size_t n);
 #endif
