@@ -3,15 +3,16 @@
 // question: If servers hold the weights, how many bytes pass their links, and what changes if no worker waits?
 // vary: SEQUENCES 5..11, STEPS 4..7, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  each of k servers Psi/k weights, their gradient and AdamW's state, and a buffer of Psi/k
-//         for each of n workers. Each worker all weights and gradients, B/n of the sequences, and
-//         no optimizer state.
+// Holds:  each of k servers has Psi/k weights, their gradient and AdamW's state, and a buffer of
+//         Psi/k elements for each of n workers. Each worker has all weights and gradients, B/n of
+//         the sequences, and no optimizer state.
 // Sends:  per step a worker pushes its gradient and pulls the weights, Psi elements (S bytes) each
-//         way, Psi/k from and to every server. A server receives and sends n S/k bytes per step.
-// Saves:  2 Psi elements of optimizer state per worker. Asynchronous: no worker waits for the
-//         slowest.
-// Costs:  all bytes pass through the servers' links. Asynchronous: a gradient is up to (n-1)(2s+1)
-//         versions old.
+//         way. Every server gets Psi/k of these elements and sends as many. A server receives and
+//         sends n S/k bytes per step.
+// Saves:  a worker needs no optimizer state of 2 Psi elements. In asynchronous training no worker
+//         waits for the slowest.
+// Costs:  all bytes pass through the servers' links. In asynchronous training a gradient is up to
+//         (n-1)(2s+1) versions old.
 // A synchronous server adds all pushes in the workers' order, which gives the bits of an all-reduce
 // in rank order. An asynchronous server updates after every push. The server answers at once (by
 // the simulated clock), unless the worker is more than s steps ahead of the slowest (stale

@@ -20,9 +20,9 @@ ITEM double power_of_two(int e) { // -1022 <= e <= 1023
     memcpy(&x, &bits, sizeof x);
     return x;
 }
-// Rounds to the nearest, ties to even. Numbers near x are multiples of 2^s. The 15 bits are the
-// exponent s and the count of these multiples. A count that is rounded up to the next power of two
-// carries into the exponent, which is right.
+// Returns the bits of x in fp16, rounded to the nearest, ties to even. Numbers near x are multiples
+// of 2^s. The 15 bits are the exponent s and the count of these multiples. A count that is rounded
+// up to the next power of two carries into the exponent, which is right.
 ITEM uint16_t half_from(double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);

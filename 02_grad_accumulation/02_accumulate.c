@@ -6,7 +6,7 @@
 // Holds:  one device has the weights, one gradient buffer, and the activations of one micro-batch
 //         at a time.
 // Sends:  nothing.
-// Saves:  memory for activations: ceil(B / m) sequences have activations at a time, not B.
+// Saves:  memory for activations, because ceil(B / m) sequences have activations at a time, not B.
 // Costs:  no memory, because all micro-batches add to one gradient buffer. The matrix products have
 //         the same rows, in m smaller pieces.
 // Huang et al. 2018 (GPipe), section 2.2; PyTorch users call it gradient accumulation. Left out:
@@ -34,7 +34,7 @@ double accumulate_gradients(Model *model, const Batch *batch, size_t m) {
     return loss;
 }
 
-// One step: m micro-batches, then one norm and one update.
+// Makes one step: m micro-batches, then one norm and one update.
 StepResult accumulate_step(Model *model, Optimizer *o, const Batch *batch, size_t m) {
     double loss = accumulate_gradients(model, batch, m);
     double norm = model_grad_norm(model, NULL);
