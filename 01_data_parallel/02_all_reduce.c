@@ -6,7 +6,7 @@
 // Holds:  every rank has a replica, which is all Psi weights, gradients and optimizer state, and
 //         B/N of the sequences. wte, the table that embedding and head share, has two gradients.
 // Sends:  before step 0 rank 0 broadcasts its weights, Psi elements. After the last backward of a
-//         step the ranks all-reduce the gradient. In it each rank sends 2 (N-1)/N of Psi elements.
+//         step the ranks all-reduce the gradient. Each rank then sends 2 (N-1)/N of Psi elements.
 // Saves:  each rank computes B/N sequences and keeps the activations of these alone.
 // Costs:  Costs: the ranks hold weights, gradients and state N times. A step takes
 //         3F(ceil(B/N)) + 2(N-1) alpha + 2(N-1)/N Psi e / beta.

@@ -62,8 +62,8 @@ void buckets_arm(Buckets *b) {
     for (size_t i = 0; i < b->n_tensors; i++) b->tensor[i].ready = false;
 }
 
-// Marks p as ready, because its gradient is final. So its bucket waits for one tensor less. At 0
-// the bucket is complete.
+// Marks p as ready, because its gradient is final. So the bucket of p waits for one tensor less. At
+// 0 the bucket is complete.
 static void tensor_ready(Buckets *b, const Param *p) {
     BucketTensor *t = buckets_find(b, p);
     if (!t) return;

@@ -3,8 +3,8 @@
 // question: Devices differ in speed, and one becomes slow during training: must all ranks wait?
 // vary: SEQUENCES 20..31, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank has a replica, as in 02_all_reduce, and the activations of its share. It also
-//         has N rates, the same on every rank.
+// Holds:  every rank has a replica, as in 02_all_reduce, and the activations of its share. A rank
+//         also has N rates, the same on every rank.
 // Sends:  per step the ranks all-reduce the gradient, 2(N-1)/N of Psi elements per rank. If speeds
 //         are measured, the ranks also all-reduce N doubles.
 // Saves:  the wait for the slowest device. A step takes 3F(B) / (sum of speeds) instead of 3F(B/N)

@@ -4,7 +4,7 @@
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // Holds:  every rank has a replica, as in 02_all_reduce, and its own residual of Psi elements. For
-//         every compressed matrix [rows, cols] it has a Q [cols, r], the same on every rank.
+//         every compressed matrix [rows, cols] a rank has a Q [cols, r], the same on every rank.
 // Sends:  a bucket takes three all-reduces per step. One has all P's [rows, r], one all Q's [cols,
 //         r], and one the vectors and small matrices, uncompressed. Per matrix a rank sends
 //         2(N-1)/N of r (rows + cols) elements.

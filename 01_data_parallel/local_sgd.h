@@ -28,8 +28,8 @@ LocalSgd local_sgd_new(Comm *dp, const Model *m, LocalPlan plan);
 void local_sgd_free(LocalSgd *l);
 // Does a round end with this step? No round ends in the first `exact` steps.
 bool local_sgd_round_ends(const LocalPlan *plan, uint64_t step);
-// Makes one step of this rank, and ends the round if this step is its last one. Returns the part of
-// the batch's mean loss that comes from this rank's shard.
+// Makes one step of this rank, and ends the round if this step is the last of a round. Returns the
+// part of the batch's mean loss that comes from this rank's shard.
 double local_sgd_step(LocalSgd *l, Model *m, Optimizer *o, const Data *d, uint64_t step,
                       size_t sequences);
 // Ends a round with a plain average or an outer step. Afterwards the weights and masters of m are

@@ -10,10 +10,12 @@
 //     row and one block of W along its column. A Transformer block has 4 linear layers. Each has
 //     one product forward and two backward.
 // Saves: matrices and activations are divided by q^2. No rank ever holds a whole row or column.
-// Costs: received elements, because a broadcast's sent bytes are booked at its root alone:
-//     (q-1)/q^2 (|X| + |W|) per product. The 4 linear layers of a block have |X| = 7 BTC and
-//     |W| = 12 C^2 together, so a block receives 3(q-1)/q^2 (7 BTC + 12 C^2). 1D: 8 BTC (t-1)/t.
-//     2D receives less if 3(7 BTC + 12 C^2) < 8 BTC (q+1): from BT = 36 C/(8q-13) tokens on.
+// Costs: counted in received elements, because a broadcast's sent bytes are booked at its root
+//     alone. A product receives (q-1)/q^2 (|X| + |W|). The 4 linear layers of a block have
+//     |X| = 7 BTC and |W| = 12 C^2 together, so a block receives 3(q-1)/q^2 (7 BTC + 12 C^2). 1D: 8
+//     BTC (t-1)/t.
+//     2D receives less if 3(7 BTC + 12 C^2) < 8 BTC (q+1). This holds from BT = 36 C/(8q-13) tokens
+//     on.
 // SUMMA: van de Geijn and Watts 1997; for Transformers: Optimus, Xu et al. 2021 (arXiv 2104.05343),
 // section 3. Left out: broadcasts that overlap with products.
 //
@@ -44,13 +46,14 @@ Range summa_range(SummaCut cut, size_t q, size_t l) {
     return (Range){ r.lo * cut.each, r.hi * cut.each };
 }
 
-// The block of one turn: the rank's own block without a copy, or room for another rank's block.
+// Returns the block of one turn: the rank's own block without a copy, or room for another rank's
+// block.
 Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols) {
     return is_own ? block : tensor_shaped(a, tensor_shape(rows, cols, block.element));
 }
 
-// y [M/q, N/q] = x [M/q, K/q] w [K/q, N/q]. g->in_row has the ranks of this rank's row, numbered by
-// their column. g->in_col has the ranks of this rank's column, numbered by their row.
+// Computes y [M/q, N/q] = x [M/q, K/q] w [K/q, N/q]. g->in_row has the ranks of this rank's row,
+// numbered by their column. g->in_col has the ranks of this rank's column, numbered by their row.
 void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor w, SummaCut k) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor part = tensor_new(&scratch, y.rows, y.cols), sum = y;
@@ -70,7 +73,7 @@ void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor w, SummaCut k) 
     arena_free(&scratch);
 }
 
-// x [M/q, K/q] = y [M/q, N/q] w [K/q, N/q]^T.
+// Computes x [M/q, K/q] = y [M/q, N/q] w [K/q, N/q]^T.
 void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut k) {
     for (size_t l = 0; l < g->cols; l++) {
         Arena panels = arena(MEM_COMMUNICATION);
@@ -90,7 +93,7 @@ void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut 
     }
 }
 
-// w [K/q, N/q] = x [M/q, K/q]^T y [M/q, N/q].
+// Computes w [K/q, N/q] = x [M/q, K/q]^T y [M/q, N/q].
 void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut k) {
     for (size_t l = 0; l < g->cols; l++) {
         Arena panels = arena(MEM_COMMUNICATION);
@@ -132,7 +135,7 @@ void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, T
 }
 
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
-// The same steps as in the unsplit block of common/model/layer.c. Only linear layers and norms
+// Runs the steps of the unsplit block of common/model/layer.c. Only linear layers and norms
 // communicate. x, y and the saved tensors are blocks [M/q, C/q]: B/q sequences, C/q features. A
 // norm adds two sums per token over the grid's row and gets its vectors from row 0 (grid_layers.c).
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {

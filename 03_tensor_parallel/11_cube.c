@@ -6,13 +6,14 @@
 // Holds: t = q^3 ranks (layer, row, col) hold 1/q^3 of every matrix, its gradient and its optimizer
 //     state, and of the activations. Biases and gains: N/q elements, the same on the q^2 ranks of
 //     a plane.
-// Sends: per linear layer forward, all-gathers of X along the column and of W along the depth, then
-//     a reduce-scatter of Y along the row. Backward has the reverse of each. Per step, all-reduces
-//     of the gradients of vectors over a plane.
+// Sends: forward of a linear layer all-gathers X along the column and W along the depth, then
+//     reduce-scatters Y along the row. Backward does the reverse of each. A step all-reduces the
+//     gradients of vectors over a plane.
 // Saves: matrices and activations are divided by q^3. The gathered X and W stay for backward
 //     (divided by q^2), or backward gathers them again.
-// Costs: elements sent: 2(q-1)/q^3 (|X| + |W| + |Y|) per linear layer, and (q-1)/q^3 (32 BTC +
-//     24 C^2) per block. Gathered again: the factor of X and W is 3, a block has 39 BTC + 36 C^2.
+// Costs: a rank sends 2(q-1)/q^3 (|X| + |W| + |Y|) elements per linear layer, and (q-1)/q^3
+//     (32 BTC + 24 C^2) per block. If backward gathers again, the factor of X and W is 3, and a
+//     block has 39 BTC + 36 C^2.
 // 3D tensor parallelism: Bian et al. 2021, section 3. (The paper stores vectors on a diagonal and
 // broadcasts them.) Left out: overlap. cube_block.c and cube_layers.c make
 // a GPT of such linear layers.
@@ -68,8 +69,9 @@ void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum) {
 
 // ---------------------------------------------------------------- y = x w
 
-// A rank multiplies its K/q columns of all rows of its layer with K/q rows of W. It holds 1/q of
-// both factors and receives the rest: (q-1)/q of [M/q, K/q] and of [K/q, N/q].
+// Gathers the operands of y = x w. A rank multiplies its K/q columns of all rows of its layer with
+// K/q rows of W. A rank holds 1/q of both factors and receives the rest, (q-1)/q of [M/q, K/q] and
+// of [K/q, N/q].
 CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w) {
     return (CubeOperands){ .x = cube_gather(at.rows, a, at.B, at.T, x),
                            .w = cube_gather(at.layers, a, x.cols, 1, w) };
@@ -83,8 +85,9 @@ void cube_forward(CubeLayout at, Tensor y, CubeOperands o) {
     arena_free(&scratch);
 }
 
-// dX = dY W^T is a sum over the columns of Y, which are cut over at.rows. dW = X^T dY is a sum over
-// all rows, which are cut over the layers. Both products read the gathered dY [M/q, N/q].
+// Sets dx, and adds to the gradient of w. dX = dY W^T is a sum over the columns of Y, which are cut
+// over at.rows. dW = X^T dY is a sum over all rows, which are cut over the layers. Both products
+// read the gathered dY [M/q, N/q].
 void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dX = tensor_like(&scratch, o.x);

@@ -1,8 +1,8 @@
 // sequence_layers.c: the embedding and the head of a sequence-parallel model, a rank's rows, and
 // how a model gets these layers. 07_sequence_parallel.c has the block and the four functions that
-// communicate. M*C elements in each message: the embedding sends a reduce-scatter forward and an
-// all-gather of dy backward. The head sends an all-gather forward and a reduce-scatter backward;
-// KEEP_SHARD sends one more all-gather backward.
+// communicate. Each collective has M*C elements. The embedding makes a reduce-scatter forward and
+// an all-gather of dy backward. The head makes an all-gather forward and a reduce-scatter backward.
+// With KEEP_SHARD the head makes one more all-gather backward.
 #include "03_tensor_parallel/sequence_layers.h"
 
 Range sequence_rows(const Layer *l, const Batch *b) {
@@ -110,9 +110,9 @@ const LayerKind sequence_parallel_head_whole =
     HEAD("sequence-parallel head that keeps its gathered input");
 
 // ---------------------------------------------------------------- the model
-// tensor_parallel() cuts the parameters. Norms, and biases that are added after a sum, have seen
-// only this rank's rows, so their gradients are partial. model_partial_sums() adds them over tp
-// once per step.
+// Cuts the parameters with tensor_parallel(), and replaces the layers. Norms, and biases that are
+// added after a sum, have seen only this rank's rows, so their gradients are partial.
+// model_partial_sums() adds these gradients over tp once per step.
 void sequence_parallel(Model *m, Comm *tp, KeptInput keep) {
     static const int of_rows[] = { LN1_GAIN, LN1_BIAS, PROJ_B, LN2_GAIN, LN2_BIAS, OUT_B };
     bool whole = keep == KEEP_WHOLE;

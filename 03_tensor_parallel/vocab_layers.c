@@ -1,5 +1,5 @@
 // vocab_layers.c: the embedding, the head and the loss of a GPT as layers, which 06_transformer.c
-// puts into a model. The layers call the functions of 05_vocab.c. M = B T tokens; each rank has V/t
+// puts into a model. The layers call the functions of 05_vocab.c. M = B T tokens. Each rank has V/t
 // vocabulary entries, l->vocab.
 #include "03_tensor_parallel/tensor_parallel.h"
 
