@@ -177,15 +177,14 @@ typedef struct {
 } CubeOperands; // gathered: [B*T, K/q], [K/q, N/q]
 CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w);
 void cube_forward(CubeLayout at, Tensor y, CubeOperands o);
-// // Sets dx, and adds the gradient of w to w->g.
+// Sets dx, and adds the gradient of w to w->g.
 void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o);
 
 // ---- cube_layers.c ----
 // Cuts the parameters of a described model over the cube and replaces the model's layers. c must
 // live as long as m. Calls usage_error() if a rank has no head or vocabulary entry. Every rank gets
 // the tokens of all sequences. The loss layer's y is 0 on ranks whose tokens another rank counts,
-// so the
-// sum over all ranks is the loss. Gradients of vectors and of wpe are partial sums until
+// so the sum over all ranks is the loss. Gradients of vectors and of wpe are partial sums until
 // model_partial_sums().
 void cube_parallel(Model *m, const Cube *c);
 #endif

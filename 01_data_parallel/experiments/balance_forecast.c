@@ -4,7 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-// The time of a step's all-reduces: of the gradient, and with DYNAMIC also of the n measured times.
+// Returns the time of a step's all-reduces, of the gradient, and with DYNAMIC also of the n
+// measured times.
 double balance_rings(Policy p, const Devices *d) {
     double gradient =
         ring_time(ALL_REDUCE_PASSES, d->n, config_parameters(d->model), gradient_bytes(d->model));

@@ -14,7 +14,7 @@ typedef struct {
     Compression *c; // NULL: the exact sum
 } Replica;
 
-// Leaves the sum over ranks in m->g. Returns my shard's part of the loss.
+// Leaves the sum over ranks in m->g. Returns this rank's part of the loss.
 static double replica_gradients(Replica *r, Model *m, const Batch *b) {
     model_zero_gradients(m);
     double loss = model_forward_backward(m, b) * b->token_weight;
