@@ -51,8 +51,8 @@ static double message(const ClockLink *l, size_t bytes) {
     return l->beta == 0 ? 0 : round(l->alpha * 1e12 + (double)bytes * 1e12 / l->beta);
 }
 
-// Adds the messages of the slowest rank. In the ring and in halving the first chunks are the
-// largest, so these chunks decide the time.
+// Adds the times of the messages that follow one another. In the ring and in halving the first
+// chunks are the largest, so these chunks decide the time.
 double way_time_on(const ClockLink *l, Way way, size_t N, size_t count, size_t e) {
     size_t n = power_below(N);
     double time = n < N ? 2 * message(l, count * e) : 0; // to a rank below n, and back
