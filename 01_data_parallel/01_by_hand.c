@@ -8,7 +8,7 @@
 // Sends:  nothing. On ranks the sum over shards is one all-reduce of in * out + out elements per
 //         step.
 // Saves:  each shard computes the products of samples / shards samples only.
-// Costs:  Costs: every device has all weights and a whole gradient.
+// Costs:  every device has all weights and a whole gradient.
 // A loss is a sum of squared errors divided by a number of elements. Its gradient is divided by the
 // same number. PyTorch's MSELoss divides by the elements of the shard. Then the gradient of the
 // whole batch is the AVERAGE of the shards' gradients. If every shard divides by the elements of
@@ -45,8 +45,8 @@ void linear_add_scaled(Linear *to, const Linear *from, real scale) {
 }
 
 // Returns the sum of the shards' gradients, and sets shard_loss[k] to the loss of shard k. Every
-// shard computes its gradient with the same weights. On devices an all-reduce leaves this sum on
-// every device.
+// shard computes its gradient with the same weights. Then the gradients are added in the order of
+// the shards. On devices an all-reduce leaves this sum on every device.
 Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what,
                        double *shard_loss) {
     Linear sum = { .in = l->in, .out = l->out };

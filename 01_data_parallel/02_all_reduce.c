@@ -8,7 +8,7 @@
 // Sends:  before step 0 rank 0 broadcasts its weights, Psi elements. After the last backward of a
 //         step the ranks all-reduce the gradient. Each rank then sends 2 (N-1)/N of Psi elements.
 // Saves:  each rank computes B/N sequences and keeps the activations of these alone.
-// Costs:  Costs: the ranks hold weights, gradients and state N times. A step takes
+// Costs:  the ranks hold weights, gradients and state N times. A step takes
 //         3F(ceil(B/N)) + 2(N-1) alpha + 2(N-1)/N Psi e / beta.
 // F(n): the time of a forward of n sequences; a backward takes 2F(n). alpha: latency of a message;
 // beta: bytes per second; e: bytes of a real.

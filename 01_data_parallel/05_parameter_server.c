@@ -7,8 +7,8 @@
 //         Psi/k elements for each of n workers. Each worker has all weights and gradients, B/n of
 //         the sequences, and no optimizer state.
 // Sends:  per step a worker pushes its gradient and pulls the weights, Psi elements (S bytes) each
-//         way. Every server gets Psi/k of these elements and sends as many. A server receives and
-//         sends n S/k bytes per step.
+//         way. Each way Psi/k of these elements belong to each server. A server receives and sends
+//         n S/k bytes per step.
 // Saves:  a worker needs no optimizer state of 2 Psi elements. In asynchronous training no worker
 //         waits for the slowest.
 // Costs:  all bytes pass through the servers' links. In asynchronous training a gradient is up to

@@ -5,8 +5,8 @@
 //
 // Holds:  every rank has a replica, as in 02_all_reduce, and its own residual of Psi elements. For
 //         every compressed matrix [rows, cols] a rank has a Q [cols, r], the same on every rank.
-// Sends:  a bucket takes three all-reduces per step. One has all P's [rows, r], one all Q's [cols,
-//         r], and one the vectors and small matrices, uncompressed. Per matrix a rank sends
+// Sends:  a bucket takes three all-reduces per step. One has all P's [rows, r], one all Q's
+//         [cols, r], and one the vectors and small matrices, uncompressed. Per matrix a rank sends
 //         2(N-1)/N of r (rows + cols) elements.
 // Saves:  rows cols - r (rows + cols) elements of each matrix.
 // Costs:  the result is the sum projected on r columns, not the sum. A rank keeps Psi elements of

@@ -30,7 +30,7 @@ Model *cluster_model(const Cluster *c, const ModelConfig *config);
 // Returns the piece of server number `server` in the flat weights or the flat gradient.
 Tensor cluster_piece(const Cluster *c, Tensor flat, size_t server);
 
-// A server's buffers. Each worker has a piece of a gradient [Psi/k] and a receive in flight.
+// A server's buffers: for each worker a piece of a gradient [Psi/k], and the receive in flight.
 typedef struct {
     Arena buffers;
     Tensor *piece;

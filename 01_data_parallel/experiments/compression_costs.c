@@ -33,7 +33,7 @@ static size_t values_in_part(size_t n, size_t bits, size_t packed, size_t N, siz
     return (hi < n ? hi : n) - (lo < n ? lo : n);
 }
 // Returns the bytes sent per rank in the two halves of an all-reduce of packed elements. First the
-// rank sends the other ranks' parts, then it takes part in an all-gather.
+// rank sends the other ranks' parts, then the rank takes part in an all-gather.
 static double both_ways(size_t N, size_t r, size_t packed) {
     return (double)((packed - part_size(packed, N, r)) * sizeof(real)) +
            ring_bytes(ONE_PASS, N, packed, sizeof(real));

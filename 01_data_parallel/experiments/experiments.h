@@ -236,7 +236,7 @@ typedef struct {
 void balance_show_times(Run *run, const Devices *d, const BalanceRecord *seen, int picture);
 void balance_table(Run *run, const Devices *d, const BalanceRecord *seen); // the page's table
 
-// // ---- server_costs.c: predictions from sizes and speeds alone ----
+// ---- server_costs.c: predictions from sizes and speeds alone ----
 // The first worker takes `slow` times as long as the other workers. steps: of each worker.
 typedef struct {
     const ModelConfig *model;

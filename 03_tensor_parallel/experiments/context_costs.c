@@ -83,8 +83,8 @@ static double product_time(int kind, size_t chunk, size_t D, size_t rank, size_t
 }
 
 // Plays the steps of all ranks. Forward has two products, backward five. Rank r sends on one lane
-// to the next rank;
-// a message starts when the lane is free. In backward the gradient follows its block a step behind.
+// to the next rank. A message starts when the lane is free. In backward the gradient follows its
+// block a step behind.
 RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
     enum { MOST = 256 };
     const size_t elements = z.T / n * 2 * z.heads * z.D;
