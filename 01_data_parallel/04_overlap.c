@@ -92,8 +92,8 @@ void buckets_layer_ready(Buckets *b, const Layer *l) {
     // END
 }
 
-// The hooks. Every layer of the model is wrapped, so these two functions run in place of its
-// forward and backward.
+// These two functions run in place of a layer's forward and backward, because every layer of the
+// model is wrapped.
 static void hooked_forward(Layer *l, const Batch *batch, Tensor x, Tensor y, Saved *s) {
     Buckets *b = l->technique;
     if (l == &b->model->layers[0]) buckets_arm(b);

@@ -84,8 +84,8 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
     }
 }
 
-// The all-reduce is that of 02_all_reduce: each rank has its share's part of the gradient, and the
-// sum is right for shares of any size.
+// Computes this rank's part, then runs the all-reduce of 02_all_reduce. Each rank has its share's
+// part of the gradient, so the sum is right for shares of any size.
 double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size_t sequences,
                          Range *share, Speeds *known) {
     balance_shares(share, known->rate, dp->size, sequences);

@@ -97,8 +97,8 @@ static inline size_t packed_count(size_t n, size_t bits) {
 Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 
 // ---- helpers: nothing is sent in them ----
-// e holds what this rank wanted to send; `sent` is what the receivers reconstruct. Sets e to the
-// difference, the new residual.
+// Sets e to e - sent, the new residual. Before, e holds the tensor that this rank wanted to send.
+// `sent` is the tensor that the receivers reconstruct.
 void compression_keep_rest(const Compression *c, Tensor e, Tensor sent);
 // HALF. half_largest returns the largest |g|, one element. half_write packs scale g as fp16.
 // half_add adds the packed elements to sum. half_read sets g to the packed elements, divided by

@@ -26,7 +26,8 @@ void ring_all_reduce(Comm *c, Tensor t);
 void gather_broadcast_all_reduce(Comm *c, Tensor t);
 void tree_all_reduce(Comm *c, Tensor t);
 void halving_doubling_all_reduce(Comm *c, Tensor t);
-// inside: the ranks of this rank's node; between: the ranks with the same place in every node.
+// Sums t in nodes and between nodes. inside: the ranks of this rank's node; between: the ranks with
+// the same place in every node.
 void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t);
 
 // ---- 04_overlap.c: gradients are reduced in buckets while backward still runs ----
@@ -87,8 +88,8 @@ BucketTensor *buckets_find(Buckets *b, const Param *p); // NULL: in no bucket
 void buckets_check_waited(const Buckets *b);   // fault() if the last step was never waited for
 void buckets_check_complete(const Buckets *b); // fault() if some, but not all tensors are ready
 
-// buckets.c, for pipelines (08): several micro-batches are in flight, and only the last one
-// reduces. micro_batches: their number per step.
+// buckets.c. Cuts and wraps like buckets_new(), for pipelines (08). There several micro-batches are
+// in flight, and only the last micro-batch reduces. micro_batches: their number per step.
 Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_batches);
 // Starts the all-reduce of the tied table's gradient, on a stage that shares the table with another
 // stage. Call it when m->g has the sum of both stages' gradients. Does nothing on other stages.

@@ -21,9 +21,9 @@ typedef struct {
     Arena state;
 } LocalSgd;
 
-// Call this function after model_allocate(). The weights of m must be the same on all ranks
-// (data_parallel_broadcast). If m stores them in 16 bits, its gradients must be reals, and o must
-// have masters.
+// Makes the state of rounds for m, which must be allocated. The weights of m must be the same on
+// all ranks (data_parallel_broadcast). If m stores weights in 16 bits, its gradients must be reals,
+// and o must have masters.
 LocalSgd local_sgd_new(Comm *dp, const Model *m, LocalPlan plan);
 void local_sgd_free(LocalSgd *l);
 // Does a round end with this step? No round ends in the first `exact` steps.

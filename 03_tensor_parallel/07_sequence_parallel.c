@@ -49,11 +49,11 @@ void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own) {
 }
 
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
-// x, middle, y and their gradients are [M/tp, C]. 06_transformer.c calls functions of 03_mlp.c and
-// 04_attention.c, which end in an all-reduce. Here the products run between enter and leave.
-// sequence_input() gives the two tensors of a norm's output: own [M/tp, C], which the norm writes,
-// and whole [M, C], which the all-gather fills. KEEP_WHOLE keeps whole for backward. KEEP_SHARD
-// keeps own, and sequence_input_again() gathers whole a second time in backward.
+// Runs a block. x, middle, y and their gradients are [M/tp, C]. 06_transformer.c calls functions of
+// 03_mlp.c and 04_attention.c, which end in an all-reduce. Here the products run between enter and
+// leave. sequence_input() gives the two tensors of a norm's output: own [M/tp, C], which the norm
+// writes, and whole [M, C], which the all-gather fills. KEEP_WHOLE keeps whole for backward.
+// KEEP_SHARD keeps own, and sequence_input_again() gathers whole a second time in backward.
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;

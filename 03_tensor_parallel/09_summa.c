@@ -200,7 +200,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     arena_free(&scratch);
 }
 
-// Selective recomputation calls this function to compute attention again.
+// Computes attention again, for selective recomputation.
 static void rebuild(Layer *l, const Batch *b, Saved *s) {
     const Batch own = summa_batch(summa_grid(l), b);
     AttentionHeads heads = layer_heads(l, &own);

@@ -59,7 +59,8 @@ extern const LayerKind tensor_parallel_embedding, tensor_parallel_block, tensor_
 extern const LayerKind tensor_parallel_loss;
 
 // ---- 07_sequence_parallel.c: where rows are cut, a rank has rows shard_range(M, tp, rank). ----
-// whole [M, C]: all rows. own [M/tp, C]: the rows of this rank, which may be none.
+// These functions go from own rows to all rows and back. whole [M, C]: all rows. own [M/tp, C]: the
+// rows of this rank, which may be none.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own);               // g: all-gather
 void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial); // reduce-scatter
 void sequence_leave(Comm *tp, Tensor own, Tensor partial);             // g bar: reduce-scatter
@@ -105,8 +106,8 @@ void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor w, SummaCut 
 void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut k);
 // Returns the rank's own block, or room in a for another rank's block.
 Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols);
-// p[0]: the weights [K, N]. p[1]: the bias [N], on row 0 only. Backward adds to their gradients
-// and overwrites dx.
+// These functions run a linear layer. p[0]: the weights [K, N]. p[1]: the bias [N], on row 0 only.
+// Backward adds to the gradients of both and overwrites dx.
 void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, const Param *p);
 void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, Tensor dy, Param *p);
 void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols);

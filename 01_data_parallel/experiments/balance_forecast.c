@@ -57,7 +57,8 @@ void balance_forecast(Policy p, const Devices *d, Range *share, double *time) {
     free(slow);
 }
 
-// The speed of all devices together. After the change device 0 has 1 / changed of its old speed.
+// Returns the speed of all devices together. After the change device 0 has 1 / changed of its old
+// speed.
 static double summed_speed(const Devices *d, size_t step) {
     double sum = 0;
     for (size_t r = 0; r < d->n; r++) sum += 1 / (double)d->slow[r];

@@ -219,8 +219,8 @@ typedef struct {
 double balance_rings(Policy p, const Devices *d); // the all-reduces of a step
 // Fills share [steps][n] and time [steps] of a training.
 void balance_forecast(Policy p, const Devices *d, Range *share, double *time);
-// balance_ideal: the time of a step's computation if sequences could be cut, without the
-// all-reduces. balance_ideal_steps: the time of all such steps, with the all-reduces.
+// balance_ideal returns the time of a step's computation if sequences could be cut, without the
+// all-reduces. balance_ideal_steps returns the time of all such steps, with the all-reduces.
 double balance_ideal(const Devices *d, size_t step);
 double balance_ideal_steps(const Devices *d);
 

@@ -231,7 +231,7 @@ GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t ran
 size_t grid_sequences(const GridPlace *at, size_t B); // those of B that the rank's row has
 bool grid_even(const GridPlace *at, size_t B);        // are all blocks equal?
 
-// A stage with B sequences: forward, forward of its blocks once more if `again`, and backward.
+// Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
 GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, bool again);
 // These functions predict the sums of a stage's gradients over depth, one all-reduce each: of both
 // uses of wte, and of all other units.
@@ -242,11 +242,11 @@ GridTraffic grid_sums(const GridPlace *at, const CutSizes *stage); // all sums
 // Returns the sizes of the stage on this rank, with this rank's columns. kept_block() and similar
 // functions then count per token of the sequences of the rank's row.
 CutSizes grid_sizes(const GridPlace *at);
-// The tensors of a block, in model order.
+// Writes the elements of each tensor of a block to `tensor`, in model order.
 void grid_elements_tensors(const GridPlace *at, size_t tensor[TENSORS_OF_BLOCK]);
 size_t grid_elements_block(const GridPlace *at);
 size_t grid_elements_wte(const GridPlace *at);
-// Like elements_unit() of costs.h. The stage counts wte once.
+// These functions count like elements_unit() of costs.h. The stage counts wte once.
 size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i);
 size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage);
 
@@ -269,17 +269,17 @@ typedef struct {
 } CubePlace;
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again);
 
-// A stage with B sequences: forward, forward of its blocks once more if `again`, and backward.
+// Predicts a stage with B sequences: forward, the blocks' forward again if `again`, and backward.
 CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, bool again);
 // Predicts a stage's sums of the gradients of vectors over the q^2 ranks of a plane, in bytes[0].
 CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage);
 Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B); // forward
 
-// The tensors of a block, in model order.
+// Writes the elements of each tensor of a block to `tensor`, in model order.
 void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK]);
 size_t cube_elements_block(const CubePlace *at);
 size_t cube_elements_wte(const CubePlace *at);
-// Like elements_unit() of costs.h. The stage counts wte once.
+// These functions count like elements_unit() of costs.h. The stage counts wte once.
 size_t cube_elements_unit(const CubePlace *at, const CutSizes *stage, size_t i);
 size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage);
 
