@@ -9,12 +9,12 @@
 //         step.
 // Saves:  each shard computes the products of samples / shards samples only.
 // Costs:  every device has all weights and a whole gradient.
-// A loss is a sum of squared errors divided by a number of elements. Its gradient is divided by the
-// same number. PyTorch's MSELoss divides by the elements of the shard. Then the gradient of the
-// whole batch is the AVERAGE of the shards' gradients. If every shard divides by the elements of
-// the whole batch, the gradient of the whole batch is their SUM. All later lessons use the sum.
-// Left out: ranks, messages, and shards of different sizes, for which an average is wrong (chapter
-// 02).
+// A loss is a sum of squared errors divided by a number of elements. The gradient of the loss is
+// divided by the same number. PyTorch's MSELoss divides by the elements of the shard. Then the
+// gradient of the whole batch is the AVERAGE of the shards' gradients. If every shard divides by
+// the elements of the whole batch, the gradient of the whole batch is their SUM. All later lessons
+// use the sum. Left out: ranks, messages, and shards of different sizes, for which an average is
+// wrong (chapter 02).
 #include "01_data_parallel/by_hand.h"
 
 // Returns the sum of the squared errors of the samples, divided by `count`, and sets g to the

@@ -70,7 +70,7 @@ double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step,
 // Makes one step. Nothing is sent after the all-reduce, because equal weights, gradients and
 // optimizer state on all ranks give equal norms and equal new weights. The returned loss is the
 // part of this rank's shard. The training does not need the whole loss; the experiment adds the
-// parts for its log.
+// parts for the log.
 StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step,
                               size_t sequences) {
     double loss = data_parallel_gradients(dp, m, d, step, sequences);

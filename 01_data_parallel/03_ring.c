@@ -101,9 +101,9 @@ void gather_broadcast_all_reduce(Comm *c, Tensor t) {
 }
 
 // Sums t over the ranks in a binomial tree. Up and down there are log2 N rounds each (rounded up),
-// with messages of S bytes. Up: in the round with distance d, each rank that is an odd multiple of
-// d sends its sum to rank r - d. Down: the same rounds in reverse order, and each parent sends the
-// sum to its child.
+// with messages of S bytes. Up: in the round with distance d, each rank r that is an odd multiple
+// of d sends its sum to rank r - d. Down: the rounds run in reverse order, and each parent sends
+// the sum to its child.
 void tree_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, d = 1;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -124,7 +124,7 @@ void tree_all_reduce(Comm *c, Tensor t) {
 // Halving and doubling (Rabenseifner 2004). Partners swap halves, then halves of halves, until each
 // rank owns a chunk of the sum. Then the same steps run backwards. Each rank sends 2 log2 N
 // messages, of S/2, S/4, ... S/N and S/N, ... S/4, S/2 bytes. Together these messages have as many
-// bytes as those of a ring. If N is not a power of two, some ranks are left over. Each of them
+// bytes as those of a ring. If N is not a power of two, some ranks are left over. Each such rank
 // first sends its tensor (S bytes) to a lower rank, and at the end receives the sum (S bytes).
 
 // Runs halving and doubling among the first n ranks, where n is a power of two. While halving, rank

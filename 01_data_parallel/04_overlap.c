@@ -144,7 +144,7 @@ void buckets_wait(Buckets *b) {
     b->armed = false;
 }
 
-// Makes a step up to its gradient: zeroes the gradient, runs forward and backward, which start the
+// Makes a step up to the gradient. Zeroes the gradient, runs forward and backward, which start the
 // buckets, and waits for all buckets. The caller then computes norm and update.
 double buckets_gradients(Buckets *b, const Batch *batch) {
     double loss = 0;

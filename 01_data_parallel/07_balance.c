@@ -52,8 +52,8 @@ void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     free(times);
 }
 
-// Returns the device that would finish first if it got one more sequence. Its time would be (size +
-// 1) / rate.
+// Returns the device that would finish first with one more sequence, after the time
+// (size + 1) / rate.
 static size_t first_done(const Range *share, const double *rate, size_t n) {
     size_t best = 0;
     for (size_t r = 1; r < n; r++) {

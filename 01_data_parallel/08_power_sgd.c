@@ -48,7 +48,7 @@ static Tensor power_next(Tensor list, size_t *at, size_t rows, size_t cols) {
 }
 
 // Copies the bucket's vectors, which are sent uncompressed, side by side into `rest`.
-// power_unpack() writes them back.
+// power_unpack() writes the vectors back.
 static void power_pack(const CompressedBucket *b, Tensor rest, Tensor g) {
     size_t at = 0;
     for (size_t i = 0; i < b->n_params; i++) {

@@ -34,7 +34,8 @@ bool local_sgd_round_ends(const LocalPlan *plan, uint64_t step) {
 }
 
 // Replaces t [Psi] by the mean of t over the ranks. Each rank sends 2 (N-1)/N Psi e bytes (e: bytes
-// of a real). The sum is in rank order and every rank divides it, so all ranks get the same bits.
+// of a real). The sum is in rank order and every rank divides the same sum, so all ranks get the
+// same bits.
 static void average(Comm *dp, Tensor t) {
     comm_all_reduce(dp, t);
     op_scale(t, t, (real)1 / (real)dp->size);

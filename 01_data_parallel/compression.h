@@ -7,8 +7,8 @@
 //
 // Each unit of the model (embedding table, block, last norm) is compressed by itself, as a bucket.
 // All residuals lie in one tensor with the layout of the gradient, so a residual is found by the
-// place of its gradient. (PyTorch's hook kept them by bucket number, and DDP rebuilds its buckets
-// after the first step: issues 48670, 51427.)
+// place of its gradient. (PyTorch's hook kept residuals by bucket number, and DDP rebuilds its
+// buckets after the first step: issues 48670, 51427.)
 #ifndef COMPRESSION_H
 #define COMPRESSION_H
 #include "common/model/model.h"
@@ -58,7 +58,7 @@ void compression_free(Compression *c);
 // Replaces g [1, size] by the sum of the ranks' gradients, as all ranks reconstruct this sum, in
 // the same bits. All ranks must call this function.
 void compression_all_reduce(Compression *c, Tensor g);
-// Compresses one bucket. g [1, n] becomes the sum as all ranks reconstruct it. e [1, n] becomes the
+// Compresses one bucket. g [1, n] becomes the sum that all ranks reconstruct. e [1, n] becomes the
 // residual, the part that this rank has not sent yet. 08_power_sgd.c has compress_power_sgd,
 // 06_compression.c has the other three functions.
 typedef void Compress(Compression *c, CompressedBucket *b, Tensor g, Tensor e);
@@ -96,7 +96,7 @@ static inline size_t packed_count(size_t n, size_t bits) {
 // packed reals are cut in `parts` parts. A part begins at a whole real.
 Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 
-// ---- helpers: nothing is sent in them ----
+// ---- helpers that send nothing ----
 // Sets e to e - sent, the new residual. Before, e holds the tensor that this rank wanted to send.
 // `sent` is the tensor that the receivers reconstruct.
 void compression_keep_rest(const Compression *c, Tensor e, Tensor sent);

@@ -1,8 +1,9 @@
-// compression_items.h: functions that compress one element, or 32 packed elements. They are written
-// in the common subset of C and C++, because they run on the device, where the tensors are.
+// compression_items.h: functions that compress one element, or 32 packed elements. The functions
+// are written in the common subset of C and C++, because they run on the device, where the tensors
+// are.
 //
-// A buffer of a compressed gradient is a tensor of reals. Smaller values are packed: the bytes of a
-// buffer of reals hold them, and are only copied until the receiver unpacks them.
+// A buffer of a compressed gradient is a tensor of reals. Smaller values are packed into the bytes
+// of a buffer of reals. These bytes are only copied until the receiver unpacks the values.
 #ifndef COMPRESSION_ITEMS_H
 #define COMPRESSION_ITEMS_H
 #include <math.h>

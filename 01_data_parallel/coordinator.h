@@ -41,8 +41,8 @@ bool coordinator_cycle(Coordinator *c);
 void coordinator_wait(Coordinator *c);
 
 // ---- coordinator.c: functions that 09_coordinator.c calls ----
-// Sends, receives or broadcasts n numbers of the control plane, as a tensor [1, n]. For n = 0 there
-// is no message. peer: the other rank, or the root of a broadcast.
+// Sends, receives or broadcasts n numbers of the control plane, as a tensor [1, n]. For n = 0 no
+// message is sent. peer: the other rank, or the root of a broadcast.
 typedef enum { TO, FROM, BROADCAST } ControlWay;
 void coordinator_pass(Comm *control, real *number, size_t n, ControlWay way, size_t peer);
 // With the cache, per_element tensors share an element of the question. Each tensor has `bits`

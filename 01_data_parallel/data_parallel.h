@@ -64,8 +64,9 @@ typedef struct {
     Request *tied_request;
 } Buckets;
 
-// Cuts the gradient in buckets and wraps every layer. Call it after model_allocate(). A bucket is
-// closed when it has reached `capacity` bytes: 1 gives a bucket per tensor, SIZE_MAX one in all.
+// Cuts the gradient in buckets and wraps every layer. Call this function after model_allocate(). A
+// bucket is closed when its size has reached `capacity` bytes. 1 gives a bucket per tensor,
+// SIZE_MAX one bucket in all.
 Buckets *buckets_new(Model *m, Comm *dp, size_t capacity);
 // Leaves the gradient of the whole batch in m->g, the same on every rank. Returns the part of the
 // mean loss that comes from this rank's sequences.
@@ -73,7 +74,7 @@ double buckets_gradients(Buckets *b, const Batch *batch);
 // Takes the place of forward and backward on a rank without sequences. The gradient is zero, and
 // final at once.
 void buckets_no_work(Buckets *b);
-// Waits until every started bucket is reduced. Call it after the last backward.
+// Waits until every started bucket is reduced. Call this function after the last backward.
 void buckets_wait(Buckets *b);
 // buckets_cut cuts the gradient, but wraps no layer. buckets_arm is called when a forward begins,
 // and buckets_layer_ready when the backward of l is done.
@@ -88,11 +89,13 @@ BucketTensor *buckets_find(Buckets *b, const Param *p); // NULL: in no bucket
 void buckets_check_waited(const Buckets *b);   // fault() if the last step was never waited for
 void buckets_check_complete(const Buckets *b); // fault() if some, but not all tensors are ready
 
-// buckets.c. Cuts and wraps like buckets_new(), for pipelines (08). There several micro-batches are
-// in flight, and only the last micro-batch reduces. micro_batches: their number per step.
+// buckets.c. Cuts and wraps like buckets_new(), for pipelines (08). In a pipeline several
+// micro-batches are in flight, and only the last one reduces. micro_batches: micro-batches per
+// step.
 Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_batches);
 // Starts the all-reduce of the tied table's gradient, on a stage that shares the table with another
-// stage. Call it when m->g has the sum of both stages' gradients. Does nothing on other stages.
+// stage. Call this function when m->g has the sum of both stages' gradients. Does nothing on other
+// stages.
 void buckets_start_tied(Buckets *b);
 void buckets_wait_tied(Buckets *b);
 
@@ -108,7 +111,7 @@ typedef struct {
     double *rate, took;
     bool measured;
 } Speeds;
-// Makes a step up to its gradient: cuts shares in proportion to the rates, computes the gradient of
+// Makes a step up to the gradient. Cuts shares in proportion to the rates, computes the gradient of
 // this rank's share, and runs the all-reduce. If known->measured, updates the rates with the times
 // of this step. Returns this rank's part of the loss.
 double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size_t sequences,

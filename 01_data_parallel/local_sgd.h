@@ -33,7 +33,7 @@ bool local_sgd_round_ends(const LocalPlan *plan, uint64_t step);
 double local_sgd_step(LocalSgd *l, Model *m, Optimizer *o, const Data *d, uint64_t step,
                       size_t sequences);
 // Ends a round with a plain average or an outer step. Afterwards the weights and masters of m are
-// the same on all ranks. A program also calls it before it reads the weights in the middle of a
-// round.
+// the same on all ranks. A program also calls this function before reading the weights in the
+// middle of a round.
 void local_sgd_end_round(LocalSgd *l, Model *m);
 #endif

@@ -4,7 +4,7 @@
 // Ranks 0 .. servers-1 are servers, the other ranks are workers. The flat weights have Psi
 // elements, S bytes: every parameter, the tied table once. Server s has the elements
 // shard_range(Psi, servers, s), the same piece of the gradient, and the only optimizer state for
-// them. A worker has all weights, all gradients, and no optimizer state.
+// these elements. A worker has all weights, all gradients, and no optimizer state.
 #ifndef PARAMETER_SERVER_H
 #define PARAMETER_SERVER_H
 #include "common/comm/clock.h"
@@ -25,7 +25,7 @@ static inline size_t cluster_worker(const Cluster *c) { return c->world->rank - 
 
 // Makes the model of this rank. A server's m->w and m->g are its piece. Each unit owns the part of
 // itself that lies in the piece, so optimizer_step updates the piece only. A worker's model is
-// whole. Its weights are random until the first pull.
+// whole. The weights of a worker are random until the first pull.
 Model *cluster_model(const Cluster *c, const ModelConfig *config);
 // Returns the piece of server number `server` in the flat weights or the flat gradient.
 Tensor cluster_piece(const Cluster *c, Tensor flat, size_t server);
@@ -49,7 +49,7 @@ void worker_pull(const Cluster *c, Model *m); // before the first step: receives
 // this worker's sequences.
 double worker_step(const Cluster *c, Model *m, const Data *d, size_t sequences, size_t step);
 
-// Sends version 0 to every worker. Call it before the first step.
+// Sends version 0 to every worker. Call this function before the first step.
 void server_begin(const Cluster *c, const Model *m);
 // Runs one synchronous step. Receives the gradients of all workers, updates once, and answers all.
 void server_step(const Cluster *c, Model *m, Optimizer *o, Inbox *in);
@@ -60,8 +60,8 @@ typedef struct {
     size_t worker, taken;
     Picoseconds arrival;
 } Served;
-// The state of every worker: the number of its pushes in the weights, the version that it received
-// last, and whether it waits for an answer.
+// The state of every worker: the number of its pushes in the weights, the version that the worker
+// received last, and whether the worker waits for an answer.
 typedef struct {
     size_t version, *done, *taken;
     bool *waits;

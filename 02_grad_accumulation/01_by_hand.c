@@ -7,7 +7,7 @@
 //         `room` samples at a time.
 // Sends:  nothing. On several devices the sum would be one all-reduce (pieces_on_devices).
 // Saves:  memory for samples: at most `room` of n samples are on the device at a time.
-// Costs:  one addition of the gradient per piece. There is ONE step for the whole batch.
+// Costs:  one addition of the gradient per piece. The whole batch makes ONE step.
 // The layer is the linear layer of chapter 01, y = xW + b. Every sample's error is divided by the
 // size of the whole batch, never by the size of its piece, because the last piece may be smaller.
 // Left out: activations (02_accumulate.c) and several devices (03_no_sync.c).

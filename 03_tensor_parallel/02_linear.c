@@ -84,7 +84,7 @@ void row_parallel_forward(Comm *tp, Tensor y, Tensor x, const Param *w, const Pa
 
 // Sets dx, and adds the gradients of w and b. Sends nothing, because every rank has all of dy. So
 // the rank's columns of dX and rows of dW are finished. The bias's gradient is the same on every
-// rank, so it is not summed.
+// rank, so no sum is needed.
 void row_parallel_backward(Tensor dx, Tensor x, Tensor dy, Param *w, Param *b) {
     op_matmul_nt(dx, dy, w->w);    // [M, K/t] = [M, N] x [K/t, N]^T
     linear_gradients(w, b, x, dy); // [K/t, N] = [M, K/t]^T x [M, N]

@@ -22,8 +22,8 @@
 
 // ---------------------------------------------------------------- the positions of each rank
 
-// Returns rank i's chunks. The ranks of the chunks, for 4 ranks: contiguous 0 1 2 3, zigzag 0 1 2 3
-// 3 2 1 0.
+// Returns rank i's chunks. With 4 ranks, the ranks of the chunks are contiguous 0 1 2 3, or zigzag
+// 0 1 2 3 3 2 1 0.
 Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *kind) {
     if (kind != &ring_attention_zigzag) return (Positions){ 1, { shard_range(T, n, i) } };
     return (Positions){ 2, { shard_range(T, 2 * n, i), shard_range(T, 2 * n, 2 * n - 1 - i) } };

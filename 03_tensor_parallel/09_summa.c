@@ -7,8 +7,8 @@
 //     block (i, j) of every matrix: weights, activations, gradients. Vectors are cut by columns and
 //     held by row 0 only.
 // Sends: each product takes q turns. A turn broadcasts or reduces one block of X along the rank's
-//     row and one block of W along its column. A Transformer block has 4 linear layers. Each has
-//     one product forward and two backward.
+//     row and one block of W along its column. A Transformer block has 4 linear layers. A linear
+//     layer has one product forward and two backward.
 // Saves: matrices and activations are divided by q^2. No rank ever holds a whole row or column.
 // Costs: counted in received elements, because a broadcast's sent bytes are booked at its root
 //     alone. A product receives (q-1)/q^2 (|X| + |W|). The 4 linear layers of a block have
@@ -31,13 +31,13 @@
 //     dX = dY W^T    dX(i,l) = dY(i,0) W(l,0)^T + dY(i,1) W(l,1)^T   summed over the ranks of row i
 //     dW = X^T dY    dW(l,j) = X(0,l)^T dY(0,j) + X(1,l)^T dY(1,j)   summed over column j
 //
-// Each product takes q turns. A turn broadcasts the blocks that it reads and multiplies them. The
-// result is added locally or reduced to its owner. In q turns a rank receives q-1 blocks along its
-// row and q-1 along its column.
+// Each product takes q turns. A turn broadcasts the blocks that the turn reads and multiplies these
+// blocks. The result is added locally or reduced to its owner. In q turns a rank receives q-1
+// blocks along its row and q-1 along its column.
 //
 // Both factors have the same cut along K. The pieces need not be equal: SummaCut { n, each } deals
 // out n groups of `each` elements by shard_range. SummaCut { 5, 4 } keeps 5 heads of 4 columns
-// whole. For q = 2 it cuts the 20 columns into 12 and 8.
+// whole. For q = 2 this cuts the 20 columns into 12 and 8.
 
 // Returns the range of elements of piece l of q along one side of a matrix.
 Range summa_range(SummaCut cut, size_t q, size_t l) {
@@ -107,8 +107,8 @@ void summa_product_tn(const CommGrid *g, Tensor w, Tensor x, Tensor y, SummaCut 
 }
 
 // ------------------------------------------------- a linear layer: p[0] its weights, p[1] its bias
-// The bias [N] is cut by columns. Row 0 holds it and sends it down the columns. Backward sums its
-// gradient up the columns, back to row 0.
+// The bias [N] is cut by columns. Row 0 holds the bias and sends the bias down the columns.
+// Backward sums the bias's gradient up the columns, back to row 0.
 
 void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, const Param *p) {
     summa_product(g, y, x, p[0].w, k);

@@ -15,8 +15,8 @@
 //     (32 BTC + 24 C^2) per block. If backward gathers again, the factor of X and W is 3, and a
 //     block has 39 BTC + 36 C^2.
 // 3D tensor parallelism: Bian et al. 2021, section 3. (The paper stores vectors on a diagonal and
-// broadcasts them.) Left out: overlap. cube_block.c and cube_layers.c make
-// a GPT of such linear layers.
+// broadcasts them.) Left out: overlap. cube_block.c and cube_layers.c make a GPT of such linear
+// layers.
 //
 // The products of Y = X W form a cube: X[m,k] W[k,n] is the point (m, k, n). The cube is cut in q x
 // q x q smaller cubes, one per rank. A rank's cube reads a face of X and a face of W and makes sums
@@ -26,8 +26,8 @@
 //     w [K/q^2, N/q]  --all-gather, depth-->       W [K/q, N/q]    depth:  that differ in layer
 //     X W [M/q, N/q]  --reduce-scatter, row-->     y [M/q^2, N/q]  row:    that differ in col
 //
-// The rows of x are cut over layer, then row; its columns over col. The rows of y are cut over
-// layer, then col; its columns over row. So row and col swap with each linear layer. After two
+// The rows of x are cut over layer, then row; the columns of x over col. The rows of y are cut over
+// layer, then col; the columns of y over row. So row and col swap with each linear layer. After two
 // linear layers y has the layout of x again, and the residual path can add x and y.
 #include "03_tensor_parallel/cube_layers.h"
 

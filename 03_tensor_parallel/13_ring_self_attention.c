@@ -11,8 +11,8 @@
 // Costs: each rank sends 8(N-1) B T C/N elements per layer. Every score is computed, even those
 //     that the causal mask hides.
 // Li, Xue, Baranwal, Li and You 2021 (arXiv 2105.13120), section 3: Ring Self-Attention. The
-// paper has no mask. Ring attention (08_ring_attention.c) merges partial results instead, so it
-// keeps no scores.
+// paper has no mask. Ring attention (08_ring_attention.c) merges partial results instead, so ring
+// attention keeps no scores.
 #include "03_tensor_parallel/context_parallel.h"
 #include <math.h>
 
@@ -25,7 +25,7 @@ static void drop(const AttentionHeads *h, Tensor y, Tensor x) {
 }
 
 // Sends x [B*T/N, A] round the ring, because every query needs the rows of every rank. visit() gets
-// each rank's rows, and the columns of the scores that belong to them.
+// each rank's rows, and the columns of the scores that belong to these rows.
 typedef void Visit(const AttentionHeads *h, Tensor scores, Tensor other, Tensor t);
 static void round_the_ring(const AttentionHeads *h, Tensor x, Tensor scores, Tensor other,
                            Visit *visit) {
