@@ -114,9 +114,9 @@ static size_t next_push(const Cluster *c, const Inbox *in) {
     // EXERCISE 01.05b (3 points): choose the next push. in->coming[w] is NULL for a worker from
     // which no push is expected; `next` is the first worker from which one is expected. Make `next`
     // the worker whose push arrives first. Of pushes that arrive at the same time, the lowest
-    // number is first. comm_arrival(in->coming[w]) gives the time of an arrival. It waits until the
-    // push is there, but this rank's clock does not move. So ask for every expected push: then the
-    // order is the same on every machine.
+    // number is first. comm_arrival(in->coming[w]) gives the time of an arrival. The function waits
+    // until the push is there, but this rank's clock does not move. So ask for every expected push.
+    // Then the order is the same on every machine.
     for (size_t w = next + 1; w < c->workers; w++)
         if (in->coming[w] && comm_arrival(in->coming[w]) < comm_arrival(in->coming[next])) next = w;
     // END

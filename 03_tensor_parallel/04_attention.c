@@ -41,8 +41,8 @@ void tensor_parallel_attention_forward(Comm *tp, const AttentionHeads *h, Param 
     saved_tensor(s, S_MIX, x.rows, p[ATTENTION_O].w.rows);   // [M, C/t]: output of own heads
     column_parallel_forward(s->t[S_QKV], x, &p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS]);
     // Scores, softmax and mix of one head read no other head. So common/model's attention runs on
-    // this rank's heads alone, and sends nothing. Its dropout masks are keyed by a head's number in
-    // the whole layer (h->heads), so each head has the mask that it has in the unsplit layer.
+    // this rank's heads alone, and sends nothing. Dropout masks are keyed by a head's number in the
+    // whole layer (h->heads), so each head has the mask that it has in the unsplit layer.
     attention_forward(h, s);
     linear(y, s->t[S_MIX], &p[ATTENTION_O]);
     // Y = O W_O sums over all C rows of W_O. Each rank has the partial sum over its heads' rows.

@@ -9,8 +9,8 @@
 //         backward), and at the model's ends two of M C and three of M. A step has one of 12 L + 4
 //         for the norm.
 // Saves:  a block has 12 C C/t + 7 C/t + 6 C parameters per rank, instead of 12 C C + 13 C.
-// Costs:  each rank sends 8 M C (t-1)/t elements per block and micro-batch, exposed. A rank keeps M
-//         C (4 + 4/C) elements of a block whole, and computes all norms and residual paths.
+// Costs:  each rank sends 8 M C (t-1)/t elements per block and micro-batch, exposed. A rank keeps
+//         M C (4 + 4/C) elements of a block whole, and computes all norms and residual paths.
 // Shoeybi et al. 2019, section 3. Left out: norms on some rows (07_sequence_parallel.c).
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/block.h"

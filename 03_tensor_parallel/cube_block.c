@@ -1,4 +1,4 @@
-// cube_block.c: the block of a GPT on a cube. Its steps are those of the unsplit block in
+// cube_block.c: the block of a GPT on a cube. The block's steps are those of the unsplit block in
 // common/model/layer.c. A linear layer calls the products of 11_cube.c and saves their operands. A
 // norm adds two sums per row over ranks (cube_layers.c). All other steps send nothing.
 #include "03_tensor_parallel/cube_layers.h"

@@ -157,7 +157,7 @@ size_t cube_side(size_t ranks);
 // Makes a cube of `ranks`. All of these ranks must call this function. Calls cube_side().
 Cube cube_new(Comm *ranks);
 void cube_free(Cube *c);
-// The layout of an activation. Its rows are whole sequences.
+// The layout of an activation. The rows are whole sequences.
 typedef struct {
     // its rows are cut over these ranks first
     Comm *layers;

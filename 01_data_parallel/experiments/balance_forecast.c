@@ -13,8 +13,9 @@ double balance_rings(Policy p, const Devices *d) {
 }
 
 // Hands out the batch sequence by sequence. Each sequence goes to the device that would finish it
-// first. balance_shares() must give the same shares in a shorter way. It may begin with the whole
-// parts of the exact shares, because no device gets less (the lower quota of D'Hondt's method).
+// first. balance_shares() must give the same shares in a shorter way. balance_shares() may begin
+// with the whole parts of the exact shares, because no device gets less (the lower quota of
+// D'Hondt's method).
 static void hand_out(Range *share, const double *rate, size_t n, size_t total) {
     size_t *has = host_alloc(n * sizeof *has), lo = 0;
     for (size_t given = 0; given < total; given++) {

@@ -1,5 +1,5 @@
-// compression_checks.c: the checks of 06_compression and 08_power_sgd. They cover trainings with a
-// compressed sum, their costs, and the losses on text.
+// compression_checks.c: the checks of 06_compression and 08_power_sgd. The checks cover trainings
+// with a compressed sum, the costs of these trainings, and the losses on text.
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>

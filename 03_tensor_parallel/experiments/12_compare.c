@@ -1,7 +1,7 @@
 // 12_compare.c (experiment): trains one model in six ways on the same ranks, and compares with the
-// unsplit model. There is one step over each of the two links of --link. A way that the number of
-// ranks does not allow is left out; 64 ranks allow all six ways. Two more tables follow from sizes
-// alone (way_tables.c).
+// unsplit model. A training has one step over each of the two links of --link. A way that the
+// number of ranks does not allow is left out; 64 ranks allow all six ways. Two more tables follow
+// from sizes alone (way_tables.c).
 #include "03_tensor_parallel/experiments/experiments.h"
 
 static const ClockLink *link_of(int i) {
