@@ -6,9 +6,9 @@
 // Holds:  every rank has all weights and gradients, its own sequences, and its own residual e, one
 //         element per parameter (16 bits: none). One bit: each rank is the server of 1/N of every
 //         bucket, and keeps a second residual for this part.
-// Sends:  counts are per rank, step and bucket of n elements. 16 bits: 2(N-1)/N of 2n bytes, and an
-//         all-reduce of one element. Top-k: (N-1) k places and values, k = n/32. One bit: 2(N-1)/N
-//         of n/8 bytes, and 2(N-1) scales.
+// Sends:  the counts are per rank, step and bucket of n elements. 16 bits: 2(N-1)/N of 2n bytes,
+//         and an all-reduce of one element. Top-k: (N-1) k places and values, k = n/32. One bit:
+//         2(N-1)/N of n/8 bytes, and 2(N-1) scales.
 // Saves:  16 bits: half of the bytes. Top-k: all but (N-1) k places and values. One bit: 31 of 32
 //         bits.
 // Costs:  the result is not the exact sum. A rank keeps Psi elements of residual, and a bucket

@@ -5,8 +5,8 @@
 //
 // Holds: t = q x q x d ranks form d grids of q x q. Every grid holds all weights in q x q blocks,
 //     as in SUMMA, and 1/d of the sequences. Row i of grid k has part i + q k of q d.
-// Sends: SUMMA's messages inside each grid. Per step the grids add their gradients (all-reduces
-//     over depth).
+// Sends: each grid sends SUMMA's messages inside the grid. Per step the grids add their gradients
+//     (all-reduces over depth).
 // Saves: activations are divided by q^2 d, and so are the blocks of X that SUMMA sends.
 // Costs: a rank receives (q-1)/q^2 (|X|/d + |W|) elements per product, and per step 2(d-1)/d of its
 //     gradients. Weights, gradients and optimizer state take as much memory as on q^2 ranks.

@@ -3,9 +3,9 @@
 // question: If each of q x q x q ranks holds its own part of X, W and Y, what must it send for Y = X W?
 // vary: B 5..11, T 2..4, K 9..16, N 8..13, ranks 8
 //
-// Holds: t = q^3 ranks (layer, row, col) hold 1/q^3 of every matrix, its gradient and its optimizer
-//     state, and of the activations. Biases and gains: N/q elements, the same on the q^2 ranks of
-//     a plane.
+// Holds: t = q^3 ranks (layer, row, col) hold 1/q^3 of every matrix, of the gradients and optimizer
+//     state, and of the activations. A rank holds N/q elements of a bias or gain, the same on the
+//     q^2 ranks of a plane.
 // Sends: forward of a linear layer all-gathers X along the column and W along the depth, then
 //     reduce-scatters Y along the row. Backward does the reverse of each. A step all-reduces the
 //     gradients of vectors over a plane.

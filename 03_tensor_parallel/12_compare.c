@@ -2,9 +2,11 @@
 // level: extra
 // question: Which way of cutting a layer over the same ranks keeps least, receives least and is fastest?
 //
-// Holds: of a block's 12 C^2 weights: 1/t in 1D, SP, 2D and 3D, 1/q^2 in 2.5D, all on the ring.
-// Sends: 1D and SP: activations. 2D and 3D: activations and weights. 2.5D: also gradients over its
-//     depth. Ring: keys, values and their gradients, and the gradients of all weights.
+// Holds: a rank holds 1/t of a block's 12 C^2 weights in 1D, SP, 2D and 3D, 1/q^2 in 2.5D, and all
+//     weights on the ring.
+// Sends: 1D and SP send activations. 2D and 3D send activations and weights. 2.5D also sends
+//     gradients over the depth. The ring sends keys, values and their gradients, and the gradients
+//     of all weights.
 // Saves: activations are divided by t, but 1D keeps 4 BTC of each block whole.
 // Costs: tensor_way_received() has the elements that a rank receives per block: t ranks, BT tokens,
 //     width C.
@@ -19,8 +21,8 @@
 //     ring      context_parallel     08       positions, zigzag; no parameter
 //
 // 1D and SP send activations only, so their bytes are proportional to the tokens. The other ways
-// also send weights or their gradients: this part of their bytes does not depend on the tokens, and
-// the rest grows more slowly. So the other ways receive less when a step has many tokens.
+// also send weights or gradients of weights. This part of the bytes does not depend on the tokens,
+// and the rest grows more slowly. So the other ways receive less when a step has many tokens.
 #include "03_tensor_parallel/compare.h"
 
 static size_t root_of(size_t n, size_t power) { // returns q with q^power = n, or 0
