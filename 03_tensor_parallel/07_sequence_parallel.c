@@ -11,8 +11,8 @@
 //     (t-1)/t of the elements. A step all-reduces 6 C elements per block and 2 C for the last norm,
 //     because the gradients of these vectors are partial sums over a rank's rows.
 // Saves: kept activations. In a block the saved tensors are inputs and outputs of both norms, M C
-//     each, and 2 statistics per row and norm. Together M C (4 + 4/C) elements become M C (4 +
-//     4/C)/t. KEEP_WHOLE keeps the norms' outputs whole: M C (2 + 2/t + 4/(C t)).
+//     each, and 2 statistics per row and norm. Together M C (4 + 4/C) elements become
+//     M C (4 + 4/C)/t. KEEP_WHOLE keeps the norms' outputs whole: M C (2 + 2/t + 4/(C t)).
 // Costs: a rank sends 8 M C (t-1)/t elements per block and micro-batch, as many as under tensor
 //     parallelism. With KEEP_SHARD a rank sends 10 M C (t-1)/t.
 // Korthikanti et al. 2022, section 4.2.2. Left out: hiding the second all-gather of backward behind
